@@ -14,7 +14,8 @@
 //! | `spawn` | starts a command as local ranks |
 //! | `ranks` | where the ranks come from, and what they tell each other |
 //! | `measure` | measures calls, in host memory or on GPUs: the command without a name |
-//! | `simulate`, `tune`, `rdma` | the other commands |
+//! | `survey` | the hosts that a command is about: this one, recorded ones, or others |
+//! | `simulate`, `tune`, `rdma`, `topo`, `doctor`, `env` | the other commands |
 
 #![deny(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
@@ -23,6 +24,8 @@ mod call;
 mod check;
 mod cli;
 mod console;
+mod doctor;
+mod env;
 mod error;
 mod exact;
 mod measure;
@@ -33,6 +36,8 @@ mod rdma;
 mod report;
 mod simulate;
 mod spawn;
+mod survey;
+mod topo;
 mod tune;
 
 use std::process::ExitCode;
@@ -49,6 +54,9 @@ fn main() -> ExitCode {
         Some("simulate") => named(simulate::run),
         Some("tune") => named(tune::run),
         Some("gids") => named(rdma::gids),
+        Some("topo") => named(topo::run),
+        Some("doctor") => named(doctor::run),
+        Some("env") => named(env::run),
         Some("rdma_bw") => named(rdma::bandwidth),
         Some("rdma_lat") => named(rdma::latency),
         _ => outcome(Parser::try_parse(), measure::run),

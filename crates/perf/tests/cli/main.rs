@@ -12,4 +12,5 @@ mod program;
 mod rdma;
 mod reports;
 mod simulate;
+mod survey;
 mod tune;

@@ -10,7 +10,11 @@ pub(crate) struct Run {
 }
 
 /// The commands that do not measure collectives.
-const COMMANDS: [&str; 5] = ["simulate", "tune", "gids", "rdma_bw", "rdma_lat"];
+const COMMANDS: [&str; 8] = [
+    "simulate", "tune", "gids", "topo", "doctor", "env", "rdma_bw", "rdma_lat",
+];
+/// Those of them that wait for no other rank.
+const ALONE: [&str; 6] = ["simulate", "tune", "gids", "topo", "doctor", "env"];
 
 /// The program with arguments, in an environment without launchers and settings. Unless the
 /// arguments choose a backend, it measures host memory, even on machines with GPUs.
@@ -27,8 +31,7 @@ pub(crate) fn command(args: &[&str]) -> Command {
         .args(args)
         // Only guards against deadlock. A given -T takes precedence, and not all commands have it.
         .args(
-            if args.contains(&"-T") || matches!(args.first(), Some(&("simulate" | "tune" | "gids")))
-            {
+            if args.contains(&"-T") || args.first().is_some_and(|first| ALONE.contains(first)) {
                 &[][..]
             } else {
                 &["-T", "120"]

@@ -1,0 +1,125 @@
+//! Kernel, memory, processors.
+
+use spark_ccl_topology::Host;
+
+use crate::doctor::finding::{Finding, Problem};
+use crate::notation::size::human;
+
+/// A kernel that takes the memory from which network cards register theirs.
+const HANDOVER: &str = "7.0.0-1019-nvidia";
+/// What a GPU that shares the host's memory must leave: below the first, the machine freezes before anything is killed.
+const FROZEN: u64 = 3 << 30;
+const TIGHT: u64 = 5 << 30;
+/// What other machines must leave.
+const LITTLE: u64 = 1 << 30;
+/// Drivers whose governor of this name adapts to the load.
+const ADAPTIVE: [&str; 2] = ["intel_pstate", "amd-pstate-epp"];
+
+pub(super) fn checks(host: &Host) -> Vec<Finding> {
+    vec![kernel(host), memory(host), governor(host)]
+}
+
+fn kernel(host: &Host) -> Finding {
+    const ID: &str = "host.kernel";
+    let name = [host.name.as_str()];
+    let system = &host.system;
+    let seen = format!("Linux {}", system.kernel);
+    let handed_over = system.boot.iter().any(|word| word == "kho=off");
+    if system.kernel.starts_with(HANDOVER) && !handed_over {
+        return Finding::fail(
+            ID,
+            &name,
+            Problem {
+                seen: format!("{seen} without kho=off"),
+                wanted: "another kernel, or kho=off on its command line".to_owned(),
+                why: "it hands its memory area over, and ibv_reg_mr fails with ENOMEM".to_owned(),
+                fix: "sudo sed -i 's/^GRUB_CMDLINE_LINUX=\"/&kho=off /' /etc/default/grub && sudo update-grub && sudo reboot"
+                    .to_owned(),
+            },
+        );
+    }
+    if let Some((total, free)) = host.memory.cma
+        && free > total
+    {
+        return Finding::fail(
+            ID,
+            &name,
+            Problem {
+                seen: format!("{seen}; CmaFree {} of CmaTotal {}", human(free), human(total)),
+                wanted: "CmaFree at most CmaTotal".to_owned(),
+                why: "the kernel's count of contiguous memory is wrong, and ibv_reg_mr fails with ENOMEM".to_owned(),
+                fix: "sudo sed -i 's/^GRUB_CMDLINE_LINUX=\"/&kho=off /' /etc/default/grub && sudo update-grub && sudo reboot"
+                    .to_owned(),
+            },
+        );
+    }
+    let pages = system
+        .page_bytes
+        .map_or_else(String::new, |bytes| format!(", pages of {}", human(bytes)));
+    Finding::ok(ID, &name, format!("{seen}{pages}"))
+}
+
+fn memory(host: &Host) -> Finding {
+    const ID: &str = "host.memory";
+    let name = [host.name.as_str()];
+    let mut gpus = host.gpus.iter().filter_map(|gpu| gpu.cuda.as_ref());
+    let shared = gpus.any(|device| device.integrated);
+    let free = host.memory.available;
+    let seen = format!("{} of {} available", human(free), human(host.memory.total));
+    let least = if shared { TIGHT } else { LITTLE };
+    if free >= least {
+        return Finding::ok(ID, &name, seen);
+    }
+    let why = if shared {
+        "the GPU shares this memory, and when it runs out the machine freezes before anything is killed"
+    } else {
+        "ranks are killed when it runs out"
+    };
+    let problem = Problem {
+        seen,
+        wanted: format!("at least {}", human(least)),
+        why: why.to_owned(),
+        fix: "ps -eo rss,pid,comm --sort=-rss | head; sync && echo 3 | sudo tee /proc/sys/vm/drop_caches".to_owned(),
+    };
+    if shared && free < FROZEN {
+        Finding::fail(ID, &name, problem)
+    } else {
+        Finding::warn(ID, &name, problem)
+    }
+}
+
+fn governor(host: &Host) -> Finding {
+    const ID: &str = "host.governor";
+    let name = [host.name.as_str()];
+    let slow = host.cpus.iter().find(|class| {
+        let adapts = class
+            .scaling
+            .as_deref()
+            .is_some_and(|driver| ADAPTIVE.contains(&driver));
+        class.governor.as_deref() == Some("powersave") && !adapts
+    });
+    if let Some(class) = slow {
+        return Finding::warn(
+            ID,
+            &name,
+            Problem {
+                seen: format!("powersave on processors {}", class.cpus),
+                wanted: "performance".to_owned(),
+                why: "the processors stay at their lowest frequency, and latency doubles".to_owned(),
+                fix: "echo performance | sudo tee /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor".to_owned(),
+            },
+        );
+    }
+    let mut governors: Vec<_> = host
+        .cpus
+        .iter()
+        .filter_map(|class| class.governor.clone())
+        .collect();
+    governors.dedup();
+    let seen = if governors.is_empty() {
+        "the system does not choose frequencies".to_owned()
+    } else {
+        governors.join(", ")
+    };
+    Finding::ok(ID, &name, seen)
+}

@@ -1,0 +1,86 @@
+//! `spark-perf doctor`: what is wrong with hosts and what joins them, and what puts it right.
+//!
+//! Checks are pure functions from models of hosts to findings, so that each is tested with hosts that have a fault.
+
+mod checks;
+mod finding;
+
+use clap::Parser;
+use spark_ccl_topology::{Cluster, Host};
+
+use crate::console::print;
+use crate::error::{Error, exit};
+use crate::survey::{SurveyArgs, Surveyed, survey};
+use checks::Subject;
+use finding::{Finding, Status};
+
+const AFTER_HELP: &str = "\
+What it prints:
+  A line for each check of each host, of each pair of hosts with a cable between them, and of all hosts together: ok, warn
+  (it works, but slowly or not for long) or FAIL (it does not work); what is there; and where that is not as it should be,
+  what is wanted, why it matters, and the command that puts it right.
+  Several hosts are described by files that `spark-perf topo --json` makes on each of them. The limit on locked memory and
+  others are those of the shell in which that ran.
+
+What it cannot see: firewalls, and what only traffic shows. spark-perf rdma_bw measures what cables carry.
+
+Exit codes:
+  0 nothing fails (there may be warnings)     1 something fails
+  2 a host cannot be read                     6 bad arguments
+
+Examples:
+  spark-perf doctor                                        this host
+  spark-perf doctor --from spark-1.json,spark-2.json       two hosts, and the cable between them
+  spark-perf doctor --quiet --json                         only what is wrong, for programs";
+
+/// Finds what is wrong with hosts and with what joins them.
+#[derive(Debug, Clone, Parser)]
+#[command(name = "spark-perf doctor", after_long_help = AFTER_HELP, after_help = "More with --help.")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    hosts: SurveyArgs,
+    /// Print the findings as a JSON list
+    #[arg(long)]
+    json: bool,
+    /// Print only what is wrong
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+/// Prints the findings; returns the exit code.
+pub(crate) fn run(args: &Args) -> Result<u8, Error> {
+    let found = examine(&survey(&args.hosts)?);
+    let shown = found
+        .iter()
+        .filter(|one| !args.quiet || one.status > Status::Ok);
+    let text = if args.json {
+        let shown: Vec<_> = shown.collect();
+        // Cannot fail: JSON can represent every field.
+        format!(
+            "{}\n",
+            serde_json::to_string_pretty(&shown).unwrap_or_default()
+        )
+    } else {
+        let lines: String = shown.map(|one| format!("{one}\n")).collect();
+        format!("{lines}{}", summary(&found))
+    };
+    print(&text)?;
+    let fails = found.iter().any(|one| one.status == Status::Fail);
+    Ok(if fails { exit::UNSOUND } else { 0 })
+}
+
+/// All findings about these hosts.
+fn examine(surveyed: &[Surveyed]) -> Vec<Finding> {
+    let hosts: Vec<Host> = surveyed.iter().map(|one| one.host.clone()).collect();
+    let clocks: Vec<_> = surveyed.iter().map(|one| one.clock_ahead).collect();
+    checks::all(&Subject {
+        cluster: &Cluster::of(&hosts),
+        clocks: &clocks,
+    })
+}
+
+fn summary(found: &[Finding]) -> String {
+    let count = |status: Status| found.iter().filter(|one| one.status == status).count();
+    let [ok, warn, fail] = [Status::Ok, Status::Warn, Status::Fail].map(count);
+    format!("# {ok} ok, {warn} to look at, {fail} that fail\n")
+}

@@ -1,0 +1,74 @@
+//! Settings as a shell, docker and programs read them.
+
+use std::fmt::Write as _;
+
+use spark_ccl_topology::Host;
+
+use super::values::Value;
+
+/// Lines that a POSIX shell evaluates.
+pub(super) fn shell(values: &[Value]) -> String {
+    let mut text = String::new();
+    for Value { name, value, probe } in values {
+        let _ = writeln!(
+            text,
+            "# {}\nexport {name}={}",
+            one_line(probe),
+            quoted(value)
+        );
+    }
+    if values.is_empty() {
+        text.push_str("# nothing was found that decides a setting\n");
+    }
+    text
+}
+
+/// Options of `docker run`. No option has a blank in it, so that `$(spark-perf env --docker)` gives them.
+pub(super) fn docker(hosts: &[Host], values: &[Value]) -> String {
+    let mut options = Vec::new();
+    if hosts.iter().any(|host| !host.rdma.is_empty()) {
+        options.push(
+            "--network=host --device=/dev/infiniband --ulimit=memlock=-1 --cap-add=IPC_LOCK"
+                .to_owned(),
+        );
+    }
+    if hosts.iter().any(|host| !host.gpus.is_empty()) {
+        options.push("--gpus=all".to_owned());
+    }
+    let settings = values.iter();
+    options.extend(settings.map(|one| format!("--env={}={}", one.name, one.value)));
+    format!("{}\n", options.join(" "))
+}
+
+pub(super) fn json(values: &[Value]) -> String {
+    // Cannot fail: JSON can represent every field.
+    let text = serde_json::to_string_pretty(values).unwrap_or_default();
+    format!("{text}\n")
+}
+
+/// A word in single quotes, which a shell does not change.
+fn quoted(value: &str) -> String {
+    format!("'{}'", value.replace('\'', r"'\''"))
+}
+
+/// Text that stays within its comment.
+fn one_line(text: &str) -> String {
+    text.replace(char::is_control, " ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shell_takes_values_as_they_are() {
+        let values = [Value {
+            name: "NAME",
+            value: "a'b $c".to_owned(),
+            probe: "seen\nrm -rf /".to_owned(),
+        }];
+        let expected = "# seen rm -rf /\nexport NAME='a'\\''b $c'\n";
+        assert_eq!(shell(&values), expected);
+        assert!(shell(&[]).starts_with("# nothing"));
+    }
+}
