@@ -75,7 +75,7 @@ fn host(tree: &Tree, mut network: Network, cuda: Cuda, places: &software::Places
         cpus: cpu::classes(tree),
         numa: cpu::nodes(tree),
         pci: pci::functions(tree),
-        gpus: gpu::gpus(tree, cuda.devices),
+        gpus: gpu::gpus(tree, &cuda.devices),
         rdma: rdma::devices(tree, &prefixes),
         limits: system::limits(tree),
         software: software::software(tree, places, cuda.version, cuda_problem),

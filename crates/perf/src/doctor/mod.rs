@@ -61,8 +61,9 @@ pub(crate) fn run(args: &Args) -> Result<u8, Error> {
             serde_json::to_string_pretty(&shown).unwrap_or_default()
         )
     } else {
-        let lines: String = shown.map(|one| format!("{one}\n")).collect();
-        format!("{lines}{}", summary(&found))
+        let mut lines: Vec<_> = shown.map(ToString::to_string).collect();
+        lines.push(summary(&found));
+        format!("{}\n", lines.join("\n"))
     };
     print(&text)?;
     let fails = found.iter().any(|one| one.status == Status::Fail);
@@ -82,5 +83,5 @@ fn examine(surveyed: &[Surveyed]) -> Vec<Finding> {
 fn summary(found: &[Finding]) -> String {
     let count = |status: Status| found.iter().filter(|one| one.status == status).count();
     let [ok, warn, fail] = [Status::Ok, Status::Warn, Status::Fail].map(count);
-    format!("# {ok} ok, {warn} to look at, {fail} that fail\n")
+    format!("# {ok} ok, {warn} to look at, {fail} that fail")
 }

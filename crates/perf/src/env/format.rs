@@ -4,12 +4,12 @@ use std::fmt::Write as _;
 
 use spark_ccl_topology::Host;
 
-use super::values::Value;
+use super::values::Setting;
 
 /// Lines that a POSIX shell evaluates.
-pub(super) fn shell(values: &[Value]) -> String {
+pub(super) fn shell(values: &[Setting]) -> String {
     let mut text = String::new();
-    for Value { name, value, probe } in values {
+    for Setting { name, value, probe } in values {
         let _ = writeln!(
             text,
             "# {}\nexport {name}={}",
@@ -24,7 +24,7 @@ pub(super) fn shell(values: &[Value]) -> String {
 }
 
 /// Options of `docker run`. No option has a blank in it, so that `$(spark-perf env --docker)` gives them.
-pub(super) fn docker(hosts: &[Host], values: &[Value]) -> String {
+pub(super) fn docker(hosts: &[Host], values: &[Setting]) -> String {
     let mut options = Vec::new();
     if hosts.iter().any(|host| !host.rdma.is_empty()) {
         options.push(
@@ -40,7 +40,7 @@ pub(super) fn docker(hosts: &[Host], values: &[Value]) -> String {
     format!("{}\n", options.join(" "))
 }
 
-pub(super) fn json(values: &[Value]) -> String {
+pub(super) fn json(values: &[Setting]) -> String {
     // Cannot fail: JSON can represent every field.
     let text = serde_json::to_string_pretty(values).unwrap_or_default();
     format!("{text}\n")
@@ -62,7 +62,7 @@ mod tests {
 
     #[test]
     fn a_shell_takes_values_as_they_are() {
-        let values = [Value {
+        let values = [Setting {
             name: "NAME",
             value: "a'b $c".to_owned(),
             probe: "seen\nrm -rf /".to_owned(),

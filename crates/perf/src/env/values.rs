@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use serde::Serialize;
+use spark_ccl_topology::cages::CageEnd;
 use spark_ccl_topology::netif::same_subnet;
 use spark_ccl_topology::{Cluster, CudaDevice, Host, Netdev, cages};
 
@@ -11,7 +12,7 @@ use super::Mode;
 
 /// A setting.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(super) struct Value {
+pub(super) struct Setting {
     pub(super) name: &'static str,
     pub(super) value: String,
     /// What was found that decides it.
@@ -22,7 +23,7 @@ pub(super) struct Value {
 ///
 /// # Errors
 /// A mode that these hosts do not have, and the probe that says so.
-pub(super) fn values(cluster: &Cluster<'_>, mode: Mode) -> Result<Vec<Value>, String> {
+pub(super) fn values(cluster: &Cluster<'_>, mode: Mode) -> Result<Vec<Setting>, String> {
     let mut values = devices(cluster);
     values.extend(meeting(cluster));
     values.extend(routing(cluster));
@@ -32,7 +33,7 @@ pub(super) fn values(cluster: &Cluster<'_>, mode: Mode) -> Result<Vec<Value>, St
 }
 
 /// The RDMA devices with a cable, if they have the same names on all hosts.
-fn devices(cluster: &Cluster<'_>) -> Vec<Value> {
+fn devices(cluster: &Cluster<'_>) -> Vec<Setting> {
     let lists: BTreeSet<Vec<String>> = cluster.hosts.iter().map(cabled).collect();
     let Some(list) = lists
         .first()
@@ -61,7 +62,7 @@ fn devices(cluster: &Cluster<'_>) -> Vec<Value> {
 }
 
 /// The interfaces over which ranks meet: in a subnet that all hosts share, the fastest.
-fn meeting(cluster: &Cluster<'_>) -> Vec<Value> {
+fn meeting(cluster: &Cluster<'_>) -> Vec<Setting> {
     let [first, others @ ..] = cluster.hosts else {
         return Vec::new();
     };
@@ -92,7 +93,7 @@ fn meeting(cluster: &Cluster<'_>) -> Vec<Value> {
 }
 
 /// NCCL tries pairs of devices that do not reach each other, unless it is told to look at subnets.
-fn routing(cluster: &Cluster<'_>) -> Option<Value> {
+fn routing(cluster: &Cluster<'_>) -> Option<Setting> {
     let subnets: BTreeSet<_> = cluster
         .rails
         .iter()
@@ -104,7 +105,7 @@ fn routing(cluster: &Cluster<'_>) -> Option<Value> {
             )
         })
         .collect();
-    (subnets.len() > 1).then(|| Value {
+    (subnets.len() > 1).then(|| Setting {
         name: "NCCL_IB_SUBNET_AWARE_ROUTING",
         value: "1".to_owned(),
         probe: format!(
@@ -115,7 +116,7 @@ fn routing(cluster: &Cluster<'_>) -> Option<Value> {
 }
 
 /// NCCL takes the functions of one PCI device for one card with two ports, although they lead to different cages.
-fn merging(cluster: &Cluster<'_>) -> Option<Value> {
+fn merging(cluster: &Cluster<'_>) -> Option<Setting> {
     let found = cluster.hosts.iter().find_map(|host| {
         let cages = cages(host);
         let cabled = cages.iter().filter(|cage| cage.is_cabled());
@@ -136,7 +137,7 @@ fn merging(cluster: &Cluster<'_>) -> Option<Value> {
         None
     });
     let (host, slot) = found?;
-    Some(Value {
+    Some(Setting {
         name: "NCCL_IB_MERGE_NICS",
         value: "0".to_owned(),
         probe: format!(
@@ -147,7 +148,7 @@ fn merging(cluster: &Cluster<'_>) -> Option<Value> {
 }
 
 /// Whether network cards reach device memory.
-fn memory(cluster: &Cluster<'_>, mode: Mode) -> Result<Vec<Value>, String> {
+fn memory(cluster: &Cluster<'_>, mode: Mode) -> Result<Vec<Setting>, String> {
     let all: Vec<(&Host, &CudaDevice)> = cluster
         .hosts
         .iter()
@@ -172,7 +173,7 @@ fn memory(cluster: &Cluster<'_>, mode: Mode) -> Result<Vec<Value>, String> {
     });
     match (mode, no) {
         (Mode::Dmabuf, Some(no)) => Err(format!("--mode dmabuf: {no}; use --mode safe")),
-        (Mode::Dmabuf | Mode::Auto, None) => Ok(vec![Value {
+        (Mode::Dmabuf | Mode::Auto, None) => Ok(vec![Setting {
             name: "NCCL_DMABUF_ENABLE",
             value: "1".to_owned(),
             probe: format!(
@@ -185,8 +186,8 @@ fn memory(cluster: &Cluster<'_>, mode: Mode) -> Result<Vec<Value>, String> {
     }
 }
 
-fn staged(probe: &str) -> Vec<Value> {
-    let value = |name, value: &str| Value {
+fn staged(probe: &str) -> Vec<Setting> {
+    let value = |name, value: &str| Setting {
         name,
         value: value.to_owned(),
         probe: probe.to_owned(),
@@ -198,8 +199,8 @@ fn staged(probe: &str) -> Vec<Value> {
 }
 
 /// The same value for a variable of ours and one of NCCL's.
-fn both(names: [&'static str; 2], value: &str, probe: &str) -> Vec<Value> {
-    let one = |name| Value {
+fn both(names: [&'static str; 2], value: &str, probe: &str) -> Vec<Setting> {
+    let one = |name| Setting {
         name,
         value: value.to_owned(),
         probe: probe.to_owned(),
@@ -210,7 +211,7 @@ fn both(names: [&'static str; 2], value: &str, probe: &str) -> Vec<Value> {
 fn cabled(host: &Host) -> Vec<String> {
     let ends = cages(host).into_iter().flat_map(|cage| cage.ends);
     let mut names: Vec<_> = ends
-        .filter(|end| end.is_active())
+        .filter(CageEnd::is_active)
         .map(|end| end.device.name.clone())
         .collect();
     names.sort();

@@ -4,19 +4,25 @@
 //! face the space between the rows, in which the cables are.
 
 use spark_ccl_topology::cages::Cage;
-use spark_ccl_topology::cluster::{CableEnd, RailEnd};
+use spark_ccl_topology::cluster::{CableEnd, RailEnd, leading};
 use spark_ccl_topology::{Cluster, Host, cages};
 
 use super::svg::{Point, Rect};
 
+/// The colours of rails.
+pub(super) const COLORS: usize = 4;
 /// The width of a function of a network card, and of the least card of a host.
 const FUNCTION: f64 = 132.0;
 const LEAST: f64 = 280.0;
 pub(super) const PAD: f64 = 16.0;
 pub(super) const MARGIN: f64 = 40.0;
-/// The space between hosts of a row, and between the rows.
+/// The space between hosts of a row, between the rows, and below a row without another.
 const BESIDE: f64 = 56.0;
 const BETWEEN: f64 = 220.0;
+const BELOW: f64 = 120.0;
+/// The distance of the rails of a cable, and of interfaces without RDMA devices.
+const RAILS: f64 = 9.0;
+const INTERFACE: f64 = 80.0;
 /// The heights of a host's name and properties, of its GPUs, and of its cages.
 pub(super) const HEAD: f64 = 74.0;
 pub(super) const GPUS: f64 = 46.0;
@@ -69,7 +75,11 @@ impl<'a> Layout<'a> {
         }
         sort_cages(cluster, &mut cards);
         let lower = height(&cards, &rows[1]);
-        let cables = if count > 1 { BETWEEN } else { 0.0 };
+        let cables = match count {
+            1 => 0.0,
+            2 => BELOW,
+            _ => BETWEEN,
+        };
         Self {
             cards,
             width,
@@ -86,23 +96,36 @@ impl<'a> Layout<'a> {
                 |(card, name): &(String, String)| *card == cage.card && *name == cage.name;
             end.cage.as_ref().is_some_and(is_card)
         });
-        let x = found.map_or(card.area.center(), |(_, area)| area.center());
+        let x = found.map_or_else(|| card.interface(&end.name), |(_, area)| area.center());
         card.edge(x)
     }
 
-    /// Where a rail ends.
+    /// The colour of a rail: that of the function where it begins.
+    pub(super) fn color(&self, end: &RailEnd) -> usize {
+        let cages = self.cards[end.host].cages.iter();
+        let place = |(cage, _): &(Cage<'_>, Rect)| {
+            let mut ends = cage.ends.iter();
+            ends.position(|one| one.device.name == end.device)
+        };
+        cages.clone().find_map(place).unwrap_or(0) % COLORS
+    }
+
+    /// Where a rail ends, beside the middle of its cable by its place among the functions of the cage.
     pub(super) fn rail(&self, end: &RailEnd) -> (Point, f64) {
         let card = &self.cards[end.host];
-        let functions = card.cages.iter().flat_map(|(cage, area)| {
-            let ends = cage.ends.iter().enumerate();
-            ends.map(move |(place, one)| (one.device.name.as_str(), function(*area, place)))
-        });
-        let found = functions
-            .into_iter()
-            .find(|(device, _)| *device == end.device);
-        let x = found.map_or(card.area.center(), |(_, area)| area.center());
-        card.edge(x)
+        let of_cage = |(cage, area): &(Cage<'_>, Rect)| {
+            let mut ends = cage.ends.iter();
+            let place = ends.position(|one| one.device.name == end.device)?;
+            Some(area.center() + beside(place, cage.ends.len()))
+        };
+        let found = card.cages.iter().find_map(of_cage);
+        card.edge(found.unwrap_or_else(|| card.interface(&end.netdev)))
     }
+}
+
+/// How far a line is beside the middle of its cable.
+fn beside(place: usize, count: usize) -> f64 {
+    (place as f64 - count.saturating_sub(1) as f64 / 2.0) * RAILS
 }
 
 impl<'a> Card<'a> {
@@ -132,7 +155,7 @@ impl<'a> Card<'a> {
     fn place_cages(&mut self) {
         let all: f64 = self.cages.iter().map(|(cage, _)| cage_width(cage)).sum();
         let gaps = self.cages.len().saturating_sub(1) as f64 * PAD;
-        let mut x = self.area.center() - (all + gaps) / 2.0;
+        let mut x = self.area.center() - f64::midpoint(all, gaps);
         let y = if self.upper {
             self.area.bottom() - CAGE
         } else {
@@ -159,8 +182,16 @@ impl<'a> Card<'a> {
         }
     }
 
+    /// Where the cable of an interface without an RDMA device is.
+    pub(super) fn interface(&self, name: &str) -> f64 {
+        let all = leading(self.host);
+        let place = all.iter().position(|netdev| netdev.name == name);
+        let middle = all.len().saturating_sub(1) as f64 / 2.0;
+        self.area.center() + (place.unwrap_or(0) as f64 - middle) * INTERFACE
+    }
+
     /// The point of the edge that faces the cables, and the direction away from it.
-    fn edge(&self, x: f64) -> (Point, f64) {
+    pub(super) fn edge(&self, x: f64) -> (Point, f64) {
         if self.upper {
             ((x, self.area.bottom()), 1.0)
         } else {

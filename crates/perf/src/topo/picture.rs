@@ -1,10 +1,10 @@
 //! Draws hosts and what joins them.
 
 use spark_ccl_topology::cages::CageEnd;
-use spark_ccl_topology::cluster::{Cable, Shape};
-use spark_ccl_topology::{Cluster, Gpu, Host};
+use spark_ccl_topology::cluster::{Cable, Shape, leading};
+use spark_ccl_topology::{Cluster, Gpu, Host, Reach};
 
-use super::layout::{CAGE, Card, GPUS, HEAD, Layout, MARGIN, PAD, function};
+use super::layout::{CAGE, COLORS, Card, GPUS, HEAD, Layout, MARGIN, PAD, function};
 use super::svg::{Point, Rect, Svg};
 use crate::notation::size::human;
 
@@ -28,10 +28,16 @@ text { font-family: 'DejaVu Sans', Verdana, Helvetica, Arial, sans-serif; fill: 
 .rail1 { fill: none; stroke: #d55e00; stroke-width: 2.6 }
 .rail2 { fill: none; stroke: #009e73; stroke-width: 2.6 }
 .rail3 { fill: none; stroke: #cc79a7; stroke-width: 2.6 }
+.bar0 { fill: #0072b2 }
+.bar1 { fill: #d55e00 }
+.bar2 { fill: #009e73 }
+.bar3 { fill: #cc79a7 }
 ";
 
-/// The colours of rails.
-const COLORS: usize = 4;
+/// How far the subnets are beside a curve that crosses the space between the rows.
+const TAG_BESIDE: f64 = 36.0;
+/// How much further an arc reaches for each pixel that it begins further outside.
+const ARC_BESIDE: f64 = 1.3;
 
 /// The picture as SVG.
 pub(super) fn draw(cluster: &Cluster<'_>) -> String {
@@ -73,19 +79,28 @@ fn draw_cable(svg: &mut Svg, cluster: &Cluster<'_>, layout: &Layout<'_>, cable: 
     let [a, b] = [&cable.ends[0], &cable.ends[1]].map(|end| layout.plug(end));
     let reach = reach(a, b);
     svg.curve("cable", bent(a, reach), bent(b, reach));
-    for (color, &index) in cable.rails.iter().enumerate() {
-        let ends = [0, 1].map(|side| layout.rail(&cluster.rails[index].ends[side]));
-        let class = format!("rail{}", color % COLORS);
-        svg.curve(&class, bent(ends[0], reach), bent(ends[1], reach));
+    for &index in &cable.rails {
+        let ends = &cluster.rails[index].ends;
+        let (from, mut to) = (layout.rail(&ends[0]), layout.rail(&ends[1]));
+        let beside = from.0.0 - a.0.0;
+        let mut reach = reach;
+        if is_arc(a, b) {
+            // Mirrored at the other end, the rails of an arc lie within each other.
+            to.0.0 = b.0.0 - beside;
+            reach += beside * (b.0.0 - a.0.0).signum() * -ARC_BESIDE;
+        }
+        let class = format!("rail{}", layout.color(&ends[0]));
+        svg.curve(&class, bent(from, reach), bent(to, reach));
     }
-    let middle = halfway(bent(a, reach), bent(b, reach));
+    let mut middle = halfway(bent(a, reach), bent(b, reach));
+    if !is_arc(a, b) {
+        // Away from the curve, which goes down to the left or to the right.
+        middle.0 -= TAG_BESIDE * (b.0.0 - a.0.0).signum();
+    }
     let lines = cable.rails.iter().map(|&index| subnet(cluster, index));
     for (place, line) in lines.enumerate() {
-        svg.text(
-            "tag",
-            (middle.0, middle.1 + 4.0 + 16.0 * place as f64),
-            &line,
-        );
+        let y = middle.1 + 26.0 + 16.0 * place as f64;
+        svg.text("tag", (middle.0, y), &line);
     }
 }
 
@@ -97,24 +112,21 @@ fn switch(svg: &mut Svg, cluster: &Cluster<'_>, layout: &Layout<'_>) {
         width: layout.width - 2.0 * MARGIN,
         height: 44.0,
     };
-    let mut drawn: Vec<String> = Vec::new();
+    for cable in cluster.cables.iter().flat_map(|cable| &cable.ends) {
+        let (from, way) = layout.plug(cable);
+        let to = (from.0, layout.middle);
+        svg.curve("cable", (from, way), (to, -way));
+    }
     let mut subnets: Vec<String> = Vec::new();
     for (index, rail) in cluster.rails.iter().enumerate() {
         let subnet = subnet(cluster, index);
-        let color = subnets.iter().position(|known| *known == subnet);
-        let color = color.unwrap_or_else(|| {
+        if !subnets.contains(&subnet) {
             subnets.push(subnet);
-            subnets.len() - 1
-        });
+        }
         for end in &rail.ends {
-            let name = format!("{} {}", end.host, end.device);
-            if !drawn.contains(&name) {
-                let (from, way) = layout.rail(end);
-                let to = (from.0, layout.middle - 22.0 * way);
-                let class = format!("rail{}", color % COLORS);
-                svg.curve(&class, (from, 0.0), (to, 0.0));
-                drawn.push(name);
-            }
+            let (from, way) = layout.rail(end);
+            let class = format!("rail{}", layout.color(end));
+            svg.curve(&class, (from, way), ((from.0, layout.middle), -way));
         }
     }
     svg.rect("switch", area, 8.0);
@@ -135,10 +147,16 @@ fn draw_card(svg: &mut Svg, card: &Card<'_>) {
         &format!("{} · {memory}", product.replace('_', " ")),
     );
     svg.text("small", (x, top + 60.0), &processors(host));
+    if card.cages.is_empty() {
+        for netdev in leading(host) {
+            let ((x, y), way) = card.edge(card.interface(&netdev.name));
+            svg.text("head", (x, y - 8.0 * way + 4.0), &netdev.name);
+        }
+    }
     gpus(svg, host, *area, top + HEAD);
     for (cage, place) in &card.cages {
         for (index, end) in cage.ends.iter().enumerate() {
-            draw_function(svg, card, *end, function(*place, index));
+            draw_function(svg, card, *end, (function(*place, index), index));
         }
         let gbits = cage
             .gbits()
@@ -158,8 +176,17 @@ fn draw_card(svg: &mut Svg, card: &Card<'_>) {
 
 fn processors(host: &Host) -> String {
     let classes = host.cpus.iter();
-    let classes = classes.map(|class| format!("{} × {}", class.count, class.name));
-    classes.collect::<Vec<_>>().join(", ")
+    let mut words: Vec<_> = classes
+        .map(|class| format!("{} × {}", class.count, class.name))
+        .collect();
+    let joined = |gpu: &Gpu| {
+        let peers = gpu.cuda.as_ref().map(|device| &device.peers);
+        peers.is_some_and(|all| all.iter().all(|peer| peer.reach == Reach::NvLink))
+    };
+    if host.gpus.len() > 1 && host.gpus.iter().all(joined) {
+        words.push("NVLink between all GPUs".to_owned());
+    }
+    words.join(", ")
 }
 
 fn gpus(svg: &mut Svg, host: &Host, area: Rect, y: f64) {
@@ -185,7 +212,8 @@ fn gpu_name(gpu: &Gpu) -> String {
 }
 
 /// A function of the network card: device, interface, address, packets, PCIe.
-fn draw_function(svg: &mut Svg, card: &Card<'_>, end: CageEnd<'_>, place: Rect) {
+fn draw_function(svg: &mut Svg, card: &Card<'_>, end: CageEnd<'_>, at: (Rect, usize)) {
+    let (place, index) = at;
     let active = end.is_active();
     let top = if card.upper { place.y } else { place.y + 24.0 };
     let area = Rect {
@@ -195,6 +223,19 @@ fn draw_function(svg: &mut Svg, card: &Card<'_>, end: CageEnd<'_>, place: Rect) 
         height: CAGE - 30.0,
     };
     svg.rect(if active { "on" } else { "off" }, area, 6.0);
+    if active {
+        let y = if card.upper {
+            area.bottom() - 5.0
+        } else {
+            area.y
+        };
+        let bar = Rect {
+            y,
+            height: 5.0,
+            ..area
+        };
+        svg.rect(&format!("bar{}", index % COLORS), bar, 2.0);
+    }
     let port = card.host.described(end.device, end.port);
     let address = port.preferred().filter(|_| active);
     let pcie = end.pcie(card.host);
@@ -224,7 +265,7 @@ fn legend(svg: &mut Svg, cluster: &Cluster<'_>, layout: &Layout<'_>) {
     let line = if cluster.rails.is_empty() {
         "Boxes at the edge: the cages of network cards, and the functions that lead there. Dashed: no link."
     } else {
-        "Coloured lines: rails, one for each function of a cage. Grey: the cable that they share. Dashed: no link."
+        "Coloured lines: rails, one for each function of a cage. Grey: the cable that carries them. Dashed: no link."
     };
     svg.text("small", (MARGIN, y), line);
 }
@@ -251,10 +292,15 @@ fn subnet(cluster: &Cluster<'_>, rail: usize) -> String {
     }
 }
 
+/// Whether two ends are in one row, so that the curve between them goes out and back.
+fn is_arc(a: (Point, f64), b: (Point, f64)) -> bool {
+    (a.1 - b.1).abs() < 0.5
+}
+
 /// How far curves bend: across between the rows, or out and back within a row, further the longer they are.
 fn reach(a: (Point, f64), b: (Point, f64)) -> f64 {
-    let (((ax, ay), from), ((bx, by), to)) = (a, b);
-    if (from - to).abs() < 0.5 {
+    let (((ax, ay), _), ((bx, by), _)) = (a, b);
+    if is_arc(a, b) {
         60.0 + (ax - bx).abs() * 0.12
     } else {
         (ay - by).abs() * 0.55
@@ -269,7 +315,7 @@ fn bent((point, way): (Point, f64), reach: f64) -> (Point, f64) {
 fn halfway(a: (Point, f64), b: (Point, f64)) -> Point {
     let (((ax, ay), out), ((bx, by), back)) = (a, b);
     let y = (ay + 3.0 * (ay + out) + 3.0 * (by + back) + by) / 8.0;
-    ((ax + bx) / 2.0, y)
+    (f64::midpoint(ax, bx), y)
 }
 
 #[cfg(test)]
@@ -302,8 +348,9 @@ mod tests {
     #[test]
     fn a_switch_has_a_line_to_each_function() {
         let svg = picture(&testing::switch());
-        assert_eq!((count(&svg, "switch"), count(&svg, "cable")), (1, 0));
-        assert_eq!((count(&svg, "rail0"), count(&svg, "rail1")), (4, 4));
+        assert_eq!(count(&svg, "switch"), 1);
+        // A line for each end of the rails between any two.
+        assert_eq!((count(&svg, "rail0"), count(&svg, "rail1")), (12, 12));
     }
 
     #[test]

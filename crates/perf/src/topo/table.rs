@@ -172,7 +172,7 @@ mod tests {
             assert!(
                 text.lines().any(|one| one.trim_end() == line),
                 "{line}\n{text}"
-            )
+            );
         };
         has("# spark-1: NVIDIA_DGX_Spark, aarch64, kernel 6.17.0-1014-nvidia");
         has("#   GPU 000f:01:00.0 NVIDIA GB10, shares the processors' memory, driver 580.95.05");

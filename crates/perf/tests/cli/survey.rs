@@ -162,7 +162,7 @@ impl Namespaces {
     fn wrong(&self) -> Vec<(String, String)> {
         let hosts = [0, 1].map(|side| {
             let mut host = Host::from_json(&self.run(side, &["topo", "--json"]).stdout).unwrap();
-            host.name = ["a", "b"][side].to_owned();
+            ["a", "b"][side].clone_into(&mut host.name);
             host
         });
         let found: Vec<serde_json::Value> =

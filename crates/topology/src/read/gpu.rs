@@ -7,7 +7,7 @@ use crate::model::{CudaDevice, Gpu};
 
 const DRIVER: &str = "proc/driver/nvidia/gpus";
 
-pub(super) fn gpus(tree: &Tree, cuda: Vec<CudaDevice>) -> Vec<Gpu> {
+pub(super) fn gpus(tree: &Tree, cuda: &[CudaDevice]) -> Vec<Gpu> {
     let functions = pci::functions(tree).into_iter();
     let of_pci = functions.filter(pci::is_gpu).map(|one| one.address);
     let of_driver = tree.names(DRIVER).into_iter();

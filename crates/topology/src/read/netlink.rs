@@ -166,8 +166,7 @@ fn netdev(message: &LinkMessage) -> Option<Netdev> {
             LinkAttribute::Address(mac) => netdev.mac = hardware_address(mac),
             LinkAttribute::PhysPortName(name) => netdev.port_name = Some(name.clone()),
             LinkAttribute::PhysSwitchId(id) => {
-                let bytes = id.id.get(..id.len).unwrap_or_default();
-                netdev.switch_id = Some(bytes.iter().map(|byte| format!("{byte:02x}")).collect());
+                netdev.switch_id = Some(hex(id.id.get(..id.len).unwrap_or_default(), ""));
             }
             _ => {}
         }
@@ -251,8 +250,12 @@ fn neighbour(
 
 /// An address of 6 bytes as text; `None` for others, and for none.
 fn hardware_address(bytes: &[u8]) -> Option<String> {
+    (bytes.len() == 6 && bytes.iter().any(|byte| *byte != 0)).then(|| hex(bytes, ":"))
+}
+
+fn hex(bytes: &[u8], between: &str) -> String {
     let parts: Vec<_> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    (bytes.len() == 6 && bytes.iter().any(|byte| *byte != 0)).then(|| parts.join(":"))
+    parts.join(between)
 }
 
 #[cfg(test)]

@@ -94,6 +94,9 @@ impl Recorded {
     }
 
     /// Adds an address to an interface, and the route to its subnet.
+    ///
+    /// # Panics
+    /// The text is no address, or there is no such interface.
     pub fn address(&mut self, name: &str, ip: &str, prefix: u8) {
         let ip: IpAddr = ip.parse().unwrap();
         self.netdev(name).addresses.push(Address {
@@ -113,6 +116,9 @@ impl Recorded {
     }
 
     /// Adds a neighbour that has answered.
+    ///
+    /// # Panics
+    /// The text is no address.
     pub fn neighbour(&mut self, name: &str, ip: &str, mac: &str) {
         self.network.neighbours.push(Neighbour {
             ip: ip.parse().unwrap(),

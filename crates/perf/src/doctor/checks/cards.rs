@@ -1,6 +1,6 @@
 //! Network cards: cables, rates, twins, PCIe links, counters of errors.
 
-use spark_ccl_topology::cages::Cage;
+use spark_ccl_topology::cages::{Cage, CageEnd};
 use spark_ccl_topology::{Host, cages};
 
 use crate::doctor::finding::{Finding, Problem};
@@ -129,7 +129,7 @@ fn link(host: &Host, cage: &Cage<'_>) -> Finding {
         || "unknown rate".to_owned(),
         |rate| format!("{rate} Gbit/s"),
     );
-    let names: Vec<_> = cage.ends.iter().map(|end| end.name()).collect();
+    let names: Vec<_> = cage.ends.iter().map(CageEnd::name).collect();
     Finding::ok(
         ID,
         &name,

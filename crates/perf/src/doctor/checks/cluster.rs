@@ -32,7 +32,7 @@ pub(super) fn checks(subject: &Subject<'_>) -> Vec<Finding> {
         Some(host.system.kernel.clone())
     }));
     let clocks = hosts.iter().zip(subject.clocks);
-    found.extend(clocks.filter_map(|(host, ahead)| clock(host, (*ahead)?)));
+    found.extend(clocks.filter_map(|(host, ahead)| Some(clock(host, (*ahead)?))));
     found
 }
 
@@ -106,14 +106,14 @@ fn same(
     }
 }
 
-fn clock(host: &Host, (ahead, exact): (f64, f64)) -> Option<Finding> {
+fn clock(host: &Host, (ahead, exact): (f64, f64)) -> Finding {
     const ID: &str = "cluster.clock";
     let name = [host.name.as_str()];
     let seen = format!("{ahead:+.1} s, by {exact:.1} s exact");
     if ahead.abs() <= SECONDS + exact {
-        return Some(Finding::ok(ID, &name, seen));
+        return Finding::ok(ID, &name, seen);
     }
-    Some(Finding::warn(
+    Finding::warn(
         ID,
         &name,
         Problem {
@@ -122,7 +122,7 @@ fn clock(host: &Host, (ahead, exact): (f64, f64)) -> Option<Finding> {
             why: "logs of several hosts cannot be compared, and what expires is refused".to_owned(),
             fix: "sudo timedatectl set-ntp true".to_owned(),
         },
-    ))
+    )
 }
 
 fn names(hosts: &[Host]) -> Vec<&str> {

@@ -234,10 +234,10 @@ fn a_ring_has_a_cable_between_equal_cages() {
 fn limits_are_low() {
     let fix = "/etc/security/limits.d";
     planted(Status::Fail, "limits.memlock", fix, |host| {
-        host.limits.memlock = Limit::Most(8 << 20)
+        host.limits.memlock = Limit::Most(8 << 20);
     });
     planted(Status::Warn, "limits.memlock", fix, |host| {
-        host.limits.memlock = Limit::Most(4 << 30)
+        host.limits.memlock = Limit::Most(4 << 30);
     });
     planted(
         Status::Fail,
@@ -249,7 +249,7 @@ fn limits_are_low() {
         },
     );
     planted(Status::Warn, "limits.files", "ulimit -n", |host| {
-        host.limits.files = Limit::Most(256)
+        host.limits.files = Limit::Most(256);
     });
     planted(Status::Warn, "limits.buffers", "sysctl", |host| {
         host.limits.send_buffer = Some(65536);
@@ -314,13 +314,13 @@ fn versions_differ() {
 #[test]
 fn the_machine_is_in_trouble() {
     planted(Status::Fail, "host.memory", "drop_caches", |host| {
-        host.memory.available = 2 << 30
+        host.memory.available = 2 << 30;
     });
     planted(Status::Warn, "host.memory", "drop_caches", |host| {
-        host.memory.available = 4 << 30
+        host.memory.available = 4 << 30;
     });
     planted(Status::Fail, "host.kernel", "kho=off", |host| {
-        host.memory.cma = Some((0, 4096))
+        host.memory.cma = Some((0, 4096));
     });
     planted(Status::Warn, "host.governor", "performance", |host| {
         host.cpus[0].governor = Some("powersave".to_owned());
