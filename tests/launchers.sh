@@ -1,8 +1,9 @@
 #!/bin/bash
 # Real launchers start spark-perf, whose ranks must meet and find every value right.
-#   tests/launchers.sh [slurm|torchrun]...      (default: slurm)
+#   tests/launchers.sh [slurm|torchrun|launch]...      (default: slurm)
 #   slurm     Debian's packages, with this machine as the only node: pmi2, pmix, and neither
 #   torchrun  PyTorch from PyPI (5.4 GB with its libraries, kept in $XDG_CACHE_HOME/spark-ccl): static and c10d
+#   launch    the same PyTorch, in a program that `spark-perf launch` starts on four network namespaces
 # Needs root for Slurm's daemons; what they write is in a folder of their own. `SPARK_PERF` names another program.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -20,7 +21,7 @@ main() {
     [ -n "${SPARK_PERF:-}" ] || cargo build --release --bin spark-perf
     for part in "$@"; do
         case $part in
-        slurm | torchrun) $part ;;
+        slurm | torchrun | launch) $part ;;
         *) echo "unknown part $part" >&2 && exit 64 ;;
         esac
     done
@@ -106,15 +107,27 @@ daemon() {
 }
 
 torchrun() {
-    local folder=$(dirname "$cache")/torch start
-    if [ ! -e "$folder/bin/torchrun" ]; then
-        need python3-venv
-        /usr/bin/python3 -m venv "$folder"
-        "$folder/bin/pip" install -q torch
-    fi
-    start=("$folder/bin/torchrun" --nnodes 1 --nproc-per-node $ranks --no-python)
+    local start
+    pytorch
+    start=("$torch/bin/torchrun" --nnodes 1 --nproc-per-node $ranks --no-python)
     starts "torchrun, static" "${start[@]}" --rdzv-backend static --master-addr 127.0.0.1 --master-port 29417
     starts "torchrun, c10d" "${start[@]}" --rdzv-backend c10d --rdzv-endpoint 127.0.0.1:29418
+}
+
+launch() {
+    pytorch
+    need openssh-client openssh-server iproute2
+    SPARK_CCL_TEST_TORCH=$torch/bin/python SPARK_CCL_TEST_REQUIRE=namespaces,sshd,torch \
+        cargo test -p spark-perf --test cli -- launch::pytorch
+}
+
+# Installs PyTorch in the folder $torch.
+pytorch() {
+    torch=$(dirname "$cache")/torch
+    [ ! -e "$torch/bin/torchrun" ] || return 0
+    need python3-venv
+    /usr/bin/python3 -m venv "$torch"
+    "$torch/bin/pip" install -q torch
 }
 
 main "$@"

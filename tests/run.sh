@@ -5,8 +5,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 # A C compiler for the tests of the C ABI, and one of C++ for GPUs that are none; two launchers; `ip` for network
-# namespaces.
-packages=(gcc g++ libc6-dev openmpi-bin mpich iproute2)
+# namespaces; ssh, which reaches them as hosts.
+packages=(gcc g++ libc6-dev openmpi-bin mpich iproute2 openssh-client openssh-server)
 
 as_root() {
     if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi
@@ -30,7 +30,7 @@ export SPARK_CCL_TUNING=off
 # Messages are read straight out of their senders' memory also where two copies take less time.
 export SPARK_CCL_SINGLE_COPY=${SPARK_CCL_SINGLE_COPY:-1}
 # What was just installed must be used; tests that find something else missing are listed at the end.
-export SPARK_CCL_TEST_REQUIRE=${SPARK_CCL_TEST_REQUIRE:-c++,launchers,rustc}
+export SPARK_CCL_TEST_REQUIRE=${SPARK_CCL_TEST_REQUIRE:-c++,launchers,rustc,sshd}
 . tests/skipped.sh
 trap list_skipped EXIT
 

@@ -57,6 +57,9 @@ pub(crate) enum Error {
     /// A host cannot be described.
     #[error("{0}")]
     Host(#[from] spark_ccl_topology::Error),
+    /// Nothing could be run on a host, or the arguments name none.
+    #[error(transparent)]
+    Remote(#[from] crate::remote::Error),
     /// An error of the library.
     #[error(transparent)]
     Library(#[from] spark_ccl::Error),
@@ -78,9 +81,9 @@ impl Error {
     /// The exit code for this error.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
-            Self::Usage(_) => exit::USAGE,
+            Self::Usage(_) | Self::Remote(crate::remote::Error::Usage(_)) => exit::USAGE,
             Self::NotImplemented(_) => exit::NOT_IMPLEMENTED,
-            Self::System { .. } | Self::NoRdma(_) | Self::Host(_) => exit::SYSTEM,
+            Self::System { .. } | Self::NoRdma(_) | Self::Host(_) | Self::Remote(_) => exit::SYSTEM,
             Self::Library(error) => library_code(error),
             Self::Stalled { .. } => exit::TIMEOUT,
             Self::Rdma(_) | Self::Panicked { .. } => exit::LIBRARY,

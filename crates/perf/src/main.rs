@@ -12,6 +12,10 @@
 //! | `check` | what buffers must hold |
 //! | `memory` | what fits |
 //! | `spawn` | starts a command as local ranks |
+//! | `remote` | runs spark-perf on other hosts |
+//! | `discover` | finds hosts on the link |
+//! | `launch` | starts a program as ranks on several hosts |
+//! | `netplan` | plans the addresses of the fast network, and applies them |
 //! | `ranks` | where the ranks come from, and what they tell each other |
 //! | `measure` | measures calls, in host memory or on GPUs: the command without a name |
 //! | `survey` | the hosts that a command is about: this one, recorded ones, or others |
@@ -24,15 +28,19 @@ mod call;
 mod check;
 mod cli;
 mod console;
+mod discover;
 mod doctor;
 mod env;
 mod error;
 mod exact;
+mod launch;
 mod measure;
 mod memory;
+mod netplan;
 mod notation;
 mod ranks;
 mod rdma;
+mod remote;
 mod report;
 mod simulate;
 mod spawn;
@@ -51,6 +59,11 @@ fn main() -> ExitCode {
     // names.
     let command = std::env::args().nth(1);
     match command.as_deref() {
+        Some("launch") => named(launch::run),
+        Some("launch-agent") => named(launch::agent::run),
+        Some("discover") => named(discover::run),
+        Some("netplan") => named(netplan::run),
+        Some("netplan-agent") => named(netplan::agent::run),
         Some("simulate") => named(simulate::run),
         Some("tune") => named(tune::run),
         Some("gids") => named(rdma::gids),

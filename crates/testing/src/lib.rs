@@ -66,12 +66,16 @@ pub enum Need {
     SecretMemory,
     /// A kernel that lets a process read another process's memory.
     SingleCopy,
+    /// OpenSSH's server and client.
+    Sshd,
+    /// A Python with PyTorch, which `SPARK_CCL_TEST_TORCH` names.
+    Torch,
     /// A kernel that makes dma-bufs from a process's memory (`udmabuf`).
     Udmabuf,
 }
 
 impl Need {
-    const ALL: [Self; 22] = [
+    const ALL: [Self; 24] = [
         Self::Avx2,
         Self::Avx512,
         Self::Avx512Fp16,
@@ -93,6 +97,8 @@ impl Need {
         Self::Rustc,
         Self::SecretMemory,
         Self::SingleCopy,
+        Self::Sshd,
+        Self::Torch,
         Self::Udmabuf,
     ];
 
@@ -120,6 +126,8 @@ impl Need {
             Self::Rustc => "rustc",
             Self::SecretMemory => "secret-memory",
             Self::SingleCopy => "single-copy",
+            Self::Sshd => "sshd",
+            Self::Torch => "torch",
             Self::Udmabuf => "udmabuf",
         }
     }

@@ -38,6 +38,8 @@ pub(crate) fn of(need: Need) -> Result<(), String> {
         Need::Rustc => rustc(),
         Need::SecretMemory => secret_memory(),
         Need::SingleCopy => single_copy(),
+        Need::Sshd => sshd(),
+        Need::Torch => variable("SPARK_CCL_TEST_TORCH").map(drop),
         Need::Udmabuf => std::fs::File::options()
             .read(true)
             .write(true)
@@ -58,6 +60,11 @@ fn program(name: &str) -> Result<(), String> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let is_here = std::env::split_paths(&path).any(|folder| folder.join(name).exists());
     check(is_here, &format!("{name} is not installed"))
+}
+
+fn sshd() -> Result<(), String> {
+    let server = Path::new("/usr/sbin/sshd");
+    check(server.exists(), "sshd is not installed").and_then(|()| program("ssh"))
 }
 
 /// The compiler that cargo names in `RUSTC`, otherwise the one on the path.

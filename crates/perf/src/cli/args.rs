@@ -58,6 +58,9 @@ Examples:
   torchrun --nproc-per-node 2 --no-python spark-perf all_gather -b 1K -e 64M -f 4
   mpirun -n 4 spark-perf reduce -r 1 -o max -J reduce.json --plot reduce.svg
   spark-perf all_reduce -b 8 -e 1G -f 2 --explain  what would run, and why
+  spark-perf launch -H a,b -- spark-perf all_reduce  ranks on several hosts, over ssh; any program
+  spark-perf discover                              finds hosts on the link
+  spark-perf netplan --help                        addresses of the fast network
   spark-perf tune --help                           measures which algorithms are the fastest here
   spark-perf simulate --help                       models all_reduce on other machines
   spark-perf gids                                  RDMA ports and addresses, and which would be used

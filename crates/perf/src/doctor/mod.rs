@@ -10,17 +10,17 @@ use spark_ccl_topology::{Cluster, Host};
 
 use crate::console::print;
 use crate::error::{Error, exit};
-use crate::survey::{SurveyArgs, Surveyed, survey};
+use crate::survey::{SurveyArgs, Surveyed, Unreached, survey_each};
 use checks::Subject;
-use finding::{Finding, Status};
+use finding::{Finding, Problem, Status};
 
 const AFTER_HELP: &str = "\
 What it prints:
   A line for each check of each host, of each pair of hosts with a cable between them, and of all hosts together: ok, warn
   (it works, but slowly or not for long) or FAIL (it does not work); what is there; and where that is not as it should be,
   what is wanted, why it matters, and the command that puts it right.
-  Several hosts are described by files that `spark-perf topo --json` makes on each of them. The limit on locked memory and
-  others are those of the shell in which that ran.
+  Other hosts are asked over ssh (-H), or described by files that `spark-perf topo --json` makes on each of them (--from). The
+  limit on locked memory and others are those of the shell in which that ran.
 
 What it cannot see: firewalls, and what only traffic shows. spark-perf rdma_bw measures what cables carry.
 
@@ -30,7 +30,8 @@ Exit codes:
 
 Examples:
   spark-perf doctor                                        this host
-  spark-perf doctor --from spark-1.json,spark-2.json       two hosts, and the cable between them
+  spark-perf doctor -H spark-1,spark-2                     two hosts, and the cable between them
+  spark-perf doctor --from spark-1.json,spark-2.json       the same by what was written down
   spark-perf doctor --quiet --json                         only what is wrong, for programs";
 
 /// Finds what is wrong with hosts and with what joins them.
@@ -49,7 +50,7 @@ pub(crate) struct Args {
 
 /// Prints the findings; returns the exit code.
 pub(crate) fn run(args: &Args) -> Result<u8, Error> {
-    let found = examine(&survey(&args.hosts)?);
+    let found = examine(survey_each(&args.hosts)?);
     let shown = found
         .iter()
         .filter(|one| !args.quiet || one.status > Status::Ok);
@@ -70,14 +71,37 @@ pub(crate) fn run(args: &Args) -> Result<u8, Error> {
     Ok(if fails { exit::UNSOUND } else { 0 })
 }
 
-/// All findings about these hosts.
-fn examine(surveyed: &[Surveyed]) -> Vec<Finding> {
-    let hosts: Vec<Host> = surveyed.iter().map(|one| one.host.clone()).collect();
-    let clocks: Vec<_> = surveyed.iter().map(|one| one.clock_ahead).collect();
-    checks::all(&Subject {
+/// All findings about these hosts; those that do not answer come first.
+fn examine(surveyed: Vec<Result<Surveyed, Unreached>>) -> Vec<Finding> {
+    let mut found = Vec::new();
+    let (mut hosts, mut clocks): (Vec<Host>, Vec<_>) = (Vec::new(), Vec::new());
+    for one in surveyed {
+        match one {
+            Ok(one) => {
+                hosts.push(one.host);
+                clocks.push(one.clock_ahead);
+            }
+            Err(one) => found.push(unreached(&one)),
+        }
+    }
+    found.extend(checks::all(&Subject {
         cluster: &Cluster::of(&hosts),
         clocks: &clocks,
-    })
+    }));
+    found
+}
+
+fn unreached(one: &Unreached) -> Finding {
+    Finding::fail(
+        "host.ssh",
+        &[&one.name],
+        Problem {
+            seen: one.error.to_string(),
+            wanted: "ssh without a password, and spark-perf there".to_owned(),
+            why: "what this host has is not known, and launch cannot start ranks there".to_owned(),
+            fix: format!("ssh-copy-id {0}; ssh {0} spark-perf topo", one.name),
+        },
+    )
 }
 
 fn summary(found: &[Finding]) -> String {

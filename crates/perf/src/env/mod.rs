@@ -18,7 +18,7 @@ What it prints:
   Settings for this library and for NCCL, which are the same on all of these hosts, and before each what was found that
   decides it. What nothing decides is not set: the libraries' own defaults are better than a guess. In particular, no
   index of an address is set, since it changes when an interface loses its address and gets it back.
-  With one host, only what it alone decides: describe all hosts (--from) for the rest.
+  With one host, only what it alone decides: name all hosts (-H, --from) for the rest.
 
 Modes:
   safe     device memory goes through host memory
@@ -29,7 +29,7 @@ Exit codes:
   0 success     2 a host cannot be read     6 bad arguments, or a mode that these hosts do not have
 
 Examples:
-  eval \"$(spark-perf env --from spark-1.json,spark-2.json)\"
+  eval \"$(spark-perf env -H spark-1,spark-2)\"
   docker run $(spark-perf env --docker) IMAGE ..        also: podman run
   srun --export=ALL .. after the first; sparkrun and others take the lines of --json";
 

@@ -6,8 +6,9 @@
 //! Knows how a process learns its rank (`spark_ccl::rank_variables`). Must not know what the command does.
 
 mod outcome;
+pub(crate) mod signals;
 #[allow(unsafe_code)]
-mod tether;
+pub(crate) mod tether;
 
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -32,7 +33,8 @@ enum Event {
 /// This process must serve the id, and the calling thread must have no other work, since the ranks die with it.
 pub(crate) fn run(size: usize, id: &UniqueId, command: impl Fn() -> Command) -> Result<u8, Error> {
     let (events, receiver) = channel();
-    forward_signals(events.clone())?;
+    let signalled = events.clone();
+    signals::forward(move |number| signalled.send(Event::Signalled(number)).is_ok())?;
     let mut children = Children(Vec::new());
     for rank in 0..size {
         let mut command = command();
@@ -119,20 +121,6 @@ fn wait(children: &mut Children, receiver: &Receiver<Event>) -> u8 {
         }
     }
     outcome.code()
-}
-
-fn forward_signals(events: Sender<Event>) -> Result<(), Error> {
-    use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
-    let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP, SIGQUIT])
-        .map_err(Error::system("installing signal handlers"))?;
-    std::thread::spawn(move || {
-        for signal in signals.forever() {
-            if events.send(Event::Signalled(signal)).is_err() {
-                break;
-            }
-        }
-    });
-    Ok(())
 }
 
 #[cfg(test)]

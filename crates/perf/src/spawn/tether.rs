@@ -7,7 +7,7 @@ use std::process::Command;
 use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
 
 /// Has the system kill the command's process when the thread that starts it ends.
-pub(super) fn dies_with_this_thread(command: &mut Command) {
+pub(crate) fn dies_with_this_thread(command: &mut Command) {
     let parent = getpid();
     let tie = move || {
         set_parent_process_death_signal(Some(Signal::KILL))?;

@@ -29,7 +29,8 @@ Exit codes:
 
 Examples:
   spark-perf topo --json > spark-1.json                      this host, for another machine to look at
-  spark-perf topo --from spark-1.json,spark-2.json           two hosts, and what joins them
+  spark-perf topo -H spark-1,spark-2                         two hosts over ssh, and what joins them
+  spark-perf topo --from spark-1.json,spark-2.json           the same by what was written down
   spark-perf topo --from spark-1.json,spark-2.json --svg cluster.svg";
 
 /// Shows devices, ports, interfaces, rails and cables.

@@ -3,10 +3,14 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod arguments;
+mod cluster;
 mod collectives;
+mod discover;
 mod fake_gpus;
 mod gids;
 mod gpus;
+mod launch;
+mod netplan;
 mod processes;
 mod program;
 mod rdma;

@@ -10,11 +10,14 @@ pub(crate) struct Run {
 }
 
 /// The commands that do not measure collectives.
-const COMMANDS: [&str; 8] = [
-    "simulate", "tune", "gids", "topo", "doctor", "env", "rdma_bw", "rdma_lat",
+const COMMANDS: [&str; 11] = [
+    "simulate", "tune", "gids", "topo", "doctor", "env", "rdma_bw", "rdma_lat", "launch",
+    "netplan", "discover",
 ];
 /// Those of them that wait for no other rank.
-const ALONE: [&str; 6] = ["simulate", "tune", "gids", "topo", "doctor", "env"];
+const ALONE: [&str; 9] = [
+    "simulate", "tune", "gids", "topo", "doctor", "env", "launch", "netplan", "discover",
+];
 
 /// The program with arguments, in an environment without launchers and settings. Unless the
 /// arguments choose a backend, it measures host memory, even on machines with GPUs.

@@ -5,6 +5,7 @@ use std::path::Path;
 use spark_ccl_testing::{Need, has};
 use spark_ccl_topology::{Host, Limit, testing};
 
+use crate::cluster::Cluster;
 use crate::program::{Run, command, run, succeed};
 
 /// Runs a command on hosts that were written to files.
@@ -228,5 +229,38 @@ fn faults_of_live_hosts_are_found() {
         hosts.wrong().contains(&("net.subnet".to_owned(), fix)),
         "{:?}",
         hosts.wrong()
+    );
+}
+
+#[test]
+fn hosts_are_asked_over_ssh() {
+    let Some(cluster) = Cluster::new(2) else {
+        return;
+    };
+    let ssh = cluster.ssh();
+    let doctor = |hosts: &str| -> (Option<i32>, Vec<serde_json::Value>) {
+        let args = ["doctor", "--json", "--ssh", &ssh, "-H", hosts];
+        let run = Run::from(cluster.command(&args).output().unwrap());
+        (run.code, serde_json::from_str(&run.stdout).unwrap())
+    };
+    let (_, found) = doctor("node1,node2");
+    let ids: Vec<_> = found.iter().filter_map(|one| one["id"].as_str()).collect();
+    assert!(
+        ids.contains(&"pair.rails") && !ids.contains(&"host.ssh"),
+        "{ids:?}"
+    );
+    // Both clocks are this machine's.
+    let mut clocks = found.iter().filter(|one| one["id"] == "cluster.clock");
+    assert!(
+        clocks.clone().count() == 2 && clocks.all(|one| one["status"] == "ok"),
+        "{found:#?}"
+    );
+
+    let (code, found) = doctor("node1,nobody@node2");
+    assert_eq!(code, Some(1));
+    let ssh = found.iter().find(|one| one["id"] == "host.ssh").unwrap();
+    assert_eq!(
+        (&ssh["status"], &ssh["hosts"][0]),
+        (&"fail".into(), &"nobody@node2".into())
     );
 }

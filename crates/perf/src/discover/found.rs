@@ -1,0 +1,161 @@
+//! What was seen of hosts, put together.
+
+use std::collections::BTreeSet;
+use std::net::Ipv6Addr;
+
+use serde::Serialize;
+
+/// A host, with all that is known of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct Found {
+    pub(super) name: Option<String>,
+    /// Addresses as texts: those of one link have its interface after `%`.
+    pub(super) addresses: BTreeSet<String>,
+    pub(super) sources: BTreeSet<&'static str>,
+    /// The address at which its ssh server has answered.
+    pub(super) ssh_address: Option<String>,
+    /// The server's public key.
+    pub(super) ssh_key: Option<String>,
+    /// Whether ssh finds the host by its name.
+    pub(super) name_resolves: bool,
+}
+
+/// Takes those with a common address, name, or key for one host.
+pub(super) fn merge(seen: Vec<Found>) -> Vec<Found> {
+    let mut hosts: Vec<Found> = Vec::new();
+    for mut host in seen {
+        // It may show that what was taken for several hosts is one.
+        while let Some(index) = hosts.iter().position(|one| one.is_same(&host)) {
+            host.take(hosts.remove(index));
+        }
+        hosts.push(host);
+    }
+    hosts.sort_by(|one, other| (&one.name, &one.addresses).cmp(&(&other.name, &other.addresses)));
+    hosts
+}
+
+impl Found {
+    /// One sign of a host.
+    pub(super) fn seen(
+        name: Option<String>,
+        addresses: BTreeSet<String>,
+        source: &'static str,
+    ) -> Self {
+        Self {
+            name,
+            addresses,
+            sources: BTreeSet::from([source]),
+            ssh_address: None,
+            ssh_key: None,
+            name_resolves: false,
+        }
+    }
+
+    fn is_same(&self, other: &Self) -> bool {
+        let same = |one: &Option<String>, other: &Option<String>| one.is_some() && one == other;
+        same(&self.name, &other.name)
+            || same(&self.ssh_key, &other.ssh_key)
+            || !self.addresses.is_disjoint(&other.addresses)
+    }
+
+    /// Adds what is known of the same host.
+    fn take(&mut self, other: Self) {
+        self.name = self.name.take().or(other.name);
+        self.addresses.extend(other.addresses);
+        self.sources.extend(other.sources);
+        self.ssh_key = self.ssh_key.take().or(other.ssh_key);
+        self.name_resolves |= other.name_resolves;
+        let both = [self.ssh_address.take(), other.ssh_address];
+        // Those of IPv4 mean the same on all hosts.
+        self.ssh_address = both
+            .into_iter()
+            .flatten()
+            .min_by_key(|one| one.contains(':'));
+    }
+
+    pub(super) fn has_ssh(&self) -> bool {
+        self.ssh_key.is_some()
+    }
+
+    /// How ssh reaches it: by its name, or the address that has answered, or any.
+    pub(super) fn target(&self) -> String {
+        let named = self.name.clone().filter(|_| self.name_resolves);
+        let target = named.or_else(|| self.ssh_address.clone());
+        let target = target.or_else(|| self.addresses.first().cloned());
+        target.unwrap_or_default()
+    }
+
+    /// A line about it.
+    pub(super) fn about(&self) -> String {
+        let mut parts: Vec<String> = self.name.iter().cloned().collect();
+        parts.extend(self.addresses.iter().cloned());
+        let sources: Vec<&str> = self.sources.iter().copied().collect();
+        format!("{}; by {}", parts.join(", "), sources.join(", "))
+    }
+}
+
+/// An address of one link, with the link's interface.
+pub(super) fn scoped(address: Ipv6Addr, interface: &str) -> String {
+    format!("{address}%{interface}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(name: Option<&str>, addresses: &[&str], source: &'static str) -> Found {
+        let addresses = addresses.iter().map(|one| (*one).to_owned()).collect();
+        Found::seen(name.map(str::to_owned), addresses, source)
+    }
+
+    #[test]
+    fn signs_of_one_host_are_put_together() {
+        let found = merge(vec![
+            seen(None, &["fe80::2%a"], "neighbours"),
+            seen(None, &["fe80::3%b"], "neighbours"),
+            seen(Some("y.local"), &["10.0.0.9"], "mDNS"),
+            seen(
+                Some("x.local"),
+                &["10.0.0.2", "fe80::2%a", "fe80::3%b"],
+                "mDNS",
+            ),
+        ]);
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert_eq!(found[0].name.as_deref(), Some("x.local"));
+        assert_eq!(found[0].addresses.len(), 3);
+        assert_eq!(
+            found[0].about(),
+            "x.local, 10.0.0.2, fe80::2%a, fe80::3%b; by mDNS, neighbours"
+        );
+        assert_eq!(found[1].sources, BTreeSet::from(["mDNS"]));
+    }
+
+    #[test]
+    fn a_key_is_of_one_host() {
+        let with = |mut found: Found, address: &str| {
+            found.ssh_key = Some("ssh-ed25519 A".to_owned());
+            found.ssh_address = Some(address.to_owned());
+            found
+        };
+        let by_echo = with(seen(None, &["fe80::2%a"], "neighbours"), "fe80::2%a");
+        let by_name = with(seen(Some("x.local"), &["10.0.0.2"], "mDNS"), "10.0.0.2");
+        for order in [[by_echo.clone(), by_name.clone()], [by_name, by_echo]] {
+            let found = merge(order.to_vec());
+            assert_eq!((found.len(), found[0].target().as_str()), (1, "10.0.0.2"));
+        }
+    }
+
+    #[test]
+    fn a_name_that_ssh_does_not_resolve_is_not_used() {
+        let mut host = merge(vec![seen(
+            Some("x.local"),
+            &["10.0.0.2", "fe80::2%a"],
+            "mDNS",
+        )])
+        .remove(0);
+        host.ssh_address = Some("fe80::2%a".to_owned());
+        assert_eq!(host.target(), "fe80::2%a");
+        host.name_resolves = true;
+        assert_eq!(host.target(), "x.local");
+    }
+}

@@ -1,0 +1,146 @@
+//! `spark-perf discover`: finds hosts on the link, and prints them as a hostfile.
+//!
+//! Hosts announce their ssh server by multicast DNS, and answer an echo request to all nodes of a link (`ICMPv6`), also
+//! where no addresses are configured yet. Each is then asked for its ssh server.
+
+mod args;
+mod found;
+mod keys;
+mod mdns;
+mod neighbours;
+mod ssh;
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::console;
+use crate::error::{Error, exit};
+use crate::remote::{Host, Remote, parse_list, run_on_all, settled};
+pub(crate) use args::DiscoverArgs;
+use found::{Found, merge};
+
+/// How long `launch --hosts discovered` looks.
+const BRIEF: Duration = Duration::from_secs(3);
+/// How long the hosts that were found may take to run spark-perf.
+const ANSWER: Duration = Duration::from_secs(20);
+/// This host, in a hostfile.
+const HERE: &str = "localhost";
+
+/// Finds hosts, and prints them.
+pub(crate) fn run(args: &DiscoverArgs) -> Result<u8, Error> {
+    let (found, notes) = find(args.time());
+    console::print(&if args.json {
+        json(&found, &notes)?
+    } else {
+        hostfile(&found, &notes)
+    })?;
+    let reachable: Vec<&Found> = found.iter().filter(|one| one.has_ssh()).collect();
+    if reachable.is_empty() {
+        console::print_error(format_args!(
+            "no host with an ssh server answers: is the cable plugged in, the interface up, the other host on?"
+        ));
+        return Ok(exit::LIBRARY);
+    }
+    if args.copy_keys {
+        return keys::copy(args.user.as_deref(), &reachable);
+    }
+    Ok(0)
+}
+
+/// This host, and those that are found with spark-perf, which ssh reaches without a question.
+pub(crate) fn hosts(remote: &Remote) -> Result<Vec<Host>, Error> {
+    console::print_error(format_args!("looking for hosts for {} s", BRIEF.as_secs()));
+    let (found, notes) = find(BRIEF);
+    for note in &notes {
+        console::print_error(format_args!("{note}"));
+    }
+    let names: Vec<String> = found
+        .iter()
+        .filter(|one| one.has_ssh())
+        .map(Found::target)
+        .collect();
+    let mut hosts = settled(parse_list(HERE).map_err(Error::Usage)?);
+    if names.is_empty() {
+        return Ok(hosts);
+    }
+    let candidates = settled(parse_list(&names.join(",")).map_err(Error::Usage)?);
+    let answers = run_on_all(
+        remote,
+        &candidates,
+        &["gids", "--help"],
+        |_| Vec::new(),
+        ANSWER,
+    );
+    for (host, answer) in candidates.into_iter().zip(answers) {
+        match answer {
+            Ok(answer) if answer.status.success() => hosts.push(host),
+            Ok(answer) => {
+                console::print_error(format_args!("left out: {}: {}", host.name, answer.status));
+            }
+            Err(error) => console::print_error(format_args!("left out: {error}")),
+        }
+    }
+    Ok(hosts)
+}
+
+/// The hosts that are found within this time, and what could not be tried.
+fn find(time: Duration) -> (Vec<Found>, Vec<String>) {
+    let (by_name, by_echo) = std::thread::scope(|scope| {
+        let by_name = scope.spawn(|| mdns::listen(time));
+        let by_echo = neighbours::ask(time);
+        let panicked = |_| Err("it panicked; this is a defect of spark-perf".to_owned());
+        (by_name.join().unwrap_or_else(panicked), by_echo)
+    });
+    let mut sightings = Vec::new();
+    let mut notes = Vec::new();
+    for (what, outcome) in [
+        ("multicast DNS", by_name),
+        ("neighbours by ICMPv6", by_echo),
+    ] {
+        match outcome {
+            Ok(some) => sightings.extend(some),
+            Err(why) => notes.push(format!("{what} was not tried: {why}")),
+        }
+    }
+    let mut found = merge(sightings);
+    if let Err(error) = ssh::ask(&mut found) {
+        notes.push(format!(
+            "ssh servers were not asked: ssh-keyscan, of OpenSSH's client: {error}"
+        ));
+    }
+    // A host may have been seen by several addresses, but it has one key.
+    (merge(found), notes)
+}
+
+fn hostfile(found: &[Found], notes: &[String]) -> String {
+    let mut text = format!("# Found by spark-perf discover; for --hostfile.\n{HERE} # this host\n");
+    for one in found {
+        let target = one.target();
+        let about = one.about();
+        let _ = if one.has_ssh() {
+            writeln!(text, "{target} # {about}")
+        } else {
+            writeln!(text, "# {target}: no ssh server answers; {about}")
+        };
+    }
+    for note in notes {
+        let _ = writeln!(text, "# {note}");
+    }
+    text
+}
+
+fn json(found: &[Found], notes: &[String]) -> Result<String, Error> {
+    #[derive(Serialize)]
+    struct Report<'a> {
+        hosts: &'a [Found],
+        notes: &'a [String],
+    }
+    let text = serde_json::to_string_pretty(&Report {
+        hosts: found,
+        notes,
+    });
+    let text = text.map_err(|error| Error::system("writing the hosts")(error.into()))?;
+    Ok(text + "\n")
+}

@@ -1,0 +1,181 @@
+//! `spark-perf launch-agent`: starts the ranks of one host, and sees to it that they end.
+//!
+//! It is this program rather than a shell script, since a script can neither adopt the processes that a rank leaves
+//! behind, nor have the kernel end the ranks with it, nor keep the lines of several ranks whole.
+
+mod family;
+mod ports;
+mod ranks;
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::IpAddr;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Signal, getpid, set_child_subreaper};
+
+use super::wire::{Hello, Order};
+use crate::error::{Error, exit};
+use crate::spawn::signals;
+use ports::Ports;
+use ranks::Ranks;
+
+/// How long a launcher that has not said yet what it wants may be silent. It says every few seconds that it is there.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How often those that are to be killed are looked for.
+const ROUND: Duration = Duration::from_millis(50);
+/// After how long a process that was killed is in the kernel's hands alone.
+const UNKILLABLE: Duration = Duration::from_secs(5);
+
+/// The command line of an agent.
+#[derive(Debug, Clone, clap::Parser)]
+#[command(name = "spark-perf launch-agent", hide = true)]
+pub(crate) struct AgentArgs {}
+
+/// What an agent learns.
+enum Event {
+    Order(Box<Order>),
+    /// The launcher is there.
+    Heard,
+    /// The launcher wants an end, or is gone.
+    Stop,
+    /// A rank has ended, and that was reported.
+    Reported,
+    /// This process has no descendants.
+    Alone,
+}
+
+/// Talks to the launcher, over standard input and output.
+pub(crate) fn run(_: &AgentArgs) -> Result<u8, Error> {
+    set_child_subreaper(Some(getpid()))
+        .map_err(|error| Error::system("adopting the ranks' processes")(error.into()))?;
+    let ports = Ports::hold().map_err(Error::system("finding free ports"))?;
+    let (events, receiver) = channel();
+    listen(events.clone());
+    let stop = events.clone();
+    signals::forward(move |_| stop.send(Event::Stop).is_ok())?;
+    greet(&ports);
+    let Some(order) = wait_for_order(&receiver) else {
+        return Ok(0);
+    };
+    drop(ports);
+    let ranks = Ranks::start(&order, &events);
+    let limits = [order.lost_after, order.grace].map(Duration::from_secs_f64);
+    Ok(watch(&receiver, ranks, limits))
+}
+
+/// Greets the launcher. If that fails, it is gone, which is noticed on standard input, too.
+fn greet(ports: &Ports) {
+    let interfaces = spark_ccl_transport::netif::list().unwrap_or_default();
+    let hello = Hello {
+        version: spark_ccl::VERSION.to_owned(),
+        ports: ports.numbers(),
+        interfaces: interfaces
+            .into_iter()
+            .map(|one| (one.name, one.addr))
+            .collect(),
+        connection: connection(),
+    };
+    let mut out = std::io::stdout().lock();
+    let _ = out.write_all(&hello.encode()).and_then(|()| out.flush());
+}
+
+/// Both ends of the connection that the ssh server has set in the environment: client, its port, server, its port.
+fn connection() -> Option<[IpAddr; 2]> {
+    let env = spark_ccl_config::Env::from_process();
+    let words: Vec<_> = env.get("SSH_CONNECTION")?.split_whitespace().collect();
+    let address = |index: usize| {
+        let text = words.get(index)?.split('%').next()?;
+        text.parse().ok()
+    };
+    Some([address(0)?, address(2)?])
+}
+
+/// Passes on what the launcher says.
+fn listen(events: Sender<Event>) {
+    std::thread::spawn(move || {
+        let mut lines = BufReader::new(std::io::stdin()).split(b'\n');
+        while let Some(Ok(line)) = lines.next() {
+            let event = match Order::decode(&line) {
+                Some(order) => Event::Order(Box::new(order)),
+                None => Event::Heard,
+            };
+            if events.send(event).is_err() {
+                return;
+            }
+        }
+        // If nobody hears it, this process is about to end.
+        let _ = events.send(Event::Stop);
+    });
+}
+
+/// `None` if there is nothing to do.
+fn wait_for_order(events: &Receiver<Event>) -> Option<Order> {
+    loop {
+        match events.recv_timeout(PATIENCE) {
+            Ok(Event::Order(order)) => return Some(*order),
+            Ok(Event::Heard) => {}
+            Ok(_) | Err(_) => return None,
+        }
+    }
+}
+
+/// Waits until all processes have ended, and ends them when they are to. Never writes, since the launcher may be gone.
+fn watch(events: &Receiver<Event>, mut ranks: Ranks, limits: [Duration; 2]) -> u8 {
+    let [silence, grace] = limits;
+    let mut heard = Instant::now();
+    let mut is_wanted = false;
+    let mut end: Option<Ending> = None;
+    loop {
+        let deadline = end.as_ref().map_or(heard + silence, |end| end.next);
+        match events.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            Ok(Event::Heard | Event::Order(_)) => heard = Instant::now(),
+            Ok(Event::Reported) => ranks.running -= 1,
+            Ok(Event::Stop) => is_wanted = true,
+            Ok(Event::Alone) => {
+                ranks.wait_for_reports();
+                return 0;
+            }
+            Err(_) => match &mut end {
+                Some(end) => {
+                    if !end.kill() {
+                        return exit::SYSTEM;
+                    }
+                }
+                None => is_wanted = true,
+            },
+        }
+        // What ranks have left in the background ends after them.
+        if (is_wanted || ranks.running == 0) && end.is_none() {
+            end = Some(Ending::begin(grace));
+        }
+    }
+}
+
+/// The end of all descendants: first they are asked, then killed.
+struct Ending {
+    /// When there is something to do.
+    next: Instant,
+    /// When to give up.
+    last: Instant,
+}
+
+impl Ending {
+    fn begin(grace: Duration) -> Self {
+        family::signal_all(Signal::TERM);
+        // One that a debugger or a user has stopped would not hear it.
+        family::signal_all(Signal::CONT);
+        let next = Instant::now() + grace;
+        Self {
+            next,
+            last: next + UNKILLABLE,
+        }
+    }
+
+    /// Kills those that are left; whether that is worth another round.
+    fn kill(&mut self) -> bool {
+        family::signal_all(Signal::KILL);
+        self.next = Instant::now() + ROUND;
+        self.next < self.last
+    }
+}

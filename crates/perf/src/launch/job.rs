@@ -1,0 +1,183 @@
+//! A running job: prints what its ranks print, and ends all of them when one has failed.
+
+use std::io::{self, Write};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use super::link::{Event, Link};
+use super::wire::{End, Report, Stream};
+use crate::console;
+use crate::error::exit;
+use crate::remote::Remote;
+
+/// How long agents may take for the end of their ranks beyond the grace time: they kill for a while, and then give up.
+const LAST: Duration = Duration::from_secs(10);
+
+/// The hosts of a job, and what has become of its ranks.
+pub(super) struct Job {
+    pub(super) links: Vec<Link>,
+    /// The first rank of each host.
+    pub(super) first: Vec<usize>,
+    pub(super) prefix: bool,
+    pub(super) grace: Duration,
+    pub(super) lost_after: Duration,
+}
+
+impl Job {
+    /// Waits until all ranks have ended; returns the exit code for all.
+    pub(super) fn watch(&mut self, events: &Receiver<Event>) -> u8 {
+        let mut state = State {
+            code: None,
+            deadline: None,
+            running: self.links.iter().map(|link| link.host.slots).collect(),
+            open: self.links.len(),
+        };
+        while state.open > 0 {
+            let event = match state.deadline {
+                None => events.recv().map_err(RecvTimeoutError::from),
+                Some(deadline) => {
+                    events.recv_timeout(deadline.saturating_duration_since(Instant::now()))
+                }
+            };
+            let Ok(event) = event else {
+                self.abandon(&mut state);
+                break;
+            };
+            self.take(event, &mut state);
+        }
+        state.code.unwrap_or(0)
+    }
+
+    fn take(&mut self, event: Event, state: &mut State) {
+        match event {
+            Event::Report(host, Report::Line(local, stream, line)) => {
+                if let Err(error) = self.print(self.first[host] + local, stream, &line) {
+                    let why = format!("writing what the ranks print: {error}");
+                    self.fail(state, exit::SYSTEM, &why);
+                }
+            }
+            Event::Report(host, Report::Ended(local, end)) => {
+                state.running[host] = state.running[host].saturating_sub(1);
+                self.ended(state, host, local, end);
+            }
+            Event::Report(host, Report::NotStarted(local, why)) => {
+                state.running[host] = state.running[host].saturating_sub(1);
+                let what = format!("{}: {why}", self.named(host, local));
+                self.fail(state, 127, &what);
+            }
+            Event::Hello(host, _) | Event::Nonsense(host) => {
+                let name = &self.links[host].host.name;
+                let what = format!("{name}: its agent says what it should not");
+                self.fail(state, exit::SYSTEM, &what);
+            }
+            Event::Closed(host, said) => self.closed(state, host, &said),
+            Event::Signalled(signal) => {
+                let code = u8::try_from(128 + signal).unwrap_or(exit::SYSTEM);
+                self.fail(state, code, &format!("ended by signal {signal}"));
+            }
+        }
+    }
+
+    /// A rank and its host.
+    fn named(&self, host: usize, local: usize) -> String {
+        let name = &self.links[host].host.name;
+        format!("rank {} on {name}", self.first[host] + local)
+    }
+
+    fn ended(&mut self, state: &mut State, host: usize, local: usize, end: End) {
+        let named = self.named(host, local);
+        match end {
+            End::Code(0) => {}
+            End::Code(code) => {
+                self.fail(state, code, &format!("{named} ended with exit code {code}"));
+            }
+            End::Signal(signal) => {
+                let code = 128_u8.saturating_add(signal);
+                self.fail(
+                    state,
+                    code,
+                    &format!("{named} was killed by signal {signal}"),
+                );
+            }
+        }
+    }
+
+    /// A host will say nothing more: its ranks have all ended, or it is lost.
+    fn closed(&mut self, state: &mut State, host: usize, said: &[u8]) {
+        state.open -= 1;
+        let link = &mut self.links[host];
+        link.stop();
+        let status = link.close();
+        let name = &link.host.name;
+        let failure = status.as_ref().ok().and_then(|status| {
+            let ssh = Remote::failure(&link.host, *status, said);
+            ssh.map(|error| error.to_string())
+        });
+        let what = match (failure, status) {
+            (Some(failure), _) => failure,
+            (None, Ok(status)) if status.success() && state.running[host] == 0 => return,
+            (None, Ok(status)) => {
+                let said = String::from_utf8_lossy(said);
+                format!("{name}: its agent ended early: {status}: {}", said.trim())
+            }
+            (None, Err(error)) => format!("{name}: waiting for its agent: {error}"),
+        };
+        let what = format!(
+            "{what}. What still runs there ends by itself, {} s after it has heard of the launcher last",
+            self.lost_after.as_secs_f64()
+        );
+        self.fail(state, exit::SYSTEM, &what);
+    }
+
+    /// Reports the first failure, and has all ranks end. What follows from that is no news.
+    fn fail(&mut self, state: &mut State, code: u8, what: &str) {
+        if state.code.is_some() {
+            return;
+        }
+        console::print_error(format_args!("{what}"));
+        state.code = Some(code);
+        state.deadline = Some(Instant::now() + self.grace + LAST);
+        self.links.iter_mut().for_each(Link::stop);
+    }
+
+    /// Gives up on hosts that do not say that their ranks have ended.
+    fn abandon(&mut self, state: &mut State) {
+        for (link, running) in self.links.iter_mut().zip(&state.running) {
+            if *running > 0 {
+                let name = &link.host.name;
+                console::print_error(format_args!(
+                    "{name}: has not said that its {running} ranks have ended. If it is alive, they end within {} s",
+                    self.lost_after.as_secs_f64()
+                ));
+            }
+            link.cut();
+        }
+    }
+
+    fn print(&self, rank: usize, stream: Stream, line: &[u8]) -> io::Result<()> {
+        let mut whole = Vec::with_capacity(line.len() + 8);
+        if self.prefix {
+            whole.extend(format!("[{rank}] ").into_bytes());
+        }
+        whole.extend(line);
+        whole.push(b'\n');
+        match stream {
+            Stream::Output => {
+                let mut out = io::stdout().lock();
+                out.write_all(&whole).and_then(|()| out.flush())
+            }
+            Stream::Error => io::stderr().write_all(&whole),
+        }
+    }
+}
+
+struct State {
+    /// The exit code, once something has failed.
+    code: Option<u8>,
+    /// When hosts that are silent are given up.
+    deadline: Option<Instant>,
+    /// How many ranks of each host have not been reported as ended.
+    running: Vec<usize>,
+    /// How many links are open.
+    open: usize,
+}

@@ -1,0 +1,233 @@
+//! The manifest of an indexed job of Kubernetes, in which each pod starts its own ranks.
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use crate::error::Error;
+
+/// The most pods of a job here.
+const MOST_NODES: usize = 1024;
+/// Kubernetes takes names of at most 63 characters, of which the pods' numbers need some.
+const LONGEST_NAME: usize = 50;
+
+/// What a job of Kubernetes needs besides the command.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Kubernetes")]
+pub(crate) struct KubernetesArgs {
+    /// Print the manifest of an indexed job, and start nothing; the image must have spark-perf
+    #[arg(long, requires_all = ["image", "nodes"], conflicts_with_all = ["list", "hostfile", "local", "node_of", "found"])]
+    pub(super) kubernetes: bool,
+    /// The image of the pods
+    #[arg(long, value_name = "IMAGE", requires = "kubernetes")]
+    image: Option<String>,
+    /// The number of pods
+    #[arg(long, value_name = "N", requires = "kubernetes")]
+    nodes: Option<usize>,
+    /// Ranks in each pod
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "kubernetes")]
+    slots: usize,
+    /// GPUs of each pod
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "kubernetes")]
+    gpus: usize,
+    /// The name of the job, and of what belongs to it
+    #[arg(
+        long,
+        value_name = "NAME",
+        default_value = "spark-ccl",
+        requires = "kubernetes"
+    )]
+    job_name: String,
+}
+
+impl KubernetesArgs {
+    /// The manifest, as JSON, which `kubectl` takes as it takes YAML.
+    pub(super) fn manifest(&self, command: &[String], secret: &str) -> Result<String, Error> {
+        self.check()?;
+        let nodes = self.nodes.unwrap_or(1);
+        let items = [
+            self.secret(secret),
+            self.service(),
+            self.job(nodes, command),
+        ];
+        let list = json!({ "apiVersion": "v1", "kind": "List", "items": items });
+        let text = serde_json::to_string_pretty(&list);
+        let text = text.map_err(|error| Error::system("writing the manifest")(error.into()))?;
+        Ok(text + "\n")
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        let name = &self.job_name;
+        let is_label = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+        let is_edge = |c: char| c.is_ascii_lowercase();
+        let is_fine = name.len() <= LONGEST_NAME
+            && name.chars().all(is_label)
+            && name.starts_with(is_edge)
+            && !name.ends_with('-');
+        if !is_fine {
+            return Err(Error::Usage(format!(
+                "--job-name {name}: expected at most {LONGEST_NAME} of a-z, 0-9 and -, of which the first is a letter and \
+                 the last no -"
+            )));
+        }
+        for (flag, value, least) in [
+            ("--nodes", self.nodes.unwrap_or(1), 1),
+            ("--slots", self.slots, 1),
+            ("--gpus", self.gpus, 0),
+        ] {
+            if !(least..=MOST_NODES).contains(&value) {
+                return Err(Error::Usage(format!(
+                    "{flag} {value}: expected {least} to {MOST_NODES}"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// What admits a rank. A command line would show it.
+    fn secret(&self, secret: &str) -> Value {
+        json!({
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": { "name": self.job_name },
+            "type": "Opaque",
+            "stringData": { "secret": secret },
+        })
+    }
+
+    /// Gives the pods names that the others know, also while not all have started.
+    fn service(&self) -> Value {
+        json!({
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": { "name": self.job_name },
+            "spec": {
+                "clusterIP": "None",
+                "publishNotReadyAddresses": true,
+                "selector": { "job-name": self.job_name },
+            },
+        })
+    }
+
+    fn job(&self, nodes: usize, command: &[String]) -> Value {
+        let name = &self.job_name;
+        json!({
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "metadata": { "name": name },
+            "spec": {
+                "completionMode": "Indexed",
+                "completions": nodes,
+                "parallelism": nodes,
+                "backoffLimit": 0,
+                "template": {
+                    "spec": {
+                        "subdomain": name,
+                        "restartPolicy": "Never",
+                        "containers": [self.container(nodes, command)],
+                        // Ranks of a pod share memory; by default there are 64 MiB.
+                        "volumes": [{ "name": "shared-memory", "emptyDir": { "medium": "Memory" } }],
+                    },
+                },
+            },
+        })
+    }
+
+    fn container(&self, nodes: usize, command: &[String]) -> Value {
+        let name = &self.job_name;
+        // A pod's own name is that of the job and its number.
+        let pods: Vec<String> = (0..nodes)
+            .map(|pod| format!("{name}-{pod}:{}", self.slots))
+            .collect();
+        let launch = [
+            "spark-perf",
+            "launch",
+            "--node-of",
+            &pods.join(","),
+            "--master-addr",
+        ];
+        let mut words: Vec<String> = launch.map(str::to_owned).to_vec();
+        words.push(format!("{name}-0.{name}"));
+        words.push("--".to_owned());
+        // Kubernetes would take $(NAME) for a variable of its own.
+        words.extend(command.iter().map(|word| word.replace("$(", "$$(")));
+        let mut container = json!({
+            "name": "ranks",
+            "image": self.image,
+            "command": words,
+            "env": [{
+                "name": "SPARK_CCL_SECRET",
+                "valueFrom": { "secretKeyRef": { "name": name, "key": "secret" } },
+            }],
+            "volumeMounts": [{ "name": "shared-memory", "mountPath": "/dev/shm" }],
+        });
+        if self.gpus > 0 {
+            container["resources"] = json!({ "limits": { "nvidia.com/gpu": self.gpus } });
+        }
+        container
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn args() -> KubernetesArgs {
+        KubernetesArgs {
+            kubernetes: true,
+            image: Some("registry/train:1".to_owned()),
+            nodes: Some(2),
+            slots: 4,
+            gpus: 4,
+            job_name: "train".to_owned(),
+        }
+    }
+
+    #[test]
+    fn each_pod_finds_itself_by_its_name() {
+        let command = ["sh", "-c", "echo $(date)"].map(str::to_owned);
+        let text = args().manifest(&command, "of this test").unwrap();
+        let list: Value = serde_json::from_str(&text).unwrap();
+        let job = &list["items"][2]["spec"];
+        assert_eq!(
+            (&job["completionMode"], &job["completions"]),
+            (&json!("Indexed"), &json!(2))
+        );
+        let container = &job["template"]["spec"]["containers"][0];
+        let expected = [
+            "spark-perf",
+            "launch",
+            "--node-of",
+            "train-0:4,train-1:4",
+            "--master-addr",
+            "train-0.train",
+            "--",
+            "sh",
+            "-c",
+            "echo $$(date)",
+        ];
+        assert_eq!(container["command"], json!(expected));
+        assert!(!container.to_string().contains("of this test"));
+        assert_eq!(list["items"][1]["spec"]["selector"]["job-name"], "train");
+    }
+
+    #[test]
+    fn names_and_numbers_are_checked() {
+        for name in ["", "Train", "-a", "a-", "0a", "a.b", &"a".repeat(51)] {
+            let args = KubernetesArgs {
+                job_name: name.to_owned(),
+                ..args()
+            };
+            assert!(args.manifest(&[], "").is_err(), "{name}");
+        }
+        let args = KubernetesArgs {
+            nodes: Some(0),
+            ..args()
+        };
+        assert!(
+            args.manifest(&[], "")
+                .unwrap_err()
+                .to_string()
+                .contains("--nodes 0")
+        );
+    }
+}

@@ -1,0 +1,178 @@
+//! The connection to the agent of a host.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStdin, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel};
+use std::time::{Duration, Instant};
+
+use super::wire::{Hello, Order, Report};
+use crate::remote::{self, Host, Remote};
+use crate::spawn::tether;
+
+/// Longer than any report: a line of a rank comes in parts of 64 KiB.
+const LONGEST_REPORT: u64 = 128 << 10;
+/// The most that is kept of what ssh or the agent says on standard error.
+const MOST_ERRORS: u64 = 64 << 10;
+/// How long a process may take to end once it has closed its output.
+const END: Duration = Duration::from_secs(2);
+
+/// What is heard of a host, by its number.
+pub(super) enum Event {
+    Hello(usize, Box<Hello>),
+    Report(usize, Report),
+    /// It says what no agent does.
+    Nonsense(usize),
+    /// It will say nothing more; this was on standard error.
+    Closed(usize, Vec<u8>),
+    /// This process is asked to end.
+    Signalled(i32),
+}
+
+/// A connection to a host's agent. When it is dropped, the agent ends its ranks.
+pub(super) struct Link {
+    pub(super) host: Host,
+    agent: Child,
+    /// Dropped to have the ranks end.
+    orders: Option<Sender<Order>>,
+}
+
+impl Link {
+    /// Starts the agent of a host, and tells it every `beat` that the launcher is there. What is heard goes to `events`,
+    /// with a number. The calling thread must not end before the link.
+    pub(super) fn open(
+        remote: &Remote,
+        host: &Host,
+        (number, events): (usize, &SyncSender<Event>),
+        beat: Duration,
+    ) -> Result<Self, remote::Error> {
+        let mut command = remote.command(host, &["launch-agent"]);
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            // Ctrl-C is for the launcher, which ends the ranks in order.
+            .process_group(0);
+        if !host.is_here {
+            // The agent of this host notices by itself, and ends its ranks before it ends.
+            tether::dies_with_this_thread(&mut command);
+        }
+        let spawned = command.spawn();
+        let mut agent = spawned.map_err(|source| remote.not_started(host, source))?;
+        let (orders, receiver) = channel();
+        if let Some(stdin) = agent.stdin.take() {
+            std::thread::spawn(move || speak(stdin, &receiver, beat));
+        }
+        let (stdout, stderr) = (agent.stdout.take(), agent.stderr.take());
+        let events = events.clone();
+        std::thread::spawn(move || hear(number, stdout, stderr, &events));
+        Ok(Self {
+            host: host.clone(),
+            agent,
+            orders: Some(orders),
+        })
+    }
+
+    pub(super) fn order(&self, order: Order) {
+        if let Some(orders) = &self.orders {
+            // A host that is gone is heard of.
+            let _ = orders.send(order);
+        }
+    }
+
+    /// Has the agent end the ranks.
+    pub(super) fn stop(&mut self) {
+        self.orders = None;
+    }
+
+    /// The status of the process, which has closed its output.
+    pub(super) fn close(&mut self) -> std::io::Result<ExitStatus> {
+        let deadline = Instant::now() + END;
+        while Instant::now() < deadline {
+            if let Some(status) = self.agent.try_wait()? {
+                return Ok(status);
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        self.agent.kill()?;
+        self.agent.wait()
+    }
+
+    /// Cuts the connection to a host that is not heard of. Its agent ends the ranks as soon as it notices.
+    pub(super) fn cut(&mut self) {
+        self.stop();
+        // It may have ended just now.
+        let _ = self.agent.kill();
+        let _ = self.agent.wait();
+    }
+}
+
+/// Writes the order, and a sign of life now and then, until the link wants an end or the host is gone.
+fn speak(mut stdin: ChildStdin, orders: &Receiver<Order>, beat: Duration) {
+    loop {
+        let line = match orders.recv_timeout(beat) {
+            Ok(order) => order.encode(),
+            Err(RecvTimeoutError::Timeout) => b"\n".to_vec(),
+            Err(RecvTimeoutError::Disconnected) => return,
+        };
+        if stdin.write_all(&line).is_err() {
+            return;
+        }
+    }
+}
+
+/// Passes on what the agent says. The receiver is there until the job is over.
+fn hear(
+    number: usize,
+    stdout: Option<impl Read>,
+    stderr: Option<impl Read + Send + 'static>,
+    events: &SyncSender<Event>,
+) {
+    let errors = std::thread::spawn(move || read_some(stderr));
+    if let Some(stdout) = stdout {
+        let mut stdout = BufReader::new(stdout);
+        let mut is_greeted = false;
+        while let Some(line) = next_line(&mut stdout) {
+            let event = match Hello::decode(&line) {
+                Some(hello) if !is_greeted => {
+                    is_greeted = true;
+                    Event::Hello(number, Box::new(hello))
+                }
+                // What a shell prints as it starts.
+                _ if !is_greeted => continue,
+                _ => match Report::decode(&line) {
+                    Some(report) => Event::Report(number, report),
+                    None => Event::Nonsense(number),
+                },
+            };
+            if events.send(event).is_err() {
+                return;
+            }
+        }
+    }
+    let _ = events.send(Event::Closed(number, errors.join().unwrap_or_default()));
+}
+
+/// A line without its end.
+fn next_line(input: &mut impl BufRead) -> Option<Vec<u8>> {
+    let mut line = Vec::new();
+    let read = input.take(LONGEST_REPORT).read_until(b'\n', &mut line);
+    if !matches!(read, Ok(1..)) {
+        return None;
+    }
+    if line.last() == Some(&b'\n') {
+        line.pop();
+    }
+    Some(line)
+}
+
+/// Reads all, and keeps the beginning.
+fn read_some(pipe: Option<impl Read>) -> Vec<u8> {
+    let mut kept = Vec::new();
+    if let Some(mut pipe) = pipe {
+        // What came before an error is kept.
+        let _ = pipe.by_ref().take(MOST_ERRORS).read_to_end(&mut kept);
+        let _ = std::io::copy(&mut pipe, &mut std::io::sink());
+    }
+    kept
+}

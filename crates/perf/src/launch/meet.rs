@@ -1,0 +1,194 @@
+//! Reaches all hosts of a job, before any rank starts.
+
+use std::net::ToSocketAddrs;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
+use std::time::{Duration, Instant};
+
+use super::link::{Event, Link};
+use super::wire::Hello;
+use crate::console;
+use crate::error::Error;
+use crate::remote::{Host, Remote};
+
+/// How often those that have not answered are named.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Opens a link to each host, and waits until all have greeted. Otherwise returns what is wrong, host by host.
+pub(super) fn meet(
+    remote: &Remote,
+    hosts: &[Host],
+    events: (&SyncSender<Event>, &Receiver<Event>),
+    beat: Duration,
+    limit: Duration,
+) -> Result<(Vec<Link>, Vec<Hello>), Vec<String>> {
+    let (sender, receiver) = events;
+    let mut links = Vec::new();
+    for (number, host) in hosts.iter().enumerate() {
+        let link = Link::open(remote, host, (number, sender), beat);
+        links.push(link.map_err(|error| vec![error.to_string()])?);
+    }
+    let mut waiting = Waiting {
+        links,
+        hellos: hosts.iter().map(|_| Greeting::Awaited).collect(),
+        problems: Vec::new(),
+    };
+    waiting.wait(receiver, limit);
+    let Waiting {
+        mut links,
+        hellos,
+        problems,
+        ..
+    } = waiting;
+    let hellos: Vec<Hello> = hellos.into_iter().filter_map(Greeting::hello).collect();
+    if problems.is_empty() {
+        return Ok((links, hellos));
+    }
+    links.iter_mut().for_each(Link::cut);
+    Err(problems)
+}
+
+/// Waits until a name is known here, as that of a pod that is about to start.
+pub(super) fn wait_for_name(name: &str, limit: Duration) -> Result<(), Error> {
+    let start = Instant::now();
+    let mut next = start + PATIENCE;
+    while let Err(source) = (name, 0).to_socket_addrs() {
+        if start.elapsed() >= limit {
+            let what = format!(
+                "looking up {name} for {} s (is it in /etc/hosts or DNS? --master-addr names another)",
+                limit.as_secs_f64()
+            );
+            return Err(Error::System { what, source });
+        }
+        if Instant::now() >= next {
+            console::print_error(format_args!("waiting for the name {name}"));
+            next = Instant::now() + PATIENCE;
+        }
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    Ok(())
+}
+
+/// What is known of a host's greeting.
+enum Greeting {
+    Awaited,
+    Heard(Box<Hello>),
+    /// It will not come.
+    Missed,
+}
+
+impl Greeting {
+    fn hello(self) -> Option<Hello> {
+        match self {
+            Self::Heard(hello) => Some(*hello),
+            Self::Awaited | Self::Missed => None,
+        }
+    }
+}
+
+struct Waiting {
+    links: Vec<Link>,
+    hellos: Vec<Greeting>,
+    problems: Vec<String>,
+}
+
+impl Waiting {
+    fn wait(&mut self, events: &Receiver<Event>, limit: Duration) {
+        let start = Instant::now();
+        let (end, mut next) = (start + limit, start + PATIENCE);
+        while self.silent().next().is_some() {
+            let until = end.min(next);
+            match events.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok(event) => self.take(event),
+                Err(RecvTimeoutError::Timeout) if Instant::now() >= end => self.give_up(limit),
+                Err(RecvTimeoutError::Timeout) => {
+                    let names: Vec<_> = self.silent().map(|host| host.name.as_str()).collect();
+                    let seconds = start.elapsed().as_secs();
+                    console::print_error(format_args!(
+                        "waiting for {} ({seconds} s)",
+                        names.join(", ")
+                    ));
+                    next = Instant::now() + PATIENCE;
+                }
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+
+    fn silent(&self) -> impl Iterator<Item = &Host> {
+        let all = self.links.iter().zip(&self.hellos);
+        all.filter(|(_, hello)| matches!(hello, Greeting::Awaited))
+            .map(|(link, _)| &link.host)
+    }
+
+    fn take(&mut self, event: Event) {
+        match event {
+            Event::Hello(number, mut hello) => {
+                let host = &self.links[number].host;
+                let name = &host.name;
+                if host.is_here {
+                    // The connection by which a user is logged in here.
+                    hello.connection = None;
+                }
+                if hello.version != spark_ccl::VERSION {
+                    self.problems.push(format!(
+                        "{name}: spark-perf there is version {}, here {}: copy this one there, or name another with \
+                         --remote-program",
+                        hello.version,
+                        spark_ccl::VERSION
+                    ));
+                }
+                self.hellos[number] = Greeting::Heard(hello);
+            }
+            Event::Closed(number, said) => self.closed(number, &said),
+            Event::Report(number, _) | Event::Nonsense(number) => {
+                let name = &self.links[number].host.name;
+                self.problems
+                    .push(format!("{name}: its agent speaks out of turn"));
+                self.hellos[number] = Greeting::Missed;
+            }
+            Event::Signalled(signal) => {
+                self.problems.push(format!("ended by signal {signal}"));
+                self.miss_all();
+            }
+        }
+    }
+
+    /// An agent has ended, or ssh has.
+    fn closed(&mut self, number: usize, said: &[u8]) {
+        let link = &mut self.links[number];
+        let problem = match link.close() {
+            Ok(status) => Remote::failure(&link.host, status, said).map_or_else(
+                || {
+                    let said = String::from_utf8_lossy(said);
+                    let name = &link.host.name;
+                    format!("{name}: spark-perf launch-agent: {status}: {}", said.trim())
+                },
+                |error| error.to_string(),
+            ),
+            Err(error) => format!("{}: waiting for its agent: {error}", link.host.name),
+        };
+        self.problems.push(problem);
+        self.hellos[number] = Greeting::Missed;
+    }
+
+    fn give_up(&mut self, limit: Duration) {
+        let late: Vec<String> = self.silent().map(|host| host.name.clone()).collect();
+        self.problems.extend(late.into_iter().map(|name| {
+            format!(
+                "{name}: no answer within {} s; does ssh {name} true work without a question? --connect-timeout waits \
+                 longer",
+                limit.as_secs_f64()
+            )
+        }));
+        self.miss_all();
+    }
+
+    /// Waits for nobody any more.
+    fn miss_all(&mut self) {
+        for hello in &mut self.hellos {
+            if matches!(hello, Greeting::Awaited) {
+                *hello = Greeting::Missed;
+            }
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! `spark-perf launch`: starts a program as ranks on several hosts, and leaves nothing behind.
+//!
+//! An agent on each host ([`agent`]) starts the ranks there. The launcher reaches it over the ssh client, or, on its own
+//! host, over pipes; both hold to the talk in [`wire`].
+//!
+//! Knows how programs learn their ranks. Must not know what they do.
+
+pub(crate) mod agent;
+mod args;
+mod job;
+mod kubernetes;
+mod link;
+mod meet;
+mod orders;
+mod place;
+mod wire;
+
+use std::sync::mpsc::sync_channel;
+use std::time::Duration;
+
+use crate::console;
+use crate::error::{Error, exit};
+use crate::remote::Host;
+use crate::spawn::signals;
+pub(crate) use args::LaunchArgs;
+use job::Job;
+use link::Event;
+
+/// How much may be heard of hosts before it is printed. Beyond that, ranks that print wait.
+const BACKLOG: usize = 256;
+
+/// Which hosts have which ranks, and which of them this launcher starts.
+struct Plan {
+    /// All hosts, in the order of ranks.
+    hosts: Vec<Host>,
+    /// This launcher's only node, if others start the rest.
+    only: Option<usize>,
+}
+
+/// Runs the command as ranks; returns the exit code for all.
+pub(crate) fn run(args: &LaunchArgs) -> Result<u8, Error> {
+    if args.kubernetes.kubernetes {
+        let manifest = args
+            .kubernetes
+            .manifest(&args.command, &orders::secret()?)?;
+        return console::print(&manifest).map(|()| 0);
+    }
+    let plan = Plan::new(args)?;
+    let common = orders::Common::new(args)?;
+    let remote = args.hosts.ssh.remote()?;
+    let (sender, events) = sync_channel(BACKLOG);
+    let signalled = sender.clone();
+    signals::forward(move |number| signalled.send(Event::Signalled(number)).is_ok())?;
+    let limit = args.connect_timeout();
+    let (links, hellos) = match meet::meet(
+        &remote,
+        plan.started(),
+        (&sender, &events),
+        args.beat(),
+        limit,
+    ) {
+        Ok(met) => met,
+        Err(problems) => {
+            for problem in problems {
+                console::print_error(format_args!("{problem}"));
+            }
+            return Ok(exit::SYSTEM);
+        }
+    };
+    let meeting = orders::meeting(args, &plan, &hellos)?;
+    if plan.only.is_some() {
+        meet::wait_for_name(&meeting.address, limit)?;
+    }
+    for (link, order) in links.iter().zip(common.orders(&plan, &meeting, &hellos)) {
+        link.order(order);
+    }
+    let mut job = Job {
+        links,
+        first: plan.first_ranks(),
+        prefix: !args.no_prefix,
+        grace: Duration::from_secs_f64(args.grace),
+        lost_after: Duration::from_secs_f64(args.lost_after),
+    };
+    Ok(job.watch(&events))
+}
+
+impl Plan {
+    fn new(args: &LaunchArgs) -> Result<Self, Error> {
+        let hosts = args.all_hosts()?;
+        let only = match &args.node_of {
+            Some(list) => Some(own_node(list, &hosts)?),
+            None => None,
+        };
+        Ok(Self { hosts, only })
+    }
+
+    /// The numbers of the hosts whose ranks this launcher starts.
+    fn nodes(&self) -> std::ops::Range<usize> {
+        match self.only {
+            Some(node) => node..node + 1,
+            None => 0..self.hosts.len(),
+        }
+    }
+
+    fn started(&self) -> &[Host] {
+        &self.hosts[self.nodes()]
+    }
+
+    /// The numbers of ranks of all hosts.
+    fn slots(&self) -> Vec<usize> {
+        self.hosts.iter().map(|host| host.slots).collect()
+    }
+
+    /// The first rank of each host whose ranks this launcher starts.
+    fn first_ranks(&self) -> Vec<usize> {
+        let slots = self.slots();
+        let first = |node| slots[..node].iter().sum();
+        self.nodes().map(first).collect()
+    }
+}
+
+/// Which of the hosts this one is.
+fn own_node(list: &str, hosts: &[Host]) -> Result<usize, Error> {
+    let mut here = hosts.iter().enumerate().filter(|(_, host)| host.is_here);
+    match (here.next(), here.next()) {
+        (Some((node, _)), None) => Ok(node),
+        (None, _) => Err(Error::Usage(format!(
+            "--node-of {list}: none of these is a name or an address of this host ({})",
+            rustix::system::uname().nodename().to_string_lossy()
+        ))),
+        (Some((_, one)), Some((_, other))) => Err(Error::Usage(format!(
+            "--node-of {list}: {} and {} are both this host; name each host once",
+            one.name, other.name
+        ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::remote::parse_list;
+
+    fn hosts(list: &str, here: &[usize]) -> Vec<Host> {
+        let mut hosts = parse_list(list).unwrap();
+        for &one in here {
+            hosts[one].is_here = true;
+        }
+        hosts
+    }
+
+    #[test]
+    fn a_node_finds_itself_in_the_list() {
+        let list = "a:2,b,c:3";
+        let plan = Plan {
+            only: Some(own_node(list, &hosts(list, &[2])).unwrap()),
+            hosts: hosts(list, &[2]),
+        };
+        assert_eq!(plan.started()[0].name, "c");
+        assert_eq!(plan.first_ranks(), [3]);
+        let all = Plan { only: None, ..plan };
+        assert_eq!(all.first_ranks(), [0, 2, 3]);
+        for (here, words) in [(&[][..], "none of these"), (&[0, 1], "a and b are both")] {
+            let text = own_node(list, &hosts(list, here)).unwrap_err().to_string();
+            assert!(text.contains(words), "{text}");
+        }
+    }
+}

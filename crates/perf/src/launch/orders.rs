@@ -1,0 +1,179 @@
+//! What the agents are to start.
+
+use std::fmt::Write;
+use std::path::PathBuf;
+
+use rustix::rand::{GetRandomFlags, getrandom};
+use spark_ccl_config::Env;
+
+use super::Plan;
+use super::args::LaunchArgs;
+use super::place::{self, Meeting};
+use super::wire::{Hello, Order};
+use crate::error::Error;
+
+/// Where rank 0 listens if each node starts its own ranks, and nobody says otherwise: torchrun's port.
+const PORT: u16 = 29_500;
+
+/// What all ranks have in common.
+pub(super) struct Common {
+    folder: PathBuf,
+    command: Vec<String>,
+    grace: f64,
+    lost_after: f64,
+    /// Variables of the launcher and of the command line.
+    passed: Vec<(String, String)>,
+}
+
+impl Common {
+    pub(super) fn new(args: &LaunchArgs) -> Result<Self, Error> {
+        let current = std::env::current_dir;
+        let folder = match &args.chdir {
+            Some(folder) => folder.clone(),
+            None => current().map_err(Error::system("finding the current folder"))?,
+        };
+        Ok(Self {
+            folder,
+            command: args.command.clone(),
+            grace: args.grace,
+            lost_after: args.lost_after,
+            passed: passed(&args.env, &Env::from_process())?,
+        })
+    }
+
+    /// The order for each host whose ranks this launcher starts.
+    pub(super) fn orders(&self, plan: &Plan, meeting: &Meeting, hellos: &[Hello]) -> Vec<Order> {
+        let slots = plan.slots();
+        let addresses = place::addresses(hellos);
+        let orders = plan.nodes().zip(hellos).zip(addresses);
+        let order = |((node, hello), address): ((usize, &Hello), Option<_>)| {
+            let mut ranks = place::variables(&slots, node, meeting);
+            let between = address.filter(|_| hellos.len() > 1);
+            let gloo = between.and_then(|address| place::interface(hello, address));
+            let gloo = gloo.map(|name| (GLOO.to_owned(), name.to_owned()));
+            for rank in &mut ranks {
+                rank.extend(gloo.clone());
+                rank.extend(self.passed.iter().cloned());
+            }
+            Order {
+                directory: self.folder.clone(),
+                command: self.command.clone(),
+                grace: self.grace,
+                lost_after: self.lost_after,
+                ranks,
+            }
+        };
+        orders.map(order).collect()
+    }
+}
+
+/// The interface of PyTorch's gloo. By default it is that of the host's own name.
+const GLOO: &str = "GLOO_SOCKET_IFNAME";
+
+/// Where the ranks meet.
+pub(super) fn meeting(args: &LaunchArgs, plan: &Plan, hellos: &[Hello]) -> Result<Meeting, Error> {
+    let chosen = |port| [port, port + 1];
+    let (address, ports, secret) = if plan.only.is_some() {
+        // The other nodes must come to the same, without asking.
+        let first = plan.hosts[0].name.rsplit('@').next().unwrap_or_default();
+        let ports = chosen(args.master_port.unwrap_or(PORT));
+        (Some(first.to_owned()), ports, None)
+    } else {
+        let address = place::addresses(hellos)[0].map(|address| address.to_string());
+        let ports = args.master_port.map_or(hellos[0].ports, chosen);
+        (address, ports, Some(secret()?))
+    };
+    let first = &plan.hosts[0].name;
+    let unknown = || {
+        Error::Usage(format!(
+            "{first}: ssh goes to it by an address that only this host can use; say with --master-addr by which the \
+             others reach it"
+        ))
+    };
+    Ok(Meeting {
+        address: args.master_addr.clone().or(address).ok_or_else(unknown)?,
+        ports,
+        secret,
+    })
+}
+
+/// The variables that ranks get from here: those of NCCL and this library, and those that are asked for.
+fn passed(asked: &[String], env: &Env) -> Result<Vec<(String, String)>, Error> {
+    // What is set in a file of this host may be otherwise in that of another.
+    let is_set = |value: &&spark_ccl_config::Value| {
+        matches!(value.origin, spark_ccl_config::Origin::Environment)
+    };
+    let ours = |name: &str| name.starts_with("NCCL_") || name.starts_with("SPARK_CCL_");
+    let mut passed: Vec<(String, String)> = env
+        .iter()
+        .filter(|(name, value)| {
+            (ours(name) || *name == GLOO) && !place::is_set_here(name) && is_set(value)
+        })
+        .map(|(name, value)| (name.to_owned(), value.text.clone()))
+        .collect();
+    for word in asked {
+        let (name, value) = match word.split_once('=') {
+            Some((name, value)) => (name, Some(value)),
+            None => (word.as_str(), env.get(word)),
+        };
+        let value = value.ok_or_else(|| Error::Usage(format!("-x {word}: it is not set here")))?;
+        if name.is_empty() || place::is_set_here(name) {
+            return Err(Error::Usage(format!(
+                "-x {word}: the launcher sets this variable for each rank"
+            )));
+        }
+        passed.push((name.to_owned(), value.to_owned()));
+    }
+    Ok(passed)
+}
+
+/// A new secret: 32 random bytes in hexadecimal.
+pub(super) fn secret() -> Result<String, Error> {
+    let mut bytes = [0_u8; 32];
+    getrandom(&mut bytes, GetRandomFlags::empty())
+        .map_err(|error| Error::system("making a secret")(error.into()))?;
+    let mut text = String::new();
+    for byte in bytes {
+        // A string takes everything.
+        let _ = write!(text, "{byte:02x}");
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_of_the_libraries_are_passed_on_and_ranks_are_not() {
+        let env = Env::from_pairs([
+            ("NCCL_DEBUG", "INFO"),
+            ("SPARK_CCL_LOG", "debug"),
+            ("SPARK_CCL_RANK", "3"),
+            ("SPARK_CCL_UNIQUE_ID", "x"),
+            ("SPARK_CCL_SECRET", "of the launcher"),
+            ("HOME", "/root"),
+            ("PATH", "/bin"),
+        ]);
+        let asked = ["PATH".to_owned(), "A=b=c".to_owned()];
+        let passed = passed(&asked, &env).unwrap();
+        let expected = [
+            ("NCCL_DEBUG", "INFO"),
+            ("SPARK_CCL_LOG", "debug"),
+            ("PATH", "/bin"),
+            ("A", "b=c"),
+        ];
+        let expected = expected.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        assert_eq!(passed, expected);
+        for word in ["NOWHERE", "RANK=1", "=x"] {
+            let error = super::passed(&[word.to_owned()], &env).unwrap_err();
+            assert!(error.to_string().contains(word), "{error}");
+        }
+    }
+
+    #[test]
+    fn secrets_differ_and_are_long() {
+        let (one, other) = (secret().unwrap(), secret().unwrap());
+        assert!(one.len() == 64 && one != other);
+    }
+}

@@ -1,0 +1,186 @@
+//! Which rank runs where, and the variables by which it finds that out.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use super::wire::Hello;
+
+/// Where rank 0 listens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Meeting {
+    /// An address of rank 0's host that all hosts reach.
+    pub(super) address: String,
+    /// One for the program, as `MASTER_PORT`, and one for this library, as the program may need both.
+    pub(super) ports: [u16; 2],
+    /// What admits a rank, if the launcher has made it.
+    pub(super) secret: Option<String>,
+}
+
+/// Of another launcher that has started this one, or of another job. The ranks are not to follow them.
+const FOREIGN: [&str; 12] = [
+    "SPARK_CCL_UNIQUE_ID",
+    "SPARK_CCL_UNIQUE_ID_FILE",
+    "TORCHELASTIC_RUN_ID",
+    "TORCHELASTIC_USE_AGENT_STORE",
+    "OMPI_COMM_WORLD_RANK",
+    "OMPI_COMM_WORLD_SIZE",
+    "PMI_RANK",
+    "PMI_SIZE",
+    "PMI_FD",
+    "PMIX_NAMESPACE",
+    "SLURM_PROCID",
+    "SLURM_STEP_NODELIST",
+];
+
+/// The variables of the ranks of a node; `slots` are the numbers of ranks of all nodes. An empty value is none.
+pub(super) fn variables(
+    slots: &[usize],
+    node: usize,
+    meeting: &Meeting,
+) -> Vec<Vec<(String, String)>> {
+    let size: usize = slots.iter().sum();
+    let first: usize = slots[..node].iter().sum();
+    let here = slots[node];
+    let ranks = (0..here).map(|local| {
+        let numbers = [
+            ("RANK", first + local),
+            ("WORLD_SIZE", size),
+            ("LOCAL_RANK", local),
+            ("LOCAL_WORLD_SIZE", here),
+            ("NODE_RANK", node),
+            ("GROUP_RANK", node),
+            ("GROUP_WORLD_SIZE", slots.len()),
+            ("SPARK_CCL_RANK", first + local),
+            ("SPARK_CCL_SIZE", size),
+            ("SPARK_CCL_LOCAL_RANK", local),
+            ("SPARK_CCL_LOCAL_SIZE", here),
+        ];
+        let foreign = FOREIGN.map(|name| (name.to_owned(), String::new()));
+        let numbers = numbers.map(|(name, number)| (name.to_owned(), number.to_string()));
+        foreign
+            .into_iter()
+            .chain(numbers)
+            .chain(meeting.variables())
+            .collect()
+    });
+    ranks.collect()
+}
+
+/// Whether the launcher sets this variable, or removes it.
+pub(super) fn is_set_here(name: &str) -> bool {
+    let meeting = Meeting {
+        address: String::new(),
+        ports: [0; 2],
+        secret: Some(String::new()),
+    };
+    let all = variables(&[1], 0, &meeting);
+    all[0].iter().any(|(one, _)| one == name) || name == "SPARK_CCL_SECRET_FILE"
+}
+
+impl Meeting {
+    fn variables(&self) -> Vec<(String, String)> {
+        let [program, library] = self.ports;
+        let host = match self.address.parse() {
+            Ok(IpAddr::V6(address)) => format!("[{address}]"),
+            _ => self.address.clone(),
+        };
+        let mut variables = vec![
+            ("MASTER_ADDR".to_owned(), self.address.clone()),
+            ("MASTER_PORT".to_owned(), program.to_string()),
+            ("SPARK_CCL_COMM_ID".to_owned(), format!("{host}:{library}")),
+        ];
+        let secret = self.secret.clone();
+        variables.extend(secret.map(|secret| ("SPARK_CCL_SECRET".to_owned(), secret)));
+        variables
+    }
+}
+
+/// The address of each host by which the others reach it, as far as ssh shows it. The launcher's own host has the
+/// address that another host sees ssh come from.
+pub(super) fn addresses(hellos: &[Hello]) -> Vec<Option<IpAddr>> {
+    let launcher = hellos
+        .iter()
+        .find_map(|hello| hello.connection.map(|ends| ends[0]));
+    let of = |hello: &Hello| match hello.connection {
+        Some([_, own]) => Some(own),
+        None if hellos.len() == 1 => Some(Ipv4Addr::LOCALHOST.into()),
+        None => launcher,
+    };
+    let usable = |address: &IpAddr| hellos.len() == 1 || !is_local(*address);
+    hellos
+        .iter()
+        .map(|hello| of(hello).filter(usable))
+        .collect()
+}
+
+/// The interface of a host that has this address.
+pub(super) fn interface(hello: &Hello, address: IpAddr) -> Option<&str> {
+    let mut interfaces = hello.interfaces.iter();
+    let found = interfaces.find(|(_, one)| *one == address);
+    found.map(|(name, _)| name.as_str())
+}
+
+/// Whether an address means something else on another host.
+fn is_local(address: IpAddr) -> bool {
+    address.is_loopback() || matches!(address, IpAddr::V6(ip) if ip.is_unicast_link_local())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    fn hello(connection: Option<[&str; 2]>) -> Hello {
+        Hello {
+            version: String::new(),
+            ports: [1, 2],
+            interfaces: vec![("en1".to_owned(), "10.0.0.1".parse().unwrap())],
+            connection: connection.map(|ends| ends.map(|end| end.parse().unwrap())),
+        }
+    }
+
+    #[test]
+    fn ranks_are_numbered_host_by_host() {
+        let meeting = Meeting {
+            address: "fd00::1".to_owned(),
+            ports: [7, 8],
+            secret: Some("s".to_owned()),
+        };
+        let ranks = variables(&[1, 2], 1, &meeting);
+        assert_eq!(ranks.len(), 2);
+        let last: BTreeMap<_, _> = ranks[1].iter().cloned().collect();
+        let expected = [
+            ("RANK", "2"),
+            ("WORLD_SIZE", "3"),
+            ("LOCAL_RANK", "1"),
+            ("LOCAL_WORLD_SIZE", "2"),
+            ("GROUP_RANK", "1"),
+            ("MASTER_ADDR", "fd00::1"),
+            ("MASTER_PORT", "7"),
+            ("SPARK_CCL_RANK", "2"),
+            ("SPARK_CCL_COMM_ID", "[fd00::1]:8"),
+            ("SPARK_CCL_SECRET", "s"),
+            ("SLURM_PROCID", ""),
+        ];
+        for (name, value) in expected {
+            assert_eq!(last[name], value, "{name}");
+        }
+        assert!(is_set_here("RANK") && is_set_here("SPARK_CCL_SECRET") && !is_set_here("PATH"));
+    }
+
+    #[test]
+    fn the_launchers_host_is_known_by_what_others_see() {
+        let other = hello(Some(["10.0.0.1", "10.0.0.2"]));
+        let found = addresses(&[hello(None), other.clone()]);
+        let texts: Vec<_> = found.iter().map(|one| one.unwrap().to_string()).collect();
+        assert_eq!(texts, ["10.0.0.1", "10.0.0.2"]);
+        assert_eq!(interface(&hello(None), found[0].unwrap()), Some("en1"));
+        assert_eq!(
+            addresses(&[hello(None)]),
+            [Some(Ipv4Addr::LOCALHOST.into())]
+        );
+        // Through a tunnel, and over an address that has another meaning on each host.
+        for ends in [["127.0.0.1", "127.0.0.1"], ["fe80::1", "fe80::2"]] {
+            assert_eq!(addresses(&[hello(Some(ends)), other.clone()])[0], None);
+        }
+    }
+}

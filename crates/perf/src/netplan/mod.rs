@@ -1,0 +1,57 @@
+//! `spark-perf netplan`: plans the addresses of the fast network, and applies them on demand.
+//!
+//! The plan is a pure function ([`plan`]). Applying it is a matter of [`agent`]s on the nodes, which roll back by
+//! themselves.
+
+pub(crate) mod agent;
+mod apply;
+mod args;
+mod cables;
+mod plan;
+mod yaml;
+
+use serde::Serialize;
+
+use crate::console;
+use crate::error::Error;
+pub(crate) use args::NetplanArgs;
+use plan::Node;
+
+/// The file of each node.
+const FILE: &str = "90-spark-ccl.yaml";
+
+/// Prints the plan, or applies it.
+pub(crate) fn run(args: &NetplanArgs) -> Result<u8, Error> {
+    let nodes = plan::plan(&args.layout()?).map_err(Error::Usage)?;
+    if args.apply {
+        return apply::apply(args, &nodes);
+    }
+    console::print(&if args.json {
+        json(&nodes)?
+    } else {
+        files(&nodes)
+    })?;
+    Ok(0)
+}
+
+fn files(nodes: &[Node]) -> String {
+    let file = |node: &Node| {
+        let name = &node.name;
+        format!(
+            "# On {name}: /etc/netplan/{FILE}, for root only (mode 600); then: sudo netplan try\n{}",
+            yaml::file(node)
+        )
+    };
+    let files: Vec<String> = nodes.iter().map(file).collect();
+    files.join("---\n")
+}
+
+fn json(nodes: &[Node]) -> Result<String, Error> {
+    #[derive(Serialize)]
+    struct Plan<'a> {
+        nodes: &'a [Node],
+    }
+    let text = serde_json::to_string_pretty(&Plan { nodes });
+    let text = text.map_err(|error| Error::system("writing the plan")(error.into()))?;
+    Ok(text + "\n")
+}

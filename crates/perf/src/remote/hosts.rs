@@ -1,0 +1,175 @@
+//! Lists of hosts.
+
+use super::here::is_here;
+
+/// The most ranks on a host.
+const MOST_SLOTS: usize = 1024;
+
+/// A host, as the user names it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Host {
+    /// Its name or address, with the user if one is given.
+    pub(crate) name: String,
+    /// How many ranks it has, where there are ranks.
+    pub(crate) slots: usize,
+    /// Whether this process runs on it, so that ssh is not needed.
+    pub(crate) is_here: bool,
+}
+
+/// Reads `HOST[:SLOTS],..`. An IPv6 address with a number of slots has brackets. Nobody has looked yet which is here.
+pub(crate) fn parse_list(text: &str) -> Result<Vec<Host>, String> {
+    text.split(',').map(|word| parse(word.trim())).collect()
+}
+
+/// Reads a host from each line: as in a list, or followed by `slots=SLOTS`.
+pub(super) fn parse_file(text: &str) -> Result<Vec<Host>, String> {
+    let lines = text.lines().enumerate();
+    let content = lines.filter_map(|(index, line)| {
+        let line = line.split('#').next().unwrap_or_default().trim();
+        (!line.is_empty()).then_some((index + 1, line))
+    });
+    let hosts = content
+        .map(|(number, line)| parse_line(line).map_err(|why| format!("line {number}: {why}")));
+    hosts.collect()
+}
+
+/// Each host once, in the order of first mention, with its slots added up, and known whether it is here.
+pub(crate) fn settled(hosts: Vec<Host>) -> Vec<Host> {
+    let mut settled: Vec<Host> = Vec::new();
+    for host in hosts {
+        match settled.iter_mut().find(|one| one.name == host.name) {
+            Some(one) => one.slots += host.slots,
+            None => settled.push(host),
+        }
+    }
+    // A name server may take seconds for each.
+    std::thread::scope(|scope| {
+        for host in &mut settled {
+            scope.spawn(|| host.is_here = is_here(&host.name));
+        }
+    });
+    settled
+}
+
+fn parse_line(line: &str) -> Result<Host, String> {
+    let mut words = line.split_whitespace();
+    let mut host = parse(words.next().unwrap_or_default())?;
+    for word in words {
+        let slots = word.strip_prefix("slots=");
+        host.slots = slots_of(slots.ok_or_else(|| format!("{word:?}: expected slots=NUMBER"))?)?;
+    }
+    Ok(host)
+}
+
+fn parse(word: &str) -> Result<Host, String> {
+    let (name, slots) = split(word)?;
+    // A name that begins with a hyphen would be an option of ssh.
+    let is_name = |c: char| c.is_ascii_alphanumeric() || "-._@:%".contains(c);
+    if name.is_empty() || name.starts_with('-') || !name.chars().all(is_name) {
+        return Err(format!("{word:?} is no host"));
+    }
+    Ok(Host {
+        name: name.to_owned(),
+        slots: slots.map_or(Ok(1), slots_of)?,
+        is_here: false,
+    })
+}
+
+/// The name, and the text of the slots if they are there.
+fn split(word: &str) -> Result<(&str, Option<&str>), String> {
+    if let Some(rest) = word.strip_prefix('[') {
+        let (name, rest) = rest
+            .split_once(']')
+            .ok_or_else(|| format!("{word:?}: the bracket is not closed"))?;
+        let slots = rest.strip_prefix(':');
+        return match (slots, rest) {
+            (None, "") | (Some(_), _) => Ok((name, slots)),
+            (None, _) => Err(format!("{word:?}: expected [ADDRESS]:SLOTS")),
+        };
+    }
+    match word.split_once(':') {
+        // An IPv6 address without brackets has no slots.
+        Some((_, rest)) if rest.contains(':') => Ok((word, None)),
+        Some((name, slots)) => Ok((name, Some(slots))),
+        None => Ok((word, None)),
+    }
+}
+
+fn slots_of(text: &str) -> Result<usize, String> {
+    let slots = text.parse().ok();
+    slots
+        .filter(|slots| (1..=MOST_SLOTS).contains(slots))
+        .ok_or_else(|| format!("{text:?}: expected a number of slots from 1 to {MOST_SLOTS}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pairs(hosts: Vec<Host>) -> Vec<(String, usize)> {
+        hosts
+            .into_iter()
+            .map(|host| (host.name, host.slots))
+            .collect()
+    }
+
+    fn list(text: &str) -> Vec<(String, usize)> {
+        pairs(parse_list(text).unwrap())
+    }
+
+    fn owned(pairs: &[(&str, usize)]) -> Vec<(String, usize)> {
+        pairs
+            .iter()
+            .map(|(name, slots)| ((*name).to_owned(), *slots))
+            .collect()
+    }
+
+    #[test]
+    fn names_and_addresses_with_slots() {
+        let expected = [("a", 1), ("me@b.local", 2), ("10.0.0.3", 4)];
+        assert_eq!(list("a, me@b.local:2,10.0.0.3:4"), owned(&expected));
+        let expected = [("fe80::1%en0", 1), ("fd00::2", 3), ("fd00::3", 1)];
+        assert_eq!(list("fe80::1%en0,[fd00::2]:3,[fd00::3]"), owned(&expected));
+    }
+
+    #[test]
+    fn nonsense_is_named() {
+        let bad = [
+            "",
+            "a,,b",
+            "-oProxyCommand=x",
+            "a b",
+            "a:0",
+            "a:x",
+            "[a",
+            "[a]2",
+            "a:2000",
+            "$(x)",
+        ];
+        for text in bad {
+            assert!(parse_list(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_file_has_comments_and_both_forms_of_slots() {
+        let text = "# two\nspark-a slots=2\n\nspark-b:3 # the other\n";
+        let expected = [("spark-a", 2), ("spark-b", 3)];
+        assert_eq!(pairs(parse_file(text).unwrap()), owned(&expected));
+        let error = parse_file("a\nb max=3\n").unwrap_err();
+        assert!(
+            error.starts_with("line 2: ") && error.contains("max=3"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_host_that_comes_twice_has_the_slots_of_both() {
+        let hosts = settled(parse_list("192.0.2.1,localhost:2,192.0.2.1:3").unwrap());
+        let seen: Vec<_> = hosts
+            .iter()
+            .map(|host| (host.slots, host.is_here))
+            .collect();
+        assert_eq!(seen, [(4, false), (2, true)]);
+    }
+}

@@ -1,0 +1,118 @@
+//! Runs spark-perf on other hosts, over the system's ssh client, and on this one without it.
+//!
+//! Knows hosts, as users name them, and how ssh fails. Must not know what is run there.
+
+mod args;
+mod error;
+mod here;
+mod hosts;
+mod shell;
+
+use std::io::{Read, Write};
+use std::process::{Child, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+pub(crate) use args::{HostArgs, Remote, SshArgs};
+pub(crate) use error::Error;
+pub(crate) use hosts::{Host, parse_list, settled};
+
+/// The most bytes that are kept of what a host prints.
+const MOST_OUTPUT: u64 = 64 << 20;
+/// How often a host that runs something is looked at.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// What spark-perf printed on a host, and how it ended.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: ExitStatus,
+    pub(crate) stdout: Vec<u8>,
+    pub(crate) stderr: Vec<u8>,
+}
+
+/// Runs spark-perf with these arguments on all hosts at once, gives each its `input`, by the host's number, and waits for
+/// at most `limit`. Returns what each host answered, in the order of the hosts. When the time is over, the connection is cut: what still
+/// runs there must end by itself.
+pub(crate) fn run_on_all(
+    remote: &Remote,
+    hosts: &[Host],
+    arguments: &[&str],
+    input: impl Fn(usize) -> Vec<u8>,
+    limit: Duration,
+) -> Vec<Result<Answer, Error>> {
+    let deadline = Instant::now() + limit;
+    std::thread::scope(|scope| {
+        let start = |(number, host)| {
+            let input = input(number);
+            scope.spawn(move || run_on(remote, host, arguments, &input, deadline))
+        };
+        let threads: Vec<_> = hosts.iter().enumerate().map(start).collect();
+        let answers = hosts.iter().zip(threads).map(|(host, thread)| {
+            let panicked = |_| Err(Error::panicked(host));
+            thread.join().unwrap_or_else(panicked)
+        });
+        answers.collect()
+    })
+}
+
+fn run_on(
+    remote: &Remote,
+    host: &Host,
+    arguments: &[&str],
+    input: &[u8],
+    deadline: Instant,
+) -> Result<Answer, Error> {
+    let mut command = remote.command(host, arguments);
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|source| remote.not_started(host, source))?;
+    let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+    std::thread::scope(|scope| {
+        let (stdin, stdout, stderr) = pipes;
+        scope.spawn(move || {
+            // A host that does not read its input says why by its status.
+            stdin.map(|mut pipe| pipe.write_all(input))
+        });
+        let stdout = scope.spawn(|| read(stdout));
+        let stderr = scope.spawn(|| read(stderr));
+        let status = wait(&mut child, host, deadline);
+        let (stdout, stderr) = (stdout.join(), stderr.join());
+        let answer = Answer {
+            status: status?,
+            stdout: stdout.unwrap_or_default(),
+            stderr: stderr.unwrap_or_default(),
+        };
+        match Remote::failure(host, answer.status, &answer.stderr) {
+            None => Ok(answer),
+            Some(error) => Err(error),
+        }
+    })
+}
+
+fn read(pipe: Option<impl Read>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    if let Some(pipe) = pipe {
+        // What came before an error is kept; the status tells the rest.
+        let _ = pipe.take(MOST_OUTPUT).read_to_end(&mut bytes);
+    }
+    bytes
+}
+
+fn wait(child: &mut Child, host: &Host, deadline: Instant) -> Result<ExitStatus, Error> {
+    let started = Instant::now();
+    loop {
+        let ended = child.try_wait();
+        if let Some(status) = ended.map_err(|source| Error::wait(host, source))? {
+            return Ok(status);
+        }
+        if Instant::now() >= deadline {
+            // It may have ended just now.
+            let _ = child.kill();
+            let _ = child.wait();
+            return Err(Error::late(host, started.elapsed()));
+        }
+        std::thread::sleep(LOOK);
+    }
+}

@@ -1,0 +1,110 @@
+//! `discover`: hosts that answer on the link, and one that announces itself.
+
+use crate::cluster::{Cluster, address};
+use crate::program::Run;
+use serde_json::Value;
+
+fn discover(cluster: &Cluster, more: &[&str]) -> Run {
+    let args = [&["discover", "--seconds", "2"], more].concat();
+    cluster.command(&args).output().unwrap().into()
+}
+
+#[test]
+fn neighbours_without_configuration_are_found() {
+    let Some(cluster) = Cluster::with_idle(1, 1) else {
+        return;
+    };
+    let run = discover(&cluster, &["--json"]);
+    assert_eq!(run.code, Some(0), "{}", run.stderr);
+    let report: Value = serde_json::from_str(&run.stdout).unwrap();
+    assert_eq!(report["notes"].as_array().unwrap().len(), 0, "{report}");
+    let hosts = report["hosts"].as_array().unwrap();
+    assert_eq!(hosts.len(), 2, "{report}");
+    for number in [1, 2] {
+        let link_local = cluster.on(
+            number,
+            "ip -6 -br address show cable | awk '{ sub(\"/.*\", \"\", $3); print $3 }'",
+        );
+        let expected = format!("{}%bridge", link_local.trim());
+        let host = hosts
+            .iter()
+            .find(|host| host["addresses"][0] == expected.as_str());
+        let host = host.unwrap_or_else(|| panic!("{expected}: {report}"));
+        assert_eq!(host["ssh_key"].is_string(), number == 1, "{host}");
+        assert_eq!(host["sources"][0], "neighbours");
+    }
+    let run = discover(&cluster, &[]);
+    let lines: Vec<_> = run.stdout.lines().collect();
+    assert_eq!(lines[1], "localhost # this host");
+    let servers = lines[2..].iter().filter(|line| line.starts_with("fe80::"));
+    assert_eq!((lines.len(), servers.count()), (4, 1), "{lines:?}");
+}
+
+#[test]
+fn an_announced_server_is_found_by_its_name() {
+    let Some(cluster) = Cluster::new(1) else {
+        return;
+    };
+    let packet = announcement("spark-1", address(1).octets());
+    let file = cluster.programs().join("packet");
+    std::fs::write(&file, packet).unwrap();
+    let script = format!(
+        "while :; do cat {} > /dev/udp/224.0.0.251/5353; sleep 0.2; done",
+        file.display()
+    );
+    cluster.on(1, "ip route add 224.0.0.0/4 dev cable");
+    let _announcer = cluster.start_on(1, "bash", &["-c", &script]);
+    let run = discover(&cluster, &[]);
+    let line = run.stdout.lines().find(|line| line.contains("mDNS"));
+    // Nothing here resolves the name, so the address stands for it.
+    let line = line.unwrap_or_else(|| panic!("{}\n{}", run.stdout, run.stderr));
+    // Its neighbour's address is known to be its own by the server's key.
+    let known = "10.88.0.1 # spark-1.local, 10.88.0.1, fe80::";
+    let is_whole = line.starts_with(known) && line.ends_with("%bridge; by mDNS, neighbours");
+    assert!(is_whole, "{line}");
+}
+
+#[test]
+fn nobody_is_found_where_nobody_is() {
+    let Some(cluster) = Cluster::new(0) else {
+        return;
+    };
+    let run = discover(&cluster, &[]);
+    assert_eq!(run.code, Some(3), "{}", run.stderr);
+    assert!(
+        run.stderr.contains("is the cable plugged in"),
+        "{}",
+        run.stderr
+    );
+}
+
+/// A response of multicast DNS, by the format of RFC 1035: an ssh server on this host, with this address.
+fn announcement(host: &str, address: [u8; 4]) -> Vec<u8> {
+    let service = name(&["_ssh", "_tcp", "local"]);
+    let instance = name(&[host, "_ssh", "_tcp", "local"]);
+    let host = name(&[host, "local"]);
+    let server = [&[0, 0, 0, 0, 0, 22][..], &host].concat();
+    // A response with authority, of four records.
+    let header = [0, 0, 0x84, 0, 0, 0, 0, 4, 0, 0, 0, 0];
+    [
+        header.to_vec(),
+        record(&service, 12, &instance),
+        record(&instance, 33, &server),
+        record(&instance, 16, &[0]),
+        record(&host, 1, &address),
+    ]
+    .concat()
+}
+
+fn name(labels: &[&str]) -> Vec<u8> {
+    let labels = labels
+        .iter()
+        .flat_map(|label| [&[label.len() as u8], label.as_bytes()].concat());
+    labels.chain([0]).collect()
+}
+
+/// A record of the internet's class, good for two minutes.
+fn record(name: &[u8], kind: u8, data: &[u8]) -> Vec<u8> {
+    let fixed = [0, kind, 0, 1, 0, 0, 0, 120, 0, data.len() as u8];
+    [name, &fixed, data].concat()
+}
