@@ -50,7 +50,7 @@ impl Communicator {
         self.agree(len, fits(all))?;
         let id = self.inner.allocations.fetch_add(1, Ordering::Relaxed);
         let leads = here[0] == self.rank();
-        let made = leads.then(|| SharedMemory::create_sparse(all, 0));
+        let made = leads.then(|| SharedMemory::create(all, 0));
         let made = self.agree(len, made.transpose())?;
         let memory = self.agree(len, self.share(id, all, &here, made))?;
         let parts = self.parts(&here, part);
@@ -242,7 +242,7 @@ impl Communicator {
         let Some((memory, fd)) = made else {
             let stream = self.await_stream(here[0], purpose, deadline)?;
             let passed = recv_fd(&stream, deadline)?;
-            return SharedMemory::sparse_from_fd(&passed.fd, bytes, 0);
+            return SharedMemory::from_fd(&passed.fd, bytes, 0);
         };
         for &rank in &here[1..] {
             let member = self.inner.members[rank];

@@ -48,10 +48,10 @@
 //! same: cudarc keeps nothing in order between two objects of one context. Where a program has made one itself, or a
 //! framework has, [`adopt_context`] makes that the one.
 //!
-//! A stream of another library is taken by its handle: `CudaContext::wrap_borrowed_stream` (`unsafe`: it must be of that
-//! context, and live as long as the wrapper and what was enqueued by it). The legacy default stream is
-//! `CudaContext::default_stream`. The per-thread default stream is refused, since its handle means another stream in each
-//! thread, and NCCL may use others: take a new stream, and let the two wait for each other (`CudaStream::join`).
+//! A stream of another library is taken by its handle, a `CUstream` or `cudaStream_t`: [`borrow_stream`]. The legacy
+//! default stream is `CudaContext::default_stream`. The per-thread default stream is refused, since its handle means
+//! another stream in each thread, and NCCL may use others: take a new stream, and let the two wait for each other
+//! (`CudaStream::join`).
 //!
 //! # Types
 //!
@@ -147,6 +147,39 @@ pub fn context(device: usize) -> Result<std::sync::Arc<cudarc::driver::CudaConte
 /// communicator, of memory of one, or from [`context`].
 pub fn adopt_context(context: &std::sync::Arc<cudarc::driver::CudaContext>) -> Result<(), Error> {
     Ok(spark_ccl_cuda::adopt(context)?)
+}
+
+/// A stream of the program's or of another library, by its handle: a `CUstream`, or a `cudaStream_t`, which is the same.
+/// Null and `CU_STREAM_LEGACY` are the legacy default stream. It is not destroyed when what this returns is dropped.
+///
+/// ```no_run
+/// use spark_ccl::cuda::{DeviceMemory, borrow_stream, cudarc::driver::sys::CUstream};
+/// use spark_ccl::{Communicator, Error, RedOp};
+///
+/// /// Called by another library, which keeps its stream until this returns.
+/// fn sum(comm: &Communicator, memory: &mut DeviceMemory<f32>, raw: CUstream) -> Result<(), Error> {
+///     // SAFETY: the stream lives until this returns, and nothing keeps what is made of it.
+///     let stream = unsafe { borrow_stream(comm.context()?, raw) }?;
+///     comm.all_reduce_in_place(memory, RedOp::Sum).on(&stream)?;
+///     Ok(())
+/// }
+/// ```
+///
+/// # Safety
+/// The handle is one of those two, `CU_STREAM_PER_THREAD`, or that of a stream that lives until what this returns, all
+/// clones of it, and all of cudarc's buffers that were allocated with it are dropped. Calls that were enqueued need it no
+/// longer.
+///
+/// # Errors
+/// [`Error::Invalid`] for a stream of another context, and for the per-thread default stream, which is another one in each
+/// thread; [`Error::Cuda`].
+pub unsafe fn borrow_stream(
+    context: &std::sync::Arc<cudarc::driver::CudaContext>,
+    raw: cudarc::driver::sys::CUstream,
+) -> Result<std::sync::Arc<cudarc::driver::CudaStream>, Error> {
+    // SAFETY: the handle means the legacy or the per-thread default stream, or a stream that lives until nothing has what
+    // is returned (this function's contract).
+    Ok(unsafe { spark_ccl_cuda::borrow_stream(context, raw) }?)
 }
 
 /// The version of the NCCL that `SPARK_CCL_NCCL_LIBRARY` names, or that the system has: `2.28.9`.

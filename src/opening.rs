@@ -12,6 +12,7 @@ use crate::lineage::Lineage;
 use crate::membership::Membership;
 use crate::mesh::{LinkOwner, Mesh, shares_memory};
 use crate::names::describe;
+use crate::observe::{self, Observed};
 use crate::plan::Planner;
 use crate::world::{NO_CONTEXT, Reducer, World};
 use spark_ccl_bootstrap::{HostId, Session};
@@ -82,7 +83,9 @@ pub(crate) fn communicator(
         &world.tuning,
         network,
     );
-    let engine = host_engine(world, &watch, context, &members, planner)?;
+    let observation = observe::start(world, &watch, context, &members)?;
+    let observed = observation.as_ref().map(|it| &it.observed);
+    let engine = host_engine(world, &watch, context, &members, planner, observed)?;
     let membership = Arc::new(Membership::new(engine, Arc::clone(&watch), rank as u32));
     let is_wanted = membership.planner().over_rdma() && settings.path != Path::Safe;
     let registry = is_wanted.then(|| Arc::clone(world.nics().registry()));
@@ -98,6 +101,7 @@ pub(crate) fn communicator(
         splits: AtomicU32::new(0),
         allocations: AtomicU32::new(0),
         closed: Arc::new(AtomicBool::new(false)),
+        observation: observation.map(Owned::new),
     });
     if settings.progress_thread {
         start_progress(&inner)?;
@@ -116,6 +120,7 @@ fn host_engine(
     context: u64,
     members: &[u32],
     planner: Planner,
+    observed: Option<&Arc<Observed>>,
 ) -> Result<Arc<HostEngine>, Error> {
     let bell = Bell::shared().map_err(|error| Error::System {
         what: "making an eventfd to be woken up by".to_owned(),
@@ -141,9 +146,16 @@ fn host_engine(
         world.reducer.start(),
         Arc::clone(&bell),
     );
-    watch.on_fault(move || bell.ring());
+    let alarm = observed.map(|observed| observed.alarm());
+    watch.on_fault(move || {
+        bell.ring();
+        if let Some(alarm) = &alarm {
+            alarm();
+        }
+    });
     let timeout = world.settings.operation_timeout;
-    let engine = HostEngine::new(Core::new(wires, Arc::clone(watch), timeout), planner);
+    let core = Core::new(wires, Arc::clone(watch), observed.cloned(), timeout);
+    let engine = HostEngine::new(core, planner);
     let weak = Arc::downgrade(&engine);
     acceptor.open(Arc::new(move || {
         if let Some(engine) = weak.upgrade() {

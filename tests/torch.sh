@@ -3,15 +3,17 @@
 # libraries, kept in $XDG_CACHE_HOME/spark-ccl). Without a network the tests are skipped, unless
 # SPARK_CCL_TEST_REQUIRE has "torch". Debian 12.
 #   tests/torch.sh [argument of `unittest`]...
+#   SPARK_CCL_TEST_TORCH=2.4.1 tests/torch.sh      # with this version, in an environment of its own
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . tests/vm/lib.sh
 need python3 python3-venv binutils
 
-environment=$(dirname "$cache")/torch
+version=${SPARK_CCL_TEST_TORCH:-}
+environment=$(dirname "$cache")/torch${version:+-$version}
 if ! [ -x "$environment/bin/torchrun" ]; then
     /usr/bin/python3 -m venv "$environment"
-    if ! "$environment/bin/pip" install -q torch; then
+    if ! "$environment/bin/pip" install -q "torch${version:+==$version}"; then
         echo "SKIPPED: PyTorch is not here, and could not be fetched" >&2
         case ,${SPARK_CCL_TEST_REQUIRE:-}, in *,torch,*) exit 1 ;; *) exit 0 ;; esac
     fi
@@ -24,7 +26,10 @@ trap 'rm -rf "$folder"' EXIT
 "$environment/bin/pip" install -q --no-deps --force-reinstall "$folder"/spark_ccl-*.whl
 
 cd python
-"$environment/bin/mypy" --cache-dir "$folder/mypy" spark_ccl
+# The types are those of the newest.
+if [ -z "$version" ]; then
+    "$environment/bin/mypy" --cache-dir "$folder/mypy" spark_ccl
+fi
 # Not from here: what is installed is tested, and not the sources.
 cd tests_torch
 # What was measured on this machine must not change which algorithms run.

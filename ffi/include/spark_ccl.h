@@ -355,6 +355,14 @@ spark_ccl_result spark_ccl_recv(spark_ccl_comm *comm, void *recv, size_t count,
                                 spark_ccl_dtype dtype, int from, const spark_ccl_options *options);
 
 /*
+ * Whether a message from rank `from` has come: *there is 1, and *count and *dtype are its elements and their type. Else
+ * *there and *count are 0; also while a spark_ccl_recv that was called before waits for it. Does not wait. Where several
+ * threads receive from the same rank, another may get the message first.
+ */
+spark_ccl_result spark_ccl_probe(spark_ccl_comm *comm, int from, size_t *count,
+                                 spark_ccl_dtype *dtype, int *there);
+
+/*
  * Groups. The calls that a thread makes between start and the matching end go on side by side. Each begins at once;
  * the outermost end waits for all of them. It returns the first failure, in the order of the calls, also of a call
  * that could not begin: such a call says so itself, and the group stays open. So a group is always ended, whatever

@@ -29,9 +29,10 @@ pub unsafe extern "C" fn spark_ccl_all_reduce(
     options: *const Options,
 ) -> Status {
     let buffers = Buffers { send, recv, count };
-    // SAFETY: `send` and `recv` are null or as long as the header says, and the call's until it is done; `options` and
-    // what it points to are as `run` demands; `reduces` finds null or an element at its `factor` (this function's
-    // contract).
+    // SAFETY: `send` and `recv` are null or as long as the header says, and the call's until it is done. `options` is
+    // null, or as long as its `struct_size` says; its `request` is null or can be written, its `name` null or a string,
+    // and its `factor` null or an element where `op` uses it. Nobody else writes these until this returns. All of that is
+    // this function's contract.
     unsafe {
         run(comm, Operation::AllReduce, dtype, options, |call| {
             call.reduces(op)?;
@@ -56,9 +57,10 @@ pub unsafe extern "C" fn spark_ccl_reduce(
     options: *const Options,
 ) -> Status {
     let buffers = Buffers { send, recv, count };
-    // SAFETY: `send` and `recv` are null or as long as the header says, and the call's until it is done; `options` and
-    // what it points to are as `run` demands; `reduces` finds null or an element at its `factor` (this function's
-    // contract).
+    // SAFETY: `send` and `recv` are null or as long as the header says, and the call's until it is done. `options` is
+    // null, or as long as its `struct_size` says; its `request` is null or can be written, its `name` null or a string,
+    // and its `factor` null or an element where `op` uses it. Nobody else writes these until this returns. All of that is
+    // this function's contract.
     unsafe {
         run(comm, Operation::Reduce, dtype, options, |call| {
             call.reduces(op)?;
@@ -84,8 +86,9 @@ pub unsafe extern "C" fn spark_ccl_broadcast(
     options: *const Options,
 ) -> Status {
     let buffers = Buffers { send, recv, count };
-    // SAFETY: `send` and `recv` are null or as long as the header says, and the call's until it is done; `options` and
-    // what it points to are as `run` demands (this function's contract).
+    // SAFETY: `send` and `recv` are null or as long as the header says, and the call's until it is done. `options` is
+    // null, or as long as its `struct_size` says; its `request` is null or can be written, and its `name` null or a
+    // string. Nobody else writes these until this returns. All of that is this function's contract.
     unsafe {
         run(comm, Operation::Broadcast, dtype, options, |call| {
             let send = usize::from(call.is_root(root)?);
@@ -109,8 +112,9 @@ pub unsafe extern "C" fn spark_ccl_all_gather(
     options: *const Options,
 ) -> Status {
     let buffers = Buffers { send, recv, count };
-    // SAFETY: `send` and `recv` are null or as long as the header says, and the call's until it is done; `options` and
-    // what it points to are as `run` demands (this function's contract).
+    // SAFETY: `send` and `recv` are null or as long as the header says, and the call's until it is done. `options` is
+    // null, or as long as its `struct_size` says; its `request` is null or can be written, and its `name` null or a
+    // string. Nobody else writes these until this returns. All of that is this function's contract.
     unsafe {
         run(comm, Operation::AllGather, dtype, options, |call| {
             let shape = call.gathering();
@@ -134,9 +138,10 @@ pub unsafe extern "C" fn spark_ccl_reduce_scatter(
     options: *const Options,
 ) -> Status {
     let buffers = Buffers { send, recv, count };
-    // SAFETY: `send` and `recv` are null or as long as the header says, and the call's until it is done; `options` and
-    // what it points to are as `run` demands; `reduces` finds null or an element at its `factor` (this function's
-    // contract).
+    // SAFETY: `send` and `recv` are null or as long as the header says, and the call's until it is done. `options` is
+    // null, or as long as its `struct_size` says; its `request` is null or can be written, its `name` null or a string,
+    // and its `factor` null or an element where `op` uses it. Nobody else writes these until this returns. All of that is
+    // this function's contract.
     unsafe {
         run(comm, Operation::ReduceScatter, dtype, options, |call| {
             call.reduces(op)?;
@@ -161,8 +166,9 @@ pub unsafe extern "C" fn spark_ccl_gather(
     options: *const Options,
 ) -> Status {
     let buffers = Buffers { send, recv, count };
-    // SAFETY: `send` and `recv` are null or as long as the header says, and the call's until it is done; `options` and
-    // what it points to are as `run` demands (this function's contract).
+    // SAFETY: `send` and `recv` are null or as long as the header says, and the call's until it is done. `options` is
+    // null, or as long as its `struct_size` says; its `request` is null or can be written, and its `name` null or a
+    // string. Nobody else writes these until this returns. All of that is this function's contract.
     unsafe {
         run(comm, Operation::Gather, dtype, options, |call| {
             let shape = call.gathering();
@@ -187,8 +193,9 @@ pub unsafe extern "C" fn spark_ccl_scatter(
     options: *const Options,
 ) -> Status {
     let buffers = Buffers { send, recv, count };
-    // SAFETY: `send` and `recv` are null or as long as the header says, and the call's until it is done; `options` and
-    // what it points to are as `run` demands (this function's contract).
+    // SAFETY: `send` and `recv` are null or as long as the header says, and the call's until it is done. `options` is
+    // null, or as long as its `struct_size` says; its `request` is null or can be written, and its `name` null or a
+    // string. Nobody else writes these until this returns. All of that is this function's contract.
     unsafe {
         run(comm, Operation::Scatter, dtype, options, |call| {
             let shape = call.scattering();
@@ -212,8 +219,9 @@ pub unsafe extern "C" fn spark_ccl_all_to_all(
     options: *const Options,
 ) -> Status {
     let buffers = Buffers { send, recv, count };
-    // SAFETY: `send` and `recv` are null or as long as the header says, and the call's until it is done; `options` and
-    // what it points to are as `run` demands (this function's contract).
+    // SAFETY: `send` and `recv` are null or as long as the header says, and the call's until it is done. `options` is
+    // null, or as long as its `struct_size` says; its `request` is null or can be written, and its `name` null or a
+    // string. Nobody else writes these until this returns. All of that is this function's contract.
     unsafe {
         run(comm, Operation::AllToAll, dtype, options, |call| {
             let size = call.comm.inner.size();
@@ -246,9 +254,10 @@ pub unsafe extern "C" fn spark_ccl_all_to_all_v(
     dtype: c_int,
     options: *const Options,
 ) -> Status {
-    // SAFETY: `send` and `recv` are null or as long as their last blocks reach, and the call's until it is done;
-    // `options` is as `run` demands. The counts and begins are null or have a number for each rank, `size` of them,
-    // which nobody writes until this returns: that is what `blocks` demands (this function's contract).
+    // SAFETY: `send` and `recv` are null or as long as their last blocks reach, and the call's until it is done. The
+    // counts and begins are null or have a number for each rank, `size` of them. `options` is null, or as long as its
+    // `struct_size` says; its `request` is null or can be written, and its `name` null or a string. Nobody else writes
+    // these, or the numbers, until this returns. All of that is this function's contract.
     unsafe {
         run(comm, Operation::AllToAllV, dtype, options, |call| {
             let size = call.comm.inner.size();
@@ -274,8 +283,9 @@ pub unsafe extern "C" fn spark_ccl_send(
     to: c_int,
     options: *const Options,
 ) -> Status {
-    // SAFETY: `send` is null or has `count` elements, which are initialised, and nobody writes until the call is done;
-    // `options` and what it points to are as `run` demands (this function's contract).
+    // SAFETY: `send` is null or has `count` elements, which are initialised, and nobody writes until the call is done.
+    // `options` is null, or as long as its `struct_size` says; its `request` is null or can be written, and its `name`
+    // null or a string. Nobody else writes these until this returns. All of that is this function's contract.
     unsafe {
         run(comm, Operation::Send, dtype, options, |call| {
             let to = natural(to, "to")?;
@@ -299,7 +309,8 @@ pub unsafe extern "C" fn spark_ccl_recv(
     options: *const Options,
 ) -> Status {
     // SAFETY: `recv` is null or has `count` elements, which can be written, and nobody else uses until the call is
-    // done; `options` and what it points to are as `run` demands (this function's contract).
+    // done. `options` is null, or as long as its `struct_size` says; its `request` is null or can be written, and its
+    // `name` null or a string. Nobody else writes these until this returns. All of that is this function's contract.
     unsafe {
         run(comm, Operation::Recv, dtype, options, |call| {
             let from = natural(from, "from")?;
@@ -316,7 +327,8 @@ pub unsafe extern "C" fn spark_ccl_recv(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spark_ccl_barrier(comm: *mut Handle, options: *const Options) -> Status {
     let bytes = DType::U8.code().into();
-    // SAFETY: the call has no buffers, since nothing sets any; `options` and what it points to are as `run` demands
-    // (this function's contract).
+    // SAFETY: the call has no buffers, since nothing sets any. `options` is null, or as long as its `struct_size` says;
+    // its `request` is null or can be written, and its `name` null or a string. Nobody else writes these until this
+    // returns. All of that is this function's contract.
     unsafe { run(comm, Operation::Barrier, bytes, options, |_| Ok(())) }
 }

@@ -1,10 +1,10 @@
 //! Communicators: what they say of themselves, and how they end.
 
-use crate::arguments::{given, text};
+use crate::arguments::{given, natural, text};
 use crate::handles::Table;
 use crate::status::{Failure, Status, guarded};
 use parking_lot::Mutex;
-use spark_ccl::{Communicator, Registered};
+use spark_ccl::{Communicator, DType, Registered};
 use std::ffi::{c_char, c_int, c_uint};
 use std::sync::Arc;
 use std::time::Duration;
@@ -78,6 +78,35 @@ pub extern "C" fn spark_ccl_comm_set_timeout(comm: *mut Handle, milliseconds: c_
 #[unsafe(no_mangle)]
 pub extern "C" fn spark_ccl_comm_check(comm: *mut Handle) -> Status {
     guarded(|| Ok(find(comm)?.inner.check()?))
+}
+
+/// `spark_ccl_probe`.
+///
+/// # Safety
+/// `count` is null or points to a `size_t`, and `dtype` and `there` are null or point to an `int` each, which can all be
+/// written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn spark_ccl_probe(
+    comm: *mut Handle,
+    from: c_int,
+    count: *mut usize,
+    dtype: *mut c_int,
+    there: *mut c_int,
+) -> Status {
+    guarded(|| {
+        let (count, dtype) = (given(count, "count")?, given(dtype, "dtype")?);
+        let there = given(there, "there")?;
+        let found = find(comm)?.inner.probe(natural(from, "from")?)?;
+        let (kind, elements) = found.unwrap_or((DType::I8, 0));
+        // SAFETY: `given` has refused null, and otherwise all three point to what can be written (this function's
+        // contract).
+        unsafe {
+            count.write(elements);
+            dtype.write(kind.code().into());
+            there.write(found.is_some().into());
+        }
+        Ok(())
+    })
 }
 
 /// `spark_ccl_comm_abort`.

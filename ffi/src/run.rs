@@ -32,8 +32,10 @@ pub(crate) unsafe fn run(
             .as_ref()
             .map_or(true, |given| given.own.request.is_null());
         let outcome = given.and_then(|given| {
-            // SAFETY: the buffers that `fill` sets are as `attempt` demands, and so are the pointers in the options, of
-            // which `given` is a copy (this function's contract).
+            // SAFETY: the buffers that `fill` sets are null or as long as it says, initialised where they are sent, and
+            // the call's until it is done. `given` is a copy of the options, whose request is null or can be written, and
+            // whose name is null, or a string that nobody writes until this returns. All of that is this function's
+            // contract.
             unsafe { attempt(comm, operation, code, given, fill) }
         });
         if is_grouped && let Err(failure) = &outcome {
@@ -89,19 +91,20 @@ unsafe fn attempt(
 /// null or can be written.
 unsafe fn begin(comm: &Arc<Comm>, call: &UntypedCall, request: *mut u64) -> Result<(), Failure> {
     if !request.is_null() {
-        // SAFETY: the buffers of `call` are as `run_untyped` demands until it is done (this function's contract), which
-        // is what `start` demands.
+        // SAFETY: until `call` is done, what it sends is initialised memory that nobody writes, and what it receives can
+        // be written, and nobody else uses it (this function's contract).
         let handle = requests::insert(unsafe { Started::start(comm, call) }?);
         // SAFETY: `request` is not null, so it can be written (this function's contract).
         unsafe { request.write(handle) };
         return Ok(());
     }
     if groups::is_open() {
-        // SAFETY: the buffers of `call` are as `run_untyped` demands until it is done (this function's contract), also
-        // where that is after this returns, at the end of the group.
+        // SAFETY: until `call` is done, also where that is at the end of the group, what it sends is initialised memory
+        // that nobody writes, and what it receives can be written, and nobody else uses it (this function's contract).
         groups::keep(unsafe { Started::start(comm, call) }?);
         return Ok(());
     }
-    // SAFETY: the buffers of `call` are as `run_untyped` demands until it is done (this function's contract).
+    // SAFETY: until `call` is done, which it is when this returns, what it sends is initialised memory that nobody
+    // writes, and what it receives can be written, and nobody else uses it (this function's contract).
     Ok(unsafe { comm.inner.run_untyped(call) }?)
 }

@@ -176,6 +176,28 @@ static void messages(void)
     REFUSED(spark_ccl_send(comm, in, 1, TYPE, size, NULL), "rank");
 }
 
+/* Each rank sends to the next one, which receives what it is told of. */
+static void probes(void)
+{
+    int next = (rank + 1) % size, previous = (rank + size - 1) % size, there = 1;
+    size_t count = 1;
+    spark_ccl_dtype dtype = SPARK_CCL_INT8;
+    SUCCEEDS(spark_ccl_probe(comm, previous, &count, &dtype, &there));
+    require(there == 0 && count == 0, "nothing has come");
+    SUCCEEDS(spark_ccl_barrier(comm, NULL));
+    fill(in, rank, 0, 3);
+    SUCCEEDS(spark_ccl_send(comm, in, 3, TYPE, next, NULL));
+    while (!there) {
+        SUCCEEDS(spark_ccl_probe(comm, previous, &count, &dtype, &there));
+    }
+    require(count == 3 && dtype == TYPE, "what has come");
+    SUCCEEDS(spark_ccl_recv(comm, out, count, dtype, previous, NULL));
+    expect(out, previous, 0, count, "a message that was probed");
+    REFUSED(spark_ccl_probe(comm, size, &count, &dtype, &there), "no rank");
+    REFUSED(spark_ccl_probe(comm, -1, &count, &dtype, &there), "below 0");
+    REFUSED(spark_ccl_probe(comm, 0, NULL, &dtype, &there), "null");
+}
+
 static void parts(void)
 {
     spark_ccl_comm *part = NULL, *none = comm;
@@ -245,6 +267,7 @@ int main(void)
     blocks();
     types();
     messages();
+    probes();
     parts();
     refusals();
     require(lines > 0, "a line of the log");

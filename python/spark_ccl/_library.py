@@ -74,6 +74,7 @@ _ARGUMENTS = {
     "barrier": [c_void_p, _OPTIONS],
     "send": [c_void_p, c_void_p, c_size_t, c_int, c_int, _OPTIONS],
     "recv": [c_void_p, c_void_p, c_size_t, c_int, c_int, _OPTIONS],
+    "probe": [c_void_p, c_int, POINTER(c_size_t), POINTER(c_int), POINTER(c_int)],
     "group_start": [],
     "group_end": [],
     "wait": [POINTER(Request)],

@@ -1,15 +1,21 @@
-"""Measures PyTorch's collectives on CPU tensors by spark_ccl and by gloo, in turn.
+"""Measures PyTorch's collectives on CPU tensors by spark_ccl and by gloo, in turn, and prints tables in Markdown.
 
-    torchrun --nproc-per-node 2 -m spark_ccl.bench
+    python -m spark_ccl.bench                             # starts 2 and then 4 ranks on this machine
+    torchrun --nproc-per-node 2 -m spark_ccl.bench        # measures the ranks that torchrun has started
 
-Prints medians over rounds, of rank 0's time per call. The last line is a step of training with
+A time is rank 0's of one call, the median of the rounds. A spread is the widest difference between two rounds, relative
+to the median. A ratio above 1 says how many times as long gloo takes. The last line is a step of training with
 DistributedDataParallel: 12 layers, 50 MB of gradients.
 """
 
 from __future__ import annotations
 
 import argparse
+import datetime
+import os
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -60,16 +66,41 @@ CALLS: dict[str, tuple[Call, tuple[int, ...]]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(prog="spark_ccl.bench")
     parser.add_argument("--rounds", type=int, default=5, help="rounds of each backend (5)")
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--ranks", default="2,4", help="how many ranks to start, one run for each (2,4)")
+    arguments = parser.parse_args()
+    if "RANK" in os.environ:
+        measure(arguments.rounds)
+        return
+    for ranks in arguments.ranks.split(","):
+        start(int(ranks), arguments.rounds)
+
+
+def start(ranks: int, rounds: int) -> None:
+    """Measures with ranks of its own."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    # What torchrun says else: that it has set this.
+    environment = {"OMP_NUM_THREADS": "1", **os.environ}
+    subprocess.run([*launcher, "-m", "spark_ccl.bench", "--rounds", str(rounds)], check=True, env=environment)
+
+
+def measure(rounds: int) -> None:
+    """Measures with the ranks that were started, of which this is one."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     groups: dict[str, Any] = {backend: dist.new_group(backend=backend) for backend in BACKENDS}
-    tell("call             bytes       gloo us  spark_ccl us   ratio   spread")
+    day = datetime.date.today().isoformat()
+    tell(
+        f"{dist.get_world_size()} ranks, {os.cpu_count()} cores, PyTorch {torch.__version__}, {rounds} rounds, {day}:\n"
+    )
+    tell("| call | bytes | gloo us | spread | spark_ccl us | spread | ratio |")
+    tell("|---|---|---|---|---|---|---|")
     for name, (call, sizes) in CALLS.items():
         for size in sizes:
             report(name, size, {backend: of_call(call, size, group) for backend, group in groups.items()}, rounds)
     steps = {backend: of_training(group) for backend, group in groups.items()}
     report("DDP step", 4 * LAYERS * (WIDTH * WIDTH + WIDTH), steps, rounds)
+    alone = of_rank_alone(rounds)
+    tell(f"\nThe step takes one rank alone {alone * 1e3:.1f} ms.\n")
     dist.destroy_process_group()
 
 
@@ -80,9 +111,10 @@ def of_call(call: Call, size: int, group: dist.ProcessGroup) -> Callable[[], obj
     return lambda: call(whole, block, group)
 
 
-def of_training(group: dist.ProcessGroup) -> Callable[[], object]:
+def of_training(group: dist.ProcessGroup | None) -> Callable[[], object]:
+    """A step of training; without a group, of one rank by itself."""
     layers = torch.nn.Sequential(*(torch.nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)))
-    model = DistributedDataParallel(layers, process_group=group)
+    model = layers if group is None else DistributedDataParallel(layers, process_group=group)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     given = torch.randn(BATCH, WIDTH)
 
@@ -94,6 +126,17 @@ def of_training(group: dist.ProcessGroup) -> Callable[[], object]:
     return step
 
 
+def of_rank_alone(rounds: int) -> float:
+    """Seconds of a step that rank 0 does while the others wait."""
+    times = [0.0]
+    if dist.get_rank() == 0:
+        step = of_training(None)
+        repeated(step, 3)
+        times = [repeated(step, 5) for _ in range(rounds)]
+    dist.barrier()
+    return statistics.median(times)
+
+
 def report(name: str, size: int, calls: dict[str, Callable[[], object]], rounds: int) -> None:
     """Measures the backends in turn, and prints a line."""
     repeats = {backend: calibrated(call) for backend, call in calls.items()}
@@ -102,8 +145,9 @@ def report(name: str, size: int, calls: dict[str, Callable[[], object]], rounds:
         for backend, call in calls.items():
             times[backend].append(timed(call, repeats[backend]))
     gloo, ours = (statistics.median(times[backend]) for backend in BACKENDS)
-    spread = (max(times[BACKENDS[1]]) - min(times[BACKENDS[1]])) / ours
-    tell(f"{name:14s}{size:>10d}{gloo * 1e6:>12.1f}{ours * 1e6:>14.1f}{gloo / ours:>8.2f}{spread:>8.0%}")
+    spreads = [(max(times[backend]) - min(times[backend])) / statistics.median(times[backend]) for backend in BACKENDS]
+    columns = (f"{gloo * 1e6:,.1f}", f"{spreads[0]:.0%}", f"{ours * 1e6:,.1f}", f"{spreads[1]:.0%}")
+    tell(f"| {name} | {size:,} | {' | '.join(columns)} | {gloo / ours:.2f} |")
 
 
 def calibrated(call: Callable[[], object]) -> int:
@@ -115,8 +159,13 @@ def calibrated(call: Callable[[], object]) -> int:
 
 
 def timed(call: Callable[[], object], repeats: int) -> float:
-    """Seconds per call."""
+    """Seconds per call, which all ranks make."""
     dist.barrier()
+    return repeated(call, repeats)
+
+
+def repeated(call: Callable[[], object], repeats: int) -> float:
+    """Seconds per call."""
     begin = time.perf_counter()
     for _ in range(repeats):
         call()

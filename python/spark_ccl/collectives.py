@@ -10,14 +10,16 @@ A `name` is compared between the ranks and shown in errors.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 from typing import Any
 
+from . import _library
 from ._buffers import Buffer, buffer_of
 from ._factors import element
 from ._handle import Handle, counts_of
 from .errors import InvalidError
-from .types import Op
+from .types import DType, Op
 from .work import Work
 
 _PRE_MUL_SUM = 5
@@ -184,6 +186,16 @@ class Collectives:
         memory = buffer_of(buffer, "buffer", writable=True)
         arguments = (memory.pointer, memory.count, memory.dtype, source)
         return self._run("recv", *arguments, keep=(memory,), name=name, async_op=async_op)
+
+    def probe(self, source: int) -> tuple[DType, int] | None:
+        """The next message of the rank `source`: its type, and how many elements it has. Does not wait.
+
+        `None` if none has come, or a `recv` that was called before waits for it.
+        """
+        count, dtype, there = ctypes.c_size_t(), ctypes.c_int(), ctypes.c_int()
+        results = (ctypes.byref(count), ctypes.byref(dtype), ctypes.byref(there))
+        _library.call("probe", self._handle.pointer, source, *results)
+        return (DType(dtype.value), count.value) if there.value else None
 
     def _run(self, function: str, *arguments: Any, **options: Any) -> Work | None:
         return self._handle.run(function, *arguments, **options)

@@ -9,7 +9,7 @@ import numpy
 import values
 from values import COUNTS, TYPES, assert_reduced, assert_same, of_rank, reduced
 
-from spark_ccl import Communicator, Op, group
+from spark_ccl import Communicator, DType, InvalidError, Op, group
 
 
 def reductions(comm: Communicator) -> None:
@@ -109,6 +109,27 @@ def exchanges(comm: Communicator) -> None:
     comm.barrier()
 
 
+def probes(comm: Communicator) -> None:
+    rank, size = comm.rank, comm.size
+    previous = (rank - 1) % size
+    assert comm.probe(previous) is None
+    comm.barrier()
+    comm.send(of_rank(rank, 3, "float64"), (rank + 1) % size)
+    while (found := comm.probe(previous)) is None:
+        pass
+    assert found == (DType.FLOAT64, 3), found
+    received = numpy.empty(found[1])
+    comm.recv(received, previous)
+    assert_same(received, of_rank(previous, 3, "float64"), "probed")
+    assert comm.probe(previous) is None
+    try:
+        comm.probe(size)
+    except InvalidError as error:
+        assert f"no rank {size}" in str(error), error
+    else:
+        raise AssertionError("there is no such rank")
+
+
 def factors(comm: Communicator) -> None:
     for dtype in ("int32", "float16", "float32", "float64"):
         own = of_rank(comm.rank, 1000, dtype)
@@ -147,6 +168,11 @@ class Collectives(unittest.TestCase):
         for size in (1, 2, 4):
             with self.subTest(ranks=size):
                 jobs.run(exchanges, size)
+
+    def test_messages_that_have_come(self) -> None:
+        for size in (1, 3):
+            with self.subTest(ranks=size):
+                jobs.run(probes, size)
 
     def test_each_rank_has_a_factor(self) -> None:
         jobs.run(factors, 3)

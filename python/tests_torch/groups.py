@@ -5,15 +5,28 @@ from __future__ import annotations
 import multiprocessing
 import tempfile
 import traceback
+import unittest
 from collections.abc import Callable
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from typing import Any
 
+from spark_ccl.torch.versions import HAS_BACKENDS, VERSION
+
 # `spark_ccl` beside another backend, which needs no GPU until it is given a tensor of one.
 MIXED = "cpu:spark_ccl,cuda:gloo"
+# The groups of tests that go by both.
+BACKENDS = ("spark_ccl", MIXED) if HAS_BACKENDS else ("spark_ccl",)
 # Seconds: a guard against a deadlock, not a measurement.
 LIMIT = 180
+
+
+def since(*version: int) -> Callable[[Any], Any]:
+    """Skips a test before this version of PyTorch."""
+    return unittest.skipIf(version > VERSION, f"PyTorch {'.'.join(map(str, version))} or newer")
+
+
+beside_others = unittest.skipUnless(HAS_BACKENDS, "this version of PyTorch has no backends in Python")
 
 
 def run(

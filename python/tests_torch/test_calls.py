@@ -189,6 +189,28 @@ def coalesced() -> None:
             same(tensor, of_rank(peer, tensor.numel(), torch.float32), "all_gather_coalesced")
 
 
+def coalesced_by_the_manager() -> None:
+    rank, size = dist.get_rank(), dist.get_world_size()
+    sums = [of_rank(rank, count, torch.float32) for count in COUNTS]
+    gathered = [torch.empty(size * count) for count in COUNTS]
+    scattered = [torch.empty(count) for count in COUNTS]
+    calls = (
+        lambda place: dist.all_reduce(sums[place]),
+        lambda place: dist.all_gather_into_tensor(gathered[place], of_rank(rank, COUNTS[place], torch.float32)),
+        lambda place: dist.reduce_scatter_tensor(scattered[place], of_rank(rank, size * COUNTS[place], torch.float32)),
+    )
+    for call in calls:
+        with dist._coalescing_manager(async_ops=True) as manager:
+            for place in range(len(COUNTS)):
+                call(place)
+        manager.wait()
+    for place, count in enumerate(COUNTS):
+        same(sums[place], torch.stack(everyone(count, torch.float32)).sum(0), "sums")
+        same(gathered[place], torch.cat(everyone(count, torch.float32)), "gathered")
+        total = torch.stack(everyone(size * count, torch.float32)).sum(0)
+        same(scattered[place], total[rank * count :][:count], "scattered")
+
+
 def objects() -> None:
     rank, size = dist.get_rank(), dist.get_world_size()
     gathered: list[object] = [None] * size
@@ -254,9 +276,7 @@ def refused() -> None:
             raise AssertionError(f"{text}: nothing was raised")
 
     expect("cannot be reduced", dist.all_reduce, torch.ones(2, dtype=torch.int16))
-    expect("no reduction BXOR", dist.all_reduce, torch.ones(2, dtype=torch.int32), ReduceOp.BXOR)
-    expect("the tag is 3", dist.send, torch.ones(2), 1 - dist.get_rank() % 2, tag=3)
-    expect("needs the rank that sends", dist.recv, torch.ones(2))
+    expect("the tag is -3", dist.send, torch.ones(2), 1 - dist.get_rank() % 2, tag=-3)
     expect("elements of torch.float32; expected", dist.all_gather_into_tensor, torch.ones(7), torch.ones(3))
     expect("the split sizes of input", dist.all_to_all_single, torch.ones(4), torch.ones(4), None, [1] * 9)
 
@@ -315,6 +335,7 @@ class Calls(unittest.TestCase):
 
     def test_coalesced_calls(self) -> None:
         groups.run(coalesced, 2)
+        groups.run(coalesced_by_the_manager, 3)
 
     def test_objects(self) -> None:
         groups.run(objects, 3)
@@ -326,6 +347,7 @@ class Calls(unittest.TestCase):
         groups.run(futures, 2)
         groups.run(futures_of_messages, 2)
 
+    @groups.beside_others
     def test_calls_beside_another_backend(self) -> None:
         for function in (special_reductions, moves, exchanges, coalesced, objects, futures, futures_of_messages):
             with self.subTest(function=function.__name__):

@@ -236,8 +236,9 @@ def compiled() -> None:
 
 
 class Groups(unittest.TestCase):
+    @groups.since(2, 15)
     def test_split_groups(self) -> None:
-        for backend in ("spark_ccl", groups.MIXED):
+        for backend in groups.BACKENDS:
             with self.subTest(backend=backend):
                 groups.run(split, 4, backend=backend)
         groups.run(split_with_ranks_left_over, 4)
@@ -264,9 +265,10 @@ class Groups(unittest.TestCase):
             # Of 2 s; a thread that does not sleep would use them all.
             self.assertLess(seconds, 0.5)
 
+    @groups.since(2, 15)
     def test_late_ranks_are_named(self) -> None:
         for function in (monitored_barrier, barrier_with_a_time):
-            for backend in ("spark_ccl", groups.MIXED):
+            for backend in groups.BACKENDS:
                 with self.subTest(function=function.__name__, backend=backend):
                     text = groups.run(function, 2, backend=backend, destroys=False)[0]
                     self.assertIn("gave up after 1", text)
@@ -287,7 +289,7 @@ class Groups(unittest.TestCase):
         self.assertIn("rank 1", groups.run(ends_in_the_middle, 2, destroys=False)[0])
 
     def test_compiled_collectives(self) -> None:
-        for backend in ("spark_ccl", groups.MIXED):
+        for backend in groups.BACKENDS:
             with self.subTest(backend=backend):
                 groups.run(compiled, 2, backend=backend)
 

@@ -58,7 +58,7 @@ class UnderTorchrun(unittest.TestCase):
     def test_the_benchmark(self) -> None:
         lines = torchrun("--nproc-per-node", "2", "-m", "spark_ccl.bench", "--rounds", "1").splitlines()
         for name in ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "DDP step"):
-            self.assertTrue(any(line.startswith(name) for line in lines), lines)
+            self.assertTrue(any(line.startswith(f"| {name} |") for line in lines), lines)
 
 
 if __name__ == "__main__":

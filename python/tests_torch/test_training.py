@@ -12,6 +12,8 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from spark_ccl.torch.versions import VERSION
+
 
 def model() -> torch.nn.Module:
     torch.manual_seed(1)
@@ -139,6 +141,9 @@ def compressed_gradients() -> None:
         (state, powerSGD_hook.powerSGD_hook),
         (dist.group.WORLD, quantization_hooks.quantization_pertensor_hook),
     )
+    if VERSION < (2, 15):
+        # Its older forms are for GPUs alone.
+        hooks = hooks[:1]
     for given, hook in hooks:
         layers = DistributedDataParallel(model())
         layers.register_comm_hook(given, hook)
@@ -177,12 +182,15 @@ class Training(unittest.TestCase):
     def test_sharded_optimizer(self) -> None:
         groups.run(sharded_optimizer, 2)
 
+    @groups.since(2, 6)
     def test_sharded_parameters(self) -> None:
         groups.run(sharded_parameters, 2)
 
+    @groups.since(2, 5)
     def test_tensor_parallel_layers(self) -> None:
         groups.run(tensor_parallel, 2)
 
+    @groups.since(2, 5)
     def test_distributed_tensors(self) -> None:
         groups.run(distributed_tensors, 2)
 

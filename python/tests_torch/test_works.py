@@ -28,6 +28,23 @@ def nested_futures() -> None:
     assert started(float(rank)).then(outer).wait() == [float(size * (size * total + total))] * 3
 
 
+def earlier_futures() -> None:
+    """A callback waits for a future that was asked for before it began, whose callback does so, too."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    store = dist.distributed_c10d._get_default_store()
+    if rank == 0:
+        # The others are late, so callbacks are not called at once.
+        first, second, third = (dist.all_reduce(torch.ones(3), async_op=True).get_future() for _ in range(3))
+        both = second.then(lambda done: third.wait()[0][0].item() + done.value()[0][0].item())
+        every = first.then(lambda done: both.wait() + done.value()[0][0].item())
+        store.set("all are asked for", "1")
+        assert every.wait() == 3 * size
+    else:
+        store.wait(["all are asked for"])
+        for _ in range(3):
+            dist.all_reduce(torch.ones(3))
+
+
 def leaf(count: int) -> torch.nn.Parameter:
     """A parameter whose elements are not in order."""
     return torch.nn.Parameter(torch.zeros(3, count).t())
@@ -150,9 +167,10 @@ def ended_by_a_callback() -> None:
 
 class Works(unittest.TestCase):
     def test_callbacks_that_wait_for_calls(self) -> None:
-        for backend in ("spark_ccl", groups.MIXED):
+        for backend in groups.BACKENDS:
             with self.subTest(backend=backend):
                 groups.run(nested_futures, 2, backend=backend)
+                groups.run(earlier_futures, 2, backend=backend)
 
     def test_results_in_leaves_and_in_tensors_of_inference(self) -> None:
         groups.run(results_in_leaves, 2)
@@ -160,6 +178,7 @@ class Works(unittest.TestCase):
     def test_results_that_cannot_be_taken(self) -> None:
         groups.run(results_that_cannot_be_taken, 2)
 
+    @groups.since(2, 7)
     def test_the_end_of_a_group_before_its_calls(self) -> None:
         for function in (dropped, held):
             with self.subTest(function=function.__name__):
@@ -168,6 +187,7 @@ class Works(unittest.TestCase):
                 self.assertIn("destroyed before its calls were done", text)
         groups.run(destroyed_while_it_ends, 2)
 
+    @groups.since(2, 7)
     def test_nothing_is_left_of_failed_calls(self) -> None:
         groups.run(failed_and_dropped, 2)
 

@@ -11,6 +11,10 @@ impl From<spark_ccl_cuda::Error> for Error {
                 operation: "adopt_context",
                 problem: error.to_string(),
             },
+            spark_ccl_cuda::Error::Stream { .. } => Self::Invalid {
+                operation: "borrow_stream",
+                problem: error.to_string(),
+            },
             missing => Self::Unsupported {
                 what: "device memory".to_owned(),
                 reason: missing.to_string(),

@@ -15,6 +15,8 @@ pub(super) struct Active {
     pub(super) request: Request,
     pub(super) sequence: u64,
     pub(super) tag: u64,
+    /// Where it is noted.
+    pub(super) record: Option<u64>,
     /// The lane of the schedule's channel 0; channel 1 has the next one.
     first_lane: usize,
     pub(super) execution: Execution,
@@ -32,6 +34,7 @@ impl Active {
             request,
             sequence: number.sequence,
             tag: number.tag,
+            record: number.record,
             first_lane: 0,
             execution,
             loans,
@@ -39,13 +42,14 @@ impl Active {
     }
 
     /// A point-to-point operation: what one rank sends to another, or receives from it.
-    pub(super) fn pair(request: Request, sequence: u64) -> Self {
+    pub(super) fn pair(request: Request, sequence: u64, record: Option<u64>) -> Self {
         let signature = request.task.signature;
         let tag = PairTag::new(sequence, signature.dtype, signature.count);
         Self {
             request,
             sequence,
             tag: tag.bits(),
+            record,
             first_lane: POINT_TO_POINT_LANE,
             execution: Execution::default(),
             loans: Loans::default(),

@@ -11,6 +11,8 @@ use crate::plan::Planner;
 use crate::task::Task;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use spark_ccl_fork::{Forked, Owned, PerProcess};
+use spark_ccl_sched::Rank;
+use spark_ccl_types::DType;
 use std::any::Any;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -34,7 +36,8 @@ struct EngineEntry {
 /// the engine's own threads write.
 ///
 /// Relaxed: a thread that leaves an engine with work wakes blocked threads under the lock of the bells
-/// ([`wake_others`]). A thread that is about to block takes that lock before it reads this number.
+/// ([`wake_others`]). A thread that is about to block takes that lock before it reads this number. The progress thread
+/// reads it under the engine's lock, which a thread that leaves takes after it has lowered it.
 type Waiters = Arc<AtomicU32>;
 
 /// Pushes every engine that no thread waits on.
@@ -138,8 +141,8 @@ pub(crate) struct HostEngine {
     pub(super) core: Owned<Mutex<Core>>,
     /// Signalled when the thread that blocked on the links no longer does.
     pub(super) woken: Condvar,
-    /// Signalled when work is issued, for the optional progress thread.
-    issued: Condvar,
+    /// Signalled when there may be work that no thread waits for, for the optional progress thread.
+    unattended: Condvar,
     waiters: Waiters,
 }
 
@@ -149,7 +152,7 @@ impl HostEngine {
             planner,
             core: Owned::new(Mutex::new(core)),
             woken: Condvar::new(),
-            issued: Condvar::new(),
+            unattended: Condvar::new(),
             waiters: Waiters::default(),
         });
         let mut all = ENGINES.get().lock();
@@ -187,8 +190,7 @@ impl HostEngine {
         let (first, second) = Request::of(task, &self.planner, &mut core.programs)?;
         let ids = Ids(core.issue(first), second.map(|request| core.issue(request)));
         core.progress();
-        leave(core);
-        self.issued.notify_one();
+        self.leave(core);
         Ok(ids)
     }
 
@@ -238,7 +240,7 @@ impl HostEngine {
         self.waiters.fetch_add(1, Ordering::Relaxed);
         let result = self.drive_on(others, outcome);
         self.waiters.fetch_sub(1, Ordering::Relaxed);
-        leave(self.core.lock());
+        self.leave(self.core.lock());
         result
     }
 
@@ -304,6 +306,16 @@ impl HostEngine {
         }
     }
 
+    /// The next message from a rank, as of [`Core::probe`].
+    pub(crate) fn probe(&self, from: Rank) -> Result<Option<(DType, u64)>, Error> {
+        self.check_process()?;
+        let mut core = self.core.lock();
+        let found = core.probe(from);
+        // What this has moved on, threads may wait for.
+        unlock(core);
+        found
+    }
+
     /// Moves on what is in flight, if there is anything.
     pub(crate) fn push(&self) {
         let mut core = self.core.lock();
@@ -324,29 +336,49 @@ impl HostEngine {
         unlock(core);
     }
 
+    /// Unlocks the engine, on which this thread no longer waits. Threads that wait on other engines, or the progress
+    /// thread, may have to push it from now on.
+    fn leave(&self, core: MutexGuard<'_, Core>) {
+        let bell = (!core.is_idle()).then(|| Arc::clone(&core.wires.bell));
+        unlock(core);
+        if let Some(bell) = bell {
+            wake_others(&bell);
+            self.unattended.notify_one();
+        }
+    }
+
     /// The loop of the optional progress thread; ends when `stop` says so and nothing is in flight.
     pub(crate) fn run_in_background(&self, stop: impl Fn() -> bool) {
         self.waiters.fetch_add(1, Ordering::Relaxed);
         let mut backoff = Backoff::default();
         loop {
             let mut core = self.core.lock();
-            if core.is_idle() {
-                if stop() {
-                    self.waiters.fetch_sub(1, Ordering::Relaxed);
-                    return;
-                }
-                self.issued.wait_for(&mut core, Duration::from_millis(100));
+            if core.is_idle() && stop() {
+                break;
+            }
+            let others_wait = self.waiters.load(Ordering::Relaxed) > 1;
+            if core.is_idle() || others_wait {
+                // A thread that waits does the work; two would only take each other's core.
+                self.unattended
+                    .wait_for(&mut core, Duration::from_millis(100));
                 backoff = Backoff::default();
+                continue;
             }
             if core.progress() {
                 backoff = Backoff::default();
             }
             core.run_watchdog(Instant::now());
             unlock(core);
-            if let BackoffStep::Block { nap } = backoff.step() {
+            let step = match backoff.step() {
+                // The program computes meanwhile, and needs the core.
+                BackoffStep::Yielded { was_wanted: true } => backoff.block(),
+                step => step,
+            };
+            if let BackoffStep::Block { nap } = step {
                 self.block(nap, LONGEST_BLOCK, &mut |core| core.is_idle().then_some(()));
             }
         }
+        self.waiters.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -363,10 +395,7 @@ impl Engine for HostEngine {
         unlock(core);
         match id {
             None => Ok(()),
-            Some(id) => {
-                self.issued.notify_one();
-                self.wait(id)
-            }
+            Some(id) => self.wait(id),
         }
     }
 
@@ -419,16 +448,6 @@ fn poll<R>(
         }
     }
     ControlFlow::Continue(rounds)
-}
-
-/// Unlocks the engine, on which this thread no longer waits. Threads that wait on other engines may have to push it
-/// from now on.
-fn leave(core: MutexGuard<'_, Core>) {
-    let bell = (!core.is_idle()).then(|| Arc::clone(&core.wires.bell));
-    unlock(core);
-    if let Some(bell) = bell {
-        wake_others(&bell);
-    }
 }
 
 /// Lets others have the engine, and drops the buffers that it is done with.

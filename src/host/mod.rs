@@ -30,6 +30,8 @@ use ops::OpId;
 pub(crate) use wires::Wires;
 
 use crate::error::Error;
+use crate::mesh::POINT_TO_POINT_LANE;
+use crate::observe::Observed;
 use crate::peer_link::PeerLink;
 use crate::plan::{Planner, Program, Programs};
 use crate::task::Task;
@@ -38,10 +40,13 @@ use exec::Run;
 use execution::{Advance, Execution};
 use loans::Loans;
 use ops::Ops;
+use pair_tag::PairTag;
 use request::Request;
 use spark_ccl_control::Watch;
 use spark_ccl_sched::{Kind, Rank, Step};
+use spark_ccl_status::Peer;
 use spark_ccl_transport::Rails;
+use spark_ccl_types::DType;
 use spin_budget::SpinBudget;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -52,6 +57,8 @@ use std::time::Duration;
 pub(crate) struct Core {
     wires: Wires,
     watch: Arc<Watch>,
+    /// What notes the operations, if anyone wants to know of them.
+    observed: Option<Arc<Observed>>,
     timeout: Duration,
     programs: Programs,
     ops: Ops,
@@ -84,10 +91,16 @@ struct PairQueue {
 }
 
 impl Core {
-    pub(crate) fn new(wires: Wires, watch: Arc<Watch>, timeout: Duration) -> Self {
+    pub(crate) fn new(
+        wires: Wires,
+        watch: Arc<Watch>,
+        observed: Option<Arc<Observed>>,
+        timeout: Duration,
+    ) -> Self {
         Self {
             wires,
             watch,
+            observed,
             timeout,
             programs: Programs::default(),
             ops: Ops::default(),
@@ -127,7 +140,12 @@ impl Core {
     fn run_inline(&mut self, task: &Task, planner: &Planner) -> Result<Option<OpId>, Error> {
         self.check()?;
         let program = self.programs.get(planner, task)?;
-        let number = enter(&mut self.sequence, task, &self.watch);
+        let number = enter(
+            &mut self.sequence,
+            task,
+            &self.watch,
+            self.observed.as_deref(),
+        );
         let (mut execution, mut loans) = (Execution::default(), Loans::default());
         if self.collectives.is_empty() {
             self.wires.flush();
@@ -140,7 +158,7 @@ impl Core {
                 loans: &mut loans,
             };
             if execution.run_inline(run, &self.spin_budget) {
-                complete(task);
+                complete(task, number.record, self.observed.as_deref());
                 self.watch.finish(number.sequence);
                 return Ok(None);
             }
@@ -159,14 +177,25 @@ impl Core {
     fn issue(&mut self, request: Request) -> OpId {
         self.has_news = true;
         if let Program::PointToPoint(step) = &request.program {
-            let pair = self.pair_queues.entry(pair_of(step)).or_default();
+            let (peer, direction) = pair_of(step);
+            let pair = self.pair_queues.entry((peer, direction)).or_default();
             pair.sequence += 1;
-            let id = self.ops.insert(Active::pair(request, pair.sequence));
+            let record = self.observed.as_ref().map(|observed| {
+                let peer = match direction {
+                    Direction::Out => Peer::To(peer),
+                    Direction::In => Peer::From(peer),
+                };
+                observed.call(&request.task, pair.sequence, Some(peer))
+            });
+            let id = self
+                .ops
+                .insert(Active::pair(request, pair.sequence, record));
             pair.queue.push_back(id);
             self.pairs += 1;
             return id;
         }
-        let number = enter(&mut self.sequence, &request.task, &self.watch);
+        let observed = self.observed.as_deref();
+        let number = enter(&mut self.sequence, &request.task, &self.watch, observed);
         let id = self.ops.insert(Active::collective(
             request,
             number,
@@ -175,6 +204,23 @@ impl Core {
         ));
         self.collectives.push_back(id);
         id
+    }
+
+    /// The next message from a rank: its type and elements. `None` if none has come, or a call waits for it.
+    ///
+    /// # Errors
+    /// The fault that has ended this communicator.
+    pub(crate) fn probe(&mut self, from: Rank) -> Result<Option<(DType, u64)>, Error> {
+        self.progress();
+        self.check()?;
+        let pair = self.pair_queues.get(&(from, Direction::In));
+        if pair.is_some_and(|pair| !pair.queue.is_empty()) {
+            return Ok(None);
+        }
+        // A link that has ended is found by the control plane, or by the call that needs it.
+        let link = self.wires.rx(from, POINT_TO_POINT_LANE);
+        let arrival = link.ok().and_then(|rx| rx.peek().ok().flatten());
+        Ok(arrival.and_then(|arrival| PairTag::from_bits(arrival.tag).elements()))
     }
 
     /// Moves everything on that can move; `true` when something did.
@@ -189,10 +235,11 @@ impl Core {
         }
         self.wires.flush();
         let (ops, wires) = (&mut self.ops, &mut self.wires);
-        let (mut moved, _) = work_off(&mut self.collectives, ops, wires, &self.watch);
+        let (watch, observed) = (&*self.watch, self.observed.as_deref());
+        let (mut moved, _) = work_off(&mut self.collectives, ops, wires, watch, observed);
         if self.pairs > 0 {
             for pair in self.pair_queues.values_mut() {
-                let (some, ended) = work_off(&mut pair.queue, ops, wires, &self.watch);
+                let (some, ended) = work_off(&mut pair.queue, ops, wires, watch, observed);
                 moved |= some;
                 self.pairs -= ended;
             }
@@ -235,6 +282,10 @@ impl Core {
         let Some(fault) = self.watch.fault() else {
             return;
         };
+        if let Some(observed) = &self.observed {
+            // Before anyone learns of it: the program may end then.
+            observed.record_fault();
+        }
         let error = Error::Failed(fault);
         self.broken = Some(error.clone());
         self.collectives.clear();
@@ -252,6 +303,8 @@ impl Core {
 struct Number {
     sequence: u64,
     tag: u64,
+    /// Where it is noted.
+    record: Option<u64>,
 }
 
 /// The queue of a point-to-point operation.
@@ -263,13 +316,15 @@ fn pair_of(step: &Step) -> (Rank, Direction) {
 }
 
 /// Gives a collective its number, which the control plane learns, and its tag.
-fn enter(last: &mut u64, task: &Task, watch: &Watch) -> Number {
+fn enter(last: &mut u64, task: &Task, watch: &Watch, observed: Option<&Observed>) -> Number {
     *last += 1;
+    let record = observed.map(|observed| observed.call(task, *last, None));
     watch.enter(*last, task.signature.words());
     let digest = u64::from(task.signature.digest());
     Number {
         sequence: *last,
         tag: *last << 32 | digest,
+        record,
     }
 }
 
@@ -279,13 +334,14 @@ fn work_off(
     ops: &mut Ops,
     wires: &mut Wires,
     watch: &Watch,
+    observed: Option<&Observed>,
 ) -> (bool, usize) {
     let mut ended = 0;
     while let Some(&id) = queue.front() {
         if let Some(active) = ops.active(id) {
             match active.advance(wires) {
                 Advance::Complete => {
-                    complete(&active.request.task);
+                    complete(&active.request.task, active.record, observed);
                     if !active.is_pair() {
                         watch.finish(active.sequence);
                     }
@@ -302,7 +358,7 @@ fn work_off(
 }
 
 /// What is left to do with the result once it is there.
-fn complete(task: &Task) {
+fn complete(task: &Task, record: Option<u64>, observed: Option<&Observed>) {
     if let Some(divisor) = task.reduction.divisor {
         let output = &task.output;
         // SAFETY: the output is `len` elements of this type, which `check` has made sure of, and is the operation's
@@ -310,6 +366,9 @@ fn complete(task: &Task) {
         unsafe {
             spark_ccl_compute::divide(task.signature.dtype, output.ptr, output.len, divisor);
         }
+    }
+    if let (Some(record), Some(observed)) = (record, observed) {
+        observed.complete(record);
     }
 }
 

@@ -26,15 +26,24 @@ impl PairTag {
 
     /// The call that sent the message, in the words of [`describe`](spark_ccl_types::describe).
     pub(super) fn call(self) -> String {
-        format!("send(count {}, {})", self.count(), self.dtype())
+        format!("send(count {}, {})", self.count(), self.dtype_name())
+    }
+
+    /// The message's type and elements; `None` for a type that this version does not know.
+    pub(super) fn elements(self) -> Option<(DType, u64)> {
+        Some((self.dtype()?, self.count()))
     }
 
     fn count(self) -> u64 {
         self.0 & ((1 << COUNT_BITS) - 1)
     }
 
-    fn dtype(self) -> &'static str {
-        DType::from_code((self.0 >> COUNT_BITS) as u8).map_or("unknown", DType::name)
+    fn dtype(self) -> Option<DType> {
+        DType::from_code((self.0 >> COUNT_BITS) as u8)
+    }
+
+    fn dtype_name(self) -> &'static str {
+        self.dtype().map_or("unknown", DType::name)
     }
 }
 
@@ -45,7 +54,7 @@ impl fmt::Display for PairTag {
             f,
             "message {number} of {} {} elements",
             self.count(),
-            self.dtype()
+            self.dtype_name()
         )
     }
 }

@@ -35,7 +35,8 @@ impl Compute for Gated {
             gate.reached.wait();
             gate.opened.wait();
         }
-        // SAFETY: the job is passed on as it is. Its operands are as `start` demands until it is done (this function's
+        // SAFETY: the job has a source, and no destination overlaps another operand partly. All operands can be read, or
+        // written, for its whole length, and nothing else touches them until it is reported done (this function's
         // contract), which is only after `self.cpu` is done with it.
         unsafe { self.cpu.start(job) }
     }

@@ -334,9 +334,11 @@ impl Wires {
     /// Runs a small job to its end.
     ///
     /// # Safety
-    /// As for [`Compute::start`].
+    /// As for [`Compute::start`], until this returns.
     pub(super) unsafe fn compute_now(&mut self, job: &Job<'_>) {
-        // SAFETY: the caller keeps the contract of `start` until the job is over, which it is when this returns.
+        // SAFETY: the job has a source, and no destination overlaps another operand partly. All operands can be read, or
+        // written, for its whole length, and nothing else touches them until this returns (this function's contract), by
+        // when the job is over.
         if let Started::Pending(ticket) = unsafe { self.compute.start(job) } {
             self.finish(ticket);
         }

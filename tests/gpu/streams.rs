@@ -5,7 +5,9 @@ use spark_ccl::cuda::cudarc::driver::sys::{
     CUgraphInstantiate_flags, CUresult, CUstreamCaptureMode,
 };
 use spark_ccl::cuda::cudarc::driver::{CudaContext, DriverError};
-use spark_ccl::cuda::{DeviceMemory, DevicePart, DeviceSlice, Registration, adopt_context};
+use spark_ccl::cuda::{
+    DeviceMemory, DevicePart, DeviceSlice, Registration, adopt_context, borrow_stream,
+};
 use spark_ccl::{Backend, Communicator, RedOp};
 use std::sync::Arc;
 use std::time::Duration;
@@ -72,8 +74,8 @@ fn context_of_the_programs_own() {
     let comm = builder().local(1).unwrap().remove(0);
     assert!(Arc::ptr_eq(comm.context().unwrap(), &own));
     // As another library passes it: by its handle.
-    // SAFETY: the stream is of this context, and outlives the wrapper and what is enqueued by it.
-    let raw = unsafe { own.wrap_borrowed_stream(stream.cu_stream()) };
+    // SAFETY: the stream outlives the wrapper.
+    let raw = unsafe { borrow_stream(&own, stream.cu_stream()) }.unwrap();
     for stream in [&stream, &raw, &own.default_stream()] {
         comm.all_reduce_in_place(&mut sums, RedOp::Sum)
             .on(stream)
@@ -366,6 +368,53 @@ fn a_communicator_may_go_before_its_graphs() {
         drop(comm);
         drop(graph);
     });
+}
+
+/// The handles of the legacy and the per-thread default stream.
+const DEFAULTS: [usize; 3] = [0, 1, 2];
+
+#[test]
+fn streams_are_taken_by_their_handles() {
+    let Some(_gpus) = gpus(1) else { return };
+    let comm = builder().local(1).unwrap().remove(0);
+    let context = comm.context().unwrap();
+    let own = context.new_stream().unwrap();
+    let [null, legacy, per_thread] = DEFAULTS.map(std::ptr::without_provenance_mut);
+    let mut memory: DeviceMemory<u32> = comm.alloc_device(100).unwrap();
+    memory.write(&[3; 100]).unwrap();
+    for raw in [own.cu_stream(), null, legacy] {
+        // SAFETY: the stream is a default one, or outlives what is made of it.
+        let stream = unsafe { borrow_stream(context, raw) }.unwrap();
+        comm.all_reduce_in_place(&mut memory, RedOp::Sum)
+            .on(&stream)
+            .unwrap();
+        comm.wait(&stream).unwrap();
+    }
+    let mut seen = [0; 100];
+    memory.read(&mut seen).unwrap();
+    assert_eq!(seen, [3; 100]);
+    // It was only lent.
+    own.synchronize().unwrap();
+    // SAFETY: a handle that is refused is not used.
+    let said = text(unsafe { borrow_stream(context, per_thread) });
+    assert!(said.contains("another one in each thread"), "{said}");
+    comm.finalize().unwrap();
+}
+
+#[test]
+fn handles_of_other_devices_streams_are_refused() {
+    let Some(gpus) = gpus(2) else { return };
+    let comms = builder().local(gpus.count).unwrap();
+    if comms[0].device() == comms[1].device() {
+        return;
+    }
+    let theirs = comms[1].context().unwrap().new_stream().unwrap();
+    // SAFETY: the stream outlives the call, and nothing is made of it.
+    let said = text(unsafe { borrow_stream(comms[0].context().unwrap(), theirs.cu_stream()) });
+    assert!(
+        said.contains("device 0") && said.contains("another context"),
+        "{said}"
+    );
 }
 
 #[test]

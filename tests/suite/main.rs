@@ -24,6 +24,7 @@ mod mismatch;
 mod nonblocking;
 mod nonblocking_handles;
 mod nonblocking_scopes;
+mod observe;
 mod processes;
 mod processes_rank;
 mod ranks;

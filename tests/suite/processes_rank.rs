@@ -97,6 +97,7 @@ impl State {
                     registered: &mut self.registered,
                 }
             )),
+            ["record", path] => self.communicator().record(path)?,
             ["drop"] => *self = Self::default(),
             ["finalize"] => self.finalize()?,
             ["exit"] => std::process::exit(0),

@@ -9,6 +9,7 @@ use crate::env::{Env, Origin};
 use crate::error::Error;
 use crate::log::Log;
 use crate::nccl::Nccl;
+use crate::observe::Observe;
 use crate::parse;
 use crate::rdma::Rdma;
 use crate::reader::{Reader, Used};
@@ -79,6 +80,8 @@ pub struct Settings {
     pub comm_id: Option<HostPort>,
     /// What is logged.
     pub log: Log,
+    /// What is told about running communicators.
+    pub observe: Observe,
     /// Whether a thread makes progress on operations between calls.
     pub progress_thread: bool,
     origins: Vec<Used>,
@@ -112,6 +115,7 @@ impl Default for Settings {
             secret: None,
             comm_id: None,
             log: Log::default(),
+            observe: Observe::default(),
             progress_thread: false,
             origins: Vec::new(),
             without_effect: Vec::new(),
@@ -137,6 +141,7 @@ impl Settings {
         settings.read_geometry(&mut reader)?;
         settings.read_admission(&mut reader)?;
         settings.read_log(&mut reader);
+        settings.observe = Observe::read(&mut reader, env)?;
         settings.origins = reader.used;
         settings.warnings = reader.warnings;
         settings.classify_unused(env)?;

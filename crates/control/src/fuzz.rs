@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::proposal::Proposal;
+use crate::standing::{Answer, KINDS, Wait};
 use crate::wire::{
     Content, Flood, Frame, Heartbeat, News, Notice, Progress, Report, WaitingFor, encode, parse,
 };
@@ -38,7 +39,26 @@ fn some_frames() -> Vec<Vec<u8>> {
         last: Some((2, [4, 5])),
         age: Duration::from_millis(6),
     };
-    let notice = [Content::Progress(progress), Content::Late(report)].map(|content| {
+    let answer = Answer {
+        context: 1,
+        entered: 3,
+        finished: 2,
+        signature: [4, 5],
+        waits: Some(Wait {
+            sequence: 3,
+            signature: [4, 5],
+            for_rank: Some(1),
+            since: Duration::from_millis(6),
+        }),
+        calls: [7; KINDS],
+    };
+    let contents = [
+        Content::Progress(progress),
+        Content::Late(report),
+        Content::Query { context: 1 },
+        Content::Answer(answer),
+    ];
+    let notice = contents.map(|content| {
         let notice = Notice {
             origin: 1,
             counter: 7,

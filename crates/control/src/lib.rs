@@ -6,7 +6,8 @@
 //!
 //! Faults and departures are flooded: each rank forwards each of them once to all its neighbours. They reach every
 //! live rank in few hops, and no single rank, not even rank 0, is needed for that. Progress is not flooded: each rank
-//! announces it to a few others (`state/notices.rs`).
+//! announces it to a few others (`state/notices.rs`). A rank that wants to know how far the others are asks them
+//! (`state/inquiry.rs`).
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
@@ -25,6 +26,7 @@ mod pace;
 mod proposal;
 mod repair;
 mod roster;
+mod standing;
 mod state;
 mod strays;
 mod topology;
@@ -36,5 +38,6 @@ pub use fault::{DEVICE_MARK, Fault, Late, Member, POINT_TO_POINT_MARK};
 pub use monitor::{Adopter, Monitor};
 pub use proposal::Proposal;
 pub use repair::{Dial, Redial, Unreached};
+pub use standing::{Answer, KINDS, Presence, Standing, Wait};
 pub use topology::neighbours;
 pub use watch::Watch;

@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use crate::fault::{ALIVE, is_point_to_point};
-use crate::wire::{Content, Notice, Progress, Report};
+use crate::standing::{Answer, Wait};
+use crate::wire::{Content, Notice, Progress, Report, WaitingFor};
 
 #[derive(Clone, Default)]
 pub(crate) struct MemberRecord {
@@ -18,6 +19,8 @@ pub(crate) struct MemberRecord {
     pub(crate) left: Option<u64>,
     /// What other members report about it, if it does not send its notices to this rank.
     reported: Option<Reported>,
+    /// What it has answered last when this rank asked, and when that came.
+    pub(crate) answered: Option<(Answer, Instant)>,
 }
 
 #[derive(Clone, Copy)]
@@ -29,6 +32,9 @@ pub(crate) struct Operation {
 #[derive(Clone, Copy)]
 pub(crate) struct Waiting {
     pub(crate) operation: Operation,
+    pub(crate) whom: WaitingFor,
+    /// When it was announced first, and last.
+    pub(crate) since: Instant,
     pub(crate) at: Instant,
 }
 
@@ -116,8 +122,21 @@ impl MemberRecord {
         if collective && operation.sequence > self.entered.map_or(0, |entered| entered.sequence) {
             self.entered = Some(operation);
         }
-        if progress.waiting.is_some() {
-            self.waiting = Some(Waiting { operation, at: now });
+        if let Some(whom) = progress.waiting {
+            let known = self.waiting.filter(|known| {
+                (
+                    known.operation.sequence,
+                    known.operation.signature,
+                    known.whom,
+                ) == (operation.sequence, operation.signature, whom)
+                    && now.saturating_duration_since(known.at) <= ALIVE
+            });
+            self.waiting = Some(Waiting {
+                operation,
+                whom,
+                since: known.map_or(now, |known| known.since),
+                at: now,
+            });
             if collective {
                 // Collectives finish in order.
                 self.finished = self.finished.max(operation.sequence.saturating_sub(1));
@@ -130,6 +149,29 @@ impl MemberRecord {
         if self.waiting.is_some_and(over) {
             self.waiting = None;
         }
+    }
+
+    /// What it waits in, unless it has finished that meanwhile: `finished` is the last collective that it has finished.
+    pub(crate) fn wait(&self, finished: u64, now: Instant) -> Option<Wait> {
+        let waiting = self.waiting?;
+        let Operation {
+            sequence,
+            signature,
+        } = waiting.operation;
+        let is_over = if is_point_to_point(sequence) {
+            now.saturating_duration_since(waiting.at) > ALIVE
+        } else {
+            sequence <= finished
+        };
+        (!is_over).then(|| Wait {
+            sequence,
+            signature,
+            for_rank: match waiting.whom {
+                WaitingFor::Anyone => None,
+                WaitingFor::Rank(rank) => Some(rank),
+            },
+            since: now.saturating_duration_since(waiting.since),
+        })
     }
 
     /// The collectives that it is known to have entered, and may still be in.

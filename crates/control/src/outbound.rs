@@ -36,8 +36,20 @@ pub(crate) struct Subject {
     pub(crate) to: u32,
     pub(crate) origin: u32,
     pub(crate) context: u64,
-    /// The rank that is reported late; `None` for `origin`'s own progress.
-    pub(crate) about: Option<u32>,
+    pub(crate) about: About,
+}
+
+/// What a notice is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum About {
+    /// Its sender's own progress.
+    Origin,
+    /// This rank, which is late.
+    Late(u32),
+    /// How far the other is.
+    Query,
+    /// How far its sender is.
+    Answer,
 }
 
 /// A queue that never blocks. It is bounded except for [`Class::Unbounded`], of which there are few.
@@ -226,7 +238,7 @@ mod tests {
             to: 0,
             origin,
             context,
-            about: None,
+            about: About::Origin,
         }
     }
 

@@ -9,6 +9,7 @@ use crate::fault::{Fault, Late, is_point_to_point};
 use crate::member_record::{MemberRecord, Operation};
 use crate::pace::{Inquiries, Pace, Topic};
 use crate::proposal::Proposal;
+use crate::standing::{Answer, KINDS};
 use crate::topology::neighbours;
 use crate::view::View;
 use crate::wire::{Notice, Progress, Report, WaitingFor};
@@ -163,6 +164,37 @@ impl Roster {
             signature: signature.unwrap_or_default(),
             waiting: None,
         }
+    }
+
+    /// How far this rank is, for a member that asks.
+    pub(crate) fn answer(&self, now: Instant) -> Answer {
+        let own = self.own();
+        let record = self.heard.get(self.view.me.rank as usize);
+        let calls = self.view.calls.get();
+        Answer {
+            context: own.context,
+            entered: own.sequence,
+            finished: own.finished,
+            signature: own.signature,
+            waits: record.and_then(|record| record.wait(own.finished, now)),
+            calls: calls.map_or([0; KINDS], |calls| calls()),
+        }
+    }
+
+    /// Records how far a member says it is.
+    pub(crate) fn record_answer(&mut self, rank: u32, answer: Answer, now: Instant) {
+        if let Some(heard) = self.heard.get_mut(rank as usize) {
+            heard.answered = Some((answer, now));
+        }
+    }
+
+    /// What a member has answered last, and how long ago; this rank answers at once.
+    pub(crate) fn answer_of(&self, rank: u32, now: Instant) -> Option<(Answer, Duration)> {
+        if rank == self.view.me.rank {
+            return Some((self.answer(now), Duration::ZERO));
+        }
+        let (answer, at) = self.heard.get(rank as usize)?.answered?;
+        Some((answer, now.saturating_duration_since(at)))
     }
 
     /// Whether to announce this rank's progress now, since it was not announced lately.

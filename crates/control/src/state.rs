@@ -1,6 +1,7 @@
 //! The monitor's state, and how it handles frames. One mutex guards it; nothing here blocks.
 
 mod farewell;
+mod inquiry;
 mod notices;
 mod reopening;
 

@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 
 use crate::fault::{Fault, Member};
 use crate::history::History;
+use crate::standing::KINDS;
 
 pub(crate) struct View {
     pub(crate) context: u64,
@@ -20,6 +21,8 @@ pub(crate) struct View {
     fault: OnceLock<Arc<Fault>>,
     /// Called when the first fault is recorded. `fault` and `alarm` are set with the monitor's mutex held.
     pub(crate) alarm: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    /// Counts this rank's calls by kind, for ranks that ask; not set where nobody counts them.
+    pub(crate) calls: OnceLock<Box<dyn Fn() -> [u64; KINDS] + Send + Sync>>,
     finished: AtomicU64,
     /// The next operation that has to be compared with what is known of the other members.
     inspect_from: AtomicU64,
@@ -44,6 +47,7 @@ impl View {
             names,
             fault: OnceLock::new(),
             alarm: OnceLock::new(),
+            calls: OnceLock::new(),
             finished: AtomicU64::new(0),
             inspect_from: AtomicU64::new(u64::MAX),
         }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use crate::fault::{Fault, Late, Member, is_point_to_point};
 use crate::monitor::Monitor;
 use crate::proposal::Proposal;
+use crate::standing::{KINDS, Standing};
 use crate::view::View;
 use crate::wire::WaitingFor;
 
@@ -153,6 +154,28 @@ impl Watch {
             last: None,
             age: Duration::MAX,
         })
+    }
+
+    /// Sets what counts this rank's calls by kind, for ranks that ask how far it is. Only the first call of this method
+    /// counts.
+    ///
+    /// `calls` runs with the monitor's mutex held: it must not block, and must not call this watch.
+    pub fn count_calls(&self, calls: impl Fn() -> [u64; KINDS] + Send + Sync + 'static) {
+        let _is_first = self.view.calls.set(Box::new(calls)).is_ok();
+    }
+
+    /// Asks all other ranks how far they are. [`standings`](Self::standings) has their answers when they come.
+    pub fn ask(&self) {
+        self.monitor.with(|state| state.ask(self.view.context));
+    }
+
+    /// What is known of how far each rank is, by rank.
+    pub fn standings(&self) -> Vec<Standing> {
+        let context = self.view.context;
+        let standings = self
+            .monitor
+            .with(|state| state.standings(context, Instant::now()));
+        standings.unwrap_or_default()
     }
 
     /// Fails the communicator, here and on all its ranks. If it has a fault already, that one stays and this one is

@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use crate::fault::Fault;
 use crate::proposal::Proposal;
+use crate::standing::Answer;
 use body::{Reader, Writer};
 
 const MAGIC: u16 = 0x5CC1;
-const VERSION: u8 = 3;
+const VERSION: u8 = 4;
 const HEADER: usize = 8;
 /// Longer bodies are refused before anything is allocated for them.
 pub(crate) const MAX_BODY: usize = 4096;
@@ -55,6 +56,10 @@ pub(crate) enum Content {
     Progress(Progress),
     /// A member that is late, as `origin` sees it.
     Late(Report),
+    /// `origin` asks how far the receiver is.
+    Query { context: u64 },
+    /// How far `origin` is.
+    Answer(Answer),
 }
 
 impl Content {
@@ -63,6 +68,8 @@ impl Content {
         match self {
             Self::Progress(progress) => progress.context,
             Self::Late(report) => report.context,
+            Self::Query { context } => *context,
+            Self::Answer(answer) => answer.context,
         }
     }
 }
@@ -147,6 +154,8 @@ const FAULT: u8 = 5;
 const LATE: u8 = 6;
 const HEARTBEAT: u8 = 7;
 const PROPOSAL: u8 = 8;
+const QUERY: u8 = 9;
+const ANSWER: u8 = 10;
 
 /// The first frame in `bytes` and its length, or `None` when more bytes are needed.
 ///
@@ -166,7 +175,7 @@ pub(crate) fn parse(bytes: &[u8], size: u32) -> Result<Option<(Frame, usize)>, W
     if length as usize > MAX_BODY {
         return Err(WireError::Length(length));
     }
-    if kind > PROPOSAL {
+    if kind > ANSWER {
         return Err(WireError::Kind(kind));
     }
     let end = HEADER + length as usize;
@@ -184,7 +193,7 @@ fn read_body(kind: u8, mut body: Reader<'_>) -> Option<Frame> {
             received: body.u64()?,
             hears: body.ranks()?,
         }),
-        PROGRESS | LATE => Frame::Notice {
+        PROGRESS | LATE | QUERY | ANSWER => Frame::Notice {
             to: body.rank()?,
             notice: Notice {
                 origin: body.rank()?,
@@ -226,6 +235,10 @@ fn read_content(kind: u8, body: &mut Reader<'_>) -> Option<Content> {
             },
             age: body.millis()?,
         }),
+        QUERY => Content::Query {
+            context: body.u64()?,
+        },
+        ANSWER => Content::Answer(body.answer()?),
         _ => return None,
     })
 }
@@ -333,6 +346,14 @@ fn write_content(content: &Content, body: &mut Writer) -> u8 {
             });
             body.millis(report.age);
             LATE
+        }
+        Content::Query { context } => {
+            body.u64(*context);
+            QUERY
+        }
+        Content::Answer(answer) => {
+            body.answer(answer);
+            ANSWER
         }
     }
 }

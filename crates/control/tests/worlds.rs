@@ -10,7 +10,7 @@ use common::{
     everyone_fails, fault, name, names, start, until, watches, words, world, world_with_victims,
 };
 use socket2::Socket;
-use spark_ccl_control::{Fault, Monitor, Proposal};
+use spark_ccl_control::{Fault, Monitor, Presence, Proposal};
 use spark_ccl_fork::Unshared;
 
 #[test]
@@ -24,6 +24,59 @@ fn a_fault_stays_in_its_communicator() {
     });
     everyone_fails(&all);
     assert!(others.iter().all(|watch| !watch.failed()));
+}
+
+/// Each rank answers the one that asks how far it is, also where that is not its neighbour, and whether it waits or not.
+#[test]
+fn ranks_that_are_asked_say_how_far_they_are() {
+    let world = world(9);
+    let all = watches(&world, 1);
+    for (rank, watch) in (0..).zip(&all) {
+        watch.count_calls(move || std::array::from_fn(|kind| 100 * rank + kind as u64));
+        for sequence in 1..=rank + 1 {
+            watch.enter(sequence, [7, 7]);
+        }
+        watch.finish(rank);
+    }
+    all[5].announce(6, [7, 7], Some(3));
+    assert!(all[0].standings()[1..].iter().all(|it| it.answer.is_none()));
+    all[0].ask();
+    let standings = || all[0].standings();
+    until("answers", || {
+        standings().iter().all(|it| it.answer.is_some())
+    });
+    for (rank, standing) in (0..).zip(standings()) {
+        let (answer, _) = standing.answer.unwrap();
+        assert_eq!(standing.presence, Presence::Here);
+        assert_eq!(u64::from(standing.rank.rank), rank);
+        assert_eq!((answer.entered, answer.finished), (rank + 1, rank));
+        assert_eq!(answer.signature, [7, 7]);
+        assert_eq!(answer.calls[3], 100 * rank + 3);
+        let waits = answer.waits.map(|wait| (wait.sequence, wait.for_rank));
+        assert_eq!(waits, (rank == 5).then_some((6, Some(3))));
+    }
+    all[5].finish(6);
+    all[3].leave(4);
+    until("the departure", || {
+        standings()[3].presence == Presence::Left
+    });
+    all[0].ask();
+    let waits = || standings()[5].answer.unwrap().0.waits;
+    until("the end of the wait", || waits().is_none());
+}
+
+#[test]
+fn the_dead_are_known_to_be_gone() {
+    let (alive, victim_streams) = world_with_victims(4, &[2]);
+    let watch =
+        |(_, monitor): &(u32, std::sync::Arc<Monitor>)| monitor.watch(1, (0..4).collect(), words);
+    let watches: Vec<_> = alive.iter().map(watch).collect();
+    watches[0].ask();
+    drop(victim_streams);
+    until("the death", || {
+        watches[0].standings()[2].presence == Presence::Gone
+    });
+    assert_eq!(watches[0].standings()[2].answer, None);
 }
 
 #[test]

@@ -38,6 +38,7 @@ const CORE: &[&str] = &[
     "cuStreamQuery",
     "cuStreamWaitEvent",
     "cuStreamIsCapturing",
+    "cuStreamGetCtx",
     "cuThreadExchangeStreamCaptureMode",
     "cuEventCreate",
     "cuEventDestroy_v2",

@@ -47,6 +47,14 @@ pub enum Error {
         /// Why not.
         problem: &'static str,
     },
+    /// A stream that cannot be borrowed.
+    #[error("a stream for device {device}: {problem}")]
+    Stream {
+        /// CUDA's device ordinal.
+        device: usize,
+        /// Why not.
+        problem: &'static str,
+    },
     /// Kernels cannot be loaded on a device.
     #[error(
         "the kernels of {name} cannot be loaded on device {device}, of compute capability \

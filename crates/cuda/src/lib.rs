@@ -45,6 +45,6 @@ pub use peers::{Reach, reach_between, reach_of};
 pub use pool::share_default_pool;
 pub use recorded::{EventPool, RecordedEvent};
 pub use stream::{
-    OwnStream, Relaxed, counted_stream, is_capturing, is_idle, is_of_the_thread, make_current,
-    relaxed,
+    OwnStream, Relaxed, borrow_stream, counted_stream, is_capturing, is_idle, is_of_the_thread,
+    make_current, relaxed,
 };

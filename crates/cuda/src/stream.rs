@@ -2,6 +2,7 @@
 
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
+use std::ptr;
 use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, CudaStream, result, sys};
@@ -10,6 +11,8 @@ use crate::{Error, checked};
 
 /// How many bytes are copied at a time.
 const PIECE: usize = 4 << 20;
+/// `CU_STREAM_PER_THREAD`.
+const PER_THREAD: usize = 2;
 
 /// Whether everything in a stream has run. Does not wait.
 ///
@@ -63,6 +66,38 @@ pub fn counted_stream(context: &Arc<CudaContext>) -> Result<Arc<CudaStream>, Err
     let _relaxed = relaxed(device)?;
     let made = apart(context, || context.new_stream());
     checked("cuStreamCreate", device, made)
+}
+
+/// A stream of the program's or of another library, by its handle. Null and `CU_STREAM_LEGACY` are
+/// the context's legacy default stream.
+///
+/// # Safety
+/// The handle is one of those two, `CU_STREAM_PER_THREAD`, or that of a stream that lives until what
+/// this returns, all clones of it, and all buffers that were allocated with it are dropped.
+///
+/// # Errors
+/// The stream is of another context, or the per-thread default stream; the driver fails.
+pub unsafe fn borrow_stream(
+    context: &Arc<CudaContext>,
+    raw: sys::CUstream,
+) -> Result<Arc<CudaStream>, Error> {
+    let device = make_current(context)?;
+    let refused = |problem| Err(Error::Stream { device, problem });
+    if raw.addr() == PER_THREAD {
+        return refused(
+            "the per-thread default stream is another one in each thread; pass a stream that is made",
+        );
+    }
+    let mut owner = ptr::null_mut();
+    // SAFETY: the caller promises that the stream lives, and the driver writes one handle to `owner`.
+    let status = unsafe { sys::cuStreamGetCtx(raw, &raw mut owner) };
+    checked("cuStreamGetCtx", device, status.result())?;
+    if owner != context.cu_ctx() {
+        return refused("it is of another context; pass one of the primary context of this device");
+    }
+    // SAFETY: the stream is of this context, and the caller promises that it lives as long as the
+    // wrapper, which does not destroy it. What is enqueued there by others is in its order.
+    Ok(unsafe { context.wrap_borrowed_stream(raw) })
 }
 
 /// Calls cudarc without the error that it stores for its next call, and would return as an error of
@@ -222,7 +257,6 @@ pub fn make_current(context: &CudaContext) -> Result<usize, Error> {
 
 /// Whether the handle means a different stream in each thread.
 pub fn is_of_the_thread(stream: &CudaStream) -> bool {
-    const PER_THREAD: usize = 2;
     stream.cu_stream().addr() == PER_THREAD
 }
 

@@ -79,3 +79,18 @@ pub enum Error {
         reason: String,
     },
 }
+
+impl Error {
+    /// The failure of an operation on a key-value space.
+    pub(crate) fn of_space(
+        space: impl Into<String>,
+        operation: impl Into<String>,
+        reason: String,
+    ) -> Self {
+        Self::Space {
+            space: space.into(),
+            operation: operation.into(),
+            reason,
+        }
+    }
+}

@@ -286,11 +286,7 @@ fn parse(line: &str) -> HashMap<String, String> {
 }
 
 fn failed(operation: &str, reason: String) -> Error {
-    Error::Space {
-        space: SPACE.to_owned(),
-        operation: operation.to_owned(),
-        reason,
-    }
+    Error::of_space(SPACE, operation, reason)
 }
 
 #[cfg(test)]

@@ -284,11 +284,7 @@ fn c_key(key: &str) -> Result<CString, Error> {
 }
 
 fn failed(operation: &str, reason: String) -> Error {
-    Error::Space {
-        space: SPACE.to_owned(),
-        operation: operation.to_owned(),
-        reason,
-    }
+    Error::of_space(SPACE, operation, reason)
 }
 
 #[cfg(test)]

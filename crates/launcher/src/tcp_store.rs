@@ -110,11 +110,7 @@ impl TcpStore {
                     reason,
                 }
             } else {
-                Error::Space {
-                    space,
-                    operation,
-                    reason: error.to_string(),
-                }
+                Error::of_space(space, operation, error.to_string())
             }
         })
     }

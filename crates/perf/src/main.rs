@@ -19,7 +19,7 @@
 //! | `ranks` | where the ranks come from, and what they tell each other |
 //! | `measure` | measures calls, in host memory or on GPUs: the command without a name |
 //! | `survey` | the hosts that a command is about: this one, recorded ones, or others |
-//! | `simulate`, `tune`, `rdma`, `topo`, `doctor`, `env` | the other commands |
+//! | `simulate`, `tune`, `rdma`, `top`, `topo`, `doctor`, `env` | the other commands |
 
 #![deny(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
@@ -45,6 +45,7 @@ mod report;
 mod simulate;
 mod spawn;
 mod survey;
+mod top;
 mod topo;
 mod tune;
 
@@ -72,6 +73,7 @@ fn main() -> ExitCode {
         Some("env") => named(env::run),
         Some("rdma_bw") => named(rdma::bandwidth),
         Some("rdma_lat") => named(rdma::latency),
+        Some("top") => named(top::run),
         _ => outcome(Parser::try_parse(), measure::run),
     }
 }

@@ -94,7 +94,8 @@ fn shared_memory(bytes: &[u8]) {
     let (ours, theirs) = streams();
     let _peer = shm::offer(&theirs, SMALL, soon()).unwrap();
     let passed = recv_fd(&ours, soon()).unwrap();
-    let memory = SharedMemory::from_fd(&passed.fd, passed.len as usize).unwrap();
+    let mapped = passed.len as usize;
+    let memory = SharedMemory::from_fd(&passed.fd, mapped, mapped).unwrap();
     let at = usize::from(u16::from_le_bytes(*place)) % memory.len();
     let len = rest.len().min(memory.len() - at);
     // SAFETY: `at + len` is at most the mapping's length, `rest` has at least `len` bytes and is not part of the

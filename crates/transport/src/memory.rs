@@ -128,24 +128,16 @@ impl SharedMemory {
     /// Makes `len` bytes of zeroed memory (at least one), and the file descriptor by which others map it. Pass the
     /// descriptor on with [`send_fd`], then drop it: the mapping does not need it.
     ///
-    /// # Errors
-    /// [`MemoryError::Exhausted`] when there is not enough memory, [`MemoryError::Os`] otherwise.
-    pub fn create(len: usize) -> Result<(Self, OwnedFd), MemoryError> {
-        check_available(len, available_bytes())?;
-        let fd = create_file(len, len)?;
-        Ok((Self::map(&fd, len)?, fd))
-    }
-
-    /// Like [`create`](Self::create), but allocates only the first `at_once` bytes, if the kernel can allocate the
-    /// rest later. The rest must be [set aside](Self::set_aside) before anything is written to it.
+    /// Only the first `at_once` bytes are allocated, if the kernel can allocate the rest later. The rest must be
+    /// [set aside](Self::set_aside) before anything is written to it.
     ///
     /// # Errors
-    /// As for [`create`](Self::create).
-    pub fn create_sparse(len: usize, at_once: usize) -> Result<(Self, OwnedFd), MemoryError> {
+    /// [`MemoryError::Exhausted`] when there is not enough memory, [`MemoryError::Os`] otherwise.
+    pub fn create(len: usize, at_once: usize) -> Result<(Self, OwnedFd), MemoryError> {
         let at_once = if can_populate() { at_once } else { len };
         grants::take(at_once)?;
         let fd = create_file(len, at_once)?;
-        Ok((Self::map_sparse(&fd, len, at_once)?, fd))
+        Ok((Self::map(&fd, len, at_once)?, fd))
     }
 
     /// Allocates memory for these bytes, and enters it into this process's page table.
@@ -170,23 +162,13 @@ impl SharedMemory {
     }
 
     /// Maps memory that another process made, after checking that it is `len` bytes long and that its size is
-    /// sealed.
+    /// sealed. Of it, only the first `at_once` bytes are certain to be allocated.
     ///
     /// # Errors
     /// [`MemoryError::Refused`] when the check fails, [`MemoryError::Os`] when mapping does.
-    pub fn from_fd(fd: impl AsFd, len: usize) -> Result<Self, MemoryError> {
+    pub fn from_fd(fd: impl AsFd, len: usize, at_once: usize) -> Result<Self, MemoryError> {
         check_file(&fd, len)?;
-        Self::map(fd, len)
-    }
-
-    /// Like [`from_fd`](Self::from_fd), for memory of which only the first `at_once` bytes are certain to be
-    /// allocated.
-    ///
-    /// # Errors
-    /// As for [`from_fd`](Self::from_fd).
-    pub fn sparse_from_fd(fd: impl AsFd, len: usize, at_once: usize) -> Result<Self, MemoryError> {
-        check_file(&fd, len)?;
-        Self::map_sparse(fd, len, at_once)
+        Self::map(fd, len, at_once)
     }
 
     /// The first byte; page-aligned. Valid for reads and writes of [`len`](Self::len) bytes while
@@ -299,13 +281,9 @@ impl SharedMemory {
         unsafe { self.as_ptr().add(part.start) }
     }
 
-    fn map(fd: impl AsFd, len: usize) -> Result<Self, MemoryError> {
-        Self::map_sparse(fd, len, len)
-    }
-
     /// Maps the file, and enters the first `at_once` bytes, which are allocated already, into the page table: they
     /// then cause no page fault in the middle of an operation.
-    fn map_sparse(fd: impl AsFd, len: usize, at_once: usize) -> Result<Self, MemoryError> {
+    fn map(fd: impl AsFd, len: usize, at_once: usize) -> Result<Self, MemoryError> {
         let mapped = mapped_bytes(len);
         let address = map(fd.as_fd(), mapped)?;
         // SAFETY: the range is whole pages, just mapped for reading and writing. `drop` drops this value before it

@@ -78,7 +78,7 @@ pub fn offer(
     deadline: Instant,
 ) -> Result<End, MemoryError> {
     let layout = Layout::new(size.into())?;
-    let (memory, fd) = SharedMemory::create_sparse(layout.bytes(), layout.at_once())?;
+    let (memory, fd) = SharedMemory::create(layout.bytes(), layout.at_once())?;
     let segment = Segment::create(memory, layout);
     send_fd(
         stream,
@@ -116,7 +116,7 @@ pub fn accept(
             passed.len
         )));
     }
-    let memory = SharedMemory::sparse_from_fd(&passed.fd, layout.bytes(), layout.at_once())?;
+    let memory = SharedMemory::from_fd(&passed.fd, layout.bytes(), layout.at_once())?;
     let segment = Segment::open(memory, layout)?;
     Ok(ends(&Arc::new(segment), Direction::Back))
 }
@@ -151,7 +151,7 @@ pub fn take_bell(stream: &Socket, deadline: Instant) -> Result<Arc<Bell>, Memory
 /// When the size is invalid, or there is not enough memory.
 pub fn pair(size: impl Into<Size>) -> Result<(End, End), MemoryError> {
     let layout = Layout::new(size.into())?;
-    let (memory, _fd) = SharedMemory::create_sparse(layout.bytes(), layout.at_once())?;
+    let (memory, _fd) = SharedMemory::create(layout.bytes(), layout.at_once())?;
     let segment = Arc::new(Segment::create(memory, layout));
     Ok((
         ends(&segment, Direction::Forth),

@@ -70,7 +70,7 @@ fn peer() {
         }
         "write" => {
             let passed = recv_fd(&stream, soon()).unwrap();
-            let memory = SharedMemory::from_fd(passed.fd, REGION).unwrap();
+            let memory = SharedMemory::from_fd(passed.fd, REGION, REGION).unwrap();
             fill(&memory, 1);
             stream.send(b"!").unwrap();
             wait_for_byte(&stream);
@@ -196,7 +196,7 @@ fn a_killed_peer_leaves_the_link_quiet_and_nothing_behind() {
 #[test]
 fn a_private_copy_is_out_of_the_peers_reach() {
     let (mut child, stream) = start_peer("write");
-    let (memory, fd) = SharedMemory::create(REGION).unwrap();
+    let (memory, fd) = SharedMemory::create(REGION, REGION).unwrap();
     send_fd(&stream, fd.as_fd(), 0, REGION as u64, soon()).unwrap();
     wait_for_byte(&stream);
     assert!(all_are(&memory, 1));

@@ -30,8 +30,9 @@ impl ProtectionDomain {
     /// # Safety
     ///
     /// The memory stays mapped as long as the region exists, which may be until the process ends. If `access`
-    /// includes remote access, peers may read and write the memory at any time: it is accessed only through
-    /// atomics, volatile accesses or raw copies that allow for this, and no reference to it exists.
+    /// lets peers write, one that has the region's remote key may do so at any time: as long as one may have it, the
+    /// memory is accessed only through atomics, volatile accesses or raw copies that allow for this, and no
+    /// reference to it exists.
     ///
     /// # Errors
     ///
@@ -43,7 +44,8 @@ impl ProtectionDomain {
         bytes: usize,
         access: Access,
     ) -> Result<MemoryRegion, Error> {
-        // SAFETY: the caller promises what `of_host` requires: the two contracts are the same.
+        // SAFETY: the memory stays mapped as long as the region exists, and is accessed only in ways that allow for
+        // writes of peers, as long as one may write (this function's contract).
         unsafe { MemoryRegion::of_host(self, start, bytes, access) }
     }
 
@@ -67,7 +69,8 @@ impl ProtectionDomain {
         iova: u64,
         access: Access,
     ) -> Result<MemoryRegion, Error> {
-        // SAFETY: the caller promises what `of_dmabuf` requires: the two contracts are the same.
+        // SAFETY: every mapping of the dma-buf stays as long as the region exists, and is accessed only in ways that
+        // allow for writes of peers, as long as one may write (this function's contract).
         unsafe { MemoryRegion::of_dmabuf(self, fd, offset, bytes, iova, access) }
     }
 }
@@ -86,7 +89,7 @@ impl MemoryRegion {
         let iova = start.as_ptr() as u64;
         let memory = start.as_ptr().cast();
         // SAFETY: `domain` keeps the protection domain alive. The caller promises that the memory stays mapped as
-        // long as the region exists, and that nothing conflicts with accesses of peers.
+        // long as the region exists, and that nothing conflicts with writes of peers.
         let (call, raw) = unsafe {
             if access.contains(Access::RELAXED_ORDERING) {
                 // `ibv_reg_mr` rejects flags that a device may ignore.
@@ -109,14 +112,7 @@ impl MemoryRegion {
                 hints::register(errno, bytes, access)
             })
         })?;
-        Ok(MemoryRegion {
-            raw,
-            registered: true,
-            domain: domain.clone(),
-            start: iova,
-            bytes,
-            access,
-        })
+        Ok(Self::made(domain, raw, (iova, bytes, access)))
     }
 
     /// # Safety
@@ -133,7 +129,8 @@ impl MemoryRegion {
         let register = domain.context().api().ibv_reg_dmabuf_mr()?;
         let flags = access.bits() as i32;
         // SAFETY: `domain` keeps the protection domain alive, and the borrow keeps the descriptor open. The caller
-        // promises that nothing conflicts with accesses of the device or of peers to the dma-buf.
+        // promises that every mapping of the dma-buf stays as long as the region exists, and that nothing conflicts
+        // with writes of peers.
         let raw = unsafe { register(domain.raw(), offset, bytes, iova, fd.as_raw_fd(), flags) };
         let subject = || {
             format!(
@@ -143,14 +140,23 @@ impl MemoryRegion {
         };
         let raw = NonNull::new(raw)
             .ok_or_else(|| failed("ibv_reg_dmabuf_mr", subject(), hints::dmabuf))?;
-        Ok(MemoryRegion {
+        Ok(Self::made(domain, raw, (iova, bytes, access)))
+    }
+
+    /// What libibverbs has registered: from an address on, how many bytes, and for what.
+    fn made(
+        domain: &ProtectionDomain,
+        raw: NonNull<raw::ibv_mr>,
+        (start, bytes, access): (u64, usize, Access),
+    ) -> Self {
+        Self {
             raw,
             registered: true,
             domain: domain.clone(),
-            start: iova,
+            start,
             bytes,
             access,
-        })
+        }
     }
 
     /// The address of its first byte, for work requests.

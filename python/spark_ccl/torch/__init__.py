@@ -6,13 +6,14 @@
     dist.init_process_group("spark_ccl")
 
 Everything else stays as it is with gloo: torchrun, DistributedDataParallel, `dist.all_reduce` and its like, new groups.
-Ranks find each other through PyTorch's own store. Needs PyTorch 2.15 or newer.
+Ranks find each other through PyTorch's own store. Needs PyTorch 2.4 or newer.
 """
 
 from __future__ import annotations
 
 import torch.distributed as dist
 
+from . import versions  # noqa: F401  (first: it refuses what is too old)
 from .meeting import NAME
 from .process_group import PartOfGroup, ProcessGroup, create
 

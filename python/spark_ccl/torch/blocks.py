@@ -20,6 +20,10 @@ def only(given: Sequence[Any]) -> Any:
     return given[0]
 
 
+def listed(given: Tensors | torch.Tensor) -> Tensors:
+    return [given] if isinstance(given, torch.Tensor) else given
+
+
 def pairs(some: Sequence[Any], others: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
     """What stands at the same place of two lists; raises `InvalidError` unless they are equally long."""
     same_length(some, others)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Sequence
 from datetime import timedelta
@@ -17,28 +18,40 @@ from ..communicator import Communicator
 from ..errors import InvalidError
 from ..work import in_flight
 from .calls import Calls
+from .mail import Mail
 from .meeting import NAME, meet
+from .versions import HAS_BACKENDS, TELLS_OF_END
 from .work import END_WITHIN, LOOK_EVERY, Futures
 
 # What PyTorch calls the default backend of a group whose backends are all of other packages.
 _ALONE = "custom"
-if not hasattr(_Backend, "reconfigure"):
-    raise ImportError(f"spark_ccl.torch needs PyTorch 2.15 or newer, and this is {torch.__version__}")
 
 
 def create(given: Any, options: Any) -> ProcessGroup | PartOfGroup:
     """Meets the ranks that share the store."""
-    alone = given.process_group.name() == _ALONE
+    # Where it cannot be a part, the group has no other backend, whatever it was given; tensors elsewhere are refused.
+    alone = not HAS_BACKENDS or given.process_group.name() == _ALONE
     timeout = given.timeout
     communicator = meet(given.store, given.group_rank, given.group_size, timeout)
-    return ProcessGroup(communicator, timeout, given.store) if alone else PartOfGroup(communicator, timeout)
+    mail = _mail_of(communicator)
+    if alone:
+        return ProcessGroup(communicator, mail, timeout, given.store)
+    return PartOfGroup(communicator, mail, timeout)
+
+
+def _mail_of(communicator: Communicator) -> Mail:
+    """The mail of the ranks of a communicator; all of them call this."""
+    tagged = communicator.split(0, communicator.rank)
+    assert tagged is not None, "every rank is in it"
+    return Mail(communicator, tagged)
 
 
 class _Group(Calls):
     """A communicator, and what PyTorch does with it as a whole."""
 
-    def _hold(self, communicator: Communicator, timeout: timedelta) -> None:
+    def _hold(self, communicator: Communicator, mail: Mail, timeout: timedelta) -> None:
         self._communicator = communicator
+        self._mail = mail
         self._rank = communicator.rank
         self._size = communicator.size
         self._timeout = timeout
@@ -61,20 +74,33 @@ class _Group(Calls):
 
     def set_timeout(self, timeout: timedelta) -> None:
         self._timeout = timeout
-        self._communicator.set_timeout(timeout.total_seconds())
+        for communicator in self._communicators():
+            communicator.set_timeout(timeout.total_seconds())
 
     def abort(self) -> None:
-        if self._communicator._held is not None:
-            self._communicator.abort("the process group was aborted")
+        for communicator in self._communicators():
+            if communicator._held is not None:
+                communicator.abort("the process group was aborted")
 
     def shutdown(self) -> None:
-        handle = self._communicator._held
-        if handle is not None and not _done_soon(handle):
-            # They would keep the handle, and the other ranks would wait for them until their time is over.
-            self._communicator.abort("the process group was destroyed before its calls were done")
-            in_flight.has_calls_of(handle)
+        self._mail.close()
+        for communicator in self._communicators():
+            _end_calls(communicator)
         self._futures.close()
-        self._communicator.leave()
+        for communicator in self._communicators():
+            communicator.leave()
+
+    def _communicators(self) -> tuple[Communicator, Communicator]:
+        return self._communicator, self._mail.tagged
+
+
+def _end_calls(communicator: Communicator) -> None:
+    """Waits a moment for the calls of a communicator, and aborts those that are not done then."""
+    handle = communicator._held
+    if handle is not None and not _done_soon(handle):
+        # They would keep the handle, and the other ranks would wait for them until their time is over.
+        communicator.abort("the process group was destroyed before its calls were done")
+        in_flight.has_calls_of(handle)
 
 
 def _done_soon(handle: Handle) -> bool:
@@ -90,14 +116,26 @@ def _done_soon(handle: Handle) -> bool:
 class ProcessGroup(_Group, dist.ProcessGroup):
     """A group that has no backend but `spark_ccl`. It is called without a detour through PyTorch's C++."""
 
-    def __init__(self, communicator: Communicator, timeout: timedelta, store: Any) -> None:
+    def __init__(self, communicator: Communicator, mail: Mail, timeout: timedelta, store: Any) -> None:
         super().__init__(communicator.rank, communicator.size)
-        self._hold(communicator, timeout)
+        self._hold(communicator, mail, timeout)
         self._store = store
         self._name = self._description = "undefined"
-        # It answers what PyTorch asks not the group, but its backend.
-        self._set_default_backend(self.BackendType.CUSTOM)
-        self._register_backend(torch.device("cpu"), self.BackendType.CUSTOM, PartOfGroup(communicator, timeout))
+        if HAS_BACKENDS:
+            # It answers what PyTorch asks not the group, but its backend.
+            self._set_default_backend(self.BackendType.CUSTOM)
+            part = PartOfGroup(communicator, mail, timeout)
+            self._register_backend(torch.device("cpu"), self.BackendType.CUSTOM, part)
+
+    if not TELLS_OF_END:
+
+        def __del__(self) -> None:
+            with contextlib.suppress(Exception):
+                self.shutdown()
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return [torch.device("cpu")]
 
     def split_group(
         self,
@@ -111,7 +149,9 @@ class ProcessGroup(_Group, dist.ProcessGroup):
         communicator = self._part(ranks)
         if communicator is None:
             return None
-        part = ProcessGroup(communicator, self._timeout, PrefixStore(f"{group_name}/", self._store))
+        part = ProcessGroup(
+            communicator, _mail_of(communicator), self._timeout, PrefixStore(f"{group_name}/", self._store)
+        )
         part.set_timeout(timeout or self._timeout)
         part.setGroupName(group_name or "undefined")
         part.setGroupDesc(group_desc or "undefined")
@@ -132,6 +172,13 @@ class ProcessGroup(_Group, dist.ProcessGroup):
     def getGroupDesc(self) -> str:
         return self._description
 
+    # The names by which Python asks.
+
+    _set_group_name = setGroupName
+    _set_group_desc = setGroupDesc
+    group_name = property(getGroupName)
+    group_desc = property(getGroupDesc)
+
 
 class PartOfGroup(_Group, _Backend):
     """The backend for CPU tensors of a group that has others: `"cpu:spark_ccl,cuda:nccl"`."""
@@ -141,9 +188,9 @@ class PartOfGroup(_Group, _Backend):
     supports_coalescing = supports_shrinking = supports_reconfigure = supports_window = False
     _supports_time_estimate = False
 
-    def __init__(self, communicator: Communicator, timeout: timedelta) -> None:
+    def __init__(self, communicator: Communicator, mail: Mail, timeout: timedelta) -> None:
         super().__init__(communicator.rank, communicator.size)
-        self._hold(communicator, timeout)
+        self._hold(communicator, mail, timeout)
 
     @property
     def options(self) -> Any:
@@ -154,6 +201,6 @@ class PartOfGroup(_Group, _Backend):
         if communicator is None:
             # PyTorch 2.15 would not survive `None`.
             raise InvalidError("a group with several backends is split so that this rank is in no part; use new_group")
-        part = PartOfGroup(communicator, self._timeout)
+        part = PartOfGroup(communicator, _mail_of(communicator), self._timeout)
         part.set_timeout(options._timeout)
         return part

@@ -11,6 +11,7 @@ from torch.distributed import ReduceOp
 from .._factors import element
 from ..errors import InvalidError
 from ..types import DType, Op
+from .bits import is_of_bits
 
 _PRE_MUL_SUM = 5
 
@@ -76,8 +77,11 @@ def moved(tensor: torch.Tensor) -> tuple[int, DType]:
     return tensor.numel(), dtype
 
 
-def reduced(tensor: torch.Tensor, op: Any) -> tuple[int, DType, int, Any]:
-    """Elements, their type, the reduction, and its factor, of a tensor that is reduced; raises `InvalidError`."""
+def reduced(tensor: torch.Tensor, op: Any) -> tuple[int, DType, int, Any] | None:
+    """Elements, their type, the reduction, and its factor, of a tensor that is reduced; raises `InvalidError`.
+
+    `None` for reductions of bits, which the library does not have.
+    """
     dtype = _TYPES.get(tensor.dtype)
     if dtype is not None:
         if op == _SUM:
@@ -90,11 +94,15 @@ def reduced(tensor: torch.Tensor, op: Any) -> tuple[int, DType, int, Any]:
         known, dtype, count = _OPS[:2], _PARTS[tensor.dtype], 2 * tensor.numel()
     elif tensor.dtype == torch.bool:
         known, dtype, count = _OF_TRUTH, DType.UINT8, tensor.numel()
+    elif is_of_bits(tensor, op):
+        return None
     else:
         raise InvalidError(f"tensors of {tensor.dtype} cannot be reduced, only moved")
     for theirs, ours in known:
         if op == theirs:
             return count, dtype, ours, None
+    if is_of_bits(tensor, op):
+        return None
     raise InvalidError(f"there is no reduction {_name(op)} of {tensor.dtype}")
 
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import queue
+import collections
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 
 from ..errors import Error, TimedOutError
-from ..work import Work as Started
+from .versions import KEEPS_WORKS
 
 # Seconds between two looks of a wait with a time of its own.
 LOOK_EVERY = 0.000_2
@@ -21,8 +22,22 @@ LOOK_EVERY = 0.000_2
 END_WITHIN = 1.0
 
 
+# Works that C++ may wait for, where it does not keep their Python part itself.
+_kept: set[Work] = set()
+
+
+class Started(Protocol):
+    """A call of the library, or a message that is expected."""
+
+    def wait(self) -> None: ...
+
+    def test(self) -> bool: ...
+
+
 class Work(dist.Work):
     """A call: those that were started for it, and what is to do when they are done."""
+
+    is_message = False
 
     def __init__(
         self,
@@ -30,16 +45,16 @@ class Work(dist.Work):
         result: list[torch.Tensor],
         futures: Futures,
         finish: Callable[[], None] | None = None,
-        is_message: bool = False,
     ) -> None:
         super().__init__()
-        self.is_message = is_message
         self._started = started
         self._result = result
         self._futures = futures
         self._finish = finish
         self._lock = threading.Lock()
         self._failure: BaseException | None = None
+        if not KEEPS_WORKS:
+            _kept.add(self)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Waits until the call is done; raises what became of it."""
@@ -51,6 +66,8 @@ class Work(dist.Work):
         except Error as failure:
             self._failure = failure
             raise
+        finally:
+            _kept.discard(self)
         self._end()
         if self._failure is not None:
             raise self._failure
@@ -87,6 +104,7 @@ class Work(dist.Work):
 
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
         """A future that is set when the call is done."""
+        _kept.discard(self)
         return self._futures.of(self)
 
     def _wait_at_most(self, timeout: timedelta) -> None:
@@ -110,45 +128,38 @@ class Work(dist.Work):
             self._finish = None
 
 
-class _Setting(threading.local):
-    """Whether this thread sets a future, and so runs its callbacks."""
-
-    now = False
-
-
-_setting = _Setting()
-
-
 class Futures:
-    """Sets futures of collective calls, in their order, by a thread that blocks as long as there are none."""
+    """Sets futures. Collective calls are waited for in their order, by one thread at a time.
+
+    That thread hands over before it sets a future, if others were asked for: a callback may wait for them.
+    """
 
     def __init__(self) -> None:
-        # Of the thread; `None` if there is none that takes more.
-        self._asked: queue.SimpleQueue[Any] | None = None
+        self._asked: collections.deque[tuple[Work, torch.futures.Future[Any]]] = collections.deque()
         self._threads: list[threading.Thread] = []
-        self._lock = threading.Lock()
+        # Held to look at, or change, what is here.
+        self._changed = threading.Condition()
+        self._is_attended = False
+        self._idle = 0
+        self._is_closed = False
 
     def of(self, work: Work) -> torch.futures.Future[list[torch.Tensor]]:
         future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
-        with self._lock:
-            if work.is_message or _setting.now:
-                # A message may wait for long, and those of collective calls must not wait with it. And a callback may
-                # wait for this future, but is itself run by the thread that sets the others.
+        with self._changed:
+            if work.is_message:
+                # It may wait for long, and those of collective calls must not wait with it.
                 self._start(_set, work, future)
-                return future
-            if self._asked is None:
-                self._asked = queue.SimpleQueue()
-                self._start(_set_all, self._asked)
-            self._asked.put((work, future))
+            else:
+                self._asked.append((work, future))
+                self._call()
         return future
 
     def close(self) -> None:
         """Ends the threads when they have set all that were asked for, and waits for that for a moment."""
-        with self._lock:
-            asked, self._asked = self._asked, None
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
             threads = self._threads
-        if asked is not None:
-            asked.put(None)
         deadline = time.monotonic() + END_WITHIN
         for thread in threads:
             # A callback may end the group.
@@ -156,24 +167,48 @@ class Futures:
                 # Python's end would cut it off.
                 thread.join(max(0, deadline - time.monotonic()))
 
+    def _call(self) -> None:
+        """Has a thread attend to what was asked for, if none does."""
+        if self._is_attended or not self._asked:
+            return
+        if self._idle > 0:
+            self._changed.notify()
+        else:
+            self._start(self._attend)
+
+    def _attend(self) -> None:
+        while (asked := self._next()) is not None:
+            work, future = asked
+            # `_set` sees what became of it.
+            with contextlib.suppress(Exception):
+                work.wait()
+            with self._changed:
+                self._is_attended = False
+                self._call()
+            _set(work, future)
+
+    def _next(self) -> tuple[Work, torch.futures.Future[Any]] | None:
+        """What is to be set next, which this thread then attends to; `None` at the end."""
+        with self._changed:
+            while self._is_attended or not self._asked:
+                if self._is_closed:
+                    return None
+                self._idle += 1
+                self._changed.wait()
+                self._idle -= 1
+            self._is_attended = True
+            return self._asked.popleft()
+
     def _start(self, function: Callable[..., None], *arguments: Any) -> None:
         thread = threading.Thread(target=function, args=arguments, name="spark-ccl", daemon=True)
         thread.start()
         self._threads = [one for one in self._threads if one.is_alive()] + [thread]
 
 
-def _set_all(asked: queue.SimpleQueue[Any]) -> None:
-    while (next_one := asked.get()) is not None:
-        _set(*next_one)
-
-
 def _set(work: Work, future: torch.futures.Future[Any]) -> None:
-    _setting.now = True
     try:
         work.wait()
     except Exception as failure:
         future.set_exception(failure)
     else:
         future.set_result(work._result)
-    finally:
-        _setting.now = False

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use super::State;
 use crate::fault::is_point_to_point;
-use crate::outbound::{Class, Subject};
+use crate::outbound::{About, Class, Subject};
 use crate::pace::waits_for;
 use crate::strays::Stray;
 use crate::topology::distance;
@@ -56,6 +56,8 @@ impl State {
                     self.notify_companions(context, &notice);
                 }
             }
+            Content::Query { .. } => self.answer_query(context, notice.origin, now),
+            Content::Answer(answer) => roster.record_answer(rank, answer, now),
         }
         self.report_late(now);
     }
@@ -132,7 +134,7 @@ impl State {
     }
 
     /// A notice from this rank, with the next number.
-    fn new_notice(&mut self, content: Content) -> Notice {
+    pub(super) fn new_notice(&mut self, content: Content) -> Notice {
         self.notices_sent += 1;
         Notice {
             origin: self.me,
@@ -153,7 +155,7 @@ impl State {
     }
 
     /// Sends a notice one hop closer to `to`. If no neighbour is closer, it is dropped: it is announced again later.
-    fn forward(&mut self, to: u32, notice: &Notice) {
+    pub(super) fn forward(&mut self, to: u32, notice: &Notice) {
         let size = self.names.len() as u32;
         let own = distance(self.me, to, size);
         let neighbours = self
@@ -166,8 +168,10 @@ impl State {
         };
         if distance(neighbour.peer, to, size) < own {
             let about = match notice.content {
-                Content::Progress(_) => None,
-                Content::Late(report) => Some(report.rank),
+                Content::Progress(_) => About::Origin,
+                Content::Late(report) => About::Late(report.rank),
+                Content::Query { .. } => About::Query,
+                Content::Answer(_) => About::Answer,
             };
             let subject = Subject {
                 to,

@@ -20,7 +20,7 @@ const NEIGHBOUR: u32 = 2;
 /// An event at one rank: a received frame, or a call of its own.
 #[derive(Debug, Clone)]
 enum Event {
-    Received(Frame),
+    Received(Box<Frame>),
     Watch(u64),
     Unwatch(u64),
     Enter(u64, u64, [u64; 2]),
@@ -110,8 +110,8 @@ fn flood() -> impl Strategy<Value = Frame> {
 
 fn event() -> impl Strategy<Value = Event> {
     prop_oneof![
-        3 => flood().prop_map(Event::Received),
-        3 => notice().prop_map(Event::Received),
+        3 => flood().prop_map(|frame| Event::Received(Box::new(frame))),
+        3 => notice().prop_map(|frame| Event::Received(Box::new(frame))),
         2 => context().prop_map(Event::Watch),
         1 => context().prop_map(Event::Unwatch),
         2 => (context(), 1_u64..4, signature()).prop_map(|(c, s, words)| Event::Enter(c, s, words)),
@@ -235,9 +235,9 @@ fn a_rank_that_has_left_may_die_or_get_lost() {
                 error: error.clone(),
             };
             if leaves {
-                rank.handle(&Event::Received(flooded(NEIGHBOUR, leave)));
+                rank.handle(&Event::Received(Box::new(flooded(NEIGHBOUR, leave))));
             }
-            rank.handle(&Event::Received(flooded(0, gone)));
+            rank.handle(&Event::Received(Box::new(flooded(0, gone))));
             assert_eq!(rank.views[&1].fault().is_none(), leaves);
         }
     }
@@ -259,8 +259,8 @@ fn a_rank_that_has_left_may_not_get_lost_while_a_call_needs_it() {
             rank: NEIGHBOUR,
             error,
         };
-        rank.handle(&Event::Received(flooded(NEIGHBOUR, leave)));
-        rank.handle(&Event::Received(flooded(0, gone)));
+        rank.handle(&Event::Received(Box::new(flooded(NEIGHBOUR, leave))));
+        rank.handle(&Event::Received(Box::new(flooded(0, gone))));
         assert_eq!(rank.views[&1].fault().is_some(), is_lost);
     }
 }

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use crate::fault::{Fault, Late, Member};
+use crate::standing::{Answer, KINDS, Wait};
 
 /// Longest text of a fault (a reason, an error), in bytes.
 const MAX_TEXT: usize = 512;
@@ -69,6 +70,27 @@ impl Writer {
         if let Some(value) = value {
             write(self, value);
         }
+    }
+
+    pub(super) fn answer(&mut self, answer: &Answer) {
+        self.u64(answer.context);
+        self.u64(answer.entered);
+        self.u64(answer.finished);
+        self.signature(answer.signature);
+        self.optional(answer.waits, |body, wait| {
+            body.u64(wait.sequence);
+            body.signature(wait.signature);
+            body.optional(wait.for_rank, Self::u32);
+            body.millis(wait.since);
+        });
+        for calls in answer.calls {
+            self.u64(calls);
+        }
+    }
+
+    fn signature(&mut self, signature: [u64; 2]) {
+        self.u64(signature[0]);
+        self.u64(signature[1]);
     }
 
     pub(super) fn fault(&mut self, fault: &Fault) {
@@ -225,6 +247,42 @@ impl<'a> Reader<'a> {
             1 => Some(true),
             _ => None,
         }
+    }
+
+    pub(super) fn answer(&mut self) -> Option<Answer> {
+        let mut answer = Answer {
+            context: self.u64()?,
+            entered: self.u64()?,
+            finished: self.u64()?,
+            signature: self.signature()?,
+            waits: if self.flag()? {
+                Some(self.wait()?)
+            } else {
+                None
+            },
+            calls: [0; KINDS],
+        };
+        for calls in &mut answer.calls {
+            *calls = self.u64()?;
+        }
+        Some(answer)
+    }
+
+    fn wait(&mut self) -> Option<Wait> {
+        Some(Wait {
+            sequence: self.u64()?,
+            signature: self.signature()?,
+            for_rank: if self.flag()? {
+                Some(self.rank()?)
+            } else {
+                None
+            },
+            since: self.millis()?,
+        })
+    }
+
+    fn signature(&mut self) -> Option<[u64; 2]> {
+        Some([self.u64()?, self.u64()?])
     }
 
     /// A rank of the world. The receiving communicator fills in its own number and the name.

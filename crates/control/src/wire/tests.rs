@@ -6,6 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::fault::{Late, Member};
+use crate::standing::{KINDS, Wait};
 
 pub(crate) const SIZE: u32 = 1000;
 
@@ -85,6 +86,31 @@ fn progress() -> impl Strategy<Value = Progress> {
     })
 }
 
+fn answer() -> impl Strategy<Value = Answer> {
+    let wait = (any::<[u64; 3]>(), proptest::option::of(0..SIZE), millis());
+    let wait = wait.prop_map(|([sequence, s0, s1], for_rank, since)| Wait {
+        sequence,
+        signature: [s0, s1],
+        for_rank,
+        since,
+    });
+    let parts = (
+        any::<[u64; 5]>(),
+        proptest::option::of(wait),
+        any::<[u64; KINDS]>(),
+    );
+    parts.prop_map(
+        |([context, entered, finished, s0, s1], waits, calls)| Answer {
+            context,
+            entered,
+            finished,
+            signature: [s0, s1],
+            waits,
+            calls,
+        },
+    )
+}
+
 pub(crate) fn proposal() -> impl Strategy<Value = Proposal> {
     let without = prop::collection::vec(0..SIZE, 0..=body::MAX_RANKS);
     let context = proptest::option::of(any::<u64>());
@@ -111,6 +137,8 @@ fn frame() -> impl Strategy<Value = Frame> {
     let content = prop_oneof![
         progress().prop_map(Content::Progress),
         report.prop_map(Content::Late),
+        any::<u64>().prop_map(|context| Content::Query { context }),
+        answer().prop_map(Content::Answer),
     ];
     let news = prop_oneof![
         any::<[u64; 2]>().prop_map(|[context, last_sequence]| News::Leave {
@@ -208,7 +236,7 @@ fn refusals_say_what_was_expected_and_seen() {
     assert_eq!(changed(7, 0xFF), Err(WireError::Length(0xFF00_0004)));
     assert_eq!(changed(4, 3), Err(WireError::Body(ACK)));
     let text = WireError::Version(9).to_string();
-    assert_eq!(text, "expected control protocol version 3, saw version 9");
+    assert_eq!(text, "expected control protocol version 4, saw version 9");
 }
 
 #[test]

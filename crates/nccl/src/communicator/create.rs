@@ -193,7 +193,7 @@ impl Communicator {
             let list = excluded.as_mut_ptr();
             // SAFETY: `derive` passes the handle of a live communicator of this thread, a valid
             // pointer for the new handle, and a valid or null configuration. The list has `count`
-            // ranks, and NCCL reads it before it returns.
+            // ranks, which this function owns; NCCL sorts and copies it before it returns.
             unsafe { function(parent, list, count, child, config, mode as c_int) }
         })
     }

@@ -68,7 +68,8 @@ Examples:
   spark-perf env --help                            the environment to run with, and what decides it
   spark-perf gids                                  RDMA ports and addresses, and which would be used
   spark-perf rdma_bw --help                        bandwidth of RDMA between two ranks, without collectives
-  spark-perf rdma_lat --help                       its latency";
+  spark-perf rdma_lat --help                       its latency
+  spark-perf top                                   the ranks of a running job, live";
 
 /// Measures a collective over a range of sizes and checks every result.
 #[derive(Debug, Clone, Parser)]

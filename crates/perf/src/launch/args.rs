@@ -54,7 +54,7 @@ pub(crate) struct LaunchArgs {
     #[arg(long, value_name = "N", conflicts_with_all = ["list", "hostfile", "node_of"], help_heading = "Hosts")]
     local: Option<usize>,
     /// This host, and those that spark-perf discover finds
-    #[arg(long = "hosts", value_enum, conflicts_with_all = ["list", "hostfile", "local", "node_of"], help_heading = "Hosts")]
+    #[arg(long = "hosts", value_enum, value_name = "WHICH", conflicts_with_all = ["list", "hostfile", "local", "node_of"], help_heading = "Hosts")]
     found: Option<Source>,
     /// This node's ranks only; the same list on every node
     #[arg(long, value_name = "HOST[:SLOTS],..", conflicts_with_all = ["list", "hostfile"], help_heading = "Hosts")]

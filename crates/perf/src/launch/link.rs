@@ -6,6 +6,8 @@ use std::process::{Child, ChildStdin, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel};
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
+
 use super::wire::{Hello, Order, Report};
 use crate::remote::{self, Host, Remote};
 use crate::spawn::tether;
@@ -55,7 +57,7 @@ impl Link {
             .process_group(0);
         if !host.is_here {
             // The agent of this host notices by itself, and ends its ranks before it ends.
-            tether::dies_with_this_thread(&mut command);
+            tether::ends_with_this_thread(&mut command, Signal::KILL);
         }
         let spawned = command.spawn();
         let mut agent = spawned.map_err(|source| remote.not_started(host, source))?;

@@ -208,7 +208,7 @@ impl Bench<'_> {
                 key: key::<T>(case, runner.backend()),
                 out_of_place,
                 in_place,
-                timestamp: crate::notation::clock::now(),
+                timestamp: spark_ccl_status::clock::now(),
             })?;
         }
         Ok(())

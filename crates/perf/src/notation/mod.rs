@@ -2,7 +2,6 @@
 //!
 //! Knows no flag and no column.
 
-pub(crate) mod clock;
 pub(crate) mod number;
 pub(crate) mod op;
 pub(crate) mod pair;

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use super::{Device, Measure, Row, Totals};
-use crate::notation::clock;
 use crate::report::stats::PerIteration;
+use spark_ccl_status::clock;
 
 const VERSION: u32 = 3;
 

@@ -5,6 +5,7 @@
 //!
 //! Knows how a process learns its rank (`spark_ccl::rank_variables`). Must not know what the command does.
 
+mod cores;
 mod outcome;
 pub(crate) mod signals;
 #[allow(unsafe_code)]
@@ -41,9 +42,12 @@ pub(crate) fn run(size: usize, id: &UniqueId, command: impl Fn() -> Command) -> 
         command
             .envs(rank_variables(id, rank, size))
             .stdin(Stdio::null());
-        tether::dies_with_this_thread(&mut command);
+        tether::ends_with_this_thread(&mut command, Signal::KILL);
         match command.spawn() {
-            Ok(child) => children.add(child, rank, events.clone()),
+            Ok(child) => {
+                cores::bind(Pid::from_child(&child), rank, size);
+                children.add(child, rank, events.clone());
+            }
             Err(error) => {
                 children.signal_all(Signal::KILL);
                 return Err(Error::system(format!("starting process {rank}"))(error));

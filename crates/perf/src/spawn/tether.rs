@@ -6,11 +6,11 @@ use std::process::Command;
 
 use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
 
-/// Has the system kill the command's process when the thread that starts it ends.
-pub(crate) fn dies_with_this_thread(command: &mut Command) {
+/// Has the system send the command's process a signal when the thread that starts it ends.
+pub(crate) fn ends_with_this_thread(command: &mut Command, signal: Signal) {
     let parent = getpid();
     let tie = move || {
-        set_parent_process_death_signal(Some(Signal::KILL))?;
+        set_parent_process_death_signal(Some(signal))?;
         // The parent may have ended just before.
         if getppid() == Some(parent) {
             Ok(())

@@ -1,6 +1,6 @@
 //! `discover`: hosts that answer on the link, and one that announces itself.
 
-use crate::cluster::{Cluster, address};
+use crate::cluster::{Cluster, Host, address};
 use crate::program::Run;
 use serde_json::Value;
 
@@ -45,15 +45,7 @@ fn an_announced_server_is_found_by_its_name() {
     let Some(cluster) = Cluster::new(1) else {
         return;
     };
-    let packet = announcement("spark-1", address(1).octets());
-    let file = cluster.programs().join("packet");
-    std::fs::write(&file, packet).unwrap();
-    let script = format!(
-        "while :; do cat {} > /dev/udp/224.0.0.251/5353; sleep 0.2; done",
-        file.display()
-    );
-    cluster.on(1, "ip route add 224.0.0.0/4 dev cable");
-    let _announcer = cluster.start_on(1, "bash", &["-c", &script]);
+    let _announcer = announce(&cluster);
     let run = discover(&cluster, &[]);
     let line = run.stdout.lines().find(|line| line.contains("mDNS"));
     // Nothing here resolves the name, so the address stands for it.
@@ -62,6 +54,23 @@ fn an_announced_server_is_found_by_its_name() {
     let known = "10.88.0.1 # spark-1.local, 10.88.0.1, fe80::";
     let is_whole = line.starts_with(known) && line.ends_with("%bridge; by mDNS, neighbours");
     assert!(is_whole, "{line}");
+}
+
+#[test]
+fn a_job_starts_on_what_is_found() {
+    let Some(cluster) = Cluster::new(1) else {
+        return;
+    };
+    let _announcer = announce(&cluster);
+    let run = cluster.launch(
+        "--hosts discovered",
+        &["sh", "-c", "echo $RANK/$WORLD_SIZE $MASTER_ADDR"],
+    );
+    assert_eq!(run.code, Some(0), "{}", run.stderr);
+    let mut lines: Vec<_> = run.stdout.lines().collect();
+    lines.sort_unstable();
+    // The launcher's own host comes first, by the address that the other sees.
+    assert_eq!(lines, ["[0] 0/2 10.88.0.100", "[1] 1/2 10.88.0.100"]);
 }
 
 #[test]
@@ -76,6 +85,19 @@ fn nobody_is_found_where_nobody_is() {
         "{}",
         run.stderr
     );
+}
+
+/// Has the first host announce its ssh server, until what is returned is dropped.
+fn announce(cluster: &Cluster) -> Host {
+    let packet = announcement("spark-1", address(1).octets());
+    let file = cluster.programs().join("packet");
+    std::fs::write(&file, packet).unwrap();
+    let script = format!(
+        "while :; do cat {} > /dev/udp/224.0.0.251/5353; sleep 0.2; done",
+        file.display()
+    );
+    cluster.on(1, "ip route add 224.0.0.0/4 dev cable");
+    cluster.start_on(1, "bash", &["-c", &script])
 }
 
 /// A response of multicast DNS, by the format of RFC 1035: an ssh server on this host, with this address.

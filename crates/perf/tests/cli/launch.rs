@@ -263,9 +263,8 @@ impl Endless {
         Self { launcher, ranks }
     }
 
-    fn signal(&self, signal: Signal) {
-        let pid = Pid::from_raw(self.launcher.id().cast_signed()).unwrap();
-        kill_process(pid, signal).unwrap();
+    fn launcher(&self) -> Pid {
+        Pid::from_raw(self.launcher.id().cast_signed()).unwrap()
     }
 
     fn end(self) -> Run {
@@ -280,27 +279,27 @@ fn nothing_outlives_the_job_however_it_ends() {
     };
     for round in 0..20 {
         let job = Endless::start(&cluster, &cluster.ssh(), "");
-        let code = match round % 4 {
-            0 => {
-                job.signal(Signal::TERM);
-                Some(143)
-            }
-            1 => {
-                job.signal(Signal::KILL);
-                None
-            }
-            2 => {
-                kill_process(job.ranks[round % 3], Signal::KILL).unwrap();
-                Some(137)
-            }
-            _ => {
-                kill_process(ssh_client(&cluster), Signal::KILL).unwrap();
-                Some(2)
-            }
+        let way = round % 6;
+        let (victim, signal, code) = match way {
+            0 => (job.launcher(), Signal::TERM, Some(143)),
+            1 => (job.launcher(), Signal::KILL, None),
+            2 => (job.ranks[round % 4], Signal::KILL, Some(137)),
+            3 => (process(&cluster, "ssh -F"), Signal::KILL, Some(2)),
+            4 => (
+                process(&cluster, "launch-agent --inner"),
+                Signal::KILL,
+                Some(2),
+            ),
+            _ => (
+                process(&cluster, "spark-perf launch-agent"),
+                Signal::KILL,
+                Some(143),
+            ),
         };
+        kill_process(victim, signal).unwrap();
         let run = job.end();
         assert_eq!(run.code, code, "{}", run.stderr);
-        if matches!(round % 4, 0 | 2) {
+        if matches!(way, 0 | 2) {
             // The launcher has waited for the end of everything; a session of ssh may be ending.
             let left = cluster.left();
             assert!(left.iter().all(|line| line.contains("sshd: ")), "{left:?}");
@@ -309,12 +308,14 @@ fn nothing_outlives_the_job_however_it_ends() {
     }
 }
 
-/// One of the launcher's ssh clients.
-fn ssh_client(cluster: &Cluster) -> Pid {
+/// A process whose command line begins, or ends, with this.
+fn process(cluster: &Cluster, words: &str) -> Pid {
     let all = cluster.left();
-    let mut lines = all.iter().filter_map(|line| line.split_once(' '));
-    let found = lines.find(|(_, line)| line.starts_with("ssh -F"));
-    let (pid, _) = found.unwrap_or_else(|| panic!("no client: {all:?}"));
+    let mut lines = all
+        .iter()
+        .filter_map(|line| line.trim_end().split_once(' '));
+    let found = lines.find(|(_, line)| line.starts_with(words) || line.ends_with(words));
+    let (pid, _) = found.unwrap_or_else(|| panic!("{words}: {all:?}"));
     Pid::from_raw(pid.parse().unwrap()).unwrap()
 }
 

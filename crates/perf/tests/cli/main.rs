@@ -17,4 +17,5 @@ mod rdma;
 mod reports;
 mod simulate;
 mod survey;
+mod top;
 mod tune;

@@ -10,13 +10,13 @@ pub(crate) struct Run {
 }
 
 /// The commands that do not measure collectives.
-const COMMANDS: [&str; 11] = [
+const COMMANDS: [&str; 12] = [
     "simulate", "tune", "gids", "topo", "doctor", "env", "rdma_bw", "rdma_lat", "launch",
-    "netplan", "discover",
+    "netplan", "discover", "top",
 ];
 /// Those of them that wait for no other rank.
-const ALONE: [&str; 9] = [
-    "simulate", "tune", "gids", "topo", "doctor", "env", "launch", "netplan", "discover",
+const ALONE: [&str; 10] = [
+    "simulate", "tune", "gids", "topo", "doctor", "env", "launch", "netplan", "discover", "top",
 ];
 
 /// The program with arguments, in an environment without launchers and settings. Unless the

@@ -26,9 +26,12 @@ int device_count() {
     return count ? atoi(count) : 0;
 }
 
+// Null and CU_STREAM_LEGACY.
+static bool is_default(void *handle) { return reinterpret_cast<uintptr_t>(handle) <= 1; }
+
 Stream *stream_of(void *handle, int device) {
     Guard guard(everything);
-    if (handle) return static_cast<Stream *>(handle);
+    if (!is_default(handle)) return static_cast<Stream *>(handle);
     Stream *&stream = default_streams[device];
     if (!stream) streams.push_back(stream = new Stream{device, {}, {}, nullptr, false});
     return stream;
@@ -38,7 +41,7 @@ Stream *stream_of(void *handle, int device) {
 static Stream *used(void *handle) {
     Guard guard(everything);
     Stream *stream = stream_of(handle, current);
-    if (handle && stream->maker != std::this_thread::get_id()) counts[STRANGERS]++;
+    if (!is_default(handle) && stream->maker != std::this_thread::get_id()) counts[STRANGERS]++;
     if (stream->destroyed) counts[MISUSES]++;
     return stream;
 }
@@ -263,10 +266,15 @@ int cuStreamIsCapturing(void *handle, int *status) {
     if (stream->destroyed) return INVALID_HANDLE;
     return *status = stream->capture != nullptr, SUCCESS;
 }
+int cuStreamGetCtx(void *handle, void **context) {
+    Stream *stream = used(handle);
+    if (stream->destroyed) return INVALID_HANDLE;
+    return *context = contexts + stream->device, SUCCESS;
+}
 int cuStreamBeginCapture_v2(void *handle, int mode) {
     Guard guard(everything);
     Stream *stream = used(handle);
-    if (!handle || stream->capture) return CAPTURE_UNSUPPORTED;
+    if (is_default(handle) || stream->capture) return CAPTURE_UNSUPPORTED;
     auto thread = std::this_thread::get_id();
     stream->capture.reset(new Capture{std::make_unique<Graph>(), mode, thread, false});
     return SUCCESS;

@@ -74,8 +74,8 @@ extern long counts[COUNTS];
 // A call that is not allowed during captures. Unless the calling thread is in relaxed mode, it fails if
 // a capture in global mode or this thread's own capture in thread-local mode is open, and invalidates it.
 int unsafe_in_captures();
-// The stream for a handle of the driver's API, in which 0 is the default stream of the current
-// device.
+// The stream for a handle of the driver's API, in which 0 and 1 are the default stream of the
+// current device.
 Stream *stream_of(void *handle, int device);
 // Enqueues work in a stream, or in the graph that the stream captures.
 void enqueue(Stream *stream, Work work);

@@ -28,8 +28,8 @@ fn read(memory: &SharedMemory, at: usize) -> u8 {
 
 #[test]
 fn both_mappings_show_the_same_bytes() {
-    let (mine, fd) = SharedMemory::create(100_000).unwrap();
-    let theirs = SharedMemory::from_fd(&fd, 100_000).unwrap();
+    let (mine, fd) = SharedMemory::create(100_000, 100_000).unwrap();
+    let theirs = SharedMemory::from_fd(&fd, 100_000, 100_000).unwrap();
     drop(fd);
     assert_eq!((mine.len(), theirs.len()), (100_000, 100_000));
     assert_eq!(read(&theirs, 99_999), 0);
@@ -41,15 +41,15 @@ fn both_mappings_show_the_same_bytes() {
 
 #[test]
 fn no_bytes_are_memory_too() {
-    let (mine, fd) = SharedMemory::create(0).unwrap();
+    let (mine, fd) = SharedMemory::create(0, 0).unwrap();
     assert!(mine.is_empty());
-    assert!(SharedMemory::from_fd(&fd, 0).is_ok());
+    assert!(SharedMemory::from_fd(&fd, 0, 0).is_ok());
     mine.make_private(0..mine.len()).unwrap();
 }
 
 #[test]
 fn nobody_can_resize_it() {
-    let (_mine, fd) = SharedMemory::create(8192).unwrap();
+    let (_mine, fd) = SharedMemory::create(8192, 8192).unwrap();
     assert_eq!(rustix::fs::ftruncate(&fd, 0), Err(Errno::PERM));
     assert_eq!(rustix::fs::ftruncate(&fd, 1 << 20), Err(Errno::PERM));
     assert_eq!(
@@ -62,7 +62,7 @@ fn nobody_can_resize_it() {
 fn more_than_there_is_is_an_error_before_anything_is_taken() {
     // If the available memory were unknown, the kernel would fill all of the machine's memory.
     assert!(available_bytes().unwrap() < 1 << 60);
-    let error = SharedMemory::create(1 << 62).unwrap_err();
+    let error = SharedMemory::create(1 << 62, 1 << 62).unwrap_err();
     assert!(
         matches!(error, MemoryError::Exhausted { bytes, .. } if bytes == 1 << 62),
         "{error}"
@@ -86,8 +86,8 @@ fn a_little_is_left_to_others() {
 
 #[test]
 fn strange_descriptors_are_refused() {
-    let (_mine, fd) = SharedMemory::create(8192).unwrap();
-    let error = SharedMemory::from_fd(&fd, 4096).unwrap_err();
+    let (_mine, fd) = SharedMemory::create(8192, 8192).unwrap();
+    let error = SharedMemory::from_fd(&fd, 4096, 4096).unwrap_err();
     assert!(
         error.to_string().contains("expected 4096 bytes, saw 8192"),
         "{error}"
@@ -96,21 +96,21 @@ fn strange_descriptors_are_refused() {
     let unsealed = rustix::fs::memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
     rustix::fs::ftruncate(&unsealed, 4096).unwrap();
     assert!(matches!(
-        SharedMemory::from_fd(&unsealed, 4096),
+        SharedMemory::from_fd(&unsealed, 4096, 4096),
         Err(MemoryError::Refused(_))
     ));
 
     let (socket, _other) = streams();
     assert!(matches!(
-        SharedMemory::from_fd(&socket, 4096),
+        SharedMemory::from_fd(&socket, 4096, 4096),
         Err(MemoryError::Refused(_))
     ));
 }
 
 #[test]
 fn a_private_copy_keeps_the_address_and_the_contents() {
-    let (mine, fd) = SharedMemory::create(3 * 4096 + 5).unwrap();
-    let theirs = SharedMemory::from_fd(&fd, 3 * 4096 + 5).unwrap();
+    let (mine, fd) = SharedMemory::create(3 * 4096 + 5, 3 * 4096 + 5).unwrap();
+    let theirs = SharedMemory::from_fd(&fd, 3 * 4096 + 5, 3 * 4096 + 5).unwrap();
     for at in 0..mine.len() {
         write(&theirs, at, (at % 251) as u8);
     }
@@ -132,8 +132,8 @@ fn a_private_copy_keeps_the_address_and_the_contents() {
 #[test]
 fn a_part_is_made_private_and_the_rest_stays_shared() {
     let page = rustix::param::page_size();
-    let (mine, fd) = SharedMemory::create_sparse(3 * page, 0).unwrap();
-    let theirs = SharedMemory::sparse_from_fd(&fd, 3 * page, 0).unwrap();
+    let (mine, fd) = SharedMemory::create(3 * page, 0).unwrap();
+    let theirs = SharedMemory::from_fd(&fd, 3 * page, 0).unwrap();
     mine.set_aside(page..3 * page).unwrap();
     mine.prefer_large_pages();
     write(&theirs, page, 7);
@@ -149,7 +149,7 @@ fn a_part_is_made_private_and_the_rest_stays_shared() {
 
 #[test]
 fn readers_see_the_address_mapped_all_the_while() {
-    let (mine, _fd) = SharedMemory::create(1 << 20).unwrap();
+    let (mine, _fd) = SharedMemory::create(1 << 20, 1 << 20).unwrap();
     write(&mine, 12_345, 9);
     std::thread::scope(|scope| {
         let reader = scope.spawn(|| (0..200_000).all(|_| read(&mine, 12_345) == 9));
@@ -163,7 +163,7 @@ fn readers_see_the_address_mapped_all_the_while() {
 #[test]
 fn a_descriptor_travels_with_its_name() {
     let (here, there) = streams();
-    let (mine, fd) = SharedMemory::create(8192).unwrap();
+    let (mine, fd) = SharedMemory::create(8192, 8192).unwrap();
     write(&mine, 17, 42);
     send_fd(&here, fd.as_fd(), 0xfeed, 8192, soon()).unwrap();
     send_fd(&here, fd.as_fd(), 0xbeef, 8192, soon()).unwrap();
@@ -174,7 +174,7 @@ fn a_descriptor_travels_with_its_name() {
     let flags = rustix::io::fcntl_getfd(&first.fd).unwrap();
     assert!(flags.contains(rustix::io::FdFlags::CLOEXEC));
     assert_eq!(
-        read(&SharedMemory::from_fd(first.fd, 8192).unwrap(), 17),
+        read(&SharedMemory::from_fd(first.fd, 8192, 8192).unwrap(), 17),
         42
     );
 }
@@ -198,7 +198,7 @@ fn receiving_ends_at_the_deadline_or_with_the_peer() {
 #[test]
 fn sending_ends_at_the_deadline_or_with_the_peer() {
     let (here, there) = streams();
-    let (_mine, fd) = SharedMemory::create(1).unwrap();
+    let (_mine, fd) = SharedMemory::create(1, 1).unwrap();
     here.set_nonblocking(true).unwrap();
     while here.send(&[0; 4096]).is_ok() {}
     let deadline = Instant::now() + Duration::from_millis(20);
@@ -230,7 +230,7 @@ fn other_messages_are_refused() {
 /// A child may write to memory that it takes for its own.
 #[test]
 fn a_forked_child_shares_nothing() {
-    let (mine, _fd) = SharedMemory::create(100_000).unwrap();
+    let (mine, _fd) = SharedMemory::create(100_000, 100_000).unwrap();
     write(&mine, 99_999, 7);
     // SAFETY: the child makes only async-signal-safe calls, and exits at once.
     let child = match unsafe { libc::fork() } {

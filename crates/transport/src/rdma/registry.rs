@@ -100,7 +100,7 @@ impl Registry {
     pub unsafe fn register(self: &Arc<Self>, memory: Memory<'_>) -> Result<Registration, Error> {
         let regions = self.domains.iter();
         // SAFETY: the caller promises that the memory stays mapped while it is registered, and that memory which is
-        // lent or borrowed is left alone. Peers get the keys only of what is lent to them.
+        // lent or borrowed is left alone.
         let regions = regions.map(|domain| unsafe { memory.register(domain) });
         let regions = regions.collect::<Result<_, _>>()?;
         let (start, bytes) = memory.place();
@@ -140,12 +140,12 @@ impl Registry {
 
 impl Memory<'_> {
     /// # Safety
-    /// The contract of [`ProtectionDomain::register`].
+    /// The memory, or that of the dma-buf, stays mapped as long as the region exists.
     unsafe fn register(&self, domain: &ProtectionDomain) -> Result<MemoryRegion, Error> {
         // Peers read what is lent to them. Local devices write what they read from peers.
         let access = Access::LOCAL_WRITE | Access::REMOTE_READ;
-        // SAFETY: the caller promises the contract of `ProtectionDomain::register` for this memory, which holds for
-        // both ways to register it.
+        // SAFETY: the memory, or that of the dma-buf, stays mapped as long as the region exists (this function's
+        // contract), and `access` does not let peers write there.
         unsafe {
             match *self {
                 Self::Host { start, bytes } => domain.register(start, bytes, access),

@@ -92,7 +92,7 @@ fn different_geometries_do_not_link() {
 #[test]
 fn other_memory_is_no_link() {
     let (here, there) = streams();
-    let (_memory, fd) = SharedMemory::create(4096).unwrap();
+    let (_memory, fd) = SharedMemory::create(4096, 4096).unwrap();
     send_fd(&here, fd.as_fd(), 77, 4096, soon()).unwrap();
     let error = accept(&there, GEOMETRY, soon()).unwrap_err();
     assert!(
@@ -149,8 +149,8 @@ fn bodies_are_aligned_for_any_element() {
 #[allow(clippy::cast_ptr_alignment)]
 fn rx_with_forged(len: u32) -> Rx {
     let layout = Layout::new(GEOMETRY.into()).unwrap();
-    let (memory, fd) = SharedMemory::create(layout.bytes()).unwrap();
-    let forger = SharedMemory::from_fd(&fd, layout.bytes()).unwrap();
+    let (memory, fd) = SharedMemory::create(layout.bytes(), layout.bytes()).unwrap();
+    let forger = SharedMemory::from_fd(&fd, layout.bytes(), layout.bytes()).unwrap();
     let segment = Arc::new(Segment::create(memory, layout));
     let cell = layout.headers(Direction::Forth);
     // SAFETY: the header of the ring's first cell lies within the mapping, its fields are aligned, and nothing
@@ -199,8 +199,8 @@ proptest! {
     #[allow(clippy::cast_ptr_alignment)]
     fn a_segment_of_any_identity_is_opened_or_refused(at in 0_usize..4, word: u64) {
         let layout = Layout::new(GEOMETRY.into()).unwrap();
-        let (memory, fd) = SharedMemory::create(layout.bytes()).unwrap();
-        let theirs = SharedMemory::from_fd(&fd, layout.bytes()).unwrap();
+        let (memory, fd) = SharedMemory::create(layout.bytes(), layout.bytes()).unwrap();
+        let theirs = SharedMemory::from_fd(&fd, layout.bytes(), layout.bytes()).unwrap();
         let _segment = Segment::create(memory, layout);
         // SAFETY: `at` is less than four; the segment begins with the aligned words of its identity, and nothing
         // else accesses them yet.

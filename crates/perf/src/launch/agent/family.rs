@@ -3,7 +3,10 @@
 use std::collections::HashSet;
 use std::fs;
 
-use rustix::process::{Pid, PidfdFlags, Signal, getpid, pidfd_open, pidfd_send_signal};
+use rustix::io::Errno;
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitOptions, getpid, pidfd_open, pidfd_send_signal,
+};
 
 /// A process, as the system describes it.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -27,6 +30,17 @@ pub(super) fn signal_all(signal: Signal) {
         if read(process.id).is_some_and(|now| now.start == process.start) {
             // It may end just now.
             let _ = pidfd_send_signal(&handle, signal);
+        }
+    }
+}
+
+/// Waits for children that have ended; whether there are others.
+pub(super) fn reap() -> bool {
+    loop {
+        match rustix::process::wait(WaitOptions::NOHANG) {
+            Ok(Some(_)) | Err(Errno::INTR) => {}
+            Ok(None) => return true,
+            Err(_) => return false,
         }
     }
 }

@@ -9,6 +9,8 @@ mod ranks;
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::IpAddr;
+use std::os::unix::process::ExitStatusExt;
+use std::process::Command;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -16,7 +18,7 @@ use rustix::process::{Signal, getpid, set_child_subreaper};
 
 use super::wire::{Hello, Order};
 use crate::error::{Error, exit};
-use crate::spawn::signals;
+use crate::spawn::{signals, tether};
 use ports::Ports;
 use ranks::Ranks;
 
@@ -30,7 +32,11 @@ const UNKILLABLE: Duration = Duration::from_secs(5);
 /// The command line of an agent.
 #[derive(Debug, Clone, clap::Parser)]
 #[command(name = "spark-perf launch-agent", hide = true)]
-pub(crate) struct AgentArgs {}
+pub(crate) struct AgentArgs {
+    /// Is watched over by another
+    #[arg(long)]
+    inner: bool,
+}
 
 /// What an agent learns.
 enum Event {
@@ -45,10 +51,32 @@ enum Event {
     Alone,
 }
 
-/// Talks to the launcher, over standard input and output.
-pub(crate) fn run(_: &AgentArgs) -> Result<u8, Error> {
+/// Starts and ends ranks, as the launcher says over standard input and output.
+pub(crate) fn run(args: &AgentArgs) -> Result<u8, Error> {
     set_child_subreaper(Some(getpid()))
         .map_err(|error| Error::system("adopting the ranks' processes")(error.into()))?;
+    if args.inner { serve() } else { watch_over() }
+}
+
+/// Has another process do it, and ends what that leaves behind if it is killed. If this one is killed, that ends the
+/// ranks.
+fn watch_over() -> Result<u8, Error> {
+    let mut command = Command::new("/proc/self/exe");
+    command.args(["launch-agent", "--inner"]);
+    tether::ends_with_this_thread(&mut command, Signal::TERM);
+    let status = command
+        .status()
+        .map_err(Error::system("starting the agent"))?;
+    let mut end = Ending::begin(Duration::ZERO);
+    while family::reap() && end.kill() {
+        std::thread::sleep(ROUND);
+    }
+    let signal = status.signal().unwrap_or(0);
+    let code = status.code().unwrap_or(128 + signal);
+    Ok(u8::try_from(code).unwrap_or(exit::SYSTEM))
+}
+
+fn serve() -> Result<u8, Error> {
     let ports = Ports::hold().map_err(Error::system("finding free ports"))?;
     let (events, receiver) = channel();
     listen(events.clone());

@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::io::retry_on_intr;
-use rustix::process::{Pid, WaitOptions, WaitStatus};
+use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 
 use super::Event;
 use crate::launch::wire::{End, Order, Report, Stream};
@@ -82,7 +82,7 @@ fn command(order: &Order, variables: &[(String, String)]) -> Command {
             value => command.env(name, value),
         };
     }
-    tether::dies_with_this_thread(&mut command);
+    tether::ends_with_this_thread(&mut command, Signal::KILL);
     command
 }
 

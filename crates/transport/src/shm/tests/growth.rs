@@ -60,7 +60,7 @@ fn a_link_takes_as_much_as_it_is_used_for() {
 #[test]
 fn memory_for_a_short_piece_is_that_of_the_body() {
     let layout = Layout::new(LARGE.into()).unwrap();
-    let (memory, fd) = SharedMemory::create_sparse(layout.bytes(), layout.at_once()).unwrap();
+    let (memory, fd) = SharedMemory::create(layout.bytes(), layout.at_once()).unwrap();
     let segment = Arc::new(Segment::create(memory, layout));
     let ring = Ring::new(&segment, Direction::Forth);
     let first = Producer::new(cells(LARGE)).poll(&ring, 1).unwrap().unwrap();

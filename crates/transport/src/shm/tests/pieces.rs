@@ -192,8 +192,8 @@ fn what_is_not_lent_is_not_given() {
     let layout = Layout::new(GEOMETRY.into()).unwrap();
     let payload = bytes(LEND_LEAST, 3);
     for (message, byte) in [(1, 0), (4, 0), (3, LEND_LEAST), (3, LEND_MOST - 1), (2, 0)] {
-        let (memory, fd) = SharedMemory::create(layout.bytes()).unwrap();
-        let forger = SharedMemory::from_fd(&fd, layout.bytes()).unwrap();
+        let (memory, fd) = SharedMemory::create(layout.bytes(), layout.bytes()).unwrap();
+        let forger = SharedMemory::from_fd(&fd, layout.bytes(), layout.bytes()).unwrap();
         let segment = Arc::new(Segment::create(memory, layout));
         let [ours, theirs] =
             [Direction::Forth, Direction::Back].map(|direction| Doorbell::new(&segment, direction));

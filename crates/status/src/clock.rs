@@ -1,13 +1,16 @@
 //! The time of day as text.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// The time since 1970, in UTC.
+pub fn since_1970() -> Duration {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.unwrap_or_default()
+}
 
 /// Now, as `YYYY-MM-DD hh:mm:ss` in UTC.
-pub(crate) fn now() -> String {
-    let seconds = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |since| since.as_secs());
-    format(seconds)
+pub fn now() -> String {
+    format(since_1970().as_secs())
 }
 
 fn format(seconds: u64) -> String {

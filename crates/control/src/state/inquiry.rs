@@ -1,0 +1,53 @@
+//! Inquiries: this rank asks the members of a communicator how far they are, and they answer it directly.
+
+use std::time::Instant;
+
+use super::{Departure, State};
+use crate::standing::{Presence, Standing};
+use crate::wire::Content;
+
+impl State {
+    /// Asks all other members that are not known to be gone.
+    pub(crate) fn ask(&mut self, context: u64) {
+        let Some(roster) = self.rosters.get(&context) else {
+            return;
+        };
+        let others = roster.view.members.iter().copied();
+        let asked =
+            others.filter(|other| *other != self.me && !self.departures.contains_key(other));
+        let asked: Vec<u32> = asked.collect();
+        let notice = self.new_notice(Content::Query { context });
+        for to in asked {
+            self.forward(to, &notice);
+        }
+    }
+
+    /// Answers a member that asks how far this rank is.
+    pub(super) fn answer_query(&mut self, context: u64, origin: u32, now: Instant) {
+        let Some(roster) = self.rosters.get(&context) else {
+            return;
+        };
+        let answer = roster.answer(now);
+        let notice = self.new_notice(Content::Answer(answer));
+        self.forward(origin, &notice);
+    }
+
+    /// How far each member is, by its rank in the communicator.
+    pub(crate) fn standings(&self, context: u64, now: Instant) -> Vec<Standing> {
+        let Some(roster) = self.rosters.get(&context) else {
+            return Vec::new();
+        };
+        let members = (0..).zip(&roster.view.members);
+        let standing = |(rank, &world): (u32, &u32)| Standing {
+            rank: roster.view.member(world),
+            presence: match self.departures.get(&world) {
+                Some(Departure::Died | Departure::Lost(_)) => Presence::Gone,
+                Some(Departure::Goodbye) => Presence::Left,
+                None if roster.left(rank).is_some() => Presence::Left,
+                None => Presence::Here,
+            },
+            answer: roster.answer_of(rank, now),
+        };
+        members.map(standing).collect()
+    }
+}

@@ -1,0 +1,134 @@
+//! A report as a table.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use spark_ccl_config::HostPort;
+use spark_ccl_status::ras::{Communicator, Missing, Rank, Report};
+
+/// A longer call is cut, and so is a longer name of a host.
+const CALL_WIDTH: usize = 44;
+const HOST_WIDTH: usize = 16;
+
+/// The report that came from there; with an earlier one, and how long ago that was, calls in a second are shown as well.
+pub(super) fn table(
+    report: &Report,
+    address: &HostPort,
+    earlier: Option<(Duration, &Report)>,
+) -> String {
+    let mut text = format!(
+        "{} at {address}, {} UTC\n",
+        printable(&report.nccl_version),
+        printable(&report.timestamp)
+    );
+    if report.communicators.is_empty() {
+        text.push_str("no communicators\n");
+    }
+    for communicator in &report.communicators {
+        head(&mut text, communicator);
+        let before = earlier.and_then(|(ago, report)| {
+            let all = &mut report.communicators.iter();
+            Some((ago, all.find(|other| other.hash == communicator.hash)?))
+        });
+        rows(&mut text, communicator, before);
+    }
+    text
+}
+
+fn head(text: &mut String, communicator: &Communicator) {
+    let answers = communicator.ranks.len();
+    // Writing to a string cannot fail.
+    let _ = writeln!(
+        text,
+        "\ncommunicator {}: {answers} of {} ranks answer",
+        printable(&communicator.hash),
+        communicator.size
+    );
+    if let Some(fault) = &communicator.spark_ccl.fault {
+        let _ = writeln!(text, "FAILED: {}", printable(fault));
+    }
+    let _ = writeln!(
+        text,
+        "{:>6}  {:<HOST_WIDTH$}  {:>8}  {:>10}  {:>8}  {:<CALL_WIDTH$}  state",
+        "rank", "host", "pid", "finished", "per s", "last call"
+    );
+}
+
+fn rows(text: &mut String, communicator: &Communicator, before: Option<(Duration, &Communicator)>) {
+    let mut rows: Vec<(u32, String)> = Vec::new();
+    for rank in &communicator.ranks {
+        rows.push((rank.rank, row(rank, before)));
+    }
+    for rank in &communicator.missing_ranks {
+        rows.push((rank.rank, missing(rank)));
+    }
+    rows.sort();
+    for (_, row) in rows {
+        text.push_str(row.trim_end());
+        text.push('\n');
+    }
+}
+
+fn row(rank: &Rank, before: Option<(Duration, &Communicator)>) -> String {
+    let more = &rank.spark_ccl;
+    let then = before.and_then(|(ago, communicator)| {
+        let mut ranks = communicator.ranks.iter();
+        let then = ranks.find(|then| then.rank == rank.rank)?;
+        Some((ago, then.spark_ccl.finished))
+    });
+    let rate =
+        then.map(|(ago, then)| more.finished.saturating_sub(then) as f64 / ago.as_secs_f64());
+    let call = more
+        .call
+        .as_ref()
+        .map(|call| format!("#{} {call}", more.entered));
+    let state = match (&more.waits, more.late_sec) {
+        (_, Some(sec)) => format!("LATE by {sec:.1} s"),
+        (Some(wait), None) => printable(&wait.in_words()),
+        (None, None) => String::new(),
+    };
+    format!(
+        "{:6}  {:<HOST_WIDTH$}  {:8}  {:10}  {:>8}  {:<CALL_WIDTH$}  {state}",
+        rank.rank,
+        cut(&rank.host, HOST_WIDTH),
+        rank.pid,
+        more.finished,
+        rate.map(|rate| format!("{rate:.0}")).unwrap_or_default(),
+        cut(call.as_deref().unwrap_or_default(), CALL_WIDTH),
+    )
+}
+
+fn missing(rank: &Missing) -> String {
+    let state = if rank.status.considered_dead {
+        "DEAD"
+    } else if rank.status.unresponsive {
+        "DOES NOT ANSWER"
+    } else {
+        "has left"
+    };
+    format!(
+        "{:6}  {:<HOST_WIDTH$}  {:8}  {:10}  {:>8}  {:<CALL_WIDTH$}  {state}",
+        rank.rank,
+        cut(&rank.host, HOST_WIDTH),
+        rank.pid,
+        "",
+        "",
+        ""
+    )
+}
+
+/// A text of others, without what a terminal would obey.
+fn printable(text: &str) -> String {
+    let shown = |letter: char| if letter.is_control() { '?' } else { letter };
+    text.chars().map(shown).collect()
+}
+
+/// The beginning of a text.
+fn cut(text: &str, width: usize) -> String {
+    let text = printable(text);
+    if text.chars().count() <= width {
+        return text;
+    }
+    let kept: String = text.chars().take(width - 1).collect();
+    format!("{kept}~")
+}

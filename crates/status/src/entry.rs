@@ -1,0 +1,51 @@
+//! An operation that is recorded.
+
+use spark_ccl_types::Signature;
+
+/// An operation of a communicator, as it is recorded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Entry {
+    /// Numbers what a communicator records, from 0.
+    pub record: u64,
+    /// Its number: among the collectives, or, with a peer, among the messages in this direction with this peer.
+    pub sequence: u64,
+    /// The other rank of a message; `None` for a collective.
+    pub peer: Option<Peer>,
+    /// What is done.
+    pub signature: Signature,
+    /// Elements that are read.
+    pub input: u64,
+    /// Elements that are written.
+    pub output: u64,
+    /// When it was called: nanoseconds since 1970.
+    pub called: u64,
+    /// When it was done; `None` if it is not.
+    pub completed: Option<u64>,
+}
+
+/// The other rank of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Peer {
+    /// The message goes to this rank.
+    To(u32),
+    /// It comes from this rank.
+    From(u32),
+}
+
+impl Entry {
+    /// How long it took, in nanoseconds; `None` if it is not done.
+    pub fn duration(&self) -> Option<u64> {
+        Some(self.completed?.saturating_sub(self.called))
+    }
+
+    /// Bytes of a vector: of each block, where ranks have a block each.
+    pub fn bytes(&self) -> u64 {
+        let size = self.signature.dtype.size() as u64;
+        let elements = match self.signature.count {
+            // Counts that differ between ranks are not in the signature.
+            0 => self.input.max(self.output),
+            count => count,
+        };
+        elements.saturating_mul(size)
+    }
+}

@@ -1,0 +1,25 @@
+//! NCCL's RAS protocol, version 2: what its client `ncclras` says, and what it is answered, as text or JSON.
+//!
+//! A [`Session`] reads a client's lines. What it asks for is answered with a [`Report`].
+
+mod command;
+mod report;
+mod session;
+mod text;
+
+pub use report::{
+    Collection, Communicator, CommunicatorMore, Counts, Missing, MissingStatus, Rank, RankMore,
+    RankStatus, Report, Wait,
+};
+pub use session::{Request, Session, Step, TooLong};
+pub use text::text;
+
+/// How an answer is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Format {
+    /// For people.
+    #[default]
+    Text,
+    /// For programs.
+    Json,
+}

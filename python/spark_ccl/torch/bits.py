@@ -1,0 +1,47 @@
+"""Reductions of bits, which the library does not have. They are computed here, from what all ranks have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.distributed import ReduceOp
+
+_OF_BITS = (
+    (ReduceOp.BAND, torch.bitwise_and),
+    (ReduceOp.BOR, torch.bitwise_or),
+    (ReduceOp.BXOR, torch.bitwise_xor),
+)
+
+
+class Bits:
+    """A reduction of bits: one tensor's elements as bytes, and those that come from the ranks."""
+
+    def __init__(self, tensor: torch.Tensor, op: Any, blocks: int) -> None:
+        """`tensor` is in order; a block is as long as it is."""
+        self._function = _function(op)
+        self.own = _bytes(tensor)
+        self.every = self.own.new_empty(blocks, self.own.numel())
+
+    def combine(self) -> None:
+        """Puts the blocks' reduction into the tensor."""
+        first, *others = self.every
+        for block in others:
+            self._function(first, block, out=first)
+        self.own.copy_(first)
+
+
+def is_of_bits(tensor: torch.Tensor, op: Any) -> bool:
+    """Whether this is a reduction of bits, and the tensor has such as are a number."""
+    if tensor.is_floating_point() or tensor.is_complex():
+        return False
+    return any(op == theirs for theirs, _ in _OF_BITS)
+
+
+def _function(op: Any) -> Callable[..., torch.Tensor]:
+    return next(function for theirs, function in _OF_BITS if op == theirs)
+
+
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.view(-1).view(torch.uint8)

@@ -1,0 +1,66 @@
+"""Sums of sparse tensors: ranks tell each other how many elements they have, exchange them, and add them up here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.distributed import ReduceOp
+
+from .._handle import counts_of
+from ..errors import InvalidError
+from .tensors import moved, pointer
+
+
+class Part:
+    """What a rank sends to each, and gets from each: as many rows as the ranks have elements."""
+
+    def __init__(self, own: torch.Tensor, rows: list[int]) -> None:
+        self.own = own.contiguous()
+        self.every = own.new_empty((sum(rows), *own.shape[1:]))
+        self._rows = rows
+
+    def arguments(self) -> tuple[Any, ...]:
+        """Those of `all_to_all_v`, by which all get the same from here."""
+        size, (count, dtype) = len(self._rows), moved(self.own)
+        of_row = moved(self.every)[0] // max(1, sum(self._rows))
+        comes = counts_of([rows * of_row for rows in self._rows])
+        return (
+            pointer(self.own, "the tensor"),
+            counts_of([count] * size),
+            counts_of([0] * size),
+            pointer(self.every, "the result"),
+            comes,
+            None,
+            dtype,
+        )
+
+
+class Sparse:
+    """A sparse tensor that becomes the sum of all ranks' ones."""
+
+    def __init__(self, tensor: torch.Tensor, op: Any) -> None:
+        if op != ReduceOp.SUM:
+            raise InvalidError("of sparse tensors there is only the sum")
+        self._tensor = tensor
+        self._own = tensor.detach().coalesce()
+        self._parts: list[Part] = []
+        # Elements, and what must be the same on all ranks: how many dimensions are sparse, and the shape.
+        self.told = torch.tensor([self._own.values().size(0), self._own.sparse_dim(), *tensor.shape])
+
+    def parts(self, told: torch.Tensor) -> list[Part]:
+        """What is to be exchanged, by what all ranks have told, a row for each; raises `InvalidError`."""
+        for rank, other in enumerate(told[:, 1:].tolist()):
+            if other != self.told[1:].tolist():
+                raise InvalidError(
+                    f"rank {rank} has a sparse tensor of shape {other[1:]}, {other[0]} dimensions of which are sparse; "
+                    f"expected {list(self._tensor.shape)}, {self._own.sparse_dim()} of them sparse, as here"
+                )
+        rows = told[:, 0].tolist()
+        self._parts = [Part(self._own.indices().t(), rows), Part(self._own.values(), rows)]
+        return self._parts
+
+    def add_up(self) -> None:
+        """Puts the sum into the tensor."""
+        indices, values = (part.every for part in self._parts)
+        self._tensor.copy_(torch.sparse_coo_tensor(indices.t(), values, self._tensor.shape).coalesce())

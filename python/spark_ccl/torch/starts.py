@@ -1,0 +1,67 @@
+"""How a call of PyTorch's becomes calls of the communicator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+
+from ..communicator import Communicator
+from ..errors import InvalidError
+from ..work import Work as Started
+from .blocks import Tensors
+from .work import Futures, Work
+
+_NO_TIME = timedelta(0)
+
+
+def options(kind: Any, given: Any, name: str = "") -> Any:
+    """Those options that are given, or the defaults, of which the one of this name may be given alone."""
+    if hasattr(given, "timeout"):
+        return given
+    made = kind()
+    if given is not None:
+        setattr(made, name, given)
+    return made
+
+
+class Starts:
+    """A communicator, and how calls begin on it."""
+
+    _communicator: Communicator
+    _rank: int
+    _size: int
+    _timeout: timedelta
+    _futures: Futures
+
+    def _start(self, opts: Any, function: str, *arguments: Any, keep: Any, factor: Any = None) -> list[Started]:
+        """Makes a call; returns it if it has only begun."""
+        communicator = self._communicator
+        # Older versions wait for all by themselves, and do not say whether they will.
+        async_op = opts is None or getattr(opts, "asyncOp", True)
+        timeout = self._timeout if opts is None or opts.timeout <= _NO_TIME else opts.timeout
+        if timeout != self._timeout:
+            communicator.set_timeout(timeout.total_seconds())
+        try:
+            started = communicator._handle.run(
+                function, *arguments, keep=(keep,), name=None, factor=factor, async_op=async_op
+            )
+        finally:
+            if timeout != self._timeout:
+                communicator.set_timeout(self._timeout.total_seconds())
+        return [] if started is None else [started]
+
+    def _work(self, started: list[Started], result: Tensors, finish: Callable[[], None] | None = None) -> Work:
+        work = Work(started, list(result), self._futures, finish)
+        if not started:
+            work.wait()
+        return work
+
+    def _check_blocks(self, part: str, block: torch.Tensor, name: str, whole: torch.Tensor) -> None:
+        if block.numel() * self._size != whole.numel() or block.dtype != whole.dtype:
+            raise InvalidError(
+                f"{name} has {whole.numel()} elements of {whole.dtype}; expected {block.numel() * self._size} of "
+                f"{block.dtype}: {block.numel()}, as {part} has, for each of {self._size} ranks"
+            )

@@ -1,0 +1,78 @@
+"""Runs the tests that PyTorch ships of its backends, with the name of gloo exchanged for that of spark_ccl.
+
+    python of_pytorch.py [--ranks 2] [--match REGULAR-EXPRESSION] [--backend gloo]
+
+Prints a line for each test, and how many have passed, failed and been skipped. `--backend gloo` leaves the name as it
+is: what fails then fails without spark_ccl, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import re
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+import torch
+
+SHIPPED = Path(torch.__file__).parent / "testing/_internal/distributed/distributed_test.py"
+# The module that the ranks import, too.
+NAME = "exchanged_distributed_test"
+# What its end gets: the tests as a class that starts ranks.
+CASES = """
+
+class Exchanged(TestDistBackend, DistributedTest._DistTestBase):
+    def setUp(self):
+        super().setUp()
+        # Not spawned: to import PyTorch takes longer than most tests.
+        self._start_processes(torch.multiprocessing.get_context("fork").Process)
+"""
+# Tests of GPUs, and of other backends.
+ELSEWHERE = re.compile("cuda|nccl|gpu|multigpu", re.IGNORECASE)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="of_pytorch.py")
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--match", default="")
+    parser.add_argument("--backend", default="spark_ccl")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, f"{NAME}.py").write_text(exchanged(SHIPPED.read_text(), arguments.backend))
+        os.environ.update(BACKEND=arguments.backend, WORLD_SIZE=str(arguments.ranks))
+        # Ranks find the module by what they take over.
+        sys.path.insert(0, folder)
+        done = unittest.TextTestRunner(sys.stdout, verbosity=2).run(chosen(arguments.match))
+    broken = [*done.failures, *done.errors]
+    passed = done.testsRun - len(broken) - len(done.skipped)
+    print(f"{passed} passed, {len(broken)} failed, {len(done.skipped)} skipped")
+    for test, _ in broken:
+        print(f"failed: {test}")
+    sys.exit(bool(broken))
+
+
+def exchanged(text: str, backend: str) -> str:
+    """The tests, with the backend's name in gloo's place, which ranks can start."""
+    text = text.replace('"gloo"', f'"{backend}"')
+    # But for the lists of those that PyTorch's profiler names.
+    text = re.sub(r"(?<!\n    )dist\.Backend\.GLOO", f'"{backend}"', text)
+    # It has all_to_all, which gloo had not.
+    text = text.replace('BACKEND != "mpi"', f'BACKEND not in ("mpi", "{backend}")')
+    features = f'for _feature in ("ddp", "subgroup"):\n    DistTestCases.backend_feature[_feature].add("{backend}")\n'
+    # Before the first of the decorators that ask for it.
+    begin = text.index("\nclass NetWithBuffers")
+    return f"{text[:begin]}\nimport spark_ccl.torch  # noqa\n{features}{text[begin:]}{CASES}"
+
+
+def chosen(match: str) -> unittest.TestSuite:
+    cases = importlib.import_module(NAME).Exchanged
+    names = [name for name in unittest.defaultTestLoader.getTestCaseNames(cases) if re.search(match, name)]
+    return unittest.TestSuite(cases(name) for name in names if not ELSEWHERE.search(name))
+
+
+if __name__ == "__main__":
+    main()

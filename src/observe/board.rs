@@ -1,0 +1,239 @@
+//! What is observed: communicators, and what those with the same settings share. Knows no thread and no socket.
+
+use super::inspector::Writer;
+use super::journal::Journal;
+use super::records;
+use crate::error::Error;
+use crate::task::Task;
+use parking_lot::Mutex;
+use rustix::event::{EventfdFlags, eventfd};
+use spark_ccl_config::{Observe, Record};
+use spark_ccl_control::Watch;
+use spark_ccl_fork::within;
+use spark_ccl_status::{Peer, inspector, record};
+use spark_ccl_types::Operation;
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+/// How long a failing call waits for its record at most.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The communicators of this process that are observed with the same settings.
+pub(super) struct Board {
+    pub(super) settings: Observe,
+    observed: Mutex<Vec<Weak<Observed>>>,
+    pub(super) writer: Option<Mutex<Writer>>,
+    /// Wakes the service up.
+    pub(super) bell: OwnedFd,
+    is_closed: AtomicBool,
+    /// Locked while records of faults are written.
+    files: Arc<Mutex<()>>,
+}
+
+/// A communicator that is observed, as this rank has it.
+pub(crate) struct Observed {
+    pub(super) context: u64,
+    /// The context of the world that it is of.
+    pub(super) world: u64,
+    rank: u32,
+    /// By rank.
+    pub(super) members: Vec<Process>,
+    timeout: Duration,
+    pub(super) created: Instant,
+    pub(super) watch: Arc<Watch>,
+    journal: Arc<Journal>,
+    board: Arc<Board>,
+    /// Whether its fault was recorded; locked while it is.
+    is_recorded: Mutex<bool>,
+}
+
+/// The process of a rank.
+pub(super) struct Process {
+    /// The rank's number in the world.
+    pub(super) world: u32,
+    pub(super) host: String,
+    pub(super) pid: u32,
+}
+
+impl Board {
+    pub(super) fn new(settings: Observe) -> io::Result<Self> {
+        let writer = settings.inspector.as_ref().map(Writer::new);
+        Ok(Self {
+            settings,
+            observed: Mutex::default(),
+            writer: writer.map(Mutex::new),
+            bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            is_closed: AtomicBool::new(false),
+            files: Arc::default(),
+        })
+    }
+
+    /// All that is observed now.
+    pub(super) fn observed(&self) -> Vec<Arc<Observed>> {
+        let observed = self.observed.lock();
+        observed.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Wakes the service up.
+    pub(super) fn wake(&self) {
+        // Fails only if the counter is full, and then the service is about to wake up.
+        let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+    }
+
+    /// Ends the service.
+    pub(super) fn close(&self) {
+        // Relaxed: it publishes nothing, and the service looks at it when it is woken up.
+        self.is_closed.store(true, Ordering::Relaxed);
+        self.wake();
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::Relaxed)
+    }
+}
+
+impl Observed {
+    pub(super) fn new(
+        context: u64,
+        world: u64,
+        rank: u32,
+        members: Vec<Process>,
+        timeout: Duration,
+        watch: &Arc<Watch>,
+        board: &Arc<Board>,
+    ) -> Arc<Self> {
+        let observed = Arc::new(Self {
+            context,
+            world,
+            rank,
+            journal: Arc::new(Journal::new(members.len() as u32)),
+            members,
+            timeout,
+            created: Instant::now(),
+            watch: Arc::clone(watch),
+            board: Arc::clone(board),
+            is_recorded: Mutex::new(false),
+        });
+        let mut all = board.observed.lock();
+        all.retain(|other| other.strong_count() > 0);
+        all.push(Arc::downgrade(&observed));
+        drop(all);
+        // The journal alone: dropping what else there is must not happen with the monitor's mutex held.
+        let journal = Arc::clone(&observed.journal);
+        watch.count_calls(move || journal.calls());
+        observed
+    }
+
+    /// Notes that an operation was called: a collective, or, with a peer, a message. Returns its record.
+    pub(crate) fn call(&self, task: &Task, sequence: u64, peer: Option<Peer>) -> u64 {
+        self.journal.call(task, sequence, peer)
+    }
+
+    /// Notes that an operation is done.
+    pub(crate) fn complete(&self, record: u64) {
+        self.journal.complete(record);
+    }
+
+    /// What wakes the service up when this communicator fails. It does not keep the communicator alive.
+    pub(crate) fn alarm(&self) -> impl Fn() + Send + Sync + use<> {
+        let board = Arc::clone(&self.board);
+        move || board.wake()
+    }
+
+    /// Records that the communicator has failed, if that is wanted, and has not been done. Returns when it is done.
+    pub(crate) fn record_fault(&self) {
+        let Record::Folder(folder) = &self.board.settings.record else {
+            return;
+        };
+        let mut is_recorded = self.is_recorded.lock();
+        if *is_recorded || !self.watch.failed() {
+            return;
+        }
+        *is_recorded = true;
+        let (own, groups) = (self.own().world, self.groups());
+        let (folder, files) = (folder.clone(), Arc::clone(&self.board.files));
+        let write = move || {
+            // Several communicators may fail at once, and have the same files.
+            let _alone = files.lock();
+            records::write_for_fault(&folder, own, &groups)
+        };
+        // A file system that hangs must not keep the fault from the program.
+        match within(Instant::now() + PATIENCE, write) {
+            Ok(Ok(path)) => tracing::warn!(
+                "the last operations of rank {own} are recorded in {}",
+                path.display()
+            ),
+            Ok(Err(error)) => tracing::warn!("{error}"),
+            Err(error) => tracing::warn!("the record of operations is not written: {error}"),
+        }
+    }
+
+    /// Writes what this rank has recorded of all communicators of its world to a file.
+    pub(crate) fn record(&self, path: &Path) -> Result<(), Error> {
+        records::write(path, &self.groups())
+    }
+
+    /// Writes the operations that were done since this was called last, in the inspector's format.
+    pub(super) fn inspect(&self) {
+        let Some(writer) = &self.board.writer else {
+            return;
+        };
+        let mut entries = self.journal.take_fresh();
+        entries.retain(|entry| entry.signature.operation != Operation::Alloc);
+        if entries.is_empty() {
+            return;
+        }
+        let own = self.own();
+        let hosts: BTreeSet<&str> = self.members.iter().map(|member| &*member.host).collect();
+        let group = inspector::Group {
+            context: self.context,
+            rank: self.rank,
+            world_rank: own.world,
+            size: self.members.len() as u32,
+            nodes: hosts.len(),
+            host: own.host.clone(),
+            pid: own.pid,
+            job: self
+                .board
+                .settings
+                .inspector
+                .as_ref()
+                .and_then(|it| it.job.clone()),
+        };
+        writer.lock().add(&group, &entries);
+    }
+
+    fn own(&self) -> &Process {
+        &self.members[self.rank as usize]
+    }
+
+    /// What this rank has recorded of all communicators of its world.
+    fn groups(&self) -> Vec<record::Group> {
+        let all = self.board.observed();
+        let own = all
+            .iter()
+            .filter(|it| it.world == self.world && it.own().world == self.own().world);
+        own.map(|it| it.group()).collect()
+    }
+
+    fn group(&self) -> record::Group {
+        record::Group {
+            name: format!("{:016x}", self.context),
+            ranks: self.members.iter().map(|member| member.world).collect(),
+            rank: self.rank,
+            timeout_ms: u64::try_from(self.timeout.as_millis()).unwrap_or(u64::MAX),
+            entries: self.journal.entries(),
+        }
+    }
+}
+
+impl Drop for Observed {
+    fn drop(&mut self) {
+        self.inspect();
+    }
+}

@@ -1,0 +1,191 @@
+//! The last operations of a communicator. The engine writes them, the service reads them.
+
+use crate::task::Task;
+use parking_lot::Mutex;
+use spark_ccl_control::KINDS;
+use spark_ccl_status::{Entry, Peer, clock};
+use spark_ccl_types::{Extent, Operation, Side};
+use std::collections::VecDeque;
+
+/// How many operations are kept.
+const DEPTH: usize = 1000;
+
+const _: () = assert!(Operation::ALL.len() <= KINDS, "every operation is counted");
+
+/// The last operations of a communicator, and how many there were of each kind.
+///
+/// The mutex is held for moments only, by the engine for each operation and by readers that copy. Whoever holds it takes
+/// no other lock.
+pub(super) struct Journal {
+    size: u32,
+    pages: Mutex<Pages>,
+}
+
+struct Pages {
+    /// Their records are consecutive.
+    entries: VecDeque<Entry>,
+    next: u64,
+    calls: [u64; KINDS],
+    /// The records that are done and that nobody has taken, in the order in which they were done.
+    fresh: VecDeque<u64>,
+}
+
+impl Journal {
+    /// Of a communicator of `size` ranks.
+    pub(super) fn new(size: u32) -> Self {
+        Self {
+            size,
+            pages: Mutex::new(Pages {
+                entries: VecDeque::with_capacity(DEPTH),
+                next: 0,
+                calls: [0; KINDS],
+                fresh: VecDeque::with_capacity(DEPTH),
+            }),
+        }
+    }
+
+    /// Notes that an operation was called. Returns its record.
+    pub(super) fn call(&self, task: &Task, sequence: u64, peer: Option<Peer>) -> u64 {
+        let called = now();
+        let mut pages = self.pages.lock();
+        let entry = self.entry(pages.next, task, sequence, peer, called);
+        pages.next += 1;
+        pages.calls[usize::from(entry.signature.operation.code())] += 1;
+        if pages.entries.len() == DEPTH {
+            pages.entries.pop_front();
+        }
+        pages.entries.push_back(entry);
+        entry.record
+    }
+
+    /// Notes that an operation is done.
+    pub(super) fn complete(&self, record: u64) {
+        let completed = now();
+        let mut pages = self.pages.lock();
+        if let Some(entry) = pages.find(record) {
+            entry.completed = Some(completed);
+            if pages.fresh.len() == DEPTH {
+                pages.fresh.pop_front();
+            }
+            pages.fresh.push_back(record);
+        }
+    }
+
+    /// The last operations, in the order of their calls.
+    pub(super) fn entries(&self) -> Vec<Entry> {
+        self.pages.lock().entries.iter().copied().collect()
+    }
+
+    /// The operations that were done since this was called last, as far as they are kept.
+    pub(super) fn take_fresh(&self) -> Vec<Entry> {
+        let mut pages = self.pages.lock();
+        let fresh = std::mem::take(&mut pages.fresh);
+        let entries = fresh
+            .into_iter()
+            .filter_map(|record| pages.find(record).copied());
+        entries.collect()
+    }
+
+    /// How many calls there were, by the operations' codes.
+    pub(super) fn calls(&self) -> [u64; KINDS] {
+        self.pages.lock().calls
+    }
+
+    fn entry(
+        &self,
+        record: u64,
+        task: &Task,
+        sequence: u64,
+        peer: Option<Peer>,
+        called: u64,
+    ) -> Entry {
+        let mut signature = task.signature;
+        match peer {
+            // Also the halves of an exchange of messages.
+            Some(Peer::To(_)) => signature.operation = Operation::Send,
+            Some(Peer::From(_)) => signature.operation = Operation::Recv,
+            None => {}
+        }
+        let elements = |side, len: usize| match signature.operation.extent(side) {
+            Extent::Any => len as u64,
+            extent => extent.elements(signature.count, self.size),
+        };
+        Entry {
+            record,
+            sequence,
+            peer,
+            signature,
+            input: elements(Side::Input, task.input.len),
+            output: elements(Side::Output, task.output.len),
+            called,
+            completed: None,
+        }
+    }
+}
+
+impl Pages {
+    fn find(&mut self, record: u64) -> Option<&mut Entry> {
+        let first = self.entries.front()?.record;
+        self.entries.get_mut(record.checked_sub(first)? as usize)
+    }
+}
+
+/// Nanoseconds since 1970.
+fn now() -> u64 {
+    u64::try_from(clock::since_1970().as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::buffer::Region;
+    use crate::task::Spec;
+    use spark_ccl_types::DType;
+
+    fn task(operation: Operation, count: u64) -> Task {
+        let mut task = Spec::new(operation, DType::F32).task((Region::empty(), Region::empty()));
+        task.signature.count = count;
+        task
+    }
+
+    #[test]
+    fn the_last_thousand_are_kept_and_all_are_counted() {
+        let journal = Journal::new(3);
+        let records: Vec<u64> = (1..=1500)
+            .map(|sequence| journal.call(&task(Operation::AllGather, sequence), sequence, None))
+            .collect();
+        for &record in &records[..1400] {
+            journal.complete(record);
+        }
+        let entries = journal.entries();
+        assert_eq!(entries.len(), 1000);
+        assert_eq!((entries[0].sequence, entries[999].sequence), (501, 1500));
+        assert_eq!((entries[0].input, entries[0].output), (501, 3 * 501));
+        let done = entries.iter().filter(|entry| entry.completed.is_some());
+        assert_eq!(done.count(), 900);
+        assert_eq!(
+            journal.calls()[usize::from(Operation::AllGather.code())],
+            1500
+        );
+        let fresh = journal.take_fresh();
+        assert_eq!(fresh.len(), 900);
+        assert!(
+            fresh
+                .iter()
+                .all(|entry| entry.completed >= Some(entry.called))
+        );
+        assert_eq!(journal.take_fresh(), []);
+        journal.complete(records[1499]);
+        assert_eq!(journal.take_fresh()[0].sequence, 1500);
+    }
+
+    #[test]
+    fn halves_of_an_exchange_are_a_send_and_a_receive() {
+        let journal = Journal::new(2);
+        journal.call(&task(Operation::SendRecv, 5), 1, Some(Peer::To(1)));
+        journal.call(&task(Operation::SendRecv, 5), 1, Some(Peer::From(1)));
+        let operations = journal.entries();
+        let operations: Vec<_> = operations.iter().map(|it| it.signature.operation).collect();
+        assert_eq!(operations, [Operation::Send, Operation::Recv]);
+    }
+}

@@ -1,0 +1,64 @@
+//! The files of records: JSON, and pickles that PyTorch's analyzer reads.
+
+use crate::error::Error;
+use spark_ccl_status::record::{Group, Record};
+use std::fmt::Display;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// In the folder of records: one with pickles alone, since the analyzer takes all files for one.
+const PICKLES: &str = "fr_trace";
+/// What the analyzer finds before a rank's number.
+const PREFIX: &str = "rank_";
+
+/// Writes what a rank of the world has recorded, as JSON and as a pickle, each at once. Returns the file with JSON.
+pub(super) fn write_for_fault(
+    folder: &Path,
+    rank: u32,
+    groups: &[Group],
+) -> Result<PathBuf, Error> {
+    let record = Record::new(&library(), groups);
+    let pickles = folder.join(PICKLES);
+    fs::create_dir_all(&pickles).map_err(|error| refused(&pickles, error))?;
+    let draft = folder.join(format!(".{PREFIX}{rank}-pid{}.draft", std::process::id()));
+    let replace = |path: &Path, bytes| {
+        write_bytes(&draft, bytes)?;
+        fs::rename(&draft, path).map_err(|error| refused(path, error))
+    };
+    replace(&pickles.join(format!("{PREFIX}{rank}")), record.pickle())?;
+    let json = folder.join(format!("{PREFIX}{rank}.json"));
+    replace(&json, record.json())?;
+    Ok(json)
+}
+
+/// Writes a record to a file: as JSON if its name says so, else as a pickle.
+pub(super) fn write(path: &Path, groups: &[Group]) -> Result<(), Error> {
+    let record = Record::new(&library(), groups);
+    let is_json = path
+        .extension()
+        .is_some_and(|extension| extension == "json");
+    write_bytes(
+        path,
+        if is_json {
+            record.json()
+        } else {
+            record.pickle()
+        },
+    )
+}
+
+fn write_bytes<E: Display>(path: &Path, bytes: Result<Vec<u8>, E>) -> Result<(), Error> {
+    let bytes = bytes.map_err(|error| refused(path, error))?;
+    fs::write(path, bytes).map_err(|error| refused(path, error))
+}
+
+fn refused(path: &Path, error: impl Display) -> Error {
+    Error::System {
+        what: format!("writing the record of operations to {}", path.display()),
+        problem: error.to_string(),
+    }
+}
+
+fn library() -> String {
+    format!("spark-ccl {}", crate::VERSION)
+}

@@ -1,0 +1,272 @@
+//! The socket at which clients of NCCL's RAS protocol ask, and the clients. Strangers may connect: their number, their
+//! lines and their time are limited.
+
+use super::board::Board;
+use super::snapshot::Inquiry;
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
+use rustix::net::SendFlags;
+use socket2::{Domain, Socket, Type};
+use spark_ccl_config::HostPort;
+use spark_ccl_fork::Unshared;
+use spark_ccl_status::ras::{Format, Request, Session, text};
+use std::io::{self, ErrorKind, Read};
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::time::{Duration, Instant};
+
+/// As many clients are served at once; one more takes the place of the most silent one.
+const MOST_CLIENTS: usize = 16;
+/// How long a client may be silent, or leave unread what it has asked for.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// After this time an address that was taken is tried again.
+const RETRY_AFTER: Duration = Duration::from_secs(2);
+/// How often ranks are asked at most, however many clients ask: this, and more by the number of ranks, since all answers
+/// come to this one.
+const ASK_EVERY: Duration = Duration::from_millis(100);
+const MORE_BY_RANK: Duration = Duration::from_millis(1);
+/// How long no client is taken after the system has refused one.
+const REST: Duration = Duration::from_secs(1);
+/// How often it is looked whether they have answered.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+pub(super) struct Server {
+    address: HostPort,
+    listener: Option<Unshared<Socket>>,
+    try_at: Instant,
+    has_complained: bool,
+    /// Until then no client is taken: the system has refused the last one.
+    rests_until: Option<Instant>,
+    clients: Vec<Client>,
+    latest: Option<Inquiry>,
+}
+
+struct Client {
+    stream: Unshared<Socket>,
+    session: Session,
+    /// What it has asked, and what was asked of the ranks therefore.
+    asked: Option<(Request, Inquiry)>,
+    output: Vec<u8>,
+    /// It has been told all that it has asked for.
+    is_ending: bool,
+    until: Instant,
+}
+
+impl Server {
+    pub(super) fn new(address: HostPort) -> Self {
+        Self {
+            address,
+            listener: None,
+            try_at: Instant::now(),
+            has_complained: false,
+            rests_until: None,
+            clients: Vec::new(),
+            latest: None,
+        }
+    }
+
+    /// Does what can be done now. Returns when to come back, if nothing happens before.
+    pub(super) fn serve(&mut self, board: &Board, now: Instant) -> Option<Instant> {
+        if self.listener.is_none() && now >= self.try_at {
+            self.listen(now);
+        }
+        self.accept(now);
+        let latest = &mut self.latest;
+        self.clients.retain_mut(|client| {
+            let outcome = client.serve(board, latest, now);
+            // A client that has gone, or says what makes no sense, is nothing to report.
+            outcome.is_ok_and(|is_done| !is_done) && now < client.until
+        });
+        let retry = self.listener.is_none().then_some(self.try_at);
+        let clients = self.clients.iter().map(|client| match client.asked {
+            Some(_) => now + LOOK_EVERY,
+            None => client.until,
+        });
+        clients.chain(retry).chain(self.rests_until).min()
+    }
+
+    /// What to wait for.
+    pub(super) fn waits(&self) -> impl Iterator<Item = PollFd<'_>> {
+        let listener = self.listener.as_ref();
+        let listener = listener.filter(|_| self.rests_until.is_none());
+        let listener = listener.map(|listener| PollFd::new(&**listener, PollFlags::IN));
+        let clients = self.clients.iter().filter(|client| client.asked.is_none());
+        listener.into_iter().chain(clients.map(|client| {
+            let awaited = if client.output.is_empty() {
+                PollFlags::IN
+            } else {
+                PollFlags::OUT
+            };
+            PollFd::new(&*client.stream, awaited)
+        }))
+    }
+
+    fn listen(&mut self, now: Instant) {
+        self.try_at = now + RETRY_AFTER;
+        match listen(&self.address) {
+            Ok(listener) => {
+                tracing::info!("clients may ask what runs at {}", self.address);
+                self.listener = Some(listener);
+            }
+            Err(error) if !self.has_complained => {
+                self.has_complained = true;
+                tracing::warn!(
+                    "clients cannot ask what runs at {} (SPARK_CCL_RAS): {error}; trying again every {} s",
+                    self.address,
+                    RETRY_AFTER.as_secs()
+                );
+            }
+            Err(_) => {}
+        }
+    }
+
+    fn accept(&mut self, now: Instant) {
+        if self.rests_until.is_some_and(|until| now < until) {
+            return;
+        }
+        self.rests_until = None;
+        let Some(listener) = &self.listener else {
+            return;
+        };
+        loop {
+            let stream = match listener.accept() {
+                Ok((stream, _)) => stream,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(_) => {
+                    // Most likely there is no descriptor left. The socket stays readable meanwhile.
+                    self.rests_until = Some(now + REST);
+                    return;
+                }
+            };
+            if stream.set_nonblocking(true).is_err() {
+                continue;
+            }
+            if self.clients.len() == MOST_CLIENTS {
+                // The one that has been silent for the longest time gives way.
+                let clients = self.clients.iter().enumerate();
+                let idle = clients.min_by_key(|(_, client)| client.until);
+                if let Some((idle, _)) = idle {
+                    self.clients.swap_remove(idle);
+                }
+            }
+            self.clients.push(Client {
+                stream: Unshared::new(stream),
+                session: Session::default(),
+                asked: None,
+                output: Vec::new(),
+                is_ending: false,
+                until: now + PATIENCE,
+            });
+        }
+    }
+}
+
+/// Listens at the address. As in NCCL, several processes of a user may do so: the kernel gives a client to one of them, and
+/// when that is gone, the others are still there.
+fn listen(address: &HostPort) -> io::Result<Unshared<Socket>> {
+    let addresses = (&*address.host, address.port).to_socket_addrs()?;
+    let mut addresses: Vec<SocketAddr> = addresses.collect();
+    // Clients try IPv4 as well; some try nothing else.
+    addresses.sort_by_key(SocketAddr::is_ipv6);
+    let first = addresses.first().ok_or(ErrorKind::AddrNotAvailable)?;
+    let socket = Socket::new(Domain::for_address(*first), Type::STREAM, None)?;
+    let socket = Unshared::new(socket);
+    socket.set_reuse_address(true)?;
+    socket.set_reuse_port(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&(*first).into())?;
+    socket.listen(MOST_CLIENTS as i32)?;
+    if !first.ip().is_loopback() {
+        tracing::warn!("everyone who reaches {address} may ask what runs: there is no secret");
+    }
+    Ok(socket)
+}
+
+impl Client {
+    /// Does what can be done now. Returns whether the conversation is over.
+    fn serve(
+        &mut self,
+        board: &Board,
+        latest: &mut Option<Inquiry>,
+        now: Instant,
+    ) -> io::Result<bool> {
+        // A client that does not read what it is told is not heard: its answers would pile up.
+        let is_heard = self.asked.is_none() && !self.is_ending && self.output.is_empty();
+        if is_heard && !self.hear(board, latest, now)? {
+            return Ok(true);
+        }
+        self.answer(board, now)?;
+        self.send()?;
+        Ok(self.is_ending && self.output.is_empty())
+    }
+
+    /// Takes what the client has sent. Returns whether it is still there.
+    fn hear(
+        &mut self,
+        board: &Board,
+        latest: &mut Option<Inquiry>,
+        now: Instant,
+    ) -> io::Result<bool> {
+        let mut bytes = [0; 1024];
+        let count = match (&*self.stream).read(&mut bytes) {
+            Ok(0) => return Ok(false),
+            Ok(count) => count,
+            Err(error)
+                if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) =>
+            {
+                return Ok(true);
+            }
+            Err(error) => return Err(error),
+        };
+        self.until = now + PATIENCE;
+        let step = self
+            .session
+            .feed(&bytes[..count])
+            .map_err(io::Error::other)?;
+        self.output.extend(step.reply.as_bytes());
+        if let Some(request) = step.request {
+            let recent = latest.filter(|inquiry| inquiry.asked().elapsed() < ask_every(board));
+            let inquiry = recent.unwrap_or_else(|| Inquiry::start(board));
+            *latest = Some(inquiry);
+            self.asked = Some((request, inquiry));
+            self.until = now + request.timeout + PATIENCE;
+        }
+        Ok(true)
+    }
+
+    /// Answers what the client has asked, once the ranks have answered or have had their time.
+    fn answer(&mut self, board: &Board, now: Instant) -> io::Result<()> {
+        let Some((request, inquiry)) = self.asked else {
+            return Ok(());
+        };
+        let is_late = now.saturating_duration_since(inquiry.asked()) >= request.timeout;
+        if !is_late && !inquiry.is_answered(board) {
+            return Ok(());
+        }
+        let report = inquiry.report(board);
+        let answer = match request.format {
+            Format::Text => text(&report, request.verbose),
+            Format::Json => report.json()?,
+        };
+        self.output.extend(answer.into_bytes());
+        self.asked = None;
+        self.is_ending = true;
+        Ok(())
+    }
+
+    fn send(&mut self) -> io::Result<()> {
+        while !self.output.is_empty() {
+            // A client that has gone must not end the program by a signal.
+            match rustix::net::send(&*self.stream, &self.output, SendFlags::NOSIGNAL) {
+                Ok(count) => drop(self.output.drain(..count)),
+                Err(Errno::AGAIN | Errno::INTR) => return Ok(()),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn ask_every(board: &Board) -> Duration {
+    let ranks: usize = board.observed().iter().map(|it| it.members.len()).sum();
+    ASK_EVERY + MORE_BY_RANK * u32::try_from(ranks).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,172 @@
+//! A look at all ranks: asks them, and puts what they answer into a report.
+
+use super::board::{Board, Observed, Process};
+use crate::names::describe;
+use spark_ccl_control::{Answer, Fault, POINT_TO_POINT_MARK, Presence, Standing, Wait};
+use spark_ccl_status::clock;
+use spark_ccl_status::ras::{
+    Communicator, CommunicatorMore, Counts, Missing, MissingStatus, Rank, RankMore, RankStatus,
+    Report, Wait as ReportedWait,
+};
+use spark_ccl_types::Operation;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// NCCL's number of an error that another rank has caused (`ncclRemoteError`).
+const REMOTE_ERROR: i32 = 6;
+/// The GPU of a rank that has none.
+const NO_GPU: i32 = -1;
+
+/// A question to all ranks, and since when it is asked.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Inquiry {
+    asked: Instant,
+}
+
+impl Inquiry {
+    /// Asks all ranks of all communicators.
+    pub(super) fn start(board: &Board) -> Self {
+        let asked = Instant::now();
+        for observed in one_of_each(board) {
+            observed.watch.ask();
+        }
+        Self { asked }
+    }
+
+    pub(super) fn asked(self) -> Instant {
+        self.asked
+    }
+
+    /// Whether all ranks that are expected to answer have done so.
+    pub(super) fn is_answered(self, board: &Board) -> bool {
+        let all = self.asked_of(board);
+        let mut standings = all.iter().flat_map(|observed| observed.watch.standings());
+        standings
+            .all(|standing| standing.presence != Presence::Here || self.answer(&standing).is_some())
+    }
+
+    /// What is known by now.
+    pub(super) fn report(self, board: &Board) -> Report {
+        let communicators = self.asked_of(board);
+        let communicators = communicators
+            .iter()
+            .map(|it| self.communicator(it))
+            .collect();
+        let library = format!("spark-ccl {}", crate::VERSION);
+        let took = self.asked.elapsed().as_secs_f64();
+        Report::new(&library, clock::now(), communicators, took)
+    }
+
+    /// The communicators that were there when the ranks were asked.
+    fn asked_of(self, board: &Board) -> Vec<Arc<Observed>> {
+        let mut all = one_of_each(board);
+        all.retain(|observed| observed.created <= self.asked);
+        all
+    }
+
+    fn communicator(self, observed: &Observed) -> Communicator {
+        let fault = observed.watch.fault();
+        let status = RankStatus {
+            async_error: if fault.is_some() { REMOTE_ERROR } else { 0 },
+            abort_flag: matches!(fault.as_deref(), Some(Fault::Aborted { .. })),
+            ..RankStatus::default()
+        };
+        let (mut ranks, mut missing) = (Vec::new(), Vec::new());
+        for (standing, process) in observed.watch.standings().iter().zip(&observed.members) {
+            match self.answer(standing) {
+                Some(answer) => ranks.push(rank(standing, process, &answer, status, observed)),
+                None => missing.push(missing_rank(standing, process)),
+            }
+        }
+        let size = observed.members.len() as u32;
+        let more = CommunicatorMore {
+            fault: fault.map(|fault| fault.to_string()),
+        };
+        Communicator {
+            spark_ccl: more,
+            ..Communicator::new(observed.context, observed.world, size, ranks, missing)
+        }
+    }
+
+    /// The answer of a rank that still takes part, if it came after this question. It has waited since then as well.
+    fn answer(self, standing: &Standing) -> Option<Answer> {
+        let (mut answer, age) = standing
+            .answer
+            .filter(|_| standing.presence == Presence::Here)?;
+        if let Some(wait) = &mut answer.waits {
+            wait.since += age;
+        }
+        (age <= self.asked.elapsed()).then_some(answer)
+    }
+}
+
+/// Of each communicator one rank: several may be threads of this process.
+fn one_of_each(board: &Board) -> Vec<Arc<Observed>> {
+    let mut contexts = BTreeMap::new();
+    for observed in board.observed() {
+        contexts.entry(observed.context).or_insert(observed);
+    }
+    contexts.into_values().collect()
+}
+
+fn rank(
+    standing: &Standing,
+    process: &Process,
+    answer: &Answer,
+    status: RankStatus,
+    observed: &Observed,
+) -> Rank {
+    let called = Operation::ALL.iter().zip(answer.calls);
+    let called = called.filter(|&(_, count)| count > 0);
+    Rank {
+        rank: standing.rank.rank,
+        host: process.host.clone(),
+        pid: process.pid,
+        cuda_dev: NO_GPU,
+        nvml_dev: NO_GPU,
+        status,
+        collective_counts: Counts::new(&answer.calls),
+        spark_ccl: RankMore {
+            entered: answer.entered,
+            finished: answer.finished,
+            call: (answer.entered > 0).then(|| describe(answer.signature)),
+            waits: answer.waits.map(|wait| reported(&wait, observed)),
+            late_sec: None,
+            calls: called
+                .map(|(operation, count)| (operation.name().to_owned(), count))
+                .collect(),
+        },
+    }
+}
+
+fn reported(wait: &Wait, observed: &Observed) -> ReportedWait {
+    let is_message = wait.sequence & POINT_TO_POINT_MARK != 0;
+    let rank_of = |world| {
+        let rank = observed
+            .members
+            .iter()
+            .position(|member| member.world == world)?;
+        Some(rank as u32)
+    };
+    ReportedWait {
+        sequence: (!is_message).then_some(wait.sequence),
+        call: describe(wait.signature),
+        for_rank: wait.for_rank.and_then(rank_of),
+        sec: wait.since.as_secs_f64(),
+    }
+}
+
+fn missing_rank(standing: &Standing, process: &Process) -> Missing {
+    Missing {
+        rank: standing.rank.rank,
+        host: process.host.clone(),
+        pid: process.pid,
+        cuda_dev: NO_GPU,
+        nvml_dev: NO_GPU,
+        status: MissingStatus {
+            unresponsive: standing.presence != Presence::Left,
+            considered_dead: standing.presence == Presence::Gone,
+        },
+    }
+}
