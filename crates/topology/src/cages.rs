@@ -40,7 +40,7 @@ pub fn cages(host: &Host) -> Vec<Cage<'_>> {
             port,
             netdev,
         };
-        found.entry(place(end)).or_default().push(end);
+        found.entry(place(host, end)).or_default().push(end);
     }
     let mut cages: Vec<_> = found
         .into_iter()
@@ -53,13 +53,13 @@ pub fn cages(host: &Host) -> Vec<Cage<'_>> {
         })
         .collect();
     // Cards in the order of their first PCI addresses, not of their serial numbers.
-    let first = |card: &str| host.rdma.iter().position(|one| card_of(one) == card);
+    let first = |card: &str| host.rdma.iter().position(|one| card_of(host, one) == card);
     cages.sort_by_key(|cage| (first(&cage.card), cage.name.clone()));
     cages
 }
 
-/// The card and the name of the cage. Functions whose card is unknown are not taken for twins.
-fn place(end: CageEnd<'_>) -> (String, String) {
+/// The card and the name of the cage. Functions whose card is unknown, and virtual ones, are not taken for twins.
+fn place(host: &Host, end: CageEnd<'_>) -> (String, String) {
     let told = end.netdev.and_then(|netdev| netdev.port_name.clone());
     let name = told.unwrap_or_else(|| {
         // Drivers that name no port have one function, or one port of a function, for each cage.
@@ -72,11 +72,14 @@ fn place(end: CageEnd<'_>) -> (String, String) {
         let index = function.unwrap_or(0) + u32::from(end.port.number.saturating_sub(1));
         format!("p{index}")
     });
-    (card_of(end.device), name)
+    (card_of(host, end.device), name)
 }
 
-fn card_of(device: &RdmaDevice) -> String {
-    device.card.clone().unwrap_or_else(|| device.name.clone())
+fn card_of(host: &Host, device: &RdmaDevice) -> String {
+    let function = device.pci.as_deref().and_then(|pci| host.function(pci));
+    let is_virtual = function.is_some_and(|function| function.is_virtual);
+    let card = device.card.as_ref().filter(|_| !is_virtual);
+    card.unwrap_or(&device.name).clone()
 }
 
 impl Cage<'_> {
@@ -172,5 +175,19 @@ mod tests {
             device.card = None;
         }
         assert_eq!(names(&host).len(), 4);
+    }
+
+    #[test]
+    fn virtual_functions_are_no_twins() {
+        let mut recorded = testing::spark("spark-1", 1);
+        let folder = "sys/devices/pci0002:00/0002:00:00.0/0002:01:00.0";
+        assert!(cages(&recorded.host())[0].has_twins());
+        recorded.set(&format!("{folder}/physfn/vendor"), "0x15b3");
+        let host = recorded.host();
+        assert!(
+            cages(&host)
+                .iter()
+                .all(|cage| cage.name != "p0" || !cage.has_twins())
+        );
     }
 }

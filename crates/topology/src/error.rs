@@ -21,6 +21,45 @@ pub enum Error {
         /// The operating system's reason, or what is wrong with its text.
         reason: String,
     },
+    /// A folder that is no recorded host.
+    #[error(
+        "{}: this folder is no recorded host: it has no {missing}; `spark-perf topo --json` on that host makes a file instead",
+        path.display()
+    )]
+    NoTree {
+        /// The folder.
+        path: PathBuf,
+        /// What is missing in it.
+        missing: &'static str,
+    },
+    /// A name that might do harm in a command.
+    #[error(
+        "the description of a host names a {what} {name:?}; only letters, digits and _.:@- are taken, and no - in front"
+    )]
+    Name {
+        /// What it names.
+        what: &'static str,
+        /// The name.
+        name: String,
+    },
+    /// A prefix longer than the address.
+    #[error(
+        "the description of a host has the prefix {ip}/{prefix}, which is longer than the address"
+    )]
+    Prefix {
+        /// The address.
+        ip: std::net::IpAddr,
+        /// The prefix in bits.
+        prefix: u8,
+    },
+    /// A description that is larger than any host's.
+    #[error("the description of a host has a {what} of {length}, which no host has")]
+    Long {
+        /// What is too long.
+        what: &'static str,
+        /// Its length.
+        length: usize,
+    },
     /// Text that is not a host.
     #[error("this is not the description of a host that `spark-perf topo --json` prints: {0}")]
     Format(String),

@@ -2,15 +2,17 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::Error;
 use crate::model::{
     CpuClass, Gpu, Limits, Memory, Netdev, Network, NumaNode, PciFunction, RdmaDevice, RdmaPort,
     Software, System,
 };
 use crate::rdma::Port;
+use crate::{Error, valid};
 
 /// The version of the JSON form. A change of what a field means, or of its name, increases it.
 pub const FORMAT: u32 = 1;
+/// The longest document, in bytes. Those of real hosts have some 20 KiB.
+const LONGEST: usize = 16 << 20;
 
 /// A host.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -53,9 +55,15 @@ impl Host {
     /// Reads what [`to_json`](Self::to_json) has written.
     ///
     /// # Errors
-    /// It is something else, or of another version.
+    /// It is something else, of another version, or holds what no host has: names that a shell would not take as they
+    /// are, prefixes longer than addresses, or endless lists.
     pub fn from_json(text: &str) -> Result<Self, Error> {
-        let format = |error: serde_json::Error| Error::Format(error.to_string());
+        if text.len() > LONGEST {
+            return Err(Error::Long {
+                what: "text",
+                length: text.len(),
+            });
+        }
         let value: serde_json::Value = serde_json::from_str(text).map_err(format)?;
         let found = value.get("format").and_then(serde_json::Value::as_u64);
         let found = found.ok_or_else(|| Error::Format("it has no \"format\"".to_owned()))?;
@@ -65,7 +73,22 @@ impl Host {
                 expected: FORMAT,
             });
         }
-        serde_json::from_value(value).map_err(format)
+        Self::from_value(value)
+    }
+
+    /// The host as others may print it: without control characters.
+    ///
+    /// # Errors
+    /// As of [`from_json`](Self::from_json).
+    pub(crate) fn checked(&self) -> Result<Self, Error> {
+        Self::from_value(serde_json::to_value(self).map_err(format)?)
+    }
+
+    fn from_value(mut value: serde_json::Value) -> Result<Self, Error> {
+        valid::clean(&mut value)?;
+        let host = serde_json::from_value(value).map_err(format)?;
+        valid::check(&host)?;
+        Ok(host)
     }
 
     /// The network interface of this name.
@@ -103,6 +126,11 @@ impl Host {
             gids: port.gids.clone(),
         }
     }
+}
+
+/// What is wrong with a document.
+fn format(error: serde_json::Error) -> Error {
+    Error::Format(error.to_string())
 }
 
 /// The payload of an RDMA packet over an Ethernet interface of this MTU, as drivers choose it: the largest power of two

@@ -24,14 +24,15 @@ mod read;
 #[cfg(any(test, feature = "testing"))]
 #[allow(clippy::unwrap_used)]
 pub mod testing;
+mod valid;
 
 pub use cages::cages;
 pub use cluster::Cluster;
 pub use error::Error;
 pub use host::{FORMAT, Host};
 pub use model::{
-    Address, ConfFile, CpuClass, Cuda, CudaDevice, Gpu, GpuPeer, Library, Limit, Limits, Memory,
-    Neighbour, NeighbourState, Netdev, Network, NumaNode, PciFunction, PcieLink, PortState,
-    RdmaDevice, RdmaPort, Reach, Route, Software, System,
+    Address, BUILT_WITHOUT_CUDA, ConfFile, CpuClass, Cuda, CudaDevice, Gpu, GpuPeer, Library,
+    Limit, Limits, Memory, Neighbour, NeighbourState, Netdev, Network, NumaNode, PciFunction,
+    PcieLink, PortState, RdmaDevice, RdmaPort, Reach, Route, Software, System,
 };
 pub use read::{live, recorded};

@@ -7,7 +7,7 @@ mod rdma;
 mod software;
 mod system;
 
-pub use gpu::{Cuda, CudaDevice, Gpu, GpuPeer, Reach};
+pub use gpu::{BUILT_WITHOUT_CUDA, Cuda, CudaDevice, Gpu, GpuPeer, Reach};
 pub use network::{Address, Neighbour, NeighbourState, Netdev, Network, Route};
 pub use pci::{PciFunction, PcieLink};
 pub use rdma::{PortState, RdmaDevice, RdmaPort};

@@ -56,22 +56,22 @@ impl Interface {
 
 /// Whether the first `prefix` bits of two addresses are equal. `false` if they are of different families.
 pub fn same_subnet(a: IpAddr, b: IpAddr, prefix: u8) -> bool {
-    match (a, b) {
-        (IpAddr::V4(a), IpAddr::V4(b)) => {
-            let host_bits = 32_u32.saturating_sub(prefix.into());
-            (a.to_bits() ^ b.to_bits())
-                .checked_shr(host_bits)
-                .unwrap_or(0)
-                == 0
+    a.is_ipv4() == b.is_ipv4() && network(a, prefix) == network(b, prefix)
+}
+
+/// The first address of the subnet that an address is in. A prefix longer than the address counts as the whole address.
+pub fn network(ip: IpAddr, prefix: u8) -> IpAddr {
+    match ip {
+        IpAddr::V4(ip) => {
+            let rest = 32_u32.saturating_sub(prefix.into());
+            let mask = u32::MAX.checked_shl(rest).unwrap_or(0);
+            IpAddr::V4((ip.to_bits() & mask).into())
         }
-        (IpAddr::V6(a), IpAddr::V6(b)) => {
-            let host_bits = 128_u32.saturating_sub(prefix.into());
-            (a.to_bits() ^ b.to_bits())
-                .checked_shr(host_bits)
-                .unwrap_or(0)
-                == 0
+        IpAddr::V6(ip) => {
+            let rest = 128_u32.saturating_sub(prefix.into());
+            let mask = u128::MAX.checked_shl(rest).unwrap_or(0);
+            IpAddr::V6((ip.to_bits() & mask).into())
         }
-        _ => false,
     }
 }
 

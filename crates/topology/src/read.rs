@@ -32,22 +32,28 @@ use crate::{Error, FORMAT, Host};
 /// This machine, as this process sees it. Opens libcuda, but makes no context on a GPU.
 ///
 /// # Errors
-/// The kernel does not answer over netlink. What is not there at all, such as RDMA, is no error.
+/// The kernel does not answer over netlink, or an interface has a name that is not safe in a command. What is not there at all, such as RDMA, is no error.
 pub fn live(env: &Env) -> Result<Host, Error> {
     let tree = Tree::new(Path::new("/"));
     let places = software::Places::of(env);
-    Ok(host(&tree, network()?, cuda::probe(), &places))
+    host(&tree, network()?, cuda::probe(), &places).checked()
 }
 
 /// The host that was recorded in a folder.
 ///
 /// # Errors
-/// `netlink.json` or `cuda.json` is there, but not what it should be.
+/// The folder is none, or `netlink.json` or `cuda.json` is not what it should be.
 pub fn recorded(folder: &Path) -> Result<Host, Error> {
+    for missing in ["proc", "sys", "netlink.json"] {
+        if !folder.join(missing).exists() {
+            let path = folder.to_owned();
+            return Err(Error::NoTree { path, missing });
+        }
+    }
     let network: Network = beside(folder, "netlink.json")?;
     let cuda: Cuda = beside(folder, "cuda.json")?;
     let tree = Tree::new(folder);
-    Ok(host(&tree, network, cuda, &software::Places::default()))
+    host(&tree, network, cuda, &software::Places::default()).checked()
 }
 
 fn host(tree: &Tree, mut network: Network, cuda: Cuda, places: &software::Places) -> Host {
@@ -55,6 +61,11 @@ fn host(tree: &Tree, mut network: Network, cuda: Cuda, places: &software::Places
         let folder = format!("sys/class/net/{}", netdev.name);
         netdev.speed = speed(tree, &netdev.name);
         netdev.pci = tree.pci_address(&format!("{folder}/device"));
+        let ignore = |of: &str| {
+            let file = format!("proc/sys/net/ipv4/conf/{of}/arp_ignore");
+            tree.number::<u8>(&file)
+        };
+        netdev.arp_ignore = ignore("all").max(ignore(&netdev.name));
     }
     let prefixes: BTreeMap<_, _> = network
         .netdevs
@@ -101,6 +112,7 @@ fn beside<T: DeserializeOwned + Default>(folder: &Path, name: &str) -> Result<T,
         path: path.clone(),
         reason,
     };
-    let text = std::fs::read_to_string(&path).map_err(|error| wrong(error.to_string()))?;
+    let text = Tree::new(folder).file(name);
+    let text = text.ok_or_else(|| wrong("no file of text, or a very long one".to_owned()))?;
     serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))
 }

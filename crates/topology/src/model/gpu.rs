@@ -13,6 +13,9 @@ pub struct Gpu {
     pub cuda: Option<CudaDevice>,
 }
 
+/// What is said instead of an answer of CUDA's driver by a program that cannot ask it.
+pub const BUILT_WITHOUT_CUDA: &str = "this program was built without CUDA";
+
 /// What CUDA's driver says.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Cuda {

@@ -42,6 +42,9 @@ pub struct Netdev {
     /// The PCI address; `None` for a virtual interface.
     #[serde(default)]
     pub pci: Option<String>,
+    /// Whether it answers for the addresses of other interfaces: yes at 0, the kernel's default (`arp_ignore`).
+    #[serde(default)]
+    pub arp_ignore: Option<u8>,
     /// Its addresses.
     pub addresses: Vec<Address>,
 }

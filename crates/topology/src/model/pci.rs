@@ -17,6 +17,9 @@ pub struct PciFunction {
     pub driver: Option<String>,
     /// The NUMA node.
     pub numa: Option<u32>,
+    /// Whether it is a virtual function of a card (SR-IOV).
+    #[serde(default)]
+    pub is_virtual: bool,
     /// The link to the bridge above; `None` where the device reports none.
     pub link: Option<PcieLink>,
     /// The bridges above, the outermost first.

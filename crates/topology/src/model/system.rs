@@ -18,6 +18,10 @@ pub struct System {
     pub page_bytes: Option<u64>,
     /// What contains this process, such as `docker`; `None` for the host itself.
     pub container: Option<String>,
+    /// Whether there are files by which programs open RDMA devices (`/dev/infiniband/uverbs*`); `None` for a host that was
+    /// recorded without its devices.
+    #[serde(default)]
+    pub rdma_files: Option<bool>,
 }
 
 /// Memory, in bytes.

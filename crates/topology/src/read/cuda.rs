@@ -5,7 +5,7 @@ use crate::model::Cuda;
 #[cfg(not(feature = "cuda"))]
 pub(super) fn probe() -> Cuda {
     Cuda {
-        problem: Some("this program was built without CUDA".to_owned()),
+        problem: Some(crate::BUILT_WITHOUT_CUDA.to_owned()),
         ..Cuda::default()
     }
 }

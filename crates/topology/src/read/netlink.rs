@@ -132,15 +132,22 @@ pub(crate) fn messages(mut block: &[u8], found: &mut Vec<RouteNetlinkMessage>) -
         };
         match NetlinkMessage::deserialize(bytes).map(|message| message.payload) {
             Ok(NetlinkPayload::Done(_)) => return Dump::Done,
-            Ok(NetlinkPayload::Error(error)) => return Dump::Failed(error.to_string()),
+            Ok(NetlinkPayload::Error(error)) => return Dump::Failed(reason(error.raw_code())),
             Ok(NetlinkPayload::InnerMessage(message)) => found.push(message),
             Ok(_) => {}
-            Err(error) => tracing::debug!("a message over netlink makes no sense: {error}"),
+            // An interface or address is missing then.
+            Err(error) => tracing::warn!("a message of the kernel is not understood: {error}"),
         }
         // Messages begin at multiples of 4.
         block = block.get(length.next_multiple_of(4)..).unwrap_or_default();
     }
     Dump::More
+}
+
+/// What a negative error code says.
+fn reason(code: i32) -> String {
+    let code = i32::try_from(code.unsigned_abs()).unwrap_or(0);
+    std::io::Error::from_raw_os_error(code).to_string()
 }
 
 fn netdev(message: &LinkMessage) -> Option<Netdev> {
@@ -157,6 +164,7 @@ fn netdev(message: &LinkMessage) -> Option<Netdev> {
         switch_id: None,
         speed: None,
         pci: None,
+        arp_ignore: None,
         addresses: Vec::new(),
     };
     for attribute in &message.attributes {
@@ -260,6 +268,10 @@ fn hex(bytes: &[u8], between: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use spark_ccl_testing::{Need, has};
+
     use super::*;
 
     #[test]
@@ -269,6 +281,103 @@ mod tests {
         let address = lo.addresses.iter().find(|one| one.ip.is_ipv4()).unwrap();
         assert!(address.ip.is_loopback() && address.prefix == 8, "{lo:?}");
         assert!(lo.mtu > 0 && lo.index > 0 && lo.mac.is_none(), "{lo:?}");
+    }
+
+    /// The flags, hardware addresses, and addresses with their prefixes, by interface.
+    type Listed = BTreeMap<String, (bool, bool, bool, Option<String>, BTreeSet<(IpAddr, u8)>)>;
+
+    /// What glibc lists, by code of its own.
+    fn by_glibc() -> Listed {
+        use nix::net::if_::InterfaceFlags as Flags;
+
+        let mut found = Listed::new();
+        for one in nix::ifaddrs::getifaddrs().unwrap() {
+            let has = |flag| one.flags.contains(flag);
+            let running = has(Flags::IFF_UP) && has(Flags::IFF_RUNNING);
+            // A label of an address, such as `eth0:1`, is no interface.
+            let name = match one.interface_name.split_once(':') {
+                Some((name, _)) => name,
+                None => one.interface_name.as_str(),
+            };
+            let entry = found.entry(name.to_owned()).or_default();
+            (entry.0, entry.1, entry.2) = (has(Flags::IFF_UP), running, has(Flags::IFF_LOOPBACK));
+            let Some(address) = one.address else {
+                continue;
+            };
+            let mask = one.netmask.unwrap_or(address);
+            if let (Some(ip), Some(mask)) = (address.as_sockaddr_in(), mask.as_sockaddr_in()) {
+                let prefix = mask.ip().to_bits().count_ones() as u8;
+                entry.4.insert((ip.ip().into(), prefix));
+            } else if let (Some(ip), Some(mask)) =
+                (address.as_sockaddr_in6(), mask.as_sockaddr_in6())
+            {
+                let prefix = mask.ip().to_bits().count_ones() as u8;
+                entry.4.insert((ip.ip().into(), prefix));
+            } else if let Some(link) = address.as_link_addr() {
+                entry.3 = link.addr().and_then(|mac| hardware_address(&mac));
+            }
+        }
+        found
+    }
+
+    fn by_netlink() -> Listed {
+        let netdevs = netdevs().unwrap().into_iter();
+        let listed = |one: Netdev| {
+            let addresses = one.addresses.iter().map(|it| (it.ip, it.prefix)).collect();
+            let flags = (one.up, one.running, one.loopback, one.mac, addresses);
+            (one.name, flags)
+        };
+        netdevs.map(listed).collect()
+    }
+
+    #[test]
+    fn glibc_lists_the_same_interfaces() {
+        assert_eq!(by_netlink(), by_glibc());
+    }
+
+    #[test]
+    fn glibc_lists_the_same_interfaces_of_all_kinds() {
+        if !has(Need::Namespaces) {
+            return;
+        }
+        // A namespace is that of a thread, and of the programs that it starts.
+        let listed = std::thread::spawn(|| {
+            rustix::thread::unshare(rustix::thread::UnshareFlags::NEWNET).unwrap();
+            let kinds = [
+                "link set lo up",
+                "link add veth0 type veth peer name veth1",
+                "link set veth0 mtu 9000 up",
+                "link set veth1 up",
+                "addr add 10.1.2.3/24 dev veth0 label veth0:7",
+                "addr add 10.1.2.4/31 dev veth0",
+                "addr add 10.9.0.1 peer 10.9.0.2/32 dev veth1",
+                "addr add fd00::7/61 dev veth1 nodad",
+                "link add dummy0 type dummy",
+                "link add br0 type bridge",
+                "link set dummy0 master br0",
+                "link set br0 up",
+                "link add link veth0 name veth0.5 type vlan id 5",
+                "link add mac0 link veth0 type macvlan mode bridge",
+                "link add ipv0 link veth1 type ipvlan",
+                "link add vx0 type vxlan id 42 dstport 4789 dev veth0",
+                "link add bond0 type bond",
+                "link add gre0x type gretap local 10.1.2.3 remote 10.1.2.9",
+                "link add wg0 type wireguard",
+                "tuntap add tap0 mode tap",
+                "tuntap add tun0 mode tun",
+                "addr add 10.8.0.1 peer 10.8.0.2 dev tun0",
+            ];
+            let made = kinds.iter().filter(|kind| {
+                let mut ip = std::process::Command::new("ip");
+                let done = ip.args(kind.split(' ')).output().unwrap();
+                done.status.success()
+            });
+            (made.count(), by_netlink(), by_glibc())
+        });
+        let (made, ours, theirs) = listed.join().unwrap();
+        // A kernel need not have every kind.
+        assert!(made >= 8 && theirs.len() >= 3, "{made} {theirs:#?}");
+        assert_eq!(ours, theirs);
     }
 
     #[test]

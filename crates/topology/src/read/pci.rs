@@ -43,6 +43,7 @@ fn function(tree: &Tree, address: String) -> PciFunction {
             .and_then(|path| Some(path.file_name()?.to_str()?.to_owned())),
         // A machine without nodes reports -1.
         numa: tree.number(&at("numa_node")),
+        is_virtual: tree.has(&at("physfn")),
         link: link(tree, &at("")),
         bridges: tree
             .resolved(&format!("{FOLDER}/{address}"))

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use spark_ccl_config::Env;
+use spark_ccl_config::{Env, VARIABLES};
 
 use super::Tree;
 use crate::model::{ConfFile, Library, Software};
@@ -67,6 +67,7 @@ pub(super) fn software(
         driver: tree.text("sys/module/nvidia/version"),
         cuda,
         cuda_problem,
+        peermem: tree.has("sys/module/nvidia_peermem"),
         toolkits: toolkits(tree),
         nccl: nccl(tree, places),
         conf: conf(tree, places),
@@ -108,7 +109,8 @@ fn nccl(tree: &Tree, places: &Places) -> Vec<Library> {
         let path = format!("/{}", file.display());
         if !found.iter().any(|library| library.path == path) {
             let bytes = std::fs::metadata(tree.at(&path)).map_or(0, |about| about.len());
-            let version = version_of_name(&file).or_else(|| version_of_build(&tree.at(&path)));
+            let version =
+                version_of_name(&file).or_else(|| version_of_build(&tree.regular(&path)?));
             found.push(Library {
                 path,
                 version,
@@ -168,9 +170,11 @@ fn conf(tree: &Tree, places: &Places) -> Vec<ConfFile> {
     for path in paths {
         let mut env = Env::default();
         let is_known = found.iter().any(|file| file.path == path);
-        if !is_known && env.add_file(&tree.at(path)).is_ok() {
+        let file = tree.regular(path).filter(|_| !is_known);
+        if file.is_some_and(|file| env.add_file(&file).is_ok()) {
             let settings = env.iter();
-            let settings = settings.map(|(name, value)| (name.to_owned(), value.text.clone()));
+            let settings =
+                settings.map(|(name, value)| (name.to_owned(), shown(name, &value.text)));
             found.push(ConfFile {
                 path: path.to_owned(),
                 settings: settings.collect(),
@@ -180,9 +184,32 @@ fn conf(tree: &Tree, places: &Places) -> Vec<ConfFile> {
     found
 }
 
+/// A value as it may be shown. A variable that nobody knows may be a secret under a misspelt name.
+fn shown(name: &str, value: &str) -> String {
+    let known = VARIABLES.iter().find(|variable| variable.name == name);
+    let is_plain = known.map_or(name.starts_with("NCCL_"), |variable| !variable.secret);
+    if is_plain { value } else { "redacted" }.to_owned()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn secrets_of_files_are_not_told() {
+        let mut recorded = crate::testing::spark("a", 1);
+        recorded.set(
+            "etc/nccl.conf",
+            "NCCL_DEBUG=INFO\nSPARK_CCL_SECRET=hunter2-a\nSPARK_CCL_UNIQUE_ID=hunter2-b\nSPARK_CCL_SECRT=hunter2-c\nSPARK_CCL_NET=tcp",
+        );
+        let host = recorded.host();
+        assert!(!host.to_json().contains("hunter2"), "{}", host.to_json());
+        let settings = &host.software.conf[0].settings;
+        let value = |name: &str| settings.iter().find(|one| one.0 == name).unwrap().1.clone();
+        assert_eq!(value("NCCL_DEBUG"), "INFO");
+        assert_eq!(value("SPARK_CCL_NET"), "tcp");
+        assert_eq!(value("SPARK_CCL_SECRET"), "redacted");
+    }
 
     #[test]
     fn versions_of_nccl() {

@@ -37,6 +37,10 @@ pub(super) fn system(tree: &Tree) -> System {
             .file("proc/self/smaps")
             .and_then(|text| kibibytes(&text, "KernelPageSize")),
         container: container(tree),
+        rdma_files: tree.has("dev").then(|| {
+            let files = tree.names("dev/infiniband");
+            files.iter().any(|name| name.starts_with("uverbs"))
+        }),
     }
 }
 
@@ -57,10 +61,17 @@ pub(super) fn limits(tree: &Tree) -> Limits {
     Limits {
         memlock: soft_limit(&limits, "Max locked memory"),
         files: soft_limit(&limits, "Max open files"),
-        ipc_lock: capabilities.is_some_and(|all| all >> CAP_IPC_LOCK & 1 == 1),
+        ipc_lock: is_initial(tree) && capabilities.is_some_and(|all| all >> CAP_IPC_LOCK & 1 == 1),
         receive_buffer: tree.number("proc/sys/net/core/rmem_max"),
         send_buffer: tree.number("proc/sys/net/core/wmem_max"),
     }
+}
+
+/// Whether this process is in the first user namespace: the kernel heeds the capability only there, and not in a container
+/// without root.
+fn is_initial(tree: &Tree) -> bool {
+    let map = tree.text("proc/self/uid_map");
+    map.is_none_or(|map| map.split_whitespace().eq(["0", "0", "4294967295"]))
 }
 
 /// The container that this process is in, as container programs mark it.
@@ -106,6 +117,27 @@ fn soft_limit(text: &str, name: &str) -> Limit {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_capability_counts_in_the_first_user_namespace_only() {
+        let mut recorded = crate::testing::spark("a", 1);
+        recorded.set("proc/self/status", "CapEff:\t0000000000004000");
+        assert!(recorded.host().limits.ipc_lock);
+        recorded.set("proc/self/uid_map", "0 0 4294967295");
+        assert!(recorded.host().limits.ipc_lock);
+        recorded.set("proc/self/uid_map", "0 1000 1\n1 100000 65536");
+        assert!(!recorded.host().limits.ipc_lock);
+    }
+
+    #[test]
+    fn rdma_needs_files() {
+        let mut recorded = crate::testing::spark("a", 1);
+        assert_eq!(recorded.host().system.rdma_files, None);
+        recorded.set("dev/null", "");
+        assert_eq!(recorded.host().system.rdma_files, Some(false));
+        recorded.set("dev/infiniband/uverbs0", "");
+        assert_eq!(recorded.host().system.rdma_files, Some(true));
+    }
 
     #[test]
     fn lines_of_procfs() {

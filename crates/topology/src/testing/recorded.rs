@@ -9,6 +9,7 @@ use std::path::Path;
 use crate::model::{
     Address, Cuda, Library, Neighbour, NeighbourState, Netdev, Network, RdmaPort, Route,
 };
+use crate::netif::network;
 use crate::{Host, recorded};
 
 /// A recorded host: files, symbolic links, and what is beside them.
@@ -104,10 +105,9 @@ impl Recorded {
             prefix,
             label: None,
         });
-        if let (IpAddr::V4(v4), false) = (ip, ip.is_loopback()) {
-            let mask = u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or(0);
+        if ip.is_ipv4() && !ip.is_loopback() {
             self.network.routes.push(Route {
-                destination: Some(IpAddr::V4((v4.to_bits() & mask).into())),
+                destination: Some(network(ip, prefix)),
                 prefix,
                 gateway: None,
                 netdev: name.to_owned(),
@@ -293,6 +293,7 @@ fn netdev(name: &str, index: u32, mac: Option<&str>) -> Netdev {
         switch_id: None,
         speed: None,
         pci: None,
+        arp_ignore: None,
         addresses: Vec::new(),
     }
 }

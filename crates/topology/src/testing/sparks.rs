@@ -110,6 +110,7 @@ fn lan(own: &mut Recorded, number: u8) {
         switch_id: None,
         speed: None,
         pci: None,
+        arp_ignore: None,
         addresses: Vec::new(),
     });
     own.set("sys/class/net/enP7s7/speed", "10000");
