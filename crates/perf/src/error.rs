@@ -57,6 +57,14 @@ pub(crate) enum Error {
     /// A host cannot be described.
     #[error("{0}")]
     Host(#[from] spark_ccl_topology::Error),
+    /// What a file or a host says is no description of a host.
+    #[error("{from}: {reason}")]
+    Unreadable {
+        /// The file or host.
+        from: String,
+        /// What is wrong.
+        reason: String,
+    },
     /// Nothing could be run on a host, or the arguments name none.
     #[error(transparent)]
     Remote(#[from] crate::remote::Error),
@@ -83,7 +91,11 @@ impl Error {
         match self {
             Self::Usage(_) | Self::Remote(crate::remote::Error::Usage(_)) => exit::USAGE,
             Self::NotImplemented(_) => exit::NOT_IMPLEMENTED,
-            Self::System { .. } | Self::NoRdma(_) | Self::Host(_) | Self::Remote(_) => exit::SYSTEM,
+            Self::System { .. }
+            | Self::NoRdma(_)
+            | Self::Host(_)
+            | Self::Unreadable { .. }
+            | Self::Remote(_) => exit::SYSTEM,
             Self::Library(error) => library_code(error),
             Self::Stalled { .. } => exit::TIMEOUT,
             Self::Rdma(_) | Self::Panicked { .. } => exit::LIBRARY,

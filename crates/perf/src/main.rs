@@ -33,6 +33,8 @@ mod doctor;
 mod env;
 mod error;
 mod exact;
+#[cfg(test)]
+mod fuzz;
 mod launch;
 mod measure;
 mod memory;

@@ -2,6 +2,8 @@
 //!
 //! Knows where the descriptions come from. Must not know what is looked for in them.
 
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -13,6 +15,8 @@ use crate::remote::{self, Answer, HostArgs, run_on_all};
 
 /// How long a host may take to describe itself.
 const LIMIT: Duration = Duration::from_secs(60);
+/// The longest file with descriptions, in bytes.
+const LONGEST: u64 = 64 << 20;
 
 /// The hosts that are named on the command line.
 #[derive(Debug, Clone, clap::Args)]
@@ -94,11 +98,10 @@ fn asked(
 fn described(name: &str, answer: &Answer) -> Result<Host, Error> {
     let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
     if !answer.status.success() {
-        let said = said(&answer.stderr);
-        return Err(Error::Usage(format!("{name}: spark-perf topo: {said}")));
+        let said = format!("spark-perf topo: {}", said(&answer.stderr));
+        return Err(unreadable(name, said));
     }
-    let named = |error| Error::Usage(format!("{name}: {error}"));
-    Host::from_json(&said(&answer.stdout)).map_err(named)
+    Host::from_json(&said(&answer.stdout)).map_err(|error| unreadable(name, error))
 }
 
 /// How far a clock that was read between two times is ahead, and how exact that is.
@@ -125,12 +128,23 @@ fn read(path: &Path) -> Result<Vec<Host>, Error> {
         return Ok(vec![topology::recorded(path)?]);
     }
     let reading = Error::system(format!("reading {}", path.display()));
-    let text = std::fs::read_to_string(path).map_err(reading)?;
-    hosts(&text).map_err(|error| Error::Usage(format!("{}: {error}", path.display())))
+    let mut text = String::new();
+    // A pipe is welcome, but a device may have no end.
+    let file = File::open(path).map(|file| file.take(LONGEST));
+    let done = file.and_then(|mut file| file.read_to_string(&mut text));
+    done.map_err(reading)?;
+    hosts(&text).map_err(|error| unreadable(&path.display().to_string(), error))
+}
+
+fn unreadable(from: &str, reason: impl ToString) -> Error {
+    Error::Unreadable {
+        from: from.to_owned(),
+        reason: reason.to_string(),
+    }
 }
 
 /// One host, or a list of hosts.
-fn hosts(text: &str) -> Result<Vec<Host>, topology::Error> {
+pub(crate) fn hosts(text: &str) -> Result<Vec<Host>, topology::Error> {
     match serde_json::from_str(text) {
         Ok(serde_json::Value::Array(all)) => all
             .iter()
@@ -176,7 +190,7 @@ mod tests {
         assert_eq!(names, ["spark-1", "spark-2", "spark-1", "spark-1"]);
         std::fs::write(&one, "{}").unwrap();
         let error = from(&[&one]).unwrap_err();
-        assert_eq!(error.exit_code(), 6, "{error}");
+        assert_eq!(error.exit_code(), 2, "{error}");
         assert!(error.to_string().contains("one.json"), "{error}");
         let both = ["survey", "--from", "a.json", "-H", "b"];
         assert!(Only::try_parse_from(both).is_err());

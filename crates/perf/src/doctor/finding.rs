@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::Serialize;
 
+use crate::console::plain;
+
 /// The outcome of a check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Finding {
@@ -18,8 +20,8 @@ pub(crate) struct Finding {
     pub(crate) wanted: Option<String>,
     /// Why it matters.
     pub(crate) why: Option<String>,
-    /// The command that puts it right, and where to run it.
-    pub(crate) fix: Option<String>,
+    /// What puts it right.
+    pub(crate) fix: Option<Fix>,
 }
 
 /// How bad it is; the worst comes last.
@@ -28,6 +30,8 @@ pub(crate) struct Finding {
 pub(crate) enum Status {
     /// As it should be.
     Ok,
+    /// What was read does not decide it.
+    Unknown,
     /// It works, but slowly or not for long.
     Warn,
     /// It does not work.
@@ -40,7 +44,63 @@ pub(super) struct Problem {
     pub(super) seen: String,
     pub(super) wanted: String,
     pub(super) why: String,
-    pub(super) fix: String,
+    pub(super) fix: Fix,
+}
+
+/// What puts it right.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct Fix {
+    /// The host on which to run the command.
+    #[serde(rename = "where")]
+    pub(crate) place: Option<String>,
+    /// The command; `None` where what was read does not prove one right.
+    pub(crate) command: Option<String>,
+    /// What to look at, or to do by hand.
+    pub(crate) look: Option<String>,
+}
+
+impl Fix {
+    /// A command for a host.
+    pub(super) fn run(host: &str, command: impl Into<String>) -> Self {
+        Self {
+            place: Some(host.to_owned()),
+            command: Some(command.into()),
+            look: None,
+        }
+    }
+
+    /// What to look at, or to do by hand.
+    pub(super) fn look(what: impl Into<String>) -> Self {
+        Self {
+            place: None,
+            command: None,
+            look: Some(what.into()),
+        }
+    }
+
+    /// A command, and what to do then.
+    pub(super) fn then(self, what: impl Into<String>) -> Self {
+        Self {
+            look: Some(what.into()),
+            ..self
+        }
+    }
+}
+
+impl Problem {
+    pub(super) fn new(
+        seen: impl Into<String>,
+        wanted: impl Into<String>,
+        why: impl Into<String>,
+        fix: Fix,
+    ) -> Self {
+        Self {
+            seen: seen.into(),
+            wanted: wanted.into(),
+            why: why.into(),
+            fix,
+        }
+    }
 }
 
 impl Finding {
@@ -48,12 +108,26 @@ impl Finding {
     pub(super) fn ok(id: &'static str, hosts: &[&str], seen: impl Into<String>) -> Self {
         Self {
             id,
-            hosts: hosts.iter().map(|&host| host.to_owned()).collect(),
+            hosts: hosts.iter().map(|&host| plain(host)).collect(),
             status: Status::Ok,
-            seen: seen.into(),
+            seen: plain(&seen.into()),
             wanted: None,
             why: None,
             fix: None,
+        }
+    }
+
+    /// What was read does not decide it; what to look at.
+    pub(super) fn unknown(
+        id: &'static str,
+        hosts: &[&str],
+        seen: impl Into<String>,
+        look: impl Into<String>,
+    ) -> Self {
+        Self {
+            status: Status::Unknown,
+            fix: Some(Fix::look(look)),
+            ..Self::ok(id, hosts, seen)
         }
     }
 
@@ -75,13 +149,18 @@ impl Finding {
             ..Self::warn(id, hosts, problem)
         }
     }
+
+    /// The command that puts it right.
+    pub(super) fn command(&self) -> Option<&str> {
+        self.fix.as_ref()?.command.as_deref()
+    }
 }
 
 impl fmt::Display for Finding {
     /// One line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let hosts = self.hosts.join(" - ");
-        write!(f, "{:<4}  {hosts}  {}: {}", self.status, self.id, self.seen)?;
+        write!(f, "{:<7}  {hosts}  {}: {}", self.status, self.id, self.seen)?;
         if let Some(wanted) = &self.wanted {
             write!(f, "; wanted: {wanted}")?;
         }
@@ -89,9 +168,23 @@ impl fmt::Display for Finding {
             write!(f, "; {why}")?;
         }
         if let Some(fix) = &self.fix {
-            write!(f, "; fix: {fix}")?;
+            write!(f, "; {fix}")?;
         }
         Ok(())
+    }
+}
+
+impl fmt::Display for Fix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(command) = &self.command {
+            let place = self.place.as_deref().unwrap_or("there");
+            write!(f, "fix on {place}: {command}")?;
+        }
+        match &self.look {
+            Some(look) if self.command.is_some() => write!(f, "; then: {look}"),
+            Some(look) => write!(f, "look: {look}"),
+            None => Ok(()),
+        }
     }
 }
 
@@ -99,6 +192,7 @@ impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Ok => "ok",
+            Self::Unknown => "unknown",
             Self::Warn => "warn",
             Self::Fail => "FAIL",
         })
@@ -111,17 +205,17 @@ mod tests {
 
     #[test]
     fn a_finding_is_a_line() {
-        let ok = Finding::ok("a.b", &["x"], "fine");
-        assert_eq!(ok.to_string(), "ok    x  a.b: fine");
-        let problem = Problem {
-            seen: "1500".to_owned(),
-            wanted: "9000".to_owned(),
-            why: "packets are small".to_owned(),
-            fix: "set it".to_owned(),
-        };
-        let bad = Finding::fail("net.mtu", &["x", "y"], problem);
-        let line = "FAIL  x - y  net.mtu: 1500; wanted: 9000; packets are small; fix: set it";
+        let ok = Finding::ok("a.b", &["x"], "fine\u{1b}[2J\n");
+        assert_eq!(ok.to_string(), "ok       x  a.b: fine[2J");
+        let problem = |fix| Problem::new("1500", "9000", "packets are small", fix);
+        let fix = Fix::run("y", "set it").then("log in");
+        let bad = Finding::fail("net.mtu", &["x", "y"], problem(fix));
+        let line = "FAIL     x - y  net.mtu: 1500; wanted: 9000; packets are small; fix on y: set it; then: log in";
         assert_eq!(bad.to_string(), line);
-        assert!(Status::Fail > Status::Warn && Status::Warn > Status::Ok);
+        let bad = Finding::warn("net.mtu", &["x"], problem(Fix::look("the switch")));
+        let line = "warn     x  net.mtu: 1500; wanted: 9000; packets are small; look: the switch";
+        assert_eq!(bad.to_string(), line);
+        assert!(Status::Fail > Status::Warn && Status::Warn > Status::Unknown);
+        assert!(Status::Unknown > Status::Ok);
     }
 }

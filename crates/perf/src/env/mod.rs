@@ -22,8 +22,9 @@ What it prints:
 
 Modes:
   safe     device memory goes through host memory
-  dmabuf   network cards reach device memory by dma-buf; refused where CUDA's driver says that a GPU cannot
-  auto     dmabuf where all GPUs can, otherwise safe
+  dmabuf   network cards reach device memory by dma-buf; refused where CUDA's driver says that a GPU cannot, or that it
+           shares the processors' memory
+  auto     safe where a GPU shares the processors' memory; otherwise nothing: what a driver claims is not what works
 
 Exit codes:
   0 success     2 a host cannot be read     6 bad arguments, or a mode that these hosts do not have
@@ -60,8 +61,24 @@ enum Mode {
     Safe,
     /// Straight from device memory
     Dmabuf,
-    /// Whatever these GPUs can
+    /// Safe where a GPU shares the processors' memory, otherwise the libraries' own choice
     Auto,
+}
+
+/// All settings in all forms, for the fuzz target.
+#[cfg(test)]
+pub(crate) fn decide(cluster: &Cluster<'_>) {
+    for mode in [Mode::Safe, Mode::Auto, Mode::Dmabuf] {
+        if let Ok(values) = values(cluster, mode) {
+            let options = format::docker(cluster.hosts, &values);
+            assert!(
+                options
+                    .bytes()
+                    .all(|one| one.is_ascii_alphanumeric() || b"_.:@-=^,/ \n".contains(&one))
+            );
+            let _ = (format::shell(&values), format::json(&values));
+        }
+    }
 }
 
 /// Prints the settings; returns the exit code.

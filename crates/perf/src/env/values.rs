@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use serde::Serialize;
 use spark_ccl_topology::cages::CageEnd;
-use spark_ccl_topology::netif::same_subnet;
+use spark_ccl_topology::netif::{network, same_subnet};
 use spark_ccl_topology::{Cluster, CudaDevice, Host, Netdev, cages};
 
 use super::Mode;
@@ -164,16 +164,17 @@ fn memory(cluster: &Cluster<'_>, mode: Mode) -> Result<Vec<Setting>, String> {
             Mode::Safe | Mode::Auto => Ok(Vec::new()),
         };
     };
+    let of = |(host, device): &(&Host, &CudaDevice)| format!("{} of {}", device.name, host.name);
+    let shared = all.iter().find(|(_, device)| device.integrated);
+    let shared = shared.map(|one| format!("CU_DEVICE_ATTRIBUTE_INTEGRATED is 1 for {}", of(one)));
     let cannot = all.iter().find(|(_, device)| !device.dma_buf);
-    let no = cannot.map(|(host, device)| {
-        format!(
-            "CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED is 0 for {} of {}",
-            device.name, host.name
-        )
-    });
-    match (mode, no) {
-        (Mode::Dmabuf, Some(no)) => Err(format!("--mode dmabuf: {no}; use --mode safe")),
-        (Mode::Dmabuf | Mode::Auto, None) => Ok(vec![Setting {
+    let cannot =
+        cannot.map(|one| format!("CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED is 0 for {}", of(one)));
+    match (mode, shared, cannot) {
+        (Mode::Dmabuf, Some(no), _) | (Mode::Dmabuf, None, Some(no)) => {
+            Err(format!("--mode dmabuf: {no}; use --mode safe"))
+        }
+        (Mode::Dmabuf, None, None) => Ok(vec![Setting {
             name: "NCCL_DMABUF_ENABLE",
             value: "1".to_owned(),
             probe: format!(
@@ -181,8 +182,10 @@ fn memory(cluster: &Cluster<'_>, mode: Mode) -> Result<Vec<Setting>, String> {
                 any.name
             ),
         }]),
-        (Mode::Auto, Some(no)) => Ok(staged(&no)),
-        (Mode::Safe, no) => Ok(staged(&no.unwrap_or_else(|| "--mode safe".to_owned()))),
+        (Mode::Auto | Mode::Safe, Some(shared), _) => Ok(staged(&shared)),
+        (Mode::Safe, None, _) => Ok(staged("--mode safe")),
+        // What the driver claims is not what works, and nvidia_peermem may work where dma-buf does not.
+        (Mode::Auto, None, _) => Ok(Vec::new()),
     }
 }
 
@@ -253,20 +256,6 @@ fn in_subnet(host: &Host, (ip, prefix): (IpAddr, u8)) -> Option<&String> {
     found.map(|netdev| &netdev.name)
 }
 
-/// The first bits of an address.
-fn network(ip: IpAddr, prefix: u8) -> u128 {
-    match ip {
-        IpAddr::V4(ip) => {
-            let rest = 32 - u32::from(prefix.min(32));
-            u128::from(ip.to_bits().checked_shr(rest).unwrap_or(0))
-        }
-        IpAddr::V6(ip) => {
-            let rest = 128 - u32::from(prefix.min(128));
-            ip.to_bits().checked_shr(rest).unwrap_or(0)
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use spark_ccl_topology::testing::{self, Recorded};
@@ -316,11 +305,33 @@ mod tests {
         let error = found(&testing::pair(), Mode::Dmabuf).unwrap_err();
         assert_eq!(
             error,
-            "--mode dmabuf: CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED is 0 for NVIDIA GB10 of spark-1; use --mode safe"
+            "--mode dmabuf: CU_DEVICE_ATTRIBUTE_INTEGRATED is 1 for NVIDIA GB10 of spark-1; use --mode safe"
         );
         let server = [testing::nvlink_server("h200")];
         let expected = vec![is("1", "NCCL_DMABUF_ENABLE")];
         assert_eq!(found(&server, Mode::Dmabuf), Ok(expected));
+        // A claim alone sets nothing, and neither does its absence: nvidia_peermem may be there.
+        assert_eq!(found(&server, Mode::Auto), Ok(Vec::new()));
+        let mut without = server;
+        for device in &mut without[0].cuda.devices {
+            device.dma_buf = false;
+        }
+        assert_eq!(found(&without, Mode::Auto), Ok(Vec::new()));
+        let staged = vec![
+            is("0", "NCCL_DMABUF_ENABLE"),
+            is("LOC", "NCCL_NET_GDR_LEVEL"),
+        ];
+        assert_eq!(found(&without, Mode::Safe), Ok(staged));
+        // Memory that is shared is staged whatever the driver claims.
+        let mut claims = testing::spark("a", 1);
+        claims.cuda.devices[0].dma_buf = true;
+        let of = |mode| found(std::slice::from_ref(&claims), mode);
+        let values = of(Mode::Auto).unwrap();
+        assert!(
+            values.contains(&is("0", "NCCL_DMABUF_ENABLE")),
+            "{values:?}"
+        );
+        assert!(of(Mode::Dmabuf).is_err());
         let mut bare = testing::nvlink_server("bare");
         bare.cuda.devices.clear();
         assert!(found(&[bare.clone()], Mode::Dmabuf).is_err());

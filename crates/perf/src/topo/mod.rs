@@ -66,6 +66,14 @@ pub(crate) fn run(args: &Args) -> Result<u8, Error> {
     Ok(0)
 }
 
+/// The table and the picture, for the fuzz target.
+#[cfg(test)]
+pub(crate) fn show(cluster: &Cluster<'_>) {
+    let text = table::text(cluster);
+    assert!(!text.contains(|one: char| one.is_control() && one != '\n'));
+    assert!(picture::draw(cluster).ends_with("</svg>\n"));
+}
+
 fn json(hosts: &[Host]) -> String {
     match hosts {
         [host] => host.to_json(),

@@ -1,106 +1,112 @@
 //! How cables are plugged in: what hardware addresses prove, and what a ring needs.
 
+use std::collections::BTreeSet;
+
 use spark_ccl_topology::cluster::{Cable, Shape};
-use spark_ccl_topology::{Cluster, Host, Neighbour, Netdev};
+use spark_ccl_topology::{Cluster, Neighbour};
 
-use crate::doctor::finding::{Finding, Problem};
+use super::wires::Wires;
+use crate::doctor::finding::{Finding, Fix, Problem};
 
-pub(super) fn checks(cluster: &Cluster<'_>) -> Vec<Finding> {
-    let mut found = crossed(cluster);
+pub(super) fn checks(cluster: &Cluster<'_>, wires: &Wires<'_>) -> Vec<Finding> {
+    let mut found = crossed(wires);
     if cluster.shape == Shape::Ring {
         found.extend(parity(cluster));
     }
     found
 }
 
-/// Interfaces that hear from another interface than the one that their addresses say.
-fn crossed(cluster: &Cluster<'_>) -> Vec<Finding> {
-    let mut found = Vec::new();
-    for (index, host) in cluster.hosts.iter().enumerate() {
-        for neighbour in &host.network.neighbours {
-            let Some((other, heard)) = owner(cluster, index, neighbour) else {
-                continue;
-            };
-            let rail = cluster.between(index, other).find(|rail| {
-                let mut ends = rail.ends.iter();
-                ends.any(|end| end.host == index && end.netdev == neighbour.netdev)
-            });
-            let expected = rail.map(|rail| {
-                let end = rail.ends.iter().find(|end| end.host == other);
-                end.map(|end| end.netdev.clone()).unwrap_or_default()
-            });
-            if let Some(expected) = expected.filter(|expected| *expected != heard.name) {
-                let peer = &cluster.hosts[other];
-                found.push(problem(
-                    host,
-                    peer,
-                    &neighbour.netdev,
-                    &heard.name,
-                    &expected,
-                ));
-            }
-        }
-    }
-    found.dedup();
+/// Cages that hear from another cage than the one that has the address. Twins answer for each other, so only cages count;
+/// and at a switch each cage hears from several.
+fn crossed(wires: &Wires<'_>) -> Vec<Finding> {
+    let all = wires.hosts.iter().enumerate();
+    let all = all.flat_map(|(host, one)| one.network.neighbours.iter().map(move |it| (host, it)));
+    let found: BTreeSet<_> = all
+        .filter_map(|(host, one)| elsewhere(wires, host, one))
+        .collect();
     found
-}
-
-/// The interface of another host that a hardware address belongs to.
-fn owner<'a>(
-    cluster: &Cluster<'a>,
-    own: usize,
-    neighbour: &Neighbour,
-) -> Option<(usize, &'a Netdev)> {
-    let mac = neighbour.mac.as_ref()?;
-    let others = cluster.hosts.iter().enumerate();
-    let mut netdevs = others
-        .filter(|(other, _)| *other != own)
-        .flat_map(|(other, host)| host.network.netdevs.iter().map(move |one| (other, one)));
-    netdevs.find(|(_, netdev)| netdev.mac.as_ref() == Some(mac))
-}
-
-fn problem(host: &Host, peer: &Host, netdev: &str, heard: &str, expected: &str) -> Finding {
-    Finding::fail(
-        "cable.crossed",
-        &[&host.name, &peer.name],
-        Problem {
-            seen: format!(
-                "{netdev} is joined to {heard}, and has an address of the subnet of {expected}"
-            ),
-            wanted: format!("{netdev} joined to {expected}"),
-            why: "the addresses say that another cable is there, so nothing arrives".to_owned(),
-            fix: format!(
-                "plug the cable of {netdev} into the cage of {expected}, or exchange the addresses of {heard} and {expected} on {}",
-                peer.name
-            ),
-        },
-    )
-}
-
-/// Whether every cable of a ring joins different cages.
-fn parity(cluster: &Cluster<'_>) -> Vec<Finding> {
-    cluster
-        .cables
-        .iter()
-        .filter_map(|cable| equal_ends(cluster, cable))
+        .into_iter()
+        .map(|cages| plugged(wires, cages))
         .collect()
 }
 
-fn equal_ends(cluster: &Cluster<'_>, cable: &Cable) -> Option<Finding> {
-    let [a, b] = &cable.ends;
-    if a.cage.is_none() || a.name != b.name {
+/// A cage, the one that it hears from, and the one that has the address, if these two are different ones of one host.
+fn elsewhere(wires: &Wires<'_>, host: usize, neighbour: &Neighbour) -> Option<[usize; 3]> {
+    let [own, heard] = wires.heard(host, neighbour)?;
+    wires.direct(own)?;
+    let has = |netdev: &spark_ccl_topology::Netdev| {
+        netdev.addresses.iter().any(|one| one.ip == neighbour.ip)
+    };
+    let expected = wires.find(host, has)?;
+    let is_crossed = heard != expected && wires.places[heard].host == wires.places[expected].host;
+    is_crossed.then_some([own, heard, expected])
+}
+
+fn plugged(wires: &Wires<'_>, cages: [usize; 3]) -> Finding {
+    let [own, heard, expected] = cages.map(|cage| &wires.places[cage]);
+    let [host, peer] = [own, heard].map(|place| wires.hosts[place.host].name.as_str());
+    let [own, heard, expected] = [own, heard, expected].map(|place| &place.cage.name);
+    let problem = Problem::new(
+        format!(
+            "the cable of {own} leads to {heard} of {peer}, and its addresses are those of {expected}"
+        ),
+        format!("{own} joined to {expected}"),
+        "as far as the kernel remembers, the addresses belong to another cable, so nothing arrives",
+        Fix::look(format!(
+            "where the cable leads; plug it into {expected} on {peer}, or give the interfaces of {heard} the addresses of {expected}"
+        )),
+    );
+    Finding::fail("cable.crossed", &[host, peer], problem)
+}
+
+/// Whether every cable of a ring joins different cages.
+fn parity(cluster: &Cluster<'_>) -> Option<Finding> {
+    let is_equal = |cable: &&Cable| {
+        let [a, b] = &cable.ends;
+        a.cage.is_some() && a.name == b.name
+    };
+    let equal: Vec<_> = cluster.cables.iter().filter(is_equal).collect();
+    if equal.is_empty() {
         return None;
     }
-    let names = [a.host, b.host].map(|host| cluster.hosts[host].name.as_str());
-    let other = if a.name == "p0" { "p1" } else { "p0" };
-    Some(Finding::fail(
-        "cable.parity",
-        &names,
-        Problem {
-            seen: format!("a cable from {} to {}", a.name, b.name),
-            wanted: "p0 to p1 all around the ring".to_owned(),
-            why: "NCCL pairs devices by their order, and its connections end in error 110 (modify_qp)".to_owned(),
-            fix: format!("on {}: plug this cable into {other}, and the one that is there into {}; then give the interfaces their addresses anew", names[1], b.name),
-        },
-    ))
+    let name = |host: usize| cluster.hosts[host].name.as_str();
+    let list: Vec<_> = equal
+        .iter()
+        .map(|cable| {
+            let [a, b] = cable
+                .ends
+                .each_ref()
+                .map(|end| format!("{} {}", name(end.host), end.name));
+            format!("{a} to {b}")
+        })
+        .collect();
+    // Where both cables of one host are so, it is that host's that are exchanged.
+    let mut hosts = 0..cluster.hosts.len();
+    let common =
+        hosts.find(|host| equal.len() == 2 && equal.iter().all(|it| it.seen_from(*host).is_some()));
+    let fix = match common {
+        Some(host) => format!(
+            "exchange the two cables at {0}, then give the interfaces of {0} their addresses anew",
+            name(host)
+        ),
+        None => {
+            "how the cables go: the first cage of each host leads to the second one of the next"
+                .to_owned()
+        }
+    };
+    let ends = equal
+        .iter()
+        .flat_map(|cable| cable.ends.each_ref().map(|end| end.host));
+    let hosts: BTreeSet<_> = ends.collect();
+    let names: Vec<_> = common.map_or_else(
+        || hosts.into_iter().map(name).collect(),
+        |host| vec![name(host)],
+    );
+    let problem = Problem::new(
+        format!("cables between equal cages: {}", list.join(", ")),
+        "p0 to p1 all around the ring",
+        "NCCL pairs devices by their order, and its connections may end in error 110 (modify_qp)",
+        Fix::look(fix),
+    );
+    Some(Finding::fail("cable.parity", &names, problem))
 }

@@ -2,7 +2,7 @@
 
 use spark_ccl_topology::{Host, Limit};
 
-use crate::doctor::finding::{Finding, Problem};
+use crate::doctor::finding::{Finding, Fix, Problem};
 use crate::notation::size::human;
 
 /// Registered memory of a few links. Less than that, and not even small operations have their slots.
@@ -28,21 +28,18 @@ fn memlock(host: &Host) -> Finding {
         Limit::Most(most) if !limits.ipc_lock => most,
         Limit::Most(_) => return Finding::ok(ID, &name, "unlimited, by CAP_IPC_LOCK"),
         Limit::Unlimited => return Finding::ok(ID, &name, "unlimited"),
-        Limit::Unknown => return Finding::ok(ID, &name, "unknown"),
+        Limit::Unknown => return Finding::unknown(ID, &name, "not told", "ulimit -l"),
     };
     let fix = if host.system.container.is_some() {
-        "start the container with --ulimit memlock=-1 --cap-add IPC_LOCK"
+        Fix::look("the command that started the container: it needs --ulimit memlock=-1")
     } else {
-        "printf '* - memlock unlimited\\n' | sudo tee /etc/security/limits.d/rdma.conf, then log in anew"
+        let file = "/etc/security/limits.d/rdma.conf";
+        let command = format!("printf '* - memlock unlimited\\n' | sudo tee {file}");
+        Fix::run(&host.name, command).then("log in anew; services have LimitMEMLOCK instead")
     };
-    let problem = Problem {
-        seen: human(most),
-        wanted: "unlimited".to_owned(),
-        why:
-            "memory that RDMA devices reach is locked: registering more than this fails with ENOMEM"
-                .to_owned(),
-        fix: fix.to_owned(),
-    };
+    let why =
+        "memory that RDMA devices reach is locked: registering more than this fails with ENOMEM";
+    let problem = Problem::new(human(most), "unlimited", why, fix);
     if most < LEAST_LOCKED {
         Finding::fail(ID, &name, problem)
     } else {
@@ -57,16 +54,16 @@ fn files(host: &Host) -> Finding {
         Limit::Most(most) if most < LEAST_FILES => Finding::warn(
             ID,
             &name,
-            Problem {
-                seen: most.to_string(),
-                wanted: format!("at least {LEAST_FILES}"),
-                why: "ranks run out of sockets".to_owned(),
-                fix: "ulimit -n 65536".to_owned(),
-            },
+            Problem::new(
+                most.to_string(),
+                format!("at least {LEAST_FILES}"),
+                "ranks run out of sockets",
+                Fix::look("ulimit -Hn: up to that, ulimit -n allows more in the shell of the job"),
+            ),
         ),
         Limit::Most(most) => Finding::ok(ID, &name, most.to_string()),
         Limit::Unlimited => Finding::ok(ID, &name, "unlimited"),
-        Limit::Unknown => Finding::ok(ID, &name, "unknown"),
+        Limit::Unknown => Finding::unknown(ID, &name, "not told", "ulimit -n"),
     }
 }
 
@@ -74,6 +71,9 @@ fn buffers(host: &Host) -> Finding {
     const ID: &str = "limits.buffers";
     let name = [host.name.as_str()];
     let sides = [host.limits.receive_buffer, host.limits.send_buffer];
+    if sides.iter().all(Option::is_none) {
+        return Finding::unknown(ID, &name, "not told", "sysctl net.core.rmem_max");
+    }
     let seen = sides.map(|side| side.map_or_else(|| "unknown".to_owned(), human));
     let seen = format!("sockets receive {}, send {}", seen[0], seen[1]);
     if sides.into_iter().flatten().all(|most| most >= LEAST_BUFFER) {
@@ -82,12 +82,14 @@ fn buffers(host: &Host) -> Finding {
     Finding::warn(
         ID,
         &name,
-        Problem {
+        Problem::new(
             seen,
-            wanted: format!("at least {}", human(LEAST_BUFFER)),
-            why: "TCP between hosts waits for acknowledgements instead of filling the cable"
-                .to_owned(),
-            fix: "sudo sysctl -w net.core.rmem_max=16777216 net.core.wmem_max=16777216".to_owned(),
-        },
+            format!("at least {}", human(LEAST_BUFFER)),
+            "TCP between hosts waits for acknowledgements instead of filling the cable",
+            Fix::run(
+                &host.name,
+                "sudo sysctl -w net/core/rmem_max=16777216 net/core/wmem_max=16777216",
+            ),
+        ),
     )
 }

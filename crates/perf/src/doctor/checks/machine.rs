@@ -2,11 +2,13 @@
 
 use spark_ccl_topology::Host;
 
-use crate::doctor::finding::{Finding, Problem};
+use crate::doctor::finding::{Finding, Fix, Problem};
 use crate::notation::size::human;
 
 /// A kernel that takes the memory from which network cards register theirs.
 const HANDOVER: &str = "7.0.0-1019-nvidia";
+/// How that is turned off.
+const KHO: &str = "GRUB_CMDLINE_LINUX in /etc/default/grub: kho=off there helps, after sudo update-grub and the next start";
 /// What a GPU that shares the host's memory must leave: below the first, the machine freezes before anything is killed.
 const FROZEN: u64 = 3 << 30;
 const TIGHT: u64 = 5 << 30;
@@ -29,13 +31,12 @@ fn kernel(host: &Host) -> Finding {
         return Finding::fail(
             ID,
             &name,
-            Problem {
-                seen: format!("{seen} without kho=off"),
-                wanted: "another kernel, or kho=off on its command line".to_owned(),
-                why: "it hands its memory area over, and ibv_reg_mr fails with ENOMEM".to_owned(),
-                fix: "sudo sed -i 's/^GRUB_CMDLINE_LINUX=\"/&kho=off /' /etc/default/grub && sudo update-grub && sudo reboot"
-                    .to_owned(),
-            },
+            Problem::new(
+                format!("{seen} without kho=off"),
+                "another kernel, or kho=off on its command line",
+                "it hands its memory area over, and ibv_reg_mr fails with ENOMEM",
+                Fix::look(KHO),
+            ),
         );
     }
     if let Some((total, free)) = host.memory.cma
@@ -44,13 +45,16 @@ fn kernel(host: &Host) -> Finding {
         return Finding::fail(
             ID,
             &name,
-            Problem {
-                seen: format!("{seen}; CmaFree {} of CmaTotal {}", human(free), human(total)),
-                wanted: "CmaFree at most CmaTotal".to_owned(),
-                why: "the kernel's count of contiguous memory is wrong, and ibv_reg_mr fails with ENOMEM".to_owned(),
-                fix: "sudo sed -i 's/^GRUB_CMDLINE_LINUX=\"/&kho=off /' /etc/default/grub && sudo update-grub && sudo reboot"
-                    .to_owned(),
-            },
+            Problem::new(
+                format!(
+                    "{seen}; CmaFree {} of CmaTotal {}",
+                    human(free),
+                    human(total)
+                ),
+                "CmaFree at most CmaTotal",
+                "the kernel's count of contiguous memory is wrong, and ibv_reg_mr fails with ENOMEM",
+                Fix::look(KHO),
+            ),
         );
     }
     let pages = system
@@ -75,12 +79,9 @@ fn memory(host: &Host) -> Finding {
     } else {
         "ranks are killed when it runs out"
     };
-    let problem = Problem {
-        seen,
-        wanted: format!("at least {}", human(least)),
-        why: why.to_owned(),
-        fix: "ps -eo rss,pid,comm --sort=-rss | head; sync && echo 3 | sudo tee /proc/sys/vm/drop_caches".to_owned(),
-    };
+    let wanted = format!("at least {}", human(least));
+    let look = "what takes it: ps -eo rss,pid,comm --sort=-rss | head";
+    let problem = Problem::new(seen, wanted, why, Fix::look(look));
     if shared && free < FROZEN {
         Finding::fail(ID, &name, problem)
     } else {
@@ -102,12 +103,15 @@ fn governor(host: &Host) -> Finding {
         return Finding::warn(
             ID,
             &name,
-            Problem {
-                seen: format!("powersave on processors {}", class.cpus),
-                wanted: "performance".to_owned(),
-                why: "the processors stay at their lowest frequency, and latency doubles".to_owned(),
-                fix: "echo performance | sudo tee /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor".to_owned(),
-            },
+            Problem::new(
+                format!("powersave on processors {}", class.cpus),
+                "performance",
+                "the processors stay at their lowest frequency, and latency doubles",
+                Fix::run(
+                    &host.name,
+                    "echo performance | sudo tee /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor",
+                ),
+            ),
         );
     }
     let mut governors: Vec<_> = host

@@ -1,12 +1,12 @@
 //! Driver, NCCL, configuration files.
 
-use spark_ccl_topology::{Host, Library};
+use spark_ccl_topology::{BUILT_WITHOUT_CUDA, Host, Library};
 
-use crate::doctor::finding::{Finding, Problem};
+use crate::doctor::finding::{Finding, Fix, Problem};
 
-/// The builds of NCCL that hang on aarch64: a compare-and-exchange that may fail for no reason is not repeated, so that a
-/// proxy loses an entry. The first, and the first without it.
-const HANG: [(u32, u32, u32); 2] = [(2, 28, 9), (2, 29, 3)];
+/// The first version of NCCL that is not reported to hang on aarch64: before, a compare-and-exchange that may fail for no
+/// reason is not repeated, so that a proxy loses an entry.
+const MENDED: (u32, u32, u32) = (2, 29, 3);
 
 pub(super) fn checks(host: &Host) -> Vec<Finding> {
     let mut found = Vec::new();
@@ -25,32 +25,36 @@ fn driver(host: &Host) -> Finding {
     let name = [host.name.as_str()];
     let software = &host.software;
     let Some(driver) = &software.driver else {
-        return Finding::fail(
-            ID,
-            &name,
-            Problem {
-                seen: format!("{} GPUs, no driver loaded", host.gpus.len()),
-                wanted: "NVIDIA's driver".to_owned(),
-                why: "no program can use the GPUs".to_owned(),
-                fix: "sudo modprobe nvidia || { sudo ubuntu-drivers install && sudo reboot; }"
-                    .to_owned(),
-            },
+        let problem = Problem::new(
+            format!("{} GPUs, no driver loaded", host.gpus.len()),
+            "NVIDIA's driver",
+            "no program can use the GPUs",
+            Fix::look(
+                "whether it is installed: modinfo nvidia; sudo modprobe nvidia then loads it",
+            ),
         );
+        return Finding::fail(ID, &name, problem);
     };
-    match (&software.cuda, &software.cuda_problem) {
-        (_, Some(problem)) => Finding::fail(
-            ID,
-            &name,
-            Problem {
-                seen: format!("driver {driver}, but {problem}"),
-                wanted: "CUDA's driver that answers".to_owned(),
-                why: "collectives of device memory need it".to_owned(),
-                fix: "nvidia-smi; after an upgrade of the driver: sudo reboot".to_owned(),
-            },
-        ),
-        (cuda, None) => {
-            let cuda = cuda.as_deref().unwrap_or("unknown");
-            Finding::ok(ID, &name, format!("driver {driver}, for CUDA {cuda}"))
+    let cuda = software.cuda.as_deref().unwrap_or("unknown");
+    match software.cuda_problem.as_deref() {
+        None => Finding::ok(ID, &name, format!("driver {driver}, for CUDA {cuda}")),
+        Some(problem) if problem == BUILT_WITHOUT_CUDA => {
+            let seen = format!("driver {driver}; CUDA was not asked: {problem}");
+            Finding::unknown(ID, &name, seen, "nvidia-smi")
+        }
+        Some(problem) => {
+            let look = if host.system.container.is_some() {
+                "whether the container was started with --gpus=all"
+            } else {
+                "nvidia-smi; after an upgrade of the driver it asks for a restart of the machine"
+            };
+            let problem = Problem::new(
+                format!("driver {driver}, but {problem}"),
+                "CUDA's driver that answers",
+                "collectives of device memory need it",
+                Fix::look(look),
+            );
+            Finding::fail(ID, &name, problem)
         }
     }
 }
@@ -59,40 +63,44 @@ fn nccl(host: &Host) -> Finding {
     const ID: &str = "nccl.version";
     let name = [host.name.as_str()];
     let libraries = &host.software.nccl;
-    let list: Vec<_> = libraries.iter().map(described).collect();
-    let hangs = libraries.iter().find(|one| {
+    let may_hang = libraries.iter().find(|one| {
         let version = one.version.as_deref().and_then(number);
-        host.system.arch == "aarch64"
-            && version.is_some_and(|version| (HANG[0]..HANG[1]).contains(&version))
+        host.system.arch == "aarch64" && version.is_some_and(|version| version < MENDED)
     });
-    if let Some(library) = hangs {
-        return Finding::fail(
-            ID,
-            &name,
-            Problem {
-                seen: described(library),
-                wanted: "NCCL 2.29.3 or newer on aarch64".to_owned(),
-                why: "from 2.28.9 to 2.29.2 it loses a proxy's entry on Arm processors, and hangs without a message"
-                    .to_owned(),
-                fix: "sudo apt-get update && sudo apt-get install --only-upgrade libnccl2 libnccl-dev".to_owned(),
-            },
+    if let Some(library) = may_hang {
+        let look = format!(
+            "what brought {}, a package (dpkg -S) or one of Python (nvidia-nccl), and whether it has a newer version",
+            library.path
         );
+        let problem = Problem::new(
+            described(library),
+            "NCCL 2.29.3 or newer on aarch64",
+            "reports say that older ones may lose a proxy's entry on Arm processors, and hang without a message",
+            Fix::look(look),
+        );
+        return Finding::warn(ID, &name, problem);
     }
-    let mut versions: Vec<_> = libraries.iter().map(|one| &one.version).collect();
-    versions.sort();
-    versions.dedup();
-    if versions.len() > 1 {
-        return Finding::warn(
+    let list: Vec<_> = libraries.iter().map(described).collect();
+    if libraries
+        .iter()
+        .any(|one| one.version != libraries[0].version)
+    {
+        let problem = Problem::new(
+            list.join(", "),
+            "one version",
+            "which one a program loads depends on how it was started; ranks with different ones may fail with 'message truncated'",
+            Fix::look(
+                "which one the jobs are meant to use: SPARK_CCL_NCCL_LIBRARY names it to this library",
+            ),
+        );
+        return Finding::warn(ID, &name, problem);
+    }
+    if libraries.iter().all(|one| one.version.is_none()) {
+        return Finding::unknown(
             ID,
             &name,
-            Problem {
-                seen: list.join(", "),
-                wanted: "one version".to_owned(),
-                why: "which one a program loads depends on how it was started; ranks with different ones fail with \
-                      'message truncated'"
-                    .to_owned(),
-                fix: format!("export SPARK_CCL_NCCL_LIBRARY={}", libraries[0].path),
-            },
+            list.join(", "),
+            "the line that NCCL_DEBUG=VERSION prints",
         );
     }
     Finding::ok(ID, &name, list.join(", "))
@@ -101,24 +109,30 @@ fn nccl(host: &Host) -> Finding {
 fn conf(host: &Host) -> Finding {
     const ID: &str = "nccl.conf";
     let name = [host.name.as_str()];
-    let mut files = host.software.conf.iter();
-    let Some(file) = files.find(|file| !file.settings.is_empty()) else {
-        return Finding::ok(ID, &name, "no configuration file sets anything");
-    };
-    let settings = file.settings.iter();
-    let settings: Vec<_> = settings
-        .map(|(name, value)| format!("{name}={value}"))
+    let files = host
+        .software
+        .conf
+        .iter()
+        .filter(|file| !file.settings.is_empty());
+    let files: Vec<_> = files
+        .map(|file| {
+            let settings = file.settings.iter();
+            let settings: Vec<_> = settings
+                .map(|(name, value)| format!("{name}={value}"))
+                .collect();
+            format!("{}: {}", file.path, settings.join(" "))
+        })
         .collect();
-    Finding::warn(
-        ID,
-        &name,
-        Problem {
-            seen: format!("{}: {}", file.path, settings.join(" ")),
-            wanted: "settings in the environment of the job".to_owned(),
-            why: "the file changes every program that uses NCCL, and nothing says so".to_owned(),
-            fix: format!("sudo mv {0} {0}.off", file.path),
-        },
-    )
+    if files.is_empty() {
+        return Finding::ok(ID, &name, "no configuration file sets anything");
+    }
+    let problem = Problem::new(
+        files.join("; "),
+        "settings in the environment of the job",
+        "a file changes every program that uses NCCL, and nothing says so",
+        Fix::look("whether these settings are meant for all programs"),
+    );
+    Finding::warn(ID, &name, problem)
 }
 
 fn described(library: &Library) -> String {
@@ -127,7 +141,7 @@ fn described(library: &Library) -> String {
 }
 
 /// `2.28.9` as numbers.
-fn number(version: &str) -> Option<(u32, u32, u32)> {
+pub(super) fn number(version: &str) -> Option<(u32, u32, u32)> {
     let mut parts = version.split('.').map(str::parse);
     let mut next = || parts.next()?.ok();
     Some((next()?, next()?, next()?))
