@@ -43,16 +43,6 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// Whether a rail ends at this interface of a host, and is known by its subnet. Link-local addresses of IPv6 are the
-    /// same on all cables.
-    pub fn joins(&self, host: usize, netdev: &str) -> bool {
-        let mut ends = self.rails.iter().flat_map(|rail| &rail.ends);
-        ends.any(|end| {
-            let is_there = end.host == host && end.netdev == netdev;
-            is_there && (end.gid.ip().is_ipv4() || !end.gid.is_link_local())
-        })
-    }
-
     /// The rails between two hosts.
     pub fn between(&self, a: usize, b: usize) -> impl Iterator<Item = &HostRail> {
         let pair = [a.min(b), a.max(b)];

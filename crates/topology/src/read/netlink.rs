@@ -342,7 +342,7 @@ mod tests {
         }
         // A namespace is that of a thread, and of the programs that it starts.
         let listed = std::thread::spawn(|| {
-            rustix::thread::unshare(rustix::thread::UnshareFlags::NEWNET).unwrap();
+            nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
             let kinds = [
                 "link set lo up",
                 "link add veth0 type veth peer name veth1",

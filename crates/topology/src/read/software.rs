@@ -23,6 +23,8 @@ const FOLDERS: &[&str] = &[
 ];
 /// What stands before its version in a build of NCCL.
 const MARK: &[u8] = b"NCCL version ";
+/// How much of a library is searched, in bytes. Those that NVIDIA builds have some 300 MB.
+const LARGEST: u64 = 2 << 30;
 
 /// Where this process's settings say that more is.
 #[derive(Debug, Default)]
@@ -132,7 +134,7 @@ fn version_of_build(file: &PathBuf) -> Option<String> {
     const BLOCK: usize = 1 << 20;
     /// The longest version, and what is kept of a block since the text may go on in the next.
     const LONGEST: usize = 64;
-    let mut file = File::open(file).ok()?;
+    let mut file = File::open(file).ok()?.take(LARGEST);
     let mut bytes = Vec::with_capacity(BLOCK + LONGEST);
     loop {
         let kept = bytes.len().saturating_sub(LONGEST);

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use spark_ccl_topology::cluster::{Cable, Shape};
-use spark_ccl_topology::{Cluster, Neighbour};
+use spark_ccl_topology::{Cluster, Neighbour, Netdev};
 
 use super::wires::Wires;
 use crate::doctor::finding::{Finding, Fix, Problem};
@@ -16,8 +16,7 @@ pub(super) fn checks(cluster: &Cluster<'_>, wires: &Wires<'_>) -> Vec<Finding> {
     found
 }
 
-/// Cages that hear from another cage than the one that has the address. Twins answer for each other, so only cages count;
-/// and at a switch each cage hears from several.
+/// Cages that hear from another cage than the one that has the address. Twins answer for each other, so only cages count.
 fn crossed(wires: &Wires<'_>) -> Vec<Finding> {
     let all = wires.hosts.iter().enumerate();
     let all = all.flat_map(|(host, one)| one.network.neighbours.iter().map(move |it| (host, it)));
@@ -30,16 +29,17 @@ fn crossed(wires: &Wires<'_>) -> Vec<Finding> {
         .collect()
 }
 
-/// A cage, the one that it hears from, and the one that has the address, if these two are different ones of one host.
+/// A cage, the one that it hears from, and the one that has the address, if these two are different ones of one host. At a
+/// switch, a host may answer for one cage on another; so the cage that has the address must have no cable, or one that
+/// leads elsewhere.
 fn elsewhere(wires: &Wires<'_>, host: usize, neighbour: &Neighbour) -> Option<[usize; 3]> {
     let [own, heard] = wires.heard(host, neighbour)?;
-    wires.direct(own)?;
-    let has = |netdev: &spark_ccl_topology::Netdev| {
-        netdev.addresses.iter().any(|one| one.ip == neighbour.ip)
-    };
+    let has = |netdev: &Netdev| netdev.addresses.iter().any(|one| one.ip == neighbour.ip);
     let expected = wires.find(host, has)?;
-    let is_crossed = heard != expected && wires.places[heard].host == wires.places[expected].host;
-    is_crossed.then_some([own, heard, expected])
+    let [there, other] = [heard, expected].map(|place| &wires.places[place]);
+    let is_free = !other.cage.is_cabled() || wires.direct(expected).is_some_and(|end| end != own);
+    let is_crossed = heard != expected && there.host == other.host && is_free;
+    (is_crossed && wires.direct(own) == Some(heard)).then_some([own, heard, expected])
 }
 
 fn plugged(wires: &Wires<'_>, cages: [usize; 3]) -> Finding {

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use spark_ccl_topology::cages::CageEnd;
 use spark_ccl_topology::netif::{network, same_subnet};
-use spark_ccl_topology::{Host, NeighbourState, Netdev};
+use spark_ccl_topology::{Host, Netdev};
 
 use super::wires::{Place, Wires, is_ethernet};
 
@@ -31,10 +31,8 @@ pub(super) fn proposals<'a>(wires: &Wires<'a>) -> Vec<Proposal<'a>> {
             let Some(netdev) = end.netdev.filter(|_| waits(wires, place.host, end)) else {
                 continue;
             };
-            let peers = wires.joined_to(index).map(|peer| &wires.places[peer]);
-            let free = peers
-                .flat_map(|peer| kept(wires, place, netdev, peer, &found))
-                .next();
+            let peer = wires.direct(index).map(|peer| &wires.places[peer]);
+            let free = peer.and_then(|peer| kept(wires, place, netdev, peer, &found));
             if let Some((peer, ip, prefix)) = free {
                 found.push(Proposal {
                     host: place.host,
@@ -55,14 +53,14 @@ pub(super) fn waits(wires: &Wires<'_>, host: usize, end: &CageEnd<'_>) -> bool {
     end.is_active() && is_ethernet(end) && end.netdev.is_some_and(|netdev| !leads(netdev))
 }
 
-/// The interfaces of the other cage that wait for another end, each with an address for that.
+/// The first interface of the other cage that waits for another end, and an address for that.
 fn kept<'a>(
     wires: &Wires<'a>,
     place: &Place<'a>,
     netdev: &Netdev,
     peer: &Place<'a>,
     found: &[Proposal<'a>],
-) -> Vec<((usize, &'a Netdev), Ipv4Addr, u8)> {
+) -> Option<((usize, &'a Netdev), Ipv4Addr, u8)> {
     // Of two ends in different subnets, that of the first host keeps its address.
     let is_later = ipv4(netdev).next().is_none() || peer.host < place.host;
     let waiting = peer
@@ -78,12 +76,12 @@ fn kept<'a>(
         };
         !found.iter().any(is_taken)
     });
-    let with_address = waiting.filter_map(|other| {
+    let mut with_address = waiting.filter_map(|other| {
         let (ip, prefix) = ipv4(other).find(|(ip, _)| !ip.is_link_local())?;
         let own = free(wires, place.host, ip, prefix, found)?;
         Some(((peer.host, other), own, prefix))
     });
-    with_address.collect()
+    with_address.next()
 }
 
 /// An address of a subnet that no host has, unless this host is in that subnet already.
@@ -108,7 +106,6 @@ fn free(
     let all = 0..wires.hosts.len();
     let taken: BTreeSet<_> = all
         .flat_map(|of| addresses(&wires.hosts[of]).into_iter().chain(given(of)))
-        .chain(wires.hosts.iter().flat_map(|one| strangers(wires, one)))
         .collect();
     let IpAddr::V4(first) = network(ip.into(), prefix) else {
         return None;
@@ -137,21 +134,6 @@ fn addresses(host: &Host) -> Vec<Ipv4Addr> {
         .flat_map(ipv4)
         .map(|(ip, _)| ip)
         .collect()
-}
-
-/// The IPv4 addresses that a host has heard of from others than these hosts.
-fn strangers<'a>(wires: &'a Wires<'_>, host: &'a Host) -> impl Iterator<Item = Ipv4Addr> + 'a {
-    let is_known = |mac: &Option<String>| {
-        let mut netdevs = wires.hosts.iter().flat_map(|one| &one.network.netdevs);
-        netdevs.any(|netdev| netdev.mac.is_some() && netdev.mac == *mac)
-    };
-    let heard = host.network.neighbours.iter();
-    let heard = heard.filter(|one| one.state == NeighbourState::Known);
-    let strange = heard.filter(move |one| !is_known(&one.mac));
-    strange.filter_map(|one| match one.ip {
-        IpAddr::V4(ip) => Some(ip),
-        IpAddr::V6(_) => None,
-    })
 }
 
 /// The IPv4 addresses of an interface, and their prefixes.

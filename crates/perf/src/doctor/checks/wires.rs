@@ -14,6 +14,8 @@ pub(super) struct Wires<'a> {
     pub(super) places: Vec<Place<'a>>,
     /// Indices of places, the lower one first.
     joined: BTreeSet<[usize; 2]>,
+    /// The places that have heard from hosts that are not known.
+    strange: BTreeSet<usize>,
 }
 
 /// A cage of a host.
@@ -34,19 +36,26 @@ impl<'a> Wires<'a> {
             hosts,
             places: places.collect(),
             joined: BTreeSet::new(),
+            strange: BTreeSet::new(),
         };
-        wires.joined = hosts
-            .iter()
-            .enumerate()
-            .flat_map(|(host, one)| {
-                let known = one.network.neighbours.iter();
-                known
-                    .filter_map(|neighbour| wires.heard(host, neighbour))
-                    .collect::<Vec<_>>()
-            })
-            .map(|[own, other]| [own.min(other), own.max(other)])
-            .collect();
+        for (host, one) in hosts.iter().enumerate() {
+            for neighbour in &one.network.neighbours {
+                wires.learn(host, neighbour);
+            }
+        }
         wires
+    }
+
+    /// Notes who has been heard at a cage.
+    fn learn(&mut self, host: usize, neighbour: &Neighbour) {
+        if let Some([own, other]) = self.heard(host, neighbour) {
+            self.joined.insert([own.min(other), own.max(other)]);
+        } else if let Some(own) = self.at(host, &neighbour.netdev)
+            && neighbour.state == NeighbourState::Known
+            && neighbour.mac.is_some()
+        {
+            self.strange.insert(own);
+        }
     }
 
     /// The cage that has heard from another host's, and that one.
@@ -76,19 +85,18 @@ impl<'a> Wires<'a> {
         })
     }
 
-    /// The cages that are joined with one.
-    pub(super) fn joined_to(&self, place: usize) -> impl Iterator<Item = usize> + '_ {
-        let pairs = self.joined.iter();
-        pairs.filter_map(move |&[a, b]| {
-            let other = (a == place).then_some(b);
-            other.or_else(|| (b == place).then_some(a))
-        })
+    /// The cage at the other end of a cable: neither end has heard from any other. At a switch, there are more.
+    pub(super) fn direct(&self, place: usize) -> Option<usize> {
+        let other = self.only(place)?;
+        (self.only(other)? == place).then_some(other)
     }
 
-    /// The only cage that is joined with one: by a cable, and not by a switch.
-    pub(super) fn direct(&self, place: usize) -> Option<usize> {
-        let mut all = self.joined_to(place);
-        all.next().filter(|_| all.next().is_none())
+    /// The only cage that a cage has heard from, or that has heard from it.
+    fn only(&self, place: usize) -> Option<usize> {
+        let pairs = self.joined.iter().filter(|pair| pair.contains(&place));
+        let mut others = pairs.map(|&[a, b]| if a == place { b } else { a });
+        let only = others.next().filter(|_| others.next().is_none());
+        only.filter(|_| !self.strange.contains(&place))
     }
 
     /// The only cage that is joined with that of an interface.

@@ -94,6 +94,24 @@ fn a_cable_is_in_the_wrong_cage() {
 }
 
 #[test]
+fn a_cage_that_answers_for_another_at_a_switch_is_not_crossed() {
+    // Both cages of the second host are at the switch, and p1 has answered for the address of p0.
+    let mut hosts = pair();
+    hear(
+        &mut hosts,
+        &[
+            ("enp1s0f0np0", "enp1s0f1np1"),
+            ("enP2p1s0f0np0", "enP2p1s0f1np1"),
+        ],
+    );
+    let found = wrong(&hosts);
+    assert!(
+        found.iter().all(|one| one.id != "cable.crossed"),
+        "{found:#?}"
+    );
+}
+
+#[test]
 fn a_ring_has_cables_between_equal_cages() {
     // One host's cages are exchanged, so that both of its cables join equal ones.
     let mut hosts = ring();

@@ -1,7 +1,7 @@
 //! MTUs, addresses, subnets.
 
 use spark_ccl_topology::netif::network;
-use spark_ccl_topology::{NeighbourState, PortState, Route, testing};
+use spark_ccl_topology::{Neighbour, NeighbourState, PortState, Route, testing};
 
 use super::apply::mend;
 use super::*;
@@ -118,6 +118,16 @@ fn no_address_is_made_up() {
     let found = wrong(&hosts[..1]);
     assert_eq!(ids(&found), [(Status::Warn, "net.address"); 2]);
     assert_eq!(commands(&found), []);
+    // A host that is not named is in the same network: it may have any address.
+    let mut hosts = pair();
+    hosts[0].network.neighbours.push(Neighbour {
+        ip: "10.0.1.77".parse().unwrap(),
+        netdev: "enP2p1s0f0np0".to_owned(),
+        mac: Some("02:00:00:00:00:77".to_owned()),
+        state: NeighbourState::Known,
+    });
+    clear_addresses(&mut hosts[1], NETDEV, DEVICE);
+    assert_eq!(commands(&wrong(&hosts)), []);
     // Nothing proves where the cable leads.
     let mut hosts = pair();
     for host in &mut hosts {
