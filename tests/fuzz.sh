@@ -10,7 +10,7 @@ seconds=$1
 shift
 if [ $# = 0 ]; then
     SPARK_CCL_FUZZ_SECONDS=$seconds cargo test -p spark-ccl-bootstrap -p spark-ccl-config -p spark-ccl-control \
-        -p spark-ccl-launcher -p spark-ccl-status -p spark-ccl-topology -p spark-ccl-transport --lib \
+        -p spark-ccl-launcher -p spark-ccl-status -p spark-ccl-topology -p spark-ccl-transport -p spark-perf --lib --bins \
         -- --exact fuzz::any_bytes_are_read_or_refused --nocapture
     exit
 fi

@@ -99,9 +99,9 @@ fn described(name: &str, answer: &Answer) -> Result<Host, Error> {
     let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
     if !answer.status.success() {
         let said = format!("spark-perf topo: {}", said(&answer.stderr));
-        return Err(unreadable(name, said));
+        return Err(unreadable(name, &said));
     }
-    Host::from_json(&said(&answer.stdout)).map_err(|error| unreadable(name, error))
+    Host::from_json(&said(&answer.stdout)).map_err(|error| unreadable(name, &error))
 }
 
 /// How far a clock that was read between two times is ahead, and how exact that is.
@@ -133,10 +133,10 @@ fn read(path: &Path) -> Result<Vec<Host>, Error> {
     let file = File::open(path).map(|file| file.take(LONGEST));
     let done = file.and_then(|mut file| file.read_to_string(&mut text));
     done.map_err(reading)?;
-    hosts(&text).map_err(|error| unreadable(&path.display().to_string(), error))
+    hosts(&text).map_err(|error| unreadable(&path.display().to_string(), &error))
 }
 
-fn unreadable(from: &str, reason: impl ToString) -> Error {
+fn unreadable(from: &str, reason: &impl ToString) -> Error {
     Error::Unreadable {
         from: from.to_owned(),
         reason: reason.to_string(),

@@ -74,3 +74,10 @@ pub enum Error {
         expected: u32,
     },
 }
+
+impl From<serde_json::Error> for Error {
+    /// What is wrong with a document.
+    fn from(error: serde_json::Error) -> Self {
+        Self::Format(error.to_string())
+    }
+}

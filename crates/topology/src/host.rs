@@ -64,7 +64,7 @@ impl Host {
                 length: text.len(),
             });
         }
-        let value: serde_json::Value = serde_json::from_str(text).map_err(format)?;
+        let value: serde_json::Value = serde_json::from_str(text)?;
         let found = value.get("format").and_then(serde_json::Value::as_u64);
         let found = found.ok_or_else(|| Error::Format("it has no \"format\"".to_owned()))?;
         if found != u64::from(FORMAT) {
@@ -81,12 +81,12 @@ impl Host {
     /// # Errors
     /// As of [`from_json`](Self::from_json).
     pub(crate) fn checked(&self) -> Result<Self, Error> {
-        Self::from_value(serde_json::to_value(self).map_err(format)?)
+        Self::from_value(serde_json::to_value(self)?)
     }
 
     fn from_value(mut value: serde_json::Value) -> Result<Self, Error> {
         valid::clean(&mut value)?;
-        let host = serde_json::from_value(value).map_err(format)?;
+        let host = serde_json::from_value(value)?;
         valid::check(&host)?;
         Ok(host)
     }
@@ -126,11 +126,6 @@ impl Host {
             gids: port.gids.clone(),
         }
     }
-}
-
-/// What is wrong with a document.
-fn format(error: serde_json::Error) -> Error {
-    Error::Format(error.to_string())
 }
 
 /// The payload of an RDMA packet over an Ethernet interface of this MTU, as drivers choose it: the largest power of two

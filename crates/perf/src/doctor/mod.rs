@@ -15,7 +15,7 @@ use checks::Subject;
 use finding::{Finding, Fix, Problem, Status};
 
 /// The version of the JSON form.
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 1;
 
 const AFTER_HELP: &str = "\
 What it prints:

@@ -66,7 +66,7 @@ fn a_fault_has_an_exit_code_and_its_fix() {
     let run = on(&hosts, "doctor --json --quiet");
     assert_eq!(run.code, Some(1), "{}", run.stderr);
     let found: serde_json::Value = serde_json::from_str(&run.stdout).unwrap();
-    assert_eq!(found["format"], 2);
+    assert_eq!(found["format"], 1);
     assert_eq!(found["summary"]["fail"], 1);
     assert_eq!(found["summary"]["warn"], 0);
     let found = found["findings"].as_array().unwrap();

@@ -109,10 +109,11 @@ fn without_cable(host: &Host, cages: &[Cage<'_>], is_alone: bool) -> Finding {
         .filter(|netdev| !netdev.up)
         .map(|netdev| netdev.name.as_str())
         .collect();
-    let mut look = "whether a cable is plugged in at both ends".to_owned();
-    if !off.is_empty() {
-        look += &format!("; these interfaces are switched off: {}", off.join(", "));
-    }
+    let off = match off.as_slice() {
+        [] => String::new(),
+        off => format!("; these interfaces are switched off: {}", off.join(", ")),
+    };
+    let look = format!("whether a cable is plugged in at both ends{off}");
     let problem = Problem::new(
         seen,
         "a cable with a link",

@@ -59,7 +59,9 @@ fn run(host: &mut Host, command: &str) {
             give(host, netdev, &device, (ip, prefix.parse().unwrap()));
         }
         ["sudo", "sysctl", "-w", settings @ ..] => {
-            settings.iter().for_each(|setting| set(host, setting));
+            for setting in settings {
+                set(host, setting);
+            }
         }
         ["echo", governor, "|", "sudo", "tee", file] if file.ends_with("scaling_governor") => {
             for class in &mut host.cpus {
