@@ -1,13 +1,15 @@
 //! The model of a host, and its JSON form.
 
+mod valid;
+
 use serde::{Deserialize, Serialize};
 
+use crate::Error;
 use crate::model::{
     CpuClass, Gpu, Limits, Memory, Netdev, Network, NumaNode, PciFunction, RdmaDevice, RdmaPort,
     Software, System,
 };
 use crate::rdma::Port;
-use crate::{Error, valid};
 
 /// The version of the JSON form. A change of what a field means, or of its name, increases it.
 pub const FORMAT: u32 = 1;

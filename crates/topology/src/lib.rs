@@ -24,7 +24,6 @@ mod read;
 #[cfg(any(test, feature = "testing"))]
 #[allow(clippy::unwrap_used)]
 pub mod testing;
-mod valid;
 
 pub use cages::cages;
 pub use cluster::Cluster;

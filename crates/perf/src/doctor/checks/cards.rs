@@ -17,7 +17,7 @@ const ERRORS: [&str; 6] = [
 ];
 /// The counter of what has arrived, and its unit in bytes.
 const RECEIVED: (&str, u64) = ("port_rcv_data", 4);
-/// Errors for which the driver has counted since it was loaded, and which matter from one in so many bytes.
+/// What the driver has counted since it was loaded matters if there is more than one error in this number of bytes.
 const BYTES_PER_ERROR: u64 = 1 << 30;
 
 pub(super) fn checks(host: &Host, is_alone: bool) -> Vec<Finding> {

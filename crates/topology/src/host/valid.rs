@@ -16,7 +16,7 @@ const RDMA: usize = 256;
 ///
 /// # Errors
 /// A list or text is too long.
-pub(crate) fn clean(value: &mut Value) -> Result<(), Error> {
+pub(super) fn clean(value: &mut Value) -> Result<(), Error> {
     let long = |what, length| Error::Long { what, length };
     match value {
         Value::String(text) if text.len() > TEXT => Err(long("text", text.len())),
@@ -36,7 +36,7 @@ pub(crate) fn clean(value: &mut Value) -> Result<(), Error> {
 ///
 /// # Errors
 /// What is wrong.
-pub(crate) fn check(host: &Host) -> Result<(), Error> {
+pub(super) fn check(host: &Host) -> Result<(), Error> {
     let name = |(what, name): (&'static str, &str)| {
         let name = name.to_owned();
         Err(Error::Name { what, name })
