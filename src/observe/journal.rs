@@ -14,8 +14,7 @@ const _: () = assert!(Operation::ALL.len() <= KINDS, "every operation is counted
 
 /// The last operations of a communicator, and how many there were of each kind.
 ///
-/// The mutex is held for moments only, by the engine for each operation and by readers that copy. Whoever holds it takes
-/// no other lock.
+/// The engine takes the mutex for each operation, and readers take it to copy. A thread that holds it takes no other lock.
 pub(super) struct Journal {
     size: u32,
     pages: Mutex<Pages>,

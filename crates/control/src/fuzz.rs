@@ -25,6 +25,33 @@ fn frames(mut bytes: &[u8]) {
 }
 
 fn some_frames() -> Vec<Vec<u8>> {
+    let notices = some_contents().map(|content| {
+        let notice = Notice {
+            origin: 1,
+            counter: 7,
+            content,
+        };
+        encode(&Frame::Notice { to: 2, notice })
+    });
+    let floods = some_news().map(|news| {
+        encode(&Frame::Flood(Flood {
+            origin: 1,
+            counter: 7,
+            news,
+        }))
+    });
+    let mut seeds: Vec<_> = notices.into_iter().chain(floods).collect();
+    seeds.push(encode(&Frame::Heartbeat(Heartbeat {
+        received: 8,
+        hears: vec![0, 3],
+    })));
+    seeds.push(encode(&Frame::Ack { bytes: 9 }));
+    seeds.push(seeds.concat());
+    seeds
+}
+
+/// One of each kind.
+fn some_contents() -> [Content; 4] {
     let progress = Progress {
         context: 1,
         finished: 2,
@@ -52,21 +79,17 @@ fn some_frames() -> Vec<Vec<u8>> {
         }),
         calls: [7; KINDS],
     };
-    let contents = [
+    [
         Content::Progress(progress),
         Content::Late(report),
         Content::Query { context: 1 },
         Content::Answer(answer),
-    ];
-    let notice = contents.map(|content| {
-        let notice = Notice {
-            origin: 1,
-            counter: 7,
-            content,
-        };
-        encode(&Frame::Notice { to: 2, notice })
-    });
-    let news = [
+    ]
+}
+
+/// One of each kind.
+fn some_news() -> [News; 4] {
+    [
         News::Leave {
             context: 1,
             last_sequence: 2,
@@ -85,22 +108,7 @@ fn some_frames() -> Vec<Vec<u8>> {
                 without: vec![4],
             },
         },
-    ];
-    let floods = news.map(|news| {
-        encode(&Frame::Flood(Flood {
-            origin: 1,
-            counter: 7,
-            news,
-        }))
-    });
-    let mut seeds: Vec<_> = notice.into_iter().chain(floods).collect();
-    seeds.push(encode(&Frame::Heartbeat(Heartbeat {
-        received: 8,
-        hears: vec![0, 3],
-    })));
-    seeds.push(encode(&Frame::Ack { bytes: 9 }));
-    seeds.push(seeds.concat());
-    seeds
+    ]
 }
 
 #[cfg(test)]

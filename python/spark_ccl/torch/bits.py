@@ -40,7 +40,8 @@ def is_of_bits(tensor: torch.Tensor, op: Any) -> bool:
 
 
 def _function(op: Any) -> Callable[..., torch.Tensor]:
-    return next(function for theirs, function in _OF_BITS if op == theirs)
+    found: Callable[..., torch.Tensor] = next(function for theirs, function in _OF_BITS if op == theirs)
+    return found
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:

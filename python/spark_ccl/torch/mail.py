@@ -217,7 +217,8 @@ def _differs(source: int, sent: str, receipt: Receipt) -> Error:
 
 def _length(tensor: torch.Tensor) -> int:
     """Bytes of a tensor."""
-    return tensor.numel() * tensor.element_size()
+    length: int = tensor.numel() * tensor.element_size()
+    return length
 
 
 def _as_bytes(communicator: Communicator, function: str, tensor: torch.Tensor, peer: int) -> Started:

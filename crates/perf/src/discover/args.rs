@@ -12,7 +12,8 @@ What it does:
   Prints a hostfile for --hostfile, with this host first. Nothing is changed on any host without --copy-keys.
 
 --copy-keys:
-  Runs ssh-copy-id for each host that was found, which asks for the password there.
+  Runs ssh-copy-id, which asks for the password there: for the hosts of -H, or else for each to which you agree. What is shown
+  of a host is what it says of itself, but for the fingerprint of its key: compare that with ssh-keygen -l on the host.
 
 Exit codes:
   0 some host was found     2 a key could not be copied     3 no host was found     6 bad arguments
@@ -20,7 +21,7 @@ Exit codes:
 Examples:
   spark-perf discover > hosts
   spark-perf launch --hostfile hosts -- spark-perf all_reduce
-  spark-perf discover --copy-keys --user nvidia";
+  spark-perf discover --copy-keys --user nvidia -H spark-a,spark-b";
 
 /// Finds hosts on the link.
 #[derive(Debug, Clone, Parser)]
@@ -36,9 +37,18 @@ pub(crate) struct DiscoverArgs {
     /// Print JSON instead of a hostfile
     #[arg(long)]
     pub(super) json: bool,
-    /// Let this user's ssh key in on each host that is found
+    /// Let your ssh key in on hosts that are found, after a question for each
     #[arg(long)]
     pub(super) copy_keys: bool,
+    /// Copy keys to these hosts, without a question, and to no other: names or addresses as they are printed
+    #[arg(
+        short = 'H',
+        long = "host",
+        value_name = "HOST,..",
+        value_delimiter = ',',
+        requires = "copy_keys"
+    )]
+    pub(super) only: Vec<String>,
     /// The user on the other hosts [default: the same as here]
     #[arg(long, value_name = "NAME", requires = "copy_keys")]
     pub(super) user: Option<String>,

@@ -1,6 +1,6 @@
 //! What was seen of hosts, put together.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv6Addr;
 
 use serde::Serialize;
@@ -32,6 +32,26 @@ pub(super) fn merge(seen: Vec<Found>) -> Vec<Found> {
     }
     hosts.sort_by(|one, other| (&one.name, &one.addresses).cmp(&(&other.name, &other.addresses)));
     hosts
+}
+
+/// Says which names have one key, and so are taken for one host. Systems that were copied have the key of the first.
+pub(super) fn same_keys(hosts: &[Found]) -> Vec<String> {
+    let mut names: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for host in hosts {
+        if let (Some(key), Some(name)) = (&host.ssh_key, &host.name) {
+            names.entry(key).or_default().insert(name);
+        }
+    }
+    let several = names.into_values().filter(|names| names.len() > 1);
+    let note = |names: BTreeSet<&str>| {
+        let names: Vec<_> = names.into_iter().collect();
+        format!(
+            "{} have one host key, and are taken for one host. If they are several, one was copied from another: give each \
+             keys of its own (sudo rm /etc/ssh/ssh_host_*_key*; sudo ssh-keygen -A)",
+            names.join(" and ")
+        )
+    };
+    several.map(note).collect()
 }
 
 impl Found {
@@ -75,6 +95,15 @@ impl Found {
 
     pub(super) fn has_ssh(&self) -> bool {
         self.ssh_key.is_some()
+    }
+
+    /// Whether this is its name, which may go without its domain, or an address of it.
+    pub(super) fn is_called(&self, name: &str) -> bool {
+        let is_name = |own: &String| {
+            let first = own.strip_suffix(".local").unwrap_or(own);
+            own.eq_ignore_ascii_case(name) || first.eq_ignore_ascii_case(name)
+        };
+        self.addresses.contains(name) || self.name.as_ref().is_some_and(is_name)
     }
 
     /// How ssh reaches it: by its name, or the address that has answered, or any.
@@ -143,6 +172,27 @@ mod tests {
             let found = merge(order.to_vec());
             assert_eq!((found.len(), found[0].target().as_str()), (1, "10.0.0.2"));
         }
+    }
+
+    #[test]
+    fn names_with_one_key_are_told() {
+        let with = |name, key: &str| {
+            let mut found = seen(Some(name), &[], "mDNS");
+            found.ssh_key = Some(key.to_owned());
+            found
+        };
+        let hosts = [
+            with("x", "A"),
+            with("y", "B"),
+            with("z", "A"),
+            with("y", "B"),
+        ];
+        let notes = same_keys(&hosts);
+        assert_eq!(notes.len(), 1, "{notes:?}");
+        assert!(
+            notes[0].starts_with("x and z have one host key"),
+            "{notes:?}"
+        );
     }
 
     #[test]

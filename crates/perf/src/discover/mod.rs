@@ -17,9 +17,9 @@ use serde::Serialize;
 
 use crate::console;
 use crate::error::{Error, exit};
-use crate::remote::{Host, Remote, parse_list, run_on_all, settled};
+use crate::remote::{Host, Remote, parse_one, run_on_all, settled};
 pub(crate) use args::DiscoverArgs;
-use found::{Found, merge};
+use found::{Found, merge, same_keys};
 
 /// How long `launch --hosts discovered` looks.
 const BRIEF: Duration = Duration::from_secs(3);
@@ -44,7 +44,7 @@ pub(crate) fn run(args: &DiscoverArgs) -> Result<u8, Error> {
         return Ok(exit::LIBRARY);
     }
     if args.copy_keys {
-        return keys::copy(args.user.as_deref(), &reachable);
+        return keys::copy(args, &reachable);
     }
     Ok(0)
 }
@@ -56,16 +56,10 @@ pub(crate) fn hosts(remote: &Remote) -> Result<Vec<Host>, Error> {
     for note in &notes {
         console::print_error(format_args!("{note}"));
     }
-    let names: Vec<String> = found
-        .iter()
-        .filter(|one| one.has_ssh())
-        .map(Found::target)
-        .collect();
-    let mut hosts = settled(parse_list(HERE).map_err(Error::Usage)?);
-    if names.is_empty() {
-        return Ok(hosts);
-    }
-    let candidates = settled(parse_list(&names.join(",")).map_err(Error::Usage)?);
+    let mut hosts = settled(vec![parse_one(HERE).map_err(Error::Usage)?]);
+    let reachable = found.iter().filter(|one| one.has_ssh());
+    let candidates: Result<_, _> = reachable.map(|one| parse_one(&one.target())).collect();
+    let candidates = settled(candidates.map_err(Error::Usage)?);
     let answers = run_on_all(
         remote,
         &candidates,
@@ -105,11 +99,17 @@ fn find(time: Duration) -> (Vec<Found>, Vec<String>) {
         }
     }
     let mut found = merge(sightings);
-    if let Err(error) = ssh::ask(&mut found) {
-        notes.push(format!(
+    match ssh::ask(&mut found) {
+        Ok(0) => {}
+        Ok(silent) => notes.push(format!(
+            "{silent} of these have not said within {} s whether they have an ssh server",
+            ssh::LIMIT.as_secs()
+        )),
+        Err(error) => notes.push(format!(
             "ssh servers were not asked: ssh-keyscan, of OpenSSH's client: {error}"
-        ));
+        )),
     }
+    notes.extend(same_keys(&found));
     // A host may have been seen by several addresses, but it has one key.
     (merge(found), notes)
 }

@@ -7,7 +7,7 @@ use clap::Parser;
 
 use super::kubernetes::KubernetesArgs;
 use crate::error::Error;
-use crate::remote::{Host, HostArgs, parse_list};
+use crate::remote::{Host, HostArgs, both_here, parse_list};
 
 const AFTER_HELP: &str = "\
 What it does:
@@ -83,9 +83,9 @@ pub(crate) struct LaunchArgs {
     /// Seconds without a sign of life from the launcher after which a host ends its ranks
     #[arg(long, value_name = "SECONDS", default_value_t = 60.0, value_parser = some_seconds, help_heading = "Hosts")]
     pub(super) lost_after: f64,
-    /// Seconds until all hosts must have answered
-    #[arg(long, value_name = "SECONDS", default_value_t = 30.0, value_parser = seconds, help_heading = "Hosts")]
-    connect_timeout: f64,
+    /// Seconds until all hosts must have answered [default: 30; in pods, which may have to fetch their image, 600]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, help_heading = "Hosts")]
+    connect_timeout: Option<f64>,
     /// Print lines without the rank before them
     #[arg(long, help_heading = "Ranks")]
     pub(super) no_prefix: bool,
@@ -106,7 +106,12 @@ enum Source {
 
 impl LaunchArgs {
     pub(super) fn connect_timeout(&self) -> Duration {
-        Duration::from_secs_f64(self.connect_timeout)
+        let default = if self.kubernetes.kubernetes {
+            600.0
+        } else {
+            30.0
+        };
+        Duration::from_secs_f64(self.connect_timeout.unwrap_or(default))
     }
 
     /// How often the launcher gives a sign of life: several times before it would be missed.
@@ -133,7 +138,13 @@ impl LaunchArgs {
             let why = "no hosts: name them with -H or --hostfile, or use --local N";
             return Err(Error::Usage(why.to_owned()));
         }
-        Ok(hosts)
+        // Another node would number them otherwise, so --node-of has its own words for it.
+        match both_here(&hosts).filter(|_| self.node_of.is_none()) {
+            None => Ok(hosts),
+            Some([one, other]) => Err(Error::Usage(format!(
+                "{one} and {other} are both this host: name it once, with the number of its ranks, as in localhost:2"
+            ))),
+        }
     }
 }
 

@@ -1,61 +1,60 @@
-//! A running job: prints what its ranks print, and ends all of them when one has failed.
+//! A running job: waits for its ranks, and ends all of them when one has failed.
 
-use std::io::{self, Write};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
+use super::exit_code;
 use super::link::{Event, Link};
-use super::wire::{End, Report, Stream};
+use super::printer::Printer;
+use super::wire::{End, Report};
 use crate::console;
 use crate::error::exit;
 use crate::remote::Remote;
 
 /// How long agents may take for the end of their ranks beyond the grace time: they kill for a while, and then give up.
-const LAST: Duration = Duration::from_secs(10);
+pub(super) const LAST: Duration = Duration::from_secs(10);
 
 /// The hosts of a job, and what has become of its ranks.
 pub(super) struct Job {
     pub(super) links: Vec<Link>,
     /// The first rank of each host.
     pub(super) first: Vec<usize>,
-    pub(super) prefix: bool,
+    pub(super) printer: Printer,
     pub(super) grace: Duration,
     pub(super) lost_after: Duration,
 }
 
 impl Job {
-    /// Waits until all ranks have ended; returns the exit code for all.
+    /// Waits until all ranks have ended, and all is printed; returns the exit code for all.
     pub(super) fn watch(&mut self, events: &Receiver<Event>) -> u8 {
         let mut state = State {
             code: None,
             deadline: None,
             running: self.links.iter().map(|link| link.host.slots).collect(),
-            open: self.links.len(),
+            is_printed: false,
         };
-        while state.open > 0 {
+        while !state.is_printed {
             let event = match state.deadline {
                 None => events.recv().map_err(RecvTimeoutError::from),
                 Some(deadline) => {
                     events.recv_timeout(deadline.saturating_duration_since(Instant::now()))
                 }
             };
-            let Ok(event) = event else {
-                self.abandon(&mut state);
-                break;
-            };
-            self.take(event, &mut state);
+            match event {
+                Ok(event) => self.take(event, &mut state),
+                // The hosts wait, too, for one who reads.
+                Err(_) if self.printer.is_writing() => state.deadline = Some(Instant::now() + LAST),
+                Err(_) => {
+                    self.abandon(&mut state);
+                    break;
+                }
+            }
         }
         state.code.unwrap_or(0)
     }
 
     fn take(&mut self, event: Event, state: &mut State) {
         match event {
-            Event::Report(host, Report::Line(local, stream, line)) => {
-                if let Err(error) = self.print(self.first[host] + local, stream, &line) {
-                    let why = format!("writing what the ranks print: {error}");
-                    self.fail(state, exit::SYSTEM, &why);
-                }
-            }
             Event::Report(host, Report::Ended(local, end)) => {
                 state.running[host] = state.running[host].saturating_sub(1);
                 self.ended(state, host, local, end);
@@ -65,15 +64,22 @@ impl Job {
                 let what = format!("{}: {why}", self.named(host, local));
                 self.fail(state, 127, &what);
             }
-            Event::Hello(host, _) | Event::Nonsense(host) => {
+            Event::NotPrinted(error) => {
+                let why = format!("writing what the ranks print: {error}");
+                self.fail(state, exit::SYSTEM, &why);
+            }
+            Event::Printed => state.is_printed = true,
+            Event::Hello(host, _)
+            | Event::Report(host, Report::Line(..))
+            | Event::Nonsense(host) => {
                 let name = &self.links[host].host.name;
                 let what = format!("{name}: its agent says what it should not");
                 self.fail(state, exit::SYSTEM, &what);
             }
             Event::Closed(host, said) => self.closed(state, host, &said),
             Event::Signalled(signal) => {
-                let code = u8::try_from(128 + signal).unwrap_or(exit::SYSTEM);
-                self.fail(state, code, &format!("ended by signal {signal}"));
+                let what = format!("ended by signal {signal}");
+                self.fail(state, exit_code(signal), &what);
             }
         }
     }
@@ -104,7 +110,6 @@ impl Job {
 
     /// A host will say nothing more: its ranks have all ended, or it is lost.
     fn closed(&mut self, state: &mut State, host: usize, said: &[u8]) {
-        state.open -= 1;
         let link = &mut self.links[host];
         link.stop();
         let status = link.close();
@@ -134,10 +139,11 @@ impl Job {
         if state.code.is_some() {
             return;
         }
-        console::print_error(format_args!("{what}"));
+        // First of all, since nobody may read what is said here.
+        self.links.iter_mut().for_each(Link::stop);
         state.code = Some(code);
         state.deadline = Some(Instant::now() + self.grace + LAST);
-        self.links.iter_mut().for_each(Link::stop);
+        console::print_error(format_args!("{what}"));
     }
 
     /// Gives up on hosts that do not say that their ranks have ended.
@@ -153,22 +159,6 @@ impl Job {
             link.cut();
         }
     }
-
-    fn print(&self, rank: usize, stream: Stream, line: &[u8]) -> io::Result<()> {
-        let mut whole = Vec::with_capacity(line.len() + 8);
-        if self.prefix {
-            whole.extend(format!("[{rank}] ").into_bytes());
-        }
-        whole.extend(line);
-        whole.push(b'\n');
-        match stream {
-            Stream::Output => {
-                let mut out = io::stdout().lock();
-                out.write_all(&whole).and_then(|()| out.flush())
-            }
-            Stream::Error => io::stderr().write_all(&whole),
-        }
-    }
 }
 
 struct State {
@@ -178,6 +168,6 @@ struct State {
     deadline: Option<Instant>,
     /// How many ranks of each host have not been reported as ended.
     running: Vec<usize>,
-    /// How many links are open.
-    open: usize,
+    /// Whether all has been printed, which also means that all links are closed.
+    is_printed: bool,
 }

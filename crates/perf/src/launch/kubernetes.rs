@@ -1,5 +1,7 @@
 //! The manifest of an indexed job of Kubernetes, in which each pod starts its own ranks.
 
+use std::time::Duration;
+
 use clap::Args;
 use serde_json::{Value, json};
 
@@ -15,7 +17,7 @@ const LONGEST_NAME: usize = 50;
 #[command(next_help_heading = "Kubernetes")]
 pub(crate) struct KubernetesArgs {
     /// Print the manifest of an indexed job, and start nothing; the image must have spark-perf
-    #[arg(long, requires_all = ["image", "nodes"], conflicts_with_all = ["list", "hostfile", "local", "node_of", "found"])]
+    #[arg(long, requires_all = ["image", "nodes"], conflicts_with_all = ["list", "hostfile", "local", "node_of", "found", "ssh", "remote_program"])]
     pub(super) kubernetes: bool,
     /// The image of the pods
     #[arg(long, value_name = "IMAGE", requires = "kubernetes")]
@@ -39,15 +41,29 @@ pub(crate) struct KubernetesArgs {
     job_name: String,
 }
 
+/// What the launcher of each pod is given.
+pub(super) struct Launch<'a> {
+    pub(super) flags: Vec<String>,
+    pub(super) command: &'a [String],
+    /// How long pods wait for each other.
+    pub(super) patience: Duration,
+}
+
 impl KubernetesArgs {
+    /// The name of the first pod for the others.
+    pub(super) fn first_pod(&self) -> String {
+        format!("{0}-0.{0}", self.job_name)
+    }
+
     /// The manifest, as JSON, which `kubectl` takes as it takes YAML.
-    pub(super) fn manifest(&self, command: &[String], secret: &str) -> Result<String, Error> {
+    pub(super) fn manifest(&self, launch: &Launch, secret: &str) -> Result<String, Error> {
         self.check()?;
         let nodes = self.nodes.unwrap_or(1);
+        let container = self.container(nodes, launch);
         let items = [
             self.secret(secret),
             self.service(),
-            self.job(nodes, command),
+            self.job(nodes, &container),
         ];
         let list = json!({ "apiVersion": "v1", "kind": "List", "items": items });
         let text = serde_json::to_string_pretty(&list);
@@ -108,7 +124,7 @@ impl KubernetesArgs {
         })
     }
 
-    fn job(&self, nodes: usize, command: &[String]) -> Value {
+    fn job(&self, nodes: usize, container: &Value) -> Value {
         let name = &self.job_name;
         json!({
             "apiVersion": "batch/v1",
@@ -123,7 +139,7 @@ impl KubernetesArgs {
                     "spec": {
                         "subdomain": name,
                         "restartPolicy": "Never",
-                        "containers": [self.container(nodes, command)],
+                        "containers": [container],
                         // Ranks of a pod share memory; by default there are 64 MiB.
                         "volumes": [{ "name": "shared-memory", "emptyDir": { "medium": "Memory" } }],
                     },
@@ -132,102 +148,40 @@ impl KubernetesArgs {
         })
     }
 
-    fn container(&self, nodes: usize, command: &[String]) -> Value {
+    fn container(&self, nodes: usize, launch: &Launch) -> Value {
         let name = &self.job_name;
         // A pod's own name is that of the job and its number.
         let pods: Vec<String> = (0..nodes)
             .map(|pod| format!("{name}-{pod}:{}", self.slots))
             .collect();
-        let launch = [
-            "spark-perf",
-            "launch",
-            "--node-of",
-            &pods.join(","),
-            "--master-addr",
-        ];
-        let mut words: Vec<String> = launch.map(str::to_owned).to_vec();
-        words.push(format!("{name}-0.{name}"));
+        let mut words = ["spark-perf", "launch", "--node-of", &pods.join(",")]
+            .map(str::to_owned)
+            .to_vec();
+        words.extend(launch.flags.iter().cloned());
         words.push("--".to_owned());
-        // Kubernetes would take $(NAME) for a variable of its own.
-        words.extend(command.iter().map(|word| word.replace("$(", "$$(")));
+        words.extend(launch.command.iter().cloned());
+        // Kubernetes takes $(NAME) for a variable of its own, and $$ for one dollar.
+        let words: Vec<String> = words.iter().map(|word| word.replace('$', "$$")).collect();
         let mut container = json!({
             "name": "ranks",
             "image": self.image,
             "command": words,
-            "env": [{
-                "name": "SPARK_CCL_SECRET",
-                "valueFrom": { "secretKeyRef": { "name": name, "key": "secret" } },
-            }],
+            "env": [
+                {
+                    "name": "SPARK_CCL_SECRET",
+                    "valueFrom": { "secretKeyRef": { "name": name, "key": "secret" } },
+                },
+                // A pod has its name, and with it its ranks are awaited, before its image is there.
+                {
+                    "name": "SPARK_CCL_INIT_TIMEOUT",
+                    "value": launch.patience.as_secs_f64().max(1.0).to_string(),
+                },
+            ],
             "volumeMounts": [{ "name": "shared-memory", "mountPath": "/dev/shm" }],
         });
         if self.gpus > 0 {
             container["resources"] = json!({ "limits": { "nvidia.com/gpu": self.gpus } });
         }
         container
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn args() -> KubernetesArgs {
-        KubernetesArgs {
-            kubernetes: true,
-            image: Some("registry/train:1".to_owned()),
-            nodes: Some(2),
-            slots: 4,
-            gpus: 4,
-            job_name: "train".to_owned(),
-        }
-    }
-
-    #[test]
-    fn each_pod_finds_itself_by_its_name() {
-        let command = ["sh", "-c", "echo $(date)"].map(str::to_owned);
-        let text = args().manifest(&command, "of this test").unwrap();
-        let list: Value = serde_json::from_str(&text).unwrap();
-        let job = &list["items"][2]["spec"];
-        assert_eq!(
-            (&job["completionMode"], &job["completions"]),
-            (&json!("Indexed"), &json!(2))
-        );
-        let container = &job["template"]["spec"]["containers"][0];
-        let expected = [
-            "spark-perf",
-            "launch",
-            "--node-of",
-            "train-0:4,train-1:4",
-            "--master-addr",
-            "train-0.train",
-            "--",
-            "sh",
-            "-c",
-            "echo $$(date)",
-        ];
-        assert_eq!(container["command"], json!(expected));
-        assert!(!container.to_string().contains("of this test"));
-        assert_eq!(list["items"][1]["spec"]["selector"]["job-name"], "train");
-    }
-
-    #[test]
-    fn names_and_numbers_are_checked() {
-        for name in ["", "Train", "-a", "a-", "0a", "a.b", &"a".repeat(51)] {
-            let args = KubernetesArgs {
-                job_name: name.to_owned(),
-                ..args()
-            };
-            assert!(args.manifest(&[], "").is_err(), "{name}");
-        }
-        let args = KubernetesArgs {
-            nodes: Some(0),
-            ..args()
-        };
-        assert!(
-            args.manifest(&[], "")
-                .unwrap_err()
-                .to_string()
-                .contains("--nodes 0")
-        );
     }
 }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
+use super::printer::Line;
 use super::wire::{Hello, Order, Report};
 use crate::remote::{self, Host, Remote};
 use crate::spawn::tether;
@@ -27,8 +28,20 @@ pub(super) enum Event {
     Nonsense(usize),
     /// It will say nothing more; this was on standard error.
     Closed(usize, Vec<u8>),
+    /// What ranks print cannot be written.
+    NotPrinted(std::io::Error),
+    /// All that ranks have printed is written; no link is open.
+    Printed,
     /// This process is asked to end.
     Signalled(i32),
+}
+
+/// Where what is heard of a host goes.
+#[derive(Clone)]
+pub(super) struct Ears {
+    pub(super) events: Sender<Event>,
+    /// Full while nobody reads what ranks print.
+    pub(super) lines: SyncSender<Line>,
 }
 
 /// A connection to a host's agent. When it is dropped, the agent ends its ranks.
@@ -40,12 +53,14 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// Starts the agent of a host, and tells it every `beat` that the launcher is there. What is heard goes to `events`,
-    /// with a number. The calling thread must not end before the link.
+    /// Starts the agent of a host, and tells it every `beat` that the launcher is there. What is heard goes to `ears`,
+    /// with the host's number, and lines with their ranks', of which the host's first is given. The calling thread must
+    /// not end before the link.
     pub(super) fn open(
         remote: &Remote,
         host: &Host,
-        (number, events): (usize, &SyncSender<Event>),
+        (number, first): (usize, usize),
+        ears: &Ears,
         beat: Duration,
     ) -> Result<Self, remote::Error> {
         let mut command = remote.command(host, &["launch-agent"]);
@@ -66,8 +81,8 @@ impl Link {
             std::thread::spawn(move || speak(stdin, &receiver, beat));
         }
         let (stdout, stderr) = (agent.stdout.take(), agent.stderr.take());
-        let events = events.clone();
-        std::thread::spawn(move || hear(number, stdout, stderr, &events));
+        let ears = ears.clone();
+        std::thread::spawn(move || hear((number, first), stdout, stderr, &ears));
         Ok(Self {
             host: host.clone(),
             agent,
@@ -123,36 +138,43 @@ fn speak(mut stdin: ChildStdin, orders: &Receiver<Order>, beat: Duration) {
     }
 }
 
-/// Passes on what the agent says. The receiver is there until the job is over.
+/// Passes on what the agent says. The receivers are there until the job is over.
 fn hear(
-    number: usize,
+    (number, first): (usize, usize),
     stdout: Option<impl Read>,
     stderr: Option<impl Read + Send + 'static>,
-    events: &SyncSender<Event>,
+    ears: &Ears,
 ) {
     let errors = std::thread::spawn(move || read_some(stderr));
-    if let Some(stdout) = stdout {
-        let mut stdout = BufReader::new(stdout);
-        let mut is_greeted = false;
-        while let Some(line) = next_line(&mut stdout) {
-            let event = match Hello::decode(&line) {
-                Some(hello) if !is_greeted => {
-                    is_greeted = true;
-                    Event::Hello(number, Box::new(hello))
-                }
-                // What a shell prints as it starts.
-                _ if !is_greeted => continue,
-                _ => match Report::decode(&line) {
-                    Some(report) => Event::Report(number, report),
-                    None => Event::Nonsense(number),
-                },
-            };
-            if events.send(event).is_err() {
-                return;
+    let mut stdout = stdout.map(BufReader::new);
+    let mut is_greeted = false;
+    while let Some(line) = stdout.as_mut().and_then(next_line) {
+        let event = match Hello::decode(&line) {
+            Some(hello) if !is_greeted => {
+                is_greeted = true;
+                Event::Hello(number, Box::new(hello))
             }
+            // What a shell prints as it starts.
+            _ if !is_greeted => continue,
+            _ => match Report::decode(&line) {
+                Some(Report::Line(local, stream, text)) => {
+                    let rank = first.saturating_add(local);
+                    let line = Line { rank, stream, text };
+                    if ears.lines.send(line).is_err() {
+                        return;
+                    }
+                    continue;
+                }
+                Some(report) => Event::Report(number, report),
+                None => Event::Nonsense(number),
+            },
+        };
+        if ears.events.send(event).is_err() {
+            return;
         }
     }
-    let _ = events.send(Event::Closed(number, errors.join().unwrap_or_default()));
+    let said = errors.join().unwrap_or_default();
+    let _ = ears.events.send(Event::Closed(number, said));
 }
 
 /// A line without its end.

@@ -1,10 +1,11 @@
 //! Reaches all hosts of a job, before any rank starts.
 
 use std::net::ToSocketAddrs;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use super::link::{Event, Link};
+use super::Plan;
+use super::link::{Ears, Event, Link};
 use super::wire::Hello;
 use crate::console;
 use crate::error::Error;
@@ -16,23 +17,23 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// Opens a link to each host, and waits until all have greeted. Otherwise returns what is wrong, host by host.
 pub(super) fn meet(
     remote: &Remote,
-    hosts: &[Host],
-    events: (&SyncSender<Event>, &Receiver<Event>),
+    plan: &Plan,
+    (ears, events): (&Ears, &Receiver<Event>),
     beat: Duration,
     limit: Duration,
 ) -> Result<(Vec<Link>, Vec<Hello>), Vec<String>> {
-    let (sender, receiver) = events;
     let mut links = Vec::new();
-    for (number, host) in hosts.iter().enumerate() {
-        let link = Link::open(remote, host, (number, sender), beat);
+    let hosts = plan.started().iter().zip(plan.first_ranks());
+    for (number, (host, first)) in hosts.enumerate() {
+        let link = Link::open(remote, host, (number, first), ears, beat);
         links.push(link.map_err(|error| vec![error.to_string()])?);
     }
     let mut waiting = Waiting {
+        hellos: links.iter().map(|_| Greeting::Awaited).collect(),
         links,
-        hellos: hosts.iter().map(|_| Greeting::Awaited).collect(),
         problems: Vec::new(),
     };
-    waiting.wait(receiver, limit);
+    waiting.wait(events, limit);
     let Waiting {
         mut links,
         hellos,
@@ -47,8 +48,13 @@ pub(super) fn meet(
     Err(problems)
 }
 
-/// Waits until a name is known here, as that of a pod that is about to start.
-pub(super) fn wait_for_name(name: &str, limit: Duration) -> Result<(), Error> {
+/// Waits until a name is known here, as that of a pod that is about to start, while no link is open. Returns the signal
+/// that ends the wait, if one does.
+pub(super) fn wait_for_name(
+    name: &str,
+    limit: Duration,
+    events: &Receiver<Event>,
+) -> Result<Option<i32>, Error> {
     let start = Instant::now();
     let mut next = start + PATIENCE;
     while let Err(source) = (name, 0).to_socket_addrs() {
@@ -63,9 +69,11 @@ pub(super) fn wait_for_name(name: &str, limit: Duration) -> Result<(), Error> {
             console::print_error(format_args!("waiting for the name {name}"));
             next = Instant::now() + PATIENCE;
         }
-        std::thread::sleep(Duration::from_millis(200));
+        if let Ok(Event::Signalled(signal)) = events.recv_timeout(Duration::from_millis(200)) {
+            return Ok(Some(signal));
+        }
     }
-    Ok(())
+    Ok(None)
 }
 
 /// What is known of a host's greeting.
@@ -150,6 +158,8 @@ impl Waiting {
                 self.problems.push(format!("ended by signal {signal}"));
                 self.miss_all();
             }
+            // No rank runs yet.
+            Event::NotPrinted(_) | Event::Printed => {}
         }
     }
 

@@ -13,9 +13,11 @@ mod link;
 mod meet;
 mod orders;
 mod place;
+mod pods;
+mod printer;
 mod wire;
 
-use std::sync::mpsc::sync_channel;
+use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
 use crate::console;
@@ -23,11 +25,9 @@ use crate::error::{Error, exit};
 use crate::remote::Host;
 use crate::spawn::signals;
 pub(crate) use args::LaunchArgs;
-use job::Job;
-use link::Event;
-
-/// How much may be heard of hosts before it is printed. Beyond that, ranks that print wait.
-const BACKLOG: usize = 256;
+use job::{Job, LAST};
+use link::{Ears, Event};
+use printer::Printer;
 
 /// Which hosts have which ranks, and which of them this launcher starts.
 struct Plan {
@@ -40,25 +40,35 @@ struct Plan {
 /// Runs the command as ranks; returns the exit code for all.
 pub(crate) fn run(args: &LaunchArgs) -> Result<u8, Error> {
     if args.kubernetes.kubernetes {
-        let manifest = args
-            .kubernetes
-            .manifest(&args.command, &orders::secret()?)?;
+        let manifest = pods::manifest(args, &orders::secret()?)?;
         return console::print(&manifest).map(|()| 0);
     }
     let plan = Plan::new(args)?;
     let common = orders::Common::new(args)?;
     let remote = args.hosts.ssh.remote()?;
-    let (sender, events) = sync_channel(BACKLOG);
-    let signalled = sender.clone();
-    signals::forward(move |number| signalled.send(Event::Signalled(number)).is_ok())?;
+    let grace = Duration::from_secs_f64(args.grace);
+    let (sender, events) = channel();
+    heed_signals(sender.clone(), grace + 2 * LAST)?;
+    let printed = sender.clone();
+    let (printer, lines) = Printer::start(!args.no_prefix, move |error| {
+        // If nobody hears it, the job is over.
+        let _ = printed.send(error.map_or(Event::Printed, Event::NotPrinted));
+    });
+    let ears = Ears {
+        events: sender,
+        lines,
+    };
     let limit = args.connect_timeout();
-    let (links, hellos) = match meet::meet(
-        &remote,
-        plan.started(),
-        (&sender, &events),
-        args.beat(),
-        limit,
-    ) {
+    if plan.only.is_some() {
+        let name = orders::first_node(args, &plan);
+        if let Some(signal) = meet::wait_for_name(&name, limit, &events)? {
+            return Ok(exit_code(signal));
+        }
+    }
+    let met = meet::meet(&remote, &plan, (&ears, &events), args.beat(), limit);
+    // The printer waits for the links only.
+    drop(ears);
+    let (links, hellos) = match met {
         Ok(met) => met,
         Err(problems) => {
             for problem in problems {
@@ -68,20 +78,40 @@ pub(crate) fn run(args: &LaunchArgs) -> Result<u8, Error> {
         }
     };
     let meeting = orders::meeting(args, &plan, &hellos)?;
-    if plan.only.is_some() {
-        meet::wait_for_name(&meeting.address, limit)?;
-    }
     for (link, order) in links.iter().zip(common.orders(&plan, &meeting, &hellos)) {
         link.order(order);
     }
     let mut job = Job {
         links,
         first: plan.first_ranks(),
-        prefix: !args.no_prefix,
-        grace: Duration::from_secs_f64(args.grace),
+        printer,
+        grace,
         lost_after: Duration::from_secs_f64(args.lost_after),
     };
     Ok(job.watch(&events))
+}
+
+/// Has the job end by the first signal. This process ends at once by the second, or when the limit is over: the job's own
+/// thread may be waiting for one who reads what it says. Hosts that are left without a launcher end their ranks.
+fn heed_signals(events: Sender<Event>, limit: Duration) -> Result<(), Error> {
+    let mut is_asked = false;
+    signals::forward(move |signal| {
+        let end = move || std::process::exit(exit_code(signal).into());
+        if is_asked {
+            end();
+        }
+        is_asked = true;
+        std::thread::spawn(move || {
+            std::thread::sleep(limit);
+            end();
+        });
+        events.send(Event::Signalled(signal)).is_ok()
+    })
+}
+
+/// That of a program that this signal has killed, as shells have it.
+fn exit_code(signal: i32) -> u8 {
+    u8::try_from(128 + signal).unwrap_or(exit::SYSTEM)
 }
 
 impl Plan {

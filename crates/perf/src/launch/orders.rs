@@ -74,10 +74,8 @@ const GLOO: &str = "GLOO_SOCKET_IFNAME";
 pub(super) fn meeting(args: &LaunchArgs, plan: &Plan, hellos: &[Hello]) -> Result<Meeting, Error> {
     let chosen = |port| [port, port + 1];
     let (address, ports, secret) = if plan.only.is_some() {
-        // The other nodes must come to the same, without asking.
-        let first = plan.hosts[0].name.rsplit('@').next().unwrap_or_default();
         let ports = chosen(args.master_port.unwrap_or(PORT));
-        (Some(first.to_owned()), ports, None)
+        (Some(first_node(args, plan)), ports, None)
     } else {
         let address = place::addresses(hellos)[0].map(|address| address.to_string());
         let ports = args.master_port.map_or(hellos[0].ports, chosen);
@@ -86,8 +84,8 @@ pub(super) fn meeting(args: &LaunchArgs, plan: &Plan, hellos: &[Hello]) -> Resul
     let first = &plan.hosts[0].name;
     let unknown = || {
         Error::Usage(format!(
-            "{first}: ssh goes to it by an address that only this host can use; say with --master-addr by which the \
-             others reach it"
+            "{first}: ssh shows no address of it that the others could use (does it go through a tunnel or a jump \
+             host?); say with --master-addr by which they reach it"
         ))
     };
     Ok(Meeting {
@@ -95,6 +93,12 @@ pub(super) fn meeting(args: &LaunchArgs, plan: &Plan, hellos: &[Hello]) -> Resul
         ports,
         secret,
     })
+}
+
+/// The first node's name or address, to which all nodes come without asking each other.
+pub(super) fn first_node(args: &LaunchArgs, plan: &Plan) -> String {
+    let first = plan.hosts[0].name.rsplit('@').next().unwrap_or_default();
+    args.master_addr.clone().unwrap_or_else(|| first.to_owned())
 }
 
 /// The variables that ranks get from here: those of NCCL and this library, and those that are asked for.
@@ -111,7 +115,14 @@ fn passed(asked: &[String], env: &Env) -> Result<Vec<(String, String)>, Error> {
         })
         .map(|(name, value)| (name.to_owned(), value.text.clone()))
         .collect();
-    for word in asked {
+    passed.extend(self::asked(asked, env)?);
+    Ok(passed)
+}
+
+/// The variables that are asked for by `-x`, with their values.
+pub(super) fn asked(words: &[String], env: &Env) -> Result<Vec<(String, String)>, Error> {
+    let mut asked = Vec::new();
+    for word in words {
         let (name, value) = match word.split_once('=') {
             Some((name, value)) => (name, Some(value)),
             None => (word.as_str(), env.get(word)),
@@ -122,9 +133,9 @@ fn passed(asked: &[String], env: &Env) -> Result<Vec<(String, String)>, Error> {
                 "-x {word}: the launcher sets this variable for each rank"
             )));
         }
-        passed.push((name.to_owned(), value.to_owned()));
+        asked.push((name.to_owned(), value.to_owned()));
     }
-    Ok(passed)
+    Ok(asked)
 }
 
 /// A new secret: 32 random bytes in hexadecimal.

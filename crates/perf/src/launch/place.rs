@@ -95,21 +95,24 @@ impl Meeting {
 }
 
 /// The address of each host by which the others reach it, as far as ssh shows it. The launcher's own host has the
-/// address that another host sees ssh come from.
+/// address that another host sees ssh come from. Behind a jump host or a translation of addresses, that is none of the
+/// host's own.
 pub(super) fn addresses(hellos: &[Hello]) -> Vec<Option<IpAddr>> {
-    let launcher = hellos
-        .iter()
-        .find_map(|hello| hello.connection.map(|ends| ends[0]));
-    let of = |hello: &Hello| match hello.connection {
-        Some([_, own]) => Some(own),
-        None if hellos.len() == 1 => Some(Ipv4Addr::LOCALHOST.into()),
-        None => launcher,
+    let is_usable = |hello: &Hello, address: IpAddr| {
+        let is_known = !is_local(address) && interface(hello, address).is_some();
+        hellos.len() == 1 || is_known
     };
-    let usable = |address: &IpAddr| hellos.len() == 1 || !is_local(*address);
-    hellos
-        .iter()
-        .map(|hello| of(hello).filter(usable))
-        .collect()
+    let launchers = || {
+        hellos
+            .iter()
+            .filter_map(|hello| hello.connection.map(|ends| ends[0]))
+    };
+    let of = |hello: &Hello| match hello.connection {
+        Some([_, own]) => Some(own).filter(|&own| is_usable(hello, own)),
+        None if hellos.len() == 1 => Some(Ipv4Addr::LOCALHOST.into()),
+        None => launchers().find(|&one| is_usable(hello, one)),
+    };
+    hellos.iter().map(of).collect()
 }
 
 /// The interface of a host that has this address.
@@ -129,11 +132,11 @@ mod tests {
     use super::*;
     use std::collections::BTreeMap;
 
-    fn hello(connection: Option<[&str; 2]>) -> Hello {
+    fn hello(connection: Option<[&str; 2]>, own: &str) -> Hello {
         Hello {
             version: String::new(),
             ports: [1, 2],
-            interfaces: vec![("en1".to_owned(), "10.0.0.1".parse().unwrap())],
+            interfaces: vec![("en1".to_owned(), own.parse().unwrap())],
             connection: connection.map(|ends| ends.map(|end| end.parse().unwrap())),
         }
     }
@@ -169,18 +172,37 @@ mod tests {
 
     #[test]
     fn the_launchers_host_is_known_by_what_others_see() {
-        let other = hello(Some(["10.0.0.1", "10.0.0.2"]));
-        let found = addresses(&[hello(None), other.clone()]);
+        let here = hello(None, "10.0.0.1");
+        let other = hello(Some(["10.0.0.1", "10.0.0.2"]), "10.0.0.2");
+        let found = addresses(&[here.clone(), other.clone()]);
         let texts: Vec<_> = found.iter().map(|one| one.unwrap().to_string()).collect();
         assert_eq!(texts, ["10.0.0.1", "10.0.0.2"]);
-        assert_eq!(interface(&hello(None), found[0].unwrap()), Some("en1"));
+        assert_eq!(interface(&here, found[0].unwrap()), Some("en1"));
         assert_eq!(
-            addresses(&[hello(None)]),
+            addresses(std::slice::from_ref(&here)),
             [Some(Ipv4Addr::LOCALHOST.into())]
         );
         // Through a tunnel, and over an address that has another meaning on each host.
         for ends in [["127.0.0.1", "127.0.0.1"], ["fe80::1", "fe80::2"]] {
-            assert_eq!(addresses(&[hello(Some(ends)), other.clone()])[0], None);
+            let hidden = hello(Some(ends), ends[1]);
+            assert_eq!(addresses(&[hidden, other.clone()])[0], None);
         }
+    }
+
+    #[test]
+    fn an_address_of_a_jump_host_is_not_used() {
+        let here = hello(None, "10.0.0.1");
+        let behind = hello(Some(["10.9.9.9", "10.0.0.3"]), "10.0.0.3");
+        let direct = hello(Some(["10.0.0.1", "10.0.0.2"]), "10.0.0.2");
+        let expect =
+            |texts: [Option<&str>; 2]| texts.map(|text| text.map(|one| one.parse().unwrap()));
+        // The jump host's address is of neither end.
+        let found = addresses(&[here.clone(), behind.clone()]);
+        assert_eq!(found, expect([None, Some("10.0.0.3")]));
+        let found = addresses(&[here, behind, direct]);
+        assert_eq!(found[..2], expect([Some("10.0.0.1"), Some("10.0.0.3")]));
+        // The address is translated on the way.
+        let translated = hello(Some(["10.0.0.1", "192.0.2.7"]), "10.0.0.4");
+        assert_eq!(addresses(&[translated.clone(), translated])[0], None);
     }
 }

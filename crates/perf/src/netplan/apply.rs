@@ -1,4 +1,4 @@
-//! Applies a plan on all nodes, or on none.
+//! Applies a plan on all nodes, and takes it back on all when one of them fails.
 
 use std::io::{BufRead, IsTerminal};
 use std::time::Duration;
@@ -13,13 +13,25 @@ use crate::remote::{Answer, Host, Remote, run_on_all};
 /// How long a step may take on a node: `netplan apply` takes some seconds.
 const LIMIT: Duration = Duration::from_secs(60);
 
+/// What sudo says where it would have to ask: that of C, and that of Rust.
+const SUDO_ASKS: [&str; 2] = ["a password is required", "authentication is required"];
+
 pub(super) fn apply(args: &NetplanArgs, nodes: &[Node]) -> Result<u8, Error> {
+    let id = std::fs::read_to_string("/proc/sys/kernel/random/uuid");
     let all = All {
         remote: args.ssh.remote()?,
         hosts: args.hosts()?,
         nodes,
+        id: id
+            .map_err(Error::system("naming the trial"))?
+            .trim()
+            .to_owned(),
         within: args.confirm_within.to_string(),
     };
+    if let Err(problems) = all.step("look") {
+        print_all(&problems, "nothing is changed");
+        return Ok(exit::SYSTEM);
+    }
     console::print_error(format_args!(
         "configuring {} nodes; they roll back by themselves in {} s unless it is confirmed",
         nodes.len(),
@@ -31,22 +43,24 @@ pub(super) fn apply(args: &NetplanArgs, nodes: &[Node]) -> Result<u8, Error> {
         ));
         return Ok(0);
     };
+    print_all(&problems, "rolling back");
+    all.undo();
+    Ok(exit::SYSTEM)
+}
+
+fn print_all(problems: &[String], last: &str) {
     for problem in problems {
         console::print_error(format_args!("{problem}"));
     }
-    console::print_error(format_args!("rolling back"));
-    if let Err(problems) = all.step("undo") {
-        for problem in problems {
-            console::print_error(format_args!("{problem}; this node rolls back by itself"));
-        }
-    }
-    Ok(exit::SYSTEM)
+    console::print_error(format_args!("{last}"));
 }
 
 struct All<'a> {
     remote: Remote,
     hosts: Vec<Host>,
     nodes: &'a [Node],
+    /// Tells this trial from all others.
+    id: String,
     within: String,
 }
 
@@ -65,12 +79,36 @@ impl All<'_> {
         if !is_confirmed {
             ask()?;
         }
-        self.step("keep").map(drop)
+        // No node commits before all are ready to.
+        self.step("keep")?;
+        self.step("commit").map(drop)
+    }
+
+    /// Takes the trial back on all nodes, also where it is committed.
+    fn undo(&self) {
+        let Err(problems) = self.step("undo") else {
+            return;
+        };
+        print_all(
+            &problems,
+            "such a node rolls back by itself, unless it had confirmed before another failed",
+        );
+        console::print_error(format_args!(
+            "to make sure, there: sudo spark-perf netplan-agent undo --trial {}",
+            self.id
+        ));
     }
 
     /// Does a step on all nodes; returns what they printed, or what went wrong.
     fn step(&self, step: &str) -> Result<Vec<Vec<u8>>, Vec<String>> {
-        let arguments = ["netplan-agent", step, "--within", &self.within];
+        let arguments = [
+            "netplan-agent",
+            step,
+            "--trial",
+            &self.id,
+            "--within",
+            &self.within,
+        ];
         let plan = |node: usize| serde_json::to_vec(&self.nodes[node]).unwrap_or_default();
         let answers = run_on_all(&self.remote, &self.hosts, &arguments, plan, LIMIT);
         let mut printed = Vec::new();
@@ -99,7 +137,11 @@ fn said(answer: &Answer) -> String {
         .map(str::trim)
         .filter(|line| !line.is_empty())
         .collect();
-    lines.join("; ")
+    let mut said = lines.join("; ");
+    if SUDO_ASKS.iter().any(|words| said.contains(words)) {
+        said += "; allow sudo without a password there, or leave out --apply, and on each node run sudo netplan try with its file";
+    }
+    said
 }
 
 /// Asks the user, if there is one.
@@ -118,4 +160,25 @@ fn ask() -> Result<(), Vec<String>> {
         return Ok(());
     }
     Err(vec!["not confirmed".to_owned()])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::ExitStatus;
+
+    #[test]
+    fn a_sudo_that_asks_has_a_remedy() {
+        let said = |text: &str| {
+            said(&Answer {
+                status: ExitStatus::from_raw(1 << 8),
+                stdout: Vec::new(),
+                stderr: text.as_bytes().to_vec(),
+            })
+        };
+        let text = said("sudo: a password is required\n");
+        assert!(text.contains("leave out --apply"), "{text}");
+        assert_eq!(said("one\n\n two\n"), "one; two");
+    }
 }

@@ -1,6 +1,7 @@
 //! The command line of `spark-perf netplan`.
 
 use std::net::Ipv4Addr;
+use std::path::PathBuf;
 
 use clap::Parser;
 
@@ -16,16 +17,18 @@ What it does:
   cage of each node is cabled to the second cage of the next.
 
 --apply:
-  Needs ssh to the nodes without a password, spark-perf there, and root there, or sudo without a password. Each node gets its
-  file in /run/netplan, and applies it. If all have their addresses and reach their neighbours, and it is confirmed, the
-  files move to /etc/netplan (90-spark-ccl.yaml). Otherwise each node takes its file away by itself after --confirm-within, also if
-  it cannot be reached any more; a restart does so, too.
+  Needs ssh to the nodes without a password, spark-perf there, and root there, or sudo without a password. Nothing is changed
+  if the plan overlaps other networks of a node, or takes an interface that ssh, the default route or another file of netplan
+  uses. Each node gets its file in /run/netplan, and applies it. If all have their addresses and reach their neighbours, and it
+  is confirmed, the files move to /etc/netplan (90-spark-ccl.yaml); if that fails on a node, all that can be reached take it
+  back. Without the confirmation each node becomes what it was by itself after --confirm-within, also if it cannot be reached
+  any more; a restart does so, too.
 
 Exit codes:
-  0 success     2 a node cannot be reached, or does not reach a neighbour; rolled back     6 bad arguments
+  0 success     2 not applied, or rolled back: a node cannot be reached, or does not reach a neighbour     6 bad arguments
 
 Examples:
-  spark-perf netplan --topology direct --nodes spark-a,spark-b
+  spark-perf netplan --topology direct --nodes spark-a,spark-b --output plan
   spark-perf netplan --topology ring --nodes spark-a,spark-b,spark-c --apply
   spark-perf netplan --topology switch --nodes a,b,c,d --interfaces enp1s0f1np1+enP2p1s0f1np1 --json";
 
@@ -62,6 +65,9 @@ pub(crate) struct NetplanArgs {
     /// Print JSON instead of YAML
     #[arg(long)]
     pub(super) json: bool,
+    /// Write NODE.yaml for each node into this folder, instead of printing
+    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["json", "apply"])]
+    pub(super) output: Option<PathBuf>,
 
     /// Configure the nodes, and roll that back unless it is confirmed
     #[arg(long, help_heading = "Apply")]

@@ -28,18 +28,36 @@ impl View {
             let read = fs::read_to_string(format!("/sys/class/net/{name}/address"));
             own.extend(read.map(|address| (name.clone(), address.trim().to_owned())));
         }
-        let table = fs::read_to_string("/proc/net/arp").unwrap_or_default();
-        let neighbours = table.lines().filter_map(neighbour).collect();
-        Self { own, neighbours }
+        Self {
+            own,
+            neighbours: neighbours(),
+        }
     }
 }
 
-/// A line of the kernel's table: address, type, flags, hardware address, mask, interface.
+/// The hardware address that answers on an interface for an address.
+pub(super) fn hardware(interface: &str, address: Ipv4Addr) -> Option<String> {
+    let mut all = neighbours().into_iter();
+    all.find(|(on, of, _)| on == interface && *of == address)
+        .map(|(_, _, hardware)| hardware)
+}
+
+/// The neighbours that the kernel knows: interface, address, hardware address.
+fn neighbours() -> Vec<(String, Ipv4Addr, String)> {
+    let table = fs::read_to_string("/proc/net/arp").unwrap_or_default();
+    table.lines().filter_map(neighbour).collect()
+}
+
+/// A line of the kernel's table: address, type, flags, hardware address, mask, interface. A neighbour that does not answer has
+/// no flags.
 fn neighbour(line: &str) -> Option<(String, Ipv4Addr, String)> {
     let words: Vec<&str> = line.split_whitespace().collect();
-    let [address, _, _, hardware, _, interface] = words[..] else {
+    let [address, _, flags, hardware, _, interface] = words[..] else {
         return None;
     };
+    if flags == "0x0" {
+        return None;
+    }
     Some((
         interface.to_owned(),
         address.parse().ok()?,
@@ -47,7 +65,7 @@ fn neighbour(line: &str) -> Option<(String, Ipv4Addr, String)> {
     ))
 }
 
-/// The cables that end elsewhere than the plan says, each in words; `views` are those of the nodes.
+/// The cables that end elsewhere than the plan says, or nobody knows where, each in words; `views` are those of the nodes.
 pub(super) fn crossed(nodes: &[Node], views: &[View]) -> Vec<String> {
     let owner = |hardware: &str| {
         nodes.iter().zip(views).find_map(|(node, view)| {
@@ -64,7 +82,18 @@ pub(super) fn crossed(nodes: &[Node], views: &[View]) -> Vec<String> {
         for (name, peer) in planned {
             let mut all = view.neighbours.iter();
             let seen = all.find(|(on, address, _)| on == name && *address == peer.address);
-            let Some((far_node, far)) = seen.and_then(|(_, _, hardware)| owner(hardware)) else {
+            let Some((_, _, hardware)) = seen else {
+                problems.push(format!(
+                    "{}: not seen what answers on {name} for {} ({} of {})",
+                    node.name, peer.address, peer.interface, peer.node
+                ));
+                continue;
+            };
+            let Some((far_node, far)) = owner(hardware) else {
+                problems.push(format!(
+                    "{}: the cable of {name} ends at {hardware}, which is no planned interface of these nodes, not at {} of {}",
+                    node.name, peer.interface, peer.node
+                ));
                 continue;
             };
             if (far_node, far) != (&peer.node, &peer.interface) {
@@ -82,6 +111,7 @@ pub(super) fn crossed(nodes: &[Node], views: &[View]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::netplan::plan::Peer;
 
     #[test]
     fn the_kernels_table_is_read() {
@@ -94,5 +124,45 @@ mod tests {
             "02:00:00:00:00:02".to_owned(),
         );
         assert_eq!(neighbour(line), Some(expected));
+        assert_eq!(neighbour(&line.replace("0x2", "0x0")), None);
+    }
+
+    #[test]
+    fn a_cable_whose_end_nobody_knows_is_a_problem() {
+        let node = |name: &str, last: u8, other: &str| Node {
+            name: name.to_owned(),
+            interfaces: vec![Interface {
+                name: "en0".to_owned(),
+                address: Ipv4Addr::new(10, 0, 0, last),
+                prefix: 24,
+                mtu: 9000,
+                peers: vec![Peer {
+                    node: other.to_owned(),
+                    interface: "en0".to_owned(),
+                    address: Ipv4Addr::new(10, 0, 0, 3 - last),
+                }],
+            }],
+        };
+        let view = |own: &str, seen: Option<(u8, &str)>| View {
+            own: BTreeMap::from([("en0".to_owned(), own.to_owned())]),
+            neighbours: seen
+                .map(|(last, hardware)| {
+                    let address = Ipv4Addr::new(10, 0, 0, last);
+                    ("en0".to_owned(), address, hardware.to_owned())
+                })
+                .into_iter()
+                .collect(),
+        };
+        let nodes = [node("a", 1, "b"), node("b", 2, "a")];
+        let fine = view("0a", Some((2, "0b")));
+        let crossed = |seen| crossed(&nodes, &[fine.clone(), view("0b", seen)]);
+        assert!(crossed(Some((1, "0a"))).is_empty());
+        for (seen, words) in [(None, "b: not seen"), (Some((1, "0c")), "ends at 0c")] {
+            let problems = crossed(seen);
+            assert!(
+                problems.len() == 1 && problems[0].contains(words),
+                "{problems:?}"
+            );
+        }
     }
 }

@@ -7,8 +7,15 @@ pub(crate) mod agent;
 mod apply;
 mod args;
 mod cables;
+mod file;
+mod look;
 mod plan;
+mod reach;
+mod state;
+mod trial;
 mod yaml;
+
+use std::path::Path;
 
 use serde::Serialize;
 
@@ -25,6 +32,9 @@ pub(crate) fn run(args: &NetplanArgs) -> Result<u8, Error> {
     let nodes = plan::plan(&args.layout()?).map_err(Error::Usage)?;
     if args.apply {
         return apply::apply(args, &nodes);
+    }
+    if let Some(folder) = &args.output {
+        return write_files(folder, &nodes).map(|()| 0);
     }
     console::print(&if args.json {
         json(&nodes)?
@@ -44,6 +54,23 @@ fn files(nodes: &[Node]) -> String {
     };
     let files: Vec<String> = nodes.iter().map(file).collect();
     files.join("---\n")
+}
+
+/// Writes a file for each node, and says where each belongs.
+fn write_files(folder: &Path, nodes: &[Node]) -> Result<(), Error> {
+    let created = std::fs::create_dir_all(folder);
+    created.map_err(Error::system(folder.display().to_string()))?;
+    for node in nodes {
+        let path = folder.join(format!("{}.yaml", node.name));
+        let written = file::write(&path, &yaml::file(node));
+        written.map_err(Error::system("writing the plan"))?;
+        console::print_error(format_args!(
+            "{}: to be /etc/netplan/{FILE} of {}, for root only (mode 600); then: sudo netplan try",
+            path.display(),
+            node.name
+        ));
+    }
+    Ok(())
 }
 
 fn json(nodes: &[Node]) -> Result<String, Error> {

@@ -21,6 +21,34 @@ pub(crate) fn parse_list(text: &str) -> Result<Vec<Host>, String> {
     text.split(',').map(|word| parse(word.trim())).collect()
 }
 
+/// Reads a name or an address alone, as something else than a user has named it.
+pub(crate) fn parse_one(word: &str) -> Result<Host, String> {
+    let host = parse(word)?;
+    if host.name == word {
+        Ok(host)
+    } else {
+        Err(format!("{word:?} is no host"))
+    }
+}
+
+/// The first two that are both this host, with or without a user before the name.
+pub(crate) fn both_here(hosts: &[Host]) -> Option<[&str; 2]> {
+    let is_this = |host: &Host| {
+        let with_user = host.name.split_once('@');
+        host.is_here || with_user.is_some_and(|(_, name)| is_here(name))
+    };
+    // A name server may take seconds for each.
+    std::thread::scope(|scope| {
+        let start = |host| (host, scope.spawn(move || is_this(host)));
+        let threads: Vec<(&Host, _)> = hosts.iter().map(start).collect();
+        let here = threads
+            .into_iter()
+            .filter_map(|(host, thread)| thread.join().is_ok_and(|it| it).then_some(&*host.name));
+        let mut here = here.take(2);
+        Some([here.next()?, here.next()?])
+    })
+}
+
 /// Reads a host from each line: as in a list, or followed by `slots=SLOTS`.
 pub(super) fn parse_file(text: &str) -> Result<Vec<Host>, String> {
     let lines = text.lines().enumerate();
@@ -161,6 +189,38 @@ mod tests {
             error.starts_with("line 2: ") && error.contains("max=3"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn names_from_elsewhere_are_names_alone() {
+        for name in ["a-1.local", "10.0.0.3", "fe80::1%en0"] {
+            assert_eq!(parse_one(name).unwrap().name, name);
+        }
+        for name in [
+            "",
+            "a:2",
+            "[fd00::2]",
+            "a,b",
+            "a b",
+            "a\nb",
+            "a#",
+            "\u{1b}[2J",
+            "-a",
+        ] {
+            assert!(parse_one(name).is_err(), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn names_of_this_host_are_of_one() {
+        for (list, expected) in [
+            ("localhost,127.0.0.1:2", Some(["localhost", "127.0.0.1"])),
+            ("192.0.2.1,me@localhost,::1", Some(["me@localhost", "::1"])),
+            ("me@localhost,192.0.2.1,me@192.0.2.1", None),
+        ] {
+            let hosts = settled(parse_list(list).unwrap());
+            assert_eq!(both_here(&hosts), expected, "{list}");
+        }
     }
 
     #[test]

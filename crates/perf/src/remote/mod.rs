@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 pub(crate) use args::{HostArgs, Remote, SshArgs};
 pub(crate) use error::Error;
-pub(crate) use hosts::{Host, parse_list, settled};
+pub(crate) use hosts::{Host, both_here, parse_list, parse_one, settled};
 
 /// The most bytes that are kept of what a host prints.
 const MOST_OUTPUT: u64 = 64 << 20;

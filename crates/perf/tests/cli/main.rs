@@ -10,6 +10,7 @@ mod fake_gpus;
 mod gids;
 mod gpus;
 mod launch;
+mod launch_here;
 mod netplan;
 mod processes;
 mod program;

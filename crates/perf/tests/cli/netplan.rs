@@ -6,22 +6,25 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
-/// Stands in for netplan, which Debian 12 does not install: gives two interfaces what the file says, or nothing.
+/// Stands in for netplan, which Debian 12 does not install. As netplan does, it gives the interfaces of its files what these
+/// say, lets a file in /run hide one of the same name, adds up the addresses of several files, and leaves all other
+/// interfaces as they are. It fails as long as /run/netplan-fails exists.
 const STAND_IN: &str = r#"#!/bin/sh
-[ "$1" = apply ] || exit 1
-for name in fast0 fast1; do
+[ "$1" = apply ] && [ ! -e /run/netplan-fails ] || exit 1
+for name in $(ls /etc/netplan /run/netplan | grep '[.]yaml$' | sort -u); do
+    file=/run/netplan/$name
+    [ -e $file ] || file=/etc/netplan/$name
+    awk '
+        /^    [a-z0-9]*:/ { sub(":", "", $1); name = $1; print name, "link set " name " up" }
+        /addresses:/ { gsub(/[][]/, "", $2); print name, "address add " $2 " dev " name }
+        /mtu:/ { print name, "link set " name " mtu " $2 }
+    ' $file
+done > /run/netplan-wanted
+for name in $(cut -d ' ' -f 1 /run/netplan-wanted | sort -u); do
     ip address flush dev $name scope global
     ip link set $name mtu 1500
 done
-for file in /run/netplan/90-spark-ccl.yaml /etc/netplan/90-spark-ccl.yaml; do
-    [ -e $file ] || continue
-    awk '
-        /^    [a-z0-9]*:/ { sub(":", "", $1); name = $1 }
-        /addresses:/ { gsub(/[][]/, "", $2); print "address add " $2 " dev " name }
-        /mtu:/ { print "link set " name " mtu " $2 }
-    ' $file | ip -batch -
-    exit
-done
+cut -d ' ' -f 2- /run/netplan-wanted | ip -batch -
 "#;
 
 const PLAN: [&str; 7] = [
@@ -40,10 +43,14 @@ fn two_hosts(cables: [[&str; 2]; 2]) -> Option<Cluster> {
     for [one, other] in cables {
         cluster.cable([(1, one), (2, other)]);
     }
+    stand_in(&cluster);
+    Some(cluster)
+}
+
+fn stand_in(cluster: &Cluster) {
     let path = cluster.programs().join("netplan");
     fs::write(&path, STAND_IN).unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-    Some(cluster)
 }
 
 fn apply(cluster: &Cluster, more: &[&str]) -> Run {
@@ -95,6 +102,30 @@ network:
 }
 
 #[test]
+fn the_plan_is_written_to_a_file_for_each_node() {
+    let folder = tempfile::tempdir().unwrap();
+    let plan = folder.path().join("new/plan");
+    let args = format!(
+        "netplan --topology direct --nodes spark-a,me@spark-b --output {}",
+        plan.display()
+    );
+    for _ in 0..2 {
+        let run = succeed(&args);
+        assert!(run.stdout.is_empty(), "{}", run.stdout);
+    }
+    for (name, address) in [
+        ("spark-a", "192.168.101.1/24"),
+        ("me@spark-b", "192.168.101.2/24"),
+    ] {
+        let path = plan.join(format!("{name}.yaml"));
+        assert!(fs::read_to_string(&path).unwrap().contains(address));
+        let mode = fs::metadata(path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+    }
+    assert_eq!(fs::read_dir(plan).unwrap().count(), 2);
+}
+
+#[test]
 fn wrong_plans_are_refused() {
     for (args, word) in [
         ("--topology direct --nodes a,b,c", "3 nodes"),
@@ -103,6 +134,10 @@ fn wrong_plans_are_refused() {
         ("--topology direct --nodes a,b --mtu 100", "100"),
         ("--topology direct --nodes a,b --base 1.2.3.4", "1.2.3.4"),
         ("--topology direct --nodes a,b --yes", "--apply"),
+        (
+            "--topology direct --nodes a,b --json --output x",
+            "--output",
+        ),
     ] {
         let run = run(&format!("netplan {args}"));
         assert!(
@@ -115,7 +150,7 @@ fn wrong_plans_are_refused() {
 
 #[test]
 fn an_applied_plan_is_in_effect_and_lasts() {
-    let Some(cluster) = two_hosts([["fast0", "fast0"], ["fast1", "fast1"]]) else {
+    let Some(cluster) = two_hosts(STRAIGHT) else {
         return;
     };
     let run = apply(&cluster, &["--yes"]);
@@ -148,7 +183,7 @@ fn crossed_cables_are_named_and_rolled_back() {
 
 #[test]
 fn what_nobody_confirms_is_rolled_back() {
-    let Some(cluster) = two_hosts([["fast0", "fast0"], ["fast1", "fast1"]]) else {
+    let Some(cluster) = two_hosts(STRAIGHT) else {
         return;
     };
     let run = apply(&cluster, &[]);
@@ -160,34 +195,259 @@ fn what_nobody_confirms_is_rolled_back() {
     assert_eq!(state(&cluster, 1), UNTOUCHED);
 }
 
-/// As where the new addresses cut the connection by which they were set.
-#[test]
-fn a_node_rolls_back_by_itself() {
-    let Some(cluster) = two_hosts([["fast0", "fast0"], ["fast1", "fast1"]]) else {
-        return;
-    };
+/// The command line of an agent's step on the first host. It prints what the agent says, and its exit code.
+fn agent(cluster: &Cluster, step: &str) -> String {
     let plan = run(&[&PLAN[..], &["--json"]].concat().join(" ")).stdout;
     let plan: serde_json::Value = serde_json::from_str(&plan).unwrap();
     let perf = env!("CARGO_BIN_EXE_spark-perf");
     let path = cluster.programs();
-    let agent = |step: &str| {
-        format!(
-            "echo '{}' | PATH={}:$PATH {perf} netplan-agent {step} 2>&1; echo $?",
-            plan["nodes"][0],
-            path.display()
-        )
-    };
-    assert_eq!(cluster.on(1, &agent("try --within 1")), "0\n");
-    // The time may be over by now, or not.
+    let script = format!(
+        "echo '{}' | PATH={}:$PATH {perf} netplan-agent {step} 2>&1; echo $?",
+        plan["nodes"][0],
+        path.display()
+    );
+    cluster.on(1, &script)
+}
+
+fn until_state(cluster: &Cluster, host: usize, expected: &str) {
     let deadline = Instant::now() + Duration::from_secs(60);
-    while state(&cluster, 1) != UNTOUCHED {
-        assert!(Instant::now() < deadline, "{}", state(&cluster, 1));
+    while state(cluster, host) != expected {
+        assert!(Instant::now() < deadline, "{}", state(cluster, host));
         std::thread::sleep(Duration::from_millis(50));
     }
-    let late = cluster.on(1, &agent("keep"));
+}
+
+const STRAIGHT: [[&str; 2]; 2] = [["fast0", "fast0"], ["fast1", "fast1"]];
+const ON_TRIAL: &str = "fast0 192.168.100.1/24 9000\nfast1 192.168.101.1/24 9000\n/etc/netplan:\n\n/run/netplan:\n90-spark-ccl.yaml\n";
+
+/// As where the new addresses cut the connection by which they were set.
+#[test]
+fn a_node_rolls_back_by_itself() {
+    let Some(cluster) = two_hosts(STRAIGHT) else {
+        return;
+    };
+    assert_eq!(agent(&cluster, "try --trial one --within 1"), "0\n");
+    // The time may be over by now, or not.
+    until_state(&cluster, 1, UNTOUCHED);
+    cluster.until_clean();
+    let late = agent(&cluster, "keep --trial one");
     assert!(
         late.contains("rolled back") && late.ends_with("\n2\n"),
         "{late}"
     );
+}
+
+#[test]
+fn addresses_and_routes_of_before_come_back() {
+    let Some(cluster) = two_hosts([["fast0", "fast1"], ["fast1", "fast0"]]) else {
+        return;
+    };
+    let before = "ip link set fast0 mtu 2000; ip address add 10.7.0.1/24 dev fast0; \
+                  ip route add 10.8.0.0/16 via 10.7.0.9 dev fast0; ip link set fast1 down";
+    cluster.on(1, before);
+    let show = "ip -4 -br address show dev fast0; ip -4 route show dev fast0; \
+                cat /sys/class/net/fast0/mtu; ip -o link show fast1 | grep -c '[<,]UP'";
+    let before = cluster.on(1, show);
+    assert!(before.contains("10.8.0.0/16 via 10.7.0.9"), "{before}");
+    let run = apply(&cluster, &["--yes"]);
+    assert_eq!(run.code, Some(2), "{}", run.stderr);
+    assert_eq!(cluster.on(1, show), before);
+}
+
+#[test]
+fn no_node_keeps_it_when_one_cannot() {
+    let Some(cluster) = two_hosts(STRAIGHT) else {
+        return;
+    };
+    // As a full disk does.
+    cluster.on(2, "mount -t tmpfs -o ro none /etc/netplan");
+    let run = apply(&cluster, &["--yes"]);
+    assert!(
+        run.code == Some(2) && run.stderr.contains("node2: "),
+        "{}",
+        run.stderr
+    );
+    for host in [1, 2] {
+        assert_eq!(state(&cluster, host), UNTOUCHED);
+    }
     cluster.until_clean();
+}
+
+#[test]
+fn a_node_that_has_it_gives_it_back_when_another_cannot() {
+    let Some(cluster) = two_hosts(STRAIGHT) else {
+        return;
+    };
+    // Nothing can be renamed to what is mounted.
+    let file = "/etc/netplan/90-spark-ccl.yaml";
+    cluster.on(
+        2,
+        &format!("echo '# older' > {file}; mount --bind {file} {file}"),
+    );
+    let run = apply(&cluster, &["--yes"]);
+    assert_eq!(run.code, Some(2), "{}", run.stderr);
+    let busy =
+        "node2: spark-perf: netplan: /etc/netplan/90-spark-ccl.yaml: Device or resource busy";
+    assert!(run.stderr.contains(busy), "{}", run.stderr);
+    assert_eq!(state(&cluster, 1), UNTOUCHED);
+    assert_eq!(cluster.on(2, &format!("cat {file}")), "# older\n");
+    assert!(state(&cluster, 2).starts_with("fast0 1500\nfast1 1500\n"));
+    cluster.until_clean();
+}
+
+/// As one does that has committed before another failed to.
+#[test]
+fn a_committed_trial_is_taken_back() {
+    let Some(cluster) = two_hosts(STRAIGHT) else {
+        return;
+    };
+    cluster.on(1, "echo '# older' > /etc/netplan/90-spark-ccl.yaml");
+    for step in ["try", "keep", "commit"] {
+        assert_eq!(agent(&cluster, &format!("{step} --trial one")), "0\n");
+    }
+    cluster.until_clean();
+    let lasting = "cat /etc/netplan/90-spark-ccl.yaml";
+    assert!(cluster.on(1, lasting).contains("192.168.100.1/24"));
+    assert_eq!(agent(&cluster, "undo --trial other"), "0\n");
+    assert!(cluster.on(1, lasting).contains("192.168.100.1/24"));
+    assert_eq!(agent(&cluster, "undo --trial one"), "0\n");
+    assert_eq!(cluster.on(1, lasting), "# older\n");
+    assert!(state(&cluster, 1).starts_with("fast0 1500\nfast1 1500\n"));
+}
+
+#[test]
+fn rolling_back_is_tried_until_it_succeeds() {
+    let Some(cluster) = two_hosts(STRAIGHT) else {
+        return;
+    };
+    assert_eq!(agent(&cluster, "try --trial one --within 60"), "0\n");
+    cluster.on(1, "touch /run/netplan-fails");
+    let failed = agent(&cluster, "undo --trial one");
+    assert!(failed.contains("netplan apply"), "{failed}");
+    // The guard goes on, and neither keeps it nor lets it be kept.
+    let late = agent(&cluster, "keep --trial one");
+    assert!(late.contains("rolled back"), "{late}");
+    cluster.on(
+        1,
+        "until grep -q 'netplan apply' /run/spark-ccl-netplan/log; do sleep 0.1; done",
+    );
+    cluster.on(1, "rm /run/netplan-fails");
+    cluster.until_clean();
+    assert_eq!(state(&cluster, 1), UNTOUCHED);
+}
+
+#[test]
+fn a_trial_is_ended_by_its_own_guard_alone() {
+    let Some(cluster) = two_hosts(STRAIGHT) else {
+        return;
+    };
+    assert_eq!(agent(&cluster, "try --trial one --within 60"), "0\n");
+    let second = agent(&cluster, "try --trial two --within 60");
+    assert!(second.contains("undo --trial one"), "{second}");
+    assert_eq!(state(&cluster, 1), ON_TRIAL);
+    assert_eq!(agent(&cluster, "undo --trial one"), "0\n");
+    assert_eq!(agent(&cluster, "try --trial two --within 60"), "0\n");
+    // The guard of the first, whose time is over.
+    assert_eq!(agent(&cluster, "guard --trial one --within 0"), "0\n");
+    assert_eq!(state(&cluster, 1), ON_TRIAL);
+    assert_eq!(agent(&cluster, "undo --trial two"), "0\n");
+    cluster.until_clean();
+}
+
+#[test]
+fn networks_in_use_are_left_alone() {
+    let Some(cluster) = two_hosts(STRAIGHT) else {
+        return;
+    };
+    let refused = |args: &[&str], words: &str| {
+        let run = apply(&cluster, args);
+        let said = run.stderr;
+        assert!(run.code == Some(2) && said.contains(words), "{said}");
+        assert!(said.contains("nothing is changed"), "{said}");
+        assert!(state(&cluster, 1).starts_with("fast0 1500\nfast1 1500\n"));
+    };
+    refused(
+        &["--base", "10.88.0.0", "--yes"],
+        "cable is in 10.88.0.0/24 already",
+    );
+    cluster.on(1, "ip route add 192.168.0.0/16 via 10.88.0.99");
+    refused(&["--yes"], "node1: 192.168.0.0/16 is reached by cable");
+    cluster.on(1, "ip route del 192.168.0.0/16");
+    cluster.on(
+        1,
+        "echo '    fast1: {dhcp4: true}' > /etc/netplan/01-lan.yaml",
+    );
+    refused(
+        &["--yes"],
+        "node1: /etc/netplan/01-lan.yaml configures fast1",
+    );
+    cluster.on(1, "rm /etc/netplan/01-lan.yaml");
+    let ssh = cluster.ssh();
+    let mut args = PLAN.to_vec();
+    args[6] = "cable+fast1";
+    args.extend(["--apply", "--yes", "--ssh", &ssh]);
+    let run: Run = cluster.command(&args).output().unwrap().into();
+    let words = "node1: ssh comes in by cable (10.88.0.1)";
+    assert!(
+        run.code == Some(2) && run.stderr.contains(words),
+        "{}",
+        run.stderr
+    );
+}
+
+#[test]
+fn a_neighbour_that_is_not_reached_is_named_with_the_cause() {
+    let Some(cluster) = Cluster::with_idle(2, 1) else {
+        return;
+    };
+    cluster.cable([(1, "fast0"), (2, "fast0")]);
+    cluster.cable([(1, "fast1"), (3, "end1")]);
+    cluster.cable([(2, "fast1"), (3, "end2")]);
+    stand_in(&cluster);
+    // Packets of the first arrive, and are answered on the cable alone, as with a firewall.
+    cluster.on(2, "ip route add blackhole 192.168.100.1");
+    let run = apply(&cluster, &["--yes"]);
+    assert_eq!(run.code, Some(2));
+    for words in [
+        "fast0: the cable reaches node2 (fast0, 192.168.100.2), but its TCP port 22",
+        "fast1 does not reach node2 (fast1, 192.168.101.2): is the cable between",
+    ] {
+        assert!(run.stderr.contains(words), "{}", run.stderr);
+    }
+}
+
+#[test]
+fn a_switch_with_a_smaller_mtu_is_found() {
+    let Some(cluster) = Cluster::with_idle(2, 1) else {
+        return;
+    };
+    for host in [1, 2] {
+        for fast in ["fast0", "fast1"] {
+            let port = format!("{fast}-{host}");
+            cluster.cable([(host, fast), (3, &port)]);
+        }
+    }
+    let switch = |fast: &str, mtu: u16| {
+        cluster.on(
+            3,
+            &format!(
+                "ip link add {fast} type bridge; ip link set {fast} up; \
+             for host in 1 2; do ip link set {fast}-$host mtu {mtu} master {fast}; done"
+            ),
+        )
+    };
+    switch("fast0", 9000);
+    switch("fast1", 1500);
+    stand_in(&cluster);
+    let run = apply(&cluster, &["--yes"]);
+    assert_eq!(run.code, Some(2), "{}", run.stderr);
+    let words = "fast1: packets of 9000 bytes do not reach node2";
+    assert!(run.stderr.contains(words), "{}", run.stderr);
+    assert!(!run.stderr.contains("fast0: "), "{}", run.stderr);
+    cluster.on(
+        3,
+        "for host in 1 2; do ip link set fast1-$host mtu 9000; done",
+    );
+    let run = apply(&cluster, &["--yes"]);
+    assert_eq!(run.code, Some(0), "{}", run.stderr);
 }

@@ -49,6 +49,8 @@ enum Event {
     Reported,
     /// This process has no descendants.
     Alone,
+    /// The launcher has got all that ranks have printed, and their ends.
+    Told,
 }
 
 /// Starts and ends ranks, as the launcher says over standard input and output.
@@ -160,10 +162,9 @@ fn watch(events: &Receiver<Event>, mut ranks: Ranks, limits: [Duration; 2]) -> u
             Ok(Event::Heard | Event::Order(_)) => heard = Instant::now(),
             Ok(Event::Reported) => ranks.running -= 1,
             Ok(Event::Stop) => is_wanted = true,
-            Ok(Event::Alone) => {
-                ranks.wait_for_reports();
-                return 0;
-            }
+            Ok(Event::Alone) => return tell(events, silence),
+            // It comes after the former.
+            Ok(Event::Told) => return 0,
             Err(_) => match &mut end {
                 Some(end) => {
                     if !end.kill() {
@@ -176,6 +177,19 @@ fn watch(events: &Receiver<Event>, mut ranks: Ranks, limits: [Duration; 2]) -> u
         // What ranks have left in the background ends after them.
         if (is_wanted || ranks.running == 0) && end.is_none() {
             end = Some(Ending::begin(grace));
+        }
+    }
+}
+
+/// Waits until the launcher has got everything, for as long as it gives signs of life: its reader may be slow.
+fn tell(events: &Receiver<Event>, silence: Duration) -> u8 {
+    let mut heard = Instant::now();
+    loop {
+        match events.recv_timeout((heard + silence).saturating_duration_since(Instant::now())) {
+            Ok(Event::Told) => return 0,
+            Ok(Event::Heard) => heard = Instant::now(),
+            Ok(_) => {}
+            Err(_) => return exit::SYSTEM,
         }
     }
 }

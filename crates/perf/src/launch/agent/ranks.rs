@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -17,20 +19,18 @@ use crate::spawn::tether;
 
 /// A longer line comes in parts.
 const LONGEST_LINE: u64 = 64 << 10;
-/// How long the end of a rank waits for its last lines: a process that it has started may hold its output open.
-const LAST_LINES: Duration = Duration::from_millis(500);
-/// How long the reports of all ranks may take once all processes are gone: the launcher may not read them.
-const LAST_REPORTS: Duration = Duration::from_secs(5);
+/// For how long an output must be silent to be taken for finished: another process may hold it open for good.
+const SILENCE: Duration = Duration::from_millis(500);
 
 /// The ranks that were started.
 pub(super) struct Ranks {
     /// How many have not been reported as ended.
     pub(super) running: usize,
-    reporters: Vec<JoinHandle<()>>,
 }
 
 impl Ranks {
-    /// Starts the ranks; each comes to an [`Event::Reported`]. The calling thread must not end before them.
+    /// Starts the ranks; each comes to an [`Event::Reported`], and all to an [`Event::Alone`] and an [`Event::Told`]. The
+    /// calling thread must not end before them.
     pub(super) fn start(order: &Order, events: &Sender<Event>) -> Self {
         let mut ends = HashMap::new();
         let mut reporters = Vec::new();
@@ -50,19 +50,20 @@ impl Ranks {
             let events = events.clone();
             reporters.push(std::thread::spawn(move || {
                 report(local, &ended, &outputs, &events);
+                outputs
             }));
         }
+        let running = reporters.len();
         let events = events.clone();
-        std::thread::spawn(move || reap(&ends, &events));
-        Self {
-            running: reporters.len(),
-            reporters,
-        }
-    }
-
-    /// Waits until the launcher has got all reports, if it takes them.
-    pub(super) fn wait_for_reports(&self) {
-        wait_for(&self.reporters, LAST_REPORTS);
+        std::thread::spawn(move || {
+            reap(&ends);
+            drop(ends);
+            // Nobody hears these when this process is about to end.
+            let _ = events.send(Event::Alone);
+            finish(reporters);
+            let _ = events.send(Event::Told);
+        });
+        Self { running }
     }
 }
 
@@ -100,17 +101,38 @@ fn why(order: &Order, error: &std::io::Error) -> String {
     )
 }
 
-/// Copies the output of a rank to the launcher.
-fn copy(local: usize, mut child: Child) -> Vec<JoinHandle<()>> {
+/// A thread that copies an output of a rank to the launcher.
+struct Output {
+    thread: JoinHandle<()>,
+    /// Whether the thread has a line that the launcher has not taken. Guards no other memory, so all accesses are
+    /// relaxed.
+    is_writing: Arc<AtomicBool>,
+}
+
+impl Output {
+    fn copy(local: usize, stream: Stream, pipe: impl Read + Send + 'static) -> Self {
+        let is_writing = Arc::new(AtomicBool::new(false));
+        let writing = Arc::clone(&is_writing);
+        let thread = std::thread::spawn(move || lines(local, stream, pipe, &writing));
+        Self { thread, is_writing }
+    }
+
+    fn is_silent(&self) -> bool {
+        !self.is_writing.load(Ordering::Relaxed)
+    }
+}
+
+/// Copies both outputs of a rank.
+fn copy(local: usize, mut child: Child) -> Vec<Output> {
     let (output, error) = (child.stdout.take(), child.stderr.take());
     let copies = [
-        output.map(|pipe| std::thread::spawn(move || lines(local, Stream::Output, pipe))),
-        error.map(|pipe| std::thread::spawn(move || lines(local, Stream::Error, pipe))),
+        output.map(|pipe| Output::copy(local, Stream::Output, pipe)),
+        error.map(|pipe| Output::copy(local, Stream::Error, pipe)),
     ];
     copies.into_iter().flatten().collect()
 }
 
-fn lines(local: usize, stream: Stream, pipe: impl Read) {
+fn lines(local: usize, stream: Stream, pipe: impl Read, is_writing: &AtomicBool) {
     let mut pipe = BufReader::new(pipe);
     loop {
         let mut line = Vec::new();
@@ -121,31 +143,51 @@ fn lines(local: usize, stream: Stream, pipe: impl Read) {
         if line.last() == Some(&b'\n') {
             line.pop();
         }
+        is_writing.store(true, Ordering::Relaxed);
         write(&Report::Line(local, stream, line));
+        is_writing.store(false, Ordering::Relaxed);
+    }
+}
+
+/// Waits for the ends of outputs, or until they are silent, however long the launcher takes to read them.
+fn wait_for(outputs: &[Output]) {
+    let mut silent = Instant::now();
+    while outputs.iter().any(|output| !output.thread.is_finished()) && silent.elapsed() < SILENCE {
+        if !outputs.iter().all(Output::is_silent) {
+            silent = Instant::now();
+        }
+        std::thread::sleep(Duration::from_millis(2));
     }
 }
 
 /// Reports the end of a rank after its last lines.
-fn report(local: usize, ended: &Receiver<End>, outputs: &[JoinHandle<()>], events: &Sender<Event>) {
+fn report(local: usize, ended: &Receiver<End>, outputs: &[Output], events: &Sender<Event>) {
     // A rank that was not started does not end; that has been reported.
     if let Ok(end) = ended.recv() {
-        wait_for(outputs, LAST_LINES);
+        wait_for(outputs);
         write(&Report::Ended(local, end));
     }
     // Nobody hears it when this process is about to end.
     let _ = events.send(Event::Reported);
 }
 
-/// Waits for children, ranks and adopted ones, until there are none.
-fn reap(ends: &HashMap<Pid, Sender<End>>, events: &Sender<Event>) {
+/// Waits until all is told that was printed, also by what ranks had left in the background.
+fn finish(reporters: Vec<JoinHandle<Vec<Output>>>) {
+    for reporter in reporters {
+        // None comes from a thread that panicked.
+        wait_for(&reporter.join().unwrap_or_default());
+    }
+}
+
+/// Waits for children, ranks and adopted ones, until there are none. Reporters wait for their ends.
+fn reap(ends: &HashMap<Pid, Sender<End>>) {
     while let Ok(child) = retry_on_intr(|| rustix::process::wait(WaitOptions::empty())) {
         let Some((id, status)) = child else { continue };
         if let Some((end, sender)) = end(status).zip(ends.get(&id)) {
-            // The reporter waits for it.
+            // The reporter is there until it has heard this.
             let _ = sender.send(end);
         }
     }
-    let _ = events.send(Event::Alone);
 }
 
 fn end(status: WaitStatus) -> Option<End> {
@@ -159,11 +201,4 @@ fn end(status: WaitStatus) -> Option<End> {
 fn write(report: &Report) {
     let mut out = std::io::stdout().lock();
     let _ = out.write_all(&report.encode()).and_then(|()| out.flush());
-}
-
-fn wait_for(threads: &[JoinHandle<()>], limit: Duration) {
-    let deadline = Instant::now() + limit;
-    while threads.iter().any(|thread| !thread.is_finished()) && Instant::now() < deadline {
-        std::thread::sleep(Duration::from_millis(2));
-    }
 }

@@ -1,0 +1,44 @@
+//! Small files that are whole or not there.
+
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+/// What a file holds, if there is one.
+pub(super) fn read(path: &Path) -> io::Result<Option<String>> {
+    match fs::read_to_string(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        outcome => named(path, outcome).map(Some),
+    }
+}
+
+/// Makes a file hold this, or makes sure that there is none.
+pub(super) fn set(path: &Path, wanted: Option<&str>) -> io::Result<()> {
+    if read(path)?.as_deref() == wanted {
+        return Ok(());
+    }
+    match wanted {
+        Some(text) => write(path, text),
+        None => named(path, fs::remove_file(path)),
+    }
+}
+
+/// Writes a file that only root may read, whole or not at all.
+pub(super) fn write(path: &Path, text: &str) -> io::Result<()> {
+    let new = path.with_extension("new");
+    // One that was left half-written.
+    let _ = fs::remove_file(&new);
+    let mut options = fs::File::options();
+    options.write(true).create_new(true).mode(0o600);
+    let written = options.open(&new).and_then(|mut file| {
+        file.write_all(text.as_bytes())?;
+        file.sync_all()
+    });
+    named(path, written.and_then(|()| fs::rename(&new, path)))
+}
+
+/// Names the file in an error.
+pub(super) fn named<T>(path: &Path, outcome: io::Result<T>) -> io::Result<T> {
+    outcome.map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
+}

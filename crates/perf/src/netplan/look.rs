@@ -1,0 +1,302 @@
+//! What forbids to apply a plan on a node: it would take networks away that are in use.
+
+use std::fs;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::{Path, PathBuf};
+
+use super::FILE;
+use super::plan::{Interface, Node};
+use super::state::{self, Link};
+
+/// Where netplan looks for its files.
+const FOLDERS: [&str; 3] = ["/lib/netplan", "/etc/netplan", "/run/netplan"];
+
+/// The addresses of a connection by ssh: of its client, and of this node.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Connection {
+    client: IpAddr,
+    server: IpAddr,
+}
+
+impl Connection {
+    /// From the value of `SSH_CONNECTION`: both addresses, each with a port.
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let [client, _, server, _] = words[..] else {
+            return None;
+        };
+        // An address of a link has the link's name after it.
+        let address = |word: &str| word.split('%').next()?.parse().ok();
+        Some(Self {
+            client: address(client)?,
+            server: address(server)?,
+        })
+    }
+}
+
+/// What forbids to apply the plan here, each in words.
+pub(super) fn problems(node: &Node, ssh: Option<Connection>) -> io::Result<Vec<String>> {
+    let links = state::links()?;
+    let routes = state::ip(&["-4", "route", "show"].map(str::to_owned))?;
+    let files = files()?;
+    let is_planned = |name: &str| node.interfaces.iter().any(|one| one.name == name);
+    let mut problems = Vec::new();
+    for interface in &node.interfaces {
+        let name = &interface.name;
+        if !links.iter().any(|link| link.name == *name) {
+            problems.push(format!(
+                "no interface {name}: name others by --interfaces (see: ip link)"
+            ));
+            continue;
+        }
+        problems.extend(ssh.and_then(|ssh| cuts(interface, &links, ssh)));
+        let foreign = links.iter().filter(|link| !is_planned(&link.name));
+        problems.extend(foreign.filter_map(|link| overlap(interface, link)));
+        // The kernel's own routes go with addresses.
+        let routes = routes.lines().filter(|line| !line.contains("proto kernel"));
+        let mut routes = routes.filter_map(Route::parse);
+        problems
+            .extend(routes.find_map(|route| route.conflict(interface, is_planned(route.device))));
+        let known = Known::new(name);
+        let others = files.iter().filter(|(_, text)| known.is_in(text));
+        problems.extend(others.map(|(path, _)| {
+            let path = path.display();
+            format!("{path} configures {name}, too: take {name} out there, or name others by --interfaces")
+        }));
+    }
+    problems.dedup();
+    Ok(problems)
+}
+
+/// Why an interface's plan would cut the connection by which it is applied.
+fn cuts(interface: &Interface, links: &[Link], ssh: Connection) -> Option<String> {
+    let Interface { name, .. } = interface;
+    let link = links.iter().find(|link| link.name == *name)?;
+    let is_own = |address: IpAddr| link.addresses.iter().any(|one| one.local == address);
+    if is_own(ssh.server) {
+        return Some(format!(
+            "ssh comes in by {name} ({}), which the plan changes: reach this node by another network",
+            ssh.server
+        ));
+    }
+    let IpAddr::V4(client) = ssh.client else {
+        return None;
+    };
+    let subnet = Subnet::of(interface);
+    subnet.overlaps(Subnet::new(client, 32)).then(|| {
+        format!("ssh comes from {client}, which is in {subnet}, planned for {name}: choose another --base")
+    })
+}
+
+fn overlap(interface: &Interface, link: &Link) -> Option<String> {
+    let planned = Subnet::of(interface);
+    let mut addresses = link.addresses.iter();
+    let subnet = addresses.find_map(|one| {
+        let IpAddr::V4(local) = one.local else {
+            return None;
+        };
+        let subnet = Subnet::new(local, one.prefix);
+        subnet.overlaps(planned).then_some(subnet)
+    })?;
+    let (name, other) = (&interface.name, &link.name);
+    Some(format!(
+        "{other} is in {subnet} already, and {planned} is planned for {name}: choose another --base"
+    ))
+}
+
+/// A route: where to, and by which device.
+struct Route<'a> {
+    /// `None`: everywhere.
+    to: Option<Subnet>,
+    device: &'a str,
+}
+
+impl<'a> Route<'a> {
+    /// From a line of `ip route show`.
+    fn parse(line: &'a str) -> Option<Self> {
+        let mut words = line.split_whitespace();
+        let to = match words.next()? {
+            "default" => None,
+            word => {
+                let (address, prefix) = word.split_once('/').unwrap_or((word, "32"));
+                Some(Subnet::new(address.parse().ok()?, prefix.parse().ok()?))
+            }
+        };
+        words.find(|word| *word == "dev")?;
+        let device = words.next()?;
+        Some(Self { to, device })
+    }
+
+    fn conflict(&self, interface: &Interface, is_planned: bool) -> Option<String> {
+        let (name, device) = (&interface.name, self.device);
+        let planned = Subnet::of(interface);
+        match self.to {
+            None => (device == name).then(|| {
+                format!("{name} has the default route of this node: name others by --interfaces")
+            }),
+            Some(to) => (!is_planned && to.overlaps(planned)).then(|| {
+                format!(
+                    "{to} is reached by {device}, and {planned} is planned for {name}: choose another --base"
+                )
+            }),
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Subnet {
+    address: Ipv4Addr,
+    prefix: u8,
+}
+
+impl Subnet {
+    fn new(address: Ipv4Addr, prefix: u8) -> Self {
+        let address = Ipv4Addr::from_bits(address.to_bits() & mask(prefix));
+        Self { address, prefix }
+    }
+
+    fn of(interface: &Interface) -> Self {
+        Self::new(interface.address, interface.prefix)
+    }
+
+    fn overlaps(self, other: Self) -> bool {
+        let mask = mask(self.prefix.min(other.prefix));
+        self.address.to_bits() & mask == other.address.to_bits() & mask
+    }
+}
+
+impl std::fmt::Display for Subnet {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "{}/{}", self.address, self.prefix)
+    }
+}
+
+fn mask(prefix: u8) -> u32 {
+    u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or(0)
+}
+
+/// The files of netplan and what they hold, but for those of this program.
+fn files() -> io::Result<Vec<(PathBuf, String)>> {
+    let mut files = Vec::new();
+    for folder in FOLDERS
+        .map(Path::new)
+        .iter()
+        .filter(|folder| folder.exists())
+    {
+        for entry in fs::read_dir(folder)? {
+            let path = entry?.path();
+            let is_yaml = path
+                .extension()
+                .is_some_and(|extension| extension == "yaml");
+            if is_yaml && path.file_name().is_some_and(|name| name != FILE) {
+                let text = fs::read_to_string(&path).map_err(|error| {
+                    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+                })?;
+                files.push((path, text));
+            }
+        }
+    }
+    Ok(files)
+}
+
+/// By what a file of netplan may mean an interface.
+struct Known {
+    name: String,
+    hardware: Option<String>,
+    driver: Option<String>,
+}
+
+impl Known {
+    fn new(name: &str) -> Self {
+        let folder = Path::new("/sys/class/net").join(name);
+        let hardware = fs::read_to_string(folder.join("address")).ok();
+        let driver = fs::read_link(folder.join("device/driver")).ok();
+        let driver = driver.and_then(|path| Some(path.file_name()?.to_str()?.to_owned()));
+        Self {
+            name: name.to_owned(),
+            hardware: hardware.map(|text| text.trim().to_owned()),
+            driver,
+        }
+    }
+
+    /// Whether any word of the file is one for this interface. That is wider than YAML, which is the safe side.
+    fn is_in(&self, text: &str) -> bool {
+        let is_separator = |c: char| c.is_whitespace() || ",'\"[]{}".contains(c);
+        let lines = text.lines().filter_map(|line| line.split('#').next());
+        let mut words = lines.flat_map(|line| line.split(is_separator));
+        words.any(|word| {
+            let word = word.strip_suffix(':').unwrap_or(word);
+            let is = |own: &Option<String>| {
+                let own = own.as_deref();
+                own.is_some_and(|own| own.eq_ignore_ascii_case(word))
+            };
+            is(&self.hardware) || is(&self.driver) || matches(word.as_bytes(), self.name.as_bytes())
+        })
+    }
+}
+
+/// Whether a name matches a pattern of the shell, with `*` and `?`.
+fn matches(pattern: &[u8], name: &[u8]) -> bool {
+    match (pattern, name) {
+        ([], _) => name.is_empty(),
+        ([b'*', rest @ ..], _) => {
+            matches(rest, name) || (!name.is_empty() && matches(pattern, &name[1..]))
+        }
+        ([b'?', rest @ ..], [_, name @ ..]) => matches(rest, name),
+        ([first, rest @ ..], [own, name @ ..]) => first == own && matches(rest, name),
+        (_, []) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_that_mean_an_interface_are_known() {
+        let known = Known {
+            name: "enp1s0f0np0".to_owned(),
+            hardware: Some("02:00:00:00:00:0a".to_owned()),
+            driver: Some("mlx5_core".to_owned()),
+        };
+        for text in [
+            "network:\n  ethernets:\n    enp1s0f0np0:\n      dhcp4: true\n",
+            "network: {ethernets: {\"enp1s0f0np0\": {dhcp4: true}}}",
+            "match:\n  name: enp1*\n",
+            "match: {name: [\"eth?\", 'en?1s0*']}",
+            "match: { macaddress: 02:00:00:00:00:0A }",
+            "driver: mlx5_core",
+        ] {
+            assert!(known.is_in(text), "{text}");
+        }
+        for text in [
+            "network:\n  version: 2\n  renderer: NetworkManager\n",
+            "# enp1s0f0np0: not yet\n",
+            "enp1s0f0np00:\n",
+            "name: enP2*\n",
+            "",
+        ] {
+            assert!(!known.is_in(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn subnets_that_share_addresses_overlap() {
+        let subnet = |prefix| Subnet::new(Ipv4Addr::new(192, 168, 100, 7), prefix);
+        let other = Subnet::new(Ipv4Addr::new(192, 168, 101, 1), 24);
+        assert!(!subnet(24).overlaps(other));
+        for prefix in [0, 8, 16, 23] {
+            assert!(subnet(prefix).overlaps(other) && other.overlaps(subnet(prefix)));
+        }
+        assert!(subnet(24).overlaps(subnet(32)));
+    }
+
+    #[test]
+    fn both_ends_of_a_connection_are_read() {
+        let ssh = Connection::parse("fe80::1%en0 50022 10.0.0.2 22").unwrap();
+        assert_eq!(ssh.client.to_string(), "fe80::1");
+        assert_eq!(ssh.server.to_string(), "10.0.0.2");
+        assert!(Connection::parse("").is_none());
+    }
+}
