@@ -4,7 +4,7 @@
 //! reads this machine's, [`recorded`] one that was written down as a folder of files; both by the same code, from sysfs,
 //! procfs and netlink, never from the output of a command. A host is also a JSON document, by which it is sent.
 //!
-//! What follows from hosts is computed by pure functions: [`cages`] finds the functions of a network card that share a
+//! What follows from hosts is computed by pure functions: [`cages()`] finds the functions of a network card that share a
 //! cable, [`rails`](cluster::rails) the ports that lead from one host to another, [`Cluster`] how hosts are cabled.
 //! [`rdma`] and [`netif`] select ports and interfaces; the library itself uses them.
 #![forbid(unsafe_code)]

@@ -43,7 +43,7 @@ pub(crate) struct Args {
     /// How device memory goes over the network
     #[arg(long, value_enum, default_value = "auto")]
     mode: Mode,
-    /// Lines for a shell, with the reasons as comments [default]
+    /// Lines for a shell, with the reasons as comments [default: this form]
     #[arg(long, group = "form")]
     shell: bool,
     /// Options of docker run and podman run
