@@ -20,10 +20,10 @@ use std::time::UNIX_EPOCH;
 use serde::de::DeserializeOwned;
 use spark_ccl_config::Env;
 
-#[cfg(any(test, fuzzing))]
-pub(crate) use netlink::messages;
 pub(crate) use netlink::netdevs;
 use netlink::network;
+#[cfg(any(test, fuzzing))]
+pub(crate) use netlink::{Listed, messages, read_any};
 pub(crate) use tree::Tree;
 
 use crate::model::{Cuda, Network};

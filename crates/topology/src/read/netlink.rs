@@ -1,30 +1,18 @@
 //! Interfaces, addresses, routes and neighbours: what the kernel lists over netlink.
+//!
+//! Of a message only those attributes are read that are needed here. So what a newer kernel adds, or writes in another way,
+//! costs no interface.
+
+mod dump;
 
 use std::net::IpAddr;
-use std::time::Duration;
 
-use netlink_packet_core::{
-    NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
-};
-use netlink_packet_route::address::{AddressAttribute, AddressMessage};
-use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
-use netlink_packet_route::neighbour::{
-    NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState as KernelState,
-};
-use netlink_packet_route::route::{
-    RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteType,
-};
-use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{RecvFlags, SendFlags, SocketFlags, SocketType};
+use dump::{LIST_ADDRESSES, LIST_LINKS, LIST_NEIGHBOURS, LIST_ROUTES, Message, dump};
+#[cfg(any(test, fuzzing))]
+pub(crate) use dump::{Listed, messages};
 
 use crate::Error;
 use crate::model::{Address, Neighbour, NeighbourState, Netdev, Network, Route};
-
-/// How long the kernel may take, which answers at once.
-const DEADLINE: Duration = Duration::from_secs(5);
-/// The kernel sends at most 32 KiB at once.
-const BLOCK: usize = 64 << 10;
 
 /// The network of this process's namespace, without what only sysfs tells.
 pub(crate) fn network() -> Result<Network, Error> {
@@ -33,18 +21,10 @@ pub(crate) fn network() -> Result<Network, Error> {
         let found = netdevs.iter().find(|netdev| netdev.index == index);
         found.map(|netdev| netdev.name.clone())
     };
-    let asked = RouteNetlinkMessage::GetRoute(RouteMessage::default());
-    let routes = dump("routes", asked)?.into_iter();
-    let routes = routes.filter_map(|message| match message {
-        RouteNetlinkMessage::NewRoute(message) => route(&message, name_of),
-        _ => None,
-    });
-    let asked = RouteNetlinkMessage::GetNeighbour(NeighbourMessage::default());
-    let neighbours = dump("neighbours", asked)?.into_iter();
-    let neighbours = neighbours.filter_map(|message| match message {
-        RouteNetlinkMessage::NewNeighbour(message) => neighbour(&message, name_of),
-        _ => None,
-    });
+    let routes = dump(&LIST_ROUTES)?;
+    let routes = routes.iter().filter_map(|one| route(one, name_of));
+    let neighbours = dump(&LIST_NEIGHBOURS)?;
+    let neighbours = neighbours.iter().filter_map(|one| neighbour(one, name_of));
     Ok(Network {
         routes: routes.collect(),
         neighbours: neighbours.collect(),
@@ -54,110 +34,37 @@ pub(crate) fn network() -> Result<Network, Error> {
 
 /// The interfaces with their addresses.
 pub(crate) fn netdevs() -> Result<Vec<Netdev>, Error> {
-    let asked = RouteNetlinkMessage::GetLink(LinkMessage::default());
-    let links = dump("interfaces", asked)?.into_iter();
-    let mut netdevs: Vec<_> = links
-        .filter_map(|message| match message {
-            RouteNetlinkMessage::NewLink(message) => netdev(&message),
-            _ => None,
-        })
-        .collect();
-    let asked = RouteNetlinkMessage::GetAddress(AddressMessage::default());
-    for message in dump("addresses", asked)? {
-        if let RouteNetlinkMessage::NewAddress(message) = message {
-            let mut owners = netdevs.iter_mut();
-            let owner = owners.find(|netdev| netdev.index == message.header.index);
-            if let Some(owner) = owner
-                && let Some(address) = address(&message, &owner.name)
-            {
-                owner.addresses.push(address);
-            }
+    let mut netdevs: Vec<_> = dump(&LIST_LINKS)?.iter().filter_map(netdev).collect();
+    for message in &dump(&LIST_ADDRESSES)? {
+        let mut owners = netdevs.iter_mut();
+        // The message begins with a `struct ifaddrmsg`: family, prefix, flags, scope, index.
+        let index = message.number(4);
+        if let Some(owner) = owners.find(|netdev| Some(netdev.index) == index)
+            && let Some(address) = address(message, &owner.name)
+        {
+            owner.addresses.push(address);
         }
     }
     Ok(netdevs)
 }
 
-/// All that the kernel lists when it is asked.
-fn dump(what: &'static str, asked: RouteNetlinkMessage) -> Result<Vec<RouteNetlinkMessage>, Error> {
-    let failed = |reason: String| Error::Netlink { what, reason };
-    let system = |errno: rustix::io::Errno| failed(errno.to_string());
-    let socket = rustix::net::socket_with(
-        rustix::net::AddressFamily::NETLINK,
-        SocketType::RAW,
-        SocketFlags::CLOEXEC,
-        // The protocol 0 is NETLINK_ROUTE.
-        None,
-    );
-    let socket = socket.map_err(system)?;
-    set_socket_timeout(&socket, Timeout::Recv, Some(DEADLINE)).map_err(system)?;
-    rustix::net::send(&socket, &request(asked), SendFlags::empty()).map_err(system)?;
-    let mut found = Vec::new();
-    let mut block = vec![0; BLOCK];
-    loop {
-        let (_, bytes) =
-            rustix::net::recv(&socket, &mut block[..], RecvFlags::empty()).map_err(system)?;
-        match messages(&block[..bytes], &mut found) {
-            Dump::More => {}
-            Dump::Done => return Ok(found),
-            Dump::Failed(reason) => return Err(failed(reason)),
-        }
-    }
-}
-
-fn request(asked: RouteNetlinkMessage) -> Vec<u8> {
-    let mut header = NetlinkHeader::default();
-    header.flags = NLM_F_REQUEST | NLM_F_DUMP;
-    let mut message = NetlinkMessage::new(header, NetlinkPayload::from(asked));
-    message.finalize();
-    let mut bytes = vec![0; message.buffer_len()];
-    message.serialize(&mut bytes);
-    bytes
-}
-
-/// How far a list has come.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Dump {
-    More,
-    Done,
-    Failed(String),
-}
-
-/// Adds the messages of a block to those that were found. One that makes no sense is left out.
-pub(crate) fn messages(mut block: &[u8], found: &mut Vec<RouteNetlinkMessage>) -> Dump {
-    const HEADER: usize = 16;
-    while let Some(length) = block.first_chunk() {
-        let length = u32::from_ne_bytes(*length) as usize;
-        let Some(bytes) = block.get(..length).filter(|bytes| bytes.len() >= HEADER) else {
-            return Dump::Failed(format!("a message of {length} bytes in {}", block.len()));
-        };
-        match NetlinkMessage::deserialize(bytes).map(|message| message.payload) {
-            Ok(NetlinkPayload::Done(_)) => return Dump::Done,
-            Ok(NetlinkPayload::Error(error)) => return Dump::Failed(reason(error.raw_code())),
-            Ok(NetlinkPayload::InnerMessage(message)) => found.push(message),
-            Ok(_) => {}
-            // An interface or address is missing then.
-            Err(error) => tracing::warn!("a message of the kernel is not understood: {error}"),
-        }
-        // Messages begin at multiples of 4.
-        block = block.get(length.next_multiple_of(4)..).unwrap_or_default();
-    }
-    Dump::More
-}
-
-/// What a negative error code says.
-fn reason(code: i32) -> String {
-    let code = i32::try_from(code.unsigned_abs()).unwrap_or(0);
-    std::io::Error::from_raw_os_error(code).to_string()
-}
-
-fn netdev(message: &LinkMessage) -> Option<Netdev> {
-    let flags = message.header.flags;
+/// An interface. The message begins with a `struct ifinfomsg`: family, type, index, flags, change.
+fn netdev(message: &Message) -> Option<Netdev> {
+    const UP: u32 = 1;
+    const LOOPBACK: u32 = 1 << 3;
+    const RUNNING: u32 = 1 << 6;
+    const ADDRESS: u16 = 1;
+    const NAME: u16 = 3;
+    const MTU: u16 = 4;
+    const SWITCH_ID: u16 = 36;
+    const PORT_NAME: u16 = 38;
+    let flags = message.number(8)?;
     let mut netdev = Netdev {
         name: String::new(),
-        index: message.header.index,
-        up: flags.contains(LinkFlags::Up),
-        running: flags.contains(LinkFlags::Up | LinkFlags::Running),
-        loopback: flags.contains(LinkFlags::Loopback),
+        index: message.number(4)?,
+        up: flags & UP != 0,
+        running: flags & (UP | RUNNING) == UP | RUNNING,
+        loopback: flags & LOOPBACK != 0,
         mtu: 0,
         mac: None,
         port_name: None,
@@ -167,93 +74,122 @@ fn netdev(message: &LinkMessage) -> Option<Netdev> {
         arp_ignore: None,
         addresses: Vec::new(),
     };
-    for attribute in &message.attributes {
-        match attribute {
-            LinkAttribute::IfName(name) => netdev.name.clone_from(name),
-            LinkAttribute::Mtu(mtu) => netdev.mtu = *mtu,
-            LinkAttribute::Address(mac) => netdev.mac = hardware_address(mac),
-            LinkAttribute::PhysPortName(name) => netdev.port_name = Some(name.clone()),
-            LinkAttribute::PhysSwitchId(id) => {
-                netdev.switch_id = Some(hex(id.id.get(..id.len).unwrap_or_default(), ""));
-            }
+    for (kind, value) in message.attributes() {
+        match kind {
+            NAME => netdev.name = text(value),
+            MTU => netdev.mtu = number(value).unwrap_or(0),
+            ADDRESS => netdev.mac = hardware_address(value),
+            PORT_NAME => netdev.port_name = Some(text(value)).filter(|name| !name.is_empty()),
+            SWITCH_ID => netdev.switch_id = Some(hex(value, "")).filter(|id| !id.is_empty()),
             _ => {}
         }
     }
     (!netdev.name.is_empty()).then_some(netdev)
 }
 
-fn address(message: &AddressMessage, netdev: &str) -> Option<Address> {
+/// An address of the interface of this name.
+fn address(message: &Message, netdev: &str) -> Option<Address> {
+    const ADDRESS: u16 = 1;
+    const LOCAL: u16 = 2;
+    const LABEL: u16 = 3;
     let (mut local, mut peer, mut label) = (None, None, None);
-    for attribute in &message.attributes {
-        match attribute {
-            // Of a point-to-point interface, `Address` is the other end's.
-            AddressAttribute::Local(ip) => local = Some(*ip),
-            AddressAttribute::Address(ip) => peer = Some(*ip),
-            AddressAttribute::Label(text) => label = Some(text.clone()),
+    for (kind, value) in message.attributes() {
+        match kind {
+            // Of a point-to-point interface, `ADDRESS` is the other end's.
+            LOCAL => local = ip(value),
+            ADDRESS => peer = ip(value),
+            LABEL => label = Some(text(value)),
             _ => {}
         }
     }
     Some(Address {
         ip: local.or(peer)?,
-        prefix: message.header.prefix_len,
+        prefix: message.byte(1)?,
         label: label.filter(|label| label != netdev),
     })
 }
 
-fn route(message: &RouteMessage, name_of: impl Fn(u32) -> Option<String>) -> Option<Route> {
-    let is_main = message.header.table == RouteHeader::RT_TABLE_MAIN;
-    if !is_main || message.header.kind != RouteType::Unicast {
+/// A route of the main table. The message begins with a `struct rtmsg`: family, the lengths of the destination and the
+/// source, type of service, table, protocol, scope, type, flags.
+fn route(message: &Message, name_of: impl Fn(u32) -> Option<String>) -> Option<Route> {
+    const MAIN: u8 = 254;
+    const UNICAST: u8 = 1;
+    const DESTINATION: u16 = 1;
+    const INTERFACE: u16 = 4;
+    const GATEWAY: u16 = 5;
+    if message.byte(4)? != MAIN || message.byte(7)? != UNICAST {
         return None;
     }
-    let ip = |address: &RouteAddress| match address {
-        RouteAddress::Inet(ip) => Some(IpAddr::V4(*ip)),
-        RouteAddress::Inet6(ip) => Some(IpAddr::V6(*ip)),
-        _ => None,
-    };
     let (mut destination, mut gateway, mut netdev) = (None, None, None);
-    for attribute in &message.attributes {
-        match attribute {
-            RouteAttribute::Destination(address) => destination = ip(address),
-            RouteAttribute::Gateway(address) => gateway = ip(address),
-            RouteAttribute::Oif(index) => netdev = name_of(*index),
+    for (kind, value) in message.attributes() {
+        match kind {
+            DESTINATION => destination = ip(value),
+            GATEWAY => gateway = ip(value),
+            INTERFACE => netdev = number(value).and_then(&name_of),
             _ => {}
         }
     }
     Some(Route {
         destination,
-        prefix: message.header.destination_prefix_length,
+        prefix: message.byte(1)?,
         gateway,
         netdev: netdev?,
     })
 }
 
-fn neighbour(
-    message: &NeighbourMessage,
-    name_of: impl Fn(u32) -> Option<String>,
-) -> Option<Neighbour> {
-    let is_ip = [AddressFamily::Inet, AddressFamily::Inet6].contains(&message.header.family);
-    let state = match message.header.state {
-        KernelState::Failed => NeighbourState::Failed,
-        KernelState::Incomplete => NeighbourState::Asked,
+/// A neighbour. The message begins with a `struct ndmsg`: family, index, state, flags, type.
+fn neighbour(message: &Message, name_of: impl Fn(u32) -> Option<String>) -> Option<Neighbour> {
+    const INCOMPLETE: u16 = 1;
+    const FAILED: u16 = 1 << 5;
+    const NO_ARP: u16 = 1 << 6;
+    const DESTINATION: u16 = 1;
+    const HARDWARE: u16 = 2;
+    let state = match message.half(8)? {
+        FAILED => NeighbourState::Failed,
+        INCOMPLETE => NeighbourState::Asked,
         // Multicast groups and the like, which nobody was asked for.
-        KernelState::Noarp | KernelState::None => return None,
+        0 | NO_ARP => return None,
         _ => NeighbourState::Known,
     };
-    let (mut ip, mut mac) = (None, None);
-    for attribute in &message.attributes {
-        match attribute {
-            NeighbourAttribute::Destination(NeighbourAddress::Inet(v4)) => ip = Some((*v4).into()),
-            NeighbourAttribute::Destination(NeighbourAddress::Inet6(v6)) => ip = Some((*v6).into()),
-            NeighbourAttribute::LinkLayerAddress(bytes) => mac = hardware_address(bytes),
+    let (mut address, mut mac) = (None, None);
+    for (kind, value) in message.attributes() {
+        match kind {
+            DESTINATION => address = ip(value),
+            HARDWARE => mac = hardware_address(value),
             _ => {}
         }
     }
     Some(Neighbour {
-        ip: ip.filter(|_| is_ip)?,
-        netdev: name_of(message.header.ifindex)?,
+        ip: address?,
+        netdev: name_of(message.number(4)?)?,
         mac,
         state,
     })
+}
+
+/// Reads a message as whatever it may be, for the fuzz target.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn read_any(message: &Message) {
+    let name_of = |index: u32| Some(index.to_string());
+    let _ = (netdev(message), address(message, "eth0"));
+    let _ = (route(message, name_of), neighbour(message, name_of));
+}
+
+fn number(value: &[u8]) -> Option<u32> {
+    Some(u32::from_ne_bytes(value.try_into().ok()?))
+}
+
+/// A text, which ends at a zero.
+fn text(value: &[u8]) -> String {
+    let end = value.iter().position(|byte| *byte == 0);
+    let text = value.get(..end.unwrap_or(value.len()));
+    String::from_utf8_lossy(text.unwrap_or_default()).into_owned()
+}
+
+fn ip(value: &[u8]) -> Option<IpAddr> {
+    let v4 = <[u8; 4]>::try_from(value).map(IpAddr::from);
+    v4.or_else(|_| <[u8; 16]>::try_from(value).map(IpAddr::from))
+        .ok()
 }
 
 /// An address of 6 bytes as text; `None` for others, and for none.
@@ -380,14 +316,39 @@ mod tests {
         assert_eq!(ours, theirs);
     }
 
+    /// What the kernel says of interfaces, with attributes that nobody knows before and after, and the last one cut.
     #[test]
-    fn a_list_that_is_cut_is_no_list() {
-        let bytes = request(RouteNetlinkMessage::GetLink(LinkMessage::default()));
-        let mut found = Vec::new();
-        assert_eq!(messages(&bytes, &mut found), Dump::More);
-        assert_eq!(found.len(), 1);
-        let cut = messages(&bytes[..20], &mut found);
-        assert_eq!(cut, Dump::Failed("a message of 32 bytes in 20".to_owned()));
-        assert!(matches!(messages(&[0; 8], &mut found), Dump::Failed(_)));
+    fn attributes_of_newer_kernels_cost_no_interface() {
+        let known = dump(&LIST_LINKS).unwrap();
+        assert!(!known.is_empty());
+        for message in known {
+            let Message { kind, mut body } = message.clone();
+            let unknown = [6_u8, 0, 0xff, 0x3f, 1, 2, 0, 0];
+            body.splice(16..16, unknown);
+            body.extend(unknown);
+            body.extend([200, 0, 3, 0, b'x']);
+            let changed = Message { kind, body };
+            assert_eq!(netdev(&changed), netdev(&message));
+            assert!(netdev(&message).is_some());
+        }
+    }
+
+    #[test]
+    fn fields_that_are_missing_are_not_made_up() {
+        let message = |body: &[u8]| Message {
+            kind: 16,
+            body: body.to_vec(),
+        };
+        let none = message(&[]);
+        assert_eq!(netdev(&none), None);
+        assert_eq!(address(&none, "a"), None);
+        assert_eq!(route(&none, |_| Some(String::new())), None);
+        assert_eq!(neighbour(&none, |_| Some(String::new())), None);
+        // An MTU of two bytes, and a name without its end.
+        let mut body = vec![0; 16];
+        body.extend([6, 0, 4, 0, 1, 2, 0, 0]);
+        body.extend([6, 0, 3, 0, b'e', b'0']);
+        let one = netdev(&message(&body)).unwrap();
+        assert_eq!((one.mtu, one.name.as_str()), (0, "e0"));
     }
 }
