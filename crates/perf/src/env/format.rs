@@ -6,6 +6,9 @@ use spark_ccl_topology::Host;
 
 use super::values::Setting;
 
+/// The version of the JSON form.
+const FORMAT: u32 = 1;
+
 /// Lines that a POSIX shell evaluates.
 pub(super) fn shell(values: &[Setting]) -> String {
     let mut text = String::new();
@@ -40,10 +43,10 @@ pub(super) fn docker(hosts: &[Host], values: &[Setting]) -> String {
     format!("{}\n", options.join(" "))
 }
 
+/// The settings, and the number of this form.
 pub(super) fn json(values: &[Setting]) -> String {
-    // Cannot fail: JSON can represent every field.
-    let text = serde_json::to_string_pretty(values).unwrap_or_default();
-    format!("{text}\n")
+    let all = serde_json::json!({ "format": FORMAT, "settings": values });
+    format!("{all:#}\n")
 }
 
 /// A word in single quotes, which a shell does not change.

@@ -32,7 +32,7 @@ Exit codes:
 Examples:
   eval \"$(spark-perf env -H spark-1,spark-2)\"
   docker run $(spark-perf env --docker) IMAGE ..        also: podman run
-  srun --export=ALL .. after the first; sparkrun and others take the lines of --json";
+  srun --export=ALL .. after the first; sparkrun and others take the settings of --json";
 
 /// Prints the environment to run with.
 #[derive(Debug, Clone, Parser)]
@@ -49,7 +49,7 @@ pub(crate) struct Args {
     /// Options of docker run and podman run
     #[arg(long, group = "form")]
     docker: bool,
-    /// A JSON list of names, values and reasons
+    /// JSON: its format's number, and a list of names, values and reasons
     #[arg(long, group = "form")]
     json: bool,
 }

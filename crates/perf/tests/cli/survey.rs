@@ -41,7 +41,8 @@ fn this_host_is_described() {
     assert!(text.starts_with(&format!("# {}: ", host.name)), "{text}");
     let shown = command(&["env", "--json"]).output().unwrap();
     let values: serde_json::Value = serde_json::from_slice(&shown.stdout).unwrap();
-    assert!(values.is_array());
+    assert_eq!(values["format"], 1);
+    assert!(values["settings"].is_array());
 }
 
 #[test]
