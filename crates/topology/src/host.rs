@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::Error;
 use crate::model::{
-    CpuClass, Gpu, Limits, Memory, Netdev, Network, NumaNode, PciFunction, RdmaDevice, RdmaPort,
-    Software, System,
+    CpuClass, Disk, Gpu, Limits, Memory, Netdev, Network, NumaNode, PciFunction, RdmaDevice,
+    RdmaPort, Software, System,
 };
 use crate::rdma::Port;
 
@@ -29,6 +29,9 @@ pub struct Host {
     pub system: System,
     /// Memory.
     pub memory: Memory,
+    /// The file systems that programs write to; none of a recorded tree, which does not tell.
+    #[serde(default)]
+    pub disks: Vec<Disk>,
     /// The processors, by kind.
     pub cpus: Vec<CpuClass>,
     /// The NUMA nodes.

@@ -30,7 +30,7 @@ pub use cluster::Cluster;
 pub use error::Error;
 pub use host::{FORMAT, Host};
 pub use model::{
-    Address, BUILT_WITHOUT_CUDA, ConfFile, CpuClass, Cuda, CudaDevice, Gpu, GpuPeer, Library,
+    Address, BUILT_WITHOUT_CUDA, ConfFile, CpuClass, Cuda, CudaDevice, Disk, Gpu, GpuPeer, Library,
     Limit, Limits, Memory, Neighbour, NeighbourState, Netdev, Network, NumaNode, PciFunction,
     PcieLink, PortState, RdmaDevice, RdmaPort, Reach, Route, Software, System,
 };

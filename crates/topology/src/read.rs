@@ -5,6 +5,7 @@
 
 mod cpu;
 mod cuda;
+mod disk;
 mod gpu;
 mod netlink;
 mod pci;
@@ -36,7 +37,9 @@ use crate::{Error, FORMAT, Host};
 pub fn live(env: &Env) -> Result<Host, Error> {
     let tree = Tree::new(Path::new("/"));
     let places = software::Places::of(env);
-    host(&tree, network()?, cuda::probe(), &places).checked()
+    let mut host = host(&tree, network()?, cuda::probe(), &places);
+    host.disks = disk::disks();
+    host.checked()
 }
 
 /// The host that was recorded in a folder.
@@ -83,6 +86,7 @@ fn host(tree: &Tree, mut network: Network, cuda: Cuda, places: &software::Places
             .map_or(0.0, |since| since.as_secs_f64()),
         system: system::system(tree),
         memory: system::memory(tree),
+        disks: Vec::new(),
         cpus: cpu::classes(tree),
         numa: cpu::nodes(tree),
         pci: pci::functions(tree),

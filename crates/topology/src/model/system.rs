@@ -35,6 +35,17 @@ pub struct Memory {
     pub cma: Option<(u64, u64)>,
 }
 
+/// A file system that programs write to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Disk {
+    /// Where it is mounted, such as `/tmp`; one that has several of these places is told once.
+    pub path: String,
+    /// All of its bytes.
+    pub total: u64,
+    /// The bytes that programs without privileges may still write.
+    pub available: u64,
+}
+
 /// Processors of one kind.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CpuClass {

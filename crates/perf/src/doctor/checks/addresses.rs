@@ -115,7 +115,12 @@ fn address(
     let fix = match (proposal, end.netdev) {
         (Some(one), _) => Fix::run(&host.name, add(one)),
         (None, None) => Fix::look("whether this is a container without --network=host"),
-        (None, Some(_)) => Fix::look(PLAN),
+        (None, Some(_)) => Fix::look(match elsewhere(wires, index, end) {
+            Some(other) => format!(
+                "whether the cable should be in {other}, which has addresses and no link; otherwise: {PLAN}"
+            ),
+            None => PLAN.to_owned(),
+        }),
     };
     let why =
         "NCCL takes an address that leads nowhere, or none; this library has to try all cables";
@@ -125,6 +130,22 @@ fn address(
     } else {
         Finding::warn(ID, &name, problem)
     }
+}
+
+/// A cage of the same host and card that has addresses and no link: the cable may be meant for it.
+fn elsewhere<'a>(wires: &'a Wires<'_>, host: usize, end: &CageEnd<'_>) -> Option<&'a str> {
+    let has_address = |end: &CageEnd<'_>| end.netdev.is_some_and(|one| ipv4(one).next().is_some());
+    let mut others = wires.places.iter().filter(|place| place.host == host);
+    let other = others.find(|place| {
+        let is_of_card = place
+            .cage
+            .ends
+            .iter()
+            .any(|it| it.device.card == end.device.card);
+        let waits = !place.cage.is_cabled() && place.cage.ends.iter().all(has_address);
+        is_of_card && waits
+    });
+    other.map(|place| place.cage.name.as_str())
 }
 
 /// The proposal for an interface.

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use spark_ccl_topology::cages::CageEnd;
 use spark_ccl_topology::cluster::{Evidence, HostRail, RailEnd};
-use spark_ccl_topology::{Cluster, Host, Netdev, cages};
+use spark_ccl_topology::netif::same_subnet;
+use spark_ccl_topology::{Cluster, Host, Netdev, Route, cages};
 
 use super::addresses::{LARGE, LARGE_PACKETS};
 use super::wires::Wires;
@@ -30,6 +31,12 @@ pub(super) fn checks(cluster: &Cluster<'_>, wires: &Wires<'_>) -> Vec<Finding> {
         for rail in &rails {
             found.extend(mtus(cluster, wires, rail));
             found.extend(silent(cluster, rail));
+            found.extend(
+                [[0, 1], [1, 0]]
+                    .map(|way| detour(cluster, rail, way))
+                    .into_iter()
+                    .flatten(),
+            );
         }
     }
     found
@@ -164,6 +171,36 @@ fn silent(cluster: &Cluster<'_>, rail: &HostRail) -> Option<Finding> {
         Fix::look(look),
     );
     Some(Finding::fail("pair.reach", &names, problem))
+}
+
+/// A route of one end that leads to the other end's address over another interface, and is narrower than all that lead
+/// over the rail's: sockets follow it.
+fn detour(cluster: &Cluster<'_>, rail: &HostRail, [from, to]: [usize; 2]) -> Option<Finding> {
+    let [own, peer] = [from, to].map(|side| &rail.ends[side]);
+    let host = &cluster.hosts[own.host];
+    let ip = peer.gid.ip();
+    let covers = |route: &&Route| {
+        let network = route.destination;
+        network.is_some_and(|network| same_subnet(network, ip, route.prefix))
+    };
+    let routes = host.network.routes.iter().filter(covers);
+    let own_prefix = routes.clone().filter(|route| route.netdev == own.netdev);
+    let own_prefix = own_prefix.map(|route| route.prefix).max()?;
+    let other = routes.max_by_key(|route| route.prefix)?;
+    if other.prefix <= own_prefix {
+        return None;
+    }
+    let network = other.destination?;
+    let (prefix, netdev) = (other.prefix, &other.netdev);
+    let problem = Problem::new(
+        format!("{ip} is reached over {netdev}, by the route to {network}/{prefix}"),
+        format!("over {}, whose cable leads there", own.netdev),
+        "the kernel takes the narrowest route, so sockets do not use the cable",
+        Fix::look(format!(
+            "ip route get {ip}; what has set the route: a VPN, a container network, or an older plan of addresses"
+        )),
+    );
+    Some(Finding::warn("pair.route", &[&host.name], problem))
 }
 
 fn netdev<'a>(cluster: &Cluster<'a>, end: &RailEnd) -> Option<&'a Netdev> {

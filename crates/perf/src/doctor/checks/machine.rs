@@ -1,6 +1,6 @@
 //! Kernel, memory, processors.
 
-use spark_ccl_topology::Host;
+use spark_ccl_topology::{Disk, Host};
 
 use crate::doctor::finding::{Finding, Fix, Problem};
 use crate::notation::size::human;
@@ -17,8 +17,17 @@ const LITTLE: u64 = 1 << 30;
 /// Drivers whose governor of this name adapts to the load.
 const ADAPTIVE: [&str; 2] = ["intel_pstate", "amd-pstate-epp"];
 
+/// What a file system must have left; below the first, small files cannot be written, either.
+const FULL: u64 = 16 << 20;
+const NEARLY_FULL: u64 = 1 << 30;
+/// What NCCL's processes on a host share: a container of docker has 64 MiB for that, unless it is told otherwise.
+const SHARED: &str = "/dev/shm";
+const LITTLE_SHARED: u64 = 128 << 20;
+
 pub(super) fn checks(host: &Host) -> Vec<Finding> {
-    vec![kernel(host), memory(host), governor(host)]
+    let mut found = vec![kernel(host), memory(host), governor(host)];
+    found.extend(host.disks.iter().map(|one| disk(host, one)));
+    found
 }
 
 fn kernel(host: &Host) -> Finding {
@@ -126,4 +135,53 @@ fn governor(host: &Host) -> Finding {
         governors.join(", ")
     };
     Finding::ok(ID, &name, seen)
+}
+
+fn disk(host: &Host, disk: &Disk) -> Finding {
+    const ID: &str = "host.disk";
+    let name = [host.name.as_str()];
+    let Disk {
+        path,
+        total,
+        available,
+    } = disk;
+    let seen = format!(
+        "{path}: {} of {} available",
+        human(*available),
+        human(*total)
+    );
+    let is_shared = path == SHARED;
+    let least = if is_shared {
+        LITTLE_SHARED
+    } else {
+        NEARLY_FULL
+    };
+    if *available >= least {
+        return Finding::ok(ID, &name, seen);
+    }
+    let (why, look) = match (is_shared, host.system.container.is_some()) {
+        (true, true) => (
+            "NCCL's ranks of one host share memory there, and fail where it is full",
+            "the command that started the container: --shm-size=1g or --ipc=host gives more",
+        ),
+        (true, false) => (
+            "NCCL's ranks of one host share memory there, and fail where it is full",
+            "what was left there: ls -l /dev/shm",
+        ),
+        (false, _) => (
+            "logs, records and compiled kernels cannot be written where it is full",
+            "what takes it: df -h, du -xh --max-depth=1",
+        ),
+    };
+    let problem = Problem::new(
+        seen,
+        format!("at least {}", human(least)),
+        why,
+        Fix::look(look),
+    );
+    if *available < FULL {
+        Finding::fail(ID, &name, problem)
+    } else {
+        Finding::warn(ID, &name, problem)
+    }
 }

@@ -96,6 +96,31 @@ fn a_cable_is_in_the_wrong_cage() {
 }
 
 #[test]
+fn a_cable_in_the_wrong_cage_is_suspected_before_anything_was_heard() {
+    // The second host's p0 has addresses and no link, its p1 a link and no addresses.
+    let mut hosts = pair();
+    for host in &mut hosts {
+        host.network.neighbours.clear();
+    }
+    cut(&mut hosts[1], 0);
+    for (device, netdev) in functions(1) {
+        let port = hosts[1].port_mut(&device);
+        (port.state, port.rate) = (PortState::Active, Some(200_000));
+        let netdev = hosts[1].netdev_mut(&netdev);
+        (netdev.running, netdev.mtu) = (true, 9000);
+    }
+    let found = wrong(&hosts);
+    let mut addresses = found.iter().filter(|one| one.id == "net.address");
+    assert_eq!(addresses.clone().count(), 2, "{found:#?}");
+    let text = "whether the cable should be in p0, which has addresses and no link";
+    assert!(
+        addresses.all(|one| one.hosts == ["spark-2"] && one.to_string().contains(text)),
+        "{found:#?}"
+    );
+    assert!(found.iter().all(|one| one.command().is_none()));
+}
+
+#[test]
 fn a_cage_that_answers_for_another_at_a_switch_is_not_crossed() {
     // Both cages of the second host are at the switch, and p1 has answered for the address of p0.
     let mut hosts = pair();

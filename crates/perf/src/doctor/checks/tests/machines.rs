@@ -1,6 +1,6 @@
 //! Limits, software, cards, clocks.
 
-use spark_ccl_topology::{BUILT_WITHOUT_CUDA, ConfFile, Library, Limit};
+use spark_ccl_topology::{BUILT_WITHOUT_CUDA, ConfFile, Disk, Library, Limit};
 
 use super::*;
 
@@ -143,6 +143,32 @@ fn the_machine_is_in_trouble() {
     }
     hosts[0].system.boot.push("kho=off".to_owned());
     assert_eq!(ids(&wrong(&hosts)), [(Status::Fail, "host.kernel")]);
+}
+
+#[test]
+fn a_disk_is_full() {
+    let disk = |path: &str, available: u64| Disk {
+        path: path.to_owned(),
+        total: 1 << 40,
+        available,
+    };
+    planted(Status::Fail, "host.disk", "/tmp: 1 MiB", |host| {
+        host.disks = vec![disk("/", 2 << 30), disk("/tmp", 1 << 20)];
+    });
+    planted(Status::Warn, "host.disk", "du -xh", |host| {
+        host.disks = vec![disk("/", 1 << 29)];
+    });
+    let contained = |host: &mut Host| {
+        host.disks = vec![disk("/dev/shm", 64 << 20)];
+        host.system.container = Some("docker".to_owned());
+    };
+    planted(Status::Warn, "host.disk", "--shm-size", contained);
+    planted(Status::Fail, "host.disk", "ls -l /dev/shm", |host| {
+        host.disks = vec![disk("/dev/shm", 0)];
+    });
+    let mut hosts = pair();
+    hosts[0].disks = vec![disk("/", 1 << 30), disk("/dev/shm", 128 << 20)];
+    assert_eq!(wrong(&hosts), []);
 }
 
 #[test]

@@ -369,3 +369,33 @@ fn a_neighbour_does_not_answer() {
         "{text}"
     );
 }
+
+#[test]
+fn a_route_leads_past_the_cable() {
+    let detour = |destination: &str, prefix: u8, netdev: &str| {
+        let route = Route {
+            destination: Some(destination.parse().unwrap()),
+            prefix,
+            gateway: None,
+            netdev: netdev.to_owned(),
+        };
+        move |host: &mut Host| host.network.routes.push(route)
+    };
+    let one = planted(
+        Status::Warn,
+        "pair.route",
+        "ip route get 10.0.1.1",
+        detour("10.0.1.0", 25, "enP7s7"),
+    );
+    assert_eq!(
+        one.seen,
+        "10.0.1.1 is reached over enP7s7, by the route to 10.0.1.0/25"
+    );
+    assert_eq!(one.hosts, ["spark-2"]);
+    // A wider route, one as wide, and one that leads over the cable.
+    let mut hosts = pair();
+    detour("10.0.0.0", 16, "enP7s7")(&mut hosts[1]);
+    detour("10.0.1.0", 24, "enP7s7")(&mut hosts[1]);
+    detour("10.0.1.1", 32, NETDEV)(&mut hosts[1]);
+    assert_eq!(wrong(&hosts), []);
+}
