@@ -16,6 +16,7 @@ fn target() -> &'static Target {
             spark_ccl_config::fuzz::TARGETS,
             spark_ccl_control::fuzz::TARGETS,
             spark_ccl_launcher::fuzz::TARGETS,
+            spark_ccl_topology::fuzz::TARGETS,
             spark_ccl_status::fuzz::TARGETS,
             spark_ccl_transport::fuzz::TARGETS,
         ];

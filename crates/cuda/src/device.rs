@@ -85,6 +85,42 @@ pub fn bus_id(ordinal: usize) -> Result<String, Error> {
     Ok(text.to_string_lossy().to_lowercase())
 }
 
+/// What CUDA's driver says of a device without a context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Traits {
+    /// The compute capability, such as (12, 1).
+    pub capability: (i32, i32),
+    /// Whether it shares the memory of the processors.
+    pub integrated: bool,
+    /// Whether the driver claims that other devices reach its memory by dma-buf. On some devices that is not so.
+    pub dma_buf: bool,
+}
+
+/// What a device is.
+///
+/// # Errors
+/// There is no driver, or no such device.
+pub fn traits(ordinal: usize) -> Result<Traits, Error> {
+    use sys::CUdevice_attribute as Attribute;
+
+    open()?;
+    let device = checked("cuDeviceGet", ordinal, result::device::get(ordinal as i32))?;
+    let ask = |what| {
+        // SAFETY: the driver has just returned the device.
+        let value = unsafe { result::device::get_attribute(device, what) };
+        checked("cuDeviceGetAttribute", ordinal, value)
+    };
+    let major = ask(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
+    let minor = ask(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+    // A driver that does not know the attribute claims nothing.
+    let dma_buf = ask(Attribute::CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED).unwrap_or(0);
+    Ok(Traits {
+        capability: (major, minor),
+        integrated: ask(Attribute::CU_DEVICE_ATTRIBUTE_INTEGRATED)? != 0,
+        dma_buf: dma_buf != 0,
+    })
+}
+
 /// The major number of a device's compute capability: 9 is Hopper's.
 ///
 /// # Errors

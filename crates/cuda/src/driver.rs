@@ -136,6 +136,14 @@ pub fn require(feature: Feature) -> Result<(), Error> {
     find_all(&library()?, feature.functions())
 }
 
+/// The version of CUDA that the driver is for, such as `13.0`.
+///
+/// # Errors
+/// There is no driver.
+pub fn driver_version() -> Result<String, Error> {
+    Ok(version(&library()?))
+}
+
 fn find_all(library: &Library, functions: &[&'static str]) -> Result<(), Error> {
     for symbol in functions {
         // SAFETY: the symbol is only looked up, not called.

@@ -26,10 +26,17 @@ pub enum Reach {
 /// # Errors
 /// The driver fails, or lacks a function for this.
 pub fn reach_of(context: &CudaContext, bus_id: &str) -> Result<Reach, Error> {
-    let from = context.ordinal();
-    let Some(to) = ordinal_of(bus_id)? else {
-        return Ok(Reach::Pcie);
-    };
+    match ordinal_of(bus_id)? {
+        Some(to) => reach_between(context.ordinal(), to),
+        None => Ok(Reach::Pcie),
+    }
+}
+
+/// How a GPU reaches the memory of another, both by CUDA's ordinals. Makes no context.
+///
+/// # Errors
+/// There is no driver, or it fails, or lacks a function for this.
+pub fn reach_between(from: usize, to: usize) -> Result<Reach, Error> {
     if from == to {
         return Ok(Reach::Own);
     }

@@ -4,6 +4,8 @@ use std::io;
 
 /// The exit codes, numbered as in nccl-tests.
 pub(crate) mod exit {
+    /// `doctor` found something that does not work.
+    pub(crate) const UNSOUND: u8 = 1;
     /// A system call failed (nccl-tests: CUDA).
     pub(crate) const SYSTEM: u8 = 2;
     /// The library reported an error.
@@ -52,6 +54,17 @@ pub(crate) enum Error {
         /// What is in flight.
         state: String,
     },
+    /// A host cannot be described.
+    #[error("{0}")]
+    Host(#[from] spark_ccl_topology::Error),
+    /// What a file or a host says is no description of a host.
+    #[error("{from}: {reason}")]
+    Unreadable {
+        /// The file or host.
+        from: String,
+        /// What is wrong.
+        reason: String,
+    },
     /// Nothing could be run on a host, or the arguments name none.
     #[error(transparent)]
     Remote(#[from] crate::remote::Error),
@@ -78,7 +91,11 @@ impl Error {
         match self {
             Self::Usage(_) | Self::Remote(crate::remote::Error::Usage(_)) => exit::USAGE,
             Self::NotImplemented(_) => exit::NOT_IMPLEMENTED,
-            Self::System { .. } | Self::NoRdma(_) | Self::Remote(_) => exit::SYSTEM,
+            Self::System { .. }
+            | Self::NoRdma(_)
+            | Self::Host(_)
+            | Self::Unreadable { .. }
+            | Self::Remote(_) => exit::SYSTEM,
             Self::Library(error) => library_code(error),
             Self::Stalled { .. } => exit::TIMEOUT,
             Self::Rdma(_) | Self::Panicked { .. } => exit::LIBRARY,

@@ -18,7 +18,8 @@
 //! | `netplan` | plans the addresses of the fast network, and applies them |
 //! | `ranks` | where the ranks come from, and what they tell each other |
 //! | `measure` | measures calls, in host memory or on GPUs: the command without a name |
-//! | `simulate`, `tune`, `rdma`, `top` | the other commands |
+//! | `survey` | the hosts that a command is about: this one, recorded ones, or others |
+//! | `simulate`, `tune`, `rdma`, `top`, `topo`, `doctor`, `env` | the other commands |
 
 #![deny(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
@@ -28,8 +29,12 @@ mod check;
 mod cli;
 mod console;
 mod discover;
+mod doctor;
+mod env;
 mod error;
 mod exact;
+#[cfg(test)]
+mod fuzz;
 mod launch;
 mod measure;
 mod memory;
@@ -41,7 +46,9 @@ mod remote;
 mod report;
 mod simulate;
 mod spawn;
+mod survey;
 mod top;
+mod topo;
 mod tune;
 
 use std::process::ExitCode;
@@ -63,6 +70,9 @@ fn main() -> ExitCode {
         Some("simulate") => named(simulate::run),
         Some("tune") => named(tune::run),
         Some("gids") => named(rdma::gids),
+        Some("topo") => named(topo::run),
+        Some("doctor") => named(doctor::run),
+        Some("env") => named(env::run),
         Some("rdma_bw") => named(rdma::bandwidth),
         Some("rdma_lat") => named(rdma::latency),
         Some("top") => named(top::run),

@@ -17,7 +17,6 @@ pub mod fake;
 pub mod fuzz;
 mod link;
 pub mod memory;
-pub mod netif;
 pub mod rdma;
 pub mod shm;
 pub mod tcp;
@@ -27,4 +26,5 @@ pub use link::{
     Arrival, Borrowing, Direct, Geometry, LEND_MOST, Lending, Lends, LinkError, LinkRx, LinkTx,
     Rails,
 };
+pub use spark_ccl_topology::netif;
 pub use wait::{Bell, Wait};

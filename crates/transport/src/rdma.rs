@@ -1,14 +1,9 @@
-//! RDMA between hosts: the local ports, the rails to a peer, and links over them.
+//! RDMA between hosts: the local ports, and links over the rails to a peer.
 
-mod exchange;
 pub mod link;
 mod local;
-mod port;
-mod rails;
 mod registry;
 
-pub use exchange::{ExchangeError, decode, encode};
 pub use local::{LocalDevice, LocalPort, devices, library};
-pub use port::{Gid, Port, Roce, Unusable};
-pub use rails::{Candidate, End, NoRail, Rail, candidates, choose};
 pub use registry::{Keys, Memory, Registration, Registry};
+pub use spark_ccl_topology::rdma::*;

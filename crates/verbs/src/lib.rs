@@ -86,3 +86,4 @@ pub use queue::{CompletionQueue, PollRoom, Polled};
 pub use receives::ReceiveBatch;
 pub use region::MemoryRegion;
 pub use requests::{Ended, Requests, Ticket};
+pub use sysfs::Sysfs;

@@ -7,7 +7,7 @@ use crate::{Gid, GidEntry, GidKind};
 
 /// The directory of devices, `/sys/class/infiniband`.
 #[derive(Debug)]
-pub(crate) struct Sysfs {
+pub struct Sysfs {
     root: PathBuf,
 }
 
@@ -20,23 +20,23 @@ impl Default for Sysfs {
 }
 
 impl Sysfs {
-    #[cfg(test)]
-    pub(crate) fn at(root: &Path) -> Self {
+    /// The folder of another machine's devices, which were recorded.
+    pub fn at(root: &Path) -> Self {
         Self {
             root: root.to_owned(),
         }
     }
 
     /// The PCI address of a device, such as `0000:01:00.0`; `None` for a software device.
-    pub(crate) fn pci_address(&self, device: &str) -> Option<String> {
+    pub fn pci_address(&self, device: &str) -> Option<String> {
         let target = fs::canonicalize(self.root.join(device).join("device")).ok()?;
         let name = target.file_name()?.to_str()?;
-        is_pci_address(name).then(|| name.to_owned())
+        Self::is_pci_address(name).then(|| name.to_owned())
     }
 
     /// The network interfaces of a device: those its GIDs belong to, those of its PCI function, and the parent
     /// interface of a software device. Sorted, without duplicates.
-    pub(crate) fn netdevs(&self, device: &str) -> Vec<String> {
+    pub fn netdevs(&self, device: &str) -> Vec<String> {
         let folder = self.root.join(device);
         let mut found = names(&folder.join("device/net"));
         found.extend(text(&folder.join("parent")));
@@ -54,7 +54,7 @@ impl Sysfs {
     }
 
     /// The GIDs of a port that are in use, by index.
-    pub(crate) fn gids(&self, device: &str, port: u8) -> Vec<GidEntry> {
+    pub fn gids(&self, device: &str, port: u8) -> Vec<GidEntry> {
         let folder = self.root.join(device).join("ports").join(port.to_string());
         let mut entries: Vec<_> = names(&folder.join("gids"))
             .iter()
@@ -62,6 +62,17 @@ impl Sysfs {
             .collect();
         entries.sort_by_key(|entry| entry.index);
         entries
+    }
+
+    /// Whether a name has the form `domain:bus:device.function`, such as `0000:01:00.0`.
+    pub fn is_pci_address(name: &str) -> bool {
+        let Some((address, function)) = name.rsplit_once('.') else {
+            return false;
+        };
+        let parts: Vec<_> = address.split(':').collect();
+        let hex =
+            |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        parts.len() == 3 && parts.into_iter().all(hex) && hex(function)
     }
 }
 
@@ -84,16 +95,6 @@ fn gid(port_folder: &Path, port: u8, index: &str) -> Option<GidEntry> {
         kind,
         netdev,
     })
-}
-
-/// Whether a name has the form `domain:bus:device.function`, such as `0000:01:00.0`.
-fn is_pci_address(name: &str) -> bool {
-    let Some((address, function)) = name.rsplit_once('.') else {
-        return false;
-    };
-    let parts: Vec<_> = address.split(':').collect();
-    let hex = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-    parts.len() == 3 && parts.into_iter().all(hex) && hex(function)
 }
 
 /// The names in a directory; none if it does not exist.
@@ -195,7 +196,7 @@ mod tests {
 
     #[test]
     fn only_pci_addresses_are_taken_for_such() {
-        assert!(is_pci_address("000f:01:00.1"));
+        assert!(Sysfs::is_pci_address("000f:01:00.1"));
         for other in [
             "virtual",
             "01:00.0",
@@ -204,7 +205,7 @@ mod tests {
             "0000:01:00.",
             "",
         ] {
-            assert!(!is_pci_address(other), "{other}");
+            assert!(!Sysfs::is_pci_address(other), "{other}");
         }
     }
 }

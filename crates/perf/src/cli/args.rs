@@ -63,6 +63,9 @@ Examples:
   spark-perf netplan --help                        addresses of the fast network
   spark-perf tune --help                           measures which algorithms are the fastest here
   spark-perf simulate --help                       models all_reduce on other machines
+  spark-perf doctor -H spark-1,spark-2             what is wrong with hosts and between them, and what puts it right
+  spark-perf topo --help                           what hosts have and what joins them, also as a picture
+  spark-perf env --help                            the environment to run with, and what decides it
   spark-perf gids                                  RDMA ports and addresses, and which would be used
   spark-perf rdma_bw --help                        bandwidth of RDMA between two ranks, without collectives
   spark-perf rdma_lat --help                       its latency

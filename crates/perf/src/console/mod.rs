@@ -20,7 +20,14 @@ pub(crate) fn print(text: &str) -> Result<(), Error> {
 /// Writes a line to standard error with one call, so that lines of ranks that fail together do not
 /// mix.
 pub(crate) fn print_error(line: std::fmt::Arguments) {
-    let line = format!("spark-perf: {line}\n");
+    let line = format!("spark-perf: {line}");
+    let lines: Vec<_> = line.lines().map(plain).collect();
+    let line = format!("{}\n", lines.join("\n"));
     // A failure to print cannot be reported.
     let _ = io::stderr().write_all(line.as_bytes());
+}
+
+/// Text of other hosts without the control characters that a terminal would obey.
+pub(crate) fn plain(text: &str) -> String {
+    text.chars().filter(|one| !one.is_control()).collect()
 }

@@ -148,13 +148,7 @@ impl Row {
                 "no link: is the cable plugged in, and {netdev} up?"
             ));
         }
-        let usable = self.port.usable(settings).map_err(|why| why.to_string())?;
-        let gid = usable.preferred().ok_or("no address")?;
-        let why = match &settings.gid_index {
-            Some(only) => format!("{only} allows {} only", only.index),
-            None if gid.ip().is_ipv4() => format!("IPv4 and {} come first", gid.roce),
-            None => format!("no IPv4 address with {}", gid.roce),
-        };
+        let (gid, why) = self.port.choice(settings).map_err(|why| why.to_string())?;
         Ok((gid.index, why))
     }
 }

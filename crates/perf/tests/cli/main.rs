@@ -17,5 +17,6 @@ mod program;
 mod rdma;
 mod reports;
 mod simulate;
+mod survey;
 mod top;
 mod tune;

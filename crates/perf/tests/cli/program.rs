@@ -10,8 +10,13 @@ pub(crate) struct Run {
 }
 
 /// The commands that do not measure collectives.
-const COMMANDS: [&str; 9] = [
-    "simulate", "tune", "gids", "rdma_bw", "rdma_lat", "launch", "netplan", "discover", "top",
+const COMMANDS: [&str; 12] = [
+    "simulate", "tune", "gids", "topo", "doctor", "env", "rdma_bw", "rdma_lat", "launch",
+    "netplan", "discover", "top",
+];
+/// Those of them that wait for no other rank.
+const ALONE: [&str; 10] = [
+    "simulate", "tune", "gids", "topo", "doctor", "env", "launch", "netplan", "discover", "top",
 ];
 
 /// The program with arguments, in an environment without launchers and settings. Unless the
@@ -29,14 +34,7 @@ pub(crate) fn command(args: &[&str]) -> Command {
         .args(args)
         // Only guards against deadlock. A given -T takes precedence, and not all commands have it.
         .args(
-            if args.contains(&"-T")
-                || matches!(
-                    args.first(),
-                    Some(
-                        &("simulate" | "tune" | "gids" | "launch" | "netplan" | "discover" | "top")
-                    )
-                )
-            {
+            if args.contains(&"-T") || args.first().is_some_and(|first| ALONE.contains(first)) {
                 &[][..]
             } else {
                 &["-T", "120"]

@@ -1,14 +1,12 @@
 //! The RDMA ports of this machine.
 
-use std::net::Ipv6Addr;
-
 use spark_ccl_config::Rdma;
+use spark_ccl_topology::netif::{self, Interface};
 use spark_ccl_verbs::{
-    AddressVector, Context, Device, Error, GidEntry, GidKind, Library, Mtu, Peer, PortState,
+    AddressVector, Context, Device, Error, GidEntry, Library, Mtu, Peer, PortState,
 };
 
-use super::{Gid, Port, Rail, Roce};
-use crate::netif::{self, Interface};
+use super::{Gid, Port, Rail};
 
 /// A port of this machine, with its device open.
 #[derive(Debug, Clone)]
@@ -105,15 +103,6 @@ impl LocalPort {
     }
 }
 
-impl Roce {
-    fn kind(self) -> GidKind {
-        match self {
-            Self::V1 => GidKind::RoceV1,
-            Self::V2 => GidKind::RoceV2,
-        }
-    }
-}
-
 fn ports(device: &Device, interfaces: &[Interface]) -> Result<Vec<LocalPort>, Error> {
     let context = device.open()?;
     let last = context.limits()?.ports;
@@ -138,7 +127,7 @@ fn port(
         netdev: own.or_else(|| device.netdevs().into_iter().next()),
         mtu: port.active_mtu.bytes(),
         speed: port.gbits.map(|gbits| (gbits * 1000.0) as u32),
-        gids: gids.iter().filter_map(gid).collect(),
+        gids: gids.iter().filter_map(Gid::of_entry).collect(),
     };
     description.set_prefixes(interfaces);
     Ok(LocalPort {
@@ -146,20 +135,5 @@ fn port(
         port,
         gids,
         description,
-    })
-}
-
-/// An address as described to peers; `None` if RoCE cannot use it.
-fn gid(entry: &GidEntry) -> Option<Gid> {
-    Some(Gid {
-        // A queue pair stores the index in a byte.
-        index: entry.index.try_into().ok()?,
-        address: Ipv6Addr::from(entry.gid.0),
-        roce: match entry.kind {
-            GidKind::RoceV2 => Roce::V2,
-            GidKind::RoceV1 => Roce::V1,
-            GidKind::Ib => return None,
-        },
-        prefix: None,
     })
 }

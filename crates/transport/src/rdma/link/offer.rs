@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use socket2::Socket;
 
-use super::super::{ExchangeError, NoRail, exchange};
+use super::super::{ExchangeError, MAX_BYTES as MAX_PORTS, NoRail};
 
 /// How often a waiting rank checks whether to go on.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -20,8 +20,8 @@ pub(super) const MOST_PAIRS: usize = 1024;
 const MAX_PROBLEM: usize = 4096;
 /// The longest message, in bytes: a description of ports, or an offer of that many queue pairs, which is longer
 /// than any problem.
-const MAX_BYTES: usize = if exchange::MAX_BYTES > MAX_OFFER {
-    exchange::MAX_BYTES
+const MAX_BYTES: usize = if MAX_PORTS > MAX_OFFER {
+    MAX_PORTS
 } else {
     MAX_OFFER
 };

@@ -1,5 +1,4 @@
 //! Network interfaces: listing them, and selecting those to use.
-#![forbid(unsafe_code)]
 
 mod list;
 mod rails;
@@ -12,6 +11,9 @@ use spark_ccl_config::Settings;
 pub use list::list;
 pub use rails::{Rail, rails};
 pub use select::select;
+pub(crate) use select::{is_internal, is_link_local};
+
+use crate::model::{Address, Netdev};
 
 /// An address of an interface that is up and has a carrier.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,6 +33,20 @@ pub struct Interface {
 }
 
 impl Interface {
+    /// Each address of an interface.
+    pub fn of(netdev: &Netdev) -> Vec<Self> {
+        let addresses = netdev.addresses.iter();
+        let interface = |address: &Address| Self {
+            name: address.label.clone().unwrap_or_else(|| netdev.name.clone()),
+            index: netdev.index,
+            addr: address.ip,
+            prefix: address.prefix,
+            speed: netdev.speed,
+            loopback: netdev.loopback,
+        };
+        addresses.map(interface).collect()
+    }
+
     /// Whether `addr` is on this interface's subnet. Every link has the same link-local IPv6 subnet, so for
     /// link-local addresses `true` only means "perhaps".
     pub fn reaches(&self, addr: IpAddr) -> bool {
@@ -40,22 +56,22 @@ impl Interface {
 
 /// Whether the first `prefix` bits of two addresses are equal. `false` if they are of different families.
 pub fn same_subnet(a: IpAddr, b: IpAddr, prefix: u8) -> bool {
-    match (a, b) {
-        (IpAddr::V4(a), IpAddr::V4(b)) => {
-            let host_bits = 32_u32.saturating_sub(prefix.into());
-            (a.to_bits() ^ b.to_bits())
-                .checked_shr(host_bits)
-                .unwrap_or(0)
-                == 0
+    a.is_ipv4() == b.is_ipv4() && network(a, prefix) == network(b, prefix)
+}
+
+/// The first address of the subnet that an address is in. A prefix longer than the address counts as the whole address.
+pub fn network(ip: IpAddr, prefix: u8) -> IpAddr {
+    match ip {
+        IpAddr::V4(ip) => {
+            let rest = 32_u32.saturating_sub(prefix.into());
+            let mask = u32::MAX.checked_shl(rest).unwrap_or(0);
+            IpAddr::V4((ip.to_bits() & mask).into())
         }
-        (IpAddr::V6(a), IpAddr::V6(b)) => {
-            let host_bits = 128_u32.saturating_sub(prefix.into());
-            (a.to_bits() ^ b.to_bits())
-                .checked_shr(host_bits)
-                .unwrap_or(0)
-                == 0
+        IpAddr::V6(ip) => {
+            let rest = 128_u32.saturating_sub(prefix.into());
+            let mask = u128::MAX.checked_shl(rest).unwrap_or(0);
+            IpAddr::V6((ip.to_bits() & mask).into())
         }
-        _ => false,
     }
 }
 

@@ -98,11 +98,11 @@ fn is_of(addr: IpAddr, family: Family) -> bool {
     }
 }
 
-pub(super) fn is_internal(name: &str) -> bool {
+pub(crate) fn is_internal(name: &str) -> bool {
     INTERNAL.iter().any(|prefix| name.starts_with(prefix))
 }
 
-pub(super) fn is_link_local(addr: IpAddr) -> bool {
+pub(crate) fn is_link_local(addr: IpAddr) -> bool {
     // IPv4 link-local addresses need no scope: direct cables are often set up with them.
     matches!(addr, IpAddr::V6(addr) if addr.is_unicast_link_local())
 }

@@ -9,7 +9,7 @@ const MAX_GIDS: usize = 64;
 /// The longest name that a peer may give a device, in bytes; the kernel allows 63.
 const MAX_NAME: usize = 64;
 /// The longest description, in bytes.
-pub(super) const MAX_BYTES: usize = MAX_PORTS * (MAX_GIDS * 128 + 4 * MAX_NAME + 256);
+pub const MAX_BYTES: usize = MAX_PORTS * (MAX_GIDS * 128 + 4 * MAX_NAME + 256);
 
 /// Why a peer's description of its ports is unusable.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

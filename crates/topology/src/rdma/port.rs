@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use serde::{Deserialize, Serialize};
 use spark_ccl_config::Rdma;
+use spark_ccl_verbs::{GidEntry, GidKind};
 
 use crate::netif::Interface;
 
@@ -111,6 +112,21 @@ impl Port {
         Ok(port)
     }
 
+    /// The address that would be used, and why, as long as the peer is unknown.
+    ///
+    /// # Errors
+    /// When none would.
+    pub fn choice(&self, settings: &Rdma) -> Result<(Gid, String), Unusable> {
+        let usable = self.usable(settings)?;
+        let gid = *usable.preferred().ok_or(Unusable::NoAddress)?;
+        let why = match &settings.gid_index {
+            Some(only) => format!("{only} allows {} only", only.index),
+            None if gid.ip().is_ipv4() => format!("IPv4 and {} come first", gid.roce),
+            None => format!("no IPv4 address with {}", gid.roce),
+        };
+        Ok((gid, why))
+    }
+
     /// The preferred address as long as the peer is unknown.
     pub fn preferred(&self) -> Option<&Gid> {
         self.gids.iter().min_by_key(|gid| gid.preference())
@@ -126,6 +142,21 @@ impl Port {
 }
 
 impl Gid {
+    /// An entry of a port's table as described to peers; `None` if `RoCE` cannot use it.
+    pub fn of_entry(entry: &GidEntry) -> Option<Self> {
+        Some(Self {
+            // A queue pair stores the index in a byte.
+            index: entry.index.try_into().ok()?,
+            address: Ipv6Addr::from(entry.gid.0),
+            roce: match entry.kind {
+                GidKind::RoceV2 => Roce::V2,
+                GidKind::RoceV1 => Roce::V1,
+                GidKind::Ib => return None,
+            },
+            prefix: None,
+        })
+    }
+
     /// The address; if it is mapped, the IPv4 address.
     pub fn ip(&self) -> IpAddr {
         IpAddr::V6(self.address).to_canonical()
@@ -151,6 +182,16 @@ impl Gid {
     /// The key by which addresses are ordered, the best first.
     pub(super) fn preference(&self) -> (Kind, bool, u8) {
         (self.kind(), self.is_link_local(), self.index)
+    }
+}
+
+impl Roce {
+    /// The kind of a table's entry.
+    pub fn kind(self) -> GidKind {
+        match self {
+            Self::V1 => GidKind::RoceV1,
+            Self::V2 => GidKind::RoceV2,
+        }
     }
 }
 

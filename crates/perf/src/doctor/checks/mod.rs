@@ -1,0 +1,49 @@
+//! The checks, a file for each area.
+
+mod addresses;
+mod cables;
+mod cards;
+mod cluster;
+mod gpus;
+mod limits;
+mod links;
+mod machine;
+mod proposals;
+mod software;
+#[cfg(test)]
+mod tests;
+mod wires;
+
+use spark_ccl_topology::Cluster;
+
+use super::finding::Finding;
+use proposals::proposals;
+use wires::Wires;
+
+/// What is examined.
+pub(super) struct Subject<'a> {
+    pub(super) cluster: &'a Cluster<'a>,
+    /// For each host how far its clock is ahead, and how exact that is, in seconds.
+    pub(super) clocks: &'a [Option<(f64, f64)>],
+}
+
+/// All findings: those about each host, about each pair, and about all.
+pub(super) fn all(subject: &Subject<'_>) -> Vec<Finding> {
+    let cluster = subject.cluster;
+    let wires = Wires::of(cluster);
+    let proposals = proposals(&wires);
+    let mut found = Vec::new();
+    for (index, host) in cluster.hosts.iter().enumerate() {
+        found.extend(machine::checks(host));
+        found.extend(software::checks(host));
+        found.extend(gpus::checks(host));
+        found.extend(limits::checks(host));
+        found.extend(cards::checks(host, cluster.hosts.len() == 1));
+        found.extend(addresses::checks(&wires, &proposals, index));
+    }
+    found.extend(addresses::of_all(cluster, &wires, &proposals));
+    found.extend(links::checks(cluster, &wires));
+    found.extend(cables::checks(cluster, &wires));
+    found.extend(cluster::checks(subject));
+    found
+}

@@ -1,0 +1,242 @@
+//! Limits, software, cards, clocks.
+
+use spark_ccl_topology::{BUILT_WITHOUT_CUDA, ConfFile, Disk, Library, Limit};
+
+use super::*;
+
+#[test]
+fn limits_are_low() {
+    let fix = "/etc/security/limits.d";
+    planted(Status::Fail, "limits.memlock", fix, |host| {
+        host.limits.memlock = Limit::Most(8 << 20);
+    });
+    planted(Status::Warn, "limits.memlock", fix, |host| {
+        host.limits.memlock = Limit::Most(4 << 30);
+    });
+    let contained = |host: &mut Host| {
+        host.limits.memlock = Limit::Most(8 << 20);
+        host.system.container = Some("docker".to_owned());
+    };
+    let one = planted(
+        Status::Fail,
+        "limits.memlock",
+        "--ulimit memlock=-1",
+        contained,
+    );
+    assert_eq!(one.command(), None);
+    planted(Status::Warn, "limits.files", "ulimit -n", |host| {
+        host.limits.files = Limit::Most(256);
+    });
+    planted(Status::Warn, "limits.buffers", "sysctl", |host| {
+        host.limits.send_buffer = Some(65536);
+    });
+    planted(Status::Unknown, "limits.memlock", "not told", |host| {
+        host.limits.memlock = Limit::Unknown;
+    });
+}
+
+#[test]
+fn nccl_may_hang() {
+    for (version, may) in [
+        ("2.28.9", true),
+        ("2.9.9", true),
+        ("2.29.2", true),
+        ("2.29.3", false),
+        ("2.30.1", false),
+    ] {
+        let mut hosts = pair();
+        for host in &mut hosts {
+            host.nccl_mut().version = Some(version.to_owned());
+        }
+        let expected = vec![(Status::Warn, "nccl.version"); if may { 2 } else { 0 }];
+        let found = wrong(&hosts);
+        assert_eq!(ids(&found), expected, "{version}");
+        assert!(found.iter().all(|one| one.command().is_none()));
+    }
+    let one = planted(Status::Warn, "nccl.version", "2.29.5", |host| {
+        host.software.nccl.push(Library {
+            path: "/usr/local/nccl/lib/libnccl.so.2.29.5".to_owned(),
+            version: Some("2.29.5".to_owned()),
+            bytes: 10,
+        });
+        // The newest is the one to compare.
+        host.software.nccl[0].version = Some("2.30.7".to_owned());
+    });
+    assert_eq!(one.command(), None);
+}
+
+#[test]
+fn builds_of_nccl_differ() {
+    planted(Status::Warn, "cluster.nccl", "bytes", |host| {
+        host.nccl_mut().bytes += 1;
+    });
+    planted(Status::Warn, "cluster.nccl", "2.31.0", |host| {
+        host.nccl_mut().version = Some("2.31.0".to_owned());
+    });
+    planted(Status::Warn, "cluster.driver", "580.82.09", |host| {
+        host.software.driver = Some("580.82.09".to_owned());
+    });
+}
+
+#[test]
+fn all_files_of_settings_are_told() {
+    let one = planted(
+        Status::Warn,
+        "nccl.conf",
+        "/etc/nccl.conf: NCCL_IB_GID_INDEX=3",
+        |host| {
+            for (path, name) in [
+                ("/root/.nccl.conf", "NCCL_DEBUG"),
+                ("/etc/nccl.conf", "NCCL_IB_GID_INDEX"),
+            ] {
+                host.software.conf.push(ConfFile {
+                    path: path.to_owned(),
+                    settings: vec![(name.to_owned(), "3".to_owned())],
+                });
+            }
+        },
+    );
+    assert!(one.seen.contains("/root/.nccl.conf: NCCL_DEBUG=3"), "{one}");
+    assert_eq!(one.command(), None);
+}
+
+#[test]
+fn the_driver_does_not_answer() {
+    planted(Status::Fail, "gpu.driver", "nvidia-smi", |host| {
+        host.software.cuda_problem = Some("cuInit: system not yet initialized".to_owned());
+    });
+    planted(
+        Status::Unknown,
+        "gpu.driver",
+        "CUDA was not asked",
+        |host| {
+            host.software.cuda_problem = Some(BUILT_WITHOUT_CUDA.to_owned());
+        },
+    );
+    planted(
+        Status::Unknown,
+        "gpu.memory",
+        "CUDA_VISIBLE_DEVICES",
+        |host| {
+            host.gpus[0].cuda = None;
+        },
+    );
+}
+
+#[test]
+fn the_machine_is_in_trouble() {
+    planted(Status::Fail, "host.memory", "ps -eo", |host| {
+        host.memory.available = 2 << 30;
+    });
+    planted(Status::Warn, "host.memory", "ps -eo", |host| {
+        host.memory.available = 4 << 30;
+    });
+    planted(Status::Fail, "host.kernel", "kho=off", |host| {
+        host.memory.cma = Some((0, 4096));
+    });
+    planted(Status::Warn, "host.governor", "performance", |host| {
+        host.cpus[0].governor = Some("powersave".to_owned());
+    });
+    let mut hosts = pair();
+    for host in &mut hosts {
+        host.system.kernel = "7.0.0-1019-nvidia".to_owned();
+    }
+    hosts[0].system.boot.push("kho=off".to_owned());
+    assert_eq!(ids(&wrong(&hosts)), [(Status::Fail, "host.kernel")]);
+}
+
+#[test]
+fn a_disk_is_full() {
+    let disk = |path: &str, available: u64| Disk {
+        path: path.to_owned(),
+        total: 1 << 40,
+        available,
+    };
+    planted(Status::Fail, "host.disk", "/tmp: 1 MiB", |host| {
+        host.disks = vec![disk("/", 2 << 30), disk("/tmp", 1 << 20)];
+    });
+    planted(Status::Warn, "host.disk", "du -xh", |host| {
+        host.disks = vec![disk("/", 1 << 29)];
+    });
+    let contained = |host: &mut Host| {
+        host.disks = vec![disk("/dev/shm", 64 << 20)];
+        host.system.container = Some("docker".to_owned());
+    };
+    planted(Status::Warn, "host.disk", "--shm-size", contained);
+    planted(Status::Fail, "host.disk", "ls -l /dev/shm", |host| {
+        host.disks = vec![disk("/dev/shm", 0)];
+    });
+    let mut hosts = pair();
+    hosts[0].disks = vec![disk("/", 1 << 30), disk("/dev/shm", 128 << 20)];
+    assert_eq!(wrong(&hosts), []);
+}
+
+#[test]
+fn nothing_that_is_printed_restarts_a_machine() {
+    let mut hosts = pair();
+    hosts[1].system.kernel = "7.0.0-1019-nvidia".to_owned();
+    hosts[1].software.driver = Some("1.2.3".to_owned());
+    hosts[1].software.cuda_problem = Some("cuInit".to_owned());
+    hosts[1].nccl_mut().version = Some("2.28.9".to_owned());
+    let found = wrong(&hosts);
+    assert!(found.len() > 4);
+    for one in found {
+        assert!(
+            one.command()
+                .is_none_or(|it| !it.contains("reboot") && !it.contains("upgrade")),
+            "{one}"
+        );
+    }
+}
+
+#[test]
+fn a_network_card_is_in_trouble() {
+    planted(Status::Warn, "nic.pcie", "fwupdmgr", |host| {
+        let mut functions = host.pci.iter_mut();
+        let function = functions.find(|one| one.address == "0002:01:00.0");
+        function.unwrap().link.as_mut().unwrap().width = 2;
+    });
+    planted(Status::Warn, "nic.link", "sits well", |host| {
+        host.port_mut("rocep1s0f0").rate = Some(100_000);
+    });
+    planted(Status::Fail, "nic.files", "ib_uverbs", |host| {
+        host.system.rdma_files = Some(false);
+    });
+    let contained = |host: &mut Host| {
+        host.system.rdma_files = Some(false);
+        host.system.container = Some("docker".to_owned());
+    };
+    planted(
+        Status::Fail,
+        "nic.files",
+        "--device=/dev/infiniband",
+        contained,
+    );
+    let mut host = testing::spark("spark-1", 1).host();
+    host.rdma.clear();
+    assert_eq!(ids(&wrong(&[host])), [(Status::Warn, "nic.driver")]);
+}
+
+#[test]
+fn errors_are_put_against_what_arrived() {
+    let count = |errors: u64, words: u64| {
+        move |host: &mut Host| {
+            let counters = &mut host.port_mut("rocep1s0f0").counters;
+            counters.insert("out_of_sequence".to_owned(), errors);
+            counters.insert("port_rcv_data".to_owned(), words);
+        }
+    };
+    planted(Status::Warn, "nic.errors", "rdma_bw", count(7, 1 << 28));
+    planted(Status::Warn, "nic.errors", "rdma_bw", count(1, 0));
+    let mut hosts = pair();
+    count(7, 1 << 40)(&mut hosts[1]);
+    assert_eq!(wrong(&hosts), []);
+}
+
+#[test]
+fn a_clock_is_off() {
+    let found = with_clocks(&pair(), &[Some((0.0, 0.0)), Some((-40.0, 0.3))]);
+    assert_eq!(ids(&found), [(Status::Warn, "cluster.clock")]);
+    assert_eq!(found[0].hosts, ["spark-2"]);
+    assert_eq!(found[0].seen, "40.0 s behind this machine's clock (+-0.3)");
+}

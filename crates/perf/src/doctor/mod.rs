@@ -1,0 +1,189 @@
+//! `spark-perf doctor`: what is wrong with hosts and what joins them, and what puts it right.
+//!
+//! Checks are pure functions from models of hosts to findings, so that each is tested with hosts that have a fault.
+
+mod checks;
+mod finding;
+
+use clap::Parser;
+use spark_ccl_topology::{Cluster, Host};
+
+use crate::console::{plain, print};
+use crate::error::{Error, exit};
+use crate::survey::{SurveyArgs, Surveyed, Unreached, survey_each};
+use checks::Subject;
+use finding::{Finding, Fix, Problem, Status};
+
+/// The version of the JSON form.
+const FORMAT: u32 = 1;
+
+const AFTER_HELP: &str = "\
+What it prints:
+  A line for each check of each host, of each pair of hosts with a cable between them, and of all hosts together: ok,
+  unknown (what was read does not decide it), warn (it works, but slowly or not for long) or FAIL (it does not work); what is
+  there; and where that is not as it should be, what is wanted, why it matters, and the command that puts it right, with the
+  host on which to run it. Where what was read proves no command right, it says what to look at instead.
+  What ip and sysctl set is lost at the next start; spark-perf netplan writes addresses and MTUs that last.
+  p0, p1 are cages of a network card: sudo ethtool --identify INTERFACE 10 makes the light beside one blink.
+  Other hosts are asked over ssh (-H), or described by files that `spark-perf topo --json` makes on each of them (--from). The
+  limit on locked memory and others are those of the shell in which that ran.
+
+What it does not check: firewalls, policies of routes, and what only traffic shows. spark-perf rdma_bw measures what cables carry.
+
+Exit codes:
+  0 nothing fails (there may be warnings)     1 something fails
+  2 a host cannot be read                     6 bad arguments
+
+Examples:
+  spark-perf doctor                                        this host
+  spark-perf doctor -H spark-1,spark-2                     two hosts, and the cable between them
+  spark-perf doctor --from spark-1.json,spark-2.json       the same by what was written down
+  spark-perf doctor --quiet --json                         only what warns or fails, for programs";
+
+/// Finds what is wrong with hosts and with what joins them.
+#[derive(Debug, Clone, Parser)]
+#[command(name = "spark-perf doctor", after_long_help = AFTER_HELP, after_help = "More with --help.")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    hosts: SurveyArgs,
+    /// Print the findings as JSON, with a summary
+    #[arg(long)]
+    json: bool,
+    /// Print only what warns or fails
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+/// Prints the findings; returns the exit code.
+pub(crate) fn run(args: &Args) -> Result<u8, Error> {
+    let found = examine(survey_each(&args.hosts)?);
+    let shown = found
+        .iter()
+        .filter(|one| !args.quiet || one.status > Status::Unknown);
+    let text = if args.json {
+        json(&found, &shown.collect::<Vec<_>>())
+    } else {
+        let mut lines: Vec<_> = shown.map(ToString::to_string).collect();
+        lines.push(summary(&found));
+        format!("{}\n", lines.join("\n"))
+    };
+    print(&text)?;
+    let fails = found.iter().any(|one| one.status == Status::Fail);
+    Ok(if fails { exit::UNSOUND } else { 0 })
+}
+
+/// All findings about these hosts; those that do not answer come first.
+fn examine(surveyed: Vec<Result<Surveyed, Unreached>>) -> Vec<Finding> {
+    let mut found = Vec::new();
+    let (mut hosts, mut clocks): (Vec<Host>, Vec<_>) = (Vec::new(), Vec::new());
+    for one in surveyed {
+        match one {
+            Ok(one) => {
+                hosts.push(one.host);
+                clocks.push(one.clock_ahead);
+            }
+            Err(one) => found.push(unreached(&one)),
+        }
+    }
+    found.extend(twice(&mut hosts, &mut clocks));
+    found.extend(checks::all(&Subject {
+        cluster: &Cluster::of(&hosts),
+        clocks: &clocks,
+    }));
+    found
+}
+
+/// Examines hosts for the fuzz target.
+#[cfg(test)]
+pub(crate) fn judge(hosts: &[Host]) {
+    let written = |host: &Host| {
+        Ok(Surveyed {
+            host: host.clone(),
+            clock_ahead: Some((0.0, 0.0)),
+        })
+    };
+    let found = examine(hosts.iter().map(written).collect());
+    let text: Vec<_> = found.iter().map(ToString::to_string).collect();
+    assert!(!text.concat().contains(char::is_control));
+    assert!(!summary(&found).is_empty());
+}
+
+/// Removes a host that is there already, by a hardware address that no two machines share, and says so.
+fn twice(hosts: &mut Vec<Host>, clocks: &mut Vec<Option<(f64, f64)>>) -> Vec<Finding> {
+    let mut found = Vec::new();
+    let mut index = 1;
+    while index < hosts.len() {
+        let is_same = |other: &&Host| is_one_machine(other, &hosts[index]);
+        let Some(first) = hosts[..index].iter().find(is_same) else {
+            index += 1;
+            continue;
+        };
+        let problem = Problem::new(
+            format!("{} and {} are one machine", first.name, hosts[index].name),
+            "each host once",
+            "the second one is left out of all other checks",
+            Fix::look("whether a host is named twice, or a file is the copy of another one"),
+        );
+        found.push(Finding::fail("host.twice", &[&hosts[index].name], problem));
+        hosts.remove(index);
+        clocks.remove(index);
+    }
+    found
+}
+
+/// Whether two hosts have a hardware address of a card in common.
+fn is_one_machine(a: &Host, b: &Host) -> bool {
+    let of_cards = |host: &Host| -> Vec<String> {
+        let ports = host.ports().filter_map(|(_, port)| port.netdev.clone());
+        let ports: Vec<_> = ports.collect();
+        let netdevs = host.network.netdevs.iter();
+        let of_cards = netdevs.filter(|one| one.pci.is_some() || ports.contains(&one.name));
+        of_cards.filter_map(|one| one.mac.clone()).collect()
+    };
+    let own = of_cards(a);
+    of_cards(b).iter().any(|mac| own.contains(mac))
+}
+
+fn unreached(one: &Unreached) -> Finding {
+    let problem = Problem::new(
+        plain(&one.error.to_string()),
+        "ssh without a password, and spark-perf there",
+        "what this host has is not known, and launch cannot start ranks there",
+        Fix::look(format!(
+            "ssh {} spark-perf topo; ssh-copy-id takes a key there",
+            plain(&one.name)
+        )),
+    );
+    Finding::fail("host.ssh", &[&one.name], problem)
+}
+
+/// How many findings have each status.
+fn counts(found: &[Finding]) -> [usize; 4] {
+    let count = |status: Status| found.iter().filter(|one| one.status == status).count();
+    [Status::Ok, Status::Unknown, Status::Warn, Status::Fail].map(count)
+}
+
+fn json(found: &[Finding], shown: &[&Finding]) -> String {
+    let [ok, unknown, warn, fail] = counts(found);
+    let all = serde_json::json!({
+        "format": FORMAT,
+        "summary": { "ok": ok, "unknown": unknown, "warn": warn, "fail": fail },
+        "findings": shown,
+    });
+    format!("{all:#}\n")
+}
+
+fn summary(found: &[Finding]) -> String {
+    let [ok, unknown, warn, fail] = counts(found);
+    let unchecked = "firewalls and policies of routes were not checked";
+    if warn + fail == 0 {
+        return format!("# nothing to do: {ok} checks ok, {unknown} unknown; {unchecked}");
+    }
+    let mut commands = found.iter().filter_map(Finding::command);
+    let lasts = if commands.any(|one| one.contains("sudo ip ") || one.contains("sysctl")) {
+        "\n# what ip and sysctl set is lost at the next start: spark-perf netplan writes addresses and MTUs that last"
+    } else {
+        ""
+    };
+    format!("# {fail} fail, {warn} to look at, {unknown} unknown, {ok} ok; {unchecked}{lasts}")
+}

@@ -1,0 +1,77 @@
+//! Settings as a shell, docker and programs read them.
+
+use std::fmt::Write as _;
+
+use spark_ccl_topology::Host;
+
+use super::values::Setting;
+
+/// The version of the JSON form.
+const FORMAT: u32 = 1;
+
+/// Lines that a POSIX shell evaluates.
+pub(super) fn shell(values: &[Setting]) -> String {
+    let mut text = String::new();
+    for Setting { name, value, probe } in values {
+        let _ = writeln!(
+            text,
+            "# {}\nexport {name}={}",
+            one_line(probe),
+            quoted(value)
+        );
+    }
+    if values.is_empty() {
+        text.push_str("# nothing was found that decides a setting\n");
+    }
+    text
+}
+
+/// Options of `docker run`. No option has a blank in it, so that `$(spark-perf env --docker)` gives them.
+pub(super) fn docker(hosts: &[Host], values: &[Setting]) -> String {
+    let mut options = Vec::new();
+    if hosts.iter().any(|host| !host.rdma.is_empty()) {
+        options.push(
+            "--network=host --device=/dev/infiniband --ulimit=memlock=-1 --cap-add=IPC_LOCK"
+                .to_owned(),
+        );
+    }
+    if hosts.iter().any(|host| !host.gpus.is_empty()) {
+        options.push("--gpus=all".to_owned());
+    }
+    let settings = values.iter();
+    options.extend(settings.map(|one| format!("--env={}={}", one.name, one.value)));
+    format!("{}\n", options.join(" "))
+}
+
+/// The settings, and the number of this form.
+pub(super) fn json(values: &[Setting]) -> String {
+    let all = serde_json::json!({ "format": FORMAT, "settings": values });
+    format!("{all:#}\n")
+}
+
+/// A word in single quotes, which a shell does not change.
+fn quoted(value: &str) -> String {
+    format!("'{}'", value.replace('\'', r"'\''"))
+}
+
+/// Text that stays within its comment.
+fn one_line(text: &str) -> String {
+    text.replace(char::is_control, " ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shell_takes_values_as_they_are() {
+        let values = [Setting {
+            name: "NAME",
+            value: "a'b $c".to_owned(),
+            probe: "seen\nrm -rf /".to_owned(),
+        }];
+        let expected = "# seen rm -rf /\nexport NAME='a'\\''b $c'\n";
+        assert_eq!(shell(&values), expected);
+        assert!(shell(&[]).starts_with("# nothing"));
+    }
+}

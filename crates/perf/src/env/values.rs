@@ -1,0 +1,340 @@
+//! What each setting should be, and what decides it.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use serde::Serialize;
+use spark_ccl_topology::cages::CageEnd;
+use spark_ccl_topology::netif::{network, same_subnet};
+use spark_ccl_topology::{Cluster, CudaDevice, Host, Netdev, cages};
+
+use super::Mode;
+
+/// A setting.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct Setting {
+    pub(super) name: &'static str,
+    pub(super) value: String,
+    /// What was found that decides it.
+    pub(super) probe: String,
+}
+
+/// The settings of all hosts.
+///
+/// # Errors
+/// A mode that these hosts do not have, and the probe that says so.
+pub(super) fn values(cluster: &Cluster<'_>, mode: Mode) -> Result<Vec<Setting>, String> {
+    let mut values = devices(cluster);
+    values.extend(meeting(cluster));
+    values.extend(routing(cluster));
+    values.extend(merging(cluster));
+    values.extend(memory(cluster, mode)?);
+    Ok(values)
+}
+
+/// The RDMA devices with a cable, if they have the same names on all hosts.
+fn devices(cluster: &Cluster<'_>) -> Vec<Setting> {
+    let lists: BTreeSet<Vec<String>> = cluster.hosts.iter().map(cabled).collect();
+    let Some(list) = lists
+        .first()
+        .filter(|list| lists.len() == 1 && !list.is_empty())
+    else {
+        return Vec::new();
+    };
+    let all = cluster
+        .hosts
+        .iter()
+        .all(|host| host.ports().count() == list.len());
+    if all {
+        // The default takes all.
+        return Vec::new();
+    }
+    let probe = format!(
+        "the ports with a link, on {}: {}",
+        hosts_of(cluster.hosts),
+        rates(&cluster.hosts[0])
+    );
+    both(
+        ["SPARK_CCL_IB_HCA", "NCCL_IB_HCA"],
+        &format!("={}", list.join(",")),
+        &probe,
+    )
+}
+
+/// The interfaces over which ranks meet: in a subnet that all hosts share, the fastest.
+fn meeting(cluster: &Cluster<'_>) -> Vec<Setting> {
+    let [first, others @ ..] = cluster.hosts else {
+        return Vec::new();
+    };
+    if others.is_empty() {
+        return Vec::new();
+    }
+    let shared = first.network.netdevs.iter().filter_map(|own| {
+        let subnet = subnet(own)?;
+        let same = others.iter().map(|host| in_subnet(host, subnet));
+        let mut names: Vec<_> = same.collect::<Option<Vec<_>>>()?;
+        names.push(&own.name);
+        names.sort();
+        names.dedup();
+        Some((own, subnet, names))
+    });
+    let best = shared.max_by_key(|(own, ..)| (own.speed, std::cmp::Reverse(own.index)));
+    let Some((_, (ip, prefix), names)) = best else {
+        return Vec::new();
+    };
+    let probe =
+        format!("the fastest interface in a subnet that all hosts share, that of {ip}/{prefix}");
+    let names: Vec<_> = names.into_iter().map(String::as_str).collect();
+    both(
+        ["SPARK_CCL_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"],
+        &format!("={}", names.join(",")),
+        &probe,
+    )
+}
+
+/// NCCL tries pairs of devices that do not reach each other, unless it is told to look at subnets.
+fn routing(cluster: &Cluster<'_>) -> Option<Setting> {
+    let subnets: BTreeSet<_> = cluster
+        .rails
+        .iter()
+        .filter(|rail| rail.rdma)
+        .map(|rail| {
+            network(
+                rail.ends[0].gid.ip(),
+                rail.ends[0].gid.prefix.unwrap_or(128),
+            )
+        })
+        .collect();
+    (subnets.len() > 1).then(|| Setting {
+        name: "NCCL_IB_SUBNET_AWARE_ROUTING",
+        value: "1".to_owned(),
+        probe: format!(
+            "the rails are in {} subnets, and only devices of one subnet reach each other",
+            subnets.len()
+        ),
+    })
+}
+
+/// NCCL takes the functions of one PCI device for one card with two ports, although they lead to different cages.
+fn merging(cluster: &Cluster<'_>) -> Option<Setting> {
+    let found = cluster.hosts.iter().find_map(|host| {
+        let cages = cages(host);
+        let cabled = cages.iter().filter(|cage| cage.is_cabled());
+        let mut seen: Vec<(&str, &str)> = Vec::new();
+        for (name, pci) in cabled.flat_map(|cage| {
+            let ends = cage.ends.iter().filter(|end| end.is_active());
+            ends.filter_map(|end| Some((cage.name.as_str(), end.device.pci.as_deref()?)))
+        }) {
+            let (slot, _) = pci.split_once('.')?;
+            if seen
+                .iter()
+                .any(|(other, known)| *known == slot && *other != name)
+            {
+                return Some((host, slot.to_owned()));
+            }
+            seen.push((name, slot));
+        }
+        None
+    });
+    let (host, slot) = found?;
+    Some(Setting {
+        name: "NCCL_IB_MERGE_NICS",
+        value: "0".to_owned(),
+        probe: format!(
+            "the functions of {slot} on {} lead to different cages, and merged they would be taken for one way",
+            host.name
+        ),
+    })
+}
+
+/// Whether network cards reach device memory.
+fn memory(cluster: &Cluster<'_>, mode: Mode) -> Result<Vec<Setting>, String> {
+    let all: Vec<(&Host, &CudaDevice)> = cluster
+        .hosts
+        .iter()
+        .flat_map(|host| {
+            host.gpus
+                .iter()
+                .filter_map(move |gpu| Some((host, gpu.cuda.as_ref()?)))
+        })
+        .collect();
+    let Some((_, any)) = all.first() else {
+        return match mode {
+            Mode::Dmabuf => Err("--mode dmabuf: CUDA lists no GPU on these hosts".to_owned()),
+            Mode::Safe | Mode::Auto => Ok(Vec::new()),
+        };
+    };
+    let of = |(host, device): &(&Host, &CudaDevice)| format!("{} of {}", device.name, host.name);
+    let shared = all.iter().find(|(_, device)| device.integrated);
+    let shared = shared.map(|one| format!("CU_DEVICE_ATTRIBUTE_INTEGRATED is 1 for {}", of(one)));
+    let cannot = all.iter().find(|(_, device)| !device.dma_buf);
+    let cannot =
+        cannot.map(|one| format!("CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED is 0 for {}", of(one)));
+    match (mode, shared, cannot) {
+        (Mode::Dmabuf, Some(no), _) | (Mode::Dmabuf, None, Some(no)) => {
+            Err(format!("--mode dmabuf: {no}; use --mode safe"))
+        }
+        (Mode::Dmabuf, None, None) => Ok(vec![Setting {
+            name: "NCCL_DMABUF_ENABLE",
+            value: "1".to_owned(),
+            probe: format!(
+                "CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED is 1 for all GPUs ({})",
+                any.name
+            ),
+        }]),
+        (Mode::Auto | Mode::Safe, Some(shared), _) => Ok(staged(&shared)),
+        (Mode::Safe, None, _) => Ok(staged("--mode safe")),
+        // What the driver claims is not what works, and nvidia_peermem may work where dma-buf does not.
+        (Mode::Auto, None, _) => Ok(Vec::new()),
+    }
+}
+
+fn staged(probe: &str) -> Vec<Setting> {
+    let value = |name, value: &str| Setting {
+        name,
+        value: value.to_owned(),
+        probe: probe.to_owned(),
+    };
+    vec![
+        value("NCCL_DMABUF_ENABLE", "0"),
+        value("NCCL_NET_GDR_LEVEL", "LOC"),
+    ]
+}
+
+/// The same value for a variable of ours and one of NCCL's.
+fn both(names: [&'static str; 2], value: &str, probe: &str) -> Vec<Setting> {
+    let one = |name| Setting {
+        name,
+        value: value.to_owned(),
+        probe: probe.to_owned(),
+    };
+    names.map(one).to_vec()
+}
+
+fn cabled(host: &Host) -> Vec<String> {
+    let ends = cages(host).into_iter().flat_map(|cage| cage.ends);
+    let mut names: Vec<_> = ends
+        .filter(CageEnd::is_active)
+        .map(|end| end.device.name.clone())
+        .collect();
+    names.sort();
+    names
+}
+
+fn rates(host: &Host) -> String {
+    let cages = cages(host);
+    let cabled = cages
+        .iter()
+        .filter_map(|cage| Some(format!("{} {} Gbit/s", cage.name, cage.gbits()?)));
+    cabled.collect::<Vec<_>>().join(", ")
+}
+
+fn hosts_of(hosts: &[Host]) -> String {
+    let names: Vec<_> = hosts.iter().map(|host| host.name.as_str()).collect();
+    names.join(", ")
+}
+
+/// The first address of an interface that leads to others, and its prefix.
+fn subnet(netdev: &Netdev) -> Option<(IpAddr, u8)> {
+    let leads = netdev.running && !netdev.loopback;
+    let address = netdev
+        .addresses
+        .iter()
+        .find(|one| one.ip.is_ipv4())
+        .filter(|_| leads)?;
+    Some((address.ip, address.prefix))
+}
+
+/// The name of the interface of a host in a subnet in which it has an address of its own.
+fn in_subnet(host: &Host, (ip, prefix): (IpAddr, u8)) -> Option<&String> {
+    let mut netdevs = host.network.netdevs.iter();
+    let found = netdevs.find(|netdev| {
+        let own = subnet(netdev);
+        // Container networks use the same addresses on every host.
+        own.is_some_and(|(own, _)| own != ip && same_subnet(own, ip, prefix))
+    });
+    found.map(|netdev| &netdev.name)
+}
+
+#[cfg(test)]
+mod tests {
+    use spark_ccl_topology::testing::{self, Recorded};
+
+    use super::*;
+
+    fn found(recorded: &[Recorded], mode: Mode) -> Result<Vec<(&'static str, String)>, String> {
+        let hosts = testing::hosts(recorded);
+        let values = values(&Cluster::of(&hosts), mode)?.into_iter();
+        Ok(values.map(|one| (one.name, one.value)).collect())
+    }
+
+    fn is(value: &str, name: &'static str) -> (&'static str, String) {
+        (name, value.to_owned())
+    }
+
+    #[test]
+    fn a_pair() {
+        let devices = "=roceP2p1s0f0,rocep1s0f0";
+        let expected = vec![
+            is(devices, "SPARK_CCL_IB_HCA"),
+            is(devices, "NCCL_IB_HCA"),
+            is("=enp1s0f0np0", "SPARK_CCL_SOCKET_IFNAME"),
+            is("=enp1s0f0np0", "NCCL_SOCKET_IFNAME"),
+            is("1", "NCCL_IB_SUBNET_AWARE_ROUTING"),
+            is("0", "NCCL_DMABUF_ENABLE"),
+            is("LOC", "NCCL_NET_GDR_LEVEL"),
+        ];
+        assert_eq!(found(&testing::pair(), Mode::Auto), Ok(expected));
+    }
+
+    #[test]
+    fn a_ring_meets_in_the_local_network_and_merges_nothing() {
+        let expected = vec![
+            is("=enP7s7", "SPARK_CCL_SOCKET_IFNAME"),
+            is("=enP7s7", "NCCL_SOCKET_IFNAME"),
+            is("1", "NCCL_IB_SUBNET_AWARE_ROUTING"),
+            is("0", "NCCL_IB_MERGE_NICS"),
+            is("0", "NCCL_DMABUF_ENABLE"),
+            is("LOC", "NCCL_NET_GDR_LEVEL"),
+        ];
+        assert_eq!(found(&testing::ring(), Mode::Safe), Ok(expected));
+    }
+
+    #[test]
+    fn a_mode_that_the_gpus_lack_is_refused() {
+        let error = found(&testing::pair(), Mode::Dmabuf).unwrap_err();
+        assert_eq!(
+            error,
+            "--mode dmabuf: CU_DEVICE_ATTRIBUTE_INTEGRATED is 1 for NVIDIA GB10 of spark-1; use --mode safe"
+        );
+        let server = [testing::nvlink_server("h200")];
+        let expected = vec![is("1", "NCCL_DMABUF_ENABLE")];
+        assert_eq!(found(&server, Mode::Dmabuf), Ok(expected));
+        // A claim alone sets nothing, and neither does its absence: nvidia_peermem may be there.
+        assert_eq!(found(&server, Mode::Auto), Ok(Vec::new()));
+        let mut without = server;
+        for device in &mut without[0].cuda.devices {
+            device.dma_buf = false;
+        }
+        assert_eq!(found(&without, Mode::Auto), Ok(Vec::new()));
+        let staged = vec![
+            is("0", "NCCL_DMABUF_ENABLE"),
+            is("LOC", "NCCL_NET_GDR_LEVEL"),
+        ];
+        assert_eq!(found(&without, Mode::Safe), Ok(staged));
+        // Memory that is shared is staged whatever the driver claims.
+        let mut claims = testing::spark("a", 1);
+        claims.cuda.devices[0].dma_buf = true;
+        let of = |mode| found(std::slice::from_ref(&claims), mode);
+        let values = of(Mode::Auto).unwrap();
+        assert!(
+            values.contains(&is("0", "NCCL_DMABUF_ENABLE")),
+            "{values:?}"
+        );
+        assert!(of(Mode::Dmabuf).is_err());
+        let mut bare = testing::nvlink_server("bare");
+        bare.cuda.devices.clear();
+        assert!(found(&[bare.clone()], Mode::Dmabuf).is_err());
+        assert_eq!(found(&[bare], Mode::Auto), Ok(Vec::new()));
+    }
+}

@@ -1,0 +1,204 @@
+//! The hosts that a command is about: this one, others over ssh, or those that files describe.
+//!
+//! Knows where the descriptions come from. Must not know what is looked for in them.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, UNIX_EPOCH};
+
+use spark_ccl_config::Env;
+use spark_ccl_topology::{self as topology, Host};
+
+use crate::error::Error;
+use crate::remote::{self, Answer, HostArgs, run_on_all};
+
+/// How long a host may take to describe itself.
+const LIMIT: Duration = Duration::from_secs(60);
+/// The longest file with descriptions, in bytes.
+const LONGEST: u64 = 64 << 20;
+
+/// The hosts that are named on the command line.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct SurveyArgs {
+    #[command(flatten)]
+    hosts: HostArgs,
+    /// Hosts that were written down: files that `topo --json` made, or folders with recorded `/sys` and `/proc`, separated by
+    /// commas [default, without -H: this host]
+    #[arg(long, value_name = "FILE,..", value_delimiter = ',', conflicts_with_all = ["list", "hostfile"])]
+    from: Vec<PathBuf>,
+}
+
+/// A host, and how its clock was read.
+#[derive(Debug, Clone)]
+pub(crate) struct Surveyed {
+    pub(crate) host: Host,
+    /// How far its clock is ahead of this machine's, and how exact that is, both in seconds; `None` for a host that was
+    /// written down.
+    pub(crate) clock_ahead: Option<(f64, f64)>,
+}
+
+/// A host that does not describe itself.
+#[derive(Debug)]
+pub(crate) struct Unreached {
+    pub(crate) name: String,
+    /// Why, and what to do.
+    pub(crate) error: Error,
+}
+
+/// The hosts, in the order in which they are named; all of them must answer.
+pub(crate) fn survey(args: &SurveyArgs) -> Result<Vec<Surveyed>, Error> {
+    let found = survey_each(args)?.into_iter();
+    found.map(|one| one.map_err(|it| it.error)).collect()
+}
+
+/// The hosts, in the order in which they are named, or why one does not answer.
+pub(crate) fn survey_each(args: &SurveyArgs) -> Result<Vec<Result<Surveyed, Unreached>>, Error> {
+    let hosts = args.hosts.hosts()?;
+    if !hosts.is_empty() {
+        return asked(args, &hosts);
+    }
+    if args.from.is_empty() {
+        let host = topology::live(&Env::from_process())?;
+        return Ok(vec![Ok(written(host))]);
+    }
+    let mut found = Vec::new();
+    for path in &args.from {
+        found.extend(read(path)?.into_iter().map(|host| Ok(written(host))));
+    }
+    Ok(found)
+}
+
+/// Has every host describe itself, all at once.
+fn asked(
+    args: &SurveyArgs,
+    hosts: &[remote::Host],
+) -> Result<Vec<Result<Surveyed, Unreached>>, Error> {
+    let remote = args.hosts.ssh.remote()?;
+    let before = now();
+    let answers = run_on_all(&remote, hosts, &["topo", "--json"], |_| Vec::new(), LIMIT);
+    let times = (before, now());
+    let surveyed = |(host, answer): (&remote::Host, Result<Answer, remote::Error>)| {
+        let described = answer
+            .map_err(Error::from)
+            .and_then(|it| described(&host.name, &it));
+        let described = described.map_err(|error| Unreached {
+            name: host.name.clone(),
+            error,
+        })?;
+        Ok(Surveyed {
+            clock_ahead: Some(ahead(described.clock, times)),
+            host: described,
+        })
+    };
+    Ok(hosts.iter().zip(answers).map(surveyed).collect())
+}
+
+/// The description in what a host has printed.
+fn described(name: &str, answer: &Answer) -> Result<Host, Error> {
+    let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+    if !answer.status.success() {
+        let said = format!("spark-perf topo: {}", said(&answer.stderr));
+        return Err(unreadable(name, &said));
+    }
+    Host::from_json(&said(&answer.stdout)).map_err(|error| unreadable(name, &error))
+}
+
+/// How far a clock that was read between two times is ahead, and how exact that is.
+fn ahead(clock: f64, (before, after): (f64, f64)) -> (f64, f64) {
+    (clock - f64::midpoint(before, after), (after - before) / 2.0)
+}
+
+fn now() -> f64 {
+    UNIX_EPOCH
+        .elapsed()
+        .map_or(0.0, |since| since.as_secs_f64())
+}
+
+fn written(host: Host) -> Surveyed {
+    Surveyed {
+        host,
+        clock_ahead: None,
+    }
+}
+
+/// The hosts that a file or folder describes.
+fn read(path: &Path) -> Result<Vec<Host>, Error> {
+    if path.is_dir() {
+        return Ok(vec![topology::recorded(path)?]);
+    }
+    let reading = Error::system(format!("reading {}", path.display()));
+    let mut text = String::new();
+    // A pipe is welcome, but a device may have no end.
+    let file = File::open(path).map(|file| file.take(LONGEST));
+    let done = file.and_then(|mut file| file.read_to_string(&mut text));
+    done.map_err(reading)?;
+    hosts(&text).map_err(|error| unreadable(&path.display().to_string(), &error))
+}
+
+fn unreadable(from: &str, reason: &impl ToString) -> Error {
+    Error::Unreadable {
+        from: from.to_owned(),
+        reason: reason.to_string(),
+    }
+}
+
+/// One host, or a list of hosts.
+pub(crate) fn hosts(text: &str) -> Result<Vec<Host>, topology::Error> {
+    match serde_json::from_str(text) {
+        Ok(serde_json::Value::Array(all)) => all
+            .iter()
+            .map(|one| Host::from_json(&one.to_string()))
+            .collect(),
+        _ => Ok(vec![Host::from_json(text)?]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use spark_ccl_topology::testing;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Only {
+        #[command(flatten)]
+        args: SurveyArgs,
+    }
+
+    fn from(files: &[&Path]) -> Result<Vec<Surveyed>, Error> {
+        let files: Vec<_> = files
+            .iter()
+            .map(|file| file.display().to_string())
+            .collect();
+        survey(&Only::parse_from(["survey", "--from", &files.join(",")]).args)
+    }
+
+    #[test]
+    fn hosts_come_from_files_and_folders() {
+        let folder = tempfile::tempdir().unwrap();
+        let [one, both] = ["one.json", "both.json"].map(|name| folder.path().join(name));
+        let tree = folder.path().join("tree");
+        let recorded = testing::pair();
+        recorded[0].write(&tree);
+        let pair = testing::hosts(&recorded);
+        std::fs::write(&one, pair[0].to_json()).unwrap();
+        std::fs::write(&both, serde_json::to_string(&pair).unwrap()).unwrap();
+        let found = from(&[&both, &one, &tree]).unwrap();
+        let names: Vec<_> = found.iter().map(|one| one.host.name.as_str()).collect();
+        assert_eq!(names, ["spark-1", "spark-2", "spark-1", "spark-1"]);
+        std::fs::write(&one, "{}").unwrap();
+        let error = from(&[&one]).unwrap_err();
+        assert_eq!(error.exit_code(), 2, "{error}");
+        assert!(error.to_string().contains("one.json"), "{error}");
+        let both = ["survey", "--from", "a.json", "-H", "b"];
+        assert!(Only::try_parse_from(both).is_err());
+    }
+
+    #[test]
+    fn a_clock_is_read_between_two_times() {
+        let (by, exact) = ahead(107.0, (100.0, 102.0));
+        assert!((by - 6.0).abs() < 1e-9 && (exact - 1.0).abs() < 1e-9);
+    }
+}

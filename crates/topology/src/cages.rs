@@ -1,0 +1,193 @@
+//! The cages of network cards: the places for cables, and which functions of a card lead there.
+//!
+//! A card that the host reaches over several PCIe links shows one cage as several functions, its *twins*, each with an RDMA
+//! device and a network interface of its own. A link of 200 Gbit/s of a DGX Spark is two functions with four lanes each.
+
+use std::collections::BTreeMap;
+
+use crate::Host;
+use crate::model::{Netdev, PcieLink, PortState, RdmaDevice, RdmaPort};
+
+/// A cage.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Cage<'a> {
+    /// What identifies the card.
+    pub card: String,
+    /// The cage's name on the card, such as `p0`.
+    pub name: String,
+    /// The functions that lead to it, by PCI address: one, or twins.
+    pub ends: Vec<CageEnd<'a>>,
+}
+
+/// A function of a card, at a cage.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct CageEnd<'a> {
+    /// The RDMA device.
+    pub device: &'a RdmaDevice,
+    /// Its port.
+    pub port: &'a RdmaPort,
+    /// Its network interface.
+    pub netdev: Option<&'a Netdev>,
+}
+
+/// The cages of a host, in the order of their names.
+pub fn cages(host: &Host) -> Vec<Cage<'_>> {
+    let mut found: BTreeMap<(String, String), Vec<CageEnd<'_>>> = BTreeMap::new();
+    for (device, port) in host.ports() {
+        let netdev = host.netdev_of(port);
+        let end = CageEnd {
+            device,
+            port,
+            netdev,
+        };
+        found.entry(place(host, end)).or_default().push(end);
+    }
+    let mut cages: Vec<_> = found
+        .into_iter()
+        .map(|((card, name), mut ends)| {
+            ends.sort_by(|a, b| {
+                let key = |end: &CageEnd<'_>| (end.device.pci.clone(), end.device.name.clone());
+                key(a).cmp(&key(b))
+            });
+            Cage { card, name, ends }
+        })
+        .collect();
+    // Cards in the order of their first PCI addresses, not of their serial numbers.
+    let first = |card: &str| host.rdma.iter().position(|one| card_of(host, one) == card);
+    cages.sort_by_key(|cage| (first(&cage.card), cage.name.clone()));
+    cages
+}
+
+/// The card and the name of the cage. Functions whose card is unknown, and virtual ones, are not taken for twins.
+fn place(host: &Host, end: CageEnd<'_>) -> (String, String) {
+    let told = end.netdev.and_then(|netdev| netdev.port_name.clone());
+    let name = told.unwrap_or_else(|| {
+        // Drivers that name no port have one function, or one port of a function, for each cage.
+        let function = end
+            .device
+            .pci
+            .as_deref()
+            .and_then(|pci| pci.split_once('.'));
+        let function = function.and_then(|(_, function)| function.parse::<u32>().ok());
+        let index = function.unwrap_or(0) + u32::from(end.port.number.saturating_sub(1));
+        format!("p{index}")
+    });
+    (card_of(host, end.device), name)
+}
+
+fn card_of(host: &Host, device: &RdmaDevice) -> String {
+    let function = device.pci.as_deref().and_then(|pci| host.function(pci));
+    let is_virtual = function.is_some_and(|function| function.is_virtual);
+    let card = device.card.as_ref().filter(|_| !is_virtual);
+    card.unwrap_or(&device.name).clone()
+}
+
+impl Cage<'_> {
+    /// Whether the card reaches the cage by several functions.
+    pub fn has_twins(&self) -> bool {
+        self.ends.len() > 1
+    }
+
+    /// Whether a cable is plugged in: a function has a link.
+    pub fn is_cabled(&self) -> bool {
+        self.ends
+            .iter()
+            .any(|end| end.port.state == PortState::Active)
+    }
+
+    /// The rate of the cable in Gbit/s.
+    pub fn gbits(&self) -> Option<f64> {
+        let rates = self.ends.iter().filter(|end| end.is_active());
+        let rates = rates.filter_map(|end| end.port.rate);
+        rates.max().map(|rate| f64::from(rate) / 1000.0)
+    }
+
+    /// What the PCIe links of its functions carry together, in Gbit/s; `None` if one of them is unknown.
+    pub fn pcie_gbits(&self, host: &Host) -> Option<f64> {
+        let links = self.ends.iter().map(|end| end.pcie(host));
+        links.map(|link| link.map(|link| link.gbits())).sum()
+    }
+}
+
+impl CageEnd<'_> {
+    /// Whether it carries packets.
+    pub fn is_active(&self) -> bool {
+        self.port.state == PortState::Active
+    }
+
+    /// The PCIe link of the function.
+    pub fn pcie(&self, host: &Host) -> Option<PcieLink> {
+        host.function(self.device.pci.as_deref()?)?.link
+    }
+
+    /// The device and port as settings write them.
+    pub fn name(&self) -> String {
+        format!("{}:{}", self.device.name, self.port.number)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+
+    fn names(host: &Host) -> Vec<(String, Vec<String>)> {
+        let cages = cages(host).into_iter();
+        let names = |cage: Cage<'_>| {
+            let ends = cage.ends.iter().map(|end| end.device.name.clone());
+            (cage.name, ends.collect())
+        };
+        cages.map(names).collect()
+    }
+
+    #[test]
+    fn a_spark_has_two_cages_with_twins() {
+        let host = testing::spark("spark-1", 1).host();
+        let of = |name: &str, ends: [&str; 2]| (name.to_owned(), ends.map(str::to_owned).to_vec());
+        let expected = [
+            of("p0", ["rocep1s0f0", "roceP2p1s0f0"]),
+            of("p1", ["rocep1s0f1", "roceP2p1s0f1"]),
+        ];
+        assert_eq!(names(&host), expected);
+        let cages = cages(&host);
+        assert!(cages[0].has_twins() && cages[0].is_cabled() && !cages[1].is_cabled());
+        assert_eq!(cages[0].gbits(), Some(200.0));
+        let pcie = cages[0].pcie_gbits(&host).unwrap();
+        assert!((pcie - 252.06).abs() < 0.01, "{pcie}");
+    }
+
+    #[test]
+    fn cards_of_a_server_have_a_cage_each() {
+        let host = testing::nvlink_server("h200").host();
+        let names = names(&host);
+        assert_eq!(names.len(), 8, "{names:?}");
+        assert!(
+            names
+                .iter()
+                .all(|(name, ends)| name == "p0" && ends.len() == 1)
+        );
+    }
+
+    #[test]
+    fn devices_without_a_card_are_no_twins() {
+        let mut host = testing::spark("spark-1", 1).host();
+        for device in &mut host.rdma {
+            device.card = None;
+        }
+        assert_eq!(names(&host).len(), 4);
+    }
+
+    #[test]
+    fn virtual_functions_are_no_twins() {
+        let mut recorded = testing::spark("spark-1", 1);
+        let folder = "sys/devices/pci0002:00/0002:00:00.0/0002:01:00.0";
+        assert!(cages(&recorded.host())[0].has_twins());
+        recorded.set(&format!("{folder}/physfn/vendor"), "0x15b3");
+        let host = recorded.host();
+        assert!(
+            cages(&host)
+                .iter()
+                .all(|cage| cage.name != "p0" || !cage.has_twins())
+        );
+    }
+}

@@ -1,0 +1,196 @@
+//! The rails between two hosts, by their addresses, and by what each has heard of the other.
+
+use crate::Host;
+use crate::model::{NeighbourState, Netdev, PortState};
+use crate::netif::{Interface, is_internal, is_link_local};
+use crate::rdma::{self, Candidate, Gid, Port, Roce};
+
+/// A path from a port of one host to a port of another.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HostRail {
+    /// Its ends, the host with the lower index first.
+    pub ends: [RailEnd; 2],
+    /// Whether it carries RDMA; otherwise it is one of network interfaces.
+    pub rdma: bool,
+    /// What says that the ends reach each other.
+    pub evidence: Evidence,
+}
+
+/// An end of a rail.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RailEnd {
+    /// The index of the host.
+    pub host: usize,
+    /// The RDMA device, or the network interface.
+    pub device: String,
+    /// The network interface.
+    pub netdev: String,
+    /// The address that is used.
+    pub gid: Gid,
+}
+
+/// What says that two ports reach each other; the stronger comes first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Evidence {
+    /// One end has heard from the other end's hardware address.
+    Heard,
+    /// No other ports of these hosts are in the subnet.
+    Subnet,
+    /// Other ports are in the same subnet; only a probe can tell.
+    Perhaps,
+    /// One end has asked for the other end's address, and got no answer.
+    Silent,
+}
+
+impl HostRail {
+    /// The indices of its hosts, the lower one first.
+    pub fn hosts(&self) -> [usize; 2] {
+        [self.ends[0].host, self.ends[1].host]
+    }
+}
+
+/// The rails between two of the hosts, as the library would choose them: by RDMA ports if both hosts have any, otherwise by
+/// network interfaces. Each port is in at most one rail.
+pub fn rails(hosts: &[Host], pair: [usize; 2]) -> Vec<HostRail> {
+    let [a, b] = pair.map(|index| &hosts[index]);
+    let is_rdma = !a.rdma.is_empty() && !b.rdma.is_empty();
+    let both = if is_rdma {
+        [rdma_ports(a), rdma_ports(b)]
+    } else {
+        [interfaces(a), interfaces(b)]
+    };
+    let Ok(candidates) = rdma::candidates(&both[0], &both[1], true) else {
+        return Vec::new();
+    };
+    let rail = |candidate: &Candidate| {
+        let ends = [&candidate.rail.own, &candidate.rail.peer];
+        let end = |side: usize| {
+            let port = &both[side][ends[side].port];
+            RailEnd {
+                host: pair[side],
+                device: port.device.clone(),
+                netdev: port.netdev.clone().unwrap_or_default(),
+                gid: ends[side].gid,
+            }
+        };
+        let ends = [end(0), end(1)];
+        HostRail {
+            evidence: evidence(hosts, &ends, candidate.certain),
+            ends,
+            rdma: is_rdma,
+        }
+    };
+    let mut found: Vec<_> = candidates.iter().map(rail).collect();
+    // What was heard decides among ports that may be joined; their order remains otherwise.
+    found.sort_by_key(|rail| rail.evidence);
+    distinct(found)
+}
+
+/// The best rails that have no port in common, as fast as the fastest.
+fn distinct(found: Vec<HostRail>) -> Vec<HostRail> {
+    let mut rails: Vec<HostRail> = Vec::new();
+    for rail in found {
+        let shares = |other: &HostRail| {
+            let same = |side: usize| other.ends[side].device == rail.ends[side].device;
+            same(0) || same(1)
+        };
+        if !rails.iter().any(shares) {
+            rails.push(rail);
+        }
+    }
+    rails
+}
+
+/// The network interfaces that rails may use: those of RDMA ports with a link; of a host without RDMA devices, the
+/// fastest that leave it.
+pub fn leading(host: &Host) -> Vec<&Netdev> {
+    if host.rdma.is_empty() {
+        return fastest(host).collect();
+    }
+    let active = host
+        .ports()
+        .filter(|(_, port)| port.state == PortState::Active);
+    active
+        .filter_map(|(_, port)| host.netdev_of(port))
+        .collect()
+}
+
+fn rdma_ports(host: &Host) -> Vec<Port> {
+    let active = host
+        .ports()
+        .filter(|(_, port)| port.state == PortState::Active && !port.gids.is_empty());
+    active
+        .map(|(device, port)| host.described(device, port))
+        .collect()
+}
+
+/// The network interfaces that may lead to another host, described like ports.
+fn interfaces(host: &Host) -> Vec<Port> {
+    let port = |netdev: &Netdev| Port {
+        device: netdev.name.clone(),
+        number: 1,
+        pci: netdev.pci.clone(),
+        netdev: Some(netdev.name.clone()),
+        mtu: netdev.mtu,
+        speed: netdev.speed,
+        gids: Interface::of(netdev)
+            .iter()
+            .filter(|one| !is_link_local(one.addr))
+            .map(gid)
+            .collect(),
+    };
+    fastest(host)
+        .map(port)
+        .filter(|port| !port.gids.is_empty())
+        .collect()
+}
+
+/// The interfaces that leave the host, as fast as the fastest of them.
+fn fastest(host: &Host) -> impl Iterator<Item = &Netdev> {
+    let leads = |netdev: &&Netdev| netdev.running && !netdev.loopback && !is_internal(&netdev.name);
+    let netdevs = host.network.netdevs.iter().filter(leads);
+    let fastest = netdevs.clone().map(|netdev| netdev.speed).max();
+    netdevs.filter(move |netdev| Some(netdev.speed) == fastest)
+}
+
+fn gid(interface: &Interface) -> Gid {
+    Gid {
+        index: 0,
+        address: match interface.addr {
+            std::net::IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+            std::net::IpAddr::V6(ip) => ip,
+        },
+        roce: Roce::V2,
+        prefix: Some(interface.prefix),
+    }
+}
+
+fn evidence(hosts: &[Host], ends: &[RailEnd; 2], certain: bool) -> Evidence {
+    let heard = |from: usize, to: usize| {
+        let [here, there] = [&ends[from], &ends[to]];
+        let mac = hosts[there.host].netdev(&there.netdev)?.mac.as_deref()?;
+        let mut known = hosts[here.host].network.neighbours.iter();
+        let from_there =
+            |mac_of: &Option<String>| mac_of.as_deref().is_some_and(|other| other == mac);
+        known
+            .any(|one| one.netdev == here.netdev && from_there(&one.mac))
+            .then_some(())
+    };
+    let silent = |from: usize, to: usize| {
+        let mut known = hosts[ends[from].host].network.neighbours.iter();
+        known.any(|one| {
+            one.netdev == ends[from].netdev
+                && one.ip == ends[to].gid.ip()
+                && one.state != NeighbourState::Known
+        })
+    };
+    if heard(0, 1).or(heard(1, 0)).is_some() {
+        Evidence::Heard
+    } else if silent(0, 1) || silent(1, 0) {
+        Evidence::Silent
+    } else if certain {
+        Evidence::Subnet
+    } else {
+        Evidence::Perhaps
+    }
+}

@@ -1,0 +1,15 @@
+//! What a host is made of, as data.
+
+mod gpu;
+mod network;
+mod pci;
+mod rdma;
+mod software;
+mod system;
+
+pub use gpu::{BUILT_WITHOUT_CUDA, Cuda, CudaDevice, Gpu, GpuPeer, Reach};
+pub use network::{Address, Neighbour, NeighbourState, Netdev, Network, Route};
+pub use pci::{PciFunction, PcieLink};
+pub use rdma::{PortState, RdmaDevice, RdmaPort};
+pub use software::{ConfFile, Library, Software};
+pub use system::{CpuClass, Disk, Limit, Limits, Memory, NumaNode, System};

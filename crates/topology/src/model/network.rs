@@ -1,0 +1,99 @@
+//! Network interfaces, routes and neighbours.
+
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+
+/// The network as the kernel sees it.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Network {
+    /// The interfaces.
+    pub netdevs: Vec<Netdev>,
+    /// The routes of the main table.
+    pub routes: Vec<Route>,
+    /// The neighbours that the kernel knows.
+    pub neighbours: Vec<Neighbour>,
+}
+
+/// A network interface.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Netdev {
+    /// Its name, such as `enp1s0f0np0`.
+    pub name: String,
+    /// Its index.
+    pub index: u32,
+    /// Whether it was brought up.
+    pub up: bool,
+    /// Whether it carries packets: it is up, and there is a link.
+    pub running: bool,
+    /// Whether it is the loopback interface.
+    pub loopback: bool,
+    /// The MTU in bytes.
+    pub mtu: u32,
+    /// The hardware address, such as `02:00:00:00:00:01`.
+    pub mac: Option<String>,
+    /// The port of the card, such as `p0`, if the driver tells.
+    pub port_name: Option<String>,
+    /// What identifies the switch in the card that the port belongs to, if there is one.
+    pub switch_id: Option<String>,
+    /// The speed in Mbit/s, if the driver tells.
+    #[serde(default)]
+    pub speed: Option<u32>,
+    /// The PCI address; `None` for a virtual interface.
+    #[serde(default)]
+    pub pci: Option<String>,
+    /// Whether it answers for the addresses of other interfaces: yes at 0, the kernel's default (`arp_ignore`).
+    #[serde(default)]
+    pub arp_ignore: Option<u8>,
+    /// Its addresses.
+    pub addresses: Vec<Address>,
+}
+
+/// An address of an interface.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Address {
+    /// The address.
+    pub ip: IpAddr,
+    /// The length of the subnet's prefix in bits.
+    pub prefix: u8,
+    /// The alias's name, such as `eth0:1`, where it is not the interface's.
+    pub label: Option<String>,
+}
+
+/// A route.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Route {
+    /// The destination; `None` is everything.
+    pub destination: Option<IpAddr>,
+    /// The length of the destination's prefix in bits.
+    pub prefix: u8,
+    /// The next host.
+    pub gateway: Option<IpAddr>,
+    /// The interface.
+    pub netdev: String,
+}
+
+/// A host on the other side of an interface.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Neighbour {
+    /// Its address.
+    pub ip: IpAddr,
+    /// The interface that leads to it.
+    pub netdev: String,
+    /// Its hardware address, if it has answered.
+    pub mac: Option<String>,
+    /// Whether it answers.
+    pub state: NeighbourState,
+}
+
+/// What the kernel knows of a neighbour.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum NeighbourState {
+    /// It has answered, perhaps a while ago.
+    Known,
+    /// It does not answer.
+    Failed,
+    /// It was asked, and has not answered yet.
+    Asked,
+}

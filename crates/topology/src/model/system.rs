@@ -1,0 +1,105 @@
+//! Kernel, memory, processors, limits.
+
+use serde::{Deserialize, Serialize};
+
+/// The kernel and the machine.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct System {
+    /// The kernel's release, such as `6.17.0-1014-nvidia`.
+    pub kernel: String,
+    /// The architecture, such as `aarch64`.
+    pub arch: String,
+    /// The machine's name by its firmware, such as `NVIDIA_DGX_Spark`.
+    pub product: Option<String>,
+    /// The parameters of the kernel's command line that matter here: of the IOMMU, CMA, PCI, huge pages, and what the
+    /// kernel hands over to its successor (`kho`).
+    pub boot: Vec<String>,
+    /// The bytes of a page.
+    pub page_bytes: Option<u64>,
+    /// What contains this process, such as `docker`; `None` for the host itself.
+    pub container: Option<String>,
+    /// Whether there are files by which programs open RDMA devices (`/dev/infiniband/uverbs*`); `None` for a host that was
+    /// recorded without its devices.
+    #[serde(default)]
+    pub rdma_files: Option<bool>,
+}
+
+/// Memory, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Memory {
+    /// All.
+    pub total: u64,
+    /// What can be allocated without swapping.
+    pub available: u64,
+    /// The kernel's contiguous memory area, and what of it is free.
+    pub cma: Option<(u64, u64)>,
+}
+
+/// A file system that programs write to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Disk {
+    /// Where it is mounted, such as `/tmp`; one that has several of these places is told once.
+    pub path: String,
+    /// All of its bytes.
+    pub total: u64,
+    /// The bytes that programs without privileges may still write.
+    pub available: u64,
+}
+
+/// Processors of one kind.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CpuClass {
+    /// The name, such as `Cortex-X925`.
+    pub name: String,
+    /// Which they are, such as `5-9,15-19`.
+    pub cpus: String,
+    /// How many.
+    pub count: usize,
+    /// The highest frequency in kHz, if it is known.
+    pub max_khz: Option<u64>,
+    /// What chooses the frequency, such as `performance`.
+    pub governor: Option<String>,
+    /// The driver that sets the frequency, such as `cppc_cpufreq`.
+    pub scaling: Option<String>,
+}
+
+/// A NUMA node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NumaNode {
+    /// Its number.
+    pub number: u32,
+    /// Its processors, such as `0-19`.
+    pub cpus: String,
+    /// The bytes of its memory.
+    pub memory: u64,
+    /// The distance to each node.
+    pub distances: Vec<u32>,
+}
+
+/// The limits of a process, and what the kernel allows all of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Limits {
+    /// Memory that may be locked, in bytes.
+    pub memlock: Limit,
+    /// Files that may be open.
+    pub files: Limit,
+    /// Whether the limit on locked memory does not hold, by the capability `CAP_IPC_LOCK`.
+    pub ipc_lock: bool,
+    /// The largest receive buffer of a socket, in bytes (`net.core.rmem_max`).
+    pub receive_buffer: Option<u64>,
+    /// The largest send buffer of a socket, in bytes (`net.core.wmem_max`).
+    pub send_buffer: Option<u64>,
+}
+
+/// A limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Limit {
+    /// It cannot be read.
+    #[default]
+    Unknown,
+    /// At most this.
+    Most(u64),
+    /// None.
+    Unlimited,
+}
