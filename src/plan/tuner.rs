@@ -20,8 +20,9 @@ const SMALL_PAIR_BYTES: u64 = 256 << 10;
 /// Over TCP, vectors up to this size cost more in the ring's messages than in the waiting between
 /// the phases of halving and doubling: by the model. Two ranks have one phase, and halve at all sizes.
 const MEDIUM_BYTES: u64 = 1 << 20;
-/// Registered memory up to this size costs more in signals than the links' copies.
-const ONE_SIDED_BYTES: u64 = 2 << 10;
+/// Registered memory up to this size costs more in signals than the links' copies, or as much; in cold buffers, peers'
+/// lines cost far more than a slot's. `benches/peers/one_sided.py` measures it.
+const ONE_SIDED_BYTES: u64 = 4 << 10;
 
 /// Chooses by size, number of ranks and memory; what the user allows comes first.
 pub(super) fn choose(

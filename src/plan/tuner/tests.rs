@@ -269,6 +269,14 @@ fn what_was_measured_for_this_layout_wins() {
 }
 
 #[test]
+fn registered_memory_is_one_sided_from_a_size_on() {
+    let pair = planner(&[0, 0], true, "auto", &Tuning::default());
+    let algorithm = |bytes| choose(&pair, of(bytes), false, true).algorithm;
+    assert_eq!(algorithm(4 << 10), Algorithm::Direct);
+    assert_eq!(algorithm((4 << 10) + 4), Algorithm::OneSided);
+}
+
+#[test]
 fn reasons_come_with_the_figures_of_the_best_two() {
     let pair = planner(&[0, 0], true, "ring,direct", &Tuning::default());
     let why = pair.explain(of(64 << 20), false, false).to_string();
