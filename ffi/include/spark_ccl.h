@@ -309,7 +309,7 @@ spark_ccl_result spark_ccl_free(spark_ccl_comm *comm, void *memory);
  * none is enqueued. Their failure is returned behind those of other calls.
  *
  * Limits. spark_ccl_barrier moves no data, and is of the host: wait for streams before it. spark_ccl_all_to_all is not
- * in place. The engine refuses spark_ccl_send, spark_ccl_recv and spark_ccl_all_to_all_v: SPARK_CCL_SYSTEM.
+ * in place.
  */
 
 /* The number of this rank's GPU, as of CUDA; -1 if the communicator knows none. */

@@ -334,10 +334,9 @@ class OnGpus(unittest.TestCase):
         for _ in self.each(all_calls):
             pass
 
-    @unittest.skipIf(GPUS < SIZE, "a GPU for each rank, which NCCL takes")
     def test_messages(self) -> None:
-        with by("nccl"):
-            groups.run(messages, SIZE, on_gpus=True)
+        for _ in self.each(messages):
+            pass
 
     def test_training_goes_as_on_the_cpu(self) -> None:
         expected = groups.run(on_cpu, SIZE)

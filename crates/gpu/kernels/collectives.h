@@ -100,15 +100,15 @@ private:
     }
 
     DEVICE void send(u32 turn) {
-        Batch<Protocol> batch = next;
-        if (turn + 1 < batches) {
-            next = session.read(first(), turn + 1);
-        }
-        Take::prepare(call, batch);
+        // It is sent from the registers that the next one is read to: a copy of it would wait for that.
+        Take::prepare(call, next);
         RANKS_AT_ONCE for (u32 place = 0; place < session.ranks(); place++) {
             if (place != session.own_place()) {
-                send_to(session.rank_at(place), turn, batch);
+                send_to(session.rank_at(place), turn, next);
             }
+        }
+        if (turn + 1 < batches) {
+            next = session.read(first(), turn + 1);
         }
     }
 
