@@ -22,7 +22,7 @@ const SMALL_PAIR_BYTES: u64 = 256 << 10;
 const MEDIUM_BYTES: u64 = 1 << 20;
 /// Registered memory up to this size costs more in signals than the links' copies, or as much; in cold buffers, peers'
 /// lines cost far more than a slot's. `benches/peers/one_sided.py` measures it.
-const ONE_SIDED_BYTES: u64 = 8 << 10;
+const ONE_SIDED_BYTES: u64 = 4 << 10;
 
 /// Chooses by size, number of ranks and memory; what the user allows comes first.
 pub(super) fn choose(

@@ -272,8 +272,8 @@ fn what_was_measured_for_this_layout_wins() {
 fn registered_memory_is_one_sided_from_a_size_on() {
     let pair = planner(&[0, 0], true, "auto", &Tuning::default());
     let algorithm = |bytes| choose(&pair, of(bytes), false, true).algorithm;
-    assert_eq!(algorithm(8 << 10), Algorithm::Direct);
-    assert_eq!(algorithm((8 << 10) + 4), Algorithm::OneSided);
+    assert_eq!(algorithm(4 << 10), Algorithm::Direct);
+    assert_eq!(algorithm((4 << 10) + 4), Algorithm::OneSided);
 }
 
 #[test]
