@@ -204,7 +204,7 @@ fn views_of_different_allocations_are_a_mismatch() {
 }
 
 /// Up to this size, registered memory is as good as ordinary.
-const SMALL_BYTES: usize = 2 << 10;
+const SMALL_BYTES: usize = 4 << 10;
 
 /// Each element of each rank has a value of its own.
 #[test]
