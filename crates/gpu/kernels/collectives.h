@@ -31,11 +31,11 @@ struct IntoOne {
     }
 
     template <class Protocol, u32 RANKS>
-    DEVICE static void take(const Call& call, const Session<Protocol, RANKS>& session, u32 turn,
+    DEVICE static void take(const Call& call, const Session<Protocol, RANKS>& session, u32 number,
                             Batch<Protocol> (&batches)[RANKS]) {
         if (call.from != 0) {
             reduce(call, session.ranks(), batches);
-            session.write({call.output, call.bytes}, turn, batches[0]);
+            session.write({call.output, call.bytes}, number, batches[0]);
         }
     }
 };
@@ -46,13 +46,13 @@ struct SideBySide {
     DEVICE static void prepare(const Call&, Batch<Protocol>&) {}
 
     template <class Protocol, u32 RANKS>
-    DEVICE static void take(const Call& call, const Session<Protocol, RANKS>& session, u32 turn,
+    DEVICE static void take(const Call& call, const Session<Protocol, RANKS>& session, u32 number,
                             Batch<Protocol> (&batches)[RANKS]) {
         RANKS_AT_ONCE for (u32 place = 0; place < session.ranks(); place++) {
             u32 rank = session.rank_at(place);
             if (has(call.from, rank)) {
                 Span<u8> to = {call.output + rank * call.output_stride, call.bytes};
-                session.write(to, turn, batches[place]);
+                session.write(to, number, batches[place]);
             }
         }
     }
@@ -75,7 +75,7 @@ struct Exchange {
 
     DEVICE void run() {
         batches = session.share(words_in(call.bytes));
-        next = session.read(first(), 0);
+        next = session.read(first(), session.number_of(0));
         if (!session.begin(batches)) {
             return;
         }
@@ -108,13 +108,13 @@ private:
             }
         }
         if (turn + 1 < batches) {
-            next = session.read(first(), turn + 1);
+            next = session.read(first(), session.number_of(turn + 1));
         }
     }
 
     DEVICE void send_to(u32 peer, u32 turn, Batch<Protocol>& batch) const {
         if (RANKS > 2 && peer != first_peer() && call.input_stride != 0) {
-            batch = session.read(source(call, peer), turn);
+            batch = session.read(source(call, peer), session.number_of(turn));
             Take::prepare(call, batch);
         }
         if (has(call.to, peer)) {
@@ -126,13 +126,14 @@ private:
 
     DEVICE bool receive(u32 turn) {
         Batch<Protocol> received[RANKS];
-        Batch<Protocol> own = session.read(source(call, member.rank), turn);
+        u32 number = session.number_of(turn);
+        Batch<Protocol> own = session.read(source(call, member.rank), number);
         if (!session.receive(turn, received)) {
             return false;
         }
         Take::prepare(call, own);
         received[session.own_place()] = own;
-        Take::take(call, session, turn, received);
+        Take::take(call, session, number, received);
         return true;
     }
 };
@@ -181,9 +182,10 @@ struct TwoShots {
     }
 
     DEVICE void send(u32 batch) const {
+        u32 number = session.number_of(batch);
         ROLLED for (u32 peer = 0; peer < member.ranks; peer++) {
             if (peer != member.rank) {
-                Batch<Protocol> part = session.read(block(arguments.call.input, peer), batch);
+                Batch<Protocol> part = session.read(block(arguments.call.input, peer), number);
                 scale(arguments.call, part);
                 session.send(peer, round_to_reduce(batch), part);
             }
@@ -192,7 +194,8 @@ struct TwoShots {
 
     DEVICE bool reduce_and_send(u32 batch) {
         Batch<Protocol> received[MAX_RANKS];
-        Batch<Protocol> own = session.read(block(arguments.call.input, member.rank), batch);
+        u32 number = session.number_of(batch);
+        Batch<Protocol> own = session.read(block(arguments.call.input, member.rank), number);
         if (!session.receive(round_to_reduce(batch), received)) {
             return false;
         }
@@ -204,7 +207,7 @@ struct TwoShots {
                 session.send(peer, round_of_result(batch), received[0]);
             }
         }
-        session.write(block(arguments.call.output, member.rank), batch, received[0]);
+        session.write(block(arguments.call.output, member.rank), number, received[0]);
         return true;
     }
 
@@ -215,7 +218,7 @@ struct TwoShots {
         }
         ROLLED for (u32 rank = 0; rank < member.ranks; rank++) {
             if (rank != member.rank) {
-                session.write(block(arguments.call.output, rank), batch, received[rank]);
+                session.write(block(arguments.call.output, rank), session.number_of(batch), received[rank]);
             }
         }
         return true;

@@ -26,6 +26,8 @@ const u32 SIGNATURES = 2 * MAX_RANKS * SIGNATURE;
 struct Rounds {
     u64 packets;
     u64 lines;
+    // How many claims all warps together have made in all operations before: see led.h.
+    u64 claims;
 };
 
 // What a rank's kernels leave for the next ones, in device memory: warps load it at once.
@@ -35,6 +37,8 @@ struct State {
     // Not 0 once one has failed. Kernels then do nothing.
     u32 failed;
     u32 unused;
+    // Counts the claims of all warps.
+    u64 claims;
 };
 
 // What the host tells kernels that wait, in its memory.
@@ -124,8 +128,8 @@ enum Type : u32 {
     FLOAT8E5M2 = 11,
 };
 
-static_assert(sizeof(Rounds) == 16, "as in src/layout.rs");
-static_assert(sizeof(State) == 16, "as in src/layout.rs");
+static_assert(sizeof(Rounds) == 24, "as in src/layout.rs");
+static_assert(sizeof(State) == 24, "as in src/layout.rs");
 static_assert(sizeof(Failure) == 64, "as in src/layout.rs");
 static_assert(sizeof(Member) == 104, "as in src/layout.rs");
 static_assert(sizeof(Call) == 88, "as in src/layout.rs");

@@ -42,6 +42,8 @@ DEVICE u32 warp_of_cta() { return threadIdx.x / LANES; }
 DEVICE u32 warps_of_cta() { return blockDim.x / LANES; }
 DEVICE u32 ctas() { return gridDim.x; }
 
+// What a lane has.
+DEVICE u32 from_lane(u32 value, u32 lane) { return __shfl_sync(~0u, value, lane); }
 DEVICE bool any_lane(bool value) { return __any_sync(~0u, value); }
 // The bits that any lane has.
 DEVICE u64 bits_of_lanes(u64 value) {
@@ -83,6 +85,8 @@ DEVICE void release_long(u64* to, u64 value) {
     asm volatile("st.release.sys.global.u64 [%0], %1;" : : "l"(to), "l"(value) : "memory");
 }
 DEVICE u32 exchange_word(u32* at, u32 value) { return atomicExch(at, value); }
+// What was there before one is added.
+DEVICE u64 count_up(u64* at) { return atomicAdd(at, 1ull); }
 
 DEVICE u64 nanoseconds() {
     u64 now;

@@ -43,11 +43,13 @@ struct Packets {
         to.write(base + lane, part.word[0]);
     }
 
-    DEVICE static void send(u8* slot, u32 lane, Part part, u64 round) {
+    DEVICE static void send(u8* slot, u32 lane, Part part, u64 round, u32 = 0) {
         u64 flag = round << 32;
         store_pair(slot + lane * BYTES, {flag | (u32)part.word[0], flag | part.word[0] >> 32});
     }
-    DEVICE static void send_flags(u8* slot, u32 lane, u64 round) { send(slot, lane, {{0}}, round); }
+    DEVICE static void send_flags(u8* slot, u32 lane, u64 round, u32 = 0) {
+        send(slot, lane, {{0}}, round);
+    }
     // Whether the lane's part has come.
     DEVICE static bool receive(const u8* slot, u32 lane, u64 round, Part& part) {
         return unpack(load_pair(slot + lane * BYTES), round, part);
@@ -60,7 +62,8 @@ struct Packets {
 
 // Lines of 128 bytes, 15 words and the round, each of which eight lanes write and read at once: four
 // lines an access, and several accesses a batch, which are in flight together. It needs that a line is
-// written at once, which holds within a GPU and over NVLink.
+// written at once, which holds within a GPU and over NVLink. Beside the round, in the same word, a batch may
+// carry a note of 32 bits.
 struct Lines {
     static const u32 ACCESSES = SLOT_OF_LINES / (16 * LANES);
     static const u32 OF_ACCESS = 60;
@@ -74,6 +77,7 @@ struct Lines {
     DEVICE static u64& round_of(Rounds& rounds) { return rounds.lines; }
 
     DEVICE static bool has_flag(u32 lane) { return lane % 8 == 7; }
+    DEVICE static u64 flag(u64 round, u32 note) { return round << 32 | note; }
     // Adjacent lanes have adjacent words.
     DEVICE static u64 first_of(u64 base, u32 access, u32 lane) {
         return base + access * OF_ACCESS + lane;
@@ -105,17 +109,17 @@ struct Lines {
         }
     }
 
-    DEVICE static void send(u8* slot, u32 lane, const Part& part, u64 round) {
+    DEVICE static void send(u8* slot, u32 lane, const Part& part, u64 round, u32 note = 0) {
         UNROLL for (u32 i = 0; i < ACCESSES; i++) {
-            u64 second = has_flag(lane) ? round : part.word[2 * i + 1];
+            u64 second = has_flag(lane) ? flag(round, note) : part.word[2 * i + 1];
             store_of_line(slot + (i * LANES + lane) * 16, {part.word[2 * i], second});
         }
     }
     // Only the flags: the words stay what they are.
-    DEVICE static void send_flags(u8* slot, u32 lane, u64 round) {
+    DEVICE static void send_flags(u8* slot, u32 lane, u64 round, u32 note = 0) {
         UNROLL for (u32 i = 0; i < ACCESSES; i++) {
             if (has_flag(lane)) {
-                store_of_line(slot + (i * LANES + lane) * 16, {0, round});
+                store_of_line(slot + (i * LANES + lane) * 16, {0, flag(round, note)});
             }
         }
     }
@@ -126,9 +130,14 @@ struct Lines {
             Pair pair = load_of_line(slot + (i * LANES + lane) * 16);
             part.word[2 * i] = pair.first;
             part.word[2 * i + 1] = pair.second;
-            all &= !has_flag(lane) || pair.second == round;
+            all &= !has_flag(lane) || (u32)(pair.second >> 32) == (u32)round;
         }
         return all;
+    }
+    // The note of a batch that has come. All lanes call it.
+    DEVICE static u32 note_of(const Batch<Lines>& batch) {
+        const u32 LANE = 7;
+        return from_lane((u32)batch.of[HELD == 1 ? 0 : LANE].word[1], LANE);
     }
 };
 

@@ -57,8 +57,8 @@ struct Session {
         // A division takes long, compared with a short operation.
         return rest <= warps ? rest != 0 : (rest - 1) / warps + 1;
     }
-    // The first word of one of its batches.
-    DEVICE u64 base(u32 batch) const { return (u64)(place + batch * warps) * Protocol::WORDS; }
+    // The number, among all batches, of one of its own.
+    DEVICE u32 number_of(u32 batch) const { return place + batch * warps; }
 
     // Signs the operation. Whether the warp has a part in it: it has none if the rank has failed.
     DEVICE bool begin(u32 batches) {
@@ -69,25 +69,26 @@ struct Session {
         return true;
     }
 
-    DEVICE Batch<Protocol> read(Span<const u8> span, u32 batch) const {
-        return read_batch<Protocol>(span, base(batch));
+    // The batch of this number.
+    DEVICE static Batch<Protocol> read(Span<const u8> span, u32 number) {
+        return read_batch<Protocol>(span, (u64)number * Protocol::WORDS);
     }
-    DEVICE void write(Span<u8> span, u32 batch, const Batch<Protocol>& written) const {
-        write_batch<Protocol>(span, base(batch), written);
+    DEVICE static void write(Span<u8> span, u32 number, const Batch<Protocol>& written) {
+        write_batch<Protocol>(span, (u64)number * Protocol::WORDS, written);
     }
 
-    DEVICE void send(u32 peer, u32 round, const Batch<Protocol>& batch) const {
+    DEVICE void send(u32 peer, u32 round, const Batch<Protocol>& batch, u32 note = 0) const {
         u8* slot = slot_of<Protocol>(member, ranks(), member.rank, peer, start + round, warp);
         converge();
         for (u32 i = 0; i < HELD; i++) {
-            Protocol::send(slot, lane_of(i), batch.of[i], start + round);
+            Protocol::send(slot, lane_of(i), batch.of[i], start + round, note);
         }
     }
-    DEVICE void send_flags(u32 peer, u32 round) const {
+    DEVICE void send_flags(u32 peer, u32 round, u32 note = 0) const {
         u8* slot = slot_of<Protocol>(member, ranks(), member.rank, peer, start + round, warp);
         converge();
         for (u32 i = 0; i < HELD; i++) {
-            Protocol::send_flags(slot, lane_of(i), start + round);
+            Protocol::send_flags(slot, lane_of(i), start + round, note);
         }
     }
 

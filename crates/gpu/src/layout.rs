@@ -12,8 +12,8 @@ const SLOT_OF_PACKETS: usize = 512;
 const SLOT_OF_LINES: usize = 2048;
 const SIGNATURES: usize = 2 * MAX_RANKS * 32;
 
-/// The bytes of the rounds that the warps of a rank have done, by protocol: two numbers of 64 bits.
-pub(crate) const ROUNDS_BYTES: usize = WARPS * 2 * 8;
+/// The bytes of what each warp of a rank has done: three numbers of 64 bits.
+pub(crate) const ROUNDS_BYTES: usize = WARPS * 3 * 8;
 /// The bytes of `State`, which has a line of its own.
 pub(crate) const STATE_BYTES: usize = 128;
 

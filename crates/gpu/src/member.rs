@@ -211,7 +211,8 @@ impl Member {
         self.check()?;
         let fitting = Plan::of(plan.kernel, call.bytes(), self.ranks(), self.limits());
         let is_allowed = self.limits().lines || !plan.kernel.has_lines();
-        if plan != fitting || !is_allowed || !plan.kernel.does(call.operation) {
+        let does = plan.kernel.does(call.operation) && plan.kernel.takes(self.ranks());
+        if plan != fitting || !is_allowed || !does {
             return Err(Error::Plan {
                 plan: format!("{plan:?}"),
                 operation: call.operation,

@@ -38,6 +38,7 @@ inline u32 cta() { return here.cta; }
 inline u32 warp_of_cta() { return here.warp; }
 inline u32 warps_of_cta() { return here.warps; }
 inline u32 ctas() { return here.ctas; }
+inline u32 from_lane(u32 value, u32) { return value; }
 inline bool any_lane(bool value) { return value; }
 inline u64 bits_of_lanes(u64 value) { return value; }
 inline void converge() {}
@@ -92,6 +93,7 @@ inline void release_long(u64* to, u64 value) { __atomic_store_n(to, value, __ATO
 inline u32 exchange_word(u32* at, u32 value) {
     return __atomic_exchange_n(at, value, __ATOMIC_RELAXED);
 }
+inline u64 count_up(u64* at) { return __atomic_fetch_add(at, 1, __ATOMIC_RELAXED); }
 
 inline u64 nanoseconds() {
     timespec now;

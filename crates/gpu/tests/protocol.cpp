@@ -4,8 +4,11 @@
 //   protocol late | shorter | abort                waits that end
 //   protocol slow                                  waits that are short, in an operation that is not
 //   protocol mismatch                              ranks that do not agree
+#include <pthread.h>
+
 #include <cstdio>
 #include <cstdlib>
+#include <deque>
 #include <functional>
 #include <thread>
 
@@ -14,6 +17,14 @@
 namespace {
 
 const u32 CTAS = 2, WARPS_OF_CTA = 2;
+
+void perform_led(Kind kind, const Arguments& arguments) {
+    if (reduces(kind)) {
+        LedExchange<IntoOne>(arguments).run();
+    } else {
+        LedExchange<SideBySide>(arguments).run();
+    }
+}
 
 template <class Protocol>
 void perform(Kind kind, const Arguments& arguments) {
@@ -26,12 +37,25 @@ void perform(Kind kind, const Arguments& arguments) {
     }
 }
 
+// Where all warps of a rank wait for each other, as kernels do that run one after the other.
+struct Boundary {
+    pthread_barrier_t barrier;
+
+    explicit Boundary(u32 warps) { pthread_barrier_init(&barrier, nullptr, warps); }
+    ~Boundary() { pthread_barrier_destroy(&barrier); }
+    void wait() { pthread_barrier_wait(&barrier); }
+};
+
 // What a rank calls of the operations of all.
 typedef std::function<Operation(u32 rank, u32 number)> Calls;
 
 // Runs some operations on all ranks but one, which may be none of them.
 void run(World& world, u32 count, const Calls& calls, u64 seed, u32 absent) {
     std::vector<std::thread> threads;
+    std::deque<Boundary> boundaries;
+    for (u32 rank = 0; rank < world.ranks; rank++) {
+        boundaries.emplace_back(CTAS * WARPS_OF_CTA);
+    }
     u32 slow = (u32)(scramble(seed) % world.ranks);
     for (u32 rank = 0; rank < world.ranks; rank++) {
         for (u32 warp = 0; warp < CTAS * WARPS_OF_CTA && rank != absent; warp++) {
@@ -42,7 +66,11 @@ void run(World& world, u32 count, const Calls& calls, u64 seed, u32 absent) {
                     Operation operation = calls(rank, number);
                     Call call = call_of(operation, number, world.ranks, rank, world.all[rank]);
                     Arguments arguments = {world.member(rank), call};
-                    auto perform_by = operation.lines ? perform<Lines> : perform<Packets>;
+                    // The claims of one operation are over before the next one's. Other operations need no such end.
+                    if (operation.is_led || (number > 0 && calls(rank, number - 1).is_led)) {
+                        boundaries[rank].wait();
+                    }
+                    auto perform_by = operation.is_led ? perform_led : operation.lines ? perform<Lines> : perform<Packets>;
                     perform_by(operation.kind, arguments);
                 }
             });

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "../kernels/collectives.h"
+#include "../kernels/led.h"
 #include "random.h"
 
 enum Kind {
@@ -33,6 +33,8 @@ struct Operation {
     u32 root;
     // Whether each rank has a factor.
     bool is_scaled;
+    // Whether one of two ranks leads.
+    bool is_led = false;
 };
 
 // The scratch and the buffers of a rank.
@@ -56,7 +58,7 @@ struct World {
         for (Rank& rank : all) {
             // One line more, for its alignment.
             rank.scratch.assign((SIGNATURES + slots) / 8 + 16, 0);
-            rank.rounds.assign(WARPS, {first_round, first_round});
+            rank.rounds.assign(WARPS, {first_round, first_round, 0});
             rank.state.operations = first_round;
             rank.control.patience = patience_in_s * 1'000'000'000;
         }
@@ -175,6 +177,8 @@ inline Operation random_operation(u64 seed, u32 ranks, u64 first_round) {
     operation.combine = (u32)below(4);
     operation.divisor = operation.combine == SUM && below(2) ? ranks : 1;
     operation.is_scaled = operation.combine == SUM && reduces(operation.kind) && below(2);
+    bool is_of_all = operation.kind == ONE_SHOT || (operation.kind >= REDUCE_SCATTER && operation.kind <= ALL_TO_ALL);
+    operation.is_led = ranks == 2 && operation.lines && is_of_all && below(2);
     operation.root = (u32)below(ranks);
     u64 most = below(3) == 0 ? 40 : below(2) ? 2000 : 16000;
     operation.bytes = below(most / size_of(operation.type)) * size_of(operation.type);

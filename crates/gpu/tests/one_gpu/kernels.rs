@@ -37,7 +37,7 @@ fn by_each_kernel(place: &Place, case: Case) {
     let member = &place.ranks[0].member;
     let bytes = case.block() as u64;
     for kernel in Kernel::ALL {
-        if kernel.does(case.operation) {
+        if kernel.does(case.operation) && kernel.takes(member.ranks()) {
             let plan = Plan::of(kernel, bytes, member.ranks(), member.limits());
             place.run(&case, Some(plan));
         }
@@ -117,6 +117,32 @@ fn sizes_around_every_crossover_by_their_plans() {
                     seed += 1;
                     place.run(&case(operation, dtype, op, count, seed), None);
                 }
+            }
+        }
+    }
+}
+
+/// Between calls of other lengths and kernels, a leader's warps go on counting.
+#[test]
+fn long_buffers_by_each_kernel_of_two_ranks() {
+    let Some(place) = Place::new(2, PATIENCE) else {
+        return;
+    };
+    let operations = [
+        Operation::AllReduce,
+        Operation::ReduceScatter,
+        Operation::AllGather,
+        Operation::AllToAll,
+    ];
+    let mut seed = 0;
+    for count in [1_000_003, 480, 1_500_000, 1, 240 * 2 * 12 * 16 * 5] {
+        for operation in operations {
+            for _ in 0..4 {
+                seed += 1;
+                by_each_kernel(
+                    &place,
+                    case(operation, DType::F32, ReduceOp::Sum, count, seed),
+                );
             }
         }
     }
