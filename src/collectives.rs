@@ -222,7 +222,7 @@ impl Communicator {
 
     /// Blocks of different lengths: the `p`-th of `send` to rank `p`, and the `p`-th of `recv` from rank `p`.
     /// What one rank sends another must be what that one receives; where it is not, both get an error that
-    /// names the counts.
+    /// names the counts. NCCL does not compare them.
     pub fn all_to_all_v<T, S, R>(
         &self,
         send: S,

@@ -205,6 +205,31 @@ fn blocks_of_any_length_and_of_none() {
     });
 }
 
+/// The other end of a block that has elements expects none, or sends none: the next call must not take it for its own.
+#[test]
+fn a_block_of_nothing_at_one_end_is_named() {
+    let Some(gpus) = gpus(2) else { return };
+    for sender_has_none in [false, true] {
+        gpus.each(&builder(), |comm| {
+            let (rank, size, stream) = (comm.rank(), comm.size(), stream_of(&comm));
+            let count = |from: usize, to: usize, is_sender: bool| {
+                usize::from((from, to) != (0, 1) || is_sender != sender_has_none) * 5
+            };
+            let to: Vec<_> = (0..size).map(|peer| count(rank, peer, true)).collect();
+            let from: Vec<_> = (0..size).map(|peer| count(peer, rank, false)).collect();
+            let own = comm.alloc_device::<u64>(to.iter().sum()).unwrap();
+            let mut others = comm.alloc_device::<u64>(from.iter().sum()).unwrap();
+            let call = comm.all_to_all_v(&own, &to, &mut others, &from);
+            drop(call.on(&stream));
+            let said = error_of(&comm, &stream).to_string();
+            let counts = [5, 0].map(|count| format!("all_to_all_v(count {count}, uint64)"));
+            for part in ["rank 0", "rank 1", &counts[0], &counts[1]] {
+                assert!(said.contains(part), "{part}: {said}");
+            }
+        });
+    }
+}
+
 fn captured(
     stream: &Arc<CudaStream>,
     enqueue: impl FnOnce(),

@@ -34,4 +34,4 @@ pub use operation::Operation;
 pub use redop::{Combine, RedOp, ReduceOp, UnknownReduceOp};
 pub use reduction::Reduction;
 pub use scale::Scale;
-pub use signature::{Signature, describe, name_of};
+pub use signature::{Signature, describe, describe_message, name_of};

@@ -73,6 +73,21 @@ pub fn name_of(words: [u64; 2]) -> u32 {
 
 /// A signature as text, for error messages, without its name.
 pub fn describe(words: [u64; 2]) -> String {
+    // A call with a count for each block has none of its own.
+    let is_of_blocks = words[0] as u8 == Operation::AllToAllV.code();
+    text(words, !is_of_blocks || count_of(words) > 0)
+}
+
+/// The signature of a message between two ranks as text, or that of a block, which may have no elements.
+pub fn describe_message(words: [u64; 2]) -> String {
+    text(words, true)
+}
+
+fn count_of(words: [u64; 2]) -> u64 {
+    words[1] & ((1 << COUNT_BITS) - 1)
+}
+
+fn text(words: [u64; 2], has_count: bool) -> String {
     let byte = |shift: u32| (words[0] >> shift) as u8;
     let Some(operation) = Operation::from_code(byte(0)) else {
         return format!("an unknown operation ({:#x}, {:#x})", words[0], words[1]);
@@ -81,10 +96,8 @@ pub fn describe(words: [u64; 2]) -> String {
         return operation.name().to_owned();
     }
     let mut parts = Vec::new();
-    let count = words[1] & ((1 << COUNT_BITS) - 1);
-    // Only a block of such a call has a count.
-    if operation != Operation::AllToAllV || count > 0 {
-        parts.push(format!("count {count}"));
+    if has_count {
+        parts.push(format!("count {}", count_of(words)));
     }
     parts.push(match DType::from_code(byte(8)) {
         Some(dtype) => dtype.name().to_owned(),

@@ -1,11 +1,11 @@
 //! What a task is as messages between pairs of ranks, and what these are called in errors.
 
-use crate::names::describe;
 use crate::task::{Tables, Task};
 use spark_ccl_gpu::{Message, Way};
-use spark_ccl_types::{Operation, Signature};
+use spark_ccl_types::{Operation, Signature, describe_message};
 
-/// The messages of a task, if it consists of such. Blocks of no elements are none; a message of none is one.
+/// The messages of a task, if it consists of such. A block of no elements is one, too: only so do both ends know that
+/// they agree on it.
 pub(super) fn messages_of(task: &Task) -> Option<Vec<Message>> {
     let sent = End {
         way: Way::Send,
@@ -49,7 +49,7 @@ fn blocks(tables: &Tables) -> Vec<End> {
             count,
         })
     });
-    ends.filter(|end| end.count > 0).collect()
+    ends.collect()
 }
 
 impl End {
@@ -92,7 +92,7 @@ pub(super) fn describe_received(words: [u64; 2]) -> String {
     let [send, recv] = [Operation::Send, Operation::Recv].map(|of| u64::from(of.code()));
     let [head, tail] = words;
     let is_send = head & 0xff == send;
-    describe([if is_send { head ^ send ^ recv } else { head }, tail])
+    describe_message([if is_send { head ^ send ^ recv } else { head }, tail])
 }
 
 #[cfg(test)]
@@ -133,7 +133,7 @@ mod tests {
         assert_eq!(received, [message(Way::Receive, 2, 0, 7, words)]);
         let both = messages(&of(Operation::SendRecv), 7, 7).unwrap();
         assert_eq!(both, [sent, received].concat());
-        assert_eq!(describe(words), "send(count 7, uint32)");
+        assert_eq!(describe_message(words), "send(count 7, uint32)");
         assert_eq!(describe_received(words), "recv(count 7, uint32)");
         assert_ne!(
             messages(&of(Operation::Send), 8, 0).unwrap()[0].words,
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_of_nothing_are_no_messages() {
+    fn each_block_is_a_message_also_one_of_nothing() {
         let blocks = |counts: &[usize], begins: &[usize]| Blocks::at(counts, begins);
         let spec = Spec {
             tables: Some(Arc::new(Tables {
@@ -155,13 +155,16 @@ mod tests {
         let seen = messages(&spec, 20, 20).unwrap();
         let words: Vec<_> = seen.iter().map(|message| message.words).collect();
         let expected = [
-            message(Way::Send, 1, 4, 3, words[0]),
-            message(Way::Send, 2, 10, 5, words[1]),
-            message(Way::Receive, 0, 6, 2, words[2]),
+            message(Way::Send, 0, 0, 0, words[0]),
+            message(Way::Send, 1, 4, 3, words[1]),
+            message(Way::Send, 2, 10, 5, words[2]),
+            message(Way::Receive, 0, 6, 2, words[3]),
+            message(Way::Receive, 1, 0, 0, words[4]),
+            message(Way::Receive, 2, 0, 0, words[5]),
         ];
         assert_eq!(seen, expected);
         let described = words.iter().map(|words| describe_received(*words));
-        let counts = [3, 5, 2].map(|count| format!("all_to_all_v(count {count}, uint32)"));
+        let counts = [0, 3, 5, 2, 0, 0].map(|count| format!("all_to_all_v(count {count}, uint32)"));
         assert!(described.eq(counts));
     }
 }

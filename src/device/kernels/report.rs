@@ -6,6 +6,7 @@ use crate::error::Error;
 use crate::names::describe;
 use spark_ccl_control::{DEVICE_MARK, Fault, POINT_TO_POINT_MARK};
 use spark_ccl_gpu as gpu;
+use spark_ccl_types::describe_message;
 use std::time::Duration;
 
 /// What is not there; the communicator is fine.
@@ -62,7 +63,7 @@ impl KernelEngine {
                 rank_a: base.member(),
                 words_a: describe_received(own),
                 rank_b: base.watch.member(peer as u32),
-                words_b: describe(theirs),
+                words_b: describe_message(theirs),
             }),
             // Why is known, or nothing has failed, and the communicator is over.
             gpu::Error::Aborted { .. } => {}
