@@ -295,9 +295,11 @@ spark_ccl_result spark_ccl_free(spark_ccl_comm *comm, void *memory);
  * Contexts. Streams and memory are of the GPU's primary context, as those of the runtime API are. A call makes it
  * current in the calling thread.
  *
- * Order. Calls of a communicator run one after the other, also in several streams. All ranks enqueue the same calls in
- * the same order. Two communicators whose calls are in different orders on different ranks can wait for each other for
- * ever, until their time is over: put such calls into a group.
+ * Order. Calls of a communicator run one after the other, also in several streams; messages count among them. All ranks
+ * enqueue the same calls in the same order. Two communicators whose calls are in different orders on different ranks can
+ * wait for each other until their time is over: put such calls into a group, each communicator in a stream of its own.
+ * Graphs are the program's to order: with the engine, a launch must not run beside another one, or beside calls, of the
+ * same communicator, and within a graph each call must follow the one before.
  *
  * Errors. A call returns what is wrong with it. What happens later shows in spark_ccl_stream_wait, in
  * spark_ccl_comm_check, and in later calls. When a rank dies, aborts, or is late for longer than SPARK_CCL_TIMEOUT, what
@@ -331,7 +333,8 @@ spark_ccl_result spark_ccl_device_alloc(spark_ccl_comm *comm, size_t bytes, void
 
 /*
  * Frees memory that spark_ccl_device_alloc made with this communicator, and ends its registration. Nothing in any stream
- * may use it any more: wait for that first. NULL is allowed. What is not freed is freed with the communicator.
+ * may use it any more: wait for that first. NULL is allowed. What is not freed is freed by spark_ccl_comm_destroy, which
+ * waits for no stream of the program's either.
  */
 spark_ccl_result spark_ccl_device_free(spark_ccl_comm *comm, void *memory);
 
@@ -466,7 +469,8 @@ spark_ccl_result spark_ccl_probe(spark_ccl_comm *comm, int from, size_t *count,
  * A call with a request is not the group's. What waits for other ranks by itself is SPARK_CCL_INVALID within a group:
  * spark_ccl_comm_create, spark_ccl_comm_from_env, spark_ccl_comm_split, spark_ccl_comm_shrink,
  * spark_ccl_comm_finalize and spark_ccl_alloc. A communicator that is destroyed stays until the group's calls are
- * done.
+ * done; those on devices, until they are enqueued. It then waits 2 s for what runs, and aborts the rest: wait for the
+ * streams first.
  *
  * The thread that has started a group must end it. If it ends before, nobody can wait for the group's calls but
  * spark_ccl_comm_finalize: until then their buffers must stay. A child that is forked has no open group.

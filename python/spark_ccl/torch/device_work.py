@@ -83,7 +83,7 @@ class DeviceWork(dist.Work):
         self._source = source
         self._end: torch.cuda.Event | None = None
         self._stream: torch.cuda.Stream | None = None
-        self._failure: BaseException | None = None
+        self._failure: Exception | None = None
         if not KEEPS_WORKS:
             _kept.add(self)
 
@@ -92,7 +92,9 @@ class DeviceWork(dist.Work):
         """One for works that were enqueued together."""
         whole = cls(owner, [], [tensor for work in works for tensor in work.results], None)
         if works:
-            whole._end, whole._stream = works[0]._end, works[0]._stream
+            # They are in one stream, in this order.
+            whole._end, whole._stream = works[-1]._end, works[-1]._stream
+            whole._failure = next((work._failure for work in works if work._failure is not None), None)
         return whole
 
     def finish(self) -> None:
@@ -106,8 +108,15 @@ class DeviceWork(dist.Work):
         # Their memory is PyTorch's again when the stream has used it.
         self.started = []
 
+    def fail(self, failure: Exception) -> None:
+        """They could not be enqueued."""
+        self._failure = failure
+        self.started = []
+        _kept.discard(self)
+
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Makes the current stream wait; with a time, waits itself. Raises if the communicator has failed."""
+        """Makes the current stream wait; with a time, waits itself. Raises if the communicator has failed, or the calls
+        could not be enqueued."""
         if timeout is not None and timeout > timedelta(0):
             self._wait_at_most(timeout)
         self._enqueue()
@@ -123,6 +132,8 @@ class DeviceWork(dist.Work):
 
     def is_completed(self) -> bool:
         """Whether the call has run, also if it has failed. Does not wait."""
+        if self._failure is not None:
+            return True
         try:
             self._enqueue()
             done = self._end is None or self._end.query()
@@ -163,6 +174,8 @@ class DeviceWork(dist.Work):
         return self._source
 
     def _enqueue(self) -> None:
+        if self._failure is not None:
+            raise self._failure
         if self._end is None:
             self._owner.flush()
 

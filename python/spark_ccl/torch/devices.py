@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
@@ -22,6 +23,7 @@ from .calls import Calls
 from .device_work import DeviceWork, Enqueued
 from .starts import is_async
 from .tensors import check_all_on, moved, pointer, tensors_in
+from .work import LOOK_EVERY
 
 
 class DeviceCalls(Calls):
@@ -38,7 +40,10 @@ class DeviceCalls(Calls):
         self._order = threading.RLock()
         # Messages that were asked for, and go out together; and calls of a batch that is open.
         self._waiting: list[DeviceWork] = []
-        self._is_open = False
+        # All calls of the batch that is open, also those that are enqueued already.
+        self._batch: list[DeviceWork] | None = None
+        # The end of what was enqueued last, outside graphs.
+        self._last: torch.cuda.Event | None = None
 
     @property
     def communicator(self) -> Communicator:
@@ -47,34 +52,45 @@ class DeviceCalls(Calls):
     def wait_for_all(self) -> None:
         """Waits, as a barrier does, for all that is in the current stream and in that of the group."""
         self.flush()
-        for stream in (self._stream, torch.cuda.current_stream(self.device)):
-            _library.call("stream_wait", self._communicator._handle.pointer, stream.cuda_stream)
+        with torch.cuda.device(self.device):
+            for stream in (self._stream, torch.cuda.current_stream(self.device)):
+                _library.call("stream_wait", self._communicator._handle.pointer, stream.cuda_stream)
 
     def close(self) -> None:
-        """Enqueues what waits. The communicator waits a moment for what runs, and aborts what does not end."""
-        with contextlib.suppress(Error):
+        """Enqueues what waits, and waits for all calls, for the time of the group, as long as the communicator works.
+        What has not run then is aborted when the communicator ends."""
+        with contextlib.suppress(Error, RuntimeError):
             self.flush()
+            deadline = time.monotonic() + self._timeout.total_seconds()
+            while self._last is not None and not self._last.query() and time.monotonic() < deadline:
+                self._communicator.check()
+                time.sleep(LOOK_EVERY)
 
     # Several calls as one.
 
     def open_batch(self) -> None:
         """Calls from now on wait for the end of the batch, and begin together."""
         self.flush()
-        self._is_open = True
+        self._batch = []
 
     def close_batch(self) -> DeviceWork:
         with self._order:
-            self._is_open = False
-            works = self._waiting
+            works, self._batch = self._batch or [], None
             self.flush()
             return DeviceWork.of_all(works, self)
 
     def flush(self) -> None:
-        """Enqueues what waits."""
+        """Enqueues what waits. Where that fails, each of these works knows it."""
         with self._order:
             works, self._waiting = self._waiting, []
-            if works:
+            if not works:
+                return
+            try:
                 self._launch(works, self._stream)
+            except Exception as error:
+                for work in works:
+                    work.fail(error)
+                raise
 
     # Messages. They go out when one of them is waited for, or at the group's next call: two ranks that first send and
     # then receive would otherwise wait for each other.
@@ -99,6 +115,8 @@ class DeviceCalls(Calls):
     def _hold(self, work: DeviceWork) -> DeviceWork:
         with self._order:
             self._waiting.append(work)
+            if self._batch is not None:
+                self._batch.append(work)
         return work
 
     def all_to_all_single(
@@ -131,7 +149,7 @@ class DeviceCalls(Calls):
 
     def _work(self, started: list[Any], result: Tensors, finish: Callable[[], None] | None = None) -> Any:
         work = DeviceWork(self, started, list(result), finish)
-        if self._is_open:
+        if self._batch is not None:
             return self._hold(work)
         with self._order:
             self.flush()
@@ -145,16 +163,19 @@ class DeviceCalls(Calls):
         with torch.cuda.device(self.device):
             for call in calls:
                 call.get_ready(stream)
-            self._enqueue(calls, stream)
-            with torch.cuda.stream(stream), torch.inference_mode():
-                for work in works:
-                    work.finish()
+            # Before anything can fail: what was enqueued until then uses them.
             for work in works:
                 for tensor in tensors_in([work.results, *(call.keep for call in work.started)]):
                     if tensor.is_cuda:
                         tensor.record_stream(stream)
+            self._enqueue(calls, stream)
             end = torch.cuda.Event()
-            end.record(stream)
+            with torch.cuda.stream(stream), torch.inference_mode():
+                for work in works:
+                    work.finish()
+                end.record(stream)
+                if not torch.cuda.is_current_stream_capturing():
+                    self._last = end
         for work in works:
             work.was_enqueued(end, stream)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -27,13 +28,18 @@ class Gpu:
         self.timeout = timeout
         self._store = store
         self._place = (rank, size)
+        # The ranks meet once, whichever threads call first.
+        self._meeting = threading.Lock()
 
     def on(self, device: torch.device) -> DeviceCalls:
         """What does the calls on this GPU."""
         index = torch.cuda.current_device() if device.index is None else device.index
         if self.calls is None:
-            communicator = meet_on_device(self._store, *self._place, self.timeout, index)
-            self.calls = DeviceCalls(communicator, torch.device("cuda", index), self.timeout)
+            # The program's own device stays the current one.
+            with self._meeting, torch.cuda.device(index):
+                if self.calls is None:
+                    communicator = meet_on_device(self._store, *self._place, self.timeout, index)
+                    self.calls = DeviceCalls(communicator, torch.device("cuda", index), self.timeout)
         if self.calls.device.index != index:
             raise InvalidError(
                 f"the tensor is on cuda:{index}, and the calls of rank {self._place[0]} are on {self.calls.device}: a "
@@ -90,6 +96,9 @@ def _by_place(name: str) -> Callable[..., Any]:
     def call(self: Places, *arguments: Any, **options: Any) -> Any:
         on_device = self._calls_for(arguments)
         if on_device is None:
+            # Another rank may wait for a message of this one before it makes the same call.
+            if self._gpu.calls is not None:
+                self._gpu.calls.flush()
             return on_host(self, *arguments, **options)
         return getattr(on_device, name)(*arguments, **options)
 
