@@ -25,6 +25,7 @@ mod reader;
 mod secret;
 mod settings;
 mod tuning;
+mod tuning_file;
 mod variables;
 
 pub use algorithm::{AlgorithmChoice, ParseAlgorithmsError};

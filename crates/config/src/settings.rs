@@ -15,6 +15,7 @@ use crate::rdma::Rdma;
 use crate::reader::{Reader, Used};
 use crate::secret::Secret;
 use crate::tuning::Tuning;
+use crate::tuning_file::tuning_file;
 use crate::variables::{self, READ_ELSEWHERE, hint};
 
 /// Over loopback, the kernel passes the bytes on at once: a second connection would only cost system calls.
@@ -473,23 +474,6 @@ impl Settings {
         }
         Ok(())
     }
-}
-
-/// The file of measured choices: the one that is named, or this host's in the user's cache folder.
-fn tuning_file(reader: &mut Reader<'_>, env: &Env) -> Option<PathBuf> {
-    if let Some(taken) = reader.take(&["SPARK_CCL_TUNING"]) {
-        return (taken.text != "off").then(|| PathBuf::from(taken.text));
-    }
-    let folder = |name: &str| {
-        let folder = env.get(name).map(PathBuf::from);
-        folder.filter(|folder| folder.is_absolute())
-    };
-    let cache =
-        folder("XDG_CACHE_HOME").or_else(|| folder("HOME").map(|home| home.join(".cache")))?;
-    // Different machines may share a home folder.
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
-    let host = host.trim().replace('/', "_");
-    Some(cache.join("spark-ccl").join(format!("tuning-{host}.json")))
 }
 
 fn or_auto(number: Option<usize>) -> String {
