@@ -47,9 +47,10 @@ pub(crate) struct Unreached {
 }
 
 /// The hosts, in the order in which they are named; all of them must answer.
-pub(crate) fn survey(args: &SurveyArgs) -> Result<Vec<Surveyed>, Error> {
+pub(crate) fn survey(args: &SurveyArgs) -> Result<Vec<Host>, Error> {
     let found = survey_each(args)?.into_iter();
-    found.map(|one| one.map_err(|it| it.error)).collect()
+    let hosts = found.map(|one| one.map(|it| it.host).map_err(|it| it.error));
+    hosts.collect()
 }
 
 /// The hosts, in the order in which they are named, or why one does not answer.
@@ -167,7 +168,7 @@ mod tests {
         args: SurveyArgs,
     }
 
-    fn from(files: &[&Path]) -> Result<Vec<Surveyed>, Error> {
+    fn from(files: &[&Path]) -> Result<Vec<Host>, Error> {
         let files: Vec<_> = files
             .iter()
             .map(|file| file.display().to_string())
@@ -186,7 +187,7 @@ mod tests {
         std::fs::write(&one, pair[0].to_json()).unwrap();
         std::fs::write(&both, serde_json::to_string(&pair).unwrap()).unwrap();
         let found = from(&[&both, &one, &tree]).unwrap();
-        let names: Vec<_> = found.iter().map(|one| one.host.name.as_str()).collect();
+        let names: Vec<_> = found.iter().map(|host| host.name.as_str()).collect();
         assert_eq!(names, ["spark-1", "spark-2", "spark-1", "spark-1"]);
         std::fs::write(&one, "{}").unwrap();
         let error = from(&[&one]).unwrap_err();

@@ -6,7 +6,7 @@ mod format;
 mod values;
 
 use clap::{Parser, ValueEnum};
-use spark_ccl_topology::{Cluster, Host};
+use spark_ccl_topology::Cluster;
 
 use crate::console::print;
 use crate::error::Error;
@@ -83,10 +83,7 @@ pub(crate) fn decide(cluster: &Cluster<'_>) {
 
 /// Prints the settings; returns the exit code.
 pub(crate) fn run(args: &Args) -> Result<u8, Error> {
-    let hosts: Vec<Host> = survey(&args.hosts)?
-        .into_iter()
-        .map(|one| one.host)
-        .collect();
+    let hosts = survey(&args.hosts)?;
     let cluster = Cluster::of(&hosts);
     let values = values(&cluster, args.mode).map_err(Error::Usage)?;
     let text = if args.json {

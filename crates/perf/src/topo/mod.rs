@@ -49,10 +49,7 @@ pub(crate) struct Args {
 
 /// Prints and draws; returns the exit code.
 pub(crate) fn run(args: &Args) -> Result<u8, Error> {
-    let hosts: Vec<Host> = survey(&args.hosts)?
-        .into_iter()
-        .map(|one| one.host)
-        .collect();
+    let hosts = survey(&args.hosts)?;
     let cluster = Cluster::of(&hosts);
     if let Some(path) = &args.svg {
         let writing = Error::system(format!("writing {}", path.display()));
