@@ -1,6 +1,7 @@
 //! Loads libibverbs and looks up its functions.
 
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use crate::Error;
 use crate::raw;
@@ -20,8 +21,14 @@ impl Library {
     ///
     /// The library, or a function of it, is missing.
     pub fn open() -> Result<Library, Error> {
+        // Each opening keeps a table of functions for good.
+        static OPENED: OnceLock<Library> = OnceLock::new();
+        if let Some(opened) = OPENED.get() {
+            return Ok(*opened);
+        }
         // SAFETY: by this name, the system's loader finds libibverbs, as for a program that is linked with it.
-        unsafe { Self::open_at(Path::new("libibverbs.so.1")) }
+        let opened = unsafe { Self::open_at(Path::new("libibverbs.so.1")) }?;
+        Ok(*OPENED.get_or_init(|| opened))
     }
 
     /// Opens the library at `path`.
