@@ -25,7 +25,12 @@ pub(crate) fn attach(
         Ok(()) => nccl::attach(comm, deadline),
         Err(reason) => {
             tracing::info!("rank {}: own kernels, without NCCL: {reason}", comm.rank());
-            kernels::attach(comm, deadline)
+            let attached = kernels::attach(comm, deadline);
+            if attached.is_err() {
+                // Its error speaks of the second choice alone.
+                tracing::warn!("rank {}: NCCL was the first choice: {reason}", comm.rank());
+            }
+            attached
         }
     }
 }

@@ -61,12 +61,13 @@ impl Communicator {
         });
         let lanes = lanes.collect::<Result<Vec<_>, Error>>()?;
         let tasks: Vec<_> = lanes.iter().map(Lane::task).collect();
-        match &tasks[..] {
+        let enqueued = match &tasks[..] {
             [] => return Ok(()),
-            [alone] => alone.engine.enqueue(&alone.task, alone.stream)?,
-            [first, ..] => first.engine.enqueue_together(&tasks)?,
-        }
-        lanes.iter().try_for_each(Lane::join)
+            [alone] => alone.engine.enqueue(&alone.task, alone.stream),
+            [first, ..] => first.engine.enqueue_together(&tasks),
+        };
+        // A part may run also where another failed, and the program's streams wait for it.
+        lanes.iter().map(Lane::join).fold(enqueued, Result::and)
     }
 
     /// Waits until all has run that was enqueued in a stream: as [`wait`](Self::wait), by the stream's handle.

@@ -111,7 +111,13 @@ impl KernelEngine {
         stream: &Arc<CudaStream>,
     ) -> Result<End, Error> {
         self.behind_the_last(stream, |member| {
-            // SAFETY: as of `launch`; a message's words have its type and its count, and so its length.
+            // SAFETY: `attach` has made the scratch for this communicator alone, and `exchange` has passed each
+            // rank's to the others and checked whose it is. `admit` has checked that the buffers are memory of this
+            // GPU, and the task's check that the messages lie in them. Their order keeps them, and keeps others
+            // away, until the messages have passed (`hold_back`, `note`); for `DeviceSlice`, also in graphs, its
+            // `from_raw` promises that. These are behind the last call, and the lock is held; where graphs are
+            // among them, `from_raw` promises that, too. A message's words have its type and its count, and so its
+            // length.
             unsafe { member.pass(messages, stream) }
         })
     }
