@@ -97,8 +97,10 @@ pub unsafe trait SendBuf<T: Element> {
 /// Memory that a call may write (and read).
 ///
 /// # Safety
-/// As for [`SendBuf`]; besides, the memory must be writable and reachable through nothing else
-/// until the value is dropped.
+/// [`region_mut`](Self::region_mut) must describe memory that is initialised, readable and writable for its
+/// whole length, reachable through nothing else and at the same address until the value is dropped, even
+/// when the value itself is moved. Device memory is at its address for CUDA, and these hold in the order of
+/// the stream that the region names.
 pub unsafe trait RecvBuf<T: Element> {
     /// The memory.
     fn region_mut(&mut self) -> Region;

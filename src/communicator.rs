@@ -57,7 +57,7 @@ pub(crate) struct Inner {
     /// Numbers of the next split and allocation: counters on their own, which publish nothing.
     pub(crate) splits: AtomicU32,
     pub(crate) allocations: AtomicU32,
-    /// Ends the progress thread.
+    /// Ends the progress thread. It orders no other memory, so all accesses are relaxed.
     pub(crate) closed: Arc<AtomicBool>,
     /// What tells others about it, if that is wanted.
     pub(crate) observation: Option<Owned<Observation>>,

@@ -204,10 +204,11 @@ impl Communicator {
     /// Starts a call.
     ///
     /// # Safety
-    /// As of [`run_untyped`](Self::run_untyped), until the call is done.
+    /// Until the call is done, what it sends is memory of as many initialised elements, which nothing writes; what it
+    /// receives may be written, and nothing else uses it.
     ///
     /// # Errors
-    /// The same.
+    /// Those of [`run_untyped`](Self::run_untyped).
     pub unsafe fn start_untyped(&self, call: &UntypedCall) -> Result<Pending<()>, Error> {
         let (spec, regions) = call.prepare(self)?;
         Ok(Pending::start::<u8, _>(

@@ -13,15 +13,8 @@ use std::ffi::{c_int, c_void};
 ///
 /// # Safety
 /// `send` and `recv` are null or as long as the header says, `send` is initialised, and they only overlap where the
-/// header says that the call is in place. Until the call is done, nobody else writes `send` or uses `recv`.
-///
-/// `options` is null or points to a `spark_ccl_options`, of as many bytes as its `struct_size` says. Its `request` is
-/// null or can be written. Its `name` is null or a string that ends in a null character. Its `factor` is null or points
-/// to an element of `dtype`, where the reduction uses it. Nobody else writes any of these until this returns.
-///
-/// Where `options` say that the call is on a device, `send` and `recv` are device memory, and the call is done when it has
-/// run in their `stream`. That is a default stream, or lives until the call is enqueued: when this returns, or at the end
-/// of the thread's group.
+/// header says that the call is in place. Until the call is done, nobody else writes `send` or uses `recv`. `options` is
+/// [valid](Options#valid-options).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spark_ccl_all_reduce(
     comm: *mut Handle,
@@ -48,7 +41,9 @@ pub unsafe extern "C" fn spark_ccl_all_reduce(
 /// `spark_ccl_reduce`.
 ///
 /// # Safety
-/// As of [`spark_ccl_all_reduce`].
+/// `send` and `recv` are null or as long as the header says, `send` is initialised, and they only overlap where the
+/// header says that the call is in place. Until the call is done, nobody else writes `send` or uses `recv`. `options` is
+/// [valid](Options#valid-options).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spark_ccl_reduce(
     comm: *mut Handle,
@@ -78,7 +73,9 @@ pub unsafe extern "C" fn spark_ccl_reduce(
 /// `spark_ccl_broadcast`.
 ///
 /// # Safety
-/// As of [`spark_ccl_all_reduce`].
+/// `send` and `recv` are null or as long as the header says, `send` is initialised, and they only overlap where the
+/// header says that the call is in place. Until the call is done, nobody else writes `send` or uses `recv`. `options` is
+/// [valid](Options#valid-options).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spark_ccl_broadcast(
     comm: *mut Handle,
@@ -106,7 +103,9 @@ pub unsafe extern "C" fn spark_ccl_broadcast(
 /// `spark_ccl_all_gather`.
 ///
 /// # Safety
-/// As of [`spark_ccl_all_reduce`].
+/// `send` and `recv` are null or as long as the header says, `send` is initialised, and they only overlap where the
+/// header says that the call is in place. Until the call is done, nobody else writes `send` or uses `recv`. `options` is
+/// [valid](Options#valid-options).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spark_ccl_all_gather(
     comm: *mut Handle,
@@ -132,7 +131,9 @@ pub unsafe extern "C" fn spark_ccl_all_gather(
 /// `spark_ccl_reduce_scatter`.
 ///
 /// # Safety
-/// As of [`spark_ccl_all_reduce`].
+/// `send` and `recv` are null or as long as the header says, `send` is initialised, and they only overlap where the
+/// header says that the call is in place. Until the call is done, nobody else writes `send` or uses `recv`. `options` is
+/// [valid](Options#valid-options).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spark_ccl_reduce_scatter(
     comm: *mut Handle,
@@ -160,7 +161,9 @@ pub unsafe extern "C" fn spark_ccl_reduce_scatter(
 /// `spark_ccl_gather`.
 ///
 /// # Safety
-/// As of [`spark_ccl_all_reduce`].
+/// `send` and `recv` are null or as long as the header says, `send` is initialised, and they only overlap where the
+/// header says that the call is in place. Until the call is done, nobody else writes `send` or uses `recv`. `options` is
+/// [valid](Options#valid-options).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spark_ccl_gather(
     comm: *mut Handle,
@@ -188,7 +191,9 @@ pub unsafe extern "C" fn spark_ccl_gather(
 /// `spark_ccl_scatter`.
 ///
 /// # Safety
-/// As of [`spark_ccl_all_reduce`].
+/// `send` and `recv` are null or as long as the header says, `send` is initialised, and they only overlap where the
+/// header says that the call is in place. Until the call is done, nobody else writes `send` or uses `recv`. `options` is
+/// [valid](Options#valid-options).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spark_ccl_scatter(
     comm: *mut Handle,
@@ -216,7 +221,9 @@ pub unsafe extern "C" fn spark_ccl_scatter(
 /// `spark_ccl_all_to_all`.
 ///
 /// # Safety
-/// As of [`spark_ccl_all_reduce`].
+/// `send` and `recv` are null or as long as the header says, `send` is initialised, and they only overlap where the
+/// header says that the call is in place. Until the call is done, nobody else writes `send` or uses `recv`. `options` is
+/// [valid](Options#valid-options).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spark_ccl_all_to_all(
     comm: *mut Handle,
@@ -249,8 +256,10 @@ pub unsafe extern "C" fn spark_ccl_all_to_all(
 /// `spark_ccl_all_to_all_v`.
 ///
 /// # Safety
-/// As of [`spark_ccl_all_reduce`]. Besides, the counts and begins are null or point to one number for each rank, which
-/// nobody writes until this returns; and no blocks of `recv` overlap.
+/// `send` and `recv` are null or reach to the ends of their last blocks, `send` is initialised, no blocks of `recv` overlap,
+/// and `send` and `recv` do not overlap. Until the call is done, nobody else writes `send` or uses `recv`. The counts and
+/// begins are null or point to one number for each rank, which nobody writes until this returns. `options` is
+/// [valid](Options#valid-options).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spark_ccl_all_to_all_v(
     comm: *mut Handle,
@@ -283,7 +292,8 @@ pub unsafe extern "C" fn spark_ccl_all_to_all_v(
 /// `spark_ccl_send`.
 ///
 /// # Safety
-/// As of [`spark_ccl_all_reduce`].
+/// `send` is null or has `count` elements, which are initialised, and which nobody writes until the call is done. `options`
+/// is [valid](Options#valid-options).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spark_ccl_send(
     comm: *mut Handle,
@@ -309,7 +319,8 @@ pub unsafe extern "C" fn spark_ccl_send(
 /// `spark_ccl_recv`.
 ///
 /// # Safety
-/// As of [`spark_ccl_all_reduce`].
+/// `recv` is null or has `count` elements, which can be written, and which nobody else uses until the call is done.
+/// `options` is [valid](Options#valid-options).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spark_ccl_recv(
     comm: *mut Handle,
@@ -335,7 +346,7 @@ pub unsafe extern "C" fn spark_ccl_recv(
 /// `spark_ccl_barrier`.
 ///
 /// # Safety
-/// `options` is as of [`spark_ccl_all_reduce`].
+/// `options` is [valid](Options#valid-options).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spark_ccl_barrier(comm: *mut Handle, options: *const Options) -> Status {
     let bytes = DType::U8.code().into();

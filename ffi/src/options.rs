@@ -9,6 +9,16 @@ use std::mem::offset_of;
 ///
 /// Later versions append members. None goes into the padding behind `registered`, which older programs leave to chance, and none
 /// leaves padding at the end, which programs would have to clear.
+///
+/// # Valid options
+/// A pointer to options that a call takes is null, or points to a `spark_ccl_options`, of as many bytes as its `struct_size`
+/// says. `request` is null or can be written. `name` is null or a string that ends in a null character. `factor` is null or
+/// points to an element of the call's type, where the reduction uses it. Nobody else writes any of these until the call
+/// returns.
+///
+/// Where they say that the call is on a device, its buffers are device memory, and the call is done when it has run in
+/// `stream`. That is a default stream, or lives until the call is enqueued: when it returns, or at the end of the
+/// thread's group.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Options {

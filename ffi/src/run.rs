@@ -16,10 +16,7 @@ use std::sync::Arc;
 ///
 /// # Safety
 /// The buffers that `fill` sets are null or as long as it says, and what is sent is initialised. Until the call is
-/// done, nobody else writes what it sends, or uses what it receives. `options` is as in the contract of
-/// [`spark_ccl_all_reduce`](crate::collectives::spark_ccl_all_reduce). Where it says that the call is on a device, the
-/// buffers are device memory, the call is done when it has run in the options' stream, and that stream is a default one,
-/// or lives until the call is enqueued: when this returns, or at the end of the thread's group.
+/// done, nobody else writes what it sends, or uses what it receives. `options` is [valid](Options#valid-options).
 pub(crate) unsafe fn run(
     comm: *mut Handle,
     operation: Operation,
@@ -51,9 +48,9 @@ pub(crate) unsafe fn run(
 /// The same, with options that are read.
 ///
 /// # Safety
-/// The buffers that `fill` sets are as of [`run`]. Of the options, `request` is null or can be written; `name` is null,
-/// or points to a string that ends in a null character, and that nobody writes until this returns; `stream` is as of
-/// [`run`].
+/// The buffers that `fill` sets are null or as long as it says, and what is sent is initialised. Until the call is done,
+/// nobody else writes what it sends, or uses what it receives. The options are [valid](Options#valid-options), but for
+/// their `struct_size`: they are a copy.
 unsafe fn attempt(
     comm: *mut Handle,
     operation: Operation,

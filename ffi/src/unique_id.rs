@@ -21,7 +21,7 @@ pub unsafe extern "C" fn spark_ccl_get_unique_id(id: *mut Id) -> Status {
     guarded(|| {
         let id = given(id, "id")?;
         let bytes = *Communicator::builder().unique_id()?.as_bytes();
-        // SAFETY: not null, and then writable by this function's contract.
+        // SAFETY: `given` has refused null, and otherwise `id` points to what can be written (this function's contract).
         unsafe { id.write(Id { bytes }) };
         Ok(())
     })
@@ -48,7 +48,8 @@ pub unsafe extern "C" fn spark_ccl_unique_id_to_text(
                  SPARK_CCL_UNIQUE_ID_TEXT"
             )));
         }
-        // SAFETY: not null, and then readable by this function's contract.
+        // SAFETY: `given` has refused null, and otherwise `id` points to a `spark_ccl_unique_id` (this function's
+        // contract).
         let id = unsafe { id.read() }.known()?;
         let text = id.to_string();
         // SAFETY: `to` is not null, and has room for `TEXT` characters by this function's contract; they are as many as
@@ -65,16 +66,17 @@ pub unsafe extern "C" fn spark_ccl_unique_id_to_text(
 ///
 /// # Safety
 /// `from` is null or a string that ends in a null character, and `id` is null or points to a `spark_ccl_unique_id` that can
-/// be written.
+/// be written. Nobody writes the string until this returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spark_ccl_unique_id_from_text(from: *const c_char, id: *mut Id) -> Status {
     guarded(|| {
         let id = given(id, "id")?;
-        // SAFETY: not null, and then a string by this function's contract.
+        // SAFETY: `given` has refused null, and otherwise `from` is a string that ends in a null character, and that
+        // nobody writes meanwhile (this function's contract).
         let text = unsafe { text(given(from, "text")?) }.unwrap_or_default();
         let known: UniqueId = text.parse().map_err(spark_ccl::Error::from)?;
         let bytes = *known.as_bytes();
-        // SAFETY: not null, and then writable by this function's contract.
+        // SAFETY: `given` has refused null, and otherwise `id` points to what can be written (this function's contract).
         unsafe { id.write(Id { bytes }) };
         Ok(())
     })

@@ -25,13 +25,15 @@ impl Region {
 ///
 /// # Safety
 /// The [region](SendBuf::region) is device memory, readable for its whole length. Its order makes a stream wait until
-/// it may be read there, and everyone else wait with writing or freeing it until it was.
+/// it may be read there, and everyone else wait until it was read before they write or free it.
 pub unsafe trait DeviceSend<T: Element>: SendBuf<T> {}
 
 /// Device memory that a call may write (and read).
 ///
 /// # Safety
-/// As for [`DeviceSend`]; besides, the order makes everyone else wait with reading it until it was written.
+/// The [region](RecvBuf::region_mut) is device memory, readable and writable for its whole length. Its order makes a
+/// stream wait until it may be written there, and everyone else wait until it was written before they read, write or
+/// free it.
 pub unsafe trait DeviceRecv<T: Element>: RecvBuf<T> {}
 
 /// Device memory by its address, whose uses its maker keeps in order.

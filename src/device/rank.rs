@@ -25,7 +25,7 @@ pub(super) struct DeviceRank<B> {
     pub(super) size: usize,
     pub(super) watch: Arc<Watch>,
     pub(super) state: Mutex<State<B>>,
-    /// Whether a thread gives memory back.
+    /// Whether a thread gives memory back. A flag on its own, which orders no other memory: relaxed.
     pub(super) tidies: AtomicBool,
 }
 

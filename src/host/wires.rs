@@ -334,7 +334,8 @@ impl Wires {
     /// Runs a small job to its end.
     ///
     /// # Safety
-    /// As for [`Compute::start`], until this returns.
+    /// The job has a source, and no destination overlaps another operand partly. All operands are there for its whole
+    /// length until this returns. Until then nothing else writes the sources, or touches the destinations.
     pub(super) unsafe fn compute_now(&mut self, job: &Job<'_>) {
         // SAFETY: the job has a source, and no destination overlaps another operand partly. All operands can be read, or
         // written, for its whole length, and nothing else touches them until this returns (this function's contract), by

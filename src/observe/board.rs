@@ -30,6 +30,7 @@ pub(super) struct Board {
     pub(super) writer: Option<Mutex<Writer>>,
     /// Wakes the service up.
     pub(super) bell: OwnedFd,
+    /// Ends the service. It orders no other memory: relaxed; the bell wakes the service to look.
     is_closed: AtomicBool,
     /// Locked while records of faults are written.
     files: Arc<Mutex<()>>,

@@ -30,12 +30,13 @@ pub unsafe fn divide(dtype: DType, ptr: *mut u8, count: usize, divisor: u64) {
 }
 
 /// # Safety
-/// The same as for [`divide`], with elements of `T`.
+/// `ptr`, of any alignment, must be readable and writable for `count` elements of type `T`, of which any bits
+/// are a value, and nothing else may access them meanwhile.
 unsafe fn map<T: Copy>(ptr: *mut u8, count: usize, f: impl Fn(T) -> T) {
     let ptr = ptr.cast::<T>();
     for i in 0..count {
-        // SAFETY: the caller vouches for `count` elements, `i < count`, and the accesses need no
-        // alignment.
+        // SAFETY: there are `count` elements, of any bits, which nothing else accesses (this function's
+        // contract); `i < count`, and the accesses need no alignment.
         unsafe {
             let x = ptr.add(i);
             x.write_unaligned(f(x.read_unaligned()));

@@ -23,6 +23,7 @@ pub(crate) struct View {
     pub(crate) alarm: OnceLock<Box<dyn Fn() + Send + Sync>>,
     /// Counts this rank's calls by kind, for ranks that ask; not set where nobody counts them.
     pub(crate) calls: OnceLock<Box<dyn Fn() -> [u64; KINDS] + Send + Sync>>,
+    /// The last operation that this rank has finished. It and the next one order no other memory: relaxed.
     finished: AtomicU64,
     /// The next operation that has to be compared with what is known of the other members.
     inspect_from: AtomicU64,

@@ -28,7 +28,8 @@ pub unsafe fn borrow_stream(
                       that is made",
         });
     }
-    // SAFETY: the caller promises that the stream lives as long as what this returns.
+    // SAFETY: the handle means the legacy default stream, or a stream that lives until the value returned, all
+    // clones of it and all its buffers are dropped (this function's contract).
     unsafe { wrap(context, raw) }
 }
 
@@ -39,8 +40,8 @@ pub unsafe fn borrow_stream(
 unsafe fn wrap(context: &Arc<CudaContext>, raw: sys::CUstream) -> Result<Arc<CudaStream>, Error> {
     let device = make_current(context)?;
     let mut owner = ptr::null_mut();
-    // SAFETY: the caller promises that the stream lives, and the driver writes one handle to
-    // `owner`.
+    // SAFETY: the handle means a default stream, or one that is alive (this function's contract). The driver
+    // writes one handle, to `owner`.
     let status = unsafe { sys::cuStreamGetCtx(raw, &raw mut owner) };
     checked("cuStreamGetCtx", device, status.result())?;
     if owner != context.cu_ctx() {
@@ -49,8 +50,9 @@ unsafe fn wrap(context: &Arc<CudaContext>, raw: sys::CUstream) -> Result<Arc<Cud
             problem: "it is of another context; pass one of the primary context of this device",
         });
     }
-    // SAFETY: the stream is of this context, and the caller promises that it lives as long as the
-    // wrapper, which does not destroy it. What is enqueued there by others is in its order.
+    // SAFETY: the stream is of this context, which was just checked. It outlives the wrapper, its clones and
+    // its buffers (this function's contract), and the wrapper does not destroy it. Work that others enqueue
+    // there runs in the stream's order.
     Ok(unsafe { context.wrap_borrowed_stream(raw) })
 }
 
@@ -69,7 +71,8 @@ impl CallStream {
     /// is there by now.
     ///
     /// # Safety
-    /// As of [`borrow_stream`].
+    /// The handle is null, `CU_STREAM_LEGACY`, `CU_STREAM_PER_THREAD`, or that of a stream that lives until
+    /// what this returns is dropped, and all clones of [`inner`](Self::inner) with it.
     ///
     /// # Errors
     /// The stream is of another context, or is the per-thread default stream and captures a graph;
@@ -80,7 +83,8 @@ impl CallStream {
         beside: &Arc<CudaStream>,
         events: &Arc<EventPool>,
     ) -> Result<Self, Error> {
-        // SAFETY: the caller promises that the stream lives as long as what this returns.
+        // SAFETY: the handle means a default stream, or one that lives until the value returned and all clones
+        // of its stream are dropped (this function's contract). Nothing else gets a clone of `own`.
         let own = unsafe { wrap(context, raw) }?;
         if raw.addr() != PER_THREAD {
             return Ok(Self {

@@ -134,7 +134,8 @@ impl Member {
                 ..Launch::NOTHING
             };
             let member = (self.layout, self.parts.own.channels());
-            // SAFETY: without flows, a kernel only reads the state, which is there as long.
+            // SAFETY: without flows, a kernel only reads the channels' state, which the rank's scratch has until
+            // `drop` has waited for the kernels.
             unsafe {
                 let kernels = &self.parts.kernels;
                 kernels.pass(lines, &launch, member, stream.inner())?;
@@ -198,7 +199,14 @@ impl Member {
     /// Like [`enqueue`](Self::enqueue), by a plan of the caller's, the same on all ranks.
     ///
     /// # Safety
-    /// The same as for [`enqueue`](Self::enqueue).
+    /// - The descriptors given to [`join`](Self::join) must have been those of the scratch of this
+    ///   communicator's other ranks, by rank, and each scratch must be used for this communicator alone.
+    /// - Both buffers must be as long as the call says. Until the operation has run, nothing else may write
+    ///   the input, or use the output.
+    /// - A rank's operations, and launches of graphs that have captured some, must run one after the other. A
+    ///   graph must not be launched after the member was dropped.
+    /// - All ranks must make the same call by the same plan.
+    /// - The kernels of ranks that share a GPU must be able to run at the same time.
     ///
     /// # Errors
     /// The same; or the plan is for another operation, or beyond the limits.
@@ -240,7 +248,11 @@ impl Member {
     /// together, too, or has nothing else to wait for.
     ///
     /// # Safety
-    /// - The same as for [`enqueue`](Self::enqueue), of the peers' scratch, one after the other and at the same time.
+    /// - The descriptors given to [`join`](Self::join) must have been those of the scratch of this
+    ///   communicator's other ranks, by rank, and each scratch must be used for this communicator alone.
+    /// - A rank's operations, and launches of graphs that have captured some, must run one after the other. A
+    ///   graph must not be launched after the member was dropped.
+    /// - The kernels of ranks that share a GPU must be able to run at the same time.
     /// - All buffers must be as long as the messages say. Until all have been passed, nothing else may write what
     ///   is sent, or use what is received.
     ///

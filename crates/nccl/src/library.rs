@@ -83,7 +83,8 @@ impl Library {
     ///
     /// # Safety
     ///
-    /// The contract of [`open_at`](Self::open_at).
+    /// The initialisers of each candidate must be sound to run in this process, and those of its functions
+    /// that have names of NCCL's must be NCCL's.
     unsafe fn open_first(candidates: &[PathBuf]) -> Result<Self, Error> {
         let mut tried = Vec::new();
         for candidate in candidates {

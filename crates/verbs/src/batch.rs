@@ -74,17 +74,16 @@ impl QueuePair<Rts> {
 
 /// Work requests that [`Batch::post`] posts together, in order. Dropping the batch posts none of them.
 ///
-/// # Safety of its functions
+/// # The device and memory
 ///
-/// The memory named by `from` or `into` must stay mapped from the post on. It must not be changed, and must not be
-/// accessed at all if the request writes it, until one of:
+/// From the post on, a device may access the memory that a request names. It has *released* the memory after one of:
 ///
 /// - the completion of the request, or of a later one of the same queue pair, has been polled;
 /// - the queue pair has been destroyed or reset;
 /// - the memory's region has been deregistered.
 ///
-/// For [inline](Request::inline) requests this holds only until the post. The device may still access memory of a
-/// queue pair in the error state, until one of the above.
+/// The memory of [inline](Request::inline) requests is released by the post itself. That a queue pair is in the error
+/// state releases nothing.
 #[must_use = "nothing is posted but by `post`"]
 pub struct Batch<'b> {
     pair: &'b mut Pair,
@@ -96,7 +95,7 @@ impl<'b> Batch<'b> {
     ///
     /// # Safety
     ///
-    /// See [`Batch`].
+    /// Until the device has [released](Batch) it, the memory of `from` stays mapped, and nothing changes it.
     ///
     /// # Errors
     ///
@@ -114,7 +113,7 @@ impl<'b> Batch<'b> {
     ///
     /// # Safety
     ///
-    /// See [`Batch`].
+    /// Until the device has [released](Batch) it, the memory of `from` stays mapped, and nothing changes it.
     ///
     /// # Errors
     ///
@@ -139,7 +138,7 @@ impl<'b> Batch<'b> {
     ///
     /// # Safety
     ///
-    /// See [`Batch`].
+    /// Until the device has [released](Batch) it, the memory of `from` stays mapped, and nothing changes it.
     ///
     /// # Errors
     ///
@@ -152,7 +151,7 @@ impl<'b> Batch<'b> {
     ///
     /// # Safety
     ///
-    /// See [`Batch`].
+    /// Until the device has [released](Batch) it, the memory of `from` stays mapped, and nothing changes it.
     ///
     /// # Errors
     ///
@@ -170,7 +169,7 @@ impl<'b> Batch<'b> {
     ///
     /// # Safety
     ///
-    /// See [`Batch`].
+    /// Until the device has [released](Batch) it, the memory of `into` stays mapped, and nothing else accesses it.
     ///
     /// # Errors
     ///
@@ -189,7 +188,7 @@ impl<'b> Batch<'b> {
     ///
     /// # Safety
     ///
-    /// See [`Batch`].
+    /// Until the device has [released](Batch) it, the memory of `into` stays mapped, and nothing else accesses it.
     ///
     /// # Errors
     ///
@@ -216,7 +215,7 @@ impl<'b> Batch<'b> {
     ///
     /// # Safety
     ///
-    /// See [`Batch`].
+    /// Until the device has [released](Batch) it, the memory of `into` stays mapped, and nothing else accesses it.
     ///
     /// # Errors
     ///

@@ -28,7 +28,9 @@ impl ReceiveBatch<'_> {
     ///
     /// # Safety
     ///
-    /// The contract of [`crate::Batch`], except that only the completion of this very receive releases its memory.
+    /// From the post on, the memory of `into` stays mapped, and nothing else accesses it, until the completion of this
+    /// very receive has been polled, the queue pair has been destroyed or reset, or the memory's region has been
+    /// deregistered.
     ///
     /// # Errors
     ///

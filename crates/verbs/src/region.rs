@@ -55,7 +55,10 @@ impl ProtectionDomain {
     ///
     /// # Safety
     ///
-    /// The contract of [`ProtectionDomain::register`] applies to every mapping of the dma-buf.
+    /// Every mapping of the dma-buf in this process stays as long as the region exists, which may be until the process
+    /// ends. As long as a peer may have the region's remote key, and `access` lets peers write, this process accesses
+    /// the memory only through atomics, volatile accesses or raw copies that allow for such writes, and has no
+    /// reference to it.
     ///
     /// # Errors
     ///
@@ -78,7 +81,8 @@ impl ProtectionDomain {
 impl MemoryRegion {
     /// # Safety
     ///
-    /// The contract of [`ProtectionDomain::register`].
+    /// The memory stays mapped as long as the region exists. As long as a peer may write it, it is accessed only in ways
+    /// that allow for such writes, and no reference to it exists.
     unsafe fn of_host(
         domain: &ProtectionDomain,
         start: NonNull<u8>,
@@ -117,7 +121,8 @@ impl MemoryRegion {
 
     /// # Safety
     ///
-    /// The contract of [`ProtectionDomain::register_dmabuf`].
+    /// Every mapping of the dma-buf stays as long as the region exists. As long as a peer may write the memory, it is
+    /// accessed only in ways that allow for such writes, and no reference to it exists.
     unsafe fn of_dmabuf(
         domain: &ProtectionDomain,
         fd: BorrowedFd<'_>,

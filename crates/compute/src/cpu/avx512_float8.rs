@@ -33,16 +33,28 @@ pub(super) trait Format {
     const SCALE: f32;
 
     /// The halves, from the upper bytes of 16-bit words.
+    ///
+    /// # Safety
+    /// The machine must have AVX-512BW.
     unsafe fn halves(words: __m512i) -> __m512i;
 
     /// The inverse. The lower bytes are undefined.
+    ///
+    /// # Safety
+    /// The machine must have AVX-512BW.
     unsafe fn words(halves: __m512i) -> __m512i;
 
     /// Rounds halves, which [`Format::halves`] made or which were computed from such, to values of
     /// the format.
+    ///
+    /// # Safety
+    /// The machine must have AVX-512BW.
     unsafe fn round(halves: __m512i) -> __m512i;
 
     /// A mask of the bytes that are NaN.
+    ///
+    /// # Safety
+    /// The machine must have AVX-512BW.
     unsafe fn nan(bytes: __m512i) -> __mmask64;
 }
 
@@ -58,7 +70,7 @@ impl Format for E5M2 {
 
     #[inline(always)]
     unsafe fn halves(words: __m512i) -> __m512i {
-        // SAFETY: the caller ensures that the machine has the level's instructions.
+        // SAFETY: the caller ensures that the machine has AVX-512BW.
         unsafe { _mm512_and_si512(words, _mm512_set1_epi16(0xff00_u16 as i16)) }
     }
 
@@ -70,13 +82,13 @@ impl Format for E5M2 {
     // Like `round_bf16` in `lane`. No NaN has bits in the lower byte.
     #[inline(always)]
     unsafe fn round(halves: __m512i) -> __m512i {
-        // SAFETY: the caller ensures that the machine has the level's instructions.
+        // SAFETY: the caller ensures that the machine has AVX-512BW.
         unsafe { half_to_even::<8>(halves) }
     }
 
     #[inline(always)]
     unsafe fn nan(bytes: __m512i) -> __mmask64 {
-        // SAFETY: the caller ensures that the machine has the level's instructions.
+        // SAFETY: the caller ensures that the machine has AVX-512BW.
         unsafe {
             let magnitude = _mm512_and_si512(bytes, _mm512_set1_epi8(0x7f));
             _mm512_cmpgt_epi8_mask(magnitude, _mm512_set1_epi8(0x7c))
@@ -96,7 +108,7 @@ impl Format for E4M3 {
 
     #[inline(always)]
     unsafe fn halves(words: __m512i) -> __m512i {
-        // SAFETY: the caller ensures that the machine has the level's instructions.
+        // SAFETY: the caller ensures that the machine has AVX-512BW.
         unsafe {
             let halves = _mm512_srai_epi16::<1>(words);
             let halves = _mm512_and_si512(halves, _mm512_set1_epi16(0xbf80_u16 as i16));
@@ -108,7 +120,7 @@ impl Format for E4M3 {
 
     #[inline(always)]
     unsafe fn words(halves: __m512i) -> __m512i {
-        // SAFETY: the caller ensures that the machine has the level's instructions.
+        // SAFETY: the caller ensures that the machine has AVX-512BW.
         unsafe {
             let sign = _mm512_set1_epi16(0x8000_u16 as i16);
             // halves & sign | (halves << 1) & !sign
@@ -119,7 +131,7 @@ impl Format for E4M3 {
     // Values that are too large become NaN; NaN stays NaN.
     #[inline(always)]
     unsafe fn round(halves: __m512i) -> __m512i {
-        // SAFETY: the caller ensures that the machine has the level's instructions.
+        // SAFETY: the caller ensures that the machine has AVX-512BW.
         unsafe {
             let sign = _mm512_set1_epi16(0x8000_u16 as i16);
             let magnitude = half_to_even::<7>(_mm512_andnot_si512(sign, halves));
@@ -131,7 +143,7 @@ impl Format for E4M3 {
 
     #[inline(always)]
     unsafe fn nan(bytes: __m512i) -> __mmask64 {
-        // SAFETY: the caller ensures that the machine has the level's instructions.
+        // SAFETY: the caller ensures that the machine has AVX-512BW.
         unsafe {
             let nan = _mm512_set1_epi8(0x7f);
             _mm512_cmpeq_epi8_mask(_mm512_and_si512(bytes, nan), nan)

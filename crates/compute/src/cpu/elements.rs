@@ -44,7 +44,8 @@ pub(super) unsafe fn pair<L: Lane, O: Op>(dst: *mut u8, a: *const u8, b: *const 
 /// `dst = dst op src`.
 ///
 /// # Safety
-/// The same as for [`pair`].
+/// Source and destination must hold `len` elements, and must not overlap partly. `L` must have groups of
+/// one. The machine must have the lane's instructions.
 #[inline(always)]
 unsafe fn in_place<L: Lane, O: Op>(dst: *mut u8, src: *const u8, len: usize) {
     for i in 0..len {

@@ -16,12 +16,15 @@ const BLOCK: usize = 4096;
 /// Runs a job whose sources start `from` bytes after the addresses in its operands.
 ///
 /// # Safety
-/// The same as for [`Compute::start`](crate::Compute::start), with sources that start `from` bytes
-/// later. `L` must be a lane of the job's type, and the machine must have its instructions.
+/// The job must have a source. Each source must be readable for `job.count` elements, `from` bytes after its
+/// address, and each destination writable for as many. No destination may overlap another operand partly,
+/// and nothing else may write the sources or touch the destinations meanwhile. `L` must be a lane of the
+/// job's type, and the machine must have its instructions.
 #[inline(always)]
 pub(super) unsafe fn reduce<L: Lane, O: Op>(job: &Job<'_>, from: usize) {
-    // SAFETY: the caller promises all that the loops need: operands of `job.count` elements, a lane
-    // of the job's type, and a machine with its instructions.
+    // SAFETY: the job has a source. From `from` on, each source has `job.count` elements, and so has each
+    // destination; none overlaps another operand partly. `L` is a lane of the job's type, and the machine has
+    // its instructions. All of that is this function's contract.
     unsafe {
         match (job.srcs, job.dsts) {
             // A short path, because a job may have as little as one element.
@@ -39,7 +42,10 @@ pub(super) unsafe fn reduce<L: Lane, O: Op>(job: &Job<'_>, from: usize) {
 /// sources are no longer needed when it is copied.
 ///
 /// # Safety
-/// The same as for [`reduce`].
+/// The job must have a source. Each source must be readable for `job.count` elements, `from` bytes after its
+/// address, and each destination writable for as many. No destination may overlap another operand partly,
+/// and nothing else may use the operands meanwhile. `L` must be a lane of the job's type, and the machine
+/// must have its instructions.
 #[inline(always)]
 unsafe fn reduce_into_all<L: Lane, O: Op>(job: &Job<'_>, from: usize) {
     let Some((&dst, others)) = job.dsts.split_first() else {
@@ -53,8 +59,9 @@ unsafe fn reduce_into_all<L: Lane, O: Op>(job: &Job<'_>, from: usize) {
     let mut first = 0;
     while first < job.count {
         let (at, len) = (first * L::SIZE, most.min(job.count - first));
-        // SAFETY: the caller vouches for `job.count` elements of all operands, for a source, and
-        // for the lane's instructions; `len` elements from `at` on lie within them.
+        // SAFETY: all operands hold `job.count` elements, and there is a source (this function's contract);
+        // `len` elements from `at` on lie within them. The machine has the lane's instructions (the same
+        // contract).
         unsafe {
             reduce_into_one::<L, O>(dst.add(at), job.srcs, from + at, len);
             for other in others {
@@ -70,7 +77,9 @@ unsafe fn reduce_into_all<L: Lane, O: Op>(job: &Job<'_>, from: usize) {
 /// destination.
 ///
 /// # Safety
-/// The same as for [`reduce`], with `len` elements.
+/// There must be a source. Each must be readable for `len` elements, `from` bytes after its address, and `dst`
+/// writable for as many; it must not overlap a source partly. Nothing else may use them meanwhile. `L` must
+/// be a lane of the elements' type, and the machine must have its instructions.
 #[inline(always)]
 unsafe fn reduce_into_one<L: Lane, O: Op>(dst: *mut u8, srcs: &[Operand], from: usize, len: usize) {
     // SAFETY: the caller vouches for `len` elements of all operands, and for a machine with the

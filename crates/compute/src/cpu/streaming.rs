@@ -32,7 +32,10 @@ struct Block([MaybeUninit<u8>; BLOCK]);
 /// and only streamed to the other destinations.
 ///
 /// # Safety
-/// The same as for the kernel, which must be the job's.
+/// `kernel` must be one for the job's type and operation, at a level that the machine supports. The job must
+/// have a source. Its sources must be readable and its destinations writable for `job.count` elements. No
+/// destination may overlap another operand partly, and nothing else may write the sources or touch the
+/// destinations meanwhile.
 pub(super) unsafe fn reduce(kernel: Kernel, job: &Job<'_>) {
     let is_source = |dst: &*mut u8| job.srcs.iter().any(|src| ptr::eq(src.ptr, *dst));
     let in_place = job.dsts.iter().copied().find(is_source);

@@ -40,7 +40,7 @@ pub(super) fn map(fd: BorrowedFd<'_>, bytes: usize) -> Result<NonNull<u8>, Memor
 }
 
 /// # Safety
-/// As for [`pages::unmap`].
+/// [`map`] returned `address` for the same number of bytes, and this user of the mapping does not use it any more.
 pub(super) unsafe fn unmap(address: NonNull<u8>, bytes: usize) {
     let mut mappings = MAPPINGS.lock();
     let at = mappings

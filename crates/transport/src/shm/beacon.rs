@@ -23,7 +23,8 @@ static LIT: AtomicPtr<Spot> = AtomicPtr::new(ptr::null_mut());
 /// The beacon of this process; `None` if there is no memory for it, or no random number.
 pub(super) fn spot() -> Option<Spot> {
     let own = number(getpid());
-    // SAFETY: the pointer is null, or was leaked by the store below; the value is never changed or freed.
+    // SAFETY: the pointer is null, or from a box that this function leaked, whose value is never changed or freed. The
+    // Acquire pairs with the Release of the store: the value was written before.
     let known = unsafe { LIT.load(Ordering::Acquire).as_ref() };
     if let Some(&spot) = known.filter(|spot| spot.process == own) {
         return Some(spot);

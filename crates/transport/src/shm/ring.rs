@@ -19,7 +19,8 @@
 //!   Release fence in [`close`] and the Acquire fence in [`was_lent`]: a receiver that has read anything that was
 //!   written after the sender closed sees that it has closed.
 //! - `receiver_closed`: Release in [`close`], Acquire in [`has_returned`]: a sender that sees that the receiver has
-//!   closed sees everything that it released.
+//!   closed sees everything that it released. In `Producer::refresh`, which only says that nobody reads any more,
+//!   relaxed is enough.
 
 #[cfg(all(test, loom))]
 use loom::sync::atomic::fence;
