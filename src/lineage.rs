@@ -9,10 +9,10 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Tells contexts of shrunk communicators from others: it stands where those of `split` and `restricted` have a number
-/// or a color, which have 32 bits.
+/// Marks the contexts of shrunk communicators. It is in the place of the number or color of `split` and `restricted`,
+/// which have only 32 bits.
 const SHRUNK: u64 = u64::MAX - 1;
-/// How long a rank sleeps between two looks at what the others propose, which grows.
+/// How long a rank sleeps before it looks at the others' proposals again; the time grows.
 const FIRST_PAUSE: Duration = Duration::from_micros(100);
 const LONGEST_PAUSE: Duration = Duration::from_millis(10);
 /// How long it may take until this rank hears that another one has given up what it proposed.
@@ -20,9 +20,10 @@ const NEWS_WITHIN: Duration = Duration::from_millis(500);
 /// How many ranks an error text lists.
 const MAX_NAMED: usize = 8;
 
-/// What a communicator and all that were shrunk from it have in common.
+/// A lineage: what a communicator and all that were shrunk from it have in common.
 pub(crate) struct Lineage {
-    /// Of the communicator that was not made by shrinking. The proposals are about that one.
+    /// The watch of the first communicator, which was not made by shrinking. Proposals are made
+    /// there.
     root: Arc<Watch>,
     context: u64,
     members: Vec<u32>,
@@ -46,7 +47,7 @@ pub(crate) struct Bid<'a> {
     /// Of the communicator that is shrunk.
     watch: &'a Watch,
     members: &'a [u32],
-    /// World ranks that the new one is to do without, wherever they are.
+    /// World ranks that the new communicator leaves out.
     lost: BTreeSet<u32>,
     said: MutexGuard<'a, Said>,
     survivors: Vec<u32>,
@@ -63,7 +64,7 @@ impl Lineage {
         })
     }
 
-    /// Begins to agree on a communicator of `members` without `lost`. `None` while another thread is at it.
+    /// Begins to agree on a communicator of `members` without `lost`. `None` while another thread does so.
     pub(crate) fn bid<'a>(
         &'a self,
         session: &'a Session,
@@ -83,7 +84,8 @@ impl Lineage {
         })
     }
 
-    /// The context that these survivors have in this generation, and no others ever.
+    /// The context of these survivors in this generation: no other survivors, and no other
+    /// generation, have the same.
     fn context_of(&self, session: &Session, generation: u64, survivors: &[u32]) -> u64 {
         let start = session.derive_context(self.context, generation, SHRUNK);
         survivors.iter().fold(start, |context, &member| {
@@ -93,7 +95,8 @@ impl Lineage {
 }
 
 impl Bid<'_> {
-    /// Waits until all survivors propose the same; the new context and its members. To call it once more is to try anew.
+    /// Waits until all survivors propose the same; returns the new context and its members. May be called again after
+    /// an error.
     ///
     /// A rank proposes each context at most once, and the generations of those that wait rise to the greatest. So a
     /// context has proposals of all its members only where all of them mean the same call.
@@ -110,7 +113,8 @@ impl Bid<'_> {
         let mut excluded: Option<Instant> = None;
         self.renounce();
         loop {
-            // First: who is gone by then has said all that it had to say, and may have been done, and left in order.
+            // Checked before the proposals: a rank that is gone by now has sent all its proposals, and may have
+            // accepted and left in order.
             let gone = self.lineage.root.gone();
             let theirs = self.lineage.root.proposals();
             if let Some(context) = self.agreed(&theirs) {
@@ -154,7 +158,7 @@ impl Bid<'_> {
         self.others(&self.survivors).all(agrees).then_some(own)
     }
 
-    /// Whether a rank is gone with which the last agreement was made.
+    /// Whether a rank of the last agreement is gone.
     pub(crate) fn has_lost_survivor(&self) -> bool {
         let gone = self.lineage.root.gone();
         self.survivors.iter().any(|member| gone.contains(member))
@@ -201,7 +205,8 @@ impl Bid<'_> {
         self.proposed = Some(proposal);
     }
 
-    /// Others may have agreed with what this rank proposed, and find out now that it does not come.
+    /// Others may already have agreed to this rank's proposal. This tells them that it does not
+    /// come.
     fn renounce(&mut self) -> Option<Proposal> {
         let proposed = self.proposed.take()?;
         if let Some(context) = proposed.context {
@@ -212,7 +217,7 @@ impl Bid<'_> {
         Some(proposed)
     }
 
-    /// An error where the others have given this process up.
+    /// The error if the others go on without this process.
     fn check_presence(&self, survivors: &[u32]) -> Result<(), Error> {
         if survivors.contains(&self.own()) {
             return Ok(());
@@ -277,7 +282,7 @@ impl Bid<'_> {
         }
     }
 
-    /// These ranks of the world, by their numbers in the communicator that is shrunk.
+    /// These world ranks, by their ranks in the communicator that is shrunk.
     fn without(&self, worlds: &[u32]) -> String {
         let ranks = (0..self.members.len()).filter(|&rank| worlds.contains(&self.members[rank]));
         let ranks: Vec<String> = ranks.map(|rank| rank.to_string()).collect();
@@ -323,7 +328,7 @@ mod tests {
         assert!(error.to_string().contains("the last number"), "{error}");
     }
 
-    /// Nobody would ever close them.
+    /// Otherwise nobody would ever close them.
     #[test]
     fn streams_of_a_communicator_that_a_rank_renounces_are_dropped() {
         let comms = Communicator::local(2).unwrap();

@@ -1,4 +1,4 @@
-//! Going on without ranks that are lost.
+//! `Communicator::shrink`: going on without lost ranks. The agreement itself is in `lineage.rs`.
 
 use crate::communicator::Communicator;
 use crate::deadline::deadline_in;
@@ -12,21 +12,20 @@ impl Communicator {
     /// A new communicator of the ranks that are left, in their old order. All of them must call it, on a communicator
     /// that has failed or one that works; it stays as it is.
     ///
-    /// Ranks that have died, that are lost, or whose processes have left the world are left out by themselves, also
-    /// those that die meanwhile. `lost` names others that are to be left out, by their ranks here: those that are
-    /// stopped, or hang. All ranks must name the same; the order does not matter, nor do repetitions, nor ranks that
-    /// have died. With an empty `lost`, where nobody has died, the new communicator has all ranks, such as after
-    /// [`abort`](Self::abort).
+    /// Ranks that are dead or lost, or whose processes have left the world, are left out automatically, also those that
+    /// die meanwhile. `lost` names further ranks to leave out, such as stopped or hanging ones, by their ranks in this
+    /// communicator. All ranks must name the same ones; order, repetitions and dead ranks do not matter. If `lost` is
+    /// empty and nobody has died, the new communicator has all ranks, for instance after [`abort`](Self::abort).
     ///
-    /// A rank that is left out but alive gets an error from its own call, and reaches nothing of the new communicator.
-    /// Ranks that call each other lost form communicators of their own, and so do the two sides of a network that is cut:
-    /// where only one may go on, compare [`size`](Self::size) with what it was.
+    /// A rank that is left out but alive gets an error from its own call, and cannot disturb the new communicator. If
+    /// two groups of ranks name each other as lost, each gets a communicator of its own; so do the two sides of a
+    /// network that is cut. If only one side may go on, compare [`size`](Self::size) with the old one.
     ///
-    /// Where a rank dies at this moment, some may have the new communicator, which has then failed, and shrink that; the others go
-    /// on in their first call, and get the same one. So ranks that have shrunk agree anew on where they go on.
-    /// A communicator that was shrunk can be shrunk again, and split; its links are made when they are used first. With
-    /// [`Backend::Nccl`](crate::Backend::Nccl) or [`Backend::Engine`](crate::Backend::Engine), it gets one of the
-    /// backend's, as for [`split`](Self::split).
+    /// If a rank dies during the call, some ranks may already have the new communicator, which has then failed, and
+    /// shrink it again. The others are still in their first call, and all get the same communicator. So after a shrink,
+    /// the ranks must agree again on where the program goes on. A communicator that was shrunk can be shrunk again, and
+    /// split; its links are made when they are used first. With [`Backend::Nccl`](crate::Backend::Nccl) or
+    /// [`Backend::Engine`](crate::Backend::Engine), it gets one of the backend's, as for [`split`](Self::split).
     ///
     /// ```
     /// # use spark_ccl::{Communicator, RedOp};

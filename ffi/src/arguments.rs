@@ -1,4 +1,4 @@
-//! Checks what C passes.
+//! Checks the arguments of C: pointers, numbers, codes. Knows no call.
 
 use crate::status::Failure;
 use spark_ccl::{Blocks, DType, ReduceOp};
@@ -31,7 +31,7 @@ impl<T> Pointer for *mut T {
     }
 }
 
-/// The elements from a pointer on; none if they are to be none.
+/// `count` elements from a pointer; empty if `count` is 0.
 ///
 /// # Safety
 /// `start` is null, not aligned, or points to `count` initialised elements, which nobody writes or frees while the
@@ -56,7 +56,7 @@ pub(crate) unsafe fn slice<'a, T>(
     Ok(unsafe { std::slice::from_raw_parts(start, count) })
 }
 
-/// A number that is not below 0.
+/// A number that must not be negative.
 pub(crate) fn natural(value: c_int, name: &str) -> Result<usize, Failure> {
     usize::try_from(value).map_err(|_| Failure::invalid(format!("{name} is {value}, below 0")))
 }
@@ -82,7 +82,7 @@ pub(crate) fn reduction(code: c_int) -> Result<ReduceOp, Failure> {
     known.ok_or_else(|| unknown(code, "spark_ccl_op", ReduceOp::ALL.len()))
 }
 
-/// The failure for a code that none of an enumeration's `len` values has.
+/// The failure for a code that is not one of an enumeration's `len` values.
 fn unknown(code: c_int, enumeration: &str, len: usize) -> Failure {
     Failure::invalid(format!(
         "{code} is no {enumeration} (expected 0 to {})",
@@ -109,7 +109,7 @@ pub(crate) unsafe fn blocks(
         // SAFETY: `begins` is not null, so it points to `size` numbers, which nobody writes until this returns (this
         // function's contract). The slice is not used longer: its numbers are collected.
         let begins = unsafe { slice(begins, size, &format!("{side}_begins")) }?;
-        // Where nothing begins does not matter.
+        // The position of an empty block does not matter.
         let begins = begins.iter().zip(counts);
         let begins = begins.map(|(&begin, &count)| if count == 0 { 0 } else { begin });
         Blocks::at(counts, &begins.collect::<Vec<_>>())

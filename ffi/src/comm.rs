@@ -1,4 +1,4 @@
-//! Communicators: what they say of themselves, and how they end.
+//! Communicators: queries about them, abort and destroy. How they are made is in `meeting.rs`.
 
 use crate::arguments::{given, natural, text};
 use crate::handles::Table;

@@ -1,4 +1,4 @@
-//! A call that is put together from the arguments of C.
+//! Assembles an untyped call from the arguments of C. Runs nothing.
 
 use crate::arguments::{natural, reduction, slice};
 use crate::comm::Comm;
@@ -12,11 +12,11 @@ use std::ffi::{c_int, c_void};
 pub(crate) struct Buffers {
     pub(crate) send: *const c_void,
     pub(crate) recv: *mut c_void,
-    /// Elements that go from a rank to another.
+    /// The `count` argument, in elements.
     pub(crate) count: usize,
 }
 
-/// Which buffers a rank has, and how many times `count` they are long.
+/// Which buffers a rank has, and their lengths as multiples of `count`.
 #[derive(Clone, Copy)]
 pub(crate) struct Shape {
     pub(crate) send: usize,
@@ -53,7 +53,7 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// The call, as far as it was put together.
+    /// The call so far.
     pub(crate) fn done(self) -> UntypedCall {
         self.call
     }
@@ -84,7 +84,7 @@ impl<'a> Draft<'a> {
         Ok(())
     }
 
-    /// Sets the root; whether this rank is it.
+    /// Sets the root; returns whether this rank is the root.
     pub(crate) fn is_root(&mut self, root: c_int) -> Result<bool, Failure> {
         let root = natural(root, "root")?;
         self.change(|call| call.root(root));

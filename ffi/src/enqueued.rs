@@ -1,4 +1,5 @@
-//! Calls on device memory, until they are enqueued in their streams.
+//! Calls on device memory that wait to be enqueued in their streams, alone or at the end of a
+//! group.
 
 use crate::comm::Comm;
 use crate::status::Failure;

@@ -1,4 +1,4 @@
-//! Groups: the calls of a thread that go on side by side.
+//! Groups: a thread's calls that proceed together. Knows calls; does not know their arguments.
 
 use crate::enqueued::Enqueued;
 use crate::started::Started;
@@ -8,9 +8,9 @@ use std::cell::RefCell;
 
 /// The groups that a thread has opened.
 struct Group {
-    /// Of the process that has opened them. A forked child's only thread has a copy, which means nothing there.
+    /// The process that has opened them. A forked child's copy means nothing there.
     owner: Process,
-    /// How many.
+    /// How many groups are open, one within the other.
     depth: usize,
     /// In their order, with those that could not be started.
     calls: Vec<Result<Started, Failure>>,
@@ -62,7 +62,8 @@ pub extern "C" fn spark_ccl_group_end() -> Status {
 
 impl Group {
     fn end(self) -> Result<(), Failure> {
-        // First: the others may wait for long. A group with a call that could not begin is enqueued on no device.
+        // Device calls come first, since waiting for the others may take long. If a call of the group could not begin,
+        // none is enqueued.
         let enqueued = if self.calls.iter().all(Result::is_ok) {
             Enqueued::enqueue(&self.enqueued)
         } else {
@@ -83,7 +84,7 @@ pub(crate) fn is_open() -> bool {
     with_group(|group| group.is_some()).unwrap_or(false)
 }
 
-/// An error if this thread has opened one: for what waits for other ranks by itself.
+/// An error if this thread has opened one. For functions that wait for other ranks themselves.
 pub(crate) fn must_be_closed(function: &str) -> Result<(), Failure> {
     if !is_open() {
         return Ok(());

@@ -1,4 +1,5 @@
-//! Handles of communicators and requests: numbers in tables, so that one that is no longer valid is an error.
+//! Handles of communicators and requests: numbers in tables, so that using an invalid one is an error and not undefined
+//! behaviour.
 //!
 //! No number is used for two handles, not even in different tables. Each process has its own tables. A forked child
 //! counts on from its parent's last number, so a handle that it has inherited never becomes valid in the child.

@@ -1,4 +1,4 @@
-//! The library's log lines, handed to a function of the program's.
+//! Passes the library's log lines to a function of the program.
 
 use crate::arguments::text;
 use crate::status::{Failure, Status, guarded};
@@ -9,7 +9,7 @@ use tracing_subscriber::EnvFilter;
 /// `spark_ccl_log_function`.
 type Function = extern "C" fn(line: *const c_char, data: *mut c_void);
 
-/// The program's function, and what it wants to have passed.
+/// The program's function, and the pointer that it gets.
 #[derive(Clone, Copy)]
 struct Sink {
     function: Function,

@@ -1,4 +1,4 @@
-//! Memory that the other ranks reach.
+//! Host memory that other ranks can access: `spark_ccl_alloc` and `spark_ccl_free`.
 
 use crate::arguments::given;
 use crate::comm::{Handle, find};

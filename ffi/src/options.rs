@@ -1,4 +1,4 @@
-//! What calls may have besides their arguments.
+//! The options of calls: reads the program's structure, of whatever version.
 
 use crate::status::Failure;
 use spark_ccl::cuda::cudarc::driver::sys::CUstream;

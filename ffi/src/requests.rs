@@ -1,4 +1,4 @@
-//! Calls that were started, and that a request stands for.
+//! Requests: handles of calls in flight, and the functions that wait for them.
 
 use crate::arguments::{given, slice};
 use crate::handles::Table;

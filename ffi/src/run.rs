@@ -1,4 +1,5 @@
-//! From the arguments of a call in C to a call that runs, is started, or is its group's.
+//! The common path of all calls from C: reads the options, assembles the call, then runs it, starts
+//! it, or adds it to the group.
 
 use crate::arguments::{dtype, text};
 use crate::comm::{Comm, Handle, find};
@@ -12,7 +13,7 @@ use spark_ccl::{Operation, UntypedCall};
 use std::ffi::c_int;
 use std::sync::Arc;
 
-/// Puts a call together, and runs it, or starts it where the options or a group say so.
+/// Assembles a call, then runs it, or starts it if the options or a group say so.
 ///
 /// # Safety
 /// The buffers that `fill` sets are null or as long as it says, and what is sent is initialised. Until the call is

@@ -1,4 +1,4 @@
-//! A call under way, which its request or its group waits for.
+//! A call in flight, for which a request or a group waits.
 
 use crate::comm::Comm;
 use crate::status::Failure;

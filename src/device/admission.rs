@@ -1,4 +1,4 @@
-//! What is checked of a call's stream and memory before anything is enqueued.
+//! Checks a call's stream and memory before anything is enqueued. Knows no backend.
 
 use super::order;
 use super::rank::DeviceRank;
@@ -11,7 +11,7 @@ use spark_ccl_types::Operation;
 use std::sync::Arc;
 
 impl<B> DeviceRank<B> {
-    /// Checks a stream and where buffers are, before anything is done in it, and makes the device current.
+    /// Checks the stream and the location of the buffers, before anything is enqueued, and makes the device current.
     pub(super) fn admit(&self, task: &Task, stream: &CudaStream) -> Result<(), Error> {
         let (operation, places) = (task.operation().name(), task.regions());
         if task.in_place && task.operation() == Operation::AllToAll {

@@ -1,4 +1,5 @@
-//! Which GPU each rank has: found here, told to all, and agreed on before a backend is set up.
+//! Which GPU each rank has: found here, sent to all ranks, and agreed on before a backend is set
+//! up.
 
 use crate::communicator::Communicator;
 use crate::error::Error;
@@ -15,14 +16,14 @@ pub(super) struct FoundGpu {
     generation: u8,
 }
 
-/// What a rank has said of its GPU.
+/// What a rank tells the others about its GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ToldGpu {
     pub(super) place: String,
     pub(super) generation: u8,
 }
 
-/// The bus id, of 16 bytes at most, and behind it the generation. Zeros where there is none.
+/// The bus id (at most 16 bytes), then the generation; zeros if the rank has no GPU.
 const BYTES: usize = 32;
 
 /// Fails where there is no GPU. Makes no context.
@@ -41,10 +42,10 @@ pub(super) fn find_gpu(comm: &Communicator) -> Result<FoundGpu, Error> {
         Some(own) if own < devices => own,
         Some(own) => return Err(no_such_device(comm, own, devices)),
         None => {
-            // Alike for all communicators of the world: a device is one rank's.
+            // The same for all communicators of the world: a GPU belongs to one rank.
             let before = (0..session.rank()).filter(|&rank| session.local_to(rank));
             let wanted = world.settings.device.saturating_add(before.count());
-            // A launcher may show each process devices of its own.
+            // A launcher may make a different GPU visible to each process.
             wanted % devices
         }
     };
@@ -74,7 +75,7 @@ fn no_such_device(comm: &Communicator, own: usize, devices: usize) -> Error {
     }
 }
 
-/// What all ranks say of their GPUs; `None` from one that has not got what the backend needs. Collective.
+/// What all ranks tell about their GPUs; `None` for a rank that lacks what the backend needs. Collective.
 pub(super) fn tell_gpu(
     comm: &Communicator,
     found: Option<&FoundGpu>,
@@ -102,8 +103,7 @@ impl ToldGpu {
     }
 }
 
-/// The GPUs of all ranks; an error where one of them has not got what the backend needs. That rank reports the reason
-/// itself.
+/// The GPUs of all ranks, or an error if a rank lacks what the backend needs. That rank reports the reason itself.
 pub(super) fn all_have(
     comm: &Communicator,
     backend: &str,
@@ -122,7 +122,7 @@ pub(super) fn all_have(
     }
 }
 
-/// Refuses a GPU that two ranks of a host have, alike on all ranks. `hint` says what may be done about it.
+/// Refuses two ranks of a host with the same GPU, with the same result on all ranks. `hint` says what to do about it.
 pub(super) fn no_other_has(comm: &Communicator, all: &[ToldGpu], hint: &str) -> Result<(), Error> {
     let session = &comm.inner.world.session;
     let members = comm.inner.members.iter();

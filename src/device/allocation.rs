@@ -1,4 +1,4 @@
-//! New blocks of device memory, of a rank that may have dropped others; and a thread that gives those back.
+//! Allocates blocks of device memory, and frees dropped ones on a thread. Knows no backend.
 
 use super::block::{self, Block};
 use super::guarded::Guarded;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// Waits for memory that was dropped while it was in use, where there is no other.
+/// If memory runs out, waits for blocks that were dropped while in use.
 pub(super) fn new_block(engine: &impl Guarded, bytes: usize) -> Result<Arc<Block>, Error> {
     let (base, start) = (engine.base(), Instant::now());
     loop {
@@ -37,9 +37,10 @@ pub(super) fn new_block(engine: &impl Guarded, bytes: usize) -> Result<Arc<Block
     }
 }
 
-/// Gives dropped memory back on a thread of its own: the driver may take its time, and wait for what runs.
+/// Frees dropped memory on a separate thread: the driver may take long, and may wait for running kernels.
 pub(super) fn tidy_elsewhere<E: Guarded>(engine: &Arc<E>) {
-    // Taken by this swap, given back by the store below: the two carry nothing else.
+    // This swap claims the flag, and the stores below clear it. They order no other memory:
+    // relaxed.
     if engine.base().tidies.swap(true, Ordering::Relaxed) {
         return;
     }

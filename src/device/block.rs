@@ -17,12 +17,12 @@ pub(crate) struct Block {
     uses: Mutex<Uses>,
 }
 
-/// The ends of what was enqueued with a block.
+/// The events behind the work that uses a block.
 #[derive(Debug, Default)]
 struct Uses {
-    /// Of what writes; several at once, where these are parts.
+    /// After writes; several if they may be of different parts.
     writers: Vec<Arc<RecordedEvent>>,
-    /// Of what reads.
+    /// After reads.
     readers: Vec<Arc<RecordedEvent>>,
     /// Why the end of a use is unknown. If this is set, the block is never freed.
     lost: Option<Error>,
@@ -77,7 +77,7 @@ impl Block {
         self.uses.lock().lost = Some(error);
     }
 
-    /// Waits until what must have been done before it is read, or written, has run.
+    /// Waits until all uses that a read, or a write, must follow have run.
     pub(super) fn settle(&self, writes: bool) -> Result<(), Error> {
         let before: Vec<_> = self.uses.lock().before(writes)?.cloned().collect();
         before
@@ -90,7 +90,7 @@ impl Block {
         self.uses.lock().dropped = true;
     }
 
-    /// Whether nothing will use it any more once its calls have run.
+    /// Whether it has no users other than calls in flight.
     pub(super) fn will_be_unused(&self) -> bool {
         let uses = self.uses.lock();
         uses.dropped && uses.lost.is_none()
@@ -104,7 +104,7 @@ impl Block {
 }
 
 impl Uses {
-    /// What must be over before a read, or a write.
+    /// The uses that a read, or a write, must follow.
     fn before(&self, writes: bool) -> Result<impl Iterator<Item = &Arc<RecordedEvent>>, Error> {
         if let Some(error) = &self.lost {
             return Err(error.clone());
@@ -129,7 +129,7 @@ impl Drop for Block {
             uses: std::mem::take(self.uses.get_mut()),
             _memory: memory,
         };
-        // Where all that used it has run, it is freed here.
+        // Frees it here if all its uses have run.
         if !block.uses.are_over() {
             DROPPED.lock().push(block);
         }

@@ -36,7 +36,8 @@ pub unsafe trait DeviceSend<T: Element>: SendBuf<T> {}
 /// free it.
 pub unsafe trait DeviceRecv<T: Element>: RecvBuf<T> {}
 
-/// Device memory by its address, whose uses its maker keeps in order.
+/// Device memory by its address. The code that makes the value keeps the uses of the memory in
+/// order.
 #[derive(Debug)]
 pub struct DeviceSlice<T> {
     address: u64,
@@ -71,7 +72,7 @@ impl<T: Element> DeviceSlice<T> {
         }
     }
 
-    /// `len` elements of it, from `offset` on; `None` where it ends before.
+    /// `len` elements of it, from `offset` on; `None` if they are not within it.
     pub fn part(self, offset: usize, len: usize) -> Option<Self> {
         let inside = offset.checked_add(len)? <= self.len;
         inside.then(|| Self {
@@ -173,7 +174,7 @@ impl<'a, T> DevicePart<'a, T> {
 /// What cudarc has.
 fn of_cudarc<T>(buffer: &(impl Observed + Sliced<T>)) -> Region {
     let seen = buffer.observe();
-    // Where it cannot be had, the order says so before the address is used.
+    // If this fails, the order reports the error before the address is used.
     let address = seen.as_ref().map_or(0, |seen| seen.address);
     let stream = buffer.stream();
     let site = Site {

@@ -1,4 +1,4 @@
-//! What is known of the calls that were enqueued: how many, and whether the one that is watched has run.
+//! Counts the enqueued calls, and watches one of them at a time. Knows events; knows no backend.
 
 use spark_ccl_cuda::{Error, RecordedEvent};
 use std::sync::Arc;
@@ -7,11 +7,11 @@ use std::time::Instant;
 /// What was enqueued with a communicator. Its calls run one after the other, even if they are in different streams.
 #[derive(Default)]
 pub(super) struct Calls {
-    /// How much.
+    /// The number of calls.
     pub(super) count: u64,
-    /// The end of the last one, until it is known to have run.
+    /// The event after the last call, until it is known to have run.
     pub(super) last: Option<Arc<RecordedEvent>>,
-    /// The one that is watched, until it has run.
+    /// The watched call, until it has run.
     pub(super) mark: Option<Mark>,
 }
 
@@ -25,7 +25,7 @@ pub(super) struct Mark {
 }
 
 impl Calls {
-    /// Looks whether the call that is watched has run; then the last one is.
+    /// Checks the watched call. If it has run, watches the last call instead.
     pub(super) fn look(&mut self) -> Result<(), Error> {
         if let Some(mark) = &self.mark {
             if !mark.end.is_complete()? {

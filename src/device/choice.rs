@@ -1,4 +1,4 @@
-//! The backend of `SPARK_CCL_BACKEND=auto`: alike on all ranks, by what all have said of their GPUs.
+//! Chooses the backend for `SPARK_CCL_BACKEND=auto`: the same on all ranks, from what all have told about their GPUs.
 
 use super::agreement::{all_have, find_gpu, need_gpu, no_other_has, tell_gpu};
 use super::{StreamEngine, kernels, nccl};
@@ -20,14 +20,14 @@ pub(crate) fn attach(
     });
     let told = tell_gpu(comm, found.as_ref().ok())?;
     let agreed = all_have(comm, "NCCL", told).and_then(|all| no_other_has(comm, &all, ""));
-    // This rank's own reason says more.
+    // This rank's own reason is more precise.
     match found.and(agreed) {
         Ok(()) => nccl::attach(comm, deadline),
         Err(reason) => {
             tracing::info!("rank {}: own kernels, without NCCL: {reason}", comm.rank());
             let attached = kernels::attach(comm, deadline);
             if attached.is_err() {
-                // Its error speaks of the second choice alone.
+                // Its error would only mention the second choice.
                 tracing::warn!("rank {}: NCCL was the first choice: {reason}", comm.rank());
             }
             attached

@@ -1,4 +1,4 @@
-//! Engines of device memory: what they are given runs later, in streams.
+//! The trait of engines for device memory. What they enqueue runs later, in the order of streams.
 
 use super::block::Block;
 use super::gpu::Gpu;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// How memory is registered with a communicator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Registration {
-    /// For this rank; the others may do as they like.
+    /// For this rank alone: the others need not register.
     Local,
     /// As a symmetric window: all ranks register memory of the same length.
     Symmetric,
@@ -28,7 +28,7 @@ pub(crate) struct StreamTask<'a> {
 }
 
 impl StreamTask<'_> {
-    /// Its engine, where that is of this backend.
+    /// The block's engine, if it is of this backend.
     ///
     /// # Errors
     /// It is of another one.
@@ -70,19 +70,19 @@ pub(crate) trait StreamEngine: Engine + Any + Debug {
     /// What is wrong with the task or the stream for this engine; the fault that has ended it.
     fn enqueue(&self, task: &Task, stream: &Arc<CudaStream>) -> Result<(), Error>;
 
-    /// Enqueues checked tasks, of this engine and of others, so that none needs another one's end to begin.
+    /// Enqueues checked tasks, of this engine and of others, so that no task waits for another to end before it starts.
     ///
-    /// # Errors
-    /// As of [`enqueue`](Self::enqueue). Nothing is enqueued where a task or a stream is wrong.
+    /// # Errors Those of [`enqueue`](Self::enqueue). If a task or a stream is invalid, nothing is
+    /// enqueued.
     fn enqueue_together(&self, tasks: &[StreamTask<'_>]) -> Result<(), Error>;
 
-    /// Waits until all in a stream has run, and looks whether it went well.
+    /// Waits until everything in a stream has run, and checks for errors.
     ///
     /// # Errors
     /// What in it has failed; the fault that has cut it short.
     fn wait(&self, stream: &CudaStream) -> Result<(), Error>;
 
-    /// What its calls have reported so far, where the engine has not yet failed the communicator for it.
+    /// Checks for errors that its calls have reported and that have not yet failed the communicator.
     ///
     /// # Errors
     /// The fault that this has become.
@@ -109,6 +109,6 @@ pub(crate) trait StreamEngine: Engine + Any + Debug {
     /// The fault that has cut it short.
     fn finalize(&self) -> Result<(), Error>;
 
-    /// Ends now: what has not run is aborted.
+    /// Ends at once, and aborts what has not run.
     fn leave(&self);
 }

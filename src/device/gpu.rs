@@ -1,4 +1,5 @@
-//! What a rank has of its GPU, apart from NCCL: it stays as long as memory of it does.
+//! A rank's GPU: context, streams and events. It lives as long as memory of the GPU does. Knows no
+//! backend.
 
 use crate::error::Error;
 use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaStream};
@@ -13,12 +14,11 @@ pub(crate) struct Gpu {
     pub(super) rank: usize,
     /// The ends of calls.
     pub(super) events: Arc<EventPool>,
-    /// Where values are copied. Nothing in it waits for another stream, so that a copy waits for no collective but its
-    /// own memory's.
+    /// The stream for copies of values. Nothing in it waits for another stream, so a copy waits only for collectives on
+    /// its own memory.
     pub(super) copies: OwnStream,
-    /// The stream of calls that are waited for at once. It is made by cudarc, which counts its streams: without one,
-    /// cudarc neither records the events of its buffers nor waits for them, not even before it frees a buffer that a
-    /// call uses.
+    /// The stream for blocking calls. It is made by cudarc, which counts its streams: without one, cudarc neither
+    /// records the events of its buffers nor waits for them, not even before it frees a buffer that a call uses.
     pub(super) sync_stream: Arc<CudaStream>,
     _observer: Observer,
 }

@@ -1,4 +1,4 @@
-//! Calls that start together: they and their buffers are kept until the group ends, and only then enqueued.
+//! Groups: calls that start together. They and their buffers are kept until the group ends, and only then enqueued.
 
 use super::DeviceOperands;
 use super::engine::{StreamEngine, StreamTask};
@@ -22,10 +22,10 @@ pub struct Group<'env> {
 }
 
 impl Communicator {
-    /// Lets the calls that `body` puts into the group ([`within`](Call::within)) start together, of this
-    /// communicator and of others: so one thread can work for several devices, and sends and receives do not
-    /// wait for each other. Nothing is enqueued before `body` returns. With
-    /// [`Backend::Engine`](crate::Backend::Engine), messages are passed behind the communicator's collectives of the group.
+    /// Lets the calls that `body` puts into the group ([`within`](Call::within)) start together, of this communicator
+    /// and of others: one thread can then drive several devices, and sends and receives do not wait for each other.
+    /// Nothing is enqueued before `body` returns. With [`Backend::Engine`](crate::Backend::Engine), messages are passed
+    /// behind the communicator's collectives of the group.
     ///
     /// ```no_run
     /// # use spark_ccl::cuda::DeviceMemory;

@@ -1,5 +1,5 @@
-//! The thread that ends calls which cannot complete: a program may wait for its streams by means that know nothing of
-//! communicators.
+//! The guard: a thread that ends calls which cannot complete. A program may wait for its streams by means that know
+//! nothing of communicators, so the library's own waits are not enough.
 
 use super::allocation::tidy_elsewhere;
 use super::block;
@@ -17,7 +17,7 @@ const TICK: Duration = Duration::from_millis(50);
 /// How long a call may continue after a rank that had finished its part has left.
 const AFTER_A_FAREWELL: Duration = Duration::from_secs(2);
 
-/// Watches over an engine until that is gone. `look` looks whether something has gone wrong.
+/// Watches an engine as long as it exists; `look` checks whether something has gone wrong.
 pub(super) fn start<E: Guarded>(
     engine: &Arc<E>,
     look: impl FnMut(&E) + Send + 'static,
@@ -59,8 +59,8 @@ fn watch_over<E: Guarded>(engine: &Weak<E>, mut look: impl FnMut(&E)) {
 }
 
 impl<B> DeviceRank<B> {
-    /// Looks at the call that is watched, which may take `grace` longer than the timeout. Returns whether there is one;
-    /// while another thread has the state, nothing is looked at.
+    /// Checks the watched call, which may take `grace` longer than the timeout. Returns whether there is one. While
+    /// another thread holds the state, it checks nothing.
     pub(super) fn look(&self, grace: Duration) -> bool {
         let Some(mut state) = self.state.try_lock() else {
             return false;
@@ -80,14 +80,15 @@ impl<B> DeviceRank<B> {
         true
     }
 
-    /// What is wrong where a call takes too long, or waits for a rank that has left.
+    /// The fault of a call that takes too long, or waits for a rank that has left.
     fn judge(&self, mark: &mut Mark, timeout: Duration) -> Option<Fault> {
         if mark.since.elapsed() > timeout {
             return Some(self.timed_out(mark.calls, mark.since.elapsed(), Vec::new()));
         }
         let left = (0..self.size as u32).find(|&rank| self.watch.left(rank).is_some())?;
         let (rank, since) = *mark.farewell.get_or_insert((left, Instant::now()));
-        // For all ranks: what is aborted here may look like a result to them.
+        // All ranks get the fault: the output of a call that is aborted here may look like a result
+        // to them.
         (since.elapsed() > AFTER_A_FAREWELL).then(|| Fault::Aborted {
             by: self.member(),
             reason: format!(

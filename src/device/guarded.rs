@@ -1,16 +1,16 @@
-//! What waits, the guard and allocations need of an engine.
+//! The trait of engines that waits, the guard and allocations need.
 
 use super::block;
 use super::rank::DeviceRank;
 use crate::error::Error;
 use std::time::Duration;
 
-/// An engine whose calls run later, and may have to be ended.
+/// An engine whose calls run later, and may have to be aborted.
 pub(super) trait Guarded: Send + Sync + 'static {
     /// The backend's communicator.
     type Backend: Send + 'static;
 
-    /// How much longer than the timeout a call may take: so long, what the backend says about it is waited for.
+    /// How much longer than the timeout a call may take, so that the backend can report why.
     const GRACE: Duration = Duration::ZERO;
 
     /// The rank and its GPU.
@@ -19,20 +19,20 @@ pub(super) trait Guarded: Send + Sync + 'static {
     /// The communicator's error, if it has failed; also what the backend has noticed meanwhile.
     fn check(&self) -> Result<(), Error>;
 
-    /// Ends what runs; after that nothing can be enqueued any more. Where that cannot be done yet, the guard tries again.
+    /// Aborts what runs; afterwards nothing can be enqueued. If it cannot abort yet, the guard tries again.
     fn abort(&self);
 
-    /// Whether memory was dropped that can be given back now.
+    /// Whether there is dropped memory that can be freed now.
     fn has_leftovers(&self) -> bool {
         block::any_is_over()
     }
 
-    /// Whether memory was dropped that can be given back at some time, without the other ranks.
+    /// Whether there is dropped memory that can be freed at some time, without the other ranks.
     fn will_free(&self) -> bool {
         block::any()
     }
 
-    /// Gives back memory that was dropped, and is not in use any more.
+    /// Frees dropped memory that is no longer in use.
     fn tidy(&self) {
         block::sweep();
     }

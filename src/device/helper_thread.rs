@@ -1,4 +1,4 @@
-//! Threads in which a library or the driver may take its time.
+//! Threads for calls into NCCL or CUDA that may take long.
 
 use crate::error::Error;
 use parking_lot::{Condvar, Mutex};
@@ -15,7 +15,7 @@ pub(super) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<
     if !IS_AWAITED.load(Ordering::Relaxed) {
         // SAFETY: the function may be called at any time, and does not unwind.
         unsafe { libc::atexit(wait_for_all) };
-        // Pairs with nothing, see the load.
+        // Pairs with nothing, like the load: the flag orders no other memory.
         IS_AWAITED.store(true, Ordering::Relaxed);
     }
     let entered = Entered::new();

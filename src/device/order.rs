@@ -67,7 +67,7 @@ pub(super) fn were_lost(regions: [&Region; 2], error: &Error) {
     }
 }
 
-/// What is read, and what is written; in place, both are one.
+/// The regions that are read and written; in place, they are one.
 fn uses([input, output]: [&Region; 2]) -> impl Iterator<Item = (&Order, bool)> {
     let in_place = input.ptr == output.ptr;
     let uses = [(input, false), (output, true)];

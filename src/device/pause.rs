@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// How long a waiter spins before it yields, and after what time it sleeps.
+/// How long a waiter spins before it yields, and how long it waits before it sleeps.
 const LOOK_FOR: Duration = Duration::from_micros(50);
 pub(super) const YIELD_FOR: Duration = Duration::from_millis(1);
 const SHORTEST_SLEEP: Duration = Duration::from_micros(50);

@@ -1,4 +1,5 @@
-//! A rank of a communicator and its GPU: what engines of device memory have in common. Knows no backend.
+//! The part that all engines of device memory share: a rank of a communicator, its GPU, and its state. Knows no
+//! backend.
 
 use super::calls::Calls;
 use super::gpu::Gpu;
@@ -179,7 +180,7 @@ impl<B> DeviceRank<B> {
         }
     }
 
-    /// The communicator's error, where it does not work any more.
+    /// The communicator's error, if it has failed.
     pub(super) fn gone(&self) -> Error {
         self.watch.fault().map_or_else(
             || Error::Invalid {

@@ -1,4 +1,4 @@
-//! Where device memory is, and what keeps its uses in order, in streams and between them.
+//! Where device memory is, and who keeps its uses in order, within streams and between them.
 
 use super::block::Block;
 use spark_ccl_cuda::cudarc::driver::CudaStream;

@@ -26,8 +26,8 @@ pub struct DeviceCall<'a> {
 }
 
 impl Communicator {
-    /// Enqueues calls on device memory, of this communicator and of others, so that none needs another one's end to
-    /// begin. Addresses are those of memory that this rank's device has or reaches.
+    /// Enqueues calls on device memory, of this communicator and of others, so that no call waits for another to end
+    /// before it starts. Addresses must be in memory that this rank's device has or reaches.
     ///
     /// ```no_run
     /// # use spark_ccl::cuda::{DeviceCall, cudarc::driver::sys::CUstream};
@@ -49,10 +49,9 @@ impl Communicator {
     /// launches of graphs with calls of a communicator run one after the other, also with its other calls, and none
     /// runs once that communicator is gone.
     ///
-    /// # Errors
-    /// As of [`Call::on`](crate::Call::on) and [`run_untyped`](Self::run_untyped); besides [`Error::Invalid`] for addresses
-    /// of no memory that the driver knows of, memory that was registered, and calls that move no data. Nothing is enqueued
-    /// where a call is wrong.
+    /// # Errors Those of [`Call::on`](crate::Call::on) and [`run_untyped`](Self::run_untyped); also [`Error::Invalid`]
+    /// for addresses that the driver does not know, for registered memory, and for calls that move no data. If a call
+    /// is invalid, nothing is enqueued.
     pub unsafe fn enqueue_untyped(calls: &[DeviceCall<'_>]) -> Result<(), Error> {
         let lanes = calls.iter().map(|call| {
             // SAFETY: the stream is a default one, or lives until the lane is dropped, at the end of this function (its
@@ -75,8 +74,7 @@ impl Communicator {
     /// # Safety
     /// The stream is the legacy or the per-thread default stream, or lives until this returns.
     ///
-    /// # Errors
-    /// As of [`wait`](Self::wait).
+    /// # Errors Those of [`wait`](Self::wait).
     pub unsafe fn wait_raw(&self, stream: CUstream) -> Result<(), Error> {
         let engine = self.device_engine("wait")?;
         // SAFETY: the stream is a default one, or lives until what is borrowed is dropped, at the end of this function

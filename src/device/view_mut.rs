@@ -83,8 +83,7 @@ impl<'a, T: Element> DeviceViewMut<'a, T> {
 
     /// Copies values to it, when the calls with the memory have run.
     ///
-    /// # Errors
-    /// As of [`DeviceMemory::write`](super::DeviceMemory::write).
+    /// # Errors Those of [`DeviceMemory::write`](super::DeviceMemory::write).
     pub fn write(&mut self, values: &[T]) -> Result<(), Error> {
         self.part.may_copy("DeviceMemory::write", values.len())?;
         let (block, gpu) = (self.part.block(), &self.part.block().gpu);

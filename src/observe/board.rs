@@ -1,4 +1,4 @@
-//! What is observed: communicators, and what those with the same settings share. Knows no thread and no socket.
+//! The observed communicators of a process, and what those with the same settings share. Knows no thread and no socket.
 
 use super::inspector::Writer;
 use super::journal::Journal;
@@ -42,7 +42,7 @@ pub(crate) struct Observed {
     /// The context of the world that it is of.
     pub(super) world: u64,
     rank: u32,
-    /// By rank.
+    /// The processes of the ranks, by rank.
     pub(super) members: Vec<Process>,
     timeout: Duration,
     pub(super) created: Instant,
@@ -74,7 +74,7 @@ impl Board {
         })
     }
 
-    /// All that is observed now.
+    /// All communicators that are observed now.
     pub(super) fn observed(&self) -> Vec<Arc<Observed>> {
         let observed = self.observed.lock();
         observed.iter().filter_map(Weak::upgrade).collect()
@@ -124,7 +124,7 @@ impl Observed {
         all.retain(|other| other.strong_count() > 0);
         all.push(Arc::downgrade(&observed));
         drop(all);
-        // The journal alone: dropping what else there is must not happen with the monitor's mutex held.
+        // Keeps only the journal: the rest must not be dropped while the monitor's mutex is held.
         let journal = Arc::clone(&observed.journal);
         watch.count_calls(move || journal.calls());
         observed

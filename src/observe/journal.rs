@@ -1,4 +1,5 @@
-//! The last operations of a communicator. The engine writes them, the service reads them.
+//! The last operations of a communicator. The engine writes them, the service reads them. Knows no
+//! files and no clients.
 
 use crate::task::Task;
 use parking_lot::Mutex;
@@ -100,7 +101,7 @@ impl Journal {
     ) -> Entry {
         let mut signature = task.signature;
         match peer {
-            // Also the halves of an exchange of messages.
+            // Also counts both halves of an exchange of messages.
             Some(Peer::To(_)) => signature.operation = Operation::Send,
             Some(Peer::From(_)) => signature.operation = Operation::Recv,
             None => {}

@@ -1,7 +1,7 @@
-//! What is told about running communicators, where the settings ask for it: to clients that ask, in files, after a fault.
+//! Reports on running communicators, if the settings ask for it: to clients, in files, and after a fault.
 //!
-//! The engine notes its operations in the [`Observed`] of its communicator. A thread of the process, the service, answers
-//! clients, writes the inspector's files, and records faults. It reads; nothing that a communicator does depends on it.
+//! The engine notes its operations in the [`Observed`] of its communicator. A thread of the process, the service,
+//! answers clients, writes the inspector's files, and records faults. It only reads: no communicator depends on it.
 //! Where no setting asks for any of this, there is no `Observed` and no service.
 
 mod board;

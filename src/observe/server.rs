@@ -14,19 +14,19 @@ use std::io::{self, ErrorKind, Read};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
-/// As many clients are served at once; one more takes the place of the most silent one.
+/// How many clients are served at once. One more replaces the one that has been silent longest.
 const MOST_CLIENTS: usize = 16;
-/// How long a client may be silent, or leave unread what it has asked for.
+/// How long a client may be silent, or leave its answer unread.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// After this time an address that was taken is tried again.
+/// When to try again to listen at an address that is in use.
 const RETRY_AFTER: Duration = Duration::from_secs(2);
-/// How often ranks are asked at most, however many clients ask: this, and more by the number of ranks, since all answers
-/// come to this one.
+/// The least time between two inquiries to the ranks, however many clients ask. It grows with the number of ranks,
+/// since all of them answer this one.
 const ASK_EVERY: Duration = Duration::from_millis(100);
 const MORE_BY_RANK: Duration = Duration::from_millis(1);
-/// How long no client is taken after the system has refused one.
+/// How long to accept no client after the system has refused one.
 const REST: Duration = Duration::from_secs(1);
-/// How often it is looked whether they have answered.
+/// How often to check for the ranks' answers.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 pub(super) struct Server {
@@ -34,7 +34,7 @@ pub(super) struct Server {
     listener: Option<Unshared<Socket>>,
     try_at: Instant,
     has_complained: bool,
-    /// Until then no client is taken: the system has refused the last one.
+    /// No client is accepted until then, since the system has refused the last one.
     rests_until: Option<Instant>,
     clients: Vec<Client>,
     latest: Option<Inquiry>,
@@ -43,10 +43,10 @@ pub(super) struct Server {
 struct Client {
     stream: Unshared<Socket>,
     session: Session,
-    /// What it has asked, and what was asked of the ranks therefore.
+    /// Its question, and the inquiry to the ranks that answers it.
     asked: Option<(Request, Inquiry)>,
     output: Vec<u8>,
-    /// It has been told all that it has asked for.
+    /// It has its complete answer.
     is_ending: bool,
     until: Instant,
 }
@@ -73,7 +73,7 @@ impl Server {
         let latest = &mut self.latest;
         self.clients.retain_mut(|client| {
             let outcome = client.serve(board, latest, now);
-            // A client that has gone, or says what makes no sense, is nothing to report.
+            // A client that is gone or talks nonsense is not worth a report.
             outcome.is_ok_and(|is_done| !is_done) && now < client.until
         });
         let retry = self.listener.is_none().then_some(self.try_at);
@@ -141,7 +141,7 @@ impl Server {
                 continue;
             }
             if self.clients.len() == MOST_CLIENTS {
-                // The one that has been silent for the longest time gives way.
+                // Drops the client that has been silent longest.
                 let clients = self.clients.iter().enumerate();
                 let idle = clients.min_by_key(|(_, client)| client.until);
                 if let Some((idle, _)) = idle {
@@ -189,7 +189,7 @@ impl Client {
         latest: &mut Option<Inquiry>,
         now: Instant,
     ) -> io::Result<bool> {
-        // A client that does not read what it is told is not heard: its answers would pile up.
+        // Reads nothing more from a client that does not read its answers: they would pile up.
         let is_heard = self.asked.is_none() && !self.is_ending && self.output.is_empty();
         if is_heard && !self.hear(board, latest, now)? {
             return Ok(true);

@@ -1,4 +1,4 @@
-//! The thread that tells about communicators. There is one in a process for each choice of settings.
+//! The thread that answers clients and writes files. A process has one for each choice of settings.
 
 use super::board::Board;
 use super::server::Server;
@@ -16,7 +16,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 static SERVICES: PerProcess<Mutex<Vec<Weak<Service>>>> = PerProcess::new();
 
-/// The thread and what it tells about. Dropping it ends the thread, after a last turn.
+/// The thread and the communicators that it reports on. Dropping it ends the thread, after a last
+/// round.
 pub(crate) struct Service {
     board: Arc<Board>,
     thread: Option<Owned<JoinHandle<()>>>,

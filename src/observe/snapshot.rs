@@ -1,4 +1,4 @@
-//! A look at all ranks: asks them, and puts what they answer into a report.
+//! A snapshot of all ranks: asks them, and makes a report of their answers. Knows no client.
 
 use super::board::{Board, Observed, Process};
 use crate::names::describe;
@@ -46,7 +46,7 @@ impl Inquiry {
             .all(|standing| standing.presence != Presence::Here || self.answer(&standing).is_some())
     }
 
-    /// What is known by now.
+    /// The report on what is known by now.
     pub(super) fn report(self, board: &Board) -> Report {
         let communicators = self.asked_of(board);
         let communicators = communicators

@@ -1,4 +1,5 @@
-//! Streams of other libraries, by their handles.
+//! Streams of other libraries, by their handles. Checks that they fit the context; destroys none of
+//! them.
 
 use std::ptr;
 use std::sync::Arc;
@@ -8,8 +9,8 @@ use cudarc::driver::{CudaContext, CudaStream, sys};
 use crate::stream::{PER_THREAD, is_capturing, make_current};
 use crate::{Error, EventPool, checked};
 
-/// A stream of the program's or of another library, by its handle. Null and `CU_STREAM_LEGACY` are
-/// the context's legacy default stream.
+/// Wraps a stream of the program or of another library, given its handle. Null and
+/// `CU_STREAM_LEGACY` are the context's legacy default stream.
 ///
 /// # Safety
 /// The handle is one of those two, `CU_STREAM_PER_THREAD`, or that of a stream that lives until
@@ -56,9 +57,9 @@ unsafe fn wrap(context: &Arc<CudaContext>, raw: sys::CUstream) -> Result<Arc<Cud
     Ok(unsafe { context.wrap_borrowed_stream(raw) })
 }
 
-/// A stream for work of this library, of which another library knows when it runs: that library's
-/// own one; or, for the per-thread default stream, another one that waits for it, and for which it
-/// waits.
+/// The stream in which this library enqueues a call that another library has ordered. Usually that
+/// is the other library's stream itself. For the per-thread default stream it is a stream of ours:
+/// it waits for the default stream before the call, and the default stream waits for it afterwards.
 #[derive(Debug)]
 pub struct CallStream {
     inner: Arc<CudaStream>,
@@ -67,8 +68,8 @@ pub struct CallStream {
 }
 
 impl CallStream {
-    /// `beside` is the stream that stands for the per-thread default stream; it waits for all that
-    /// is there by now.
+    /// `beside` replaces the per-thread default stream; it waits for everything enqueued there so
+    /// far.
     ///
     /// # Safety
     /// The handle is null, `CU_STREAM_LEGACY`, `CU_STREAM_PER_THREAD`, or that of a stream that lives until
@@ -110,8 +111,8 @@ impl CallStream {
         &self.inner
     }
 
-    /// All has been enqueued, by the thread that made this: the per-thread default stream waits for
-    /// it.
+    /// Must be called by the same thread once everything is enqueued: the per-thread default stream
+    /// then waits for it.
     ///
     /// # Errors
     /// The driver fails.

@@ -1,4 +1,4 @@
-//! The GPUs of this machine, and their primary contexts.
+//! The GPUs of this machine, and their primary contexts. Knows no streams or memory.
 
 use std::collections::BTreeMap;
 use std::ffi::CStr;
@@ -33,8 +33,7 @@ pub fn devices() -> Result<Vec<Device>, Error> {
 
 /// How many GPUs this process may use, at least one.
 ///
-/// # Errors
-/// The same as for [`devices`].
+/// # Errors There is no driver, it is too old or fails, or there is no GPU.
 pub fn count() -> Result<usize, Error> {
     open()?;
     checked("cuInit", 0, result::init()).or_else(|error| match error {
@@ -85,7 +84,7 @@ pub fn bus_id(ordinal: usize) -> Result<String, Error> {
     Ok(text.to_string_lossy().to_lowercase())
 }
 
-/// What CUDA's driver says of a device without a context.
+/// The properties of a device that need no context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Traits {
     /// The compute capability, such as (12, 1).
@@ -112,7 +111,7 @@ pub fn traits(ordinal: usize) -> Result<Traits, Error> {
     };
     let major = ask(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
     let minor = ask(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
-    // A driver that does not know the attribute claims nothing.
+    // A driver that does not know the attribute makes no such claim.
     let dma_buf = ask(Attribute::CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED).unwrap_or(0);
     Ok(Traits {
         capability: (major, minor),
@@ -130,8 +129,8 @@ pub fn generation(context: &CudaContext) -> Result<i32, Error> {
     attribute(context, major)
 }
 
-/// What a device says of itself. Unlike cudarc's, it does not take the error that cudarc stores for
-/// its next call.
+/// An attribute of a device. Unlike cudarc's function, it does not return the error that cudarc
+/// stores for its next call.
 pub(crate) fn attribute(
     context: &CudaContext,
     what: sys::CUdevice_attribute,

@@ -1,4 +1,5 @@
-//! Loads CUDA's driver, and checks which functions it has.
+//! Loads CUDA's driver, and checks which functions it has. Optional functions are grouped by
+//! [`Feature`]: an old driver loses a feature, not the program.
 
 use std::error::Error as _;
 
@@ -53,7 +54,7 @@ const CORE: &[&str] = &[
     "cuLaunchKernel",
 ];
 
-/// What a driver may lack: [`require`] says whether it does.
+/// An optional group of driver functions; [`require`] checks for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Feature {

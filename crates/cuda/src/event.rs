@@ -1,4 +1,4 @@
-//! The time between two events.
+//! The time between two CUDA events.
 
 use cudarc::driver::{CudaEvent, sys};
 

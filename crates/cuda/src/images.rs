@@ -1,4 +1,5 @@
-//! Kernels in a context: their images are loaded once, and give functions.
+//! Loads compiled kernels into a context, once each, and finds their functions. Knows the pack's
+//! format only through `pack.rs`.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -10,8 +11,8 @@ use crate::pack::{Capability, choose, images};
 use crate::stream::{apart, make_current, relaxed};
 use crate::{Error, checked};
 
-/// The images of a source of kernels, as `kernels/build.sh` packs them: cubins for some compute
-/// capabilities, and PTX for later ones.
+/// The compiled images of one kernel source, as packed by `kernels/build.sh`: cubins for some
+/// compute capabilities, and PTX for later ones.
 ///
 /// ```no_run
 /// use spark_ccl_cuda::Images;
@@ -32,7 +33,7 @@ pub struct Images {
     loaded: Mutex<Vec<(usize, Weak<CudaModule>)>>,
 }
 
-/// Kernels that are loaded in a context: until this and all functions from it are dropped.
+/// Kernels loaded in a context. They are unloaded when this and all functions from it are dropped.
 #[derive(Debug, Clone)]
 pub struct Kernels {
     module: Arc<CudaModule>,
@@ -98,7 +99,7 @@ impl Images {
         let image = image.ok_or_else(|| refused("none is for it".to_owned()))?;
         let bytes = image.unpack();
         let bytes = bytes.ok_or_else(|| refused(format!("{image} is damaged")))?;
-        // Captures of other threads have nothing to do with it.
+        // Loading must not invalidate captures of other threads.
         let _relaxed = relaxed(device)?;
         let module = apart(context, || context.load_module(Ptx::from_binary(bytes)));
         let module = checked("cuModuleLoadData", device, module);

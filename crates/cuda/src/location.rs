@@ -1,4 +1,4 @@
-//! Where memory is, and who reaches it, as the driver describes both.
+//! Descriptions of memory locations and access rights, in the driver's structures.
 
 use cudarc::driver::sys;
 
@@ -10,7 +10,7 @@ pub(crate) fn reaches(from: usize, to: usize) -> bool {
     status == sys::CUresult::CUDA_SUCCESS && can != 0
 }
 
-/// That a device reads and writes memory.
+/// The right of a device to read and write memory.
 pub(crate) fn access(device: usize) -> sys::CUmemAccessDesc {
     sys::CUmemAccessDesc {
         location: device_location(device),

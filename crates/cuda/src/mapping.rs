@@ -1,4 +1,5 @@
-//! Memory of `cuMemCreate`: other GPUs of this process reach it, and other processes can map it, too.
+//! Memory from `cuMemCreate` (CUDA's virtual memory management): other GPUs of this process reach it, and other
+//! processes can map it by a descriptor. Knows one mapping; who passes descriptors is not known here.
 
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
@@ -13,7 +14,7 @@ const HANDLE: sys::CUmemAllocationHandleType =
     sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 
 /// Memory of a device, and the addresses at which it is mapped. Dropping it unmaps it; the memory
-/// stays while another process has it mapped.
+/// itself remains as long as another process maps it.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     addresses: Addresses,
@@ -168,7 +169,7 @@ fn rounded(context: &CudaContext, bytes: usize) -> Result<usize, Error> {
         unsafe { sys::cuMemGetAllocationGranularity(&raw mut step, &raw const kind, which) };
     let device = context.ordinal();
     checked("cuMemGetAllocationGranularity", device, status.result())?;
-    // More than there is: the driver says so.
+    // An overflow asks for more than there is, which the driver reports.
     let all = usize::MAX / step.max(1) * step.max(1);
     Ok(bytes
         .max(1)

@@ -1,4 +1,5 @@
-//! Memory that no stream allocates or frees: of a device, and of the host for kernels.
+//! Memory that is allocated and freed outside of streams: device memory, and pinned host memory for
+//! kernels.
 
 use std::mem::ManuallyDrop;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -24,14 +25,14 @@ pub struct DeviceBlock {
 
 #[derive(Debug)]
 enum Memory {
-    /// Of `cuMemCreate`.
+    /// From `cuMemCreate`.
     Mapped(Mapping),
-    /// Of `cuMemAlloc`, where a device or a driver has no other: its address.
+    /// From `cuMemAlloc`, if the device or the driver lacks `cuMemCreate`: its address.
     Allocated(u64),
 }
 
 impl DeviceBlock {
-    /// Sets at least this many bytes aside, and waits until they are zero.
+    /// Allocates at least this many bytes, and waits until they are zero.
     ///
     /// # Errors
     /// There is not enough memory, or the driver fails.
@@ -47,8 +48,8 @@ impl DeviceBlock {
         Ok(block)
     }
 
-    /// Sets at least this many bytes aside; what they hold is not defined. Enqueues nothing, and
-    /// waits for no kernel.
+    /// Allocates at least this many bytes, with undefined contents. Enqueues nothing, and waits for
+    /// no kernel.
     ///
     /// # Errors
     /// There is not enough memory, or the driver fails.
@@ -92,8 +93,8 @@ impl DeviceBlock {
 
     /// A descriptor by which other processes [import](Self::import) the block.
     ///
-    /// # Errors
-    /// [`Error::Export`] where the device or the driver cannot; the driver fails.
+    /// # Errors [`Error::Export`] if the device or the driver does not support it; or the driver
+    /// fails.
     pub fn export(&self) -> Result<OwnedFd, Error> {
         let device = make_current(&self.context)?;
         match &*self.memory {
@@ -142,8 +143,8 @@ impl Drop for Memory {
     }
 }
 
-/// Numbers in memory of the host that kernels reach, too; all are 0 at first. No kernel may use them
-/// any more when they are dropped.
+/// 64-bit words in pinned host memory that kernels reach, all 0 at first. No kernel may still use them when they are
+/// dropped.
 #[derive(Debug)]
 pub struct PinnedWords {
     start: *const AtomicU64,
@@ -157,7 +158,7 @@ unsafe impl Send for PinnedWords {}
 unsafe impl Sync for PinnedWords {}
 
 impl PinnedWords {
-    /// Sets numbers aside for the kernels of all devices.
+    /// Allocates words that the kernels of all devices reach.
     ///
     /// # Errors
     /// There is not enough memory, or the driver fails.
@@ -179,7 +180,7 @@ impl PinnedWords {
         })
     }
 
-    /// The numbers.
+    /// The words, as this process sees them.
     pub fn words(&self) -> &[AtomicU64] {
         // SAFETY: `new` allocated `count` numbers and set them to 0. They live as long as `self`;
         // both this process and kernels change them only atomically.

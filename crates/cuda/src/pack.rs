@@ -1,4 +1,5 @@
-//! What `kernels/build.sh` packs: one source of kernels, compiled for several GPUs.
+//! The format of `kernels/build.sh`'s packs: one kernel source, compiled for several GPUs. Pure
+//! functions of bytes.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! Access of a GPU's kernels to the memory of another.
+//! How a GPU's kernels reach the memory of another GPU. Only asks; enables no access.
 
 use cudarc::driver::{CudaContext, sys};
 
@@ -11,11 +11,11 @@ use crate::{Error, Feature, checked, require};
 pub enum Reach {
     /// It is the GPU's own.
     Own,
-    /// Over `NVLink`, or something that passes on atomic operations as that does.
+    /// Over `NVLink`, or another connection with native atomic operations.
     Link,
     /// Over `PCIe`.
     Pcie,
-    /// Not at all.
+    /// It does not.
     None,
 }
 

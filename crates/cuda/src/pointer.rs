@@ -1,4 +1,4 @@
-//! What an address is to the driver.
+//! Looks addresses up in the driver: whose memory they are in.
 
 use cudarc::driver::{CudaContext, sys};
 

@@ -1,17 +1,18 @@
-//! An operation that is recorded.
+//! A recorded operation. Plain data: knows no communicator and no format.
 
 use spark_ccl_types::Signature;
 
 /// An operation of a communicator, as it is recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry {
-    /// Numbers what a communicator records, from 0.
+    /// The number of the record within its communicator, from 0.
     pub record: u64,
-    /// Its number: among the collectives, or, with a peer, among the messages in this direction with this peer.
+    /// Its number: for a collective, among the collectives; for a message, among those with the same peer in the same
+    /// direction.
     pub sequence: u64,
     /// The other rank of a message; `None` for a collective.
     pub peer: Option<Peer>,
-    /// What is done.
+    /// The operation, as ranks compare it.
     pub signature: Signature,
     /// Elements that are read.
     pub input: u64,
@@ -38,11 +39,11 @@ impl Entry {
         Some(self.completed?.saturating_sub(self.called))
     }
 
-    /// Bytes of a vector: of each block, where ranks have a block each.
+    /// The bytes of the vector, or of one block if each rank has a block.
     pub fn bytes(&self) -> u64 {
         let size = self.signature.dtype.size() as u64;
         let elements = match self.signature.count {
-            // Counts that differ between ranks are not in the signature.
+            // The signature has no counts that differ between ranks.
             0 => self.input.max(self.output),
             count => count,
         };

@@ -8,7 +8,7 @@ pub type Target = (&'static str, fn(&[u8]), fn() -> Vec<Vec<u8>>);
 /// All targets of this crate.
 pub const TARGETS: &[Target] = &[("ras-client", client, some_conversations)];
 
-/// However the bytes arrive, they mean the same, and each line has at most one answer, which is a line.
+/// How the bytes are divided among reads must not matter. Each line gets at most one answer, which is one line.
 fn client(bytes: &[u8]) {
     let whole = Session::default().feed(bytes);
     let mut session = Session::default();
@@ -34,7 +34,7 @@ fn client(bytes: &[u8]) {
     let lines = bytes.split(|&byte| byte == b'\n').count();
     assert!(replies.is_empty() || replies.ends_with('\n'));
     assert!(replies.lines().count() <= lines);
-    // A line has less than 1,024 bytes, and an escaped one ten characters at most.
+    // A line has less than 1,024 bytes, and escaping makes at most ten characters of each.
     assert!(replies.lines().all(|line| line.len() < 11 << 10));
 }
 

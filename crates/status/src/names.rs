@@ -1,4 +1,4 @@
-//! What others call operations and element types.
+//! The names that NCCL and PyTorch use for operations and element types.
 
 use spark_ccl_types::{DType, Operation};
 

@@ -1,4 +1,4 @@
-//! Writes JSON values in Python's pickle format, protocol 2. Nothing is ever read in it: a pickle is a program.
+//! Writes JSON values in Python's pickle format, protocol 2. It only writes: reading a pickle executes it.
 
 use serde_json::{Number, Value};
 

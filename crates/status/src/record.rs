@@ -13,7 +13,7 @@ use crate::pickle;
 
 /// The version of PyTorch's format.
 const VERSION: &str = "2.10";
-/// The analyzer takes no other library's name; `comm_lib_version` says whose record it is.
+/// The analyzer accepts no other library's name; `comm_lib_version` names ours.
 const LIBRARY: &str = "nccl";
 
 /// The operations of one communicator.
@@ -48,11 +48,11 @@ pub struct Record {
 struct Config {
     name: String,
     desc: String,
-    /// A list as text: so does PyTorch write it.
+    /// A list as text, in PyTorch's notation.
     ranks: String,
 }
 
-/// Numbers as text: so does PyTorch write them in JSON.
+/// Numbers as text, as PyTorch writes them in JSON.
 #[derive(Debug, Clone, Serialize)]
 struct Status {
     #[serde(rename = "last_enqueued_collective")]
@@ -104,8 +104,8 @@ impl Record {
         for (number, group) in groups.iter().enumerate() {
             entries.extend(operations(number, group));
         }
-        // Programs read them in the order of the calls, and compare ranks by these numbers: those that a rank has
-        // forgotten count.
+        // Programs read them in the order of the calls and compare ranks by these numbers, so forgotten records count,
+        // too.
         entries.sort_by_key(|entry| entry.time_created_ns);
         let first = groups.iter().filter_map(|group| group.entries.first());
         let forgotten: u64 = first.map(|entry| entry.record).sum();
@@ -133,8 +133,7 @@ impl Record {
 
     /// As the pickle that PyTorch's analyzer reads.
     ///
-    /// # Errors
-    /// As for [`json`](Self::json).
+    /// # Errors None that is known, as for [`json`](Self::json).
     pub fn pickle(&self) -> Result<Vec<u8>, serde_json::Error> {
         let value: Value = serde_json::to_value(self)?;
         Ok(pickle::encode(&value))

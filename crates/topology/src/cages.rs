@@ -1,7 +1,9 @@
-//! The cages of network cards: the places for cables, and which functions of a card lead there.
+//! The cages of network cards, that is their cable sockets, and which PCI functions of a card lead
+//! to each. Knows one host; does not know where cables go.
 //!
-//! A card that the host reaches over several PCIe links shows one cage as several functions, its *twins*, each with an RDMA
-//! device and a network interface of its own. A link of 200 Gbit/s of a DGX Spark is two functions with four lanes each.
+//! A card with several PCIe links to the host shows one cage as several functions, its *twins*. Each twin has its own
+//! RDMA device and network interface. A 200 Gbit/s cage of a DGX Spark, for instance, has two twins with four PCIe
+//! lanes each.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +21,7 @@ pub struct Cage<'a> {
     pub ends: Vec<CageEnd<'a>>,
 }
 
-/// A function of a card, at a cage.
+/// A PCI function that leads to a cage.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CageEnd<'a> {
     /// The RDMA device.
@@ -58,11 +60,12 @@ pub fn cages(host: &Host) -> Vec<Cage<'_>> {
     cages
 }
 
-/// The card and the name of the cage. Functions whose card is unknown, and virtual ones, are not taken for twins.
+/// What identifies a cage: the card, and the cage's name. Functions of unknown cards and virtual functions are never
+/// twins.
 fn place(host: &Host, end: CageEnd<'_>) -> (String, String) {
     let told = end.netdev.and_then(|netdev| netdev.port_name.clone());
     let name = told.unwrap_or_else(|| {
-        // Drivers that name no port have one function, or one port of a function, for each cage.
+        // If the driver names no port, each function, or each port of a function, is a cage.
         let function = end
             .device
             .pci

@@ -1,4 +1,5 @@
-//! What joins hosts: rails, cables, and the shape that these make.
+//! What joins hosts: rails, cables, and the shape that they form. Pure functions of the hosts'
+//! models.
 
 mod cables;
 mod rails;
@@ -17,14 +18,14 @@ pub struct Cluster<'a> {
     pub hosts: &'a [Host],
     /// All rails between two of them.
     pub rails: Vec<HostRail>,
-    /// The rails by the cables that carry them.
+    /// The cables, each with its rails.
     pub cables: Vec<Cable>,
     /// How the hosts are joined.
     pub shape: Shape,
 }
 
 impl<'a> Cluster<'a> {
-    /// Finds what joins hosts, by what each of them says of itself.
+    /// Finds what joins these hosts, from their models alone.
     pub fn of(hosts: &'a [Host]) -> Self {
         let pairs = (0..hosts.len()).flat_map(|b| (0..b).map(move |a| [a, b]));
         let mut pairs: Vec<_> = pairs.collect();

@@ -1,4 +1,4 @@
-//! Why there is no model of a host.
+//! The errors of reading a host, or its description.
 
 use std::path::PathBuf;
 
@@ -21,7 +21,7 @@ pub enum Error {
         /// The operating system's reason, or what is wrong with its text.
         reason: String,
     },
-    /// A folder that is no recorded host.
+    /// A folder that is not a recorded host.
     #[error(
         "{}: this folder is no recorded host: it has no {missing}; `spark-perf topo --json` on that host makes a file instead",
         path.display()
@@ -32,7 +32,7 @@ pub enum Error {
         /// What is missing in it.
         missing: &'static str,
     },
-    /// A name that might do harm in a command.
+    /// A name that would be unsafe in a command line.
     #[error(
         "the description of a host names a {what} {name:?}; only letters, digits and _.:@- are taken, and no - in front"
     )]
@@ -60,10 +60,10 @@ pub enum Error {
         /// Its length.
         length: usize,
     },
-    /// Text that is not a host.
+    /// Text that does not describe a host.
     #[error("this is not the description of a host that `spark-perf topo --json` prints: {0}")]
     Format(String),
-    /// A host that another version of this program has described.
+    /// A description in the format of another version.
     #[error(
         "the description of a host has format {found}, and this program reads {expected}: use the same spark-perf on all hosts"
     )]

@@ -13,7 +13,7 @@ use crate::rdma::Port;
 
 /// The version of the JSON form. A change of what a field means, or of its name, increases it.
 pub const FORMAT: u32 = 1;
-/// The longest document, in bytes. Those of real hosts have some 20 KiB.
+/// The longest document that is accepted, in bytes. Those of real hosts have about 20 KiB.
 const LONGEST: usize = 16 << 20;
 
 /// A host.
@@ -29,7 +29,8 @@ pub struct Host {
     pub system: System,
     /// Memory.
     pub memory: Memory,
-    /// The file systems that programs write to; none of a recorded tree, which does not tell.
+    /// The file systems that programs write to; empty for a recorded tree, which does not contain
+    /// them.
     #[serde(default)]
     pub disks: Vec<Disk>,
     /// The processors, by kind.
@@ -57,11 +58,10 @@ impl Host {
         serde_json::to_string_pretty(self).unwrap_or_default()
     }
 
-    /// Reads what [`to_json`](Self::to_json) has written.
+    /// Reads a document of [`to_json`](Self::to_json).
     ///
-    /// # Errors
-    /// It is something else, of another version, or holds what no host has: names that a shell would not take as they
-    /// are, prefixes longer than addresses, or endless lists.
+    /// # Errors The text is not such a document, is of another version, or has what no real host has: names that are
+    /// unsafe in a shell, prefixes longer than addresses, or overlong lists.
     pub fn from_json(text: &str) -> Result<Self, Error> {
         if text.len() > LONGEST {
             return Err(Error::Long {
@@ -81,10 +81,10 @@ impl Host {
         Self::from_value(value)
     }
 
-    /// The host as others may print it: without control characters.
+    /// The host without control characters, so that a terminal can print it safely.
     ///
-    /// # Errors
-    /// As of [`from_json`](Self::from_json).
+    /// # Errors A list or text is too long, or a name is unsafe, as for
+    /// [`from_json`](Self::from_json).
     pub(crate) fn checked(&self) -> Result<Self, Error> {
         Self::from_value(serde_json::to_value(self)?)
     }

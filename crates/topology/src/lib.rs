@@ -1,12 +1,13 @@
-//! One model of a host, and what follows from the models of several.
+//! One model of a host, and what can be derived from the models of several hosts.
 //!
-//! A [`Host`] is plain data: processors, memory, PCI, GPUs, RDMA devices, network interfaces, limits, software. [`live`]
-//! reads this machine's, [`recorded`] one that was written down as a folder of files; both by the same code, from sysfs,
-//! procfs and netlink, never from the output of a command. A host is also a JSON document, by which it is sent.
+//! A [`Host`] is plain data: processors, memory, PCI, GPUs, RDMA devices, network interfaces, limits, software.
+//! [`live`] reads this machine, [`recorded`] a folder of recorded files; both use the same code, which reads sysfs,
+//! procfs and netlink and never parses a command's output. Hosts are sent to other machines as JSON.
 //!
-//! What follows from hosts is computed by pure functions: [`cages()`] finds the functions of a network card that share a
-//! cable, [`rails`](cluster::rails) the ports that lead from one host to another, [`Cluster`] how hosts are cabled.
-//! [`rdma`] and [`netif`] select ports and interfaces; the library itself uses them.
+//! Everything derived is a pure function of hosts: [`cages()`] finds the PCI functions that share a cable,
+//! [`rails`](cluster::rails) the ports that join two hosts, [`Cluster`] how hosts are cabled. [`rdma`] and [`netif`]
+//! select the ports and interfaces that the library uses. This crate knows nothing about ranks, links or checks;
+//! `spark-perf doctor` judges.
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 

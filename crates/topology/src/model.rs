@@ -1,4 +1,5 @@
-//! What a host is made of, as data.
+//! The parts of a host, as plain data. Nothing here reads the machine (`read`) or draws conclusions
+//! (`cluster`).
 
 mod gpu;
 mod network;

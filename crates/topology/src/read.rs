@@ -1,7 +1,7 @@
 //! Reads a host: this machine, or one that was recorded.
 //!
-//! A recorded host is a folder with the files of `/sys`, `/proc`, `/etc` and `/usr` that are read here, under their paths,
-//! and what no file tells: `netlink.json`, a [`Network`], and `cuda.json`, a [`Cuda`].
+//! A recorded host is a folder. It has the files of `/sys`, `/proc`, `/etc` and `/usr` that are read here, under the
+//! same paths. What is in no file is in `netlink.json` (a [`Network`]) and `cuda.json` (a [`Cuda`]).
 
 mod cpu;
 mod cuda;

@@ -1,4 +1,5 @@
-//! Makes the kernels' communicator for the ranks of one of ours, over their links.
+//! Sets up the kernels' engine for a communicator: the ranks exchange their memory over links, and
+//! join.
 
 use super::engine::KernelEngine;
 use super::joined::Joined;
@@ -21,7 +22,7 @@ const BACKEND: &str = "SPARK_CCL_BACKEND=engine";
 /// The most CTAs of a GPU that kernels take.
 const CTAS: usize = 32;
 
-/// What a rank says of its way to the others' memory; 0 if there is none.
+/// What a rank tells about how it reaches the others' memory; 0 if it does not.
 const PACKETS: u8 = 1;
 const LINES: u8 = 2;
 
@@ -46,7 +47,7 @@ pub(crate) fn attach(
     };
     let joined = offer.join(comm, settings, deadline);
     let made = joined.and_then(|member| engine(comm, context, member));
-    // No rank launches before all are there: what the driver does when a rank joins may wait for kernels that run.
+    // No rank launches before all have joined: what the driver does when a rank joins may wait for running kernels.
     let (engine, _) = agree(comm, made, |_| PACKETS)?;
     tracing::info!(
         "rank {}: kernels for {} ranks on device {} ({}): up to {} CTAs, {} bytes of scratch, {}",
@@ -77,7 +78,7 @@ fn engine(
     Ok(engine)
 }
 
-/// Refuses too many ranks, and ranks of several hosts: alike on all of them.
+/// Refuses too many ranks, and ranks on several hosts, with the same result on all ranks.
 fn check_ranks(comm: &Communicator) -> Result<(), Error> {
     let session = &comm.inner.world.session;
     let elsewhere = (0..comm.size()).find(|&rank| !session.local_to(comm.inner.members[rank]));

@@ -14,7 +14,7 @@ use std::time::Duration;
 pub(crate) struct KernelEngine {
     /// Nothing is enqueued without the lock of its state; the backend there is the member.
     pub(super) base: DeviceRank<Arc<Joined>>,
-    /// The same, for what must not wait for that lock: a thread that has it may wait for room in a stream, until the
+    /// The member again, for code that must not wait for that lock: its holder may wait for room in a stream until the
     /// kernels there are aborted. `None` once it was finalized.
     member: Mutex<Option<Arc<Joined>>>,
 }
@@ -67,7 +67,7 @@ impl KernelEngine {
 
     /// What the guard looks at.
     pub(super) fn look(&self) {
-        // What is wrong is a fault by then, and the next look aborts.
+        // An error has become a fault by then, and the next look aborts.
         if self.reported().is_ok() {
             self.base.look(Self::GRACE);
         }

@@ -1,4 +1,4 @@
-//! A member that has joined, and how it is given up.
+//! A member that has joined, and how it ends.
 
 use crate::device::helper_thread::spawn;
 use crate::device::waiting::SUBSIDES;
@@ -8,7 +8,7 @@ use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::time::Duration;
 
-/// How long an end that a capture has kept from coming waits before it is tried again.
+/// How long to wait before ending is tried again, if a graph capture has prevented it.
 const AGAIN: Duration = Duration::from_millis(50);
 
 /// A member. Its end waits for all that runs in its GPU's context, also for kernels of other communicators, which may

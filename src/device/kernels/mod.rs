@@ -1,7 +1,7 @@
 //! The engine that does collectives by this library's own kernels, for ranks of one host.
 //!
-//! Each rank's kernels push data into the scratch memory of the others' GPUs, and poll their own. A thread of its own
-//! looks whether they have given up waiting, and ends them when a rank has died or left.
+//! Each rank's kernels push data into the scratch memory of the others' GPUs, and poll their own. The guard thread
+//! checks whether they have given up waiting, and ends them when a rank has died or left.
 
 mod attach;
 mod engine;

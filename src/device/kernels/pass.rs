@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// How often a rank that waits for a descriptor looks whether the communicator has failed.
+/// How often a rank that waits for a descriptor checks whether the communicator has failed.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// Passes this rank's descriptor, of memory of this length, and takes those of the others, by rank. Collective.

@@ -27,7 +27,7 @@ pub(crate) fn attach(
     deadline: Instant,
 ) -> Result<Owned<Arc<dyn StreamEngine>>, Error> {
     let settings = &comm.inner.world.settings;
-    // A lack of GPUs is said first, and without NCCL no context is made.
+    // A lack of GPUs is reported first. Without NCCL, no context is made.
     let ready = need_gpu(comm).and_then(|()| Ok((library(settings)?, find_gpu(comm)?)));
     let found = ready.as_ref().ok().map(|(_, found)| found);
     let told = tell_gpu(comm, found);

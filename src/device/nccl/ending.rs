@@ -13,8 +13,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 impl NcclEngine {
-    /// What must live until NCCL has ended everything that it runs: what is registered, and the stream because of which
-    /// cudarc keeps its buffers until their uses are over.
+    /// What must live until NCCL has ended everything that it runs: registered memory, and the stream that makes cudarc
+    /// track the uses of its buffers.
     fn until_the_end(&self) -> impl Send + use<> {
         (Arc::clone(&self.kept), Arc::clone(&self.base.gpu))
     }

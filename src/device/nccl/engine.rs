@@ -30,7 +30,7 @@ const WORD_OF_A_DEATH: Duration = Duration::from_millis(500);
 pub(crate) struct NcclEngine {
     pub(super) base: DeviceRank<nccl::Communicator>,
     pub(super) library: Library,
-    /// Over which the ranks meet. It is the communicator's, and gone when that is.
+    /// The host engine, over which the ranks meet. The communicator owns it.
     pub(super) membership: Weak<Membership>,
     /// The oldest of the ranks' GPUs: its generation, and its rank.
     pub(super) oldest: (u8, u32),
@@ -211,7 +211,8 @@ impl NcclEngine {
         self.base.gone()
     }
 
-    /// Whether NCCL's communicator is none the worse for an error: one that does not block keeps what it has refused.
+    /// Whether NCCL's communicator still works after an error. A non-blocking one keeps errors even of refused
+    /// arguments.
     fn works_on(&self, error: &nccl::Error) -> bool {
         let state = || self.base.state.try_lock();
         error.code().is_none() || state().and_then(|state| noticed(&state)).is_none()

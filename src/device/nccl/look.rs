@@ -1,11 +1,11 @@
-//! What the guard looks at besides the calls that were enqueued: whether NCCL comes back, and what it has noticed.
+//! What else the guard checks for NCCL: whether its calls return, and which errors it has noticed.
 
 use super::NcclEngine;
 use super::engine::noticed;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// What the guard remembers from look to look.
+/// What the guard remembers between two looks.
 pub(super) struct Memory {
     /// The calls at the last look.
     before: u64,
@@ -41,7 +41,7 @@ impl NcclEngine {
         }
     }
 
-    /// A call of NCCL's that does not come back cannot be ended; the other ranks need not wait for it.
+    /// A call of NCCL's that does not return cannot be ended, but the other ranks need not wait for it.
     fn look_inside(&self, memory: &mut Memory) {
         let begun = self.begun.load(Ordering::Relaxed);
         if begun == self.ended.load(Ordering::Relaxed) {

@@ -1,5 +1,5 @@
-//! Before NCCL connects the ranks for a call, they make sure that all are about to make it: NCCL would wait
-//! for ever, and cannot be aborted meanwhile.
+//! Before NCCL connects the ranks for a call, they check that all of them are about to make it: NCCL would wait without
+//! end, and cannot be aborted meanwhile.
 
 use super::NcclEngine;
 use super::connection_key::ConnectionKey;

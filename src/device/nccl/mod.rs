@@ -1,7 +1,7 @@
 //! The engine that leaves collectives to NCCL.
 //!
-//! Its communicator of NCCL's is made over the links of the ranks. A thread of its own looks whether what was enqueued
-//! runs, and ends it when a rank has died, or when it takes too long.
+//! Its communicator of NCCL's is made over the links of the ranks. The guard thread checks that enqueued calls run, and
+//! aborts them when a rank has died or when they take too long.
 
 mod attach;
 mod calls;

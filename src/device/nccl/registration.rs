@@ -39,8 +39,8 @@ impl NcclEngine {
         })
     }
 
-    /// The ranks make sure that all register as much; NCCL would wait for ever for one that does not come, or comes
-    /// with something else. And they agree on the windows that none of them needs any more.
+    /// The ranks check that all register the same length: NCCL would wait without end for a rank that registers
+    /// nothing, or something else. They also agree on the windows that no rank needs any more.
     fn meet_to_register(&self, memory: &TypedBlock<'_>) -> Result<u64, Error> {
         let own = self.registrable(memory);
         let words = [

@@ -1,4 +1,4 @@
-//! What a check has found.
+//! Findings: the results of checks, and the mends. Knows no check.
 
 use std::fmt;
 
@@ -14,13 +14,13 @@ pub(crate) struct Finding {
     /// The hosts that it is about: one, two, or all of several.
     pub(crate) hosts: Vec<String>,
     pub(crate) status: Status,
-    /// What is there.
+    /// What was found.
     pub(crate) seen: String,
-    /// What should be there; `None` if all is well.
+    /// What was expected; `None` if all is well.
     pub(crate) wanted: Option<String>,
     /// Why it matters.
     pub(crate) why: Option<String>,
-    /// What puts it right.
+    /// The mend.
     pub(crate) fix: Option<Fix>,
 }
 

@@ -1,4 +1,5 @@
-//! `spark-perf doctor`: what is wrong with hosts and what joins them, and what puts it right.
+//! `spark-perf doctor`: finds what is wrong with hosts and the network between them, and how to
+//! mend it.
 //!
 //! Checks are pure functions from models of hosts to findings, so that each is tested with hosts that have a fault.
 

@@ -114,7 +114,8 @@ impl LaunchArgs {
         Duration::from_secs_f64(self.connect_timeout.unwrap_or(default))
     }
 
-    /// How often the launcher gives a sign of life: several times before it would be missed.
+    /// How often the launcher gives a sign of life: several times within the time after which a
+    /// host would miss it.
     pub(super) fn beat(&self) -> Duration {
         Duration::from_secs_f64((self.lost_after / 6.0).clamp(0.05, 5.0))
     }

@@ -11,7 +11,7 @@ use crate::console;
 use crate::error::exit;
 use crate::remote::Remote;
 
-/// How long agents may take for the end of their ranks beyond the grace time: they kill for a while, and then give up.
+/// How long agents may take to end their ranks beyond the grace time: they kill for a while, and then give up.
 pub(super) const LAST: Duration = Duration::from_secs(10);
 
 /// The hosts of a job, and what has become of its ranks.
@@ -42,7 +42,7 @@ impl Job {
             };
             match event {
                 Ok(event) => self.take(event, &mut state),
-                // The hosts wait, too, for one who reads.
+                // The hosts also wait until someone reads the output.
                 Err(_) if self.printer.is_writing() => state.deadline = Some(Instant::now() + LAST),
                 Err(_) => {
                     self.abandon(&mut state);
@@ -108,7 +108,7 @@ impl Job {
         }
     }
 
-    /// A host will say nothing more: its ranks have all ended, or it is lost.
+    /// A host will report nothing more: all its ranks have ended, or it is lost.
     fn closed(&mut self, state: &mut State, host: usize, said: &[u8]) {
         let link = &mut self.links[host];
         link.stop();
@@ -134,19 +134,20 @@ impl Job {
         self.fail(state, exit::SYSTEM, &what);
     }
 
-    /// Reports the first failure, and has all ranks end. What follows from that is no news.
+    /// Reports the first failure, and ends all ranks. Failures that follow from it are not
+    /// reported.
     fn fail(&mut self, state: &mut State, code: u8, what: &str) {
         if state.code.is_some() {
             return;
         }
-        // First of all, since nobody may read what is said here.
+        // First of all, since writing the report may block: perhaps nobody reads it.
         self.links.iter_mut().for_each(Link::stop);
         state.code = Some(code);
         state.deadline = Some(Instant::now() + self.grace + LAST);
         console::print_error(format_args!("{what}"));
     }
 
-    /// Gives up on hosts that do not say that their ranks have ended.
+    /// Gives up on hosts that do not report the ends of their ranks.
     fn abandon(&mut self, state: &mut State) {
         for (link, running) in self.links.iter_mut().zip(&state.running) {
             if *running > 0 {
@@ -164,7 +165,7 @@ impl Job {
 struct State {
     /// The exit code, once something has failed.
     code: Option<u8>,
-    /// When hosts that are silent are given up.
+    /// When to give up on silent hosts.
     deadline: Option<Instant>,
     /// How many ranks of each host have not been reported as ended.
     running: Vec<usize>,

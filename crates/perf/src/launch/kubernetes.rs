@@ -99,7 +99,7 @@ impl KubernetesArgs {
         Ok(())
     }
 
-    /// What admits a rank. A command line would show it.
+    /// The secret, which a command line would show.
     fn secret(&self, secret: &str) -> Value {
         json!({
             "apiVersion": "v1",
@@ -110,7 +110,8 @@ impl KubernetesArgs {
         })
     }
 
-    /// Gives the pods names that the others know, also while not all have started.
+    /// A headless service: gives the pods names that the others can resolve, even before all have
+    /// started.
     fn service(&self) -> Value {
         json!({
             "apiVersion": "v1",
@@ -171,7 +172,8 @@ impl KubernetesArgs {
                     "name": "SPARK_CCL_SECRET",
                     "valueFrom": { "secretKeyRef": { "name": name, "key": "secret" } },
                 },
-                // A pod has its name, and with it its ranks are awaited, before its image is there.
+                // A pod's name resolves before its image is there, so the others already wait for
+                // its ranks.
                 {
                     "name": "SPARK_CCL_INIT_TIMEOUT",
                     "value": launch.patience.as_secs_f64().max(1.0).to_string(),

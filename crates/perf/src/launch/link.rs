@@ -20,13 +20,13 @@ const MOST_ERRORS: u64 = 64 << 10;
 /// How long a process may take to end once it has closed its output.
 const END: Duration = Duration::from_secs(2);
 
-/// What is heard of a host, by its number.
+/// What a link reports about its host, which is named by its number.
 pub(super) enum Event {
     Hello(usize, Box<Hello>),
     Report(usize, Report),
-    /// It says what no agent does.
+    /// It says something that no agent says.
     Nonsense(usize),
-    /// It will say nothing more; this was on standard error.
+    /// Its output has ended; this was on standard error.
     Closed(usize, Vec<u8>),
     /// What ranks print cannot be written.
     NotPrinted(std::io::Error),
@@ -36,11 +36,11 @@ pub(super) enum Event {
     Signalled(i32),
 }
 
-/// Where what is heard of a host goes.
+/// The receivers of what links report.
 #[derive(Clone)]
 pub(super) struct Ears {
     pub(super) events: Sender<Event>,
-    /// Full while nobody reads what ranks print.
+    /// Blocks while nobody reads what ranks print.
     pub(super) lines: SyncSender<Line>,
 }
 
@@ -92,12 +92,12 @@ impl Link {
 
     pub(super) fn order(&self, order: Order) {
         if let Some(orders) = &self.orders {
-            // A host that is gone is heard of.
+            // The reading thread reports a host that is gone.
             let _ = orders.send(order);
         }
     }
 
-    /// Has the agent end the ranks.
+    /// Makes the agent end the ranks.
     pub(super) fn stop(&mut self) {
         self.orders = None;
     }

@@ -11,7 +11,7 @@ use crate::console;
 use crate::error::Error;
 use crate::remote::{Host, Remote};
 
-/// How often those that have not answered are named.
+/// How often to name the hosts that have not answered.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Opens a link to each host, and waits until all have greeted. Otherwise returns what is wrong, host by host.
@@ -80,7 +80,7 @@ pub(super) fn wait_for_name(
 enum Greeting {
     Awaited,
     Heard(Box<Hello>),
-    /// It will not come.
+    /// There will be none.
     Missed,
 }
 
@@ -193,7 +193,7 @@ impl Waiting {
         self.miss_all();
     }
 
-    /// Waits for nobody any more.
+    /// Stops waiting for all hosts.
     fn miss_all(&mut self) {
         for hello in &mut self.hellos {
             if matches!(hello, Greeting::Awaited) {

@@ -1,7 +1,7 @@
 //! `spark-perf launch`: starts a program as ranks on several hosts, and leaves nothing behind.
 //!
-//! An agent on each host ([`agent`]) starts the ranks there. The launcher reaches it over the ssh client, or, on its own
-//! host, over pipes; both hold to the talk in [`wire`].
+//! An agent on each host ([`agent`]) starts the ranks there. The launcher reaches it over the ssh client, or, on its
+//! own host, over pipes; both use the protocol in [`wire`].
 //!
 //! Knows how programs learn their ranks. Must not know what they do.
 
@@ -51,7 +51,7 @@ pub(crate) fn run(args: &LaunchArgs) -> Result<u8, Error> {
     heed_signals(sender.clone(), grace + 2 * LAST)?;
     let printed = sender.clone();
     let (printer, lines) = Printer::start(!args.no_prefix, move |error| {
-        // If nobody hears it, the job is over.
+        // If the receiver is gone, the job is over.
         let _ = printed.send(error.map_or(Event::Printed, Event::NotPrinted));
     });
     let ears = Ears {
@@ -91,8 +91,8 @@ pub(crate) fn run(args: &LaunchArgs) -> Result<u8, Error> {
     Ok(job.watch(&events))
 }
 
-/// Has the job end by the first signal. This process ends at once by the second, or when the limit is over: the job's own
-/// thread may be waiting for one who reads what it says. Hosts that are left without a launcher end their ranks.
+/// The first signal makes the job end. At the second, or after a time limit, this process exits at once, since the
+/// job's thread may be blocked by a reader that does not read. Hosts without a launcher end their ranks.
 fn heed_signals(events: Sender<Event>, limit: Duration) -> Result<(), Error> {
     let mut is_asked = false;
     signals::forward(move |signal| {
@@ -109,7 +109,7 @@ fn heed_signals(events: Sender<Event>, limit: Duration) -> Result<(), Error> {
     })
 }
 
-/// That of a program that this signal has killed, as shells have it.
+/// The exit code that shells give a program that was killed by this signal.
 fn exit_code(signal: i32) -> u8 {
     u8::try_from(128 + signal).unwrap_or(exit::SYSTEM)
 }

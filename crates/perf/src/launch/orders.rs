@@ -1,4 +1,4 @@
-//! What the agents are to start.
+//! Makes the order for each agent: what to start, and with which variables.
 
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -95,15 +95,15 @@ pub(super) fn meeting(args: &LaunchArgs, plan: &Plan, hellos: &[Hello]) -> Resul
     })
 }
 
-/// The first node's name or address, to which all nodes come without asking each other.
+/// The first node's name or address: with it, all nodes meet without exchanging anything before.
 pub(super) fn first_node(args: &LaunchArgs, plan: &Plan) -> String {
     let first = plan.hosts[0].name.rsplit('@').next().unwrap_or_default();
     args.master_addr.clone().unwrap_or_else(|| first.to_owned())
 }
 
-/// The variables that ranks get from here: those of NCCL and this library, and those that are asked for.
+/// The variables that ranks get from this host: those of NCCL and this library, and those asked for by `-x`.
 fn passed(asked: &[String], env: &Env) -> Result<Vec<(String, String)>, Error> {
-    // What is set in a file of this host may be otherwise in that of another.
+    // Settings from a file are not passed on: another host has its own file.
     let is_set = |value: &&spark_ccl_config::Value| {
         matches!(value.origin, spark_ccl_config::Origin::Environment)
     };

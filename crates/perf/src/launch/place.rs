@@ -9,13 +9,14 @@ use super::wire::Hello;
 pub(super) struct Meeting {
     /// An address of rank 0's host that all hosts reach.
     pub(super) address: String,
-    /// One for the program, as `MASTER_PORT`, and one for this library, as the program may need both.
+    /// Two ports: `MASTER_PORT` for the program, and one for this library. The program may use both.
     pub(super) ports: [u16; 2],
-    /// What admits a rank, if the launcher has made it.
+    /// The secret, if the launcher has made one.
     pub(super) secret: Option<String>,
 }
 
-/// Of another launcher that has started this one, or of another job. The ranks are not to follow them.
+/// Variables of another launcher that has started this one, or of another job. They are removed, so that ranks do not
+/// follow them.
 const FOREIGN: [&str; 12] = [
     "SPARK_CCL_UNIQUE_ID",
     "SPARK_CCL_UNIQUE_ID_FILE",
@@ -31,7 +32,8 @@ const FOREIGN: [&str; 12] = [
     "SLURM_STEP_NODELIST",
 ];
 
-/// The variables of the ranks of a node; `slots` are the numbers of ranks of all nodes. An empty value is none.
+/// The variables of the ranks of a node; `slots` has the number of ranks of each node. Variables without a value are
+/// removed.
 pub(super) fn variables(
     slots: &[usize],
     node: usize,

@@ -1,4 +1,4 @@
-//! What the launchers in the pods of a job are told.
+//! The command line of the launcher in each pod of a Kubernetes job.
 
 use spark_ccl_config::Env;
 
@@ -17,7 +17,7 @@ pub(super) fn manifest(args: &LaunchArgs, secret: &str) -> Result<String, Error>
     args.kubernetes.manifest(&launch, secret)
 }
 
-/// What is asked of this launcher, as flags of those in the pods.
+/// This launcher's options, as flags for those in the pods.
 fn flags(args: &LaunchArgs) -> Result<Vec<String>, Error> {
     let first = || args.kubernetes.first_pod();
     let connect_timeout = args.connect_timeout().as_secs_f64();

@@ -1,4 +1,4 @@
-//! Prints what ranks print, on a thread of its own: a reader that is slow, or reads nothing, keeps nothing else waiting.
+//! Prints the ranks' output on a separate thread, so that a slow reader, or none, delays nothing else.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -17,14 +17,15 @@ pub(super) struct Line {
     pub(super) text: Vec<u8>,
 }
 
-/// What is known of the thread that prints.
+/// The printing thread, as others see it.
 pub(super) struct Printer {
     /// Whether it has a line that the reader has not taken. Guards no other memory, so all accesses are relaxed.
     is_writing: Arc<AtomicBool>,
 }
 
 impl Printer {
-    /// Starts the thread, which takes lines until all senders are gone. It tells an error at once, and that it is done.
+    /// Starts the thread, which takes lines until all senders are gone. It reports an error at once, and finally that
+    /// it is done.
     pub(super) fn start(
         prefix: bool,
         tell: impl Fn(Option<io::Error>) + Send + 'static,

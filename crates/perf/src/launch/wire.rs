@@ -1,14 +1,15 @@
-//! What the launcher and its agents say to each other, over an agent's standard input and output.
+//! The protocol between the launcher and its agents, in lines over an agent's standard input and
+//! output.
 //!
-//! The agent greets with [`Hello`], and gets one [`Order`]. From then on it says a [`Report`] on each line, and hears an
-//! empty line now and then. An end of its input means that the ranks are to end.
+//! The agent sends a [`Hello`], and gets one [`Order`]. From then on, each line that it sends is a [`Report`], and the
+//! launcher sends an empty line now and then as a sign of life. When its input ends, the agent ends the ranks.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// Begins the line of the greeting. What the shell of a host prints before it is no part of the talk.
+/// The beginning of the greeting's line. Whatever the host's shell prints before it is ignored.
 const HELLO: &[u8] = b"spark-perf-launch-agent ";
 
 /// What an agent says first.

@@ -10,10 +10,11 @@ use spark_ccl_status::ras::Report;
 use super::unreadable;
 use crate::error::Error;
 
-/// How long a connection may take. A stopped process accepts, and says nothing: then another one is tried.
+/// How long a connection may take. A stopped process accepts connections but does not answer; another process is tried
+/// then.
 const GREETING: Duration = Duration::from_secs(1);
 const ATTEMPTS: usize = 5;
-/// More than a report on thousands of ranks has.
+/// A bound above any report, even on thousands of ranks.
 const MOST_BYTES: u64 = 256 << 20;
 
 /// Asks what runs; ranks may take `timeout` to answer.

@@ -94,7 +94,7 @@ fn draw_cable(svg: &mut Svg, cluster: &Cluster<'_>, layout: &Layout<'_>, cable: 
     }
     let mut middle = halfway(bent(a, reach), bent(b, reach));
     if !is_arc(a, b) {
-        // Away from the curve, which goes down to the left or to the right.
+        // To the side of the curve, which goes down to the left or to the right.
         middle.0 -= TAG_BESIDE * (b.0.0 - a.0.0).signum();
     }
     let lines = cable.rails.iter().map(|&index| subnet(cluster, index));

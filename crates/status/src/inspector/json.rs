@@ -1,4 +1,4 @@
-//! A line for each operation.
+//! The inspector's JSON: one line for each operation.
 
 use serde::Serialize;
 use serde_json::error::Error;
@@ -67,7 +67,7 @@ struct Message {
     p2p_busbw_gbs: f64,
 }
 
-/// NCCL's word for times that the processor has taken.
+/// NCCL's name for times measured by the processor.
 const TIMING: &str = "collective_cpu";
 
 /// The line of an operation with its end, written at `now`, in microseconds since 1970; `None` if it is not done.

@@ -17,15 +17,15 @@ pub struct Group {
     pub context: u64,
     /// This rank's number.
     pub rank: u32,
-    /// Its number in the world, which tells the metrics of a job's processes apart.
+    /// Its rank in the world, which distinguishes the processes of a job in metrics.
     pub world_rank: u32,
     /// How many ranks it has.
     pub size: u32,
-    /// On how many hosts they are.
+    /// The number of hosts they are on.
     pub nodes: usize,
-    /// The name of this one.
+    /// The name of this host.
     pub host: String,
-    /// This process.
+    /// The process id.
     pub pid: u32,
     /// Slurm's number of the job, if there is one.
     pub job: Option<String>,
@@ -35,9 +35,9 @@ pub struct Group {
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Speed {
     micros: u64,
-    /// Gigabytes in a second, as its caller sees it.
+    /// Algorithm bandwidth in GB/s, as its caller sees it.
     algorithm: f64,
-    /// The same, comparable with the speed of the hardware for any number of ranks.
+    /// Bus bandwidth in GB/s, comparable with the hardware's for any number of ranks.
     bus: f64,
 }
 
@@ -46,7 +46,7 @@ impl Speed {
     fn of(entry: &Entry, size: u32) -> Option<Self> {
         let nanos = entry.duration()?;
         let ranks = f64::from(size);
-        // What NCCL's inspector counts, and nccl-tests.
+        // The bytes that NCCL's inspector and nccl-tests count.
         let (share, factor) = match entry.signature.operation {
             Operation::AllReduce => (1.0, 2.0 * (ranks - 1.0) / ranks),
             Operation::AllGather

@@ -1,4 +1,4 @@
-//! Text for Prometheus: means over the operations that were done lately, by operation and size.
+//! The inspector's text for Prometheus: means over recent operations, by operation and size.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -102,7 +102,7 @@ fn size_range(bytes: u64) -> String {
     format!("{lower}-{}{}", lower + 1, UNITS[unit])
 }
 
-/// A label's value must not end it.
+/// A label's value must not contain what ends it.
 fn escape(value: &str) -> String {
     let escaped = value.replace('\\', "\\\\").replace('"', "\\\"");
     escaped.replace('\n', "\\n")

@@ -1,4 +1,4 @@
-//! One line of a client.
+//! One line of a RAS client, as a command. Pure function of its text.
 
 use std::time::Duration;
 
@@ -6,21 +6,21 @@ use super::Format;
 
 /// The longest line, with its end: NCCL allows as much.
 pub(super) const MAX_LINE: usize = 1024;
-/// The version of the protocol that this is.
+/// The protocol version spoken here.
 const PROTOCOL: u32 = 2;
-/// A client may not make the service wait for longer; 0, which in NCCL is for ever, is this.
+/// The longest wait that a client may ask for. It also stands for 0, which means no limit in NCCL.
 const MAX_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What a line demands.
+/// What a line asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Command {
-    /// The client says its protocol.
+    /// The client states its protocol version.
     Protocol,
-    /// Ranks may take this long to answer.
+    /// How long ranks may take to answer.
     Timeout(Duration),
-    /// Answers are to be written so.
+    /// The format of answers.
     Format(Format),
-    /// What runs.
+    /// A report of what runs.
     Status { verbose: bool },
     /// What is wrong with the line.
     Invalid(String),
@@ -57,7 +57,7 @@ impl Command {
         }
     }
 
-    /// A client sees its own words, but nothing that its terminal would obey.
+    /// The client's own words are repeated without control characters that its terminal would obey.
     fn invalid(problem: &str, words: &str) -> Self {
         Self::Invalid(format!("{problem} {}", words.escape_default()))
     }

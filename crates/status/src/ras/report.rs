@@ -1,4 +1,5 @@
-//! What a client is told, in the form of NCCL's JSON. What NCCL does not have is in objects called `spark_ccl`.
+//! The report that a client gets, in the structure of NCCL's JSON. Fields that NCCL lacks are in objects named
+//! `spark_ccl`.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +13,7 @@ pub struct Report {
     pub nccl_version: String,
     /// 0: this library needs no CUDA.
     pub cuda_runtime_version: i32,
-    /// 0, as above.
+    /// Always 0: this library needs no CUDA.
     pub cuda_driver_version: i32,
     /// When the ranks were asked: `YYYY-MM-DD hh:mm:ss` in UTC.
     pub timestamp: String,
@@ -38,7 +39,7 @@ pub struct Collection {
 pub struct Communicator {
     /// Its context, as a hexadecimal number.
     pub hash: String,
-    /// The context of the world that it is of, and 0.
+    /// The context of its world, then 0.
     pub secondary_hash: String,
     /// How many ranks it has.
     pub size: u32,
@@ -73,7 +74,7 @@ pub struct Rank {
     pub pid: u32,
     /// -1: ranks are not bound to GPUs here.
     pub cuda_dev: i32,
-    /// -1, as above.
+    /// Always -1: ranks are not bound to GPUs here.
     pub nvml_dev: i32,
     /// Its state.
     pub status: RankStatus,
@@ -87,13 +88,13 @@ pub struct Rank {
 /// The state of a rank. Numbers are NCCL's results: 0 is success.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct RankStatus {
-    /// Of its connecting; always 0, since ranks that connect do not answer.
+    /// The state of its initialisation. Always 0: a rank that is still connecting does not answer.
     pub init_state: i32,
-    /// Of its communicator.
+    /// The state of its communicator.
     pub async_error: i32,
-    /// Whether it is about to leave; false, since one that has left does not answer.
+    /// Whether it has begun to leave. Always false: a rank that leaves does not answer.
     pub finalize_called: bool,
-    /// As above.
+    /// Always false: a rank that has left does not answer.
     pub destroy_flag: bool,
     /// Whether its communicator was aborted.
     pub abort_flag: bool,
@@ -120,7 +121,7 @@ pub struct RankMore {
     pub finished: u64,
     /// The collective that it has called last.
     pub call: Option<String>,
-    /// What it waits in, if it has done so for a while.
+    /// The call in which it has waited for a while, if any.
     pub waits: Option<Wait>,
     /// How long other ranks have waited in a collective that it has not called yet.
     pub late_sec: Option<f64>,
@@ -128,7 +129,7 @@ pub struct RankMore {
     pub calls: BTreeMap<String, u64>,
 }
 
-/// What a rank waits in.
+/// The call in which a rank waits.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Wait {
     /// The number of the collective; `None` for a message, which has a number of its own.
@@ -150,18 +151,18 @@ pub struct Missing {
     pub host: String,
     /// Its process.
     pub pid: u32,
-    /// -1, as for others.
+    /// Always -1: ranks are not bound to GPUs here.
     pub cuda_dev: i32,
-    /// -1, as above.
+    /// Always -1: ranks are not bound to GPUs here.
     pub nvml_dev: i32,
     /// Why it has not.
     pub status: MissingStatus,
 }
 
-/// Why a rank has not answered. With neither, it has left the communicator.
+/// Why a rank has not answered. If neither is set, it has left the communicator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MissingStatus {
-    /// It did not in time.
+    /// It did not answer in time.
     pub unresponsive: bool,
     /// It has died, or is lost.
     pub considered_dead: bool,
@@ -259,7 +260,7 @@ impl Missing {
 }
 
 impl Counts {
-    /// Those of a rank, from its counts by the operations' codes.
+    /// The counts of a rank, from its counts by operation code.
     pub fn new(calls: &[u64]) -> Self {
         let of = |operation: Operation| calls.get(usize::from(operation.code())).copied();
         let of = |operation| of(operation).unwrap_or(0);

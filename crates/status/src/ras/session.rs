@@ -1,4 +1,4 @@
-//! What a client has said so far.
+//! A connection with a RAS client, as a state machine over bytes. Knows no socket and no clock.
 
 use std::time::Duration;
 
@@ -11,22 +11,22 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// A connection with a client, without its socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Session {
-    /// What follows the last line that has ended.
+    /// The start of a line that is not complete yet.
     pending: Vec<u8>,
     format: Format,
     timeout: Duration,
 }
 
-/// What a client's bytes come to.
+/// The result of a client's bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Step {
-    /// To be sent now.
+    /// An answer to send now.
     pub reply: String,
-    /// To be answered with a report, after which the connection ends. What the client says after it does not count.
+    /// A request for a report. The connection ends after the report; later input is ignored.
     pub request: Option<Request>,
 }
 
-/// A question what runs.
+/// A request for a report of what runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request {
     /// How the answer is written.

@@ -1,4 +1,4 @@
-//! A report for people, in the layout of NCCL's.
+//! The report as text, in the layout of NCCL's.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write};
@@ -8,7 +8,7 @@ use super::report::{Communicator, Counts, Missing, Rank, Report, Wait};
 /// How many ranks are listed one by one, unless all are asked for.
 const MOST_LISTED: usize = 10;
 
-/// The report as text; with `verbose`, all ranks are listed that something is said about.
+/// The report as text; with `verbose`, it lists every rank that it mentions.
 pub fn text(report: &Report, verbose: bool) -> String {
     let groups = groups(&report.communicators);
     let mut text = Text {
@@ -79,7 +79,7 @@ impl Look {
     }
 }
 
-/// The communicators by their looks, the largest first.
+/// The communicators, grouped with those that look alike, the largest first.
 fn groups(communicators: &[Communicator]) -> Vec<Group<'_>> {
     let mut groups: Vec<Group<'_>> = Vec::new();
     for communicator in communicators {
@@ -190,7 +190,7 @@ impl Text {
         }
     }
 
-    /// Says something about each communicator, under the number that the table gives it.
+    /// Writes something about each communicator, under its number in the table.
     fn each(&mut self, groups: &[Group<'_>], mut say: impl FnMut(&mut Self, &str, &Communicator)) {
         for (number, group) in groups.iter().enumerate() {
             for (index, communicator) in group.members.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! The rails of one cage of each end go through one cable.
+//! Groups rails into cables: those with the same cage at both ends share a cable.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +27,7 @@ pub struct CableEnd {
 }
 
 impl Cable {
-    /// The end at a host, and the other one; `None` if the cable does not end there.
+    /// The end at this host, then the other end; `None` if the cable does not end at the host.
     pub fn seen_from(&self, host: usize) -> Option<[&CableEnd; 2]> {
         let [a, b] = &self.ends;
         if a.host == host {

@@ -1,4 +1,4 @@
-//! The rails between two hosts, by their addresses, and by what each has heard of the other.
+//! Finds the rails between two hosts from their addresses and neighbour tables.
 
 use crate::Host;
 use crate::model::{NeighbourState, Netdev, PortState};
@@ -12,7 +12,7 @@ pub struct HostRail {
     pub ends: [RailEnd; 2],
     /// Whether it carries RDMA; otherwise it is one of network interfaces.
     pub rdma: bool,
-    /// What says that the ends reach each other.
+    /// The evidence that the ends reach each other.
     pub evidence: Evidence,
 }
 
@@ -29,16 +29,16 @@ pub struct RailEnd {
     pub gid: Gid,
 }
 
-/// What says that two ports reach each other; the stronger comes first.
+/// The evidence that two ports reach each other, the strongest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Evidence {
-    /// One end has heard from the other end's hardware address.
+    /// One end's neighbour table has the other end's hardware address.
     Heard,
     /// No other ports of these hosts are in the subnet.
     Subnet,
     /// Other ports are in the same subnet; only a probe can tell.
     Perhaps,
-    /// One end has asked for the other end's address, and got no answer.
+    /// One end has asked for the other's address and got no answer.
     Silent,
 }
 
@@ -81,12 +81,12 @@ pub fn rails(hosts: &[Host], pair: [usize; 2]) -> Vec<HostRail> {
         }
     };
     let mut found: Vec<_> = candidates.iter().map(rail).collect();
-    // What was heard decides among ports that may be joined; their order remains otherwise.
+    // Evidence decides between ports in one subnet; without it they keep their order.
     found.sort_by_key(|rail| rail.evidence);
     distinct(found)
 }
 
-/// The best rails that have no port in common, as fast as the fastest.
+/// The rails with the best evidence, no two with a common port, all at the highest speed.
 fn distinct(found: Vec<HostRail>) -> Vec<HostRail> {
     let mut rails: Vec<HostRail> = Vec::new();
     for rail in found {
@@ -101,8 +101,8 @@ fn distinct(found: Vec<HostRail>) -> Vec<HostRail> {
     rails
 }
 
-/// The network interfaces that rails may use: those of RDMA ports with a link; of a host without RDMA devices, the
-/// fastest that leave it.
+/// The network interfaces that rails may use: those of RDMA ports with a link; on a host without RDMA devices, the
+/// fastest of those that lead to other hosts.
 pub fn leading(host: &Host) -> Vec<&Netdev> {
     if host.rdma.is_empty() {
         return fastest(host).collect();
@@ -145,7 +145,7 @@ fn interfaces(host: &Host) -> Vec<Port> {
         .collect()
 }
 
-/// The interfaces that leave the host, as fast as the fastest of them.
+/// The fastest of the interfaces that lead to other hosts.
 fn fastest(host: &Host) -> impl Iterator<Item = &Netdev> {
     let leads = |netdev: &&Netdev| netdev.running && !netdev.loopback && !is_internal(&netdev.name);
     let netdevs = host.network.netdevs.iter().filter(leads);

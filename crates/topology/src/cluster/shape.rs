@@ -1,4 +1,4 @@
-//! How hosts are joined.
+//! The shape that cables give a cluster: pair, ring, chain, switch or mesh.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -10,15 +10,15 @@ use super::cables::Cable;
 pub enum Shape {
     /// One host.
     Single,
-    /// Two hosts, which are joined directly, or as if they were.
+    /// Two hosts, joined directly, or by a switch that looks the same.
     Pair,
-    /// Each host has two neighbours, and its cables go around. Three hosts in a ring are each other's neighbours.
+    /// A ring: each host has cables to two others. In a ring of three, all hosts are neighbours.
     Ring,
-    /// As a ring of which one cable is missing.
+    /// A ring with one cable missing.
     Chain,
     /// A port reaches several hosts.
     Switch,
-    /// All hosts reach each other, in no shape that has a name.
+    /// All hosts reach each other, but in no shape with a name.
     Mixed,
     /// Some hosts reach no other, or there are several groups.
     Apart,

@@ -1,5 +1,5 @@
-//! What a description of a host may hold: lists and texts of bounded length, names that a shell takes as they are,
-//! prefixes that addresses have, and no control characters.
+//! Validates a host's description, which may come from another machine: lengths are bounded, names are safe in a shell,
+//! prefixes fit their addresses, and there are no control characters.
 
 use serde_json::Value;
 
@@ -9,10 +9,10 @@ use crate::{Error, Host};
 /// The longest list and text. The kernel's longest list is that of routes.
 const LIST: usize = 65_536;
 const TEXT: usize = 4096;
-/// The most RDMA devices, ports of one, and addresses of a port: what is computed grows with their square.
+/// The most RDMA devices of a host, ports of a device, and addresses of a port. The work grows with their square.
 const RDMA: usize = 256;
 
-/// Removes control characters from all texts, which a terminal would obey.
+/// Removes from all texts the control characters that a terminal would obey.
 ///
 /// # Errors
 /// A list or text is too long.
@@ -60,13 +60,13 @@ pub(super) fn check(host: &Host) -> Result<(), Error> {
     }
 }
 
-/// Whether a shell takes a name as it is, and a command as no option.
+/// Whether a name needs no quoting in a shell, and no command takes it for an option.
 fn is_name(name: &str) -> bool {
     let is_plain = |one: u8| one.is_ascii_alphanumeric() || b"_.:@-".contains(&one);
     !name.is_empty() && !name.starts_with('-') && name.bytes().all(is_plain)
 }
 
-/// The names in a description, each with what it names.
+/// The names in a description, each with the kind of thing that it names.
 fn names(host: &Host) -> impl Iterator<Item = (&'static str, &str)> {
     let netdevs = host.network.netdevs.iter().flat_map(|one| {
         let optional = [&one.pci, &one.mac, &one.port_name, &one.switch_id];

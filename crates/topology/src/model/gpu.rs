@@ -9,14 +9,14 @@ pub struct Gpu {
     pub bus_id: String,
     /// The name, such as `NVIDIA GB10`, if a driver tells it.
     pub name: Option<String>,
-    /// What CUDA's driver says of it; `None` where it does not say, or hides the GPU.
+    /// What CUDA's driver reports about it; `None` if the driver reports nothing or hides the GPU.
     pub cuda: Option<CudaDevice>,
 }
 
-/// What is said instead of an answer of CUDA's driver by a program that cannot ask it.
+/// What a program that cannot ask CUDA's driver gives as its answer.
 pub const BUILT_WITHOUT_CUDA: &str = "this program was built without CUDA";
 
-/// What CUDA's driver says.
+/// The answer of CUDA's driver.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Cuda {
     /// The version of CUDA that the driver is for, such as `13.0`.
@@ -27,7 +27,7 @@ pub struct Cuda {
     pub problem: Option<String>,
 }
 
-/// A GPU by CUDA's driver. What it says it can do is not what works: only data that were moved prove that.
+/// A GPU as CUDA's driver describes it. Its claims prove nothing: only moving data shows what works.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CudaDevice {
     /// CUDA's ordinal.
@@ -66,6 +66,6 @@ pub enum Reach {
     NvLink,
     /// Over PCIe.
     Pcie,
-    /// Not at all.
+    /// Neither: only through the host's memory.
     None,
 }

@@ -24,7 +24,7 @@ pub struct Netdev {
     pub index: u32,
     /// Whether it was brought up.
     pub up: bool,
-    /// Whether it carries packets: it is up, and there is a link.
+    /// Whether it is up and has a carrier.
     pub running: bool,
     /// Whether it is the loopback interface.
     pub loopback: bool,
@@ -34,7 +34,7 @@ pub struct Netdev {
     pub mac: Option<String>,
     /// The port of the card, such as `p0`, if the driver tells.
     pub port_name: Option<String>,
-    /// What identifies the switch in the card that the port belongs to, if there is one.
+    /// The id of the card's internal switch that the port belongs to, if there is one.
     pub switch_id: Option<String>,
     /// The speed in Mbit/s, if the driver tells.
     #[serde(default)]
@@ -56,7 +56,7 @@ pub struct Address {
     pub ip: IpAddr,
     /// The length of the subnet's prefix in bits.
     pub prefix: u8,
-    /// The alias's name, such as `eth0:1`, where it is not the interface's.
+    /// The label, such as `eth0:1`, if it differs from the interface's name.
     pub label: Option<String>,
 }
 
@@ -73,7 +73,7 @@ pub struct Route {
     pub netdev: String,
 }
 
-/// A host on the other side of an interface.
+/// An entry of the neighbour table: a host that an interface reaches directly.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Neighbour {
     /// Its address.
@@ -86,7 +86,7 @@ pub struct Neighbour {
     pub state: NeighbourState,
 }
 
-/// What the kernel knows of a neighbour.
+/// The state of a neighbour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum NeighbourState {

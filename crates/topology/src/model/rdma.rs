@@ -47,9 +47,9 @@ pub struct RdmaPort {
 pub enum PortState {
     /// It carries packets.
     Active,
-    /// No link.
+    /// It has no link.
     Down,
-    /// The link is there, but is being set up.
+    /// It has a link that is being set up.
     Other,
 }
 

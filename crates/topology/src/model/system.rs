@@ -16,7 +16,7 @@ pub struct System {
     pub boot: Vec<String>,
     /// The bytes of a page.
     pub page_bytes: Option<u64>,
-    /// What contains this process, such as `docker`; `None` for the host itself.
+    /// The container runtime around this process, such as `docker`; `None` on the host itself.
     pub container: Option<String>,
     /// Whether there are files by which programs open RDMA devices (`/dev/infiniband/uverbs*`); `None` for a host that was
     /// recorded without its devices.
@@ -38,9 +38,10 @@ pub struct Memory {
 /// A file system that programs write to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Disk {
-    /// Where it is mounted, such as `/tmp`; one that has several of these places is told once.
+    /// Where it is mounted, such as `/tmp`. A file system that serves several of these paths is
+    /// listed once.
     pub path: String,
-    /// All of its bytes.
+    /// Its size in bytes.
     pub total: u64,
     /// The bytes that programs without privileges may still write.
     pub available: u64,
@@ -51,13 +52,13 @@ pub struct Disk {
 pub struct CpuClass {
     /// The name, such as `Cortex-X925`.
     pub name: String,
-    /// Which they are, such as `5-9,15-19`.
+    /// Their numbers, such as `5-9,15-19`.
     pub cpus: String,
     /// How many.
     pub count: usize,
     /// The highest frequency in kHz, if it is known.
     pub max_khz: Option<u64>,
-    /// What chooses the frequency, such as `performance`.
+    /// The frequency governor, such as `performance`.
     pub governor: Option<String>,
     /// The driver that sets the frequency, such as `cppc_cpufreq`.
     pub scaling: Option<String>,
@@ -83,7 +84,7 @@ pub struct Limits {
     pub memlock: Limit,
     /// Files that may be open.
     pub files: Limit,
-    /// Whether the limit on locked memory does not hold, by the capability `CAP_IPC_LOCK`.
+    /// Whether the process is exempt from the limit on locked memory (`CAP_IPC_LOCK`).
     pub ipc_lock: bool,
     /// The largest receive buffer of a socket, in bytes (`net.core.rmem_max`).
     pub receive_buffer: Option<u64>,
@@ -95,11 +96,11 @@ pub struct Limits {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Limit {
-    /// It cannot be read.
+    /// Unknown: it cannot be read.
     #[default]
     Unknown,
-    /// At most this.
+    /// This value.
     Most(u64),
-    /// None.
+    /// Unlimited.
     Unlimited,
 }

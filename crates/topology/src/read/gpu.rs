@@ -1,4 +1,4 @@
-//! The GPUs: those on PCI, those that NVIDIA's driver lists, and what CUDA says of each.
+//! The GPUs on PCI and those that NVIDIA's driver lists, with CUDA's description of each.
 
 use std::collections::BTreeSet;
 

@@ -1,7 +1,7 @@
 //! Interfaces, addresses, routes and neighbours: what the kernel lists over netlink.
 //!
-//! Of a message only those attributes are read that are needed here. So what a newer kernel adds, or writes in another way,
-//! costs no interface.
+//! Only the attributes needed here are parsed, so an interface is not lost because a newer kernel adds attributes or
+//! changes others.
 
 mod dump;
 

@@ -1,4 +1,5 @@
-//! Files under a folder: `/`, or a recorded tree. What is missing is `None`, or nothing.
+//! Reads files below a root: `/`, or a recorded tree. Missing files are `None`; missing folders are
+//! empty.
 
 use std::fs;
 use std::io::Read;

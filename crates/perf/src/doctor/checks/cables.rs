@@ -16,7 +16,8 @@ pub(super) fn checks(cluster: &Cluster<'_>, wires: &Wires<'_>) -> Vec<Finding> {
     found
 }
 
-/// Cages that hear from another cage than the one that has the address. Twins answer for each other, so only cages count.
+/// Finds cages that hear from a different cage than the one with the address. Twins answer for each other, so only
+/// cages are compared.
 fn crossed(wires: &Wires<'_>) -> Vec<Finding> {
     let all = wires.hosts.iter().enumerate();
     let all = all.flat_map(|(host, one)| one.network.neighbours.iter().map(move |it| (host, it)));
@@ -80,7 +81,7 @@ fn parity(cluster: &Cluster<'_>) -> Option<Finding> {
             format!("{a} to {b}")
         })
         .collect();
-    // Where both cables of one host are so, it is that host's that are exchanged.
+    // If both cables of one host are wrong, they are swapped at that host.
     let mut hosts = 0..cluster.hosts.len();
     let common =
         hosts.find(|host| equal.len() == 2 && equal.iter().all(|it| it.seen_from(*host).is_some()));

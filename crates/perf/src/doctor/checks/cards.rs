@@ -6,7 +6,7 @@ use spark_ccl_topology::{Host, cages};
 use crate::doctor::finding::{Finding, Fix, Problem};
 
 const MELLANOX: u16 = 0x15b3;
-/// Counters that stay at zero on a cable in order.
+/// Counters that stay at zero on a good cable.
 const ERRORS: [&str; 6] = [
     "local_link_integrity_errors",
     "local_ack_timeout_err",
@@ -17,7 +17,7 @@ const ERRORS: [&str; 6] = [
 ];
 /// The counter of what has arrived, and its unit in bytes.
 const RECEIVED: (&str, u64) = ("port_rcv_data", 4);
-/// What the driver has counted since it was loaded matters if there is more than one error in this number of bytes.
+/// Errors since the driver was loaded matter if there is more than one in this many bytes.
 const BYTES_PER_ERROR: u64 = 1 << 30;
 
 pub(super) fn checks(host: &Host, is_alone: bool) -> Vec<Finding> {
@@ -32,7 +32,7 @@ pub(super) fn checks(host: &Host, is_alone: bool) -> Vec<Finding> {
     }
     for cage in cabled {
         found.push(link(host, cage));
-        // What software makes of a network interface has no link of its own.
+        // A software device on top of a network interface has no link of its own.
         if cage.ends.iter().any(|end| end.device.pci.is_some()) {
             found.push(pcie(host, cage));
         }

@@ -5,7 +5,7 @@ use spark_ccl_topology::{Host, Limit};
 use crate::doctor::finding::{Finding, Fix, Problem};
 use crate::notation::size::human;
 
-/// Registered memory of a few links. Less than that, and not even small operations have their slots.
+/// The registered memory of a few links. With less, not even small operations get their slots.
 const LEAST_LOCKED: u64 = 64 << 20;
 /// Sockets between the ranks of a few hosts, libraries, and files.
 const LEAST_FILES: u64 = 1024;

@@ -75,8 +75,8 @@ fn shown_by(evidence: Evidence) -> &'static str {
     }
 }
 
-/// Gigabytes of data per second over all rails of RDMA: what either end can carry, whichever is less. With short packets
-/// it is less, and nobody has measured how much.
+/// The data rate over all RDMA rails in GB/s: the lesser of what the two ends can carry. Short packets reduce it by an
+/// amount that has not been measured.
 fn expected(cluster: &Cluster<'_>, rails: &[&HostRail]) -> Option<f64> {
     let mut all = rails.iter().flat_map(|rail| &rail.ends);
     let is_long = |end: &RailEnd| netdev(cluster, end).is_some_and(|one| one.mtu >= LARGE_PACKETS);

@@ -5,9 +5,9 @@ use spark_ccl_topology::{Disk, Host};
 use crate::doctor::finding::{Finding, Fix, Problem};
 use crate::notation::size::human;
 
-/// A kernel that takes the memory from which network cards register theirs.
+/// A kernel whose settings take away the memory that network cards need for registration.
 const HANDOVER: &str = "7.0.0-1019-nvidia";
-/// How that is turned off.
+/// The kernel parameter that turns this off.
 const KHO: &str = "GRUB_CMDLINE_LINUX in /etc/default/grub: kho=off there helps, after sudo update-grub and the next start";
 /// What a GPU that shares the host's memory must leave: below the first, the machine freezes before anything is killed.
 const FROZEN: u64 = 3 << 30;

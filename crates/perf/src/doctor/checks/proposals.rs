@@ -1,5 +1,5 @@
-//! Which addresses would put both ends of a cable into one subnet. Only where it is proven that the cable is there, and
-//! that the other end waits in that subnet, an address is proposed, and each only once.
+//! Proposes addresses that put both ends of a cable into one subnet, each address only once. Proposes one only if it is
+//! proven that the cable is there and that the other end is in that subnet.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};

@@ -1,4 +1,5 @@
-//! Which cages are joined, by what the kernels have heard: a hardware address of the other cage proves it.
+//! Which cages are joined, according to the kernels' neighbour tables: an entry with a hardware address of the other
+//! cage proves it.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

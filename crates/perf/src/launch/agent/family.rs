@@ -1,4 +1,4 @@
-//! The descendants of this process.
+//! Finds, signals and waits for the descendants of this process. Knows no ranks.
 
 use std::collections::HashSet;
 use std::fs;
@@ -13,11 +13,12 @@ use rustix::process::{
 struct Process {
     id: i32,
     parent: i32,
-    /// When it started, in ticks since the system did: tells it from another one with its number.
+    /// When it started, in ticks since boot: distinguishes it from a later process with the same
+    /// id.
     start: u64,
 }
 
-/// Sends a signal to every descendant. One that is started meanwhile may miss it.
+/// Sends a signal to every descendant. A process that starts meanwhile may miss it.
 pub(super) fn signal_all(signal: Signal) {
     for process in descendants() {
         let Some(id) = Pid::from_raw(process.id) else {
@@ -26,7 +27,7 @@ pub(super) fn signal_all(signal: Signal) {
         let Ok(handle) = pidfd_open(id, PidfdFlags::empty()) else {
             continue;
         };
-        // If it is still there, the handle is of it, and not of a later one with its number.
+        // If it still exists, the handle refers to it and not to a later process with its id.
         if read(process.id).is_some_and(|now| now.start == process.start) {
             // It may end just now.
             let _ = pidfd_send_signal(&handle, signal);
@@ -34,7 +35,7 @@ pub(super) fn signal_all(signal: Signal) {
     }
 }
 
-/// Waits for children that have ended; whether there are others.
+/// Reaps children that have ended; returns whether there are others.
 pub(super) fn reap() -> bool {
     loop {
         match rustix::process::wait(WaitOptions::NOHANG) {

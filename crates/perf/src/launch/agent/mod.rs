@@ -22,11 +22,11 @@ use crate::spawn::{signals, tether};
 use ports::Ports;
 use ranks::Ranks;
 
-/// How long a launcher that has not said yet what it wants may be silent. It says every few seconds that it is there.
+/// How long a launcher may be silent before its order. It gives a sign of life every few seconds.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How often those that are to be killed are looked for.
+/// How often to look for processes that are to be killed.
 const ROUND: Duration = Duration::from_millis(50);
-/// After how long a process that was killed is in the kernel's hands alone.
+/// After how long to give up on a killed process: only the kernel can end it then.
 const UNKILLABLE: Duration = Duration::from_secs(5);
 
 /// The command line of an agent.
@@ -38,18 +38,18 @@ pub(crate) struct AgentArgs {
     inner: bool,
 }
 
-/// What an agent learns.
+/// What the agent's main thread is told.
 enum Event {
     Order(Box<Order>),
-    /// The launcher is there.
+    /// A sign of life from the launcher.
     Heard,
-    /// The launcher wants an end, or is gone.
+    /// The launcher wants the ranks to end, or is gone.
     Stop,
-    /// A rank has ended, and that was reported.
+    /// A rank has ended, and its end was reported.
     Reported,
     /// This process has no descendants.
     Alone,
-    /// The launcher has got all that ranks have printed, and their ends.
+    /// The launcher has everything that the ranks have printed, and their ends.
     Told,
 }
 
@@ -60,8 +60,8 @@ pub(crate) fn run(args: &AgentArgs) -> Result<u8, Error> {
     if args.inner { serve() } else { watch_over() }
 }
 
-/// Has another process do it, and ends what that leaves behind if it is killed. If this one is killed, that ends the
-/// ranks.
+/// Runs the agent in a second process, and ends what it leaves behind if it is killed. If this process is killed, the
+/// second one ends the ranks.
 fn watch_over() -> Result<u8, Error> {
     let mut command = Command::new("/proc/self/exe");
     command.args(["launch-agent", "--inner"]);
@@ -139,7 +139,7 @@ fn listen(events: Sender<Event>) {
     });
 }
 
-/// `None` if there is nothing to do.
+/// The order; `None` if the launcher has none.
 fn wait_for_order(events: &Receiver<Event>) -> Option<Order> {
     loop {
         match events.recv_timeout(PATIENCE) {
@@ -163,7 +163,7 @@ fn watch(events: &Receiver<Event>, mut ranks: Ranks, limits: [Duration; 2]) -> u
             Ok(Event::Reported) => ranks.running -= 1,
             Ok(Event::Stop) => is_wanted = true,
             Ok(Event::Alone) => return tell(events, silence),
-            // It comes after the former.
+            // It comes after all ranks' ends.
             Ok(Event::Told) => return 0,
             Err(_) => match &mut end {
                 Some(end) => {
@@ -174,7 +174,7 @@ fn watch(events: &Receiver<Event>, mut ranks: Ranks, limits: [Duration; 2]) -> u
                 None => is_wanted = true,
             },
         }
-        // What ranks have left in the background ends after them.
+        // Processes that ranks have left in the background end after them.
         if (is_wanted || ranks.running == 0) && end.is_none() {
             end = Some(Ending::begin(grace));
         }
@@ -196,7 +196,7 @@ fn tell(events: &Receiver<Event>, silence: Duration) -> u8 {
 
 /// The end of all descendants: first they are asked, then killed.
 struct Ending {
-    /// When there is something to do.
+    /// When the next step is due.
     next: Instant,
     /// When to give up.
     last: Instant,
@@ -205,7 +205,7 @@ struct Ending {
 impl Ending {
     fn begin(grace: Duration) -> Self {
         family::signal_all(Signal::TERM);
-        // One that a debugger or a user has stopped would not hear it.
+        // A stopped process would not react to the signal.
         family::signal_all(Signal::CONT);
         let next = Instant::now() + grace;
         Self {
@@ -214,7 +214,7 @@ impl Ending {
         }
     }
 
-    /// Kills those that are left; whether that is worth another round.
+    /// Kills those that are left; returns whether to try again.
     fn kill(&mut self) -> bool {
         family::signal_all(Signal::KILL);
         self.next = Instant::now() + ROUND;

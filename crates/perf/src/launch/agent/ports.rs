@@ -28,7 +28,7 @@ fn hold_one() -> io::Result<(u16, TcpListener)> {
         let mut random = [0; 2];
         rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
         let port = FIRST + u16::from_ne_bytes(random) % COUNT;
-        // One of IPv6 is of IPv4, too; some hosts have none.
+        // A socket of IPv6 holds the port for IPv4 as well; some hosts have no IPv6.
         let bound = TcpListener::bind((Ipv6Addr::UNSPECIFIED, port));
         match bound.or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port))) {
             Ok(listener) => return Ok((port, listener)),

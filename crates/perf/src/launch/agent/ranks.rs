@@ -58,7 +58,7 @@ impl Ranks {
         std::thread::spawn(move || {
             reap(&ends);
             drop(ends);
-            // Nobody hears these when this process is about to end.
+            // The receiver is gone if this process is about to end.
             let _ = events.send(Event::Alone);
             finish(reporters);
             let _ = events.send(Event::Told);
@@ -75,7 +75,8 @@ fn command(order: &Order, variables: &[(String, String)]) -> Command {
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
-        // A rank that signals its group does not mean the others.
+        // In a process group of its own, so that a rank that signals its group does not reach the
+        // others.
         .process_group(0);
     for (name, value) in variables {
         match value.as_str() {
@@ -167,11 +168,12 @@ fn report(local: usize, ended: &Receiver<End>, outputs: &[Output], events: &Send
         wait_for(outputs);
         write(&Report::Ended(local, end));
     }
-    // Nobody hears it when this process is about to end.
+    // The receiver is gone if this process is about to end.
     let _ = events.send(Event::Reported);
 }
 
-/// Waits until all is told that was printed, also by what ranks had left in the background.
+/// Waits until all output is reported, also that of processes that ranks have left in the
+/// background.
 fn finish(reporters: Vec<JoinHandle<Vec<Output>>>) {
     for reporter in reporters {
         // None comes from a thread that panicked.

@@ -1,4 +1,4 @@
-//! Asks the kernel for a list, and takes its answer apart.
+//! Requests a list from the kernel over netlink, and splits the answer into messages.
 
 use std::time::Duration;
 
