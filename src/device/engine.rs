@@ -72,8 +72,8 @@ pub(crate) trait StreamEngine: Engine + Any + Debug {
 
     /// Enqueues checked tasks, of this engine and of others, so that no task waits for another to end before it starts.
     ///
-    /// # Errors Those of [`enqueue`](Self::enqueue). If a task or a stream is invalid, nothing is
-    /// enqueued.
+    /// # Errors
+    /// Those of [`enqueue`](Self::enqueue). If a task or a stream is invalid, nothing is enqueued.
     fn enqueue_together(&self, tasks: &[StreamTask<'_>]) -> Result<(), Error>;
 
     /// Waits until everything in a stream has run, and checks for errors.

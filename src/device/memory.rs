@@ -103,7 +103,8 @@ impl<T: Element> DeviceMemory<T> {
 
     /// Copies its elements to `values`, when the calls that write them have run.
     ///
-    /// # Errors Those of [`write`](Self::write).
+    /// # Errors
+    /// Those of [`write`](Self::write).
     pub fn read(&self, values: &mut [T]) -> Result<(), Error> {
         self.whole().read(values)
     }
@@ -145,7 +146,8 @@ impl<T: Element> DeviceMemory<T> {
     /// # }
     /// ```
     ///
-    /// # Errors Those of [`read_in`](Self::read_in).
+    /// # Errors
+    /// Those of [`read_in`](Self::read_in).
     pub fn write_in<R>(
         &mut self,
         stream: &Arc<CudaStream>,

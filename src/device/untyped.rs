@@ -49,24 +49,28 @@ impl Communicator {
     /// launches of graphs with calls of a communicator run one after the other, also with its other calls, and none
     /// runs once that communicator is gone.
     ///
-    /// # Errors Those of [`Call::on`](crate::Call::on) and [`run_untyped`](Self::run_untyped); also [`Error::Invalid`]
-    /// for addresses that the driver does not know, for registered memory, and for calls that move no data. If a call
-    /// is invalid, nothing is enqueued.
+    /// # Errors
+    /// Those of [`Call::on`](crate::Call::on) and [`run_untyped`](Self::run_untyped); also [`Error::Invalid`] for
+    /// addresses that the driver does not know, for registered memory, and for calls that move no data. If a call is
+    /// invalid, nothing is enqueued.
     pub unsafe fn enqueue_untyped(calls: &[DeviceCall<'_>]) -> Result<(), Error> {
-        let lanes = calls.iter().map(|call| {
-            // SAFETY: the stream is a default one, or lives until the lane is dropped, at the end of this function (its
+        let prepared = calls.iter().map(|call| {
+            // SAFETY: the stream is a default one, or lives until the prepared call is dropped, at the end of this function (its
             // contract).
-            unsafe { Lane::new(call) }
+            unsafe { Prepared::new(call) }
         });
-        let lanes = lanes.collect::<Result<Vec<_>, Error>>()?;
-        let tasks: Vec<_> = lanes.iter().map(Lane::task).collect();
+        let prepared = prepared.collect::<Result<Vec<_>, Error>>()?;
+        let tasks: Vec<_> = prepared.iter().map(Prepared::task).collect();
         let enqueued = match &tasks[..] {
             [] => return Ok(()),
             [alone] => alone.engine.enqueue(&alone.task, alone.stream),
             [first, ..] => first.engine.enqueue_together(&tasks),
         };
         // A part may run also where another failed, and the program's streams wait for it.
-        lanes.iter().map(Lane::join).fold(enqueued, Result::and)
+        prepared
+            .iter()
+            .map(Prepared::join)
+            .fold(enqueued, Result::and)
     }
 
     /// Waits until all has run that was enqueued in a stream: as [`wait`](Self::wait), by the stream's handle.
@@ -74,7 +78,8 @@ impl Communicator {
     /// # Safety
     /// The stream is the legacy or the per-thread default stream, or lives until this returns.
     ///
-    /// # Errors Those of [`wait`](Self::wait).
+    /// # Errors
+    /// Those of [`wait`](Self::wait).
     pub unsafe fn wait_raw(&self, stream: CUstream) -> Result<(), Error> {
         let engine = self.device_engine("wait")?;
         // SAFETY: the stream is a default one, or lives until what is borrowed is dropped, at the end of this function
@@ -85,15 +90,15 @@ impl Communicator {
 }
 
 /// A checked call and its stream.
-struct Lane<'a> {
+struct Prepared<'a> {
     engine: &'a Arc<dyn StreamEngine>,
     task: Task,
     stream: CallStream,
 }
 
-impl<'a> Lane<'a> {
+impl<'a> Prepared<'a> {
     /// # Safety
-    /// The call's stream is the legacy or the per-thread default stream, or lives until the lane is dropped.
+    /// The call's stream is the legacy or the per-thread default stream, or lives until the prepared call is dropped.
     unsafe fn new(given: &DeviceCall<'a>) -> Result<Self, Error> {
         let (comm, call) = (given.comm, given.call);
         let operation = call.operation();
@@ -110,7 +115,7 @@ impl<'a> Lane<'a> {
         let (spec, regions) = call.prepare_in(comm, place)?;
         let mut task = spec.task(regions);
         check(&spec, &mut task, comm.planner().ranks())?;
-        // SAFETY: the stream is a default one, or lives until the lane is dropped (this function's contract).
+        // SAFETY: the stream is a default one, or lives until the prepared call is dropped (this function's contract).
         let stream = unsafe { borrow(&**engine, given.stream) }?;
         Ok(Self {
             engine,

@@ -90,7 +90,8 @@ impl<'a, T: Element> DeviceView<'a, T> {
 
     /// Copies its elements to `values`, when the calls that write to the memory have run.
     ///
-    /// # Errors Those of [`DeviceMemory::read`](super::DeviceMemory::read).
+    /// # Errors
+    /// Those of [`DeviceMemory::read`](super::DeviceMemory::read).
     pub fn read(&self, values: &mut [T]) -> Result<(), Error> {
         self.may_copy("DeviceMemory::read", values.len())?;
         let (block, gpu) = (self.block(), &self.block().gpu);

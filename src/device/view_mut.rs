@@ -83,7 +83,8 @@ impl<'a, T: Element> DeviceViewMut<'a, T> {
 
     /// Copies values to it, when the calls with the memory have run.
     ///
-    /// # Errors Those of [`DeviceMemory::write`](super::DeviceMemory::write).
+    /// # Errors
+    /// Those of [`DeviceMemory::write`](super::DeviceMemory::write).
     pub fn write(&mut self, values: &[T]) -> Result<(), Error> {
         self.part.may_copy("DeviceMemory::write", values.len())?;
         let (block, gpu) = (self.part.block(), &self.part.block().gpu);

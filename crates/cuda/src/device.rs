@@ -33,7 +33,8 @@ pub fn devices() -> Result<Vec<Device>, Error> {
 
 /// How many GPUs this process may use, at least one.
 ///
-/// # Errors There is no driver, it is too old or fails, or there is no GPU.
+/// # Errors
+/// There is no driver, it is too old or fails, or there is no GPU.
 pub fn count() -> Result<usize, Error> {
     open()?;
     checked("cuInit", 0, result::init()).or_else(|error| match error {

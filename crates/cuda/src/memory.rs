@@ -93,8 +93,8 @@ impl DeviceBlock {
 
     /// A descriptor by which other processes [import](Self::import) the block.
     ///
-    /// # Errors [`Error::Export`] if the device or the driver does not support it; or the driver
-    /// fails.
+    /// # Errors
+    /// [`Error::Export`] if the device or the driver does not support it; or the driver fails.
     pub fn export(&self) -> Result<OwnedFd, Error> {
         let device = make_current(&self.context)?;
         match &*self.memory {

@@ -133,7 +133,8 @@ impl Record {
 
     /// As the pickle that PyTorch's analyzer reads.
     ///
-    /// # Errors None that is known, as for [`json`](Self::json).
+    /// # Errors
+    /// None that is known, as for [`json`](Self::json).
     pub fn pickle(&self) -> Result<Vec<u8>, serde_json::Error> {
         let value: Value = serde_json::to_value(self)?;
         Ok(pickle::encode(&value))

@@ -60,8 +60,9 @@ impl Host {
 
     /// Reads a document of [`to_json`](Self::to_json).
     ///
-    /// # Errors The text is not such a document, is of another version, or has what no real host has: names that are
-    /// unsafe in a shell, prefixes longer than addresses, or overlong lists.
+    /// # Errors
+    /// The text is not such a document, is of another version, or has what no real host has: names that are unsafe in a
+    /// shell, prefixes longer than addresses, or overlong lists.
     pub fn from_json(text: &str) -> Result<Self, Error> {
         if text.len() > LONGEST {
             return Err(Error::Long {
@@ -83,8 +84,8 @@ impl Host {
 
     /// The host without control characters, so that a terminal can print it safely.
     ///
-    /// # Errors A list or text is too long, or a name is unsafe, as for
-    /// [`from_json`](Self::from_json).
+    /// # Errors
+    /// A list or text is too long, or a name is unsafe, as for [`from_json`](Self::from_json).
     pub(crate) fn checked(&self) -> Result<Self, Error> {
         Self::from_value(serde_json::to_value(self)?)
     }
