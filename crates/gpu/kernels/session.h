@@ -124,8 +124,9 @@ private:
     template <class Poll>
     DEVICE bool wait(u32 round, Poll poll) {
         for (;;) {
-            converge();
             Signature::Theirs theirs = signature.load();
+            // A lane that read its part of a line before the others might have an old one.
+            converge();
             u32 missing = poll();
             if (!signature.agrees(theirs, missing)) {
                 return false;
