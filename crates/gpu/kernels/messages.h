@@ -194,8 +194,7 @@ private:
             converge();
             bool has_come = poll();
             if (!any_lane(!has_come || failed != 0)) {
-                patience.renew();
-                return true;
+                return patience.renew(flow.peer, strand, number);
             }
             if (any_lane(failed != 0)) {
                 return false;
