@@ -4,7 +4,7 @@
 use crate::communicator::Communicator;
 use crate::error::Error;
 use spark_ccl_cuda::cudarc::driver::CudaContext;
-use spark_ccl_cuda::{bus_id, context, count, generation, share_default_pool};
+use spark_ccl_cuda::{bus_id, context, count, generation, multiprocessors, share_default_pool};
 use std::sync::Arc;
 
 /// A rank's GPU.
@@ -14,6 +14,7 @@ pub(super) struct FoundGpu {
     place: String,
     /// 9 is Hopper.
     generation: u8,
+    multiprocessors: u16,
 }
 
 /// What a rank tells the others about its GPU.
@@ -21,10 +22,13 @@ pub(super) struct FoundGpu {
 pub(super) struct ToldGpu {
     pub(super) place: String,
     pub(super) generation: u8,
+    pub(super) multiprocessors: u16,
 }
 
-/// The bus id (at most 16 bytes), then the generation; zeros if the rank has no GPU.
+/// The bus id (at most 16 bytes), and at the end the number of multiprocessors and the generation. Zeros if the rank
+/// has no GPU.
 const BYTES: usize = 32;
+const PLACE: usize = 28;
 
 /// Fails where there is no GPU. Makes no context.
 pub(super) fn need_gpu(comm: &Communicator) -> Result<(), Error> {
@@ -52,6 +56,7 @@ pub(super) fn find_gpu(comm: &Communicator) -> Result<FoundGpu, Error> {
     let context = context(ordinal).map_err(own)?;
     let place = bus_id(ordinal).map_err(own)?;
     let generation = generation(&context).map_err(own)? as u8;
+    let multiprocessors = multiprocessors(&context).map_err(own)? as u16;
     if let Err(error) = share_default_pool(&context) {
         tracing::warn!(
             "rank {}: other devices of this process cannot reach memory from cudarc: {error}",
@@ -62,6 +67,7 @@ pub(super) fn find_gpu(comm: &Communicator) -> Result<FoundGpu, Error> {
         context,
         place,
         generation,
+        multiprocessors,
     })
 }
 
@@ -81,13 +87,11 @@ pub(super) fn tell_gpu(
     found: Option<&FoundGpu>,
 ) -> Result<Vec<Option<ToldGpu>>, Error> {
     let mut own = [0_u8; BYTES];
-    if let Some(FoundGpu {
-        place, generation, ..
-    }) = found
-    {
-        let len = place.len().min(BYTES - 1);
-        own[..len].copy_from_slice(&place.as_bytes()[..len]);
-        own[BYTES - 1] = *generation;
+    if let Some(found) = found {
+        let len = found.place.len().min(PLACE);
+        own[..len].copy_from_slice(&found.place.as_bytes()[..len]);
+        own[BYTES - 3..BYTES - 1].copy_from_slice(&found.multiprocessors.to_le_bytes());
+        own[BYTES - 1] = found.generation;
     }
     let mut all = vec![0; BYTES * comm.size()];
     comm.all_gather(&own, &mut all).by_any_path().run()?;
@@ -96,10 +100,14 @@ pub(super) fn tell_gpu(
 
 impl ToldGpu {
     fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let (place, generation) = (&bytes[..BYTES - 1], bytes[BYTES - 1]);
+        let (place, generation) = (&bytes[..PLACE], bytes[BYTES - 1]);
         let place = String::from_utf8_lossy(place);
         let place = place.trim_end_matches('\0').to_owned();
-        (generation != 0 || !place.is_empty()).then_some(Self { place, generation })
+        (generation != 0 || !place.is_empty()).then_some(Self {
+            place,
+            generation,
+            multiprocessors: u16::from_le_bytes([bytes[BYTES - 3], bytes[BYTES - 2]]),
+        })
     }
 }
 
@@ -163,15 +171,18 @@ mod tests {
         let mut bytes = [0; BYTES];
         assert_eq!(ToldGpu::from_bytes(&bytes), None);
         bytes[..12].copy_from_slice(b"0000:1b:00.0");
-        bytes[BYTES - 1] = 9;
+        bytes[BYTES - 3..].copy_from_slice(&[0x10, 0x01, 9]);
         let told = ToldGpu::from_bytes(&bytes).unwrap();
         assert_eq!((&*told.place, told.generation), ("0000:1b:00.0", 9));
+        assert_eq!(told.multiprocessors, 272);
     }
+
     #[test]
     fn two_ranks_share_a_gpu_only_on_one_host() {
         let gpu = |place: &str| ToldGpu {
             place: place.to_owned(),
             generation: 9,
+            multiprocessors: 132,
         };
         let all = ["a", "b", "a", "b"].map(gpu);
         assert_eq!(two_on_one(&all, &[1, 1, 2, 2]), None);

@@ -130,6 +130,15 @@ pub fn generation(context: &CudaContext) -> Result<i32, Error> {
     attribute(context, major)
 }
 
+/// How many multiprocessors a device has.
+///
+/// # Errors
+/// The driver does not say.
+pub fn multiprocessors(context: &CudaContext) -> Result<i32, Error> {
+    let count = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
+    attribute(context, count)
+}
+
 /// An attribute of a device. Unlike cudarc's function, it does not return the error that cudarc
 /// stores for its next call.
 pub(crate) fn attribute(

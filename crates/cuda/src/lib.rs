@@ -38,7 +38,9 @@ mod stream;
 pub use borrowed::{CallStream, borrow_stream};
 pub use buffer::{Buffer, Observed, Observer};
 pub use cudarc;
-pub use device::{Device, Traits, adopt, bus_id, context, count, devices, generation, traits};
+pub use device::{
+    Device, Traits, adopt, bus_id, context, count, devices, generation, multiprocessors, traits,
+};
 pub use driver::{Feature, driver_version, open, require};
 pub use error::{Error, checked};
 pub use event::elapsed_ms;

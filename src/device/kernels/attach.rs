@@ -190,12 +190,13 @@ fn way(comm: &Communicator, context: &CudaContext, all: &[ToldGpu]) -> Result<u8
     Ok(way)
 }
 
-/// The CTAs of a kernel. Those of all ranks that share a GPU fit on it.
+/// The CTAs of a kernel, each of which may take a whole multiprocessor. Those of all ranks that share a GPU fit on it.
 fn ctas(all: &[ToldGpu]) -> u32 {
-    let on_one = all
-        .iter()
-        .map(|gpu| all.iter().filter(|&other| other == gpu).count());
-    (CTAS / on_one.max().unwrap_or(1)).max(1) as u32
+    let of_rank = all.iter().map(|gpu| {
+        let on_one = all.iter().filter(|&other| other.place == gpu.place).count();
+        CTAS.min(usize::from(gpu.multiprocessors)) / on_one
+    });
+    of_rank.min().unwrap_or(1).max(1) as u32
 }
 
 #[cfg(test)]
@@ -204,13 +205,19 @@ mod tests {
 
     #[test]
     fn ranks_that_share_a_gpu_share_its_ctas() {
-        let gpu = |place: &str| ToldGpu {
+        let of = |place: &str, multiprocessors| ToldGpu {
             place: place.to_owned(),
             generation: 9,
+            multiprocessors,
         };
+        let gpu = |place| of(place, 132);
         assert_eq!(ctas(&[gpu("a")]), 32);
         assert_eq!(ctas(&[gpu("a"), gpu("b")]), 32);
         assert_eq!(ctas(&[gpu("a"), gpu("b"), gpu("a")]), 16);
         assert_eq!(ctas(&vec![gpu("a"); 8]), 4);
+        // A part of a GPU, or a small one, bounds all ranks' grids.
+        assert_eq!(ctas(&[gpu("a"), of("b", 20)]), 20);
+        assert_eq!(ctas(&vec![of("b", 20); 3]), 6);
+        assert_eq!(ctas(&vec![of("b", 2); 3]), 1);
     }
 }
