@@ -46,6 +46,19 @@ fn sum(comm: &Communicator) {
     assert!(read(&memory) == sums(comm.size()));
 }
 
+/// The sums are long enough for lines.
+#[test]
+fn sums_are_the_same_where_only_packets_are_passed() {
+    let Some(gpus) = gpus(2) else { return };
+    for protocol in ["auto", "packets"] {
+        let builder = builder().set("SPARK_CCL_GPU_PROTOCOL", protocol);
+        gpus.each(&builder, |comm| {
+            sum(&comm);
+            comm.finalize().unwrap();
+        });
+    }
+}
+
 #[test]
 fn a_call_that_differs_is_named_with_both_ranks_words() {
     let Some(gpus) = gpus(2) else { return };

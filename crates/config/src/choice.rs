@@ -39,6 +39,28 @@ impl fmt::Display for Path {
     }
 }
 
+/// How kernels pass data between GPUs (`SPARK_CCL_GPU_PROTOCOL`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum GpuProtocol {
+    /// In lines of 128 bytes where it is long and GPUs are linked by `NVLink`, otherwise in packets.
+    #[default]
+    Auto,
+    /// Always in packets of 16 bytes.
+    Packets,
+}
+
+impl GpuProtocol {
+    pub(crate) const EXPECTED: &'static str = "packets or auto";
+
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        match text.to_ascii_lowercase().as_str() {
+            "auto" => Some(GpuProtocol::Auto),
+            "packets" => Some(GpuProtocol::Packets),
+            _ => None,
+        }
+    }
+}
+
 /// Which network carries links between hosts (`SPARK_CCL_NET`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Net {

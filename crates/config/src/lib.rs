@@ -29,7 +29,7 @@ mod tuning_file;
 mod variables;
 
 pub use algorithm::{AlgorithmChoice, ParseAlgorithmsError};
-pub use choice::{Backend, Family, HostPort, InterfaceChoice, Net, Path, SingleCopy};
+pub use choice::{Backend, Family, GpuProtocol, HostPort, InterfaceChoice, Net, Path, SingleCopy};
 pub use env::{Env, Origin, Value};
 pub use error::Error;
 pub use log::Log;

@@ -4,7 +4,9 @@ use std::path::{Path as FilePath, PathBuf};
 use std::time::Duration;
 
 use crate::algorithm::{AlgorithmChoice, ParseAlgorithmsError};
-use crate::choice::{Backend, Family, HostPort, InterfaceChoice, Net, Path, SingleCopy};
+use crate::choice::{
+    Backend, Family, GpuProtocol, HostPort, InterfaceChoice, Net, Path, SingleCopy,
+};
 use crate::env::{Env, Origin};
 use crate::error::Error;
 use crate::log::Log;
@@ -73,6 +75,8 @@ pub struct Settings {
     pub own_device: Option<usize>,
     /// Whether several ranks may be on one GPU, with [`Backend::Engine`].
     pub share_gpu: bool,
+    /// How kernels pass data between GPUs, with [`Backend::Engine`]. Ranks agree on it by themselves.
+    pub gpu_protocol: GpuProtocol,
     /// How NCCL is used.
     pub nccl: Nccl,
     /// Payload bytes of one slot of a link, a multiple of 64; `None` for what suits the links.
@@ -115,6 +119,7 @@ impl Default for Settings {
             device: 0,
             own_device: None,
             share_gpu: false,
+            gpu_protocol: GpuProtocol::Auto,
             nccl: Nccl::default(),
             slot_bytes: None,
             slots: 8,
@@ -318,6 +323,14 @@ impl Settings {
         let own_device = reader.number(&["SPARK_CCL_DEVICE"], 0..=MAX_DEVICE)?;
         self.own_device = own_device.or(self.own_device);
         set(&mut self.share_gpu, reader.boolean("SPARK_CCL_SHARE_GPU")?);
+        set(
+            &mut self.gpu_protocol,
+            reader.parsed(
+                &["SPARK_CCL_GPU_PROTOCOL"],
+                GpuProtocol::EXPECTED,
+                GpuProtocol::parse,
+            )?,
+        );
         self.nccl = Nccl::read(reader)?;
         Ok(())
     }

@@ -50,6 +50,7 @@ pub const VARIABLES: &[Variable] = &[
     plain("SPARK_CCL_BACKEND"),
     plain("SPARK_CCL_DEVICE"),
     plain("SPARK_CCL_SHARE_GPU"),
+    plain("SPARK_CCL_GPU_PROTOCOL"),
     plain("SPARK_CCL_NCCL_LIBRARY"),
     plain("SPARK_CCL_NCCL_BLOCKING"),
     plain("SPARK_CCL_SLOT_BYTES"),

@@ -11,7 +11,8 @@ use crate::{Error, Feature, checked, require};
 pub enum Reach {
     /// It is the GPU's own.
     Own,
-    /// Over `NVLink`, or another connection with native atomic operations.
+    /// Over `NVLink`, or another connection with all native atomic operations. `PCIe` has some of them at most, which
+    /// the driver does not count.
     Link,
     /// Over `PCIe`.
     Pcie,

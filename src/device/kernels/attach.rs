@@ -10,6 +10,7 @@ use crate::device::agreement::{ToldGpu, all_have, find_gpu, no_other_has, tell_g
 use crate::device::rank::DeviceRank;
 use crate::device::{StreamEngine, guard};
 use crate::error::Error;
+use spark_ccl_config::GpuProtocol;
 use spark_ccl_cuda::cudarc::driver::CudaContext;
 use spark_ccl_cuda::{Reach, reach_of};
 use spark_ccl_fork::Owned;
@@ -164,9 +165,13 @@ impl Offer {
     }
 }
 
-/// How this rank's GPU reaches the memory of all others.
+/// How this rank's GPU reaches the memory of all others. Over PCIe, and where the user says so, packets are passed: nothing
+/// there promises that a line arrives at once.
 fn way(comm: &Communicator, context: &CudaContext, all: &[ToldGpu]) -> Result<u8, Error> {
-    let mut way = LINES;
+    let mut way = match comm.inner.world.settings.gpu_protocol {
+        GpuProtocol::Auto => LINES,
+        GpuProtocol::Packets => PACKETS,
+    };
     for (rank, gpu) in all.iter().enumerate() {
         let reach = reach_of(context, &gpu.place);
         match reach.map_err(|error| error.of_rank(comm.rank()))? {
