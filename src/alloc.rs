@@ -1,5 +1,5 @@
-//! Memory that links can use as it is: `comm.alloc`, by all ranks together, and `comm.register` for memory that is
-//! there. How it is kept and taken back is in `registered.rs`. Knows communicators, since all ranks take part; knows
+//! Memory that links use in place: `comm.alloc`, called by all ranks together, and `comm.register`, for existing
+//! memory. How it is kept and taken back is in `registered.rs`. Knows communicators, since all ranks take part; knows
 //! no link.
 
 use crate::call::{Call, Nothing};
@@ -20,13 +20,13 @@ use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// How long ranks that are known to be there may take to pass memory.
+/// How long ranks that take part may take to pass memory.
 const EXCHANGE: Duration = Duration::from_secs(30);
 /// How often waiting for another rank's memory looks for faults.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// No page is larger, but for those called large.
+/// The largest size of ordinary pages.
 const PAGE: usize = 64 << 10;
-/// Of the most common large pages.
+/// The most common size of large pages.
 const LARGE_PAGE: usize = 2 << 20;
 
 impl Communicator {
@@ -34,8 +34,8 @@ impl Communicator {
     /// for the same type and length.
     ///
     /// # Errors
-    /// [`Error::Memory`] on every rank when one of them has not got enough, with the name of that rank;
-    /// [`Error::Failed`] when the communicator has failed.
+    /// [`Error::Memory`] on every rank when one of them lacks memory, with the name of that rank; [`Error::Failed`]
+    /// when the communicator has failed.
     pub fn alloc<T: Element>(&self, len: usize) -> Result<Registered<T>, Error> {
         let operation = Spec {
             elements: len,
@@ -45,8 +45,8 @@ impl Communicator {
         let here = self.here();
         let part = part_bytes(len.saturating_mul(size_of::<T>()));
         let all = part.saturating_mul(here.len());
-        // Before each step all ranks agree that it is worth while: none is left waiting, and nothing
-        // is allocated that all together have not got.
+        // Before each step all ranks agree to go on, so none is left waiting, and nothing is allocated that not all
+        // ranks have.
         self.agree(len, fits(all))?;
         let id = self.inner.allocations.fetch_add(1, Ordering::Relaxed);
         let leads = here[0] == self.rank();
@@ -58,7 +58,7 @@ impl Communicator {
         if part >= LARGE_PAGE {
             memory.prefer_large_pages();
         }
-        // Each sets its own part aside: near to its processor.
+        // Each rank allocates its own part, so that the pages are near its processor.
         self.agree(len, memory.set_aside(start..start + part))?;
         let base = memory.as_ptr().wrapping_add(start);
         // SAFETY: the segment keeps the mapping until the registration has ended. Only the engine lends the memory,
@@ -77,12 +77,11 @@ impl Communicator {
         Ok(Registered::new(segment, len))
     }
 
-    /// Memory that is there already, registered with this rank's RDMA devices, if links use them. It is
-    /// this rank's own business: the others may have ordinary memory.
+    /// Registers existing memory with this rank's RDMA devices, if links use them. Each rank may do so independently:
+    /// the others may use ordinary memory.
     ///
-    /// Where no device can register it, for which the log has the reason, or links have no use for that
-    /// (ranks of one host share only what they have [allocated](Self::alloc)), it is as good as ordinary
-    /// memory.
+    /// If no device can register it (the log has the reason), or links have no use for it (ranks of one host only share
+    /// [allocated](Self::alloc) memory), it works like ordinary memory.
     ///
     /// ```
     /// # let comm = spark_ccl::Communicator::local(1)?.remove(0);
@@ -141,7 +140,7 @@ impl Communicator {
         bytes: usize,
         dmabuf: Option<(BorrowedFd<'_>, u64)>,
     ) -> Option<Registration> {
-        // The devices are the parent's, where this is a forked child.
+        // In a forked child, the devices are the parent's.
         self.membership().check_process().ok()?;
         let registry = self.inner.registry.as_ref()?;
         let start = NonNull::new(start).filter(|_| bytes > 0)?;
@@ -166,7 +165,7 @@ impl Communicator {
             .ok()
     }
 
-    /// This rank's result, if all ranks have one. Else the error of the first rank that has none, on all ranks alike.
+    /// This rank's result if all ranks have one; otherwise, on all ranks, the error of the first rank without one.
     fn agree<R>(&self, len: usize, result: Result<R, MemoryError>) -> Result<R, Error> {
         const NOBODY: u32 = u32::MAX;
         let rank = self.rank() as u32;
@@ -190,7 +189,7 @@ impl Communicator {
         })
     }
 
-    /// The text of one rank, on all ranks.
+    /// Gives one rank's text to all ranks.
     fn told_by(&self, rank: u32, own: &str) -> Result<String, Error> {
         const MOST_BYTES: usize = 512;
         let mut text = [0; MOST_BYTES];
@@ -224,7 +223,7 @@ impl Communicator {
         parts
     }
 
-    /// The memory of this host, which its first rank has made, and passes to the others.
+    /// The memory of this host: its first rank makes it, and passes it to the others.
     fn share(
         &self,
         id: u32,
@@ -274,7 +273,7 @@ impl Communicator {
     }
 }
 
-/// Of a rank's part: whole pages, and large ones where it is large.
+/// The size of a rank's part: whole pages; large pages if the part is large.
 fn part_bytes(bytes: usize) -> usize {
     let page = match bytes {
         LARGE_PAGE.. => LARGE_PAGE,
@@ -319,7 +318,7 @@ impl<T: Element> Drop for Held<T> {
 mod tests {
     use super::*;
 
-    /// What each rank is told when some have failed, each for a reason of its own.
+    /// The error for a rank when some ranks have failed, each for its own reason.
     fn told(failing: &[usize]) -> Vec<String> {
         let ranks = Communicator::local(3).unwrap();
         std::thread::scope(|scope| {

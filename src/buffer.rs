@@ -7,7 +7,7 @@ use crate::registered::{Registered, RegisteredView, RegisteredViewMut, Segment};
 use spark_ccl_types::Element;
 use std::sync::Arc;
 
-/// A run of elements in memory, with what the engine may do with it.
+/// Consecutive elements in memory, and where they are registered.
 #[derive(Debug, Clone)]
 pub struct Region {
     pub(crate) ptr: *mut u8,
@@ -46,7 +46,7 @@ impl Region {
         }
     }
 
-    /// No memory at all, for ranks that send or receive nothing.
+    /// No memory, for ranks that send or receive nothing.
     pub(crate) fn empty() -> Self {
         Self {
             ptr: std::ptr::NonNull::<u64>::dangling().as_ptr().cast(),

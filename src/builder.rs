@@ -18,7 +18,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// What logs and errors call the origin of values that are set here.
+/// The name of this origin of values in logs and errors.
 const PROGRAM: &str = "the program";
 
 /// Settings for new communicators: the environment's, unless set here.
@@ -130,8 +130,8 @@ impl Builder {
         self.set("SPARK_CCL_SOCKET_IFNAME", pattern)
     }
 
-    /// What admits a process to the communicator, 16 to 4,096 bytes, the same on all ranks: `SPARK_CCL_SECRET`. White
-    /// space around it does not count.
+    /// The secret that admits a process to the communicator: 16 to 4,096 bytes, the same on all ranks; surrounding
+    /// white space is ignored. `SPARK_CCL_SECRET`.
     #[must_use]
     pub fn secret(self, secret: impl AsRef<[u8]>) -> Self {
         let secret = secret.as_ref().to_vec();
@@ -144,7 +144,7 @@ impl Builder {
         self.with("SPARK_CCL_PROGRESS_THREAD", &wanted, wanted)
     }
 
-    /// What does the collectives of device memory, the same on all ranks ([`Backend::Host`]): `SPARK_CCL_BACKEND`.
+    /// The backend for collectives of device memory, the same on all ranks ([`Backend::Host`]): `SPARK_CCL_BACKEND`.
     #[must_use]
     pub fn backend(self, backend: Backend) -> Self {
         self.with("SPARK_CCL_BACKEND", &backend, backend)
@@ -180,16 +180,16 @@ impl Builder {
         self
     }
 
-    /// CUDA's number of the device that the first rank of this host takes (0). The host's other ranks take the
-    /// next ones in turn. A rank whose `SPARK_CCL_DEVICE` is set takes that one.
+    /// CUDA's ordinal of the device that the first rank of this host takes (0). The host's other ranks take the
+    /// following ones. A rank with `SPARK_CCL_DEVICE` takes that one instead.
     #[must_use]
     pub fn device(mut self, first: usize) -> Self {
         self.device = first;
         self
     }
 
-    /// As if the variable were set in the environment: for names that are known only at run time, and for settings
-    /// without a method of their own. A name of ours that does not exist is an error when the communicator is made.
+    /// Sets a variable as if it were in the environment: for names that are only known at run time, and for settings
+    /// without a method. An unknown `SPARK_CCL_` name is an error when the communicator is made.
     #[must_use]
     pub fn set(mut self, name: &str, value: &str) -> Self {
         self.env.set(name, value, PROGRAM);
@@ -213,7 +213,7 @@ impl Builder {
         let settings = self.settings()?;
         let size = u32::try_from(n).unwrap_or(u32::MAX);
         let sessions = Session::local(size)?;
-        // Read once: all ranks must choose alike.
+        // Read once, since all ranks must choose the same.
         let tuning = settings.read_tuning();
         let start = |session| {
             let (settings, tuning, reducer) = (settings.clone(), tuning.clone(), self.reducer);
@@ -223,7 +223,7 @@ impl Builder {
         let threads: Vec<_> = sessions.into_iter().map(start).collect();
         let (opened, failed): (Vec<_>, Vec<_>) =
             threads.into_iter().map(joined).partition(Result::is_ok);
-        // A rank that fails ends the others; what ended it says more than that it has ended.
+        // A rank that fails ends the others. Its own error is more useful than theirs.
         let cause = failed
             .into_iter()
             .filter_map(Result::err)
@@ -238,7 +238,7 @@ impl Builder {
     /// world, while this process lives, and for as long as [`init_timeout`](Self::init_timeout) from now.
     ///
     /// # Errors
-    /// When no interface matches the settings, or no port can be had.
+    /// No interface matches the settings, or no port is free.
     pub fn unique_id(&self) -> Result<UniqueId, Error> {
         let settings = self.settings()?;
         Ok(UniqueId::create(&options(&settings, None, None)?)?)
@@ -288,7 +288,7 @@ impl Builder {
         settings: Settings,
         nics: Nics,
     ) -> Result<Communicator, Error> {
-        // Rank 0 has checked it, and all run the same build.
+        // Cannot fail: rank 0 has checked it, and all ranks run the same build.
         let tuning = Tuning::parse(session.note().as_bytes()).unwrap_or_default();
         open(session, settings, tuning, self.reducer, nics.into())
     }

@@ -41,7 +41,7 @@ impl Communicator {
         Call::new(self, spec, InPlace(buffer))
     }
 
-    /// Every rank's `send`, one after the other in the order of ranks, to every rank's `recv`.
+    /// Concatenates all ranks' `send`, in rank order, into every rank's `recv`.
     pub fn all_gather<T, S, R>(&self, send: S, recv: R) -> Call<'_, T, OutOfPlace<S, R>>
     where
         T: Element,
@@ -209,8 +209,8 @@ impl Communicator {
         )
     }
 
-    /// [`all_to_all`](Self::all_to_all) of a buffer onto itself. Of three ranks and more, all must do so or
-    /// none: partners take turns in another order in place. Where they differ, all get an error.
+    /// [`all_to_all`](Self::all_to_all) of a buffer onto itself. With three or more ranks, either all or none must use
+    /// it, because partners take turns in a different order in place; otherwise all get an error.
     pub fn all_to_all_in_place<T, B>(&self, buffer: B) -> Call<'_, T, InPlace<B>>
     where
         T: Element,
@@ -220,9 +220,9 @@ impl Communicator {
         Call::new(self, spec, InPlace(buffer))
     }
 
-    /// Blocks of different lengths: the `p`-th of `send` to rank `p`, and the `p`-th of `recv` from rank `p`.
-    /// What one rank sends another must be what that one receives; where it is not, both get an error that
-    /// names the counts. NCCL does not compare them.
+    /// Blocks of different lengths: the `p`-th of `send` to rank `p`, and the `p`-th of `recv` from rank `p`. The count
+    /// that one rank sends must equal the count that the other receives; otherwise both get an error that names the
+    /// counts. NCCL does not compare them.
     pub fn all_to_all_v<T, S, R>(
         &self,
         send: S,
@@ -246,10 +246,10 @@ impl Communicator {
         Call::new(self, spec, OutOfPlace(send, recv))
     }
 
-    /// A message to one rank, matched by a [`recv`](Self::recv) there, in order; also one of no elements.
+    /// A message to one rank, matched in order by a [`recv`](Self::recv) there. A message may have no elements.
     ///
-    /// A link holds short messages for their receiver, and then the sender is done before that has asked for
-    /// them: if it asks for something else, the sender learns of it by its next call.
+    /// Links buffer short messages, so the sender may be done before the receiver has called. If the receiver's call
+    /// does not match, the sender gets the error in its next call.
     pub fn send<T, S>(&self, buffer: S, to: usize) -> Call<'_, T, Sending<S>>
     where
         T: Element,
@@ -289,7 +289,7 @@ impl Communicator {
         Call::new(self, spec, OutOfPlace(send, recv))
     }
 
-    /// Returns on no rank before it was called on all.
+    /// Returns only after all ranks have called it.
     pub fn barrier(&self) -> Call<'_, u8, Nothing> {
         Call::new(self, Spec::new(Operation::Barrier, DType::U8), Nothing)
     }

@@ -1,5 +1,5 @@
-//! The communicator: what users hold. It joins what runs a call (engine, plan, mesh) with what tells of faults
-//! (control plane), and has the calls that are no collectives.
+//! The communicator: the type that users hold. It joins what runs calls (engine, plan, mesh) with what reports faults
+//! (control plane), and has the methods that are not collectives.
 
 #[cfg(feature = "cuda")]
 use crate::device::StreamEngine;
@@ -27,10 +27,9 @@ use std::time::Duration;
 /// All ranks must call the same collectives with matching arguments in the same order. A
 /// communicator can be shared by threads (it is `Sync`), which then must agree on that order.
 ///
-/// Dropping it leaves the communicator. Where operations are in flight, the rank stays until the last of
-/// their handles is dropped, too, and that waits for them: until they are done, or the other ranks have
-/// failed or left, or the operation timeout has passed. A thread that panics does not wait, but
-/// [aborts](Self::abort) them.
+/// Dropping it leaves the communicator. If operations are in flight, the rank stays until the last of their handles is
+/// dropped. That drop waits until they are done, the other ranks have failed or left, or the operation timeout has
+/// passed. A thread that panics does not wait, but [aborts](Self::abort) them.
 ///
 /// It belongs to the process that made it. A child that is forked later has a copy that does nothing: every call
 /// returns [`Error::Forked`], and the others do not notice when the child drops it or ends. The child may make a
@@ -59,11 +58,11 @@ pub(crate) struct Inner {
     pub(crate) allocations: AtomicU32,
     /// Ends the progress thread. It orders no other memory, so all accesses are relaxed.
     pub(crate) closed: Arc<AtomicBool>,
-    /// What tells others about it, if that is wanted.
+    /// Reports on it to others, if the settings ask for that.
     pub(crate) observation: Option<Owned<Observation>>,
 }
 
-/// One rank, for people.
+/// One rank, for messages to people.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeerInfo {
     /// Its rank in this communicator.
@@ -104,34 +103,33 @@ impl Communicator {
         })
     }
 
-    /// What carries data to each rank. Links are made when they are used first. This waits while another thread works on
-    /// a call.
+    /// The kind of link to each rank. Links are made at their first use. Waits while another thread works on a call.
     pub fn links(&self) -> Vec<PeerLink> {
         let links = self.inner.membership.with(|core| core.links());
         // A forked child has none.
         links.unwrap_or_default()
     }
 
-    /// How it goes with the rails to each rank, where RDMA carries the data: how many are in use, how often
-    /// one was dropped, and how often one came back. It waits while another thread works on a call.
+    /// The state of the RDMA rails to each rank: how many are in use, how often one was dropped, and how often one came
+    /// back. Waits while another thread works on a call.
     pub fn rails(&self) -> Vec<Rails> {
         let rails = self.inner.membership.with(|core| core.rails());
         // A forked child has none.
         rails.unwrap_or_default()
     }
 
-    /// What does the collectives of device memory, as it was set.
+    /// The backend for collectives of device memory.
     pub fn backend(&self) -> Backend {
         self.inner.world.settings.backend
     }
 
-    /// Where the ranks are: what `spark-perf tune` keeps its results by.
+    /// The placement of the ranks, by which `spark-perf tune` stores its results.
     pub fn layout(&self) -> Layout {
         self.planner().layout()
     }
 
-    /// Changes how long each operation may take, from the next call on. Communicators that come from this one have the
-    /// settings' time.
+    /// Changes how long each operation may take, from the next call on. Communicators made from this one start with the
+    /// time from the settings.
     pub fn set_timeout(&self, timeout: Duration) {
         if self.membership().check_process().is_err() {
             // In a forked child there are no operations.
@@ -243,14 +241,14 @@ impl Communicator {
         Ok(found.map(|(dtype, count)| (dtype, count as usize)))
     }
 
-    /// Waits until all ranks have come here, and operations whose handles were dropped are done: the orderly end. Make
+    /// The orderly end: waits until all ranks have called it, and operations whose handles were dropped are done. Make
     /// no calls afterwards, on any rank.
     ///
     /// Dropping a communicator without it waits for nobody: ranks that still wait for this one get an error.
     ///
-    /// With a backend for device memory, that gives its memory back here and when a communicator is dropped. CUDA waits
-    /// with that for all that runs on the device, also for other communicators, and meanwhile no thread of the process can
-    /// destroy a stream: end the calls of the others first.
+    /// A backend for device memory frees its memory here, or when the communicator is dropped. CUDA then waits for
+    /// everything that runs on the device, also for other communicators, and meanwhile no thread of the process can
+    /// destroy a stream. So finish the calls of other communicators first.
     ///
     /// # Errors
     /// [`Error::Failed`] when another rank failed before, or one of those operations did.

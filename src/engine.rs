@@ -1,4 +1,4 @@
-//! What all engines have in common.
+//! The trait of all engines.
 //!
 //! An engine does whole collectives on one kind of memory: that of `host` on memory of the processor, those of `device`
 //! on memory of GPUs. It is given checked tasks, whose element types are values and not Rust's types.
@@ -15,7 +15,7 @@ pub(crate) trait Engine: Send + Sync {
     /// What is wrong with the task for this engine; the fault that has ended it.
     fn run(&self, task: &mut Task) -> Result<(), Error>;
 
-    /// Waits until everything has ended that was begun.
+    /// Waits until everything in flight has ended.
     ///
     /// # Errors
     /// The fault that has cut it short.

@@ -6,13 +6,13 @@ use spark_ccl_fork::Forked;
 use std::fmt;
 use std::sync::Arc;
 
-/// Every error of the library.
+/// An error of the library.
 ///
 /// Its `Debug` is its text, too: that is what a `main` which returns the error shows.
 #[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A call that cannot be right: lengths, ranks, roots. Nothing was sent; the communicator is fine.
+    /// An invalid call: lengths, ranks, roots. Nothing was sent, and the communicator still works.
     #[error("{operation}: {problem}")]
     Invalid {
         /// The operation or function.
@@ -20,8 +20,8 @@ pub enum Error {
         /// Expected and seen.
         problem: String,
     },
-    /// The communicator has failed: a peer died or was late, calls did not match, someone aborted.
-    /// It refuses further work; the ranks that are left can make a new one
+    /// The communicator has failed: a rank died or was late, calls did not match, or a rank
+    /// aborted. It refuses further work; the remaining ranks can make a new one
     /// ([`Communicator::shrink`](crate::Communicator::shrink)).
     #[error("{0}")]
     Failed(Arc<Fault>),
@@ -40,13 +40,13 @@ pub enum Error {
     /// The ranks could not find, authenticate or reach each other.
     #[error("{0}")]
     Bootstrap(Arc<spark_ccl_bootstrap::Error>),
-    /// What the launcher said makes no sense, or no launcher was found.
+    /// The launcher's variables are inconsistent, or there is no launcher.
     #[error("{0}")]
     Launcher(String),
-    /// A setting cannot be understood.
+    /// A setting has an invalid value.
     #[error("{0}")]
     Config(Arc<spark_ccl_config::Error>),
-    /// Memory could not be had, shared or cut off.
+    /// Memory could not be allocated, shared or withdrawn.
     #[error("{what}: {problem}")]
     Memory {
         /// What it was for.

@@ -1,4 +1,5 @@
-//! Where this process is among the ranks: as the program says, or the launcher that started it.
+//! The rank of this process, and where the ranks meet: from the program's settings, or else from
+//! the launcher.
 
 use crate::error::Error;
 use spark_ccl_bootstrap::UniqueId;
@@ -55,7 +56,7 @@ fn narrow(n: usize) -> u32 {
     u32::try_from(n).unwrap_or(u32::MAX)
 }
 
-/// What the program says itself about where this process is among the ranks.
+/// What the program has set about this process's rank.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LaunchOverrides {
     pub(crate) rank: Option<usize>,
@@ -65,7 +66,8 @@ pub(crate) struct LaunchOverrides {
 }
 
 impl LaunchOverrides {
-    /// Where this process is among the ranks: as the program says, else as the launcher does.
+    /// This process's rank and meeting place: as the program has set them, or else from the
+    /// launcher.
     pub(crate) fn launch(&self, env: &Env) -> Result<Launch, Error> {
         let LaunchOverrides {
             rank,

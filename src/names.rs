@@ -1,13 +1,13 @@
 //! Names that programs give to calls.
 //!
-//! Ranks compare a hash of a name. So that an error can show another rank's name, too, each process remembers those that
-//! it has used: the ranks of one program use the same ones, only in another order where something is wrong.
+//! Ranks compare a hash of a name. So that an error can show another rank's name, too, each process remembers those
+//! that it has used: the ranks of one program use the same names, in a different order if there is an error.
 
 use parking_lot::Mutex;
 use spark_ccl_fork::PerProcess;
 use std::collections::BTreeMap;
 
-/// A program that makes up names for ever must not fill the memory.
+/// The bound keeps a program that always makes up new names from filling the memory.
 const MOST: usize = 1 << 16;
 
 static NAMES: PerProcess<Mutex<BTreeMap<u32, String>>> = PerProcess::new();

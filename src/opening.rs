@@ -1,5 +1,5 @@
-//! How communicators come into being: that of a whole world, and others of some of its ranks. The only place that
-//! makes engines; a call's memory then decides which of them gets it.
+//! Makes communicators: that of a whole world, and those of some of its ranks. The only place that makes engines; the
+//! memory of a call then decides which engine gets it.
 
 use crate::call::or_abort;
 use crate::communicator::{Communicator, Inner};
@@ -43,7 +43,7 @@ pub(crate) fn open(
     let communicator = communicator(&world, context, all, algorithms, None)
         .and_then(|communicator| with_devices(communicator, deadline));
     let report = communicator.as_ref().map(|_| ()).map_err(Error::to_string);
-    // The others must not take a rank for ready that is not, nor wait for it.
+    // The others must neither consider an unready rank ready nor wait for it.
     let sealed = world.session.seal(report, deadline);
     let communicator = communicator?;
     sealed?;
@@ -214,7 +214,7 @@ fn start_progress(inner: &Arc<Inner>) -> Result<(), Error> {
         })
 }
 
-/// Tells the communicators of this process apart.
+/// A number for each communicator of this process.
 fn next_number() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     // A counter on its own: it publishes nothing.

@@ -1,4 +1,4 @@
-//! What carries data between this rank and another, as programs and people see it. Links themselves are in `mesh`.
+//! The kind of link between this rank and another, for programs and people. Links themselves are in `mesh`.
 
 use std::fmt;
 
@@ -27,7 +27,7 @@ impl fmt::Display for Carrier {
     }
 }
 
-/// What carries data to a rank. As text: `shm`, `tcp 10.0.0.1 -> 10.0.0.2`, `self`.
+/// The link to a rank. As text: `shm`, `tcp 10.0.0.1 -> 10.0.0.2`, `self`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PeerLink {

@@ -27,9 +27,9 @@ pub(crate) struct Segment {
 pub(crate) enum Holder {
     /// All ranks have allocated it together, and map each other's.
     Shared(Allocation),
-    /// It was there before.
+    /// Existing memory that was registered.
     Own(#[expect(dead_code, reason = "holds the memory")] Box<dyn Hold>),
-    /// Its owner, who answers for it.
+    /// Its owner, which keeps it valid.
     Foreign,
 }
 
@@ -46,11 +46,11 @@ pub(crate) struct Allocation {
     pub(crate) memory: SharedMemory,
     /// By rank: where in it its part begins; `None` where the rank is on another host.
     pub(crate) parts: Vec<Option<usize>>,
-    /// Of each part.
+    /// The length of each part, in bytes.
     pub(crate) bytes: usize,
 }
 
-/// Memory that is kept for nothing but to be there.
+/// Memory that is only kept alive.
 pub(crate) trait Hold: Send + Sync + std::fmt::Debug {}
 
 // SAFETY: `own` points into memory that lives as long as the segment; accesses to it go through

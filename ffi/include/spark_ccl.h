@@ -16,10 +16,10 @@
  *
  * Failures. After SPARK_CCL_TIMEOUT or SPARK_CCL_REMOTE from a call, its communicator refuses all further calls with
  * the same text, and what the call should have received is undefined. Destroy the communicator, or go on without the
- * ranks that are lost: spark_ccl_comm_shrink. After other failures it works on. But a rank that was refused a
- * collective call has not taken part in it: the others wait for it until their time is over.
+ * ranks that are lost: spark_ccl_comm_shrink. After other failures it still works. But a rank whose
+ * collective call was refused has not taken part in it: the others wait for it until their timeout.
  *
- * Time. No function waits for other ranks for ever. Joining them takes at most SPARK_CCL_INIT_TIMEOUT (120 seconds by
+ * Time. No function waits for other ranks without a limit. Joining them takes at most SPARK_CCL_INIT_TIMEOUT (120 seconds by
  * default), and a call at most SPARK_CCL_TIMEOUT (600 seconds).
  *
  * Threads. Any thread may call any function, also several at once with one communicator. The program then sees to it
@@ -49,15 +49,15 @@ extern "C" {
 /* The version of this header: 10000 times the major number, plus 100 times the minor one, plus the patch number. */
 #define SPARK_CCL_VERSION 100
 
-/* The version, counted alike, of the library that the program runs with. */
+/* The version, in the same form, of the library that the program runs with. */
 int spark_ccl_version(void);
 
-/* What became of a call. Later versions may add results: take unknown ones for failures. */
+/* The result of a call. Later versions may add results: treat unknown ones as failures. */
 typedef enum {
     SPARK_CCL_SUCCESS = 0,
-    /* Arguments, settings or environment that cannot be right. Nothing was sent; the communicator works on. */
+    /* Invalid arguments, settings or environment. Nothing was sent; the communicator still works. */
     SPARK_CCL_INVALID = 1,
-    /* The time was over; the text names the ranks that are late. */
+    /* The timeout has passed; the text names the late ranks. */
     SPARK_CCL_TIMEOUT = 2,
     /* Another rank died, aborted, made a different call, or cannot be reached. */
     SPARK_CCL_REMOTE = 3,
@@ -83,17 +83,17 @@ typedef enum {
     SPARK_CCL_FLOAT8_E5M2 = 11
 } spark_ccl_dtype;
 
-/* Reductions; the first five are numbered as in NCCL's ncclRedOp_t. Every reduction is of every type. */
+/* Reductions; the first five are numbered as in NCCL's ncclRedOp_t. Every reduction works with every type. */
 typedef enum {
-    /* Of a sum and a product: integers wrap around. */
+    /* Integers wrap around, in sums and products. */
     SPARK_CCL_SUM = 0,
     SPARK_CCL_PROD = 1,
-    /* Of a maximum and a minimum: NaN wins over numbers. */
+    /* In maxima and minima, NaN wins over numbers. */
     SPARK_CCL_MAX = 2,
     SPARK_CCL_MIN = 3,
     /* The mean. Integers are summed, divided, and rounded towards 0; floats are divided first, so none overflows. */
     SPARK_CCL_AVG = 4,
-    /* The sum of what each rank has times that rank's own factor (spark_ccl_options). */
+    /* The sum of the ranks' values, each multiplied by that rank's own factor (spark_ccl_options). */
     SPARK_CCL_PRE_MUL_SUM = 5
 } spark_ccl_op;
 
@@ -105,7 +105,7 @@ typedef struct {
     unsigned char bytes[128];
 } spark_ccl_unique_id;
 
-/* A communicator: the ranks that communicate, and this rank's handle to that. */
+/* A communicator: a group of ranks; here, this rank's handle to it. */
 typedef struct spark_ccl_comm spark_ccl_comm;
 
 /* A call that was started: wait for it (spark_ccl_wait and its like), or free it (spark_ccl_request_free). */

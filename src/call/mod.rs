@@ -42,8 +42,8 @@ impl<'c, T: Element, O: Operands<T>> Call<'c, T, O> {
         }
     }
 
-    /// Lets the call take any path that its buffers allow, even if the zero-copy path is demanded of all calls
-    /// (`SPARK_CCL_PATH=zero-copy`). This is for small calls beside those that matter. All ranks must do the same.
+    /// Lets the call take any path that its buffers allow, even if all calls must take the zero-copy path
+    /// (`SPARK_CCL_PATH=zero-copy`). Use it for small calls beside the important ones, on all ranks.
     ///
     /// ```
     /// # let comm = spark_ccl::Communicator::local(1)?.remove(0);
@@ -58,9 +58,9 @@ impl<'c, T: Element, O: Operands<T>> Call<'c, T, O> {
         self
     }
 
-    /// Gives the call a name, which is compared between the ranks and shown in errors. All ranks name a collective alike.
-    /// So a model whose ranks reduce tensors of one shape in different orders gets an error, and not averages of
-    /// different tensors: the parameters in a hash map have an order of their own in each process.
+    /// Gives the call a name, which ranks compare and errors show. All ranks must give a collective the same name. If
+    /// ranks reduce tensors of one shape in different orders, for instance parameters from a hash map, whose order
+    /// differs between processes, they get an error instead of averages of different tensors.
     ///
     /// On device memory names are compared in the first calls of a kind only, and messages between two ranks are not
     /// compared by name.
@@ -78,8 +78,8 @@ impl<'c, T: Element, O: Operands<T>> Call<'c, T, O> {
         self
     }
 
-    /// Runs the operation and gives its buffers back. With device memory, it runs in the stream that the
-    /// memory comes with, and is waited for.
+    /// Runs the operation and gives its buffers back. With device memory, it runs in the memory's own stream and waits
+    /// for it.
     ///
     /// # Errors
     /// [`Error::Invalid`] for arguments that cannot be right, before anything was sent;

@@ -12,9 +12,9 @@ use std::fmt;
 use std::sync::Arc;
 
 /// An operation in flight, whose buffers come back as `B`. Dropping it lets the operation go on; its buffers are freed
-/// when it is done. Where the [communicator](crate::Communicator) has been dropped, dropping the last handle
-/// waits for what is in flight. Forgetting a handle leaks its buffers, and keeps dropping from waiting:
-/// then end the communicator by [`finalize`](crate::Communicator::finalize).
+/// when it is done. If the [communicator](crate::Communicator) was dropped before, dropping the last handle waits for
+/// what is in flight. Forgetting a handle leaks its buffers, and no drop waits then: end the communicator by
+/// [`finalize`](crate::Communicator::finalize).
 #[must_use = "the buffers come back from `wait`"]
 pub struct Pending<B: 'static> {
     membership: Arc<Membership>,
@@ -70,8 +70,7 @@ impl<B> Pending<B> {
         }
     }
 
-    /// The same operation, whose buffers come back as something else: so operations on buffers of several types fit into
-    /// one list.
+    /// Converts what [`wait`](Self::wait) returns, so that operations on buffers of several types fit into one list.
     ///
     /// ```
     /// # let comm = spark_ccl::Communicator::local(1)?.remove(0);

@@ -90,8 +90,8 @@ impl<'scope> Scope<'scope, '_> {
     }
 }
 
-/// An operation in flight within a [`Scope`]. Dropping it waits for it only where it owns its
-/// buffers; the scope waits in any case.
+/// An operation in flight within a [`Scope`]. Dropping it waits only if it owns its buffers; the
+/// scope waits in any case.
 pub struct ScopedPending<'scope, B> {
     membership: Arc<Membership>,
     ids: Ids,
@@ -122,8 +122,7 @@ impl<B> ScopedPending<'_, B> {
 
 impl<B> Drop for ScopedPending<'_, B> {
     fn drop(&mut self) {
-        // Owned buffers would be freed here under the operation's hands. For borrowed ones the scope's end is time
-        // enough.
+        // Owned buffers would be freed here while the operation uses them. Borrowed ones live until the scope's end.
         if self.held.get_mut().is_some() && self.owns {
             // In a forked child nothing works on the buffers.
             let _ = or_abort(|| self.ids.settle(&self.membership));

@@ -40,8 +40,9 @@ impl<B> DeviceRank<B> {
                 });
             };
             let own = site.stream.as_ref();
-            let elsewhere = own.is_some_and(|own| !Arc::ptr_eq(own.context(), &self.context));
-            if site.device != self.device() || elsewhere {
+            let of_other_context =
+                own.is_some_and(|own| !Arc::ptr_eq(own.context(), &self.context));
+            if site.device != self.device() || of_other_context {
                 return Err(self.other(operation, "memory", site.device));
             }
         }

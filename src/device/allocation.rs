@@ -38,7 +38,7 @@ pub(super) fn new_block(engine: &impl Guarded, bytes: usize) -> Result<Arc<Block
 }
 
 /// Frees dropped memory on a separate thread: the driver may take long, and may wait for running kernels.
-pub(super) fn tidy_elsewhere<E: Guarded>(engine: &Arc<E>) {
+pub(super) fn tidy_in_background<E: Guarded>(engine: &Arc<E>) {
     // This swap claims the flag, and the stores below clear it. They order no other memory:
     // relaxed.
     if engine.base().tidies.swap(true, Ordering::Relaxed) {

@@ -1,7 +1,7 @@
 //! The guard: a thread that ends calls which cannot complete. A program may wait for its streams by means that know
 //! nothing of communicators, so the library's own waits are not enough.
 
-use super::allocation::tidy_elsewhere;
+use super::allocation::tidy_in_background;
 use super::block;
 use super::calls::Mark;
 use super::guarded::Guarded;
@@ -46,7 +46,7 @@ fn watch_over<E: Guarded>(engine: &Weak<E>, mut look: impl FnMut(&E)) {
         }
         look(&engine);
         if engine.has_leftovers() {
-            tidy_elsewhere(&engine);
+            tidy_in_background(&engine);
         }
     }
     // What ran ends soon. Blocks that the program itself uses for longer are freed by another guard or allocation.

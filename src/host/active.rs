@@ -15,7 +15,7 @@ pub(super) struct Active {
     pub(super) request: Request,
     pub(super) sequence: u64,
     pub(super) tag: u64,
-    /// Where it is noted.
+    /// Where it is recorded.
     pub(super) record: Option<u64>,
     /// The lane of the schedule's channel 0; channel 1 has the next one.
     first_lane: usize,

@@ -1,4 +1,4 @@
-//! The quick way through a collective of small messages: one step after the other, as long as each can be done at
+//! Fast path for a collective of small messages: executes one step after the other, as long as each can complete at
 //! once.
 //!
 //! It sends exactly the messages of the schedule's steps, so a rank may take it while others do not. A step that cannot

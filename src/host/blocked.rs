@@ -1,4 +1,4 @@
-//! Which engines of this process have a thread that blocks, and how to end that.
+//! The engines of this process on which a thread blocks, and how to wake it.
 
 use parking_lot::Mutex;
 use spark_ccl_fork::PerProcess;

@@ -1,5 +1,5 @@
-//! The quick way through an exchange, a small `all_reduce`, `all_gather` or `all_to_all`: one message to every peer, the
-//! same to all or a block for each; then one from every peer, which are reduced, or put side by side.
+//! Fast path for an exchange, that is a small `all_reduce`, `all_gather` or `all_to_all`: one message to every peer
+//! (the same for all, or a block for each), then one from every peer, which are reduced or concatenated.
 //!
 //! It sends exactly the messages of the schedule's steps, so a rank may take it while others do not.
 
@@ -165,7 +165,7 @@ fn reduce(exchange: &Exchange<'_>, wires: &mut Wires, polls: u32) -> Progress {
     }
 }
 
-/// Puts the own vector and those of the others side by side, as long as each arrives within `polls` polls.
+/// Concatenates this rank's vector and the others', as long as each arrives within `polls` polls.
 fn gather(exchange: &Exchange<'_>, wires: &mut Wires, polls: u32) -> Progress {
     let &Exchange {
         task, bytes, tag, ..

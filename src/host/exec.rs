@@ -16,7 +16,7 @@ use spark_ccl_types::Scale;
 const STREAMING_BYTES: usize = 16 << 20;
 /// For shorter slices, the link is not asked to go without a slot.
 pub(super) const ASK_SLOTLESS_BYTES: usize = 4 << 10;
-/// Slices after which a channel lets the others (and the fault check) have a turn.
+/// The number of slices after which a channel yields to the others (and to the fault check).
 const TURN: usize = 32;
 
 const NO_OPERAND: Operand = Operand {
@@ -157,7 +157,7 @@ impl Run<'_> {
         }
     }
 
-    /// Two flows side by side, of which the second one stays behind the first.
+    /// Two flows at once, of which the second stays behind the first.
     fn both(
         &mut self,
         channel: u32,
@@ -431,7 +431,7 @@ impl Run<'_> {
     }
 }
 
-/// Puts those of the two that exist into `room`, one after the other.
+/// Stores those of the two that exist in `room`.
 fn pair<T: Copy>(of: (Option<T>, Option<T>), room: &mut [T; 2]) -> &[T] {
     let mut len = 0;
     for item in [of.0, of.1].into_iter().flatten() {

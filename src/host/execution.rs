@@ -1,4 +1,4 @@
-//! How far an operation is, and what holds it up. Knows cursors and obstacles; knows neither other operations nor
+//! The progress of an operation, and what it waits for. Knows cursors and obstacles; knows neither other operations nor
 //! deadlines.
 
 use super::exchange::{self, Progress};
@@ -21,7 +21,7 @@ pub(super) struct Execution {
     pub(super) stall: Stall,
 }
 
-/// What came of a turn.
+/// The outcome of a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Advance {
     Complete,

@@ -26,7 +26,7 @@ pub(super) struct Ops {
     discarded: Vec<Buffers>,
 }
 
-/// A place for an operation; the generation tells its successive tenants apart.
+/// A place for an operation; the generation distinguishes its successive operations.
 #[derive(Default)]
 struct Slot {
     generation: u64,

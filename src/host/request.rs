@@ -1,5 +1,5 @@
-//! What a checked task comes to: one request, or two for a send and a receive, each with its steps. Knows the plan,
-//! and no links.
+//! Turns a checked task into requests with their steps: two for a `send_recv`, otherwise one. Knows the plan; knows no
+//! links.
 
 use crate::buffer::Region;
 use crate::error::Error;
@@ -16,7 +16,7 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// What a checked task comes to: two requests for a `send_recv`, else one.
+    /// The requests of a checked task: two for a `send_recv`, otherwise one.
     pub(super) fn of(
         task: Task,
         planner: &Planner,

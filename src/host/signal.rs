@@ -9,7 +9,7 @@ use spark_ccl_sched::Rank;
 use spark_ccl_types::Side;
 
 impl Run<'_> {
-    /// A message with nothing but this payload.
+    /// Sends a message with only this payload.
     pub(super) fn signal(&mut self, channel: u32, peer: Rank) -> Result<bool, Obstacle> {
         let lane = self.first_lane + channel as usize;
         let terms = self.terms(peer);
@@ -48,7 +48,7 @@ impl Run<'_> {
         }
     }
 
-    /// What this rank says to the peer.
+    /// The signal to the peer.
     fn terms(&self, peer: Rank) -> SignalPayload {
         match self.program {
             Program::Blocks(blocks) => {
@@ -60,7 +60,7 @@ impl Run<'_> {
         }
     }
 
-    /// What the peer is to say to this rank.
+    /// The signal that is expected from the peer.
     fn terms_of(&self, peer: Rank) -> SignalPayload {
         match self.program {
             Program::Blocks(blocks) => {

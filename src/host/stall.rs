@@ -1,4 +1,4 @@
-//! What holds an operation up, and since when. It only keeps times: what follows from them is decided in
+//! What an operation waits for, and since when. It only keeps times: what follows from them is decided in
 //! `watchdog.rs`.
 
 use super::wires::Obstacle;

@@ -67,7 +67,7 @@ pub(super) enum Obstacle {
 }
 
 impl Obstacle {
-    /// Whether it may go away by itself.
+    /// Whether it may disappear without this rank's action.
     pub(super) fn is_wait(&self) -> bool {
         matches!(
             self,

@@ -11,7 +11,7 @@ use spark_ccl_bootstrap::{self as bootstrap, Attendant, Delivery, Kind};
 use spark_ccl_sched::Rank;
 use std::sync::Arc;
 
-/// Has the session put what comes for the communicator into the inbox.
+/// Registers with the session, so that streams for the communicator go into the inbox.
 pub(super) fn attend(owner: &Arc<LinkOwner>, inbox: &Arc<Inbox>, push: Push) {
     let session = &owner.world.session;
     let context = owner.context;

@@ -61,7 +61,7 @@ impl LinkAcceptor {
     }
 }
 
-/// How far a link is.
+/// The state of a link in the making.
 enum Stage {
     /// The peer's session has been asked.
     Asked,

@@ -41,7 +41,7 @@ pub(super) struct Talk {
     pub(super) progress: Progress,
 }
 
-/// How far a talk is.
+/// The state of a talk.
 #[derive(Default)]
 pub(super) struct Progress {
     has_passed_bell: bool,

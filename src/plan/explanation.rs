@@ -1,4 +1,4 @@
-//! What a planner says of its choice, for people: the algorithm, the reason, and the times that the model expects.
+//! Explains a choice to people: the algorithm, the reason, and the times that the model expects. Plain data.
 
 use spark_ccl_types::Algorithm;
 use std::fmt;

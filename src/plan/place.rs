@@ -1,5 +1,5 @@
-//! Whether the ranks can reach into each other's buffers in a call. Knows regions and signatures; it reads and writes
-//! no memory.
+//! Whether the ranks can access each other's buffers in a call. Knows regions and signatures; it reads and writes no
+//! memory.
 
 use super::Planner;
 use super::tuner::may_be_one_sided;

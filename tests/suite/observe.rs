@@ -75,6 +75,19 @@ fn pids(ranks: &[Rank]) -> Vec<u32> {
     ranks.iter().map(Rank::pid).collect()
 }
 
+/// A barrier, three all_reduces and a broadcast.
+fn assert_has_made_five_calls(rank: &spark_ccl_status::ras::Rank) {
+    let more = &rank.spark_ccl;
+    assert_eq!((more.entered, more.finished), (5, 5));
+    assert_eq!((more.waits.clone(), more.late_sec), (None, None));
+    let counts = rank.collective_counts;
+    assert_eq!(
+        (counts.all_reduce, counts.broadcast, counts.all_gather),
+        (3, 1, 0)
+    );
+    assert_eq!(more.calls["barrier"], 1);
+}
+
 #[test]
 fn a_client_sees_all_ranks_and_who_is_late() {
     let _alone = alone();
@@ -89,15 +102,7 @@ fn a_client_sees_all_ranks_and_who_is_late() {
         pids(&ranks)
     );
     for rank in &idle.ranks {
-        let more = &rank.spark_ccl;
-        assert_eq!((more.entered, more.finished), (5, 5));
-        assert_eq!((more.waits.clone(), more.late_sec), (None, None));
-        let counts = rank.collective_counts;
-        assert_eq!(
-            (counts.all_reduce, counts.broadcast, counts.all_gather),
-            (3, 1, 0)
-        );
-        assert_eq!(more.calls["barrier"], 1);
+        assert_has_made_five_calls(rank);
     }
 
     ranks[1].order("sleep 6000");

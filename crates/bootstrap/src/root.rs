@@ -83,7 +83,7 @@ impl Root {
     }
 
     /// Lets the rendezvous run in the background until its world is complete or its deadline has passed.
-    pub fn into_background(mut self) -> UniqueId {
+    fn into_background(mut self) -> UniqueId {
         self.stop = None;
         self.id
     }

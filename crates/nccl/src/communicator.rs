@@ -328,10 +328,10 @@ impl Inner {
     /// NCCL's handle, if NCCL has made the communicator.
     fn handle(&self, operation: &'static str) -> Result<ncclComm_t, Error> {
         let raw = self.raw();
-        let elsewhere = false;
+        let in_other_thread = false;
         let none = Error::Grouped {
             operation,
-            elsewhere,
+            in_other_thread,
         };
         if raw.is_null() { Err(none) } else { Ok(raw) }
     }

@@ -95,7 +95,7 @@ pub enum Error {
         revoked: bool,
     },
     /// The communicator, or the object to create, belongs to a group that has not ended.
-    #[error("{operation}: cannot be done {}", if *elsewhere {
+    #[error("{operation}: cannot be done {}", if *in_other_thread {
         "while another thread has a group with this communicator"
     } else {
         "in a group; end it first"
@@ -104,7 +104,7 @@ pub enum Error {
         /// The function.
         operation: &'static str,
         /// Whether the group belongs to another thread.
-        elsewhere: bool,
+        in_other_thread: bool,
     },
 }
 

@@ -86,11 +86,6 @@ fn card_of(host: &Host, device: &RdmaDevice) -> String {
 }
 
 impl Cage<'_> {
-    /// Whether the card reaches the cage by several functions.
-    pub fn has_twins(&self) -> bool {
-        self.ends.len() > 1
-    }
-
     /// Whether a cable is plugged in: a function has a link.
     pub fn is_cabled(&self) -> bool {
         self.ends
@@ -153,7 +148,7 @@ mod tests {
         ];
         assert_eq!(names(&host), expected);
         let cages = cages(&host);
-        assert!(cages[0].has_twins() && cages[0].is_cabled() && !cages[1].is_cabled());
+        assert!(cages[0].is_cabled() && !cages[1].is_cabled());
         assert_eq!(cages[0].gbits(), Some(200.0));
         let pcie = cages[0].pcie_gbits(&host).unwrap();
         assert!((pcie - 252.06).abs() < 0.01, "{pcie}");
@@ -184,13 +179,13 @@ mod tests {
     fn virtual_functions_are_no_twins() {
         let mut recorded = testing::spark("spark-1", 1);
         let folder = "sys/devices/pci0002:00/0002:00:00.0/0002:01:00.0";
-        assert!(cages(&recorded.host())[0].has_twins());
+        assert_eq!(cages(&recorded.host())[0].ends.len(), 2);
         recorded.set(&format!("{folder}/physfn/vendor"), "0x15b3");
         let host = recorded.host();
         assert!(
             cages(&host)
                 .iter()
-                .all(|cage| cage.name != "p0" || !cage.has_twins())
+                .all(|cage| cage.name != "p0" || cage.ends.len() == 1)
         );
     }
 }

@@ -16,10 +16,10 @@ _OF_BITS = (
 
 
 class Bits:
-    """A reduction of bits: one tensor's elements as bytes, and those that come from the ranks."""
+    """A bitwise reduction: the tensor's elements as bytes, and those received from the ranks."""
 
     def __init__(self, tensor: torch.Tensor, op: Any, blocks: int) -> None:
-        """`tensor` is in order; a block is as long as it is."""
+        """`tensor` is contiguous; each rank's block has its length."""
         self._function = _function(op)
         self.own = _bytes(tensor)
         self.every = self.own.new_empty(blocks, self.own.numel())
@@ -28,7 +28,7 @@ class Bits:
         return [self.own, self.every]
 
     def combine(self) -> None:
-        """Puts the blocks' reduction into the tensor."""
+        """Writes the reduction of the blocks to the tensor."""
         first, *others = self.every
         for block in others:
             self._function(first, block, out=first)
@@ -36,7 +36,7 @@ class Bits:
 
 
 def is_of_bits(tensor: torch.Tensor, op: Any) -> bool:
-    """Whether this is a reduction of bits, and the tensor has such as are a number."""
+    """Whether this is a bitwise reduction of a tensor of integers or booleans."""
     if tensor.is_floating_point() or tensor.is_complex():
         return False
     return any(op == theirs for theirs, _ in _OF_BITS)

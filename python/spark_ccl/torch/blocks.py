@@ -25,7 +25,7 @@ def listed(given: Tensors | torch.Tensor) -> Tensors:
 
 
 def pairs(some: Sequence[Any], others: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
-    """What stands at the same place of two lists; raises `InvalidError` unless they are equally long."""
+    """The pairs of two lists; raises `InvalidError` unless they are equally long."""
     same_length(some, others)
     return zip(some, others)
 
@@ -36,7 +36,7 @@ def same_length(some: Sequence[Any], others: Sequence[Any]) -> None:
 
 
 def in_order(tensor: torch.Tensor) -> tuple[torch.Tensor, Callable[[], None] | None]:
-    """The tensor, or a copy of it if its elements are not in order, and what takes results from there."""
+    """The tensor, or a contiguous copy, and a function that copies results back."""
     if tensor.is_contiguous():
         return tensor, None
     ordered = tensor.contiguous()
@@ -48,7 +48,7 @@ def in_order(tensor: torch.Tensor) -> tuple[torch.Tensor, Callable[[], None] | N
 
 
 def receiving(blocks: Tensors) -> tuple[torch.Tensor, Callable[[], None] | None]:
-    """Memory for what comes into these tensors, and what takes it there."""
+    """Contiguous memory to receive these tensors, and a function that copies from it to them."""
     for place, block in enumerate(blocks):
         check_has_memory(block, f"the list's tensor {place}")
     if side_by_side(blocks):
@@ -89,7 +89,7 @@ def split_counts(tensor: torch.Tensor, rows: list[int], size: int, name: str) ->
 
 
 def same_shape(tensors: Sequence[torch.Tensor], count: int, name: str, like: torch.Tensor) -> None:
-    """Raises `InvalidError` unless these are as many tensors, each with as many elements of the type of `like`."""
+    """Raises `InvalidError` unless there are `count` tensors with as many elements, and of the same type, as `like`."""
     if len(tensors) != count:
         raise InvalidError(f"{name} has {len(tensors)} tensors; expected one for each of {count} ranks")
     for rank, tensor in enumerate(tensors):

@@ -32,7 +32,7 @@ from .work import Work
 
 
 class Calls(Reductions, Messages):
-    """What a group can do, by the names that PyTorch calls it."""
+    """The operations of a group, under PyTorch's names."""
 
     # What goes from all to all.
 
@@ -111,7 +111,7 @@ class Calls(Reductions, Messages):
         return self._work(self._start(opts, "barrier", keep=()), [])
 
     def monitored_barrier(self, given: Any, wait_all_ranks: bool = False) -> None:
-        """A barrier that has a time of its own: its error names all late ranks, also without `wait_all_ranks`."""
+        """A barrier with its own timeout. Its error names all late ranks, also without `wait_all_ranks`."""
         # A group is given the time itself.
         options = given
         if isinstance(given, timedelta):

@@ -21,7 +21,7 @@ _kept: set[DeviceWork] = set()
 
 
 class Owner(Protocol):
-    """What has a device's calls."""
+    """The owner of a device's calls."""
 
     device: torch.device
 
@@ -32,7 +32,7 @@ class Owner(Protocol):
 
 
 class Enqueued:
-    """A call of the library that is to be enqueued, and the place in PyTorch's stream that it goes behind."""
+    """A call that is to be enqueued, and the event in PyTorch's stream that it must follow."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Enqueued:
             self._before.record(current)
 
     def get_ready(self, stream: torch.cuda.Stream) -> None:
-        """Makes the stream wait for what the call goes behind."""
+        """Makes the stream wait for the event that the call must follow."""
         if self._before is not None:
             stream.wait_event(self._before)
         elif stream != self._current:
@@ -65,7 +65,7 @@ class Enqueued:
 
 
 class DeviceWork(dist.Work):
-    """Calls in a stream, and the event that is their end."""
+    """Calls in a stream, and the event after them."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class DeviceWork(dist.Work):
 
     @classmethod
     def of_all(cls, works: Sequence[DeviceWork], owner: Owner) -> DeviceWork:
-        """One for works that were enqueued together."""
+        """A work for several that were enqueued together."""
         whole = cls(owner, [], [tensor for work in works for tensor in work.results], None)
         if works:
             # They are in one stream, in this order.
@@ -98,7 +98,7 @@ class DeviceWork(dist.Work):
         return whole
 
     def finish(self) -> None:
-        """Enqueues what is to be done behind the calls."""
+        """Enqueues what follows the calls."""
         if self._finish is not None:
             self._finish()
             self._finish = None
@@ -109,7 +109,7 @@ class DeviceWork(dist.Work):
         self.started = []
 
     def fail(self, failure: Exception) -> None:
-        """They could not be enqueued."""
+        """Notes that the calls could not be enqueued."""
         self._failure = failure
         self.started = []
         _kept.discard(self)
@@ -127,7 +127,7 @@ class DeviceWork(dist.Work):
         return True
 
     def synchronize(self) -> None:
-        """As `wait` without a time."""
+        """Like `wait` without a timeout."""
         self.wait()
 
     def is_completed(self) -> bool:
@@ -158,7 +158,7 @@ class DeviceWork(dist.Work):
         return self.results
 
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
-        """A future that is set: what waits for it waits in its stream."""
+        """A completed future: code that waits for it waits in its own stream."""
         self._enqueue()
         future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future(devices=[self._owner.device])
         stream = self._stream or torch.cuda.current_stream(self._owner.device)
@@ -168,7 +168,7 @@ class DeviceWork(dist.Work):
         return future
 
     def _source_rank(self) -> int:
-        """The rank that sends what is received."""
+        """The rank that the message comes from."""
         if self._source is None:
             raise RuntimeError("there is no source: this call sends")
         return self._source

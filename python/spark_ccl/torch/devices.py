@@ -27,7 +27,7 @@ from .work import LOOK_EVERY
 
 
 class DeviceCalls(Calls):
-    """What a group does on the GPU of this rank."""
+    """A group's calls on this rank's GPU."""
 
     def __init__(self, communicator: Communicator, device: torch.device, timeout: timedelta) -> None:
         self._communicator = communicator
@@ -57,7 +57,7 @@ class DeviceCalls(Calls):
                 _library.call("stream_wait", self._communicator._handle.pointer, stream.cuda_stream)
 
     def close(self) -> None:
-        """Enqueues what waits, and waits for all calls, for the time of the group, as long as the communicator works.
+        """Enqueues pending calls and waits for all, within the group's timeout and while the communicator works.
         What has not run then is aborted when the communicator ends."""
         with contextlib.suppress(Error, RuntimeError):
             self.flush()
@@ -69,7 +69,7 @@ class DeviceCalls(Calls):
     # Several calls as one.
 
     def open_batch(self) -> None:
-        """Calls from now on wait for the end of the batch, and begin together."""
+        """Collects calls until the end of the batch, so that they start together."""
         self.flush()
         self._batch = []
 
@@ -80,7 +80,7 @@ class DeviceCalls(Calls):
             return DeviceWork.of_all(works, self)
 
     def flush(self) -> None:
-        """Enqueues what waits. Where that fails, each of these works knows it."""
+        """Enqueues the pending calls. If that fails, each of their works raises the error."""
         with self._order:
             works, self._waiting = self._waiting, []
             if not works:
@@ -142,7 +142,7 @@ class DeviceCalls(Calls):
     alltoall_base = all_to_all_single
 
     def _start(self, opts: Any, function: str, *arguments: Any, keep: Any, factor: Any = None) -> list[Any]:
-        """What is to be enqueued for a call, once all of it is known."""
+        """The description of a call that is to be enqueued."""
         check_all_on(self.device, keep)
         current = torch.cuda.current_stream(self.device)
         return [Enqueued(function, arguments, keep, factor, current, is_async(opts))]
@@ -158,7 +158,7 @@ class DeviceCalls(Calls):
         return work
 
     def _launch(self, works: Sequence[DeviceWork], stream: torch.cuda.Stream) -> None:
-        """Enqueues the calls of works together, and what is to be done behind them."""
+        """Enqueues the calls of several works together, and then what follows them."""
         calls = [one for work in works for one in work.started]
         with torch.cuda.device(self.device):
             for call in calls:

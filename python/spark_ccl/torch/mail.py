@@ -39,7 +39,7 @@ class Receipt:
         self._failure: Error | None = None
 
     def wait(self) -> None:
-        """Waits until the message is there; raises what became of it."""
+        """Waits until the message is there; raises if it fails."""
         self._decided.wait()
         if self._started is not None:
             self._started.wait()
@@ -53,7 +53,7 @@ class Receipt:
         return True
 
     def begin(self, source: int, started: Started, kept: torch.Tensor | None = None) -> None:
-        """The message comes by this call, into the tensor or into what is kept of it."""
+        """Attaches the call that receives the message, into the tensor or into a buffer for it."""
         self.source, self._started, self._kept = source, started, kept
         self._decided.set()
 
@@ -92,7 +92,7 @@ class _Kept:
 
 
 class Mail:
-    """Sends and receives what is told apart by tags, and receives from any rank."""
+    """Messages with tags, and receives from any rank."""
 
     def __init__(self, plain: Communicator, tagged: Communicator) -> None:
         self._plain = plain
@@ -127,7 +127,7 @@ class Mail:
         return receipt
 
     def close(self) -> None:
-        """Ends the thread, and what is expected still."""
+        """Ends the thread, and fails receives that are still pending."""
         with self.changed:
             self._is_closed = True
             self._fail(InvalidError("the process group was destroyed before the message came"))
@@ -164,7 +164,7 @@ class Mail:
         self._expected = []
 
     def _awaited(self) -> set[int]:
-        """The ranks of which messages with tags are expected."""
+        """The ranks from which tagged messages are expected."""
         sources = {receipt.source for receipt in self._expected if receipt.tag != 0}
         return set(range(self.tagged.size)) if None in sources else {one for one in sources if one is not None}
 
@@ -177,7 +177,7 @@ class Mail:
         self._kept.append(_Kept(source, tag, memory, started))
 
     def _begin(self, receipt: Receipt) -> bool:
-        """Begins a receipt if its message has come, or ends it; `False` if it is expected still."""
+        """Starts a receive if its message has come, or completes it; `False` if the message is still expected."""
         found = self._begin_plain(receipt) if receipt.tag == 0 else self._begin_kept(receipt)
         return found or receipt.has_timed_out()
 

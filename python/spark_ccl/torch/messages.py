@@ -26,7 +26,7 @@ class Message(Work):
 
 
 class Messages(Starts):
-    """The messages of a group, by the names that PyTorch calls them."""
+    """The point-to-point operations of a group, under PyTorch's names."""
 
     _mail: Mail
 

@@ -21,7 +21,7 @@ _NAMES += ["_allgather_base", "_reduce_scatter_base"]
 
 
 class Gpu:
-    """The GPU of this rank in a group, which the ranks meet on when it is used first."""
+    """This rank's GPU in a group. The ranks meet for it at its first use."""
 
     def __init__(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
         self.calls: DeviceCalls | None = None
@@ -32,7 +32,7 @@ class Gpu:
         self._meeting = threading.Lock()
 
     def on(self, device: torch.device) -> DeviceCalls:
-        """What does the calls on this GPU."""
+        """The object that makes the calls on this GPU."""
         index = torch.cuda.current_device() if device.index is None else device.index
         if self.calls is None:
             # The program's own device stays the current one.
@@ -71,7 +71,7 @@ class Places(Calls):
         return self._gpu.on(device).close_batch() if device.type == "cuda" else None
 
     def _calls_for(self, arguments: tuple[Any, ...]) -> DeviceCalls | None:
-        """What does a call on a GPU; `None` for those on the CPU."""
+        """The object for a call on a GPU; `None` for a call on the CPU."""
         tensor = _first_of(arguments)
         if tensor is None or tensor.is_cpu:
             return None
@@ -80,7 +80,7 @@ class Places(Calls):
 
 
 def _first_of(given: Any) -> torch.Tensor | None:
-    """The first tensor of lists of them."""
+    """The first tensor in nested lists."""
     if isinstance(given, torch.Tensor):
         return given
     if isinstance(given, (tuple, list)):

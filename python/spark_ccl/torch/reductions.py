@@ -21,7 +21,7 @@ _Begun = tuple[list[Started], Optional[Callable[[], None]]]
 
 
 class Reductions(Starts):
-    """What a group can reduce, by the names that PyTorch calls it."""
+    """The reductions of a group, under PyTorch's names."""
 
     def allreduce(self, tensors: Tensors | torch.Tensor, opts: Any = None) -> Work:
         opts = options(AllreduceOptions, opts, "reduceOp")

@@ -13,7 +13,7 @@ from .tensors import moved, pointer
 
 
 class Part:
-    """What a rank sends to each, and gets from each: as many rows as the ranks have elements."""
+    """What a rank sends to and receives from each rank: as many rows as the ranks have elements."""
 
     def __init__(self, own: torch.Tensor, rows: list[int]) -> None:
         self.own = own.contiguous()
@@ -24,7 +24,7 @@ class Part:
         return [self.own, self.every]
 
     def arguments(self) -> tuple[Any, ...]:
-        """Those of `all_to_all_v`, by which all get the same from here."""
+        """The arguments of `all_to_all_v` by which each rank gets the same from this one."""
         size, (count, dtype) = len(self._rows), moved(self.own)
         of_row = moved(self.every)[0] // max(1, sum(self._rows))
         comes = counts_of([rows * of_row for rows in self._rows])

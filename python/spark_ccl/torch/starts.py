@@ -20,7 +20,7 @@ _HOST = torch.device("cpu")
 
 
 def options(kind: Any, given: Any, name: str = "") -> Any:
-    """Those options that are given, or the defaults, of which the one of this name may be given alone."""
+    """The given options, or the defaults; the option of this name may be given alone."""
     if hasattr(given, "timeout"):
         return given
     made = kind()

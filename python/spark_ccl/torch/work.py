@@ -35,7 +35,7 @@ class Started(Protocol):
 
 
 class Work(dist.Work):
-    """A call: those that were started for it, and what is to do when they are done."""
+    """A call: the library's calls that were started for it, and what follows them."""
 
     is_message = False
 
@@ -57,7 +57,7 @@ class Work(dist.Work):
             _kept.add(self)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Waits until the call is done; raises what became of it."""
+        """Waits until the call is done; raises its error."""
         if timeout is not None and timeout > timedelta(0):
             self._wait_at_most(timeout)
         try:
@@ -168,7 +168,7 @@ class Futures:
                 thread.join(max(0, deadline - time.monotonic()))
 
     def _call(self) -> None:
-        """Has a thread attend to what was asked for, if none does."""
+        """Starts a thread for the requested futures, if there is none."""
         if self._is_attended or not self._asked:
             return
         if self._idle > 0:
@@ -188,7 +188,7 @@ class Futures:
             _set(work, future)
 
     def _next(self) -> tuple[Work, torch.futures.Future[Any]] | None:
-        """What is to be set next, which this thread then attends to; `None` at the end."""
+        """The next future for this thread to set; `None` at the end."""
         with self._changed:
             while self._is_attended or not self._asked:
                 if self._is_closed:

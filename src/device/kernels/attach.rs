@@ -82,10 +82,10 @@ fn engine(
 /// Refuses too many ranks, and ranks on several hosts, with the same result on all ranks.
 fn check_ranks(comm: &Communicator) -> Result<(), Error> {
     let session = &comm.inner.world.session;
-    let elsewhere = (0..comm.size()).find(|&rank| !session.local_to(comm.inner.members[rank]));
+    let remote = (0..comm.size()).find(|&rank| !session.local_to(comm.inner.members[rank]));
     let problem = if comm.size() > MAX_RANKS {
         format!("{} ranks are more than {MAX_RANKS}", comm.size())
-    } else if let Some(rank) = elsewhere {
+    } else if let Some(rank) = remote {
         let [own, other] = [comm.rank(), rank].map(|rank| comm.inner.watch.member(rank as u32));
         format!("{own} and {other} are on different hosts, or share no network namespace")
     } else {

@@ -116,10 +116,10 @@ impl Communicator {
     pub fn init_all(library: Library, devices: &[i32]) -> Result<Vec<Self>, Error> {
         const NAME: &str = "ncclCommInitAll";
         if group::is_open(library) {
-            let (operation, elsewhere) = (NAME, false);
+            let (operation, in_other_thread) = (NAME, false);
             return Err(Error::Grouped {
                 operation,
-                elsewhere,
+                in_other_thread,
             });
         }
         let size = devices.len();

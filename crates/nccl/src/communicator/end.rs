@@ -17,11 +17,11 @@ impl Communicator {
     pub fn abort(self) -> Result<(), Error> {
         const NAME: &str = "ncclCommAbort";
         if group::join(&self.inner, NAME)? {
-            let elsewhere = false;
+            let in_other_thread = false;
             let operation = NAME;
             return Err(Error::Grouped {
                 operation,
-                elsewhere,
+                in_other_thread,
             });
         }
         self.inner.abort()
@@ -97,7 +97,7 @@ fn refuse_in_group(library: Library) -> Result<(), Error> {
     if group::is_open(library) {
         return Err(Error::Grouped {
             operation: "ncclCommFinalize",
-            elsewhere: false,
+            in_other_thread: false,
         });
     }
     Ok(())

@@ -78,7 +78,7 @@ impl Group {
         if OPEN.with_borrow(other) {
             return Err(Error::Grouped {
                 operation: NAME,
-                elsewhere: false,
+                in_other_thread: false,
             });
         }
         // SAFETY: the function takes no arguments, and may be called on any thread.
@@ -184,10 +184,10 @@ pub(super) fn join(inner: &Arc<Inner>, operation: &'static str) -> Result<bool, 
         Some(open) if open.library == inner.library => (true, open.add(inner)),
         _ => (false, group_of(inner).is_none()),
     });
-    let elsewhere = true;
+    let in_other_thread = true;
     let taken = Error::Grouped {
         operation,
-        elsewhere,
+        in_other_thread,
     };
     if free { Ok(grouped) } else { Err(taken) }
 }

@@ -68,7 +68,7 @@ impl Operation<'_> {
     pub(super) fn refuse_in_group(&self) -> Result<(), Error> {
         let error = Error::Grouped {
             operation: self.name,
-            elsewhere: false,
+            in_other_thread: false,
         };
         if self.grouped { Err(error) } else { Ok(()) }
     }

@@ -39,7 +39,7 @@ fn groups_nest() {
         assert!(matches!(
             comms[0].revoke(),
             Err(Error::Grouped {
-                elsewhere: false,
+                in_other_thread: false,
                 ..
             })
         ));
@@ -145,7 +145,7 @@ fn communicators_are_made_in_groups() {
             matches!(
                 early,
                 Err(Error::Grouped {
-                    elsewhere: false,
+                    in_other_thread: false,
                     ..
                 })
             ),
@@ -210,7 +210,7 @@ fn another_thread_waits_for_the_end_of_a_group() {
                 matches!(
                     early,
                     Err(Error::Grouped {
-                        elsewhere: true,
+                        in_other_thread: true,
                         ..
                     })
                 ),
@@ -233,7 +233,7 @@ fn groups_of_two_libraries_do_not_mix() {
         matches!(
             mixed,
             Err(Error::Grouped {
-                elsewhere: false,
+                in_other_thread: false,
                 ..
             })
         ),

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use spark_ccl::Communicator;
 
 use super::args::{BandwidthArgs, Verb};
-use super::lane::{Lane, Work};
+use super::endpoint::{Endpoint, Work};
 use super::waiter::Waiter;
 use super::{exit_code, print_rails, seed};
 use crate::cli::sweep::Sweep;
@@ -36,7 +36,7 @@ struct Seen {
 struct Bench<'a> {
     comm: &'a Communicator,
     args: &'a BandwidthArgs,
-    lanes: Vec<Lane>,
+    endpoints: Vec<Endpoint>,
     waiter: Waiter<'a>,
     ranks_here: usize,
     /// The number of messages that must have arrived at the end of the pass.
@@ -48,24 +48,24 @@ pub(super) fn rank(
     comm: &Communicator,
     args: &BandwidthArgs,
     sweep: Sweep,
-    lanes: Vec<Lane>,
+    endpoints: Vec<Endpoint>,
     ranks_here: usize,
 ) -> Result<u8, Error> {
-    let rails = lanes.len() as u64;
+    let rails = endpoints.len() as u64;
     if args.common.iterations < rails {
         return Err(Error::Usage(format!(
             "-n {}: at least one request for each of {rails} rails",
             args.common.iterations
         )));
     }
-    print_rails(comm, &title(args), &lanes)?;
+    print_rails(comm, &title(args), &endpoints)?;
     if comm.rank() == 0 {
         print(HEAD)?;
     }
     let mut bench = Bench {
         comm,
         args,
-        lanes,
+        endpoints,
         waiter: Waiter::new(comm, &args.common),
         ranks_here,
         awaited: 0,
@@ -102,26 +102,32 @@ fn title(args: &BandwidthArgs) -> String {
 impl Bench<'_> {
     fn size(&mut self, index: usize, bytes: usize) -> Result<Seen, Error> {
         let rank = self.comm.rank();
-        let rails = self.lanes.len() as u64;
+        let rails = self.endpoints.len() as u64;
         let warm_up = self.args.common.warm_up;
         if warm_up > 0 {
             self.pass(bytes, warm_up.max(rails))?;
         }
         self.comm.barrier().run()?;
-        for (lane, one) in self.lanes.iter_mut().enumerate() {
-            one.prepare(seed(index, lane, rank), bytes)?;
+        for (endpoint, one) in self.endpoints.iter_mut().enumerate() {
+            one.prepare(seed(index, endpoint, rank), bytes)?;
         }
-        let before: Vec<u64> = self.lanes.iter().map(|lane| lane.posted).collect();
+        let before: Vec<u64> = self
+            .endpoints
+            .iter()
+            .map(|endpoint| endpoint.posted)
+            .collect();
         self.comm.barrier().run()?;
         let (start, busy) = (Instant::now(), processor_time());
         self.pass(bytes, self.args.common.iterations)?;
         let (elapsed, busy) = (start.elapsed(), processor_time() - busy);
         self.comm.barrier().run()?;
-        let carried = self.lanes.iter().zip(before);
+        let carried = self.endpoints.iter().zip(before);
         Ok(Seen {
             seconds: elapsed.as_secs_f64(),
             cpu_seconds: busy / self.ranks_here as f64,
-            carried: carried.map(|(lane, before)| lane.posted - before).collect(),
+            carried: carried
+                .map(|(endpoint, before)| endpoint.posted - before)
+                .collect(),
             wrong: self.wrong(index, bytes)?,
         })
     }
@@ -140,10 +146,18 @@ impl Bench<'_> {
         if self.drives(rank) {
             self.post_all(bytes, count)?;
         }
-        while self.lanes.iter().any(|lane| lane.in_flight() > 0)
-            || self.lanes.iter().map(|lane| lane.received).sum::<u64>() < self.awaited
+        while self
+            .endpoints
+            .iter()
+            .any(|endpoint| endpoint.in_flight() > 0)
+            || self
+                .endpoints
+                .iter()
+                .map(|endpoint| endpoint.received)
+                .sum::<u64>()
+                < self.awaited
         {
-            self.waiter.progress(&mut self.lanes)?;
+            self.waiter.progress(&mut self.endpoints)?;
         }
         Ok(())
     }
@@ -154,30 +168,30 @@ impl Bench<'_> {
         let depth = u64::from(self.args.depth);
         let signal_every = (depth / 4).clamp(1, 16);
         let work = Work::from(self.args.common.verb);
-        let rails = self.lanes.len();
+        let rails = self.endpoints.len();
         for number in 0..count {
             let last = (count - number) as usize <= rails;
-            let lane = loop {
+            let endpoint = loop {
                 let free = if last {
                     (count - number) as usize - 1
                 } else {
                     self.least_busy()
                 };
-                if self.lanes[free].in_flight() < depth {
-                    break &mut self.lanes[free];
+                if self.endpoints[free].in_flight() < depth {
+                    break &mut self.endpoints[free];
                 }
-                self.waiter.progress(&mut self.lanes)?;
+                self.waiter.progress(&mut self.endpoints)?;
             };
-            let signalled = last || lane.posted % signal_every == signal_every - 1;
-            lane.post(work, bytes, signalled)?;
+            let signalled = last || endpoint.posted % signal_every == signal_every - 1;
+            endpoint.post(work, bytes, signalled)?;
         }
         Ok(())
     }
 
     fn least_busy(&self) -> usize {
-        let lanes = self.lanes.iter().enumerate();
-        lanes
-            .min_by_key(|(_, lane)| lane.in_flight())
+        let endpoints = self.endpoints.iter().enumerate();
+        endpoints
+            .min_by_key(|(_, endpoint)| endpoint.in_flight())
             .map_or(0, |(index, _)| index)
     }
 
@@ -191,8 +205,8 @@ impl Bench<'_> {
             return Ok(0);
         }
         let mut wrong = 0;
-        for (lane, one) in self.lanes.iter().enumerate() {
-            wrong += one.wrong(seed(index, lane, 1 - rank), bytes)?;
+        for (endpoint, one) in self.endpoints.iter().enumerate() {
+            wrong += one.wrong(seed(index, endpoint, 1 - rank), bytes)?;
         }
         Ok(wrong)
     }

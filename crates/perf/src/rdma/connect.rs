@@ -15,7 +15,7 @@ use spark_ccl_verbs::{
 
 use super::Plan;
 use super::args::{Common, Rails};
-use super::lane::{Connection, Lane, memory};
+use super::endpoint::{Connection, Endpoint, memory};
 use crate::error::Error;
 use crate::ranks::hosts::share;
 
@@ -48,7 +48,7 @@ pub(super) fn connect(
     settings: &Settings,
     args: &Common,
     plan: Plan,
-) -> Result<Vec<Lane>, Error> {
+) -> Result<Vec<Endpoint>, Error> {
     let nics = Nics::open(&settings.rdma);
     let mut own = nics.descriptions().to_vec();
     let ports = match &nics.none_because {
@@ -72,7 +72,7 @@ pub(super) fn connect(
         Rails::One => 1,
     };
     let used = rails.into_iter().zip(connections).take(wanted);
-    setup.lanes(comm, used.collect())
+    setup.endpoints(comm, used.collect())
 }
 
 /// Sends this rank's value, or why it has none, to the other rank, and returns the other's value.
@@ -206,11 +206,11 @@ impl Setup<'_> {
     }
 
     /// Allocates the memory of the rails.
-    fn lanes(
+    fn endpoints(
         &self,
         comm: &Communicator,
         rails: Vec<(Rail, Connection<Rts>)>,
-    ) -> Result<Vec<Lane>, Error> {
+    ) -> Result<Vec<Endpoint>, Error> {
         let most = |rail: &Rail| self.nics.ports()[rail.own.port].0.port.max_message;
         if let Some((rail, _)) = rails
             .iter()
@@ -239,16 +239,16 @@ impl Setup<'_> {
         });
         let theirs = exchange(comm, targets, Error::Rdma)?;
         let regions = regions.map_err(Error::Rdma)?;
-        let mut lanes = Vec::new();
+        let mut endpoints = Vec::new();
         for (((rail, connection), memory), MemoryInfo { addr, rkey }) in
             rails.into_iter().zip(regions).zip(theirs)
         {
             let remote = Remote { addr, rkey };
-            let mut lane = Lane::new(rail.to_string(), connection, memory, remote);
-            lane.post_receives(self.plan.receives as usize)?;
-            lanes.push(lane);
+            let mut endpoint = Endpoint::new(rail.to_string(), connection, memory, remote);
+            endpoint.post_receives(self.plan.receives as usize)?;
+            endpoints.push(endpoint);
         }
-        Ok(lanes)
+        Ok(endpoints)
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Instant;
 use spark_ccl::{Communicator, RedOp};
 
 use super::args::{LatencyArgs, Verb};
-use super::lane::{Lane, Work};
+use super::endpoint::{Endpoint, Work};
 use super::waiter::Waiter;
 use super::{exit_code, print_rails, seed};
 use crate::cli::sweep::Sweep;
@@ -27,26 +27,26 @@ pub(super) fn rank(
     comm: &Communicator,
     args: &LatencyArgs,
     sweep: Sweep,
-    mut lanes: Vec<Lane>,
+    mut endpoints: Vec<Endpoint>,
 ) -> Result<u8, Error> {
     let title = match args.common.verb {
         Verb::Write => "write with immediate, half the round trip",
         Verb::Read => "read",
         Verb::Send => "send, half the round trip",
     };
-    print_rails(comm, title, &lanes)?;
+    print_rails(comm, title, &endpoints)?;
     if comm.rank() == 0 {
         print(HEAD)?;
     }
     let mut waiter = Waiter::new(comm, &args.common);
     let mut all_wrong = 0;
     for (index, bytes) in sweep.sizes().enumerate() {
-        for rail in 0..lanes.len() {
+        for rail in 0..endpoints.len() {
             let mut ping_pong = PingPong {
                 comm,
                 args,
                 waiter: &mut waiter,
-                lane: &mut lanes[rail..=rail],
+                endpoint: &mut endpoints[rail..=rail],
                 bytes: bytes as usize,
             };
             let (times, wrong) = ping_pong.measure(seed(index, rail, 0))?;
@@ -64,8 +64,8 @@ struct PingPong<'a, 'w> {
     comm: &'a Communicator,
     args: &'a LatencyArgs,
     waiter: &'a mut Waiter<'w>,
-    /// A slice of one lane.
-    lane: &'a mut [Lane],
+    /// A slice of one endpoint.
+    endpoint: &'a mut [Endpoint],
     bytes: usize,
 }
 
@@ -75,14 +75,14 @@ impl PingPong<'_, '_> {
         let rank = self.comm.rank() as u64;
         self.pass(self.args.common.warm_up)?;
         self.comm.barrier().run()?;
-        self.lane[0].prepare(first_seed + rank, self.bytes)?;
+        self.endpoint[0].prepare(first_seed + rank, self.bytes)?;
         self.comm.barrier().run()?;
         let times = self.pass(self.args.common.iterations)?;
         self.comm.barrier().run()?;
         let mut wrong = vec![0_u64];
         if self.args.common.verb != Verb::Read || rank == 0 {
             let theirs = first_seed + 1 - rank;
-            wrong[0] = self.lane[0].wrong(theirs, self.bytes)?;
+            wrong[0] = self.endpoint[0].wrong(theirs, self.bytes)?;
         }
         reduce(self.comm, &mut wrong, RedOp::Sum)?;
         Ok((times, wrong[0]))
@@ -119,9 +119,9 @@ impl PingPong<'_, '_> {
     }
 
     fn read(&mut self) -> Result<(), Error> {
-        self.lane[0].post(Work::Read, self.bytes, true)?;
-        while self.lane[0].in_flight() > 0 {
-            self.waiter.progress(self.lane)?;
+        self.endpoint[0].post(Work::Read, self.bytes, true)?;
+        while self.endpoint[0].in_flight() > 0 {
+            self.waiter.progress(self.endpoint)?;
         }
         Ok(())
     }
@@ -131,18 +131,18 @@ impl PingPong<'_, '_> {
             Verb::Send => Work::Send,
             Verb::Write | Verb::Read => Work::WriteWithImm,
         };
-        let lane = &mut self.lane[0];
-        let signalled = lane.posted % SIGNAL_EVERY == SIGNAL_EVERY - 1;
-        Ok(lane.post(work, self.bytes, signalled)?)
+        let endpoint = &mut self.endpoint[0];
+        let signalled = endpoint.posted % SIGNAL_EVERY == SIGNAL_EVERY - 1;
+        Ok(endpoint.post(work, self.bytes, signalled)?)
     }
 
     /// Waits for the next message after those that were consumed: the ranks send alternately.
     fn receive(&mut self) -> Result<(), Error> {
-        let consumed = self.lane[0].consumed;
-        while self.lane[0].received == consumed {
-            self.waiter.progress(self.lane)?;
+        let consumed = self.endpoint[0].consumed;
+        while self.endpoint[0].received == consumed {
+            self.waiter.progress(self.endpoint)?;
         }
-        self.lane[0].consumed += 1;
+        self.endpoint[0].consumed += 1;
         Ok(())
     }
 }

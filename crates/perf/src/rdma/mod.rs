@@ -8,8 +8,8 @@
 mod args;
 mod bandwidth;
 mod connect;
+mod endpoint;
 mod gids;
-mod lane;
 mod latency;
 mod waiter;
 
@@ -27,8 +27,8 @@ use crate::ranks::{
     world::{self, World},
 };
 use args::{BandwidthArgs, LatencyArgs};
+use endpoint::Endpoint;
 pub(crate) use gids::gids;
-use lane::Lane;
 
 /// How long a rank waits while the other measures. A rank that dies is noticed at once.
 const OPERATION_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
@@ -54,8 +54,8 @@ pub(crate) fn bandwidth(args: &BandwidthArgs) -> Result<u8, Error> {
             receives: 2 * args.depth,
             bytes: sweep.last() as usize,
         };
-        let lanes = connect::connect(&comm, &settings, &args.common, plan)?;
-        bandwidth::rank(&comm, args, sweep, lanes, ranks_here)
+        let endpoints = connect::connect(&comm, &settings, &args.common, plan)?;
+        bandwidth::rank(&comm, args, sweep, endpoints, ranks_here)
     })
 }
 
@@ -69,8 +69,8 @@ pub(crate) fn latency(args: &LatencyArgs) -> Result<u8, Error> {
             receives: 64,
             bytes: sweep.last() as usize,
         };
-        let lanes = connect::connect(&comm, &settings, &args.common, plan)?;
-        latency::rank(&comm, args, sweep, lanes)
+        let endpoints = connect::connect(&comm, &settings, &args.common, plan)?;
+        latency::rank(&comm, args, sweep, endpoints)
     })
 }
 
@@ -95,20 +95,20 @@ fn run_both(
 }
 
 /// Rank 0 prints its rails.
-fn print_rails(comm: &Communicator, what: &str, lanes: &[Lane]) -> Result<(), Error> {
+fn print_rails(comm: &Communicator, what: &str, endpoints: &[Endpoint]) -> Result<(), Error> {
     if comm.rank() != 0 {
         return Ok(());
     }
     let mut text = format!("# {what}\n");
-    for (index, lane) in lanes.iter().enumerate() {
-        let _ = writeln!(text, "# rail {index}: {}", lane.name);
+    for (index, endpoint) in endpoints.iter().enumerate() {
+        let _ = writeln!(text, "# rail {index}: {}", endpoint.name);
     }
     print(&text)
 }
 
-/// The seed of the bytes that a rank sends on a lane.
-fn seed(size: usize, lane: usize, rank: usize) -> u64 {
-    ((size * 256 + lane) * 2 + rank) as u64 + 1
+/// The seed of the bytes that a rank sends on an endpoint.
+fn seed(size: usize, endpoint: usize, rank: usize) -> u64 {
+    ((size * 256 + endpoint) * 2 + rank) as u64 + 1
 }
 
 fn exit_code(wrong: u64) -> u8 {

@@ -8,13 +8,13 @@ use spark_ccl::Communicator;
 use spark_ccl_verbs::PollRoom;
 
 use super::args::{Common, Wait};
-use super::lane::Lane;
+use super::endpoint::Endpoint;
 use crate::error::Error;
 
 /// How often a waiting rank checks that the other is alive.
 const CHECK: Duration = Duration::from_millis(100);
 
-/// Waits for completions on lanes until a timeout.
+/// Waits for completions on endpoints until a timeout.
 pub(super) struct Waiter<'a> {
     comm: &'a Communicator,
     how: Wait,
@@ -33,49 +33,49 @@ impl<'a> Waiter<'a> {
     }
 
     /// Waits until something has completed or arrived.
-    pub(super) fn progress(&mut self, lanes: &mut [Lane]) -> Result<(), Error> {
+    pub(super) fn progress(&mut self, endpoints: &mut [Endpoint]) -> Result<(), Error> {
         // Most waits end here, and reading the clock is slow on some machines.
-        if self.poll(lanes)? || self.pause(lanes)? {
+        if self.poll(endpoints)? || self.pause(endpoints)? {
             return Ok(());
         }
         let start = Instant::now();
         let mut checked = start;
-        while !self.pause(lanes)? {
+        while !self.pause(endpoints)? {
             let now = Instant::now();
             if now - checked >= CHECK {
                 self.comm.check()?;
                 checked = now;
             }
             if now - start >= self.timeout {
-                return Err(self.stalled(lanes));
+                return Err(self.stalled(endpoints));
             }
         }
         Ok(())
     }
 
     /// Yields or sleeps for a moment; returns whether something has completed or arrived.
-    fn pause(&mut self, lanes: &mut [Lane]) -> Result<bool, Error> {
+    fn pause(&mut self, endpoints: &mut [Endpoint]) -> Result<bool, Error> {
         match self.how {
             // Costs little if no other thread is ready to run on this processor.
             Wait::Poll => std::thread::yield_now(),
             Wait::Events => {
-                for lane in &*lanes {
-                    lane.arm()?;
+                for endpoint in &*endpoints {
+                    endpoint.arm()?;
                 }
                 // Earlier completions cause no event.
-                if self.poll(lanes)? {
+                if self.poll(endpoints)? {
                     return Ok(true);
                 }
-                sleep(lanes)?;
+                sleep(endpoints)?;
             }
         }
-        self.poll(lanes)
+        self.poll(endpoints)
     }
 
-    fn poll(&mut self, lanes: &mut [Lane]) -> Result<bool, Error> {
+    fn poll(&mut self, endpoints: &mut [Endpoint]) -> Result<bool, Error> {
         let mut any = false;
-        for lane in lanes {
-            let polled = lane.poll(&mut self.room);
+        for endpoint in endpoints {
+            let polled = endpoint.poll(&mut self.room);
             any |= polled.map_err(|problem| self.cause(problem))?;
         }
         Ok(any)
@@ -91,18 +91,18 @@ impl<'a> Waiter<'a> {
         }
     }
 
-    fn stalled(&self, lanes: &[Lane]) -> Error {
-        let of = |lane: &Lane| {
-            let Lane {
+    fn stalled(&self, endpoints: &[Endpoint]) -> Error {
+        let of = |endpoint: &Endpoint| {
+            let Endpoint {
                 name,
                 posted,
                 received,
                 ..
-            } = lane;
-            let ended = posted - lane.in_flight();
+            } = endpoint;
+            let ended = posted - endpoint.in_flight();
             format!("{name}: {ended} of {posted} have ended, {received} messages have arrived")
         };
-        let states: Vec<_> = lanes.iter().map(of).collect();
+        let states: Vec<_> = endpoints.iter().map(of).collect();
         Error::Stalled {
             seconds: self.timeout.as_secs(),
             state: states.join("; "),
@@ -111,8 +111,8 @@ impl<'a> Waiter<'a> {
 }
 
 /// Sleeps until a completion event, or until the next check.
-fn sleep(lanes: &[Lane]) -> Result<(), Error> {
-    let event_fds: Vec<_> = lanes.iter().map(Lane::event_fd).collect();
+fn sleep(endpoints: &[Endpoint]) -> Result<(), Error> {
+    let event_fds: Vec<_> = endpoints.iter().map(Endpoint::event_fd).collect();
     let mut fds: Vec<_> = event_fds
         .iter()
         .map(|fd| PollFd::new(fd, PollFlags::IN))
@@ -125,9 +125,9 @@ fn sleep(lanes: &[Lane]) -> Result<(), Error> {
         Ok(_) | Err(Errno::INTR) => {}
         Err(error) => return Err(Error::system("waiting for completions")(error.into())),
     }
-    for (lane, fd) in lanes.iter().zip(&fds) {
+    for (endpoint, fd) in endpoints.iter().zip(&fds) {
         if !fd.revents().is_empty() {
-            lane.take_event()?;
+            endpoint.take_event()?;
         }
     }
     Ok(())

@@ -21,18 +21,20 @@ fn ok(run: &Run) {
     assert_eq!(run.code, Some(0), "{}\n{}", run.stdout, run.stderr);
 }
 
+/// Prints what a rank knows of its place, and on how many command lines the secret is.
+const TELL_PLACE: &str = "\
+    echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $NODE_RANK/$GROUP_WORLD_SIZE; \
+    echo $MASTER_ADDR $MASTER_PORT $SPARK_CCL_COMM_ID $(echo $SPARK_CCL_SECRET | cksum) ${#SPARK_CCL_SECRET}; \
+    echo $GLOO_SOCKET_IFNAME $ASKED $NCCL_DEBUG $SPARK_CCL_UNIQUE_ID $PWD; \
+    ip -br address show cable | awk '{ print $3 }'; \
+    cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' '\\n' | \
+        awk 'index($0, ENVIRON[\"SPARK_CCL_SECRET\"]) { n++ } END { print n + 0 }'";
+
 #[test]
 fn each_rank_of_four_hosts_knows_its_place() {
     let Some(cluster) = Cluster::new(4) else {
         return;
     };
-    let script = "\
-        echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $NODE_RANK/$GROUP_WORLD_SIZE; \
-        echo $MASTER_ADDR $MASTER_PORT $SPARK_CCL_COMM_ID $(echo $SPARK_CCL_SECRET | cksum) ${#SPARK_CCL_SECRET}; \
-        echo $GLOO_SOCKET_IFNAME $ASKED $NCCL_DEBUG $SPARK_CCL_UNIQUE_ID $PWD; \
-        ip -br address show cable | awk '{ print $3 }'; \
-        cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' '\\n' | \
-            awk 'index($0, ENVIRON[\"SPARK_CCL_SECRET\"]) { n++ } END { print n + 0 }'";
     let ssh = cluster.ssh();
     let args = [
         "launch",
@@ -48,7 +50,7 @@ fn each_rank_of_four_hosts_knows_its_place() {
         "/tmp",
         "sh",
         "-c",
-        script,
+        TELL_PLACE,
     ];
     let mut launch = cluster.command(&args);
     launch

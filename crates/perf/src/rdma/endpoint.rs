@@ -1,4 +1,4 @@
-//! One rail of a measurement: a queue pair and the memory that it transfers.
+//! This rank's end of a measured rail: a queue pair, and the memory that it transfers.
 //!
 //! The code is unsafe because requests refer to memory by its address.
 
@@ -34,9 +34,9 @@ pub(super) enum Work {
     Send,
 }
 
-/// A connected rail, with memory at both ends.
+/// This rank's end of a connected rail, with its memory and the address of the peer's.
 #[derive(Debug)]
-pub(super) struct Lane {
+pub(super) struct Endpoint {
     pub(super) name: String,
     // Dropped before the memory, after which no device accesses that.
     connection: Connection<Rts>,
@@ -55,7 +55,7 @@ pub(super) struct Lane {
     pub(super) consumed: u64,
 }
 
-/// The memory of a lane, before the peer's is known.
+/// The memory of an endpoint, before the peer's is known.
 pub(super) fn memory(domain: &ProtectionDomain, half: usize) -> Result<Exposed, Error> {
     use spark_ccl_verbs::Access;
     domain.expose(2 * half, Access::REMOTE_WRITE | Access::REMOTE_READ)
@@ -94,7 +94,7 @@ impl Connection<Rts> {
     }
 }
 
-impl Lane {
+impl Endpoint {
     pub(super) fn new(
         name: String,
         connection: Connection<Rts>,
