@@ -194,7 +194,8 @@ private:
             converge();
             bool has_come = poll();
             if (!any_lane(!has_come || failed != 0)) {
-                return patience.renew(flow.peer, strand, number);
+                patience.renew();
+                return true;
             }
             if (any_lane(failed != 0)) {
                 return false;

@@ -5,26 +5,14 @@
 
 struct Patience {
     const Member& member;
-    // Not 0 if the host had ended all waits before this kernel began. It is on its way from there while other
-    // things are.
-    u32 ended;
     // When the wait has first looked at the clock, or 0.
     u64 since;
     u32 polls;
 
-    DEVICE explicit Patience(const Member& member)
-        : member(member), ended(load_word((const u32*)&member.control->abort)), since(0), polls(0) {}
+    DEVICE explicit Patience(const Member& member) : member(member), since(0), polls(0) {}
 
-    // What was waited for has come. Whether the kernel may go on: it writes nothing to buffers if the host had ended
-    // all waits before it began.
-    DEVICE bool renew(u32 peer, u32 warp, u64 round) {
-        since = 0;
-        bool is_ended = any_lane(ended != 0);
-        if (is_ended && lane_of(0) == 0) {
-            fail(member, {what(ABORTED, peer, warp, round), 0, 0, {}, {}, 0});
-        }
-        return !is_ended;
-    }
+    // What was waited for has come.
+    DEVICE void renew() { since = 0; }
 
     // Whether to give up after one more poll. A lane that misses something has the peer that it is to
     // come from, others have `MAX_RANKS`; what it is has a warp and a round. Another warp may have given up.

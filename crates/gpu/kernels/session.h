@@ -132,8 +132,8 @@ private:
                 return false;
             }
             if (!any_lane(missing != MAX_RANKS)) {
-                u32 next = member.rank + 1 < ranks() ? member.rank + 1 : 0;
-                return patience.renew(next, warp, start + round);
+                patience.renew();
+                return true;
             }
             if (patience.is_over(missing, warp, start + round)) {
                 return false;

@@ -117,12 +117,12 @@ pub enum Error {
     },
     /// The program ended the waits.
     #[error(
-        "rank {rank} was told to stop before it had all that it needs of rank {peer} (warp {warp}, round {round})"
+        "rank {rank} was told to stop while it waited for rank {peer} (warp {warp}, round {round})"
     )]
     Aborted {
         /// The rank that waited.
         rank: usize,
-        /// The rank for which it waited. An operation that begins after the end waits for nobody: one of the others.
+        /// The rank for which it waited.
         peer: usize,
         /// Which of its warps.
         warp: u16,

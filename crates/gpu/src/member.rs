@@ -287,8 +287,8 @@ impl Member {
             .map_or(Ok(()), Err)
     }
 
-    /// Ends this rank's waits, for good. Kernels that begin after this, in graphs, too, write to no buffer. The peers
-    /// wait until their own patience is over, or until they are aborted, too.
+    /// Ends this rank's waits, for good. Its peers wait until their own patience is over, or until they are
+    /// aborted, too.
     pub fn abort(&self) {
         self.parts.mailbox.abort();
     }

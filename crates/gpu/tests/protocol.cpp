@@ -2,7 +2,6 @@
 //
 //   protocol SEED RANKS OPERATIONS FIRST_ROUND     random operations of all kinds
 //   protocol late | shorter | abort                waits that end
-//   protocol ended                                 a rank whose waits have ended before
 //   protocol slow                                  waits that are short, in an operation that is not
 //   protocol mismatch                              ranks that do not agree
 #include <pthread.h>
@@ -177,39 +176,6 @@ int wait_in_vain(bool shorten, bool abort) {
     return 0;
 }
 
-// A rank that was told to stop before it begins writes nothing, although all that it needs comes.
-int begin_after_the_end() {
-    const u32 STOPPED = 1;
-    for (u32 kind = 0; kind < KINDS; kind++) {
-        for (bool lines : {false, true}) {
-            for (bool is_led : {false, true}) {
-                bool is_of_all = kind == ONE_SHOT || (kind >= REDUCE_SCATTER && kind <= ALL_TO_ALL);
-                if (is_led && !(lines && is_of_all)) {
-                    continue;
-                }
-                World world(2, 0, 1);
-                Operation operation = {(Kind)kind, lines, false, UINT32, SUM, 1, 4000, 0, 0, false, is_led};
-                operation.root = kind == BROADCAST || kind == SCATTER ? 0 : STOPPED;
-                prepare(world, {operation, operation});
-                world.all[STOPPED].control.abort = 1;
-                run_all(world, {operation, operation}, 1);
-                const Rank& own = world.all[STOPPED];
-                auto& outputs = own.outputs;
-                auto is_untouched = [](u8 byte) { return byte == 0xee; };
-                bool is_right = has_failed(own, ABORTED, 0);
-                for (auto& output : outputs) {
-                    is_right &= std::all_of(output.begin(), output.end(), is_untouched);
-                }
-                if (!is_right) {
-                    printf("kind %u, lines %d, led %d\n", kind, lines, is_led);
-                    return 1;
-                }
-            }
-        }
-    }
-    return 0;
-}
-
 // A rank that calls something else after a few operations: all know, and from whom.
 int disagree() {
     const u32 COMMON = 5, ODD = 1;
@@ -260,7 +226,6 @@ int scenario(const char* name) {
     auto is = [=](const char* other) { return strcmp(name, other) == 0; };
     return is("slow")       ? take_long()
            : is("mismatch") ? disagree()
-           : is("ended")    ? begin_after_the_end()
                             : wait_in_vain(is("shorter"), is("abort"));
 }
 
