@@ -33,6 +33,19 @@ impl Communicator {
     /// `len` elements of registered memory on every rank, zeroed. Collective: all ranks must ask
     /// for the same type and length.
     ///
+    /// ```
+    /// # use spark_ccl::RedOp;
+    /// # let ranks = spark_ccl::Communicator::local(2)?.into_iter().map(|comm| std::thread::spawn(move || {
+    /// let mut gradients = comm.alloc::<f32>(1 << 20)?;
+    /// gradients.fill(comm.rank() as f32);
+    /// comm.all_reduce_in_place(&mut gradients, RedOp::Avg).run()?; // Without a copy between ranks of one host.
+    /// assert_eq!(gradients[0], 0.5);
+    /// # comm.finalize()
+    /// # }));
+    /// # for rank in ranks.collect::<Vec<_>>() { rank.join().unwrap()?; }
+    /// # Ok::<(), spark_ccl::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Memory`] on every rank when one of them lacks memory, with the name of that rank; [`Error::Failed`]
     /// when the communicator has failed.

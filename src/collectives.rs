@@ -13,6 +13,18 @@ impl Communicator {
     /// `recv[i] = op over all ranks of send[i]`, on every rank.
     ///
     /// All ranks get identical bits. [`explain`](Self::explain) says which algorithm a size takes, and why.
+    ///
+    /// ```
+    /// # use spark_ccl::RedOp;
+    /// # let ranks = spark_ccl::Communicator::local(2)?.into_iter().map(|comm| std::thread::spawn(move || {
+    /// let mut sum = [0.0_f32; 2];
+    /// comm.all_reduce(&[1.0, comm.rank() as f32], &mut sum, RedOp::Sum).run()?;
+    /// assert_eq!(sum, [2.0, 1.0]);
+    /// # comm.finalize()
+    /// # }));
+    /// # for rank in ranks.collect::<Vec<_>>() { rank.join().unwrap()?; }
+    /// # Ok::<(), spark_ccl::Error>(())
+    /// ```
     pub fn all_reduce<T, S, R>(
         &self,
         send: S,
@@ -42,6 +54,17 @@ impl Communicator {
     }
 
     /// Concatenates all ranks' `send`, in rank order, into every rank's `recv`.
+    ///
+    /// ```
+    /// # let ranks = spark_ccl::Communicator::local(2)?.into_iter().map(|comm| std::thread::spawn(move || {
+    /// let mut all = [0_u32; 4];
+    /// comm.all_gather(&[comm.rank() as u32; 2], &mut all).run()?;
+    /// assert_eq!(all, [0, 0, 1, 1]);
+    /// # comm.finalize()
+    /// # }));
+    /// # for rank in ranks.collect::<Vec<_>>() { rank.join().unwrap()?; }
+    /// # Ok::<(), spark_ccl::Error>(())
+    /// ```
     pub fn all_gather<T, S, R>(&self, send: S, recv: R) -> Call<'_, T, OutOfPlace<S, R>>
     where
         T: Element,
@@ -66,6 +89,18 @@ impl Communicator {
     }
 
     /// Reduces all ranks' `send` and gives rank `r` the `r`-th of `size` blocks.
+    ///
+    /// ```
+    /// # use spark_ccl::RedOp;
+    /// # let ranks = spark_ccl::Communicator::local(2)?.into_iter().map(|comm| std::thread::spawn(move || {
+    /// let mut own = [0_i32; 1];
+    /// comm.reduce_scatter(&[10, 20], &mut own, RedOp::Sum).run()?;
+    /// assert_eq!(own, [[20], [40]][comm.rank()]);
+    /// # comm.finalize()
+    /// # }));
+    /// # for rank in ranks.collect::<Vec<_>>() { rank.join().unwrap()?; }
+    /// # Ok::<(), spark_ccl::Error>(())
+    /// ```
     pub fn reduce_scatter<T, S, R>(
         &self,
         send: S,
@@ -104,6 +139,17 @@ impl Communicator {
     }
 
     /// The root's buffer to every rank's.
+    ///
+    /// ```
+    /// # let ranks = spark_ccl::Communicator::local(2)?.into_iter().map(|comm| std::thread::spawn(move || {
+    /// let mut seed = [if comm.rank() == 0 { 42_u64 } else { 0 }];
+    /// comm.broadcast_in_place(&mut seed, 0).run()?;
+    /// assert_eq!(seed, [42]);
+    /// # comm.finalize()
+    /// # }));
+    /// # for rank in ranks.collect::<Vec<_>>() { rank.join().unwrap()?; }
+    /// # Ok::<(), spark_ccl::Error>(())
+    /// ```
     pub fn broadcast_in_place<T, B>(&self, buffer: B, root: usize) -> Call<'_, T, InPlace<B>>
     where
         T: Element,
@@ -116,6 +162,18 @@ impl Communicator {
     }
 
     /// Reduces all ranks' `send` into the root's `recv`. The other ranks' `recv` is not touched.
+    ///
+    /// ```
+    /// # use spark_ccl::RedOp;
+    /// # let ranks = spark_ccl::Communicator::local(2)?.into_iter().map(|comm| std::thread::spawn(move || {
+    /// let mut total = [0_i64];
+    /// comm.reduce(&[7], &mut total, RedOp::Sum, 0).run()?;
+    /// assert_eq!(total, [[14], [0]][comm.rank()]);
+    /// # comm.finalize()
+    /// # }));
+    /// # for rank in ranks.collect::<Vec<_>>() { rank.join().unwrap()?; }
+    /// # Ok::<(), spark_ccl::Error>(())
+    /// ```
     pub fn reduce<T, S, R>(
         &self,
         send: S,
@@ -149,6 +207,17 @@ impl Communicator {
 
     /// Every rank's `send` to the root's `recv`, in the order of ranks. The other ranks' `recv` is
     /// not touched.
+    ///
+    /// ```
+    /// # let ranks = spark_ccl::Communicator::local(2)?.into_iter().map(|comm| std::thread::spawn(move || {
+    /// let mut all = [0_u8; 2];
+    /// comm.gather(&[comm.rank() as u8 + 1], &mut all, 0).run()?;
+    /// assert_eq!(all, [[1, 2], [0, 0]][comm.rank()]);
+    /// # comm.finalize()
+    /// # }));
+    /// # for rank in ranks.collect::<Vec<_>>() { rank.join().unwrap()?; }
+    /// # Ok::<(), spark_ccl::Error>(())
+    /// ```
     pub fn gather<T, S, R>(&self, send: S, recv: R, root: usize) -> Call<'_, T, OutOfPlace<S, R>>
     where
         T: Element,
@@ -172,6 +241,17 @@ impl Communicator {
 
     /// The `r`-th of `size` blocks of the root's `send` to rank `r`'s `recv`. The other ranks'
     /// `send` is not looked at.
+    ///
+    /// ```
+    /// # let ranks = spark_ccl::Communicator::local(2)?.into_iter().map(|comm| std::thread::spawn(move || {
+    /// let mut own = [0_u8];
+    /// comm.scatter(&[1, 2], &mut own, 0).run()?;
+    /// assert_eq!(own, [[1], [2]][comm.rank()]);
+    /// # comm.finalize()
+    /// # }));
+    /// # for rank in ranks.collect::<Vec<_>>() { rank.join().unwrap()?; }
+    /// # Ok::<(), spark_ccl::Error>(())
+    /// ```
     pub fn scatter<T, S, R>(&self, send: S, recv: R, root: usize) -> Call<'_, T, OutOfPlace<S, R>>
     where
         T: Element,
@@ -196,6 +276,18 @@ impl Communicator {
     }
 
     /// Sends block `p` to rank `p`, and receives rank `p`'s block as block `p` of `recv`.
+    ///
+    /// ```
+    /// # let ranks = spark_ccl::Communicator::local(2)?.into_iter().map(|comm| std::thread::spawn(move || {
+    /// let rank = comm.rank() as u32;
+    /// let mut received = [0; 2];
+    /// comm.all_to_all(&[10 * rank, 10 * rank + 1], &mut received).run()?;
+    /// assert_eq!(received, [rank, 10 + rank]);
+    /// # comm.finalize()
+    /// # }));
+    /// # for rank in ranks.collect::<Vec<_>>() { rank.join().unwrap()?; }
+    /// # Ok::<(), spark_ccl::Error>(())
+    /// ```
     pub fn all_to_all<T, S, R>(&self, send: S, recv: R) -> Call<'_, T, OutOfPlace<S, R>>
     where
         T: Element,
@@ -223,6 +315,19 @@ impl Communicator {
     /// Blocks of different lengths: the `p`-th of `send` to rank `p`, and the `p`-th of `recv` from rank `p`. The count
     /// that one rank sends must equal the count that the other receives; otherwise both get an error that names the
     /// counts. NCCL does not compare them.
+    ///
+    /// ```
+    /// # let ranks = spark_ccl::Communicator::local(2)?.into_iter().map(|comm| std::thread::spawn(move || {
+    /// // Each rank sends one element to rank 0, and two to rank 1.
+    /// let each = comm.rank() + 1;
+    /// let mut received = vec![0_u32; 2 * each];
+    /// comm.all_to_all_v(&[comm.rank() as u32; 3], &[1, 2], &mut received, &[each, each]).run()?;
+    /// assert_eq!(received, [vec![0, 1], vec![0, 0, 1, 1]][comm.rank()]);
+    /// # comm.finalize()
+    /// # }));
+    /// # for rank in ranks.collect::<Vec<_>>() { rank.join().unwrap()?; }
+    /// # Ok::<(), spark_ccl::Error>(())
+    /// ```
     pub fn all_to_all_v<T, S, R>(
         &self,
         send: S,
@@ -250,6 +355,21 @@ impl Communicator {
     ///
     /// Links buffer short messages, so the sender may be done before the receiver has called. If the receiver's call
     /// does not match, the sender gets the error in its next call.
+    ///
+    /// ```
+    /// # let ranks = spark_ccl::Communicator::local(2)?.into_iter().map(|comm| std::thread::spawn(move || {
+    /// if comm.rank() == 0 {
+    ///     comm.send(&[1.5_f32], 1).run()?;
+    /// } else {
+    ///     let mut received = [0.0_f32];
+    ///     comm.recv(&mut received, 0).run()?;
+    ///     assert_eq!(received, [1.5]);
+    /// }
+    /// # comm.finalize()
+    /// # }));
+    /// # for rank in ranks.collect::<Vec<_>>() { rank.join().unwrap()?; }
+    /// # Ok::<(), spark_ccl::Error>(())
+    /// ```
     pub fn send<T, S>(&self, buffer: S, to: usize) -> Call<'_, T, Sending<S>>
     where
         T: Element,
@@ -273,6 +393,18 @@ impl Communicator {
     }
 
     /// A message to one rank and one from another (or the same), at the same time.
+    ///
+    /// ```
+    /// # let ranks = spark_ccl::Communicator::local(2)?.into_iter().map(|comm| std::thread::spawn(move || {
+    /// let (rank, other) = (comm.rank(), 1 - comm.rank());
+    /// let mut received = [0_u64];
+    /// comm.send_recv(&[rank as u64], other, &mut received, other).run()?;
+    /// assert_eq!(received, [other as u64]);
+    /// # comm.finalize()
+    /// # }));
+    /// # for rank in ranks.collect::<Vec<_>>() { rank.join().unwrap()?; }
+    /// # Ok::<(), spark_ccl::Error>(())
+    /// ```
     pub fn send_recv<T, S, R>(
         &self,
         send: S,

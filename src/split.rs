@@ -15,6 +15,17 @@ impl Communicator {
     /// New communicators, one for each color, with their ranks in the order of `key` (and of the
     /// ranks here, where keys are equal). Collective; a rank without color gets none.
     ///
+    /// ```
+    /// # let ranks = spark_ccl::Communicator::local(2)?.into_iter().map(|comm| std::thread::spawn(move || {
+    /// // Even and odd ranks, each in a communicator of their own.
+    /// let part = comm.split(Some(comm.rank() as u32 % 2), 0)?.expect("it has a color");
+    /// assert_eq!((part.rank(), part.size()), (0, 1));
+    /// # comm.finalize()
+    /// # }));
+    /// # for rank in ranks.collect::<Vec<_>>() { rank.join().unwrap()?; }
+    /// # Ok::<(), spark_ccl::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Failed`] when the communicator has failed. Links of a new one are made when they are used first;
     /// when one cannot be, all ranks of that new one get an error then, and this communicator stays as it is.

@@ -33,6 +33,22 @@ struct Started {
 impl Communicator {
     /// Runs `work`, in which calls on borrowed buffers can be started, and waits for all of them.
     ///
+    /// ```
+    /// # use spark_ccl::RedOp;
+    /// # let ranks = spark_ccl::Communicator::local(2)?.into_iter().map(|comm| std::thread::spawn(move || {
+    /// let (mut weights, mut biases) = ([1.0_f32; 8], [1.0_f64; 2]);
+    /// comm.scope(|scope| {
+    ///     comm.all_reduce_in_place(&mut weights, RedOp::Avg).start_in(scope)?;
+    ///     comm.all_reduce_in_place(&mut biases, RedOp::Avg).start_in(scope)?;
+    ///     Ok::<(), spark_ccl::Error>(()) // Compute here, while both go on.
+    /// })?;
+    /// assert_eq!((weights, biases), ([1.0; 8], [1.0; 2]));
+    /// # comm.finalize()
+    /// # }));
+    /// # for rank in ranks.collect::<Vec<_>>() { rank.join().unwrap()?; }
+    /// # Ok::<(), spark_ccl::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// The error of `work`, or else of the first operation that failed and was not waited for.
     pub fn scope<'env, R, E, F>(&self, work: F) -> Result<R, E>

@@ -1,7 +1,8 @@
 //! Detects the launcher of this process, its rank, and how it finds the other ranks.
 //!
 //! [`detect`] reads the variables that launchers set. It does no I/O, except that it reads the file that
-//! `SPARK_CCL_UNIQUE_ID_FILE` names. The key-value spaces that it returns connect at their first use.
+//! `SPARK_CCL_UNIQUE_ID_FILE` names. The key-value spaces that it returns connect at their first use. How ranks meet is
+//! not known here.
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 mod at_exit;

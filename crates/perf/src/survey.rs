@@ -38,7 +38,7 @@ pub(crate) struct Surveyed {
     pub(crate) clock_ahead: Option<(f64, f64)>,
 }
 
-/// A host that does not describe itself.
+/// A host that could not be read.
 #[derive(Debug)]
 pub(crate) struct Unreached {
     pub(crate) name: String,

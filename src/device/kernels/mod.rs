@@ -1,7 +1,8 @@
 //! The engine that does collectives by this library's own kernels, for ranks of one host.
 //!
 //! Each rank's kernels push data into the scratch memory of the others' GPUs, and poll their own. The guard thread
-//! checks whether they have given up waiting, and ends them when a rank has died or left.
+//! checks whether they have given up waiting, and ends them when a rank has died or left. Knows `crates/gpu` and the
+//! links; knows no NCCL.
 
 mod attach;
 mod engine;

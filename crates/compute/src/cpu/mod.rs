@@ -1,4 +1,5 @@
-//! Reductions on the calling thread.
+//! Reductions on the calling thread. Knows types, operations and instruction sets; knows neither
+//! ranks nor links.
 
 mod arithmetic;
 #[cfg(target_arch = "x86_64")]

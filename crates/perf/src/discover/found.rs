@@ -1,4 +1,5 @@
-//! What was seen of hosts, put together.
+//! Merges the signs of hosts: those with a common address, name or key are one host. Opens no
+//! socket.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv6Addr;
@@ -20,11 +21,11 @@ pub(super) struct Found {
     pub(super) name_resolves: bool,
 }
 
-/// Takes those with a common address, name, or key for one host.
+/// Merges entries with a common address, name or key: they are one host.
 pub(super) fn merge(seen: Vec<Found>) -> Vec<Found> {
     let mut hosts: Vec<Found> = Vec::new();
     for mut host in seen {
-        // It may show that what was taken for several hosts is one.
+        // An entry may match several earlier ones, which are then one host.
         while let Some(index) = hosts.iter().position(|one| one.is_same(&host)) {
             host.take(hosts.remove(index));
         }
@@ -34,7 +35,7 @@ pub(super) fn merge(seen: Vec<Found>) -> Vec<Found> {
     hosts
 }
 
-/// Says which names have one key, and so are taken for one host. Systems that were copied have the key of the first.
+/// Warns of several names with one key, which count as one host: a copied system has the key of the original.
 pub(super) fn same_keys(hosts: &[Found]) -> Vec<String> {
     let mut names: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for host in hosts {
@@ -86,7 +87,7 @@ impl Found {
         self.ssh_key = self.ssh_key.take().or(other.ssh_key);
         self.name_resolves |= other.name_resolves;
         let both = [self.ssh_address.take(), other.ssh_address];
-        // Those of IPv4 mean the same on all hosts.
+        // IPv4 addresses come first: they mean the same on all hosts.
         self.ssh_address = both
             .into_iter()
             .flatten()

@@ -56,7 +56,7 @@ fn fingerprint(key: &str) -> Result<String, Error> {
         .stdout(Stdio::piped());
     let mut child = command.spawn().map_err(failed())?;
     if let Some(mut stdin) = child.stdin.take() {
-        // If it does not read, it says why.
+        // If it does not read its input, its output says why.
         let _ = stdin.write_all(format!("{key}\n").as_bytes());
     }
     let output = child.wait_with_output().map_err(failed())?;

@@ -28,7 +28,7 @@ pub(super) fn listen(time: Duration) -> Result<Vec<Found>, String> {
     Ok(heard)
 }
 
-/// `None` of this host, and of one without an address that can be used.
+/// `None` for this host, and for one without a usable address.
 fn sighting(service: &ResolvedService) -> Option<Found> {
     let interfaces = spark_ccl_transport::netif::list().unwrap_or_default();
     let is_own = |address: &ScopedIp| {
@@ -50,7 +50,7 @@ fn sighting(service: &ResolvedService) -> Option<Found> {
     (!addresses.is_empty()).then(|| seen(addresses))
 }
 
-/// The name of a host, if it is one: anybody on the link announces what they like, and it goes to terminals, hostfiles and
+/// A valid host name, or `None`: anybody on the link may announce anything, and names go to terminals, hostfiles and
 /// command lines.
 fn host_name(announced: &str) -> Option<String> {
     let name = announced.trim_end_matches('.');

@@ -1,7 +1,8 @@
 //! `spark-perf discover`: finds hosts on the link, and prints them as a hostfile.
 //!
 //! Hosts announce their ssh server by multicast DNS, and answer an echo request to all nodes of a link (`ICMPv6`), also
-//! where no addresses are configured yet. Each is then asked for its ssh server.
+//! where no addresses are configured yet. Each is then asked for its ssh server. Runs nothing on the hosts, except that
+//! it copies keys on request.
 
 mod args;
 mod found;

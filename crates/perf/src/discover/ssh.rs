@@ -26,7 +26,7 @@ pub(super) fn ask(found: &mut [Found]) -> io::Result<usize> {
     let (sender, answers) = channel();
     for (number, host) in found.iter().take(MOST_HOSTS).enumerate() {
         let (name, addresses, sender) = (host.name.clone(), in_order(host), sender.clone());
-        // One that takes longer has no listener, and ends with this process at the latest.
+        // A thread that takes longer is ignored; it ends with this process at the latest.
         std::thread::spawn(move || sender.send((number, ask_one(name.as_deref(), &addresses))));
     }
     drop(sender);

@@ -1,4 +1,4 @@
-//! What each setting should be, and what decides it.
+//! The value of each setting, and the probe that decides it. A pure function of the hosts.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -46,7 +46,7 @@ fn devices(cluster: &Cluster<'_>) -> Vec<Setting> {
         .iter()
         .all(|host| host.ports().count() == list.len());
     if all {
-        // The default takes all.
+        // By default, all are used.
         return Vec::new();
     }
     let probe = format!(
@@ -184,7 +184,7 @@ fn memory(cluster: &Cluster<'_>, mode: Mode) -> Result<Vec<Setting>, String> {
         }]),
         (Mode::Auto | Mode::Safe, Some(shared), _) => Ok(staged(&shared)),
         (Mode::Safe, None, _) => Ok(staged("--mode safe")),
-        // What the driver claims is not what works, and nvidia_peermem may work where dma-buf does not.
+        // The driver's claims do not prove what works, and nvidia_peermem may work where dma-buf does not.
         (Mode::Auto, None, _) => Ok(Vec::new()),
     }
 }

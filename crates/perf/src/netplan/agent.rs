@@ -1,4 +1,4 @@
-//! `spark-perf netplan-agent`: what is done on a node when a plan is applied.
+//! `spark-perf netplan-agent`: the steps on a node when a plan is applied.
 
 use std::io::{self, Read};
 use std::os::unix::process::CommandExt;
@@ -105,7 +105,7 @@ fn node() -> Result<Node, Error> {
     parsed.map_err(Error::system("reading the plan"))
 }
 
-/// Prints what forbids to apply the plan here.
+/// Prints the reasons not to apply the plan here.
 fn look(node: &Node, connection: Option<String>) -> Result<u8, Error> {
     let ssh = connection.and_then(|text| Connection::parse(&text));
     let problems = look::problems(node, ssh).map_err(Error::system("looking at the network"))?;

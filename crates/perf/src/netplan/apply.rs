@@ -13,7 +13,7 @@ use crate::remote::{Answer, Host, Remote, run_on_all};
 /// How long a step may take on a node: `netplan apply` takes some seconds.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// What sudo says where it would have to ask: that of C, and that of Rust.
+/// What sudo prints if it would need a password: the original, and sudo-rs.
 const SUDO_ASKS: [&str; 2] = ["a password is required", "authentication is required"];
 
 pub(super) fn apply(args: &NetplanArgs, nodes: &[Node]) -> Result<u8, Error> {
@@ -59,7 +59,7 @@ struct All<'a> {
     remote: Remote,
     hosts: Vec<Host>,
     nodes: &'a [Node],
-    /// Tells this trial from all others.
+    /// The name of this trial, unlike all others.
     id: String,
     within: String,
 }
@@ -128,7 +128,7 @@ impl All<'_> {
     }
 }
 
-/// What a node has said of its failure.
+/// A node's own description of its failure.
 fn said(answer: &Answer) -> String {
     let all = [&answer.stdout[..], &answer.stderr[..]].concat();
     let text = String::from_utf8_lossy(&all);

@@ -1,7 +1,7 @@
-//! Whether cables join what the plan says.
+//! Checks that cables join what the plan says.
 //!
-//! That addresses answer does not show it: Linux answers for each of its addresses on every interface. Which hardware
-//! address answers does.
+//! An answer from an address is not enough: Linux answers for each of its addresses on every interface. The hardware
+//! address of the answer shows it.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,4 +1,4 @@
-//! Small files that are whole or not there.
+//! Writes and removes small files atomically.
 
 use std::fs;
 use std::io::{self, Write};
@@ -13,7 +13,7 @@ pub(super) fn read(path: &Path) -> io::Result<Option<String>> {
     }
 }
 
-/// Makes a file hold this, or makes sure that there is none.
+/// Writes a file with this content; with `None`, removes it.
 pub(super) fn set(path: &Path, wanted: Option<&str>) -> io::Result<()> {
     if read(path)?.as_deref() == wanted {
         return Ok(());
@@ -27,7 +27,7 @@ pub(super) fn set(path: &Path, wanted: Option<&str>) -> io::Result<()> {
 /// Writes a file that only root may read, whole or not at all.
 pub(super) fn write(path: &Path, text: &str) -> io::Result<()> {
     let new = path.with_extension("new");
-    // One that was left half-written.
+    // A leftover that was only partly written.
     let _ = fs::remove_file(&new);
     let mut options = fs::File::options();
     options.write(true).create_new(true).mode(0o600);

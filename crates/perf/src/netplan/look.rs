@@ -1,4 +1,4 @@
-//! What forbids to apply a plan on a node: it would take networks away that are in use.
+//! Finds reasons not to apply a plan on a node: networks in use that it would take away.
 
 use std::fs;
 use std::io;
@@ -35,7 +35,7 @@ impl Connection {
     }
 }
 
-/// What forbids to apply the plan here, each in words.
+/// The reasons not to apply the plan here, each in words.
 pub(super) fn problems(node: &Node, ssh: Option<Connection>) -> io::Result<Vec<String>> {
     let links = state::links()?;
     let routes = state::ip(&["-4", "route", "show"].map(str::to_owned))?;
@@ -69,7 +69,7 @@ pub(super) fn problems(node: &Node, ssh: Option<Connection>) -> io::Result<Vec<S
     Ok(problems)
 }
 
-/// Why an interface's plan would cut the connection by which it is applied.
+/// Why the plan for an interface would cut the ssh connection that applies it.
 fn cuts(interface: &Interface, links: &[Link], ssh: Connection) -> Option<String> {
     let Interface { name, .. } = interface;
     let link = links.iter().find(|link| link.name == *name)?;
@@ -176,7 +176,7 @@ fn mask(prefix: u8) -> u32 {
     u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or(0)
 }
 
-/// The files of netplan and what they hold, but for those of this program.
+/// netplan's files and their contents, except this program's own.
 fn files() -> io::Result<Vec<(PathBuf, String)>> {
     let mut files = Vec::new();
     for folder in FOLDERS
@@ -200,7 +200,7 @@ fn files() -> io::Result<Vec<(PathBuf, String)>> {
     Ok(files)
 }
 
-/// By what a file of netplan may mean an interface.
+/// The ways in which a file of netplan may refer to an interface.
 struct Known {
     name: String,
     hardware: Option<String>,
@@ -220,7 +220,7 @@ impl Known {
         }
     }
 
-    /// Whether any word of the file is one for this interface. That is wider than YAML, which is the safe side.
+    /// Whether any word of the file may refer to this interface. This matches more than YAML would, to be safe.
     fn is_in(&self, text: &str) -> bool {
         let is_separator = |c: char| c.is_whitespace() || ",'\"[]{}".contains(c);
         let lines = text.lines().filter_map(|line| line.split('#').next());

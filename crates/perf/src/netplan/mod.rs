@@ -1,7 +1,7 @@
 //! `spark-perf netplan`: plans the addresses of the fast network, and applies them on demand.
 //!
 //! The plan is a pure function ([`plan`]). Applying it is a matter of [`agent`]s on the nodes, which roll back by
-//! themselves.
+//! themselves. Must not touch networks that are in use.
 
 pub(crate) mod agent;
 mod apply;

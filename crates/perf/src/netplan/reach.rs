@@ -70,7 +70,7 @@ fn unreached(name: &str, peer: &Peer) -> Option<String> {
     })
 }
 
-/// Where even small packets are not answered, nothing is known, and nothing said.
+/// If even small packets are not answered, nothing can be concluded, and nothing is reported.
 fn narrow_to(interface: &Interface, peer: &Peer) -> Option<String> {
     let Interface { name, mtu, .. } = interface;
     let arrives = |bytes: u16| {
@@ -92,7 +92,7 @@ fn refused(own: Ipv4Addr, address: Ipv4Addr, bytes: u16) -> io::Result<bool> {
     let socket = UdpSocket::bind((own, 0))?;
     socket.connect((address, NOBODY))?;
     socket.set_read_timeout(Some(ATTEMPT / 2))?;
-    // Linux forbids to fragment what fits its own MTU.
+    // Linux sets the don't-fragment flag on packets that fit its own MTU.
     socket.send(&vec![0; usize::from(bytes - HEADERS)])?;
     let answer = socket.recv(&mut [0]);
     Ok(answer.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused))

@@ -1,4 +1,4 @@
-//! The state of network interfaces, as the program `ip` tells and sets it.
+//! Reads and restores the state of network interfaces with the program `ip`.
 //!
 //! `netplan apply` leaves an interface as it is once no file mentions it. So what the interface was like before a trial
 //! is recorded, and restored explicitly.
@@ -17,7 +17,7 @@ use super::plan::Interface;
 const LOOKS: usize = 8;
 const CALM: usize = 2;
 const PAUSE: Duration = Duration::from_millis(300);
-/// What `ip` says of routes, but does not take.
+/// Words that `ip` prints for routes but does not accept.
 const STATUS: [&str; 4] = ["linkdown", "dead", "offload", "trap"];
 
 /// The state of an interface.
@@ -65,7 +65,7 @@ impl State {
         let mut routes = Vec::new();
         for family in ["-4", "-6"] {
             let text = ip(&words(&format!("{family} route show dev {name}")))?;
-            // What routers advertise comes again by itself.
+            // Advertised by routers, so it returns by itself.
             let lasting = |line: &&str| !line.contains(" proto ra ") && !line.contains(" expires ");
             routes.extend(text.lines().filter(lasting).map(|line| route(family, line)));
         }
@@ -143,7 +143,7 @@ impl Address {
         let mut words = vec![format!("{}/{}", self.local, self.prefix)];
         words.extend(self.broadcast.map(|address| format!("broadcast {address}")));
         words.extend(self.has_no_route.then(|| "noprefixroute".to_owned()));
-        // The largest number is for ever, also to `ip`.
+        // The largest number means forever, to `ip` as well.
         words.push(format!("valid_lft {}", self.valid_life_time));
         words.push(format!("preferred_lft {}", self.preferred_life_time));
         words.join(" ")

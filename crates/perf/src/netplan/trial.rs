@@ -32,7 +32,7 @@ const APPLY_LIMIT: &str = "40";
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Trial {
-    /// Tells this trial from all others.
+    /// The name of this trial, unlike all others.
     id: String,
     phase: Phase,
     node: Node,
@@ -84,7 +84,7 @@ pub(super) fn begin(node: Node, id: &str, within: Duration) -> io::Result<()> {
     })
 }
 
-/// Makes all ready for [`commit`]: afterwards nothing is left that a full disk could prevent.
+/// Prepares [`commit`] so that it cannot fail for lack of disk space.
 pub(super) fn keep(id: &str) -> io::Result<()> {
     let _lock = lock()?;
     let trial = Trial::under_way(id)?;

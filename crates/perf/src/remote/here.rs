@@ -36,7 +36,7 @@ mod tests {
         for host in ["localhost", "127.0.0.1", "::1", own, &own.to_uppercase()] {
             assert!(is_here(host), "{host}");
         }
-        // Addresses that are kept for documents, and a name that nobody has.
+        // Addresses reserved for documentation, and a name that does not exist.
         for host in [
             "192.0.2.1",
             "2001:db8::1",

@@ -1,5 +1,5 @@
-//! Gives each rank cores of its own, as MPI's launchers do. The system starts processes where it likes, and takes
-//! milliseconds to part two of them that share a core; meanwhile a call of 8 bytes takes ten times as long.
+//! Gives each rank cores of its own, as MPI's launchers do. The scheduler may start two processes on one core and take
+//! milliseconds to separate them; meanwhile a call of 8 bytes takes ten times as long.
 
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -18,7 +18,7 @@ pub(super) fn bind(process: Pid, rank: usize, size: usize) {
         share.set(core);
     }
     if share.count() > 0 {
-        // It fails if the process has ended, or where a sandbox forbids it; an unbound rank is as right.
+        // Fails if the process has ended or a sandbox forbids it; an unbound rank works just as well.
         let _ = sched_setaffinity(Some(process), &share);
     }
 }

@@ -1,4 +1,4 @@
-//! What the ends of all ranks come to: messages, and one exit code.
+//! Combines the ends of all ranks: messages, and one exit code.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;

@@ -1,5 +1,6 @@
 //! The algorithms, one module per family. Each has a small `Copy` plan of one rank, from which it
-//! computes the rank's steps; plans need at least two ranks and one element.
+//! computes the rank's steps; plans need at least two ranks and one element. Knows ranks and sizes;
+//! knows neither memory nor links.
 
 mod direct;
 mod dissemination;

@@ -1,4 +1,5 @@
-//! Proves that schedules compute the result of their collective.
+//! Proves that schedules compute the result of their collective. Knows what a collective means;
+//! does not know how schedules are made.
 //!
 //! All ranks' schedules run in lock-step over links of limited size, on memory whose elements
 //! record their origin. This finds deadlocks, messages whose two ends disagree, lost and duplicate

@@ -1,5 +1,5 @@
 //! Estimates how long a collective takes, to choose between algorithms, and to predict the time for
-//! numbers of ranks that are not available.
+//! numbers of ranks that are not available. Knows schedules and costs; measures nothing.
 //!
 //! Every message costs the processors at both ends an overhead. Every byte costs a copy or a
 //! reduction at the ends, and time in the ports on its route ([`Fabric`]), which messages share.

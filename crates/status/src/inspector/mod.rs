@@ -1,4 +1,5 @@
 //! The formats of NCCL's inspector: a line of JSON for each operation, and text for Prometheus.
+//! Opens no file.
 
 mod json;
 mod prometheus;

@@ -1,3 +1,5 @@
+//! The address of a peer's queue pair: what the transition to ready-to-receive needs. Knows ports and GIDs; opens nothing.
+
 use crate::{Gid, GidEntry, GidKind, LinkLayer, Mtu, Port, PortState};
 
 /// The remote end of a queue pair, as the peer announced it.

@@ -1,3 +1,5 @@
+//! The options of queue pairs: capacities at creation, and timeouts and retries of the transitions. Plain data.
+
 use std::ptr::null_mut;
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! The checks, a file for each area.
+//! The checks, a file for each area. Knows models of hosts; reads no machine and prints nothing.
 
 mod addresses;
 mod cables;

@@ -1,6 +1,7 @@
 //! Measures in host memory, where every thread is a rank.
 //!
-//! `runner` has a rank's buffers, and `timing` times its calls.
+//! `runner` has a rank's buffers, and `timing` times its calls. Knows the library's calls; knows no
+//! GPU.
 
 mod runner;
 mod timing;

@@ -1,4 +1,5 @@
-//! Plots of time and bus bandwidth against size or ranks, as SVG or PNG.
+//! Plots of time and bus bandwidth against size or ranks, as SVG or PNG. Knows points and axes;
+//! does not know how they were measured.
 
 mod axis;
 mod draw;
