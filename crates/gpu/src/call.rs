@@ -5,8 +5,8 @@ use spark_ccl_types::{Combine, DType, Extent, Operation, ReduceOp, Side};
 use crate::Error;
 use crate::layout::CallLayout;
 
-/// An operation on a rank's buffers, by their addresses on its GPU, of any alignment. A buffer that only the
-/// root has is not touched by the other ranks.
+/// An operation on a rank's buffers, given by their addresses on its GPU, of any alignment. Ranks other than the root
+/// do not touch a buffer that only the root has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Call {
     /// What to do: `AllReduce`, `ReduceScatter`, `AllGather`, `AllToAll`, `Broadcast`, `Reduce`, `Gather`
@@ -26,12 +26,12 @@ pub struct Call {
     pub input: u64,
     /// Where the output starts.
     pub output: u64,
-    /// What all ranks must have alike: if they do not, all fail by [`Error::Mismatch`].
+    /// The words that must be equal on all ranks; otherwise all fail with [`Error::Mismatch`].
     pub words: [u64; 2],
 }
 
 impl Call {
-    /// The bytes that a rank sends to each other; of a count that no memory has room for, the most.
+    /// The bytes that a rank sends to each other rank, saturated for counts that exceed any memory.
     pub(crate) fn bytes(&self) -> u64 {
         self.count.saturating_mul(self.dtype.size()) as u64
     }
@@ -63,7 +63,7 @@ impl Call {
         })
     }
 
-    /// From a rank's block of a buffer to the next one's.
+    /// The distance between the blocks of two adjacent ranks, in bytes.
     fn stride(&self, side: Side) -> u64 {
         match self.operation.extent(side) {
             Extent::Blocks => self.bytes(),
@@ -71,7 +71,7 @@ impl Call {
         }
     }
 
-    /// The ranks to which a rank's input goes, or those whose input comes to its output: a bit each.
+    /// The ranks that get a rank's input, or those whose input goes to its output: one bit each.
     fn partners(&self, side: Side, rank: usize, ranks: usize) -> u32 {
         match self.operation.at_root() {
             Some(only) if only != side => 1 << self.root,

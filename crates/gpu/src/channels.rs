@@ -1,4 +1,4 @@
-//! What kernels that pass messages share with Rust: `kernels/channels.h` has the same structures and numbers.
+//! The structures that message kernels share with Rust; `kernels/channels.h` declares the same. Plain data.
 
 use crate::layout::{MAX_RANKS, MemberLayout};
 

@@ -18,18 +18,18 @@ static IMAGES: Images = Images::new(
 
 static MESSAGES: Images = Images::new("messages.cu", include_bytes!("../kernels/messages.images"));
 
-/// By GPU, held during a launch that is a communicator's first in a stream. Where two threads launch at
-/// once, each the first kernel of a stream, the driver may give both streams one queue of the GPU: a rank's
-/// kernel would then start only after that of another rank, which waits for it. Later launches do without:
-/// where a stream is full, they wait for room, which may come only once another communicator has launched.
+/// One lock per GPU, held during a communicator's first launch in a stream. If two threads launch the first kernels of
+/// two streams at once, the driver may give both streams one queue of the GPU, and a rank's kernel could then wait
+/// behind that of another rank, which waits for it. Later launches take no lock: in a full stream they wait for room,
+/// which may only come once another communicator has launched.
 static FIRST_LAUNCHES: [Mutex<()>; 16] = [const { Mutex::new(()) }; 16];
 
 #[derive(Debug)]
 pub(crate) struct Kernels {
-    /// By the number of the kernel.
+    /// The functions, by the number of the kernel.
     functions: Vec<CudaFunction>,
     passing: [Passing; 2],
-    /// Where some were launched. A `Weak` keeps the address from being reused.
+    /// The streams with earlier launches. A `Weak` keeps the address from being reused.
     streams: Mutex<Vec<Weak<CudaStream>>>,
 }
 
@@ -41,8 +41,7 @@ struct Passing {
 }
 
 impl Kernels {
-    /// Loads all of them: a kernel that is loaded later would wait for those that run, which may wait
-    /// for it.
+    /// Loads all kernels at once: loading one later would wait for running kernels, which may wait for it.
     pub(crate) fn load(context: &Arc<CudaContext>) -> Result<Self, Error> {
         let [kernels, messages] = [IMAGES.load(context)?, MESSAGES.load(context)?];
         let functions = Kernel::ALL.map(|kernel| kernels.function(kernel.name()));

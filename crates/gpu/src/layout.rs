@@ -1,4 +1,4 @@
-//! What the kernels and Rust share: `kernels/layout.h` has the same structures and numbers.
+//! The structures that kernels and Rust share; `kernels/layout.h` declares the same. Plain data.
 
 /// The most ranks of a communicator.
 pub const MAX_RANKS: usize = 8;
@@ -22,7 +22,7 @@ pub(crate) const fn shared_bytes(ranks: usize) -> usize {
     SIGNATURES + WARPS * ranks * DEPTH * (SLOT_OF_PACKETS + SLOT_OF_LINES)
 }
 
-/// What a rank has of its communicator; all are addresses on its GPU.
+/// A rank's part in its communicator, as addresses on its GPU.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub(crate) struct MemberLayout {
@@ -55,7 +55,7 @@ pub(crate) struct CallLayout {
 }
 
 impl CallLayout {
-    /// An operation on no bytes.
+    /// An operation without data.
     pub(crate) const NOTHING: Self = Self {
         input: 0,
         output: 0,

@@ -1,4 +1,4 @@
-//! What a rank's host and its kernels tell each other, in memory of the host: `Control` and `Failure` of
+//! The pinned host memory through which a rank's host and its kernels communicate: `Control` and `Failure` of
 //! `kernels/layout.h`. Knows neither scratch nor operations.
 
 use std::sync::Arc;
@@ -49,19 +49,20 @@ impl Mailbox {
         self.words.words()[PATIENCE].store(nanoseconds(patience), Ordering::Relaxed);
     }
 
-    /// The error of a rank's first operation that failed, if one has.
+    /// The error of the rank's first failed operation, if there is one.
     pub(crate) fn failure_of(&self, rank: usize) -> Option<Error> {
         Failure::read(&self.words.words()[LINE..]).map(|failure| failure.of_rank(rank))
     }
 }
 
-/// A time, but no more than what a clock can be moved on by: GPUs count from 1970, in 64 bits.
+/// A duration in nanoseconds, limited so that adding it to the GPU's clock (64 bits, since 1970)
+/// cannot overflow.
 fn nanoseconds(time: Duration) -> u64 {
     const MOST: u64 = u64::MAX >> 1;
     u64::try_from(time.as_nanos()).map_or(MOST, |time| time.min(MOST))
 }
 
-/// Why an operation failed, as a kernel says it.
+/// Why an operation failed, as a kernel reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Failure {
     reason: Reason,

@@ -1,4 +1,5 @@
-//! A rank's part in a communicator: its memory, what it has mapped of its peers', and its kernels.
+//! A rank's part in a communicator: its scratch memory, the mappings of its peers' scratch, and its
+//! kernels.
 
 use std::mem::ManuallyDrop;
 use std::os::fd::OwnedFd;
@@ -15,7 +16,7 @@ use crate::mailbox::Mailbox;
 use crate::message::{Launch, Launches};
 use crate::{Call, Error, Kernel, Limits, Message, Plan, Scratch};
 
-/// What all ranks of a communicator have to set alike.
+/// Limits that must be the same on all ranks of a communicator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
     /// The most CTAs of a kernel, from 1 to 32. All CTAs of the ranks that share a GPU must fit on it
@@ -41,9 +42,9 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A rank's part in a communicator of GPUs of a host.
 ///
-/// When it is dropped, its waits are ended. Once everything that was enqueued in its GPU's context has
-/// run, its memory is unmapped, and its kernels are unloaded. Peers that still write there are not disturbed.
-/// Where the driver cannot say that it has run, all that stays for good: [`end`](Member::end) tells.
+/// When it is dropped, its waits are ended. Once everything that was enqueued in its GPU's context has run, its memory
+/// is unmapped, and its kernels are unloaded. Peers may still write there meanwhile. If the driver cannot confirm that
+/// everything has run, the memory is never freed; [`end`](Member::end) reports this.
 #[derive(Debug)]
 pub struct Member {
     layout: MemberLayout,
@@ -105,8 +106,8 @@ impl Member {
         Ok(member)
     }
 
-    /// Launches each kernel for nothing, and waits: what the driver does at the first launch may wait
-    /// for kernels that run, and these may wait for a peer.
+    /// Launches each kernel once without work, and waits: what the driver does at a first launch may wait for running
+    /// kernels, and these may wait for a peer.
     fn warm_up(&self) -> Result<(), Error> {
         let context = self.parts.own.context();
         let stream = OwnStream::new(context)?;
@@ -155,7 +156,7 @@ impl Member {
         self.layout.ranks as usize
     }
 
-    /// What bounds plans here.
+    /// The limits of plans.
     pub fn limits(&self) -> Limits {
         self.limits
     }
@@ -196,7 +197,8 @@ impl Member {
         unsafe { self.enqueue_as(plan, call, stream) }
     }
 
-    /// Like [`enqueue`](Self::enqueue), by a plan of the caller's, the same on all ranks.
+    /// Like [`enqueue`](Self::enqueue), with the caller's own plan, which must be the same on all
+    /// ranks.
     ///
     /// # Safety
     /// - The descriptors given to [`join`](Self::join) must have been those of the scratch of this
@@ -238,14 +240,14 @@ impl Member {
     }
 
     /// Enqueues messages in a stream of the rank's GPU, or captures them into a graph; does not wait. They are passed
-    /// together: none waits for another one, but those one way between two ranks, which are passed in their order.
+    /// together: none waits for another, except that messages in one direction between two ranks keep their order.
     ///
-    /// Between two ranks, the k-th message that one sends is the k-th that the other one receives. Short ones
-    /// are done when they are sent, and longer ones wait for their receiver. Other ranks have no part in them.
+    /// Between two ranks, the k-th message that one sends is the k-th that the other one receives. Short messages are
+    /// done when they are sent; longer ones wait for their receiver. Other ranks take no part.
     ///
-    /// More messages than a kernel has room for, which is 120, are passed by several kernels, one after the other: of
-    /// r ranks, 60 / r of each way between two ranks at a time. So they end where each of their peers passes theirs
-    /// together, too, or has nothing else to wait for.
+    /// A kernel has room for 120 messages. More are passed by several kernels, one after the other, each with the next
+    /// 60 / r messages of each pair and direction, for r ranks. So they complete if each peer passes its messages
+    /// together as well, or waits for nothing else.
     ///
     /// # Safety
     /// - The descriptors given to [`join`](Self::join) must have been those of the scratch of this
@@ -257,7 +259,7 @@ impl Member {
     ///   is sent, or use what is received.
     ///
     /// # Errors
-    /// An earlier operation has failed, a peer is no rank, or the driver fails.
+    /// An earlier operation has failed, a peer is not a rank, or the driver fails.
     pub unsafe fn pass(&self, messages: &[Message], stream: &Arc<CudaStream>) -> Result<(), Error> {
         self.check()?;
         let member = (self.layout, self.parts.own.channels());
@@ -275,8 +277,8 @@ impl Member {
         Ok(())
     }
 
-    /// Whether an operation of this rank has failed. Looks at memory of the host, and asks no driver;
-    /// what is still running is not waited for.
+    /// Checks whether an operation of this rank has failed. Only reads host memory: it calls no driver, and waits for
+    /// nothing.
     ///
     /// # Errors
     /// One has: why, and because of which peer.
@@ -293,16 +295,16 @@ impl Member {
         self.parts.mailbox.abort();
     }
 
-    /// Sets how long a kernel waits for what its peers send next, from now on, in waits that have begun and
-    /// in graphs, too. An operation that goes on may take longer.
+    /// Sets how long a kernel waits for the next data of its peers, effective at once, also in current waits and in
+    /// graphs. An operation that makes progress may take longer in all.
     pub fn set_patience(&self, patience: Duration) {
         self.parts.mailbox.set_patience(patience);
     }
 }
 
 impl Member {
-    /// Ends the member, as dropping it does. Where the driver does not wait for what runs, as while a stream of
-    /// the context captures, it gives the member back, to be ended later.
+    /// Ends the member, as dropping it does. If the driver refuses to wait for running work, for instance while a
+    /// stream of the context captures, it returns the member, to be ended later.
     ///
     /// # Errors
     /// The driver fails.
@@ -324,7 +326,7 @@ impl Member {
 impl Drop for Member {
     fn drop(&mut self) {
         self.abort();
-        // Otherwise a kernel may still use them: they are left.
+        // Otherwise a kernel may still use them, so they are leaked.
         if self.parts.own.settle().is_ok() {
             // SAFETY: nothing runs in the context any more. `end` drops no member whose parts it has taken,
             // and `drop` runs once.

@@ -13,9 +13,9 @@ pub struct Message {
     pub peer: usize,
     /// Where the buffer starts.
     pub address: u64,
-    /// The length of the buffer, in bytes. A message of none is passed, too.
+    /// The length of the buffer in bytes. A message of 0 bytes is passed, too.
     pub bytes: u64,
-    /// What both ends must have alike: if they do not, the receiver fails by [`Error::OtherMessage`]. Messages
+    /// The words that must be equal at both ends; otherwise the receiver fails with [`Error::OtherMessage`]. Messages
     /// with equal words must have equal lengths.
     pub words: [u64; 2],
 }
@@ -43,9 +43,9 @@ impl Message {
     }
 }
 
-/// The launches that pass some messages together: one, where it has room for them. Where it has not, launch k has the
-/// next messages of each flow, as many as all launches of this number of ranks have room for: both ends of a message
-/// count alike, so launch k of each rank needs only launches up to k of the others.
+/// The launches that pass some messages together: one, if it has room for them. Otherwise launch k has the next
+/// messages of each flow, and the number of messages of a flow depends only on the number of ranks. Both ends of a
+/// message count in the same way, so launch k of each rank only needs launches up to k of the others.
 #[derive(Debug)]
 pub(crate) struct Launches<'a> {
     messages: &'a [Message],
@@ -84,7 +84,7 @@ impl<'a> Launches<'a> {
         })
     }
 
-    /// Those of a launch, each with its flow.
+    /// The messages of a launch, each with its flow.
     fn part(&self, launch: usize) -> impl Iterator<Item = (usize, &'a Message)> + use<'a> {
         let share = self.share;
         let mut of_flow = [0_usize; FLOWS];
@@ -198,7 +198,7 @@ impl Launch {
     }
 }
 
-/// Few warps a CTA while there are CTAs left.
+/// Few warps in each CTA as long as there are CTAs left.
 const WARPS_OF_SMALL_CTA: u32 = 4;
 
 /// The warps of a flow, of which no message has more batches: a power of two.

@@ -5,11 +5,11 @@ use spark_ccl_types::Operation;
 
 use crate::layout::{MAX_CTAS, MAX_RANKS, MAX_WARPS};
 
-/// A kernel of `kernels/collectives.cu`. *Packets* are 16 bytes with 8 of data, which need nothing of
-/// the way between GPUs; *lines* are 128 bytes with 120 of data, which need one that does not tear
-/// them. By one shot, each rank sends its data to all and reduces what it receives; by two, each
-/// reduces a part and sends that to all. Where a rank *leads*, its warps share a buffer out among themselves while
-/// they run, and the other rank's follow: GPUs do not serve all their multiprocessors alike where a link is full.
+/// A kernel of `kernels/collectives.cu`. *Packets* are 16 bytes with 8 of data, and work over any connection between
+/// GPUs; *lines* are 128 bytes with 120 of data, and require a connection that does not tear them. In one shot, each
+/// rank sends its data to all and reduces what it receives; in two, each reduces a part and sends the result to all. If
+/// a rank *leads*, its warps divide a buffer among themselves at run time, and the other rank's warps follow: on a
+/// saturated link, a GPU does not serve its multiprocessors equally.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kernel {
     /// Reduces, by one shot, with packets.
@@ -20,13 +20,13 @@ pub enum Kernel {
     TwoShotsPackets,
     /// Reduces, by two shots, with lines.
     TwoShotsLines,
-    /// Puts what ranks send side by side, with packets.
+    /// Concatenates what ranks send, with packets.
     SideBySidePackets,
-    /// Puts what ranks send side by side, with lines.
+    /// Concatenates what ranks send, with lines.
     SideBySideLines,
     /// Reduces between two ranks, of which one leads, with lines.
     LedReduction,
-    /// Puts what two ranks send side by side; one leads, with lines.
+    /// Concatenates what two ranks send, one of which leads, with lines.
     LedSideBySide,
 }
 
@@ -57,7 +57,7 @@ impl Kernel {
         }
     }
 
-    /// Whether it needs a way between GPUs that does not tear lines.
+    /// Whether it needs a connection between GPUs that does not tear lines.
     pub const fn has_lines(self) -> bool {
         !matches!(
             self,
@@ -107,7 +107,7 @@ impl Kernel {
     }
 }
 
-/// What bounds plans, alike on all ranks.
+/// The limits of plans, the same on all ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// The most CTAs of a kernel, from 1 to 32. All CTAs of ranks that share a GPU must fit on it.
@@ -205,7 +205,7 @@ const TWO_SHOTS: u64 = 256 << 10;
 const TWO_SHOTS_PACKETS: u64 = 1 << 20;
 /// Above this many, one of two ranks leads. Measured on two H100: at 2 MiB that takes 12 % longer, at 16 MiB 10 % less.
 const LED: u64 = 8 << 20;
-/// With fewer CTAs, what a follower waits for is not hidden.
+/// With fewer CTAs, the follower's waits are not hidden.
 const LED_CTAS: u32 = 24;
 
 #[cfg(test)]
@@ -244,7 +244,8 @@ mod tests {
                 prop_assert!(ranks == 2 && plan.ctas == ctas && plan.threads == 32 * MAX_WARPS);
                 return Ok(());
             }
-            // No CTA is without work, but for that of nothing, which only signs.
+            // Every CTA has work, except for an operation without data, which only sends
+            // signatures.
             let parts = if plan.kernel.has_two_shots() { ranks as u64 } else { 1 };
             let batches = bytes.div_ceil(8).div_ceil(parts).div_ceil(plan.kernel.batch());
             prop_assert!(u64::from(plan.ctas) <= batches.max(1));

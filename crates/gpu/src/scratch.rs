@@ -1,5 +1,5 @@
-//! A rank's memory on its GPU: what its peers write to, and behind it what only its own kernels use. Knows
-//! neither operations nor kernels.
+//! A rank's scratch memory on its GPU: the part that its peers write, followed by the part that only its own kernels
+//! use. Knows neither operations nor kernels.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -23,7 +23,7 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Sets the memory of one of this many ranks aside, 12 MiB for each, and waits until it is zero.
+    /// Allocates the memory of one of this many ranks (12 MiB for each rank), and waits until it is zero.
     ///
     /// # Errors
     /// There are too few or too many ranks, there is not enough memory, or the driver fails.
@@ -86,7 +86,7 @@ impl Scratch {
     }
 }
 
-/// Behind all else.
+/// At the end.
 const fn channels(ranks: usize) -> usize {
     shared_bytes(ranks) + ROUNDS_BYTES + STATE_BYTES
 }
