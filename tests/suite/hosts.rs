@@ -60,6 +60,16 @@ pub(crate) fn started(command: &[&str], env: &[(&str, &str)]) -> Rank {
 
 /// Joins the hosts of two processes by a cable.
 pub(crate) fn lay(cable: &str, number: usize, pids: &[String; 2]) {
+    plug_in(cable, number, pids);
+    for pid in pids {
+        bring_up(cable, pid);
+    }
+    for pid in pids {
+        until_usable(pid, cable);
+    }
+}
+
+fn plug_in(cable: &str, number: usize, pids: &[String; 2]) {
     let link = ["link", "add", cable, "type", "veth"];
     let peer = ["peer", cable, "netns", &pids[1]];
     ip(&pids[0], &[&link[..], &peer].concat());
@@ -67,12 +77,12 @@ pub(crate) fn lay(cable: &str, number: usize, pids: &[String; 2]) {
         let address = format!("10.77.{number}.{host}/24");
         ip(pid, &["link", "set", "lo", "up"]);
         ip(pid, &["address", "add", &address, "dev", cable]);
-        // Without an address of its own, which would not be usable at once.
-        ip(pid, &["link", "set", cable, "addrgenmode", "none", "up"]);
     }
-    for pid in pids {
-        until_usable(pid, cable);
-    }
+}
+
+fn bring_up(cable: &str, pid: &str) {
+    // Without an address of its own, which would not be usable at once.
+    ip(pid, &["link", "set", cable, "addrgenmode", "none", "up"]);
 }
 
 /// The kernel takes a while to see that the other end is up, too.
@@ -119,6 +129,29 @@ fn ranks_of_two_hosts_reduce_and_exchange() {
     // It has no other memory than each rank's own.
     assert_all_ok(&mut ranks, "call f32 alloc 1000");
     assert_all_ok(&mut ranks, "finalize");
+}
+
+/// A network card has no carrier in the first seconds after the cable is plugged in, or the other end is started.
+#[test]
+fn a_unique_id_that_was_made_before_the_cable_had_a_carrier_is_good() {
+    let _alone = alone();
+    if !has(Need::Namespaces) {
+        return;
+    }
+    let mut ranks = vec![new_host(&[]), new_host(&[])];
+    let pids = [ranks[0].pid().to_string(), ranks[1].pid().to_string()];
+    plug_in("cable", 0, &pids);
+    bring_up("cable", &pids[0]);
+    let id = ranks[0].ask("id");
+    bring_up("cable", &pids[1]);
+    until_usable(&pids[1], "cable");
+    for (number, rank) in ranks.iter_mut().enumerate() {
+        rank.order(&format!("join {id} {number} 2"));
+    }
+    for rank in &ranks {
+        assert_eq!(rank.hear(), "ok");
+    }
+    assert_all_ok(&mut ranks, "call f32 all_reduce sum 1000");
 }
 
 #[test]

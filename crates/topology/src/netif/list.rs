@@ -2,21 +2,84 @@
 
 use std::path::Path;
 
-use super::{Interface, NetifError};
+use super::{Interface, NetifError, is_internal};
+use crate::model::Netdev;
 use crate::read::{Tree, netdevs, speed};
 
-/// Every IP address of every interface that is up and has a carrier, in the system's order.
+/// Every IP address of every interface that is up and has a carrier, in the system's order. Where only the loopback
+/// has one, also those of interfaces that are up and may get one.
 ///
 /// # Errors
 /// When the operating system refuses.
 pub fn list() -> Result<Vec<Interface>, NetifError> {
     let all = netdevs().map_err(|error| NetifError::List(error.to_string()))?;
     let tree = Tree::new(Path::new("/"));
-    let interfaces = all.into_iter().filter(|netdev| netdev.running);
-    Ok(interfaces
+    Ok(usable(all)
         .flat_map(|mut netdev| {
             netdev.speed = speed(&tree, &netdev.name);
             Interface::of(&netdev)
         })
         .collect())
+}
+
+/// A cable takes seconds to get a carrier. A rank that starts meanwhile names the address that others will reach soon:
+/// with the loopback's alone, they would try in vain until the end of the timeout.
+fn usable(all: Vec<Netdev>) -> impl Iterator<Item = Netdev> {
+    let is_alone = all
+        .iter()
+        .all(|netdev| netdev.loopback || !netdev.running || netdev.addresses.is_empty());
+    all.into_iter().filter(move |netdev| {
+        netdev.running || (is_alone && netdev.up && !is_internal(&netdev.name))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{IpAddr, Ipv4Addr};
+
+    use super::*;
+    use crate::model::Address;
+
+    fn netdev(name: &str, up: bool, running: bool) -> Netdev {
+        let address = Address {
+            ip: IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)),
+            prefix: 24,
+            label: None,
+        };
+        Netdev {
+            name: name.to_owned(),
+            index: 1,
+            up,
+            running,
+            loopback: name == "lo",
+            mtu: 1500,
+            mac: None,
+            port_name: None,
+            switch_id: None,
+            speed: None,
+            pci: None,
+            arp_ignore: None,
+            addresses: vec![address],
+        }
+    }
+
+    fn names(all: Vec<Netdev>) -> Vec<String> {
+        usable(all).map(|netdev| netdev.name).collect()
+    }
+
+    #[test]
+    fn without_a_carrier_an_interface_counts_only_where_none_has_one() {
+        let lo = netdev("lo", true, true);
+        let docker = netdev("docker0", true, false);
+        let off = netdev("eth1", false, false);
+        let waiting = netdev("eth0", true, false);
+        let alone = vec![lo.clone(), docker, off, waiting.clone()];
+        assert_eq!(names(alone), ["lo", "eth0"]);
+        let lan = netdev("lan", true, true);
+        assert_eq!(names(vec![lo.clone(), waiting.clone(), lan]), ["lo", "lan"]);
+        // A carrier without an address leads nowhere.
+        let mut bare = netdev("bare", true, true);
+        bare.addresses.clear();
+        assert_eq!(names(vec![lo, waiting, bare]), ["lo", "eth0", "bare"]);
+    }
 }
