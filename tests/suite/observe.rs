@@ -75,7 +75,7 @@ fn pids(ranks: &[Rank]) -> Vec<u32> {
     ranks.iter().map(Rank::pid).collect()
 }
 
-/// A barrier, three all_reduces and a broadcast.
+/// A barrier, three sums and a broadcast.
 fn assert_has_made_five_calls(rank: &spark_ccl_status::ras::Rank) {
     let more = &rank.spark_ccl;
     assert_eq!((more.entered, more.finished), (5, 5));
