@@ -5,6 +5,7 @@
 set -euo pipefail
 cd "$(dirname "$0")"
 . ../../tests/vm/lib.sh
+. ../../tests/bindgen.sh
 file=src/raw/bindings.rs
 header=/usr/include/infiniband/verbs.h
 
@@ -34,18 +35,6 @@ elsewhere=(
 any() {
     local IFS='|'
     echo "^($*)\$"
-}
-
-# An `extern` block per function becomes the type of a pointer to it: nothing is linked.
-pointers() {
-    awk '
-        /^extern "C" \{$/ { inside = 1; next }
-        inside && /^\}$/ { inside = 0; next }
-        inside && match($0, /pub fn [a-z_0-9]+/) {
-            name = substr($0, RSTART + 7, RLENGTH - 7)
-            sub(/pub fn [a-z_0-9]+/, "pub type " name " = unsafe extern \"C\" fn")
-        }
-        { print }'
 }
 
 # The bindings as the compiler sees them for a machine.

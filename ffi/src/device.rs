@@ -4,7 +4,6 @@ use crate::arguments::given;
 use crate::comm::{Handle, find};
 use crate::groups::must_be_closed;
 use crate::status::{Failure, Status, guarded};
-use spark_ccl::cuda::cudarc::driver::sys::CUstream;
 use spark_ccl::cuda::{DeviceMemory, Registration};
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -31,11 +30,11 @@ pub unsafe extern "C" fn spark_ccl_comm_device(comm: *mut Handle, device: *mut c
 /// # Safety
 /// `stream` is a default one, or lives until this returns.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn spark_ccl_stream_wait(comm: *mut Handle, stream: CUstream) -> Status {
+pub unsafe extern "C" fn spark_ccl_stream_wait(comm: *mut Handle, stream: *mut c_void) -> Status {
     guarded(|| {
         must_be_closed("stream_wait")?;
         // SAFETY: `stream` is a default one, or lives until this returns (this function's contract).
-        Ok(unsafe { find(comm)?.inner.wait_raw(stream) }?)
+        Ok(unsafe { find(comm)?.inner.wait_raw(stream.cast()) }?)
     })
 }
 
@@ -96,15 +95,7 @@ pub unsafe extern "C" fn spark_ccl_device_register(
 ) -> Status {
     guarded(|| {
         must_be_closed("device_register")?;
-        let kind = match kind {
-            0 => Registration::Local,
-            1 => Registration::Symmetric,
-            _ => {
-                return Err(Failure::invalid(format!(
-                    "{kind} is no spark_ccl_registration (expected 0 or 1)"
-                )));
-            }
-        };
+        let kind = registration(kind)?;
         let comm = find(comm)?;
         let memory = given(memory, "memory")?;
         let registered = {
@@ -118,6 +109,16 @@ pub unsafe extern "C" fn spark_ccl_device_register(
         }
         Ok(())
     })
+}
+
+pub(crate) fn registration(code: c_int) -> Result<Registration, Failure> {
+    match code {
+        0 => Ok(Registration::Local),
+        1 => Ok(Registration::Symmetric),
+        _ => Err(Failure::invalid(format!(
+            "{code} is no spark_ccl_registration (expected 0 or 1)"
+        ))),
+    }
 }
 
 /// Which one begins at an address.

@@ -14,6 +14,8 @@ mod draft;
 mod enqueued;
 pub mod groups;
 mod handles;
+#[cfg(test)]
+mod header;
 pub mod log;
 pub mod meeting;
 pub mod memory;

@@ -12,8 +12,8 @@ use std::ffi::{c_char, c_int};
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Setting {
-    name: *const c_char,
-    value: *const c_char,
+    pub(crate) name: *const c_char,
+    pub(crate) value: *const c_char,
 }
 
 /// `spark_ccl_comm_create`.

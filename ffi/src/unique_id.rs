@@ -9,7 +9,7 @@ use std::ffi::c_char;
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Id {
-    bytes: [u8; UniqueId::LEN],
+    pub(crate) bytes: [u8; UniqueId::LEN],
 }
 
 /// `spark_ccl_get_unique_id`.
@@ -28,7 +28,7 @@ pub unsafe extern "C" fn spark_ccl_get_unique_id(id: *mut Id) -> Status {
 }
 
 /// `SPARK_CCL_UNIQUE_ID_TEXT`: two digits for each byte, and the end.
-const TEXT: usize = 2 * UniqueId::LEN + 1;
+pub(crate) const TEXT: usize = 2 * UniqueId::LEN + 1;
 
 /// `spark_ccl_unique_id_to_text`.
 ///
