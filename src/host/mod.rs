@@ -219,8 +219,8 @@ impl Core {
         }
         // A link that has ended is found by the control plane, or by the call that needs it.
         let link = self.wires.rx(from, POINT_TO_POINT_LANE);
-        let arrival = link.ok().and_then(|rx| rx.peek().ok().flatten());
-        Ok(arrival.and_then(|arrival| PairTag::from_bits(arrival.tag).elements()))
+        let tag = link.ok().and_then(|rx| rx.next_tag().ok().flatten());
+        Ok(tag.and_then(|tag| PairTag::from_bits(tag).elements()))
     }
 
     /// Moves everything on that can move; `true` when something did.

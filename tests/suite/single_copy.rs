@@ -1,6 +1,8 @@
 //! Messages that are read straight out of the sender's memory, until the kernel does not allow that any more.
 
 use crate::processes::{alone, assert_all_ok, some_time, world};
+use crate::ranks::run_with;
+use spark_ccl::{Communicator, DType};
 
 const SHM: (&str, &str) = ("SPARK_CCL_SHM", "1");
 const ALWAYS: (&str, &str) = ("SPARK_CCL_SINGLE_COPY", "1");
@@ -35,4 +37,32 @@ fn a_rank_that_may_not_be_read_any_more_sends_on() {
         assert_eq!(ranks[1].hear(), "ok");
         assert_all_ok(&mut ranks, "finalize");
     }
+}
+
+/// A probe looks at a message, and takes nothing of it.
+#[test]
+fn what_was_probed_is_read_where_it_lies() {
+    let builder = [SHM, ALWAYS]
+        .into_iter()
+        .fold(Communicator::builder(), |all, (name, value)| {
+            all.set(name, value)
+        });
+    let sent: Vec<f64> = (0..300_000).map(f64::from).collect();
+    run_with(&builder, 2, |comm| {
+        for count in [0, 1, 3000, 300_000, 20_000, 300_000] {
+            if comm.rank() == 0 {
+                comm.send(&sent[..count], 1).run().unwrap();
+                continue;
+            }
+            let found = loop {
+                if let Some(found) = comm.probe(0).unwrap() {
+                    break found;
+                }
+            };
+            assert_eq!(found, (DType::F64, count));
+            let mut seen = vec![0.0; count];
+            comm.recv(&mut seen[..], 0).run().unwrap();
+            assert!(seen == sent[..count], "{count}");
+        }
+    });
 }

@@ -205,6 +205,15 @@ pub trait LinkRx: Send {
     /// When the link has ended and every message was read.
     fn peek(&mut self) -> Result<Option<Arrival<'_>>, LinkError>;
 
+    /// The tag of the next message. Unlike [`peek`](Self::peek), it leaves a lent one to be
+    /// [borrowed](Self::borrow).
+    ///
+    /// # Errors
+    /// As of `peek`.
+    fn next_tag(&mut self) -> Result<Option<u64>, LinkError> {
+        Ok(self.peek()?.map(|arrival| arrival.tag))
+    }
+
     /// Whether [`peek`](Self::peek) would return something, including an error, or a lent message whose contents
     /// have not been requested.
     fn has_news(&mut self) -> bool {

@@ -214,6 +214,10 @@ impl LinkRx for Rx {
         Ok(Some(Arrival { tag, payload }))
     }
 
+    fn next_tag(&mut self) -> Result<Option<u64>, LinkError> {
+        Ok(self.look()?.map(|held| held.tag))
+    }
+
     #[inline]
     fn has_news(&mut self) -> bool {
         !matches!(self.look(), Ok(None))

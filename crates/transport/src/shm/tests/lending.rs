@@ -114,6 +114,25 @@ fn what_is_not_borrowed_can_be_peeked_at() {
 }
 
 #[test]
+fn to_ask_for_the_tag_takes_nothing_of_a_message() {
+    let Some((mut tx, mut rx)) = lending() else {
+        return;
+    };
+    assert_eq!(rx.next_tag().unwrap(), None);
+    let payload = bytes(100_000, 1);
+    lent(&mut tx, &payload, 5);
+    for _ in 0..2 {
+        assert_eq!(rx.next_tag().unwrap(), Some(5));
+    }
+    let mut room = vec![0; 100_000];
+    assert_eq!(
+        borrow(&mut rx, &mut room, 5).unwrap(),
+        Borrowing::Done(100_000)
+    );
+    assert!(room == payload);
+}
+
+#[test]
 fn a_lent_payload_can_be_received_in_parts() {
     let Some((mut tx, mut rx)) = lending() else {
         return;
