@@ -182,6 +182,15 @@ def coalesced() -> None:
     for tensor in tensors:
         same(tensor, torch.stack(everyone(tensor.numel(), torch.float32)).sum(0), "all_reduce_coalesced")
     owns = [of_rank(rank, count, torch.float32) for count in COUNTS]
+    # One tensor twice, and parts of it: each has the sum of what it had.
+    tensor = of_rank(rank, 1000, torch.float32)
+    total = torch.stack(everyone(1000, torch.float32)).sum(0)
+    for started in (False, True):
+        shared = tensor.clone()
+        work = dist.all_reduce_coalesced([shared, shared, shared[10:20], shared[::2]], async_op=started)
+        if work is not None:
+            work.wait()
+        same(shared, total, "overlapping tensors")
     lists = [[torch.empty(count) for count in COUNTS] for _ in range(size)]
     dist.all_gather_coalesced(lists, owns)
     for peer in range(size):
@@ -292,6 +301,11 @@ def refused() -> None:
     expect("is on meta", group.allgather, [[away] * size], [here[0]], AllgatherOptions())
     expect("torch.float32 and torch.int32", group.alltoall, [torch.ones(2).int()] * size, here, dist.AllToAllOptions())
 
+    # gloo would add them up, also those of one rank.
+    expect("there are 2 tensors", group.allreduce, [torch.ones(2)] * 2, dist.AllreduceOptions())
+    expect("there are 0 tensors", group.allreduce, [], dist.AllreduceOptions())
+    expect("the list of tensors is empty", group.allreduce_coalesced, [], dist.AllreduceCoalescedOptions())
+
     entries = "have 2 and 1 entries"
     whole = torch.ones(2 * size)
     expect(entries, group.all_gather_single_coalesced, [whole, whole], here[:1], AllgatherOptions())
@@ -316,7 +330,7 @@ def again_and_again() -> None:
 
 class Calls(unittest.TestCase):
     def test_reductions(self) -> None:
-        for size in (2, 3):
+        for size in (2, 3, 4):
             with self.subTest(ranks=size):
                 groups.run(reductions, size)
 
@@ -324,12 +338,12 @@ class Calls(unittest.TestCase):
         groups.run(special_reductions, 3)
 
     def test_moves(self) -> None:
-        for size in (2, 3):
+        for size in (2, 3, 4):
             with self.subTest(ranks=size):
                 groups.run(moves, size)
 
     def test_exchanges(self) -> None:
-        for size in (2, 4):
+        for size in (2, 3, 4):
             with self.subTest(ranks=size):
                 groups.run(exchanges, size)
 

@@ -37,14 +37,29 @@ def same_length(some: Sequence[Any], others: Sequence[Any]) -> None:
 
 def in_order(tensor: torch.Tensor) -> tuple[torch.Tensor, Callable[[], None] | None]:
     """The tensor, or a contiguous copy, and a function that copies results back."""
-    if tensor.is_contiguous():
-        return tensor, None
-    ordered = tensor.contiguous()
+    return (tensor, None) if tensor.is_contiguous() else copied(tensor)
+
+
+def copied(tensor: torch.Tensor) -> tuple[torch.Tensor, Callable[[], None]]:
+    """A contiguous copy of the tensor, and a function that copies results back."""
+    ordered = tensor.clone(memory_format=torch.contiguous_format)
 
     def copy() -> None:
         tensor.copy_(ordered)
 
     return ordered, copy
+
+
+def overlap(tensors: Tensors) -> bool:
+    """Whether the memory from the first to the last element of a tensor has some of another one."""
+    extents = sorted(_extent(one) for one in tensors if one.layout == torch.strided and one.numel() > 0)
+    return any(end > start for (_, end), (start, _) in zip(extents, extents[1:]))
+
+
+def _extent(tensor: torch.Tensor) -> tuple[int, int]:
+    last = sum((length - 1) * stride for length, stride in zip(tensor.shape, tensor.stride()))
+    start = tensor.data_ptr()
+    return start, start + (last + 1) * tensor.element_size()
 
 
 def receiving(blocks: Tensors) -> tuple[torch.Tensor, Callable[[], None] | None]:

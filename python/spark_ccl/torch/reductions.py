@@ -8,9 +8,10 @@ from typing import Any, Optional
 import torch
 from torch.distributed import AllreduceOptions, ReduceOptions, ReduceScatterOptions
 
+from ..errors import InvalidError
 from ..work import Work as Started
 from .bits import Bits
-from .blocks import Tensors, each_of, in_order, listed, only, pairs, same_shape
+from .blocks import Tensors, copied, each_of, in_order, listed, only, overlap, pairs, same_shape
 from .sparse import Sparse
 from .starts import Starts, options
 from .tensors import moved, pointer, reduced
@@ -24,12 +25,21 @@ class Reductions(Starts):
     """The reductions of a group, under PyTorch's names."""
 
     def allreduce(self, tensors: Tensors | torch.Tensor, opts: Any = None) -> Work:
+        # Of several tensors, gloo would add those of one rank up, too.
+        return self._all_reduce_each([only(listed(tensors))], opts, True)
+
+    def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> Work:
+        if not tensors:
+            raise InvalidError("the list of tensors is empty; expected one or more")
+        # Each gets the sum of what it had before the call.
+        return self._all_reduce_each(tensors, opts, not overlap(tensors))
+
+    def _all_reduce_each(self, tensors: Tensors, opts: Any, is_apart: bool) -> Work:
         opts = options(AllreduceOptions, opts, "reduceOp")
-        tensors = listed(tensors)
         started: list[Started] = []
         finishes = []
         for tensor in tensors:
-            of_tensor, finish = self._all_reduce(tensor, opts)
+            of_tensor, finish = self._all_reduce(tensor, opts, is_apart)
             started += of_tensor
             finishes.append(finish)
         return self._work(started, tensors, each_of(finishes))
@@ -69,10 +79,10 @@ class Reductions(Starts):
         whole = torch.cat([block.reshape(-1) for block in blocks])
         return self.reduce_scatter_single(output, whole, opts)
 
-    def _all_reduce(self, tensor: torch.Tensor, opts: Any) -> _Begun:
+    def _all_reduce(self, tensor: torch.Tensor, opts: Any, is_apart: bool) -> _Begun:
         if tensor.layout == torch.sparse_coo:
             return self._all_reduce_sparse(tensor, opts)
-        ordered, finish = in_order(tensor)
+        ordered, finish = in_order(tensor) if is_apart else copied(tensor)
         at = pointer(ordered, "the tensor")
         known = reduced(ordered, opts.reduceOp)
         if known is None:
@@ -107,7 +117,6 @@ class Reductions(Starts):
 
     # Other names that PyTorch has for them.
 
-    allreduce_coalesced = allreduce
     allreduce_sparse = allreduce
     _reduce_scatter_base = reduce_scatter_single
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
