@@ -26,7 +26,8 @@
  * that collective calls come in the same order on all ranks.
  *
  * Handles. Communicators and requests are handles: to use one that has ended is SPARK_CCL_INVALID, not a crash. The
- * number of a handle is never used again. A forked child has none of its parent's, and may make its own.
+ * number of a handle is never used again. A call that another thread is in when its communicator is destroyed goes on
+ * to its end. A forked child has none of its parent's, and may make its own.
  *
  * Buffers. Lengths are in elements unless they are said to be in bytes. A buffer must be aligned to its elements, to
  * 8 bytes for doubles. It may be NULL where it has no elements; a call with a `count` of 0 is a call all the same,

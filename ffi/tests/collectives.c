@@ -161,6 +161,51 @@ static void types(void)
     }
 }
 
+/* A small whole number as an element: floats by their exponent's and their fraction's bits, which hold it exactly. */
+static void encode(int type, unsigned number, unsigned char *element)
+{
+    static const struct {
+        unsigned size, exponent, fraction;
+    } kinds[] = {{1, 0, 0}, {1, 0, 0}, {4, 0, 0},  {4, 0, 0},   {8, 0, 0}, {8, 0, 0},
+                 {2, 5, 10}, {4, 8, 23}, {8, 11, 52}, {2, 8, 7}, {1, 4, 3}, {1, 5, 2}};
+    uint64_t bits = number;
+    if (kinds[type].exponent != 0) {
+        unsigned power = 0;
+        while (number >> (power + 1) != 0) {
+            power++;
+        }
+        uint64_t fraction = ((uint64_t)number << kinds[type].fraction >> power) - (UINT64_C(1) << kinds[type].fraction);
+        bits = ((uint64_t)power + (1u << (kinds[type].exponent - 1)) - 1) << kinds[type].fraction | fraction;
+    }
+    /* The lowest bits come first on the machines that the library is for. */
+    memcpy(element, &bits, kinds[type].size);
+}
+
+/* Every reduction of every type: rank 0 has 2, the others 1. */
+static void operations(void)
+{
+    for (int type = 0; type < 12; type++) {
+        for (int op = SPARK_CCL_SUM; op <= SPARK_CCL_PRE_MUL_SUM; op++) {
+            unsigned all = (unsigned)size, own = rank == 0 ? 2 : 1;
+            unsigned char send[8] = {0}, recv[8] = {0}, expected[8] = {0}, factor[8] = {0};
+            const unsigned results[] = {all, 2, 2, all > 1 ? 1u : 2u, all, 2 * all};
+            spark_ccl_options options = SPARK_CCL_OPTIONS_INIT;
+            /* Sums of ones, and means of what divides without a rest, are exact in all types. */
+            if (op == SPARK_CCL_SUM || op == SPARK_CCL_PRE_MUL_SUM) {
+                own = 1;
+            } else if (op == SPARK_CCL_AVG) {
+                own = all;
+            }
+            encode(type, own, send);
+            encode(type, results[op], expected);
+            encode(type, 2, factor);
+            options.factor = op == SPARK_CCL_PRE_MUL_SUM ? factor : NULL;
+            SUCCEEDS(spark_ccl_all_reduce(comm, send, recv, 1, (spark_ccl_dtype)type, (spark_ccl_op)op, &options));
+            require(memcmp(recv, expected, sizeof recv) == 0, "a reduction of a type");
+        }
+    }
+}
+
 static void messages(void)
 {
     int next = (rank + 1) % size, previous = (rank + size - 1) % size;
@@ -266,6 +311,7 @@ int main(void)
     factors();
     blocks();
     types();
+    operations();
     messages();
     probes();
     parts();

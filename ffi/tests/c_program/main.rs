@@ -23,7 +23,7 @@ fn ranks_in_c_reduce() {
 fn all_collectives_work_in_c_and_cpp() {
     let directory = tempfile::tempdir().unwrap();
     let program = compile(directory.path(), "tests/collectives.c", C11);
-    for ranks in [1, 2, 3, 5] {
+    for ranks in 1..=8 {
         verify(&program, &[], ranks);
     }
     let program = compile(directory.path(), "tests/collectives.c", CPP17);
@@ -62,6 +62,13 @@ fn requests_stand_for_calls_under_way() {
 fn forked_children_have_no_handles() {
     let directory = tempfile::tempdir().unwrap();
     let program = compile(directory.path(), "tests/fork.c", C11);
+    verify(&program, &[], 2);
+}
+
+#[test]
+fn communicators_are_destroyed_while_they_are_used() {
+    let directory = tempfile::tempdir().unwrap();
+    let program = compile(directory.path(), "tests/threads.c", C11);
     verify(&program, &[], 2);
 }
 
