@@ -120,6 +120,32 @@ def distributed_tensors() -> None:
     assert rows.redistribute(mesh, [Shard(1)]).full_tensor().equal(whole)
 
 
+def pipeline() -> None:
+    """Each rank has a half of the layers; activations and their gradients go by messages."""
+    from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+
+    rank, device = dist.get_rank(), torch.device("cpu")
+    whole = model()
+    halves = (torch.nn.Sequential(*whole[:2]), torch.nn.Sequential(*whole[2:]))
+    torch.manual_seed(2)
+    given, expected = torch.randn(16, 32), torch.randn(16, 8)
+    loss_fn = torch.nn.functional.mse_loss
+    schedule = ScheduleGPipe(PipelineStage(halves[rank], rank, 2, device), n_microbatches=4, loss_fn=loss_fn)
+    if rank == 0:
+        schedule.step(given)
+    else:
+        losses: list[torch.Tensor] = []
+        output = schedule.step(target=expected, losses=losses)
+        torch.testing.assert_close(output, whole(given))
+    piped = [parameter.grad.clone() for parameter in halves[rank].parameters()]
+    for half in halves:
+        half.zero_grad()
+    # The mean over microbatches, as of the schedule.
+    loss_fn(whole(given), expected).backward()
+    for actual, parameter in zip(piped, halves[rank].parameters()):
+        torch.testing.assert_close(actual, parameter.grad)
+
+
 def loaded_by_workers() -> None:
     from torch.utils.data import DataLoader, TensorDataset
     from torch.utils.data.distributed import DistributedSampler
@@ -179,6 +205,11 @@ class Training(unittest.TestCase):
         """With two ranks, of which the sum has no order, each bit is the same."""
         self.assertEqual(groups.run(losses, 2), groups.run(losses, 2, backend="gloo"))
 
+    def test_losses_of_more_ranks_are_close_to_those_of_gloo(self) -> None:
+        """Sums of three and more depend on their order, and backends add up in different ones."""
+        for ours, theirs in zip(groups.run(losses, 3), groups.run(losses, 3, backend="gloo")):
+            torch.testing.assert_close(torch.tensor(ours), torch.tensor(theirs))
+
     def test_unsynchronized_steps_and_uneven_inputs(self) -> None:
         groups.run(unsynchronized_and_uneven, 2)
 
@@ -196,6 +227,10 @@ class Training(unittest.TestCase):
     @groups.since(2, 5)
     def test_distributed_tensors(self) -> None:
         groups.run(distributed_tensors, 2)
+
+    @groups.since(2, 15)
+    def test_a_pipeline(self) -> None:
+        groups.run(pipeline, 2)
 
     def test_workers_that_load_data(self) -> None:
         groups.run(loaded_by_workers, 2)
