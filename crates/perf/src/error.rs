@@ -43,9 +43,9 @@ pub(crate) enum Error {
     /// RDMA does not work between the ranks.
     #[error("{0}")]
     Rdma(String),
-    /// No RDMA request has completed for a while.
+    /// Nothing has moved over the rails for a while.
     #[error(
-        "no request over RDMA has ended for {seconds} s: {state}; is the other rank alive, and its \
+        "nothing has moved over the rails for {seconds} s: {state}; is the other rank alive, and its \
          cable plugged in? -T sets how long to wait"
     )]
     Stalled {

@@ -19,7 +19,8 @@
 //! | `ranks` | where the ranks come from, and what they tell each other |
 //! | `measure` | measures calls, in host memory or on GPUs: the command without a name |
 //! | `survey` | the hosts that a command is about: this one, recorded ones, or others |
-//! | `simulate`, `tune`, `rdma`, `top`, `topo`, `doctor`, `env` | the other commands |
+//! | `pair` | two ranks, and the rails between them |
+//! | `simulate`, `tune`, `rdma`, `tcp`, `top`, `topo`, `doctor`, `env` | the other commands |
 
 #![deny(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
@@ -40,6 +41,7 @@ mod measure;
 mod memory;
 mod netplan;
 mod notation;
+mod pair;
 mod ranks;
 mod rdma;
 mod remote;
@@ -47,6 +49,7 @@ mod report;
 mod simulate;
 mod spawn;
 mod survey;
+mod tcp;
 mod top;
 mod topo;
 mod tune;
@@ -71,9 +74,11 @@ fn main() -> ExitCode {
         Some("tune") => named(tune::run),
         Some("gids") => named(rdma::gids),
         Some("topo") => named(topo::run),
+        Some("port-agent") => named(doctor::agent::run),
         Some("doctor") => named(doctor::run),
         Some("env") => named(env::run),
         Some("rdma_bw") => named(rdma::bandwidth),
+        Some("tcp_bw") => named(tcp::run),
         Some("rdma_lat") => named(rdma::latency),
         Some("top") => named(top::run),
         _ => outcome(Parser::try_parse(), measure::run),

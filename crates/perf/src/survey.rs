@@ -22,7 +22,7 @@ const LONGEST: u64 = 64 << 20;
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct SurveyArgs {
     #[command(flatten)]
-    hosts: HostArgs,
+    pub(crate) hosts: HostArgs,
     /// Hosts that were written down: files that `topo --json` made, or folders with recorded `/sys` and `/proc`, separated by
     /// commas [default, without -H: this host]
     #[arg(long, value_name = "FILE,..", value_delimiter = ',', conflicts_with_all = ["list", "hostfile"])]
@@ -36,6 +36,8 @@ pub(crate) struct Surveyed {
     /// How far its clock is ahead of this machine's, and how exact that is, both in seconds; `None` for a host that was
     /// written down.
     pub(crate) clock_ahead: Option<(f64, f64)>,
+    /// How it is reached; `None` for this machine without a name, and for one that was written down.
+    pub(crate) reached: Option<remote::Host>,
 }
 
 /// A host that could not be read.
@@ -89,6 +91,7 @@ fn asked(
         })?;
         Ok(Surveyed {
             clock_ahead: Some(ahead(described.clock, times)),
+            reached: Some(host.clone()),
             host: described,
         })
     };
@@ -120,6 +123,7 @@ fn written(host: Host) -> Surveyed {
     Surveyed {
         host,
         clock_ahead: None,
+        reached: None,
     }
 }
 

@@ -52,6 +52,8 @@ pub enum Need {
     Nccl,
     /// An NCCL that has every function that is used: 2.29.7 or newer.
     NewestNccl,
+    /// The command `nft`, which sets the rules of a firewall.
+    Nft,
     /// A machine where CUDA's driver finds no GPU.
     NoGpus,
     /// The RDMA ports of the emulated machine, and its command `rails`.
@@ -75,7 +77,7 @@ pub enum Need {
 }
 
 impl Need {
-    const ALL: [Self; 24] = [
+    const ALL: [Self; 25] = [
         Self::Avx2,
         Self::Avx512,
         Self::Avx512Fp16,
@@ -90,6 +92,7 @@ impl Need {
         Self::Namespaces,
         Self::Nccl,
         Self::NewestNccl,
+        Self::Nft,
         Self::NoGpus,
         Self::Rails,
         Self::Rdma,
@@ -119,6 +122,7 @@ impl Need {
             Self::Namespaces => "namespaces",
             Self::Nccl => "nccl",
             Self::NewestNccl => "newest-nccl",
+            Self::Nft => "nft",
             Self::NoGpus => "no-gpus",
             Self::Rails => "rails",
             Self::Rdma => "rdma",

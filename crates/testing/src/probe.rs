@@ -31,6 +31,7 @@ pub(crate) fn of(need: Need) -> Result<(), String> {
         Need::Namespaces => namespaces(),
         Need::Nccl => variable("SPARK_CCL_TEST_NCCL").map(drop),
         Need::NewestNccl => nccl(22907),
+        Need::Nft => program("nft"),
         Need::NoGpus => check(gpu_count().unwrap_or(0) == 0, "there are GPUs"),
         Need::Rails => variable("RAILS").map(drop),
         Need::Rdma => port(is_ipv4, "an IPv4 address and RoCE v2"),

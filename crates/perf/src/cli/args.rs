@@ -67,6 +67,7 @@ Examples:
   spark-perf topo --help                           what hosts have and what joins them, also as a picture
   spark-perf env --help                            the environment to run with, and what decides it
   spark-perf gids                                  RDMA ports and addresses, and which would be used
+  spark-perf tcp_bw --help                         bandwidth of TCP between two ranks, by pairs of interfaces
   spark-perf rdma_bw --help                        bandwidth of RDMA between two ranks, without collectives
   spark-perf rdma_lat --help                       its latency
   spark-perf top                                   the ranks of a running job, live";

@@ -5,15 +5,18 @@
 
 mod checks;
 mod finding;
+mod ports;
 
 use clap::Parser;
 use spark_ccl_topology::{Cluster, Host};
 
 use crate::console::{plain, print};
 use crate::error::{Error, exit};
+use crate::remote;
 use crate::survey::{SurveyArgs, Surveyed, Unreached, survey_each};
 use checks::Subject;
 use finding::{Finding, Fix, Problem, Status};
+pub(crate) use ports::agent;
 
 /// The version of the JSON form.
 const FORMAT: u32 = 1;
@@ -29,7 +32,10 @@ What it prints:
   Other hosts are asked over ssh (-H), or described by files that `spark-perf topo --json` makes on each of them (--from). The
   limit on locked memory and others are those of the shell in which that ran.
 
-What it does not check: firewalls, policies of routes, and what only traffic shows. spark-perf rdma_bw measures what cables carry.
+  Of several hosts that are asked over ssh, each opens a port, and the others connect to it at every address that ranks use: so
+  firewalls are found.
+
+What it does not check: policies of routes, and what only load shows. spark-perf tcp_bw and rdma_bw measure what cables carry.
 
 Exit codes:
   0 nothing fails (there may be warnings)     1 something fails
@@ -57,7 +63,8 @@ pub(crate) struct Args {
 
 /// Prints the findings; returns the exit code.
 pub(crate) fn run(args: &Args) -> Result<u8, Error> {
-    let found = examine(survey_each(&args.hosts)?);
+    let examined = examine(survey_each(&args.hosts)?);
+    let found = tried(&args.hosts, examined)?;
     let shown = found
         .iter()
         .filter(|one| !args.quiet || one.status > Status::Unknown);
@@ -73,25 +80,53 @@ pub(crate) fn run(args: &Args) -> Result<u8, Error> {
     Ok(if fails { exit::UNSOUND } else { 0 })
 }
 
+/// Hosts, and what reading them has shown.
+pub(crate) struct Examined {
+    /// Those that answer, each once.
+    pub(crate) hosts: Vec<Host>,
+    /// How each of them is reached, if it was asked over the network.
+    pub(crate) reached: Vec<Option<remote::Host>>,
+    pub(crate) found: Vec<Finding>,
+}
+
 /// All findings about these hosts; those that do not answer come first.
-fn examine(surveyed: Vec<Result<Surveyed, Unreached>>) -> Vec<Finding> {
+fn examine(surveyed: Vec<Result<Surveyed, Unreached>>) -> Examined {
     let mut found = Vec::new();
-    let (mut hosts, mut clocks): (Vec<Host>, Vec<_>) = (Vec::new(), Vec::new());
+    let mut met: Vec<Surveyed> = Vec::new();
     for one in surveyed {
         match one {
-            Ok(one) => {
-                hosts.push(one.host);
-                clocks.push(one.clock_ahead);
-            }
+            Ok(one) => met.push(one),
             Err(one) => found.push(unreached(&one)),
         }
     }
-    found.extend(twice(&mut hosts, &mut clocks));
+    found.extend(twice(&mut met));
+    let clocks: Vec<_> = met.iter().map(|one| one.clock_ahead).collect();
+    let (hosts, reached): (Vec<_>, Vec<_>) =
+        met.into_iter().map(|one| (one.host, one.reached)).unzip();
     found.extend(checks::all(&Subject {
         cluster: &Cluster::of(&hosts),
         clocks: &clocks,
     }));
-    found
+    Examined {
+        hosts,
+        reached,
+        found,
+    }
+}
+
+/// What reading shows, and, for several hosts that were asked, what trying shows.
+fn tried(args: &SurveyArgs, examined: Examined) -> Result<Vec<Finding>, Error> {
+    let Examined {
+        hosts,
+        reached,
+        mut found,
+    } = examined;
+    let reached: Option<Vec<_>> = reached.into_iter().collect();
+    if let Some(reached) = reached.filter(|all| all.len() > 1) {
+        let remote = args.hosts.ssh.remote()?;
+        found.extend(ports::examine(&remote, &reached, &Cluster::of(&hosts)));
+    }
+    Ok(found)
 }
 
 /// Examines hosts for the fuzz target.
@@ -101,33 +136,34 @@ pub(crate) fn judge(hosts: &[Host]) {
         Ok(Surveyed {
             host: host.clone(),
             clock_ahead: Some((0.0, 0.0)),
+            reached: None,
         })
     };
-    let found = examine(hosts.iter().map(written).collect());
+    let found = examine(hosts.iter().map(written).collect()).found;
     let text: Vec<_> = found.iter().map(ToString::to_string).collect();
     assert!(!text.concat().contains(char::is_control));
     assert!(!summary(&found).is_empty());
 }
 
 /// Removes a host that is there already, by a hardware address that no two machines share, and says so.
-fn twice(hosts: &mut Vec<Host>, clocks: &mut Vec<Option<(f64, f64)>>) -> Vec<Finding> {
+fn twice(met: &mut Vec<Surveyed>) -> Vec<Finding> {
     let mut found = Vec::new();
     let mut index = 1;
-    while index < hosts.len() {
-        let is_same = |other: &&Host| is_one_machine(other, &hosts[index]);
-        let Some(first) = hosts[..index].iter().find(is_same) else {
+    while index < met.len() {
+        let host = &met[index].host;
+        let is_same = |other: &&Surveyed| is_one_machine(&other.host, host);
+        let Some(first) = met[..index].iter().find(is_same) else {
             index += 1;
             continue;
         };
         let problem = Problem::new(
-            format!("{} and {} are one machine", first.name, hosts[index].name),
+            format!("{} and {} are one machine", first.host.name, host.name),
             "each host once",
             "the second one is left out of all other checks",
             Fix::look("whether a host is named twice, or a file is the copy of another one"),
         );
-        found.push(Finding::fail("host.twice", &[&hosts[index].name], problem));
-        hosts.remove(index);
-        clocks.remove(index);
+        found.push(Finding::fail("host.twice", &[&host.name], problem));
+        met.remove(index);
     }
     found
 }
@@ -176,7 +212,11 @@ fn json(found: &[Finding], shown: &[&Finding]) -> String {
 
 fn summary(found: &[Finding]) -> String {
     let [ok, unknown, warn, fail] = counts(found);
-    let unchecked = "firewalls and policies of routes were not checked";
+    let unchecked = if found.iter().any(|one| one.id == ports::ID) {
+        "policies of routes were not checked"
+    } else {
+        "firewalls and policies of routes were not checked"
+    };
     if warn + fail == 0 {
         return format!("# nothing to do: {ok} checks ok, {unknown} unknown; {unchecked}");
     }

@@ -22,6 +22,7 @@ use std::time::Duration;
 
 use crate::console;
 use crate::error::{Error, exit};
+use crate::notation::hex;
 use crate::remote::Host;
 use crate::spawn::signals;
 pub(crate) use args::LaunchArgs;
@@ -40,7 +41,7 @@ struct Plan {
 /// Runs the command as ranks; returns the exit code for all.
 pub(crate) fn run(args: &LaunchArgs) -> Result<u8, Error> {
     if args.kubernetes.kubernetes {
-        let manifest = pods::manifest(args, &orders::secret()?)?;
+        let manifest = pods::manifest(args, &hex::random()?)?;
         return console::print(&manifest).map(|()| 0);
     }
     let plan = Plan::new(args)?;

@@ -1,9 +1,7 @@
 //! Makes the order for each agent: what to start, and with which variables.
 
-use std::fmt::Write;
 use std::path::PathBuf;
 
-use rustix::rand::{GetRandomFlags, getrandom};
 use spark_ccl_config::Env;
 
 use super::Plan;
@@ -11,6 +9,7 @@ use super::args::LaunchArgs;
 use super::place::{self, Meeting};
 use super::wire::{Hello, Order};
 use crate::error::Error;
+use crate::notation::hex;
 
 /// Where rank 0 listens if each node starts its own ranks, and nobody says otherwise: torchrun's port.
 const PORT: u16 = 29_500;
@@ -79,7 +78,7 @@ pub(super) fn meeting(args: &LaunchArgs, plan: &Plan, hellos: &[Hello]) -> Resul
     } else {
         let address = place::addresses(hellos)[0].map(|address| address.to_string());
         let ports = args.master_port.map_or(hellos[0].ports, chosen);
-        (address, ports, Some(secret()?))
+        (address, ports, Some(hex::random()?))
     };
     let first = &plan.hosts[0].name;
     let unknown = || {
@@ -138,19 +137,6 @@ pub(super) fn asked(words: &[String], env: &Env) -> Result<Vec<(String, String)>
     Ok(asked)
 }
 
-/// A new secret: 32 random bytes in hexadecimal.
-pub(super) fn secret() -> Result<String, Error> {
-    let mut bytes = [0_u8; 32];
-    getrandom(&mut bytes, GetRandomFlags::empty())
-        .map_err(|error| Error::system("making a secret")(error.into()))?;
-    let mut text = String::new();
-    for byte in bytes {
-        // A string takes everything.
-        let _ = write!(text, "{byte:02x}");
-    }
-    Ok(text)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -180,11 +166,5 @@ mod tests {
             let error = super::passed(&[word.to_owned()], &env).unwrap_err();
             assert!(error.to_string().contains(word), "{error}");
         }
-    }
-
-    #[test]
-    fn secrets_differ_and_are_long() {
-        let (one, other) = (secret().unwrap(), secret().unwrap());
-        assert!(one.len() == 64 && one != other);
     }
 }

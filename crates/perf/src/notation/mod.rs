@@ -2,6 +2,7 @@
 //!
 //! Knows no flag and no column.
 
+pub(crate) mod hex;
 pub(crate) mod number;
 pub(crate) mod op;
 pub(crate) mod pair;

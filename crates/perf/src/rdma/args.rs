@@ -1,13 +1,11 @@
 //! The command lines of `spark-perf rdma_bw` and `rdma_lat`.
 
-use std::time::Duration;
-
 use clap::{Args, Parser, ValueEnum};
 
-use crate::cli::ranks::RankArgs;
 use crate::cli::sweep::Sweep;
 use crate::error::Error;
 use crate::notation::size;
+use crate::pair::args::{LoadArgs, PairArgs};
 
 const BANDWIDTH_HELP: &str = "\
 What it does:
@@ -51,21 +49,14 @@ Examples:
 pub(crate) struct BandwidthArgs {
     #[command(flatten)]
     pub(super) common: Common,
-    /// First size: a number with K, M or G (binary)
-    #[arg(short = 'b', long = "minbytes", value_name = "SIZE", default_value = "64K", value_parser = size::parse)]
-    minbytes: u64,
-    /// Last size
-    #[arg(short = 'e', long = "maxbytes", value_name = "SIZE", default_value = "4M", value_parser = size::parse)]
-    maxbytes: u64,
+    #[command(flatten)]
+    pub(super) load: LoadArgs,
     /// Requests in flight on each rail
     #[arg(
         short = 'd', long = "depth", value_name = "N", default_value_t = 128,
         value_parser = clap::value_parser!(u32).range(1..=8192)
     )]
     pub(super) depth: u32,
-    /// Both ranks at once
-    #[arg(long)]
-    pub(super) bidirectional: bool,
 }
 
 /// Measures the latency of RDMA between two ranks.
@@ -93,41 +84,11 @@ pub(super) struct Common {
     /// What carries the data
     #[arg(long, value_enum, default_value_t = Verb::Write)]
     pub(super) verb: Verb,
-    /// Multiply the size by this at each step
-    #[arg(
-        short = 'f', long = "stepfactor", value_name = "N", default_value_t = 4,
-        value_parser = clap::value_parser!(u64).range(2..)
-    )]
-    stepfactor: u64,
-    /// Requests of each size
-    #[arg(
-        short = 'n', long = "iters", value_name = "N", default_value_t = 1000,
-        value_parser = clap::value_parser!(u64).range(1..)
-    )]
-    pub(super) iterations: u64,
-    /// Requests of each size before those
-    #[arg(
-        short = 'w',
-        long = "warmup_iters",
-        alias = "warmup-iters",
-        value_name = "N",
-        default_value_t = 100
-    )]
-    pub(super) warm_up: u64,
-    /// Which rails: all that lead from one rank to the other, or the best
-    #[arg(long, value_enum, default_value_t = Rails::All)]
-    pub(super) rails: Rails,
     /// How to wait for completions: poll and yield to other programs, or sleep
     #[arg(long, value_enum, default_value_t = Wait::Poll)]
     pub(super) wait: Wait,
-    /// Seconds without any completion after which the run times out (exit 4)
-    #[arg(
-        short = 'T', long = "timeout", value_name = "SECONDS", default_value_t = 30,
-        value_parser = clap::value_parser!(u64).range(1..)
-    )]
-    timeout: u64,
     #[command(flatten)]
-    pub(super) ranks: RankArgs,
+    pub(super) pair: PairArgs,
 }
 
 /// `--verb`.
@@ -141,13 +102,6 @@ pub(super) enum Verb {
     Send,
 }
 
-/// `--rails`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum Rails {
-    All,
-    One,
-}
-
 /// `--wait`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Wait {
@@ -159,39 +113,24 @@ pub(super) enum Wait {
 
 impl BandwidthArgs {
     pub(super) fn sweep(&self) -> Result<Sweep, Error> {
-        self.common.sweep(self.minbytes, self.maxbytes)
+        if self.load.seconds.is_some() && self.common.verb == Verb::Send {
+            return Err(Error::Usage(
+                "--seconds with --verb send: who receives must know the number of requests"
+                    .to_owned(),
+            ));
+        }
+        let LoadArgs {
+            minbytes, maxbytes, ..
+        } = self.load;
+        self.common.pair.sweep(minbytes, maxbytes, MOST_BYTES)
     }
 }
 
 impl LatencyArgs {
     pub(super) fn sweep(&self) -> Result<Sweep, Error> {
-        self.common.sweep(self.minbytes, self.maxbytes)
-    }
-}
-
-impl Common {
-    fn sweep(&self, min: u64, max: u64) -> Result<Sweep, Error> {
-        if min == 0 || min > max {
-            return Err(Error::Usage(format!(
-                "-b {min} -e {max}: the first size must be at least 1 and at most the last"
-            )));
-        }
-        if max > MOST_BYTES {
-            return Err(Error::Usage(format!(
-                "-e {max}: a request over RDMA has at most {}",
-                size::human(MOST_BYTES)
-            )));
-        }
-        Ok(Sweep {
-            min,
-            max,
-            factor: self.stepfactor,
-            step: 0,
-        })
-    }
-
-    pub(super) fn timeout(&self) -> Duration {
-        Duration::from_secs(self.timeout)
+        self.common
+            .pair
+            .sweep(self.minbytes, self.maxbytes, MOST_BYTES)
     }
 }
 

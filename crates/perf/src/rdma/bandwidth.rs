@@ -1,36 +1,18 @@
 //! Bandwidth: as many requests in flight as the rails accept.
 
-use std::fmt::Write as _;
+use std::ops::Range;
 use std::time::Instant;
 
-use serde::{Deserialize, Serialize};
 use spark_ccl::Communicator;
 
 use super::args::{BandwidthArgs, Verb};
 use super::endpoint::{Endpoint, Work};
 use super::waiter::Waiter;
-use super::{exit_code, print_rails, seed};
 use crate::cli::sweep::Sweep;
-use crate::console::print;
 use crate::error::Error;
 use crate::measure::timing::processor_time;
+use crate::pair::{BandwidthRow, Output, Seen, seed};
 use crate::ranks::hosts::share;
-
-const HEAD: &str = "\
-#       size  rails    requests        time      GB/s      Gb/s        CPU  #wrong
-#        (B)                           (us)                       (us/MiB)
-";
-
-/// What a rank has measured for one size.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-struct Seen {
-    seconds: f64,
-    cpu_seconds: f64,
-    /// The number of requests by rail.
-    carried: Vec<u64>,
-    /// The number of wrong bytes.
-    wrong: u64,
-}
 
 /// One rank of a measurement.
 struct Bench<'a> {
@@ -52,16 +34,19 @@ pub(super) fn rank(
     ranks_here: usize,
 ) -> Result<u8, Error> {
     let rails = endpoints.len() as u64;
-    if args.common.iterations < rails {
+    let pair = &args.common.pair;
+    if pair.iterations < rails {
         return Err(Error::Usage(format!(
             "-n {}: at least one request for each of {rails} rails",
-            args.common.iterations
+            pair.iterations
         )));
     }
-    print_rails(comm, &title(args), &endpoints)?;
-    if comm.rank() == 0 {
-        print(HEAD)?;
-    }
+    let names = endpoints
+        .iter()
+        .map(|endpoint| endpoint.rail.clone())
+        .collect();
+    let table = (BandwidthRow::HEAD, BandwidthRow::text as fn(&_) -> _);
+    let mut output = Output::begin(comm, pair, &title(args), names, table)?;
     let mut bench = Bench {
         comm,
         args,
@@ -70,24 +55,19 @@ pub(super) fn rank(
         ranks_here,
         awaited: 0,
     };
-    let mut wrong = 0;
-    for (index, bytes) in sweep.sizes().enumerate() {
-        let own = bench.size(index, bytes as usize)?;
-        let all = share(comm, &own)?;
-        wrong += all.iter().map(|seen| seen.wrong).sum::<u64>();
-        if comm.rank() == 0 {
-            print(&row(bytes, &all))?;
+    for rails in pair.rails.sets(bench.endpoints.len()) {
+        for (index, bytes) in sweep.sizes().enumerate() {
+            let own = bench.size(index, bytes as usize, rails.clone())?;
+            let all = share(comm, &own)?;
+            let wrong = all.iter().map(|seen| seen.wrong).sum();
+            output.row(wrong, || BandwidthRow::of(bytes, rails.clone(), &all))?;
         }
     }
-    Ok(exit_code(wrong))
+    output.end()
 }
 
 fn title(args: &BandwidthArgs) -> String {
-    let direction = if args.bidirectional {
-        "both ways"
-    } else {
-        "one way"
-    };
+    let direction = args.load.direction();
     let verb = match args.common.verb {
         Verb::Write => "write",
         Verb::Read => "read",
@@ -100,16 +80,16 @@ fn title(args: &BandwidthArgs) -> String {
 }
 
 impl Bench<'_> {
-    fn size(&mut self, index: usize, bytes: usize) -> Result<Seen, Error> {
+    /// Measures a size over some of the rails.
+    fn size(&mut self, index: usize, bytes: usize, rails: Range<usize>) -> Result<Seen, Error> {
         let rank = self.comm.rank();
-        let rails = self.endpoints.len() as u64;
-        let warm_up = self.args.common.warm_up;
+        let warm_up = self.args.common.pair.warm_up;
         if warm_up > 0 {
-            self.pass(bytes, warm_up.max(rails))?;
+            self.pass(bytes, warm_up.max(rails.len() as u64), rails.clone())?;
         }
         self.comm.barrier().run()?;
-        for (endpoint, one) in self.endpoints.iter_mut().enumerate() {
-            one.prepare(seed(index, endpoint, rank), bytes)?;
+        for endpoint in rails.clone() {
+            self.endpoints[endpoint].prepare(seed(index, endpoint, rank), bytes)?;
         }
         let before: Vec<u64> = self
             .endpoints
@@ -118,33 +98,27 @@ impl Bench<'_> {
             .collect();
         self.comm.barrier().run()?;
         let (start, busy) = (Instant::now(), processor_time());
-        self.pass(bytes, self.args.common.iterations)?;
+        self.pass(bytes, self.args.common.pair.iterations, rails.clone())?;
         let (elapsed, busy) = (start.elapsed(), processor_time() - busy);
         self.comm.barrier().run()?;
-        let carried = self.endpoints.iter().zip(before);
+        let carried = |endpoint: usize| self.endpoints[endpoint].posted - before[endpoint];
         Ok(Seen {
             seconds: elapsed.as_secs_f64(),
             cpu_seconds: busy / self.ranks_here as f64,
-            carried: carried
-                .map(|(endpoint, before)| endpoint.posted - before)
-                .collect(),
-            wrong: self.wrong(index, bytes)?,
+            carried: rails.clone().map(carried).collect(),
+            wrong: self.wrong(index, bytes, rails)?,
         })
     }
 
-    /// Whether a rank posts requests.
-    fn drives(&self, rank: usize) -> bool {
-        rank == 0 || self.args.bidirectional
-    }
-
     /// Posts this rank's requests, and receives the other's messages.
-    fn pass(&mut self, bytes: usize, count: u64) -> Result<(), Error> {
+    fn pass(&mut self, bytes: usize, count: u64, rails: Range<usize>) -> Result<(), Error> {
         let rank = self.comm.rank();
-        if self.args.common.verb == Verb::Send && self.drives(1 - rank) {
+        let load = &self.args.load;
+        if self.args.common.verb == Verb::Send && load.drives(1 - rank) {
             self.awaited += count;
         }
-        if self.drives(rank) {
-            self.post_all(bytes, count)?;
+        if load.drives(rank) {
+            self.post_all(bytes, count, rails)?;
         }
         while self
             .endpoints
@@ -164,18 +138,23 @@ impl Bench<'_> {
 
     /// Posts each request on the rail with the fewest requests in flight. The last request of each
     /// rail is signalled.
-    fn post_all(&mut self, bytes: usize, count: u64) -> Result<(), Error> {
+    fn post_all(&mut self, bytes: usize, mut count: u64, rails: Range<usize>) -> Result<(), Error> {
         let depth = u64::from(self.args.depth);
         let signal_every = (depth / 4).clamp(1, 16);
         let work = Work::from(self.args.common.verb);
-        let rails = self.endpoints.len();
-        for number in 0..count {
-            let last = (count - number) as usize <= rails;
+        let end = self.args.load.end();
+        let mut number = 0;
+        while number < count {
+            if end.is_some_and(|end| Instant::now() >= end) {
+                count = count.min(number + rails.len() as u64);
+            }
+            let left = (count - number) as usize;
+            let last = left <= rails.len();
             let endpoint = loop {
                 let free = if last {
-                    (count - number) as usize - 1
+                    rails.start + left - 1
                 } else {
-                    self.least_busy()
+                    self.least_busy(rails.clone())
                 };
                 if self.endpoints[free].in_flight() < depth {
                     break &mut self.endpoints[free];
@@ -184,97 +163,30 @@ impl Bench<'_> {
             };
             let signalled = last || endpoint.posted % signal_every == signal_every - 1;
             endpoint.post(work, bytes, signalled)?;
+            number += 1;
         }
         Ok(())
     }
 
-    fn least_busy(&self) -> usize {
-        let endpoints = self.endpoints.iter().enumerate();
-        endpoints
-            .min_by_key(|(_, endpoint)| endpoint.in_flight())
-            .map_or(0, |(index, _)| index)
+    fn least_busy(&self, rails: Range<usize>) -> usize {
+        let first = rails.start;
+        let busy = |rail: &usize| self.endpoints[*rail].in_flight();
+        rails.min_by_key(busy).unwrap_or(first)
     }
 
-    fn wrong(&self, index: usize, bytes: usize) -> Result<u64, Error> {
+    fn wrong(&self, index: usize, bytes: usize, rails: Range<usize>) -> Result<u64, Error> {
         let rank = self.comm.rank();
         let getter = match self.args.common.verb {
             Verb::Read => rank,
             Verb::Write | Verb::Send => 1 - rank,
         };
-        if !self.drives(getter) {
+        if !self.args.load.drives(getter) {
             return Ok(0);
         }
         let mut wrong = 0;
-        for (endpoint, one) in self.endpoints.iter().enumerate() {
-            wrong += one.wrong(seed(index, endpoint, 1 - rank), bytes)?;
+        for endpoint in rails {
+            wrong += self.endpoints[endpoint].wrong(seed(index, endpoint, 1 - rank), bytes)?;
         }
         Ok(wrong)
-    }
-}
-
-fn row(bytes: u64, all: &[Seen]) -> String {
-    let rails = all.first().map_or(0, |seen| seen.carried.len());
-    let carried = |rail: usize| all.iter().map(|seen| seen.carried[rail]).sum::<u64>();
-    let requests: u64 = (0..rails).map(carried).sum();
-    let drivers = all
-        .iter()
-        .filter(|seen| seen.carried.iter().sum::<u64>() > 0);
-    let seconds = drivers.map(|seen| seen.seconds).fold(0.0, f64::max);
-    let cpu: f64 = all.iter().map(|seen| seen.cpu_seconds).sum();
-    let wrong: u64 = all.iter().map(|seen| seen.wrong).sum();
-    let rate = |requests: u64| (requests * bytes) as f64 / seconds / 1e9;
-    let mib = (requests * bytes) as f64 / f64::from(1 << 20);
-    let mut text = format!(
-        "{bytes:>12} {rails:>6} {requests:>11} {:>11.1} {:>9.4} {:>9.3} {:>10.2} {wrong:>7}\n",
-        seconds * 1e6,
-        rate(requests),
-        rate(requests) * 8.0,
-        cpu * 1e6 / mib,
-    );
-    for rail in (0..rails).filter(|_| rails > 1) {
-        let requests = carried(rail);
-        let rate = rate(requests);
-        let _ = writeln!(
-            text,
-            "#    rail {rail:>2}        {requests:>11}             {rate:>9.4} {:>9.3}",
-            rate * 8.0
-        );
-    }
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rows_add_up() {
-        let seen = |seconds, carried: &[u64]| Seen {
-            seconds,
-            cpu_seconds: 0.5,
-            carried: carried.to_vec(),
-            wrong: 1,
-        };
-        let text = row(1 << 20, &[seen(1.0, &[75, 25]), seen(9.0, &[0, 0])]);
-        let rows: Vec<Vec<&str>> = text
-            .lines()
-            .map(|line| line.split_whitespace().collect())
-            .collect();
-        let total = [
-            "1048576",
-            "2",
-            "100",
-            "1000000.0",
-            "0.1049",
-            "0.839",
-            "10000.00",
-            "2",
-        ];
-        assert_eq!(rows[0], total);
-        assert_eq!(rows[1], ["#", "rail", "0", "75", "0.0786", "0.629"]);
-        assert_eq!(rows[2], ["#", "rail", "1", "25", "0.0262", "0.210"]);
-        let both = row(1 << 20, &[seen(1.0, &[50]), seen(2.0, &[50])]);
-        assert_eq!(both.lines().count(), 1);
-        assert!(both.contains(" 2000000.0 "), "{both}");
     }
 }

@@ -14,9 +14,10 @@ use spark_ccl_verbs::{
 };
 
 use super::Plan;
-use super::args::{Common, Rails};
+use super::args::Common;
 use super::endpoint::{Connection, Endpoint, memory};
 use crate::error::Error;
+use crate::pair::RailEnds;
 use crate::ranks::hosts::share;
 
 /// How long to try a rail that may not exist.
@@ -67,10 +68,7 @@ pub(super) fn connect(
         plan,
     };
     let (rails, connections) = setup.connect(comm, &tried)?;
-    let wanted = match args.rails {
-        Rails::All => rails.len(),
-        Rails::One => 1,
-    };
+    let wanted = args.pair.rails.used(rails.len());
     let used = rails.into_iter().zip(connections).take(wanted);
     setup.endpoints(comm, used.collect())
 }
@@ -244,7 +242,11 @@ impl Setup<'_> {
             rails.into_iter().zip(regions).zip(theirs)
         {
             let remote = Remote { addr, rkey };
-            let mut endpoint = Endpoint::new(rail.to_string(), connection, memory, remote);
+            let rail = RailEnds {
+                ends: [rail.own.to_string(), rail.peer.to_string()],
+                round_trip_us: None,
+            };
+            let mut endpoint = Endpoint::new(rail, connection, memory, remote);
             endpoint.post_receives(self.plan.receives as usize)?;
             endpoints.push(endpoint);
         }

@@ -12,6 +12,7 @@ use spark_ccl_verbs::{
 };
 
 use super::args::Verb;
+use crate::pair::{RailEnds, differing, pattern};
 
 /// The number of all receives; those of other requests are smaller.
 const RECEIVE: u64 = 1 << 62;
@@ -37,7 +38,7 @@ pub(super) enum Work {
 /// This rank's end of a connected rail, with its memory and the address of the peer's.
 #[derive(Debug)]
 pub(super) struct Endpoint {
-    pub(super) name: String,
+    pub(super) rail: RailEnds,
     // Dropped before the memory, after which no device accesses that.
     connection: Connection<Rts>,
     /// The outgoing bytes, then as many incoming ones.
@@ -96,14 +97,14 @@ impl Connection<Rts> {
 
 impl Endpoint {
     pub(super) fn new(
-        name: String,
+        rail: RailEnds,
         connection: Connection<Rts>,
         memory: Exposed,
         remote: Remote,
     ) -> Self {
         let half = memory.bytes() / 2;
         Self {
-            name,
+            rail,
             connection,
             memory,
             half,
@@ -206,9 +207,7 @@ impl Endpoint {
     pub(super) fn wrong(&self, seed: u64, bytes: usize) -> Result<u64, Error> {
         let mut seen = vec![0; bytes];
         self.memory.read(self.half, &mut seen)?;
-        let expected = pattern(seed, bytes);
-        let differ = seen.iter().zip(&expected).filter(|(a, b)| a != b);
-        Ok(differ.count() as u64)
+        Ok(differing(seed, &seen))
     }
 }
 
@@ -219,36 +218,5 @@ impl From<Verb> for Work {
             Verb::Read => Self::Read,
             Verb::Send => Self::Send,
         }
-    }
-}
-
-/// Bytes without zeros, which differ from those of other seeds.
-fn pattern(seed: u64, bytes: usize) -> Vec<u8> {
-    let word = |index: u64| {
-        let mixed =
-            (seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ index).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        (mixed ^ (mixed >> 32)) | 0x0101_0101_0101_0101
-    };
-    let words = (1..=bytes.div_ceil(8) as u64).map(word);
-    let mut text: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
-    text.truncate(bytes);
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn patterns_differ_in_every_place_that_matters() {
-        let one = pattern(1, 1 << 16);
-        assert_eq!(one.len(), 1 << 16);
-        assert_eq!(one, pattern(1, 1 << 16));
-        assert!(!one.contains(&0));
-        let other = pattern(2, 1 << 16);
-        let same = one.iter().zip(&other).filter(|(a, b)| a == b).count();
-        assert!(same < 1 << 12, "{same}");
-        assert_ne!(one[..4096], one[4096..8192]);
-        assert_eq!(pattern(1, 3), one[..3]);
     }
 }

@@ -7,17 +7,10 @@ use spark_ccl::{Communicator, RedOp};
 use super::args::{LatencyArgs, Verb};
 use super::endpoint::{Endpoint, Work};
 use super::waiter::Waiter;
-use super::{exit_code, print_rails, seed};
 use crate::cli::sweep::Sweep;
-use crate::console::print;
 use crate::error::Error;
+use crate::pair::{LatencyRow, Output, seed};
 use crate::ranks::hosts::reduce;
-use crate::report::stats::PerIteration;
-
-const HEAD: &str = "\
-#       size  rail  iterations       min    median      mean       99%       max  #wrong
-#        (B)                        (us)      (us)      (us)      (us)      (us)
-";
 
 /// One in this many requests is signalled, which also shows that all before it are complete.
 const SIGNAL_EVERY: u64 = 16;
@@ -34,12 +27,13 @@ pub(super) fn rank(
         Verb::Read => "read",
         Verb::Send => "send, half the round trip",
     };
-    print_rails(comm, title, &endpoints)?;
-    if comm.rank() == 0 {
-        print(HEAD)?;
-    }
+    let rails = endpoints
+        .iter()
+        .map(|endpoint| endpoint.rail.clone())
+        .collect();
+    let table = (LatencyRow::HEAD, LatencyRow::text as fn(&_) -> _);
+    let mut output = Output::begin(comm, &args.common.pair, title, rails, table)?;
     let mut waiter = Waiter::new(comm, &args.common);
-    let mut all_wrong = 0;
     for (index, bytes) in sweep.sizes().enumerate() {
         for rail in 0..endpoints.len() {
             let mut ping_pong = PingPong {
@@ -50,13 +44,10 @@ pub(super) fn rank(
                 bytes: bytes as usize,
             };
             let (times, wrong) = ping_pong.measure(seed(index, rail, 0))?;
-            all_wrong += wrong;
-            if comm.rank() == 0 {
-                print(&row(bytes, rail, times, wrong))?;
-            }
+            output.row(wrong, || LatencyRow::new(bytes, rail, times, wrong))?;
         }
     }
-    Ok(exit_code(all_wrong))
+    output.end()
 }
 
 /// One size on one rail.
@@ -73,11 +64,11 @@ impl PingPong<'_, '_> {
     /// The times in microseconds, on rank 0, and the number of wrong bytes on both ranks.
     fn measure(&mut self, first_seed: u64) -> Result<(Vec<f64>, u64), Error> {
         let rank = self.comm.rank() as u64;
-        self.pass(self.args.common.warm_up)?;
+        self.pass(self.args.common.pair.warm_up)?;
         self.comm.barrier().run()?;
         self.endpoint[0].prepare(first_seed + rank, self.bytes)?;
         self.comm.barrier().run()?;
-        let times = self.pass(self.args.common.iterations)?;
+        let times = self.pass(self.args.common.pair.iterations)?;
         self.comm.barrier().run()?;
         let mut wrong = vec![0_u64];
         if self.args.common.verb != Verb::Read || rank == 0 {
@@ -145,21 +136,4 @@ impl PingPong<'_, '_> {
         self.endpoint[0].consumed += 1;
         Ok(())
     }
-}
-
-fn row(bytes: u64, rail: usize, times: Vec<f64>, wrong: u64) -> String {
-    let PerIteration {
-        min_us,
-        p50_us,
-        avg_us,
-        p99_us,
-        max_us,
-        times_us,
-        ..
-    } = PerIteration::new(times, 0);
-    format!(
-        "{bytes:>12} {rail:>5} {:>11} {min_us:>9.2} {p50_us:>9.2} {avg_us:>9.2} \
-         {p99_us:>9.2} {max_us:>9.2} {wrong:>7}\n",
-        times_us.len()
-    )
 }

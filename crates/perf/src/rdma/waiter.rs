@@ -27,7 +27,7 @@ impl<'a> Waiter<'a> {
         Self {
             comm,
             how: args.wait,
-            timeout: args.timeout(),
+            timeout: args.pair.timeout(),
             room: PollRoom::default(),
         }
     }
@@ -94,12 +94,13 @@ impl<'a> Waiter<'a> {
     fn stalled(&self, endpoints: &[Endpoint]) -> Error {
         let of = |endpoint: &Endpoint| {
             let Endpoint {
-                name,
+                rail,
                 posted,
                 received,
                 ..
             } = endpoint;
             let ended = posted - endpoint.in_flight();
+            let name = rail.name();
             format!("{name}: {ended} of {posted} have ended, {received} messages have arrived")
         };
         let states: Vec<_> = endpoints.iter().map(of).collect();

@@ -6,15 +6,18 @@ mod args;
 mod error;
 mod here;
 mod hosts;
+mod listen;
 mod shell;
 
 use std::io::{Read, Write};
+use std::net::IpAddr;
 use std::process::{Child, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 pub(crate) use args::{HostArgs, Remote, SshArgs};
 pub(crate) use error::Error;
 pub(crate) use hosts::{Host, both_here, parse_list, parse_one, settled};
+pub(crate) use listen::{Listening, listen_on_all};
 
 /// The most bytes that are kept of what a host prints.
 const MOST_OUTPUT: u64 = 64 << 20;
@@ -52,6 +55,17 @@ pub(crate) fn run_on_all(
         });
         answers.collect()
     })
+}
+
+/// Both ends of the connection that the ssh server has set in the environment: the client's address, and this host's.
+pub(crate) fn connection() -> Option<[IpAddr; 2]> {
+    let env = spark_ccl_config::Env::from_process();
+    let words: Vec<_> = env.get("SSH_CONNECTION")?.split_whitespace().collect();
+    let address = |index: usize| {
+        let text = words.get(index)?.split('%').next()?;
+        text.parse().ok()
+    };
+    Some([address(0)?, address(2)?])
 }
 
 fn run_on(

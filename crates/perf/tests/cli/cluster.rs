@@ -125,6 +125,28 @@ impl Cluster {
         self.hosts[other - 1].ip(&format!("link set {peer} up\n"));
     }
 
+    /// Makes all other networks than those of two further cables internal ones, so that these are the rails between the
+    /// first two hosts.
+    pub(crate) fn rails(&self) {
+        for host in 1..=2 {
+            self.on(
+                host,
+                "ip link set cable down; ip link set cable name docker0; ip link set docker0 up",
+            );
+        }
+        for number in 0..2 {
+            let name = format!("rail{number}");
+            self.cable([(1, &name), (2, &name)]);
+            for host in 1..=2 {
+                let address = format!("10.9{number}.0.{host}/24");
+                self.on(
+                    host,
+                    &format!("ip address add {address} dev {name}; ip link set {name} mtu 9000"),
+                );
+            }
+        }
+    }
+
     /// What a shell command prints on a host.
     pub(crate) fn on(&self, number: usize, script: &str) -> String {
         let output = self.hosts[number - 1]

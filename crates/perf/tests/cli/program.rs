@@ -10,8 +10,8 @@ pub(crate) struct Run {
 }
 
 /// The commands that do not measure collectives.
-const COMMANDS: [&str; 12] = [
-    "simulate", "tune", "gids", "topo", "doctor", "env", "rdma_bw", "rdma_lat", "launch",
+const COMMANDS: [&str; 13] = [
+    "simulate", "tune", "gids", "topo", "doctor", "env", "tcp_bw", "rdma_bw", "rdma_lat", "launch",
     "netplan", "discover", "top",
 ];
 /// Those of them that wait for no other rank.

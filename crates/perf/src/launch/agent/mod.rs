@@ -8,7 +8,6 @@ mod ports;
 mod ranks;
 
 use std::io::{BufRead, BufReader, Write};
-use std::net::IpAddr;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -104,21 +103,10 @@ fn greet(ports: &Ports) {
             .into_iter()
             .map(|one| (one.name, one.addr))
             .collect(),
-        connection: connection(),
+        connection: crate::remote::connection(),
     };
     let mut out = std::io::stdout().lock();
     let _ = out.write_all(&hello.encode()).and_then(|()| out.flush());
-}
-
-/// Both ends of the connection that the ssh server has set in the environment: client, its port, server, its port.
-fn connection() -> Option<[IpAddr; 2]> {
-    let env = spark_ccl_config::Env::from_process();
-    let words: Vec<_> = env.get("SSH_CONNECTION")?.split_whitespace().collect();
-    let address = |index: usize| {
-        let text = words.get(index)?.split('%').next()?;
-        text.parse().ok()
-    };
-    Some([address(0)?, address(2)?])
 }
 
 /// Passes on what the launcher says.

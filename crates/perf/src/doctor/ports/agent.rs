@@ -1,0 +1,110 @@
+//! `spark-perf port-agent`: listens at a new port of this host, or tries those of others.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, Ipv6Addr, TcpListener};
+use std::time::Duration;
+
+use clap::{Parser, ValueEnum};
+
+use super::firewall::Firewall;
+use super::{Attempt, Hello, Outcome};
+use crate::console::print;
+use crate::error::Error;
+use crate::notation::hex;
+use crate::tcp::connect_from;
+
+/// How long an attempt may take; the kernel needs 3 s to find that nobody has an address.
+const ATTEMPT: Duration = Duration::from_secs(5);
+
+/// The command line of an agent.
+#[derive(Debug, Clone, Parser)]
+#[command(name = "spark-perf port-agent", hide = true)]
+pub(crate) struct AgentArgs {
+    #[arg(value_enum)]
+    step: Step,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Step {
+    /// Listen until standard input ends.
+    Listen,
+    /// Try what standard input names.
+    Connect,
+}
+
+/// Does one step.
+pub(crate) fn run(args: &AgentArgs) -> Result<u8, Error> {
+    match args.step {
+        Step::Listen => listen(),
+        Step::Connect => connect(),
+    }
+}
+
+fn listen() -> Result<u8, Error> {
+    // One of both kinds of addresses, where there is IPv6.
+    let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0))
+        .or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)))
+        .map_err(Error::system("listening at a port"))?;
+    let port = listener.local_addr().map_err(Error::system("listening"))?;
+    let token = hex::random()?;
+    say(&Hello {
+        port: port.port(),
+        token: token.clone(),
+        firewall: Firewall::here(),
+        ssh: crate::remote::connection(),
+    })?;
+    std::thread::spawn(move || {
+        for socket in listener.incoming().flatten() {
+            // Whoever connects may be gone.
+            let _ = (&socket).write_all(token.as_bytes());
+        }
+    });
+    // Ends with the connection of ssh.
+    io::copy(&mut io::stdin(), &mut io::sink()).map_err(Error::system("reading"))?;
+    Ok(0)
+}
+
+fn connect() -> Result<u8, Error> {
+    let read = io::read_to_string(io::stdin());
+    let attempts: io::Result<Vec<Attempt>> = read.and_then(|text| Ok(serde_json::from_str(&text)?));
+    let attempts = attempts.map_err(Error::system("reading what to try"))?;
+    let outcomes: Vec<Outcome> = std::thread::scope(|scope| {
+        let threads: Vec<_> = attempts
+            .iter()
+            .map(|one| scope.spawn(|| attempt(one)))
+            .collect();
+        let panicked = |_| Outcome::Failed("a defect of spark-perf".to_owned());
+        let joined = threads
+            .into_iter()
+            .map(|one| one.join().unwrap_or_else(panicked));
+        joined.collect()
+    });
+    say(&outcomes)?;
+    Ok(0)
+}
+
+fn say(value: &impl serde::Serialize) -> Result<(), Error> {
+    let text = serde_json::to_string(value);
+    let text = text.map_err(|error| Error::system("writing JSON")(error.into()))?;
+    print(&(text + "\n"))
+}
+
+/// Connects, and reads who is there.
+fn attempt(one: &Attempt) -> Outcome {
+    let read = || -> io::Result<String> {
+        let socket = connect_from(one.source, (one.target, one.port).into(), ATTEMPT)?;
+        socket.set_read_timeout(Some(ATTEMPT))?;
+        let mut said = vec![0; one.token.len()];
+        (&socket).read_exact(&mut said)?;
+        Ok(String::from_utf8_lossy(&said).into_owned())
+    };
+    match read() {
+        Ok(said) if said == one.token => Outcome::Reached,
+        Ok(_) => Outcome::Stranger,
+        Err(error) => match error.kind() {
+            ErrorKind::ConnectionRefused => Outcome::Refused,
+            ErrorKind::TimedOut | ErrorKind::WouldBlock => Outcome::TimedOut(ATTEMPT.as_secs()),
+            _ => Outcome::Failed(error.to_string()),
+        },
+    }
+}

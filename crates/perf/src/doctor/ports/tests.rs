@@ -1,0 +1,105 @@
+//! The attempts for a pair of hosts, and what their outcomes say.
+
+use spark_ccl_topology::testing;
+
+use super::*;
+use crate::doctor::finding::Status;
+use firewall::chains;
+
+const RULES: &str = r#"{"nftables": [{"metainfo": {"json_schema_version": 1}},
+    {"table": {"family": "inet", "name": "filter"}},
+    {"chain": {"family": "inet", "table": "filter", "name": "input", "type": "filter", "hook": "input", "policy": "drop"}},
+    {"chain": {"family": "inet", "table": "filter", "name": "forward", "type": "filter", "hook": "forward"}},
+    {"chain": {"family": "ip6", "table": "filter", "name": "INPUT", "type": "filter", "hook": "input"}},
+    {"chain": {"family": "inet", "table": "$(x)", "name": "input", "type": "filter", "hook": "input"}},
+    {"chain": {"family": "inet", "table": "filter", "name": "own"}}]}"#;
+
+fn hello(firewall: Firewall) -> Hello {
+    Hello {
+        port: 4000,
+        token: "t".to_owned(),
+        firewall,
+        ssh: None,
+    }
+}
+
+/// The findings if the connections to the second host end so.
+fn found(firewall: &Firewall, outcome: &Outcome) -> Vec<Finding> {
+    let hosts = testing::hosts(&testing::pair());
+    let cluster = Cluster::of(&hosts);
+    let hellos = [Firewall::Unknown, firewall.clone()].map(|one| Some(hello(one)));
+    let all = attempts(&cluster, &hellos);
+    assert_eq!(all.len(), 4, "two rails, both ways");
+    let tried: Vec<_> = all
+        .into_iter()
+        .map(|(from, to, attempt)| Tried {
+            from,
+            to,
+            attempt,
+            outcome: if to == 1 {
+                outcome.clone()
+            } else {
+                Outcome::Reached
+            },
+        })
+        .collect();
+    findings::of(&cluster, &hellos, &tried)
+}
+
+#[test]
+fn both_ways_are_told_apart() {
+    let all = found(&Firewall::Unknown, &Outcome::Reached);
+    assert_eq!(all.len(), 2);
+    assert!(all.iter().all(|one| one.status == Status::Ok));
+    let all = found(&Firewall::Ufw, &Outcome::Refused);
+    let fails: Vec<_> = all.iter().filter(|it| it.status == Status::Fail).collect();
+    assert_eq!((all.len(), fails.len()), (3, 2));
+    assert_eq!(fails[0].hosts, ["spark-1", "spark-2"]);
+}
+
+#[test]
+fn each_outcome_has_its_words() {
+    let cases = [
+        (Outcome::TimedOut(5), "no answer for 5 s", "drops"),
+        (Outcome::Refused, "refused", "rejects"),
+        (Outcome::Stranger, "another program", "another host"),
+        (
+            Outcome::Failed("no way".to_owned()),
+            "no way",
+            "leads there",
+        ),
+    ];
+    for (outcome, seen, why) in cases {
+        let all = found(&Firewall::Unknown, &outcome);
+        assert!(all[0].seen.contains(seen), "{}", all[0]);
+        assert!(all[0].why.as_ref().unwrap().contains(why), "{}", all[0]);
+    }
+}
+
+#[test]
+fn the_command_is_that_of_the_firewall() {
+    let rules = serde_json::from_str(RULES).unwrap();
+    let cases = [
+        (
+            Firewall::Ufw,
+            "sudo ufw prepend allow in on enp1s0f0np0 from ",
+        ),
+        (Firewall::Firewalld, "--zone=trusted --add-source="),
+        (
+            Firewall::Chains(chains(&rules)),
+            "sudo nft insert rule inet filter input iifname enp1s0f0np0 ip saddr ",
+        ),
+    ];
+    for (firewall, command) in cases {
+        let all = found(&firewall, &Outcome::TimedOut(5));
+        let fix = all[0].fix.clone().unwrap();
+        assert_eq!(fix.place.as_deref(), Some("spark-2"));
+        let text = fix.command.unwrap();
+        assert!(
+            text.contains(command) && !text.contains("&& sudo nft"),
+            "{text}"
+        );
+    }
+    let all = found(&Firewall::Unknown, &Outcome::TimedOut(5));
+    assert!(all[0].command().is_none(), "{}", all[0]);
+}

@@ -1,0 +1,83 @@
+//! Prints what is measured: rank 0 alone, a line at a time or one document at the end.
+
+use std::fmt::Write as _;
+
+use serde::Serialize;
+use spark_ccl::Communicator;
+
+use super::args::PairArgs;
+use super::{Measured, RailEnds};
+use crate::console::print;
+use crate::error::{Error, exit};
+
+/// The output of a measurement, on each rank.
+pub(crate) struct Output<R> {
+    /// `None` on the rank that prints nothing.
+    shown: Option<Measured<R>>,
+    json: bool,
+    text: fn(&R) -> String,
+    wrong: u64,
+}
+
+impl<R: Serialize> Output<R> {
+    /// Prints the rails and the head of the table. Rows are written by `text`.
+    pub(crate) fn begin(
+        comm: &Communicator,
+        args: &PairArgs,
+        what: &str,
+        rails: Vec<RailEnds>,
+        (head, text): (&str, fn(&R) -> String),
+    ) -> Result<Self, Error> {
+        let is_first = comm.rank() == 0;
+        if is_first && !args.json {
+            print(&(titles(what, &rails) + head))?;
+        }
+        let measured = || Measured {
+            what: what.to_owned(),
+            rails,
+            rows: Vec::new(),
+        };
+        Ok(Self {
+            shown: is_first.then(measured),
+            json: args.json,
+            text,
+            wrong: 0,
+        })
+    }
+
+    /// Counts wrong bytes of both ranks, and prints the row, which only rank 0 makes.
+    pub(crate) fn row(&mut self, wrong: u64, row: impl FnOnce() -> R) -> Result<(), Error> {
+        self.wrong += wrong;
+        let Some(measured) = &mut self.shown else {
+            return Ok(());
+        };
+        let row = row();
+        if !self.json {
+            print(&(self.text)(&row))?;
+        }
+        measured.rows.push(row);
+        Ok(())
+    }
+
+    /// Prints the document; returns the exit code.
+    pub(crate) fn end(self) -> Result<u8, Error> {
+        if let Some(measured) = self.shown.filter(|_| self.json) {
+            let text = serde_json::to_string_pretty(&measured);
+            let text = text.map_err(|error| Error::system("writing JSON")(error.into()))?;
+            print(&(text + "\n"))?;
+        }
+        Ok(if self.wrong == 0 { 0 } else { exit::WRONG })
+    }
+}
+
+fn titles(what: &str, rails: &[RailEnds]) -> String {
+    let mut text = format!("# {what}\n");
+    for (index, rail) in rails.iter().enumerate() {
+        let _ = write!(text, "# rail {index}: {}", rail.name());
+        let _ = match rail.round_trip_us {
+            Some(us) => writeln!(text, ", round trip {us:.1} us"),
+            None => writeln!(text),
+        };
+    }
+    text
+}

@@ -1,0 +1,211 @@
+//! Connects the two ranks over each pair of interfaces.
+
+use std::io::{self, ErrorKind};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use rustix::rand::{GetRandomFlags, getrandom};
+use serde::{Deserialize, Serialize};
+use spark_ccl::Communicator;
+use spark_ccl_config::Settings;
+use spark_ccl_topology::netif;
+
+use super::args::Args;
+use super::stream::{Stream, connect_from};
+use crate::error::Error;
+use crate::pair::RailEnds;
+use crate::ranks::hosts::share;
+use crate::report::stats::PerIteration;
+
+/// How often an attempt is looked at.
+const LOOK: Duration = Duration::from_millis(1);
+/// How many round trips are measured.
+const ROUND_TRIPS: usize = 200;
+
+/// A rail with its sockets.
+pub(super) struct Lane {
+    pub(super) rail: RailEnds,
+    /// The sockets that carry data from rank 0, and as many that carry data to it.
+    pub(super) streams: Vec<Stream>,
+}
+
+/// What a rank tells the other one: an address of an interface, or where it listens.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Own {
+    interfaces: Vec<(String, IpAddr)>,
+    token: [u8; 16],
+}
+
+/// A rail, as rank 0 chooses it: the source's address, and that of the other rank.
+type Way = (IpAddr, IpAddr);
+
+/// The rails between the two ranks, in the same order on both.
+pub(super) fn connect(
+    comm: &Communicator,
+    settings: &Settings,
+    args: &Args,
+) -> Result<Vec<Lane>, Error> {
+    let interfaces = netif::find(settings, None).map_err(|error| failed(error.to_string()))?;
+    let mut token = [0; 16];
+    getrandom(&mut token, GetRandomFlags::empty())
+        .map_err(|error| Error::system("drawing a random number")(error.into()))?;
+    let named = interfaces.iter().map(|one| (one.name.clone(), one.addr));
+    let own = Own {
+        interfaces: named.collect(),
+        token,
+    };
+    let all = share(comm, &own)?;
+    let peers: Vec<SocketAddr> = all[1]
+        .interfaces
+        .iter()
+        .map(|one| (one.1, 0).into())
+        .collect();
+    let rails = netif::rails(&interfaces, &peers).into_iter();
+    let ways: Vec<Way> = rails.map(|it| (it.source, peers[it.target].ip())).collect();
+    // Rank 0's choice counts.
+    let mut ways = share(comm, &ways)?.swap_remove(0);
+    ways.truncate(args.pair.rails.used(ways.len()));
+    if ways.is_empty() {
+        let [a, b] = [&all[0], &all[1]].map(|one| list(&one.interfaces));
+        return Err(failed(format!(
+            "no interface of rank 0 ({a}) has a subnet in common with one of rank 1 ({b}); do both run on one host?"
+        )));
+    }
+    let streams = meet(comm, args, &ways, &all[0].token)?;
+    let lane = |(way, streams): (&Way, Vec<Stream>)| Lane {
+        rail: RailEnds {
+            ends: [end(&all[0], way.0), end(&all[1], way.1)],
+            round_trip_us: None,
+        },
+        streams,
+    };
+    let mut lanes: Vec<_> = ways.iter().zip(streams).map(lane).collect();
+    for lane in &mut lanes {
+        let median = round_trip(comm.rank(), &lane.streams[0]);
+        lane.rail.round_trip_us = Some(median.map_err(|error| broken(&lane.rail, args, error))?);
+        comm.barrier().run()?;
+    }
+    Ok(lanes)
+}
+
+fn list(interfaces: &[(String, IpAddr)]) -> String {
+    let names: Vec<_> = interfaces
+        .iter()
+        .map(|(name, ip)| format!("{name} {ip}"))
+        .collect();
+    names.join(", ")
+}
+
+fn end(own: &Own, address: IpAddr) -> String {
+    let name = own.interfaces.iter().find(|one| one.1 == address);
+    format!("{} ({address})", name.map_or("", |one| &one.0))
+}
+
+/// All sockets of each rail. Rank 1 listens at its end of each.
+fn meet(
+    comm: &Communicator,
+    args: &Args,
+    ways: &[Way],
+    token: &[u8; 16],
+) -> Result<Vec<Vec<Stream>>, Error> {
+    let deadline = Instant::now() + args.pair.timeout();
+    let listening = || Error::system("listening at an interface");
+    let here = ways.iter().filter(|_| comm.rank() == 1);
+    let own: io::Result<Vec<_>> = here.map(|way| TcpListener::bind((way.1, 0))).collect();
+    let own = own.map_err(listening())?;
+    let ports = own.iter().map(|one| one.local_addr().map(|it| it.port()));
+    let ports: io::Result<Vec<u16>> = ports.collect();
+    let ports = ports.map_err(listening())?;
+    let ports = share(comm, &ports)?.swap_remove(1);
+    let count = 2 * usize::from(args.sockets);
+    let mut lanes = Vec::new();
+    for (index, &(source, target)) in ways.iter().enumerate() {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let one = || match own.get(index) {
+            Some(listener) => accept(listener, token, deadline),
+            None => call((source, target, ports[index]), token, left),
+        };
+        let streams: io::Result<Vec<_>> = (0..count).map(|_| one()).collect();
+        let named = format!(
+            "connecting {source} with {target} (spark-perf doctor says whether a firewall is in the way)"
+        );
+        let mut streams = streams.map_err(Error::system(named))?;
+        for stream in &mut streams {
+            stream.set_timeout(args.pair.timeout())?;
+        }
+        lanes.push(streams);
+    }
+    Ok(lanes)
+}
+
+fn call(
+    (source, target, port): (IpAddr, IpAddr, u16),
+    token: &[u8; 16],
+    limit: Duration,
+) -> io::Result<Stream> {
+    let socket = connect_from(Some(source), (target, port).into(), limit)?;
+    let stream = Stream::new(socket)?;
+    stream.write(token)?;
+    Ok(stream)
+}
+
+/// The next socket of the other rank; anyone else is turned away.
+fn accept(listener: &TcpListener, token: &[u8; 16], deadline: Instant) -> io::Result<Stream> {
+    listener.set_nonblocking(true)?;
+    while Instant::now() < deadline {
+        match listener.accept() {
+            Ok((socket, _)) => {
+                socket.set_nonblocking(false)?;
+                if let Ok(stream) = greeted(socket, token) {
+                    return Ok(stream);
+                }
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => std::thread::sleep(LOOK),
+            Err(error) => return Err(error),
+        }
+    }
+    Err(ErrorKind::TimedOut.into())
+}
+
+fn greeted(socket: TcpStream, token: &[u8; 16]) -> io::Result<Stream> {
+    let stream = Stream::new(socket)?;
+    let mut said = [0; 16];
+    stream.read(&mut said)?;
+    if said == *token {
+        Ok(stream)
+    } else {
+        Err(ErrorKind::InvalidData.into())
+    }
+}
+
+/// The median round trip of one byte in microseconds; on rank 1 that is as seen from there.
+fn round_trip(rank: usize, stream: &Stream) -> io::Result<f64> {
+    let mut times = Vec::new();
+    for _ in 0..ROUND_TRIPS {
+        let start = Instant::now();
+        if rank == 0 {
+            stream.write(&[1])?;
+            stream.read(&mut [0])?;
+        } else {
+            stream.read(&mut [0])?;
+            stream.write(&[1])?;
+        }
+        times.push(start.elapsed().as_secs_f64() * 1e6);
+    }
+    Ok(PerIteration::new(times, 0).p50_us)
+}
+
+fn failed(why: String) -> Error {
+    Error::system("TCP between the ranks")(io::Error::other(why))
+}
+
+/// The error of a rail that carries nothing any more.
+pub(super) fn broken(rail: &RailEnds, args: &Args, error: io::Error) -> Error {
+    if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) {
+        return Error::Stalled {
+            seconds: args.pair.timeout().as_secs(),
+            state: rail.name(),
+        };
+    }
+    Error::system(format!("TCP over {}", rail.name()))(error)
+}

@@ -1,0 +1,24 @@
+//! `spark-perf tcp_bw`: TCP between two ranks over pairs of network interfaces, without the library's links.
+//!
+//! `pair` has what does not depend on TCP.
+
+mod args;
+mod bandwidth;
+mod connect;
+mod stream;
+
+use crate::cli;
+use crate::error::Error;
+use crate::pair::run_both;
+pub(crate) use args::Args;
+pub(crate) use stream::connect_from;
+
+/// Measures bandwidth, and the round trip of each rail; returns the exit code.
+pub(crate) fn run(args: &Args) -> Result<u8, Error> {
+    let sweep = args.sweep()?;
+    let settings = cli::settings()?;
+    run_both(&args.pair.ranks, |comm, ranks_here| {
+        let lanes = connect::connect(&comm, &settings, args)?;
+        bandwidth::rank(&comm, args, sweep, &lanes, ranks_here)
+    })
+}
