@@ -26,7 +26,7 @@ const u32 SIGNATURES = 2 * MAX_RANKS * SIGNATURE;
 struct Rounds {
     u64 packets;
     u64 lines;
-    // How many claims all warps together have made in all operations before: see led.h.
+    // How many claims all warps together have made in all operations before that this rank has led: see led.h.
     u64 claims;
 };
 

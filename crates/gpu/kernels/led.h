@@ -1,9 +1,10 @@
-// Exchanges of two ranks in which rank 0 leads: its warps take batches as they come to them, and rank 1's
+// Exchanges of two ranks in which one leads: its warps take batches as they come to them, and the other's
 // follow. GPUs do not serve all their multiprocessors alike where a link is full, so batches that are dealt
 // out beforehand leave the link half idle until the last warp has done its own.
 //
 // In a round, the leader sends a batch and its number, and the follower answers with the same batch of its
-// own. A last round, without an answer, says that no batch is left.
+// own, or with flags alone. A last round, without an answer, says that no batch is left. Where only one rank
+// has something for the other, it leads: its batches are read ahead.
 #pragma once
 
 #include "collectives.h"
@@ -15,7 +16,7 @@ struct LedExchange {
     Session<Lines, 2> session;
     // The number of all batches.
     u32 batches;
-    // The claims of all operations before.
+    // The claims of all operations before in which this rank has led.
     u64 claims;
 
     DEVICE explicit LedExchange(const Arguments& arguments)
@@ -28,7 +29,7 @@ struct LedExchange {
         if (!session.begin(batches)) {
             return;
         }
-        if (batches == 0 || (member.rank == 0 ? lead(rounds) : follow(rounds))) {
+        if (batches == 0 || (leads() ? lead(rounds) : follow(rounds))) {
             session.finish(rounds);
         }
     }
@@ -38,6 +39,11 @@ private:
 
     DEVICE u32 peer() const { return member.rank ^ 1; }
 
+    // Rank 0 does where both send.
+    DEVICE bool leads() const {
+        return has(call.to, peer()) && (member.rank == 0 || !has(call.from, peer()));
+    }
+
     // What is sent next is on its way from memory while answers are waited for, and so is the claim after it.
     DEVICE bool lead(u32& sent) {
         u32 received = 0, number = claimed(claim());
@@ -46,7 +52,7 @@ private:
         while (number < batches || received < sent) {
             if (number < batches) {
                 Take::prepare(call, next);
-                session.send(peer(), sent++, next, number);
+                send(sent++, next, number);
                 number = claimed(later);
                 later = claim();
                 next = read(peer(), number);
@@ -87,12 +93,21 @@ private:
             }
             pair[0] = read(peer(), number);
             Take::prepare(call, pair[0]);
-            session.send(peer(), round, pair[0], number);
-            if (call.input_stride != 0) {
+            send(round, pair[0], number);
+            // What it keeps is not always what it has sent.
+            if (call.input_stride != 0 || !has(call.to, peer())) {
                 pair[0] = read(member.rank, number);
                 Take::prepare(call, pair[0]);
             }
             Take::take(call, session, number, pair);
+        }
+    }
+
+    DEVICE void send(u32 round, const Batch<Lines>& batch, u32 number) const {
+        if (has(call.to, peer())) {
+            session.send(peer(), round, batch, number);
+        } else {
+            session.send_flags(peer(), round, number);
         }
     }
 

@@ -81,18 +81,18 @@ impl Kernel {
                 self,
                 Self::SideBySidePackets | Self::SideBySideLines | Self::LedSideBySide
             ),
-            Operation::ReduceScatter => matches!(
+            Operation::ReduceScatter | Operation::Reduce => matches!(
                 self,
                 Self::OneShotPackets | Self::OneShotLines | Self::LedReduction
             ),
-            Operation::Reduce => matches!(self, Self::OneShotPackets | Self::OneShotLines),
-            Operation::AllGather | Operation::AllToAll => matches!(
+            Operation::AllGather
+            | Operation::AllToAll
+            | Operation::Broadcast
+            | Operation::Gather
+            | Operation::Scatter => matches!(
                 self,
                 Self::SideBySidePackets | Self::SideBySideLines | Self::LedSideBySide
             ),
-            Operation::Broadcast | Operation::Gather | Operation::Scatter => {
-                matches!(self, Self::SideBySidePackets | Self::SideBySideLines)
-            }
             _ => false,
         }
     }
@@ -150,8 +150,6 @@ impl Plan {
         let two_shots = ranks > 2 && sent > TWO_SHOTS;
         let is_led = ranks == 2 && lines && sent > LED && limits.ctas >= LED_CTAS;
         let kernel = match operation {
-            Operation::AllReduce | Operation::ReduceScatter if is_led => Kernel::LedReduction,
-            Operation::AllGather | Operation::AllToAll if is_led => Kernel::LedSideBySide,
             Operation::AllReduce if two_shots => {
                 if limits.lines && sent > TWO_SHOTS_PACKETS {
                     Kernel::TwoShotsLines
@@ -160,10 +158,13 @@ impl Plan {
                 }
             }
             _ => {
-                let mut exchanges = Kernel::ALL
-                    .into_iter()
-                    .filter(|kernel| !kernel.has_two_shots());
-                exchanges.find(|kernel| kernel.has_lines() == lines && kernel.does(operation))?
+                let fits = |kernel: Kernel| {
+                    !kernel.has_two_shots()
+                        && kernel.has_lines() == lines
+                        && kernel.is_led() == is_led
+                };
+                let mut kernels = Kernel::ALL.into_iter().filter(|&kernel| fits(kernel));
+                kernels.find(|kernel| kernel.does(operation))?
             }
         };
         Some(Self::of(kernel, bytes, ranks, limits))

@@ -177,8 +177,7 @@ inline Operation random_operation(u64 seed, u32 ranks, u64 first_round) {
     operation.combine = (u32)below(4);
     operation.divisor = operation.combine == SUM && below(2) ? ranks : 1;
     operation.is_scaled = operation.combine == SUM && reduces(operation.kind) && below(2);
-    bool is_of_all = operation.kind == ONE_SHOT || (operation.kind >= REDUCE_SCATTER && operation.kind <= ALL_TO_ALL);
-    operation.is_led = ranks == 2 && operation.lines && is_of_all && below(2);
+    operation.is_led = ranks == 2 && operation.lines && operation.kind != TWO_SHOTS && below(2);
     operation.root = (u32)below(ranks);
     u64 most = below(3) == 0 ? 40 : below(2) ? 2000 : 16000;
     operation.bytes = below(most / size_of(operation.type)) * size_of(operation.type);

@@ -21,7 +21,7 @@ const REDUCING: [Operation; 3] = [
     Operation::ReduceScatter,
     Operation::Reduce,
 ];
-const ALL: [Operation; 8] = [
+pub(crate) const ALL: [Operation; 8] = [
     Operation::AllReduce,
     Operation::ReduceScatter,
     Operation::Reduce,
@@ -33,7 +33,7 @@ const ALL: [Operation; 8] = [
 ];
 
 /// Runs a case by each kernel that does its operation.
-fn by_each_kernel(place: &Place, case: Case) {
+pub(crate) fn by_each_kernel(place: &Place, case: Case) {
     let member = &place.ranks[0].member;
     let bytes = case.block() as u64;
     for kernel in Kernel::ALL {
@@ -128,15 +128,9 @@ fn long_buffers_by_each_kernel_of_two_ranks() {
     let Some(place) = Place::new(2, PATIENCE) else {
         return;
     };
-    let operations = [
-        Operation::AllReduce,
-        Operation::ReduceScatter,
-        Operation::AllGather,
-        Operation::AllToAll,
-    ];
     let mut seed = 0;
     for count in [1_000_003, 480, 1_500_000, 1, 240 * 2 * 12 * 16 * 5] {
-        for operation in operations {
+        for operation in ALL {
             for _ in 0..4 {
                 seed += 1;
                 by_each_kernel(
