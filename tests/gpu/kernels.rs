@@ -4,6 +4,7 @@
 
 mod buffers;
 mod collectives;
+mod endurance;
 mod failures;
 mod graphs;
 mod messages;

@@ -141,15 +141,26 @@ fn calls_in_several_streams_run_one_after_the_other() {
 
 #[test]
 fn two_communicators_may_be_used_in_opposite_orders() {
+    call_in_opposite_orders(20, |_| || {});
+}
+
+/// Calls two communicators in this many rounds, odd ranks the other way round than even ones. In each round, a rank also does
+/// what was made for it.
+pub(super) fn call_in_opposite_orders<D: FnMut()>(
+    rounds: u64,
+    make: impl Fn(&Communicator) -> D + Sync,
+) {
     let Some(gpus) = gpus(2) else { return };
     gpus.each(&builder(), |comm| {
+        let mut beside = make(&comm);
         let other = comm.split(Some(0), 0).unwrap().unwrap();
         let mut lanes = [&comm, &other].map(|comm| (comm, stream_of(comm), memory(comm)));
         if comm.rank() % 2 == 1 {
             lanes.reverse();
         }
         let (first, size) = (sums(comm.size()), comm.size() as u64);
-        for round in 0..20 {
+        for round in 0..rounds {
+            beside();
             for (comm, stream, memory) in &mut lanes {
                 comm.all_reduce_in_place(memory, RedOp::Sum)
                     .on(stream)
@@ -157,7 +168,7 @@ fn two_communicators_may_be_used_in_opposite_orders() {
             }
             for (comm, stream, memory) in &lanes {
                 comm.wait(stream).unwrap();
-                let times = size.wrapping_pow(round);
+                let times = size.wrapping_pow(round as u32);
                 let expected = first.iter().map(|sum| sum.wrapping_mul(times));
                 assert!(read(memory).into_iter().eq(expected), "round {round}");
             }

@@ -2,7 +2,7 @@
 
 use super::{builder, gpus, stream_of};
 use spark_ccl::cuda::DeviceMemory;
-use spark_ccl::{Communicator, ExitClass, RedOp, UniqueId};
+use spark_ccl::{Builder, Communicator, ExitClass, RedOp, UniqueId};
 use spark_ccl_testing::{Need, has, scramble};
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -13,6 +13,8 @@ const ROLE: &str = "SPARK_TEST_KERNELS_ROLE";
 /// Well above what is promised, far below the operation timeout.
 const SOON: Duration = Duration::from_secs(10);
 const LEN: usize = 70_001;
+/// 1 GiB.
+pub(super) const LONG: usize = 256 << 20;
 
 fn value(rank: usize, place: usize) -> u32 {
     scramble(rank as u64, place as u64) as u32
@@ -48,9 +50,9 @@ fn compute(comm: &Communicator) {
 }
 
 /// Calls until it is killed.
-fn go_on_for_ever(comm: &Communicator) {
+fn go_on_for_ever(comm: &Communicator, len: usize) {
     let stream = stream_of(comm);
-    let mut memory: DeviceMemory<u32> = comm.alloc_device(LEN).unwrap();
+    let mut memory: DeviceMemory<u32> = comm.alloc_device(len).unwrap();
     loop {
         comm.all_reduce_in_place(&mut memory, RedOp::Max)
             .on(&stream)
@@ -74,13 +76,14 @@ fn peer() {
             compute(&comm);
             comm.finalize().unwrap();
         }
-        _ => go_on_for_ever(&comm),
+        "stays away" => std::thread::park(),
+        "goes on with long buffers" => go_on_for_ever(&comm, LONG),
+        _ => go_on_for_ever(&comm, LEN),
     }
 }
 
 /// This process as rank 0, and another one as rank 1.
-fn with_peer(role: &str) -> (Communicator, Child) {
-    let builder = builder();
+pub(super) fn with_peer(builder: &Builder, role: &str) -> (Communicator, Child) {
     let id = builder.unique_id().unwrap();
     let peer = Command::new(std::env::current_exe().unwrap())
         .args(["--ignored", "--exact", "processes::peer", "--nocapture"])
@@ -92,8 +95,8 @@ fn with_peer(role: &str) -> (Communicator, Child) {
     (builder.connect(&id, 0, 2).unwrap(), peer)
 }
 
-fn compute_with_a_peer() {
-    let (comm, mut peer) = with_peer("computes");
+pub(super) fn compute_with_a_peer() {
+    let (comm, mut peer) = with_peer(&builder(), "computes");
     compute(&comm);
     comm.finalize().unwrap();
     drop(comm);
@@ -112,7 +115,7 @@ fn a_killed_process_is_named_and_the_survivor_goes_on() {
     if !has(Need::RealGpus) {
         return;
     }
-    let (comm, mut victim) = with_peer("goes on for ever");
+    let (comm, mut victim) = with_peer(&builder(), "goes on for ever");
     let stream = stream_of(&comm);
     let mut memory: DeviceMemory<u32> = comm.alloc_device(LEN).unwrap();
     let mut lines = BufReader::new(victim.stdout.take().unwrap()).lines();
@@ -146,13 +149,21 @@ fn a_killed_process_is_named_and_the_survivor_goes_on() {
     compute_with_a_peer();
 }
 
-fn descriptors() -> usize {
-    std::fs::read_dir("/proc/self/fd").unwrap().count()
+/// Descriptors, threads and mappings of this process.
+fn possessions() -> [usize; 3] {
+    let count = |what: &str| {
+        std::fs::read_dir(format!("/proc/self/{what}"))
+            .unwrap()
+            .count()
+    };
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    [count("fd"), count("task"), maps.lines().count()]
 }
 
-#[test]
-fn communicators_leave_nothing_behind() {
+/// Makes and ends this many communicators.
+pub(super) fn leave_nothing_behind(rounds: usize) {
     const FEW: u64 = 64 << 20;
+    const FEW_MORE: [usize; 3] = [2, 2, 20];
     let Some(gpus) = gpus(2) else { return };
     let round = || {
         let free = gpus.each(&builder(), |comm| {
@@ -166,23 +177,29 @@ fn communicators_leave_nothing_behind() {
             let (free, _) = comm.context().unwrap().mem_get_info().unwrap();
             free as u64
         });
-        (descriptors(), free[0])
+        (possessions(), free[0])
     };
     // A context stays, so that it need not be made anew each time.
     let _kept = spark_ccl::cuda::context(0).unwrap();
     // What the first ones make for the whole process stays.
-    let [.., before] = [(); 5].map(|()| round());
-    let [.., after] = [(); 200].map(|()| round());
-    assert!(
-        after.0 <= before.0 + 2,
-        "{} descriptors, then {}",
-        before.0,
-        after.0
-    );
+    let before = (0..5).map(|_| round()).last().unwrap();
+    let after = (0..rounds).map(|_| round()).last().unwrap();
+    for (place, few) in FEW_MORE.into_iter().enumerate() {
+        let [before, after] = [before.0, after.0];
+        assert!(
+            after[place] <= before[place] + few,
+            "{before:?}, then {after:?}"
+        );
+    }
     assert!(
         after.1 + FEW > before.1,
         "{} bytes free, then {}",
         before.1,
         after.1
     );
+}
+
+#[test]
+fn communicators_leave_nothing_behind() {
+    leave_nothing_behind(200);
 }

@@ -12,6 +12,7 @@ mod joining;
 mod kernels;
 mod messages;
 mod mixed;
+mod once;
 #[path = "../oracle/mod.rs"]
 mod oracle;
 mod place;

@@ -16,7 +16,7 @@ const CALLS: usize = 200;
 const PART: usize = 32 << 10;
 
 /// A call of random kind and size; its output is a part of the block.
-fn random_call(number: usize, own: &Rank, outputs: &DeviceBlock, ranks: usize) -> Call {
+fn random_call(seed: u64, number: usize, own: &Rank, outputs: &DeviceBlock, ranks: usize) -> Call {
     const OPERATIONS: [Operation; 8] = [
         Operation::AllReduce,
         Operation::ReduceScatter,
@@ -27,7 +27,7 @@ fn random_call(number: usize, own: &Rank, outputs: &DeviceBlock, ranks: usize) -
         Operation::Gather,
         Operation::Scatter,
     ];
-    let random = scramble(number as u64, 77) as usize;
+    let random = scramble(seed, number as u64) as usize;
     let most = if random.is_multiple_of(3) {
         30
     } else {
@@ -51,8 +51,8 @@ fn input(rank: usize) -> Vec<u32> {
     (0..PART as u32).map(|i| i % 97 + rank as u32).collect()
 }
 
-fn expected(call: &Call, number: usize, rank: usize, ranks: usize) -> Vec<u8> {
-    let random = scramble(number as u64, 77) as usize;
+fn expected(call: &Call, seed: u64, number: usize, rank: usize, ranks: usize) -> Vec<u8> {
+    let random = scramble(seed, number as u64) as usize;
     let block = match call.operation.extent(Side::Input) {
         Extent::Blocks => rank * call.count,
         _ => 0,
@@ -76,47 +76,63 @@ fn expected(call: &Call, number: usize, rank: usize, ranks: usize) -> Vec<u8> {
 #[test]
 fn operations_in_flight_of_ranks_that_are_late() {
     for ranks in [2, 3, 4, 8] {
-        let Some(place) = Place::new(ranks, Duration::from_secs(5)) else {
-            return;
-        };
-        let outputs: Vec<_> = (0..ranks)
-            .map(|_| DeviceBlock::new(&place.context, CALLS * PART).unwrap())
-            .collect();
+        run_rounds(ranks, 1);
+    }
+}
+
+#[test]
+#[ignore = "takes minutes"]
+fn ten_thousand_operations_of_ranks_that_are_late() {
+    for ranks in [2, 3, 4, 8] {
+        run_rounds(ranks, 10_000 / CALLS as u64);
+    }
+}
+
+fn run_rounds(ranks: usize, rounds: u64) {
+    let Some(place) = Place::new(ranks, Duration::from_secs(5)) else {
+        return;
+    };
+    let outputs: Vec<_> = (0..ranks)
+        .map(|_| DeviceBlock::new(&place.context, CALLS * PART).unwrap())
+        .collect();
+    for (rank, own) in place.ranks.iter().enumerate() {
+        let input = input(rank);
+        // SAFETY: the input is longer, and no kernel runs.
+        unsafe { place.copies.write(own.input.address(), &input).unwrap() };
+    }
+    for round in 0..rounds {
+        run_round(&place, &outputs, 77 + round);
+    }
+}
+
+/// Enqueues calls by a thread of each rank, and checks all results.
+fn run_round(place: &Place, outputs: &[DeviceBlock], seed: u64) {
+    let ranks = place.ranks.len();
+    std::thread::scope(|scope| {
         for (rank, own) in place.ranks.iter().enumerate() {
-            // SAFETY: the input is longer, and no kernel runs.
-            unsafe {
-                place
-                    .copies
-                    .write(own.input.address(), &input(rank))
-                    .unwrap();
-            };
-        }
-        std::thread::scope(|scope| {
-            for (rank, own) in place.ranks.iter().enumerate() {
-                let outputs = &outputs[rank];
-                scope.spawn(move || {
-                    for number in 0..CALLS {
-                        let late = scramble(number as u64, rank as u64);
-                        if late.is_multiple_of(10) {
-                            std::thread::sleep(Duration::from_micros(late / 16 % 300));
-                        }
-                        let call = random_call(number, own, outputs, ranks);
-                        // SAFETY: both buffers are long enough, and only this stream uses them.
-                        unsafe { own.member.enqueue(&call, &own.stream).unwrap() };
+            let outputs = &outputs[rank];
+            scope.spawn(move || {
+                for number in 0..CALLS {
+                    let late = scramble(seed + number as u64, rank as u64);
+                    if late.is_multiple_of(10) {
+                        std::thread::sleep(Duration::from_micros(late / 16 % 300));
                     }
-                });
-            }
-        });
-        place.wait().unwrap();
-        for (rank, own) in place.ranks.iter().enumerate() {
-            for number in 0..CALLS {
-                let call = random_call(number, own, &outputs[rank], ranks);
-                let expected = expected(&call, number, rank, ranks);
-                let mut seen = vec![0_u8; expected.len()];
-                // SAFETY: the output is that long, and no kernel runs.
-                unsafe { place.copies.read(call.output, &mut seen).unwrap() };
-                assert!(seen == expected, "rank {rank}, call {number}: {call:?}");
-            }
+                    let call = random_call(seed, number, own, outputs, ranks);
+                    // SAFETY: both buffers are long enough, and only this stream uses them.
+                    unsafe { own.member.enqueue(&call, &own.stream).unwrap() };
+                }
+            });
+        }
+    });
+    place.wait().unwrap();
+    for (rank, own) in place.ranks.iter().enumerate() {
+        for number in 0..CALLS {
+            let call = random_call(seed, number, own, &outputs[rank], ranks);
+            let expected = expected(&call, seed, number, rank, ranks);
+            let mut seen = vec![0_u8; expected.len()];
+            // SAFETY: the output is that long, and no kernel runs.
+            unsafe { place.copies.read(call.output, &mut seen).unwrap() };
+            assert!(seen == expected, "rank {rank}, call {number}: {call:?}");
         }
     }
 }
