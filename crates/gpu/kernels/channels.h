@@ -19,8 +19,13 @@ struct Channel {
     // How many batches this rank has sent and received.
     u64 sent[STRANDS];
     u64 received[STRANDS];
-    // How many messages it has received. The rest is unused.
-    u64 messages[16];
+    // How many claims the sender's warps have made for all messages so far: each strand's own copy.
+    u64 claimed[STRANDS];
+    // How many messages it has received.
+    u64 messages;
+    // Counts the claims of all the sender's warps.
+    u64 claims;
+    u64 unused[14];
 };
 
 // Some messages one way between this rank and a peer, which may be itself. They are passed in order.
@@ -59,7 +64,7 @@ struct Launch {
     Message message[MESSAGES];
 };
 
-static_assert(STRANDS != 128 || sizeof(Channel) == 2101376, "as in src/channels.rs");
+static_assert(STRANDS != 256 || sizeof(Channel) == 4204672, "as in src/channels.rs");
 static_assert(sizeof(Flow) == 8, "as in src/channels.rs");
 static_assert(sizeof(Message) == 32, "as in src/channels.rs");
 static_assert(sizeof(Launch<FEW>) == 760, "as in src/channels.rs");

@@ -30,7 +30,9 @@ struct Pair {
 const u32 HELD = 1;
 
 // How many strands a channel between two ranks has, which is a power of two.
-const u32 STRANDS = 128;
+const u32 STRANDS = 256;
+// A message of more batches is shared out among the sender's warps while they run.
+const u32 DEALT_OUT = 8 * STRANDS;
 
 // A wait looks at the clock and at the host's memory once in so many polls: the latter takes longer
 // than a poll.

@@ -2,7 +2,8 @@
 //
 // A message is cut into batches, which go to the strands of the pair's channel in turn. Of a launch's
 // warps, each passes the batches of some strands of one flow: sends them, or receives them. It has nothing to do
-// with other flows, so no message waits for one of another pair or of the other direction.
+// with other flows, so no message waits for one of another pair or of the other direction. The batches of a long
+// message are not dealt out beforehand: see `share_out`.
 //
 // A batch is written into a slot of its strand, with its number as flags. The slot before it had the
 // number that is `TURNS` lower, so what flags are compared with is at most one turn old, and numbers may
@@ -12,7 +13,8 @@
 // sender's can have been read there instead.
 //
 // No two warps wait for each other. Of all batches between a pair that have not been received, the first is
-// the next one of both its warps, as each takes its batches in their order, on all messages. The strand's
+// the next one of both its warps, as each takes its batches in their order, on all messages; where they are shared out,
+// in the order of turns, and then of strands. The strand's
 // earlier ones have been received, and all but `TURNS / 2 - 1` of them credited, so it can be sent, whichever
 // strands a warp has at either end.
 #pragma once
@@ -35,6 +37,9 @@ struct Passage {
     u32 warp;
     // Not 0 if the rank has failed before; it is on its way from memory while other things are.
     u32 failed;
+    // The credits that were seen last, and of which strand.
+    u32 credited;
+    u64 credits;
     Patience patience;
 
     DEVICE Passage(const Member& member, u64 channels, const Flow& flow, const Message* messages,
@@ -42,7 +47,8 @@ struct Passage {
         : member(member), flow(flow), messages(messages + flow.begin),
           own(between(channels, member.rank, flow.peer)),
           theirs(between(channels, flow.peer, member.rank)), warp(warp),
-          failed((u32)load_pair(member.state).second), patience(member) {}
+          failed((u32)load_pair(member.state).second), credited(NONE), credits(0),
+          patience(member) {}
 
     DEVICE void run() {
         u32 count = flow.end - flow.begin;
@@ -52,17 +58,28 @@ struct Passage {
             }
         }
         if (flow.is_sent == 0 && warp == 0 && lane_of(0) == 0) {
-            own.messages[0] += count;
+            own.messages += count;
         }
     }
 
 private:
+    static const u32 NONE = ~0u;
+
     DEVICE Channel& between(u64 channels, u32 rank, u32 peer) const {
         return ((Channel*)(member.scratch[rank] + channels))[peer];
     }
 
+    // Whether a message's batches are shared out while it is sent. GPUs do not serve all their multiprocessors alike
+    // where a link is full, so that some warps would be done with their batches long before others.
+    DEVICE static bool is_shared_out(u32 batches) {
+        return Protocol::HAS_NOTES && batches > DEALT_OUT;
+    }
+
     DEVICE bool send(const Message& message) {
         u32 batches = Cut<Protocol>::batches(message.bytes);
+        if (is_shared_out(batches)) {
+            return share_out(message, batches);
+        }
         // What is sent next is on its way from memory while credits are waited for.
         Batch<Protocol> next = read(message, warp);
         ROLLED for (u32 batch = warp; batch < batches; batch += flow.warps) {
@@ -70,7 +87,7 @@ private:
             if (batch + flow.warps < batches) {
                 next = read(message, batch + flow.warps);
             }
-            if (!send_batch(batch, sent)) {
+            if (!send_batch(batch % STRANDS, number_of(own.sent, batch), sent)) {
                 return false;
             }
         }
@@ -78,11 +95,48 @@ private:
         return true;
     }
 
-    DEVICE bool send_batch(u32 batch, const Batch<Protocol>& sent) {
-        u32 strand = batch % STRANDS;
-        u64 number = number_of(own.sent, batch);
-        bool is_free = wait(strand, number, [&] {
-            return number - load_pair(&own.credits[strand]).first <= TURNS;
+    // Each warp claims batches as it comes to them, and sends them to its strands in turn, each with its number
+    // as note. In each strand, a note of `NONE` comes last. The batch with the signature is where the receiver
+    // looks for it, whatever it expects: first in the first strand.
+    DEVICE bool share_out(const Message& message, u32 batches) {
+        u64 before = own.claimed[warp];
+        u64 later = claim();
+        u32 turn = 0, batch = 0;
+        if (warp != 0) {
+            batch = claimed(later, before);
+            later = claim();
+        }
+        Batch<Protocol> next = read(message, batch);
+        while (batch < batches) {
+            if (!send_batch(strand_of(turn), number_of_turn(own.sent, turn), next, batch)) {
+                return false;
+            }
+            turn += 1;
+            batch = claimed(later, before);
+            later = claim();
+            // It is sent from the registers that the next one is read to: a copy of it would wait for that.
+            next = read(message, batch);
+        }
+        ROLLED for (u32 end = turn + strands(); turn < end; turn++) {
+            if (!send_batch(strand_of(turn), number_of_turn(own.sent, turn), {}, NONE)) {
+                return false;
+            }
+        }
+        // Two claims of each warp were in vain.
+        count_shared(turn, before + batches - 1 + 2 * flow.warps);
+        return true;
+    }
+
+    // One lane claims, and all learn which batch it is, from the second one on.
+    DEVICE u64 claim() const { return lane_of(0) == 0 ? count_up(&own.claims) : 0; }
+    DEVICE static u32 claimed(u64 claim, u64 before) { return 1 + from_lane((u32)(claim - before), 0); }
+
+    DEVICE bool send_batch(u32 strand, u64 number, const Batch<Protocol>& sent, u32 note = 0) {
+        bool is_known = !any_lane(credited != strand || number - credits > TURNS);
+        bool is_free = is_known || wait(strand, number, [&] {
+            credited = strand;
+            credits = load_pair(&own.credits[strand]).first;
+            return number - credits <= TURNS;
         });
         if (!is_free) {
             return false;
@@ -90,16 +144,21 @@ private:
         u8* slot = theirs.slots[strand][number % TURNS];
         converge();
         for (u32 i = 0; i < HELD; i++) {
-            Protocol::send(slot, lane_of(i), sent.of[i], number);
+            Protocol::send(slot, lane_of(i), sent.of[i], number, note);
         }
         return true;
     }
 
     DEVICE bool receive(const Message& message, u32 place) {
         u32 batches = Cut<Protocol>::batches(message.bytes);
+        if constexpr (Protocol::HAS_NOTES) {
+            if (is_shared_out(batches)) {
+                return collect(message, place);
+            }
+        }
         ROLLED for (u32 batch = warp; batch < batches; batch += flow.warps) {
             Batch<Protocol> received;
-            if (!receive_batch(batch, received)) {
+            if (!receive_batch(batch % STRANDS, number_of(own.received, batch), received)) {
                 return false;
             }
             if (batch == 0 && !agrees(message, place, received)) {
@@ -111,9 +170,34 @@ private:
         return true;
     }
 
-    DEVICE bool receive_batch(u32 batch, Batch<Protocol>& received) {
-        u32 strand = batch % STRANDS;
-        u64 number = number_of(own.received, batch);
+    // Takes what its strands bring, in turn, until each has ended.
+    DEVICE bool collect(const Message& message, u32 place) {
+        u32 ended[STRANDS / 32 + 1] = {}, left = strands();
+        ROLLED for (u32 turn = 0; left > 0; turn++) {
+            u32 index = turn % strands(), strand = strand_of(turn);
+            if (ended[index / 32] >> index % 32 & 1) {
+                continue;
+            }
+            Batch<Protocol> received;
+            if (!receive_batch(strand, number_of_turn(own.received, turn), received)) {
+                return false;
+            }
+            u32 batch = Protocol::note_of(received);
+            if (batch == NONE) {
+                ended[index / 32] |= 1u << index % 32;
+                left -= 1;
+                count_strand(own.received, strand, turn / strands() + 1);
+                continue;
+            }
+            if (warp == 0 && turn == 0 && !agrees(message, place, received)) {
+                return false;
+            }
+            write(message, batch, received);
+        }
+        return true;
+    }
+
+    DEVICE bool receive_batch(u32 strand, u64 number, Batch<Protocol>& received) {
         const u8* slot = own.slots[strand][number % TURNS];
         bool has_come = wait(strand, number, [&] {
             bool all = true;
@@ -138,7 +222,7 @@ private:
             return true;
         }
         if (lane_of(0) == 0) {
-            u64 number = own.messages[0] + place + 1;
+            u64 number = own.messages + place + 1;
             fail(member, {what(OTHER_MESSAGE, flow.peer, 0, 0), number, 0,
                           {message.words[0], message.words[1]}, {first, second}, 0});
         }
@@ -172,6 +256,33 @@ private:
     // The number of a message's batch in its strand.
     DEVICE static u64 number_of(const u64* numbers, u32 batch) {
         return numbers[batch % STRANDS] + 1 + batch / STRANDS;
+    }
+
+    // How many strands are this warp's, which one has its turn, and the number there.
+    DEVICE u32 strands() const { return STRANDS / flow.warps; }
+    DEVICE u32 strand_of(u32 turn) const { return warp + turn % strands() * flow.warps; }
+    DEVICE u64 number_of_turn(const u64* numbers, u32 turn) const {
+        return numbers[strand_of(turn)] + 1 + turn / strands();
+    }
+
+    // Counts what this warp has sent in turns, and what all have claimed.
+    DEVICE void count_shared(u32 turns, u64 claims) const {
+        converge();
+        for (u32 i = 0; i < HELD; i++) {
+            ROLLED for (u32 index = lane_of(i); index < strands(); index += LANES) {
+                u32 strand = warp + index * flow.warps;
+                own.sent[strand] += (turns - 1 - index) / strands() + 1;
+                own.claimed[strand] = claims;
+            }
+        }
+        converge();
+    }
+    DEVICE void count_strand(u64* numbers, u32 strand, u32 batches) const {
+        converge();
+        if (lane_of(0) == 0) {
+            numbers[strand] += batches;
+        }
+        converge();
     }
 
     // Counts the batches of a message in this warp's strands.

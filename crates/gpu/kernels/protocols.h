@@ -28,6 +28,7 @@ struct Packets {
     static const u32 OF_LANE = 1;
     static const u32 SLOT = SLOT_OF_PACKETS;
     static const u32 PEERS = MAX_RANKS;
+    static const bool HAS_NOTES = false;
     // The slots start behind this many bytes for each warp and peer.
     static const u32 BEHIND = 0;
     typedef PartOf<OF_LANE> Part;
@@ -71,6 +72,7 @@ struct Lines {
     static const u32 OF_LANE = 2 * ACCESSES;
     static const u32 SLOT = SLOT_OF_LINES;
     static const u32 PEERS = 1;
+    static const bool HAS_NOTES = true;
     static const u32 BEHIND = DEPTH * SLOT_OF_PACKETS;
     typedef PartOf<OF_LANE> Part;
 

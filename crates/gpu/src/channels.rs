@@ -3,9 +3,9 @@
 use crate::layout::{MAX_RANKS, MemberLayout};
 
 /// The most strands of a channel, and so the most warps that one end of a message has.
-pub(crate) const STRANDS: u32 = 128;
+pub(crate) const STRANDS: u32 = 256;
 /// The bytes of a rank's channel with another: slots, credits and numbers.
-pub(crate) const CHANNEL_BYTES: usize = 128 * 8 * 2048 + 128 * 16 + 2 * 128 * 8 + 128;
+pub(crate) const CHANNEL_BYTES: usize = 256 * 8 * 2048 + 256 * 16 + 3 * 256 * 8 + 128;
 
 /// The most flows of a launch: one each way, with each rank.
 pub(crate) const FLOWS: usize = 2 * MAX_RANKS;
@@ -46,7 +46,7 @@ pub(crate) struct LaunchLayout<const MESSAGES: usize> {
 }
 
 // `channels.h` asserts the same sizes. Fields are in the same order, and none is padded.
-const _: () = assert!(CHANNEL_BYTES == 2_101_376);
+const _: () = assert!(CHANNEL_BYTES == 4_204_672);
 const _: () = assert!(size_of::<FlowLayout>() == 8);
 const _: () = assert!(size_of::<MessageLayout>() == 32);
 const _: () = assert!(size_of::<LaunchLayout<FEW>>() == 760);

@@ -23,7 +23,7 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Allocates the memory of one of this many ranks (12 MiB for each rank), and waits until it is zero.
+    /// Allocates the memory of one of this many ranks (14 MiB for each rank), and waits until it is zero.
     ///
     /// # Errors
     /// There are too few or too many ranks, there is not enough memory, or the driver fails.

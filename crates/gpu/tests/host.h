@@ -19,6 +19,7 @@
 const u32 HELD = LANES;
 // Few, so that short messages go around all slots.
 const u32 STRANDS = 4;
+const u32 DEALT_OUT = 4 * STRANDS;
 const u32 POLLS = 16;
 
 // What this thread plays.

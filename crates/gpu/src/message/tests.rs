@@ -49,7 +49,7 @@ fn long_messages_share_the_grid() {
     let two: Vec<_> = both_ways(1).into();
     let launch = launches(&two, 2, LIMITS).pop().unwrap();
     assert!(flows(&launch).iter().all(|flow| flow.warps == STRANDS));
-    assert_eq!((launch.ctas, launch.threads), (32, 8 * 32));
+    assert_eq!((launch.ctas, launch.threads), (32, 16 * 32));
     let eight: Vec<_> = (0..8).flat_map(both_ways).collect();
     let launch = launches(&eight, 8, LIMITS).pop().unwrap();
     assert!(flows(&launch).iter().all(|flow| flow.warps == 32));

@@ -40,7 +40,7 @@ fn each_way(ranks: &[usize], test: impl Fn(&Place)) {
 fn borders() -> Vec<usize> {
     let mut borders = vec![0, 8, 64];
     for (first, batch) in [(128, 256), (1792, 1920)] {
-        let turn = first + 127 * batch;
+        let turn = first + 255 * batch;
         borders.extend([
             first,
             first + batch,
@@ -68,6 +68,24 @@ fn shifts_of_all_lengths_around_all_ranks() {
         }
         for distance in 0..ranks {
             Post::new(shift(ranks, distance, 500_000), distance as u64).run(place);
+        }
+    });
+}
+
+/// Messages that are shared out among warps, and some between them that are not.
+#[test]
+fn long_messages_between_short_ones() {
+    const DEALT_OUT: usize = 1792 + (8 * 256 - 1) * 1920;
+    each_way(&[2, 3], |place| {
+        let ranks = place.ranks.len();
+        for bytes in [DEALT_OUT, DEALT_OUT + 1, 9_000_003] {
+            let mut letters = shift(ranks, 1, 100_000);
+            letters.extend(shift(ranks, 1, bytes));
+            letters.extend(shift(ranks, 1, 5));
+            letters.extend(shift(ranks, 1, DEALT_OUT + 1));
+            for _ in 0..3 {
+                Post::new(letters.clone(), bytes as u64).run(place);
+            }
         }
     });
 }
