@@ -161,6 +161,22 @@ impl OwnStream {
         Ok(())
     }
 
+    /// Enqueues a copy of values to device memory, and does not wait for it.
+    ///
+    /// # Safety
+    /// `to` must be the start of device memory that is at least as long as the values, until the copy has run. Nothing
+    /// else may use it meanwhile, but kernels by accesses that are atomic.
+    ///
+    /// # Errors
+    /// The driver fails.
+    pub unsafe fn begin_write<T: Copy>(&self, to: u64, values: &'static [T]) -> Result<(), Error> {
+        let device = make_stream_current(&self.stream)?;
+        // SAFETY: the device memory is long enough until the copy has run (this function's contract). The values live
+        // for ever. The stream is destroyed only in `drop`, and what is enqueued still runs then.
+        let status = unsafe { result::memcpy_htod_async(to, values, self.stream.cu_stream()) };
+        checked("cuMemcpyHtoDAsync", device, status)
+    }
+
     /// Copies values from device memory, and waits for the copy. If the wait fails, the copy may
     /// still run: it never uses the values themselves, but other memory that is then leaked.
     ///

@@ -36,7 +36,8 @@ struct State {
     u64 operations;
     // Not 0 once one has failed. Kernels then do nothing.
     u32 failed;
-    u32 unused;
+    // Not 0 once the host has ended all waits. Kernels that begin then do nothing.
+    u32 ended;
     // Counts the claims of all warps.
     u64 claims;
 };

@@ -35,8 +35,8 @@ struct Passage {
     Channel& theirs;
     // Which of the flow's warps this is: it has every `flow.warps`-th strand.
     u32 warp;
-    // Not 0 if the rank has failed before; it is on its way from memory while other things are.
-    u32 failed;
+    // Not 0 if the rank has failed before, or its waits were ended; it is on its way from memory while other things are.
+    u64 failed;
     // The credits that were seen last, and of which strand.
     u32 credited;
     u64 credits;
@@ -47,7 +47,7 @@ struct Passage {
         : member(member), flow(flow), messages(messages + flow.begin),
           own(between(channels, member.rank, flow.peer)),
           theirs(between(channels, flow.peer, member.rank)), warp(warp),
-          failed((u32)load_pair(member.state).second), credited(NONE), credits(0),
+          failed(load_pair(member.state).second), credited(NONE), credits(0),
           patience(member) {}
 
     DEVICE void run() {

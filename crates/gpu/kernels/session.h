@@ -62,7 +62,7 @@ struct Session {
 
     // Signs the operation. Whether the warp has a part in it: it has none if the rank has failed.
     DEVICE bool begin(u32 batches) {
-        if ((batches == 0 && !signature.is_open) || any_lane((u32)state.second != 0)) {
+        if ((batches == 0 && !signature.is_open) || any_lane(state.second != 0)) {
             return false;
         }
         signature.send(state.first + 1);

@@ -129,4 +129,10 @@ pub enum Error {
         /// For which of this warp's rounds, in all operations.
         round: u32,
     },
+    /// The program ended the waits while nothing waited.
+    #[error("rank {rank} was told to stop; make a new communicator")]
+    Ended {
+        /// The rank.
+        rank: usize,
+    },
 }

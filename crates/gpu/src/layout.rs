@@ -16,6 +16,8 @@ const SIGNATURES: usize = 2 * MAX_RANKS * 32;
 pub(crate) const ROUNDS_BYTES: usize = WARPS * 3 * 8;
 /// The bytes of `State`, which has a line of its own.
 pub(crate) const STATE_BYTES: usize = 128;
+/// Where `State::ended` is.
+pub(crate) const ENDED: u64 = 12;
 
 /// The bytes of a rank that its peers write: signatures, and slots.
 pub(crate) const fn shared_bytes(ranks: usize) -> usize {

@@ -37,10 +37,10 @@ impl Mailbox {
         Ok([start, start + FAILURE])
     }
 
-    /// Ends all waits of the kernels, for good.
-    pub(crate) fn abort(&self) {
+    /// Ends all waits of the kernels, for good. Whether this is the first time.
+    pub(crate) fn abort(&self) -> bool {
         // Relaxed: kernels read nothing else that this thread has written before.
-        self.words.words()[ABORT].store(1, Ordering::Relaxed);
+        self.words.words()[ABORT].swap(1, Ordering::Relaxed) == 0
     }
 
     /// Bounds waits, also those that have begun.
@@ -49,9 +49,13 @@ impl Mailbox {
         self.words.words()[PATIENCE].store(nanoseconds(patience), Ordering::Relaxed);
     }
 
-    /// The error of the rank's first failed operation, if there is one.
+    /// The error of the rank's first failed operation, if there is one; or that all waits were ended.
     pub(crate) fn failure_of(&self, rank: usize) -> Option<Error> {
-        Failure::read(&self.words.words()[LINE..]).map(|failure| failure.of_rank(rank))
+        let words = self.words.words();
+        let failure = Failure::read(&words[LINE..]).map(|failure| failure.of_rank(rank));
+        // Relaxed: nothing else is read that depends on it.
+        let is_ended = words[ABORT].load(Ordering::Relaxed) != 0;
+        failure.or_else(|| is_ended.then_some(Error::Ended { rank }))
     }
 }
 

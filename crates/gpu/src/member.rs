@@ -60,6 +60,8 @@ struct Parts {
     /// Mapped as long as kernels write there.
     _peers: Vec<DeviceBlock>,
     mailbox: Mailbox,
+    /// Made when the rank joins, as the driver may wait for kernels while it makes one.
+    ending: OwnStream,
 }
 
 impl Member {
@@ -89,6 +91,7 @@ impl Member {
         let mapped = exported.map(|exported| own.map(&exported));
         let mapped = mapped.collect::<Result<Vec<_>, _>>()?;
         let mailbox = Mailbox::new(own.context(), PATIENCE)?;
+        let ending = OwnStream::new(own.context())?;
         let member = Self {
             layout: layout(rank, &own, &mapped, &mailbox)?,
             limits: Limits {
@@ -100,6 +103,7 @@ impl Member {
                 own,
                 _peers: mapped,
                 mailbox,
+                ending,
             }),
         };
         member.warm_up()?;
@@ -110,7 +114,7 @@ impl Member {
     /// kernels, and these may wait for a peer.
     fn warm_up(&self) -> Result<(), Error> {
         let context = self.parts.own.context();
-        let stream = OwnStream::new(context)?;
+        let stream = &self.parts.ending;
         // The captures of other threads must not make the wait fail.
         let _relaxed = relaxed(make_current(context)?)?;
         // A rank that is alone signs nothing, and waits for nobody.
@@ -289,10 +293,15 @@ impl Member {
             .map_or(Ok(()), Err)
     }
 
-    /// Ends this rank's waits, for good. Its peers wait until their own patience is over, or until they are
-    /// aborted, too.
+    /// Ends this rank's waits, for good. Kernels that begin after this, in graphs, too, do nothing. The peers wait until
+    /// their own patience is over, or until they are aborted, too.
+    ///
+    /// Where the driver takes longer than 0.2 s to tell the GPU, a kernel may still begin meanwhile; and where it fails, no
+    /// kernel runs any more.
     pub fn abort(&self) {
-        self.parts.mailbox.abort();
+        if self.parts.mailbox.abort() {
+            let _ = self.parts.own.end_kernels(&self.parts.ending);
+        }
     }
 
     /// Sets how long a kernel waits for the next data of its peers, effective at once, also in current waits and in
@@ -309,7 +318,7 @@ impl Member {
     /// # Errors
     /// The driver fails.
     pub fn end(self) -> Result<(), Box<(Self, Error)>> {
-        self.abort();
+        self.parts.mailbox.abort();
         match self.parts.own.settle() {
             Ok(()) => {
                 let mut ended = ManuallyDrop::new(self);
@@ -325,7 +334,7 @@ impl Member {
 
 impl Drop for Member {
     fn drop(&mut self) {
-        self.abort();
+        self.parts.mailbox.abort();
         // Otherwise a kernel may still use them, so they are leaked.
         if self.parts.own.settle().is_ok() {
             // SAFETY: nothing runs in the context any more. `end` drops no member whose parts it has taken,

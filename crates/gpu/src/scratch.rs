@@ -3,13 +3,14 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use spark_ccl_cuda::DeviceBlock;
 use spark_ccl_cuda::cudarc::driver::CudaContext;
+use spark_ccl_cuda::{DeviceBlock, OwnStream, is_idle};
 
 use crate::Error;
 use crate::channels::CHANNEL_BYTES;
-use crate::layout::{MAX_RANKS, ROUNDS_BYTES, STATE_BYTES, shared_bytes};
+use crate::layout::{ENDED, MAX_RANKS, ROUNDS_BYTES, STATE_BYTES, shared_bytes};
 
 /// A rank's memory that its peers write to, on its GPU.
 ///
@@ -70,6 +71,23 @@ impl Scratch {
     /// Where the channels are in the scratch of each rank.
     pub(crate) fn channels(&self) -> u64 {
         channels(self.ranks) as u64
+    }
+
+    /// Makes kernels that begin later do nothing, by a copy in a stream that has nothing else: copy engines do not wait for
+    /// kernels. Waits until it is done, but not for long.
+    pub(crate) fn end_kernels(&self, stream: &OwnStream) -> Result<(), Error> {
+        const SOON: Duration = Duration::from_millis(200);
+        const LOOK_EVERY: Duration = Duration::from_micros(20);
+        static NOT_ZERO: [u32; 1] = [1];
+        let [_, state] = self.private();
+        // SAFETY: the word is in the state, which lives until `settle` has waited for the copy, or is leaked. Kernels only
+        // load it, all at once with the word beside it.
+        unsafe { stream.begin_write(state + ENDED, &NOT_ZERO)? };
+        let start = Instant::now();
+        while !is_idle(stream.inner())? && start.elapsed() < SOON {
+            std::thread::sleep(LOOK_EVERY);
+        }
+        Ok(())
     }
 
     pub(crate) fn context(&self) -> &Arc<CudaContext> {

@@ -79,7 +79,7 @@ fn waits_end_and_name_the_peer() {
     let Some(program) = protocol() else {
         return;
     };
-    for way in ["late", "shorter", "abort"] {
+    for way in ["late", "shorter", "abort", "ended"] {
         program.run(&[way.into()]);
     }
 }
@@ -123,7 +123,7 @@ fn messages_without_an_other_end_name_the_peer() {
     let Some(program) = threads("messages.cpp") else {
         return;
     };
-    for way in ["late", "abort", "mismatch"] {
+    for way in ["late", "abort", "ended", "mismatch"] {
         program.run(&[way.into()]);
     }
 }

@@ -4,8 +4,10 @@
 //   messages SEED RANKS GROUPS FIRST_NUMBER    random groups of messages
 //   messages ring                              shifts around all ranks, long and short, and to itself
 //   messages late | abort                      waits that end, at both ends
+//   messages ended                             a receiver whose waits have ended before
 //   messages slow                              waits that are short, for a message that is not
 //   messages mismatch                          ends that differ
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -223,6 +225,23 @@ int wait_in_vain(bool abort) {
     return 0;
 }
 
+// A receiver that was told to stop before it begins writes nothing, although the message is there.
+int begin_after_the_end() {
+    for (bool lines : {false, true}) {
+        Pairs pairs(2, 0, 2);
+        Exchange exchange(pairs, {{{0, 1, 3000, 1, 0}}}, lines, 1);
+        exchange.run_rank(0);
+        pairs.all[1].state.ended = 1;
+        exchange.run_rank(1);
+        const std::vector<u8>& memory = exchange.received[0].memory;
+        auto is_untouched = [](u8 byte) { return byte == 0xee; };
+        if (pairs.all[1].failure.what != 0 || !std::all_of(memory.begin(), memory.end(), is_untouched)) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
 // The third message differs in its length or type: the receiver says what both have.
 int disagree() {
     const u64 USUAL = 5000;
@@ -258,6 +277,7 @@ int scenario(const std::string& name) {
     return name == "ring"       ? shift_around()
            : name == "slow"     ? take_long()
            : name == "mismatch" ? disagree()
+           : name == "ended"    ? begin_after_the_end()
                                 : wait_in_vain(name == "abort");
 }
 

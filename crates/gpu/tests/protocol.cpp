@@ -2,6 +2,7 @@
 //
 //   protocol SEED RANKS OPERATIONS FIRST_ROUND     random operations of all kinds
 //   protocol late | shorter | abort                waits that end
+//   protocol ended                                 a rank whose waits have ended before
 //   protocol slow                                  waits that are short, in an operation that is not
 //   protocol mismatch                              ranks that do not agree
 #include <pthread.h>
@@ -149,6 +150,7 @@ int wait_in_vain(bool shorten, bool abort) {
         std::thread ends([&] {
             sleep(2);
             __atomic_store_n(&world.all[ABORTS].control.abort, abort, __ATOMIC_RELAXED);
+            __atomic_store_n(&world.all[ABORTS].state.ended, abort, __ATOMIC_RELAXED);
             for (Rank& rank : world.all) {
                 if (shorten) {
                     __atomic_store_n(&rank.control.patience, 2'000'000'000, __ATOMIC_RELAXED);
@@ -170,6 +172,37 @@ int wait_in_vain(bool shorten, bool abort) {
             if (own.outputs[0][20] != 0xee) {
                 printf("rank %u has a result\n", rank);
                 return 1;
+            }
+        }
+    }
+    return 0;
+}
+
+// A rank that was told to stop before it begins writes nothing, and sends nothing.
+int begin_after_the_end() {
+    const u32 STOPPED = 1;
+    for (u32 kind = 0; kind < KINDS; kind++) {
+        for (bool lines : {false, true}) {
+            for (bool is_led : {false, true}) {
+                if (is_led && (!lines || kind == TWO_SHOTS)) {
+                    continue;
+                }
+                World world(2, 0, 1);
+                Operation operation = {(Kind)kind, lines, false, UINT32, SUM, 1, 4000, 0, 0, false, is_led};
+                operation.root = kind == BROADCAST || kind == SCATTER ? 0 : STOPPED;
+                prepare(world, {operation, operation});
+                world.all[STOPPED].state.ended = 1;
+                run_all(world, {operation, operation}, 1);
+                const Rank& own = world.all[STOPPED];
+                auto is_untouched = [](u8 byte) { return byte == 0xee; };
+                bool is_right = has_failed(world.all[0], LATE, STOPPED) && own.failure.what == 0;
+                for (auto& output : own.outputs) {
+                    is_right &= std::all_of(output.begin(), output.end(), is_untouched);
+                }
+                if (!is_right) {
+                    printf("kind %u, lines %d, led %d\n", kind, lines, is_led);
+                    return 1;
+                }
             }
         }
     }
@@ -226,6 +259,7 @@ int scenario(const char* name) {
     auto is = [=](const char* other) { return strcmp(name, other) == 0; };
     return is("slow")       ? take_long()
            : is("mismatch") ? disagree()
+           : is("ended")    ? begin_after_the_end()
                             : wait_in_vain(is("shorter"), is("abort"));
 }
 

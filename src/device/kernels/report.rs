@@ -66,7 +66,7 @@ impl KernelEngine {
                 words_b: describe_message(theirs),
             }),
             // Why is known, or nothing has failed, and the communicator is over.
-            gpu::Error::Aborted { .. } => {}
+            gpu::Error::Aborted { .. } | gpu::Error::Ended { .. } => {}
             other => return refused(other, base.rank),
         }
         base.gone()

@@ -6,7 +6,7 @@ use spark_ccl_gpu::Error;
 use spark_ccl_types::{DType, Operation, ReduceOp};
 
 use crate::graphs::{captured, launch};
-use crate::place::{Case, Place};
+use crate::place::{Case, GUARD, Place};
 
 const ABSENT: usize = 2;
 
@@ -93,6 +93,37 @@ fn a_rank_ends_its_own_waits() {
             Error::Late { rank: of, peer, .. } => *of == rank && *of != ABORTS && *peer == ABSENT,
             _ => false,
         });
+        is_well_again(place);
+    }
+}
+
+/// A rank that was told to stop before its graph is launched.
+#[test]
+fn graphs_write_nothing_after_the_end() {
+    const STOPPED: usize = 1;
+    for case in cases() {
+        let Some(place) = Place::new(2, Duration::from_secs(1)) else {
+            return;
+        };
+        let graphs = captured(&place, &[case, case]);
+        place.prepare(&case);
+        place.ranks[STOPPED].member.abort();
+        launch(&graphs);
+        for own in &place.ranks {
+            own.stream.synchronize().unwrap();
+        }
+        let said = place.ranks[STOPPED].member.check();
+        assert_eq!(said, Err(Error::Ended { rank: STOPPED }));
+        let said = place.ranks[0].member.check();
+        assert!(
+            matches!(said, Err(Error::Late { peer: STOPPED, .. })),
+            "{said:?}"
+        );
+        let mut seen = vec![0; case.block()];
+        let output = place.call(&case, STOPPED).output;
+        // SAFETY: the output is as long, and no kernel runs.
+        unsafe { place.copies.read(output, &mut seen).unwrap() };
+        assert!(seen.iter().all(|&byte| byte == GUARD));
         is_well_again(place);
     }
 }
