@@ -117,7 +117,7 @@ impl UntypedCall {
         self
     }
 
-    /// A name, as of [`Call::named`](crate::Call::named).
+    /// A name for the call: see [`Call::named`](crate::Call::named).
     pub fn named(mut self, name: &str) -> Self {
         self.spec.name = names::remember(name);
         self
@@ -136,7 +136,7 @@ impl UntypedCall {
         self
     }
 
-    /// One buffer of `len` elements for both, as of the in-place calls of [`Communicator`].
+    /// One buffer of `len` elements for both, as in the in-place calls of [`Communicator`].
     pub fn in_place(mut self, start: *mut u8, len: usize) -> Self {
         self.spec.in_place = true;
         self.input = Memory { start, len };
@@ -190,7 +190,7 @@ impl Communicator {
     /// written, and nothing else uses it meanwhile.
     ///
     /// # Errors
-    /// As of [`Call::run`](crate::Call::run); besides [`Error::Invalid`] for null pointers, buffers that are not aligned,
+    /// Those of [`Call::run`](crate::Call::run); besides [`Error::Invalid`] for null pointers, buffers that are not aligned,
     /// or lie in registered memory of another communicator, and for buffers, reductions, roots and blocks that the
     /// operation does not have.
     pub unsafe fn run_untyped(&self, call: &UntypedCall) -> Result<(), Error> {

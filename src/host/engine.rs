@@ -306,7 +306,7 @@ impl HostEngine {
         }
     }
 
-    /// The next message from a rank, as of [`Core::probe`].
+    /// The next message from a rank: see [`Core::probe`].
     pub(crate) fn probe(&self, from: Rank) -> Result<Option<(DType, u64)>, Error> {
         self.check_process()?;
         let mut core = self.core.lock();

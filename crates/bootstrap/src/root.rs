@@ -98,7 +98,7 @@ impl UniqueId {
     /// for one world, for as long as `options.init_timeout`, and while this process lives.
     ///
     /// # Errors
-    /// As for [`Root::create`].
+    /// Those of [`Root::create`].
     pub fn create(options: &Options) -> Result<Self, Error> {
         Root::create(options).map(Root::into_background)
     }
@@ -108,7 +108,7 @@ impl UniqueId {
     /// rendezvous listens on loopback addresses only.
     ///
     /// # Errors
-    /// As for [`Root::create`].
+    /// Those of [`Root::create`].
     pub fn serve(secret: Option<&Secret>, options: &Options) -> Result<Self, Error> {
         let root = match secret {
             Some(secret) => Root::with_secret(secret, options),

@@ -81,7 +81,7 @@ impl Session {
     /// loopback address, and all ranks listen on loopback addresses only.
     ///
     /// # Errors
-    /// As for [`Session::join`], and [`Error::NoSecret`], [`Error::AddressInUse`].
+    /// Those of [`Session::join`], and [`Error::NoSecret`], [`Error::AddressInUse`].
     pub fn at_address(
         (host, port): (&str, u16),
         rank: u32,

@@ -122,7 +122,7 @@ impl Communicator {
     ///
     /// # Errors
     ///
-    /// As for [`rank`](Self::rank).
+    /// Those of [`rank`](Self::rank).
     pub fn size(&self) -> Result<usize, Error> {
         let api = self.inner.library.api;
         self.inner
@@ -133,7 +133,7 @@ impl Communicator {
     ///
     /// # Errors
     ///
-    /// As for [`rank`](Self::rank).
+    /// Those of [`rank`](Self::rank).
     pub fn device(&self) -> Result<i32, Error> {
         let api = self.inner.library.api;
         self.inner

@@ -67,7 +67,7 @@ impl Library {
     ///
     /// # Errors
     ///
-    /// As for [`open`](Self::open).
+    /// Those of [`open`](Self::open).
     pub unsafe fn open_at(path: &Path) -> Result<Self, Error> {
         // SAFETY: the caller vouches for whatever library is at this path.
         unsafe {

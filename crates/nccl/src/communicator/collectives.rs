@@ -48,7 +48,7 @@ impl Communicator {
     ///
     /// # Errors
     ///
-    /// As for [`all_reduce`](Self::all_reduce).
+    /// Those of [`all_reduce`](Self::all_reduce).
     pub fn reduce(
         &self,
         send: DeviceSlice,
@@ -89,7 +89,7 @@ impl Communicator {
     ///
     /// # Errors
     ///
-    /// As for [`all_reduce`](Self::all_reduce).
+    /// Those of [`all_reduce`](Self::all_reduce).
     pub fn broadcast(
         &self,
         send: Option<DeviceSlice>,
@@ -127,7 +127,7 @@ impl Communicator {
     ///
     /// # Errors
     ///
-    /// As for [`all_reduce`](Self::all_reduce).
+    /// Those of [`all_reduce`](Self::all_reduce).
     pub fn all_gather(
         &self,
         send: DeviceSlice,
@@ -159,7 +159,7 @@ impl Communicator {
     ///
     /// # Errors
     ///
-    /// As for [`all_reduce`](Self::all_reduce).
+    /// Those of [`all_reduce`](Self::all_reduce).
     pub fn reduce_scatter(
         &self,
         send: DeviceSlice,
@@ -194,7 +194,7 @@ impl Communicator {
     ///
     /// # Errors
     ///
-    /// As for [`all_reduce`](Self::all_reduce).
+    /// Those of [`all_reduce`](Self::all_reduce).
     pub fn all_to_all(
         &self,
         send: DeviceSlice,
@@ -231,7 +231,7 @@ impl Communicator {
     ///
     /// # Errors
     ///
-    /// As for [`all_reduce`](Self::all_reduce).
+    /// Those of [`all_reduce`](Self::all_reduce).
     pub fn gather(
         &self,
         send: DeviceSlice,
@@ -275,7 +275,7 @@ impl Communicator {
     ///
     /// # Errors
     ///
-    /// As for [`all_reduce`](Self::all_reduce).
+    /// Those of [`all_reduce`](Self::all_reduce).
     pub fn scatter(
         &self,
         send: Option<DeviceSlice>,

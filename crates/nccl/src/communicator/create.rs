@@ -62,7 +62,7 @@ impl Communicator {
     ///
     /// # Errors
     ///
-    /// As for [`init_rank`](Self::init_rank); or NCCL is older than 2.23.4.
+    /// Those of [`init_rank`](Self::init_rank); or NCCL is older than 2.23.4.
     pub fn init_scalable(
         library: Library,
         size: usize,
@@ -87,7 +87,7 @@ impl Communicator {
     ///
     /// # Errors
     ///
-    /// As for [`init_rank`](Self::init_rank); or NCCL is older than 2.29.2.
+    /// Those of [`init_rank`](Self::init_rank); or NCCL is older than 2.29.2.
     pub fn init_grown(
         library: Library,
         size: usize,
@@ -143,7 +143,7 @@ impl Communicator {
     ///
     /// # Errors
     ///
-    /// As for [`init_rank`](Self::init_rank).
+    /// Those of [`init_rank`](Self::init_rank).
     pub fn split(
         &self,
         color: Option<u32>,
@@ -172,7 +172,7 @@ impl Communicator {
     ///
     /// # Errors
     ///
-    /// As for [`init_rank`](Self::init_rank); or NCCL is older than 2.27.3.
+    /// Those of [`init_rank`](Self::init_rank); or NCCL is older than 2.27.3.
     pub fn shrink(
         &self,
         without: &[usize],
@@ -220,7 +220,7 @@ impl Communicator {
     ///
     /// # Errors
     ///
-    /// As for [`init_rank`](Self::init_rank); or NCCL is older than 2.29.2.
+    /// Those of [`init_rank`](Self::init_rank); or NCCL is older than 2.29.2.
     pub fn grow(
         &self,
         size: usize,

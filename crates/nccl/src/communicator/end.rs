@@ -48,7 +48,7 @@ impl Communicator {
     ///
     /// # Errors
     ///
-    /// As for [`finalize_all`](Self::finalize_all).
+    /// Those of [`finalize_all`](Self::finalize_all).
     pub fn finalize(self) -> Result<(), Error> {
         Self::finalize_all(vec![self])
     }

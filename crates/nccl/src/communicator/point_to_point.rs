@@ -35,7 +35,7 @@ impl Communicator {
     ///
     /// # Errors
     ///
-    /// As for [`send`](Self::send).
+    /// Those of [`send`](Self::send).
     pub fn recv(&self, buffer: DeviceSlice, peer: usize, stream: Stream) -> Result<(), Error> {
         let call = self.begin("ncclRecv")?;
         call.check_buffers(&[("receive", Some(buffer))], Some(stream))?;

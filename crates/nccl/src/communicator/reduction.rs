@@ -49,7 +49,7 @@ impl Communicator {
     ///
     /// # Errors
     ///
-    /// As for [`pre_mul_sum_of`](Self::pre_mul_sum_of).
+    /// Those of [`pre_mul_sum_of`](Self::pre_mul_sum_of).
     pub fn pre_mul_sum<T: Element>(&self, factor: T) -> Result<PreMulSum, Error> {
         let mut bytes = [0; 8];
         bytes[..size_of::<T>()].copy_from_slice(bytemuck::bytes_of(&factor));

@@ -44,7 +44,7 @@ impl Bell {
     /// descriptor for it.
     ///
     /// # Errors
-    /// As for [`new`](Self::new).
+    /// Those of [`new`](Self::new).
     pub fn shared() -> io::Result<Arc<Self>> {
         let bell = Arc::new(Self::new()?);
         OWN.get().lock().insert(bell.number, Arc::downgrade(&bell));
