@@ -196,6 +196,40 @@ def ends_in_the_middle() -> str:
     raise AssertionError("rank 1 has gone")
 
 
+def forked() -> None:
+    """The group is the parent's: a child is told so, and may end as it likes."""
+    child = os.fork()
+    if child == 0:
+        try:
+            dist.all_reduce(torch.ones(2))
+        except RuntimeError as error:
+            os._exit(0 if "forked" in str(error) else 1)
+        os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert sum_of_ranks() == 1
+
+
+def destroyed_in_a_call() -> str:
+    """Another thread waits for a message that does not come, until the group is destroyed."""
+    group = dist.new_group([0, 1])
+    texts = []
+    if dist.get_rank() == 0:
+        work = group.recv([torch.ones(1)], 1, 0)
+
+        def wait() -> None:
+            try:
+                work.wait()
+            except RuntimeError as error:
+                texts.append(str(error))
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        dist.destroy_process_group(group)
+        thread.join()
+    dist.barrier()
+    return "".join(texts)
+
+
 def threads() -> None:
     """Each thread has a group."""
     made = [dist.new_group([0, 1]) for _ in range(4)]
@@ -287,6 +321,13 @@ class Groups(unittest.TestCase):
 
     def test_an_end_without_an_end_of_the_group(self) -> None:
         self.assertIn("rank 1", groups.run(ends_in_the_middle, 2, destroys=False)[0])
+
+    def test_forked_children_have_no_group(self) -> None:
+        groups.run(forked, 2)
+
+    @groups.since(2, 7)
+    def test_a_group_that_is_destroyed_in_a_call(self) -> None:
+        self.assertIn("destroyed before its calls were done", groups.run(destroyed_in_a_call, 2)[0])
 
     def test_compiled_collectives(self) -> None:
         for backend in groups.BACKENDS:
