@@ -17,9 +17,11 @@ made() {
         pointers | rustfmt --edition 2024 --config max_width=100
 }
 
-# The types are the library's own, so that functions can be compared as a whole.
+# The types are the library's own, so that functions can be compared as a whole; but for the function that C passes a
+# result to, which may be any number.
 functions() {
-    made --raw-line "use super::library::*;" --allowlist-function "spark_ccl_.*" --blocklist-type "spark_ccl_.*|__uint64_t"
+    made --raw-line "use super::library::*;" --allowlist-function "spark_ccl_.*" --blocklist-function spark_ccl_result_string \
+        --blocklist-type "spark_ccl_.*|__uint64_t"
 }
 
 types() {

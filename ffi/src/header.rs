@@ -80,7 +80,7 @@ const OF_THE_ROOT: [&str; 3] = [
 ];
 const _: functions::spark_ccl_last_error = crate::spark_ccl_last_error;
 const _: functions::spark_ccl_version = crate::spark_ccl_version;
-// A result is an enumeration only where the library returns it.
+// A result is an enumeration only where the library returns it, so this is of the type below instead.
 const _: extern "C" fn(c_int) -> *const c_char = crate::spark_ccl_result_string;
 
 /// A structure has the same size, alignment and members.

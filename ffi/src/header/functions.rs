@@ -217,8 +217,6 @@ pub type spark_ccl_test = unsafe extern "C" fn(
     request: *mut spark_ccl_request,
     done: *mut core::ffi::c_int,
 ) -> spark_ccl_result;
-pub type spark_ccl_result_string =
-    unsafe extern "C" fn(result: spark_ccl_result) -> *const core::ffi::c_char;
 pub type spark_ccl_last_error = unsafe extern "C" fn() -> *const core::ffi::c_char;
 pub type spark_ccl_set_log = unsafe extern "C" fn(
     function: spark_ccl_log_function,
