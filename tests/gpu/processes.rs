@@ -182,8 +182,9 @@ pub(super) fn leave_nothing_behind(rounds: usize) {
     // A context stays, so that it need not be made anew each time.
     let _kept = spark_ccl::cuda::context(0).unwrap();
     // What the first ones make for the whole process stays.
-    let before = (0..5).map(|_| round()).last().unwrap();
-    let after = (0..rounds).map(|_| round()).last().unwrap();
+    let last_of = |rounds| (1..rounds).fold(round(), |_, _| round());
+    let before = last_of(5);
+    let after = last_of(rounds);
     for (place, few) in FEW_MORE.into_iter().enumerate() {
         let [before, after] = [before.0, after.0];
         assert!(
