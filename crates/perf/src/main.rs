@@ -20,6 +20,7 @@
 //! | `measure` | measures calls, in host memory or on GPUs: the command without a name |
 //! | `survey` | the hosts that a command is about: this one, recorded ones, or others |
 //! | `pair` | two ranks, and the rails between them |
+//! | `checkup` | `spark-perf check`: puts together what the others find, and reports it |
 //! | `simulate`, `tune`, `rdma`, `tcp`, `top`, `topo`, `doctor`, `env` | the other commands |
 
 #![deny(unsafe_code)]
@@ -27,6 +28,7 @@
 
 mod call;
 mod check;
+mod checkup;
 mod cli;
 mod console;
 mod discover;
@@ -76,6 +78,7 @@ fn main() -> ExitCode {
         Some("topo") => named(topo::run),
         Some("port-agent") => named(doctor::agent::run),
         Some("doctor") => named(doctor::run),
+        Some("check") => named(checkup::run),
         Some("env") => named(env::run),
         Some("rdma_bw") => named(rdma::bandwidth),
         Some("tcp_bw") => named(tcp::run),

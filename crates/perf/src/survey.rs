@@ -29,6 +29,16 @@ pub(crate) struct SurveyArgs {
     from: Vec<PathBuf>,
 }
 
+impl SurveyArgs {
+    /// Hosts that are asked over the network.
+    pub(crate) fn of(hosts: HostArgs) -> Self {
+        Self {
+            hosts,
+            from: Vec::new(),
+        }
+    }
+}
+
 /// A host, and how its clock was read.
 #[derive(Debug, Clone)]
 pub(crate) struct Surveyed {

@@ -33,6 +33,6 @@ pub use host::{FORMAT, Host};
 pub use model::{
     Address, BUILT_WITHOUT_CUDA, ConfFile, CpuClass, Cuda, CudaDevice, Disk, Gpu, GpuPeer, Library,
     Limit, Limits, Memory, Neighbour, NeighbourState, Netdev, Network, NumaNode, PciFunction,
-    PcieLink, PortState, RdmaDevice, RdmaPort, Reach, Route, Software, System,
+    PcieLink, PortState, RdmaDevice, RdmaPort, Reach, Route, Software, System, Traffic,
 };
 pub use read::{live, recorded};

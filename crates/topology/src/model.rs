@@ -9,7 +9,7 @@ mod software;
 mod system;
 
 pub use gpu::{BUILT_WITHOUT_CUDA, Cuda, CudaDevice, Gpu, GpuPeer, Reach};
-pub use network::{Address, Neighbour, NeighbourState, Netdev, Network, Route};
+pub use network::{Address, Neighbour, NeighbourState, Netdev, Network, Route, Traffic};
 pub use pci::{PciFunction, PcieLink};
 pub use rdma::{PortState, RdmaDevice, RdmaPort};
 pub use software::{ConfFile, Library, Software};

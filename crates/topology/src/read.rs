@@ -27,7 +27,7 @@ use netlink::network;
 pub(crate) use netlink::{Listed, messages, read_any};
 pub(crate) use tree::Tree;
 
-use crate::model::{Cuda, Network};
+use crate::model::{Cuda, Network, Traffic};
 use crate::{Error, FORMAT, Host};
 
 /// This machine, as this process sees it. Opens libcuda, but makes no context on a GPU.
@@ -68,6 +68,10 @@ fn host(tree: &Tree, mut network: Network, cuda: Cuda, places: &software::Places
             let file = format!("proc/sys/net/ipv4/conf/{of}/arp_ignore");
             tree.number::<u8>(&file)
         };
+        let count = |name: &str| tree.number(&format!("{folder}/statistics/{name}"));
+        netdev.traffic = count("tx_bytes")
+            .zip(count("rx_bytes"))
+            .map(|(sent, received)| Traffic { sent, received });
         netdev.arp_ignore = ignore("all").max(ignore(&netdev.name));
     }
     let prefixes: BTreeMap<_, _> = network

@@ -273,7 +273,7 @@ pub(crate) struct CheckArgs {
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Reports", rename_all = "snake_case")]
 pub(crate) struct ReportArgs {
-    /// Write a JSON report; if the file exists, FILE.0, FILE.1, ... is used instead
+    /// Write a JSON report; if the file exists, FILE.0, FILE.1, ... is used instead. -: print it, and no table
     #[arg(short = 'J', long, alias = "output-file", value_name = "FILE.json")]
     pub(crate) output_file: Option<PathBuf>,
     /// Draw time and bus bandwidth against size

@@ -40,11 +40,11 @@ pub(crate) enum Status {
 
 /// What is wrong.
 #[derive(Debug, Clone)]
-pub(super) struct Problem {
-    pub(super) seen: String,
-    pub(super) wanted: String,
-    pub(super) why: String,
-    pub(super) fix: Fix,
+pub(crate) struct Problem {
+    pub(crate) seen: String,
+    pub(crate) wanted: String,
+    pub(crate) why: String,
+    pub(crate) fix: Fix,
 }
 
 /// What puts it right.
@@ -61,7 +61,7 @@ pub(crate) struct Fix {
 
 impl Fix {
     /// A command for a host.
-    pub(super) fn run(host: &str, command: impl Into<String>) -> Self {
+    pub(crate) fn run(host: &str, command: impl Into<String>) -> Self {
         Self {
             place: Some(host.to_owned()),
             command: Some(command.into()),
@@ -70,7 +70,7 @@ impl Fix {
     }
 
     /// What to look at, or to do by hand.
-    pub(super) fn look(what: impl Into<String>) -> Self {
+    pub(crate) fn look(what: impl Into<String>) -> Self {
         Self {
             place: None,
             command: None,
@@ -79,7 +79,7 @@ impl Fix {
     }
 
     /// A command, and what to do then.
-    pub(super) fn then(self, what: impl Into<String>) -> Self {
+    pub(crate) fn then(self, what: impl Into<String>) -> Self {
         Self {
             look: Some(what.into()),
             ..self
@@ -88,7 +88,7 @@ impl Fix {
 }
 
 impl Problem {
-    pub(super) fn new(
+    pub(crate) fn new(
         seen: impl Into<String>,
         wanted: impl Into<String>,
         why: impl Into<String>,
@@ -105,7 +105,7 @@ impl Problem {
 
 impl Finding {
     /// All is well.
-    pub(super) fn ok(id: &'static str, hosts: &[&str], seen: impl Into<String>) -> Self {
+    pub(crate) fn ok(id: &'static str, hosts: &[&str], seen: impl Into<String>) -> Self {
         Self {
             id,
             hosts: hosts.iter().map(|&host| plain(host)).collect(),
@@ -118,7 +118,7 @@ impl Finding {
     }
 
     /// What was read does not decide it; what to look at.
-    pub(super) fn unknown(
+    pub(crate) fn unknown(
         id: &'static str,
         hosts: &[&str],
         seen: impl Into<String>,
@@ -132,7 +132,7 @@ impl Finding {
     }
 
     /// It works, but slowly or not for long.
-    pub(super) fn warn(id: &'static str, hosts: &[&str], problem: Problem) -> Self {
+    pub(crate) fn warn(id: &'static str, hosts: &[&str], problem: Problem) -> Self {
         Self {
             status: Status::Warn,
             wanted: Some(problem.wanted),
@@ -143,7 +143,7 @@ impl Finding {
     }
 
     /// It does not work.
-    pub(super) fn fail(id: &'static str, hosts: &[&str], problem: Problem) -> Self {
+    pub(crate) fn fail(id: &'static str, hosts: &[&str], problem: Problem) -> Self {
         Self {
             status: Status::Fail,
             ..Self::warn(id, hosts, problem)
@@ -151,7 +151,7 @@ impl Finding {
     }
 
     /// The command that puts it right.
-    pub(super) fn command(&self) -> Option<&str> {
+    pub(crate) fn command(&self) -> Option<&str> {
         self.fix.as_ref()?.command.as_deref()
     }
 }

@@ -6,6 +6,7 @@
 mod checks;
 mod finding;
 mod ports;
+mod probe;
 
 use clap::Parser;
 use spark_ccl_topology::{Cluster, Host};
@@ -15,8 +16,9 @@ use crate::error::{Error, exit};
 use crate::remote;
 use crate::survey::{SurveyArgs, Surveyed, Unreached, survey_each};
 use checks::Subject;
-use finding::{Finding, Fix, Problem, Status};
+pub(crate) use finding::{Finding, Fix, Problem, Status};
 pub(crate) use ports::agent;
+pub(crate) use probe::{Launcher, Probed};
 
 /// The version of the JSON form.
 const FORMAT: u32 = 1;
@@ -35,7 +37,10 @@ What it prints:
   Of several hosts that are asked over ssh, each opens a port, and the others connect to it at every address that ranks use: so
   firewalls are found.
 
-What it does not check: policies of routes, and what only load shows. spark-perf tcp_bw and rdma_bw measure what cables carry.
+  --probe starts ranks on them (spark-perf launch) and measures round trip and bandwidth of each rail alone and of all together,
+  over TCP and over RDMA, and a verified all_reduce.
+
+What it does not check: policies of routes, and without --probe what only load shows.
 
 Exit codes:
   0 nothing fails (there may be warnings)     1 something fails
@@ -44,6 +49,7 @@ Exit codes:
 Examples:
   spark-perf doctor                                        this host
   spark-perf doctor -H spark-1,spark-2                     two hosts, and the cable between them
+  spark-perf doctor --probe -H spark-1,spark-2             what they carry, too
   spark-perf doctor --from spark-1.json,spark-2.json       the same by what was written down
   spark-perf doctor --quiet --json                         only what warns or fails, for programs";
 
@@ -53,6 +59,9 @@ Examples:
 pub(crate) struct Args {
     #[command(flatten)]
     hosts: SurveyArgs,
+    /// Measure what the hosts carry, each rail alone and all together, and the collective itself; takes some seconds
+    #[arg(long, conflicts_with = "from")]
+    probe: bool,
     /// Print the findings as JSON, with a summary
     #[arg(long)]
     json: bool,
@@ -63,8 +72,7 @@ pub(crate) struct Args {
 
 /// Prints the findings; returns the exit code.
 pub(crate) fn run(args: &Args) -> Result<u8, Error> {
-    let examined = examine(survey_each(&args.hosts)?);
-    let found = tried(&args.hosts, examined)?;
+    let found = examine(&args.hosts, args.probe)?.found;
     let shown = found
         .iter()
         .filter(|one| !args.quiet || one.status > Status::Unknown);
@@ -80,17 +88,54 @@ pub(crate) fn run(args: &Args) -> Result<u8, Error> {
     Ok(if fails { exit::UNSOUND } else { 0 })
 }
 
-/// Hosts, and what reading them has shown.
-pub(crate) struct Examined {
+/// Hosts, and what was found about them.
+pub(crate) struct Examination {
     /// Those that answer, each once.
     pub(crate) hosts: Vec<Host>,
     /// How each of them is reached, if it was asked over the network.
-    pub(crate) reached: Vec<Option<remote::Host>>,
+    reached: Vec<Option<remote::Host>>,
     pub(crate) found: Vec<Finding>,
+    /// What was measured.
+    pub(crate) probed: Option<Probed>,
 }
 
-/// All findings about these hosts; those that do not answer come first.
-fn examine(surveyed: Vec<Result<Surveyed, Unreached>>) -> Examined {
+/// What reading shows, and, for several hosts that were asked, what trying shows, and on demand measuring.
+pub(crate) fn examine(args: &SurveyArgs, probe: bool) -> Result<Examination, Error> {
+    if probe && args.hosts.hosts()?.len() < 2 {
+        let why = "--probe measures between hosts: name at least two with -H";
+        return Err(Error::Usage(why.to_owned()));
+    }
+    let mut examination = read(survey_each(args)?);
+    let reached = examination.all_reached();
+    if reached.len() < 2 {
+        return Ok(examination);
+    }
+    let cluster = Cluster::of(&examination.hosts);
+    let remote = args.hosts.ssh.remote()?;
+    let mut found = ports::examine(&remote, &reached, &cluster);
+    if probe {
+        let launcher = Launcher {
+            ssh: args.hosts.ssh.words(),
+            hosts: &reached,
+        };
+        let (probed, judged) = probe::probe(&launcher, &cluster);
+        found.extend(judged);
+        examination.probed = Some(probed);
+    }
+    examination.found.extend(found);
+    Ok(examination)
+}
+
+impl Examination {
+    /// How the hosts are reached; none unless all were asked over the network.
+    pub(crate) fn all_reached(&self) -> Vec<remote::Host> {
+        let all: Option<Vec<_>> = self.reached.iter().cloned().collect();
+        all.unwrap_or_default()
+    }
+}
+
+/// All findings about these hosts that reading shows; those that do not answer come first.
+fn read(surveyed: Vec<Result<Surveyed, Unreached>>) -> Examination {
     let mut found = Vec::new();
     let mut met: Vec<Surveyed> = Vec::new();
     for one in surveyed {
@@ -107,26 +152,12 @@ fn examine(surveyed: Vec<Result<Surveyed, Unreached>>) -> Examined {
         cluster: &Cluster::of(&hosts),
         clocks: &clocks,
     }));
-    Examined {
+    Examination {
         hosts,
         reached,
         found,
+        probed: None,
     }
-}
-
-/// What reading shows, and, for several hosts that were asked, what trying shows.
-fn tried(args: &SurveyArgs, examined: Examined) -> Result<Vec<Finding>, Error> {
-    let Examined {
-        hosts,
-        reached,
-        mut found,
-    } = examined;
-    let reached: Option<Vec<_>> = reached.into_iter().collect();
-    if let Some(reached) = reached.filter(|all| all.len() > 1) {
-        let remote = args.hosts.ssh.remote()?;
-        found.extend(ports::examine(&remote, &reached, &Cluster::of(&hosts)));
-    }
-    Ok(found)
 }
 
 /// Examines hosts for the fuzz target.
@@ -139,7 +170,7 @@ pub(crate) fn judge(hosts: &[Host]) {
             reached: None,
         })
     };
-    let found = examine(hosts.iter().map(written).collect()).found;
+    let found = read(hosts.iter().map(written).collect()).found;
     let text: Vec<_> = found.iter().map(ToString::to_string).collect();
     assert!(!text.concat().contains(char::is_control));
     assert!(!summary(&found).is_empty());

@@ -111,7 +111,7 @@ fn reporter(
         closing.push_str(&memory_line(options, platform));
     }
     closing.push_str(&rails_line(hosts::rails(comm)?));
-    print(&closing)?;
+    reporter.say(&closing)?;
     comm.barrier().run()?;
     Ok(code(&totals))
 }
@@ -132,21 +132,31 @@ impl Reporter {
         options: &Options,
     ) -> Result<Totals, Error> {
         let (options, lowered) = fit_to_memory(platform, options)?;
-        print(&header(platform, args, &options, lowered.as_deref())?)?;
+        self.say(&header(platform, args, &options, lowered.as_deref())?)?;
         if let Some(json) = &mut self.json {
-            print(&format!(
-                "# Writing JSON output to {}\n",
-                json.path().display()
-            ))?;
+            if !json.is_output() {
+                print(&format!(
+                    "# Writing JSON output to {}\n",
+                    json.path().display()
+                ))?;
+            }
             json.configure(config(platform, args, &options), options.columns.cpu_time);
             json.save(&[], None, &[])
                 .map_err(Error::system(format!("writing {}", json.path().display())))?;
         }
-        print(&table::column_heads(self.columns))?;
+        self.say(&table::column_heads(self.columns))?;
         self.progress = Some(Progress::new(lines(&options, platform.ranks())));
         let findings = bench::run(comm, platform, &options, self);
         self.progress = None;
         Ok(totals(&findings?))
+    }
+
+    /// Prints what is meant for people.
+    fn say(&self, text: &str) -> Result<(), Error> {
+        if self.json.as_ref().is_some_and(Report::is_output) {
+            return Ok(());
+        }
+        print(text)
     }
 
     fn save(&mut self, totals: Option<&Totals>, errors: &[String]) -> Result<(), Error> {
@@ -176,8 +186,8 @@ impl Sink for Reporter {
         let text = table::row(&row, self.columns) + "\n";
         self.rows.push(row);
         match &self.progress {
-            Some(progress) => progress.line(|| print(&text)),
-            None => print(&text),
+            Some(progress) => progress.line(|| self.say(&text)),
+            None => self.say(&text),
         }
     }
 }
@@ -188,12 +198,13 @@ pub(crate) fn check_files(args: &Args) -> Result<(), Error> {
         plot::Kind::of(path)?;
     }
     if let Some(path) = &args.reports.output_file
+        && path.as_os_str() != "-"
         && !path
             .extension()
             .is_some_and(|ending| ending.eq_ignore_ascii_case("json"))
     {
         return Err(Error::Usage(format!(
-            "-J {}: the name must end in .json",
+            "-J {}: the name must end in .json, or be -",
             path.display()
         )));
     }

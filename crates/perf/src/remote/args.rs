@@ -60,13 +60,22 @@ impl HostArgs {
 }
 
 /// Reaches hosts by the ssh client.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Remote {
     ssh: Vec<String>,
     program: Option<String>,
 }
 
 impl SshArgs {
+    /// As words of another command line.
+    pub(crate) fn words(&self) -> Vec<String> {
+        let mut words = vec!["--ssh".to_owned(), self.ssh.clone()];
+        if let Some(program) = &self.remote_program {
+            words.extend(["--remote-program".to_owned(), program.clone()]);
+        }
+        words
+    }
+
     pub(crate) fn remote(&self) -> Result<Remote, Error> {
         let ssh: Vec<String> = self.ssh.split_whitespace().map(str::to_owned).collect();
         if ssh.is_empty() {

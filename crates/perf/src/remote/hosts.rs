@@ -16,6 +16,17 @@ pub(crate) struct Host {
     pub(crate) is_here: bool,
 }
 
+impl Host {
+    /// The host that this process runs on.
+    pub(super) fn here() -> Self {
+        Self {
+            name: "localhost".to_owned(),
+            slots: 1,
+            is_here: true,
+        }
+    }
+}
+
 /// Reads `HOST[:SLOTS],..`. An IPv6 address with a number of slots has brackets. Nobody has looked yet which is here.
 pub(crate) fn parse_list(text: &str) -> Result<Vec<Host>, String> {
     text.split(',').map(|word| parse(word.trim())).collect()

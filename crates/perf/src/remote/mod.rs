@@ -57,6 +57,13 @@ pub(crate) fn run_on_all(
     })
 }
 
+/// Runs this program here, as [`run_on_all`] runs it elsewhere.
+pub(crate) fn run_here(arguments: &[&str], limit: Duration) -> Result<Answer, Error> {
+    let host = Host::here();
+    let remote = Remote::default();
+    run_on(&remote, &host, arguments, &[], Instant::now() + limit)
+}
+
 /// Both ends of the connection that the ssh server has set in the environment: the client's address, and this host's.
 pub(crate) fn connection() -> Option<[IpAddr; 2]> {
     let env = spark_ccl_config::Env::from_process();

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::Row;
 
@@ -14,29 +14,46 @@ pub(crate) struct Earlier {
     results: Vec<Result>,
 }
 
-#[derive(Debug, Deserialize)]
-struct Document {
-    results: Vec<Result>,
+/// A JSON report of spark-perf or nccl-tests, as far as others use it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Document {
+    pub(crate) results: Vec<Result>,
 }
 
-#[derive(Debug, Deserialize)]
-struct Result {
+/// A row.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Result {
     /// nccl-tests has none.
     backend: Option<String>,
-    size: u64,
+    pub(crate) size: u64,
     #[serde(rename = "type")]
     dtype: String,
     redop: String,
     root: String,
-    out_of_place: Option<Timing>,
-    in_place: Option<Timing>,
+    pub(crate) out_of_place: Option<Timing>,
+    pub(crate) in_place: Option<Timing>,
 }
 
-#[derive(Debug, Deserialize)]
-struct Timing {
-    /// nccl-tests omits it with `-C`.
-    time: Option<f64>,
-    bus_bw: f64,
+/// The result for one mode.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Timing {
+    /// In microseconds. nccl-tests omits it with `-C`.
+    pub(crate) time: Option<f64>,
+    /// In GB/s.
+    pub(crate) bus_bw: f64,
+    /// The number of wrong elements; nothing, or a text, where they were not counted.
+    #[serde(default)]
+    nwrong: serde_json::Value,
+}
+
+impl Document {
+    /// The number of wrong elements over all rows.
+    pub(crate) fn wrong(&self) -> u64 {
+        let rows = self.results.iter();
+        let modes = rows.flat_map(|row| [&row.out_of_place, &row.in_place]);
+        let wrong = modes.flatten().filter_map(|timing| timing.nwrong.as_u64());
+        wrong.sum()
+    }
 }
 
 impl Earlier {

@@ -159,7 +159,8 @@ impl Measurement {
 /// A report that is being written.
 #[derive(Debug)]
 pub(crate) struct Report {
-    file: File,
+    /// `None` for standard output.
+    file: Option<File>,
     path: PathBuf,
     start_time: String,
     args: Vec<String>,
@@ -169,9 +170,14 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// Creates the file: `path`, or the first of `path.0`, `path.1`, ... that does not exist.
+    /// Creates the file: `path`, or the first of `path.0`, `path.1`, ... that does not exist. `-` is standard output.
     pub(crate) fn create(path: &Path) -> io::Result<Self> {
-        let (file, path) = create_new(path)?;
+        let (file, path) = if path.as_os_str() == "-" {
+            (None, path.to_path_buf())
+        } else {
+            let (file, path) = create_new(path)?;
+            (Some(file), path)
+        };
         Ok(Self {
             file,
             path,
@@ -188,13 +194,18 @@ impl Report {
         &self.path
     }
 
+    /// Whether the report is all that standard output has.
+    pub(crate) fn is_output(&self) -> bool {
+        self.file.is_none()
+    }
+
     /// Sets what is known only when the ranks are.
     pub(crate) fn configure(&mut self, config: Config, cpu_time: bool) {
         self.config = Some(config);
         self.cpu_time = cpu_time;
     }
 
-    /// Writes everything that is known so far, and replaces what was written before.
+    /// Writes everything that is known so far, and replaces what was written before; to standard output only the end.
     pub(crate) fn save(
         &mut self,
         rows: &[Row],
@@ -222,9 +233,17 @@ impl Report {
             end_time: clock::now(),
         };
         let text = serde_json::to_vec_pretty(&document)?;
-        self.file.rewind()?;
-        self.file.write_all(&text)?;
-        self.file.set_len(text.len() as u64)
+        let Some(file) = &mut self.file else {
+            let is_end = totals.is_some() || !errors.is_empty();
+            return if is_end {
+                io::stdout().write_all(&[&text[..], b"\n"].concat())
+            } else {
+                Ok(())
+            };
+        };
+        file.rewind()?;
+        file.write_all(&text)?;
+        file.set_len(text.len() as u64)
     }
 
     fn entry<'a>(&self, row: &'a Row) -> Entry<'a> {

@@ -63,6 +63,11 @@ pub(crate) fn run(args: &Args) -> Result<u8, Error> {
     Ok(0)
 }
 
+/// The picture, as SVG.
+pub(crate) fn picture(cluster: &Cluster<'_>) -> String {
+    picture::draw(cluster)
+}
+
 /// The table and the picture, for the fuzz target.
 #[cfg(test)]
 pub(crate) fn show(cluster: &Cluster<'_>) {

@@ -13,6 +13,7 @@ mod gpus;
 mod launch;
 mod launch_here;
 mod netplan;
+mod probe;
 mod processes;
 mod program;
 mod rdma;

@@ -45,8 +45,20 @@ pub struct Netdev {
     /// Whether it answers for the addresses of other interfaces: yes at 0, the kernel's default (`arp_ignore`).
     #[serde(default)]
     pub arp_ignore: Option<u8>,
+    /// What it has carried since it is there, if the kernel counts it.
+    #[serde(default)]
+    pub traffic: Option<Traffic>,
     /// Its addresses.
     pub addresses: Vec<Address>,
+}
+
+/// Bytes that an interface has carried; without those of RDMA, which its card moves by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Traffic {
+    /// Bytes sent.
+    pub sent: u64,
+    /// Bytes received.
+    pub received: u64,
 }
 
 /// An address of an interface.

@@ -72,6 +72,7 @@ fn netdev(message: &Message) -> Option<Netdev> {
         speed: None,
         pci: None,
         arp_ignore: None,
+        traffic: None,
         addresses: Vec::new(),
     };
     for (kind, value) in message.attributes() {

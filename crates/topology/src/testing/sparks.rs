@@ -111,6 +111,7 @@ fn lan(own: &mut Recorded, number: u8) {
         speed: None,
         pci: None,
         arp_ignore: None,
+        traffic: None,
         addresses: Vec::new(),
     });
     own.set("sys/class/net/enP7s7/speed", "10000");

@@ -135,6 +135,12 @@ pub(crate) fn add(series: &mut Vec<Series>, name: String, look: Look, point: Poi
     }
 }
 
+/// Draws as SVG.
+pub(crate) fn svg(chart: &Chart) -> Result<String, Error> {
+    let drawn = draw::svg(chart).map_err(|error| io::Error::other(error.to_string()));
+    drawn.map_err(Error::system("drawing a plot"))
+}
+
 /// Draws into a file.
 pub(crate) fn write(path: &Path, chart: &Chart) -> Result<(), Error> {
     let bytes = match Kind::of(path)? {

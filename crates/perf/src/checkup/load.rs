@@ -1,0 +1,91 @@
+//! Collectives: a sweep, and then some time under load.
+
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use crate::doctor::{Finding, Fix, Launcher, Problem, Status};
+use crate::report::compare::Document;
+
+/// Results go to standard output as JSON. Each size is called 20 times out of place and 20 times in place, and once for each check.
+const SWEEP: &str = "all_reduce --backend host -b 8 -e 64M -f 4 -n 20 -w 1 -c 1 -T 60 -J -";
+/// A few seconds on a fast network.
+const LOAD: &str = "all_reduce --backend host -b 16M -e 16M -n 50 -N 4 -c 1 -T 60 -J -";
+/// How often a call of the sweep and of the load runs at least, in both modes.
+const CALLS: [f64; 2] = [40.0, 100.0];
+
+/// The bandwidth at some time under load.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Moment {
+    /// Since the load began.
+    pub(super) seconds: f64,
+    /// In GB/s.
+    pub(super) bus_bw: f64,
+    pub(super) bytes: u64,
+}
+
+/// Runs both with a rank on each host; returns what was measured, and the findings.
+pub(super) fn run(
+    launcher: &Launcher<'_>,
+    count: usize,
+    limit: Duration,
+) -> (Option<Document>, Vec<Moment>, Vec<Finding>) {
+    let hosts: Vec<_> = (0..count).collect();
+    let names: Vec<_> = launcher
+        .hosts
+        .iter()
+        .map(|host| host.name.as_str())
+        .collect();
+    let sweep: Result<Document, String> = launcher.ask(&hosts, SWEEP);
+    let mut found = vec![judge("check.sweep", &names, &sweep)];
+    let mut moments = Vec::new();
+    let start = Instant::now();
+    while sweep.is_ok() && start.elapsed() < limit {
+        let loaded: Result<Document, String> = launcher.ask(&hosts, LOAD);
+        let finding = judge("check.load", &names, &loaded);
+        let seconds = start.elapsed().as_secs_f64();
+        for row in loaded.iter().flat_map(|it| &it.results) {
+            moments.extend(row.out_of_place.as_ref().map(|timing| Moment {
+                seconds,
+                bus_bw: timing.bus_bw,
+                bytes: row.size,
+            }));
+        }
+        if finding.status == Status::Fail {
+            found.push(finding);
+            break;
+        }
+    }
+    if let Some(slowest) = moments.iter().map(|one| one.bus_bw).reduce(f64::min) {
+        let minutes = start.elapsed().as_secs_f64() / 60.0;
+        let fastest = moments.iter().map(|one| one.bus_bw).fold(0.0, f64::max);
+        let seen = format!(
+            "{minutes:.1} minutes of all_reduce: {slowest:.2} to {fastest:.2} GB/s (busbw)"
+        );
+        found.push(Finding::ok("check.load", &names, seen));
+    }
+    (sweep.ok(), moments, found)
+}
+
+fn judge(id: &'static str, names: &[&str], outcome: &Result<Document, String>) -> Finding {
+    let fail = |seen: String| {
+        let fix = Fix::look("memory, cables and cooling of these hosts; then run the check again");
+        let problem = Problem::new(seen, "right results", "no program can use these hosts", fix);
+        Finding::fail(id, names, problem)
+    };
+    match outcome {
+        Err(why) => fail(why.clone()),
+        Ok(document) => match document.wrong() {
+            0 => Finding::ok(id, names, "every result is right"),
+            wrong => fail(format!("{wrong} elements wrong")),
+        },
+    }
+}
+
+/// The bytes that the rank that sends least must have sent, at the least: an all-reduce sends what the bus bandwidth counts.
+pub(super) fn moved(sweep: Option<&Document>, load: &[Moment]) -> f64 {
+    let swept = sweep.into_iter().flat_map(|it| &it.results);
+    let swept: f64 = swept.map(|row| row.size as f64 * CALLS[0]).sum();
+    let loaded: f64 = load.iter().map(|one| one.bytes as f64 * CALLS[1]).sum();
+    swept + loaded
+}

@@ -1,0 +1,196 @@
+//! `spark-perf check`: a new cluster's check-up in one command, and its report.
+//!
+//! Runs the other commands, and puts together what they find. Judges only what crossed which interface, and what has
+//! changed since an older report.
+
+mod changes;
+mod html;
+mod load;
+mod markdown;
+#[cfg(test)]
+mod tests;
+mod traffic;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Parser;
+use serde::Serialize;
+use spark_ccl_status::clock;
+use spark_ccl_topology::{Cluster, Host};
+
+use crate::console::{self, print};
+use crate::doctor::{self, Examination, Finding, Launcher, Probed, Status};
+use crate::error::{Error, exit};
+use crate::remote::HostArgs;
+use crate::report::compare::Document;
+use crate::survey::{SurveyArgs, survey};
+use changes::{Change, Older};
+use load::Moment;
+use traffic::Traffic;
+
+/// The version of the JSON form.
+const FORMAT: u32 = 1;
+
+const AFTER_HELP: &str = "\
+What it does, in this order:
+  1. what doctor --probe does: both hosts, what joins them, firewalls, each rail alone and together
+  2. a sweep of all_reduce from 8 B to 64 MiB in host memory; every result is verified
+  3. all_reduce of 16 MiB for --minutes
+  4. reads the byte counters of all interfaces and RDMA ports before 2 and after 3: the bytes must have crossed the rails,
+     and no other interface
+  It prints the findings that are not ok, and a summary. --report writes check.json, check.md and check.html, which needs no
+  other file; --compare says what became slower or otherwise since the check.json of an earlier check. Slower is:
+  bandwidth below 0.85 of what it was, latency of small sizes above 1.3 times and 2 us more.
+
+Exit codes:
+  0 nothing fails, nothing is slower     1 something fails          2 a host cannot be read
+  6 bad arguments                        7 something is slower than in the older report
+
+Examples:
+  spark-perf check -H spark-1,spark-2 --report first
+  spark-perf check -H spark-1,spark-2 --minutes 30 --report today --compare first/check.json";
+
+/// Checks a cluster: doctor, rails, collectives under load, and what crossed which interface.
+#[derive(Debug, Clone, Parser)]
+#[command(name = "spark-perf check", after_long_help = AFTER_HELP, after_help = "More with --help.")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    hosts: HostArgs,
+    /// Print the report as JSON
+    #[arg(long)]
+    json: bool,
+    /// Write the report into this folder, as JSON, Markdown and HTML
+    #[arg(long, value_name = "FOLDER")]
+    report: Option<PathBuf>,
+    /// The check.json of an earlier check
+    #[arg(long, value_name = "OLDER.json")]
+    compare: Option<PathBuf>,
+    /// How long collectives run under load
+    #[arg(long, value_name = "MINUTES", default_value_t = 1.0, value_parser = minutes)]
+    minutes: f64,
+}
+
+/// All that was found.
+#[derive(Debug, Serialize)]
+struct Report<'a> {
+    format: u32,
+    spark_ccl: &'static str,
+    /// UTC.
+    time: String,
+    findings: Vec<Finding>,
+    probed: Option<Probed>,
+    /// `None` where no collective ran.
+    sweep: Option<Document>,
+    load: Vec<Moment>,
+    traffic: Vec<Traffic>,
+    changes: Vec<Change>,
+    hosts: &'a [Host],
+}
+
+/// Checks; returns the exit code.
+pub(crate) fn run(args: &Args) -> Result<u8, Error> {
+    let older = args.compare.as_deref().map(Older::read).transpose()?;
+    if let Some(folder) = &args.report {
+        let creating = Error::system(format!("creating {}", folder.display()));
+        std::fs::create_dir_all(folder).map_err(creating)?;
+    }
+    let survey = SurveyArgs::of(args.hosts.clone());
+    console::print_error(format_args!("asking the hosts"));
+    let examination = doctor::examine(&survey, true)?;
+    let mut report = report(&survey, args, &examination)?;
+    if let Some(older) = &older {
+        report.changes = changes::since(older, &report);
+    }
+    if let Some(folder) = &args.report {
+        write(folder, &report)?;
+    }
+    if args.json {
+        print(&json(&report)?)?;
+    } else {
+        print(&markdown::summary(&report))?;
+    }
+    Ok(code(&report))
+}
+
+/// Measures, and puts everything together.
+fn report<'a>(
+    survey_args: &SurveyArgs,
+    args: &Args,
+    examination: &'a Examination,
+) -> Result<Report<'a>, Error> {
+    let mut report = Report {
+        format: FORMAT,
+        spark_ccl: env!("CARGO_PKG_VERSION"),
+        time: clock::now(),
+        findings: examination.found.clone(),
+        probed: examination.probed.clone(),
+        sweep: None,
+        load: Vec::new(),
+        traffic: Vec::new(),
+        changes: Vec::new(),
+        hosts: &examination.hosts,
+    };
+    let runs = examination
+        .probed
+        .as_ref()
+        .is_some_and(|probed| probed.collective.is_ok());
+    if !runs {
+        return Ok(report);
+    }
+    let launcher = Launcher {
+        ssh: args.hosts.ssh.words(),
+        hosts: &examination.all_reached(),
+    };
+    let before = survey(survey_args)?;
+    let minutes = Duration::from_secs_f64(60.0 * args.minutes);
+    let (sweep, loaded, found) = load::run(&launcher, before.len(), minutes);
+    let after = survey(survey_args)?;
+    report.findings.extend(found);
+    report.traffic = traffic::between(&Cluster::of(&before), &after);
+    let moved = load::moved(sweep.as_ref(), &loaded);
+    report
+        .findings
+        .extend(traffic::judge(&report.traffic, moved));
+    report.sweep = sweep;
+    report.load = loaded;
+    Ok(report)
+}
+
+fn write(folder: &Path, report: &Report<'_>) -> Result<(), Error> {
+    let files = [
+        ("check.json", json(report)?),
+        ("check.md", markdown::text(report)),
+        ("check.html", html::page(report)?),
+    ];
+    for (name, text) in files {
+        let path = folder.join(name);
+        let writing = Error::system(format!("writing {}", path.display()));
+        std::fs::write(&path, text).map_err(writing)?;
+    }
+    Ok(())
+}
+
+fn json(report: &Report<'_>) -> Result<String, Error> {
+    let text = serde_json::to_string_pretty(report);
+    let text = text.map_err(|error| Error::system("writing JSON")(error.into()))?;
+    Ok(text + "\n")
+}
+
+fn code(report: &Report<'_>) -> u8 {
+    let fails = |one: &Finding| one.status == Status::Fail;
+    if report.findings.iter().any(fails) {
+        exit::UNSOUND
+    } else if report.changes.iter().any(|one| one.is_worse) {
+        exit::WRONG
+    } else {
+        0
+    }
+}
+
+fn minutes(text: &str) -> Result<f64, String> {
+    let minutes = text.parse().ok();
+    minutes
+        .filter(|minutes| (0.0..=1440.0).contains(minutes))
+        .ok_or_else(|| "expected minutes, from 0 to 1440".to_owned())
+}

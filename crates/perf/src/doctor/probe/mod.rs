@@ -1,0 +1,156 @@
+//! What hosts carry between them: each rail alone, all together, and then the collective itself.
+//!
+//! `spark-perf launch` starts the ranks that measure; this asks for their results and judges them.
+
+mod judge;
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use spark_ccl_topology::Cluster;
+use spark_ccl_topology::cluster::HostRail;
+
+use super::finding::{Finding, Status};
+use crate::console;
+use crate::error::exit;
+use crate::pair::{BandwidthRow, LatencyRow, Measured};
+use crate::remote::{self, run_here};
+use crate::report::compare::Document;
+
+/// How long one measurement may take.
+const LIMIT: Duration = Duration::from_secs(180);
+/// Messages of 1 MiB, for a second over each rail and over all.
+const LOAD: &str = "--rails each --json -b 1M -e 1M -n 1000000 -w 16 --seconds 1 -T 10";
+/// The sizes of the collective, and where its results go.
+const COLLECTIVE: &str = "all_reduce --backend host -b 8 -e 16M -f 8 -T 30 -J -";
+
+/// A measurement, or why there is none.
+pub(crate) type Outcome<T> = Result<T, String>;
+
+/// All that was measured.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Probed {
+    pub(crate) pairs: Vec<Pair>,
+    /// All hosts together.
+    pub(crate) collective: Outcome<Document>,
+}
+
+/// What two hosts carry.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Pair {
+    /// The indices of the hosts.
+    pub(crate) hosts: [usize; 2],
+    pub(crate) tcp: Outcome<Measured<BandwidthRow>>,
+    /// `None` where a host has no RDMA.
+    pub(crate) rdma: Option<Outcome<Measured<BandwidthRow>>>,
+    pub(crate) latency: Option<Outcome<Measured<LatencyRow>>>,
+}
+
+/// Starts ranks on hosts.
+pub(crate) struct Launcher<'a> {
+    /// How ssh is called, as words of a command line.
+    pub(crate) ssh: Vec<String>,
+    /// Those of the cluster, in its order.
+    pub(crate) hosts: &'a [remote::Host],
+}
+
+impl Launcher<'_> {
+    /// What rank 0 prints, as JSON, with a rank on each of these hosts.
+    pub(crate) fn ask<T: DeserializeOwned>(&self, hosts: &[usize], program: &str) -> Outcome<T> {
+        let name = |host: &usize| {
+            let name = &self.hosts[*host].name;
+            if name.contains(':') {
+                format!("[{name}]:1")
+            } else {
+                name.clone()
+            }
+        };
+        let names: Vec<_> = hosts.iter().map(name).collect();
+        let list = names.join(",");
+        console::print_error(format_args!("measuring on {list}: {program}"));
+        let mut words = vec!["launch"];
+        words.extend(self.ssh.iter().map(String::as_str));
+        // On every host, the agent starts itself again as the rank.
+        words.extend(["-H", &list, "--no-prefix", "--", "/proc/self/exe"]);
+        words.extend(program.split_whitespace());
+        let answer = run_here(&words, LIMIT).map_err(|error| error.to_string())?;
+        let failed = || {
+            let said = String::from_utf8_lossy(&answer.stderr);
+            let last = said.lines().rfind(|line| !line.trim().is_empty());
+            format!("{program}: {}", last.unwrap_or("it said nothing"))
+        };
+        // Wrong data is in the results.
+        match answer.status.code() {
+            Some(0) => {}
+            Some(code) if code == i32::from(exit::WRONG) => {}
+            _ => return Err(failed()),
+        }
+        serde_json::from_slice(&answer.stdout).map_err(|_| failed())
+    }
+}
+
+/// Measures every pair that rails join, and then all hosts together.
+pub(crate) fn probe(launcher: &Launcher<'_>, cluster: &Cluster<'_>) -> (Probed, Vec<Finding>) {
+    let mut hosts: Vec<_> = cluster.rails.iter().map(HostRail::hosts).collect();
+    hosts.dedup();
+    let mut found = Vec::new();
+    let mut pairs = Vec::new();
+    for hosts in hosts {
+        let mut pair = measured(launcher, cluster, hosts);
+        let mut judged = judge::pair(cluster, &pair);
+        // Another program may have been in the way.
+        if judged.iter().any(|one| one.status == Status::Warn) {
+            pair.keep_better(measured(launcher, cluster, hosts));
+            judged = judge::pair(cluster, &pair);
+        }
+        pairs.push(pair);
+        found.extend(judged);
+    }
+    let all: Vec<_> = (0..cluster.hosts.len()).collect();
+    let collective = launcher.ask(&all, COLLECTIVE);
+    found.push(judge::collective(cluster, &collective));
+    (Probed { pairs, collective }, found)
+}
+
+fn measured(launcher: &Launcher<'_>, cluster: &Cluster<'_>, hosts: [usize; 2]) -> Pair {
+    let [a, b] = hosts;
+    let has_rdma = cluster.between(a, b).any(|rail| rail.rdma);
+    let rdma = || launcher.ask(&hosts, &format!("rdma_bw {LOAD}"));
+    let latency = || launcher.ask(&hosts, "rdma_lat --json -b 8 -e 8 -T 10");
+    Pair {
+        hosts,
+        tcp: launcher.ask(&hosts, &format!("tcp_bw {LOAD} --sockets 2")),
+        rdma: has_rdma.then(rdma),
+        latency: has_rdma.then(latency),
+    }
+}
+
+impl Pair {
+    /// Takes what another attempt has measured where that is faster.
+    fn keep_better(&mut self, other: Self) {
+        keep(&mut self.tcp, other.tcp);
+        if let (Some(own), Some(other)) = (&mut self.rdma, other.rdma) {
+            keep(own, other);
+        }
+        if let Some(Ok(other)) = other.latency {
+            self.latency = Some(Ok(other));
+        }
+    }
+}
+
+fn keep(own: &mut Outcome<Measured<BandwidthRow>>, other: Outcome<Measured<BandwidthRow>>) {
+    match (own, other) {
+        (Ok(own), Ok(other)) => {
+            for (row, new) in own.rows.iter_mut().zip(other.rows) {
+                if new.rails == row.rails && new.gb_per_s > row.gb_per_s && new.wrong == 0 {
+                    *row = new;
+                }
+            }
+        }
+        (own @ Err(_), other) => *own = other,
+        (Ok(_), Err(_)) => {}
+    }
+}

@@ -1,0 +1,108 @@
+//! Measurements with a planted fault each, and what is said of them.
+
+use spark_ccl_topology::testing;
+
+use super::*;
+use crate::pair::RailEnds;
+
+fn row(rails: &[usize], gb_per_s: f64) -> BandwidthRow {
+    BandwidthRow {
+        bytes: 1 << 20,
+        rails: rails.to_vec(),
+        carried: vec![1; rails.len()],
+        seconds: 1.0,
+        gb_per_s,
+        cpu_us_per_mib: 1.0,
+        wrong: 0,
+    }
+}
+
+fn measured(ends: &[[&str; 2]], rates: [f64; 3]) -> Measured<BandwidthRow> {
+    let rail = |ends: &[&str; 2]| RailEnds {
+        ends: ends.map(str::to_owned),
+        round_trip_us: Some(30.0),
+    };
+    Measured {
+        what: String::new(),
+        rails: ends.iter().map(rail).collect(),
+        rows: vec![
+            row(&[0], rates[0]),
+            row(&[1], rates[1]),
+            row(&[0, 1], rates[2]),
+        ],
+    }
+}
+
+/// What is said of a pair of Sparks that carries this over RDMA.
+fn said(rates: [f64; 3], change: impl FnOnce(&mut Measured<BandwidthRow>)) -> Vec<Finding> {
+    let hosts = testing::hosts(&testing::pair());
+    let cluster = Cluster::of(&hosts);
+    let netdevs = [["enp1s0f0np0 (x)"; 2], ["enP2p1s0f0np0 (x)"; 2]];
+    let devices = [["rocep1s0f0:1 (x)"; 2], ["roceP2p1s0f0:1 (x)"; 2]];
+    let mut rdma = measured(&devices, rates);
+    change(&mut rdma);
+    let pair = Pair {
+        hosts: [0, 1],
+        tcp: Ok(measured(&netdevs, [4.0, 4.0, 6.0])),
+        rdma: Some(Ok(rdma)),
+        latency: None,
+    };
+    let found = judge::pair(&cluster, &pair);
+    found
+        .into_iter()
+        .filter(|one| one.status > Status::Ok)
+        .collect()
+}
+
+#[test]
+fn a_pair_of_sparks_that_carries_what_it_can_is_fine() {
+    assert_eq!(said([12.0, 12.1, 23.7], |_| ()), []);
+}
+
+#[test]
+fn what_is_slow_is_named_with_what_it_should_carry() {
+    let cases = [
+        ([5.0, 12.0, 23.7], "rocep1s0f0:1", "12.0 GB/s"),
+        ([12.0, 12.0, 12.0], "2 rails together", "23.7 GB/s"),
+    ];
+    for (rates, seen, wanted) in cases {
+        let found = said(rates, |_| ());
+        let [one] = found.as_slice() else {
+            panic!("{found:#?}");
+        };
+        assert_eq!((one.status, one.id), (Status::Warn, "probe.rdma"));
+        assert!(one.seen.contains(seen), "{one}");
+        assert_eq!(one.wanted.as_deref(), Some(wanted));
+    }
+}
+
+#[test]
+fn wrong_bytes_fail_and_missing_rails_are_named() {
+    let found = said([12.0, 12.0, 23.7], |it| it.rows[1].wrong = 3);
+    assert_eq!(found[0].status, Status::Fail);
+    let found = said([12.0, 12.0, 23.7], |it| {
+        it.rails.truncate(1);
+        it.rows.truncate(1);
+    });
+    assert!(found[0].seen.contains("1 of 2 rails"), "{}", found[0]);
+}
+
+#[test]
+fn where_no_figure_is_known_rails_are_compared() {
+    let hosts = testing::hosts(&testing::pair());
+    let cluster = Cluster::of(&hosts);
+    let tcp = measured(&[["v0 (x)"; 2], ["v1 (x)"; 2]], [2.0, 0.01, 2.0]);
+    let pair = Pair {
+        hosts: [0, 1],
+        tcp: Ok(tcp),
+        rdma: None,
+        latency: None,
+    };
+    let found = judge::pair(&cluster, &pair);
+    let slow: Vec<_> = found
+        .iter()
+        .filter(|one| one.status == Status::Warn)
+        .collect();
+    assert_eq!(slow.len(), 1);
+    assert!(slow[0].seen.contains("v1"), "{}", slow[0]);
+}
