@@ -26,19 +26,16 @@ pub(super) fn summary(report: &Report<'_>) -> String {
 /// In one line, how it ended.
 pub(super) fn verdict(report: &Report<'_>) -> String {
     let count = |status| {
-        report
-            .findings
-            .iter()
-            .filter(|one| one.status == status)
-            .count()
+        let found = report.findings.iter();
+        found.filter(|one| one.status == status).count()
     };
+    let [fail, warn, ok] = [Status::Fail, Status::Warn, Status::Ok].map(count);
     let worse = report.changes.iter().filter(|one| one.is_worse).count();
-    format!(
-        "{} fail, {} warn, {} ok; {worse} worse than in the older report",
-        count(Status::Fail),
-        count(Status::Warn),
-        count(Status::Ok)
-    )
+    let worse = match worse {
+        0 => String::new(),
+        worse => format!("; {worse} worse than in the older report"),
+    };
+    format!("{fail} fail, {warn} warn, {ok} ok{worse}")
 }
 
 /// The whole report.

@@ -79,7 +79,10 @@ impl Launcher<'_> {
         let answer = run_here(&words, LIMIT).map_err(|error| error.to_string())?;
         let failed = || {
             let said = String::from_utf8_lossy(&answer.stderr);
-            let last = said.lines().rfind(|line| !line.trim().is_empty());
+            // The launcher's last line only says which rank has failed.
+            let says_why =
+                |line: &&str| !line.trim().is_empty() && !line.contains("ended with exit code");
+            let last = said.lines().rfind(says_why);
             format!("{program}: {}", last.unwrap_or("it said nothing"))
         };
         // Wrong data is in the results.
