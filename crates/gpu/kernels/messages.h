@@ -37,6 +37,8 @@ struct Passage {
     u32 warp;
     // Not 0 if the rank has failed before, or its waits were ended; it is on its way from memory while other things are.
     u64 failed;
+    // Whether this launch has claimed batches.
+    bool has_claimed;
     // The credits that were seen last, and of which strand.
     u32 credited;
     u64 credits;
@@ -47,7 +49,7 @@ struct Passage {
         : member(member), flow(flow), messages(messages + flow.begin),
           own(between(channels, member.rank, flow.peer)),
           theirs(between(channels, flow.peer, member.rank)), warp(warp),
-          failed(load_pair(member.state).second), credited(NONE), credits(0),
+          failed(load_pair(member.state).second), has_claimed(false), credited(NONE), credits(0),
           patience(member) {}
 
     DEVICE void run() {
@@ -98,11 +100,14 @@ private:
     // Each warp claims batches as it comes to them, and sends them to its strands in turn, each with its number
     // as note. In each strand, a note of `NONE` comes last. The batch with the signature is where the receiver
     // looks for it, whatever it expects: first in the first strand.
+    // Only the first long message of a launch is claimed: warps that went on to a second one would claim its batches
+    // while others still claim those of the first. Its batches are dealt out.
     DEVICE bool share_out(const Message& message, u32 batches) {
-        u64 before = own.claimed[warp];
-        u64 later = claim();
-        u32 turn = 0, batch = 0;
-        if (warp != 0) {
+        bool is_claimed = !has_claimed;
+        has_claimed = true;
+        u64 before = own.claimed[warp], later = is_claimed ? claim() : 0;
+        u32 turn = 0, batch = warp;
+        if (is_claimed && warp != 0) {
             batch = claimed(later, before);
             later = claim();
         }
@@ -112,8 +117,12 @@ private:
                 return false;
             }
             turn += 1;
-            batch = claimed(later, before);
-            later = claim();
+            if (is_claimed) {
+                batch = claimed(later, before);
+                later = claim();
+            } else {
+                batch += flow.warps;
+            }
             // It is sent from the registers that the next one is read to: a copy of it would wait for that.
             next = read(message, batch);
         }
@@ -123,7 +132,7 @@ private:
             }
         }
         // Two claims of each warp were in vain.
-        count_shared(turn, before + batches - 1 + 2 * flow.warps);
+        count_shared(turn, is_claimed ? before + batches - 1 + 2 * flow.warps : before);
         return true;
     }
 

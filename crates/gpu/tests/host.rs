@@ -113,7 +113,7 @@ fn messages_arrive_whoever_is_late() {
             }
         }
     }
-    for way in ["ring", "slow"] {
+    for way in ["ring", "row", "slow"] {
         program.run(&[way.into()]);
     }
 }

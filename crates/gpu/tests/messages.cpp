@@ -5,6 +5,7 @@
 //   messages ring                              shifts around all ranks, long and short, and to itself
 //   messages late | abort                      waits that end, at both ends
 //   messages ended                             a receiver whose waits have ended before
+//   messages row                               several long ones in each kernel
 //   messages slow                              waits that are short, for a message that is not
 //   messages mismatch                          ends that differ
 #include <algorithm>
@@ -170,6 +171,22 @@ int shift_around() {
     return 0;
 }
 
+// Several long messages in each kernel, of which some warps are done before others.
+int send_in_a_row() {
+    for (u64 seed = 0; seed < 10; seed++) {
+        Pairs pairs(2, 0, 20);
+        pairs.slow = 0;
+        pairs.pauses = 500;
+        std::vector<Group> groups(3, Group(8, {0, 1, (DEALT_OUT + 3) * Lines::WORDS * 8, 1, 0}));
+        Exchange exchange(pairs, groups, true, seed);
+        exchange.run();
+        if (exchange.check() != 0) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
 // A sender that sends something every 100 ms or so, for longer than the receiver's patience.
 int take_long() {
     Pairs pairs(2, 0, 2);
@@ -276,6 +293,7 @@ int disagree() {
 int scenario(const std::string& name) {
     return name == "ring"       ? shift_around()
            : name == "slow"     ? take_long()
+           : name == "row"      ? send_in_a_row()
            : name == "mismatch" ? disagree()
            : name == "ended"    ? begin_after_the_end()
                                 : wait_in_vain(name == "abort");
