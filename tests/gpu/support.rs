@@ -51,7 +51,8 @@ impl Gpus {
 
 /// Ends the process if the test does not end: a thread that is stuck in NCCL or CUDA cannot be.
 fn watch() -> Sender<()> {
-    const PATIENCE: Duration = Duration::from_secs(60);
+    // Some tests make a thousand communicators.
+    const PATIENCE: Duration = Duration::from_secs(300);
     let (watched, end) = channel();
     let test = std::thread::current().name().unwrap_or_default().to_owned();
     std::thread::spawn(move || {
