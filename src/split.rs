@@ -84,6 +84,17 @@ impl Communicator {
         self.derive([u64::from(count), u64::MAX], ranks, choice)
     }
 
+    /// A new communicator of the same ranks, for host memory and this library's own calls. All ranks must make one.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn twin(&self) -> Result<Self, Error> {
+        let count = self.inner.splits.fetch_add(1, Ordering::Relaxed);
+        let (ranks, algorithms) = (
+            self.inner.members.clone(),
+            self.planner().algorithms.clone(),
+        );
+        self.derive([u64::from(count), u64::MAX], ranks, algorithms)
+    }
+
     /// Makes sure that all ranks choose alike: messages do not tell the algorithm that they are of.
     fn agree_on(&self, choice: &AlgorithmChoice) -> Result<(), Error> {
         let mut hasher = DefaultHasher::new();

@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 libraries=$(mktemp -d)
 trap 'rm -r "$libraries"' EXIT
 # NCCL enqueues in CUDA's streams: both are one library.
-c++ -std=c++17 -O1 -Wall -Wextra -Werror -fPIC -shared crates/perf/tests/fake_gpu/*.cpp -o "$libraries/libcuda.so.1"
+c++ -std=c++17 -O1 -Wall -Wextra -Werror -fPIC -shared -Icrates/gpu/tests crates/perf/tests/fake_gpu/*.cpp -o "$libraries/libcuda.so.1"
 ln "$libraries/libcuda.so.1" "$libraries/libnccl.so.2"
 export SPARK_CCL_TEST_REQUIRE=gpus,fake-gpus
 on_fakes() {
@@ -17,6 +17,7 @@ on_fakes() {
 }
 tests=("$@")
 on_fakes -p spark-ccl --test gpu
+on_fakes -p spark-ccl --test staged
 on_fakes -p spark-ccl-cuda --lib
 # The C interface, whose ranks are threads there: all fakes belong to one process.
 cargo build -p spark-ccl-ffi

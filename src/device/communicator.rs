@@ -25,6 +25,21 @@ impl Communicator {
         self.device_engine("context").map(|engine| engine.context())
     }
 
+    /// How device memory reaches the other ranks, for people: through the peers' memory, or staged through the host,
+    /// and with how much memory. `None` where NCCL chooses, or there is no backend for device memory.
+    ///
+    /// ```no_run
+    /// # use spark_ccl::{Backend, Communicator, Error};
+    /// let comm = Communicator::builder().backend(Backend::Engine).local(1)?.remove(0);
+    /// if let Some(path) = comm.device_path() {
+    ///     println!("device memory: {path}");
+    /// }
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn device_path(&self) -> Option<String> {
+        self.device.as_ref().and_then(|engine| engine.path())
+    }
+
     /// Waits until all has run that was enqueued in the stream.
     ///
     /// # Errors

@@ -90,6 +90,11 @@ pub(crate) trait StreamEngine: Engine + Any + Debug {
         Ok(())
     }
 
+    /// How its calls reach the other ranks, where that is this library's choice, for people.
+    fn path(&self) -> Option<String> {
+        None
+    }
+
     /// A new block of memory.
     ///
     /// # Errors

@@ -92,6 +92,19 @@ impl Ids {
         engine.is_done(self.0) && self.1.is_none_or(|id| engine.is_done(id))
     }
 
+    /// The result of a task that was [begun](HostEngine::begin), once it is done. Makes progress. In a forked child, it is
+    /// never done.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn take(self, engine: &HostEngine) -> Option<Result<(), Error>> {
+        engine.check_process().ok()?;
+        let mut core = engine.core.lock();
+        core.progress();
+        core.run_watchdog(Instant::now());
+        let result = core.ops.take(self.0);
+        unlock(core);
+        result
+    }
+
     fn are_done_in(self, core: &Core) -> bool {
         let is_done = |id| core.ops.is_done(id);
         is_done(self.0) && self.1.is_none_or(is_done)
@@ -192,6 +205,17 @@ impl HostEngine {
         core.progress();
         self.leave(core);
         Ok(ids)
+    }
+
+    /// Begins a checked collective, whose buffers must stay until it is done. `None` where it is done already.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn begin(&self, task: &mut Task) -> Result<Option<Ids>, Error> {
+        self.check_process()?;
+        self.planner.locate(task)?;
+        let mut core = self.core.lock();
+        let id = core.run_inline(task, &self.planner)?;
+        self.leave(core);
+        Ok(id.map(|id| Ids(id, None)))
     }
 
     /// Whether the operation is done; its result is left to be taken. Makes progress. In a forked child nothing makes

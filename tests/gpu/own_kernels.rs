@@ -283,15 +283,6 @@ fn ranks_share_a_gpu_only_where_that_is_allowed() {
 }
 
 #[test]
-fn more_ranks_than_there_are_kernels_for_are_refused() {
-    let said = text(builder().local(9));
-    assert!(
-        said.contains("9 ranks are more than 8") && said.contains("SPARK_CCL_BACKEND=nccl"),
-        "{said}"
-    );
-}
-
-#[test]
 fn what_is_missing_is_said() {
     lack_of_gpus_is_said(&builder());
 }

@@ -43,6 +43,10 @@ DEVICE u32 cta() { return blockIdx.x; }
 DEVICE u32 warp_of_cta() { return threadIdx.x / LANES; }
 DEVICE u32 warps_of_cta() { return blockDim.x / LANES; }
 DEVICE u32 ctas() { return gridDim.x; }
+DEVICE u32 thread() { return threadIdx.x; }
+DEVICE u32 threads() { return blockDim.x; }
+// Whether any thread of the CTA says so. What all of them did before is done before what they do next.
+DEVICE bool any_thread(bool value) { return __syncthreads_or(value); }
 
 // What a lane has.
 DEVICE u32 from_lane(u32 value, u32 lane) { return __shfl_sync(~0u, value, lane); }
@@ -77,6 +81,15 @@ DEVICE void store_of_line(void* to, Pair pair) { store_pair(to, pair); }
 DEVICE u32 load_word(const u32* from) {
     u32 value;
     asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
+    return value;
+}
+DEVICE void store_word(u32* to, u32 value) {
+    asm volatile("st.relaxed.sys.global.u32 [%0], %1;" : : "l"(to), "r"(value) : "memory");
+}
+// What was stored before it was released is there for this thread.
+DEVICE u64 acquire_long(const u64* from) {
+    u64 value;
+    asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
     return value;
 }
 DEVICE void store_long(u64* to, u64 value) {

@@ -64,7 +64,7 @@ impl Call {
     }
 
     /// The distance between the blocks of two adjacent ranks, in bytes.
-    fn stride(&self, side: Side) -> u64 {
+    pub(crate) fn stride(&self, side: Side) -> u64 {
         match self.operation.extent(side) {
             Extent::Blocks => self.bytes(),
             _ => 0,

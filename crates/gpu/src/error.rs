@@ -115,6 +115,16 @@ pub enum Error {
         /// For which of this warp's rounds, in all operations; of a message, for which of the strand's batches.
         round: u32,
     },
+    /// The host did nothing for a kernel within the patience.
+    #[error(
+        "rank {rank} waited for its host for {seconds} s in vain: the process was stopped, or its thread has ended"
+    )]
+    Unanswered {
+        /// The rank that waited.
+        rank: usize,
+        /// How long it waited.
+        seconds: f64,
+    },
     /// The program ended the waits.
     #[error(
         "rank {rank} was told to stop while it waited for rank {peer} (warp {warp}, round {round})"

@@ -1,12 +1,13 @@
 //! The kernels, loaded on a GPU.
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
-use parking_lot::{Mutex, MutexGuard};
-use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaFunction, CudaStream, result};
-use spark_ccl_cuda::{Images, checked, make_current};
+use parking_lot::MutexGuard;
+use spark_ccl_cuda::Images;
+use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaFunction, CudaStream};
 
 use crate::channels::{FEW, MANY};
+use crate::launch::{Streams, launch_in};
 use crate::layout::{Arguments, MemberLayout};
 use crate::message::Launch;
 use crate::{Error, Kernel, Plan};
@@ -18,19 +19,12 @@ static IMAGES: Images = Images::new(
 
 static MESSAGES: Images = Images::new("messages.cu", include_bytes!("../kernels/messages.images"));
 
-/// One lock per GPU, held during a communicator's first launch in a stream. If two threads launch the first kernels of
-/// two streams at once, the driver may give both streams one queue of the GPU, and a rank's kernel could then wait
-/// behind that of another rank, which waits for it. Later launches take no lock: in a full stream they wait for room,
-/// which may only come once another communicator has launched.
-static FIRST_LAUNCHES: [Mutex<()>; 16] = [const { Mutex::new(()) }; 16];
-
 #[derive(Debug)]
 pub(crate) struct Kernels {
     /// The functions, by the number of the kernel.
     functions: Vec<CudaFunction>,
     passing: [Passing; 2],
-    /// The streams with earlier launches. A `Weak` keeps the address from being reused.
-    streams: Mutex<Vec<Weak<CudaStream>>>,
+    streams: Streams,
 }
 
 /// The kernels that pass messages by packets, or by lines.
@@ -57,7 +51,7 @@ impl Kernels {
                 passing("few_messages_packets", "many_messages_packets")?,
                 passing("few_messages_lines", "many_messages_lines")?,
             ],
-            streams: Mutex::default(),
+            streams: Streams::default(),
         })
     }
 
@@ -107,49 +101,6 @@ impl Kernels {
 
     /// To be held during a launch in a stream, if it is the first one there.
     pub(crate) fn turn(&self, stream: &Arc<CudaStream>) -> Option<MutexGuard<'static, ()>> {
-        let mut streams = self.streams.lock();
-        let mut known = streams.iter();
-        if known.any(|known| std::ptr::eq(known.as_ptr(), Arc::as_ptr(stream))) {
-            return None;
-        }
-        streams.retain(|known| known.strong_count() > 0);
-        streams.push(Arc::downgrade(stream));
-        drop(streams);
-        Some(first_turn(stream.context()))
+        self.streams.turn(stream)
     }
-}
-
-/// To be held during the first launches in a stream.
-pub(crate) fn first_turn(context: &CudaContext) -> MutexGuard<'static, ()> {
-    FIRST_LAUNCHES[context.ordinal() % FIRST_LAUNCHES.len()].lock()
-}
-
-/// Launches a kernel on a grid of this many CTAs and threads of each.
-///
-/// # Safety
-/// The kernel's one parameter must have this layout, and all memory that it names must be there until the kernel has
-/// ended.
-unsafe fn launch_in<A>(
-    stream: &CudaStream,
-    function: &CudaFunction,
-    [ctas, threads]: [u32; 2],
-    arguments: &mut A,
-) -> Result<(), Error> {
-    let device = make_current(stream.context())?;
-    let (grid, block) = ((ctas, 1, 1), (threads, 1, 1));
-    let mut parameters = [std::ptr::from_mut(arguments).cast()];
-    // SAFETY: the parameter has the kernel's layout, and the driver copies it. The caller vouches for the memory that
-    // it names.
-    let launched = unsafe {
-        let function = function.cu_function();
-        result::launch_kernel(
-            function,
-            grid,
-            block,
-            0,
-            stream.cu_stream(),
-            &mut parameters,
-        )
-    };
-    Ok(checked("cuLaunchKernel", device, launched)?)
 }

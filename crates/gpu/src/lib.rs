@@ -13,6 +13,8 @@
 //! - [`Member::enqueue`] launches an operation in a stream, or captures it into a graph.
 //! - [`Member::pass`] does so with [messages](Message) between pairs, which take no part of other ranks.
 //! - [`Member::check`] says whether an operation has failed, and because of which peer.
+//! - [`Stage`] is for ranks whose GPUs do not reach each other's memory: kernels pass what they have to the host, and take
+//!   results from it.
 //!
 //! **Ranks agree.** In each operation, ranks compare what they have signed: [`Call::words`]. If a peer has
 //! called something else, a rank fails, and names both. So does the receiver of a message of another type or
@@ -32,12 +34,14 @@ mod call;
 mod channels;
 mod error;
 mod kernels;
+mod launch;
 mod layout;
 mod mailbox;
 mod member;
 mod message;
 mod plan;
 mod scratch;
+mod staged;
 
 pub use call::Call;
 pub use error::Error;
@@ -46,3 +50,4 @@ pub use member::{Member, Settings};
 pub use message::{Message, Way};
 pub use plan::{Kernel, Limits, Plan};
 pub use scratch::Scratch;
+pub use staged::{Cut, Rung, Stage};

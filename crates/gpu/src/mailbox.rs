@@ -61,7 +61,7 @@ impl Mailbox {
 
 /// A duration in nanoseconds, limited so that adding it to the GPU's clock (64 bits, since 1970)
 /// cannot overflow.
-fn nanoseconds(time: Duration) -> u64 {
+pub(crate) fn nanoseconds(time: Duration) -> u64 {
     const MOST: u64 = u64::MAX >> 1;
     u64::try_from(time.as_nanos()).map_or(MOST, |time| time.min(MOST))
 }

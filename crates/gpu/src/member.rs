@@ -10,7 +10,8 @@ use spark_ccl_cuda::cudarc::driver::CudaStream;
 use spark_ccl_cuda::{DeviceBlock, OwnStream, make_current, relaxed};
 
 use crate::channels::{FEW, MANY};
-use crate::kernels::{Kernels, first_turn};
+use crate::kernels::Kernels;
+use crate::launch::first_turn;
 use crate::layout::{Arguments, CallLayout, MAX_RANKS, MemberLayout};
 use crate::mailbox::Mailbox;
 use crate::message::{Launch, Launches};

@@ -39,6 +39,10 @@ inline u32 cta() { return here.cta; }
 inline u32 warp_of_cta() { return here.warp; }
 inline u32 warps_of_cta() { return here.warps; }
 inline u32 ctas() { return here.ctas; }
+// Where threads of a CTA wait for each other, one plays all of it.
+inline u32 thread() { return 0; }
+inline u32 threads() { return 1; }
+inline bool any_thread(bool value) { return value; }
 inline u32 from_lane(u32 value, u32) { return value; }
 inline bool any_lane(bool value) { return value; }
 inline u64 bits_of_lanes(u64 value) { return value; }
@@ -89,6 +93,8 @@ inline void store_of_line(void* to, Pair pair) {
 }
 
 inline u32 load_word(const u32* from) { return __atomic_load_n(from, __ATOMIC_RELAXED); }
+inline void store_word(u32* to, u32 value) { __atomic_store_n(to, value, __ATOMIC_RELAXED); }
+inline u64 acquire_long(const u64* from) { return load(from, __ATOMIC_ACQUIRE); }
 inline void store_long(u64* to, u64 value) { __atomic_store_n(to, value, __ATOMIC_RELAXED); }
 inline void release_long(u64* to, u64 value) { __atomic_store_n(to, value, __ATOMIC_RELEASE); }
 inline u32 exchange_word(u32* at, u32 value) {

@@ -51,6 +51,21 @@ impl Signature {
         [head, count | self.place << COUNT_BITS]
     }
 
+    /// What has such words, as far as they tell; `None` of words that no signature has.
+    pub fn from_words(words: [u64; 2]) -> Option<Self> {
+        let byte = |shift: u32| (words[0] >> shift) as u8;
+        Some(Self {
+            operation: Operation::from_code(byte(0))?,
+            dtype: DType::from_code(byte(8))?,
+            op: byte(16),
+            in_place: words[0] >> 24 & 1 == 1,
+            root: (words[0] >> ROOT_SHIFT) as u32,
+            name: name_of(words),
+            count: count_of(words),
+            place: words[1] >> COUNT_BITS,
+        })
+    }
+
     /// A digest of the signature for message tags. It distinguishes calls, but is not an integrity check.
     #[inline]
     pub fn digest(self) -> u32 {
@@ -169,6 +184,7 @@ mod tests {
         for other in others {
             assert_ne!(base.words(), other.words());
             assert_ne!(base.digest(), other.digest());
+            assert_eq!(Signature::from_words(other.words()), Some(other));
         }
         assert_eq!(name_of(base.words()), 5);
         assert_eq!(describe(base.words()), "broadcast(count 17, float, root 1)");

@@ -5,12 +5,14 @@ use super::engine::KernelEngine;
 use super::joined::Joined;
 use super::pass::exchange;
 use super::report::refused;
+use super::staged::Staged;
+use super::way::Way;
 use crate::communicator::Communicator;
 use crate::device::agreement::{ToldGpu, all_have, find_gpu, no_other_has, tell_gpu};
 use crate::device::rank::DeviceRank;
 use crate::device::{StreamEngine, guard};
 use crate::error::Error;
-use spark_ccl_config::GpuProtocol;
+use spark_ccl_config::{GpuProtocol, Path};
 use spark_ccl_cuda::cudarc::driver::CudaContext;
 use spark_ccl_cuda::{Reach, reach_of};
 use spark_ccl_fork::Owned;
@@ -26,13 +28,13 @@ const CTAS: usize = 32;
 /// What a rank tells about how it reaches the others' memory; 0 if it does not.
 const PACKETS: u8 = 1;
 const LINES: u8 = 2;
+const HOST: u8 = 3;
 
 /// The engine for the device memory of a communicator's ranks. Collective.
 pub(crate) fn attach(
     comm: &Communicator,
     deadline: Instant,
 ) -> Result<Owned<Arc<dyn StreamEngine>>, Error> {
-    check_ranks(comm)?;
     let world = &comm.inner.world.settings;
     let found = find_gpu(comm);
     let told = tell_gpu(comm, found.as_ref().ok());
@@ -41,24 +43,28 @@ pub(crate) fn attach(
     if !world.share_gpu {
         no_other_has(comm, &all, "; in tests, SPARK_CCL_SHARE_GPU=1 allows it")?;
     }
-    let (offer, ways) = agree(comm, Offer::new(comm, &context, &all), |offer| offer.way)?;
-    let settings = Settings {
-        ctas: ctas(&all),
-        lines: ways.iter().all(|&way| way == LINES),
+    let (offer, ways) = agree(comm, Offer::new(comm, &context, &all), Offer::says)?;
+    // One rank that reaches the others only by way of the host is enough.
+    let joined = match offer {
+        Offer::Peers(scratch) if !ways.contains(&HOST) => {
+            let settings = Settings {
+                ctas: ctas(&all),
+                lines: ways.iter().all(|&way| way == LINES),
+            };
+            scratch.join(comm, settings, deadline)
+        }
+        _ => Staged::new(comm, &context, ctas(&all)).map(|staged| Joined::new(Way::Host(staged))),
     };
-    let joined = offer.join(comm, settings, deadline);
     let made = joined.and_then(|member| engine(comm, context, member));
     // No rank launches before all have joined: what the driver does when a rank joins may wait for running kernels.
     let (engine, _) = agree(comm, made, |_| PACKETS)?;
     tracing::info!(
-        "rank {}: kernels for {} ranks on device {} ({}): up to {} CTAs, {} bytes of scratch, {}",
+        "rank {}: kernels for {} ranks on device {} ({}): {}",
         comm.rank(),
         comm.size(),
         engine.base.device(),
         all[comm.rank()].place,
-        settings.ctas,
-        Scratch::bytes(comm.size()),
-        if settings.lines { "lines" } else { "packets" }
+        engine.path().unwrap_or_default(),
     );
     Ok(Owned::new(engine))
 }
@@ -77,24 +83,6 @@ fn engine(
     let engine = Arc::new(KernelEngine::new(base, member));
     guard::start(&engine, KernelEngine::look)?;
     Ok(engine)
-}
-
-/// Refuses too many ranks, and ranks on several hosts, with the same result on all ranks.
-fn check_ranks(comm: &Communicator) -> Result<(), Error> {
-    let session = &comm.inner.world.session;
-    let remote = (0..comm.size()).find(|&rank| !session.local_to(comm.inner.members[rank]));
-    let problem = if comm.size() > MAX_RANKS {
-        format!("{} ranks are more than {MAX_RANKS}", comm.size())
-    } else if let Some(rank) = remote {
-        let [own, other] = [comm.rank(), rank].map(|rank| comm.inner.watch.member(rank as u32));
-        format!("{own} and {other} are on different hosts, or share no network namespace")
-    } else {
-        return Ok(());
-    };
-    Err(Error::Unsupported {
-        what: BACKEND.to_owned(),
-        reason: format!("{problem}; SPARK_CCL_BACKEND=nccl has no such limit"),
-    })
 }
 
 /// This rank's result, and what all ranks say of theirs, if each has one; else its own error, or that another rank has
@@ -123,7 +111,15 @@ fn agree<R>(
 }
 
 /// What a rank has for the others.
-struct Offer {
+enum Offer {
+    /// Memory that they may reach.
+    Peers(Shared),
+    /// Nothing that they could reach.
+    Host,
+}
+
+/// A rank's scratch, and how it reaches that of the others.
+struct Shared {
     scratch: Scratch,
     /// `None` where there are no others.
     exported: Option<OwnedFd>,
@@ -136,17 +132,42 @@ impl Offer {
         context: &Arc<CudaContext>,
         all: &[ToldGpu],
     ) -> Result<Self, Error> {
+        let path = comm.inner.world.settings.path;
+        let way = match way(comm, context, all)? {
+            Ok(_) if path == Path::Safe => Err("SPARK_CCL_PATH=safe".to_owned()),
+            way => way,
+        };
+        let way = match way {
+            Ok(way) => way,
+            Err(why) if path == Path::ZeroCopy => return Err(out_of_reach(why)),
+            Err(why) => {
+                tracing::info!(
+                    "rank {}: device memory goes by way of the host: {why}",
+                    comm.rank()
+                );
+                return Ok(Self::Host);
+            }
+        };
         let own = |error| refused(error, comm.rank());
-        let way = way(comm, context, all)?;
         let scratch = Scratch::new(context, all.len()).map_err(own)?;
         let exported = (all.len() > 1).then(|| scratch.export()).transpose();
-        Ok(Self {
+        Ok(Self::Peers(Shared {
             exported: exported.map_err(own)?,
             scratch,
             way,
-        })
+        }))
     }
 
+    /// What it tells the others of it.
+    fn says(&self) -> u8 {
+        match self {
+            Self::Peers(scratch) => scratch.way,
+            Self::Host => HOST,
+        }
+    }
+}
+
+impl Shared {
     /// Maps what the others offer.
     fn join(
         self,
@@ -161,13 +182,39 @@ impl Offer {
         };
         let joined = Member::join(comm.rank(), self.scratch, peers, settings);
         let joined = joined.map_err(|error| refused(error, comm.rank()))?;
-        Ok(Joined::new(joined))
+        Ok(Joined::new(Way::Peers(joined)))
     }
 }
 
-/// How this rank's GPU reaches the memory of all others. Over PCIe, and where the user says so, packets are passed: nothing
-/// there promises that a line arrives at once.
-fn way(comm: &Communicator, context: &CudaContext, all: &[ToldGpu]) -> Result<u8, Error> {
+fn out_of_reach(why: String) -> Error {
+    Error::Unsupported {
+        what: format!("{BACKEND} with SPARK_CCL_PATH=zero-copy"),
+        reason: format!("{why}; SPARK_CCL_PATH=auto goes by way of the host then"),
+    }
+}
+
+/// How this rank's GPU reaches the memory of all others, or why it does not. Over PCIe, and where the user says so, packets
+/// are passed: nothing there promises that a line arrives at once.
+fn way(
+    comm: &Communicator,
+    context: &CudaContext,
+    all: &[ToldGpu],
+) -> Result<Result<u8, String>, Error> {
+    let member = |rank: usize| comm.inner.watch.member(rank as u32);
+    if comm.size() > MAX_RANKS {
+        return Ok(Err(format!(
+            "{} ranks are more than {MAX_RANKS}, which is the most for kernels between GPUs",
+            comm.size()
+        )));
+    }
+    let session = &comm.inner.world.session;
+    let elsewhere = (0..comm.size()).find(|&rank| !session.local_to(comm.inner.members[rank]));
+    if let Some(rank) = elsewhere {
+        let [own, other] = [comm.rank(), rank].map(member);
+        return Ok(Err(format!(
+            "{own} and {other} are on different hosts, or share no network namespace"
+        )));
+    }
     let mut way = match comm.inner.world.settings.gpu_protocol {
         GpuProtocol::Auto => LINES,
         GpuProtocol::Packets => PACKETS,
@@ -178,21 +225,18 @@ fn way(comm: &Communicator, context: &CudaContext, all: &[ToldGpu]) -> Result<u8
             Reach::Own | Reach::Link => {}
             Reach::Pcie => way = PACKETS,
             Reach::None => {
-                return Err(Error::Unsupported {
-                    what: BACKEND.to_owned(),
-                    reason: format!(
-                        "the GPU of rank {} at {} cannot reach the memory of that of {} at {}; \
-                         `nvidia-smi topo -p2p r` says which can, and SPARK_CCL_BACKEND=nccl needs none to",
-                        comm.rank(),
-                        all[comm.rank()].place,
-                        comm.inner.watch.member(rank as u32),
-                        gpu.place
-                    ),
-                });
+                return Ok(Err(format!(
+                    "the GPU of rank {} at {} cannot reach the memory of that of {} at {} \
+                     (`nvidia-smi topo -p2p r` says which can)",
+                    comm.rank(),
+                    all[comm.rank()].place,
+                    member(rank),
+                    gpu.place
+                )));
             }
         }
     }
-    Ok(way)
+    Ok(Ok(way))
 }
 
 /// The CTAs of a kernel, each of which may take a whole multiprocessor. Those of all ranks that share a GPU fit on it.

@@ -1,14 +1,16 @@
 //! From checked tasks to a kernel in a stream.
 
 use super::engine::KernelEngine;
+use super::joined::Joined;
 use super::messages::messages_of;
+use super::way::Way;
 use crate::device::calls::Calls;
 use crate::device::rank::State;
 use crate::error::Error;
 use crate::task::Task;
 use spark_ccl_cuda::cudarc::driver::CudaStream;
 use spark_ccl_cuda::{RecordedEvent, is_capturing};
-use spark_ccl_gpu::{self as gpu, Call, Member, Message};
+use spark_ccl_gpu::{self as gpu, Call, Message};
 use spark_ccl_types::{ReduceOp, Side};
 use std::sync::Arc;
 
@@ -49,6 +51,7 @@ impl KernelEngine {
         stream: &'a Arc<CudaStream>,
     ) -> Result<Admitted<'a>, Error> {
         self.base.admit(task, stream)?;
+        self.admit_operation(task)?;
         let work = match messages_of(task) {
             Some(messages) => Work::Messages(messages),
             None => Work::Collective(self.call(task)),
@@ -58,6 +61,21 @@ impl KernelEngine {
             work,
             task,
             stream,
+        })
+    }
+
+    /// Refuses what cannot be done by way of the host: alike on all ranks.
+    fn admit_operation(&self, task: &Task) -> Result<(), Error> {
+        let operation = task.operation();
+        let lacks = |member: &Arc<Joined>| !member.does(operation);
+        if !self.member().as_ref().is_some_and(lacks) {
+            return Ok(());
+        }
+        Err(Error::Unsupported {
+            what: operation.name().to_owned(),
+            reason: "device memory that goes by way of the host is not yet sent between pairs of ranks; \
+                     SPARK_CCL_BACKEND=nccl does that"
+                .to_owned(),
         })
     }
 
@@ -125,7 +143,7 @@ impl KernelEngine {
     fn behind_the_last(
         &self,
         stream: &Arc<CudaStream>,
-        launch: impl FnOnce(&Member) -> Result<(), gpu::Error>,
+        launch: impl FnOnce(&Way) -> Result<(), gpu::Error>,
     ) -> Result<End, Error> {
         let base = &self.base;
         if base.watch.failed() {

@@ -1,9 +1,10 @@
 //! A member that has joined, and how it ends.
 
+use super::way::Way;
 use crate::device::helper_thread::spawn;
 use crate::device::waiting::SUBSIDES;
 use crossbeam::channel::bounded;
-use spark_ccl_gpu::{self as gpu, Member};
+use spark_ccl_gpu as gpu;
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::time::Duration;
@@ -11,21 +12,21 @@ use std::time::Duration;
 /// How long to wait before ending is tried again, if a graph capture has prevented it.
 const AGAIN: Duration = Duration::from_millis(50);
 
-/// A member. Its end waits for all that runs in its GPU's context, also for kernels of other communicators, which may
+/// A rank's way to the others. Its end waits for all that runs in its GPU's context, also for kernels of other communicators, which may
 /// wait for other ranks; so it ends on a thread of its own.
 #[derive(Debug)]
-pub(in crate::device) struct Joined(ManuallyDrop<Member>);
+pub(in crate::device) struct Joined(ManuallyDrop<Way>);
 
 impl Joined {
-    pub(super) fn new(member: Member) -> Self {
+    pub(super) fn new(member: Way) -> Self {
         Self(ManuallyDrop::new(member))
     }
 }
 
 impl Deref for Joined {
-    type Target = Member;
+    type Target = Way;
 
-    fn deref(&self) -> &Member {
+    fn deref(&self) -> &Way {
         &self.0
     }
 }
@@ -49,7 +50,7 @@ impl Drop for Joined {
 }
 
 /// Ends a member. A capture in the context keeps the driver from waiting for what runs there, so the end comes after it.
-fn end(mut member: Member) {
+fn end(mut member: Way) {
     loop {
         let Err(failed) = member.end() else { return };
         let (left, error) = *failed;

@@ -1,8 +1,9 @@
-//! The engine that does collectives by this library's own kernels, for ranks of one host.
+//! The engine that does collectives by this library's own kernels.
 //!
-//! Each rank's kernels push data into the scratch memory of the others' GPUs, and poll their own. The guard thread
-//! checks whether they have given up waiting, and ends them when a rank has died or left. Knows `crates/gpu` and the
-//! links; knows no NCCL.
+//! Between GPUs that reach each other's memory, each rank's kernels push data into the scratch memory of the others, and
+//! poll their own. Between others, kernels pass data to their hosts, which send it (`staged`). The guard thread checks
+//! whether they have given up waiting, and ends them when a rank has died or left. Knows `crates/gpu` and the links;
+//! knows no NCCL.
 
 mod attach;
 mod engine;
@@ -12,6 +13,8 @@ mod joined;
 mod messages;
 mod pass;
 mod report;
+mod staged;
+mod way;
 
 pub(crate) use attach::attach;
 
@@ -67,6 +70,10 @@ impl StreamEngine for KernelEngine {
 
     fn check(&self) -> Result<(), Error> {
         self.reported()
+    }
+
+    fn path(&self) -> Option<String> {
+        self.member().map(|member| member.describe())
     }
 
     fn alloc(&self, bytes: usize) -> Result<Arc<Block>, Error> {

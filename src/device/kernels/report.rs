@@ -65,6 +65,11 @@ impl KernelEngine {
                 rank_b: base.watch.member(peer as u32),
                 words_b: describe_message(theirs),
             }),
+            gpu::Error::Unanswered { seconds, .. } => {
+                let calls = base.state.try_lock().map(|state| state.calls.count);
+                let waited = Duration::try_from_secs_f64(seconds).unwrap_or_default();
+                base.raise_timeout(calls.unwrap_or_default(), waited);
+            }
             // Why is known, or nothing has failed, and the communicator is over.
             gpu::Error::Aborted { .. } | gpu::Error::Ended { .. } => {}
             other => return refused(other, base.rank),

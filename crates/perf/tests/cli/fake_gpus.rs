@@ -28,8 +28,9 @@ fn build(functions: &str) -> TempDir {
     let library = folder.path().join("libcuda.so");
     let compiled = Command::new("c++")
         .args(["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror"])
-        .args(["-fPIC", "-shared"])
-        .args(["cuda.cpp", "mapping.cpp", "nccl.cpp"].map(|name| source.join(name)))
+        .args(["-fPIC", "-shared", "-I"])
+        .arg(source.join("../../../gpu/tests"))
+        .args(["cuda.cpp", "mapping.cpp", "nccl.cpp", "staged.cpp"].map(|name| source.join(name)))
         .arg(format!("-Wl,--version-script={}", script.display()))
         .arg("-o")
         .arg(&library)

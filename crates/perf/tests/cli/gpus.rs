@@ -126,7 +126,7 @@ fn the_engine_is_right_on_a_shared_gpu() {
             assert_eq!(run.code, Some(0), "{text}");
             assert!(
                 run.stdout
-                    .contains("# Backend: engine (kernels of our own); memory: device\n"),
+                    .contains("# Backend: engine (kernels of our own; peers' memory, "),
                 "{text}"
             );
             assert!(!run.stdout.contains("NCCL"), "{text}");

@@ -109,9 +109,10 @@ impl Platform for Team<'_> {
     }
 
     fn lines(&self, options: &Options, _: &[u64]) -> Result<Vec<String>, Error> {
-        let backends = options.backends.iter().map(|backend| match backend {
-            Backend::Engine => "engine (kernels of our own)".to_owned(),
-            backend => backend.to_string(),
+        let backends = self.backends.iter().map(|gpus| {
+            let path = gpus.all.first().and_then(|gpu| gpu.comm.device_path());
+            let kernels = path.map(|path| format!(" (kernels of our own; {path})"));
+            format!("{}{}", gpus.backend, kernels.unwrap_or_default())
         });
         let backends: Vec<_> = backends.collect();
         let mut lines = vec![format!(

@@ -1,0 +1,69 @@
+//! How kernels are launched in streams.
+
+use std::sync::{Arc, Weak};
+
+use parking_lot::{Mutex, MutexGuard};
+use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaFunction, CudaStream, result};
+use spark_ccl_cuda::{checked, make_current};
+
+use crate::Error;
+
+/// By GPU, held during a launch that is a communicator's first in a stream. Where two threads launch at
+/// once, each the first kernel of a stream, the driver may give both streams one queue of the GPU: a rank's
+/// kernel would then start only after that of another rank, which waits for it. Later launches do without:
+/// where a stream is full, they wait for room, which may come only once another communicator has launched.
+static FIRST_LAUNCHES: [Mutex<()>; 16] = [const { Mutex::new(()) }; 16];
+
+/// Where a communicator has launched kernels. A `Weak` keeps the address from being reused.
+#[derive(Debug, Default)]
+pub(crate) struct Streams(Mutex<Vec<Weak<CudaStream>>>);
+
+impl Streams {
+    /// To be held during a launch in a stream, if it is the first one there.
+    pub(crate) fn turn(&self, stream: &Arc<CudaStream>) -> Option<MutexGuard<'static, ()>> {
+        let mut streams = self.0.lock();
+        let mut known = streams.iter();
+        if known.any(|known| std::ptr::eq(known.as_ptr(), Arc::as_ptr(stream))) {
+            return None;
+        }
+        streams.retain(|known| known.strong_count() > 0);
+        streams.push(Arc::downgrade(stream));
+        drop(streams);
+        Some(first_turn(stream.context()))
+    }
+}
+
+/// To be held during the first launches in a stream.
+pub(crate) fn first_turn(context: &CudaContext) -> MutexGuard<'static, ()> {
+    FIRST_LAUNCHES[context.ordinal() % FIRST_LAUNCHES.len()].lock()
+}
+
+/// Launches a kernel on a grid of this many CTAs and threads of each.
+///
+/// # Safety
+/// The kernel's one parameter must have this layout, and all memory that it names must be there until the kernel has
+/// ended.
+pub(crate) unsafe fn launch_in<A>(
+    stream: &CudaStream,
+    function: &CudaFunction,
+    [ctas, threads]: [u32; 2],
+    arguments: &mut A,
+) -> Result<(), Error> {
+    let device = make_current(stream.context())?;
+    let (grid, block) = ((ctas, 1, 1), (threads, 1, 1));
+    let mut parameters = [std::ptr::from_mut(arguments).cast()];
+    // SAFETY: the parameter has the kernel's layout, and the driver copies it. The caller vouches for the memory that
+    // it names.
+    let launched = unsafe {
+        let function = function.cu_function();
+        result::launch_kernel(
+            function,
+            grid,
+            block,
+            0,
+            stream.cu_stream(),
+            &mut parameters,
+        )
+    };
+    Ok(checked("cuLaunchKernel", device, launched)?)
+}

@@ -1,0 +1,259 @@
+//! Operations by way of the host: for GPUs that do not reach each other's memory.
+//!
+//! A kernel copies pieces of its input to slots in the host's memory and rings for each; a thread of the host takes
+//! the pieces in their order ([`Stage::rung`]), does the operation on them by whatever reaches the other ranks, and answers
+//! ([`Stage::answer`]); the kernel copies the results to its output. What is to be done with a piece stands beside it in
+//! the host's memory, and pieces are numbered in the GPU's memory: so graphs may be launched any number of times, and no
+//! call of the driver is in between.
+//!
+//! A wait of the kernel ends when the host says so ([`Stage::abort`]), or does no piece for as long as the patience is.
+//! What has no answer by then is not copied to the output.
+
+mod cut;
+mod host;
+mod layout;
+
+pub use cut::Cut;
+pub use host::Rung;
+
+use std::mem::ManuallyDrop;
+use std::sync::Arc;
+use std::time::Duration;
+
+use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaFunction, CudaStream};
+use spark_ccl_cuda::{DeviceBlock, Images, OwnStream, make_current, relaxed};
+use spark_ccl_types::Side;
+
+use crate::launch::{Streams, first_turn, launch_in};
+use crate::{Call, Error};
+use cut::blocks;
+use host::HostPart;
+use layout::{FAILED, Passing, STAGE_CTAS, STATE_BYTES, StageLayout, Transfer};
+
+static IMAGES: Images = Images::new("staged.cu", include_bytes!("../../kernels/staged.images"));
+
+/// The most threads of a CTA.
+const THREADS: u64 = 512;
+/// The lanes of a warp.
+const LANES: u64 = 32;
+/// What a thread copies at once, in bytes.
+const WORD: u64 = 16;
+
+/// A rank's way to the host: slots in the host's memory, and the kernel that passes pieces through them.
+///
+/// When it is dropped, its waits are ended, and it stays until all has run that was enqueued in the GPU's context. Where
+/// the driver cannot say that it has, the memory stays for good.
+#[derive(Debug)]
+pub struct Stage {
+    rank: usize,
+    ranks: usize,
+    ctas: u64,
+    layout: StageLayout,
+    /// Kernels use them until they have run.
+    parts: ManuallyDrop<Parts>,
+}
+
+#[derive(Debug)]
+struct Parts {
+    kernel: CudaFunction,
+    host: HostPart,
+    state: DeviceBlock,
+    streams: Streams,
+    context: Arc<CudaContext>,
+}
+
+impl Stage {
+    /// Sets memory of the host aside, [`Stage::pinned_bytes`], for one of this many ranks, and loads and warms up the
+    /// kernel, which takes up to `ctas` CTAs, and never more than 8. The patience is 30 s.
+    ///
+    /// # Errors
+    /// There is not enough memory, there is no kernel for this GPU, or the driver fails.
+    pub fn new(
+        context: &Arc<CudaContext>,
+        rank: usize,
+        ranks: usize,
+        ctas: u32,
+    ) -> Result<Self, Error> {
+        let host = HostPart::new(context)?;
+        let state = DeviceBlock::zeroed(context, STATE_BYTES)?;
+        let stage = Self {
+            rank,
+            ranks,
+            ctas: u64::from(ctas).clamp(1, STAGE_CTAS as u64),
+            layout: host.layout(context, state.address())?,
+            parts: ManuallyDrop::new(Parts {
+                kernel: IMAGES.load(context)?.function("staged")?,
+                host,
+                state,
+                streams: Streams::default(),
+                context: Arc::clone(context),
+            }),
+        };
+        stage.warm_up()?;
+        Ok(stage)
+    }
+
+    /// How much of the host's memory a stage takes, in bytes.
+    pub fn pinned_bytes() -> usize {
+        HostPart::bytes()
+    }
+
+    /// Launches the kernel for nothing, and waits: what the driver does at the first launch may wait for kernels that
+    /// run, and these may wait for a peer.
+    fn warm_up(&self) -> Result<(), Error> {
+        let context = &self.parts.context;
+        let stream = OwnStream::new(context)?;
+        // The captures of other threads must not make the wait fail.
+        let _relaxed = relaxed(make_current(context)?)?;
+        let passing = Passing {
+            stage: self.layout,
+            transfer: Transfer::NOTHING,
+        };
+        let failed = self.layout.state + FAILED;
+        // SAFETY: the state is there, and only this kernel uses it, which does nothing after a failure. If the driver
+        // fails, the stage is dropped, which waits for what runs, or leaves all for good.
+        unsafe {
+            stream.write(failed, &[1_u32])?;
+            let turn = first_turn(context);
+            launch_in(
+                stream.inner(),
+                &self.parts.kernel,
+                [1, LANES as u32],
+                &mut { passing },
+            )?;
+            drop(turn);
+            stream.write(failed, &[0_u32])?;
+        }
+        Ok(())
+    }
+
+    /// Which rank it is.
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// How many ranks there are.
+    pub fn ranks(&self) -> usize {
+        self.ranks
+    }
+
+    /// How many CTAs pass an operation of this many pieces; the n-th piece is of CTA n modulo that.
+    pub fn ctas(&self, pieces: u64) -> u64 {
+        pieces.min(self.ctas)
+    }
+
+    /// Enqueues an operation in a stream of the rank's GPU, or captures it into a graph; does not wait.
+    ///
+    /// # Safety
+    /// - Both buffers must be as long as the call says. Until the operation has run, nothing else may write the input,
+    ///   or use the output.
+    /// - A rank's operations must run one after the other: in one stream, or in streams that wait for each other. That
+    ///   includes launches of graphs. A graph must not be launched after the stage was dropped.
+    ///
+    /// # Errors
+    /// An earlier operation has failed, the operation is no collective of blocks, or the driver fails.
+    pub unsafe fn enqueue(&self, call: &Call, stream: &Arc<CudaStream>) -> Result<(), Error> {
+        self.check()?;
+        let operation = call.operation;
+        let (size, count) = (call.dtype.size(), call.count as u64);
+        let cut = Cut::new(operation, size, count, self.ranks);
+        let cut = cut.ok_or(Error::Operation { operation })?;
+        let transfer = self.transfer(call, &cut);
+        let blocks = u64::from(transfer.inputs.max(transfer.outputs));
+        let words = (transfer.piece.min(transfer.bytes) * blocks).div_ceil(WORD);
+        let threads = words.next_multiple_of(LANES).clamp(LANES, THREADS);
+        let grid = [self.ctas(cut.pieces()) as u32, threads as u32];
+        let mut passing = Passing {
+            stage: self.layout,
+            transfer,
+        };
+        let _turn = self.parts.streams.turn(stream);
+        // SAFETY: the kernel's parameter has this layout. The caller vouches for the buffers, and for one operation at a
+        // time. The stage has all other memory that the arguments name, and frees it only after the kernels that run
+        // have ended: nobody launches others once it is dropped.
+        unsafe { launch_in(stream, &self.parts.kernel, grid, &mut passing) }
+    }
+
+    fn transfer(&self, call: &Call, cut: &Cut) -> Transfer {
+        let is_root = call.root == self.rank;
+        let held = |side| {
+            let has = call.operation.uses(side, is_root);
+            let blocks = blocks(call.operation, side, self.ranks).filter(|_| has);
+            blocks.unwrap_or(0) as u32
+        };
+        let size = call.dtype.size() as u64;
+        Transfer {
+            input: call.input,
+            output: call.output,
+            input_stride: call.stride(Side::Input),
+            output_stride: call.stride(Side::Output),
+            bytes: call.bytes(),
+            piece: cut.len() * size,
+            words: call.words,
+            factor: call.factor,
+            inputs: held(Side::Input),
+            outputs: held(Side::Output),
+            is_shared: u32::from(cut.is_shared()),
+            unused: 0,
+        }
+    }
+
+    /// Whether an operation of this rank had no answer. Looks at memory of the host, and asks no driver.
+    ///
+    /// # Errors
+    /// One had none.
+    pub fn check(&self) -> Result<(), Error> {
+        match self.parts.host.expired() {
+            None => Ok(()),
+            Some(patience) => Err(Error::Unanswered {
+                rank: self.rank,
+                seconds: patience.as_secs_f64(),
+            }),
+        }
+    }
+
+    /// Ends this rank's waits, for good.
+    pub fn abort(&self) {
+        self.parts.host.abort();
+    }
+
+    /// Sets how long a kernel waits while the host does no piece, from now on, in waits that have begun and in graphs,
+    /// too.
+    pub fn set_patience(&self, patience: Duration) {
+        self.parts.host.set_patience(patience);
+    }
+
+    /// Waits until all that was enqueued in the GPU's context has run.
+    ///
+    /// # Errors
+    /// Something has failed, or a graph is being captured in the context.
+    pub fn settle(&self) -> Result<(), Error> {
+        Ok(self.parts.state.settle()?)
+    }
+
+    /// What the kernel says of a CTA's piece of this number, counted from 1; `None` before it has rung for it.
+    pub fn rung(&self, cta: u64, number: u64) -> Option<Rung> {
+        self.parts.host.rung(cta, number)
+    }
+
+    /// The slot of a CTA's piece. From its [`rung`](Self::rung) to its [`answer`](Self::answer), no kernel uses it.
+    pub fn slot(&self, cta: u64, number: u64) -> *mut u8 {
+        self.parts.host.slot(cta, number)
+    }
+
+    /// Says that a piece's result is in its slot.
+    pub fn answer(&self, cta: u64, number: u64) {
+        self.parts.host.answer(cta, number);
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        self.abort();
+        // Otherwise a kernel may still use them: they are left.
+        if self.settle().is_ok() {
+            // SAFETY: nothing runs in the context any more, and `drop` runs once.
+            unsafe { ManuallyDrop::drop(&mut self.parts) };
+        }
+    }
+}

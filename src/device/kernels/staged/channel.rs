@@ -1,0 +1,71 @@
+//! What a communicator's threads and the thread that passes its pieces tell each other.
+
+use parking_lot::{Condvar, Mutex};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Between those who enqueue operations and the thread that passes their pieces.
+#[derive(Debug, Default)]
+pub(super) struct Channel {
+    /// Operations that were enqueued, apart from those in graphs.
+    expected: AtomicU64,
+    /// Some were captured: graphs may be launched at any time.
+    is_captured: AtomicBool,
+    is_closed: AtomicBool,
+    has_left: Mutex<bool>,
+    left: Condvar,
+}
+
+/// An operation that is about to be enqueued. It is not expected any more when this is dropped.
+pub(super) struct Expected<'a>(&'a AtomicU64);
+
+impl Expected<'_> {
+    /// It is expected for good.
+    pub(super) fn is_enqueued(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Expected<'_> {
+    fn drop(&mut self) {
+        // Relaxed, as in `expect`.
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+// All of these are relaxed: they say how long the thread that passes pieces may sleep, or that it shall leave. It finds the
+// pieces themselves in the stage.
+impl Channel {
+    /// An operation is about to be enqueued, or captured into a graph.
+    pub(super) fn expect(&self, is_captured: bool) -> Expected<'_> {
+        if is_captured {
+            self.is_captured.store(true, Ordering::Relaxed);
+        }
+        self.expected.fetch_add(1, Ordering::Relaxed);
+        Expected(&self.expected)
+    }
+
+    /// Whether pieces may be there soon, where this many operations are done.
+    pub(super) fn expects(&self, done: u64) -> bool {
+        self.is_captured.load(Ordering::Relaxed) || self.expected.load(Ordering::Relaxed) > done
+    }
+
+    /// No more pieces are passed; those that are under way are given up.
+    pub(super) fn close(&self) {
+        self.is_closed.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::Relaxed)
+    }
+
+    /// The thread uses neither the stage nor its memory any more.
+    pub(super) fn leave(&self) {
+        *self.has_left.lock() = true;
+        self.left.notify_all();
+    }
+
+    pub(super) fn wait_until_left(&self) {
+        self.left
+            .wait_while(&mut self.has_left.lock(), |left| !*left);
+    }
+}

@@ -1,0 +1,117 @@
+//! Device memory by way of the host: kernels pass pieces to slots in the host's memory, and a thread of this process has
+//! the host engine do the operation on them, over its links.
+
+mod channel;
+mod course;
+mod proxy;
+
+use crate::communicator::Communicator;
+use crate::device::kernels::report::refused;
+use crate::engine::Engine;
+use crate::error::Error;
+use crate::host::HostEngine;
+use channel::Channel;
+use course::Course;
+use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaStream};
+use spark_ccl_cuda::is_capturing;
+use spark_ccl_gpu::{self as gpu, Call, Stage};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How much longer a kernel waits than the host, which knows more about what is wrong.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// A rank's stage, and what goes on with it.
+pub(in crate::device) struct Staged {
+    stage: Arc<Stage>,
+    channel: Arc<Channel>,
+    /// That of the communicator that carries the pieces.
+    host: Arc<HostEngine>,
+}
+
+impl std::fmt::Debug for Staged {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Staged")
+            .field("stage", &self.stage)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Staged {
+    /// A stage for a communicator, whose pieces are passed from now on. Collective, but for errors.
+    pub(super) fn new(
+        comm: &Communicator,
+        context: &Arc<CudaContext>,
+        ctas: u32,
+    ) -> Result<Self, Error> {
+        let carrier = comm.twin()?;
+        let stage = Stage::new(context, comm.rank(), comm.size(), ctas);
+        let stage = Arc::new(stage.map_err(|error| refused(error, comm.rank()))?);
+        let host = Arc::clone(carrier.inner.membership.engine());
+        let channel = Arc::new(Channel::default());
+        let parent = Arc::clone(&comm.inner.watch);
+        proxy::add(Course::new(
+            Arc::clone(&stage),
+            Arc::clone(&channel),
+            carrier,
+            parent,
+        ))?;
+        Ok(Self {
+            stage,
+            channel,
+            host,
+        })
+    }
+
+    /// What it is, for people.
+    pub(super) fn describe(&self) -> String {
+        format!(
+            "staged through the host, up to {} CTAs, {} bytes of pinned memory",
+            self.stage.ctas(u64::MAX),
+            Stage::pinned_bytes()
+        )
+    }
+
+    /// Enqueues an operation.
+    ///
+    /// # Safety
+    /// As of [`Stage::enqueue`].
+    pub(super) unsafe fn enqueue(
+        &self,
+        call: &Call,
+        stream: &Arc<CudaStream>,
+    ) -> Result<(), gpu::Error> {
+        let expected = self.channel.expect(is_capturing(stream)?);
+        // SAFETY: the caller vouches for it.
+        unsafe { self.stage.enqueue(call, stream)? };
+        expected.is_enqueued();
+        proxy::wake();
+        Ok(())
+    }
+
+    pub(super) fn check(&self) -> Result<(), gpu::Error> {
+        self.stage.check()
+    }
+
+    pub(super) fn abort(&self) {
+        self.stage.abort();
+        self.channel.close();
+        proxy::wake();
+    }
+
+    pub(super) fn set_patience(&self, patience: Duration) {
+        self.stage.set_patience(patience.saturating_add(GRACE));
+        self.host.set_timeout(patience);
+    }
+
+    pub(super) fn rank(&self) -> usize {
+        self.stage.rank()
+    }
+
+    /// Waits until nothing uses the stage any more.
+    pub(super) fn settle(&self) -> Result<(), gpu::Error> {
+        self.abort();
+        self.channel.wait_until_left();
+        self.stage.settle()
+    }
+}

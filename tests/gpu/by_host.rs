@@ -1,0 +1,260 @@
+//! What is particular to device memory that goes by way of the host: pieces, other links, faults in the middle, and what is
+//! not there yet.
+
+use super::{builder, gpus, stream_of, text};
+use spark_ccl::cuda::{DeviceMemory, DeviceSlice};
+use spark_ccl::{Communicator, Error, ExitClass, RedOp};
+use spark_ccl_testing::scramble;
+use std::time::Duration;
+
+fn values(rank: usize, len: usize) -> Vec<u64> {
+    (0..len as u64)
+        .map(|place| scramble(rank as u64, place))
+        .collect()
+}
+
+fn memory(comm: &Communicator, values: &[u64]) -> DeviceMemory<u64> {
+    let mut memory = comm.alloc_device(values.len()).unwrap();
+    memory.write(values).unwrap();
+    memory
+}
+
+fn read(memory: &DeviceMemory<u64>) -> Vec<u64> {
+    let mut seen = vec![0; memory.len()];
+    memory.read(&mut seen).unwrap();
+    seen
+}
+
+/// What all ranks' values are in sum, times a number.
+fn sums(ranks: usize, len: usize, times: u64) -> Vec<u64> {
+    let all: Vec<_> = (0..ranks).map(|rank| values(rank, len)).collect();
+    let sum = |place: usize| {
+        all.iter()
+            .fold(0_u64, |sum, values| sum.wrapping_add(values[place]))
+    };
+    (0..len)
+        .map(|place| sum(place).wrapping_mul(times))
+        .collect()
+}
+
+/// From nothing over one piece to many more than there are slots, with ends at odd places.
+#[test]
+fn all_lengths_are_summed_over_each_link() {
+    let Some(gpus) = gpus(2) else { return };
+    for (name, value) in [("SPARK_CCL_SHM", "1"), ("SPARK_CCL_SHM", "0")] {
+        gpus.each(&builder().set(name, value), |comm| {
+            let stream = stream_of(&comm);
+            for len in [0, 1, 2, 1000, 16_383, 65_537, 1_000_003, (4 << 20) + 7] {
+                let input = memory(&comm, &values(comm.rank(), len));
+                let mut output = memory(&comm, &vec![7; len]);
+                comm.all_reduce(&input, &mut output, RedOp::Sum)
+                    .on(&stream)
+                    .unwrap();
+                comm.all_reduce_in_place(&mut output, RedOp::Max)
+                    .on(&stream)
+                    .unwrap();
+                comm.wait(&stream).unwrap();
+                assert!(
+                    read(&output) == sums(comm.size(), len, 1),
+                    "{len} over {name}={value}"
+                );
+            }
+            comm.finalize().unwrap();
+        });
+    }
+}
+
+/// Blocks of several pieces, at addresses of any remainder.
+#[test]
+fn blocks_of_any_place_are_exchanged() {
+    let Some(gpus) = gpus(2) else { return };
+    gpus.each(&builder(), |comm| {
+        let (stream, ranks, rank) = (stream_of(&comm), comm.size(), comm.rank());
+        for (len, shift) in [
+            (1_usize, 0),
+            (1000, 1),
+            (300_001, 2),
+            (300_000, 4),
+            (2_000_003, 3),
+        ] {
+            let value = |from: usize, to: usize, place: usize| {
+                scramble((from * ranks + to) as u64, place as u64) as u8
+            };
+            let sent: Vec<u8> = (0..ranks)
+                .flat_map(|to| (0..len).map(move |place| value(rank, to, place)))
+                .collect();
+            let mut input = comm.alloc_device::<u8>(shift + sent.len()).unwrap();
+            input.write(&[vec![0; shift], sent].concat()).unwrap();
+            let mut output = comm.alloc_device::<u8>(ranks * len + shift).unwrap();
+            output.write(&vec![9; ranks * len + shift]).unwrap();
+            let device = comm.device().unwrap();
+            let part = |memory: &DeviceMemory<u8>| {
+                // SAFETY: the memory lives until the call has been waited for, and nothing else uses it.
+                unsafe {
+                    DeviceSlice::<u8>::from_raw(
+                        memory.address() + shift as u64,
+                        ranks * len,
+                        device,
+                    )
+                }
+            };
+            comm.all_to_all(part(&input), part(&output))
+                .on(&stream)
+                .unwrap();
+            comm.wait(&stream).unwrap();
+            let mut seen = vec![0; ranks * len + shift];
+            output.read(&mut seen).unwrap();
+            assert!(seen[..shift].iter().all(|&byte| byte == 9));
+            let expected =
+                (0..ranks).flat_map(|from| (0..len).map(move |place| value(from, rank, place)));
+            assert!(
+                seen[shift..].iter().copied().eq(expected),
+                "{len} from {shift}"
+            );
+        }
+        comm.finalize().unwrap();
+    });
+}
+
+#[test]
+fn two_communicators_may_be_used_in_opposite_orders() {
+    const LEN: usize = 300_007;
+    let Some(gpus) = gpus(2) else { return };
+    gpus.each(&builder(), |comm| {
+        let other = comm.split(Some(0), 0).unwrap().unwrap();
+        let own = values(comm.rank(), LEN);
+        let mut lanes = [&comm, &other].map(|comm| (comm, stream_of(comm), memory(comm, &own)));
+        if comm.rank() % 2 == 1 {
+            lanes.reverse();
+        }
+        for round in 0..10 {
+            for (comm, stream, memory) in &mut lanes {
+                comm.all_reduce_in_place(memory, RedOp::Sum)
+                    .on(stream)
+                    .unwrap();
+            }
+            for (comm, stream, memory) in &lanes {
+                comm.wait(stream).unwrap();
+                let times = (comm.size() as u64).wrapping_pow(round);
+                assert!(
+                    read(memory) == sums(comm.size(), LEN, times),
+                    "round {round}"
+                );
+            }
+        }
+        other.finalize().unwrap();
+        comm.finalize().unwrap();
+    });
+}
+
+#[test]
+fn host_memory_has_calls_of_its_own_meanwhile() {
+    const LEN: usize = 100_003;
+    let Some(gpus) = gpus(2) else { return };
+    gpus.each(&builder(), |comm| {
+        let stream = stream_of(&comm);
+        let mut memory = memory(&comm, &values(comm.rank(), LEN));
+        for round in 0..20_u64 {
+            comm.all_reduce_in_place(&mut memory, RedOp::Sum)
+                .on(&stream)
+                .unwrap();
+            let mut sum = [round];
+            comm.all_reduce_in_place(&mut sum, RedOp::Sum)
+                .run()
+                .unwrap();
+            assert_eq!(sum, [round * comm.size() as u64]);
+        }
+        comm.wait(&stream).unwrap();
+        let times = (comm.size() as u64).wrapping_pow(19);
+        assert!(read(&memory) == sums(comm.size(), LEN, times));
+        comm.finalize().unwrap();
+    });
+}
+
+#[test]
+fn a_call_that_differs_is_named_and_a_new_communicator_works() {
+    let Some(gpus) = gpus(2) else { return };
+    for lens in [[1000, 1001], [2_000_000, 2_000_007]] {
+        gpus.each(&builder(), |comm| {
+            let (stream, len) = (stream_of(&comm), lens[comm.rank().min(1)]);
+            let mut memory = memory(&comm, &values(comm.rank(), len));
+            let mut other = self::memory(&comm, &[comm.rank() as u64]);
+            comm.all_reduce_in_place(&mut other, RedOp::Sum)
+                .on(&stream)
+                .unwrap();
+            comm.all_reduce_in_place(&mut memory, RedOp::Sum)
+                .on(&stream)
+                .unwrap();
+            let error = comm.wait(&stream).unwrap_err();
+            let said = error.to_string();
+            let counts = lens.map(|len| format!("count {len}"));
+            for part in ["rank 0", "#2 on the device", &counts[0], &counts[1]] {
+                assert!(said.contains(part), "{part}: {said}");
+            }
+            let again = comm.all_reduce_in_place(&mut memory, RedOp::Sum);
+            assert!(matches!(again.on(&stream), Err(Error::Failed(_))));
+        });
+    }
+    gpus.each(&builder(), |comm| {
+        let own = memory(&comm, &values(comm.rank(), 10));
+        let mut sum = memory(&comm, &[0; 10]);
+        comm.all_reduce(&own, &mut sum, RedOp::Sum).run().unwrap();
+        assert!(read(&sum) == sums(comm.size(), 10, 1));
+    });
+}
+
+/// What a fault has cut short is left as it was, from the first piece on that not all ranks have had.
+#[test]
+fn a_rank_that_is_late_is_named_and_nothing_is_written() {
+    const LEN: usize = 3_000_000;
+    let Some(gpus) = gpus(2) else { return };
+    let builder = builder().operation_timeout(Duration::from_secs(2));
+    gpus.each(&builder, |comm| {
+        let stream = stream_of(&comm);
+        let input = memory(&comm, &values(comm.rank(), LEN));
+        let mut output = memory(&comm, &vec![7; LEN]);
+        if comm.rank() > 0 {
+            comm.all_reduce(&input, &mut output, RedOp::Sum)
+                .on(&stream)
+                .unwrap();
+        }
+        let error = loop {
+            match comm.wait(&stream) {
+                Err(error) => break error,
+                Ok(()) => std::thread::sleep(Duration::from_millis(10)),
+            }
+        };
+        assert_eq!(error.exit_class(), ExitClass::Timeout, "{error}");
+        let Error::Failed(fault) = &error else {
+            panic!("{error}");
+        };
+        let late: Vec<_> = fault.ranks().map(|member| member.rank).collect();
+        assert_eq!(late, [0], "{error}");
+        stream.synchronize().unwrap();
+        assert!(read(&output) == vec![7; LEN]);
+    });
+}
+
+#[test]
+fn messages_are_refused_before_anything_is_enqueued() {
+    let Some(gpus) = gpus(2) else { return };
+    gpus.each(&builder(), |comm| {
+        let stream = stream_of(&comm);
+        let own = memory(&comm, &values(comm.rank(), 10));
+        let to = (comm.rank() + 1) % comm.size();
+        let error = comm.send(&own, to).on(&stream).unwrap_err();
+        assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+        let mut sum = memory(&comm, &[0; 10]);
+        comm.all_reduce(&own, &mut sum, RedOp::Sum).run().unwrap();
+        assert!(read(&sum) == sums(comm.size(), 10, 1));
+        comm.finalize().unwrap();
+    });
+}
+
+#[test]
+fn what_needs_the_peers_memory_is_refused_where_it_is_out_of_reach() {
+    let Some(gpus) = gpus(2) else { return };
+    let said = text(builder().set("SPARK_CCL_PATH", "zero-copy").local(9));
+    assert!(said.contains("9 ranks are more than 8"), "{said}");
+    drop(gpus);
+}

@@ -1,0 +1,44 @@
+//! Communicators whose device memory goes by way of the host, on NVIDIA's GPUs or on such that are none. Two ranks share a
+//! GPU where there is only one.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod buffers;
+mod by_host;
+mod collectives;
+mod failures;
+mod graphs;
+mod processes;
+mod streams;
+mod support;
+mod types;
+
+use spark_ccl::cuda::cudarc::driver::CudaStream;
+use spark_ccl::cuda::devices;
+use spark_ccl::{Backend, Builder, Communicator};
+use spark_ccl_testing::{Need, has};
+use std::sync::Arc;
+use support::{Gpus, in_another_process, of_fakes, text};
+
+const BACKEND: Backend = Backend::Engine;
+/// Whether messages between pairs are passed.
+const HAS_MESSAGES: bool = false;
+/// The most ranks.
+const MOST: usize = 4;
+
+/// GPUs for two ranks and more, as many as there are GPUs.
+fn gpus(_: usize) -> Option<Gpus> {
+    has(Need::Gpus(1)).then(|| Gpus::alone(devices().unwrap().len().clamp(2, MOST)))
+}
+
+fn builder() -> Builder {
+    Communicator::builder()
+        .backend(BACKEND)
+        .set("SPARK_CCL_SHARE_GPU", "1")
+        .set("SPARK_CCL_PATH", "safe")
+}
+
+/// A stream of a rank that no other rank uses. Ranks that share a GPU also share its default stream.
+fn stream_of(comm: &Communicator) -> Arc<CudaStream> {
+    comm.context().unwrap().new_stream().unwrap()
+}
