@@ -276,8 +276,8 @@ spark_ccl_result spark_ccl_free(spark_ccl_comm *comm, void *memory);
  * Device memory
  *
  * A communicator knows GPUs if it is made with the setting SPARK_CCL_BACKEND: "nccl" (NCCL does the collectives),
- * "engine" (kernels of this library's own, on up to 8 GPUs of one host), or "auto" (NCCL where all ranks have it, and
- * each a GPU of its own; else the engine). All ranks set the same. Without a driver or a GPU it is not made, and
+ * "engine" (kernels of this library's own; between GPUs that do not reach each other's memory, staged through the host),
+ * or "auto" (NCCL where all ranks have it, and each a GPU of its own; else the engine). All ranks set the same. Without a driver or a GPU it is not made, and
  * spark_ccl_last_error() says what is missing; all else works without CUDA. The ranks of a host take its GPUs in their
  * order; the setting SPARK_CCL_DEVICE is the number of a rank's own one. Communicators that are split or shrunk from it
  * know the same GPUs.

@@ -3,6 +3,7 @@
 use super::{builder, gpus, text};
 use spark_ccl::RedOp;
 use spark_ccl::cuda::{DeviceMemory, DevicePart, DeviceSlice, Registration};
+use spark_ccl_testing::{Need, has};
 
 #[test]
 fn memory_of_nccl_with_and_without_registration() {
@@ -73,6 +74,11 @@ fn streams_take_turns_with_memory() {
 #[test]
 fn memory_can_be_dropped_while_it_is_used() {
     let Some(gpus) = gpus(1) else { return };
+    // Of ranks that share a GPU, the driver may let one's allocation wait for what the other has freed behind its call, which
+    // waits for the first one.
+    if !has(Need::Gpus(gpus.count)) {
+        return;
+    }
     gpus.each(&builder(), |comm| {
         let context = comm.context().unwrap();
         let streams = [context.new_stream().unwrap(), context.new_stream().unwrap()];

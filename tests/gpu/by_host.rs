@@ -1,6 +1,7 @@
 //! What is particular to device memory that goes by way of the host: pieces, other links, faults in the middle, and what is
 //! not there yet.
 
+use super::support::lack_of_gpus_is_said;
 use super::{builder, gpus, stream_of, text};
 use spark_ccl::cuda::{DeviceMemory, DeviceSlice};
 use spark_ccl::{Communicator, Error, ExitClass, RedOp};
@@ -257,4 +258,9 @@ fn what_needs_the_peers_memory_is_refused_where_it_is_out_of_reach() {
     let said = text(builder().set("SPARK_CCL_PATH", "zero-copy").local(9));
     assert!(said.contains("9 ranks are more than 8"), "{said}");
     drop(gpus);
+}
+
+#[test]
+fn what_is_missing_is_said() {
+    lack_of_gpus_is_said(&builder());
 }

@@ -128,7 +128,8 @@ pub enum Backend {
     Host,
     /// NCCL. Collectives on host memory still use the engine.
     Nccl,
-    /// This library's own kernels, for up to 8 ranks of one host. Collectives on host memory use the host's engine.
+    /// This library's own kernels: between the GPUs of a host for up to 8 ranks, else staged through the host. Collectives on
+    /// host memory use the host's engine.
     Engine,
     /// NCCL where all ranks have it, and each a GPU of its own; otherwise this library's own kernels.
     Auto,

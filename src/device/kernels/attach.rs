@@ -4,7 +4,7 @@
 use super::engine::KernelEngine;
 use super::joined::Joined;
 use super::pass::exchange;
-use super::report::refused;
+use super::refused::refused;
 use super::staged::Staged;
 use super::way::Way;
 use crate::communicator::Communicator;
@@ -139,7 +139,7 @@ impl Offer {
         };
         let way = match way {
             Ok(way) => way,
-            Err(why) if path == Path::ZeroCopy => return Err(out_of_reach(why)),
+            Err(why) if path == Path::ZeroCopy => return Err(out_of_reach(&why)),
             Err(why) => {
                 tracing::info!(
                     "rank {}: device memory goes by way of the host: {why}",
@@ -182,11 +182,11 @@ impl Shared {
         };
         let joined = Member::join(comm.rank(), self.scratch, peers, settings);
         let joined = joined.map_err(|error| refused(error, comm.rank()))?;
-        Ok(Joined::new(Way::Peers(joined)))
+        Ok(Joined::new(Way::Peers(Box::new(joined))))
     }
 }
 
-fn out_of_reach(why: String) -> Error {
+fn out_of_reach(why: &str) -> Error {
     Error::Unsupported {
         what: format!("{BACKEND} with SPARK_CCL_PATH=zero-copy"),
         reason: format!("{why}; SPARK_CCL_PATH=auto goes by way of the host then"),

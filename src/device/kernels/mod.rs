@@ -12,6 +12,7 @@ mod group;
 mod joined;
 mod messages;
 mod pass;
+mod refused;
 mod report;
 mod staged;
 mod way;

@@ -2,23 +2,13 @@
 
 use super::engine::KernelEngine;
 use super::messages::describe_received;
+use super::refused::refused;
 use crate::error::Error;
 use crate::names::describe;
 use spark_ccl_control::{DEVICE_MARK, Fault, POINT_TO_POINT_MARK};
 use spark_ccl_gpu as gpu;
 use spark_ccl_types::describe_message;
 use std::time::Duration;
-
-/// What is not there; the communicator is fine.
-pub(super) fn refused(error: gpu::Error, rank: usize) -> Error {
-    match error {
-        gpu::Error::Cuda(error) => error.of_rank(rank).into(),
-        missing => Error::Unsupported {
-            what: "SPARK_CCL_BACKEND=engine".to_owned(),
-            reason: missing.to_string(),
-        },
-    }
-}
 
 impl KernelEngine {
     /// Looks whether a kernel has given up, of which all ranks then hear.

@@ -11,7 +11,7 @@ use std::time::Duration;
 #[derive(Debug)]
 pub(in crate::device) enum Way {
     /// All GPUs reach each other's memory.
-    Peers(Member),
+    Peers(Box<Member>),
     /// The host carries what kernels stage there.
     Host(Staged),
 }
@@ -109,7 +109,7 @@ impl Way {
         match self {
             Self::Peers(member) => member.end().map_err(|failed| {
                 let (member, error) = *failed;
-                Box::new((Self::Peers(member), error))
+                Box::new((Self::Peers(Box::new(member)), error))
             }),
             Self::Host(staged) => match staged.settle() {
                 Ok(()) => Ok(()),

@@ -19,8 +19,8 @@ pub(super) struct Channel {
 pub(super) struct Expected<'a>(&'a AtomicU64);
 
 impl Expected<'_> {
-    /// It is expected for good.
-    pub(super) fn is_enqueued(self) {
+    /// It was enqueued, and is expected until it is done.
+    pub(super) fn keep(self) {
         std::mem::forget(self);
     }
 }

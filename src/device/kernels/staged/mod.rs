@@ -6,7 +6,7 @@ mod course;
 mod proxy;
 
 use crate::communicator::Communicator;
-use crate::device::kernels::report::refused;
+use crate::device::kernels::refused::refused;
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::host::HostEngine;
@@ -84,7 +84,7 @@ impl Staged {
         let expected = self.channel.expect(is_capturing(stream)?);
         // SAFETY: the caller vouches for it.
         unsafe { self.stage.enqueue(call, stream)? };
-        expected.is_enqueued();
+        expected.keep();
         proxy::wake();
         Ok(())
     }

@@ -1,0 +1,15 @@
+//! What kernels lack, as the library's error.
+
+use crate::error::Error;
+use spark_ccl_gpu as gpu;
+
+/// What is not there; the communicator is fine.
+pub(super) fn refused(error: gpu::Error, rank: usize) -> Error {
+    match error {
+        gpu::Error::Cuda(error) => error.of_rank(rank).into(),
+        missing => Error::Unsupported {
+            what: "SPARK_CCL_BACKEND=engine".to_owned(),
+            reason: missing.to_string(),
+        },
+    }
+}
