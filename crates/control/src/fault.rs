@@ -209,7 +209,8 @@ fn last_text(sequence: u64) -> String {
 }
 
 fn late_text(late: &[Late], sequence: u64) -> String {
-    if sequence & DEVICE_MARK != 0 {
+    let on_devices = sequence & DEVICE_MARK != 0;
+    if on_devices && late.is_empty() {
         return "a rank has not made the same call, or a GPU or the network between them is stuck: \
                 look at what the other processes do, set NCCL_DEBUG=INFO, or raise the timeout"
             .into();
@@ -222,7 +223,11 @@ fn late_text(late: &[Late], sequence: u64) -> String {
     let mut who: Vec<String> = late
         .iter()
         .take(MAX_NAMED)
-        .map(|late| one_late(late, sequence))
+        .map(|late| match on_devices {
+            // Its last operation in host memory says nothing about its kernels.
+            true => late.rank.to_string(),
+            false => one_late(late, sequence),
+        })
         .collect();
     if late.len() > MAX_NAMED {
         who.push(format!("and {} more ranks", late.len() - MAX_NAMED));
@@ -384,6 +389,28 @@ mod tests {
                 "every other rank is in it too, so the links are slow or stuck",
             ),
         ]
+    }
+
+    #[test]
+    fn a_timeout_on_devices_names_who_is_late() {
+        let late = Late {
+            rank: member(1, 1),
+            last: Some((4, "barrier".to_string())),
+            age: Duration::from_secs(590),
+        };
+        let fault = Fault::TimedOut {
+            by: member(0, 0),
+            sequence: DEVICE_MARK | 7,
+            words: "all_reduce".into(),
+            waited: Duration::from_secs(3),
+            late: vec![late],
+        };
+        let text = fault.to_string();
+        assert!(text.contains("#7 on the device"), "{text}");
+        assert!(
+            text.contains("it waits for: rank 1 (host1, pid 11); look"),
+            "{text}"
+        );
     }
 
     #[test]
