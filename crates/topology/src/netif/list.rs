@@ -59,6 +59,7 @@ mod tests {
             speed: None,
             pci: None,
             arp_ignore: None,
+            traffic: None,
             addresses: vec![address],
         }
     }
