@@ -171,6 +171,8 @@ impl OwnStream {
     /// The driver fails.
     pub unsafe fn begin_write<T: Copy>(&self, to: u64, values: &'static [T]) -> Result<(), Error> {
         let device = make_stream_current(&self.stream)?;
+        // Neither must it break the captures of other threads.
+        let _relaxed = relaxed(device)?;
         // SAFETY: the device memory is long enough until the copy has run (this function's contract). The values live
         // for ever. The stream is destroyed only in `drop`, and what is enqueued still runs then.
         let status = unsafe { result::memcpy_htod_async(to, values, self.stream.cu_stream()) };
