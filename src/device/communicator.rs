@@ -37,7 +37,10 @@ impl Communicator {
     /// # Ok::<(), Error>(())
     /// ```
     pub fn device_path(&self) -> Option<String> {
-        self.device.as_ref().and_then(|engine| engine.path())
+        // A forked child may find the engine's locks held for good.
+        let device = self.device.as_ref()?;
+        device.process().check().ok()?;
+        device.path()
     }
 
     /// Waits until all has run that was enqueued in the stream.
