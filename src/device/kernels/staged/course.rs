@@ -5,7 +5,7 @@ use crate::buffer::Region;
 use crate::communicator::Communicator;
 use crate::error::Error;
 use crate::host::Ids;
-use crate::names::{describe, remember};
+use crate::names::remember;
 use crate::task::{Spec, Task, check};
 use spark_ccl_control::{DEVICE_MARK, Fault, Watch};
 use spark_ccl_gpu::{Cut, Rung, Stage};
@@ -198,8 +198,11 @@ impl Course {
         let cut = Cut::new(signature.operation, dtype.size(), signature.count, ranks);
         let cut = cut.ok_or_else(unknown)?;
         if cut.pieces() > 1 {
-            // Pieces of the same length may be of different operations.
-            signature.name = remember(&format!("a part of {}", describe(rung.words)));
+            // Pieces of the same length may be of different operations. Ranks compare this name, so it follows from
+            // the call's words alone: what a process knows of names may differ.
+            let whole = spark_ccl_types::describe(rung.words);
+            let name = spark_ccl_types::name_of(rung.words);
+            signature.name = remember(&format!("a part of {whole}, name {name:x}"));
         }
         let op = ReduceOp::from_code(signature.op).filter(|_| signature.operation.reduces());
         let factor = rung.factor.to_ne_bytes();

@@ -12,6 +12,8 @@ const SPIN: Duration = Duration::from_micros(50);
 const YIELD: Duration = Duration::from_millis(20);
 /// How long it then sleeps between two looks, as long as pieces may come.
 const NAP: Duration = Duration::from_micros(50);
+/// The longest of these sleeps, which grow: a graph that was captured may never be launched again.
+const LONGEST_NAP: Duration = Duration::from_millis(1);
 /// How long it sleeps where nothing may come unless it is woken.
 const SLEEP: Duration = Duration::from_millis(50);
 /// How often it looks at everything before it asks for the time.
@@ -66,7 +68,8 @@ impl Proxy {
         let mut courses = Vec::new();
         let mut last = Instant::now();
         while self.take_news(&mut courses) {
-            while look_at_all(&mut courses) {
+            // In turns with what else there is to do, since one communicator alone can move all the time.
+            if look_at_all(&mut courses) {
                 last = Instant::now();
             }
             courses.retain_mut(|course| !course.is_over());
@@ -74,7 +77,7 @@ impl Proxy {
             if !courses.iter().any(Course::expects) {
                 self.sleep(SLEEP);
             } else if idle > YIELD {
-                self.sleep(NAP);
+                self.sleep((idle / 1000).clamp(NAP, LONGEST_NAP));
             } else if idle > SPIN {
                 std::thread::yield_now();
             }
