@@ -6,8 +6,8 @@ use super::{Interface, NetifError, is_internal};
 use crate::model::Netdev;
 use crate::read::{Tree, netdevs, speed};
 
-/// Every IP address of every interface that is up and has a carrier, in the system's order. Where only the loopback
-/// has one, also those of interfaces that are up and may get one.
+/// Every IP address of every interface that is up and has a carrier, in the system's order. Where none of these leads to
+/// other hosts, also those of interfaces that are up and may get a carrier.
 ///
 /// # Errors
 /// When the operating system refuses.
@@ -25,12 +25,12 @@ pub fn list() -> Result<Vec<Interface>, NetifError> {
 /// A cable takes seconds to get a carrier. A rank that starts meanwhile names the address that others will reach soon:
 /// with the loopback's alone, they would try in vain until the end of the timeout.
 fn usable(all: Vec<Netdev>) -> impl Iterator<Item = Netdev> {
-    let is_alone = all
-        .iter()
-        .all(|netdev| netdev.loopback || !netdev.running || netdev.addresses.is_empty());
-    all.into_iter().filter(move |netdev| {
-        netdev.running || (is_alone && netdev.up && !is_internal(&netdev.name))
-    })
+    let leads_out = |netdev: &Netdev| {
+        !netdev.loopback && !is_internal(&netdev.name) && !netdev.addresses.is_empty()
+    };
+    let is_alone = !all.iter().any(|netdev| netdev.running && leads_out(netdev));
+    all.into_iter()
+        .filter(move |netdev| netdev.running || (is_alone && netdev.up && leads_out(netdev)))
 }
 
 #[cfg(test)]
@@ -71,11 +71,12 @@ mod tests {
     #[test]
     fn without_a_carrier_an_interface_counts_only_where_none_has_one() {
         let lo = netdev("lo", true, true);
-        let docker = netdev("docker0", true, false);
+        let docker = netdev("docker0", true, true);
+        let bridge = netdev("br-1", true, false);
         let off = netdev("eth1", false, false);
         let waiting = netdev("eth0", true, false);
-        let alone = vec![lo.clone(), docker, off, waiting.clone()];
-        assert_eq!(names(alone), ["lo", "eth0"]);
+        let alone = vec![lo.clone(), docker, bridge, off, waiting.clone()];
+        assert_eq!(names(alone), ["lo", "docker0", "eth0"]);
         let lan = netdev("lan", true, true);
         assert_eq!(names(vec![lo.clone(), waiting.clone(), lan]), ["lo", "lan"]);
         // A carrier without an address leads nowhere.
