@@ -185,12 +185,14 @@ pub(super) fn leave_nothing_behind(rounds: usize) {
     let last_of = |rounds| (1..rounds).fold(round(), |_, _| round());
     let before = last_of(5);
     let after = last_of(rounds);
-    for (place, few) in FEW_MORE.into_iter().enumerate() {
-        let [before, after] = [before.0, after.0];
-        assert!(
-            after[place] <= before[place] + few,
-            "{before:?}, then {after:?}"
-        );
+    // Threads that end communicators are done with theirs a moment later, on a busy machine.
+    let most: [usize; 3] = std::array::from_fn(|place| before.0[place] + FEW_MORE[place]);
+    let is_more = |now: [usize; 3]| now.iter().zip(most).any(|(now, most)| *now > most);
+    let deadline = Instant::now() + SOON;
+    while is_more(possessions()) {
+        let now = possessions();
+        assert!(Instant::now() < deadline, "{:?}, then {now:?}", before.0);
+        std::thread::sleep(Duration::from_millis(10));
     }
     assert!(
         after.1 + FEW > before.1,
