@@ -82,8 +82,8 @@ pub(crate) fn survey_each(args: &SurveyArgs) -> Result<Vec<Result<Surveyed, Unre
     Ok(found)
 }
 
-/// Has every host describe itself, all at once.
-fn asked(
+/// Has every host describe itself, all at once; the answers come in the order of the hosts.
+pub(crate) fn asked(
     args: &SurveyArgs,
     hosts: &[remote::Host],
 ) -> Result<Vec<Result<Surveyed, Unreached>>, Error> {

@@ -27,10 +27,9 @@ pub(super) struct Moment {
 /// Runs both with a rank on each host; returns what was measured, and the findings.
 pub(super) fn run(
     launcher: &Launcher<'_>,
-    count: usize,
     limit: Duration,
 ) -> (Option<Document>, Vec<Moment>, Vec<Finding>) {
-    let hosts: Vec<_> = (0..count).collect();
+    let hosts: Vec<_> = (0..launcher.hosts.len()).collect();
     let names: Vec<_> = launcher
         .hosts
         .iter()

@@ -20,11 +20,11 @@ use spark_ccl_status::clock;
 use spark_ccl_topology::{Cluster, Host};
 
 use crate::console::{self, print};
-use crate::doctor::{self, Examination, Finding, Launcher, Probed, Status};
+use crate::doctor::{self, Examination, Finding, Fix, Launcher, Probed, Problem, Status};
 use crate::error::{Error, exit};
-use crate::remote::HostArgs;
+use crate::remote::{self, HostArgs};
 use crate::report::compare::Document;
-use crate::survey::{SurveyArgs, survey};
+use crate::survey::{self, SurveyArgs};
 use changes::{Change, Older};
 use load::Moment;
 use traffic::Traffic;
@@ -142,19 +142,53 @@ fn report<'a>(
         ssh: args.hosts.ssh.words(),
         hosts: &examination.all_reached(),
     };
-    let before = survey(survey_args)?;
+    let before = read_again(survey_args, launcher.hosts, &mut report.findings)?;
     let minutes = Duration::from_secs_f64(60.0 * args.minutes);
-    let (sweep, loaded, found) = load::run(&launcher, before.len(), minutes);
-    let after = survey(survey_args)?;
+    let (sweep, loaded, found) = load::run(&launcher, minutes);
     report.findings.extend(found);
-    report.traffic = traffic::between(&Cluster::of(&before), &after);
+    let after = read_again(survey_args, launcher.hosts, &mut report.findings)?;
     let moved = load::moved(sweep.as_ref(), &loaded);
-    report
-        .findings
-        .extend(traffic::judge(&report.traffic, moved));
+    let cluster = Cluster::of(&examination.hosts);
+    for (index, readings) in before.iter().zip(&after).enumerate() {
+        // A host that was not read has a finding already, and no counters.
+        let counted = match readings {
+            (Some(then), Some(now)) => traffic::between(&cluster, index, then, now),
+            _ => Vec::new(),
+        };
+        let judged = traffic::judge(&cluster, index, &counted, moved);
+        report.findings.push(judged);
+        report.traffic.extend(counted);
+    }
     report.sweep = sweep;
     report.load = loaded;
     Ok(report)
+}
+
+/// Reads the hosts that were examined once more. One that does not answer any more is a finding: the report is not lost.
+fn read_again(
+    args: &SurveyArgs,
+    hosts: &[remote::Host],
+    found: &mut Vec<Finding>,
+) -> Result<Vec<Option<Host>>, Error> {
+    let mut readings = Vec::new();
+    for answer in survey::asked(args, hosts)? {
+        match answer {
+            Ok(one) => readings.push(Some(one.host)),
+            Err(lost) => {
+                let problem = Problem::new(
+                    lost.error.to_string(),
+                    "an answer before and after the collectives",
+                    "this host had answered, and does not any more: what it has carried is not known",
+                    Fix::look(
+                        "whether it runs: its console, power and cooling; then run the check again",
+                    ),
+                );
+                found.push(Finding::fail("check.lost", &[&lost.name], problem));
+                readings.push(None);
+            }
+        }
+    }
+    Ok(readings)
 }
 
 fn write(folder: &Path, report: &Report<'_>) -> Result<(), Error> {

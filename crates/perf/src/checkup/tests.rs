@@ -5,53 +5,132 @@ use spark_ccl_topology::testing;
 
 use super::*;
 
-/// Two hosts before and after; the last byte counters are of the rails and of the others.
-fn counted(rails: u64, others: u64) -> Vec<Finding> {
-    let before = testing::hosts(&testing::pair());
-    let mut before = before;
-    let mut after = before.clone();
-    let cluster = Cluster::of(&after.clone()).rails.clone();
-    let names: Vec<_> = cluster
-        .iter()
-        .map(|rail| rail.ends[0].netdev.clone())
-        .collect();
-    for (old, new) in before.iter_mut().zip(&mut after) {
-        for (old, new) in old.network.netdevs.iter_mut().zip(&mut new.network.netdevs) {
-            let sent = if names.contains(&new.name) {
-                rails
-            } else {
-                others
-            };
-            old.traffic = Some(Counted {
-                sent: 5,
-                received: 5,
-            });
-            new.traffic = Some(Counted {
-                sent: 5 + sent,
-                received: 5 + sent,
-            });
+/// What the two hosts find where each rail has carried `rails` bytes, and each other interface `others`, after `alter` has
+/// had its way with the second reading.
+fn counted(rails: u64, others: u64, moved: f64, alter: impl Fn(&mut Host)) -> Vec<Finding> {
+    let hosts = testing::hosts(&testing::pair());
+    let cluster = Cluster::of(&hosts);
+    let is_rail = |name: &str| {
+        let mut ends = cluster.rails.iter().flat_map(|rail| &rail.ends);
+        ends.any(|end| end.netdev == name)
+    };
+    let at = |rails: u64, others: u64| {
+        let mut hosts = hosts.clone();
+        for host in &mut hosts {
+            for netdev in &mut host.network.netdevs {
+                let sent = 5 + if is_rail(&netdev.name) { rails } else { others };
+                let received = sent;
+                netdev.traffic = Some(Counted { sent, received });
+            }
+            for port in host.rdma.iter_mut().flat_map(|one| &mut one.ports) {
+                for name in ["port_xmit_data", "port_rcv_data"] {
+                    port.counters.insert(name.to_owned(), 7);
+                }
+            }
         }
-    }
-    let traffic = traffic::between(&Cluster::of(&before), &after);
-    traffic::judge(&traffic, 1e9)
+        hosts
+    };
+    let (before, mut after) = (at(0, 0), at(rails, others));
+    after.iter_mut().for_each(alter);
+    let pairs = before.iter().zip(&after).enumerate();
+    let judged = pairs.map(|(index, (then, now))| {
+        let traffic = traffic::between(&cluster, index, then, now);
+        traffic::judge(&cluster, index, &traffic, moved)
+    });
+    judged.collect()
+}
+
+fn all_are(found: &[Finding], status: Status) {
+    assert_eq!(found.len(), 2);
+    assert!(found.iter().all(|one| one.status == status), "{found:#?}");
+}
+
+/// The first rail's interface, and its device.
+fn first_rail() -> [String; 2] {
+    let hosts = testing::hosts(&testing::pair());
+    let end = &Cluster::of(&hosts).rails[0].ends[0];
+    [end.netdev.clone(), end.device.clone()]
+}
+
+fn netdev<'a>(host: &'a mut Host, name: &str) -> &'a mut spark_ccl_topology::Netdev {
+    let mut all = host.network.netdevs.iter_mut();
+    all.find(|one| one.name == name).unwrap()
 }
 
 #[test]
-fn bytes_on_the_wrong_interface_fail() {
+fn rails_that_carry_too_little_fail() {
     let cases = [
         ([600_000_000, 100_000], Status::Ok),
-        ([600_000_000, 300_000_000], Status::Fail),
+        ([600_000_000, 300_000_000], Status::Warn),
         ([100_000, 1_000_000_000], Status::Fail),
         ([100_000, 100_000], Status::Fail),
     ];
     for ([rails, others], status) in cases {
-        let found = counted(rails, others);
-        assert_eq!(found.len(), 2);
-        assert!(
-            found.iter().all(|one| one.status == status),
-            "{rails} {others}: {found:#?}"
-        );
+        all_are(&counted(rails, others, 1e9, |_| ()), status);
     }
+}
+
+#[test]
+fn nothing_moved_proves_nothing() {
+    all_are(&counted(600_000_000, 0, 0.0, |_| ()), Status::Unknown);
+}
+
+#[test]
+fn an_idle_rail_fails() {
+    let [name, _] = first_rail();
+    let rest = |host: &mut Host| {
+        netdev(host, &name).traffic = Some(Counted {
+            sent: 5,
+            received: 5,
+        });
+    };
+    let found = counted(1_200_000_000, 0, 1e9, rest);
+    all_are(&found, Status::Fail);
+    assert!(found[0].seen.contains("as good as nothing"), "{found:#?}");
+}
+
+#[test]
+fn a_missing_counter_is_not_zero() {
+    let [name, device] = first_rail();
+    let lose = |host: &mut Host| {
+        let ports = host.rdma.iter_mut().filter(|one| one.name == device);
+        for port in ports.flat_map(|one| &mut one.ports) {
+            port.counters.remove("port_xmit_data");
+        }
+    };
+    let found = counted(100_000, 0, 1e9, lose);
+    all_are(&found, Status::Unknown);
+    assert!(found[0].seen.contains(&device), "{found:#?}");
+    // What is counted elsewhere proves enough.
+    all_are(&counted(600_000_000, 0, 1e9, lose), Status::Ok);
+    let lose = |host: &mut Host| netdev(host, &name).traffic = None;
+    all_are(&counted(600_000_000, 0, 1e9, lose), Status::Unknown);
+    let none = |host: &mut Host| host.network.netdevs.clear();
+    all_are(&counted(600_000_000, 0, 1e9, none), Status::Unknown);
+    // A counter that began again is none.
+    let restart = |host: &mut Host| netdev(host, &name).traffic.as_mut().unwrap().sent = 0;
+    all_are(&counted(600_000_000, 0, 1e9, restart), Status::Unknown);
+}
+
+#[test]
+fn a_bond_and_what_is_below_it_count_once() {
+    let [name, _] = first_rail();
+    let others = 300_000_000;
+    let below = |host: &mut Host| {
+        let mac = netdev(host, &name).mac.clone();
+        let hosts = testing::hosts(&testing::pair());
+        let rails = Cluster::of(&hosts).rails;
+        let is_rail = |name: &str| {
+            let mut ends = rails.iter().flat_map(|rail| &rail.ends);
+            ends.any(|end| end.netdev == name)
+        };
+        for netdev in &mut host.network.netdevs {
+            if !is_rail(&netdev.name) {
+                netdev.mac.clone_from(&mac);
+            }
+        }
+    };
+    all_are(&counted(600_000_000, others, 1e9, below), Status::Ok);
 }
 
 #[test]

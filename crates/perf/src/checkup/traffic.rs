@@ -3,10 +3,12 @@
 use std::collections::BTreeSet;
 
 use serde::Serialize;
-use spark_ccl_topology::{Cluster, Host};
+use spark_ccl_topology::cluster::RailEnd;
+use spark_ccl_topology::{Cluster, Host, Netdev};
 
 use crate::doctor::{Finding, Fix, Problem};
 
+const ID: &str = "check.traffic";
 /// What ssh and the ranks' meetings may send over other interfaces, in bytes, beside a small part of the data.
 const SMALL: f64 = 8e6;
 const PART: f64 = 0.02;
@@ -24,96 +26,203 @@ pub(super) struct Traffic {
     pub(super) received: u64,
 }
 
-/// What was counted between two readings; the loopback interface counts as none.
-pub(super) fn between(before: &Cluster<'_>, after: &[Host]) -> Vec<Traffic> {
+/// What a host has counted between two readings; the loopback interface counts as none. What has no counter in both readings
+/// is left out, and so is what a rail lies on, or what lies on it: those bytes would count twice.
+pub(super) fn between(
+    cluster: &Cluster<'_>,
+    index: usize,
+    then: &Host,
+    now: &Host,
+) -> Vec<Traffic> {
+    let ends: Vec<_> = ends(cluster, index).collect();
+    let is_rail = |netdev: &str| ends.iter().any(|(end, _)| end.netdev == netdev);
+    // Bonds, VLANs and bridges have the hardware address of an interface below them.
+    let rails = now.network.netdevs.iter().filter(|one| is_rail(&one.name));
+    let macs: BTreeSet<_> = rails.filter_map(|one| one.mac.as_ref()).collect();
+    let is_layer = |one: &Netdev| {
+        !is_rail(&one.name) && one.mac.as_ref().is_some_and(|mac| macs.contains(mac))
+    };
+    let row = |name: String, rail, sent, received| Traffic {
+        host: now.name.clone(),
+        name,
+        rail,
+        sent,
+        received,
+    };
     let mut found = Vec::new();
-    for (index, (old, new)) in before.hosts.iter().zip(after).enumerate() {
-        let ends = before.rails.iter().flat_map(|rail| &rail.ends);
-        let ends = ends.filter(|end| end.host == index);
-        let rails: BTreeSet<_> = ends.map(|end| (&end.device, &end.netdev)).collect();
-        for netdev in new.network.netdevs.iter().filter(|one| !one.loopback) {
-            let counted = old
-                .netdev(&netdev.name)
-                .and_then(|it| it.traffic)
-                .zip(netdev.traffic);
-            let Some((then, now)) = counted else { continue };
-            found.push(Traffic {
-                host: new.name.clone(),
-                name: netdev.name.clone(),
-                rail: rails.iter().any(|(_, name)| **name == netdev.name),
-                sent: now.sent.saturating_sub(then.sent),
-                received: now.received.saturating_sub(then.received),
-            });
+    let netdevs = now.network.netdevs.iter();
+    for netdev in netdevs.filter(|one| !one.loopback && !is_layer(one)) {
+        let old = then.netdev(&netdev.name).and_then(|it| it.traffic);
+        let grown = old.zip(netdev.traffic).and_then(|(old, new)| {
+            let sent = new.sent.checked_sub(old.sent)?;
+            Some((sent, new.received.checked_sub(old.received)?))
+        });
+        let rail = is_rail(&netdev.name);
+        found.extend(grown.map(|(sent, received)| row(netdev.name.clone(), rail, sent, received)));
+    }
+    for (device, port) in now.ports() {
+        let rail = ends.iter().any(|(end, _)| end.device == device.name);
+        if !rail && now.netdev_of(port).is_some_and(is_layer) {
+            continue;
         }
-        for ((device, then), (_, now)) in old.ports().zip(new.ports()) {
-            let grown = |name: &str| now.counter(name).saturating_sub(then.counter(name)) * WORD;
-            found.push(Traffic {
-                host: new.name.clone(),
-                name: format!("{}:{}", device.name, now.number),
-                rail: rails.iter().any(|(name, _)| **name == device.name),
-                sent: grown("port_xmit_data"),
-                received: grown("port_rcv_data"),
-            });
+        let mut ports = then.ports();
+        let old = ports.find(|(it, old)| it.name == device.name && old.number == port.number);
+        let grown = |name: &str| {
+            let old = old?.1.counters.get(name)?;
+            Some(port.counters.get(name)?.checked_sub(*old)? * WORD)
+        };
+        let both = grown("port_xmit_data").zip(grown("port_rcv_data"));
+        let name = format!("{}:{}", device.name, port.number);
+        found.extend(both.map(|(sent, received)| row(name, rail, sent, received)));
+    }
+    found
+}
+
+/// The ends of rails at a host, each with the index of the host at the other end.
+fn ends<'a>(cluster: &'a Cluster<'_>, index: usize) -> impl Iterator<Item = (&'a RailEnd, usize)> {
+    let ends = cluster.rails.iter().flat_map(|rail| {
+        let [a, b] = &rail.ends;
+        [(a, b.host), (b, a.host)]
+    });
+    ends.filter(move |(end, _)| end.host == index)
+}
+
+/// Whether the rails of a host have carried what the collectives must have moved, each a part of it, and other interfaces
+/// nothing of it.
+pub(super) fn judge(
+    cluster: &Cluster<'_>,
+    index: usize,
+    traffic: &[Traffic],
+    moved: f64,
+) -> Finding {
+    let host = cluster.hosts[index].name.as_str();
+    let unknown = |seen: String| {
+        let look = "spark-perf topo --json on this host, and what else was found; then run the check again";
+        Finding::unknown(ID, &[host], seen, look)
+    };
+    if moved <= 0.0 {
+        return unknown("no collective has moved anything".to_owned());
+    }
+    if ends(cluster, index).next().is_none() {
+        return unknown("no rail of this host is known".to_owned());
+    }
+    let sent: u64 = traffic
+        .iter()
+        .filter(|one| one.rail)
+        .map(|one| one.sent)
+        .sum();
+    let idle = idle(cluster, index, traffic, moved);
+    if (sent as f64) < 0.9 * moved || !idle.is_empty() {
+        let missing = missing(cluster, index, traffic);
+        if !missing.is_empty() {
+            return unknown(format!(
+                "no byte counter of {}",
+                missing.into_iter().collect::<Vec<_>>().join(", ")
+            ));
+        }
+        return astray(host, traffic, &idle, moved);
+    }
+    let most = SMALL + PART * moved;
+    let is_stray = |one: &&Traffic| !one.rail && one.sent.max(one.received) as f64 > most;
+    let stray: Vec<_> = traffic.iter().filter(is_stray).collect();
+    let rails = names(traffic.iter().filter(|one| one.rail));
+    let moved = bytes(moved);
+    if stray.is_empty() {
+        let seen =
+            format!("the collectives' {moved} crossed the rails ({rails}), and no other interface");
+        return Finding::ok(ID, &[host], seen);
+    }
+    let problem = Problem::new(
+        format!(
+            "the collectives' {moved} crossed the rails ({rails}); over other interfaces: {}",
+            names(stray.into_iter())
+        ),
+        "little over other interfaces meanwhile",
+        "another program was using the network, or a part of the data takes a slower way",
+        Fix::look("which program sends there (ss -tip), and spark-perf env"),
+    );
+    Finding::warn(ID, &[host], problem)
+}
+
+/// The rails have carried too little.
+fn astray(host: &str, traffic: &[Traffic], idle: &[&RailEnd], moved: f64) -> Finding {
+    let idle = match idle {
+        [] => String::new(),
+        idle => {
+            let names: Vec<_> = idle.iter().map(|end| end.device.as_str()).collect();
+            format!("; as good as nothing: {}", names.join(", "))
+        }
+    };
+    let problem = Problem::new(
+        format!(
+            "sent over the rails: {}{idle}; over other interfaces: {}; the collectives moved {}",
+            names(traffic.iter().filter(|one| one.rail)),
+            names(traffic.iter().filter(|one| !one.rail)),
+            bytes(moved)
+        ),
+        "all of it over the rails, a part over each",
+        "the data takes a slower way than the one that was built for it, and disturbs others there",
+        Fix::look(
+            "spark-perf env, and what NCCL_SOCKET_IFNAME, SPARK_CCL_SOCKET_IFNAME and NCCL_IB_DISABLE are set to",
+        ),
+    );
+    Finding::fail(ID, &[host], problem)
+}
+
+/// The rails that carry nothing while another to the same host carries something. A ring does not join all hosts: where all
+/// rails to a host are idle, nothing is wrong.
+fn idle<'a>(
+    cluster: &'a Cluster<'_>,
+    index: usize,
+    traffic: &[Traffic],
+    moved: f64,
+) -> Vec<&'a RailEnd> {
+    let carried = |end: &RailEnd| -> u64 {
+        let own = traffic.iter().filter(|one| is_of(one, end));
+        own.map(|one| one.sent.max(one.received)).sum()
+    };
+    let mut found = Vec::new();
+    for peer in 0..cluster.hosts.len() {
+        let to_peer = ends(cluster, index).filter(|(_, host)| *host == peer);
+        let rails: Vec<_> = to_peer.map(|(end, _)| end).collect();
+        let least = PART * moved / rails.len() as f64;
+        let (busy, idle): (Vec<_>, Vec<_>) = rails
+            .into_iter()
+            .partition(|end| carried(end) as f64 > least);
+        if !busy.is_empty() {
+            found.extend(idle);
         }
     }
     found
 }
 
-/// Whether the rails of each host have sent what the collectives must have moved, and other interfaces nothing of it.
-pub(super) fn judge(traffic: &[Traffic], moved: f64) -> Vec<Finding> {
-    let hosts: Vec<&str> = traffic.iter().fold(Vec::new(), |mut hosts, one| {
-        if !hosts.contains(&one.host.as_str()) {
-            hosts.push(&one.host);
-        }
-        hosts
-    });
-    hosts
-        .into_iter()
-        .map(|host| of(traffic, host, moved))
+/// The interfaces and RDMA devices of rails without a counter.
+fn missing<'a>(cluster: &'a Cluster<'_>, index: usize, traffic: &[Traffic]) -> BTreeSet<&'a str> {
+    let names = ends(cluster, index).flat_map(|(end, _)| [&*end.netdev, &*end.device]);
+    names
+        .filter(|name| !traffic.iter().any(|one| device(one) == *name))
         .collect()
 }
 
-fn of(traffic: &[Traffic], host: &str, moved: f64) -> Finding {
-    const ID: &str = "check.traffic";
-    let own = || traffic.iter().filter(|one| one.host == host);
-    let rails: u64 = own().filter(|one| one.rail).map(|one| one.sent).sum();
-    let most = SMALL + PART * moved;
-    let is_stray = |one: &&Traffic| !one.rail && one.sent.max(one.received) as f64 > most;
-    let names = |all: &[&Traffic]| {
-        let each: Vec<_> = all
-            .iter()
-            .map(|one| format!("{} {}", one.name, bytes(one.sent as f64)))
-            .collect();
-        each.join(", ")
-    };
-    let stray: Vec<_> = own().filter(is_stray).collect();
-    let carried: Vec<_> = own().filter(|one| one.rail).collect();
-    if !stray.is_empty() || (rails as f64) < 0.9 * moved {
-        let elsewhere = if stray.is_empty() {
-            "nothing".to_owned()
-        } else {
-            names(&stray)
-        };
-        let problem = Problem::new(
-            format!(
-                "sent over the rails: {}; over other interfaces: {elsewhere}; the collectives moved {}",
-                names(&carried),
-                bytes(moved)
-            ),
-            "all of it over the rails",
-            "the data takes a slower way than the one that was built for it, and disturbs others there",
-            Fix::look(
-                "spark-perf env, and what NCCL_SOCKET_IFNAME, SPARK_CCL_SOCKET_IFNAME and NCCL_IB_DISABLE are set to",
-            ),
-        );
-        return Finding::fail(ID, &[host], problem);
+fn is_of(one: &Traffic, end: &RailEnd) -> bool {
+    [&end.netdev, &end.device]
+        .iter()
+        .any(|name| device(one) == **name)
+}
+
+/// The interface, or the RDMA device without its port.
+fn device(one: &Traffic) -> &str {
+    one.name.split(':').next().unwrap_or_default()
+}
+
+fn names<'a>(all: impl Iterator<Item = &'a Traffic>) -> String {
+    let each: Vec<_> = all
+        .map(|one| format!("{} {}", one.name, bytes(one.sent as f64)))
+        .collect();
+    if each.is_empty() {
+        return "nothing".to_owned();
     }
-    let seen = format!(
-        "the collectives' {} crossed the rails ({}), and no other interface",
-        bytes(moved),
-        names(&carried)
-    );
-    Finding::ok(ID, &[host], seen)
+    each.join(", ")
 }
 
 /// A number of bytes for people.
