@@ -11,6 +11,8 @@ use crate::report::compare::Document;
 const SWEEP: &str = "all_reduce --backend host -b 8 -e 64M -f 4 -n 20 -w 1 -c 1 -T 60 -J -";
 /// A few seconds on a fast network.
 const LOAD: &str = "all_reduce --backend host -b 16M -e 16M -n 50 -N 4 -c 1 -T 60 -J -";
+/// A bandwidth below this part of what it should be has not lasted.
+const LEAST: f64 = 0.85;
 /// How often a call of the sweep and of the load runs at least, in both modes.
 const CALLS: [f64; 2] = [40.0, 100.0];
 
@@ -36,10 +38,12 @@ pub(super) fn run(
         .map(|host| host.name.as_str())
         .collect();
     let sweep: Result<Document, String> = launcher.ask(&hosts, SWEEP);
-    let mut found = vec![judge("check.sweep", &names, &sweep)];
+    let swept = judge("check.sweep", &names, &sweep);
+    let is_right = swept.status == Status::Ok;
+    let mut found = vec![swept];
     let mut moments = Vec::new();
     let start = Instant::now();
-    while sweep.is_ok() && start.elapsed() < limit {
+    while is_right && start.elapsed() < limit {
         let loaded: Result<Document, String> = launcher.ask(&hosts, LOAD);
         let finding = judge("check.load", &names, &loaded);
         let seconds = start.elapsed().as_secs_f64();
@@ -52,21 +56,18 @@ pub(super) fn run(
         }
         if finding.status == Status::Fail {
             found.push(finding);
-            break;
+            return (sweep.ok(), moments, found);
         }
     }
-    if let Some(slowest) = moments.iter().map(|one| one.bus_bw).reduce(f64::min) {
-        let minutes = start.elapsed().as_secs_f64() / 60.0;
-        let fastest = moments.iter().map(|one| one.bus_bw).fold(0.0, f64::max);
-        let seen = format!(
-            "{minutes:.1} minutes of all_reduce: {slowest:.2} to {fastest:.2} GB/s (busbw)"
-        );
-        found.push(Finding::ok("check.load", &names, seen));
-    }
+    found.extend(steady(&names, &moments));
     (sweep.ok(), moments, found)
 }
 
-fn judge(id: &'static str, names: &[&str], outcome: &Result<Document, String>) -> Finding {
+pub(super) fn judge(
+    id: &'static str,
+    names: &[&str],
+    outcome: &Result<Document, String>,
+) -> Finding {
     let fail = |seen: String| {
         let fix = Fix::look("memory, cables and cooling of these hosts; then run the check again");
         let problem = Problem::new(seen, "right results", "no program can use these hosts", fix);
@@ -75,10 +76,46 @@ fn judge(id: &'static str, names: &[&str], outcome: &Result<Document, String>) -
     match outcome {
         Err(why) => fail(why.clone()),
         Ok(document) => match document.wrong() {
-            0 => Finding::ok(id, names, "every result is right"),
+            0 if document.is_verified() => Finding::ok(id, names, "every result is right"),
+            0 => fail("there are no results, or not all were verified".to_owned()),
             wrong => fail(format!("{wrong} elements wrong")),
         },
     }
+}
+
+/// Whether the bandwidth has lasted: no moment is far below the median, and the end not far below the beginning.
+pub(super) fn steady(names: &[&str], moments: &[Moment]) -> Option<Finding> {
+    const ID: &str = "check.load";
+    let all: Vec<_> = moments.iter().map(|one| one.bus_bw).collect();
+    let slowest = all.iter().copied().reduce(f64::min)?;
+    let fastest = all.iter().copied().fold(slowest, f64::max);
+    let quarter = all.len().div_ceil(4);
+    let [first, last] = [&all[..quarter], &all[all.len() - quarter..]].map(median);
+    let middle = median(&all);
+    let minutes = moments.last()?.seconds / 60.0;
+    let seen = format!(
+        "{minutes:.1} minutes of all_reduce: {slowest:.2} to {fastest:.2} GB/s (busbw), median {middle:.2}, at first \
+         {first:.2}, at last {last:.2}"
+    );
+    if slowest >= LEAST * middle && last >= LEAST * first {
+        return Some(Finding::ok(ID, names, seen));
+    }
+    let problem = Problem::new(
+        seen,
+        format!("at any time {LEAST} of the median, and at last {LEAST} of what it was at first"),
+        "these hosts do not keep up their bandwidth, or another program was in the way",
+        Fix::look(
+            "cooling, clocks and power limits (nvidia-smi -q -d PERFORMANCE), and pauses (ethtool -S)",
+        ),
+    );
+    Some(Finding::warn(ID, names, problem))
+}
+
+/// The median of numbers of which there is at least one.
+pub(super) fn median(all: &[f64]) -> f64 {
+    let mut all = all.to_vec();
+    all.sort_by(f64::total_cmp);
+    all[all.len() / 2]
 }
 
 /// The bytes that the rank that sends least must have sent, at the least: an all-reduce sends what the bus bandwidth counts.

@@ -134,6 +134,44 @@ fn a_bond_and_what_is_below_it_count_once() {
 }
 
 #[test]
+fn load_that_throttles_warns() {
+    let judged = |rates: &[f64]| {
+        let moments = rates.iter().enumerate().map(|(at, rate)| Moment {
+            seconds: at as f64,
+            bus_bw: *rate,
+            bytes: 1,
+        });
+        load::steady(&["a", "b"], &moments.collect::<Vec<_>>()).map(|one| one.status)
+    };
+    assert_eq!(judged(&[]), None);
+    assert_eq!(judged(&[12.0]), Some(Status::Ok));
+    assert_eq!(judged(&[11.0, 12.0, 11.5, 12.0]), Some(Status::Ok));
+    // Once, at the end, and from early on.
+    assert_eq!(judged(&[12.0, 8.0, 12.0, 12.0]), Some(Status::Warn));
+    assert_eq!(judged(&[12.0, 12.0, 12.0, 8.0]), Some(Status::Warn));
+    let early = [12.0, 12.0, 8.0, 8.0, 8.0, 8.0, 8.0, 8.0];
+    assert_eq!(judged(&early), Some(Status::Warn));
+}
+
+#[test]
+fn results_that_nobody_verified_are_not_right() {
+    let judged = |results: &str| {
+        let document = serde_json::from_str(&format!("{{\"results\":{results}}}"));
+        load::judge("check.sweep", &["a"], &Ok(document.unwrap())).status
+    };
+    let row = |nwrong: &str| {
+        format!(
+            r#"[{{"size":8,"type":"float","redop":"sum","root":"-1",
+            "out_of_place":{{"time":2.0,"bus_bw":2.0,"nwrong":{nwrong}}},"in_place":null}}]"#
+        )
+    };
+    assert_eq!(judged(&row("0")), Status::Ok);
+    for bad in ["[]", &row("1"), &row("\"N/A\""), &row("null")] {
+        assert_eq!(judged(bad), Status::Fail, "{bad}");
+    }
+}
+
+#[test]
 fn names_cannot_end_an_element_of_the_page() {
     let hosts = testing::hosts(&testing::pair());
     let report = Report {

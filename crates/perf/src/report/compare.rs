@@ -47,6 +47,16 @@ pub(crate) struct Timing {
 }
 
 impl Document {
+    /// Whether there are results, and the wrong elements of each were counted.
+    pub(crate) fn is_verified(&self) -> bool {
+        let counted = |timing: &Timing| timing.nwrong.is_u64();
+        let is_whole = |row: &Result| {
+            row.out_of_place.as_ref().is_some_and(counted)
+                && row.in_place.as_ref().is_none_or(counted)
+        };
+        !self.results.is_empty() && self.results.iter().all(is_whole)
+    }
+
     /// The number of wrong elements over all rows.
     pub(crate) fn wrong(&self) -> u64 {
         let rows = self.results.iter();
