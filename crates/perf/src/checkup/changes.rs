@@ -1,13 +1,17 @@
 //! What became slower, or otherwise, since an older report.
 
+use std::collections::BTreeMap;
+use std::fmt;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use spark_ccl_topology::Host;
 
+use super::load::{self, Moment};
 use super::{FORMAT, Report};
 use crate::doctor::Probed;
 use crate::error::Error;
+use crate::pair::RailEnds;
 use crate::report::compare::Document;
 
 /// Bandwidth below this part of what it was is slower.
@@ -24,6 +28,7 @@ pub(super) struct Older {
     findings: Vec<Known>,
     probed: Option<Probed>,
     sweep: Option<Document>,
+    load: Vec<Moment>,
     hosts: Vec<Host>,
 }
 
@@ -59,110 +64,211 @@ impl Older {
         }
         Ok(older)
     }
+
+    /// Refuses to compare with a report that is about other hosts. A host that is missing now is a change.
+    pub(super) fn is_about(&self, hosts: &[Host]) -> Result<(), Error> {
+        let is_known = |host: &&Host| self.hosts.iter().any(|one| one.name == host.name);
+        let Some(other) = hosts.iter().find(|host| !is_known(host)) else {
+            return Ok(());
+        };
+        let known: Vec<_> = self.hosts.iter().map(|host| host.name.as_str()).collect();
+        Err(Error::Usage(format!(
+            "--compare: the older report is about {}, and not about {}; compare reports of the same hosts",
+            known.join(", "),
+            other.name
+        )))
+    }
 }
 
-/// All changes since then.
+/// All changes since then, matched by names.
 pub(super) fn since(older: &Older, report: &Report<'_>) -> Vec<Change> {
+    let then = Measured::of(
+        &older.hosts,
+        older.probed.as_ref(),
+        older.sweep.as_ref(),
+        &older.load,
+    );
+    let (probed, sweep) = (report.probed.as_ref(), report.sweep.as_ref());
+    let now = Measured::of(report.hosts, probed, sweep, &report.load);
     let mut found = findings(older, report);
-    if let (Some(then), Some(now)) = (&older.probed, &report.probed) {
-        found.extend(rails(then, now));
-    }
-    if let (Some(then), Some(now)) = (&older.sweep, &report.sweep) {
-        found.extend(sweep(then, now));
-    }
-    for (then, now) in older.hosts.iter().zip(report.hosts) {
-        found.extend(host(then, now));
+    found.extend(then.0.iter().filter_map(|(what, value)| {
+        let what = what.clone();
+        match (value, now.0.get(&what)) {
+            (Value::Bandwidth(then), Some(Value::Bandwidth(now))) => bandwidth(what, *then, *now),
+            (Value::Latency(then), Some(Value::Latency(now))) => latency(what, *then, *now),
+            _ => Some(missing(what, value.to_string(), true)),
+        }
+    }));
+    for then in &older.hosts {
+        match report.hosts.iter().find(|now| now.name == then.name) {
+            Some(now) => found.extend(host(then, now)),
+            None => found.push(missing(then.name.clone(), "there".to_owned(), true)),
+        }
     }
     found
 }
 
-/// Findings that are new, or gone.
+/// Findings that are new, or whose status is another one. Of several with one name on the same hosts, the worst counts.
 fn findings(older: &Older, report: &Report<'_>) -> Vec<Change> {
-    let bad = ["warn", "fail"];
-    let now: Vec<(String, String)> = report
+    let then = older.findings.iter();
+    let then = worst(then.map(|one| (named(&one.hosts, &one.id), &*one.status)));
+    let statuses: Vec<_> = report
         .findings
         .iter()
         .map(|one| {
             (
-                format!("{} {}", one.hosts.join(" - "), one.id),
+                named(&one.hosts, one.id),
                 one.status.to_string().to_lowercase(),
             )
         })
-        .filter(|one| bad.contains(&&*one.1))
         .collect();
-    let then: Vec<(String, String)> = older
-        .findings
-        .iter()
-        .map(|one| {
-            (
-                format!("{} {}", one.hosts.join(" - "), one.id),
-                one.status.clone(),
-            )
-        })
-        .filter(|one| bad.contains(&&*one.1))
-        .collect();
-    let change = |what: &str, then: &str, now: &str, is_worse| Change {
-        what: what.to_owned(),
-        then: then.to_owned(),
-        now: now.to_owned(),
-        is_worse,
-    };
-    let new = now.iter().filter(|one| !then.contains(one));
-    let gone = then
-        .iter()
-        .filter(|one| !now.iter().any(|it| it.0 == one.0));
-    new.map(|one| change(&one.0, "not so", &one.1, true))
-        .chain(gone.map(|one| change(&one.0, &one.1, "ok", false)))
-        .collect()
+    let now = worst(
+        statuses
+            .iter()
+            .map(|(what, status)| (what.clone(), &**status)),
+    );
+    let bad = severity("warn");
+    let mut found = Vec::new();
+    for (what, now) in &now {
+        let was = then.get(what);
+        let (from, to) = (was.map_or(0, |was| severity(was)), severity(now));
+        if from == to || (was.is_none() && to < bad) {
+            continue;
+        }
+        found.push(Change {
+            what: what.clone(),
+            then: was.map_or("no finding", |was| *was).to_owned(),
+            now: (*now).to_owned(),
+            is_worse: to > from && to >= bad,
+        });
+    }
+    for (what, was) in then {
+        if severity(was) >= bad && !now.contains_key(&what) {
+            found.push(missing(what, was.to_owned(), false));
+        }
+    }
+    found
 }
 
-fn rails(then: &Probed, now: &Probed) -> Vec<Change> {
-    let mut found = Vec::new();
-    for (then, now) in then.pairs.iter().zip(&now.pairs) {
-        let tcp = (then.tcp.as_ref().ok(), now.tcp.as_ref().ok());
-        let rdma = [then, now].map(|one| one.rdma.as_ref().and_then(|it| it.as_ref().ok()));
-        for (kind, then, now) in [("TCP", tcp.0, tcp.1), ("RDMA", rdma[0], rdma[1])] {
-            let (Some(then), Some(now)) = (then, now) else {
-                continue;
-            };
-            for (then, row) in then.rows.iter().zip(&now.rows) {
-                let names: Vec<_> = row
-                    .rails
-                    .iter()
-                    .map(|rail| now.rails[*rail].name())
-                    .collect();
-                let what = format!("{kind}: {}", names.join(" and "));
-                found.extend(bandwidth(what, then.gb_per_s, row.gb_per_s));
+fn named(hosts: &[String], id: &str) -> String {
+    format!("{} {id}", hosts.join(" - "))
+}
+
+fn worst<'a>(all: impl Iterator<Item = (String, &'a str)>) -> BTreeMap<String, &'a str> {
+    let mut found = BTreeMap::new();
+    for (what, status) in all {
+        let known = found.entry(what).or_insert(status);
+        if severity(status) > severity(known) {
+            *known = status;
+        }
+    }
+    found
+}
+
+/// A status's place, the worst last.
+fn severity(status: &str) -> usize {
+    let order = ["ok", "unknown", "warn", "fail"];
+    order.iter().position(|one| *one == status).unwrap_or(1)
+}
+
+/// All that a report has measured, by names that do not depend on an order.
+#[derive(Default)]
+struct Measured(BTreeMap<String, Value>);
+
+enum Value {
+    /// In GB/s.
+    Bandwidth(f64),
+    /// In microseconds.
+    Latency(f64),
+}
+
+impl Measured {
+    fn of(
+        hosts: &[Host],
+        probed: Option<&Probed>,
+        sweep: Option<&Document>,
+        load: &[Moment],
+    ) -> Self {
+        let mut all = Self::default();
+        for pair in probed.iter().flat_map(|it| &it.pairs) {
+            let names = pair
+                .hosts
+                .map(|index| hosts.get(index).map_or("?", |host| &*host.name));
+            for (kind, measured) in [("TCP", Some(&pair.tcp)), ("RDMA", pair.rdma.as_ref())] {
+                let Some(Ok(measured)) = measured else {
+                    continue;
+                };
+                for row in &measured.rows {
+                    let rails = rails(names, &measured.rails, &row.rails);
+                    let what = format!("{kind} of {} B: {rails}", row.bytes);
+                    all.0.insert(what, Value::Bandwidth(row.gb_per_s));
+                }
+            }
+            if let Some(Ok(measured)) = &pair.latency {
+                for row in &measured.rows {
+                    let rails = rails(names, &measured.rails, &[row.rail]);
+                    let what = format!("RDMA latency of {} B: {rails}", row.bytes);
+                    all.0.insert(what, Value::Latency(row.median_us));
+                }
             }
         }
+        for row in sweep.iter().flat_map(|it| &it.results) {
+            let Some(timing) = &row.out_of_place else {
+                continue;
+            };
+            let value = match timing.time {
+                Some(time) if row.size <= SMALL => Value::Latency(time),
+                _ => Value::Bandwidth(timing.bus_bw),
+            };
+            all.0.insert(format!("all_reduce of {} B", row.size), value);
+        }
+        let rates: Vec<_> = load.iter().map(|one| one.bus_bw).collect();
+        if !rates.is_empty() {
+            let median = Value::Bandwidth(load::median(&rates));
+            all.0.insert("all_reduce under load".to_owned(), median);
+        }
+        all
     }
-    found
 }
 
-fn sweep(then: &Document, now: &Document) -> Vec<Change> {
-    let mut found = Vec::new();
-    for row in &now.results {
-        let Some(old) = then.results.iter().find(|old| old.size == row.size) else {
-            continue;
-        };
-        let (Some(then), Some(now)) = (&old.out_of_place, &row.out_of_place) else {
-            continue;
-        };
-        let what = format!("all_reduce of {} B", row.size);
-        match (then.time, now.time) {
-            (Some(then), Some(now)) if row.size <= SMALL => found.extend(latency(what, then, now)),
-            _ => found.extend(bandwidth(what, then.bus_bw, now.bus_bw)),
+/// Rails by their ends and hosts, in whichever order they were asked.
+fn rails(hosts: [&str; 2], all: &[RailEnds], indices: &[usize]) -> String {
+    let rails = indices.iter().filter_map(|index| all.get(*index));
+    let name = |rail: &RailEnds| {
+        let mut ends = [0, 1].map(|side| format!("{} {}", hosts[side], rail.ends[side]));
+        ends.sort();
+        ends.join(" to ")
+    };
+    let mut names: Vec<_> = rails.map(name).collect();
+    names.sort();
+    names.join(" and ")
+}
+
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bandwidth(value) => write!(f, "{value:.2} GB/s"),
+            Self::Latency(value) => write!(f, "{value:.1} us"),
         }
     }
-    found
+}
+
+/// What was there, and is not now.
+fn missing(what: String, then: String, is_worse: bool) -> Change {
+    Change {
+        what,
+        then,
+        now: "missing".to_owned(),
+        is_worse,
+    }
 }
 
 fn bandwidth(what: String, then: f64, now: f64) -> Option<Change> {
     let is_worse = now < LESS * then;
     (is_worse || then < LESS * now).then(|| Change {
         what,
-        then: format!("{then:.2} GB/s"),
-        now: format!("{now:.2} GB/s"),
+        then: Value::Bandwidth(then).to_string(),
+        now: Value::Bandwidth(now).to_string(),
         is_worse,
     })
 }
@@ -172,8 +278,8 @@ fn latency(what: String, then: f64, now: f64) -> Option<Change> {
     let is_worse = longer(then, now);
     (is_worse || longer(now, then)).then(|| Change {
         what,
-        then: format!("{then:.1} us"),
-        now: format!("{now:.1} us"),
+        then: Value::Latency(then).to_string(),
+        now: Value::Latency(now).to_string(),
         is_worse,
     })
 }

@@ -98,6 +98,9 @@ pub(crate) fn run(args: &Args) -> Result<u8, Error> {
     let survey = SurveyArgs::of(args.hosts.clone());
     console::print_error(format_args!("asking the hosts"));
     let examination = doctor::examine(&survey, true)?;
+    if let Some(older) = &older {
+        older.is_about(&examination.hosts)?;
+    }
     let mut report = report(&survey, args, &examination)?;
     if let Some(older) = &older {
         report.changes = changes::since(older, &report);

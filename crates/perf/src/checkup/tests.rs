@@ -174,24 +174,128 @@ fn results_that_nobody_verified_are_not_right() {
 #[test]
 fn names_cannot_end_an_element_of_the_page() {
     let hosts = testing::hosts(&testing::pair());
-    let report = Report {
+    let mut report = empty(&hosts);
+    report.time = "<b>".to_owned();
+    report.findings = vec![Finding::ok("a.b", &["x<script>"], "fine | \"well\"")];
+    let page = html::page(&report).unwrap();
+    assert!(!page.contains("<b>") && !page.contains("<script>"));
+    assert!(markdown::text(&report).contains("fine \\| "));
+    // A report is read back, and nothing has changed.
+    assert_eq!(changes::since(&read_back(&report), &report), []);
+}
+
+/// A report in which nothing was measured.
+fn empty(hosts: &[Host]) -> Report<'_> {
+    Report {
         format: FORMAT,
         spark_ccl: "1",
-        time: "<b>".to_owned(),
-        findings: vec![Finding::ok("a.b", &["x<script>"], "fine | \"well\"")],
+        time: String::new(),
+        findings: Vec::new(),
         probed: None,
         sweep: None,
         load: Vec::new(),
         traffic: Vec::new(),
         changes: Vec::new(),
-        hosts: &hosts,
-    };
-    let page = html::page(&report).unwrap();
-    assert!(!page.contains("<b>") && !page.contains("<script>"));
-    assert!(markdown::text(&report).contains("fine \\| "));
-    // A report is read back, and nothing has changed.
+        hosts,
+    }
+}
+
+fn read_back(report: &Report<'_>) -> Older {
     let folder = tempfile::tempdir().unwrap();
-    write(folder.path(), &report).unwrap();
-    let older = Older::read(&folder.path().join("check.json")).unwrap();
-    assert_eq!(changes::since(&older, &report), []);
+    write(folder.path(), report).unwrap();
+    Older::read(&folder.path().join("check.json")).unwrap()
+}
+
+/// What two hosts carry over two rails, at these rates; the second host comes first if `turned`.
+fn probed(rates: &[f64], turned: bool) -> Probed {
+    let mut sides = ["1", "2"];
+    if turned {
+        sides.reverse();
+    }
+    let rails = ["a", "b"].map(|rail| sides.map(|side| format!("{rail}{side}")));
+    let rails = rails.map(|ends| serde_json::json!({"ends": ends, "round_trip_us": null}));
+    let mut rows: Vec<_> = rates
+        .iter()
+        .enumerate()
+        .map(|(rail, rate)| {
+            serde_json::json!({"bytes": 8, "rails": [rail], "carried": [1], "seconds": 1.0, "gb_per_s": rate,
+                "cpu_us_per_mib": 1.0, "wrong": 0})
+        })
+        .collect();
+    if turned {
+        rows.reverse();
+    }
+    let tcp = serde_json::json!({"Ok": {"what": "", "rails": rails, "rows": rows}});
+    let pair = serde_json::json!({"hosts": [0, 1], "tcp": tcp, "rdma": null, "latency": null});
+    let collective = serde_json::json!({"Err": "none"});
+    serde_json::from_value(serde_json::json!({"pairs": [pair], "collective": collective})).unwrap()
+}
+
+#[test]
+fn changes_are_found_by_name() {
+    let hosts = testing::hosts(&testing::pair());
+    let moment = |bus_bw| Moment {
+        seconds: 1.0,
+        bus_bw,
+        bytes: 1,
+    };
+    let mut then = empty(&hosts);
+    then.probed = Some(probed(&[12.0, 6.0], false));
+    then.load = vec![moment(12.0)];
+    let older = read_back(&then);
+    // The other order of hosts and rows is no change.
+    let turned: Vec<_> = hosts.iter().rev().cloned().collect();
+    let mut now = empty(&turned);
+    now.probed = Some(probed(&[12.0, 6.0], true));
+    now.load = vec![moment(12.0)];
+    assert_eq!(changes::since(&older, &now), []);
+    // A slower rail, and a slower load.
+    now.probed = Some(probed(&[12.0, 3.0], true));
+    now.load = vec![moment(6.0)];
+    let found = changes::since(&older, &now);
+    assert!(found.iter().all(|one| one.is_worse), "{found:#?}");
+    assert_eq!(found.len(), 2, "{found:#?}");
+    assert!(found[0].what.contains("b1"), "{found:#?}");
+    // What is not there any more.
+    now.probed = Some(probed(&[12.0], true));
+    now.load = Vec::new();
+    now.hosts = &turned[..1];
+    let found = changes::since(&older, &now);
+    let missing = found
+        .iter()
+        .filter(|one| one.is_worse && one.now == "missing");
+    assert!(missing.count() >= 3, "{found:#?}");
+    assert!(older.is_about(now.hosts).is_ok());
+    let mut other = hosts.clone();
+    other[0].name = "else".to_owned();
+    assert_eq!(older.is_about(&other).unwrap_err().exit_code(), 6);
+}
+
+#[test]
+fn statuses_have_an_order() {
+    let hosts = testing::hosts(&testing::pair());
+    let with = |status: Option<Status>| {
+        let mut report = empty(&hosts);
+        report.findings.extend(status.map(|status| Finding {
+            status,
+            ..Finding::ok("a.b", &["x"], "seen")
+        }));
+        report
+    };
+    let (fail, warn, ok) = (Some(Status::Fail), Some(Status::Warn), Some(Status::Ok));
+    let cases = [
+        (fail, warn, Some(("warn", false))),
+        (warn, fail, Some(("fail", true))),
+        (ok, warn, Some(("warn", true))),
+        (None, warn, Some(("warn", true))),
+        (fail, None, Some(("missing", false))),
+        (fail, ok, Some(("ok", false))),
+        (ok, None, None),
+        (warn, warn, None),
+    ];
+    for (then, now, expected) in cases {
+        let found = changes::since(&read_back(&with(then)), &with(now));
+        let found: Vec<_> = found.iter().map(|one| (&*one.now, one.is_worse)).collect();
+        assert_eq!(found, Vec::from_iter(expected), "{then:?} {now:?}");
+    }
 }
