@@ -223,10 +223,13 @@ fn late_text(late: &[Late], sequence: u64) -> String {
     let mut who: Vec<String> = late
         .iter()
         .take(MAX_NAMED)
-        .map(|late| match on_devices {
-            // Its last operation in host memory says nothing about its kernels.
-            true => late.rank.to_string(),
-            false => one_late(late, sequence),
+        .map(|late| {
+            if on_devices {
+                // Its last operation in host memory says nothing about its kernels.
+                late.rank.to_string()
+            } else {
+                one_late(late, sequence)
+            }
         })
         .collect();
     if late.len() > MAX_NAMED {
