@@ -86,8 +86,8 @@ fn fix(cluster: &Cluster<'_>, hellos: &[Option<Hello>], one: &Tried) -> Fix {
             "ip route get {target} on both hosts, and which has that address"
         ));
     };
-    let there = opened(cluster, hellos, (one.to, target), source);
-    if let Some(fix) = there.or_else(|| opened(cluster, hellos, (one.from, source), target)) {
+    // The other host lets in the answers to what it has sent, so its firewall is not opened.
+    if let Some(fix) = opened(cluster, hellos, (one.to, target), source) {
         return fix;
     }
     let name = &cluster.hosts[one.to].name;

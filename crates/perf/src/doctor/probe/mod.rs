@@ -132,14 +132,14 @@ fn measured(launcher: &Launcher<'_>, cluster: &Cluster<'_>, hosts: [usize; 2]) -
 }
 
 impl Pair {
-    /// Takes what another attempt has measured where that is faster.
+    /// Takes what another attempt has measured where that is faster. Wrong data and failures of either stay.
     fn keep_better(&mut self, other: Self) {
         keep(&mut self.tcp, other.tcp);
         if let (Some(own), Some(other)) = (&mut self.rdma, other.rdma) {
             keep(own, other);
         }
-        if let Some(Ok(other)) = other.latency {
-            self.latency = Some(Ok(other));
+        if let (Some(own @ Ok(_)), Some(other)) = (&mut self.latency, other.latency) {
+            *own = other;
         }
     }
 }
@@ -148,12 +148,14 @@ fn keep(own: &mut Outcome<Measured<BandwidthRow>>, other: Outcome<Measured<Bandw
     match (own, other) {
         (Ok(own), Ok(other)) => {
             for (row, new) in own.rows.iter_mut().zip(other.rows) {
-                if new.rails == row.rails && new.gb_per_s > row.gb_per_s && new.wrong == 0 {
+                let wrong = row.wrong.max(new.wrong);
+                if new.rails == row.rails && new.gb_per_s > row.gb_per_s {
                     *row = new;
                 }
+                row.wrong = wrong;
             }
         }
-        (own @ Err(_), other) => *own = other,
-        (Ok(_), Err(_)) => {}
+        (own @ Ok(_), other @ Err(_)) => *own = other,
+        (Err(_), _) => {}
     }
 }

@@ -88,6 +88,28 @@ fn wrong_bytes_fail_and_missing_rails_are_named() {
 }
 
 #[test]
+fn another_attempt_hides_neither_wrong_bytes_nor_a_failure() {
+    let ends = [["a (x)"; 2], ["b (x)"; 2]];
+    let attempt = |rates, wrong| {
+        let mut measured = measured(&ends, rates);
+        measured.rows[0].wrong = wrong;
+        Ok(measured)
+    };
+    for (first, second) in [(3, 0), (0, 3)] {
+        let mut own = attempt([1.0, 2.0, 3.0], first);
+        keep(&mut own, attempt([2.0, 1.0, 3.0], second));
+        let rows = own.unwrap().rows;
+        let kept: Vec<_> = rows.iter().map(|row| (row.gb_per_s, row.wrong)).collect();
+        assert_eq!(kept, [(2.0, 3), (2.0, 0), (3.0, 0)]);
+    }
+    let mut own = attempt([1.0; 3], 0);
+    keep(&mut own, Err("no answer".to_owned()));
+    assert!(own.is_err());
+    keep(&mut own, attempt([1.0; 3], 0));
+    assert!(own.is_err());
+}
+
+#[test]
 fn where_no_figure_is_known_rails_are_compared() {
     let hosts = testing::hosts(&testing::pair());
     let cluster = Cluster::of(&hosts);
