@@ -1,10 +1,11 @@
 //! What is particular to device memory that goes by way of the host: pieces, other links, faults in the middle, and what is
 //! not there yet.
 
+use super::late::assert_names_the_late;
 use super::support::lack_of_gpus_is_said;
 use super::{builder, gpus, stream_of, text};
 use spark_ccl::cuda::{DeviceMemory, DeviceSlice};
-use spark_ccl::{Communicator, Error, ExitClass, RedOp};
+use spark_ccl::{Communicator, Error, RedOp};
 use spark_ccl_testing::scramble;
 use std::time::Duration;
 
@@ -219,18 +220,7 @@ fn a_rank_that_is_late_is_named_and_nothing_is_written() {
                 .on(&stream)
                 .unwrap();
         }
-        let error = loop {
-            match comm.wait(&stream) {
-                Err(error) => break error,
-                Ok(()) => std::thread::sleep(Duration::from_millis(10)),
-            }
-        };
-        assert_eq!(error.exit_class(), ExitClass::Timeout, "{error}");
-        let Error::Failed(fault) = &error else {
-            panic!("{error}");
-        };
-        let late: Vec<_> = fault.ranks().map(|member| member.rank).collect();
-        assert_eq!(late, [0], "{error}");
+        assert_names_the_late(&comm, &stream, 0);
         stream.synchronize().unwrap();
         assert!(read(&output) == vec![7; LEN]);
     });

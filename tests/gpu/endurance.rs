@@ -13,7 +13,7 @@ use std::process::Child;
 use std::time::{Duration, Instant};
 
 #[test]
-#[ignore = "takes minutes"]
+#[ignore = "takes minutes on GPUs; CONTRIBUTING.md has the command"]
 fn a_thousand_communicators_leave_nothing_behind() {
     leave_nothing_behind(1000);
 }
@@ -62,7 +62,7 @@ fn hog(comm: &Communicator) -> impl FnMut() + use<> {
 }
 
 #[test]
-#[ignore = "takes minutes"]
+#[ignore = "takes minutes on GPUs; CONTRIBUTING.md has the command"]
 fn opposite_orders_beside_kernels_that_fill_the_gpu() {
     call_in_opposite_orders(10_000, hog);
 }
@@ -122,7 +122,7 @@ fn signal(child: &Child, signal: i32) {
 }
 
 #[test]
-#[ignore = "takes minutes"]
+#[ignore = "takes minutes on GPUs; CONTRIBUTING.md has the command"]
 fn a_rank_is_killed_in_the_middle_of_a_long_call() {
     lose_rank_1(
         "goes on with long buffers",
@@ -132,7 +132,7 @@ fn a_rank_is_killed_in_the_middle_of_a_long_call() {
 }
 
 #[test]
-#[ignore = "takes minutes"]
+#[ignore = "takes minutes on GPUs; CONTRIBUTING.md has the command"]
 fn a_rank_is_stopped_in_the_middle_of_a_long_call_and_comes_back() {
     lose_rank_1(
         "goes on with long buffers",
@@ -142,7 +142,7 @@ fn a_rank_is_stopped_in_the_middle_of_a_long_call_and_comes_back() {
 }
 
 #[test]
-#[ignore = "takes minutes"]
+#[ignore = "takes minutes on GPUs; CONTRIBUTING.md has the command"]
 fn a_rank_never_comes_to_a_long_call() {
     lose_rank_1("stays away", |_| {}, |_| {});
 }

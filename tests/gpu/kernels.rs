@@ -7,6 +7,7 @@ mod collectives;
 mod endurance;
 mod failures;
 mod graphs;
+mod late;
 mod messages;
 mod order;
 mod own_kernels;

@@ -1,9 +1,10 @@
 //! What only the engine of our own kernels does: it compares each call, names who is late, and lets ranks share a GPU.
 
+use super::late::assert_names_the_late;
 use super::support::lack_of_gpus_is_said;
 use super::{BACKEND, builder, gpus, stream_of, text};
 use spark_ccl::cuda::{DeviceMemory, DeviceSlice};
-use spark_ccl::{Communicator, Error, ExitClass, RedOp};
+use spark_ccl::{Communicator, Error, RedOp};
 use spark_ccl_testing::scramble;
 use std::time::Duration;
 
@@ -97,18 +98,7 @@ fn a_rank_that_is_late_is_named() {
                 .on(&stream)
                 .unwrap();
         }
-        let error = loop {
-            match comm.wait(&stream) {
-                Err(error) => break error,
-                Ok(()) => std::thread::sleep(Duration::from_millis(10)),
-            }
-        };
-        assert_eq!(error.exit_class(), ExitClass::Timeout, "{error}");
-        let Error::Failed(fault) = &error else {
-            panic!("{error}");
-        };
-        let late: Vec<_> = fault.ranks().map(|member| member.rank).collect();
-        assert_eq!(late, [0], "{error}");
+        assert_names_the_late(&comm, &stream, 0);
     });
     gpus.each(&super::builder(), |comm| sum(&comm));
 }

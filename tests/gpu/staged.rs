@@ -8,6 +8,7 @@ mod by_host;
 mod collectives;
 mod failures;
 mod graphs;
+mod late;
 mod processes;
 mod streams;
 mod support;
