@@ -117,12 +117,11 @@ pub(crate) fn options(
         operation: "choosing network interfaces",
         problem: error.to_string(),
     })?;
-    let is_link_local = |ip: &IpAddr| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
     let mut addresses: Vec<Address> = interfaces
         .iter()
         .map(|interface| Address {
             ip: interface.addr,
-            scope: if is_link_local(&interface.addr) {
+            scope: if netif::is_link_local(interface.addr) {
                 interface.index
             } else {
                 0
@@ -130,7 +129,7 @@ pub(crate) fn options(
         })
         .collect();
     // These are the last resort: every link has the same subnet of them.
-    addresses.sort_by_key(|address| is_link_local(&address.ip));
+    addresses.sort_by_key(|address| netif::is_link_local(address.ip));
     Ok(Options {
         addresses,
         init_timeout: settings.init_timeout,

@@ -10,8 +10,8 @@ use spark_ccl_config::Settings;
 
 pub use list::list;
 pub use rails::{Rail, rails};
-pub use select::select;
-pub(crate) use select::{is_internal, is_link_local};
+pub(crate) use select::is_internal;
+pub use select::{is_link_local, select};
 
 use crate::model::{Address, Netdev};
 

@@ -102,7 +102,8 @@ pub(crate) fn is_internal(name: &str) -> bool {
     INTERNAL.iter().any(|prefix| name.starts_with(prefix))
 }
 
-pub(crate) fn is_link_local(addr: IpAddr) -> bool {
+/// Whether an address means nothing without the interface that it is of.
+pub fn is_link_local(addr: IpAddr) -> bool {
     // IPv4 link-local addresses need no scope: direct cables are often set up with them.
     matches!(addr, IpAddr::V6(addr) if addr.is_unicast_link_local())
 }

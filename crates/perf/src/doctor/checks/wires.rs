@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use spark_ccl_topology::cages::{Cage, CageEnd};
 use spark_ccl_topology::cluster::leading;
-use spark_ccl_topology::netif::same_subnet;
+use spark_ccl_topology::netif::{is_link_local, same_subnet};
 use spark_ccl_topology::{Cluster, Host, Neighbour, NeighbourState, Netdev, Route, cages};
 
 /// The cages of all hosts, and which have heard from each other.
@@ -131,7 +131,7 @@ fn addresses(host: &Host) -> impl Iterator<Item = IpAddr> {
 
 fn reaches(netdev: &Netdev, ip: IpAddr) -> bool {
     let mut own = netdev.addresses.iter();
-    own.any(|one| !is_link_local_v6(ip) && one.ip != ip && same_subnet(one.ip, ip, one.prefix))
+    own.any(|one| !is_link_local(ip) && one.ip != ip && same_subnet(one.ip, ip, one.prefix))
 }
 
 /// Whether the host's best route to an address leads over a router, and this interface.
@@ -145,8 +145,4 @@ fn is_routed(host: &Host, netdev: &Netdev, ip: IpAddr) -> bool {
     let best = host.network.routes.iter().filter(covers);
     let best = best.max_by_key(|route| route.destination.map_or(0, |_| route.prefix));
     best.is_some_and(|route| route.gateway.is_some() && route.netdev == netdev.name)
-}
-
-fn is_link_local_v6(ip: IpAddr) -> bool {
-    matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
 }

@@ -55,7 +55,7 @@ fn listen() -> Result<u8, Error> {
     })?;
     std::thread::spawn(move || {
         for socket in listener.incoming().flatten() {
-            // Whoever connects may be gone.
+            // The peer may be gone.
             let _ = (&socket).write_all(token.as_bytes());
         }
     });

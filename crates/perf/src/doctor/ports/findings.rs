@@ -45,6 +45,12 @@ pub(super) fn of(cluster: &Cluster<'_>, hellos: &[Option<Hello>], tried: &[Tried
     found
 }
 
+/// A host did not try, or does not say what came of it.
+pub(super) fn untried(cluster: &Cluster<'_>, from: usize, why: String) -> Finding {
+    let look = "whether spark-perf there is of this version: it has to connect to ports of the other hosts";
+    Finding::unknown(ID, &[&cluster.hosts[from].name], why, look)
+}
+
 fn unreached(cluster: &Cluster<'_>, hellos: &[Option<Hello>], one: &Tried) -> Finding {
     let [from, to] = [one.from, one.to].map(|host| cluster.hosts[host].name.as_str());
     let target = one.attempt.target;
@@ -74,7 +80,7 @@ fn unreached(cluster: &Cluster<'_>, hellos: &[Option<Hello>], one: &Tried) -> Fi
     Finding::fail(ID, &[from, to], problem)
 }
 
-/// What opens the firewall of the host that was not reached; or else, that of the other one, which may drop the answers.
+/// What opens the firewall of the host that was not reached.
 fn fix(cluster: &Cluster<'_>, hellos: &[Option<Hello>], one: &Tried) -> Fix {
     let target = one.attempt.target;
     let source = one

@@ -14,6 +14,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use spark_ccl_topology::Cluster;
 use spark_ccl_topology::cluster::Evidence;
+use spark_ccl_topology::netif::is_link_local;
 
 use super::finding::Finding;
 use crate::remote::{self, Listening, Remote, listen_on_all, run_on_all};
@@ -28,7 +29,7 @@ const LIMIT: Duration = Duration::from_secs(40);
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Hello {
     port: u16,
-    /// What it sends to whoever connects.
+    /// What it sends to a peer that connects.
     token: String,
     firewall: Firewall,
     /// The addresses of the two ends of the ssh connection, this host's last.
@@ -58,6 +59,9 @@ enum Outcome {
     /// The system's words.
     Failed(String),
 }
+
+/// A connection to be tried from a host to another one, by their indices.
+type Planned = (usize, usize, Attempt);
 
 /// A connection that was tried from a host to another one, by their indices.
 #[derive(Debug, Clone)]
@@ -89,29 +93,44 @@ pub(super) fn examine(
     };
     let answers = run_on_all(remote, hosts, &["port-agent", "connect"], input, LIMIT);
     drop(listening);
-    let outcomes = answers.into_iter().map(|answer| {
-        let outcomes = answer.ok().map(|it| serde_json::from_slice(&it.stdout));
-        outcomes.and_then(Result::ok).unwrap_or_default()
-    });
-    let mut outcomes: Vec<std::vec::IntoIter<Outcome>> =
-        outcomes.map(|one: Vec<_>| one.into_iter()).collect();
-    let tried: Vec<_> = all
-        .into_iter()
-        .filter_map(|(from, to, attempt)| {
-            let outcome = outcomes[from].next()?;
-            Some(Tried {
-                from,
-                to,
-                attempt,
-                outcome,
-            })
-        })
-        .collect();
-    findings::of(cluster, &hellos, &tried)
+    let mut tried = Vec::new();
+    let mut found = Vec::new();
+    for (from, answer) in answers.into_iter().enumerate() {
+        let own = all.iter().filter(|one| one.0 == from).cloned().collect();
+        let said = answer
+            .map(|it| it.stdout)
+            .map_err(|error| error.to_string());
+        match paired(own, said) {
+            Ok(own) => tried.extend(own),
+            Err(why) => found.push(findings::untried(cluster, from, why)),
+        }
+    }
+    found.extend(findings::of(cluster, &hellos, &tried));
+    found
+}
+
+/// A host's attempts with their outcomes, of which it has to tell each.
+fn paired(own: Vec<Planned>, said: Result<Vec<u8>, String>) -> Result<Vec<Tried>, String> {
+    if own.is_empty() {
+        return Ok(Vec::new());
+    }
+    let outcomes: Vec<Outcome> =
+        serde_json::from_slice(&said?).map_err(|error| format!("its answer is none: {error}"))?;
+    if outcomes.len() != own.len() {
+        let (said, asked) = (outcomes.len(), own.len());
+        return Err(format!("it tells of {said} attempts instead of {asked}"));
+    }
+    let tried = |((from, to, attempt), outcome)| Tried {
+        from,
+        to,
+        attempt,
+        outcome,
+    };
+    Ok(own.into_iter().zip(outcomes).map(tried).collect())
 }
 
 /// What each host should try with which: the rails of which something was heard, and the addresses by which ssh reached the hosts.
-fn attempts(cluster: &Cluster<'_>, hellos: &[Option<Hello>]) -> Vec<(usize, usize, Attempt)> {
+fn attempts(cluster: &Cluster<'_>, hellos: &[Option<Hello>]) -> Vec<Planned> {
     let mut found = Vec::new();
     let mut add = |from: usize, to: usize, source: Option<IpAddr>, target: IpAddr| {
         let Some(hello) = &hellos[to] else { return };
@@ -124,11 +143,13 @@ fn attempts(cluster: &Cluster<'_>, hellos: &[Option<Hello>]) -> Vec<(usize, usiz
         found.push((from, to, attempt));
     };
     for rail in &cluster.rails {
-        // Where nothing answers at all, another finding says so.
-        if rail.evidence == Evidence::Silent {
+        let [a, b] = &rail.ends;
+        // Other findings say where nothing answers at all, and that a link-local address is no good: it means nothing
+        // without its interface.
+        if rail.evidence == Evidence::Silent || [a, b].iter().any(|end| is_link_local(end.gid.ip()))
+        {
             continue;
         }
-        let [a, b] = &rail.ends;
         add(a.host, b.host, Some(a.gid.ip()), b.gid.ip());
         add(b.host, a.host, Some(b.gid.ip()), a.gid.ip());
     }

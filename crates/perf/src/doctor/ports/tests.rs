@@ -23,11 +23,15 @@ fn hello(firewall: Firewall) -> Hello {
     }
 }
 
-/// The findings if the connections to the second host end so.
+/// The findings if the connections to the second host, which has this firewall, end so.
 fn found(firewall: &Firewall, outcome: &Outcome) -> Vec<Finding> {
+    found_between([&Firewall::Unknown, firewall], outcome)
+}
+
+fn found_between(firewalls: [&Firewall; 2], outcome: &Outcome) -> Vec<Finding> {
     let hosts = testing::hosts(&testing::pair());
     let cluster = Cluster::of(&hosts);
-    let hellos = [Firewall::Unknown, firewall.clone()].map(|one| Some(hello(one)));
+    let hellos = firewalls.map(|one| Some(hello(one.clone())));
     let all = attempts(&cluster, &hellos);
     assert_eq!(all.len(), 4, "two rails, both ways");
     let tried: Vec<_> = all
@@ -102,4 +106,58 @@ fn the_command_is_that_of_the_firewall() {
     }
     let all = found(&Firewall::Unknown, &Outcome::TimedOut(5));
     assert!(all[0].command().is_none(), "{}", all[0]);
+}
+
+#[test]
+fn the_host_that_connects_opens_nothing() {
+    let all = found_between([&Firewall::Ufw, &Firewall::Unknown], &Outcome::TimedOut(5));
+    assert!(all[0].command().is_none(), "{}", all[0]);
+}
+
+#[test]
+fn a_host_that_does_not_tell_of_each_attempt_is_named() {
+    let hosts = testing::hosts(&testing::pair());
+    let cluster = Cluster::of(&hosts);
+    let hellos = [
+        Some(hello(Firewall::Unknown)),
+        Some(hello(Firewall::Unknown)),
+    ];
+    let all = attempts(&cluster, &hellos);
+    let own: Vec<Planned> = all.into_iter().filter(|one| one.0 == 1).collect();
+    let said = |outcomes: &[Outcome]| Ok(serde_json::to_vec(outcomes).unwrap());
+    let two = [Outcome::Reached, Outcome::Refused];
+    assert_eq!(paired(own.clone(), said(&two)).unwrap().len(), 2);
+    for bad in [
+        Err("timed out".to_owned()),
+        Ok(b"nonsense".to_vec()),
+        said(&two[..1]),
+    ] {
+        let why = paired(own.clone(), bad).unwrap_err();
+        let finding = findings::untried(&cluster, 1, why);
+        assert_eq!(
+            (finding.status, &finding.hosts[..]),
+            (Status::Unknown, &["spark-2".to_owned()][..])
+        );
+    }
+    assert!(
+        paired(Vec::new(), Err("gone".to_owned()))
+            .unwrap()
+            .is_empty()
+    );
+}
+
+#[test]
+fn link_local_addresses_are_not_tried() {
+    let hosts = testing::hosts(&testing::pair());
+    let mut cluster = Cluster::of(&hosts);
+    let hellos = [
+        Some(hello(Firewall::Unknown)),
+        Some(hello(Firewall::Unknown)),
+    ];
+    cluster.rails[0].ends[1].gid.address = "fe80::1".parse().unwrap();
+    assert_eq!(
+        attempts(&cluster, &hellos).len(),
+        2,
+        "the other rail, both ways"
+    );
 }

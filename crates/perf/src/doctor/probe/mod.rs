@@ -155,7 +155,25 @@ fn keep(own: &mut Outcome<Measured<BandwidthRow>>, other: Outcome<Measured<Bandw
                 row.wrong = wrong;
             }
         }
-        (own @ Ok(_), other @ Err(_)) => *own = other,
-        (Err(_), _) => {}
+        (own @ Ok(_), Err(why)) => {
+            let wrong = own.as_ref().map_or(0, wrong_bytes);
+            *own = Err(also_wrong(why, wrong));
+        }
+        (Err(why), other) => {
+            let wrong = other.as_ref().map_or(0, wrong_bytes);
+            *why = also_wrong(std::mem::take(why), wrong);
+        }
     }
+}
+
+fn wrong_bytes(measured: &Measured<BandwidthRow>) -> u64 {
+    measured.rows.iter().map(|row| row.wrong).sum()
+}
+
+/// Why an attempt failed, beside what another one found.
+fn also_wrong(why: String, wrong: u64) -> String {
+    if wrong == 0 {
+        return why;
+    }
+    format!("{why}; another attempt had {wrong} wrong bytes")
 }

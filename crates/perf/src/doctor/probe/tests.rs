@@ -102,11 +102,22 @@ fn another_attempt_hides_neither_wrong_bytes_nor_a_failure() {
         let kept: Vec<_> = rows.iter().map(|row| (row.gb_per_s, row.wrong)).collect();
         assert_eq!(kept, [(2.0, 3), (2.0, 0), (3.0, 0)]);
     }
-    let mut own = attempt([1.0; 3], 0);
-    keep(&mut own, Err("no answer".to_owned()));
-    assert!(own.is_err());
+    let failed = || Err("no answer".to_owned());
+    for (first, second) in [
+        (attempt([1.0; 3], 5), failed()),
+        (failed(), attempt([1.0; 3], 5)),
+    ] {
+        let mut own = first;
+        keep(&mut own, second);
+        let why = own.unwrap_err();
+        assert!(
+            why.contains("no answer") && why.contains("5 wrong bytes"),
+            "{why}"
+        );
+    }
+    let mut own = failed();
     keep(&mut own, attempt([1.0; 3], 0));
-    assert!(own.is_err());
+    assert_eq!(own.unwrap_err(), "no answer");
 }
 
 #[test]
