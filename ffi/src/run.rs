@@ -107,7 +107,7 @@ unsafe fn begin(comm: &Arc<Comm>, call: &UntypedCall, request: *mut u64) -> Resu
         // SAFETY: until `call` is done, what it sends is initialised memory that nobody writes, and what it receives can
         // be written, and nobody else uses it (this function's contract).
         let handle = requests::insert(unsafe { Started::start(comm, call) }?);
-        // SAFETY: `request` is not null, so it can be written (this function's contract).
+        // SAFETY: a `request` that is not null can be written (this function's contract).
         unsafe { request.write(handle) };
         return Ok(());
     }

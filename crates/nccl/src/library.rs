@@ -69,7 +69,8 @@ impl Library {
     ///
     /// Those of [`open`](Self::open).
     pub unsafe fn open_at(path: &Path) -> Result<Self, Error> {
-        // SAFETY: the caller vouches for whatever library is at this path.
+        // SAFETY: whatever library is at this path, its initialisers are sound to run in this process, and its functions
+        // with NCCL's names are NCCL's (this function's contract).
         unsafe {
             if path.is_dir() {
                 Self::open_first(&IN_FOLDER.map(|name| path.join(name)))
@@ -88,7 +89,7 @@ impl Library {
     unsafe fn open_first(candidates: &[PathBuf]) -> Result<Self, Error> {
         let mut tried = Vec::new();
         for candidate in candidates {
-            // SAFETY: the caller vouches for the library's initialisers.
+            // SAFETY: each candidate's initialisers are sound to run in this process (this function's contract).
             match unsafe { libloading::Library::new(candidate) } {
                 Ok(library) => return Self::with(library, candidate),
                 Err(error) => tried.push(Refusal::new(candidate, &error)),

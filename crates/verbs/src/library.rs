@@ -42,7 +42,7 @@ impl Library {
     ///
     /// The library, or a function of it, is missing.
     pub unsafe fn open_at(path: &Path) -> Result<Library, Error> {
-        // SAFETY: the caller vouches for the library's initialisers.
+        // SAFETY: the library's initialisers are sound to run in this process (this function's contract).
         let library = unsafe { libloading::Library::new(path) };
         let library = library.map_err(|error| Error::Library {
             tried: format!("{}: {}", path.display(), reason(&error)),

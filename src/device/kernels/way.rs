@@ -40,13 +40,23 @@ impl Way {
     /// Enqueues an operation.
     ///
     /// # Safety
-    /// As of [`Member::enqueue`].
+    /// - The descriptors given to [`Member::join`] must have been those of the scratch of this communicator's other ranks,
+    ///   by rank, and each scratch must be used for this communicator alone.
+    /// - Both buffers must be as long as the call says. Until the operation has run, nothing else may write the input,
+    ///   or use the output.
+    /// - A rank's operations, and launches of graphs that have captured some, must run one after the other. A graph must
+    ///   not be launched after this was dropped.
+    /// - Ranks whose calls have the same words must make the same calls.
+    /// - The kernels of ranks that share a GPU must be able to run at the same time.
     pub(super) unsafe fn enqueue(
         &self,
         call: &Call,
         stream: &Arc<CudaStream>,
     ) -> Result<(), Error> {
-        // SAFETY: the caller vouches for what both ask for; of a stage, that is less.
+        // SAFETY: the buffers are as long as the call says, and nothing else uses them until it has run; operations run
+        // one after the other, and no graph of them outlives `self` (this function's contract). A stage needs no more. A
+        // member joined with the scratch of its own communicator; ranks with these words make this call, and their kernels can
+        // run at the same time (the same contract).
         unsafe {
             match self {
                 Self::Peers(member) => member.enqueue(call, stream),
@@ -58,14 +68,22 @@ impl Way {
     /// Enqueues messages.
     ///
     /// # Safety
-    /// As of [`Member::pass`].
+    /// - The descriptors given to [`Member::join`] must have been those of the scratch of this communicator's other ranks,
+    ///   by rank, and each scratch must be used for this communicator alone.
+    /// - All buffers must be as long as the messages say. Until all have been passed, nothing else may write what is sent,
+    ///   or use what is received.
+    /// - A rank's operations, and launches of graphs that have captured some, must run one after the other. A graph must
+    ///   not be launched after this was dropped.
+    /// - The kernels of ranks that share a GPU must be able to run at the same time.
     pub(super) unsafe fn pass(
         &self,
         messages: &[Message],
         stream: &Arc<CudaStream>,
     ) -> Result<(), Error> {
         match self {
-            // SAFETY: the caller vouches for it.
+            // SAFETY: the buffers are as long as the messages say, and nothing else uses them until all have passed; the member
+            // joined with the scratch of its own communicator; operations run one after the other, and at the same time
+            // as those of ranks on the same GPU; no graph of them outlives `self` (this function's contract).
             Self::Peers(member) => unsafe { member.pass(messages, stream) },
             Self::Host(_) => Err(Error::Operation {
                 operation: Operation::Send,

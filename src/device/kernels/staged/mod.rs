@@ -75,14 +75,18 @@ impl Staged {
     /// Enqueues an operation.
     ///
     /// # Safety
-    /// As of [`Stage::enqueue`].
+    /// - Both buffers must be as long as the call says. Until the operation has run, nothing else may write the input,
+    ///   or use the output.
+    /// - A rank's operations, and launches of graphs that have captured some, must run one after the other. A graph must
+    ///   not be launched after this was dropped.
     pub(super) unsafe fn enqueue(
         &self,
         call: &Call,
         stream: &Arc<CudaStream>,
     ) -> Result<(), gpu::Error> {
         let expected = self.channel.expect(is_capturing(stream)?);
-        // SAFETY: the caller vouches for it.
+        // SAFETY: the buffers are as long as the call says, and nothing else uses them until it has run; operations run
+        // one after the other, and no graph of them outlives the stage, which `self` owns (this function's contract).
         unsafe { self.stage.enqueue(call, stream)? };
         expected.keep();
         proxy::wake();
