@@ -34,8 +34,8 @@ const u32 STRANDS = 256;
 // A message of more batches is shared out among the sender's warps while they run.
 const u32 DEALT_OUT = 8 * STRANDS;
 
-// A wait looks at the clock and at the host's memory once in so many polls: the latter takes longer
-// than a poll.
+// A wait looks at the clock and at the host's memory once in this number of polls: the latter takes
+// longer than a poll.
 const u32 POLLS = 1024;
 
 DEVICE u32 lane_of(u32) { return threadIdx.x % LANES; }

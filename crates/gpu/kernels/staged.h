@@ -1,6 +1,6 @@
-// Operations by way of the host. Each CTA has slots of its own in the host's memory, and copies every so many pieces of the
-// input there. The host does the operation on a piece once the piece's bell says that it is there, and answers; the CTA
-// then copies the result to the output. CTAs do not wait for each other.
+// Operations by way of the host. Each CTA has slots of its own in the host's memory, to which it copies its pieces of the
+// input: of N CTAs, each has every Nth piece. The host does the operation on a piece once the piece's bell says that it is
+// there, and answers; the CTA then copies the result to the output. CTAs do not wait for each other.
 #pragma once
 
 #include "staged_layout.h"
@@ -110,7 +110,7 @@ private:
     DEVICE static u64 behind(u64 bytes) { return (bytes + GAP - 1) / GAP * GAP; }
 
     DEVICE bool wait_alone(u64 number) const {
-        // Looks at the clock and at the host's control once in so many polls, each of which takes about a microsecond.
+        // Looks at the clock and at the host's control once in this number of polls, each of which takes about a microsecond.
         const u32 POLLS_OF_HOST = 64;
         u64 since = 0, progress = 0;
         for (u32 polls = 1; !is_answered(number); polls++) {

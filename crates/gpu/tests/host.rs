@@ -58,7 +58,7 @@ fn protocol() -> Option<Built> {
 }
 
 #[test]
-fn operations_are_right_whoever_is_late() {
+fn operations_are_right_if_any_rank_is_late() {
     let Some(program) = protocol() else {
         return;
     };
@@ -99,7 +99,7 @@ fn a_slow_peer_is_waited_for_as_long_as_it_sends() {
 }
 
 #[test]
-fn messages_arrive_whoever_is_late() {
+fn messages_arrive_if_any_rank_is_late() {
     let Some(program) = threads("messages.cpp") else {
         return;
     };

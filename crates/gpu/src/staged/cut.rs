@@ -6,9 +6,9 @@ use spark_ccl_types::{Extent, Operation, Side};
 
 use super::layout::{GAP, SLOT};
 
-/// As long a piece is as can be had: so many bytes take longer to pass than to begin with.
+/// The shortest piece, in bytes, that an operation is cut into: passing these takes longer than beginning with them.
 const WORTHWHILE: u64 = 128 << 10;
-/// Into so many pieces an operation is cut, if they are worthwhile: while the host does one, others are copied.
+/// The number of pieces for an operation that is long enough: while the host does one, others are copied.
 const PIECES: u64 = 8;
 /// What blocks of a piece start at multiples of, in bytes.
 const ALIGNMENT: u64 = 16;

@@ -220,7 +220,7 @@ fn a_borrower_that_is_gone_is_an_error_unless_it_was_done() {
 }
 
 #[test]
-fn whoever_reads_registered_memory_sees_the_withdrawal() {
+fn a_reader_of_registered_memory_sees_the_withdrawal() {
     let ((mut tx, rx), (other_tx, other_rx)) = pair(GEOMETRY).unwrap();
     assert!(rx.still_lends() && other_rx.still_lends());
     tx.withdraw();
