@@ -175,7 +175,13 @@ pub(crate) fn with_devices(
         Backend::Nccl => crate::device::nccl::attach,
         Backend::Engine => crate::device::kernels::attach,
         Backend::Auto => crate::device::choice::attach,
-        _ => return Ok(communicator),
+        Backend::Host => return Ok(communicator),
+        backend => {
+            return Err(Error::Unsupported {
+                what: format!("the backend {backend}"),
+                reason: "no engine of this library is made for it".to_owned(),
+            });
+        }
     };
     let host = communicator.inner.membership.engine();
     // The ranks agree in calls of host memory, which may come late: a rank loads libraries and joins meanwhile.

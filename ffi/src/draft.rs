@@ -4,7 +4,7 @@ use crate::arguments::{natural, reduction, slice};
 use crate::comm::Comm;
 use crate::options::Options;
 use crate::status::Failure;
-use spark_ccl::{DType, Operation, ReduceOp, UntypedCall};
+use spark_ccl::{DType, InPlaceRule, Operation, ReduceOp, UntypedCall};
 use std::ffi::{c_int, c_void};
 
 /// The buffers of a call, as C passes them.
@@ -152,7 +152,8 @@ impl<'a> Draft<'a> {
 
     fn in_place(&mut self, start: *mut u8, len: usize) -> Result<(), Failure> {
         // Ranks other than the root have one buffer only, so their blocks would be at other places than the root's.
-        let is_alone = matches!(self.operation, Operation::Gather | Operation::Scatter);
+        let is_alone =
+            self.operation.is_rooted() && self.operation.in_place() == InPlaceRule::AlikeIfShared;
         if self.is_registered && is_alone {
             return Err(Failure::invalid(format!(
                 "{} of registered buffers cannot be in place, and is at root {}: pass another buffer there, or leave \
