@@ -4,7 +4,7 @@ use super::ranks::{Watchdog, run_with};
 use spark_ccl::{
     Algorithm, AlgorithmChoice, Builder, Carrier, Communicator, DType, Error, Net, Operation, Path,
 };
-use std::net::TcpListener;
+use spark_ccl_testing::free_port;
 use std::time::Duration;
 
 /// The algorithm that an `all_reduce` of registered memory takes, and what carries data to the other rank.
@@ -107,10 +107,7 @@ fn values_that_exclude_each_other_are_an_error_that_names_them() {
 /// What two ranks with these secrets come to.
 fn meet(secrets: [&str; 2]) -> [Result<(), Error>; 2] {
     let _watchdog = Watchdog::new();
-    // Free a moment ago.
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port();
-    drop(listener);
+    let port = free_port();
     let rank = |rank: usize| {
         let builder = Communicator::builder()
             .init_timeout(Duration::from_secs(5))

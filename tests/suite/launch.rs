@@ -2,7 +2,7 @@
 
 use super::ranks::Watchdog;
 use spark_ccl::{Builder, Communicator, Error, RedOp};
-use std::net::TcpListener;
+use spark_ccl_testing::free_port;
 
 /// What a launcher might say that the program does not want.
 fn launched_elsewhere() -> Builder {
@@ -16,12 +16,7 @@ fn launched_elsewhere() -> Builder {
 #[test]
 fn what_the_program_says_wins() {
     let _watchdog = Watchdog::new();
-    // Free a moment ago.
-    let port = TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port();
+    let port = free_port();
     let builder = launched_elsewhere().size(2).meet_at("127.0.0.1", port);
     std::thread::scope(|scope| {
         for rank in 0..2 {

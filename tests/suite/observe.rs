@@ -3,15 +3,15 @@
 use crate::processes::{Rank, WATCHDOG, all, alone, assert_all_ok, assert_contains, world};
 use serde_json::Value;
 use spark_ccl_status::ras::{Communicator, Report};
+use spark_ccl_testing::free_port;
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// An address of this host at which nobody listens.
 fn free_address() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().to_string()
+    format!("127.0.0.1:{}", free_port())
 }
 
 /// Says something to one of the processes, and hears until it hangs up. A stopped process hears nothing: then another one
@@ -59,6 +59,19 @@ fn until(address: &str, looks_so: impl Fn(&Communicator) -> bool) -> Communicato
             return communicator;
         }
         assert!(Instant::now() < deadline, "{communicator:#?}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Asks until the text has these parts: on a machine that has just stood still, no rank answers in time.
+fn until_text(address: &str, parts: &[&str]) {
+    let deadline = Instant::now() + WATCHDOG;
+    loop {
+        let text = converse(address, "VERBOSE STATUS\n");
+        if parts.iter().all(|part| text.contains(part)) {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{text}");
         std::thread::sleep(Duration::from_millis(50));
     }
 }
@@ -127,16 +140,13 @@ fn a_client_sees_all_ranks_and_who_is_late() {
             assert_eq!(wait.call, "all_reduce(count 1000000, float, sum)");
         }
     }
-    let text = converse(&address, "VERBOSE STATUS\n");
     let place = format!("managed by process {} on node ", ranks[1].pid());
-    assert_contains(
-        &text,
-        &[
-            "Rank 1 is late by ",
-            "its last call is #5 broadcast(",
-            &place,
-        ],
-    );
+    let parts = [
+        "Rank 1 is late by ",
+        "its last call is #5 broadcast(",
+        &place,
+    ];
+    until_text(&address, &parts);
     assert_eq!(ranks[1].hear(), "ok", "it has slept");
     assert_eq!(ranks[1].ask("call f32 all_reduce sum 1000000"), "ok");
     assert_eq!([ranks[0].hear(), ranks[2].hear()], ["ok", "ok"]);

@@ -6,10 +6,9 @@ mod common;
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
-use common::{
-    TCP, common_error, free_port, in_parallel, join_all, options, purpose, short, soon, world,
-};
+use common::{TCP, common_error, in_parallel, join_all, options, purpose, short, soon, world};
 use spark_ccl_bootstrap::{Address, Error, Kind, Options, Root, Secret, Session, UniqueId, Via};
+use spark_ccl_testing::free_port;
 
 fn create() -> UniqueId {
     UniqueId::create(&options()).unwrap()

@@ -8,8 +8,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use common::{WATCHDOG, free_port, mesh, options, soon};
+use common::{WATCHDOG, mesh, options, soon};
 use spark_ccl_bootstrap::{Error, Options, Secret, Session, UniqueId};
+use spark_ccl_testing::free_port;
 
 /// If set, this test program is a rank: its number, the size of the world, what it does there, its secret (or "-"), and
 /// a unique id or a port.

@@ -7,11 +7,11 @@ use std::io::{Read, Write};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use common::{TCP, free_port, in_parallel, mesh, options, purpose, soon, world};
+use common::{TCP, in_parallel, mesh, options, purpose, soon, world};
 use spark_ccl_bootstrap::{
     Address, Error, Kind, Options, Root, Secret, Session, UniqueId, Unreached, Via,
 };
-use spark_ccl_testing::{Need, has};
+use spark_ccl_testing::{Need, free_port, has};
 
 #[test]
 fn all_pairs_connect_over_sockets() {

@@ -9,10 +9,12 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod fuzz;
+mod port;
 mod probe;
 mod sleeper;
 
 pub use fuzz::{Target, fuzz};
+pub use port::free_port;
 pub use sleeper::Sleeper;
 
 use std::fs::OpenOptions;

@@ -1,6 +1,6 @@
 //! Runs C programs as the ranks of a launcher.
 
-use std::net::TcpListener;
+use spark_ccl_testing::free_port;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -17,9 +17,7 @@ pub(crate) fn lines(output: &Output) -> Vec<String> {
 
 /// Runs a program as this number of ranks; the lines that they print, by rank.
 pub(crate) fn launch(program: &Path, arguments: &[&str], ranks: usize) -> Vec<Vec<String>> {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port().to_string();
-    drop(listener);
+    let port = free_port().to_string();
     let size = ranks.to_string();
     let ranks: Vec<_> = (0..ranks)
         .map(|rank| {

@@ -2,7 +2,6 @@
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use std::io::{Read, Write};
-use std::net::TcpListener;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -79,15 +78,6 @@ pub(crate) fn world(size: u32) -> Vec<Session> {
         .into_iter()
         .map(Result::unwrap)
         .collect()
-}
-
-/// A port that is free now, and most likely still is in a moment.
-pub(crate) fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port()
 }
 
 /// Checks that all ranks have the same error, and returns its text.

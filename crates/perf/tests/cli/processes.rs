@@ -2,9 +2,9 @@
 
 use crate::program::{Run, command};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use spark_ccl_testing::free_port;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
-use std::net::TcpListener;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
@@ -151,9 +151,7 @@ fn launched(args: &[&str], rank: usize, port: u16) -> Command {
 }
 
 fn run_launched(args: &[&str]) -> Vec<Run> {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port();
-    drop(listener);
+    let port = free_port();
     let children: Vec<_> = (0..2)
         .map(|rank| launched(args, rank, port).spawn().unwrap())
         .collect();

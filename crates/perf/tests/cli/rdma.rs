@@ -1,8 +1,6 @@
 //! RDMA between two ranks, and its absence.
 
-use std::net::TcpListener;
-
-use spark_ccl_testing::{Need, found};
+use spark_ccl_testing::{Need, found, free_port};
 
 use crate::program::{Run, command, run};
 
@@ -19,10 +17,7 @@ fn ends() -> Option<[&'static str; 2]> {
 
 /// Runs both ranks, each with its devices.
 fn run_both(devices: [&str; 2], args: &str) -> [Run; 2] {
-    let port = TcpListener::bind("127.0.0.1:0")
-        .and_then(|listener| listener.local_addr())
-        .unwrap()
-        .port();
+    let port = free_port();
     let args: Vec<&str> = args.split_whitespace().collect();
     let ranks = [0, 1].map(|rank| {
         command(&args)

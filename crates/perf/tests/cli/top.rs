@@ -1,10 +1,10 @@
 //! `spark-perf top` on a running job.
 
-use std::net::TcpListener;
 use std::process::Child;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use spark_ccl_testing::free_port;
 
 use crate::program::{Run, command, run};
 
@@ -27,9 +27,7 @@ fn top(args: &[&str], port: u16) -> Run {
 
 #[test]
 fn the_ranks_of_a_running_job_are_shown() {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port();
-    drop(listener);
+    let port = free_port();
     let args = "all_reduce -b 4 -e 4 --procs 3 -n 1000000000 -w 0 -c 0";
     let args: Vec<&str> = args.split(' ').collect();
     let job = command(&args)
