@@ -5,25 +5,35 @@ use std::time::{Duration, Instant};
 
 use ibverbs::{QueuePairEndpoint, ibv_qp_type, ibv_wc};
 use spark_ccl_verbs::{
-    Access, AddressVector, Completion, CompletionQueue, GidClass, Library, Opcode, PairOptions,
-    Peer, PollRoom, QueuePair, ReceiveOptions, Remote, Request, Rts, SendOptions,
+    Access, AddressVector, Completion, CompletionQueue, Context, GidClass, GidEntry, Library,
+    MemoryRegion, Mtu, Opcode, PairOptions, Peer, PollRoom, ProtectionDomain, QueuePair,
+    ReceiveOptions, Remote, Request, Rts, SendOptions,
 };
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 const BYTES: usize = 4096;
 
+/// A connected queue pair of either library, and the memory of each.
+struct Ends<'a> {
+    pair: QueuePair<Rts>,
+    queue: CompletionQueue,
+    region: MemoryRegion,
+    own: NonNull<u8>,
+    their_pair: ibverbs::QueuePair<'a>,
+    their_queue: &'a ibverbs::CompletionQueue<'a>,
+    memory: ibverbs::MemoryRegion<u8>,
+}
+
 #[test]
 fn messages_and_memory_cross_both_ways() {
     let device = &Library::open().unwrap().devices().unwrap()[0];
     let context = device.open().unwrap();
-    let port = context.port(1).unwrap();
     let gids = context.gids(1).unwrap();
     let gid = gids
         .iter()
         .find(|entry| entry.gid.class() == GidClass::Ipv4Mapped);
     let gid = gid.expect("the first device has no IPv4 address");
 
-    // Theirs.
     let list = ibverbs::devices().unwrap();
     let device = list.iter().find(|other| {
         other
@@ -38,77 +48,104 @@ fn messages_and_memory_cross_both_ways() {
     builder.set_max_rd_atomic(1).set_max_dest_rd_atomic(1);
     let prepared = builder.build().unwrap();
     let theirs = prepared.endpoint();
-    let mut memory = their_domain.allocate::<u8>(BYTES).unwrap();
 
-    // Ours.
     let queue = context.completion_queue(16).unwrap();
     let domain = context.protection_domain().unwrap();
-    let pair = domain.queue_pair(&PairOptions::new(&queue)).unwrap();
-    let pair = pair
-        .init(1, Access::REMOTE_WRITE | Access::REMOTE_READ)
-        .unwrap();
+    let pair = connect(&context, &domain, &queue, gid, theirs.num);
+    let handshake = prepared.handshake(QueuePairEndpoint {
+        num: pair.number(),
+        lid: 0,
+        gid: theirs.gid,
+    });
+    let own = NonNull::from(vec![0_u8; BYTES].leak()).cast::<u8>();
+    let mut ends = Ends {
+        pair,
+        queue,
+        // SAFETY: the memory stays, and is only touched through pointers.
+        region: unsafe { domain.register(own, BYTES, Access::LOCAL_WRITE) }.unwrap(),
+        own,
+        their_pair: handshake.unwrap(),
+        their_queue: &their_queue,
+        memory: their_domain.allocate::<u8>(BYTES).unwrap(),
+    };
+    ends.send();
+    ends.receive();
+    ends.write_and_read();
+}
+
+/// Connects a queue pair of ours with their queue pair of this number, at the same port.
+fn connect(
+    context: &Context,
+    domain: &ProtectionDomain,
+    queue: &CompletionQueue,
+    gid: &GidEntry,
+    their_number: u32,
+) -> QueuePair<Rts> {
     let peer = Peer {
         gid: gid.gid,
         kind: gid.kind,
-        qp_num: theirs.num,
+        qp_num: their_number,
     };
-    let way = AddressVector::new(&port, gid, &peer, spark_ccl_verbs::Mtu::B1024).unwrap();
-    let pair = pair
-        .ready_to_receive(&way, ReceiveOptions::default())
-        .unwrap();
-    let mut pair = pair.ready_to_send(SendOptions::default()).unwrap();
-    let mut their_pair = prepared
-        .handshake(QueuePairEndpoint {
-            num: pair.number(),
-            lid: 0,
-            gid: theirs.gid,
-        })
-        .unwrap();
-    let own = NonNull::from(vec![0_u8; BYTES].leak()).cast::<u8>();
-    // SAFETY: the memory stays, and is only touched through pointers.
-    let region = unsafe { domain.register(own, BYTES, Access::LOCAL_WRITE) }.unwrap();
-    let piece = |start: usize, bytes: usize| region.piece(start..start + bytes).unwrap();
-    let theirs = Remote {
-        addr: memory.as_ptr() as u64,
-        rkey: memory.rkey().key,
-    };
+    let port = context.port(1).unwrap();
+    let path = AddressVector::new(&port, gid, &peer, Mtu::B1024).unwrap();
+    let pair = domain.queue_pair(&PairOptions::new(queue)).unwrap();
+    let pair = pair.init(1, Access::REMOTE_WRITE | Access::REMOTE_READ);
+    let options = ReceiveOptions::default();
+    let pair = pair.unwrap().ready_to_receive(&path, options).unwrap();
+    pair.ready_to_send(SendOptions::default()).unwrap()
+}
 
-    // From us to them.
-    put(own, b"from us");
-    // SAFETY: the memory stays, and is not touched until the receive has ended.
-    unsafe { their_pair.post_receive(&mut memory, ..100, 1) }.unwrap();
-    // SAFETY: the memory stays.
-    post(&mut pair, |batch| unsafe {
-        batch.send(told(2), &[piece(0, 7)])
-    });
-    assert_eq!(next(&queue).opcode, Opcode::Send);
-    assert_eq!(their_next(&their_queue), (1, 7));
-    assert_eq!(&memory[..7], b"from us");
+impl Ends<'_> {
+    /// A message from us to them.
+    fn send(&mut self) {
+        put(self.own, b"from us");
+        // SAFETY: the memory stays, and is not touched until the receive has ended.
+        unsafe { self.their_pair.post_receive(&mut self.memory, ..100, 1) }.unwrap();
+        let piece = self.region.piece(0..7).unwrap();
+        // SAFETY: the memory stays.
+        post(&mut self.pair, |batch| unsafe {
+            batch.send(told(2), &[piece])
+        });
+        assert_eq!(next(&self.queue).opcode, Opcode::Send);
+        assert_eq!(their_next(self.their_queue), (1, 7));
+        assert_eq!(&self.memory[..7], b"from us");
+    }
 
-    // From them to us.
-    let mut receives = pair.receives();
-    // SAFETY: the memory stays, and is not touched until the receive has ended.
-    unsafe { receives.receive(3, &[piece(100, 100)]) }.unwrap();
-    receives.post().unwrap();
-    memory[..9].copy_from_slice(b"from them");
-    // SAFETY: the memory stays, and is not touched until the send has ended.
-    unsafe { their_pair.post_send(&mut memory, ..9, 4) }.unwrap();
-    assert_eq!(
-        (next(&queue).opcode, their_next(&their_queue).0),
-        (Opcode::Receive, 4)
-    );
-    assert_eq!(get(own, 100, 9), b"from them");
+    /// A message from them to us.
+    fn receive(&mut self) {
+        let piece = self.region.piece(100..200).unwrap();
+        let mut receives = self.pair.receives();
+        // SAFETY: the memory stays, and is not touched until the receive has ended.
+        unsafe { receives.receive(3, &[piece]) }.unwrap();
+        receives.post().unwrap();
+        self.memory[..9].copy_from_slice(b"from them");
+        // SAFETY: the memory stays, and is not touched until the send has ended.
+        unsafe { self.their_pair.post_send(&mut self.memory, ..9, 4) }.unwrap();
+        assert_eq!(
+            (next(&self.queue).opcode, their_next(self.their_queue).0),
+            (Opcode::Receive, 4)
+        );
+        assert_eq!(get(self.own, 100, 9), b"from them");
+    }
 
-    // Into and out of their memory.
-    put(own, b"written");
-    // SAFETY: the memory stays.
-    post(&mut pair, |batch| unsafe {
-        batch.write(Request::new(5), &[piece(0, 7)], theirs.offset(1000))?;
-        batch.read(told(6), &[piece(200, 9)], theirs.offset(999))
-    });
-    assert_eq!(next(&queue).opcode, Opcode::Read);
-    assert_eq!(get(own, 200, 9), b"\0written\0");
-    assert_eq!(&memory[1000..1007], b"written");
+    /// Into their memory, and out of it.
+    fn write_and_read(&mut self) {
+        let theirs = Remote {
+            addr: self.memory.as_ptr() as u64,
+            rkey: self.memory.rkey().key,
+        };
+        let written = self.region.piece(0..7).unwrap();
+        let read = self.region.piece(200..209).unwrap();
+        put(self.own, b"written");
+        // SAFETY: the memory stays.
+        post(&mut self.pair, |batch| unsafe {
+            batch.write(Request::new(5), &[written], theirs.offset(1000))?;
+            batch.read(told(6), &[read], theirs.offset(999))
+        });
+        assert_eq!(next(&self.queue).opcode, Opcode::Read);
+        assert_eq!(get(self.own, 200, 9), b"\0written\0");
+        assert_eq!(&self.memory[1000..1007], b"written");
+    }
 }
 
 fn told(id: u64) -> Request {
