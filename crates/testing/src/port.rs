@@ -13,6 +13,10 @@ const PORTS: std::ops::Range<u16> = 12_000..28_000;
 static GIVEN: Mutex<Vec<UnixListener>> = Mutex::new(Vec::new());
 
 /// A TCP port at which nobody listens. No other test of this network namespace is given it while this process runs.
+///
+/// # Panics
+///
+/// No port of the range is free.
 pub fn free_port() -> u16 {
     // Atomic: only the counter itself is shared.
     static TRIED: AtomicU16 = AtomicU16::new(0);
