@@ -5,7 +5,8 @@ use std::time::Duration;
 use crate::proposal::Proposal;
 use crate::standing::{Answer, KINDS, Wait};
 use crate::wire::{
-    Content, Flood, Frame, Heartbeat, News, Notice, Progress, Report, WaitingFor, encode, parse,
+    Content, Failure, Flood, Frame, Heartbeat, News, Notice, Progress, Report, WaitingFor, encode,
+    parse,
 };
 
 /// A target's name, the function that must accept any bytes, and valid inputs to start from.
@@ -97,7 +98,7 @@ fn some_news() -> [News; 4] {
         News::Goodbye,
         News::Gone {
             rank: 2,
-            error: Some("lost".to_owned()),
+            failure: Failure::Lost("lost".to_owned()),
         },
         News::Proposal {
             context: 1,

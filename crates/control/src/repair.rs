@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 use socket2::Socket;
 use spark_ccl_fork::Unshared;
 
+use crate::wire::Failure;
+
 /// The pause between attempts: the first one, and the longest that backoff reaches.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LAST_PAUSE: Duration = Duration::from_secs(2);
@@ -86,13 +88,6 @@ struct Refused {
     first: Instant,
     last: Instant,
     count: u32,
-}
-
-/// The final judgement on an unreachable rank.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Verdict {
-    Died,
-    Lost(String),
 }
 
 impl Repair {
@@ -187,10 +182,10 @@ impl Repair {
         silence: Duration,
         witness: Option<&str>,
         redial: &Redial,
-    ) -> Option<Verdict> {
+    ) -> Option<Failure> {
         let outcome = self.outcome.as_ref()?;
         if self.is_refused_for_good() && witness.is_none() {
-            return Some(Verdict::Died);
+            return Some(Failure::Died);
         }
         let broken = self.broken.as_ref()?;
         let (Unreached::Refused(text) | Unreached::NoAnswer(text)) = outcome else {
@@ -203,7 +198,7 @@ impl Repair {
                 || "and no common neighbour hears it".to_owned(),
                 |witness| format!("although {witness} hears it"),
             );
-            Verdict::Lost(format!(
+            Failure::Lost(format!(
                 "{broken}; silent for {silence:.1?}, not reached again ({text}), {others}"
             ))
         })
@@ -256,7 +251,7 @@ mod tests {
         repair: &mut Repair,
         start: Instant,
         outcome: impl Fn(Duration) -> Unreached,
-    ) -> (Verdict, Duration) {
+    ) -> (Failure, Duration) {
         for _ in 0..1000 {
             let now = repair.next_try().unwrap();
             let since = now - start;
@@ -276,7 +271,7 @@ mod tests {
         let mut repair = Repair::default();
         repair.mark_broken("reset".into(), start);
         let (verdict, after) = verdict_after(&mut repair, start, |_| refused());
-        assert_eq!(verdict, Verdict::Died);
+        assert_eq!(verdict, Failure::Died);
         assert!((REFUSED_FOR..2 * REFUSED_FOR).contains(&after), "{after:?}");
         // Any other outcome restarts the time.
         let pause = REFUSED_FOR * 3 / 4;
@@ -287,7 +282,7 @@ mod tests {
             _ => Unreached::NoAnswer("no answer in time".into()),
         };
         let (verdict, after) = verdict_after(&mut repair, start, outcome);
-        assert_eq!(verdict, Verdict::Died);
+        assert_eq!(verdict, Failure::Died);
         assert!(after >= pause * 2 + REFUSED_FOR, "{after:?}");
     }
 

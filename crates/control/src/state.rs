@@ -20,7 +20,7 @@ use crate::repair::Redial;
 use crate::roster::Roster;
 use crate::strays::{Stray, Strays};
 use crate::view::View;
-use crate::wire::{self, Flood, Frame, News};
+use crate::wire::{self, Failure, Flood, Frame, News};
 
 pub(crate) struct State {
     pub(crate) neighbours: Vec<Neighbour>,
@@ -118,26 +118,26 @@ impl State {
         }
         let neighbour = &mut self.neighbours[index];
         neighbour.is_reading = false;
-        let error = match end {
+        let failure = match end {
             End::Closed => {
                 neighbour.close();
-                None
+                Failure::Died
             }
             // Not closed: the neighbour may be alive, and should receive the reason, not a mere end of the stream.
-            End::Failed(error) | End::Garbled(error) => Some(error),
+            End::Failed(error) | End::Garbled(error) => Failure::Lost(error),
         };
         let peer = neighbour.peer;
-        self.report_gone(peer, error);
+        self.report_gone(peer, failure);
     }
 
-    /// Floods that a neighbour is gone: that it died, or, with an error, that it is lost.
-    fn report_gone(&mut self, peer: u32, error: Option<String>) {
+    /// Floods that a neighbour is gone.
+    fn report_gone(&mut self, peer: u32, failure: Failure) {
         if !self.departures.contains_key(&peer) {
             self.originate(News::Gone {
                 rank: peer,
-                error: error.clone(),
+                failure: failure.clone(),
             });
-            self.handle_gone(self.me, peer, error);
+            self.handle_gone(self.me, peer, failure);
         }
     }
 
@@ -166,7 +166,7 @@ impl State {
     fn deliver(&mut self, flood: &Flood) {
         match &flood.news {
             News::Goodbye => self.record_departure(flood.origin, &Departure::Goodbye),
-            News::Gone { rank, error } => self.handle_gone(flood.origin, *rank, error.clone()),
+            News::Gone { rank, failure } => self.handle_gone(flood.origin, *rank, failure.clone()),
             News::Leave { context, .. }
             | News::Fault { context, .. }
             | News::Proposal { context, .. } => {
@@ -202,19 +202,22 @@ impl State {
         }
     }
 
-    /// Records that `rank` is gone, as `noticed_by` has found: it died, or, with an error, it is lost.
-    fn handle_gone(&mut self, noticed_by: u32, rank: u32, error: Option<String>) {
+    /// Records that `rank` is gone, as `noticed_by` has found.
+    fn handle_gone(&mut self, noticed_by: u32, rank: u32, failure: Failure) {
         let name = |rank: u32| Arc::clone(&self.names[rank as usize]);
         let departure = if rank == self.me {
-            let error = error.unwrap_or_else(|| "it was closed".into());
+            let error = match failure {
+                Failure::Died => "it was closed".into(),
+                Failure::Lost(error) => error,
+            };
             Departure::Lost(format!(
                 "{} lost its control connection to this process: {error}",
                 name(noticed_by)
             ))
         } else {
-            match error {
-                None => Departure::Died,
-                Some(error) => Departure::Lost(format!(
+            match failure {
+                Failure::Died => Departure::Died,
+                Failure::Lost(error) => Departure::Lost(format!(
                     "the control connection between it and {} failed: {error}",
                     name(noticed_by)
                 )),

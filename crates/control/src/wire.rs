@@ -97,14 +97,23 @@ pub(crate) struct Flood {
     pub(crate) news: News,
 }
 
+/// How a rank left the world without a goodbye.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Failure {
+    /// Its process ended.
+    Died,
+    /// It cannot be reached, for this reason.
+    Lost(String),
+}
+
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum News {
     /// `origin` leaves a communicator.
     Leave { context: u64, last_sequence: u64 },
     /// `origin` leaves the world.
     Goodbye,
-    /// A neighbour of `origin` left the world without a goodbye. It is lost with this error; `None`: it died.
-    Gone { rank: u32, error: Option<String> },
+    /// A neighbour of `origin` left the world without a goodbye.
+    Gone { rank: u32, failure: Failure },
     /// A communicator failed.
     Fault { context: u64, fault: Fault },
     /// How `origin` wants to go on after this communicator.
@@ -252,10 +261,10 @@ fn read_news(kind: u8, body: &mut Reader<'_>) -> Option<News> {
         GOODBYE => News::Goodbye,
         GONE => News::Gone {
             rank: body.rank()?,
-            error: if body.flag()? {
-                Some(body.text()?)
+            failure: if body.flag()? {
+                Failure::Lost(body.text()?)
             } else {
-                None
+                Failure::Died
             },
         },
         FAULT => News::Fault {
@@ -369,9 +378,13 @@ fn write_news(news: &News, body: &mut Writer) -> u8 {
             LEAVE
         }
         News::Goodbye => GOODBYE,
-        News::Gone { rank, error } => {
+        News::Gone { rank, failure } => {
             body.u32(*rank);
-            body.optional(error.as_ref(), |body, error| body.text(error));
+            let error = match failure {
+                Failure::Died => None,
+                Failure::Lost(error) => Some(error),
+            };
+            body.optional(error, |body, error| body.text(error));
             GONE
         }
         News::Fault { context, fault } => {

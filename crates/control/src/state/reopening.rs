@@ -7,7 +7,7 @@ use spark_ccl_fork::Unshared;
 
 use super::State;
 use crate::neighbour::{End, Neighbour, Retry};
-use crate::repair::{Repair, SILENT, Unreached, Verdict};
+use crate::repair::{Repair, SILENT, Unreached};
 use crate::roster::Roster;
 
 /// How often each neighbour gets a heartbeat.
@@ -224,14 +224,12 @@ impl State {
         let witness = others.find(|other| other.hears(peer, now));
         let witness = witness.map(|other| &*self.names[other.peer as usize]);
         let silence = now.saturating_duration_since(neighbour.heard);
-        let error = match repair.verdict(silence, witness, redial) {
-            None => return,
-            Some(Verdict::Died) => None,
-            Some(Verdict::Lost(error)) => Some(error),
+        let Some(failure) = repair.verdict(silence, witness, redial) else {
+            return;
         };
         self.neighbours[index].close();
         self.neighbours[index].drop_stream();
-        self.report_gone(peer, error);
+        self.report_gone(peer, failure);
     }
 }
 

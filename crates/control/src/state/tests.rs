@@ -11,7 +11,7 @@ use spark_ccl_fork::Unshared;
 
 use super::*;
 use crate::fault::POINT_TO_POINT_MARK;
-use crate::wire::tests::{SIZE, fault, proposal};
+use crate::wire::tests::{SIZE, failure, fault, proposal};
 use crate::wire::{Content, Frame, Notice, Progress, Report, WaitingFor};
 
 const ME: u32 = 1;
@@ -95,7 +95,7 @@ fn flood() -> impl Strategy<Value = Frame> {
     let news = prop_oneof![
         1 => (context(), number()).prop_map(|(context, last_sequence)| News::Leave { context, last_sequence }),
         1 => Just(News::Goodbye),
-        1 => (rank(), proptest::option::of("[a-z]{0,9}")).prop_map(|(rank, error)| News::Gone { rank, error }),
+        1 => (rank(), failure()).prop_map(|(rank, failure)| News::Gone { rank, failure }),
         1 => (context(), fault()).prop_map(|(context, fault)| News::Fault { context, fault }),
         1 => (context(), proposal()).prop_map(|(context, proposal)| News::Proposal { context, proposal }),
     ];
@@ -222,7 +222,7 @@ fn what_the_system_had_no_memory_for_is_written_after_a_pause() {
 /// Its end is no fault of a communicator that it has left.
 #[test]
 fn a_rank_that_has_left_may_die_or_get_lost() {
-    for error in [None, Some("its host does not answer".to_owned())] {
+    for failure in failures() {
         for leaves in [true, false] {
             let mut rank = Rank::new();
             rank.handle(&Event::Watch(1));
@@ -232,7 +232,7 @@ fn a_rank_that_has_left_may_die_or_get_lost() {
             };
             let gone = News::Gone {
                 rank: NEIGHBOUR,
-                error: error.clone(),
+                failure: failure.clone(),
             };
             if leaves {
                 rank.handle(&Event::Received(Box::new(flooded(NEIGHBOUR, leave))));
@@ -246,7 +246,7 @@ fn a_rank_that_has_left_may_die_or_get_lost() {
 /// Its host sends what it had still to send, when its process has died, but not when the host is lost.
 #[test]
 fn a_rank_that_has_left_may_not_get_lost_while_a_call_needs_it() {
-    for error in [None, Some("its host does not answer".to_owned())] {
+    for failure in failures() {
         let mut rank = Rank::new();
         rank.handle(&Event::Watch(1));
         rank.views[&1].history.record(1, [1, 1]);
@@ -254,15 +254,20 @@ fn a_rank_that_has_left_may_not_get_lost_while_a_call_needs_it() {
             context: 1,
             last_sequence: 1,
         };
-        let is_lost = error.is_some();
+        let is_lost = failure != Failure::Died;
         let gone = News::Gone {
             rank: NEIGHBOUR,
-            error,
+            failure,
         };
         rank.handle(&Event::Received(Box::new(flooded(NEIGHBOUR, leave))));
         rank.handle(&Event::Received(Box::new(flooded(0, gone))));
         assert_eq!(rank.views[&1].fault().is_some(), is_lost);
     }
+}
+
+fn failures() -> [Failure; 2] {
+    let reason = "its host does not answer".to_owned();
+    [Failure::Died, Failure::Lost(reason)]
 }
 
 fn flooded(origin: u32, news: News) -> Frame {

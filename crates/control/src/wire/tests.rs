@@ -146,8 +146,7 @@ fn frame() -> impl Strategy<Value = Frame> {
             last_sequence
         }),
         Just(News::Goodbye),
-        (0..SIZE, proptest::option::of("\\PC{0,40}"))
-            .prop_map(|(rank, error)| News::Gone { rank, error }),
+        (0..SIZE, failure()).prop_map(|(rank, failure)| News::Gone { rank, failure }),
         (any::<u64>(), fault()).prop_map(|(context, fault)| News::Fault { context, fault }),
         (any::<u64>(), proposal())
             .prop_map(|(context, proposal)| News::Proposal { context, proposal }),
@@ -287,4 +286,8 @@ fn the_longest_fault_fits_and_texts_are_cut_between_characters() {
         let parsed = parse(&bytes, SIZE).unwrap();
         assert!(parsed.is_some_and(|(_, length)| length == bytes.len()));
     }
+}
+
+pub(crate) fn failure() -> impl Strategy<Value = Failure> {
+    prop_oneof![Just(Failure::Died), "\\PC{0,40}".prop_map(Failure::Lost),]
 }
