@@ -182,7 +182,7 @@ impl Communicator {
         let planner = self.planner();
         let is_shared = operation.shared(false).is_some();
         let is_allowed = is_shared && planner.path != Path::Safe;
-        let one_sided = registered && is_allowed && planner.one_host && self.size() > 1;
+        let one_sided = registered && is_allowed && planner.all_share_memory && self.size() > 1;
         let may_lend = registered && self.inner.registry.is_some();
         Ok(Explanation {
             lends: may_lend && planner.may_lend(signature),

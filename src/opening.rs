@@ -68,8 +68,8 @@ pub(crate) fn communicator(
     })?;
     let settings = &world.settings;
     let mut others = members.iter().filter(|&&member| member != own);
-    let one_host = others.all(|&member| shares_memory(&world.session, settings, member));
-    let network = world.network(&members, one_host)?;
+    let all_share_memory = others.all(|&member| shares_memory(&world.session, settings, member));
+    let network = world.network(&members, all_share_memory)?;
     let hosts = members
         .iter()
         .map(|&member| world.session.peer(member).host_id);

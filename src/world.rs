@@ -110,8 +110,12 @@ impl World {
     }
 
     /// What joins ranks that share no memory, by what all of them have said of their ports: alike everywhere.
-    pub(crate) fn network(&self, members: &[u32], one_host: bool) -> Result<Network, Error> {
-        if one_host {
+    pub(crate) fn network(
+        &self,
+        members: &[u32],
+        all_share_memory: bool,
+    ) -> Result<Network, Error> {
+        if all_share_memory {
             return Ok(Network::None);
         }
         let demanded = match self.settings.net {

@@ -36,7 +36,7 @@ pub(crate) struct Planner {
     pub(crate) path: Path,
     pub(crate) algorithms: AlgorithmChoice,
     /// Whether all ranks share memory.
-    pub(crate) one_host: bool,
+    pub(crate) all_share_memory: bool,
     topology: Topology,
     /// The links' costs, as the model assumes them.
     fabric: Fabric,
@@ -64,8 +64,8 @@ impl Planner {
         network: Network,
     ) -> Self {
         let topology = Topology::new(host_of, settings.shm, network);
-        let one_host = network == Network::None;
-        let slot_bytes = settings.slot_bytes(one_host);
+        let all_share_memory = network == Network::None;
+        let slot_bytes = settings.slot_bytes(all_share_memory);
         Self {
             communicator,
             rank,
@@ -74,7 +74,7 @@ impl Planner {
             slots: settings.slots,
             path: settings.path,
             algorithms,
-            one_host,
+            all_share_memory,
             fabric: topology.fabric(slot_bytes),
             measured: Measured::new(tuning, topology.layout()),
             topology,

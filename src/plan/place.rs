@@ -70,7 +70,7 @@ fn code(homes: [&Home; 2], communicator: u64) -> Option<u64> {
 }
 
 fn refusal(operation: Operation, planner: &Planner) -> Error {
-    let reason = if planner.one_host {
+    let reason = if planner.all_share_memory {
         "the buffers are not registered: allocate them with Communicator::alloc on every rank (and \
          a scatter or all_to_all must be of the kind that has a one-sided form, which a \
          pre-multiplied sum has not), or allow the safe \

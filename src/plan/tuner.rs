@@ -184,7 +184,7 @@ fn by_size(planner: &Planner, operation: Operation, vector: u64) -> Choice {
 
 /// [`by_size`] of `all_reduce`, `all_gather` and `reduce_scatter`.
 fn without_root(planner: &Planner, operation: Operation, vector: u64) -> Choice {
-    let tcp = !planner.one_host;
+    let tcp = !planner.all_share_memory;
     let pair = planner.size == 2;
     let reduces_all = operation == Operation::AllReduce;
     let (algorithm, reason) = if is_small(planner, vector) {

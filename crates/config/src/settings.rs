@@ -200,9 +200,9 @@ impl Settings {
         self.sockets.unwrap_or(suitable)
     }
 
-    /// Payload bytes of one slot of a communicator's links, depending on whether all its ranks are on one host.
-    pub fn slot_bytes(&self, one_host: bool) -> usize {
-        let suitable = if one_host {
+    /// Payload bytes of one slot of a communicator's links, depending on whether all its ranks share memory.
+    pub fn slot_bytes(&self, all_share_memory: bool) -> usize {
+        let suitable = if all_share_memory {
             MEMORY_SLOT_BYTES
         } else {
             NETWORK_SLOT_BYTES

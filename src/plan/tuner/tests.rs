@@ -6,8 +6,8 @@ use spark_ccl_types::DType;
 use std::collections::BTreeSet;
 
 fn planner(host_of: &[u32], shm: bool, algorithms: &str, tuning: &Tuning) -> Planner {
-    let one_host = shm && host_of.iter().all(|host| *host == host_of[0]);
-    let network = if one_host {
+    let all_share_memory = shm && host_of.iter().all(|host| *host == host_of[0]);
+    let network = if all_share_memory {
         Network::None
     } else {
         Network::Tcp
