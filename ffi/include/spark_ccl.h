@@ -290,7 +290,8 @@ spark_ccl_result spark_ccl_free(spark_ccl_comm *comm, void *memory);
  * enqueued if a buffer is neither, or another GPU's.
  *
  * Lifetimes. The stream must live until the call has returned, or the outermost group has ended. The buffers must stay,
- * and be used by nobody else, until the call has run; as long as a graph is launched that has captured it, too. Make
+ * and be used by nobody else, until the call has run (those of spark_ccl_device_alloc do, also if they are freed
+ * before); as long as a graph is launched that has captured it, too. Make
  * each call once before it is captured. Do not destroy a communicator whose graph is still launched.
  *
  * Contexts. Streams and memory are of the GPU's primary context, as those of the runtime API are. A call makes it
@@ -333,9 +334,11 @@ spark_ccl_result spark_ccl_stream_wait(spark_ccl_comm *comm, void *stream);
 spark_ccl_result spark_ccl_device_alloc(spark_ccl_comm *comm, size_t bytes, void **memory);
 
 /*
- * Frees memory that spark_ccl_device_alloc made with this communicator, and ends its registration. Nothing in any stream
- * may use it any more: wait for that first. NULL is allowed. What is not freed is freed by spark_ccl_comm_destroy, which
- * waits for no stream of the program's either.
+ * Frees memory that spark_ccl_device_alloc made with this communicator, and ends its registration. Waits for nothing:
+ * where calls of this library still use the memory in some stream, of whichever communicator, it stays until they have
+ * run. Further calls with it are SPARK_CCL_INVALID, also those of a group that is still open. Of what the library does
+ * not see the program takes care: its own kernels and copies must have run, and graphs that have captured the memory
+ * must not be launched any more. NULL is allowed. What is not freed is freed in the same way by spark_ccl_comm_destroy.
  */
 spark_ccl_result spark_ccl_device_free(spark_ccl_comm *comm, void *memory);
 

@@ -256,6 +256,29 @@ static void check_memory(void)
     SUCCEEDS(spark_ccl_device_free(comm, NULL));
 }
 
+/* Memory that is freed while a call waits for another rank: the call still uses it, and no other may. */
+static void check_free_in_use(void)
+{
+    spark_ccl_options options = in_stream();
+    void *memory;
+    char word = 0;
+    SUCCEEDS(spark_ccl_device_alloc(comm, BYTES, &memory));
+    fill((CUdeviceptr)(uintptr_t)memory, COUNT, recv_memory);
+    for (int p = 1; rank == 0 && p < size; p++) {
+        SUCCEEDS(spark_ccl_recv(comm, &word, 1, SPARK_CCL_INT8, p, NULL));
+    }
+    SUCCEEDS(spark_ccl_all_reduce(comm, memory, at(recv_memory, 0), COUNT, SPARK_CCL_INT32, SPARK_CCL_SUM, &options));
+    SUCCEEDS(spark_ccl_device_free(comm, memory));
+    REFUSED(spark_ccl_device_free(comm, memory), "begins at");
+    if (rank != 0) {
+        /* Rank 0 has not called yet. */
+        REFUSED(spark_ccl_broadcast(comm, memory, memory, COUNT, SPARK_CCL_INT32, 0, &options), "was freed");
+        SUCCEEDS(spark_ccl_send(comm, &word, 1, SPARK_CCL_INT8, 0, NULL));
+    }
+    fetch(recv_memory, COUNT);
+    EACH(COUNT, sum_of(i), "memory that was freed in use");
+}
+
 static void check_all(void)
 {
     check_reductions();
@@ -265,6 +288,7 @@ static void check_all(void)
     check_groups();
     check_refusals();
     check_memory();
+    check_free_in_use();
 }
 
 static int run(void)

@@ -16,7 +16,7 @@ pub(super) fn new_block(engine: &impl Guarded, bytes: usize) -> Result<Arc<Block
     loop {
         block::sweep();
         let error = match base.own(DeviceBlock::new(&base.context, bytes)) {
-            Ok(memory) => return Ok(Arc::new(Block::new(memory, Arc::clone(&base.gpu)))),
+            Ok(memory) => return Ok(Block::new(memory, bytes, Arc::clone(&base.gpu))),
             Err(error @ spark_ccl_cuda::Error::Call { .. }) => error,
             Err(error) => return Err(error.into()),
         };

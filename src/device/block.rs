@@ -1,17 +1,18 @@
-//! Blocks of device memory: what uses them, and when they can be freed. Knows no engine.
+//! Blocks of device memory: what uses them, when they can be freed, and which one an address is in. Knows no engine.
 
 use super::gpu::Gpu;
 use super::pause::until;
 use parking_lot::Mutex;
 use spark_ccl_cuda::cudarc::driver::CudaStream;
 use spark_ccl_cuda::{DeviceBlock, Error, RecordedEvent};
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
 
 /// Memory, and what was enqueued with it.
 #[derive(Debug)]
 pub(crate) struct Block {
     /// `None` once it is given up.
-    memory: Option<DeviceBlock>,
+    memory: Option<Listed>,
     pub(super) address: u64,
     pub(super) gpu: Arc<Gpu>,
     uses: Mutex<Uses>,
@@ -24,6 +25,8 @@ struct Uses {
     writers: Vec<Arc<RecordedEvent>>,
     /// After reads.
     readers: Vec<Arc<RecordedEvent>>,
+    /// After calls whose order the program keeps.
+    kept: Vec<Arc<RecordedEvent>>,
     /// Why the end of a use is unknown. If this is set, the block is never freed.
     lost: Option<Error>,
     /// Its owner has dropped it.
@@ -36,16 +39,69 @@ static DROPPED: Mutex<Vec<Unfreed>> = Mutex::new(Vec::new());
 /// A block that nobody holds any more.
 struct Unfreed {
     uses: Uses,
-    _memory: DeviceBlock,
+    _memory: Listed,
+}
+
+/// Blocks that are not freed yet, by where they begin.
+static BLOCKS: Mutex<BTreeMap<u64, Entry>> = Mutex::new(BTreeMap::new());
+
+/// Where a block ends, and the block, as long as somebody holds it.
+struct Entry {
+    end: u64,
+    block: Weak<Block>,
+}
+
+/// Memory of a block. It is in the list until right before it is freed: its addresses may then be another's.
+#[derive(Debug)]
+struct Listed(DeviceBlock);
+
+impl Drop for Listed {
+    fn drop(&mut self) {
+        BLOCKS.lock().remove(&self.0.address());
+    }
+}
+
+/// What an address is in.
+pub(super) enum Found {
+    /// No block.
+    Other,
+    Block(Arc<Block>),
+    /// A block whose owner has dropped it, but which is still in use.
+    Dropped,
 }
 
 impl Block {
-    pub(super) fn new(memory: DeviceBlock, gpu: Arc<Gpu>) -> Self {
-        Self {
-            address: memory.address(),
-            memory: Some(memory),
+    /// `bytes` of memory.
+    pub(super) fn new(memory: DeviceBlock, bytes: usize, gpu: Arc<Gpu>) -> Arc<Self> {
+        let address = memory.address();
+        let block = Arc::new(Self {
+            address,
+            memory: Some(Listed(memory)),
             gpu,
             uses: Mutex::default(),
+        });
+        let end = address + bytes as u64;
+        let entry = Entry {
+            end,
+            block: Arc::downgrade(&block),
+        };
+        BLOCKS.lock().insert(address, entry);
+        block
+    }
+
+    /// The block that an address is in.
+    pub(super) fn find(address: u64) -> Found {
+        // Dropping a block takes the lock, so no reference ends while it is held.
+        let found = {
+            let blocks = BLOCKS.lock();
+            let before = blocks.range(..=address).next_back();
+            let entry = before.filter(|(_, entry)| address < entry.end);
+            entry.map(|(_, entry)| entry.block.upgrade())
+        };
+        match found {
+            None => Found::Other,
+            Some(Some(block)) if !block.uses.lock().dropped => Found::Block(block),
+            Some(_) => Found::Dropped,
         }
     }
 
@@ -70,6 +126,19 @@ impl Block {
         } else {
             uses.readers.push(Arc::clone(end));
         }
+    }
+
+    /// A call whose order the program keeps has used it, up to an event.
+    ///
+    /// Calls of a communicator, which has events of its own, run one after the other. So the last of each stream is
+    /// enough, even if that stream has the handle of one that is gone.
+    pub(super) fn was_used_by_a_call(&self, end: &Arc<RecordedEvent>) {
+        let is_over = |other: &Arc<RecordedEvent>| {
+            end.succeeds(other) || other.is_complete().unwrap_or(false)
+        };
+        let mut uses = self.uses.lock();
+        uses.kept.retain(|other| !is_over(other));
+        uses.kept.push(Arc::clone(end));
     }
 
     /// The block may be in use, and it is not known until when.
@@ -116,7 +185,8 @@ impl Uses {
     /// Whether all is known to have run.
     fn are_over(&self) -> bool {
         let done = |end: &Arc<RecordedEvent>| end.is_complete().unwrap_or(false);
-        self.lost.is_none() && self.writers.iter().chain(&self.readers).all(done)
+        let mut ends = self.writers.iter().chain(&self.readers).chain(&self.kept);
+        self.lost.is_none() && ends.all(done)
     }
 }
 

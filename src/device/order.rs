@@ -12,7 +12,7 @@ use std::sync::Arc;
 pub(super) fn is_the_programs(regions: [&Region; 2]) -> bool {
     let is_own = |region: &Region| {
         let site = region.site.as_ref();
-        site.is_some_and(|site| matches!(site.order, Order::Program))
+        site.is_some_and(|site| matches!(site.order, Order::Program | Order::Kept(_)))
     };
     let mut used = regions.iter().filter(|region| region.len > 0);
     regions.iter().any(|region| is_own(region)) && used.all(|region| is_own(region))
@@ -61,7 +61,7 @@ pub(super) fn were_used(
 /// A call's memory may be in use, and it is not known until when.
 pub(super) fn were_lost(regions: [&Region; 2], error: &Error) {
     for (order, _) in uses(regions) {
-        if let Order::Block(block) = order {
+        if let Order::Block(block) | Order::Kept(block) = order {
             block.was_lost(error.clone());
         }
     }

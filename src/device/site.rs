@@ -23,13 +23,15 @@ pub(crate) enum Order {
     Cudarc(Result<Buffer, Error>),
     /// The memory.
     Block(Arc<Block>),
+    /// The program; the memory only stays until its uses have run.
+    Kept(Arc<Block>),
 }
 
 impl Order {
     /// Makes a stream wait for what must have been done before the memory of a call is read there, or written.
     pub(super) fn hold_back(&self, stream: &Arc<CudaStream>, writes: bool) -> Result<(), Error> {
         match self {
-            Self::Program => Ok(()),
+            Self::Program | Self::Kept(_) => Ok(()),
             Self::Cudarc(buffer) => {
                 let buffer = buffer.as_ref().map_err(Clone::clone)?;
                 // SAFETY: a call keeps its buffers until it, or the group that it is in, has been enqueued and noted.
@@ -55,6 +57,10 @@ impl Order {
             }
             Self::Block(block) => {
                 block.was_used(end, writes);
+                Ok(())
+            }
+            Self::Kept(block) => {
+                block.was_used_by_a_call(end);
                 Ok(())
             }
         }

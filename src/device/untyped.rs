@@ -1,5 +1,7 @@
-//! Untyped calls on device memory: by addresses, in streams by their handles. The program keeps all uses in order.
+//! Untyped calls on device memory: by addresses, in streams by their handles. The program keeps all uses in order. Memory
+//! of this library stays until the calls that use it have run.
 
+use super::block::{Block, Found};
 use super::engine::{StreamEngine, StreamTask};
 use super::site::{Order, Site};
 use crate::buffer::Region;
@@ -148,7 +150,8 @@ unsafe fn borrow(engine: &dyn StreamEngine, raw: CUstream) -> Result<CallStream,
     Ok(stream.map_err(|error| error.of_rank(gpu.rank))?)
 }
 
-/// Device memory by its address. That of another device is refused when the call is admitted.
+/// Device memory by its address. That of another device is refused when the call is admitted, and that which was dropped
+/// here.
 fn place(
     engine: &dyn StreamEngine,
     call: &UntypedCall,
@@ -158,23 +161,39 @@ fn place(
 ) -> Result<Region, Error> {
     let gpu = engine.gpu();
     let address = start.addr() as u64;
-    let found = if len == 0 {
-        Some(gpu.context.ordinal())
-    } else {
-        device_of(&gpu.context, address).map_err(|error| error.of_rank(gpu.rank))?
+    let at = |device, order| {
+        let site = Site {
+            device,
+            stream: None,
+            order,
+        };
+        Region::on_device(address, len, site)
     };
-    let Some(device) = found else {
-        return Err(call.invalid(format!(
-            "the {side} buffer of rank {} at {address:#x} is no memory that the driver of device {} knows of: pass \
-             device, managed or pinned memory, or make the call without a stream, as one on memory of the host",
-            gpu.rank,
+    let refused = |problem: String| {
+        let rank = gpu.rank;
+        call.invalid(format!(
+            "the {side} buffer of rank {rank} at {address:#x} {problem}"
+        ))
+    };
+    if len == 0 {
+        return Ok(at(gpu.context.ordinal(), Order::Program));
+    }
+    match Block::find(address) {
+        Found::Block(block) => return Ok(at(block.gpu.context.ordinal(), Order::Kept(block))),
+        Found::Dropped => {
+            return Err(refused(
+                "was freed, and stays only until earlier calls have run".to_owned(),
+            ));
+        }
+        Found::Other => {}
+    }
+    let known = device_of(&gpu.context, address).map_err(|error| error.of_rank(gpu.rank))?;
+    let device = known.ok_or_else(|| {
+        refused(format!(
+            "is no memory that the driver of device {} knows of: pass device, managed or pinned memory, or make the \
+             call without a stream, as one on memory of the host",
             gpu.context.ordinal()
-        )));
-    };
-    let site = Site {
-        device,
-        stream: None,
-        order: Order::Program,
-    };
-    Ok(Region::on_device(address, len, site))
+        ))
+    })?;
+    Ok(at(device, Order::Program))
 }

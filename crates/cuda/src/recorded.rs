@@ -25,6 +25,8 @@ pub struct RecordedEvent {
     event: ManuallyDrop<Event>,
     pool: Arc<EventPool>,
     stream: Weak<CudaStream>,
+    /// The driver's handle of the stream.
+    handle: usize,
     /// How many events the pool had recorded before.
     place: u64,
 }
@@ -67,6 +69,7 @@ impl EventPool {
             event: ManuallyDrop::new(event),
             pool: Arc::clone(self),
             stream: Arc::downgrade(stream),
+            handle: stream.cu_stream().addr(),
             place: *count,
         };
         *count += 1;
@@ -126,6 +129,15 @@ impl RecordedEvent {
     /// was recorded later.
     pub fn follows(&self, other: &Self) -> bool {
         self.stream.ptr_eq(&other.stream)
+            && Arc::ptr_eq(&self.pool, &other.pool)
+            && self.place > other.place
+    }
+
+    /// Whether both are of the same pool and of streams with the same handle, and it was recorded
+    /// later. It then comes after `other`, unless that stream was destroyed since, with work in it,
+    /// and the driver has given its handle to a new one.
+    pub fn succeeds(&self, other: &Self) -> bool {
+        self.handle == other.handle
             && Arc::ptr_eq(&self.pool, &other.pool)
             && self.place > other.place
     }
