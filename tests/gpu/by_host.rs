@@ -3,7 +3,7 @@
 
 use super::late::assert_names_the_late;
 use super::support::lack_of_gpus_is_said;
-use super::{builder, gpus, stream_of, text};
+use super::{builder, gpus, of_fakes, stream_of, text};
 use spark_ccl::cuda::{DeviceMemory, DeviceSlice};
 use spark_ccl::{Communicator, Error, RedOp};
 use spark_ccl_testing::scramble;
@@ -223,6 +223,35 @@ fn a_rank_that_is_late_is_named_and_nothing_is_written() {
         assert_names_the_late(&comm, &stream, 0);
         stream.synchronize().unwrap();
         assert!(read(&output) == vec![7; LEN]);
+    });
+}
+
+/// A rank that made one of two calls would be a call behind the others for good.
+#[test]
+fn a_group_that_is_enqueued_in_part_fails_the_communicator() {
+    let Some(gpus) = gpus(2) else { return };
+    let Some(refuse_launch) = of_fakes(c"fake_refuse_launch") else {
+        return;
+    };
+    gpus.each(&builder(), |comm| {
+        let stream = stream_of(&comm);
+        let mut sums = [(); 2].map(|()| memory(&comm, &values(comm.rank(), 1000)));
+        if comm.rank() == 0 {
+            refuse_launch(1);
+        }
+        let grouped = comm.group(|group| {
+            for sum in &mut sums {
+                comm.all_reduce_in_place(sum, RedOp::Sum)
+                    .within(group, &stream);
+            }
+            Ok(())
+        });
+        if comm.rank() == 0 {
+            let said = grouped.unwrap_err().to_string();
+            assert!(said.contains("906"), "{said}");
+        }
+        let said = comm.wait(&stream).unwrap_err().to_string();
+        assert!(said.contains("a group was enqueued in part"), "{said}");
     });
 }
 

@@ -9,6 +9,9 @@ pub enum Error {
     /// A call of the driver failed.
     #[error(transparent)]
     Cuda(#[from] spark_ccl_cuda::Error),
+    /// A call of the driver failed when some kernels of a call had been launched, and others not.
+    #[error("the call was enqueued in part: {0}")]
+    InPart(spark_ccl_cuda::Error),
     /// A number of ranks for which there are no kernels.
     #[error("{ranks} ranks; the kernels are for 1 to {}", crate::MAX_RANKS)]
     Ranks {

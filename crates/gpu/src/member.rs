@@ -270,12 +270,16 @@ impl Member {
         let member = (self.layout, self.parts.own.channels());
         let launches = Launches::new(messages, self.rank(), self.ranks(), self.limits())?;
         let mut turn = self.parts.kernels.turn(stream);
-        for launch in launches {
+        for (number, launch) in launches.enumerate() {
             let (kernels, lines) = (&self.parts.kernels, self.limits().lines);
             // SAFETY: the caller vouches for the peers' scratch, for the buffers, and for one operation at a
             // time. The member has all other memory that the arguments name, and frees it only after the
             // kernels that run have ended: nobody launches others once it is dropped.
-            unsafe { kernels.pass(lines, &launch, member, stream)? };
+            let passed = unsafe { kernels.pass(lines, &launch, member, stream) };
+            passed.map_err(|error| match error {
+                Error::Cuda(error) if number > 0 => Error::InPart(error),
+                error => error,
+            })?;
             // The next one may wait for room in the stream.
             drop(turn.take());
         }

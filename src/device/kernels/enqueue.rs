@@ -153,8 +153,14 @@ impl KernelEngine {
             let State { backend, calls, .. } = &mut *base.lock()?;
             let member = backend.as_ref().ok_or_else(|| base.gone())?;
             let followed = follow(calls, stream).map_err(gpu::Error::from);
-            let launched = followed.and_then(|()| launch(member));
-            launched.map(|()| base.record(calls, stream))
+            match followed.and_then(|()| launch(member)) {
+                Err(error @ gpu::Error::InPart(_)) => {
+                    // What comes next must be behind that part, too.
+                    drop(base.record(calls, stream));
+                    Err(error)
+                }
+                launched => launched.map(|()| base.record(calls, stream)),
+            }
         };
         launched.map_err(|error| self.failed(error))
     }

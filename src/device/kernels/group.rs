@@ -25,13 +25,16 @@ pub(super) fn enqueue_group(tasks: &[StreamTask<'_>]) -> Result<(), Error> {
     let turns = turns(kernels.iter().map(Kernel::lanes));
     let mut in_turns: Vec<_> = turns.into_iter().zip(&kernels).collect();
     in_turns.sort_by_key(|&(turn, _)| turn);
+    let in_turns: Vec<_> = in_turns.into_iter().map(|(_, kernel)| kernel).collect();
     let mut launched = Vec::new();
     let mut done = Ok(());
-    for (_, kernel) in in_turns {
+    for (place, &kernel) in in_turns.iter().enumerate() {
         let (end, was_launched) = kernel.engine.end_of(kernel.launch(), kernel.stream());
         launched.push((kernel, end));
         done = was_launched;
-        if done.is_err() {
+        if let Err(error) = &done {
+            let (earlier, missing) = in_turns.split_at(place);
+            give_up_parts(earlier, missing, error);
             break;
         }
     }
@@ -40,6 +43,18 @@ pub(super) fn enqueue_group(tasks: &[StreamTask<'_>]) -> Result<(), Error> {
         done = done.and(kernel.note(&end));
     }
     done
+}
+
+/// Fails the communicators of which some kernels of a group were launched, and others not: this rank is not in step with the
+/// others any more.
+fn give_up_parts(launched: &[&Kernel<'_>], missing: &[&Kernel<'_>], error: &Error) {
+    for kernel in missing {
+        let mut launched = launched.iter();
+        if launched.any(|other| std::ptr::eq(other.engine, kernel.engine)) {
+            let base = &kernel.engine.base;
+            base.give_up(format!("a group was enqueued in part: {error}"));
+        }
+    }
 }
 
 /// A kernel, and the calls that it does: a collective, or all that send and receive of an engine's.

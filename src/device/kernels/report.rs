@@ -22,6 +22,8 @@ impl KernelEngine {
         let base = &self.base;
         match error {
             gpu::Error::Cuda(error) => return base.lost(error),
+            // Not in step with the peers any more, whatever the error is.
+            error @ gpu::Error::InPart(_) => base.give_up(error.to_string()),
             gpu::Error::Late { peer, seconds, .. } => {
                 let calls = base.state.try_lock().map(|state| state.calls.count);
                 let waited = Duration::try_from_secs_f64(seconds).unwrap_or_default();

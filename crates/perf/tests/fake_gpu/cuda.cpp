@@ -18,6 +18,8 @@ static std::map<int, Stream *> default_streams;
 long counts[COUNTS];
 // How many of the next waits for events fail.
 static int failing_waits;
+// After how many launches of this thread's the next is refused, as another thread's capture would; -1: none.
+static thread_local int refused_after = -1;
 enum { GLOBAL, THREAD_LOCAL, RELAXED };
 static thread_local int capture_mode = GLOBAL;
 
@@ -397,12 +399,13 @@ int cuEventElapsedTime(float *elapsed, void *start, void *end) {
     return SUCCESS;
 }
 
-// For tests: work of a device no longer runs, and its streams report why; waits fail; counters.
+// For tests: work of a device no longer runs, and its streams report why; waits fail; a launch is refused; counters.
 int fake_break(int device) { return broken = device, 0; }
 int fake_fail_waits(int count) {
     Guard guard(everything);
     return failing_waits = count, 0;
 }
+int fake_refuse_launch(int after) { return refused_after = after, 0; }
 int fake_count(int what) {
     Guard guard(everything);
     return static_cast<int>(counts[what]);
@@ -470,6 +473,7 @@ static void run(bool counts, const Arguments &a) {
 
 extern "C" int cuLaunchKernel(void *function, unsigned blocks, unsigned, unsigned, unsigned threads, unsigned,
                               unsigned, unsigned, void *stream, uint64_t **arguments, void **) {
+    if (refused_after >= 0 && refused_after-- == 0) return CAPTURE_IMPLICIT;
     const std::string &name = *static_cast<std::string *>(function);
     if (name == "staged") return enqueue(stream_of(stream, current), staged_work(*arguments, blocks)), SUCCESS;
     bool counts = name.rfind("count", 0) == 0;
