@@ -300,8 +300,10 @@ spark_ccl_result spark_ccl_free(spark_ccl_comm *comm, void *memory);
  * Order. Calls of a communicator run one after the other, also in several streams; messages count among them. All ranks
  * enqueue the same calls in the same order. Two communicators whose calls are in different orders on different ranks can
  * wait for each other until their time is over: put such calls into a group, each communicator in a stream of its own.
- * Graphs are the program's to order: with the engine, a launch must not run beside another one, or beside calls, of the
- * same communicator, and within a graph each call must follow the one before.
+ * So they do in a graph, also where the program has put no edge between the streams that it captures. Launches are the
+ * program's to order: with the engine, one must not run beside another one, or beside calls, of the same communicator.
+ * What else uses the buffers, such as the program's kernels or another communicator, is the program's to order, too: by
+ * events between the streams, or by edges in a graph.
  *
  * Errors. A call returns what is wrong with it. What happens later shows in spark_ccl_stream_wait, in
  * spark_ccl_comm_check, and in later calls. When a rank dies, aborts, or is late for longer than SPARK_CCL_TIMEOUT, what

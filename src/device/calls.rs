@@ -4,6 +4,9 @@ use spark_ccl_cuda::{Error, RecordedEvent};
 use std::sync::Arc;
 use std::time::Instant;
 
+/// How many captures are remembered: as many as may be open at a time.
+const CAPTURES: usize = 16;
+
 /// What was enqueued with a communicator. Its calls run one after the other, even if they are in different streams.
 #[derive(Default)]
 pub(super) struct Calls {
@@ -13,6 +16,8 @@ pub(super) struct Calls {
     pub(super) last: Option<Arc<RecordedEvent>>,
     /// The watched call, until it has run.
     pub(super) mark: Option<Mark>,
+    /// The last call in each of the last captures, by their numbers.
+    captured: Vec<(u64, Arc<RecordedEvent>)>,
 }
 
 /// A call in a stream that is not known to have run.
@@ -25,6 +30,21 @@ pub(super) struct Mark {
 }
 
 impl Calls {
+    /// The last call in a capture. Only streams of that capture can wait for it.
+    pub(super) fn last_in(&self, capture: u64) -> Option<&Arc<RecordedEvent>> {
+        let mut captured = self.captured.iter();
+        captured.find(|(of, _)| *of == capture).map(|(_, end)| end)
+    }
+
+    /// A call was captured, and it ends at an event.
+    pub(super) fn was_captured(&mut self, capture: u64, end: Arc<RecordedEvent>) {
+        self.captured.retain(|(of, _)| *of != capture);
+        if self.captured.len() == CAPTURES {
+            self.captured.remove(0);
+        }
+        self.captured.push((capture, end));
+    }
+
     /// Checks the watched call. If it has run, watches the last call instead.
     pub(super) fn look(&mut self) -> Result<(), Error> {
         if let Some(mark) = &self.mark {

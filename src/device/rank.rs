@@ -10,7 +10,7 @@ use parking_lot::{Mutex, MutexGuard};
 use spark_ccl_control::{DEVICE_MARK, Fault, Late, Member, Watch};
 use spark_ccl_cuda::cudarc::driver::sys::CUresult;
 use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaStream, DriverError};
-use spark_ccl_cuda::{RecordedEvent, is_capturing};
+use spark_ccl_cuda::{RecordedEvent, capture_of, is_capturing};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -113,6 +113,8 @@ impl<B> DeviceRank<B> {
         let end = self.end(stream)?;
         if let Some(end) = &end {
             calls.last = Some(Arc::clone(end));
+        } else if let Some(capture) = capture_of(stream)? {
+            calls.was_captured(capture, Arc::new(self.gpu.events.record(stream)?));
         }
         Ok(end)
     }

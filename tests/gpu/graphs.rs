@@ -97,6 +97,40 @@ fn a_graph_is_launched_a_thousand_times() {
 }
 
 #[test]
+fn calls_of_a_graph_run_one_after_the_other_in_whatever_streams() {
+    let Some(gpus) = gpus(2) else { return };
+    gpus.each(&builder(), |comm| {
+        let streams = [(); 2].map(|()| stream_of(&comm));
+        let [first, second] = &streams;
+        let mut lanes = [(); 2].map(|()| Lane::new(&comm, first));
+        first
+            .begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED)
+            .unwrap();
+        second.join(first).unwrap();
+        // Only the communicator connects them. Of each memory, the last use is in the other stream.
+        for stream in [first, second, second, first] {
+            for lane in &mut lanes {
+                lane.call(&comm, stream);
+            }
+        }
+        first.join(second).unwrap();
+        let graph = first.end_capture(CUgraphInstantiate_flags(0)).unwrap();
+        let graph = graph.unwrap();
+        for _ in 0..100 {
+            graph.launch().unwrap();
+        }
+        comm.wait(first).unwrap();
+        for lane in &mut lanes {
+            // A launch is four calls.
+            lane.times = 400;
+            lane.check(&comm);
+        }
+        drop((graph, lanes));
+        comm.finalize().unwrap();
+    });
+}
+
+#[test]
 fn two_graphs_and_calls_take_turns() {
     let Some(gpus) = gpus(2) else { return };
     gpus.each(&builder(), |comm| {

@@ -52,6 +52,6 @@ pub use pointer::device_of;
 pub use pool::share_default_pool;
 pub use recorded::{EventPool, RecordedEvent};
 pub use stream::{
-    OwnStream, Relaxed, counted_stream, is_capturing, is_idle, is_of_the_thread, make_current,
-    relaxed,
+    OwnStream, Relaxed, capture_of, counted_stream, is_capturing, is_idle, is_of_the_thread,
+    make_current, relaxed,
 };

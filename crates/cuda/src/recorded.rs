@@ -50,7 +50,8 @@ impl EventPool {
         })
     }
 
-    /// Records an event in a stream of the same context, which must not be capturing a graph.
+    /// Records an event in a stream of the same context. If that captures a graph, only streams of
+    /// the same capture can wait for the event.
     ///
     /// # Errors
     /// The driver fails.

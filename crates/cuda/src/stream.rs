@@ -2,10 +2,12 @@
 
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
+use std::ptr;
 use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, CudaStream, result, sys};
 
+use crate::driver::function;
 use crate::{Error, checked};
 
 /// How many bytes are copied at a time.
@@ -37,6 +39,45 @@ pub fn is_capturing(stream: &CudaStream) -> Result<bool, Error> {
     let status = unsafe { result::stream::is_capturing(stream.cu_stream()) };
     let status = checked("cuStreamIsCapturing", device, status)?;
     Ok(status != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
+}
+
+/// Which capture of a graph a stream takes part in, by the driver's number: streams of one graph have
+/// the same, and no other ever has it. `None` if the stream captures nothing, or the driver (before
+/// CUDA 11.3) does not tell.
+///
+/// # Errors
+/// The driver fails.
+pub fn capture_of(stream: &CudaStream) -> Result<Option<u64>, Error> {
+    type Function = unsafe extern "C" fn(
+        sys::CUstream,
+        *mut sys::CUstreamCaptureStatus,
+        *mut u64,
+        *mut sys::CUgraph,
+        *mut *const sys::CUgraphNode,
+        *mut usize,
+    ) -> sys::CUresult;
+    let device = make_stream_current(stream)?;
+    // SAFETY: the function has this type in every version of CUDA that has it.
+    let found = unsafe { function::<Function>("cuStreamGetCaptureInfo_v2") };
+    let Ok(ask) = found else {
+        return Ok(None);
+    };
+    let (mut status, mut id) = (sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE, 0);
+    // SAFETY: the stream is borrowed. The driver writes a status to `status`, and a number to `id`
+    // while the stream captures; the other results may be null.
+    let asked = unsafe {
+        ask(
+            stream.cu_stream(),
+            &raw mut status,
+            &raw mut id,
+            ptr::null_mut(),
+            ptr::null_mut(),
+            ptr::null_mut(),
+        )
+    };
+    checked("cuStreamGetCaptureInfo", device, asked.result())?;
+    let captures = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_ACTIVE;
+    Ok((status == captures).then_some(id))
 }
 
 /// Makes a stream wait for the work that an event was recorded after. Unlike cudarc's wait, it does

@@ -9,7 +9,7 @@ use crate::device::rank::State;
 use crate::error::Error;
 use crate::task::Task;
 use spark_ccl_cuda::cudarc::driver::CudaStream;
-use spark_ccl_cuda::{RecordedEvent, is_capturing};
+use spark_ccl_cuda::{RecordedEvent, capture_of, is_capturing};
 use spark_ccl_gpu::{self as gpu, Call, Message};
 use spark_ccl_types::{ReduceOp, Side};
 use std::sync::Arc;
@@ -180,10 +180,16 @@ impl Admitted<'_> {
     }
 }
 
-/// Makes a stream wait for the last call, where that is in another one. A graph's calls are in order by the program.
+/// Makes a stream wait for the last call, where that is in another one: in a graph, for the last call of that. The
+/// program keeps launches in order.
 fn follow(calls: &Calls, stream: &Arc<CudaStream>) -> Result<(), spark_ccl_cuda::Error> {
-    match &calls.last {
-        Some(last) if !last.is_in(stream) && !is_capturing(stream)? => last.hold_back(stream),
+    let last = if is_capturing(stream)? {
+        capture_of(stream)?.and_then(|capture| calls.last_in(capture))
+    } else {
+        calls.last.as_ref()
+    };
+    match last {
+        Some(last) if !last.is_in(stream) => last.hold_back(stream),
         _ => Ok(()),
     }
 }

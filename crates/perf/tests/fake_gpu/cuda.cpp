@@ -99,7 +99,7 @@ static void work_off() {
 void enqueue(Stream *stream, Work work) {
     Guard guard(everything);
     if (stream->capture)
-        stream->capture->graph->push_back(work);
+        stream->capture->graph.lanes[stream->lane].push_back(work);
     else
         stream->steps.push_back(work());
 }
@@ -123,15 +123,15 @@ static double milliseconds() {
 struct Record {
     bool reached;
     double time;
-    // The stream that captured it.
-    Stream *captured;
+    // What it was captured in.
+    std::shared_ptr<Capture> capture;
 };
 
 struct Event {
     std::shared_ptr<Record> last;
 
     bool is_pending() const { return last && !last->reached; }
-    bool is_captured() const { return last && last->captured; }
+    bool is_captured() const { return last && last->capture; }
 };
 
 static std::atomic<int> generation{8};
@@ -322,23 +322,57 @@ int cuStreamBeginCapture_v2(void *handle, int mode) {
     Guard guard(everything);
     Stream *stream = used(handle);
     if (is_default(handle) || stream->capture) return CAPTURE_UNSUPPORTED;
+    static uint64_t begun = 0;
     auto thread = std::this_thread::get_id();
-    stream->capture.reset(new Capture{std::make_unique<Graph>(), mode, thread, false});
+    stream->capture = std::make_shared<Capture>(Capture{{{{}}, {}}, ++begun, mode, thread, false});
+    stream->lane = 0;
+    return SUCCESS;
+}
+int cuStreamGetCaptureInfo_v2(void *handle, int *status, uint64_t *id, void **, const void ***, size_t *) {
+    Guard guard(everything);
+    Stream *stream = used(handle);
+    if (stream->destroyed) return INVALID_HANDLE;
+    *status = stream->capture != nullptr;
+    if (stream->capture) *id = stream->capture->id;
     return SUCCESS;
 }
 int cuStreamEndCapture(void *handle, void **graph) {
     Guard guard(everything);
-    std::unique_ptr<Capture> capture = std::move(used(handle)->capture);
+    std::shared_ptr<Capture> capture = used(handle)->capture;
     *graph = nullptr;
+    for (Stream *stream : streams) {
+        if (capture && stream->capture == capture) stream->capture = nullptr;
+    }
     if (!capture || capture->invalid) return CAPTURE_INVALIDATED;
-    return *graph = capture->graph.release(), SUCCESS;
+    return *graph = new Graph(std::move(capture->graph)), SUCCESS;
 }
 
 int cuGraphInstantiateWithFlags(void **executable, void *graph, uint64_t) {
     return *executable = graph, SUCCESS;
 }
-int cuGraphLaunch(void *graph, void *stream) {
-    for (const Work &work : *static_cast<Graph *>(graph)) enqueue(used(stream), work);
+// Each lane but the first runs in a stream of its own.
+int cuGraphLaunch(void *handle, void *stream_handle) {
+    Guard guard(everything);
+    const Graph &graph = *static_cast<Graph *>(handle);
+    Stream *stream = used(stream_handle);
+    auto has_begun = std::make_shared<bool>(false);
+    enqueue_now(stream, [=, records = graph.records] {
+        for (const auto &record : records) record->reached = false;
+        *has_begun = true;
+    });
+    std::vector<std::shared_ptr<bool>> ends;
+    for (const auto &lane : graph.lanes) {
+        bool is_first = &lane == &graph.lanes[0];
+        Stream *own = is_first ? stream : new Stream{stream->device, {}, {}, nullptr, false};
+        if (!is_first) {
+            streams.push_back(own);
+            enqueue(own, [=] { return [=] { return *has_begun; }; });
+        }
+        for (const Work &work : lane) enqueue(own, work);
+        ends.push_back(std::make_shared<bool>(false));
+        enqueue_now(own, [end = ends.back()] { *end = true; });
+    }
+    for (const auto &end : ends) enqueue(stream, [=] { return [=] { return *end; }; });
     return SUCCESS;
 }
 int cuGraphExecDestroy(void *graph) { return delete static_cast<Graph *>(graph), SUCCESS; }
@@ -351,13 +385,20 @@ int cuEventRecord(void *handle, void *stream_handle) {
     Guard guard(everything);
     Stream *stream = used(stream_handle);
     if (stream->destroyed) return INVALID_HANDLE;
-    auto record = std::make_shared<Record>(Record{false, 0, stream->capture ? stream : nullptr});
+    auto record = std::make_shared<Record>(Record{false, 0, stream->capture});
     static_cast<Event *>(handle)->last = record;
+    if (stream->capture) stream->capture->graph.records.push_back(record);
     enqueue_now(stream, [=] {
         record->reached = true;
         record->time = milliseconds();
     });
     return SUCCESS;
+}
+static bool is_open(const std::shared_ptr<Capture> &capture) {
+    for (Stream *stream : streams) {
+        if (stream->capture == capture) return true;
+    }
+    return false;
 }
 // The stream waits for the work that the event was recorded after at the time of this call.
 int cuStreamWaitEvent(void *stream_handle, void *handle, unsigned) {
@@ -367,10 +408,13 @@ int cuStreamWaitEvent(void *stream_handle, void *handle, unsigned) {
     if (stream->destroyed) return INVALID_HANDLE;
     if (failing_waits > 0) return failing_waits--, INVALID_VALUE;
     if (!event->last) return SUCCESS;
-    Stream *captured = event->last->captured;
-    if (stream->capture && captured != stream) return stream->capture->invalid = true, CAPTURE_ISOLATION;
-    // Waiting would make it a part of the capture.
-    if (captured && captured->capture) return captured->capture->invalid = true, CAPTURE_ISOLATION;
+    std::shared_ptr<Capture> capture = event->last->capture;
+    if (stream->capture && capture != stream->capture) return stream->capture->invalid = true, CAPTURE_ISOLATION;
+    if (capture && !stream->capture && is_open(capture)) {
+        stream->capture = capture;
+        stream->lane = capture->graph.lanes.size();
+        capture->graph.lanes.emplace_back();
+    }
     auto record = event->last;
     enqueue(stream, [=] { return [=] { return record->reached; }; });
     return SUCCESS;

@@ -39,11 +39,19 @@ using Step = std::function<bool()>;
 // Creates the step, anew for each launch of a graph.
 using Work = std::function<Step()>;
 
-using Graph = std::vector<Work>;
+struct Record;
 
-// A graph that is being captured.
+struct Graph {
+    // The work of each stream that was captured; first that of the one whose capture was begun.
+    std::vector<std::vector<Work>> lanes;
+    // The events between them.
+    std::vector<std::shared_ptr<Record>> records;
+};
+
+// A graph that is being captured, by one stream or by several.
 struct Capture {
-    std::unique_ptr<Graph> graph;
+    Graph graph;
+    uint64_t id;
     int mode;
     std::thread::id thread;
     // Something was done that CUDA does not allow during a capture.
@@ -55,8 +63,10 @@ struct Stream {
     // The thread that created it.
     std::thread::id maker;
     std::deque<Step> steps;
-    std::unique_ptr<Capture> capture;
+    std::shared_ptr<Capture> capture;
     bool destroyed;
+    // Of the graph that it captures.
+    size_t lane = 0;
 };
 
 // Protects everything below.
