@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sysconfig
@@ -26,7 +27,17 @@ class BuildLibrary(BuildHookInterface[Any]):
         shutil.copyfile(target / "release" / NAME, library)
         subprocess.run(["strip", "--strip-unneeded", str(library)], check=True)
         build_data["force_include"][str(library)] = f"spark_ccl/{NAME}"
-        # Any Python 3, but this machine's processor and C library.
-        platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
         build_data["pure_python"] = False
-        build_data["tag"] = f"py3-none-{platform}"
+        # Any Python 3.
+        build_data["tag"] = f"py3-none-{platform_of(library)}"
+
+
+def platform_of(library: Path) -> str:
+    """The platforms that the library runs on: this machine's processor, and the C library from the version on that it
+    asks for. PyPI takes no wheel without that version."""
+    platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+    command = ["objdump", "--private-headers", str(library)]
+    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    minors = [int(minor) for minor in re.findall(r"\bGLIBC_2\.(\d+)", said)]
+    # Another C library, such as musl, has no versions.
+    return platform.replace("linux", f"manylinux_2_{max(minors)}", 1) if minors else platform

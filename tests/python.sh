@@ -18,6 +18,12 @@ trap 'rm -rf "$folder"' EXIT
 "$environment/bin/pip" wheel -q --no-deps -w "$folder" ./python
 "$environment/bin/pip" install -q --no-deps --force-reinstall "$folder"/spark_ccl-*.whl
 
+# Of the systems that the wheel names, PyPI's own tool must find the same: what it asks for is there, and no older one has it.
+system=$(echo "$folder"/spark_ccl-*.whl | sed 's/.*-none-\(.*\)\.whl/\1/')
+found=$("$environment/bin/auditwheel" show --json "$folder"/spark_ccl-*.whl)
+"$environment/bin/python" -c 'import json, sys; sys.exit(json.loads(sys.argv[1])["overall_tag"] != sys.argv[2])' \
+    "$found" "$system" || { echo "the wheel is for $system, and auditwheel says: $found" >&2 && exit 1; }
+
 cd python
 "$environment/bin/ruff" check --no-cache .
 "$environment/bin/ruff" format --no-cache --check .
