@@ -218,7 +218,7 @@ def subgroups() -> None:
 def graphs() -> None:
     """A call that is captured runs at each launch."""
     rank = dist.get_rank()
-    tensor = values(rank)
+    tensor, beside = values(rank), values(rank)
     dist.all_reduce(tensor)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
@@ -226,10 +226,16 @@ def graphs() -> None:
         dist.all_reduce(tensor)
         work = dist.all_reduce(tensor, async_op=True)
         work.wait()
+        # Nothing but the group connects these two.
+        work = dist.all_reduce(beside, async_op=True)
+        dist.all_reduce(tensor)
+        work.wait()
     tensor.copy_(values(rank))
     graph.replay()
     torch.cuda.synchronize()
-    expect(tensor, sum(values(one) for one in every_rank()) * dist.get_world_size(), "a graph")
+    total = sum(values(one) for one in every_rank())
+    expect(tensor, total * dist.get_world_size() ** 2, "a graph")
+    expect(beside, total, "a call of a graph beside others")
     dist.barrier()
     del graph
 
