@@ -3,6 +3,8 @@
 
 use super::blocked::wake_others;
 use super::request::Request;
+#[cfg(feature = "cuda")]
+use super::spin_budget::SpinBudget;
 use super::spin_budget::{Backoff, BackoffStep, LONGEST_BLOCK};
 use super::{Core, OpId};
 use crate::engine::Engine;
@@ -207,13 +209,14 @@ impl HostEngine {
         Ok(ids)
     }
 
-    /// Begins a checked collective, whose buffers must stay until it is done. `None` where it is done already.
+    /// Begins a checked collective, whose buffers must stay until it is done. `None` where it is done already. Waits for
+    /// nothing: the calling thread also passes on what other communicators wait for.
     #[cfg(feature = "cuda")]
     pub(crate) fn begin(&self, task: &mut Task) -> Result<Option<Ids>, Error> {
         self.check_process()?;
         self.planner.locate(task)?;
         let mut core = self.core.lock();
-        let id = core.run_inline(task, &self.planner)?;
+        let id = core.run_inline(task, &self.planner, SpinBudget::ONE_LOOK)?;
         self.leave(core);
         Ok(id.map(|id| Ids(id, None)))
     }
@@ -415,7 +418,8 @@ impl Engine for HostEngine {
         self.check_process()?;
         self.planner.locate(task)?;
         let mut core = self.core.lock();
-        let id = core.run_inline(task, &self.planner)?;
+        let budget = core.spin_budget;
+        let id = core.run_inline(task, &self.planner, budget)?;
         unlock(core);
         match id {
             None => Ok(()),

@@ -76,7 +76,7 @@ impl Execution {
     }
 
     /// Runs until the operation is complete, which it returns, or until the spin budget is spent.
-    pub(super) fn run_inline(&mut self, mut run: Run<'_>, spin_budget: &SpinBudget) -> bool {
+    pub(super) fn run_inline(&mut self, mut run: Run<'_>, spin_budget: SpinBudget) -> bool {
         let (cursor, polls) = (&mut self.cursors[0], spin_budget.polls());
         if run.program.is_exchange() {
             match exchange::run(&mut run, polls) {

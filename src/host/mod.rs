@@ -135,9 +135,14 @@ impl Core {
         self.collectives.is_empty() && self.pairs == 0 && self.wires.unflushed.is_empty()
     }
 
-    /// Runs a collective to its end if that does not take long; otherwise queues it and returns its name. Most small
-    /// ones never enter the queue.
-    fn run_inline(&mut self, task: &Task, planner: &Planner) -> Result<Option<OpId>, Error> {
+    /// Runs a collective to its end if that takes no more polls than these; otherwise queues it and returns its name. Most
+    /// small ones never enter the queue.
+    fn run_inline(
+        &mut self,
+        task: &Task,
+        planner: &Planner,
+        budget: SpinBudget,
+    ) -> Result<Option<OpId>, Error> {
         self.check()?;
         let program = self.programs.get(planner, task)?;
         let number = enter(
@@ -157,7 +162,7 @@ impl Core {
                 wires: &mut self.wires,
                 loans: &mut loans,
             };
-            if execution.run_inline(run, &self.spin_budget) {
+            if execution.run_inline(run, budget) {
                 complete(task, number.record, self.observed.as_deref());
                 self.watch.finish(number.sequence);
                 return Ok(None);

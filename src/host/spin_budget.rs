@@ -18,7 +18,7 @@ pub(super) const LONGEST_BLOCK: Duration = Duration::from_millis(50);
 
 /// How often to look at the links before yielding. It is learned from earlier yields: if other threads need the core,
 /// perhaps the very rank that is waited for, further looks are wasted.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct SpinBudget {
     polls: u32,
 }
@@ -30,15 +30,19 @@ impl Default for SpinBudget {
 }
 
 impl SpinBudget {
-    pub(super) fn polls(&self) -> u32 {
+    /// For a thread that has other things to do: one look.
+    #[cfg(feature = "cuda")]
+    pub(super) const ONE_LOOK: Self = Self { polls: 1 };
+
+    pub(super) fn polls(self) -> u32 {
         self.polls
     }
 
-    pub(super) fn rounds(&self) -> u32 {
+    pub(super) fn rounds(self) -> u32 {
         self.polls.div_ceil(POLLS_PER_ROUND)
     }
 
-    pub(super) fn polls_per_round(&self) -> u32 {
+    pub(super) fn polls_per_round(self) -> u32 {
         self.polls.min(POLLS_PER_ROUND)
     }
 
