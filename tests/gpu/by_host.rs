@@ -255,6 +255,32 @@ fn a_group_that_is_enqueued_in_part_fails_the_communicator() {
     });
 }
 
+/// Numbers are those of calls, whatever pieces they had.
+#[test]
+fn the_last_call_of_a_rank_that_has_left_is_named() {
+    let Some(gpus) = gpus(2) else { return };
+    gpus.each(&builder(), |comm| {
+        let stream = stream_of(&comm);
+        let mut memory = memory(&comm, &values(comm.rank(), 1_000_003));
+        for _ in 0..2 {
+            comm.all_reduce_in_place(&mut memory, RedOp::Sum)
+                .on(&stream)
+                .unwrap();
+        }
+        comm.wait(&stream).unwrap();
+        if comm.rank() > 0 {
+            return;
+        }
+        comm.all_reduce_in_place(&mut memory, RedOp::Sum)
+            .on(&stream)
+            .unwrap();
+        let said = comm.wait(&stream).unwrap_err().to_string();
+        let expected =
+            "left the communicator after operation #2 on the device, but operation #3 on";
+        assert!(said.contains(expected), "{said}");
+    });
+}
+
 #[test]
 fn messages_are_refused_before_anything_is_enqueued() {
     let Some(gpus) = gpus(2) else { return };

@@ -204,7 +204,7 @@ fn number(sequence: u64) -> String {
 fn last_text(sequence: u64) -> String {
     match sequence {
         0 => "without taking part in any operation".into(),
-        _ => format!("after operation #{sequence}"),
+        _ => format!("after operation {}", number(sequence)),
     }
 }
 

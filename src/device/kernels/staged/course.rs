@@ -15,6 +15,9 @@ use std::sync::Arc;
 
 /// How many pieces the host engine has at a time: one, and the next one.
 const AT_A_TIME: usize = 2;
+/// Of how many calls it is known which pieces they had. A rank that leaves is not more calls behind than that, or else those
+/// count as done.
+const KNOWN: usize = 1024;
 
 /// The pieces of one communicator.
 pub(super) struct Course {
@@ -31,6 +34,9 @@ pub(super) struct Course {
     /// Operations that were begun, and that are done.
     number: u64,
     done: u64,
+    /// The number of all pieces that were begun, and what it was after the last piece of each of the last operations.
+    pieces: u64,
+    ends: VecDeque<u64>,
     has_failed: bool,
     /// Dropped last.
     channel: Seat,
@@ -78,6 +84,8 @@ impl Course {
             flights: VecDeque::new(),
             number: 0,
             done: 0,
+            pieces: 0,
+            ends: VecDeque::new(),
             has_failed: false,
             channel: Seat(channel),
         }
@@ -168,6 +176,7 @@ impl Course {
         let is_last = operation.next == operation.cut.pieces();
         let spec = operation.spec();
         let mut task = self.task(&spec, &operation, piece, self.stage.slot(cta, number))?;
+        self.count(is_last);
         if !is_last {
             self.operation = Some(operation);
         }
@@ -184,6 +193,23 @@ impl Course {
             }),
         }
         Ok(true)
+    }
+
+    /// Counts a piece as begun.
+    fn count(&mut self, is_last: bool) {
+        self.pieces += 1;
+        if is_last {
+            if self.ends.len() == KNOWN {
+                self.ends.pop_front();
+            }
+            self.ends.push_back(self.pieces);
+        }
+    }
+
+    /// How many operations a rank has done that has done this many pieces.
+    fn operations_in(&self, pieces: u64) -> u64 {
+        let later = self.ends.iter().filter(|&&end| end > pieces).count() as u64;
+        self.number - u64::from(self.operation.is_some()) - later
     }
 
     /// What a kernel has begun.
@@ -266,9 +292,20 @@ impl Course {
     fn of_device(&self, mut fault: Fault) -> Fault {
         let number = DEVICE_MARK | (self.done + 1).min(self.number.max(1));
         match &mut fault {
-            Fault::Left { sequence, .. }
-            | Fault::Mismatch { sequence, .. }
-            | Fault::TimedOut { sequence, .. } => *sequence = number,
+            Fault::Left {
+                sequence,
+                last_sequence,
+                ..
+            } => {
+                *sequence = number;
+                *last_sequence = match self.operations_in(*last_sequence) {
+                    0 => 0,
+                    last => DEVICE_MARK | last,
+                };
+            }
+            Fault::Mismatch { sequence, .. } | Fault::TimedOut { sequence, .. } => {
+                *sequence = number;
+            }
             _ => {}
         }
         fault
