@@ -10,6 +10,7 @@ mod failures;
 mod graphs;
 mod late;
 mod processes;
+mod proxy;
 mod streams;
 mod support;
 mod types;

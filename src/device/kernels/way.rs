@@ -129,10 +129,10 @@ impl Way {
                 let (member, error) = *failed;
                 Box::new((Self::Peers(Box::new(member)), error))
             }),
-            Self::Host(staged) => match staged.settle() {
-                Ok(()) => Ok(()),
-                Err(error) => Err(Box::new((Self::Host(staged), error))),
-            },
+            Self::Host(staged) => staged.end().map_err(|failed| {
+                let (staged, error) = *failed;
+                Box::new((Self::Host(staged), error))
+            }),
         }
     }
 }

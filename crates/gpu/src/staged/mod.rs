@@ -223,12 +223,22 @@ impl Stage {
         self.parts.host.set_patience(patience);
     }
 
-    /// Waits until all that was enqueued in the GPU's context has run.
+    /// Ends the stage, as dropping it does. If the driver refuses to wait for running work, for instance while a stream
+    /// of the context captures, it returns the stage, to be ended later.
     ///
     /// # Errors
-    /// Something has failed, or a graph is being captured in the context.
-    pub fn settle(&self) -> Result<(), Error> {
-        Ok(self.parts.state.settle()?)
+    /// The driver fails.
+    pub fn end(self) -> Result<(), Box<(Self, Error)>> {
+        self.abort();
+        match self.parts.state.settle() {
+            Ok(()) => {
+                let mut ended = ManuallyDrop::new(self);
+                // SAFETY: nothing runs in the context any more, and `ended` is neither used nor dropped after this.
+                unsafe { ManuallyDrop::drop(&mut ended.parts) };
+                Ok(())
+            }
+            Err(error) => Err(Box::new((self, error.into()))),
+        }
     }
 
     /// What the kernel says of a CTA's piece of this number, counted from 1; `None` before it has rung for it.
@@ -251,8 +261,9 @@ impl Drop for Stage {
     fn drop(&mut self) {
         self.abort();
         // Otherwise a kernel may still use them: they are left.
-        if self.settle().is_ok() {
-            // SAFETY: nothing runs in the context any more, and `drop` runs once.
+        if self.parts.state.settle().is_ok() {
+            // SAFETY: nothing runs in the context any more. `end` drops no stage whose parts it has taken, and `drop` runs
+            // once.
             unsafe { ManuallyDrop::drop(&mut self.parts) };
         }
     }

@@ -198,6 +198,7 @@ int cuCtxSetCurrent(void *context) {
 }
 int cuCtxSynchronize() {
     Guard guard(everything);
+    counts[SETTLED]++;
     work_off();
     return current == broken ? ILLEGAL_ADDRESS : SUCCESS;
 }

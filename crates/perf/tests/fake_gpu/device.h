@@ -79,7 +79,7 @@ extern thread_local int current;
 int device_count();
 
 // The counters that tests read, by index.
-enum Count { LOOKS, STRANGERS, MISUSES, BLOCKS, REGISTRATIONS, COUNTS };
+enum Count { LOOKS, STRANGERS, MISUSES, BLOCKS, REGISTRATIONS, SETTLED, COUNTS };
 extern long counts[COUNTS];
 
 // A call that is not allowed during captures. Unless the calling thread is in relaxed mode, it fails if

@@ -11,8 +11,19 @@ pub(super) struct Channel {
     /// Some were captured: graphs may be launched at any time.
     is_captured: AtomicBool,
     is_closed: AtomicBool,
-    has_left: Mutex<bool>,
-    left: Condvar,
+    use_of_stage: Mutex<Use>,
+    has_ended: Condvar,
+}
+
+/// Whether the thread that passes pieces uses the stage.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum Use {
+    #[default]
+    Used,
+    /// Neither the stage nor its memory is used any more.
+    Over,
+    /// The process exits: the host engine may still have pieces, and nothing is freed.
+    Abandoned,
 }
 
 /// An operation that is about to be enqueued. It is not expected any more when this is dropped.
@@ -58,14 +69,20 @@ impl Channel {
         self.is_closed.load(Ordering::Relaxed)
     }
 
-    /// The thread uses neither the stage nor its memory any more.
-    pub(super) fn leave(&self) {
-        *self.has_left.lock() = true;
-        self.left.notify_all();
+    /// The thread does nothing for this channel any more.
+    pub(super) fn end_use(&self, end: Use) {
+        let mut seen = self.use_of_stage.lock();
+        if *seen == Use::Used {
+            *seen = end;
+        }
+        self.has_ended.notify_all();
     }
 
-    pub(super) fn wait_until_left(&self) {
-        self.left
-            .wait_while(&mut self.has_left.lock(), |left| !*left);
+    /// Waits for [`end_use`](Self::end_use); how it has ended.
+    pub(super) fn wait_for_end(&self) -> Use {
+        let mut seen = self.use_of_stage.lock();
+        self.has_ended
+            .wait_while(&mut seen, |seen| *seen == Use::Used);
+        *seen
     }
 }

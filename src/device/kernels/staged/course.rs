@@ -1,6 +1,6 @@
 //! The pieces of one communicator, from the stage to the host engine and back.
 
-use super::channel::Channel;
+use super::channel::{Channel, Use};
 use crate::buffer::Region;
 use crate::communicator::Communicator;
 use crate::error::Error;
@@ -47,7 +47,7 @@ struct Seat(Arc<Channel>);
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        self.0.leave();
+        self.0.end_use(Use::Over);
     }
 }
 
@@ -123,6 +123,12 @@ impl Course {
         self.has_failed = true;
         self.land_failed();
         self.flights.is_empty()
+    }
+
+    /// Leaves everything as it is, for a process that exits.
+    pub(super) fn abandon(self) {
+        self.channel.0.end_use(Use::Abandoned);
+        std::mem::forget(self);
     }
 
     /// Whether pieces may be there soon.

@@ -10,7 +10,7 @@ use crate::device::kernels::refused::refused;
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::host::HostEngine;
-use channel::Channel;
+use channel::{Channel, Use};
 use course::Course;
 use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaStream};
 use spark_ccl_cuda::is_capturing;
@@ -23,10 +23,33 @@ const GRACE: Duration = Duration::from_secs(5);
 
 /// A rank's stage, and what goes on with it.
 pub(in crate::device) struct Staged {
+    /// Before the stage: what is dropped first ends the use of the other.
+    lease: Lease,
     stage: Arc<Stage>,
-    channel: Arc<Channel>,
     /// That of the communicator that carries the pieces.
     host: Arc<HostEngine>,
+}
+
+/// The use of a stage by the thread that passes pieces. Ends when this is dropped, which waits for that.
+struct Lease(Arc<Channel>);
+
+impl Lease {
+    /// No more pieces are passed. Waits until the thread has given up those that are under way.
+    fn end(&self) -> Use {
+        self.close();
+        self.0.wait_for_end()
+    }
+
+    fn close(&self) {
+        self.0.close();
+        proxy::wake();
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.end();
+    }
 }
 
 impl std::fmt::Debug for Staged {
@@ -57,8 +80,8 @@ impl Staged {
             parent,
         ))?;
         Ok(Self {
+            lease: Lease(channel),
             stage,
-            channel,
             host,
         })
     }
@@ -84,7 +107,7 @@ impl Staged {
         call: &Call,
         stream: &Arc<CudaStream>,
     ) -> Result<(), gpu::Error> {
-        let expected = self.channel.expect(is_capturing(stream)?);
+        let expected = self.lease.0.expect(is_capturing(stream)?);
         // SAFETY: the buffers are as long as the call says, and nothing else uses them until it has run; operations run
         // one after the other, and no graph of them outlives the stage, which `self` owns (this function's contract).
         unsafe { self.stage.enqueue(call, stream)? };
@@ -99,8 +122,7 @@ impl Staged {
 
     pub(super) fn abort(&self) {
         self.stage.abort();
-        self.channel.close();
-        proxy::wake();
+        self.lease.close();
     }
 
     pub(super) fn set_patience(&self, patience: Duration) {
@@ -112,10 +134,22 @@ impl Staged {
         self.stage.rank()
     }
 
-    /// Waits until nothing uses the stage any more.
-    pub(super) fn settle(&self) -> Result<(), gpu::Error> {
-        self.abort();
-        self.channel.wait_until_left();
-        self.stage.settle()
+    /// Ends it once all has run in the GPU's context. It comes back where the driver does not wait for that.
+    pub(super) fn end(self) -> Result<(), Box<(Self, gpu::Error)>> {
+        self.stage.abort();
+        if self.lease.end() == Use::Abandoned {
+            std::mem::forget(self);
+            return Ok(());
+        }
+        let Self { lease, stage, host } = self;
+        // The thread has dropped its own.
+        let Some(stage) = Arc::into_inner(stage) else {
+            return Ok(());
+        };
+        stage.end().map_err(|failed| {
+            let (stage, error) = *failed;
+            let stage = Arc::new(stage);
+            Box::new((Self { lease, stage, host }, error))
+        })
     }
 }

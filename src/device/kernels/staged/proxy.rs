@@ -2,9 +2,11 @@
 
 use super::course::Course;
 use crate::call::or_abort;
+use crate::device::helper_thread;
 use crate::error::Error;
 use parking_lot::{Condvar, Mutex};
 use spark_ccl_fork::PerProcess;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long after the last piece it keeps its core, and how long it then only lets other threads have it in between.
@@ -14,8 +16,6 @@ const YIELD: Duration = Duration::from_millis(20);
 const NAP: Duration = Duration::from_micros(50);
 /// The longest of these sleeps, which grow: a graph that was captured may never be launched again.
 const LONGEST_NAP: Duration = Duration::from_millis(1);
-/// How long it sleeps where nothing may come unless it is woken.
-const SLEEP: Duration = Duration::from_millis(50);
 /// How often it looks at everything before it asks for the time.
 const LOOKS: u32 = 16;
 
@@ -34,6 +34,7 @@ struct State {
     is_running: bool,
     /// Something has changed since the thread has looked.
     has_news: bool,
+    is_exiting: bool,
 }
 
 /// Passes a communicator's pieces from now on, until its channel is closed.
@@ -41,12 +42,8 @@ pub(super) fn add(course: Course) -> Result<(), Error> {
     let proxy = PROXY.get();
     let mut state = proxy.state.lock();
     if !state.is_running {
-        let thread = std::thread::Builder::new().name("spark-proxy".to_owned());
-        let started = thread.spawn(|| or_abort(|| proxy.run()));
-        started.map_err(|error| Error::System {
-            what: "starting the thread that passes device memory to other ranks".to_owned(),
-            problem: error.to_string(),
-        })?;
+        helper_thread::spawn("spark-proxy", || or_abort(|| proxy.run()))?;
+        stop_at_exit();
         state.is_running = true;
     }
     state.added.push(course);
@@ -62,8 +59,25 @@ pub(super) fn wake() {
     proxy.news.notify_one();
 }
 
+/// An exiting process waits for the thread, which then ends first: the driver is taken down with the memory that it reads.
+fn stop_at_exit() {
+    static IS_REGISTERED: AtomicBool = AtomicBool::new(false);
+    // Relaxed: the flag orders no other memory, and registering twice does no harm.
+    if !IS_REGISTERED.swap(true, Ordering::Relaxed) {
+        // Functions are called in the reverse of this order: this one before that which waits for the thread, which starting
+        // the thread has registered.
+        // SAFETY: the function may be called at any time, and does not unwind.
+        unsafe { libc::atexit(stop) };
+    }
+}
+
+extern "C" fn stop() {
+    PROXY.get().state.lock().is_exiting = true;
+    wake();
+}
+
 impl Proxy {
-    /// Ends when there are no communicators any more.
+    /// Ends when there are no communicators any more, or the process exits.
     fn run(&self) {
         let mut courses = Vec::new();
         let mut last = Instant::now();
@@ -73,11 +87,14 @@ impl Proxy {
                 last = Instant::now();
             }
             courses.retain_mut(|course| !course.is_over());
+            if courses.is_empty() {
+                continue;
+            }
             let idle = last.elapsed();
             if !courses.iter().any(Course::expects) {
-                self.sleep(SLEEP);
+                self.sleep(None);
             } else if idle > YIELD {
-                self.sleep((idle / 1000).clamp(NAP, LONGEST_NAP));
+                self.sleep(Some((idle / 1000).clamp(NAP, LONGEST_NAP)));
             } else if idle > SPIN {
                 std::thread::yield_now();
             }
@@ -88,14 +105,20 @@ impl Proxy {
     fn take_news(&self, courses: &mut Vec<Course>) -> bool {
         let mut state = self.state.lock();
         courses.append(&mut state.added);
+        if state.is_exiting {
+            courses.drain(..).for_each(Course::abandon);
+        }
         state.is_running = !courses.is_empty();
         state.is_running
     }
 
-    fn sleep(&self, limit: Duration) {
+    /// Until there is news, or for this long.
+    fn sleep(&self, limit: Option<Duration>) {
         let mut state = self.state.lock();
-        if !state.has_news {
-            self.news.wait_for(&mut state, limit);
+        match limit {
+            Some(limit) if !state.has_news => drop(self.news.wait_for(&mut state, limit)),
+            Some(_) => {}
+            None => self.news.wait_while(&mut state, |state| !state.has_news),
         }
         state.has_news = false;
     }
