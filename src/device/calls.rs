@@ -2,7 +2,7 @@
 
 use spark_ccl_cuda::{Error, RecordedEvent};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// How many captures are remembered: as many as may be open at a time.
 const CAPTURES: usize = 16;
@@ -24,9 +24,33 @@ pub(super) struct Calls {
 pub(super) struct Mark {
     pub(super) end: Arc<RecordedEvent>,
     pub(super) calls: u64,
-    pub(super) since: Instant,
+    pub(super) stall: Stall,
     /// When a rank was seen to have left.
     pub(super) farewell: Option<(u32, Instant)>,
+}
+
+/// How long there has been no progress.
+pub(super) struct Stall {
+    since: Instant,
+    progress: u64,
+}
+
+impl Stall {
+    /// Begins now, with this progress.
+    pub(super) fn new(progress: u64) -> Self {
+        Self {
+            since: Instant::now(),
+            progress,
+        }
+    }
+
+    /// How long there has been none, after a look at it.
+    pub(super) fn lasts(&mut self, progress: u64) -> Duration {
+        if self.progress != progress {
+            *self = Self::new(progress);
+        }
+        self.since.elapsed()
+    }
 }
 
 impl Calls {
@@ -45,8 +69,8 @@ impl Calls {
         self.captured.push((capture, end));
     }
 
-    /// Checks the watched call. If it has run, watches the last call instead.
-    pub(super) fn look(&mut self) -> Result<(), Error> {
+    /// Checks the watched call. If it has run, watches the last call instead, from this progress on.
+    pub(super) fn look(&mut self, progress: u64) -> Result<(), Error> {
         if let Some(mark) = &self.mark {
             if !mark.end.is_complete()? {
                 return Ok(());
@@ -63,7 +87,7 @@ impl Calls {
         self.mark = Some(Mark {
             end: Arc::clone(end),
             calls: self.count,
-            since: Instant::now(),
+            stall: Stall::new(progress),
             farewell: None,
         });
         Ok(())

@@ -59,20 +59,21 @@ fn watch_over<E: Guarded>(engine: &Weak<E>, mut look: impl FnMut(&E)) {
 }
 
 impl<B> DeviceRank<B> {
-    /// Checks the watched call, which may take `grace` longer than the timeout. Returns whether there is one. While
-    /// another thread holds the state, it checks nothing.
-    pub(super) fn look(&self, grace: Duration) -> bool {
+    /// Checks the watched call, which may go without progress for `grace` longer than the timeout. Returns whether there is
+    /// one. While another thread holds the state, it checks nothing.
+    pub(super) fn look(&self, grace: Duration, progress: u64) -> bool {
         let Some(mut state) = self.state.try_lock() else {
             return false;
         };
         let State { calls, timeout, .. } = &mut *state;
-        if let Err(error) = calls.look() {
+        if let Err(error) = calls.look(progress) {
             drop(self.lost(error));
         }
         let Some(mark) = &mut calls.mark else {
             return false;
         };
-        let fault = self.judge(mark, timeout.saturating_add(grace));
+        let waited = mark.stall.lasts(progress);
+        let fault = self.judge(mark, waited, timeout.saturating_add(grace));
         drop(state);
         if let Some(fault) = fault {
             self.watch.raise(fault);
@@ -81,9 +82,9 @@ impl<B> DeviceRank<B> {
     }
 
     /// The fault of a call that takes too long, or waits for a rank that has left.
-    fn judge(&self, mark: &mut Mark, timeout: Duration) -> Option<Fault> {
-        if mark.since.elapsed() > timeout {
-            return Some(self.timed_out(mark.calls, mark.since.elapsed(), Vec::new()));
+    fn judge(&self, mark: &mut Mark, waited: Duration, timeout: Duration) -> Option<Fault> {
+        if waited > timeout {
+            return Some(self.timed_out(mark.calls, waited, Vec::new()));
         }
         let left = (0..self.size as u32).find(|&rank| self.watch.left(rank).is_some())?;
         let (rank, since) = *mark.farewell.get_or_insert((left, Instant::now()));

@@ -19,6 +19,12 @@ pub(super) trait Guarded: Send + Sync + 'static {
     /// The communicator's error, if it has failed; also what the backend has noticed meanwhile.
     fn check(&self) -> Result<(), Error>;
 
+    /// A number that changes whenever calls that run make progress, where that can be told. The time limit is that of a call
+    /// without any.
+    fn progress(&self) -> u64 {
+        0
+    }
+
     /// Aborts what runs; afterwards nothing can be enqueued. If it cannot abort yet, the guard tries again.
     fn abort(&self);
 

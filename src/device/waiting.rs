@@ -1,5 +1,6 @@
 //! Waiting for streams and for calls, on behalf of any engine.
 
+use super::calls::Stall;
 use super::guarded::Guarded;
 use super::order;
 use super::pause::{YIELD_FOR, pause};
@@ -41,12 +42,13 @@ fn wait_until(
     is_over: impl Fn() -> Result<bool, spark_ccl_cuda::Error>,
 ) -> Result<(), Error> {
     let start = Instant::now();
+    let mut stall = Stall::new(engine.progress());
     let mut looks = 0_u32;
     while !is_over().map_err(|error| engine.base().lost(error))? {
         looks += 1;
         let waited = start.elapsed();
         if (waited > YIELD_FOR || looks.is_multiple_of(LOOKS))
-            && let Err(error) = still_waits(engine, start)
+            && let Err(error) = still_waits(engine, &mut stall)
         {
             // An error of CUDA's is now only a consequence of the fault.
             let _ = engine.base().subside();
@@ -58,7 +60,7 @@ fn wait_until(
     engine.check()
 }
 
-fn still_waits<E: Guarded>(engine: &E, start: Instant) -> Result<(), Error> {
+fn still_waits<E: Guarded>(engine: &E, stall: &mut Stall) -> Result<(), Error> {
     engine.check()?;
     let base = engine.base();
     // A thread that holds the lock enqueues a call; the time is checked at a later look.
@@ -66,10 +68,11 @@ fn still_waits<E: Guarded>(engine: &E, start: Instant) -> Result<(), Error> {
         .state
         .try_lock()
         .map(|state| (state.timeout.saturating_add(E::GRACE), state.calls.count));
+    let waited = stall.lasts(engine.progress());
     if let Some((timeout, calls)) = timeout
-        && start.elapsed() > timeout
+        && waited > timeout
     {
-        base.raise_timeout(calls, start.elapsed());
+        base.raise_timeout(calls, waited);
     }
     engine.check()
 }

@@ -42,6 +42,10 @@ impl Guarded for KernelEngine {
         }
     }
 
+    fn progress(&self) -> u64 {
+        self.member().map_or(0, |member| member.progress())
+    }
+
     fn abort(&self) {
         if let Some(member) = self.member() {
             member.abort();
@@ -69,7 +73,7 @@ impl KernelEngine {
     pub(super) fn look(&self) {
         // An error has become a fault by then, and the next look aborts.
         if self.reported().is_ok() {
-            self.base.look(Self::GRACE);
+            self.base.look(Self::GRACE, self.progress());
         }
     }
 

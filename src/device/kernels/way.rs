@@ -99,6 +99,14 @@ impl Way {
         }
     }
 
+    /// A number that changes with progress, where the host sees that.
+    pub(super) fn progress(&self) -> u64 {
+        match self {
+            Self::Peers(_) => 0,
+            Self::Host(staged) => staged.progress(),
+        }
+    }
+
     /// Ends this rank's waits, for good.
     pub(super) fn abort(&self) {
         match self {

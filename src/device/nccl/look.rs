@@ -2,6 +2,7 @@
 
 use super::NcclEngine;
 use super::engine::noticed;
+use crate::device::guarded::Guarded;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -31,7 +32,7 @@ impl NcclEngine {
         if let Some(state) = self.base.state.try_lock() {
             (memory.timeout, memory.before) = (state.timeout, state.calls.count);
         }
-        if !self.base.look(Duration::ZERO) {
+        if !self.base.look(Duration::ZERO, self.progress()) {
             return;
         }
         let state = self.base.state.try_lock();

@@ -115,6 +115,11 @@ impl HostPart {
         self.word(PROGRESS).fetch_add(1, Ordering::Relaxed);
     }
 
+    pub(super) fn answered(&self) -> u64 {
+        // Relaxed: nothing else is read on its account.
+        self.word(PROGRESS).load(Ordering::Relaxed)
+    }
+
     fn word(&self, place: usize) -> &AtomicU64 {
         &self.words.words()[place]
     }

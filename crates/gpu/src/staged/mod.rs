@@ -223,6 +223,11 @@ impl Stage {
         self.parts.host.set_patience(patience);
     }
 
+    /// How many pieces the host has answered for.
+    pub fn answered(&self) -> u64 {
+        self.parts.host.answered()
+    }
+
     /// Ends the stage, as dropping it does. If the driver refuses to wait for running work, for instance while a stream
     /// of the context captures, it returns the stage, to be ended later.
     ///

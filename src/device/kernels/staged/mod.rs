@@ -120,6 +120,11 @@ impl Staged {
         self.stage.check()
     }
 
+    /// How many pieces were answered.
+    pub(super) fn progress(&self) -> u64 {
+        self.stage.answered()
+    }
+
     pub(super) fn abort(&self) {
         self.stage.abort();
         self.lease.close();
