@@ -103,6 +103,15 @@ const OPTIONS: [&str; 9] = [
 ];
 
 impl Remote {
+    /// With this in place of the ssh client.
+    #[cfg(test)]
+    pub(super) fn by(words: &[&str]) -> Self {
+        Self {
+            ssh: words.iter().map(|&word| word.to_owned()).collect(),
+            program: None,
+        }
+    }
+
     /// What runs spark-perf with these arguments on a host. They are seen by all users of both hosts: secrets go through
     /// standard input.
     pub(crate) fn command(&self, host: &Host, arguments: &[&str]) -> Command {

@@ -7,9 +7,10 @@ mod error;
 mod here;
 mod hosts;
 mod listen;
+mod printed;
 mod shell;
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::IpAddr;
 use std::process::{Child, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -18,9 +19,10 @@ pub(crate) use args::{HostArgs, Remote, SshArgs};
 pub(crate) use error::Error;
 pub(crate) use hosts::{Host, both_here, parse_list, parse_one, settled};
 pub(crate) use listen::{Listening, listen_on_all};
+use printed::Printed;
 
-/// The most bytes that are kept of what a host prints.
-const MOST_OUTPUT: u64 = 64 << 20;
+/// How long what a program has printed may take to arrive once it has ended.
+const LINGER: Duration = Duration::from_secs(5);
 /// How often a host that runs something is looked at.
 const LOOK: Duration = Duration::from_millis(10);
 
@@ -89,36 +91,25 @@ fn run_on(
         .stderr(Stdio::piped())
         .spawn()
         .map_err(|source| remote.not_started(host, source))?;
-    let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
-    std::thread::scope(|scope| {
-        let (stdin, stdout, stderr) = pipes;
-        scope.spawn(move || {
-            // A host that does not read its input says why by its status.
-            stdin.map(|mut pipe| pipe.write_all(input))
-        });
-        let stdout = scope.spawn(|| read(stdout));
-        let stderr = scope.spawn(|| read(stderr));
-        let status = wait(&mut child, host, deadline);
-        let (stdout, stderr) = (stdout.join(), stderr.join());
-        let answer = Answer {
-            status: status?,
-            stdout: stdout.unwrap_or_default(),
-            stderr: stderr.unwrap_or_default(),
-        };
-        match Remote::failure(host, answer.status, &answer.stderr) {
-            None => Ok(answer),
-            Some(error) => Err(error),
-        }
-    })
-}
-
-fn read(pipe: Option<impl Read>) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    if let Some(pipe) = pipe {
-        // What came before an error is kept; the status tells the rest.
-        let _ = pipe.take(MOST_OUTPUT).read_to_end(&mut bytes);
+    if let Some(mut pipe) = child.stdin.take() {
+        let input = input.to_vec();
+        // A host that does not read its input says why by its status.
+        std::thread::spawn(move || pipe.write_all(&input));
     }
-    bytes
+    let stdout = Printed::of(child.stdout.take());
+    let stderr = Printed::of(child.stderr.take());
+    let status = wait(&mut child, host, deadline)?;
+    // What the program leaves behind may keep its pipes open for ever.
+    let patience = Instant::now() + LINGER;
+    let answer = Answer {
+        status,
+        stdout: stdout.until(patience),
+        stderr: stderr.until(patience),
+    };
+    match Remote::failure(host, answer.status, &answer.stderr) {
+        None => Ok(answer),
+        Some(error) => Err(error),
+    }
 }
 
 fn wait(child: &mut Child, host: &Host, deadline: Instant) -> Result<ExitStatus, Error> {
@@ -135,5 +126,28 @@ fn wait(child: &mut Child, host: &Host, deadline: Instant) -> Result<ExitStatus,
             return Err(Error::late(host, started.elapsed()));
         }
         std::thread::sleep(LOOK);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_program_leaves_behind_is_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let pid = folder.path().join("pid");
+        let script = format!("sleep 600 & echo $! > {}; echo said", pid.display());
+        let remote = Remote::by(&["sh", "-c", &script]);
+        let host = &parse_list("spark-b").unwrap()[0];
+        let limit = Duration::from_secs(300);
+        // More than a pipe holds.
+        let input = vec![0; 1 << 20];
+        let answer = run_on(&remote, host, &[], &input, Instant::now() + limit).unwrap();
+        assert_eq!(answer.stdout, b"said\n");
+        let sleeper = std::fs::read_to_string(pid).unwrap();
+        let sleeper = rustix::process::Pid::from_raw(sleeper.trim().parse().unwrap()).unwrap();
+        // It was not waited for: it is still there.
+        rustix::process::kill_process(sleeper, rustix::process::Signal::KILL).unwrap();
     }
 }
