@@ -57,7 +57,7 @@ impl Firewall {
         let own = if peer.is_ipv4() { "ip" } else { "ip6" };
         let fitting = chains
             .iter()
-            .filter(|one| one.family == "inet" || one.family == own);
+            .filter(|one| one.is_plain() && (one.family == "inet" || one.family == own));
         let insert = |one: &Chain| {
             let Chain {
                 family,
@@ -70,6 +70,19 @@ impl Firewall {
         };
         let all: Vec<_> = fitting.map(insert).collect();
         Some(all.join(" && ")).filter(|text| !text.is_empty())
+    }
+}
+
+impl Chain {
+    /// Whether a shell takes its names as they are: another host has told them, and users paste the command.
+    fn is_plain(&self) -> bool {
+        let is_word = |name: &String| {
+            let is_safe = |one: char| one.is_ascii_alphanumeric() || "-_".contains(one);
+            !name.starts_with('-') && name.chars().all(is_safe)
+        };
+        [&self.family, &self.table, &self.name]
+            .into_iter()
+            .all(is_word)
     }
 }
 
@@ -92,25 +105,18 @@ fn ruleset() -> Option<serde_json::Value> {
     serde_json::from_slice(&output.stdout).ok()
 }
 
-/// The lists that everything that arrives goes through. A name that a shell would not take as it is counts as none.
+/// The lists that everything that arrives goes through.
 pub(super) fn chains(ruleset: &serde_json::Value) -> Vec<Chain> {
     let objects = ruleset["nftables"].as_array().into_iter().flatten();
     let chain = |one: &serde_json::Value| {
         let text = |key: &str| one["chain"][key].as_str().map(str::to_owned);
         let is_input = text("hook")? == "input" && text("type")? == "filter";
-        let is_plain = |name: &str| {
-            name.chars()
-                .all(|one| one.is_ascii_alphanumeric() || "-_".contains(one))
-        };
         let chain = Chain {
             family: text("family")?,
             table: text("table")?,
             name: text("name")?,
         };
-        let plain = [&chain.family, &chain.table, &chain.name]
-            .iter()
-            .all(|name| is_plain(name));
-        (is_input && plain).then_some(chain)
+        is_input.then_some(chain)
     };
     objects.filter_map(chain).collect()
 }

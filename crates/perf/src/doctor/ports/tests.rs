@@ -109,6 +109,18 @@ fn the_command_is_that_of_the_firewall() {
 }
 
 #[test]
+fn what_a_shell_would_run_is_in_no_command() {
+    // As a host that is not to be trusted would say it.
+    for name in ["$(x)", "a;b", "a b", "-f", "a\n"] {
+        let said =
+            format!(r#"{{"Chains":[{{"family":"inet","table":"filter","name":{name:?}}}]}}"#);
+        let firewall: Firewall = serde_json::from_str(&said).unwrap();
+        let all = found(&firewall, &Outcome::Refused);
+        assert!(all[0].command().is_none(), "{}", all[0]);
+    }
+}
+
+#[test]
 fn the_host_that_connects_opens_nothing() {
     let all = found_between([&Firewall::Ufw, &Firewall::Unknown], &Outcome::TimedOut(5));
     assert!(all[0].command().is_none(), "{}", all[0]);
