@@ -2,6 +2,7 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, TcpListener};
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
@@ -15,6 +16,9 @@ use crate::tcp::connect_from;
 
 /// How long an attempt may take; the kernel needs 3 s to find that nobody has an address.
 const ATTEMPT: Duration = Duration::from_secs(5);
+
+/// How long an agent waits for the end of its input. Who has started it needs at most 40 s for each of two steps.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The command line of an agent.
 #[derive(Debug, Clone, Parser)]
@@ -60,12 +64,12 @@ fn listen() -> Result<u8, Error> {
         }
     });
     // Ends with the connection of ssh.
-    io::copy(&mut io::stdin(), &mut io::sink()).map_err(Error::system("reading"))?;
+    all_of(io::stdin(), PATIENCE).map_err(Error::system("waiting for the end of the input"))?;
     Ok(0)
 }
 
 fn connect() -> Result<u8, Error> {
-    let read = io::read_to_string(io::stdin());
+    let read = all_of(io::stdin(), PATIENCE);
     let attempts: io::Result<Vec<Attempt>> = read.and_then(|text| Ok(serde_json::from_str(&text)?));
     let attempts = attempts.map_err(Error::system("reading what to try"))?;
     let outcomes: Vec<Outcome> = std::thread::scope(|scope| {
@@ -81,6 +85,15 @@ fn connect() -> Result<u8, Error> {
     });
     say(&outcomes)?;
     Ok(0)
+}
+
+/// An input up to its end, which must come in time: who has started this may be gone, and the connection still be open.
+fn all_of(input: impl Read + Send + 'static, patience: Duration) -> io::Result<String> {
+    let (sender, receiver) = channel();
+    // Nobody waits after the patience.
+    std::thread::spawn(move || drop(sender.send(io::read_to_string(input))));
+    let late = |_| Err(ErrorKind::TimedOut.into());
+    receiver.recv_timeout(patience).unwrap_or_else(late)
 }
 
 fn say(value: &impl serde::Serialize) -> Result<(), Error> {
@@ -106,5 +119,23 @@ fn attempt(one: &Attempt) -> Outcome {
             ErrorKind::TimedOut | ErrorKind::WouldBlock => Outcome::TimedOut(ATTEMPT.as_secs()),
             _ => Outcome::Failed(error.to_string()),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn an_input_ends_in_time_or_is_given_up() {
+        let (own, mut peer) = UnixStream::pair().unwrap();
+        peer.write_all(b"[]").unwrap();
+        let error = all_of(own.try_clone().unwrap(), Duration::ZERO).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::TimedOut);
+        drop(peer);
+        assert!(all_of(own, PATIENCE).is_ok());
+        let text = all_of(&b"[]"[..], PATIENCE).unwrap();
+        assert_eq!(text, "[]");
     }
 }
