@@ -6,6 +6,7 @@ mod judge;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
@@ -146,15 +147,7 @@ impl Pair {
 
 fn keep(own: &mut Outcome<Measured<BandwidthRow>>, other: Outcome<Measured<BandwidthRow>>) {
     match (own, other) {
-        (Ok(own), Ok(other)) => {
-            for (row, new) in own.rows.iter_mut().zip(other.rows) {
-                let wrong = row.wrong.max(new.wrong);
-                if new.rails == row.rails && new.gb_per_s > row.gb_per_s {
-                    *row = new;
-                }
-                row.wrong = wrong;
-            }
-        }
+        (Ok(own), Ok(other)) => merge(own, other),
         (own @ Ok(_), Err(why)) => {
             let wrong = own.as_ref().map_or(0, wrong_bytes);
             *own = Err(also_wrong(why, wrong));
@@ -162,6 +155,39 @@ fn keep(own: &mut Outcome<Measured<BandwidthRow>>, other: Outcome<Measured<Bandw
         (Err(why), other) => {
             let wrong = other.as_ref().map_or(0, wrong_bytes);
             *why = also_wrong(std::mem::take(why), wrong);
+        }
+    }
+}
+
+/// Rows of the same size over the same rails are one: the faster is kept. Rails are told apart by their ends: another attempt may
+/// have found them in another order, or others.
+fn merge(own: &mut Measured<BandwidthRow>, other: Measured<BandwidthRow>) {
+    let numbers: Vec<_> = other
+        .rails
+        .into_iter()
+        .map(|rail| {
+            let known = own.rails.iter().position(|one| one.ends == rail.ends);
+            known.unwrap_or_else(|| {
+                own.rails.push(rail);
+                own.rails.len() - 1
+            })
+        })
+        .collect();
+    let set = |row: &BandwidthRow| -> BTreeSet<usize> { row.rails.iter().copied().collect() };
+    for mut new in other.rows {
+        for rail in &mut new.rails {
+            // Rails are numbered by whoever has measured them.
+            *rail = numbers.get(*rail).copied().unwrap_or(*rail);
+        }
+        let is_same = |row: &&mut BandwidthRow| row.bytes == new.bytes && set(row) == set(&new);
+        let Some(row) = own.rows.iter_mut().find(is_same) else {
+            own.rows.push(new);
+            continue;
+        };
+        new.wrong = row.wrong.max(new.wrong);
+        row.wrong = new.wrong;
+        if new.gb_per_s > row.gb_per_s {
+            *row = new;
         }
     }
 }

@@ -121,6 +121,33 @@ fn another_attempt_hides_neither_wrong_bytes_nor_a_failure() {
 }
 
 #[test]
+fn rows_of_two_attempts_are_matched_by_the_names_of_their_rails() {
+    let mut own = Ok(measured(&[["a (x)"; 2], ["b (x)"; 2]], [1.0, 2.0, 3.0]));
+    // The same in another order, and one more.
+    let mut second = measured(&[["b (x)"; 2], ["a (x)"; 2], ["c (x)"; 2]], [1.5, 4.0, 5.0]);
+    second.rows[0].wrong = 7;
+    second.rows[2].carried = vec![8, 9];
+    second.rows.push(row(&[2], 6.0));
+    keep(&mut own, Ok(second));
+    let own = own.unwrap();
+    let names: Vec<_> = own.rails.iter().map(|one| one.ends[0].as_str()).collect();
+    assert_eq!(names, ["a (x)", "b (x)", "c (x)"]);
+    let rows: Vec<_> = own
+        .rows
+        .iter()
+        .map(|row| (&row.rails[..], row.gb_per_s, row.wrong))
+        .collect();
+    let expected: [(&[usize], f64, u64); 4] = [
+        (&[0], 4.0, 0),
+        (&[1], 2.0, 7),
+        (&[1, 0], 5.0, 0),
+        (&[2], 6.0, 0),
+    ];
+    assert_eq!(rows, expected);
+    assert_eq!(own.rows[2].carried, [8, 9], "in the order of its rails");
+}
+
+#[test]
 fn where_no_figure_is_known_rails_are_compared() {
     let hosts = testing::hosts(&testing::pair());
     let cluster = Cluster::of(&hosts);
