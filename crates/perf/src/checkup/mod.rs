@@ -41,11 +41,16 @@ What it does, in this order:
      and no other interface
   It prints the findings that are not ok, and a summary. --report writes check.json, check.md and check.html, which needs no
   other file; --compare says what became slower or otherwise since the check.json of an earlier check. Slower is:
-  bandwidth below 0.85 of what it was, latency of small sizes above 1.3 times and 2 us more.
+  bandwidth below 0.85 of what it was, latency of small sizes above 1.3 times and 2 us more. What the older report has measured and
+  this one has not (a rail, a size, a host) is missing, and counts as worse; so does a finding that is new, or more severe.
+  A host that does not answer any more before or after 2 and 3 is the finding check.lost, which fails; the report is written.
 
 Exit codes:
-  0 nothing fails, nothing is slower     1 something fails          2 a host cannot be read
-  6 bad arguments                        7 something is slower than in the older report
+  0 nothing fails, and nothing is worse than in the older report
+  1 something fails: a finding says what, also where a host cannot be read or was lost
+  2 a call of the operating system failed, such as writing the report
+  6 bad arguments, an older report that cannot be read, or one that is not about these hosts
+  7 nothing fails, but something is slower, missing or worse otherwise than in the older report
 
 Examples:
   spark-perf check -H spark-1,spark-2 --report first
