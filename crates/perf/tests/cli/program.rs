@@ -10,13 +10,14 @@ pub(crate) struct Run {
 }
 
 /// The commands that do not measure collectives.
-const COMMANDS: [&str; 13] = [
+const COMMANDS: [&str; 14] = [
     "simulate", "tune", "gids", "topo", "doctor", "env", "tcp_bw", "rdma_bw", "rdma_lat", "launch",
-    "netplan", "discover", "top",
+    "netplan", "discover", "top", "check",
 ];
 /// Those of them that wait for no other rank.
-const ALONE: [&str; 10] = [
+const ALONE: [&str; 11] = [
     "simulate", "tune", "gids", "topo", "doctor", "env", "launch", "netplan", "discover", "top",
+    "check",
 ];
 
 /// The program with arguments, in an environment without launchers and settings. Unless the
