@@ -8,6 +8,7 @@ mod cluster;
 mod collectives;
 mod discover;
 mod fake_gpus;
+mod faults;
 mod firewall;
 mod gids;
 mod gpus;
