@@ -1,11 +1,14 @@
 //! Counts the enqueued calls, and watches one of them at a time. Knows events; knows no backend.
 
 use spark_ccl_cuda::{Error, RecordedEvent};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How many captures are remembered: as many as may be open at a time.
 const CAPTURES: usize = 16;
+/// How many ends of calls are kept beside the last one's.
+const WAYPOINTS: usize = 64;
 
 /// What was enqueued with a communicator. Its calls run one after the other, even if they are in different streams.
 #[derive(Default)]
@@ -14,10 +17,51 @@ pub(super) struct Calls {
     pub(super) count: u64,
     /// The event after the last call, until it is known to have run.
     pub(super) last: Option<Arc<RecordedEvent>>,
+    /// The last call that is known to have run.
+    pub(super) passed: u64,
+    waypoints: Waypoints,
     /// The watched call, until it has run.
     pub(super) mark: Option<Mark>,
     /// The last call in each of the last captures, by their numbers.
     captured: Vec<(u64, Arc<RecordedEvent>)>,
+}
+
+/// The ends of some of the calls that are not known to have run, the oldest first. By them, many calls that run one by one
+/// are told from a call that takes too long.
+struct Waypoints {
+    ends: VecDeque<(u64, Arc<RecordedEvent>)>,
+    /// The ends of the calls whose numbers this divides are kept.
+    stride: u64,
+}
+
+impl Default for Waypoints {
+    fn default() -> Self {
+        Self {
+            ends: VecDeque::new(),
+            stride: 1,
+        }
+    }
+}
+
+impl Waypoints {
+    fn push(&mut self, call: u64, end: Arc<RecordedEvent>) {
+        if self.ends.len() == WAYPOINTS {
+            self.stride *= 2;
+            let stride = self.stride;
+            self.ends.retain(|(call, _)| call.is_multiple_of(stride));
+        }
+        if call.is_multiple_of(self.stride) {
+            self.ends.push_back((call, end));
+        }
+    }
+
+    fn pop(&mut self) -> Option<(u64, Arc<RecordedEvent>)> {
+        let oldest = self.ends.pop_front();
+        if oldest.is_none() {
+            self.stride = 1;
+        }
+        oldest
+    }
 }
 
 /// A call in a stream that is not known to have run.
@@ -54,6 +98,12 @@ impl Stall {
 }
 
 impl Calls {
+    /// Another call was enqueued, and it ends at an event.
+    pub(super) fn was_enqueued(&mut self, end: &Arc<RecordedEvent>) {
+        self.waypoints.push(self.count, Arc::clone(end));
+        self.last = Some(Arc::clone(end));
+    }
+
     /// The last call in a capture. Only streams of that capture can wait for it.
     pub(super) fn last_in(&self, capture: u64) -> Option<&Arc<RecordedEvent>> {
         let mut captured = self.captured.iter();
@@ -69,27 +119,41 @@ impl Calls {
         self.captured.push((capture, end));
     }
 
-    /// Checks the watched call. If it has run, watches the last call instead, from this progress on.
+    /// Checks the watched call. If it has run, watches the next one whose end is known, from this progress on.
     pub(super) fn look(&mut self, progress: u64) -> Result<(), Error> {
         if let Some(mark) = &self.mark {
             if !mark.end.is_complete()? {
                 return Ok(());
             }
+            self.passed = mark.calls;
             self.mark = None;
         }
-        let Some(end) = &self.last else {
-            return Ok(());
+        if let Some((calls, end)) = self.first_under_way()? {
+            self.mark = Some(Mark {
+                end,
+                calls,
+                stall: Stall::new(progress),
+                farewell: None,
+            });
+        }
+        Ok(())
+    }
+
+    fn first_under_way(&mut self) -> Result<Option<(u64, Arc<RecordedEvent>)>, Error> {
+        while let Some((call, end)) = self.waypoints.pop() {
+            if !end.is_complete()? {
+                return Ok(Some((call, end)));
+            }
+            self.passed = call;
+        }
+        let Some(end) = self.last.take() else {
+            return Ok(None);
         };
         if end.is_complete()? {
-            self.last = None;
-            return Ok(());
+            self.passed = self.count;
+            return Ok(None);
         }
-        self.mark = Some(Mark {
-            end: Arc::clone(end),
-            calls: self.count,
-            stall: Stall::new(progress),
-            farewell: None,
-        });
-        Ok(())
+        self.last = Some(Arc::clone(&end));
+        Ok(Some((self.count, end)))
     }
 }

@@ -112,7 +112,7 @@ impl<B> DeviceRank<B> {
         calls.count += 1;
         let end = self.end(stream)?;
         if let Some(end) = &end {
-            calls.last = Some(Arc::clone(end));
+            calls.was_enqueued(end);
         } else if let Some(capture) = capture_of(stream)? {
             calls.was_captured(capture, Arc::new(self.gpu.events.record(stream)?));
         }
@@ -176,7 +176,7 @@ impl<B> DeviceRank<B> {
         Fault::TimedOut {
             by: self.member(),
             sequence: DEVICE_MARK | calls,
-            words: format!("the last that was enqueued on device {}", self.device()),
+            words: format!("device {}", self.device()),
             waited,
             late,
         }

@@ -64,15 +64,14 @@ fn still_waits<E: Guarded>(engine: &E, stall: &mut Stall) -> Result<(), Error> {
     engine.check()?;
     let base = engine.base();
     // A thread that holds the lock enqueues a call; the time is checked at a later look.
-    let timeout = base
-        .state
-        .try_lock()
-        .map(|state| (state.timeout.saturating_add(E::GRACE), state.calls.count));
-    let waited = stall.lasts(engine.progress());
-    if let Some((timeout, calls)) = timeout
-        && waited > timeout
-    {
-        base.raise_timeout(calls, waited);
+    if let Some(state) = base.state.try_lock() {
+        let timeout = state.timeout.saturating_add(E::GRACE);
+        let (calls, passed) = (state.calls.count, state.calls.passed);
+        drop(state);
+        let waited = stall.lasts(engine.progress().wrapping_add(passed));
+        if waited > timeout {
+            base.raise_timeout(calls, waited);
+        }
     }
     engine.check()
 }

@@ -255,28 +255,6 @@ fn a_group_that_is_enqueued_in_part_fails_the_communicator() {
     });
 }
 
-/// A peer that comes late to each call, but never as late as the limit.
-#[test]
-fn a_backlog_may_take_longer_than_the_limit_of_a_call() {
-    let Some(gpus) = gpus(2) else { return };
-    let limit = Duration::from_secs(2);
-    let builder = builder().set("SPARK_CCL_SHM", "0").operation_timeout(limit);
-    gpus.each(&builder, |comm| {
-        let stream = stream_of(&comm);
-        let mut memory = memory(&comm, &values(comm.rank(), 1000));
-        for _ in 0..12 {
-            if comm.rank() == 0 {
-                std::thread::sleep(limit / 4);
-            }
-            comm.all_reduce_in_place(&mut memory, RedOp::Max)
-                .on(&stream)
-                .unwrap();
-        }
-        comm.wait(&stream).unwrap();
-        comm.finalize().unwrap();
-    });
-}
-
 /// Numbers are those of calls, whatever pieces they had.
 #[test]
 fn the_last_call_of_a_rank_that_has_left_is_named() {

@@ -20,6 +20,30 @@ pub(crate) fn memory(comm: &Communicator) -> DeviceMemory<f32> {
     memory
 }
 
+/// A peer that comes late to each call, but never as late as the limit.
+#[test]
+fn a_backlog_may_take_longer_than_the_limit_of_a_call() {
+    let Some(gpus) = gpus(2) else { return };
+    let limit = Duration::from_secs(2);
+    for shm in ["1", "0"] {
+        let builder = builder().set("SPARK_CCL_SHM", shm).operation_timeout(limit);
+        gpus.each(&builder, |comm| {
+            let stream = comm.context().unwrap().new_stream().unwrap();
+            let mut memory = memory(&comm);
+            for _ in 0..12 {
+                if comm.rank() == 0 {
+                    std::thread::sleep(limit / 4);
+                }
+                comm.all_reduce_in_place(&mut memory, RedOp::Max)
+                    .on(&stream)
+                    .unwrap();
+            }
+            comm.wait(&stream).unwrap();
+            comm.finalize().unwrap();
+        });
+    }
+}
+
 #[test]
 fn a_rank_that_does_not_take_part_is_timed_out() {
     let Some(gpus) = gpus(2) else { return };
