@@ -122,13 +122,26 @@ pub(crate) fn probe(launcher: &Launcher<'_>, cluster: &Cluster<'_>) -> (Probed, 
 fn measured(launcher: &Launcher<'_>, cluster: &Cluster<'_>, hosts: [usize; 2]) -> Pair {
     let [a, b] = hosts;
     let has_rdma = cluster.between(a, b).any(|rail| rail.rdma);
-    let rdma = || launcher.ask(&hosts, &format!("rdma_bw {LOAD}"));
+    let bandwidth = |program: &str| launcher.ask(&hosts, program).and_then(with_known_rails);
+    let rdma = || bandwidth(&format!("rdma_bw {LOAD}"));
     let latency = || launcher.ask(&hosts, "rdma_lat --json -b 8 -e 8 -T 10");
     Pair {
         hosts,
-        tcp: launcher.ask(&hosts, &format!("tcp_bw {LOAD} --sockets 2")),
+        tcp: bandwidth(&format!("tcp_bw {LOAD} --sockets 2")),
         rdma: has_rdma.then(rdma),
         latency: has_rdma.then(latency),
+    }
+}
+
+/// An answer of another host, whose rows must be of rails that it lists.
+fn with_known_rails(measured: Measured<BandwidthRow>) -> Outcome<Measured<BandwidthRow>> {
+    let known = measured.rails.len();
+    let mut rails = measured.rows.iter().flat_map(|row| &row.rails);
+    match rails.find(|rail| **rail >= known) {
+        None => Ok(measured),
+        Some(rail) => Err(format!(
+            "the answer has a row of rail {rail}, and lists {known} rails"
+        )),
     }
 }
 
@@ -176,8 +189,7 @@ fn merge(own: &mut Measured<BandwidthRow>, other: Measured<BandwidthRow>) {
     let set = |row: &BandwidthRow| -> BTreeSet<usize> { row.rails.iter().copied().collect() };
     for mut new in other.rows {
         for rail in &mut new.rails {
-            // Rails are numbered by whoever has measured them.
-            *rail = numbers.get(*rail).copied().unwrap_or(*rail);
+            *rail = numbers[*rail];
         }
         let is_same = |row: &&mut BandwidthRow| row.bytes == new.bytes && set(row) == set(&new);
         let Some(row) = own.rows.iter_mut().find(is_same) else {

@@ -148,6 +148,15 @@ fn rows_of_two_attempts_are_matched_by_the_names_of_their_rails() {
 }
 
 #[test]
+fn an_answer_with_rails_that_it_does_not_list_is_refused() {
+    let mut answer = measured(&[["a (x)"; 2], ["b (x)"; 2]], [1.0, 2.0, 3.0]);
+    assert_eq!(with_known_rails(answer.clone()), Ok(answer.clone()));
+    answer.rows[1].rails = vec![1, 2];
+    let why = with_known_rails(answer).unwrap_err();
+    assert!(why.contains("rail 2"), "{why}");
+}
+
+#[test]
 fn where_no_figure_is_known_rails_are_compared() {
     let hosts = testing::hosts(&testing::pair());
     let cluster = Cluster::of(&hosts);
