@@ -3,7 +3,7 @@
 use crate::launch::command_of;
 use crate::program::{Run, command};
 use std::io::{BufRead, BufReader, Read};
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::io::ioctl_fionread;
@@ -57,6 +57,18 @@ fn a_reader_that_pauses_gets_every_line() {
     assert!(text == numbers(LAST), "{} bytes", text.len());
     assert_eq!(run.code, Some(3), "{}", run.stderr);
     let named = "rank 0 on localhost ended with exit code 3";
+    assert!(run.stderr.contains(named), "{}", run.stderr);
+}
+
+/// What a rank has left in the background prints for as long as it runs.
+#[test]
+fn lines_without_end_do_not_hold_back_the_end_of_their_rank() {
+    let mut launch = command_of(&["--local", "1"], "yes & exit 7");
+    let mut launch = launch.stdout(Stdio::null()).spawn().unwrap();
+    until(|| launch.try_wait().unwrap());
+    let run = end(launch);
+    assert_eq!(run.code, Some(7), "{}", run.stderr);
+    let named = "rank 0 on localhost ended with exit code 7";
     assert!(run.stderr.contains(named), "{}", run.stderr);
 }
 

@@ -21,6 +21,8 @@ use crate::spawn::tether;
 const LONGEST_LINE: u64 = 64 << 10;
 /// For how long an output must be silent to be taken for finished: another process may hold it open for good.
 const SILENCE: Duration = Duration::from_millis(500);
+/// For how long lines may hold back the end of their rank: what it has left in the background may print without end.
+const LAST_LINES: Duration = Duration::from_secs(5);
 
 /// The ranks that were started.
 pub(super) struct Ranks {
@@ -150,10 +152,12 @@ fn lines(local: usize, stream: Stream, pipe: impl Read, is_writing: &AtomicBool)
     }
 }
 
-/// Waits for the ends of outputs, or until they are silent, however long the launcher takes to read them.
-fn wait_for(outputs: &[Output]) {
-    let mut silent = Instant::now();
-    while outputs.iter().any(|output| !output.thread.is_finished()) && silent.elapsed() < SILENCE {
+/// Waits for the ends of outputs, or until they are silent, but no longer than the limit.
+fn wait_for(outputs: &[Output], limit: Duration) {
+    let start = Instant::now();
+    let mut silent = start;
+    let is_open = |output: &Output| !output.thread.is_finished();
+    while outputs.iter().any(is_open) && silent.elapsed() < SILENCE && start.elapsed() < limit {
         if !outputs.iter().all(Output::is_silent) {
             silent = Instant::now();
         }
@@ -165,7 +169,7 @@ fn wait_for(outputs: &[Output]) {
 fn report(local: usize, ended: &Receiver<End>, outputs: &[Output], events: &Sender<Event>) {
     // A rank that was not started does not end; that has been reported.
     if let Ok(end) = ended.recv() {
-        wait_for(outputs);
+        wait_for(outputs, LAST_LINES);
         write(&Report::Ended(local, end));
     }
     // The receiver is gone if this process is about to end.
@@ -173,11 +177,11 @@ fn report(local: usize, ended: &Receiver<End>, outputs: &[Output], events: &Send
 }
 
 /// Waits until all output is reported, also that of processes that ranks have left in the
-/// background.
+/// background: these have ended. The launcher may take as long as it likes to read it.
 fn finish(reporters: Vec<JoinHandle<Vec<Output>>>) {
     for reporter in reporters {
         // None comes from a thread that panicked.
-        wait_for(&reporter.join().unwrap_or_default());
+        wait_for(&reporter.join().unwrap_or_default(), Duration::MAX);
     }
 }
 
