@@ -50,7 +50,7 @@ fn an_idle_communicator_takes_no_time() {
 }
 
 #[test]
-#[ignore = "another process of a test"]
+#[ignore = "a process that another test starts"]
 fn idle() {
     let Some(gpus) = gpus(2) else { return };
     let everyone = Barrier::new(gpus.count);
@@ -76,7 +76,7 @@ fn an_exit_waits_for_the_thread() {
 }
 
 #[test]
-#[ignore = "another process of a test"]
+#[ignore = "a process that another test starts"]
 fn exit() {
     extern "C" fn look() {
         if !is_over_soon() {
@@ -116,7 +116,7 @@ fn start_no_more_threads() {
 }
 
 #[test]
-#[ignore = "another process of a test"]
+#[ignore = "a process that another test starts"]
 fn end_without_a_thread() {
     let Some(gpus) = gpus(2) else { return };
     gpus.each(&builder(), |comm| {
@@ -135,7 +135,7 @@ fn the_end_waits_for_the_context_once() {
 }
 
 #[test]
-#[ignore = "another process of a test"]
+#[ignore = "a process that another test starts"]
 fn end() {
     let Some(_gpus) = gpus(1) else { return };
     let Some(count) = of_fakes(c"fake_count") else {
