@@ -74,7 +74,8 @@ macro_rules! floats {
         /// The machine must have AVX-512F.
         #[inline(always)]
         unsafe fn $nan(number: $vector, a: $vector, b: $vector) -> $vector {
-            // SAFETY: the caller ensures that the machine has AVX-512F.
+            // SAFETY: all of this needs no more than AVX-512F, which this function requires of the machine,
+            // and touches no memory.
             unsafe { $select(number, $unordered::<_CMP_UNORD_Q>(a, b), $set1($ty::NAN)) }
         }
 
@@ -90,15 +91,15 @@ macro_rules! floats {
 
             #[inline(always)]
             unsafe fn read(ptr: *const u8) -> $vector {
-                // SAFETY: the caller vouches for 64 bytes and for a machine with the lane's
-                // instructions; the load needs no alignment.
+                // SAFETY: `ptr` is readable for a group, as `Lane::read` requires, which is 64 bytes. The
+                // load needs no alignment, and the machine has the lane's instructions (required as well).
                 unsafe { $load(ptr.cast()) }
             }
 
             #[inline(always)]
             unsafe fn write(ptr: *mut u8, packed: $vector) {
-                // SAFETY: the caller vouches for 64 bytes and for a machine with the lane's
-                // instructions; the store needs no alignment.
+                // SAFETY: `ptr` is writable for a group, as `Lane::write` requires, which is 64 bytes. The
+                // store needs no alignment, and the machine has the lane's instructions (required as well).
                 unsafe { $store(ptr.cast(), packed) }
             }
 
@@ -121,15 +122,17 @@ macro_rules! floats {
 
             #[inline(always)]
             unsafe fn read_part(ptr: *const u8, len: usize) -> $vector {
-                // SAFETY: the caller vouches for `len` elements and for a machine with the lane's
-                // instructions; the mask excludes all other elements.
+                // SAFETY: `ptr` is readable for `len` elements, less than a group, and the machine has the
+                // lane's instructions: `Lane::read_part` requires both. The mask has the first `len`
+                // elements; no other is read.
                 unsafe { $load_part((1 << len) - 1, ptr.cast()) }
             }
 
             #[inline(always)]
             unsafe fn write_part(ptr: *mut u8, packed: $vector, len: usize) {
-                // SAFETY: the caller vouches for `len` elements and for a machine with the lane's
-                // instructions; the mask excludes all other elements.
+                // SAFETY: `ptr` is writable for `len` elements, less than a group, and the machine has the
+                // lane's instructions: `Lane::write_part` requires both. The mask has the first `len`
+                // elements; no other is written.
                 unsafe { $store_part(ptr.cast(), (1 << len) - 1, packed) };
             }
         }
@@ -153,7 +156,8 @@ floats! {
 #[inline(always)]
 unsafe fn canonical<const N: usize>(mut acc: [[__m512; 2]; N]) -> [[__m512; 2]; N] {
     let mut numbers = __mmask16::MAX;
-    // SAFETY: the caller ensures that the machine has AVX-512F.
+    // SAFETY: all of this needs no more than AVX-512F, which this function requires of the machine, and
+    // touches no memory.
     unsafe {
         for [low, high] in acc {
             numbers = _mm512_mask_cmp_ps_mask::<_CMP_ORD_Q>(numbers, low, high);
@@ -185,16 +189,18 @@ impl<const N: usize, const NATIVE: bool> Lane for F16<N, NATIVE> {
 
     #[inline(always)]
     unsafe fn read(ptr: *const u8) -> Self::Packed {
-        // SAFETY: the caller vouches for 64 bytes per vector and for a machine with the lane's
-        // instructions; the load needs no alignment.
+        // SAFETY: `ptr` is readable for a group, as `Lane::read` requires: for `N` vectors of 64 bytes, of
+        // which this is vector `i`. The load needs no alignment, and the machine has the lane's instructions
+        // (required as well).
         each!(i => unsafe { _mm512_loadu_si512(ptr.add(i * 64).cast()) })
     }
 
     #[inline(always)]
     unsafe fn write(ptr: *mut u8, packed: Self::Packed) {
         for (i, halves) in packed.into_iter().enumerate() {
-            // SAFETY: the caller vouches for 64 bytes per vector and for a machine with the lane's
-            // instructions; the store needs no alignment.
+            // SAFETY: `ptr` is writable for a group, as `Lane::write` requires: for `N` vectors of 64 bytes,
+            // of which this is vector `i`. The store needs no alignment, and the machine has the lane's
+            // instructions (required as well).
             unsafe { _mm512_storeu_si512(ptr.add(i * 64).cast(), halves) };
         }
     }
@@ -234,15 +240,17 @@ impl<const N: usize, const NATIVE: bool> Lane for F16<N, NATIVE> {
 
     #[inline(always)]
     unsafe fn read_part(ptr: *const u8, len: usize) -> Self::Packed {
-        // SAFETY: the caller vouches for `len` elements and for a machine with the lane's
-        // instructions; the mask excludes all other elements.
+        // SAFETY: `ptr` is readable for `len` elements, less than a group, and the machine has the lane's
+        // instructions: `Lane::read_part` requires both. The mask has the first `len` elements; no other is
+        // read.
         unsafe { [_mm512_maskz_loadu_epi16(first_words(len), ptr.cast()); N] }
     }
 
     #[inline(always)]
     unsafe fn write_part(ptr: *mut u8, packed: Self::Packed, len: usize) {
-        // SAFETY: the caller vouches for `len` elements and for a machine with the lane's
-        // instructions; the mask excludes all other elements.
+        // SAFETY: `ptr` is writable for `len` elements, less than a group, and the machine has the lane's
+        // instructions: `Lane::write_part` requires both. The mask has the first `len` elements; no other is
+        // written.
         unsafe { _mm512_mask_storeu_epi16(ptr.cast(), first_words(len), packed[0]) };
     }
 }
@@ -253,7 +261,8 @@ impl<const N: usize, const NATIVE: bool> Lane for F16<N, NATIVE> {
 /// The machine must have AVX-512F.
 #[inline(always)]
 pub(super) unsafe fn widen(halves: __m512i) -> [__m512; 2] {
-    // SAFETY: the caller ensures that the machine has AVX-512F.
+    // SAFETY: all of this needs no more than AVX-512F, which this function requires of the machine, and
+    // touches no memory.
     unsafe {
         [
             _mm512_cvtph_ps(_mm512_castsi512_si256(halves)),
@@ -269,7 +278,8 @@ pub(super) unsafe fn widen(halves: __m512i) -> [__m512; 2] {
 #[inline(always)]
 pub(super) unsafe fn narrow([low, high]: [__m512; 2]) -> __m512i {
     const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT;
-    // SAFETY: the caller ensures that the machine has AVX-512F.
+    // SAFETY: all of this needs no more than AVX-512F, which this function requires of the machine, and
+    // touches no memory.
     unsafe {
         let low = _mm512_castsi256_si512(_mm512_cvtps_ph::<NEAREST>(low));
         _mm512_inserti64x4::<1>(low, _mm512_cvtps_ph::<NEAREST>(high))
@@ -292,16 +302,18 @@ impl<const N: usize> Lane for Bf16<N> {
 
     #[inline(always)]
     unsafe fn read(ptr: *const u8) -> Self::Packed {
-        // SAFETY: the caller vouches for 64 bytes per vector and for a machine with the lane's
-        // instructions; the load needs no alignment.
+        // SAFETY: `ptr` is readable for a group, as `Lane::read` requires: for `N` vectors of 64 bytes, of
+        // which this is vector `i`. The load needs no alignment, and the machine has the lane's instructions
+        // (required as well).
         each!(i => unsafe { _mm512_loadu_si512(ptr.add(i * 64).cast()) })
     }
 
     #[inline(always)]
     unsafe fn write(ptr: *mut u8, packed: Self::Packed) {
         for (i, words) in packed.into_iter().enumerate() {
-            // SAFETY: the caller vouches for 64 bytes per vector and for a machine with the lane's
-            // instructions; the store needs no alignment.
+            // SAFETY: `ptr` is writable for a group, as `Lane::write` requires: for `N` vectors of 64 bytes,
+            // of which this is vector `i`. The store needs no alignment, and the machine has the lane's
+            // instructions (required as well).
             unsafe { _mm512_storeu_si512(ptr.add(i * 64).cast(), words) };
         }
     }
@@ -334,15 +346,17 @@ impl<const N: usize> Lane for Bf16<N> {
 
     #[inline(always)]
     unsafe fn read_part(ptr: *const u8, len: usize) -> Self::Packed {
-        // SAFETY: the caller vouches for `len` elements and for a machine with the lane's
-        // instructions; the mask excludes all other elements.
+        // SAFETY: `ptr` is readable for `len` elements, less than a group, and the machine has the lane's
+        // instructions: `Lane::read_part` requires both. The mask has the first `len` elements; no other is
+        // read.
         unsafe { [_mm512_maskz_loadu_epi16(first_words(len), ptr.cast()); N] }
     }
 
     #[inline(always)]
     unsafe fn write_part(ptr: *mut u8, packed: Self::Packed, len: usize) {
-        // SAFETY: the caller vouches for `len` elements and for a machine with the lane's
-        // instructions; the mask excludes all other elements.
+        // SAFETY: `ptr` is writable for `len` elements, less than a group, and the machine has the lane's
+        // instructions: `Lane::write_part` requires both. The mask has the first `len` elements; no other is
+        // written.
         unsafe { _mm512_mask_storeu_epi16(ptr.cast(), first_words(len), packed[0]) };
     }
 }
@@ -351,7 +365,8 @@ impl<const N: usize> Lane for Bf16<N> {
 /// The machine must have AVX-512F.
 #[inline(always)]
 unsafe fn split(words: __m512i) -> [__m512; 2] {
-    // SAFETY: the caller ensures that the machine has AVX-512F.
+    // SAFETY: all of this needs no more than AVX-512F, which this function requires of the machine, and
+    // touches no memory.
     unsafe {
         let upper = _mm512_set1_epi32(0xffff_0000_u32 as i32);
         [
@@ -368,7 +383,8 @@ unsafe fn split(words: __m512i) -> [__m512; 2] {
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 unsafe fn join(low: __m512i, mut high: __m512i) -> __m512i {
-    // SAFETY: the caller ensures that the machine has AVX-512BW. The assembly only uses registers.
+    // SAFETY: the assembly needs AVX-512BW, which this function requires of the machine, and only uses
+    // registers.
     unsafe {
         // Moves the third and fourth byte of each word of `low` to the first and second of `high`.
         // For the intrinsic, LLVM emits a permutation across lanes, which takes three times as
@@ -388,10 +404,11 @@ unsafe fn join(low: __m512i, mut high: __m512i) -> __m512i {
 /// Rounds to the upper half of each word like `round_bf16` in `lane`, except for NaN.
 ///
 /// # Safety
-/// The machine must have AVX-512F and VNNI.
+/// The machine must have AVX-512BW and VNNI.
 #[inline(always)]
 unsafe fn round_upper(x: __m512) -> __m512i {
-    // SAFETY: the caller ensures that the machine has AVX-512F and VNNI.
+    // SAFETY: all of this needs no more than AVX-512BW and VNNI, which this function requires of the machine,
+    // and touches no memory.
     unsafe {
         let bits = _mm512_castps_si512(x);
         let (last, half) = (_mm512_set1_epi32(1 << 16), _mm512_set1_epi32(0x7fff));
@@ -408,8 +425,8 @@ unsafe fn round_upper(x: __m512) -> __m512i {
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 unsafe fn add_halves(mut sum: __m512i, words: __m512i) -> __m512i {
-    // SAFETY: the caller ensures that the machine has AVX-512BW and VNNI. The assembly only uses
-    // registers.
+    // SAFETY: the assembly needs AVX-512BW and VNNI, which this function requires of the machine, and only
+    // uses registers.
     unsafe {
         // For the intrinsic, LLVM emits two instructions, which have less latency.
         asm!(

@@ -64,8 +64,9 @@ impl Compute for Cpu {
     unsafe fn start(&mut self, job: &Job<'_>) -> Started {
         debug_assert!(!job.srcs.is_empty(), "a job needs a source");
         let kernel = self.kernels[job.dtype as usize][job.op as usize];
-        // SAFETY: the caller vouches for the job's memory. The kernels are those of a level that
-        // the machine supports.
+        // SAFETY: the job has a source, its operands hold `job.count` elements, no destination overlaps
+        // another operand partly, and nothing else uses them meanwhile: `Compute::start` requires that of its
+        // caller. `kernel` is of the job's type and operation, and of a level that the machine supports.
         unsafe {
             match job.srcs {
                 #[cfg(target_arch = "x86_64")]
@@ -87,11 +88,12 @@ impl Compute for Cpu {
 /// Copies the only source, byte for byte.
 ///
 /// # Safety
-/// Source and destinations must hold the job's elements.
+/// The source must be readable, and the destinations writable, for the job's elements.
 unsafe fn copy(src: *const u8, job: &Job<'_>) {
     for &dst in job.dsts {
         if !ptr::eq(src, dst) {
-            // SAFETY: the caller vouches for the job's elements, and `ptr::copy` allows overlap.
+            // SAFETY: the source is readable and `dst` writable for the job's elements, as this function
+            // requires. `ptr::copy` allows overlap, and needs no alignment of bytes.
             unsafe { ptr::copy(src, dst, job.count * job.dtype.size()) };
         }
     }

@@ -47,11 +47,12 @@ pub(super) unsafe fn reduce(kernel: Kernel, job: &Job<'_>) {
     let mut first = 0;
     while first < job.count {
         let (at, count) = (first * size, most.min(job.count - first));
-        // SAFETY: the caller vouches for `job.count` elements of all operands. `count` elements
-        // from `at` on lie within them, and fit into the block. The kernel has read a block's
-        // sources before any destination but `in_place` is written. No destination overlaps the
-        // result: `in_place`, which may be listed twice, is left out, and others do not overlap it
-        // partly.
+        // SAFETY: all operands hold `job.count` elements, so `count` of them from `at` on lie within each
+        // (`first + count <= job.count`); they fit into the block. The job has a source, `kernel` is one for
+        // its type and operation, and the machine supports its level. Nothing else uses the operands. This
+        // function requires all of that of its arguments. The kernel has read a block's sources before any
+        // destination but `in_place` is written. No destination overlaps the result: `in_place`, which may be
+        // listed twice, is left out, and others do not overlap it partly.
         unsafe {
             let result = in_place.map_or(block.0.as_mut_ptr().cast(), |dst| dst.add(at));
             let part = Job {
@@ -76,13 +77,14 @@ pub(super) unsafe fn reduce(kernel: Kernel, job: &Job<'_>) {
 /// Copies the only source.
 ///
 /// # Safety
-/// Source and destinations must hold the job's elements.
+/// The source must be readable, and the destinations writable, for the job's elements. A destination that is not
+/// the source must not overlap it.
 pub(super) unsafe fn copy(src: *const u8, job: &Job<'_>) {
     for &dst in job.dsts {
         if !ptr::eq(src, dst) {
             let len = job.count * job.dtype.size();
-            // SAFETY: the caller vouches for the job's elements. A job's operands do not overlap
-            // partly, and the destination is not the source.
+            // SAFETY: the source is readable and `dst` writable for `len` bytes, the job's elements, and
+            // `dst`, which is not the source, does not overlap it: this function requires both.
             unsafe { stream(src, dst, len, job.srcs, AHEAD) };
         }
     }
@@ -98,8 +100,9 @@ unsafe fn stream(src: *const u8, dst: *mut u8, len: usize, next: &[Operand], at:
     let head = dst.align_offset(LINE).min(len);
     let lines = (len - head) / LINE;
     let last = head + lines * LINE;
-    // SAFETY: the caller vouches for `len` bytes of both. The three parts add up to `len`, and the
-    // whole lines are aligned in `dst`.
+    // SAFETY: `src` is readable and `dst` writable for `len` bytes, which do not overlap: this function
+    // requires that. The three parts add up to `len`. The streaming stores need 16 aligned bytes: `head` ends
+    // at a line of `dst`, unless there are no whole lines. SSE2 belongs to the architecture's baseline.
     unsafe {
         ptr::copy_nonoverlapping(src, dst, head);
         for i in 0..lines {
@@ -120,6 +123,6 @@ unsafe fn stream(src: *const u8, dst: *mut u8, len: usize, next: &[Operand], at:
 /// nor another kind of fence does: without this fence, another thread could learn that the job is
 /// done and still read the old memory.
 fn fence() {
-    // SAFETY: the instruction is in the architecture's baseline.
+    // SAFETY: the instruction belongs to SSE, which the architecture's baseline has, and accesses no memory.
     unsafe { _mm_sfence() };
 }
