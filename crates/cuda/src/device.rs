@@ -56,7 +56,8 @@ impl Device {
     fn look(ordinal: usize) -> Result<Self, Error> {
         let device = checked("cuDeviceGet", ordinal, result::device::get(ordinal as i32))?;
         let name = checked("cuDeviceGetName", ordinal, result::device::get_name(device))?;
-        // SAFETY: the driver has just returned the device.
+        // SAFETY: `device` is a device: the driver has just returned it by this number. The driver writes one
+        // number, to a variable of `total_mem`.
         let memory = unsafe { result::device::total_mem(device) };
         let memory = checked("cuDeviceTotalMem", ordinal, memory)?;
         Ok(Self {
@@ -80,7 +81,8 @@ pub fn bus_id(ordinal: usize) -> Result<String, Error> {
     // SAFETY: the driver writes at most 32 bytes to `text`, including the zero at the end.
     let status = unsafe { sys::cuDeviceGetPCIBusId(text.as_mut_ptr(), 32, device) };
     checked("cuDeviceGetPCIBusId", ordinal, status.result())?;
-    // SAFETY: the call has succeeded, so `text` has a zero at its end.
+    // SAFETY: the call has succeeded, so `text`, which lives as long as the reference to it, has a zero
+    // within its 32 bytes.
     let text = unsafe { CStr::from_ptr(text.as_ptr()) };
     Ok(text.to_string_lossy().to_lowercase())
 }
@@ -106,7 +108,8 @@ pub fn traits(ordinal: usize) -> Result<Traits, Error> {
     open()?;
     let device = checked("cuDeviceGet", ordinal, result::device::get(ordinal as i32))?;
     let ask = |what| {
-        // SAFETY: the driver has just returned the device.
+        // SAFETY: `device` is a device: the driver has just returned it by this number. The driver writes one
+        // number, to a variable of `get_attribute`.
         let value = unsafe { result::device::get_attribute(device, what) };
         checked("cuDeviceGetAttribute", ordinal, value)
     };
@@ -145,7 +148,8 @@ pub(crate) fn attribute(
     context: &CudaContext,
     what: sys::CUdevice_attribute,
 ) -> Result<i32, Error> {
-    // SAFETY: the context's device exists.
+    // SAFETY: `context` was made for a device that exists. The driver writes one number, to a variable of
+    // `get_attribute`.
     let value = unsafe { result::device::get_attribute(context.cu_device(), what) };
     checked("cuDeviceGetAttribute", context.ordinal(), value)
 }

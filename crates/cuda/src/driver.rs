@@ -147,7 +147,8 @@ pub fn driver_version() -> Result<String, Error> {
 
 fn find_all(library: &Library, functions: &[&'static str]) -> Result<(), Error> {
     for symbol in functions {
-        // SAFETY: the symbol is only looked up, not called.
+        // SAFETY: the type need not be that of the function, since the symbol is only looked up, and not
+        // called.
         unsafe { find::<unsafe extern "C" fn()>(library, symbol)? };
     }
     Ok(())
@@ -156,7 +157,8 @@ fn find_all(library: &Library, functions: &[&'static str]) -> Result<(), Error> 
 /// # Safety
 /// The function must have the type `F`, or not be called.
 unsafe fn find<F: Copy>(library: &Library, symbol: &'static str) -> Result<F, Error> {
-    // SAFETY: the caller promises that the function has the type `F`.
+    // SAFETY: the symbol is read as an `F`: the function's own type, or one that is not called, as this
+    // function requires.
     let found = unsafe { library.get::<F>(symbol).map(|found| *found) };
     found.map_err(|_| Error::Symbol {
         symbol,
@@ -168,7 +170,7 @@ unsafe fn find<F: Copy>(library: &Library, symbol: &'static str) -> Result<F, Er
 fn version(library: &Library) -> String {
     type Function = unsafe extern "C" fn(*mut i32) -> i32;
     let mut version = 0;
-    // SAFETY: the function has this type in every version of CUDA.
+    // SAFETY: `Function` is the type of `cuDriverGetVersion` in every version of CUDA.
     if let Ok(ask) = unsafe { library.get::<Function>("cuDriverGetVersion") } {
         // SAFETY: the driver writes one number to `version`. Where it fails, that stays 0.
         let _ = unsafe { ask(&raw mut version) };
@@ -196,7 +198,7 @@ fn library() -> Result<Library, Error> {
 /// The function must have the type `F`.
 pub(crate) unsafe fn function<F: Copy>(symbol: &'static str) -> Result<F, Error> {
     open()?;
-    // SAFETY: the caller promises that the function has the type `F`. The pointer stays valid,
-    // because `open` has succeeded and never unloads the driver.
+    // SAFETY: the function has the type `F`, as this function requires. The pointer stays valid, because
+    // `open` has succeeded and never unloads the driver.
     unsafe { find(&library()?, symbol) }
 }

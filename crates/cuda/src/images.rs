@@ -127,7 +127,8 @@ impl Kernels {
 
 fn capability(context: &CudaContext, device: usize) -> Result<Capability, Error> {
     let number = |attribute| {
-        // SAFETY: the context's device exists.
+        // SAFETY: `context` was made for a device that exists. The driver writes one number, to a variable of
+        // `get_attribute`.
         let number = unsafe { result::device::get_attribute(context.cu_device(), attribute) };
         checked("cuDeviceGetAttribute", device, number).map(|number| number as u32)
     };

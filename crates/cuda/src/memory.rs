@@ -60,7 +60,8 @@ impl DeviceBlock {
         let memory = if Mapping::is_possible(context) {
             Memory::Mapped(Mapping::new(context, bytes)?)
         } else {
-            // SAFETY: the context is current.
+            // SAFETY: the context is current, so the driver allocates there. It writes one address, to a
+            // variable of `malloc_sync`.
             let address = unsafe { result::malloc_sync(bytes) };
             Memory::Allocated(checked("cuMemAlloc", device, address)?)
         };
@@ -167,7 +168,8 @@ impl PinnedWords {
         let device = make_current(context)?;
         let _relaxed = relaxed(device)?;
         let flags = sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP;
-        // SAFETY: the context is current.
+        // SAFETY: the context is current, so the driver allocates there. It writes one pointer, to a variable
+        // of `malloc_host`.
         let start = unsafe { result::malloc_host(count * size_of::<AtomicU64>(), flags) };
         let start: *mut AtomicU64 = checked("cuMemHostAlloc", device, start)?.cast();
         // SAFETY: the driver has just allocated room for `count` numbers, and nothing else has its

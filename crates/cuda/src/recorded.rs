@@ -74,7 +74,8 @@ impl EventPool {
             place: *count,
         };
         *count += 1;
-        // SAFETY: `recorded` owns the event, and the stream is borrowed.
+        // SAFETY: `recorded` owns the event, which is destroyed with it at the earliest. The stream is
+        // borrowed, so it exists.
         let status = unsafe { result::event::record(recorded.event.0, stream.cu_stream()) };
         checked("cuEventRecord", device, status)?;
         Ok(recorded)
@@ -111,7 +112,7 @@ impl RecordedEvent {
     pub fn is_complete(&self) -> Result<bool, Error> {
         let device = make_current(&self.pool.context)?;
         let _relaxed = relaxed(device)?;
-        // SAFETY: `self` owns the event.
+        // SAFETY: `self` owns the event, so it has not been destroyed.
         let status = unsafe { sys::cuEventQuery(self.event.0) };
         if status == sys::CUresult::CUDA_ERROR_NOT_READY {
             return Ok(false);
@@ -148,7 +149,7 @@ impl RecordedEvent {
     /// # Errors
     /// The driver fails; the stream then does not wait.
     pub fn hold_back(&self, stream: &CudaStream) -> Result<(), Error> {
-        // SAFETY: `self` owns the event.
+        // SAFETY: `self` owns the event, so it has not been destroyed. The stream is borrowed, so it exists.
         unsafe { wait_for(stream, self.event.0) }
     }
 }

@@ -22,7 +22,7 @@ pub(crate) const PER_THREAD: usize = 2;
 pub fn is_idle(stream: &CudaStream) -> Result<bool, Error> {
     let device = make_stream_current(stream)?;
     let _relaxed = relaxed(device)?;
-    // SAFETY: the stream is borrowed.
+    // SAFETY: the stream is borrowed, so it has not been destroyed.
     match unsafe { sys::cuStreamQuery(stream.cu_stream()) } {
         sys::CUresult::CUDA_ERROR_NOT_READY => Ok(false),
         status => checked("cuStreamQuery", device, status.result()).map(|()| true),
@@ -35,7 +35,8 @@ pub fn is_idle(stream: &CudaStream) -> Result<bool, Error> {
 /// The driver fails.
 pub fn is_capturing(stream: &CudaStream) -> Result<bool, Error> {
     let device = make_stream_current(stream)?;
-    // SAFETY: the stream is borrowed.
+    // SAFETY: the stream is borrowed, so it has not been destroyed. The driver writes one number, to a
+    // variable of `is_capturing`.
     let status = unsafe { result::stream::is_capturing(stream.cu_stream()) };
     let status = checked("cuStreamIsCapturing", device, status)?;
     Ok(status != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
@@ -91,7 +92,8 @@ pub fn capture_of(stream: &CudaStream) -> Result<Option<u64>, Error> {
 pub(crate) unsafe fn wait_for(stream: &CudaStream, event: sys::CUevent) -> Result<(), Error> {
     let device = make_stream_current(stream)?;
     let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
-    // SAFETY: the caller promises that the event is live, and the stream is borrowed.
+    // SAFETY: the event is live, as this function requires. The stream is borrowed, so it has not been
+    // destroyed.
     let status = unsafe { result::stream::wait_event(stream.cu_stream(), event, flags) };
     checked("cuStreamWaitEvent", device, status)
 }
@@ -151,7 +153,7 @@ impl OwnStream {
     /// The driver reports an error, possibly of earlier work.
     pub fn synchronize(&self) -> Result<(), Error> {
         let device = make_stream_current(&self.stream)?;
-        // SAFETY: the stream is destroyed only in `drop`.
+        // SAFETY: `self` owns the stream, and destroys it only in `drop`.
         let status = unsafe { result::stream::synchronize(self.stream.cu_stream()) };
         checked("cuStreamSynchronize", device, status)
     }
@@ -191,8 +193,10 @@ impl OwnStream {
         let _relaxed = relaxed(device)?;
         for part in values.chunks(per_piece::<T>()) {
             let piece = ManuallyDrop::new(part.to_vec());
-            // SAFETY: the caller promises that the device memory is long enough. The piece is freed
-            // only after the wait for its copy has succeeded.
+            // SAFETY: what is left of the device memory is at least as long as what is left of the values,
+            // and nothing else uses it, after an error for good: this function requires that. The piece is
+            // freed only after the wait for its copy has succeeded. `self` destroys the stream only in
+            // `drop`.
             let status =
                 unsafe { result::memcpy_htod_async(to, &piece[..], self.stream.cu_stream()) };
             checked("cuMemcpyHtoDAsync", device, status).and(self.synchronize())?;
@@ -235,8 +239,10 @@ impl OwnStream {
         let _relaxed = relaxed(device)?;
         for part in values.chunks_mut(per_piece::<T>()) {
             let mut piece = ManuallyDrop::new(part.to_vec());
-            // SAFETY: the caller promises that the device memory is long enough. The piece is freed
-            // only after the wait for its copy has succeeded.
+            // SAFETY: what is left of the device memory is at least as long as what is left of the values,
+            // nothing writes it, after an error for good, and its bytes are valid values of `T`: this
+            // function requires that. The piece is freed only after the wait for its copy has succeeded.
+            // `self` destroys the stream only in `drop`.
             let status =
                 unsafe { result::memcpy_dtoh_async(&mut piece[..], from, self.stream.cu_stream()) };
             checked("cuMemcpyDtoHAsync", device, status).and(self.synchronize())?;
@@ -275,7 +281,7 @@ fn make_stream_current(stream: &CudaStream) -> Result<usize, Error> {
 /// # Errors
 /// The driver fails.
 pub fn make_current(context: &CudaContext) -> Result<usize, Error> {
-    // SAFETY: the context is borrowed.
+    // SAFETY: the context is borrowed, so it has not been destroyed.
     let entered = unsafe { result::ctx::set_current(context.cu_ctx()) };
     checked("cuCtxSetCurrent", context.ordinal(), entered)?;
     Ok(context.ordinal())
