@@ -20,8 +20,8 @@ impl UnsharedMemory {
     /// this value is dropped. Zeros are a valid value for every use of the memory.
     pub unsafe fn new(start: NonNull<u8>, bytes: usize) -> Self {
         let process = Process::here();
-        // SAFETY: the caller promises that the range is whole pages, mapped for reading and writing until this
-        // value is dropped, and that zeros are valid there. Only dropping this value frees the entry.
+        // SAFETY: the range is whole pages, mapped for reading and writing until this value is dropped, and
+        // zeros are valid there: this function requires that. Only dropping this value frees the entry.
         let entry = unsafe { enlist(start, bytes) };
         Self { entry, process }
     }
