@@ -67,8 +67,8 @@ impl Kernels {
         stream: &CudaStream,
     ) -> Result<(), Error> {
         let function = &self.functions[plan.kernel as usize];
-        // SAFETY: these kernels have one parameter, which has this layout. The caller vouches for the memory that
-        // it names.
+        // SAFETY: these kernels have one parameter, which has this layout. All memory that it names is there,
+        // and is used as `layout.h` says, until the kernel has ended, as this function requires.
         unsafe { launch_in(stream, function, [plan.ctas, plan.threads], &mut arguments) }
     }
 
@@ -86,8 +86,9 @@ impl Kernels {
     ) -> Result<(), Error> {
         let Passing { few, many } = &self.passing[usize::from(lines)];
         let grid = [launch.ctas, launch.threads];
-        // SAFETY: each kernel has one parameter, which has this layout. The caller vouches for the memory that it
-        // names.
+        // SAFETY: each kernel has one parameter, which has this layout: `few` has room for as many messages
+        // as are in the first, `many` in the second. All memory that it names is there, and is used as
+        // `channels.h` says, until the kernel has ended, as this function requires.
         unsafe {
             if launch.messages <= FEW {
                 let mut arguments = launch.layout::<FEW>(member, channels);

@@ -52,8 +52,9 @@ pub(crate) unsafe fn launch_in<A>(
     let device = make_current(stream.context())?;
     let (grid, block) = ((ctas, 1, 1), (threads, 1, 1));
     let mut parameters = [std::ptr::from_mut(arguments).cast()];
-    // SAFETY: the parameter has the kernel's layout, and the driver copies it. The caller vouches for the memory that
-    // it names.
+    // SAFETY: `parameters` points to the kernel's one parameter, which has its layout and which the driver
+    // copies before it returns. All memory that it names is there until the kernel has ended. This function
+    // requires both of its arguments. Function and stream are borrowed, so they exist.
     let launched = unsafe {
         let function = function.cu_function();
         result::launch_kernel(

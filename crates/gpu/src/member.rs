@@ -238,9 +238,12 @@ impl Member {
             call: call.layout(self.rank(), self.ranks())?,
         };
         let _turn = self.parts.kernels.turn(stream);
-        // SAFETY: the caller vouches for the peers' scratch, for the buffers, and for one operation at a
-        // time. The member has all other memory that the arguments name, and frees it only after the
-        // kernels that run have ended: nobody launches others once it is dropped.
+        // SAFETY: the kernel is launched as `layout.h` says: the peers' scratch is that of this
+        // communicator's ranks, the buffers are as long as the call says and left to it, this rank's
+        // operations run one after the other, all ranks make the call by this plan, and their kernels can run
+        // at the same time. This function requires all of that. The member has all other memory that the
+        // arguments name, and frees it only after the kernels that run have ended: nobody launches others
+        // once it is dropped.
         unsafe { self.parts.kernels.launch(plan, arguments, stream) }
     }
 
@@ -272,9 +275,12 @@ impl Member {
         let mut turn = self.parts.kernels.turn(stream);
         for (number, launch) in launches.enumerate() {
             let (kernels, lines) = (&self.parts.kernels, self.limits().lines);
-            // SAFETY: the caller vouches for the peers' scratch, for the buffers, and for one operation at a
-            // time. The member has all other memory that the arguments name, and frees it only after the
-            // kernels that run have ended: nobody launches others once it is dropped.
+            // SAFETY: the kernel is launched as `channels.h` says: the peers' scratch is that of this
+            // communicator's ranks, the buffers are as long as the messages say and left to them, this rank's
+            // operations run one after the other, and kernels of ranks on one GPU can run at the same time.
+            // This function requires all of that. The member has all other memory that the arguments name,
+            // and frees it only after the kernels that run have ended: nobody launches others once it is
+            // dropped.
             let passed = unsafe { kernels.pass(lines, &launch, member, stream) };
             passed.map_err(|error| match error {
                 Error::Cuda(error) if number > 0 => Error::InPart(error),

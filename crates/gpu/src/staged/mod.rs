@@ -168,9 +168,10 @@ impl Stage {
             transfer,
         };
         let _turn = self.parts.streams.turn(stream);
-        // SAFETY: the kernel's parameter has this layout. The caller vouches for the buffers, and for one operation at a
-        // time. The stage has all other memory that the arguments name, and frees it only after the kernels that run
-        // have ended: nobody launches others once it is dropped.
+        // SAFETY: the kernel's parameter has this layout. The buffers are as long as the call says, nothing
+        // else uses them until it has run, and this rank's operations run one after the other: this function
+        // requires that. The stage has all other memory that the arguments name, and frees it only after the
+        // kernels that run have ended: nobody launches others once it is dropped.
         unsafe { launch_in(stream, &self.parts.kernel, grid, &mut passing) }
     }
 
