@@ -218,8 +218,8 @@ unsafe fn text_at(text: *const c_char) -> String {
     // Each byte is read once, and what was read is checked: there is no reference to bytes that may
     // change.
     let bytes = (0..LONGEST).map(|at| {
-        // SAFETY: `text` is not null, no byte before `at` was zero, and `at` is less than
-        // `LONGEST`, so the caller promises that the byte is valid.
+        // SAFETY: `text` is not null, no byte before `at` was zero, and `at` is less than `LONGEST`. So the
+        // byte is part of the memory that this function requires, which stays valid until it returns.
         unsafe { text.cast::<u8>().add(at).read_volatile() }
     });
     let bytes: Vec<u8> = bytes.take_while(|&byte| byte != 0).collect();

@@ -16,8 +16,8 @@ pub struct DeviceSlice {
     device: i32,
 }
 
-// SAFETY: this is an address, which this crate never dereferences. `from_raw`'s caller promises
-// that the memory stays valid, no matter which thread uses the value.
+// SAFETY: this is an address, which this crate never dereferences. The memory stays valid no matter which
+// thread uses the value: `from_raw`, from which all such values come, requires that.
 unsafe impl Send for DeviceSlice {}
 // SAFETY: a shared reference only gives copies of the address, length, type and device.
 unsafe impl Sync for DeviceSlice {}
@@ -200,8 +200,8 @@ impl Allocation {
     ///
     /// CUDA fails.
     pub unsafe fn free(self) -> Result<(), Error> {
-        // SAFETY: `start` was allocated by this library, and `self` is consumed, so it is freed
-        // only once. The caller promises that nothing uses it.
+        // SAFETY: `start` was allocated by this library, and `self` is consumed, so it is freed only once.
+        // Nothing uses the memory any more, as this function requires.
         let code = unsafe { self.library.api.ncclMemFree()?(self.start) };
         self.library.check("ncclMemFree", code)
     }
