@@ -421,7 +421,8 @@ fn can_populate() -> bool {
 /// # Safety
 /// The range is mapped and writable, and starts at a page boundary.
 unsafe fn populate(start: *mut u8, bytes: usize) -> Result<(), Errno> {
-    // SAFETY: the caller promises that the range is mapped and writable. The advice does not change its contents.
+    // SAFETY: the range is mapped and writable, and starts at a page boundary: this function requires that.
+    // The advice allocates pages and does not change what is in them.
     retry_on_intr(|| unsafe {
         rustix::mm::madvise(start.cast::<c_void>(), bytes, Advice::LinuxPopulateWrite)
     })

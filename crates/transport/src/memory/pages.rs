@@ -26,7 +26,7 @@ pub(super) fn map(fd: BorrowedFd<'_>, bytes: usize) -> Result<NonNull<u8>, Memor
 /// # Safety
 /// [`map`] returned `address` for the same number of bytes, and the mapping is not used any more.
 pub(super) unsafe fn unmap(address: NonNull<u8>, bytes: usize) {
-    // SAFETY: the caller promises that the range is a mapping that is not used any more. An error would mean that
-    // it is not mapped.
+    // SAFETY: `map` returned `address` for this number of bytes, and the mapping is not used any more: this
+    // function requires that. An error would mean that it is not mapped.
     let _ = unsafe { rustix::mm::munmap(address.as_ptr().cast(), bytes) };
 }

@@ -99,8 +99,8 @@ impl Registry {
     /// When a device cannot register it; then it is registered with none.
     pub unsafe fn register(self: &Arc<Self>, memory: Memory<'_>) -> Result<Registration, Error> {
         let regions = self.domains.iter();
-        // SAFETY: the caller promises that the memory stays mapped while it is registered, and that memory which is
-        // lent or borrowed is left alone.
+        // SAFETY: the memory stays mapped while it is registered, and memory that a link lends or borrows is
+        // left alone, or until the link is withdrawn: this function requires that.
         let regions = regions.map(|domain| unsafe { memory.register(domain) });
         let regions = regions.collect::<Result<_, _>>()?;
         let (start, bytes) = memory.place();

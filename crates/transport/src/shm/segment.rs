@@ -178,7 +178,8 @@ unsafe impl Send for Ring {}
 impl Ring {
     pub(super) fn new(segment: &Arc<Segment>, direction: Direction) -> Self {
         let pointer = |offset| {
-            // SAFETY: an address within a mapping is not null.
+            // SAFETY: `segment.at` returns an address within a mapping, and no mapping begins at 0 or wraps
+            // around to it.
             unsafe { NonNull::new_unchecked(segment.at(offset)) }
         };
         Self {
@@ -201,8 +202,9 @@ impl Ring {
     /// The caller is the sender's side, and has sent nothing yet.
     pub(super) unsafe fn warm_up(&self) {
         let cells = layout::cells(self.size.geometry());
-        // SAFETY: all headers lie within the ring. The caller promises to be the sender's side before its first
-        // message, so all cells belong to it.
+        // SAFETY: `headers` points to `cells` headers of this stride. This is the sender's side before its
+        // first message, as this function requires, so all of them belong to it. Any bytes may be written
+        // there.
         unsafe { self.headers.as_ptr().write_bytes(0, cells * HEADER_STRIDE) };
     }
 
@@ -243,7 +245,7 @@ impl Ring {
     #[inline]
     pub(super) fn payload(&self, cell: Cell, len: usize) -> *mut u8 {
         match Room::of(len) {
-            // SAFETY: the offset lies within the header.
+            // SAFETY: `INLINE` is less than `HEADER_STRIDE`, so the address lies within the cell's header.
             Room::Header => unsafe { self.header(cell).add(INLINE) },
             Room::Body => self.body(cell),
             Room::Slot => self.slot(cell),
@@ -254,7 +256,8 @@ impl Ring {
     #[inline]
     pub(super) fn body(&self, cell: Cell) -> *mut u8 {
         let body = cell.index() % self.size.bodies();
-        // SAFETY: `body` is less than the number of the ring's bodies.
+        // SAFETY: the ring has `bodies` bodies of this stride from `self.bodies` on, and `body` is less than
+        // that, so the address lies within them.
         unsafe { self.bodies.as_ptr().add(body * BODY_STRIDE) }
     }
 
@@ -263,7 +266,8 @@ impl Ring {
     fn slot(&self, cell: Cell) -> *mut u8 {
         let geometry = self.size.geometry();
         let slot = cell.index() % geometry.slots;
-        // SAFETY: `slot` is less than the number of the ring's slots.
+        // SAFETY: the ring has as many slots of this stride from `self.slots` on as its geometry says, and
+        // `slot` is less than that, so the address lies within them.
         unsafe { self.slots.as_ptr().add(slot * slot_stride(geometry)) }
     }
 
@@ -279,8 +283,9 @@ impl Ring {
             PayloadLocation::Lent(address) => (LENT, Some(address)),
         };
         let len_and_place = u64::from(header.len) | place << 32;
-        // SAFETY: the header has room for all fields, aligned. The caller promises that the cell belongs to
-        // its side.
+        // SAFETY: a header begins at a line of the cache, and all fields lie within it, aligned. This is the
+        // sender's side, and the cell belongs to it, as this function requires, so the receiver does not read
+        // it yet.
         unsafe {
             line.add(TAG).cast::<u64>().write(header.tag);
             line.add(LEN).cast::<u64>().write(len_and_place);
@@ -297,9 +302,9 @@ impl Ring {
     #[inline]
     pub(super) unsafe fn read_header(&self, cell: Cell) -> Header {
         let line = self.header(cell);
-        // SAFETY: the header has all fields, aligned, and the caller promises that the cell belongs to its
-        // side. A peer that violates the protocol may still write to them; volatile reads ensure that the value
-        // checked is the value used.
+        // SAFETY: a header begins at a line of the cache, and all fields lie within it, aligned. This is the
+        // receiver's side, and the cell belongs to it, as this function requires. A peer that violates the
+        // protocol may still write to them; volatile reads ensure that the value checked is the value used.
         unsafe {
             let len_and_place = line.add(LEN).cast::<u64>().read_volatile();
             Header {

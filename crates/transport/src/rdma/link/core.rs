@@ -146,7 +146,8 @@ impl Core {
     /// The slot is reserved, so it belongs to this side.
     pub(super) unsafe fn send(&mut self, len: usize, header: Header) -> Result<(), LinkError> {
         let number = header.number;
-        // SAFETY: the caller promises that the slot is reserved, so it belongs to this side.
+        // SAFETY: the slot of `header.number` is reserved, so it belongs to this side: this function requires
+        // that.
         unsafe { self.outgoing.write_header(header) };
         // SAFETY: the message is complete, and its slot is written again only after the peer has acknowledged it.
         let load = unsafe { self.transmit(number, (HEADER_BYTES + len) as u64)? };
@@ -171,8 +172,9 @@ impl Core {
             let Some((rail, least)) = live.min_by_key(|(_, rail)| rail.load) else {
                 return Err(self.failed.clone().unwrap_or(LinkError::Closed));
             };
-            // SAFETY: the caller promises that the message stays unchanged until the peer has acknowledged it. It
-            // lies in `outgoing`, which is dropped after the rails.
+            // SAFETY: the message lies in its slot, of `bytes` bytes or more, and stays unchanged until the
+            // peer has acknowledged it, as this function requires. The slots are in `outgoing`, which is
+            // dropped after the rails.
             match unsafe { least.write(start, bytes as usize, offset, what) } {
                 Ok(()) => {
                     least.load += bytes;
@@ -200,7 +202,8 @@ impl Core {
             number,
             is_lent: true,
         };
-        // SAFETY: the caller promises that the slot belongs to this side. The bytes fit: `lendable` has made sure.
+        // SAFETY: the slot is reserved, so it belongs to this side, as this function requires. The bytes fit:
+        // `lendable` has made sure. `bytes` is a variable here, so the two do not overlap.
         unsafe {
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), slot, bytes.len());
             self.send(bytes.len(), header)

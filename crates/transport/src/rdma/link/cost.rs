@@ -74,7 +74,7 @@ fn cost_of_a_message() {
                 number: next,
                 is_lent: false,
             };
-            // SAFETY: the slot is free, so it belongs to this side.
+            // SAFETY: `next_to_send` has found the slot free, so it belongs to this side until it is sent.
             unsafe { core.send(len, header).unwrap() };
             let said = Immediate::Released {
                 number: next as u32,

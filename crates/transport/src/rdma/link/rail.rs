@@ -124,7 +124,7 @@ impl Rail {
     pub(super) fn say(&mut self, what: Immediate) -> Result<(), Error> {
         let request = self.next(what);
         let mut batch = self.pair.batch();
-        // SAFETY: the send has no data.
+        // SAFETY: the send has no pieces, so the device accesses no memory.
         unsafe { batch.send_with_imm(request, &[], what.to_bits())? };
         batch.post().map_err(|post| post.error)?;
         self.posted += 1;
@@ -165,8 +165,9 @@ impl Rail {
         let pieces = [Piece::new(start as u64, bytes as u32, self.lkeys[0])];
         let to = self.remote.offset(offset as u64);
         let mut batch = self.pair.batch();
-        // SAFETY: the caller promises that the bytes stay unchanged until the peer has acknowledged them, by when
-        // the device has sent them, or until the queue pair is destroyed.
+        // SAFETY: the bytes lie in the local slots, of which `lkeys[0]` is the key, and stay unchanged until
+        // the peer has acknowledged them, by when the device has sent them, or until the queue pair is
+        // destroyed: this function requires that.
         unsafe { batch.write_with_imm(request, &pieces, to, what.to_bits())? };
         batch.post().map_err(|post| post.error)?;
         self.posted += 1;
@@ -187,8 +188,9 @@ impl Rail {
     ) -> Result<u64, Error> {
         let id = self.posted + 1;
         let mut batch = self.pair.batch();
-        // SAFETY: the caller promises to leave the memory to the device until the request completes, the memory is
-        // deregistered, or the queue pair is destroyed.
+        // SAFETY: the memory is left to the device until the request completes, the memory is deregistered,
+        // or the queue pair is destroyed: this function requires that. The device checks by `lkey` that it is
+        // registered.
         unsafe {
             let pieces = [Piece::new(to, bytes, lkey)];
             batch.read(Request::new(id).signalled(), &pieces, from)?;
@@ -271,7 +273,7 @@ pub(super) fn post_receives<S: CanReceive>(
     while count > 0 {
         let mut batch = pair.receives();
         while count > 0 && !batch.is_full() {
-            // SAFETY: the receive has no memory.
+            // SAFETY: the receive has no pieces, so the device accesses no memory.
             unsafe { batch.receive(RECEIVE, &[])? };
             count -= 1;
         }

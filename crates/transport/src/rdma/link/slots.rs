@@ -133,8 +133,8 @@ impl Slots {
     /// The slot belongs to the caller.
     pub(super) unsafe fn write_header(&self, header: Header) {
         let at = self.header(header.number).cast::<u64>();
-        // SAFETY: the header is two aligned words within the memory. The caller promises that the slot belongs to
-        // it.
+        // SAFETY: the header is two aligned words within the memory. The slot belongs to the caller, as this
+        // function requires, so neither the peer nor the device accesses it.
         unsafe {
             at.write(header.tag);
             at.add(1)

@@ -215,9 +215,10 @@ impl Core {
                 addr: loan.lent.address,
                 rkey: loan.lent.keys[index],
             };
-            // SAFETY: a slot is reserved for the message until it has been read, and deregistered before it is
-            // unmapped. Other memory is left alone, as the callers of `LinkRx::borrow` promise, until it has been
-            // read, or the link is abandoned, which waits for the device.
+            // SAFETY: `loan.to` has room for the loan's bytes, and is left to the device until they have been
+            // read: if it is a slot, because that is reserved, and deregistered before it is unmapped; if it
+            // is other memory, because `LinkRx::borrow` required it of its caller, until the link is
+            // abandoned at the latest, which waits for the device.
             match unsafe { rail.read(loan.to, loan.lent.bytes, local, from) } {
                 Ok(id) => loan.state = State::Asked { rail: index, id },
                 Err(error) => {
