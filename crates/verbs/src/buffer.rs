@@ -49,7 +49,8 @@ impl Sealed for Vec<u8> {
     }
 
     unsafe fn from_parts(parts: Parts) -> Self {
-        // SAFETY: the caller promises that the parts are from a `Vec<u8>` that was forgotten, and are used once.
+        // SAFETY: the parts are those of a `Vec<u8>` that `into_parts` has forgotten: its pointer, length and
+        // capacity, and they are used only once. This function requires both.
         unsafe { Vec::from_raw_parts(parts.start.as_ptr(), parts.bytes, parts.capacity) }
     }
 }
@@ -67,7 +68,8 @@ impl Sealed for Box<[u8]> {
 
     unsafe fn from_parts(parts: Parts) -> Self {
         let slice = std::ptr::slice_from_raw_parts_mut(parts.start.as_ptr(), parts.bytes);
-        // SAFETY: the caller promises that the parts are from a leaked `Box<[u8]>`, and are used once.
+        // SAFETY: the parts are those of a `Box<[u8]>` that `into_parts` has leaked: its pointer and length,
+        // and they are used only once. This function requires both.
         unsafe { Box::from_raw(slice) }
     }
 }
@@ -132,8 +134,8 @@ impl ProtectionDomain {
                 })
             }
             Err(error) => {
-                // SAFETY: the parts are from `into_parts` above, and registration failed, so nothing else uses
-                // them.
+                // SAFETY: `into_parts` of this type has just returned the parts. Registration failed, so no
+                // device has them, and they are used only here.
                 let value = unsafe {
                     B::from_parts(Parts {
                         start,
@@ -169,7 +171,8 @@ impl<B: Buffer> Registered<B> {
     ///
     /// `self` is not used or dropped afterwards.
     unsafe fn release(&mut self) -> Result<B, Error> {
-        // SAFETY: the caller does not use `self` afterwards, so the region is taken only once.
+        // SAFETY: `self` is not used or dropped afterwards, as this function requires, so the region is taken
+        // only once.
         unsafe { ManuallyDrop::take(&mut self.region) }.deregister()?;
         let Self {
             start,
@@ -177,8 +180,9 @@ impl<B: Buffer> Registered<B> {
             capacity,
             ..
         } = *self;
-        // SAFETY: the parts are from `into_parts` of a `B`. The device has released the memory, and the caller does
-        // not use `self` afterwards, so they are used only once.
+        // SAFETY: `Registered` keeps the parts that `into_parts` of its `B` returned. The device has released
+        // the memory, and `self` is not used afterwards, as this function requires, so they are used only
+        // once.
         Ok(unsafe {
             B::from_parts(Parts {
                 start,

@@ -38,7 +38,7 @@ impl Context {
 
 impl CompletionChannel {
     fn new(context: &Context) -> Result<Self, Error> {
-        // SAFETY: `context` keeps the device open.
+        // SAFETY: `context` keeps the device open, and its handle valid.
         let raw = NonNull::new(unsafe { (context.api().ibv_create_comp_channel)(context.raw()) })
             .ok_or_else(|| {
             failed("ibv_create_comp_channel", context.name(), hints::resources)

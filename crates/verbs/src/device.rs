@@ -93,12 +93,14 @@ impl fmt::Debug for Device {
 }
 
 fn name(library: Library, device: NonNull<raw::ibv_device>) -> String {
-    // SAFETY: the device was just listed, and the caller holds the list.
+    // SAFETY: `device` was just listed, and each caller of this function holds the list until it returns, so
+    // the device is valid.
     let name = unsafe { (library.api.ibv_get_device_name)(device.as_ptr()) };
     if name.is_null() {
         return String::new();
     }
-    // SAFETY: the name is a C string that lives as long as the device's list, which the caller holds.
+    // SAFETY: the name is a C string within the listed device, which is valid as long as the list. Each
+    // caller of this function holds that until it returns.
     unsafe { CStr::from_ptr(name) }
         .to_string_lossy()
         .into_owned()

@@ -35,7 +35,7 @@ impl Context {
 
 impl ProtectionDomain {
     fn new(context: &Context) -> Result<Self, Error> {
-        // SAFETY: the context is open.
+        // SAFETY: `context` keeps the device open, and its handle valid.
         let raw = NonNull::new(unsafe { (context.api().ibv_alloc_pd)(context.raw()) })
             .ok_or_else(|| failed("ibv_alloc_pd", context.name(), hints::resources))?;
         let context = context.clone();

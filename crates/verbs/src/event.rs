@@ -46,7 +46,7 @@ impl Context {
                 _ => Err(failed("ibv_get_async_event", self.name(), hints::gone)),
             };
         }
-        // SAFETY: the call succeeded, so it has written the event.
+        // SAFETY: `ibv_get_async_event` has succeeded, so it has written all of the event.
         let event = unsafe { event.assume_init_mut() };
         let seen = translate(event);
         // SAFETY: the event was taken above and is acknowledged once. The object that it points to still exists:

@@ -42,7 +42,7 @@ impl Library {
     ///
     /// The library, or a function of it, is missing.
     pub unsafe fn open_at(path: &Path) -> Result<Library, Error> {
-        // SAFETY: the library's initialisers are sound to run in this process (this function's contract).
+        // SAFETY: the library's initialisers are sound to run in this process, as this function requires.
         let library = unsafe { libloading::Library::new(path) };
         let library = library.map_err(|error| Error::Library {
             tried: format!("{}: {}", path.display(), reason(&error)),
@@ -118,8 +118,8 @@ api! {
 ///
 /// `F` is the type of a pointer to the function.
 unsafe fn find<F: Copy>(library: &libloading::Library, name: &str) -> Option<F> {
-    // SAFETY: the caller promises that `F` is the type of a pointer to this function. The library is never closed,
-    // so the pointer stays valid.
+    // SAFETY: `F` is the type of a pointer to this function, as this function requires; `name` ends with a
+    // zero byte. The library is never closed, so the pointer stays valid.
     unsafe { library.get::<F>(name.as_bytes()) }
         .ok()
         .map(|symbol| *symbol)

@@ -98,8 +98,8 @@ impl<W: WorkRequest> List<W> {
             pieces = unsafe { (*first.add(place)).tie(pieces, next) };
         }
         let mut bad = null_mut();
-        // SAFETY: the requests form a list that ends with null, and their pieces are in `self.pieces`. The caller
-        // promises that `pair` is alive, that `post` fits it, and that the memory of the requests is valid.
+        // SAFETY: the requests form a list that ends with null, and their pieces are in `self.pieces`. `pair`
+        // is alive, `post` fits it, and the memory of the requests is valid: this function requires that.
         match unsafe { post(pair, first, &raw mut bad) } {
             0 => Ok(()),
             errno => {

@@ -92,8 +92,9 @@ impl MemoryRegion {
         let api = domain.context().api();
         let iova = start.as_ptr() as u64;
         let memory = start.as_ptr().cast();
-        // SAFETY: `domain` keeps the protection domain alive. The caller promises that the memory stays mapped as
-        // long as the region exists, and that nothing conflicts with writes of peers.
+        // SAFETY: `domain` keeps the protection domain alive. The memory stays mapped as long as the region
+        // exists, and as long as peers may write there, nothing refers to it or conflicts with them: this
+        // function requires that.
         let (call, raw) = unsafe {
             if access.contains(Access::RELAXED_ORDERING) {
                 // `ibv_reg_mr` rejects flags that a device may ignore.
@@ -133,9 +134,9 @@ impl MemoryRegion {
     ) -> Result<MemoryRegion, Error> {
         let register = domain.context().api().ibv_reg_dmabuf_mr()?;
         let flags = access.bits() as i32;
-        // SAFETY: `domain` keeps the protection domain alive, and the borrow keeps the descriptor open. The caller
-        // promises that every mapping of the dma-buf stays as long as the region exists, and that nothing conflicts
-        // with writes of peers.
+        // SAFETY: `domain` keeps the protection domain alive, and the borrow keeps the descriptor open. Every
+        // mapping of the dma-buf stays as long as the region exists, and as long as peers may write there,
+        // nothing refers to it or conflicts with them: this function requires that.
         let raw = unsafe { register(domain.raw(), offset, bytes, iova, fd.as_raw_fd(), flags) };
         let subject = || {
             format!(

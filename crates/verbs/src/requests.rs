@@ -217,7 +217,8 @@ impl<B: Buffer> Requests<B> {
     ///
     /// `self` is not used or dropped afterwards.
     unsafe fn stop(&mut self) -> Result<HashMap<u64, Registered<B>>, Error> {
-        // SAFETY: the caller does not use or drop `self` afterwards, so each field is taken only once.
+        // SAFETY: `self` is not used or dropped afterwards, as this function requires, so each field is taken
+        // only once.
         let (pair, in_flight) = unsafe {
             (
                 ManuallyDrop::take(&mut self.pair),
