@@ -122,8 +122,9 @@ impl<T: Element> OwnedBuf for Registered<T> {}
 
 macro_rules! slices {
     ($([$($generic:tt)*] $type:ty),+ $(,)?) => {$(
-        // SAFETY: the type borrows or owns its elements on the heap or elsewhere, so that moving
-        // the value does not move them; Rust's borrow rules give the rest of the contract.
+        // SAFETY: the type borrows or owns its elements, which are not within the value, so moving the value
+        // does not move them. While a call has the value, Rust's borrow rules keep others from using the
+        // elements, and from freeing them.
         unsafe impl<T: Element, $($generic)*> SendBuf<T> for $type {
             fn region(&self) -> Region {
                 let slice: &[T] = &self[..];
@@ -166,7 +167,8 @@ slices_mut! {
     [] Box<[T]>,
 }
 
-// SAFETY: it borrows its element, which stays where it is; Rust's borrow rules give the rest of the contract.
+// SAFETY: the value is a borrow of its element, which stays where it is. While a call has the borrow, Rust's
+// borrow rules keep others from using the element, and from freeing it.
 unsafe impl<T: Element> SendBuf<T> for &T {
     fn region(&self) -> Region {
         Region::host(*self, 1)

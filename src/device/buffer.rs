@@ -112,25 +112,30 @@ impl<T: Element> DeviceSlice<T> {
     }
 }
 
-// SAFETY: the caller of `from_raw` has promised that the memory is there, and keeps its uses in order.
+// SAFETY: `from_raw`, from which all such values come, requires that the memory is there for its calls, and
+// that the program keeps its uses in order. The region is that memory: `len` elements of `T` from `address`
+// on, and its order is the program's.
 unsafe impl<T: Element> SendBuf<T> for DeviceSlice<T> {
     fn region(&self) -> Region {
         self.whole()
     }
 }
 
-// SAFETY: the caller of `from_raw` has promised that the memory is there, and that nothing else uses it while it is
-// written.
+// SAFETY: `from_raw`, from which all such values come, requires that the memory is there for its calls, and
+// that nothing else uses it while one writes. The region is that memory: `len` elements of `T` from `address`
+// on, and its order is the program's.
 unsafe impl<T: Element> RecvBuf<T> for DeviceSlice<T> {
     fn region_mut(&mut self) -> Region {
         self.whole()
     }
 }
 
-// SAFETY: the caller of `from_raw` has promised to keep its uses in order.
+// SAFETY: a call may go on after the borrow: `from_raw` requires of the program that the memory stays, and
+// that nothing writes it before the call has run.
 unsafe impl<T: Element> DeviceSend<T> for DeviceSlice<T> {}
 
-// SAFETY: the caller of `from_raw` has promised to keep its uses in order.
+// SAFETY: a call may go on after the borrow: `from_raw` requires of the program that the memory stays, and
+// that nothing else uses it before the call has run.
 unsafe impl<T: Element> DeviceRecv<T> for DeviceSlice<T> {}
 
 /// A part of a buffer of cudarc's, for calls that read it: cudarc's `CudaView` does not show the events that keep its
