@@ -43,8 +43,7 @@ impl Active {
 
     /// A point-to-point operation: what one rank sends to another, or receives from it.
     pub(super) fn pair(request: Request, sequence: u64, record: Option<u64>) -> Self {
-        let signature = request.task.signature;
-        let tag = PairTag::new(sequence, signature.dtype, signature.count);
+        let tag = PairTag::new(sequence, &request.task.signature);
         Self {
             request,
             sequence,

@@ -1,6 +1,8 @@
 //! The engine behind its mutex, and how callers wait on it. Knows the mutex, threads and time; what an operation does
 //! is below, in [`Core`].
 
+#[cfg(feature = "cuda")]
+use super::Direction;
 use super::blocked::wake_others;
 use super::request::Request;
 #[cfg(feature = "cuda")]
@@ -94,7 +96,7 @@ impl Ids {
         engine.is_done(self.0) && self.1.is_none_or(|id| engine.is_done(id))
     }
 
-    /// The result of a task that was [begun](HostEngine::begin), once it is done. Makes progress. In a forked child, it is
+    /// The result of a task that was [begun](HostEngine::begin), or of a part of a message, once it is done. Makes progress. In a forked child, it is
     /// never done.
     #[cfg(feature = "cuda")]
     pub(crate) fn take(self, engine: &HostEngine) -> Option<Result<(), Error>> {
@@ -219,6 +221,29 @@ impl HostEngine {
         let id = core.run_inline(task, &self.planner, SpinBudget::ONE_LOOK)?;
         self.leave(core);
         Ok(id.map(|id| Ids(id, None)))
+    }
+
+    /// Begins a part of a message, whose memory must stay until it is done: the task's input or output. Its signature is that of
+    /// the whole message, which both ends cut alike. Waits for nothing.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn begin_part(
+        &self,
+        task: Task,
+        direction: Direction,
+        is_first: bool,
+    ) -> Result<Ids, Error> {
+        self.check_process()?;
+        let peer = match direction {
+            Direction::Out => task.to,
+            Direction::In => task.from,
+        };
+        let request = Request::of_part(task, direction, self.planner.rank);
+        let mut core = self.core.lock();
+        core.check()?;
+        let id = core.issue_pair(request, (peer, direction), is_first);
+        core.progress();
+        self.leave(core);
+        Ok(Ids(id, None))
     }
 
     /// Whether the operation is done; its result is left to be taken. Makes progress. In a forked child nothing makes

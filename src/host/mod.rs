@@ -78,7 +78,7 @@ pub(crate) struct Core {
 
 /// A direction, as this rank sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Direction {
+pub(crate) enum Direction {
     Out,
     In,
 }
@@ -182,22 +182,8 @@ impl Core {
     fn issue(&mut self, request: Request) -> OpId {
         self.has_news = true;
         if let Program::PointToPoint(step) = &request.program {
-            let (peer, direction) = pair_of(step);
-            let pair = self.pair_queues.entry((peer, direction)).or_default();
-            pair.sequence += 1;
-            let record = self.observed.as_ref().map(|observed| {
-                let peer = match direction {
-                    Direction::Out => Peer::To(peer),
-                    Direction::In => Peer::From(peer),
-                };
-                observed.call(&request.task, pair.sequence, Some(peer))
-            });
-            let id = self
-                .ops
-                .insert(Active::pair(request, pair.sequence, record));
-            pair.queue.push_back(id);
-            self.pairs += 1;
-            return id;
+            let pair = pair_of(step);
+            return self.issue_pair(request, pair, true);
         }
         let observed = self.observed.as_deref();
         let number = enter(&mut self.sequence, &request.task, &self.watch, observed);
@@ -208,6 +194,26 @@ impl Core {
             Loans::default(),
         ));
         self.collectives.push_back(id);
+        id
+    }
+
+    /// Queues a message, or a part of one, of which later parts have the number and the tag of the first.
+    fn issue_pair(&mut self, request: Request, pair: (Rank, Direction), is_first: bool) -> OpId {
+        self.has_news = true;
+        let queue = self.pair_queues.entry(pair).or_default();
+        queue.sequence += u64::from(is_first);
+        let record = self.observed.as_ref().map(|observed| {
+            let peer = match pair {
+                (peer, Direction::Out) => Peer::To(peer),
+                (peer, Direction::In) => Peer::From(peer),
+            };
+            observed.call(&request.task, queue.sequence, Some(peer))
+        });
+        let id = self
+            .ops
+            .insert(Active::pair(request, queue.sequence, record));
+        queue.queue.push_back(id);
+        self.pairs += 1;
         id
     }
 

@@ -1,18 +1,24 @@
 //! Tags of point-to-point messages.
 
-use spark_ccl_types::DType;
+use spark_ccl_types::{DType, Operation, Signature};
 use std::fmt;
 
-/// Point-to-point messages are matched by order, type and count, which their tag spells out.
+/// Point-to-point messages are matched by order, type and count, which their tag spells out. One that is a block of an
+/// `all_to_all_v` does not match one that is not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PairTag(u64);
 
 const COUNT_BITS: u32 = 40;
+/// Above the type's code.
+const IS_BLOCK: u64 = 1 << 47;
 
 impl PairTag {
-    pub(super) fn new(sequence: u64, dtype: DType, count: u64) -> Self {
-        let count = count & ((1 << COUNT_BITS) - 1);
-        Self((sequence & 0xffff) << 48 | u64::from(dtype as u8) << COUNT_BITS | count)
+    pub(super) fn new(sequence: u64, signature: &Signature) -> Self {
+        let count = signature.count & ((1 << COUNT_BITS) - 1);
+        let dtype = u64::from(signature.dtype as u8) << COUNT_BITS;
+        let is_block = signature.operation == Operation::AllToAllV;
+        let block = if is_block { IS_BLOCK } else { 0 };
+        Self((sequence & 0xffff) << 48 | block | dtype | count)
     }
 
     /// As a link carries it.
@@ -26,7 +32,12 @@ impl PairTag {
 
     /// The call that sent the message, in the words of [`describe`](spark_ccl_types::describe).
     pub(super) fn call(self) -> String {
-        format!("send(count {}, {})", self.count(), self.dtype_name())
+        let operation = if self.0 & IS_BLOCK == 0 {
+            Operation::Send
+        } else {
+            Operation::AllToAllV
+        };
+        format!("{operation}(count {}, {})", self.count(), self.dtype_name())
     }
 
     /// The message's type and elements; `None` for a type that this version does not know.
@@ -39,7 +50,7 @@ impl PairTag {
     }
 
     fn dtype(self) -> Option<DType> {
-        DType::from_code((self.0 >> COUNT_BITS) as u8)
+        DType::from_code((self.0 >> COUNT_BITS) as u8 & 0x7f)
     }
 
     fn dtype_name(self) -> &'static str {

@@ -1,6 +1,8 @@
 //! Turns a checked task into requests with their steps: two for a `send_recv`, otherwise one. Knows the plan; knows no
 //! links.
 
+#[cfg(feature = "cuda")]
+use super::Direction;
 use crate::buffer::Region;
 use crate::error::Error;
 use crate::plan::{Planner, Program, Programs};
@@ -36,6 +38,16 @@ impl Request {
                 (Self { task, program }, None)
             }
         })
+    }
+
+    /// That of a part of a message, which is the task's input or output. Its signature is that of the whole.
+    #[cfg(feature = "cuda")]
+    pub(super) fn of_part(task: Task, direction: Direction, own: Rank) -> Self {
+        let program = match direction {
+            Direction::Out => Program::send(own, task.to, task.input.len as u64),
+            Direction::In => Program::recv(own, task.from, task.output.len as u64),
+        };
+        Self { task, program }
     }
 
     fn send(mut task: Task, own: Rank) -> Self {

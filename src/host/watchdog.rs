@@ -6,9 +6,10 @@ use super::pair_tag::PairTag;
 use super::signal_payload::SignalPayload;
 use super::wires::{Obstacle, Wires};
 use super::{Core, OpId};
-use crate::names::describe;
+use crate::names;
 use spark_ccl_control::{Fault, Member, POINT_TO_POINT_MARK, Watch};
 use spark_ccl_sched::Rank;
+use spark_ccl_types::{Operation, describe_message};
 use std::time::{Duration, Instant};
 
 /// How long an operation waits before it tells the others what it is.
@@ -97,9 +98,9 @@ fn sequence_of(tag: u64, own: u64) -> u64 {
 /// The fault if a message belongs to another collective, and the sender's call is not known: it was too many calls ago.
 fn forgotten(active: &Active, watch: &Watch, tag: u64, [here, there]: [Member; 2]) -> Fault {
     let sent = sequence_of(tag, active.sequence);
-    let own = describe(active.request.task.signature.words());
+    let own = describe(active);
     let (sequence, words_a, words_b) = if sent < active.sequence {
-        let called = watch.called(sent).map(describe);
+        let called = watch.called(sent).map(names::describe);
         let called = called.unwrap_or_else(|| "what it no longer knows".to_owned());
         let found = format!(
             "something else, as its data shows at operation #{} ({own})",
@@ -154,7 +155,7 @@ fn meaning(
     wires: &Wires,
 ) -> (Fault, bool) {
     let (here, there) = (watch.member(wires.rank), watch.member(peer));
-    let words = describe(active.request.task.signature.words());
+    let words = describe(active);
     match (obstacle, left) {
         (Obstacle::TagMismatch { tag, .. }, _) if active.is_pair() => {
             let fault = Fault::Mismatch {
@@ -213,15 +214,11 @@ fn advice(shares_host: bool) -> &'static str {
 fn timed_out(active: &Active, watch: &Watch, rank: Rank, waited: Duration) -> Fault {
     let (words, late) = if active.is_pair() {
         let late = waiting_for(active).map(|peer| watch.last_seen(peer));
-        let words = format!(
-            "{}, {}",
-            describe(active.request.task.signature.words()),
-            PairTag::from_bits(active.tag)
-        );
+        let words = format!("{}, {}", describe(active), PairTag::from_bits(active.tag));
         (words, late.into_iter().collect())
     } else {
         let late = watch.late(active.sequence, SIGN_OF_LIFE);
-        (describe(active.request.task.signature.words()), late)
+        (describe(active), late)
     };
     Fault::TimedOut {
         by: watch.member(rank),
@@ -240,6 +237,16 @@ fn marked(active: &Active) -> u64 {
         0
     };
     active.sequence | mark
+}
+
+/// The operation as this rank has called it. A message that is a block has a count, also of nothing.
+fn describe(active: &Active) -> String {
+    let signature = active.request.task.signature;
+    if active.is_pair() && signature.operation == Operation::AllToAllV {
+        describe_message(signature.words())
+    } else {
+        names::describe(signature.words())
+    }
 }
 
 fn waiting_for(active: &Active) -> Option<Rank> {

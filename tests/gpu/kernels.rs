@@ -24,8 +24,6 @@ use std::sync::Arc;
 use support::{Gpus, in_another_process, of_fakes, text};
 
 const BACKEND: Backend = Backend::Engine;
-/// Whether messages between pairs are passed.
-const HAS_MESSAGES: bool = true;
 /// The most ranks.
 const MOST: usize = 8;
 

@@ -23,8 +23,6 @@ use std::sync::Arc;
 use support::{Gpus, in_another_process, of_fakes, text};
 
 const BACKEND: Backend = Backend::Nccl;
-/// Whether messages between pairs are passed.
-const HAS_MESSAGES: bool = true;
 
 /// The GPUs, unless there are fewer than the test needs.
 fn gpus(least: usize) -> Option<Gpus> {

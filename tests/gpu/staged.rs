@@ -5,10 +5,12 @@
 
 mod buffers;
 mod by_host;
+mod by_mail;
 mod collectives;
 mod failures;
 mod graphs;
 mod late;
+mod messages;
 mod processes;
 mod proxy;
 mod streams;
@@ -23,8 +25,6 @@ use std::sync::Arc;
 use support::{Gpus, in_another_process, of_fakes, text};
 
 const BACKEND: Backend = Backend::Engine;
-/// Whether messages between pairs are passed.
-const HAS_MESSAGES: bool = false;
 /// The most ranks.
 const MOST: usize = 4;
 

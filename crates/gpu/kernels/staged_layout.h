@@ -3,18 +3,16 @@
 
 #include "machine.h"
 
-// CTAs at most, the slots of each, and the bytes of a slot.
-const u32 STAGE_CTAS = 8;
+// The slots of a lane. A lane passes pieces one after the other, independently of other lanes.
 const u32 SLOTS = 2;
-const u32 SLOT = 512 << 10;
 // In a slot, the output starts behind the input, at a multiple of this.
 const u32 GAP = 64;
 
-// What a CTA says of a piece in a slot, in the host's memory.
+// What a kernel says of a piece in a slot, in the host's memory.
 struct Bell {
-    // The number of the CTA's piece in all operations, counted from 1; written last.
+    // The number of the lane's piece in all operations, counted from 1; written last.
     u64 rung;
-    // The signature of the operation, and this rank's factor.
+    // The signature of the operation or message, and this rank's factor.
     u64 words[2];
     u64 factor;
     u64 unused[4];
@@ -38,26 +36,23 @@ struct StageControl {
     u64 unused;
 };
 
-// What a rank's kernels leave for the next ones, in device memory.
-struct StageState {
-    // How many pieces each CTA has had.
-    u64 rounds[STAGE_CTAS];
-    // Not 0 once a wait has ended in vain. Kernels then do nothing.
-    u32 failed;
-    u32 unused;
-};
-
+// Some lanes of a rank.
 struct Stage {
     u8* slots;
+    // The bytes of each.
+    u64 slot;
     Bell* bells;
     const Answer* answers;
     const StageControl* control;
     // The patience that has ended, in the host's memory; 0 as long as none has.
     u64* expired;
-    StageState* state;
+    // How many pieces each lane has had; in device memory, for the next kernels.
+    u64* rounds;
+    // Not 0 once a wait has ended in vain: kernels then do nothing. In device memory.
+    u32* failed;
 };
 
-// An operation of this rank.
+// An operation of this rank. Each CTA has a lane of its own.
 struct Transfer {
     const u8* input;
     u8* output;
@@ -82,10 +77,42 @@ struct Passing {
     Transfer transfer;
 };
 
+// The most flows and messages of a launch.
+const u32 STAGE_FLOWS = 32;
+const u32 STAGE_MESSAGES = 80;
+
+// Messages one way between this rank and another, in order. They are one CTA's.
+struct StageFlow {
+    u32 lane;
+    // Not 0 if this rank sends them.
+    u16 is_sent;
+    // The first of them among the launch's messages.
+    u16 begin;
+    // How many pieces they have.
+    u64 pieces;
+};
+
+// A buffer that is sent or received.
+struct StageMessage {
+    u8* start;
+    u64 bytes;
+    // The bytes of each piece but the last one.
+    u64 piece;
+    u64 words[2];
+};
+
+struct Posting {
+    Stage stage;
+    StageFlow flow[STAGE_FLOWS];
+    StageMessage message[STAGE_MESSAGES];
+};
+
 static_assert(sizeof(Bell) == 64, "as in src/staged/layout.rs");
 static_assert(sizeof(Answer) == 64, "as in src/staged/layout.rs");
 static_assert(sizeof(StageControl) == 32, "as in src/staged/layout.rs");
-static_assert(sizeof(StageState) == 72, "as in src/staged/layout.rs");
-static_assert(sizeof(Stage) == 48, "as in src/staged/layout.rs");
+static_assert(sizeof(Stage) == 64, "as in src/staged/layout.rs");
 static_assert(sizeof(Transfer) == 88, "as in src/staged/layout.rs");
-static_assert(sizeof(Passing) == 136, "as in src/staged/layout.rs");
+static_assert(sizeof(Passing) == 152, "as in src/staged/layout.rs");
+static_assert(sizeof(StageFlow) == 16, "as in src/staged/layout.rs");
+static_assert(sizeof(StageMessage) == 40, "as in src/staged/layout.rs");
+static_assert(sizeof(Posting) == 3776, "as in src/staged/layout.rs; a kernel has room for 4096");

@@ -149,3 +149,13 @@ pub enum Error {
         rank: usize,
     },
 }
+
+impl Error {
+    /// That of a launch that comes after this number of others of the same operation.
+    pub(crate) fn after(self, launches: usize) -> Self {
+        match self {
+            Self::Cuda(error) if launches > 0 => Self::InPart(error),
+            error => error,
+        }
+    }
+}

@@ -50,4 +50,4 @@ pub use member::{Member, Settings};
 pub use message::{Message, Way};
 pub use plan::{Kernel, Limits, Plan};
 pub use scratch::Scratch;
-pub use staged::{Cut, Rung, Stage};
+pub use staged::{Cut, Lane, Rung, Stage};

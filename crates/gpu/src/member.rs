@@ -282,10 +282,7 @@ impl Member {
             // and frees it only after the kernels that run have ended: nobody launches others once it is
             // dropped.
             let passed = unsafe { kernels.pass(lines, &launch, member, stream) };
-            passed.map_err(|error| match error {
-                Error::Cuda(error) if number > 0 => Error::InPart(error),
-                error => error,
-            })?;
+            passed.map_err(|error| error.after(number))?;
             // The next one may wait for room in the stream.
             drop(turn.take());
         }

@@ -21,7 +21,7 @@ pub struct Message {
 }
 
 /// Which end of a message it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Way {
     /// The peer sends it to this rank.
     Receive = 0,

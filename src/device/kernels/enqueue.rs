@@ -1,7 +1,6 @@
 //! From checked tasks to a kernel in a stream.
 
 use super::engine::KernelEngine;
-use super::joined::Joined;
 use super::messages::messages_of;
 use super::way::Way;
 use crate::device::calls::Calls;
@@ -51,7 +50,6 @@ impl KernelEngine {
         stream: &'a Arc<CudaStream>,
     ) -> Result<Admitted<'a>, Error> {
         self.base.admit(task, stream)?;
-        self.admit_operation(task)?;
         let work = match messages_of(task) {
             Some(messages) => Work::Messages(messages),
             None => Work::Collective(self.call(task)),
@@ -61,21 +59,6 @@ impl KernelEngine {
             work,
             task,
             stream,
-        })
-    }
-
-    /// Refuses what cannot be done by way of the host: alike on all ranks.
-    fn admit_operation(&self, task: &Task) -> Result<(), Error> {
-        let operation = task.operation();
-        let lacks = |member: &Arc<Joined>| !member.does(operation);
-        if !self.member().as_ref().is_some_and(lacks) {
-            return Ok(());
-        }
-        Err(Error::Unsupported {
-            what: operation.name().to_owned(),
-            reason: "device memory that goes by way of the host is not yet sent between pairs of ranks; \
-                     SPARK_CCL_BACKEND=nccl does that"
-                .to_owned(),
         })
     }
 

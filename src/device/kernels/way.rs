@@ -3,7 +3,6 @@
 use super::staged::Staged;
 use spark_ccl_cuda::cudarc::driver::CudaStream;
 use spark_ccl_gpu::{self as gpu, Call, Error, Member, Message};
-use spark_ccl_types::Operation;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,11 +16,6 @@ pub(in crate::device) enum Way {
 }
 
 impl Way {
-    /// Whether there are kernels for an operation.
-    pub(super) fn does(&self, operation: Operation) -> bool {
-        matches!(self, Self::Peers(_)) || operation.has_schedule()
-    }
-
     /// What it is, for people.
     pub(super) fn describe(&self) -> String {
         match self {
@@ -80,14 +74,15 @@ impl Way {
         messages: &[Message],
         stream: &Arc<CudaStream>,
     ) -> Result<(), Error> {
-        match self {
-            // SAFETY: the buffers are as long as the messages say, and nothing else uses them until all have passed; the member
-            // joined with the scratch of its own communicator; operations run one after the other, and at the same time
-            // as those of ranks on the same GPU; no graph of them outlives `self` (this function's contract).
-            Self::Peers(member) => unsafe { member.pass(messages, stream) },
-            Self::Host(_) => Err(Error::Operation {
-                operation: Operation::Send,
-            }),
+        // SAFETY: the buffers are as long as the messages say, and nothing else uses them until all have passed; operations
+        // run one after the other, and at the same time as those of ranks on the same GPU; no graph of them outlives `self`
+        // (this function's contract). A stage needs no more. A member joined with the scratch of its own communicator (the
+        // same contract).
+        unsafe {
+            match self {
+                Self::Peers(member) => member.pass(messages, stream),
+                Self::Host(staged) => staged.pass(messages, stream),
+            }
         }
     }
 

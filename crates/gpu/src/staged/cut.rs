@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use spark_ccl_types::{Extent, Operation, Side};
 
-use super::layout::{GAP, SLOT};
+use super::layout::{GAP, SLOT, SLOTS};
 
 /// The shortest piece, in bytes, that an operation is cut into: passing these takes longer than beginning with them.
 const WORTHWHILE: u64 = 128 << 10;
@@ -12,8 +12,23 @@ const WORTHWHILE: u64 = 128 << 10;
 const PIECES: u64 = 8;
 /// What blocks of a piece start at multiples of, in bytes.
 const ALIGNMENT: u64 = 16;
+/// The bytes of all slots of messages together, where so many ranks have at least `SMALLEST` bytes each.
+const OF_MESSAGES: usize = 4 << 20;
+const SMALLEST: usize = 4 << 10;
 
-/// An operation in pieces. Each is the same operation on a range of the elements that the count counts.
+/// The bytes of a slot of messages: each rank has lanes of its own, in both directions.
+pub(super) const fn slot_of_messages(ranks: usize) -> usize {
+    let share = OF_MESSAGES / (2 * ranks * SLOTS);
+    if share <= SMALLEST {
+        SMALLEST
+    } else if share >= SLOT {
+        SLOT
+    } else {
+        1 << share.ilog2()
+    }
+}
+
+/// An operation or a message in pieces. Each is the same on a range of the elements that the count counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cut {
     count: u64,
@@ -44,6 +59,18 @@ impl Cut {
             len: len.min(most),
             is_shared,
         })
+    }
+
+    /// The pieces of a message of this many bytes, each of which counts as an element; a pure function of what both ends have
+    /// alike. Pieces begin at multiples of 16.
+    pub fn of_message(bytes: u64, ranks: usize) -> Self {
+        let pieces = (bytes / WORTHWHILE).clamp(1, PIECES);
+        let len = bytes.div_ceil(pieces).max(1).next_multiple_of(ALIGNMENT);
+        Self {
+            count: bytes,
+            len: len.min(slot_of_messages(ranks) as u64),
+            is_shared: true,
+        }
     }
 
     /// How many pieces there are: one, at least, which may have no elements.
@@ -118,6 +145,18 @@ mod tests {
                 prop_assert!(cut.is_shared() || output >= bytes(Side::Input));
             }
             prop_assert_eq!(next, count);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn messages_are_cut_between_elements(bytes in 0_u64..1 << 26, ranks in 1_usize..2000) {
+            let cut = Cut::of_message(bytes, ranks);
+            let ranges: Vec<_> = (0..cut.pieces()).map(|piece| cut.elements(piece)).collect();
+            prop_assert!(ranges.iter().all(|range| range.start % ALIGNMENT == 0));
+            prop_assert!(ranges.iter().all(|range| range.end - range.start <= slot_of_messages(ranks) as u64));
+            prop_assert!(ranges.windows(2).all(|pair| pair[0].end == pair[1].start));
+            prop_assert_eq!((ranges[0].start, ranges[ranges.len() - 1].end), (0, bytes));
         }
     }
 

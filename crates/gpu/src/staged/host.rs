@@ -7,18 +7,17 @@ use std::time::Duration;
 use spark_ccl_cuda::PinnedWords;
 use spark_ccl_cuda::cudarc::driver::CudaContext;
 
-use super::layout::{LINE, SLOT, SLOTS, STAGE_CTAS, StageLayout};
-use crate::Error;
+use super::cut::slot_of_messages;
+use super::layout::{LINE, ROUNDS, SLOT, SLOTS, STAGE_CTAS, StageLayout};
 use crate::mailbox::nanoseconds;
+use crate::{Error, Way};
 
-/// Where everything starts, in words of 64 bits: `StageControl`, what has expired, bells, answers, slots.
+/// Where everything starts, in words of 64 bits: `StageControl`, what has expired, bells; then answers, and slots.
 const CONTROL: usize = 0;
 const EXPIRED: usize = LINE;
 const BELLS: usize = 2 * LINE;
-const ANSWERS: usize = BELLS + STAGE_CTAS * SLOTS * LINE;
 /// Slots have pages of their own.
-const PAYLOAD: usize = (ANSWERS + STAGE_CTAS * SLOTS * LINE).next_multiple_of(512);
-const WORDS: usize = PAYLOAD + STAGE_CTAS * SLOTS * SLOT / 8;
+const PAGE: usize = 512;
 
 /// In `StageControl`.
 const ABORT: usize = CONTROL;
@@ -28,45 +27,92 @@ const PROGRESS: usize = CONTROL + 2;
 /// The patience until [`Stage::set_patience`](super::Stage::set_patience) is called.
 const AT_FIRST: Duration = Duration::from_secs(30);
 
+/// What passes pieces one after the other: a CTA of operations, or the messages to a rank or from one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lane(usize);
+
+impl Lane {
+    /// That of a CTA of operations.
+    pub fn of_cta(cta: u64) -> Self {
+        Self(cta as usize % STAGE_CTAS)
+    }
+
+    /// That of messages to a rank, or from it.
+    pub fn of_messages(way: Way, peer: usize) -> Self {
+        Self(STAGE_CTAS + 2 * peer + way as usize)
+    }
+
+    /// How many there are.
+    fn all(ranks: usize) -> usize {
+        STAGE_CTAS + 2 * ranks
+    }
+
+    /// Its number among those of messages, as the kernel knows it.
+    pub(super) fn in_kernel(self) -> u32 {
+        (self.0 - STAGE_CTAS) as u32
+    }
+
+    /// Which slot, bell and answer its piece has.
+    fn index(self, number: u64) -> usize {
+        self.0 * SLOTS + number as usize % SLOTS
+    }
+}
+
 /// What a kernel says of a piece.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rung {
-    /// [`Call::words`](crate::Call::words) of its operation.
+    /// [`Call::words`](crate::Call::words) of its operation, or [`Message::words`](crate::Message::words).
     pub words: [u64; 2],
-    /// [`Call::factor`](crate::Call::factor).
+    /// [`Call::factor`](crate::Call::factor); of messages, 0.
     pub factor: u64,
 }
 
 #[derive(Debug)]
 pub(super) struct HostPart {
     words: PinnedWords,
+    ranks: usize,
 }
 
 impl HostPart {
-    pub(super) fn new(context: &Arc<CudaContext>) -> Result<Self, Error> {
+    pub(super) fn new(context: &Arc<CudaContext>, ranks: usize) -> Result<Self, Error> {
+        let of_messages = 2 * ranks * SLOTS * slot_of_messages(ranks);
+        let words = payload(ranks) + (STAGE_CTAS * SLOTS * SLOT + of_messages) / size_of::<u64>();
         let part = Self {
-            words: PinnedWords::new(context, WORDS)?,
+            words: PinnedWords::new(context, words)?,
+            ranks,
         };
         part.set_patience(AT_FIRST);
         Ok(part)
     }
 
-    pub(super) const fn bytes() -> usize {
-        WORDS * size_of::<u64>()
+    pub(super) fn bytes(&self) -> usize {
+        size_of_val(self.words.words())
     }
 
-    /// Where everything is for the kernels of a GPU.
-    pub(super) fn layout(&self, context: &CudaContext, state: u64) -> Result<StageLayout, Error> {
+    /// The bytes of `failed`, and of how many pieces each lane has had, which are in device memory.
+    pub(super) fn state_bytes(ranks: usize) -> usize {
+        ROUNDS as usize + Lane::all(ranks) * size_of::<u64>()
+    }
+
+    /// Where the lanes of operations and of messages are for the kernels of a GPU.
+    pub(super) fn layout(
+        &self,
+        context: &CudaContext,
+        state: u64,
+    ) -> Result<[StageLayout; 2], Error> {
         let start = self.words.address_for(context)?;
         let at = |place: usize| start + (place * size_of::<u64>()) as u64;
-        Ok(StageLayout {
-            slots: at(PAYLOAD),
-            bells: at(BELLS),
-            answers: at(ANSWERS),
+        let of_messages = Lane::of_messages(Way::Receive, 0);
+        Ok([Lane(0), of_messages].map(|first| StageLayout {
+            slots: at(self.place_of_slot(first.index(0))),
+            slot: self.slot_bytes(first) as u64,
+            bells: at(BELLS + first.index(0) * LINE),
+            answers: at(answers(self.ranks) + first.index(0) * LINE),
             control: at(CONTROL),
             expired: at(EXPIRED),
-            state,
-        })
+            rounds: state + ROUNDS + (first.0 * size_of::<u64>()) as u64,
+            failed: state,
+        }))
     }
 
     pub(super) fn abort(&self) {
@@ -87,8 +133,8 @@ impl HostPart {
         (ended != 0).then(|| Duration::from_nanos(ended))
     }
 
-    pub(super) fn rung(&self, cta: u64, number: u64) -> Option<Rung> {
-        let bell = BELLS + index(cta, number) * LINE;
+    pub(super) fn rung(&self, lane: Lane, number: u64) -> Option<Rung> {
+        let bell = BELLS + lane.index(number) * LINE;
         // Acquire pairs with the kernel's `release_long` of this word, which it writes last.
         if self.word(bell).load(Ordering::Acquire) != number {
             return None;
@@ -101,14 +147,14 @@ impl HostPart {
         })
     }
 
-    pub(super) fn slot(&self, cta: u64, number: u64) -> *mut u8 {
-        let place = PAYLOAD + index(cta, number) * (SLOT / size_of::<u64>());
+    pub(super) fn slot(&self, lane: Lane, number: u64) -> *mut u8 {
+        let place = self.place_of_slot(lane.index(number));
         // The pointer is to all words behind it, too.
         self.words.words()[place..].as_ptr().cast_mut().cast()
     }
 
-    pub(super) fn answer(&self, cta: u64, number: u64) {
-        let answer = ANSWERS + index(cta, number) * LINE;
+    pub(super) fn answer(&self, lane: Lane, number: u64) {
+        let answer = answers(self.ranks) + lane.index(number) * LINE;
         // Release pairs with the kernel's `acquire_long`, after which it reads the slot.
         self.word(answer).store(number, Ordering::Release);
         // Relaxed: it is a sign of life, and only this thread counts.
@@ -123,9 +169,29 @@ impl HostPart {
     fn word(&self, place: usize) -> &AtomicU64 {
         &self.words.words()[place]
     }
+
+    fn slot_bytes(&self, lane: Lane) -> usize {
+        if lane.0 < STAGE_CTAS {
+            SLOT
+        } else {
+            slot_of_messages(self.ranks)
+        }
+    }
+
+    /// Where a slot is, in words: those of operations come first.
+    fn place_of_slot(&self, index: usize) -> usize {
+        let of_operations = index.min(STAGE_CTAS * SLOTS);
+        let of_messages = index - of_operations;
+        let bytes = of_operations * SLOT + of_messages * slot_of_messages(self.ranks);
+        payload(self.ranks) + bytes / size_of::<u64>()
+    }
 }
 
-/// Which slot, bell and answer a CTA's piece has.
-fn index(cta: u64, number: u64) -> usize {
-    cta as usize % STAGE_CTAS * SLOTS + number as usize % SLOTS
+/// Where answers and slots start, in words.
+fn answers(ranks: usize) -> usize {
+    BELLS + Lane::all(ranks) * SLOTS * LINE
+}
+
+fn payload(ranks: usize) -> usize {
+    (answers(ranks) + Lane::all(ranks) * SLOTS * LINE).next_multiple_of(PAGE)
 }

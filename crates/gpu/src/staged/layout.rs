@@ -1,31 +1,34 @@
 //! What the kernel and Rust share: `kernels/staged_layout.h` has the same structures and numbers.
 
-/// The most CTAs.
+/// The most CTAs of an operation, each of which has a lane.
 pub(super) const STAGE_CTAS: usize = 8;
-/// The slots of each.
+/// The slots of a lane.
 pub(super) const SLOTS: usize = 2;
-/// The bytes of a slot.
+/// The bytes of a slot of an operation's lanes, and the most of those of messages.
 pub(super) const SLOT: usize = 512 << 10;
 /// In a slot, the output starts behind the input, at a multiple of this.
 pub(super) const GAP: usize = 64;
+/// The most flows and messages of a launch.
+pub(super) const FLOWS: usize = 32;
+pub(super) const MESSAGES: usize = 80;
 
 /// The words of 64 bits of a `Bell`, an `Answer`, and of what precedes them.
 pub(super) const LINE: usize = 8;
-/// The bytes of `StageState`.
-pub(super) const STATE_BYTES: usize = 72;
-/// Where its `failed` is.
-pub(super) const FAILED: u64 = 64;
+/// In device memory: `failed`, and from here on how many pieces each lane has had.
+pub(super) const ROUNDS: u64 = 8;
 
-/// Where a rank's stage is; all are addresses on its GPU.
+/// Some lanes of a rank; all are addresses on its GPU.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub(super) struct StageLayout {
     pub(super) slots: u64,
+    pub(super) slot: u64,
     pub(super) bells: u64,
     pub(super) answers: u64,
     pub(super) control: u64,
     pub(super) expired: u64,
-    pub(super) state: u64,
+    pub(super) rounds: u64,
+    pub(super) failed: u64,
 }
 
 /// An operation of a rank.
@@ -64,7 +67,7 @@ impl Transfer {
     };
 }
 
-/// The kernel's argument.
+/// The argument of the kernel of operations.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub(super) struct Passing {
@@ -72,7 +75,39 @@ pub(super) struct Passing {
     pub(super) transfer: Transfer,
 }
 
+/// Messages one way between this rank and another: a CTA's.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[repr(C)]
+pub(super) struct StageFlow {
+    pub(super) lane: u32,
+    pub(super) is_sent: u16,
+    pub(super) begin: u16,
+    pub(super) pieces: u64,
+}
+
+/// A buffer that is sent or received.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[repr(C)]
+pub(super) struct StageMessage {
+    pub(super) start: u64,
+    pub(super) bytes: u64,
+    pub(super) piece: u64,
+    pub(super) words: [u64; 2],
+}
+
+/// The argument of the kernel of messages.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(super) struct Posting {
+    pub(super) stage: StageLayout,
+    pub(super) flow: [StageFlow; FLOWS],
+    pub(super) message: [StageMessage; MESSAGES],
+}
+
 // `staged_layout.h` asserts the same sizes. Fields are in the same order, and none is padded.
-const _: () = assert!(size_of::<StageLayout>() == 48);
+const _: () = assert!(size_of::<StageLayout>() == 64);
 const _: () = assert!(size_of::<Transfer>() == 88);
-const _: () = assert!(size_of::<Passing>() == 136);
+const _: () = assert!(size_of::<Passing>() == 152);
+const _: () = assert!(size_of::<StageFlow>() == 16);
+const _: () = assert!(size_of::<StageMessage>() == 40);
+const _: () = assert!(size_of::<Posting>() == 3776);

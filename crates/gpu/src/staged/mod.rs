@@ -1,4 +1,4 @@
-//! Operations by way of the host: for GPUs that do not reach each other's memory.
+//! Operations and messages by way of the host: for GPUs that do not reach each other's memory.
 //!
 //! A kernel copies pieces of its input to slots in the host's memory and rings for each; a thread of the host takes
 //! the pieces in their order ([`Stage::rung`]), does the operation on them by whatever reaches the other ranks, and answers
@@ -12,9 +12,10 @@
 mod cut;
 mod host;
 mod layout;
+mod postings;
 
 pub use cut::Cut;
-pub use host::Rung;
+pub use host::{Lane, Rung};
 
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
@@ -25,10 +26,11 @@ use spark_ccl_cuda::{DeviceBlock, Images, OwnStream, make_current, relaxed};
 use spark_ccl_types::Side;
 
 use crate::launch::{Streams, first_turn, launch_in};
-use crate::{Call, Error};
+use crate::{Call, Error, Message};
 use cut::blocks;
 use host::HostPart;
-use layout::{FAILED, Passing, STAGE_CTAS, STATE_BYTES, StageLayout, Transfer};
+use layout::{Passing, Posting, STAGE_CTAS, StageLayout, Transfer};
+use postings::{Launch, launches};
 
 static IMAGES: Images = Images::new("staged.cu", include_bytes!("../../kernels/staged.images"));
 
@@ -48,23 +50,31 @@ pub struct Stage {
     rank: usize,
     ranks: usize,
     ctas: u64,
-    layout: StageLayout,
+    /// The lanes of operations, and of messages.
+    operations: StageLayout,
+    messages: StageLayout,
     /// Kernels use them until they have run.
     parts: ManuallyDrop<Parts>,
 }
 
 #[derive(Debug)]
 struct Parts {
-    kernel: CudaFunction,
+    kernels: Kernels,
     host: HostPart,
     state: DeviceBlock,
     streams: Streams,
     context: Arc<CudaContext>,
 }
 
+#[derive(Debug)]
+struct Kernels {
+    operations: CudaFunction,
+    messages: CudaFunction,
+}
+
 impl Stage {
-    /// Sets memory of the host aside, [`Stage::pinned_bytes`], for one of this many ranks, and loads and warms up the
-    /// kernel, which takes up to `ctas` CTAs, and never more than 8. The patience is 30 s.
+    /// Sets memory of the host aside for one of this many ranks, and loads and warms up the kernels. Operations take up to
+    /// `ctas` CTAs, and never more than 8; messages one for each peer and direction. The patience is 30 s.
     ///
     /// # Errors
     /// There is not enough memory, there is no kernel for this GPU, or the driver fails.
@@ -74,15 +84,21 @@ impl Stage {
         ranks: usize,
         ctas: u32,
     ) -> Result<Self, Error> {
-        let host = HostPart::new(context)?;
-        let state = DeviceBlock::zeroed(context, STATE_BYTES)?;
+        let host = HostPart::new(context, ranks)?;
+        let state = DeviceBlock::zeroed(context, HostPart::state_bytes(ranks))?;
+        let [operations, messages] = host.layout(context, state.address())?;
+        let images = IMAGES.load(context)?;
         let stage = Self {
             rank,
             ranks,
             ctas: u64::from(ctas).clamp(1, STAGE_CTAS as u64),
-            layout: host.layout(context, state.address())?,
+            operations,
+            messages,
             parts: ManuallyDrop::new(Parts {
-                kernel: IMAGES.load(context)?.function("staged")?,
+                kernels: Kernels {
+                    operations: images.function("staged")?,
+                    messages: images.function("staged_messages")?,
+                },
                 host,
                 state,
                 streams: Streams::default(),
@@ -93,34 +109,35 @@ impl Stage {
         Ok(stage)
     }
 
-    /// How much of the host's memory a stage takes, in bytes.
-    pub fn pinned_bytes() -> usize {
-        HostPart::bytes()
+    /// How much of the host's memory it takes, in bytes.
+    pub fn pinned_bytes(&self) -> usize {
+        self.parts.host.bytes()
     }
 
-    /// Launches the kernel for nothing, and waits: what the driver does at the first launch may wait for kernels that
+    /// Launches the kernels for nothing, and waits: what the driver does at the first launch may wait for kernels that
     /// run, and these may wait for a peer.
     fn warm_up(&self) -> Result<(), Error> {
         let context = &self.parts.context;
         let stream = OwnStream::new(context)?;
         // The captures of other threads must not make the wait fail.
         let _relaxed = relaxed(make_current(context)?)?;
-        let passing = Passing {
-            stage: self.layout,
+        let Kernels {
+            operations,
+            messages,
+        } = &self.parts.kernels;
+        let mut passing = Passing {
+            stage: self.operations,
             transfer: Transfer::NOTHING,
         };
-        let failed = self.layout.state + FAILED;
-        // SAFETY: the state is there, and only this kernel uses it, which does nothing after a failure. If the driver
+        let mut posting = Launch::default().posting(self.messages);
+        let (grid, failed) = ([1, LANES as u32], self.operations.failed);
+        // SAFETY: the state is there, and only these kernels use it, which do nothing after a failure. If the driver
         // fails, the stage is dropped, which waits for what runs, or leaves all for good.
         unsafe {
             stream.write(failed, &[1_u32])?;
             let turn = first_turn(context);
-            launch_in(
-                stream.inner(),
-                &self.parts.kernel,
-                [1, LANES as u32],
-                &mut { passing },
-            )?;
+            launch_in(stream.inner(), operations, grid, &mut passing)?;
+            launch_in(stream.inner(), messages, grid, &mut posting)?;
             drop(turn);
             stream.write(failed, &[0_u32])?;
         }
@@ -160,11 +177,10 @@ impl Stage {
         let cut = cut.ok_or(Error::Operation { operation })?;
         let transfer = self.transfer(call, &cut);
         let blocks = u64::from(transfer.inputs.max(transfer.outputs));
-        let words = (transfer.piece.min(transfer.bytes) * blocks).div_ceil(WORD);
-        let threads = words.next_multiple_of(LANES).clamp(LANES, THREADS);
-        let grid = [self.ctas(cut.pieces()) as u32, threads as u32];
+        let threads = threads(transfer.piece.min(transfer.bytes) * blocks);
+        let grid = [self.ctas(cut.pieces()) as u32, threads];
         let mut passing = Passing {
-            stage: self.layout,
+            stage: self.operations,
             transfer,
         };
         let _turn = self.parts.streams.turn(stream);
@@ -172,7 +188,41 @@ impl Stage {
         // else uses them until it has run, and this rank's operations run one after the other: this function
         // requires that. The stage has all other memory that the arguments name, and frees it only after the
         // kernels that run have ended: nobody launches others once it is dropped.
-        unsafe { launch_in(stream, &self.parts.kernel, grid, &mut passing) }
+        unsafe { launch_in(stream, &self.parts.kernels.operations, grid, &mut passing) }
+    }
+
+    /// Enqueues messages in a stream of the rank's GPU, or captures them into a graph; does not wait. Those between two ranks
+    /// are passed in order, in each direction, and all others at the same time, as far as 80 messages and 32 directions fit
+    /// into a launch. So they complete if each peer passes its messages together as well, or waits for nothing else.
+    ///
+    /// # Safety
+    /// - All buffers must be as long as the messages say. Until all have been passed, nothing else may write what is
+    ///   sent, or use what is received.
+    /// - A rank's operations must run one after the other, as in [`enqueue`](Self::enqueue).
+    /// - The kernels of ranks that share a GPU must be able to run at the same time.
+    ///
+    /// # Errors
+    /// An earlier operation has failed, a peer is not a rank, or the driver fails; [`Error::InPart`] where a part was
+    /// enqueued.
+    pub unsafe fn pass(&self, messages: &[Message], stream: &Arc<CudaStream>) -> Result<(), Error> {
+        self.check()?;
+        let launches = launches(messages, self.rank, self.ranks)?;
+        let mut turn = self.parts.streams.turn(stream);
+        for (number, launch) in launches.iter().enumerate() {
+            let mut posting: Posting = launch.posting(self.messages);
+            let grid = [launch.ctas(), threads(launch.longest_piece())];
+            // SAFETY: the kernel's parameter has this layout. The buffers are as long as the messages say, nothing else
+            // uses them until all have been passed, and this rank's operations run one after the other, and at the same
+            // time as those of ranks on the same GPU: this function requires that. The stage has all other memory that
+            // the arguments name, and frees it only after the kernels that run have ended: nobody launches others once
+            // it is dropped.
+            let launched =
+                unsafe { launch_in(stream, &self.parts.kernels.messages, grid, &mut posting) };
+            launched.map_err(|error| error.after(number))?;
+            // The next one may wait for room in the stream.
+            drop(turn.take());
+        }
+        Ok(())
     }
 
     fn transfer(&self, call: &Call, cut: &Cut) -> Transfer {
@@ -247,19 +297,19 @@ impl Stage {
         }
     }
 
-    /// What the kernel says of a CTA's piece of this number, counted from 1; `None` before it has rung for it.
-    pub fn rung(&self, cta: u64, number: u64) -> Option<Rung> {
-        self.parts.host.rung(cta, number)
+    /// What a kernel says of a lane's piece of this number, counted from 1; `None` before it has rung for it.
+    pub fn rung(&self, lane: Lane, number: u64) -> Option<Rung> {
+        self.parts.host.rung(lane, number)
     }
 
-    /// The slot of a CTA's piece. From its [`rung`](Self::rung) to its [`answer`](Self::answer), no kernel uses it.
-    pub fn slot(&self, cta: u64, number: u64) -> *mut u8 {
-        self.parts.host.slot(cta, number)
+    /// The slot of a lane's piece. From its [`rung`](Self::rung) to its [`answer`](Self::answer), no kernel uses it.
+    pub fn slot(&self, lane: Lane, number: u64) -> *mut u8 {
+        self.parts.host.slot(lane, number)
     }
 
-    /// Says that a piece's result is in its slot.
-    pub fn answer(&self, cta: u64, number: u64) {
-        self.parts.host.answer(cta, number);
+    /// Says that a piece's result is in its slot; of a message that is sent, that the slot has been read.
+    pub fn answer(&self, lane: Lane, number: u64) {
+        self.parts.host.answer(lane, number);
     }
 }
 
@@ -273,4 +323,10 @@ impl Drop for Stage {
             unsafe { ManuallyDrop::drop(&mut self.parts) };
         }
     }
+}
+
+/// The threads of CTAs that copy this many bytes at a time.
+fn threads(bytes: u64) -> u32 {
+    let words = bytes.div_ceil(WORD);
+    words.next_multiple_of(LANES).clamp(LANES, THREADS) as u32
 }

@@ -520,7 +520,8 @@ extern "C" int cuLaunchKernel(void *function, unsigned blocks, unsigned, unsigne
                               unsigned, unsigned, void *stream, uint64_t **arguments, void **) {
     if (refused_after >= 0 && refused_after-- == 0) return CAPTURE_IMPLICIT;
     const std::string &name = *static_cast<std::string *>(function);
-    if (name == "staged") return enqueue(stream_of(stream, current), staged_work(*arguments, blocks)), SUCCESS;
+    if (name.rfind("staged", 0) == 0)
+        return enqueue(stream_of(stream, current), staged_work(name, *arguments, blocks)), SUCCESS;
     bool counts = name.rfind("count", 0) == 0;
     size_t bits = atoi(name.c_str() + name.find('_') + 1);
     Arguments values;

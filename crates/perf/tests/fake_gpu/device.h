@@ -92,7 +92,7 @@ Stream *stream_of(void *handle, int device);
 void set_memory(uint64_t start, size_t bytes, int device);
 // Enqueues work in a stream, or in the graph that the stream captures.
 void enqueue(Stream *stream, Work work);
-// What the kernel does that goes by way of the host, on this number of CTAs.
-Work staged_work(const void *arguments, unsigned ctas);
+// What the kernels do that go by way of the host, on this number of CTAs.
+Work staged_work(const std::string &kernel, const void *arguments, unsigned ctas);
 // Enqueues work that can run as soon as all work before it has run.
 void enqueue_now(Stream *stream, std::function<void()> action);

@@ -1,22 +1,24 @@
-// The kernel of operations by way of the host, as work of a stream: its own parts, of which each is done when nothing keeps it
-// from being done.
+// The kernels of what goes by way of the host, as work of a stream: their own parts, of which each is done when nothing keeps
+// it from being done.
 #include "device.h"
 
 #include "../../../gpu/kernels/staged.h"
 
 namespace {
 
-// What a CTA has done.
-struct Part {
-    Passage passage;
-    u64 put, taken, since, progress;
-};
-
+// A launch whose CTAs each do a part of what the argument says.
+template <class Argument, class Part>
 struct Launched {
-    Passing passing;
+    // What a CTA has done.
+    struct Progress {
+        Part part;
+        u64 put, taken, since, seen;
+    };
+
+    Argument argument;
     unsigned ctas;
     bool has_begun;
-    std::vector<Part> parts;
+    std::vector<Progress> parts;
 
     // Whether all CTAs have ended.
     bool advance() {
@@ -30,29 +32,36 @@ struct Launched {
     void begin() {
         has_begun = true;
         for (here.cta = 0; here.cta < ctas; here.cta++) {
-            Passage passage(passing);
-            if (!passage.has_failed()) parts.push_back({passage, 0, 0, 0, 0});
+            Part part(argument);
+            if (!part.lane.has_failed()) parts.push_back({part, 0, 0, 0, 0});
         }
     }
 
-    static bool ends(Part &part) {
-        const Passage &passage = part.passage;
-        while (part.taken < passage.pieces) {
-            while (part.put < passage.pieces && part.put < part.taken + SLOTS) passage.put(part.put++);
-            if (!passage.is_answered(part.taken)) return passage.gives_up(part.since, part.progress);
-            passage.take(part.taken++);
+    static bool ends(Progress &done) {
+        Part &part = done.part;
+        while (done.taken < part.pieces) {
+            while (done.put < part.pieces && done.put < done.taken + SLOTS) part.put(done.put++);
+            if (!part.lane.is_answered(done.taken))
+                return part.lane.gives_up(done.since, done.seen, part.progress(done.taken));
+            part.take(done.taken++);
         }
-        passage.end();
+        part.lane.end(part.pieces);
         return true;
     }
 };
 
-}  // namespace
-
-Work staged_work(const void *arguments, unsigned ctas) {
-    Passing passing = *static_cast<const Passing *>(arguments);
+template <class Argument, class Part>
+Work work(const void *arguments, unsigned ctas) {
+    Argument argument = *static_cast<const Argument *>(arguments);
     return [=] {
-        auto launched = std::make_shared<Launched>(Launched{passing, ctas, false, {}});
+        using Launch = Launched<Argument, Part>;
+        auto launched = std::make_shared<Launch>(Launch{argument, ctas, false, {}});
         return [=] { return launched->advance(); };
     };
+}
+
+}  // namespace
+
+Work staged_work(const std::string &kernel, const void *arguments, unsigned ctas) {
+    return kernel == "staged" ? work<Passing, Passage>(arguments, ctas) : work<Posting, Mail>(arguments, ctas);
 }

@@ -6,8 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// Between those who enqueue operations and the thread that passes their pieces.
 #[derive(Debug, Default)]
 pub(super) struct Channel {
-    /// Operations that were enqueued, apart from those in graphs.
+    /// Operations and messages that were enqueued, apart from those in graphs.
     expected: AtomicU64,
+    /// There are messages among them.
+    has_messages: AtomicBool,
     /// Some were captured: graphs may be launched at any time.
     is_captured: AtomicBool,
     is_closed: AtomicBool,
@@ -26,11 +28,11 @@ pub(super) enum Use {
     Abandoned,
 }
 
-/// An operation that is about to be enqueued. It is not expected any more when this is dropped.
-pub(super) struct Expected<'a>(&'a AtomicU64);
+/// This number of operations or messages that are about to be enqueued. They are not expected any more when this is dropped.
+pub(super) struct Expected<'a>(&'a AtomicU64, u64);
 
 impl Expected<'_> {
-    /// It was enqueued, and is expected until it is done.
+    /// They were enqueued, and are expected until they are done.
     pub(super) fn keep(self) {
         std::mem::forget(self);
     }
@@ -39,7 +41,7 @@ impl Expected<'_> {
 impl Drop for Expected<'_> {
     fn drop(&mut self) {
         // Relaxed, as in `expect`.
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.0.fetch_sub(self.1, Ordering::Relaxed);
     }
 }
 
@@ -48,14 +50,29 @@ impl Drop for Expected<'_> {
 impl Channel {
     /// An operation is about to be enqueued, or captured into a graph.
     pub(super) fn expect(&self, is_captured: bool) -> Expected<'_> {
+        self.expect_some(1, is_captured)
+    }
+
+    /// Messages are about to be enqueued, or captured into a graph.
+    pub(super) fn expect_messages(&self, count: usize, is_captured: bool) -> Expected<'_> {
+        self.has_messages.store(true, Ordering::Relaxed);
+        self.expect_some(count as u64, is_captured)
+    }
+
+    fn expect_some(&self, count: u64, is_captured: bool) -> Expected<'_> {
         if is_captured {
             self.is_captured.store(true, Ordering::Relaxed);
         }
-        self.expected.fetch_add(1, Ordering::Relaxed);
-        Expected(&self.expected)
+        self.expected.fetch_add(count, Ordering::Relaxed);
+        Expected(&self.expected, count)
     }
 
-    /// Whether pieces may be there soon, where this many operations are done.
+    /// Whether there have ever been messages.
+    pub(super) fn has_messages(&self) -> bool {
+        self.has_messages.load(Ordering::Relaxed)
+    }
+
+    /// Whether pieces may be there soon, where this many operations and messages are done.
     pub(super) fn expects(&self, done: u64) -> bool {
         self.is_captured.load(Ordering::Relaxed) || self.expected.load(Ordering::Relaxed) > done
     }

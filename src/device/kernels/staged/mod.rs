@@ -14,7 +14,7 @@ use channel::{Channel, Use};
 use course::Course;
 use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaStream};
 use spark_ccl_cuda::is_capturing;
-use spark_ccl_gpu::{self as gpu, Call, Stage};
+use spark_ccl_gpu::{self as gpu, Call, Message, Stage};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -91,7 +91,7 @@ impl Staged {
         format!(
             "staged through the host, up to {} CTAs, {} bytes of pinned memory",
             self.stage.ctas(u64::MAX),
-            Stage::pinned_bytes()
+            self.stage.pinned_bytes()
         )
     }
 
@@ -111,6 +111,30 @@ impl Staged {
         // SAFETY: the buffers are as long as the call says, and nothing else uses them until it has run; operations run
         // one after the other, and no graph of them outlives the stage, which `self` owns (this function's contract).
         unsafe { self.stage.enqueue(call, stream)? };
+        expected.keep();
+        proxy::wake();
+        Ok(())
+    }
+
+    /// Enqueues messages.
+    ///
+    /// # Safety
+    /// - All buffers must be as long as the messages say. Until all have been passed, nothing else may write what is sent,
+    ///   or use what is received.
+    /// - A rank's operations, and launches of graphs that have captured some, must run one after the other. A graph must
+    ///   not be launched after this was dropped.
+    /// - The kernels of ranks that share a GPU must be able to run at the same time.
+    pub(super) unsafe fn pass(
+        &self,
+        messages: &[Message],
+        stream: &Arc<CudaStream>,
+    ) -> Result<(), gpu::Error> {
+        let channel = &self.lease.0;
+        let expected = channel.expect_messages(messages.len(), is_capturing(stream)?);
+        // SAFETY: the buffers are as long as the messages say, and nothing else uses them until all have passed; operations
+        // run one after the other, and at the same time as those of ranks on the same GPU; no graph of them outlives the stage,
+        // which `self` owns (this function's contract).
+        unsafe { self.stage.pass(messages, stream)? };
         expected.keep();
         proxy::wake();
         Ok(())

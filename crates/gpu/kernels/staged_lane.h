@@ -1,0 +1,91 @@
+// A lane by way of the host: a CTA puts a piece into a slot in the host's memory and rings, and the host answers. What the host
+// does meanwhile, it learns from the words at the bell.
+#pragma once
+
+#include "staged_copy.h"
+#include "staged_layout.h"
+
+// A CTA's use of a lane in one launch, which numbers its pieces from 0.
+struct Lane {
+    const Stage& stage;
+    u32 lane;
+    // How many pieces the lane had in all launches before.
+    u64 before;
+
+    DEVICE Lane(const Stage& stage, u32 lane) : stage(stage), lane(lane), before(stage.rounds[lane]) {}
+
+    DEVICE u8* slot_of(u64 number) const { return stage.slots + index_of(number) * stage.slot; }
+    DEVICE const u64* answer_of(u64 number) const { return &stage.answers[index_of(number)].done; }
+
+    // Tells the host of a piece, once all threads of the CTA have put it into its slot.
+    DEVICE void ring(u64 number, const u64* words, u64 factor) const {
+        // All threads have written before the bell's release.
+        any_thread(false);
+        if (thread() == 0) {
+            Bell* bell = stage.bells + index_of(number);
+            store_long(&bell->words[0], words[0]);
+            store_long(&bell->words[1], words[1]);
+            store_long(&bell->factor, factor);
+            // The host acquires it.
+            release_long(&bell->rung, round_of(number));
+        }
+    }
+
+    // Whether the host has done a piece, and all threads may read the result.
+    DEVICE bool is_answered(u64 number) const {
+        // Pairs with the host's release, which comes after it has written the result.
+        return acquire_long(answer_of(number)) == round_of(number);
+    }
+
+    // Waits for the host; whether it has answered. The patience starts anew when `progress` changes.
+    DEVICE bool wait(u64 number, const u64* progress) const {
+        bool is_over = thread() == 0 && !wait_alone(number, progress);
+        return !any_thread(is_over);
+    }
+
+    // Whether to end a wait: because the host says so, or because there was no progress for as long as the patience is. The
+    // rank has failed then.
+    DEVICE bool gives_up(u64& since, u64& seen, const u64* progress) const {
+        Pair control = load_pair(stage.control);
+        u64 done = load_pair(progress).first, now = nanoseconds();
+        if (since == 0 || done != seen) {
+            since = now;
+            seen = done;
+        }
+        bool is_aborted = control.first != 0;
+        if (!is_aborted && now < since + control.second) {
+            return false;
+        }
+        if (!is_aborted) {
+            store_long(stage.expired, control.second);
+        }
+        store_word(stage.failed, 1);
+        return true;
+    }
+
+    DEVICE bool has_failed() const { return load_word(stage.failed) != 0; }
+
+    // Notes for the next launch how many pieces there were. All threads of the CTA have read the number before.
+    DEVICE void end(u64 pieces) const {
+        if (thread() == 0) {
+            store_long(&stage.rounds[lane], before + pieces);
+        }
+    }
+
+private:
+    DEVICE u64 round_of(u64 number) const { return before + number + 1; }
+    DEVICE u64 index_of(u64 number) const { return lane * SLOTS + round_of(number) % SLOTS; }
+
+    DEVICE bool wait_alone(u64 number, const u64* progress) const {
+        // Looks at the clock and at the host's control once in this number of polls, each of which takes about a microsecond.
+        const u32 POLLS_OF_HOST = 64;
+        u64 since = 0, seen = 0;
+        for (u32 polls = 1; !is_answered(number); polls++) {
+            if (polls % POLLS_OF_HOST == 0 && gives_up(since, seen, progress)) {
+                return false;
+            }
+            between_polls();
+        }
+        return true;
+    }
+};

@@ -1,0 +1,192 @@
+//! The pieces of messages, in order for each peer and direction.
+
+use crate::buffer::Region;
+use crate::communicator::Communicator;
+use crate::error::Error;
+use crate::host::{Direction, Ids};
+use crate::task::{Spec, Task};
+use spark_ccl_gpu::{Cut, Lane, Rung, Stage, Way};
+use spark_ccl_types::{Operation, Signature};
+use std::collections::VecDeque;
+
+/// The messages of a communicator.
+pub(super) struct Messages {
+    pairs: Vec<Pair>,
+    /// How many have been passed.
+    done: u64,
+}
+
+/// Those to a rank, or from one.
+struct Pair {
+    peer: usize,
+    direction: Direction,
+    lane: Lane,
+    /// How many pieces have been begun.
+    begun: u64,
+    message: Option<Message>,
+    /// In the order in which they were begun.
+    flights: VecDeque<Flight>,
+}
+
+/// A message of which not all pieces have been begun.
+struct Message {
+    /// Of all of it.
+    signature: Signature,
+    /// In bytes.
+    cut: Cut,
+    next: u64,
+}
+
+/// A piece that the host engine has.
+struct Flight {
+    ids: Ids,
+    number: u64,
+    is_last: bool,
+}
+
+impl Messages {
+    pub(super) fn new(ranks: usize) -> Self {
+        let pairs = (0..ranks).flat_map(|peer| {
+            let ways = [(Way::Send, Direction::Out), (Way::Receive, Direction::In)];
+            ways.map(|(way, direction)| Pair {
+                peer,
+                direction,
+                lane: Lane::of_messages(way, peer),
+                begun: 0,
+                message: None,
+                flights: VecDeque::new(),
+            })
+        });
+        Self {
+            pairs: pairs.collect(),
+            done: 0,
+        }
+    }
+
+    /// How many have been passed.
+    pub(super) fn done(&self) -> u64 {
+        self.done
+    }
+
+    /// Whether the host engine has pieces of any.
+    pub(super) fn are_in_flight(&self) -> bool {
+        self.pairs.iter().any(|pair| !pair.flights.is_empty())
+    }
+
+    /// Answers for the pieces that are done, and begins those for which the kernel has rung; whether there were any.
+    pub(super) fn advance(&mut self, stage: &Stage, carrier: &Communicator) -> Result<bool, Error> {
+        let mut moved = false;
+        for pair in &mut self.pairs {
+            moved |= pair.land(stage, carrier, &mut self.done)?;
+            moved |= pair.begin(stage, carrier)?;
+        }
+        Ok(moved)
+    }
+
+    /// Takes what has ended of the pieces that have failed; whether that was any.
+    pub(super) fn land_failed(&mut self, carrier: &Communicator) -> bool {
+        let engine = carrier.inner.membership.engine();
+        let mut landed = false;
+        for flights in self.pairs.iter_mut().map(|pair| &mut pair.flights) {
+            let before = flights.len();
+            flights.retain(|flight| flight.ids.take(engine).is_none());
+            landed |= flights.len() < before;
+        }
+        landed
+    }
+}
+
+impl Pair {
+    fn land(
+        &mut self,
+        stage: &Stage,
+        carrier: &Communicator,
+        done: &mut u64,
+    ) -> Result<bool, Error> {
+        let engine = carrier.inner.membership.engine();
+        let mut landed = false;
+        while let Some(flight) = self.flights.front() {
+            let Some(result) = flight.ids.take(engine) else {
+                break;
+            };
+            result?;
+            stage.answer(self.lane, flight.number);
+            *done += u64::from(flight.is_last);
+            self.flights.pop_front();
+            landed = true;
+        }
+        Ok(landed)
+    }
+
+    /// Begins the next piece, if the kernel has rung for it. It has rung for no more than there are slots.
+    fn begin(&mut self, stage: &Stage, carrier: &Communicator) -> Result<bool, Error> {
+        let number = self.begun + 1;
+        let Some(rung) = stage.rung(self.lane, number) else {
+            return Ok(false);
+        };
+        self.begun = number;
+        let message = match &mut self.message {
+            Some(message) => message,
+            none => none.insert(Message::of(rung, stage.ranks())?),
+        };
+        let (piece, pieces) = (message.next, message.cut.pieces());
+        message.next += 1;
+        let task = message.task(
+            piece,
+            (self.peer, self.direction),
+            stage.slot(self.lane, number),
+        );
+        let is_last = piece + 1 == pieces;
+        if is_last {
+            self.message = None;
+        }
+        let engine = carrier.inner.membership.engine();
+        self.flights.push_back(Flight {
+            ids: engine.begin_part(task, self.direction, piece == 0)?,
+            number,
+            is_last,
+        });
+        Ok(true)
+    }
+}
+
+impl Message {
+    /// What a kernel has begun.
+    fn of(rung: Rung, ranks: usize) -> Result<Self, Error> {
+        let signature = Signature::from_words(rung.words).ok_or_else(|| Error::Invalid {
+            operation: "device memory",
+            problem: format!("a kernel rings for what is no message: {:x?}", rung.words),
+        })?;
+        let bytes = signature
+            .count
+            .saturating_mul(signature.dtype.size() as u64);
+        Ok(Self {
+            signature,
+            cut: Cut::of_message(bytes, ranks),
+            next: 0,
+        })
+    }
+
+    /// A piece, as a task on the memory of its slot.
+    fn task(&self, piece: u64, (peer, direction): (usize, Direction), slot: *mut u8) -> Task {
+        let Signature {
+            operation, dtype, ..
+        } = self.signature;
+        let operation = match (operation, direction) {
+            (Operation::Send, Direction::In) => Operation::Recv,
+            (operation, _) => operation,
+        };
+        let bytes = self.cut.elements(piece);
+        let held = Region::host(slot, (bytes.end - bytes.start) as usize / dtype.size());
+        let regions = match direction {
+            Direction::Out => (held, Region::empty()),
+            Direction::In => (Region::empty(), held),
+        };
+        let mut task = Spec::new(operation, dtype)
+            .to(peer)
+            .from(peer)
+            .task(regions);
+        task.signature.count = self.signature.count;
+        task
+    }
+}

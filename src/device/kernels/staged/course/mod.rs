@@ -1,0 +1,167 @@
+//! The pieces of one communicator, from the stage to the host engine and back.
+
+mod messages;
+mod operations;
+
+use super::channel::{Channel, Use};
+use crate::communicator::Communicator;
+use crate::error::Error;
+use messages::Messages;
+use operations::Operations;
+use spark_ccl_control::{DEVICE_MARK, Fault, POINT_TO_POINT_MARK, Watch};
+use spark_ccl_gpu::Stage;
+use std::sync::Arc;
+
+/// The pieces of one communicator.
+pub(super) struct Course {
+    stage: Arc<Stage>,
+    /// Carries the pieces, and nothing else. Its calls are in the order of the pieces, which all ranks have alike; messages are
+    /// in the order of each pair.
+    carrier: Communicator,
+    /// Of the communicator that the user holds.
+    parent: Arc<Watch>,
+    operations: Operations,
+    messages: Messages,
+    has_failed: bool,
+    /// Dropped last.
+    channel: Seat,
+}
+
+/// A place at a channel. Nothing is used on its account any more when this is dropped.
+struct Seat(Arc<Channel>);
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.0.end_use(Use::Over);
+    }
+}
+
+impl Course {
+    pub(super) fn new(
+        stage: Arc<Stage>,
+        channel: Arc<Channel>,
+        carrier: Communicator,
+        parent: Arc<Watch>,
+    ) -> Self {
+        Self {
+            operations: Operations::new(&stage),
+            messages: Messages::new(stage.ranks()),
+            stage,
+            carrier,
+            parent,
+            has_failed: false,
+            channel: Seat(channel),
+        }
+    }
+
+    /// Moves pieces on; whether there was anything to do.
+    pub(super) fn advance(&mut self) -> bool {
+        if self.has_failed {
+            return self.land_failed();
+        }
+        self.move_on().unwrap_or_else(|error| {
+            self.fail(error);
+            true
+        })
+    }
+
+    /// Whether it is over: nothing uses the stage on its account any more.
+    pub(super) fn is_over(&mut self) -> bool {
+        if !self.channel.0.is_closed() {
+            return false;
+        }
+        if self.are_in_flight() && !self.carrier.inner.watch.failed() {
+            let left = || Fault::Aborted {
+                by: self.carrier.inner.watch.member(self.stage.rank() as u32),
+                reason: "it left the communicator while calls of device memory were in a stream"
+                    .to_owned(),
+            };
+            let fault = self
+                .parent
+                .fault()
+                .map_or_else(left, |fault| (*fault).clone());
+            self.carrier.inner.watch.raise(fault);
+        }
+        self.has_failed = true;
+        self.land_failed();
+        !self.are_in_flight()
+    }
+
+    /// Leaves everything as it is, for a process that exits.
+    pub(super) fn abandon(self) {
+        self.channel.0.end_use(Use::Abandoned);
+        std::mem::forget(self);
+    }
+
+    /// Whether pieces may be there soon.
+    pub(super) fn expects(&self) -> bool {
+        let done = self.operations.done() + self.messages.done();
+        let may_come = self.operations.are_under_way() || self.channel.0.expects(done);
+        self.are_in_flight() || !self.has_failed && may_come
+    }
+
+    fn are_in_flight(&self) -> bool {
+        self.operations.are_in_flight() || self.messages.are_in_flight()
+    }
+
+    /// Answers for the pieces that are done, and begins the next ones.
+    fn move_on(&mut self) -> Result<bool, Error> {
+        let (stage, carrier) = (&self.stage, &self.carrier);
+        let mut moved = self.operations.land(stage, carrier)?;
+        if self.channel.0.has_messages() {
+            moved |= self.messages.advance(stage, carrier)?;
+        }
+        if !self.are_in_flight()
+            && let Some(fault) = carrier.inner.watch.fault()
+        {
+            return Err(Error::Failed(fault));
+        }
+        Ok(moved | self.operations.begin(stage, carrier)?)
+    }
+
+    /// Ends the kernel's waits, and tells all ranks. Results that come later are not used.
+    fn fail(&mut self, error: Error) {
+        self.has_failed = true;
+        let fault = match error {
+            Error::Failed(fault) => self.of_device((*fault).clone()),
+            error => Fault::Aborted {
+                by: self.parent.member(self.stage.rank() as u32),
+                reason: error.to_string(),
+            },
+        };
+        self.parent.raise(fault);
+        self.stage.abort();
+    }
+
+    /// The fault of the carrier as that of the operation of which the pieces are.
+    fn of_device(&self, mut fault: Fault) -> Fault {
+        let own = |sequence: u64| match sequence & POINT_TO_POINT_MARK {
+            0 => DEVICE_MARK | self.operations.current(),
+            // Messages have the numbers of the parts of which they consist.
+            _ => sequence,
+        };
+        match &mut fault {
+            Fault::Left {
+                sequence,
+                last_sequence,
+                ..
+            } => {
+                *sequence = own(*sequence);
+                *last_sequence = match self.operations.operations_in(*last_sequence) {
+                    0 => 0,
+                    last => DEVICE_MARK | last,
+                };
+            }
+            Fault::Mismatch { sequence, .. } | Fault::TimedOut { sequence, .. } => {
+                *sequence = own(*sequence);
+            }
+            _ => {}
+        }
+        fault
+    }
+
+    /// Takes what has ended of the pieces that have failed.
+    fn land_failed(&mut self) -> bool {
+        self.operations.land_failed(&self.carrier) | self.messages.land_failed(&self.carrier)
+    }
+}

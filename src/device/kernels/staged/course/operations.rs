@@ -1,0 +1,243 @@
+//! The pieces of operations, which all ranks have in one order.
+
+use crate::buffer::Region;
+use crate::communicator::Communicator;
+use crate::error::Error;
+use crate::host::Ids;
+use crate::names::remember;
+use crate::task::{Spec, Task, check};
+use spark_ccl_gpu::{Cut, Lane, Rung, Stage};
+use spark_ccl_types::{Extent, ReduceOp, Reduction, Side, Signature};
+use std::collections::VecDeque;
+
+/// How many pieces the host engine has at a time: one, and the next one.
+const AT_A_TIME: usize = 2;
+/// Of how many operations it is known which pieces they had. A rank that leaves is not more of them behind than that, or else
+/// those count as done.
+const KNOWN: usize = 1024;
+
+/// The operations of a communicator.
+#[derive(Default)]
+pub(super) struct Operations {
+    /// How many pieces of each CTA have been begun.
+    begun: Vec<u64>,
+    operation: Option<Operation>,
+    /// In the order in which they were begun.
+    flights: VecDeque<Flight>,
+    /// Operations that were begun, and that are done.
+    number: u64,
+    done: u64,
+    /// The number of all pieces that were begun, and what it was after the last piece of each of the last operations.
+    pieces: u64,
+    ends: VecDeque<u64>,
+}
+
+/// An operation of which not all pieces have been begun.
+struct Operation {
+    signature: Signature,
+    reduction: Reduction,
+    cut: Cut,
+    next: u64,
+}
+
+/// A piece that the host engine has.
+struct Flight {
+    ids: Ids,
+    lane: Lane,
+    number: u64,
+    is_last: bool,
+}
+
+impl Operations {
+    pub(super) fn new(stage: &Stage) -> Self {
+        Self {
+            begun: vec![0; stage.ctas(u64::MAX) as usize],
+            ..Self::default()
+        }
+    }
+
+    /// How many are done.
+    pub(super) fn done(&self) -> u64 {
+        self.done
+    }
+
+    /// The number of the one that is under way, or else of the last one; at least 1.
+    pub(super) fn current(&self) -> u64 {
+        (self.done + 1).min(self.number.max(1))
+    }
+
+    /// Whether the host engine has pieces of any.
+    pub(super) fn are_in_flight(&self) -> bool {
+        !self.flights.is_empty()
+    }
+
+    /// Whether one has pieces that have not begun.
+    pub(super) fn are_under_way(&self) -> bool {
+        self.operation.is_some()
+    }
+
+    /// Answers for the pieces that are done; whether there were any.
+    pub(super) fn land(&mut self, stage: &Stage, carrier: &Communicator) -> Result<bool, Error> {
+        let engine = carrier.inner.membership.engine();
+        let mut landed = false;
+        while let Some(flight) = self.flights.front() {
+            let Some(result) = flight.ids.take(engine) else {
+                break;
+            };
+            result?;
+            stage.answer(flight.lane, flight.number);
+            self.done += u64::from(flight.is_last);
+            self.flights.pop_front();
+            landed = true;
+        }
+        Ok(landed)
+    }
+
+    /// Takes what has ended of the pieces that have failed; whether that was any.
+    pub(super) fn land_failed(&mut self, carrier: &Communicator) -> bool {
+        let engine = carrier.inner.membership.engine();
+        let before = self.flights.len();
+        self.flights
+            .retain(|flight| flight.ids.take(engine).is_none());
+        self.flights.len() < before
+    }
+
+    /// Begins the next piece, if the kernel has rung for it.
+    pub(super) fn begin(&mut self, stage: &Stage, carrier: &Communicator) -> Result<bool, Error> {
+        if self.flights.len() >= AT_A_TIME {
+            return Ok(false);
+        }
+        let (piece, ctas) = match &self.operation {
+            None => (0, 1),
+            Some(operation) => (operation.next, stage.ctas(operation.cut.pieces())),
+        };
+        let cta = piece % ctas;
+        let (lane, number) = (Lane::of_cta(cta), self.begun[cta as usize] + 1);
+        let Some(rung) = stage.rung(lane, number) else {
+            return Ok(false);
+        };
+        let mut operation = if let Some(operation) = self.operation.take() {
+            operation
+        } else {
+            self.number += 1;
+            Operation::of(rung, stage.ranks())?
+        };
+        self.begun[cta as usize] = number;
+        operation.next += 1;
+        let is_last = operation.next == operation.cut.pieces();
+        let spec = operation.spec();
+        let mut task = operation.task(&spec, piece, stage, stage.slot(lane, number));
+        check(&spec, &mut task, carrier.planner().ranks())?;
+        self.count(is_last);
+        if !is_last {
+            self.operation = Some(operation);
+        }
+        match carrier.inner.membership.engine().begin(&mut task)? {
+            None => {
+                stage.answer(lane, number);
+                self.done += u64::from(is_last);
+            }
+            Some(ids) => self.flights.push_back(Flight {
+                ids,
+                lane,
+                number,
+                is_last,
+            }),
+        }
+        Ok(true)
+    }
+
+    /// Counts a piece as begun.
+    fn count(&mut self, is_last: bool) {
+        self.pieces += 1;
+        if is_last {
+            if self.ends.len() == KNOWN {
+                self.ends.pop_front();
+            }
+            self.ends.push_back(self.pieces);
+        }
+    }
+
+    /// How many operations a rank has done that has done this many pieces.
+    pub(super) fn operations_in(&self, pieces: u64) -> u64 {
+        let later = self.ends.iter().filter(|&&end| end > pieces).count() as u64;
+        self.number - u64::from(self.operation.is_some()) - later
+    }
+}
+
+impl Operation {
+    /// What a kernel has begun.
+    fn of(rung: Rung, ranks: usize) -> Result<Self, Error> {
+        let unknown = || Error::Invalid {
+            operation: "device memory",
+            problem: format!("a kernel rings for what is no operation: {:x?}", rung.words),
+        };
+        let mut signature = Signature::from_words(rung.words).ok_or_else(unknown)?;
+        let dtype = signature.dtype;
+        let cut = Cut::new(signature.operation, dtype.size(), signature.count, ranks);
+        let cut = cut.ok_or_else(unknown)?;
+        if cut.pieces() > 1 {
+            // Pieces of the same length may be of different operations. Ranks compare this name, so it follows from
+            // the call's words alone: what a process knows of names may differ.
+            let whole = spark_ccl_types::describe(rung.words);
+            let name = spark_ccl_types::name_of(rung.words);
+            signature.name = remember(&format!("a part of {whole}, name {name:x}"));
+        }
+        let op = ReduceOp::from_code(signature.op).filter(|_| signature.operation.reduces());
+        let factor = rung.factor.to_ne_bytes();
+        let reduction = op.map_or(Reduction::NONE, |op| {
+            Reduction::of(dtype, op, factor, ranks as u32)
+        });
+        Ok(Self {
+            signature,
+            reduction,
+            cut,
+            next: 0,
+        })
+    }
+
+    /// A piece, as a task on the memory of its slot.
+    fn task(&self, spec: &Spec, piece: u64, stage: &Stage, slot: *mut u8) -> Task {
+        let elements = self.cut.elements(piece);
+        let len = (elements.end - elements.start) as usize;
+        let held = |side| match spec.operation.extent(side) {
+            _ if !spec.operation.uses(side, spec.root == stage.rank()) => 0,
+            Extent::Blocks => len * stage.ranks(),
+            _ => len,
+        };
+        let regions = if self.cut.is_shared() {
+            [Region::host(slot, len), Region::host(slot, len)]
+        } else {
+            let input = held(Side::Input);
+            let output = self.cut.output_at(input * spec.dtype.size());
+            let output = slot.wrapping_add(output);
+            [
+                Region::host(slot, input),
+                Region::host(output, held(Side::Output)),
+            ]
+        };
+        spec.task(regions.into())
+    }
+
+    fn spec(&self) -> Spec {
+        let Signature {
+            operation,
+            dtype,
+            root,
+            name,
+            ..
+        } = self.signature;
+        let spec = Spec {
+            reduction: self.reduction,
+            name,
+            by_any_path: true,
+            ..Spec::new(operation, dtype)
+        };
+        let spec = spec.root(root as usize);
+        if self.cut.is_shared() {
+            spec.in_place()
+        } else {
+            spec
+        }
+    }
+}
