@@ -4,6 +4,7 @@
 #   tests/fake-gpus.sh [argument of the test program]...
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. tests/vm/lib.sh
 
 libraries=$(mktemp -d)
 trap 'rm -r "$libraries"' EXIT
@@ -12,15 +13,17 @@ c++ -std=c++17 -O1 -Wall -Wextra -Werror -fPIC -shared -Icrates/gpu/tests crates
 ln "$libraries/libcuda.so.1" "$libraries/libnccl.so.2"
 export SPARK_CCL_TEST_REQUIRE=gpus,fake-gpus
 on_fakes() {
-    cargo test "$@" --no-run
-    env -u SPARK_CCL_NCCL_LIBRARY LD_LIBRARY_PATH="$libraries" FAKE_GPUS=2 cargo test -q "$@" -- "${tests[@]}"
+    env -u SPARK_CCL_NCCL_LIBRARY LD_LIBRARY_PATH="$libraries" FAKE_GPUS=2 "$@" </dev/null
 }
-tests=("$@")
-on_fakes -p spark-ccl --test gpu
-on_fakes -p spark-ccl --test staged
-on_fakes -p spark-ccl-cuda --lib
+# Features are selected as for the workspace's tests, so that nothing is built anew.
+test_programs --workspace --test gpu --test staged >"$libraries/programs"
+while IFS=$'\t' read -r todo name folder program; do
+    [ "$todo $folder" != "run $PWD" ] || on_fakes "$program" -q "$@"
+done <"$libraries/programs"
+cargo test -p spark-ccl-cuda --lib --no-run
+on_fakes cargo test -q -p spark-ccl-cuda --lib -- "$@"
 # The C interface, whose ranks are threads there: all fakes belong to one process.
-cargo build -p spark-ccl-ffi
+cargo build --workspace --lib --test c_program
 target=$(cargo metadata --format-version 1 --no-deps | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')
 ln -s libcuda.so.1 "$libraries/libcuda.so"
 for name in libspark_ccl.so libspark_ccl.so.0; do

@@ -18,6 +18,9 @@ pub(crate) fn library() -> &'static Path {
 }
 
 /// Builds the library, which cargo does not do for tests: nothing in Rust can link to it. The folder that it is in.
+///
+/// What it consists of is there already, if cargo selects features as for the workspace's tests: of all
+/// packages, and a test of one, whose dependencies count.
 fn build() -> PathBuf {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
     // This test is target[/triple]/profile/deps/name.
@@ -26,7 +29,8 @@ fn build() -> PathBuf {
     let above = profile.parent().unwrap();
     let mut cargo = Command::new(env!("CARGO"));
     cargo
-        .args(["build", "--offline", "--message-format=json", "--profile"])
+        .args(["build", "--workspace", "--lib", "--test", "c_program"])
+        .args(["--offline", "--message-format=json", "--profile"])
         .arg(match profile.file_name().unwrap().to_str().unwrap() {
             "debug" => "dev",
             name => name,
