@@ -3,27 +3,12 @@
 #   tests/run.sh [argument of `cargo test`]...
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. tests/vm/lib.sh
 
 # A C compiler for the tests of the C ABI, and one of C++ for GPUs that are none; two launchers; `ip` for network
 # namespaces; ssh, which reaches them as hosts. No ssh server, since Debian would start it: the tests that need one
 # are skipped where none is installed.
-packages=(gcc g++ libc6-dev openmpi-bin mpich iproute2 openssh-client)
-
-as_root() {
-    if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi
-}
-
-missing=()
-for package in "${packages[@]}"; do
-    dpkg-query -W -f '${db:Status-Status}\n' "$package" 2>/dev/null | grep -qx installed ||
-        missing+=("$package")
-done
-if [ ${#missing[@]} != 0 ]; then
-    echo "installing ${missing[*]}"
-    as_root apt-get update -qq
-    as_root env DEBIAN_FRONTEND=noninteractive \
-        apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
-fi
+need gcc g++ libc6-dev openmpi-bin mpich iproute2 openssh-client
 
 # What was measured on this machine must not change which algorithms run; tests of that name files
 # of their own.
