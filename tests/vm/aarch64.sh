@@ -1,15 +1,17 @@
 #!/bin/bash
 # Builds the workspace's tests for aarch64 and runs them in an emulated machine, and spark-perf.
-#   tests/vm/aarch64.sh [-p PACKAGE]...    (all packages when none is named)
+#   tests/vm/aarch64.sh [-b] [-p PACKAGE]...    (all packages when none is named)
+#   -b  only builds
 # Needs Debian 12, whose packages bring Rust's library for aarch64; takes a few minutes.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 . tests/vm/lib.sh
 
-# Left out are test targets and modules that call a compiler, or read sources, which the machine has not; those that
-# go through all cases of something that knows no machine; and those that start many processes or threads, or
-# wait for their deadlines: emulated, they take half an hour. Random collectives and random faults stand for these.
-left_out='^(c_program|fake_nccl|correct|hosts|large|cli|imports|kernels)$'
+# Left out are test targets (which are not built then) and modules that call a compiler, or read sources, which the
+# machine has not; those that go through all cases of something that knows no machine; and those that start many
+# processes or threads, or wait for their deadlines: emulated, they take half an hour. Random collectives and random
+# faults stand for these, fewer than elsewhere.
+left_out='^(c_program|compile_fail|fake_nccl|correct|hosts|large|cli|imports|kernels)$'
 skip='--skip compile_fail --skip collectives::
     --skip faults:: --skip mismatch:: --skip stopped:: --skip hosts::
     --skip every_path_computes_the_same --skip sixty_four_ranks'
@@ -20,6 +22,10 @@ export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target}/aarch64
 
 main() {
     install_tools
+    if [ "${1:-}" = -b ]; then
+        build "${@:2}" >/dev/null
+        return
+    fi
     work=$(mktemp -d)
     trap 'rm -rf "$work"' EXIT
     build "$@" >"$work/programs"
@@ -31,21 +37,37 @@ main() {
 
 install_tools() {
     if ! dpkg --print-foreign-architectures | grep -qx arm64; then
-        as_root dpkg --add-architecture arm64
-        as_root apt-get update -qq
+        with_apt dpkg --add-architecture arm64
+        with_apt apt-get update -qq
     fi
     need qemu-system-arm cpio python3 rustc-web libstd-rust-web-dev:arm64 gcc-aarch64-linux-gnu \
         libc6-dev-arm64-cross
 }
 
 # Prints what test_programs does.
-build() {
-    local scope=("$@")
-    [ ${#scope[@]} = 0 ] && scope=(--workspace)
-    # Symbols would be most of what the machine has to load. Optimised a little, the tests take half the time, emulated.
-    CARGO_PROFILE_DEV_OPT_LEVEL=1 CARGO_PROFILE_DEV_DEBUG=0 CARGO_PROFILE_DEV_STRIP=true RUSTC=/usr/bin/rustc \
-        CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc \
-        test_programs --target $target "${scope[@]}"
+build() (
+    # Symbols would be most of what the machine has to load.
+    export CARGO_PROFILE_DEV_DEBUG=0 CARGO_PROFILE_DEV_STRIP=true RUSTC=/usr/bin/rustc \
+        CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
+    if [ $# != 0 ]; then
+        test_programs --target $target "$@"
+    else
+        # shellcheck disable=SC2046
+        test_programs --target $target --workspace --lib --bins $(tests)
+        # `cargo test` would build tests of examples, if only some targets are named.
+        programs build --target $target --workspace --examples
+    fi
+)
+
+# What the machine runs, as arguments; with `cli`, cargo builds spark-perf.
+tests() {
+    echo --test cli
+    cargo metadata --no-deps --format-version 1 | python3 -c '
+import json, re, sys
+for package in json.load(sys.stdin)["packages"]:
+    for target in package["targets"]:
+        if target["kind"] == ["test"] and not re.search(sys.argv[1], target["name"]):
+            print("--test", target["name"])' "$left_out"
 }
 
 make_guest() {

@@ -113,10 +113,15 @@ place_program() {
     done
 }
 
-# test_programs ARGUMENT...: builds what `cargo test` would with these arguments, and prints a line
-# "run|keep <tab> name <tab> package folder <tab> file" for each program.
+# test_programs ARGUMENT...: builds what `cargo test` would with these arguments, and prints what `programs` does.
 test_programs() {
-    cargo test --no-run --message-format json-render-diagnostics "$@" | python3 -c '
+    programs test --no-run "$@"
+}
+
+# programs COMMAND ARGUMENT...: a command of cargo that builds programs. Prints a line
+# "run|keep <tab> name <tab> package folder <tab> file" for each, `run` for those that are tests.
+programs() {
+    cargo "$1" --message-format json-render-diagnostics "${@:2}" | python3 -c '
 import json, os, sys
 for line in sys.stdin:
     message = json.loads(line)
