@@ -53,6 +53,16 @@ fn overlap() {
 }
 
 #[test]
+fn tensor_parallel() {
+    let text = run("tensor_parallel");
+    for rank in 0..4 {
+        let line =
+            format!("rank {rank} of 4 has 8 of 32 hidden values, and the output of one rank");
+        assert!(text.contains(&line), "{text}");
+    }
+}
+
+#[test]
 #[cfg(feature = "cuda")]
 fn nccl_all_reduce() {
     if spark_ccl::cuda::devices().is_ok() {
