@@ -90,7 +90,7 @@ make_guest() {
     place "$root" "$PWD/tests/vm/tests-guest.sh"
     cat >"$root/guest.sh" <<GUEST
 . $PWD/tests/vm/tests-guest.sh
-export PROPTEST_CASES=16 RUST_BACKTRACE=1 TEST_PATIENCE=10 SPARK_CCL_TEST_REQUIRE=$needs
+export PROPTEST_CASES=16 RUST_BACKTRACE=1 TEST_PATIENCE=20 SPARK_CCL_TEST_REQUIRE=$needs
 code=0
 run_tests /tests ${skip//$'\n'/ } || code=1
 if [ -e /bin/spark-perf ]; then

@@ -1,0 +1,40 @@
+# Sourced by `run`: steps one after another, and beside them.
+
+# The process group of each function that `beside` has started, and its output's folder.
+declare -A groups
+output=$(mktemp -d)
+trap end_groups EXIT
+
+# step NAME COMMAND...
+step() {
+    printf '\n=== %s (%s s)\n' "$1" "$SECONDS"
+    shift
+    "$@"
+}
+
+# beside FUNCTION: starts it in the background. It gets what other steps leave of the processors.
+beside() {
+    # With job control, a process in the background leads a group.
+    set -m
+    (
+        renice -n 19 -p "$BASHPID" >/dev/null
+        "$1"
+    ) </dev/null >"$output/$1" 2>&1 &
+    set +m
+    groups[$1]=$!
+}
+
+# finish FUNCTION: waits for it, shows what it printed, and returns what it returned.
+finish() {
+    local code=0
+    wait "${groups[$1]}" || code=$?
+    unset "groups[$1]"
+    cat "$output/$1"
+    return "$code"
+}
+
+end_groups() {
+    local group
+    for group in "${groups[@]}"; do kill -- "-$group" || true; done
+    rm -rf "$output"
+}
