@@ -179,6 +179,24 @@ def never_sent() -> str:
     return text
 
 
+def too_long() -> str:
+    """Rank 0 has less memory than the message needs that rank 1 sends."""
+    import resource
+
+    length = 1 << 28
+    try:
+        if dist.get_rank() == 0:
+            with open("/proc/self/statm") as sizes:
+                used = int(sizes.read().split()[0]) * resource.getpagesize()
+            resource.setrlimit(resource.RLIMIT_AS, (used + length // 2, resource.RLIM_INFINITY))
+            dist.recv(torch.empty(1), 1, tag=6)
+        else:
+            dist.send(torch.zeros(length, dtype=torch.uint8), 0, tag=6)
+    except RuntimeError as error:
+        return str(error)
+    raise AssertionError("there was enough memory")
+
+
 def sender_has_died() -> tuple[str, float]:
     dist.barrier()
     if dist.get_rank() == 1:
@@ -255,6 +273,11 @@ class Messages(unittest.TestCase):
     @groups.since(2, 15)
     def test_what_is_never_sent(self) -> None:
         self.assertIn("rank 1 has sent nothing with tag 6", groups.run(never_sent, 2)[0])
+
+    def test_a_message_that_is_too_long_for_the_memory(self) -> None:
+        for text in groups.run(too_long, 2, destroys=False):
+            self.assertIn("could not be received", text)
+            self.assertIn("memory", text)
 
     def test_a_sender_that_has_died_is_named(self) -> None:
         text, seconds = groups.run(sender_has_died, 2, dies=(1,), destroys=False)[0]

@@ -13,7 +13,7 @@ from datetime import timedelta
 import torch
 
 from ..communicator import Communicator
-from ..errors import Error, InvalidError, TimedOutError
+from ..errors import Error, InvalidError, SystemFailedError, TimedOutError
 from ..types import DType
 from ..work import Work as Started
 from .tensors import moved, pointer
@@ -157,6 +157,11 @@ class Mail:
             self._expected = [one for one in self._expected if not self._begin(one)]
         except Error as failure:
             self._fail(failure)
+        except Exception as failure:
+            # Such as too little memory. The rest of the message stays where it is, and so do those behind it.
+            reason = f"a message could not be received: {failure}"
+            self.tagged.abort(reason)
+            self._fail(SystemFailedError(reason))
 
     def _fail(self, failure: Error) -> None:
         for receipt in self._expected:
