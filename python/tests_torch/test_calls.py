@@ -175,6 +175,40 @@ def exchanges() -> None:
     dist.barrier()
 
 
+def shared_memory() -> None:
+    """What is sent lies in what is received, at any place, as gloo takes it."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    count = 1000
+    blocks = everyone(count, torch.float32)
+    for place in range(size):
+        memory = torch.zeros(size, count)
+        memory[place] = blocks[rank]
+        dist.all_gather_into_tensor(memory, memory[place])
+        same(memory, torch.stack(blocks), "all_gather_into_tensor")
+
+        memory[place] = blocks[rank]
+        dist.all_gather(list(memory), memory[place])
+        same(memory, torch.stack(blocks), "all_gather")
+
+        memory[place] = blocks[rank]
+        dist.gather(memory[place], list(memory) if rank == 1 else None, dst=1)
+        if rank == 1:
+            same(memory, torch.stack(blocks), "gather")
+
+        memory = torch.stack([block + rank for block in blocks])
+        dist.reduce_scatter_tensor(memory[place], memory)
+        same(memory[place], blocks[rank] * size + sum(range(size)), "reduce_scatter_tensor")
+
+    memory = torch.stack([block + rank for block in blocks])
+    dist.all_to_all_single(memory, memory)
+    same(memory, torch.stack([blocks[rank] + peer for peer in range(size)]), "all_to_all_single")
+    # Two blocks of one memory, which share a part of it.
+    memory = of_rank(rank, size * count + 1, torch.float32)
+    dist.all_to_all_single(memory[1:], memory[:-1])
+    sent = [one[rank * count :][:count] for one in everyone(size * count + 1, torch.float32)]
+    same(memory[1:], torch.cat(sent), "all_to_all_single")
+
+
 def coalesced() -> None:
     rank, size = dist.get_rank(), dist.get_world_size()
     tensors = [of_rank(rank, count, torch.float32) for count in COUNTS]
@@ -346,6 +380,11 @@ class Calls(unittest.TestCase):
         for size in (2, 3, 4):
             with self.subTest(ranks=size):
                 groups.run(exchanges, size)
+
+    def test_memory_that_is_sent_and_received(self) -> None:
+        for size in (2, 3):
+            with self.subTest(ranks=size):
+                groups.run(shared_memory, size)
 
     def test_coalesced_calls(self) -> None:
         groups.run(coalesced, 2)

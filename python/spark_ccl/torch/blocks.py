@@ -62,6 +62,13 @@ def _extent(tensor: torch.Tensor) -> tuple[int, int]:
     return start, start + (last + 1) * tensor.element_size()
 
 
+def apart(source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """The source, or a copy if its memory has some of the target's, which the library refuses. Both are contiguous."""
+    start, place = source.data_ptr(), target.data_ptr()
+    is_shared = start < place + target.nbytes and place < start + source.nbytes
+    return source.clone() if is_shared else source
+
+
 def receiving(blocks: Tensors) -> tuple[torch.Tensor, Callable[[], None] | None]:
     """Contiguous memory to receive these tensors, and a function that copies from it to them."""
     for place, block in enumerate(blocks):

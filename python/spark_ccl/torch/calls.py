@@ -14,6 +14,7 @@ from ..errors import InvalidError
 from ..work import Work as Started
 from .blocks import (
     Tensors,
+    apart,
     each_of,
     in_order,
     listed,
@@ -66,8 +67,9 @@ class Calls(Reductions, Messages):
 
     def _all_gather(self, output: torch.Tensor, own: torch.Tensor, opts: Any) -> list[Started]:
         self._check_blocks("input", own, "output", output)
-        source, to = pointer(own, "input"), pointer(output, "output")
-        return self._start(opts, "all_gather", source, to, *moved(own), keep=(output, own))
+        sent = self._source(own, output)
+        source, to = pointer(sent, "input"), pointer(output, "output")
+        return self._start(opts, "all_gather", source, to, *moved(own), keep=(output, sent))
 
     def all_to_all_single(
         self,
@@ -77,6 +79,7 @@ class Calls(Reductions, Messages):
         input_sizes: list[int],
         opts: Any = None,
     ) -> Work:
+        whole = apart(whole, output)
         to, source = pointer(output, "output"), pointer(whole, "input")
         if output.dtype != whole.dtype:
             raise InvalidError(f"input is of {whole.dtype}, and output of {output.dtype}")
@@ -137,6 +140,7 @@ class Calls(Reductions, Messages):
         if self._rank == opts.rootRank:
             same_shape(only(lists), self._size, "the list", own)
             whole, finish = receiving(only(lists))
+            own = self._source(own, whole)
         to = None if whole is None else pointer(whole, "the list")
         arguments = (pointer(own, "the tensor"), to, *moved(own), opts.rootRank)
         results = list(only(lists)) if lists else []

@@ -18,7 +18,7 @@ import torch
 from .. import _library
 from ..communicator import Communicator
 from ..errors import Error, InvalidError
-from .blocks import Tensors, in_order, only, split_counts
+from .blocks import Tensors, apart, in_order, only, split_counts
 from .calls import Calls
 from .device_work import DeviceWork, Enqueued
 from .starts import is_async
@@ -130,6 +130,7 @@ class DeviceCalls(Calls):
         if output_sizes or input_sizes:
             return super().all_to_all_single(output, whole, output_sizes, input_sizes, opts)
         # Equal parts on all ranks, as with NCCL's backend: any backend of ours exchanges them.
+        whole = apart(whole, output)
         to, source = pointer(output, "output"), pointer(whole, "input")
         if output.dtype != whole.dtype or output.numel() != whole.numel():
             raise InvalidError(

@@ -105,6 +105,7 @@ class Reductions(Starts):
 
     def _reduce_scatter(self, output: torch.Tensor, whole: torch.Tensor, opts: Any) -> _Begun:
         self._check_blocks("output", output, "input", whole)
+        whole = self._source(whole, output)
         to, source = pointer(output, "output"), pointer(whole, "input")
         known = reduced(output, opts.reduceOp)
         if known is None:

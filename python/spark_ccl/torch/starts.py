@@ -11,7 +11,7 @@ import torch
 from ..communicator import Communicator
 from ..errors import InvalidError
 from ..work import Work as Started
-from .blocks import Tensors
+from .blocks import Tensors, apart
 from .tensors import check_all_on
 from .work import Futures, Work
 
@@ -65,6 +65,12 @@ class Starts:
         if not started:
             work.wait()
         return work
+
+    def _source(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        """What is sent of the source: itself in place, where the shorter one is this rank's block of the other."""
+        block, whole = (source, target) if source.numel() < target.numel() else (target, source)
+        is_in_place = block.data_ptr() == whole.data_ptr() + self._rank * block.nbytes
+        return source if is_in_place else apart(source, target)
 
     def _check_blocks(self, part: str, block: torch.Tensor, name: str, whole: torch.Tensor) -> None:
         if block.numel() * self._size != whole.numel() or block.dtype != whole.dtype:
