@@ -269,6 +269,24 @@ def compiled() -> None:
         assert graph(given).tolist() == function(given).tolist() == expected
 
 
+def functional_results() -> None:
+    """What functional collectives return goes into other calls, before anyone has waited for it."""
+    import torch.distributed._functional_collectives as functional
+
+    def total() -> torch.Tensor:
+        return functional.all_reduce(torch.full((3,), 1.0 + dist.get_rank()), "sum", dist.group.WORLD)
+
+    again = total()
+    dist.all_reduce(again)
+    assert again.tolist() == [6.0] * 3
+    gathered = torch.zeros(6)
+    dist.all_gather_into_tensor(gathered, total())
+    assert gathered.tolist() == [3.0] * 6
+    lists = [torch.zeros(3), torch.zeros(3)]
+    dist.all_to_all(lists, [torch.ones(3), total()])
+    assert [one.tolist() for one in lists] == [[1.0 + 2 * dist.get_rank()] * 3] * 2
+
+
 class Groups(unittest.TestCase):
     @groups.since(2, 15)
     def test_split_groups(self) -> None:
@@ -333,6 +351,7 @@ class Groups(unittest.TestCase):
         for backend in groups.BACKENDS:
             with self.subTest(backend=backend):
                 groups.run(compiled, 2, backend=backend)
+                groups.run(functional_results, 2, backend=backend)
 
 
 if __name__ == "__main__":

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
 import torch
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
 from ..errors import InvalidError
 from .calls import Calls
@@ -70,7 +71,7 @@ class Places(Calls):
     def _end_coalescing(self, device: torch.device) -> Any:
         return self._gpu.on(device).close_batch() if device.type == "cuda" else None
 
-    def _calls_for(self, arguments: tuple[Any, ...]) -> DeviceCalls | None:
+    def _calls_for(self, arguments: Sequence[Any]) -> DeviceCalls | None:
         """The object for a call on a GPU; `None` for a call on the CPU."""
         tensor = _first_of(arguments)
         if tensor is None or tensor.is_cpu:
@@ -90,10 +91,20 @@ def _first_of(given: Any) -> torch.Tensor | None:
     return None
 
 
+def _awaited(given: Any) -> Any:
+    """The same, with what functional collectives have returned as the tensors that they fill, which have memory."""
+    if isinstance(given, AsyncCollectiveTensor):
+        return given.trigger_wait()
+    if isinstance(given, (tuple, list)):
+        return [_awaited(one) for one in given]
+    return given
+
+
 def _by_place(name: str) -> Callable[..., Any]:
     on_host = getattr(Calls, name)
 
     def call(self: Places, *arguments: Any, **options: Any) -> Any:
+        arguments = _awaited(arguments)
         on_device = self._calls_for(arguments)
         if on_device is None:
             # Another rank may wait for a message of this one before it makes the same call.
