@@ -89,7 +89,7 @@ def late_start() -> None:
 
 
 def never_started() -> str:
-    """What rank 0 is told of ranks that do not come to a group."""
+    """What ranks are told of others that do not come to a group."""
     rank, size = dist.get_rank(), dist.get_world_size()
     store = dist.PrefixStore("again", dist.distributed_c10d._get_default_store())
     dist.destroy_process_group()
@@ -101,8 +101,8 @@ def never_started() -> str:
     elif rank == 2:
         try:
             dist.init_process_group("spark_ccl", store=store, rank=rank, world_size=size, timeout=3 * SECOND)
-        except RuntimeError:
-            return ""
+        except RuntimeError as error:
+            return str(error)
     return ""
 
 
@@ -308,9 +308,10 @@ class Groups(unittest.TestCase):
         groups.run(late_start, 2)
 
     def test_ranks_that_do_not_start_are_named(self) -> None:
-        text = groups.run(never_started, 4, destroys=False)[0]
-        self.assertIn("of 4 ranks, these have not come", text)
-        self.assertIn("rank 1, rank 3;", text)
+        of_first, _, of_other, _ = groups.run(never_started, 4, destroys=False)
+        self.assertIn("of 4 ranks, these have not come", of_first)
+        self.assertIn("rank 1, rank 3;", of_first)
+        self.assertIn("rank 2 gave up after 3.0 s: rank 0 has not sent", of_other)
 
     def test_idle_ranks_use_no_processor(self) -> None:
         for seconds in groups.run(idle, 2):

@@ -67,7 +67,16 @@ def _receive_id(store: Any, rank: int, timeout: timedelta) -> UniqueId:
     # The same name would have the id of a group that has ended, where one is made anew.
     place = f"for_rank_{rank}_{secrets.token_hex(8)}"
     store.set(f"rank_{rank}", place)
-    store.wait([place], timeout)
+    try:
+        store.wait([place], timeout)
+    except RuntimeError as failure:
+        # Raises where the store itself is lost.
+        if store.check([place]):
+            raise
+        raise TimedOutError(
+            f"rank {rank} gave up after {timeout.total_seconds()} s: rank 0 has not sent the id of the process group; "
+            "it has not come, or waits for other ranks, which its own error names"
+        ) from failure
     unique_id = UniqueId.parse(store.get(place).decode())
     store.delete_key(place)
     return unique_id
