@@ -144,6 +144,19 @@ def barrier_with_a_time() -> str:
     return late(wait)
 
 
+def without_limit() -> None:
+    """Timeouts that are longer than the library's longest."""
+    year = timedelta(days=365)
+    group = dist.new_group(timeout=year)
+    assert sum_of_ranks(group) == 1
+    options = dist.AllreduceOptions()
+    options.timeout = 2 * year
+    group.allreduce([torch.ones(3)], options).wait()
+    group.set_timeout(year)
+    assert sum_of_ranks(group) == 1
+    dist.destroy_process_group(group)
+
+
 def wait_with_a_time() -> None:
     tensor = torch.ones(3)
     if dist.get_rank() == 0:
@@ -326,6 +339,9 @@ class Groups(unittest.TestCase):
                     text = groups.run(function, 2, backend=backend, destroys=False)[0]
                     self.assertIn("gave up after 1", text)
                     self.assertIn("rank 1", text)
+
+    def test_times_without_a_limit(self) -> None:
+        groups.run(without_limit, 2)
 
     def test_waits_with_a_time(self) -> None:
         groups.run(wait_with_a_time, 2)

@@ -20,6 +20,7 @@ from ..work import in_flight
 from .mail import Mail
 from .meeting import NAME, meet
 from .places import Gpu, Places
+from .starts import LONGEST
 from .versions import HAS_BACKENDS, TELLS_OF_END
 from .work import END_WITHIN, LOOK_EVERY, Futures
 
@@ -31,7 +32,7 @@ def create(given: Any, options: Any) -> ProcessGroup | PartOfGroup:
     """Meets the ranks that share the store."""
     # Where it cannot be a part, the group has no other backend, whatever it was given; tensors elsewhere are refused.
     alone = not HAS_BACKENDS or given.process_group.name() == _ALONE
-    timeout = given.timeout
+    timeout = min(given.timeout, LONGEST)
     communicator = meet(given.store, given.group_rank, given.group_size, timeout)
     mail = _mail_of(communicator)
     if alone:
@@ -80,6 +81,7 @@ class _Group(Places):
         return self._communicator.split(ranks[0], ranks.index(self._rank))
 
     def set_timeout(self, timeout: timedelta) -> None:
+        timeout = min(timeout, LONGEST)
         self._timeout = self._gpu.timeout = timeout
         for communicator in self._communicators():
             communicator.set_timeout(timeout.total_seconds())

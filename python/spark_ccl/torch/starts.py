@@ -16,6 +16,8 @@ from .tensors import check_all_on
 from .work import Futures, Work
 
 _NO_TIME = timedelta(0)
+# The library takes no more; who gives more wants no limit.
+LONGEST = timedelta(days=49)
 _HOST = torch.device("cpu")
 
 
@@ -48,7 +50,7 @@ class Starts:
         check_all_on(_HOST, keep)
         communicator = self._communicator
         async_op = is_async(opts)
-        timeout = self._timeout if opts is None or opts.timeout <= _NO_TIME else opts.timeout
+        timeout = self._timeout if opts is None or opts.timeout <= _NO_TIME else min(opts.timeout, LONGEST)
         if timeout != self._timeout:
             communicator.set_timeout(timeout.total_seconds())
         try:
