@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import operator
 from ctypes import POINTER, byref, c_char, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p
 from pathlib import Path
+from typing import Any
 
 from . import errors
 
@@ -118,6 +120,14 @@ def check(result: int) -> None:
     if result != 0:
         text = _loaded.spark_ccl_last_error().decode(errors="replace")
         raise _ERRORS.get(result, errors.InternalError)(text)
+
+
+def int_of(value: Any, name: str) -> int:
+    """A number as C's `int`; raises `InvalidError` where `ctypes` would cut it off: 2**32 would be 0."""
+    number = operator.index(value)
+    if not -(1 << 31) <= number < 1 << 31:
+        raise errors.InvalidError(f"{name} is {number}; expected less than 2**31")
+    return number
 
 
 def read_int(name: str, handle: c_void_p) -> int:

@@ -72,14 +72,21 @@ class Collectives:
         else:
             source, target = buffer_of(send, "send", writable=False), None
         op_code, scale = _reduction(op, factor, source)
-        arguments = (source.pointer, _pointer(target), source.count, source.dtype, op_code, root)
+        arguments = (
+            source.pointer,
+            _pointer(target),
+            source.count,
+            source.dtype,
+            op_code,
+            _library.int_of(root, "root"),
+        )
         return self._run("reduce", *arguments, keep=(source, target), name=name, factor=scale, async_op=async_op)
 
     def broadcast(self, buffer: Any, *, root: int, name: str | None = None, async_op: bool = False) -> Work | None:
         """All ranks' `buffer` becomes that of the root, where it may be read-only."""
         is_root = self._rank == root
         memory = buffer_of(buffer, "buffer", writable=not is_root)
-        arguments = (memory.pointer, memory.pointer, memory.count, memory.dtype, root)
+        arguments = (memory.pointer, memory.pointer, memory.count, memory.dtype, _library.int_of(root, "root"))
         return self._run("broadcast", *arguments, keep=(memory,), name=name, async_op=async_op)
 
     def all_gather(self, send: Any, recv: Any, *, name: str | None = None, async_op: bool = False) -> Work | None:
@@ -114,7 +121,7 @@ class Collectives:
             source, target = self._blocks("send", send, "recv", recv, whole_is_written=True)
         else:
             source, target = buffer_of(send, "send", writable=False), None
-        arguments = (source.pointer, _pointer(target), source.count, source.dtype, root)
+        arguments = (source.pointer, _pointer(target), source.count, source.dtype, _library.int_of(root, "root"))
         return self._run("gather", *arguments, keep=(source, target), name=name, async_op=async_op)
 
     def scatter(
@@ -125,7 +132,7 @@ class Collectives:
             target, source = self._blocks("recv", recv, "send", send, whole_is_written=False)
         else:
             target, source = buffer_of(recv, "recv", writable=True), None
-        arguments = (_pointer(source), target.pointer, target.count, target.dtype, root)
+        arguments = (_pointer(source), target.pointer, target.count, target.dtype, _library.int_of(root, "root"))
         return self._run("scatter", *arguments, keep=(source, target), name=name, async_op=async_op)
 
     def all_to_all(self, send: Any, recv: Any, *, name: str | None = None, async_op: bool = False) -> Work | None:
@@ -178,13 +185,13 @@ class Collectives:
         Two ranks that send to each other do so in a `group`, or start one of the calls.
         """
         memory = buffer_of(buffer, "buffer", writable=False)
-        arguments = (memory.pointer, memory.count, memory.dtype, to)
+        arguments = (memory.pointer, memory.count, memory.dtype, _library.int_of(to, "to"))
         return self._run("send", *arguments, keep=(memory,), name=name, async_op=async_op)
 
     def recv(self, buffer: Any, source: int, *, name: str | None = None, async_op: bool = False) -> Work | None:
         """Receives what the rank `source` sends."""
         memory = buffer_of(buffer, "buffer", writable=True)
-        arguments = (memory.pointer, memory.count, memory.dtype, source)
+        arguments = (memory.pointer, memory.count, memory.dtype, _library.int_of(source, "source"))
         return self._run("recv", *arguments, keep=(memory,), name=name, async_op=async_op)
 
     def probe(self, source: int) -> tuple[DType, int] | None:
@@ -194,7 +201,7 @@ class Collectives:
         """
         count, dtype, there = ctypes.c_size_t(), ctypes.c_int(), ctypes.c_int()
         results = (ctypes.byref(count), ctypes.byref(dtype), ctypes.byref(there))
-        _library.call("probe", self._handle.pointer, source, *results)
+        _library.call("probe", self._handle.pointer, _library.int_of(source, "source"), *results)
         return (DType(dtype.value), count.value) if there.value else None
 
     def _run(self, function: str, *arguments: Any, **options: Any) -> Work | None:

@@ -33,7 +33,8 @@ class Communicator(Collectives):
         `settings` are those of docs/environment.md without their prefix, in lower case: `progress_thread="1"`.
         """
         values, count = settings_of(_names(settings))
-        self._open(made("comm_create", ctypes.byref(unique_id._raw), rank, size, values, count))
+        place = (_library.int_of(rank, "rank"), _library.int_of(size, "size"))
+        self._open(made("comm_create", ctypes.byref(unique_id._raw), *place, values, count))
 
     @classmethod
     def from_env(cls, **settings: str) -> Communicator:
@@ -67,7 +68,8 @@ class Communicator(Collectives):
         """Makes a communicator of the ranks that pass the same color, in the order of `key`; none for `None`."""
         if color is not None and color < 0:
             raise InvalidError(f"the color is {color}; expected 0 or more, or None")
-        handle = made("comm_split", self._handle.pointer, -1 if color is None else color, key)
+        part = -1 if color is None else _library.int_of(color, "the color")
+        handle = made("comm_split", self._handle.pointer, part, _library.int_of(key, "the key"))
         return None if handle is None else Communicator._of(handle)
 
     def shrink(self, lost: Sequence[int] = ()) -> Communicator:
@@ -75,15 +77,15 @@ class Communicator(Collectives):
 
         Ranks that have died are left out by themselves; `lost` names others that hang.
         """
-        ranks = (ctypes.c_int * len(lost))(*lost)
+        ranks = (ctypes.c_int * len(lost))(*(_library.int_of(rank, "a lost rank") for rank in lost))
         return Communicator._of(made("comm_shrink", self._handle.pointer, ranks, len(lost)))
 
     def set_timeout(self, seconds: float) -> None:
         """How long each call may take that begins from now on."""
-        milliseconds = round(seconds * 1000)
-        if not 0 < milliseconds < 1 << 32:
+        # Also of what is no number.
+        if not 0.001 <= seconds < (1 << 32) / 1000:
             raise InvalidError(f"the timeout is {seconds} s; expected 0.001 s to 49 days")
-        _library.call("comm_set_timeout", self._handle.pointer, milliseconds)
+        _library.call("comm_set_timeout", self._handle.pointer, round(seconds * 1000))
 
     def check(self) -> None:
         """Raises what the calls of a communicator that has failed raise; does nothing while it works."""

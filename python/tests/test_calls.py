@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 import unittest
+from collections.abc import Callable
 
 import jobs
 import numpy
@@ -197,10 +198,34 @@ class Calls(unittest.TestCase):
         with self.assertRaisesRegex(InvalidError, "closed"):
             comm.barrier()
 
+    def test_numbers_that_are_no_int_of_c(self) -> None:
+        with Communicator(spark_ccl.UniqueId(), 0, 1) as comm:
+            memory = bytearray(4)
+            calls: tuple[Callable[[int], object], ...] = (
+                lambda number: Communicator(spark_ccl.UniqueId(), number, 1),
+                lambda number: comm.split(number),
+                lambda number: comm.split(0, number),
+                lambda number: comm.shrink([number]),
+                lambda number: comm.broadcast(memory, root=number),
+                lambda number: comm.reduce(memory, memory, root=number),
+                lambda number: comm.scatter(memory, memory, root=number),
+                lambda number: comm.gather(memory, memory, root=number),
+                lambda number: comm.send(memory, number),
+                lambda number: comm.recv(memory, number),
+                lambda number: comm.probe(number),
+            )
+            for place, call in enumerate(calls):
+                # Of each, C would see another number that it takes, or 0.
+                for number in (1 << 31, 1 << 32, (1 << 32) + 1):
+                    with self.subTest(call=place), self.assertRaisesRegex(InvalidError, "less than 2"):
+                        call(number)
+
     def test_wrong_arguments(self) -> None:
         with Communicator(spark_ccl.UniqueId(), 0, 1) as comm:
             with self.assertRaisesRegex(InvalidError, "timeout"):
                 comm.set_timeout(0)
+            with self.assertRaisesRegex(InvalidError, "timeout"):
+                comm.set_timeout(float("inf"))
             with self.assertRaisesRegex(InvalidError, "color"):
                 comm.split(-1)
             with self.assertRaises(InvalidError):
