@@ -76,6 +76,18 @@ def reductions() -> None:
             same(block, whole[rank * count :][:count], f"{dtype} x {count}")
 
 
+def reductions_of_other_types() -> None:
+    """Types that PyTorch itself does not add: the numbers that are expected are computed as integers."""
+    rank = dist.get_rank()
+    for dtype in (torch.uint32, torch.uint64, torch.float8_e4m3fn, torch.float8_e5m2):
+        for count in COUNTS:
+            numbers = torch.stack(everyone(count, torch.int64))
+            for op, compute in OPS.items():
+                tensor = of_rank(rank, count, torch.int64).to(dtype)
+                dist.all_reduce(tensor, op)
+                same(tensor, compute(numbers).to(dtype), f"{dtype} {op} x {count}")
+
+
 def special_reductions() -> None:
     rank, size = dist.get_rank(), dist.get_world_size()
     mean = torch.full((9,), float(rank))
@@ -367,6 +379,9 @@ class Calls(unittest.TestCase):
         for size in (2, 3, 4):
             with self.subTest(ranks=size):
                 groups.run(reductions, size)
+
+    def test_reductions_of_other_types(self) -> None:
+        groups.run(reductions_of_other_types, 2)
 
     def test_special_reductions(self) -> None:
         groups.run(special_reductions, 3)

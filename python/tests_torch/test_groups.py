@@ -59,6 +59,12 @@ def held() -> tuple[int, int]:
     return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
 
 
+def resident() -> int:
+    """Bytes of this process in memory."""
+    with open("/proc/self/statm") as sizes:
+        return int(sizes.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
 def cycles() -> None:
     rank, size = dist.get_rank(), dist.get_world_size()
     store = dist.distributed_c10d._get_default_store()
@@ -68,12 +74,15 @@ def cycles() -> None:
         dist.init_process_group("spark_ccl", store=store, rank=rank, world_size=size, timeout=60 * SECOND)
         assert dist.all_reduce(torch.ones(3), async_op=True).get_future().wait()[0][0] == size
         if cycle == 20:
-            first = held()
+            first, memory = held(), resident()
     # Threads of groups that have ended need a moment.
     deadline = time.monotonic() + 30
     while any(now > then for now, then in zip(held(), first)):
         assert time.monotonic() < deadline, f"descriptors and threads: {held()}, and {first} after 20 cycles"
         time.sleep(0.1)
+    grown = resident() - memory
+    # Of 180 cycles; the allocator keeps a little.
+    assert grown < 8 << 20, f"{grown} bytes more than after 20 cycles"
 
 
 def late_start() -> None:
