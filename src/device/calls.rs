@@ -1,5 +1,6 @@
 //! Counts the enqueued calls, and watches one of them at a time. Knows events; knows no backend.
 
+use spark_ccl_control::{DeviceCalls, DevicePart};
 use spark_ccl_cuda::{Error, RecordedEvent};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,6 +16,8 @@ const WAYPOINTS: usize = 64;
 pub(super) struct Calls {
     /// The number of calls.
     pub(super) count: u64,
+    /// What they consist of.
+    pub(super) made: DeviceCalls,
     /// The event after the last call, until it is known to have run.
     pub(super) last: Option<Arc<RecordedEvent>>,
     /// The last call that is known to have run.
@@ -29,7 +32,7 @@ pub(super) struct Calls {
 /// The ends of some of the calls that are not known to have run, the oldest first. By them, many calls that run one by one
 /// are told from a call that takes too long.
 struct Waypoints {
-    ends: VecDeque<(u64, Arc<RecordedEvent>)>,
+    ends: VecDeque<CallEnd>,
     /// The ends of the calls whose numbers this divides are kept.
     stride: u64,
 }
@@ -44,18 +47,22 @@ impl Default for Waypoints {
 }
 
 impl Waypoints {
-    fn push(&mut self, call: u64, end: Arc<RecordedEvent>) {
+    fn push(&mut self, calls: u64, made: &DeviceCalls, event: &Arc<RecordedEvent>) {
         if self.ends.len() == WAYPOINTS {
             self.stride *= 2;
             let stride = self.stride;
-            self.ends.retain(|(call, _)| call.is_multiple_of(stride));
+            self.ends.retain(|end| end.calls.is_multiple_of(stride));
         }
-        if call.is_multiple_of(self.stride) {
-            self.ends.push_back((call, end));
+        if calls.is_multiple_of(self.stride) {
+            self.ends.push_back(CallEnd {
+                calls,
+                made: made.clone(),
+                event: Arc::clone(event),
+            });
         }
     }
 
-    fn pop(&mut self) -> Option<(u64, Arc<RecordedEvent>)> {
+    fn pop(&mut self) -> Option<CallEnd> {
         let oldest = self.ends.pop_front();
         if oldest.is_none() {
             self.stride = 1;
@@ -64,12 +71,20 @@ impl Waypoints {
     }
 }
 
+/// The end of a call.
+pub(super) struct CallEnd {
+    /// The number of calls up to it.
+    pub(super) calls: u64,
+    /// What these consist of.
+    pub(super) made: DeviceCalls,
+    event: Arc<RecordedEvent>,
+}
+
 /// A call in a stream that is not known to have run.
 pub(super) struct Mark {
-    pub(super) end: Arc<RecordedEvent>,
-    pub(super) calls: u64,
+    pub(super) end: CallEnd,
     pub(super) stall: Stall,
-    /// When a rank was seen to have left.
+    /// When a rank was seen to have left that it needs.
     pub(super) farewell: Option<(u32, Instant)>,
 }
 
@@ -98,9 +113,17 @@ impl Stall {
 }
 
 impl Calls {
-    /// Another call was enqueued, and it ends at an event.
+    /// Counts another call, by this rank's parts in it.
+    pub(super) fn add(&mut self, parts: impl IntoIterator<Item = DevicePart>) {
+        self.count += 1;
+        for part in parts {
+            self.made.add(part);
+        }
+    }
+
+    /// The last call was enqueued, and it ends at an event.
     pub(super) fn was_enqueued(&mut self, end: &Arc<RecordedEvent>) {
-        self.waypoints.push(self.count, Arc::clone(end));
+        self.waypoints.push(self.count, &self.made, end);
         self.last = Some(Arc::clone(end));
     }
 
@@ -110,7 +133,7 @@ impl Calls {
         captured.find(|(of, _)| *of == capture).map(|(_, end)| end)
     }
 
-    /// A call was captured, and it ends at an event.
+    /// The last call was captured, and it ends at an event.
     pub(super) fn was_captured(&mut self, capture: u64, end: Arc<RecordedEvent>) {
         self.captured.retain(|(of, _)| *of != capture);
         if self.captured.len() == CAPTURES {
@@ -122,16 +145,15 @@ impl Calls {
     /// Checks the watched call. If it has run, watches the next one whose end is known, from this progress on.
     pub(super) fn look(&mut self, progress: u64) -> Result<(), Error> {
         if let Some(mark) = &self.mark {
-            if !mark.end.is_complete()? {
+            if !mark.end.event.is_complete()? {
                 return Ok(());
             }
-            self.passed = mark.calls;
+            self.passed = mark.end.calls;
             self.mark = None;
         }
-        if let Some((calls, end)) = self.first_under_way()? {
+        if let Some(end) = self.first_under_way()? {
             self.mark = Some(Mark {
                 end,
-                calls,
                 stall: Stall::new(progress),
                 farewell: None,
             });
@@ -139,21 +161,25 @@ impl Calls {
         Ok(())
     }
 
-    fn first_under_way(&mut self) -> Result<Option<(u64, Arc<RecordedEvent>)>, Error> {
-        while let Some((call, end)) = self.waypoints.pop() {
-            if !end.is_complete()? {
-                return Ok(Some((call, end)));
+    fn first_under_way(&mut self) -> Result<Option<CallEnd>, Error> {
+        while let Some(end) = self.waypoints.pop() {
+            if !end.event.is_complete()? {
+                return Ok(Some(end));
             }
-            self.passed = call;
+            self.passed = end.calls;
         }
         // It stays where the driver does not answer: what it ends may still run.
-        let Some(end) = self.last.clone() else {
+        let Some(event) = self.last.clone() else {
             return Ok(None);
         };
-        if end.is_complete()? {
+        if event.is_complete()? {
             (self.passed, self.last) = (self.count, None);
             return Ok(None);
         }
-        Ok(Some((self.count, end)))
+        Ok(Some(CallEnd {
+            calls: self.count,
+            made: self.made.clone(),
+            event,
+        }))
     }
 }

@@ -3,7 +3,7 @@
 
 use super::allocation::tidy_in_background;
 use super::block;
-use super::calls::Mark;
+use super::calls::{CallEnd, Mark};
 use super::guarded::Guarded;
 use super::rank::{DeviceRank, State};
 use super::waiting::SUBSIDES;
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 /// How often it looks. A rank's death is noticed within milliseconds, and nobody waits for less.
 const TICK: Duration = Duration::from_millis(50);
-/// How long a call may continue after a rank that had finished its part has left.
+/// How long a call may continue after a rank has left without its part in it: one of a graph is not counted.
 const AFTER_A_FAREWELL: Duration = Duration::from_secs(2);
 
 /// Watches an engine as long as it exists; `look` checks whether something has gone wrong.
@@ -81,12 +81,12 @@ impl<B> DeviceRank<B> {
         true
     }
 
-    /// The fault of a call that takes too long, or waits for a rank that has left.
+    /// The fault of a call that takes too long, or needs a call that a rank has left without.
     fn judge(&self, mark: &mut Mark, waited: Duration, timeout: Duration) -> Option<Fault> {
         if waited > timeout {
-            return Some(self.timed_out(mark.calls, waited, Vec::new()));
+            return Some(self.timed_out(mark.end.calls, waited, Vec::new()));
         }
-        let left = (0..self.size as u32).find(|&rank| self.watch.left(rank).is_some())?;
+        let left = (0..self.size as u32).find(|&rank| self.lacks(&mark.end, rank))?;
         let (rank, since) = *mark.farewell.get_or_insert((left, Instant::now()));
         // All ranks get the fault: the output of a call that is aborted here may look like a result
         // to them.
@@ -95,9 +95,15 @@ impl<B> DeviceRank<B> {
             reason: format!(
                 "{} left the communicator, but call {} on device {} needs it",
                 self.watch.member(rank),
-                mark.calls,
+                mark.end.calls,
                 self.device()
             ),
         })
+    }
+
+    /// Whether a rank has left, and a call needs one that it has not done. What it had done is there, or on its way.
+    fn lacks(&self, end: &CallEnd, rank: u32) -> bool {
+        let done = self.watch.left_with(rank);
+        done.is_some_and(|done| !end.made.are_met_by(self.rank as u32, &done, rank))
     }
 }

@@ -7,7 +7,7 @@ use super::order::{self, were_lost, were_used};
 use crate::buffer::Region;
 use crate::error::Error;
 use parking_lot::{Mutex, MutexGuard};
-use spark_ccl_control::{DEVICE_MARK, Fault, Late, Member, Watch};
+use spark_ccl_control::{DEVICE_MARK, DevicePart, Fault, Late, Member, Watch};
 use spark_ccl_cuda::cudarc::driver::sys::CUresult;
 use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaStream, DriverError};
 use spark_ccl_cuda::{RecordedEvent, capture_of, is_capturing};
@@ -103,13 +103,14 @@ impl<B> DeviceRank<B> {
         order::hold_back(regions, stream).map_err(|error| self.lost(error))
     }
 
-    /// Records the end of a call that is the last one now.
+    /// Records the end of a call that is the last one now, and consists of these parts.
     pub(super) fn record(
         &self,
         calls: &mut Calls,
         stream: &Arc<CudaStream>,
+        parts: impl IntoIterator<Item = DevicePart>,
     ) -> Result<Option<Arc<RecordedEvent>>, spark_ccl_cuda::Error> {
-        calls.count += 1;
+        calls.add(parts);
         let end = self.end(stream)?;
         if let Some(end) = &end {
             calls.was_enqueued(end);

@@ -116,7 +116,10 @@ impl<B> DeviceRank<B> {
             return false;
         }
         match self.subside() {
-            Ok(true) => return true,
+            Ok(true) => {
+                self.tell_what_is_done();
+                return true;
+            }
             Ok(false) => self.give_up(
                 "it dropped the communicator while calls of device memory were in a stream"
                     .to_owned(),
@@ -124,6 +127,13 @@ impl<B> DeviceRank<B> {
             Err(error) => drop(self.lost(error)),
         }
         false
+    }
+
+    /// All calls have run: others may still come to some of them once this rank has left.
+    fn tell_what_is_done(&self) {
+        if let Some(state) = self.state.try_lock_for(CALL) {
+            self.watch.has_done(state.calls.made.clone());
+        }
     }
 
     /// Changes how long calls may take.

@@ -8,6 +8,9 @@ use spark_ccl::{Communicator, Error, RedOp};
 use spark_ccl_testing::scramble;
 use std::time::Duration;
 
+/// By then, a call would have failed that needs more of a rank that has left.
+const AFTER_FAREWELLS: Duration = Duration::from_secs(3);
+
 fn values(rank: usize, len: usize) -> Vec<u64> {
     (0..len as u64)
         .map(|place| scramble(rank as u64, place))
@@ -277,6 +280,40 @@ fn the_last_call_of_a_rank_that_has_left_is_named() {
         let expected =
             "left the communicator after operation #2 on the device, but operation #3 on";
         assert!(said.contains(expected), "{said}");
+    });
+}
+
+/// A call may stand behind something long in its stream: here, behind a call of another communicator.
+#[test]
+fn a_call_of_which_a_rank_that_has_left_has_done_its_part_goes_on() {
+    const LEN: usize = 1000;
+    let Some(gpus) = gpus(2) else { return };
+    gpus.each(&builder(), |comm| {
+        let other = comm.split(Some(0), 0).unwrap().unwrap();
+        let stream = stream_of(&comm);
+        let mut sum = memory(&comm, &values(comm.rank(), LEN));
+        let mut sent = memory(&comm, &values(comm.rank(), LEN));
+        let is_root = comm.rank() == 0;
+        if !is_root {
+            other
+                .all_reduce_in_place(&mut sum, RedOp::Sum)
+                .on(&stream)
+                .unwrap();
+        }
+        comm.broadcast_in_place(&mut sent, 0).on(&stream).unwrap();
+        if is_root {
+            drop(comm);
+            std::thread::sleep(AFTER_FAREWELLS);
+            other
+                .all_reduce_in_place(&mut sum, RedOp::Sum)
+                .on(&stream)
+                .unwrap();
+            other.wait(&stream).unwrap();
+        } else {
+            comm.wait(&stream).unwrap();
+        }
+        assert!(read(&sent) == values(0, LEN));
+        other.finalize().unwrap();
     });
 }
 

@@ -67,6 +67,39 @@ fn a_message_goes_around_all_ranks() {
     });
 }
 
+/// The receiver gets there late: its stream is behind a call of another communicator.
+#[test]
+fn a_message_arrives_whose_sender_has_left() {
+    const LEN: usize = 37;
+    let Some(gpus) = gpus(2) else { return };
+    gpus.each(&builder(), |comm| {
+        let other = comm.split(Some(0), 0).unwrap().unwrap();
+        let (stream, rank) = (stream_of(&comm), comm.rank());
+        let mut total = comm.alloc_device::<u64>(1).unwrap();
+        total.write(&[1]).unwrap();
+        if rank == 0 {
+            comm.send(&sent(&comm, 1, LEN), 1).on(&stream).unwrap();
+            comm.wait(&stream).unwrap();
+            drop(comm);
+            // By then, a call would have failed that needs more of a rank that has left.
+            std::thread::sleep(Duration::from_secs(3));
+            let sum = other.all_reduce_in_place(&mut total, RedOp::Sum);
+            sum.on(&stream).unwrap();
+        } else {
+            let sum = other.all_reduce_in_place(&mut total, RedOp::Sum);
+            sum.on(&stream).unwrap();
+            let mut received = comm.alloc_device(LEN).unwrap();
+            if rank == 1 {
+                comm.recv(&mut received, 0).on(&stream).unwrap();
+                comm.wait(&stream).unwrap();
+                check(&received, 0, 1);
+            }
+        }
+        other.wait(&stream).unwrap();
+        other.finalize().unwrap();
+    });
+}
+
 /// All send at once, more than there is room for: only as a group, or as `send_recv`, they do not wait for each other.
 #[test]
 fn rings_do_not_wait_for_themselves() {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::device_calls::{DeviceCalls, DevicePart};
 use crate::proposal::Proposal;
 use crate::standing::{Answer, KINDS, Wait};
 use crate::wire::{
@@ -88,12 +89,21 @@ fn some_contents() -> [Content; 4] {
     ]
 }
 
+fn some_calls() -> DeviceCalls {
+    let mut calls = DeviceCalls::default();
+    for part in [DevicePart::SendTo(1), DevicePart::ReceiveFrom(2)] {
+        calls.add(part);
+    }
+    calls
+}
+
 /// One of each kind.
 fn some_news() -> [News; 4] {
     [
         News::Leave {
             context: 1,
             last_sequence: 2,
+            device_calls: some_calls(),
         },
         News::Goodbye,
         News::Gone {

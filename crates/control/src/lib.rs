@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
+mod device_calls;
 mod fault;
 mod flood;
 #[cfg(any(test, fuzzing))]
@@ -34,6 +35,7 @@ mod view;
 mod watch;
 mod wire;
 
+pub use device_calls::{DeviceCalls, DevicePart};
 pub use fault::{DEVICE_MARK, Fault, Late, Member, POINT_TO_POINT_MARK};
 pub use monitor::{Adopter, Monitor};
 pub use proposal::Proposal;

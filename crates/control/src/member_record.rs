@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use crate::device_calls::DeviceCalls;
 use crate::fault::{ALIVE, is_point_to_point};
 use crate::standing::{Answer, Wait};
 use crate::wire::{Content, Notice, Progress, Report, WaitingFor};
@@ -17,6 +18,8 @@ pub(crate) struct MemberRecord {
     entered: Option<Operation>,
     pub(crate) waiting: Option<Waiting>,
     pub(crate) left: Option<u64>,
+    /// What it has done of the calls of device memory, once it has left.
+    pub(crate) device_calls: DeviceCalls,
     /// What other members report about it, if it does not send its notices to this rank.
     reported: Option<Reported>,
     /// What it has answered last when this rank asked, and when that came.

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::device_calls::DeviceCalls;
 use crate::fault::{Fault, Late, is_point_to_point};
 use crate::member_record::{MemberRecord, Operation};
 use crate::pace::{Inquiries, Pace, Topic};
@@ -208,12 +209,18 @@ impl Roster {
     }
 
     /// Records that a member left. Returns a fault if this rank is already in a later operation.
-    pub(crate) fn leave(&mut self, rank: u32, last_sequence: u64) -> Option<Fault> {
+    pub(crate) fn leave(
+        &mut self,
+        rank: u32,
+        last_sequence: u64,
+        device_calls: DeviceCalls,
+    ) -> Option<Fault> {
         let heard = self.heard.get_mut(rank as usize)?;
         if heard.left.is_some() {
             return None;
         }
         heard.left = Some(last_sequence);
+        heard.device_calls = device_calls;
         self.schedule_inspection();
         let entered = self.view.history.latest();
         (entered > last_sequence).then(|| self.left_fault(rank, last_sequence, entered))
@@ -221,6 +228,12 @@ impl Roster {
 
     pub(crate) fn left(&self, rank: u32) -> Option<u64> {
         self.heard.get(rank as usize)?.left
+    }
+
+    /// What a member that has left had done of the calls of device memory.
+    pub(crate) fn left_with(&self, rank: u32) -> Option<&DeviceCalls> {
+        let heard = self.heard.get(rank as usize)?;
+        heard.left.map(|_| &heard.device_calls)
     }
 
     /// Compares an operation of this rank with what is known about the other members.

@@ -11,6 +11,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Instant;
 
+use crate::device_calls::DeviceCalls;
 use crate::fault::Fault;
 use crate::flood::Seen;
 use crate::neighbour::{End, Neighbour};
@@ -187,8 +188,12 @@ impl State {
             return;
         };
         match &flood.news {
-            News::Leave { last_sequence, .. } => {
-                let fault = roster.leave(rank, *last_sequence);
+            News::Leave {
+                last_sequence,
+                device_calls,
+                ..
+            } => {
+                let fault = roster.leave(rank, *last_sequence, device_calls.clone());
                 self.raise_some(context, fault);
             }
             News::Fault { fault, .. } => {
@@ -287,10 +292,11 @@ impl State {
         self.raise_some(context, fault);
     }
 
-    pub(crate) fn leave(&mut self, context: u64, last_sequence: u64) {
+    pub(crate) fn leave(&mut self, context: u64, last_sequence: u64, device_calls: DeviceCalls) {
         self.originate(News::Leave {
             context,
             last_sequence,
+            device_calls,
         });
     }
 
@@ -328,7 +334,7 @@ fn apply(roster: &mut Roster, world: u32, departure: &Departure) {
     let view = Arc::clone(&roster.view);
     let Some(rank) = view.rank(world) else { return };
     let fault = match departure {
-        Departure::Goodbye => roster.leave(rank, 0),
+        Departure::Goodbye => roster.leave(rank, 0, DeviceCalls::default()),
         // A rank that left the communicator before is not needed any more. What it had sent comes from its host, unless that
         // is lost, too.
         Departure::Died if roster.left(rank).is_some() => None,

@@ -107,6 +107,7 @@ fn number(stray: &Stray) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device_calls::DeviceCalls;
     use crate::proposal::Proposal;
     use crate::wire::Progress;
 
@@ -133,6 +134,7 @@ mod tests {
             news: News::Leave {
                 context,
                 last_sequence: 0,
+                device_calls: DeviceCalls::default(),
             },
         })
     }

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use crate::device_calls::DeviceCalls;
 use crate::fault::{Fault, Member};
 use crate::history::History;
 use crate::standing::KINDS;
@@ -23,6 +24,8 @@ pub(crate) struct View {
     pub(crate) alarm: OnceLock<Box<dyn Fn() + Send + Sync>>,
     /// Counts this rank's calls by kind, for ranks that ask; not set where nobody counts them.
     pub(crate) calls: OnceLock<Box<dyn Fn() -> [u64; KINDS] + Send + Sync>>,
+    /// What this rank has done of the calls of device memory; set before it leaves.
+    pub(crate) device_calls: OnceLock<DeviceCalls>,
     /// The last operation that this rank has finished. It and the next one order no other memory: relaxed.
     finished: AtomicU64,
     /// The next operation that has to be compared with what is known of the other members.
@@ -49,6 +52,7 @@ impl View {
             fault: OnceLock::new(),
             alarm: OnceLock::new(),
             calls: OnceLock::new(),
+            device_calls: OnceLock::new(),
             finished: AtomicU64::new(0),
             inspect_from: AtomicU64::new(u64::MAX),
         }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::device_calls::DeviceCalls;
 use crate::fault::{Fault, Late, Member, is_point_to_point};
 use crate::monitor::Monitor;
 use crate::proposal::Proposal;
@@ -192,9 +193,16 @@ impl Watch {
     pub fn leave(&self, last_sequence: u64) {
         // Relaxed: the swap only decides which caller is the first, and publishes no other data.
         if !self.has_left.swap(true, Ordering::Relaxed) {
+            let device_calls = self.view.device_calls.get().cloned().unwrap_or_default();
             self.monitor
-                .with(|state| state.leave(self.view.context, last_sequence));
+                .with(|state| state.leave(self.view.context, last_sequence, device_calls));
         }
+    }
+
+    /// Says which calls of device memory this rank has done, before it [leaves](Self::leave). Only the first call counts;
+    /// without one, it has done none.
+    pub fn has_done(&self, calls: DeviceCalls) {
+        let _is_first = self.view.device_calls.set(calls).is_ok();
     }
 
     /// Tells the other ranks how this one wants to go on after the communicator.
@@ -214,7 +222,8 @@ impl Watch {
 
     /// Tells all ranks that this one will not be in a communicator that it had proposed.
     pub fn renounce(&self, proposed: u64) {
-        self.monitor.with(|state| state.leave(proposed, 0));
+        self.monitor
+            .with(|state| state.leave(proposed, 0, DeviceCalls::default()));
     }
 
     /// The ranks of the world that are gone, as far as this rank knows: those that died, are lost, or have said goodbye.
@@ -227,6 +236,16 @@ impl Watch {
     pub fn left(&self, rank: u32) -> Option<u64> {
         self.monitor
             .with(|state| state.roster(self.view.context)?.left(rank))
+            .flatten()
+    }
+
+    /// If a rank has left, the calls of device memory that it had done.
+    pub fn left_with(&self, rank: u32) -> Option<DeviceCalls> {
+        self.monitor
+            .with(|state| {
+                let roster = state.roster(self.view.context)?;
+                roster.left_with(rank).cloned()
+            })
             .flatten()
     }
 }

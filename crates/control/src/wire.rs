@@ -7,13 +7,14 @@ mod body;
 
 use std::time::Duration;
 
+use crate::device_calls::DeviceCalls;
 use crate::fault::Fault;
 use crate::proposal::Proposal;
 use crate::standing::Answer;
 use body::{Reader, Writer};
 
 const MAGIC: u16 = 0x5CC1;
-const VERSION: u8 = 4;
+const VERSION: u8 = 5;
 const HEADER: usize = 8;
 /// Longer bodies are refused before anything is allocated for them.
 pub(crate) const MAX_BODY: usize = 4096;
@@ -109,7 +110,11 @@ pub(crate) enum Failure {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum News {
     /// `origin` leaves a communicator.
-    Leave { context: u64, last_sequence: u64 },
+    Leave {
+        context: u64,
+        last_sequence: u64,
+        device_calls: DeviceCalls,
+    },
     /// `origin` leaves the world.
     Goodbye,
     /// A neighbour of `origin` left the world without a goodbye.
@@ -257,6 +262,7 @@ fn read_news(kind: u8, body: &mut Reader<'_>) -> Option<News> {
         LEAVE => News::Leave {
             context: body.u64()?,
             last_sequence: body.u64()?,
+            device_calls: body.device_calls()?,
         },
         GOODBYE => News::Goodbye,
         GONE => News::Gone {
@@ -372,9 +378,11 @@ fn write_news(news: &News, body: &mut Writer) -> u8 {
         News::Leave {
             context,
             last_sequence,
+            device_calls,
         } => {
             body.u64(*context);
             body.u64(*last_sequence);
+            body.device_calls(device_calls);
             LEAVE
         }
         News::Goodbye => GOODBYE,

@@ -1,12 +1,13 @@
 //! From checked tasks to a kernel in a stream.
 
 use super::engine::KernelEngine;
-use super::messages::messages_of;
+use super::messages::{messages_of, part_of};
 use super::way::Way;
 use crate::device::calls::Calls;
 use crate::device::rank::State;
 use crate::error::Error;
 use crate::task::Task;
+use spark_ccl_control::DevicePart;
 use spark_ccl_cuda::cudarc::driver::CudaStream;
 use spark_ccl_cuda::{RecordedEvent, capture_of, is_capturing};
 use spark_ccl_gpu::{self as gpu, Call, Message};
@@ -92,7 +93,7 @@ impl KernelEngine {
 
     /// Launches a collective's kernel behind the last call.
     pub(super) fn launch(&self, call: &Call, stream: &Arc<CudaStream>) -> Result<End, Error> {
-        self.behind_the_last(stream, |member| {
+        self.behind_the_last(stream, [DevicePart::Collective], |member| {
             // SAFETY: `attach` has made the scratch for this communicator alone, and `exchange` has passed each
             // rank's to the others and checked whose it is. `admit` has checked that the buffers are memory of this
             // GPU, and the task's check that they are as long as the call says. Their order keeps them, and keeps
@@ -111,7 +112,7 @@ impl KernelEngine {
         messages: &[Message],
         stream: &Arc<CudaStream>,
     ) -> Result<End, Error> {
-        self.behind_the_last(stream, |member| {
+        self.behind_the_last(stream, messages.iter().map(part_of), |member| {
             // SAFETY: `attach` has made the scratch for this communicator alone, and `exchange` has passed each
             // rank's to the others and checked whose it is. `admit` has checked that the buffers are memory of this
             // GPU, and the task's check that the messages lie in them. Their order keeps them, and keeps others
@@ -126,6 +127,7 @@ impl KernelEngine {
     fn behind_the_last(
         &self,
         stream: &Arc<CudaStream>,
+        parts: impl IntoIterator<Item = DevicePart>,
         launch: impl FnOnce(&Way) -> Result<(), gpu::Error>,
     ) -> Result<End, Error> {
         let base = &self.base;
@@ -139,10 +141,10 @@ impl KernelEngine {
             match followed.and_then(|()| launch(member)) {
                 Err(error @ gpu::Error::InPart(_)) => {
                     // What comes next must be behind that part, too.
-                    drop(base.record(calls, stream));
+                    drop(base.record(calls, stream, parts));
                     Err(error)
                 }
-                launched => launched.map(|()| base.record(calls, stream)),
+                launched => launched.map(|()| base.record(calls, stream, parts)),
             }
         };
         launched.map_err(|error| self.failed(error))

@@ -1,6 +1,7 @@
 //! What a task is as messages between pairs of ranks, and what these are called in errors.
 
 use crate::task::{Tables, Task};
+use spark_ccl_control::DevicePart;
 use spark_ccl_gpu::{Message, Way};
 use spark_ccl_types::{Operation, Signature, describe_message};
 
@@ -27,6 +28,15 @@ pub(super) fn messages_of(task: &Task) -> Option<Vec<Message>> {
         _ => return None,
     };
     Some(ends.iter().map(|end| end.message(task)).collect())
+}
+
+/// This rank's part in a message.
+pub(super) fn part_of(message: &Message) -> DevicePart {
+    let peer = message.peer as u32;
+    match message.way {
+        Way::Send => DevicePart::SendTo(peer),
+        Way::Receive => DevicePart::ReceiveFrom(peer),
+    }
 }
 
 /// One end of a message, as a part of a buffer.

@@ -1,5 +1,6 @@
 //! A communicator of NCCL's, and what NCCL says of it.
 
+use super::calls::parts_of;
 use super::connection_key::ConnectionKey;
 use super::error::{is_harmless, may_be_remote, refused};
 use super::registration_table::RegistrationTable;
@@ -151,17 +152,13 @@ impl NcclEngine {
     }
 
     /// Notes a call of a group that has ended.
-    pub(super) fn note(
-        &self,
-        regions: [&Region; 2],
-        stream: &Arc<CudaStream>,
-    ) -> Result<(), Error> {
+    pub(super) fn note(&self, task: &Task, stream: &Arc<CudaStream>) -> Result<(), Error> {
         let end = match self.base.lock() {
-            Ok(mut state) => self.base.record(&mut state.calls, stream),
+            Ok(mut state) => self.base.record(&mut state.calls, stream, parts_of(task)),
             // The memory must be kept even so.
             Err(_) => self.base.end(stream),
         };
-        self.base.used(regions, stream, end)
+        self.base.used(task.regions(), stream, end)
     }
 
     /// Does something with NCCL's communicator, which then may have failed.

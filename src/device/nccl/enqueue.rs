@@ -2,7 +2,7 @@
 //! `calls.rs`.
 
 use super::NcclEngine;
-use super::calls::CallTarget;
+use super::calls::{CallTarget, parts_of};
 use crate::buffer::Region;
 use crate::device::waiting::wait_for;
 use crate::error::Error;
@@ -31,7 +31,7 @@ impl NcclEngine {
         let called = self.with(operation, |calls, nccl| {
             let done = self.call(nccl, task, stream);
             goes_on = done.as_ref().is_err_and(nccl::Error::goes_on);
-            done.map(|()| self.base.record(calls, stream))
+            done.map(|()| self.base.record(calls, stream, parts_of(task)))
         });
         match called {
             Ok(end) => self.base.used(regions, stream, end),

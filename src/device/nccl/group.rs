@@ -114,7 +114,7 @@ impl<'a> Admitted<'a> {
 
     /// Notes it, after the group's end.
     fn note(&self) -> Result<(), Error> {
-        self.engine.note(self.task.regions(), self.stream)
+        self.engine.note(self.task, self.stream)
     }
 
     /// Keeps its memory: NCCL goes on with it.

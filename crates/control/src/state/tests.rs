@@ -93,7 +93,7 @@ fn notice() -> impl Strategy<Value = Frame> {
 
 fn flood() -> impl Strategy<Value = Frame> {
     let news = prop_oneof![
-        1 => (context(), number()).prop_map(|(context, last_sequence)| News::Leave { context, last_sequence }),
+        1 => (context(), number()).prop_map(|(context, last_sequence)| News::Leave { context, last_sequence, device_calls: DeviceCalls::default() }),
         1 => Just(News::Goodbye),
         1 => (rank(), failure()).prop_map(|(rank, failure)| News::Gone { rank, failure }),
         1 => (context(), fault()).prop_map(|(context, fault)| News::Fault { context, fault }),
@@ -175,7 +175,9 @@ impl Rank {
                 self.state
                     .announce(*context, *sequence, *signature, waiting, now);
             }
-            Event::Leave(context, last) => self.state.leave(*context, *last),
+            Event::Leave(context, last) => {
+                self.state.leave(*context, *last, DeviceCalls::default());
+            }
         }
         for roster in self.state.rosters.values() {
             let _ = (
@@ -229,6 +231,7 @@ fn a_rank_that_has_left_may_die_or_get_lost() {
             let leave = News::Leave {
                 context: 1,
                 last_sequence: 0,
+                device_calls: DeviceCalls::default(),
             };
             let gone = News::Gone {
                 rank: NEIGHBOUR,
@@ -253,6 +256,7 @@ fn a_rank_that_has_left_may_not_get_lost_while_a_call_needs_it() {
         let leave = News::Leave {
             context: 1,
             last_sequence: 1,
+            device_calls: DeviceCalls::default(),
         };
         let is_lost = failure != Failure::Died;
         let gone = News::Gone {

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use crate::device_calls::{DeviceCalls, MOST_PEERS, Messages};
 use crate::fault::{Fault, Late, Member};
 use crate::standing::{Answer, KINDS, Wait};
 
@@ -62,6 +63,17 @@ impl Writer {
         self.u8(ranks.len() as u8);
         for &rank in ranks {
             self.u32(rank);
+        }
+    }
+
+    pub(super) fn device_calls(&mut self, calls: &DeviceCalls) {
+        self.u64(calls.collectives);
+        let told = Some(&calls.messages).filter(|messages| messages.len() <= MOST_PEERS);
+        self.u8(told.map_or(0, |messages| messages.len() as u8));
+        for (&rank, messages) in told.into_iter().flatten() {
+            self.u32(rank);
+            self.u64(messages.sent);
+            self.u64(messages.received);
         }
     }
 
@@ -217,6 +229,24 @@ impl<'a> Reader<'a> {
             return None;
         }
         (0..count).map(|_| self.rank()).collect()
+    }
+
+    pub(super) fn device_calls(&mut self) -> Option<DeviceCalls> {
+        let collectives = self.u64()?;
+        let peers: usize = self.u8()?.into();
+        if peers > MOST_PEERS {
+            return None;
+        }
+        let messages = (0..peers).map(|_| {
+            let rank = self.rank()?;
+            let (sent, received) = (self.u64()?, self.u64()?);
+            Some((rank, Messages { sent, received }))
+        });
+        let messages = messages.collect::<Option<_>>()?;
+        Some(DeviceCalls {
+            collectives,
+            messages,
+        })
     }
 
     pub(super) fn text(&mut self) -> Option<String> {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
+use crate::device_calls::{MOST_PEERS, Messages};
 use crate::fault::{Late, Member};
 use crate::standing::{KINDS, Wait};
 
@@ -124,6 +125,15 @@ pub(crate) fn proposal() -> impl Strategy<Value = Proposal> {
     })
 }
 
+fn device_calls() -> impl Strategy<Value = DeviceCalls> {
+    let messages = any::<[u64; 2]>().prop_map(|[sent, received]| Messages { sent, received });
+    let peers = prop::collection::btree_map(0..SIZE, messages, 0..=MOST_PEERS);
+    (any::<u64>(), peers).prop_map(|(collectives, messages)| DeviceCalls {
+        collectives,
+        messages,
+    })
+}
+
 fn frame() -> impl Strategy<Value = Frame> {
     let last = proptest::option::of((any::<u64>(), any::<[u64; 2]>()));
     let report = (any::<[u64; 2]>(), 0..SIZE, last, millis());
@@ -141,9 +151,12 @@ fn frame() -> impl Strategy<Value = Frame> {
         answer().prop_map(Content::Answer),
     ];
     let news = prop_oneof![
-        any::<[u64; 2]>().prop_map(|[context, last_sequence]| News::Leave {
-            context,
-            last_sequence
+        (any::<[u64; 2]>(), device_calls()).prop_map(|([context, last_sequence], device_calls)| {
+            News::Leave {
+                context,
+                last_sequence,
+                device_calls,
+            }
         }),
         Just(News::Goodbye),
         (0..SIZE, failure()).prop_map(|(rank, failure)| News::Gone { rank, failure }),
@@ -235,7 +248,7 @@ fn refusals_say_what_was_expected_and_seen() {
     assert_eq!(changed(7, 0xFF), Err(WireError::Length(0xFF00_0004)));
     assert_eq!(changed(4, 3), Err(WireError::Body(ACK)));
     let text = WireError::Version(9).to_string();
-    assert_eq!(text, "expected control protocol version 4, saw version 9");
+    assert_eq!(text, "expected control protocol version 5, saw version 9");
 }
 
 #[test]

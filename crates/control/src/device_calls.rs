@@ -1,0 +1,93 @@
+//! How many calls of device memory a rank has made. These are enqueued and run later, so the numbers of collectives of host
+//! memory say nothing about them.
+
+use std::collections::BTreeMap;
+
+/// With how many ranks messages are told, at most. A rank that has passed some with more tells of none.
+pub(crate) const MOST_PEERS: usize = 64;
+
+/// How many calls of device memory a rank has made in a communicator.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DeviceCalls {
+    pub(crate) collectives: u64,
+    /// By the other rank.
+    pub(crate) messages: BTreeMap<u32, Messages>,
+}
+
+/// How many messages a rank has passed with another.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Messages {
+    pub(crate) sent: u64,
+    pub(crate) received: u64,
+}
+
+/// A rank's part in a call of device memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DevicePart {
+    /// That of each rank.
+    Collective,
+    /// A message to a rank.
+    SendTo(u32),
+    /// A message from a rank.
+    ReceiveFrom(u32),
+}
+
+impl DeviceCalls {
+    /// Counts one more.
+    pub fn add(&mut self, part: DevicePart) {
+        match part {
+            DevicePart::Collective => self.collectives += 1,
+            DevicePart::SendTo(rank) => self.messages.entry(rank).or_default().sent += 1,
+            DevicePart::ReceiveFrom(rank) => self.messages.entry(rank).or_default().received += 1,
+        }
+    }
+
+    /// Whether these calls, which are those of `rank`, can be completed without any further one of `peer`, which has made
+    /// the calls of `theirs`.
+    pub fn are_met_by(&self, rank: u32, theirs: &Self, peer: u32) -> bool {
+        let with = |calls: &Self, rank| calls.messages.get(&rank).copied().unwrap_or_default();
+        let (ours, others) = (with(self, peer), with(theirs, rank));
+        theirs.collectives >= self.collectives
+            && others.received >= ours.sent
+            && others.sent >= ours.received
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::DevicePart::{Collective, ReceiveFrom, SendTo};
+    use super::*;
+
+    fn calls(parts: &[DevicePart]) -> DeviceCalls {
+        let mut calls = DeviceCalls::default();
+        for &part in parts {
+            calls.add(part);
+        }
+        calls
+    }
+
+    #[test]
+    fn a_call_needs_as_many_of_its_peers() {
+        // Rank 1's calls, and those of rank 2, which has left.
+        for (ours, theirs, are_met) in [
+            (&[][..], &[][..], true),
+            (&[Collective], &[], false),
+            (&[Collective], &[Collective], true),
+            (&[Collective], &[SendTo(1)], false),
+            (&[ReceiveFrom(2)], &[SendTo(1)], true),
+            (&[ReceiveFrom(2)], &[SendTo(3)], false),
+            (&[ReceiveFrom(2), ReceiveFrom(2)], &[SendTo(1)], false),
+            (&[SendTo(2)], &[SendTo(1)], false),
+            (&[SendTo(2)], &[ReceiveFrom(1), ReceiveFrom(1)], true),
+            // Others' messages are theirs.
+            (&[SendTo(3), Collective], &[Collective], true),
+        ] {
+            let (own, others) = (calls(ours), calls(theirs));
+            assert_eq!(
+                own.are_met_by(1, &others, 2),
+                are_met,
+                "{ours:?} {theirs:?}"
+            );
+        }
+    }
+}
