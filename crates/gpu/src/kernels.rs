@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use parking_lot::MutexGuard;
 use spark_ccl_cuda::Images;
 use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaFunction, CudaStream};
 
@@ -10,6 +9,7 @@ use crate::channels::{FEW, MANY};
 use crate::launch::{Streams, launch_in};
 use crate::layout::{Arguments, MemberLayout};
 use crate::message::Launch;
+use crate::turns::Turn;
 use crate::{Error, Kernel, Plan};
 
 static IMAGES: Images = Images::new(
@@ -101,7 +101,7 @@ impl Kernels {
     }
 
     /// To be held during a launch in a stream, if it is the first one there.
-    pub(crate) fn turn(&self, stream: &Arc<CudaStream>) -> Option<MutexGuard<'static, ()>> {
+    pub(crate) fn turn(&self, stream: &Arc<CudaStream>) -> Option<Turn<'static>> {
         self.streams.turn(stream)
     }
 }

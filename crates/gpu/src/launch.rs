@@ -1,18 +1,23 @@
 //! How kernels are launched in streams.
 
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaFunction, CudaStream, result};
 use spark_ccl_cuda::{checked, make_current};
 
 use crate::Error;
+use crate::turns::{Turn, Turns};
 
-/// By GPU, held during a launch that is a communicator's first in a stream. Where two threads launch at
+/// By GPU, for launches that are a communicator's first in a stream. Where two threads launch at
 /// once, each the first kernel of a stream, the driver may give both streams one queue of the GPU: a rank's
 /// kernel would then start only after that of another rank, which waits for it. Later launches do without:
 /// where a stream is full, they wait for room, which may come only once another communicator has launched.
-static FIRST_LAUNCHES: [Mutex<()>; 16] = [const { Mutex::new(()) }; 16];
+static FIRST_LAUNCHES: [Turns; 16] = [const { Turns::new() }; 16];
+/// The longest that others wait for a first launch. One that takes longer waits for room in a stream that the program has
+/// filled, and which therefore has its queue already.
+const LONGEST: Duration = Duration::from_secs(1);
 
 /// Where a communicator has launched kernels. A `Weak` keeps the address from being reused.
 #[derive(Debug, Default)]
@@ -20,7 +25,7 @@ pub(crate) struct Streams(Mutex<Vec<Weak<CudaStream>>>);
 
 impl Streams {
     /// To be held during a launch in a stream, if it is the first one there.
-    pub(crate) fn turn(&self, stream: &Arc<CudaStream>) -> Option<MutexGuard<'static, ()>> {
+    pub(crate) fn turn(&self, stream: &Arc<CudaStream>) -> Option<Turn<'static>> {
         let mut streams = self.0.lock();
         let mut known = streams.iter();
         if known.any(|known| std::ptr::eq(known.as_ptr(), Arc::as_ptr(stream))) {
@@ -34,8 +39,8 @@ impl Streams {
 }
 
 /// To be held during the first launches in a stream.
-pub(crate) fn first_turn(context: &CudaContext) -> MutexGuard<'static, ()> {
-    FIRST_LAUNCHES[context.ordinal() % FIRST_LAUNCHES.len()].lock()
+pub(crate) fn first_turn(context: &CudaContext) -> Turn<'static> {
+    FIRST_LAUNCHES[context.ordinal() % FIRST_LAUNCHES.len()].take(LONGEST)
 }
 
 /// Launches a kernel on a grid of this many CTAs and threads of each.
