@@ -7,7 +7,7 @@ use spark_ccl_config::Env;
 use super::Plan;
 use super::args::LaunchArgs;
 use super::place::{self, Meeting};
-use super::wire::{Hello, Order};
+use super::wire::{Hello, Order, Variable};
 use crate::error::Error;
 use crate::notation::hex;
 
@@ -21,7 +21,7 @@ pub(super) struct Common {
     grace: f64,
     lost_after: f64,
     /// Variables of the launcher and of the command line.
-    passed: Vec<(String, String)>,
+    passed: Vec<Variable>,
 }
 
 impl Common {
@@ -36,7 +36,7 @@ impl Common {
             command: args.command.clone(),
             grace: args.grace,
             lost_after: args.lost_after,
-            passed: passed(&args.env, &Env::from_process())?,
+            passed: with_values(passed(&args.env, &Env::from_process())?),
         })
     }
 
@@ -49,7 +49,7 @@ impl Common {
             let mut ranks = place::variables(&slots, node, meeting);
             let between = address.filter(|_| hellos.len() > 1);
             let gloo = between.and_then(|address| place::interface(hello, address));
-            let gloo = gloo.map(|name| (GLOO.to_owned(), name.to_owned()));
+            let gloo = gloo.map(|name| (GLOO.to_owned(), Some(name.to_owned())));
             for rank in &mut ranks {
                 rank.extend(gloo.clone());
                 rank.extend(self.passed.iter().cloned());
@@ -64,6 +64,11 @@ impl Common {
         };
         orders.map(order).collect()
     }
+}
+
+fn with_values(variables: Vec<(String, String)>) -> Vec<Variable> {
+    let variables = variables.into_iter();
+    variables.map(|(name, value)| (name, Some(value))).collect()
 }
 
 /// The interface of PyTorch's gloo. By default it is that of the host's own name.

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use super::wire::Hello;
+use super::wire::{Hello, Variable};
 
 /// Where rank 0 listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,13 +32,8 @@ const FOREIGN: [&str; 12] = [
     "SLURM_STEP_NODELIST",
 ];
 
-/// The variables of the ranks of a node; `slots` has the number of ranks of each node. Variables without a value are
-/// removed.
-pub(super) fn variables(
-    slots: &[usize],
-    node: usize,
-    meeting: &Meeting,
-) -> Vec<Vec<(String, String)>> {
+/// The variables of the ranks of a node; `slots` has the number of ranks of each node.
+pub(super) fn variables(slots: &[usize], node: usize, meeting: &Meeting) -> Vec<Vec<Variable>> {
     let size: usize = slots.iter().sum();
     let first: usize = slots[..node].iter().sum();
     let here = slots[node];
@@ -56,13 +51,11 @@ pub(super) fn variables(
             ("SPARK_CCL_LOCAL_RANK", local),
             ("SPARK_CCL_LOCAL_SIZE", here),
         ];
-        let foreign = FOREIGN.map(|name| (name.to_owned(), String::new()));
-        let numbers = numbers.map(|(name, number)| (name.to_owned(), number.to_string()));
-        foreign
-            .into_iter()
-            .chain(numbers)
-            .chain(meeting.variables())
-            .collect()
+        let foreign = FOREIGN.map(|name| (name.to_owned(), None));
+        let numbers = numbers.map(|(name, number)| (name.to_owned(), Some(number.to_string())));
+        let meeting = meeting.variables().into_iter();
+        let meeting = meeting.map(|(name, value)| (name, Some(value)));
+        foreign.into_iter().chain(numbers).chain(meeting).collect()
     });
     ranks.collect()
 }
@@ -164,11 +157,11 @@ mod tests {
             ("SPARK_CCL_RANK", "2"),
             ("SPARK_CCL_COMM_ID", "[fd00::1]:8"),
             ("SPARK_CCL_SECRET", "s"),
-            ("SLURM_PROCID", ""),
         ];
         for (name, value) in expected {
-            assert_eq!(last[name], value, "{name}");
+            assert_eq!(last[name].as_deref(), Some(value), "{name}");
         }
+        assert_eq!(last["SLURM_PROCID"], None);
         assert!(is_set_here("RANK") && is_set_here("SPARK_CCL_SECRET") && !is_set_here("PATH"));
     }
 

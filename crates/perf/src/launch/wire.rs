@@ -33,9 +33,12 @@ pub(super) struct Order {
     pub(super) grace: f64,
     /// Seconds without a sign of life of the launcher after which it is gone.
     pub(super) lost_after: f64,
-    /// The variables of each rank; those without a value are removed.
-    pub(super) ranks: Vec<Vec<(String, String)>>,
+    /// The variables of each rank.
+    pub(super) ranks: Vec<Vec<Variable>>,
 }
+
+/// The name of a variable, and its value, which may be empty; one without a value is removed.
+pub(super) type Variable = (String, Option<String>);
 
 /// Where a rank has written a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -161,7 +164,11 @@ mod tests {
             command: vec!["echo".to_owned(), "\n\"".to_owned()],
             grace: 0.5,
             lost_after: 60.0,
-            ranks: vec![vec![("RANK".to_owned(), "0".to_owned())]],
+            ranks: vec![vec![
+                ("RANK".to_owned(), Some("0".to_owned())),
+                ("EMPTY".to_owned(), Some(String::new())),
+                ("GONE".to_owned(), None),
+            ]],
         };
         let line = order.encode();
         assert_eq!(line.split(|&byte| byte == b'\n').count(), 2);

@@ -39,6 +39,24 @@ fn a_slow_reader_gets_every_line() {
     assert!(text == numbers(LAST).into_bytes(), "{} bytes", text.len());
 }
 
+/// The launcher takes a line in parts of 64 KiB.
+#[test]
+fn a_line_as_long_as_a_part_stays_one_line() {
+    let script = "head -c 65536 /dev/zero | tr '\\0' x; echo; echo; head -c 65537 /dev/zero | tr '\\0' y; echo";
+    let mut launch = command_of(&["--local", "1", "--no-prefix"], script);
+    let run = Run::from(launch.output().unwrap());
+    let lengths: Vec<_> = run.stdout.lines().map(str::len).collect();
+    assert_eq!(lengths, [65536, 0, 65536, 1], "{}", run.stderr);
+}
+
+#[test]
+fn an_empty_variable_is_set() {
+    let words = ["--local", "1", "--no-prefix", "-x", "EMPTY="];
+    let mut launch = command_of(&words, "echo ${EMPTY-unset} ${EMPTY+set} ${NCCL_EMPTY+set}");
+    let run = Run::from(launch.env("NCCL_EMPTY", "").output().unwrap());
+    assert_eq!(run.stdout, "set set\n", "{}", run.stderr);
+}
+
 #[test]
 fn a_reader_that_pauses_gets_every_line() {
     // They fill the pipes on the way, but for a part of the last, so the rank ends at once.

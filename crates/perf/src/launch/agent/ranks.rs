@@ -14,7 +14,7 @@ use rustix::io::retry_on_intr;
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 
 use super::Event;
-use crate::launch::wire::{End, Order, Report, Stream};
+use crate::launch::wire::{End, Order, Report, Stream, Variable};
 use crate::spawn::tether;
 
 /// A longer line comes in parts.
@@ -69,7 +69,7 @@ impl Ranks {
     }
 }
 
-fn command(order: &Order, variables: &[(String, String)]) -> Command {
+fn command(order: &Order, variables: &[Variable]) -> Command {
     let mut command = Command::new(order.command.first().map_or("", String::as_str));
     command
         .args(&order.command[1..])
@@ -81,9 +81,9 @@ fn command(order: &Order, variables: &[(String, String)]) -> Command {
         // others.
         .process_group(0);
     for (name, value) in variables {
-        match value.as_str() {
-            "" => command.env_remove(name),
-            value => command.env(name, value),
+        match value {
+            None => command.env_remove(name),
+            Some(value) => command.env(name, value),
         };
     }
     tether::ends_with_this_thread(&mut command, Signal::KILL);
@@ -137,14 +137,22 @@ fn copy(local: usize, mut child: Child) -> Vec<Output> {
 
 fn lines(local: usize, stream: Stream, pipe: impl Read, is_writing: &AtomicBool) {
     let mut pipe = BufReader::new(pipe);
+    let mut is_open = false;
     loop {
         let mut line = Vec::new();
         match (&mut pipe).take(LONGEST_LINE).read_until(b'\n', &mut line) {
             Ok(0) | Err(_) => return,
             Ok(_) => {}
         }
-        if line.last() == Some(&b'\n') {
+        let is_ended = line.last() == Some(&b'\n');
+        if is_ended {
             line.pop();
+        }
+        let is_told = is_open && line.is_empty();
+        is_open = !is_ended;
+        // All of this line has come in parts already.
+        if is_told {
+            continue;
         }
         is_writing.store(true, Ordering::Relaxed);
         write(&Report::Line(local, stream, line));
