@@ -1,6 +1,7 @@
 //! Applies a plan on all nodes, and takes it back on all when one of them fails.
 
 use std::io::{BufRead, IsTerminal};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use super::args::NetplanArgs;
@@ -9,6 +10,7 @@ use super::plan::Node;
 use crate::console;
 use crate::error::{Error, exit};
 use crate::remote::{Answer, Host, Remote, run_on_all};
+use crate::spawn::signals;
 
 /// How long a step may take on a node: `netplan apply` takes some seconds.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -27,6 +29,7 @@ pub(super) fn apply(args: &NetplanArgs, nodes: &[Node]) -> Result<u8, Error> {
             .trim()
             .to_owned(),
         within: args.confirm_within.to_string(),
+        events: events()?,
     };
     if let Err(problems) = all.step("look") {
         print_all(&problems, "nothing is changed");
@@ -55,6 +58,30 @@ fn print_all(problems: &[String], last: &str) {
     console::print_error(format_args!("{last}"));
 }
 
+/// What may come from outside while nodes try their plan.
+enum Event {
+    /// A signal that asks this process to end, by its number.
+    Signal(i32),
+    /// What the user has answered.
+    Answer(String),
+}
+
+/// A channel for events, of which signals come by themselves. At the second one this process ends at once: nodes roll back
+/// by themselves.
+fn events() -> Result<(Sender<Event>, Receiver<Event>), Error> {
+    let (sender, receiver) = channel();
+    let signals = sender.clone();
+    let mut is_asked = false;
+    signals::forward(move |signal| {
+        if is_asked {
+            std::process::exit(exit::SYSTEM.into());
+        }
+        is_asked = true;
+        signals.send(Event::Signal(signal)).is_ok()
+    })?;
+    Ok((sender, receiver))
+}
+
 struct All<'a> {
     remote: Remote,
     hosts: Vec<Host>,
@@ -62,11 +89,13 @@ struct All<'a> {
     /// The name of this trial, unlike all others.
     id: String,
     within: String,
+    events: (Sender<Event>, Receiver<Event>),
 }
 
 impl All<'_> {
     fn try_and_keep(&self, is_confirmed: bool) -> Result<(), Vec<String>> {
         self.step("try")?;
+        self.go_on()?;
         console::print_error(format_args!("looking whether all reach their neighbours"));
         let views = self.step("check")?;
         let views = views
@@ -77,11 +106,46 @@ impl All<'_> {
             return Err(crossed);
         }
         if !is_confirmed {
-            ask()?;
+            self.ask()?;
         }
+        self.go_on()?;
         // No node commits before all are ready to.
         self.step("keep")?;
+        self.go_on()?;
         self.step("commit").map(drop)
+    }
+
+    /// Fails if a signal has come.
+    fn go_on(&self) -> Result<(), Vec<String>> {
+        match self.events.1.try_recv() {
+            Ok(Event::Signal(signal)) => Err(interrupted(signal)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Asks the user, if there is one.
+    fn ask(&self) -> Result<(), Vec<String>> {
+        if !std::io::stdin().is_terminal() {
+            return Err(vec![
+                "nobody to ask: --yes confirms without a question".to_owned(),
+            ]);
+        }
+        console::print_error(format_args!(
+            "all nodes reach their neighbours. Keep it? [y/N]"
+        ));
+        let sender = self.events.0.clone();
+        // Nothing ends it but the user, or the end of this process.
+        std::thread::spawn(move || {
+            let mut line = String::new();
+            // An input that cannot be read confirms nothing, nor does one that is over.
+            let _ = std::io::stdin().lock().read_line(&mut line);
+            let _ = sender.send(Event::Answer(line));
+        });
+        match self.events.1.recv() {
+            Ok(Event::Answer(line)) if line.trim().eq_ignore_ascii_case("y") => Ok(()),
+            Ok(Event::Signal(signal)) => Err(interrupted(signal)),
+            _ => Err(vec!["not confirmed".to_owned()]),
+        }
     }
 
     /// Takes the trial back on all nodes, also where it is committed.
@@ -144,22 +208,8 @@ fn said(answer: &Answer) -> String {
     said
 }
 
-/// Asks the user, if there is one.
-fn ask() -> Result<(), Vec<String>> {
-    if !std::io::stdin().is_terminal() {
-        return Err(vec![
-            "nobody to ask: --yes confirms without a question".to_owned(),
-        ]);
-    }
-    console::print_error(format_args!(
-        "all nodes reach their neighbours. Keep it? [y/N]"
-    ));
-    let mut line = String::new();
-    let read = std::io::stdin().lock().read_line(&mut line);
-    if read.is_ok() && line.trim().eq_ignore_ascii_case("y") {
-        return Ok(());
-    }
-    Err(vec!["not confirmed".to_owned()])
+fn interrupted(signal: i32) -> Vec<String> {
+    vec![format!("interrupted by signal {signal}")]
 }
 
 #[cfg(test)]

@@ -195,6 +195,40 @@ fn what_nobody_confirms_is_rolled_back() {
     assert_eq!(state(&cluster, 1), UNTOUCHED);
 }
 
+/// As Ctrl-C does.
+#[test]
+fn a_signal_has_all_nodes_roll_back_at_once() {
+    let Some(cluster) = two_hosts(STRAIGHT) else {
+        return;
+    };
+    // The second host tries until it may go on.
+    let path = cluster.programs().join("netplan");
+    let waits = "#!/bin/sh\nwhile [ -e /run/wait ]; do sleep 0.05; done\n";
+    fs::write(&path, STAND_IN.replacen("#!/bin/sh\n", waits, 1)).unwrap();
+    cluster.on(2, "touch /run/wait");
+    let ssh = cluster.ssh();
+    let more = ["--apply", "--yes", "--confirm-within", "600", "--ssh", &ssh];
+    let child = cluster
+        .command(&[&PLAN[..], &more].concat())
+        .spawn()
+        .unwrap();
+    until_state(&cluster, 1, ON_TRIAL);
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    cluster.on(2, "rm /run/wait");
+    let run = Run::from(child.wait_with_output().unwrap());
+    assert_eq!(run.code, Some(2), "{}", run.stderr);
+    assert!(
+        run.stderr.contains("interrupted by signal 15"),
+        "{}",
+        run.stderr
+    );
+    for host in [1, 2] {
+        assert_eq!(state(&cluster, host), UNTOUCHED);
+    }
+    cluster.until_clean();
+}
+
 /// The command line of an agent's step on the first host. It prints what the agent says, and its exit code.
 fn agent(cluster: &Cluster, step: &str) -> String {
     let plan = run(&[&PLAN[..], &["--json"]].concat().join(" ")).stdout;
