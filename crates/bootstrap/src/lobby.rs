@@ -80,9 +80,11 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    fn add(&mut self, last: String) {
+    /// Returns whether to tell users: the 1st, 2nd, 4th, 8th and so on, since strangers may come without end.
+    fn add(&mut self, last: String) -> bool {
         self.count += 1;
         self.last = last;
+        self.count.is_power_of_two()
     }
 }
 
@@ -203,16 +205,16 @@ impl Lobby {
 
     fn turn_away(&mut self, pending: &PendingConnection, error: &HandshakeError) {
         let from = pending.name();
+        let mut is_told = false;
         let rejection = match error {
             HandshakeError::Read(_) => None,
             HandshakeError::Open(OpenError::Version(theirs)) => {
-                self.refused
-                    .version
-                    .add(format!("{from}, version {theirs}"));
+                let last = format!("{from}, version {theirs}");
+                is_told = self.refused.version.add(last);
                 Some(Rejection::Version)
             }
             HandshakeError::Secret => {
-                self.refused.secret.add(from.clone());
+                is_told = self.refused.secret.add(from.clone());
                 Some(Rejection::Secret)
             }
             HandshakeError::Misdirected => Some(Rejection::Misdirected),
@@ -221,11 +223,11 @@ impl Lobby {
                 Some(Rejection::Malformed)
             }
         };
-        match error {
-            HandshakeError::Secret | HandshakeError::Open(OpenError::Version(_)) => {
-                tracing::warn!(from, %error, "connection refused");
-            }
-            _ => tracing::debug!(from, %error, "connection refused"),
+        if is_told {
+            let so_far = self.refused.secret.count + self.refused.version.count;
+            tracing::warn!(from, %error, so_far, "connection refused");
+        } else {
+            tracing::debug!(from, %error, "connection refused");
         }
         if let Some(rejection) = rejection {
             // It fits into the empty send buffer of a new connection. It does not matter if a stranger misses it.
