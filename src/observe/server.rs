@@ -14,8 +14,12 @@ use std::io::{self, ErrorKind, Read};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
-/// How many clients are served at once. One more replaces the one that has been silent longest.
+/// How many clients are served at once. One more replaces the one that is no longer safe for longest, or waits until one is.
 const MOST_CLIENTS: usize = 16;
+/// For how long a client is safe from being replaced once it has come, and once it has asked: the time that NCCL's client gives
+/// the ranks to answer by default. What it asks for itself does not count, or strangers could stay for good.
+const SAFE: Duration = Duration::from_millis(250);
+const SAFE_ASKED: Duration = Duration::from_secs(5);
 /// How long a client may be silent, or leave its answer unread.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// When to try again to listen at an address that is in use.
@@ -36,6 +40,8 @@ pub(super) struct Server {
     has_complained: bool,
     /// No client is accepted until then, since the system has refused the last one.
     rests_until: Option<Instant>,
+    /// Nor until then, unless one leaves: all are safe.
+    full_until: Option<Instant>,
     clients: Vec<Client>,
     latest: Option<Inquiry>,
 }
@@ -49,6 +55,8 @@ struct Client {
     /// It has its complete answer.
     is_ending: bool,
     until: Instant,
+    /// It is not replaced before.
+    safe_until: Instant,
 }
 
 impl Server {
@@ -59,6 +67,7 @@ impl Server {
             try_at: Instant::now(),
             has_complained: false,
             rests_until: None,
+            full_until: None,
             clients: Vec::new(),
             latest: None,
         }
@@ -76,18 +85,23 @@ impl Server {
             // A client that is gone or talks nonsense is not worth a report.
             outcome.is_ok_and(|is_done| !is_done) && now < client.until
         });
+        if self.clients.len() < MOST_CLIENTS {
+            self.full_until = None;
+        }
         let retry = self.listener.is_none().then_some(self.try_at);
         let clients = self.clients.iter().map(|client| match client.asked {
             Some(_) => now + LOOK_EVERY,
             None => client.until,
         });
-        clients.chain(retry).chain(self.rests_until).min()
+        let rests = [self.rests_until, self.full_until].into_iter().flatten();
+        clients.chain(retry).chain(rests).min()
     }
 
     /// What to wait for.
     pub(super) fn waits(&self) -> impl Iterator<Item = PollFd<'_>> {
         let listener = self.listener.as_ref();
-        let listener = listener.filter(|_| self.rests_until.is_none());
+        let accepts = self.rests_until.is_none() && self.full_until.is_none();
+        let listener = listener.filter(|_| accepts);
         let listener = listener.map(|listener| PollFd::new(&**listener, PollFlags::IN));
         let clients = self.clients.iter().filter(|client| client.asked.is_none());
         listener.into_iter().chain(clients.map(|client| {
@@ -120,14 +134,22 @@ impl Server {
     }
 
     fn accept(&mut self, now: Instant) {
-        if self.rests_until.is_some_and(|until| now < until) {
+        let waits = [self.rests_until, self.full_until].into_iter().flatten();
+        if waits.max().is_some_and(|until| now < until) {
             return;
         }
-        self.rests_until = None;
+        (self.rests_until, self.full_until) = (None, None);
         let Some(listener) = &self.listener else {
             return;
         };
         loop {
+            let replaced = match replaced(&self.clients, now) {
+                Ok(replaced) => replaced,
+                Err(until) => {
+                    self.full_until = Some(until);
+                    return;
+                }
+            };
             let stream = match listener.accept() {
                 Ok((stream, _)) => stream,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
@@ -140,13 +162,8 @@ impl Server {
             if stream.set_nonblocking(true).is_err() {
                 continue;
             }
-            if self.clients.len() == MOST_CLIENTS {
-                // Drops the client that has been silent longest.
-                let clients = self.clients.iter().enumerate();
-                let idle = clients.min_by_key(|(_, client)| client.until);
-                if let Some((idle, _)) = idle {
-                    self.clients.swap_remove(idle);
-                }
+            if let Some(replaced) = replaced {
+                self.clients.swap_remove(replaced);
             }
             self.clients.push(Client {
                 stream: Unshared::new(stream),
@@ -155,8 +172,21 @@ impl Server {
                 output: Vec::new(),
                 is_ending: false,
                 until: now + PATIENCE,
+                safe_until: now + SAFE,
             });
         }
+    }
+}
+
+/// Which client the next one replaces, if there is no room for both; or when one is safe no longer.
+fn replaced(clients: &[Client], now: Instant) -> Result<Option<usize>, Instant> {
+    if clients.len() < MOST_CLIENTS {
+        return Ok(None);
+    }
+    let all = clients.iter().map(|client| client.safe_until).enumerate();
+    match all.min_by_key(|(_, until)| *until) {
+        Some((_, until)) if until > now => Err(until),
+        first => Ok(first.map(|(index, _)| index)),
     }
 }
 
@@ -229,6 +259,7 @@ impl Client {
             *latest = Some(inquiry);
             self.asked = Some((request, inquiry));
             self.until = now + request.timeout + PATIENCE;
+            self.safe_until = now + request.timeout.min(SAFE_ASKED);
         }
         Ok(true)
     }
@@ -269,4 +300,34 @@ impl Client {
 fn ask_every(board: &Board) -> Duration {
     let ranks: usize = board.observed().iter().map(|it| it.members.len()).sum();
     ASK_EVERY + MORE_BY_RANK * u32::try_from(ranks).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn client(until: Instant, safe_until: Instant) -> Client {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        Client {
+            stream: Unshared::new(socket),
+            session: Session::default(),
+            asked: None,
+            output: Vec::new(),
+            is_ending: false,
+            until,
+            safe_until,
+        }
+    }
+
+    #[test]
+    fn the_one_that_is_no_longer_safe_gives_way_however_long_it_wants_to_wait() {
+        let now = Instant::now();
+        let [soon, later] = [1, 5].map(|seconds| now + Duration::from_secs(seconds));
+        let mut clients: Vec<_> = (1..MOST_CLIENTS).map(|_| client(later, later)).collect();
+        assert_eq!(replaced(&clients, now), Ok(None));
+        // A stranger, who has asked the ranks to answer within an hour.
+        clients.push(client(now + Duration::from_secs(3600), soon));
+        assert_eq!(replaced(&clients, now), Err(soon));
+        assert_eq!(replaced(&clients, soon), Ok(Some(MOST_CLIENTS - 1)));
+    }
 }
