@@ -3,9 +3,11 @@
 use spark_ccl_config::{Inspector, InspectorFormat};
 use spark_ccl_status::inspector::{Group, line, prometheus};
 use spark_ccl_status::{Entry, clock};
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use super::files;
 
 /// Writes the operations of this process's communicators to its file.
 pub(super) struct Writer {
@@ -63,8 +65,7 @@ impl Writer {
         }
         fs::create_dir_all(&self.settings.folder)?;
         let path = self.settings.folder.join(format!("{}.log", process(group)));
-        let mut file = OpenOptions::new().create(true).append(true).open(path)?;
-        file.write_all(text.as_bytes())
+        files::append(&path, text.as_bytes())
     }
 
     /// Says once why nothing is written.
@@ -87,10 +88,8 @@ fn process(group: &Group) -> String {
 
 /// Replaces a file at once: Prometheus may be reading it.
 fn replace(path: &Path, text: &str) -> io::Result<()> {
-    let draft: PathBuf = path.with_extension("draft");
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder)?;
     }
-    File::create(&draft)?.write_all(text.as_bytes())?;
-    fs::rename(draft, path)
+    files::replace(path, &path.with_extension("draft"), text.as_bytes())
 }

@@ -1,5 +1,6 @@
 //! The files of records: JSON, and pickles that PyTorch's analyzer reads.
 
+use super::files;
 use crate::error::Error;
 use spark_ccl_status::record::{Group, Record};
 use std::fmt::Display;
@@ -21,13 +22,13 @@ pub(super) fn write_for_fault(
     let pickles = folder.join(PICKLES);
     fs::create_dir_all(&pickles).map_err(|error| refused(&pickles, error))?;
     let draft = folder.join(format!(".{PREFIX}{rank}-pid{}.draft", std::process::id()));
-    let replace = |path: &Path, bytes| {
-        write_bytes(&draft, bytes)?;
-        fs::rename(&draft, path).map_err(|error| refused(path, error))
+    let replace = |path: &Path, bytes: &[u8]| {
+        files::replace(path, &draft, bytes).map_err(|error| refused(path, error))
     };
-    replace(&pickles.join(format!("{PREFIX}{rank}")), record.pickle())?;
+    let pickle = pickles.join(format!("{PREFIX}{rank}"));
+    replace(&pickle, &encoded(&pickle, record.pickle())?)?;
     let json = folder.join(format!("{PREFIX}{rank}.json"));
-    replace(&json, record.json())?;
+    replace(&json, &encoded(&json, record.json())?)?;
     Ok(json)
 }
 
@@ -37,19 +38,16 @@ pub(super) fn write(path: &Path, groups: &[Group]) -> Result<(), Error> {
     let is_json = path
         .extension()
         .is_some_and(|extension| extension == "json");
-    write_bytes(
-        path,
-        if is_json {
-            record.json()
-        } else {
-            record.pickle()
-        },
-    )
+    let bytes = if is_json {
+        encoded(path, record.json())
+    } else {
+        encoded(path, record.pickle())
+    };
+    fs::write(path, bytes?).map_err(|error| refused(path, error))
 }
 
-fn write_bytes<E: Display>(path: &Path, bytes: Result<Vec<u8>, E>) -> Result<(), Error> {
-    let bytes = bytes.map_err(|error| refused(path, error))?;
-    fs::write(path, bytes).map_err(|error| refused(path, error))
+fn encoded<E: Display>(path: &Path, bytes: Result<Vec<u8>, E>) -> Result<Vec<u8>, Error> {
+    bytes.map_err(|error| refused(path, error))
 }
 
 fn refused(path: &Path, error: impl Display) -> Error {
