@@ -4,6 +4,7 @@
 //! changed since an older report.
 
 mod changes;
+mod hardware;
 mod html;
 mod load;
 mod markdown;
@@ -54,7 +55,8 @@ Exit codes:
 
 Examples:
   spark-perf check -H spark-1,spark-2 --report first
-  spark-perf check -H spark-1,spark-2 --minutes 30 --report today --compare first/check.json";
+  spark-perf check -H spark-1,spark-2 --minutes 30 --report today --compare first/check.json
+  spark-perf check --hardware -H spark-1,spark-2 --minutes 5 --json > hardware.json";
 
 /// Checks a cluster: doctor, rails, collectives under load, and what crossed which interface.
 #[derive(Debug, Clone, Parser)]
@@ -74,6 +76,10 @@ pub(crate) struct Args {
     /// How long collectives run under load
     #[arg(long, value_name = "MINUTES", default_value_t = 1.0, value_parser = minutes)]
     minutes: f64,
+    /// Instead of all that: each check that only hardware can show, in order, with what is expected. --minutes is the most
+    /// that each of the long ones takes
+    #[arg(long, conflicts_with_all = ["report", "compare"])]
+    hardware: bool,
 }
 
 /// All that was found.
@@ -95,6 +101,9 @@ struct Report<'a> {
 
 /// Checks; returns the exit code.
 pub(crate) fn run(args: &Args) -> Result<u8, Error> {
+    if args.hardware {
+        return hardware::run(args);
+    }
     let older = args.compare.as_deref().map(Older::read).transpose()?;
     if let Some(folder) = &args.report {
         let creating = Error::system(format!("creating {}", folder.display()));

@@ -16,6 +16,7 @@ use crate::error::{Error, exit};
 use crate::remote;
 use crate::survey::{SurveyArgs, Surveyed, Unreached, survey_each};
 use checks::Subject;
+pub(crate) use checks::expected;
 pub(crate) use finding::{Finding, Fix, Problem, Status};
 pub(crate) use ports::agent;
 pub(crate) use probe::{Launcher, Probed};

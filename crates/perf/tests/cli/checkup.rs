@@ -165,3 +165,70 @@ fn what_cannot_be_compared_is_refused_before_anything_is_measured() {
         run.stderr
     );
 }
+
+/// What the machine cannot show is listed as well, and says why.
+#[test]
+fn all_that_hardware_must_show_is_listed_in_order() {
+    let Some(cluster) = Cluster::new(2) else {
+        return;
+    };
+    cluster.rails();
+    let run = check(&cluster, &["--hardware", "--json"]);
+    assert_eq!(run.code, Some(0), "{}\n{}", run.stdout, run.stderr);
+    let report: Value = serde_json::from_str(&run.stdout).unwrap();
+    let checks = report["checks"].as_array().unwrap();
+    let numbers: Vec<(u32, u32)> = checks
+        .iter()
+        .map(|one| {
+            let (part, place) = one["number"].as_str().unwrap().split_once('.').unwrap();
+            (part.parse().unwrap(), place.parse().unwrap())
+        })
+        .collect();
+    let parts = [12, 2, 5, 10, 7, 1].into_iter().zip(1..);
+    let expected = parts.flat_map(|(count, part)| (1..=count).map(move |place| (part, place)));
+    assert_eq!(numbers, expected.collect::<Vec<_>>(), "{}", run.stdout);
+    for one in checks {
+        let text = |name: &str| one[name].as_str().unwrap().to_owned();
+        assert!(
+            !text("expected").is_empty() && !text("seen").is_empty(),
+            "{one}"
+        );
+    }
+    let of = |number: &str| checks.iter().find(|one| one["number"] == number).unwrap();
+    // Here are network interfaces, and neither RDMA nor GPUs.
+    for number in ["1.1", "1.4", "3.1", "3.2", "3.3", "4.2", "4.3"] {
+        assert_eq!(of(number)["status"], "ok", "{}", of(number));
+    }
+    assert!(of("4.3")["seen"].as_str().unwrap().contains("rank 1"));
+    for number in ["1.5", "1.11", "1.12", "2.1", "4.9"] {
+        let seen = of(number)["seen"].as_str().unwrap();
+        assert!(seen.starts_with("not run: "), "{number}: {seen}");
+    }
+    cluster.until_clean();
+}
+
+#[test]
+fn hardware_that_does_not_answer_is_told_check_by_check() {
+    let Some(cluster) = Cluster::with_idle(1, 1) else {
+        return;
+    };
+    let run = cluster
+        .command(&[
+            "check",
+            "--hardware",
+            "--ssh",
+            &cluster.ssh(),
+            "-H",
+            "node1,absent",
+        ])
+        .output();
+    let run = Run::from(run.unwrap());
+    assert_eq!(run.code, Some(1), "{}\n{}", run.stdout, run.stderr);
+    let named = "FAIL     1.1   hosts: absent: ";
+    assert!(run.stdout.contains(named), "{}", run.stdout);
+    assert!(
+        run.stdout.contains("not run: not all hosts answer"),
+        "{}",
+        run.stdout
+    );
+}

@@ -79,7 +79,7 @@ fn shown_by(evidence: Evidence) -> &'static str {
 
 /// The data rate over all RDMA rails in GB/s: the lesser of what the two ends can carry. Short packets reduce it by an
 /// amount that has not been measured.
-pub(in crate::doctor) fn expected(cluster: &Cluster<'_>, rails: &[&HostRail]) -> Option<f64> {
+pub(crate) fn expected(cluster: &Cluster<'_>, rails: &[&HostRail]) -> Option<f64> {
     let mut all = rails.iter().flat_map(|rail| &rail.ends);
     let is_long = |end: &RailEnd| netdev(cluster, end).is_some_and(|one| one.mtu >= LARGE_PACKETS);
     if !rails[0].rdma || !all.all(is_long) {

@@ -17,7 +17,7 @@ mod wires;
 use spark_ccl_topology::Cluster;
 
 use super::finding::Finding;
-pub(super) use links::expected;
+pub(crate) use links::expected;
 use proposals::proposals;
 use wires::Wires;
 

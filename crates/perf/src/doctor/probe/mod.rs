@@ -7,6 +7,7 @@ mod judge;
 mod tests;
 
 use std::collections::BTreeSet;
+use std::iter;
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
@@ -18,7 +19,7 @@ use super::finding::{Finding, Status};
 use crate::console;
 use crate::error::exit;
 use crate::pair::{BandwidthRow, LatencyRow, Measured};
-use crate::remote::{self, run_here};
+use crate::remote::{self, Answer, run_here};
 use crate::report::compare::Document;
 
 /// How long one measurement may take.
@@ -61,23 +62,12 @@ pub(crate) struct Launcher<'a> {
 impl Launcher<'_> {
     /// What rank 0 prints, as JSON, with a rank on each of these hosts.
     pub(crate) fn ask<T: DeserializeOwned>(&self, hosts: &[usize], program: &str) -> Outcome<T> {
-        let name = |host: &usize| {
-            let name = &self.hosts[*host].name;
-            if name.contains(':') {
-                format!("[{name}]:1")
-            } else {
-                name.clone()
-            }
-        };
-        let names: Vec<_> = hosts.iter().map(name).collect();
-        let list = names.join(",");
-        console::print_error(format_args!("measuring on {list}: {program}"));
-        let mut words = vec!["launch"];
-        words.extend(self.ssh.iter().map(String::as_str));
+        console::print_error(format_args!("measuring on {}: {program}", self.list(hosts)));
         // On every host, the agent starts itself again as the rank.
-        words.extend(["-H", &list, "--no-prefix", "--", "/proc/self/exe"]);
-        words.extend(program.split_whitespace());
-        let answer = run_here(&words, LIMIT).map_err(|error| error.to_string())?;
+        let words: Vec<_> = iter::once("/proc/self/exe")
+            .chain(program.split_whitespace())
+            .collect();
+        let answer = self.run(hosts, &[], &words, LIMIT)?;
         let failed = || {
             let said = String::from_utf8_lossy(&answer.stderr);
             // The launcher's last line only says which rank has failed.
@@ -93,6 +83,38 @@ impl Launcher<'_> {
             _ => return Err(failed()),
         }
         serde_json::from_slice(&answer.stdout).map_err(|_| failed())
+    }
+
+    /// What ranks on these hosts print that run this command, and how the launcher, which takes further options, ends.
+    pub(crate) fn run(
+        &self,
+        hosts: &[usize],
+        options: &[&str],
+        command: &[&str],
+        limit: Duration,
+    ) -> Outcome<Answer> {
+        let list = self.list(hosts);
+        let mut words = vec!["launch"];
+        words.extend(self.ssh.iter().map(String::as_str));
+        words.extend(["-H", &list, "--no-prefix"]);
+        words.extend(options);
+        words.push("--");
+        words.extend(command);
+        run_here(&words, limit).map_err(|error| error.to_string())
+    }
+
+    /// The hosts, as `-H` takes them.
+    pub(crate) fn list(&self, hosts: &[usize]) -> String {
+        let name = |host: &usize| {
+            let name = &self.hosts[*host].name;
+            if name.contains(':') {
+                format!("[{name}]:1")
+            } else {
+                name.clone()
+            }
+        };
+        let names: Vec<_> = hosts.iter().map(name).collect();
+        names.join(",")
     }
 }
 
