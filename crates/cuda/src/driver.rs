@@ -68,6 +68,9 @@ pub enum Feature {
     PeerAccess,
     /// Graphs that are captured, instantiated and launched; with flags since CUDA 11.4.
     Graphs,
+    /// Kernels that may start before the one ahead of them has ended; in graphs, too, since CUDA 12.3, whose edges
+    /// can say so.
+    DependentLaunch,
 }
 
 impl Feature {
@@ -105,6 +108,7 @@ impl Feature {
                 "cuGraphDestroy",
                 "cuGraphExecDestroy",
             ],
+            Self::DependentLaunch => &["cuLaunchKernelEx", "cuGraphGetEdges_v2"],
         }
     }
 }

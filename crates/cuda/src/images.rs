@@ -125,7 +125,7 @@ impl Kernels {
     }
 }
 
-fn capability(context: &CudaContext, device: usize) -> Result<Capability, Error> {
+pub(crate) fn capability(context: &CudaContext, device: usize) -> Result<Capability, Error> {
     let number = |attribute| {
         // SAFETY: `context` was made for a device that exists. The driver writes one number, to a variable of
         // `get_attribute`.

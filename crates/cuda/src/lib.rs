@@ -21,6 +21,7 @@
 
 mod borrowed;
 mod buffer;
+mod dependent;
 mod device;
 mod driver;
 mod error;
@@ -39,6 +40,7 @@ mod stream;
 pub use borrowed::{CallStream, borrow_stream};
 pub use buffer::{Buffer, Observed, Observer};
 pub use cudarc;
+pub use dependent::DependentLaunch;
 pub use device::{
     Device, Traits, adopt, bus_id, context, count, devices, generation, multiprocessors, traits,
 };
