@@ -100,8 +100,8 @@ impl DependentLaunch {
             count: 1,
         };
         // SAFETY: the configuration and its one attribute have the driver's layout. The driver copies the parameters,
-        // which have that of the kernel's; the caller vouches for the memory that they name, and that the kernel waits
-        // before it uses any. The stream and the function are borrowed.
+        // which have that of the kernel's. The memory that they name is there until the kernel has ended, and no thread
+        // uses it before its wait, as this function requires. The stream and the function are borrowed.
         let launched = unsafe {
             (self.launch_kernel_ex)(
                 &raw const config,

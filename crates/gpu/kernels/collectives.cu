@@ -1,19 +1,38 @@
-// The kernels: of each protocol, the two ways to reduce, and the one that only moves data; and, for long
-// operations of two ranks, those in which one leads.
+// The kernels: of each protocol, the two ways to reduce, and the one that only moves data; for long operations of two
+// ranks, those in which one leads; and for the most common sums of two ranks, kernels that can do nothing else, since
+// a GPU takes less time to begin with them. These pass the same as the others of their protocol.
 //
 // They use no headers of the CUDA toolkit: crates/cuda/kernels/build.sh compiles them.
+//
+// A kernel may be launched so that it starts before the one ahead of it in the stream has ended. Each thread waits for
+// that end before it touches any memory but its own arguments, and no thread ends before. So a kernel ends after all
+// kernels ahead of it, and what they wrote, whoever's they are, is there for all that it reads, and for a kernel behind it
+// that waits alike. The operations of a rank run one after the other as if launched plainly. A kernel lets the next one
+// start only after that wait: so one behind it that touches memory before its own wait finds no kernel running but
+// this one, as after a plain launch. And it does so when it waits for no peer any more: so a kernel that has started
+// early never takes a multiprocessor from one that others wait for.
 
 #include "led.h"
 
-#define KERNEL(name)                                               \
+#define KERNEL(name, ...)                                             \
     extern "C" __global__ void __launch_bounds__(MAX_WARPS* LANES, 1) \
-        name(const __grid_constant__ Arguments arguments)
+        name(const __grid_constant__ Arguments arguments) {           \
+        wait_for_last_kernel();                                       \
+        __VA_ARGS__;                                                  \
+    }
 
-KERNEL(one_shot_packets) { exchange<Packets, IntoOne>(arguments); }
-KERNEL(one_shot_lines) { exchange<Lines, IntoOne>(arguments); }
-KERNEL(two_shots_packets) { TwoShots<Packets>(arguments).run(); }
-KERNEL(two_shots_lines) { TwoShots<Lines>(arguments).run(); }
-KERNEL(side_by_side_packets) { exchange<Packets, SideBySide>(arguments); }
-KERNEL(side_by_side_lines) { exchange<Lines, SideBySide>(arguments); }
-KERNEL(led_reduction) { LedExchange<IntoOne>(arguments).run(); }
-KERNEL(led_side_by_side) { LedExchange<SideBySide>(arguments).run(); }
+KERNEL(one_shot_packets, exchange<Packets, IntoOne>(arguments))
+KERNEL(one_shot_lines, exchange<Lines, IntoOne>(arguments))
+KERNEL(two_shots_packets, TwoShots<Packets>(arguments).run())
+KERNEL(two_shots_lines, TwoShots<Lines>(arguments).run())
+KERNEL(side_by_side_packets, exchange<Packets, SideBySide>(arguments))
+KERNEL(side_by_side_lines, exchange<Lines, SideBySide>(arguments))
+KERNEL(led_reduction, LedExchange<IntoOne>(arguments).run())
+KERNEL(led_side_by_side, LedExchange<SideBySide>(arguments).run())
+
+KERNEL(sum_packets_f16, Exchange<Packets, IntoSum<F16>, 2>(arguments).run())
+KERNEL(sum_packets_f32, Exchange<Packets, IntoSum<F32>, 2>(arguments).run())
+KERNEL(sum_packets_bf16, Exchange<Packets, IntoSum<Bf16>, 2>(arguments).run())
+KERNEL(sum_lines_f16, Exchange<Lines, IntoSum<F16>, 2>(arguments).run())
+KERNEL(sum_lines_f32, Exchange<Lines, IntoSum<F32>, 2>(arguments).run())
+KERNEL(sum_lines_bf16, Exchange<Lines, IntoSum<Bf16>, 2>(arguments).run())

@@ -40,6 +40,22 @@ struct IntoOne {
     }
 };
 
+// The same of one type's plain sums.
+template <class Type>
+struct IntoSum {
+    template <class Protocol>
+    DEVICE static void prepare(const Call&, Batch<Protocol>&) {}
+
+    template <class Protocol, u32 RANKS>
+    DEVICE static void take(const Call& call, const Session<Protocol, RANKS>& session, u32 number,
+                            Batch<Protocol> (&batches)[RANKS]) {
+        if (call.from != 0) {
+            reduce_as<Type, SUM, false>(session.ranks(), 1, batches);
+            session.write({call.output, call.bytes}, number, batches[0]);
+        }
+    }
+};
+
 // Writes what each rank has for this one, side by side.
 struct SideBySide {
     template <class Protocol>

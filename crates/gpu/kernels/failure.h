@@ -4,7 +4,8 @@
 #include "machine.h"
 
 // Makes the rank fail, for good, unless it has already.
-DEVICE void fail(const Member& member, const Failure& failure) {
+// It is rare, and would be in the way of what is not.
+NOT_INLINED void fail(const Member& member, const Failure& failure) {
     if (exchange_word(&member.state->failed, 1) != 0) {
         return;
     }

@@ -103,6 +103,21 @@ DEVICE u32 exchange_word(u32* at, u32 value) { return atomicExch(at, value); }
 // What was there before one is added.
 DEVICE u64 count_up(u64* at) { return atomicAdd(at, 1ull); }
 
+// A GPU that can start a kernel before the one ahead of it in the stream has ended does so where the launch allows it:
+// see collectives.cu. After the wait, that one has ended, and what it wrote is there; without such a launch, it has
+// from the start.
+DEVICE void wait_for_last_kernel() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" : : : "memory");
+#endif
+}
+// The next kernel may start once all threads have called this, or have ended.
+DEVICE void let_next_kernel_start() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" : : : "memory");
+#endif
+}
+
 DEVICE u64 nanoseconds() {
     u64 now;
     asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));

@@ -9,8 +9,8 @@
 // number that is `TURNS` lower, so what flags are compared with is at most one turn old, and numbers may
 // wrap. Before it sends a number, the sender has seen that the receiver has taken all up to `TURNS`
 // before it, which are the strand's *credits*: so the slot is free. The receiver gives them for `TURNS / 2` batches
-// at once, when it has these in registers: they depend on what it has read, so that no later store of the
-// sender's can have been read there instead.
+// at once, when all its lanes have these in registers. It releases them, and each lane of the sender acquires them
+// before it stores: so no later store of the sender's can have been read instead.
 //
 // No two warps wait for each other. Of all batches between a pair that have not been received, the first is
 // the next one of both its warps, as each takes its batches in their order, on all messages; where they are shared out,
@@ -144,7 +144,7 @@ private:
         bool is_known = !any_lane(credited != strand || number - credits > TURNS);
         bool is_free = is_known || wait(strand, number, [&] {
             credited = strand;
-            credits = load_pair(&own.credits[strand]).first;
+            credits = acquire_long(&own.credits[strand].first);
             return number - credits <= TURNS;
         });
         if (!is_free) {
@@ -216,8 +216,12 @@ private:
             }
             return all;
         });
-        if (has_come && number % (TURNS / 2) == 0 && lane_of(0) == 0) {
-            store_long(&theirs.credits[strand].first, number);
+        if (has_come && number % (TURNS / 2) == 0) {
+            // What all lanes have read is read before the credits are there.
+            converge();
+            if (lane_of(0) == 0) {
+                release_long(&theirs.credits[strand].first, number);
+            }
         }
         return has_come;
     }

@@ -17,6 +17,8 @@ struct Signature {
     // Whether this warp waits for a peer's.
     bool is_open;
 
+    enum Agreement : u32 { EQUAL, MISSING, DIFFERS };
+
     // A lane has what a peer has signed.
     struct Theirs {
         Pair of[HELD][2];
@@ -27,10 +29,13 @@ struct Signature {
         : arguments(arguments), number(0),
           is_open(cta() == 0 && warp_of_cta() == 0 && arguments.member.ranks > 1) {}
 
-    // Signs the operation of this number, in the warp that does.
+    // Signs the operation of this number, once, in the warp that does.
     DEVICE void send(u64 operation) {
-        number = is_open ? operation : 0;
-        for (u32 i = 0; i < HELD && is_open; i++) {
+        if (!is_open || number != 0) {
+            return;
+        }
+        number = operation;
+        for (u32 i = 0; i < HELD; i++) {
             u32 peer = lane_of(i);
             if (is_peer(peer)) {
                 u8* to = place(arguments.member.rank, peer);
@@ -56,27 +61,23 @@ struct Signature {
         return theirs;
     }
 
-    // Whether no peer has signed anything else. Sets `missing` to one that has not signed yet.
-    DEVICE bool agrees(const Theirs& theirs, u32& missing) {
-        if (!is_open) {
-            return true;
-        }
-        bool differs = false, waits = false;
-        for (u32 i = 0; i < HELD; i++) {
+    // What this lane's peers have signed. Sets `missing` to one that has not signed yet.
+    DEVICE Agreement compare(const Theirs& theirs, u32& missing) const {
+        Agreement agreement = EQUAL;
+        for (u32 i = 0; i < HELD && is_open; i++) {
             u32 peer = lane_of(i);
             Packets::Part seen[2];
             bool have_come = Packets::unpack(theirs.of[i][0], number, seen[0]) &
                              Packets::unpack(theirs.of[i][1], number, seen[1]);
             if (is_peer(peer) && !have_come) {
-                waits = true;
+                agreement = agreement == DIFFERS ? DIFFERS : MISSING;
                 missing = peer;
             } else if (is_peer(peer) && !is_own(seen[0].word[0], seen[1].word[0])) {
-                differs = true;
+                agreement = DIFFERS;
                 report(peer, seen[0].word[0], seen[1].word[0]);
             }
         }
-        is_open = any_lane(waits);
-        return !any_lane(differs);
+        return agreement;
     }
 
     // The operation has ended.

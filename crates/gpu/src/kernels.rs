@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use spark_ccl_cuda::Images;
 use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaFunction, CudaStream};
+use spark_ccl_cuda::{DependentLaunch, Images};
 
 use crate::channels::{FEW, MANY};
-use crate::launch::{Streams, launch_in};
+use crate::launch::{Streams, launch_early, launch_in};
 use crate::layout::{Arguments, MemberLayout};
 use crate::message::Launch;
+use crate::sums::Sums;
 use crate::turns::Turn;
 use crate::{Error, Kernel, Plan};
 
@@ -23,6 +24,8 @@ static MESSAGES: Images = Images::new("messages.cu", include_bytes!("../kernels/
 pub(crate) struct Kernels {
     /// The functions, by the number of the kernel.
     functions: Vec<CudaFunction>,
+    sums: Sums,
+    dependent: Option<DependentLaunch>,
     passing: [Passing; 2],
     streams: Streams,
 }
@@ -47,6 +50,8 @@ impl Kernels {
         };
         Ok(Self {
             functions: functions.into_iter().collect::<Result<_, _>>()?,
+            sums: Sums::find(&kernels)?,
+            dependent: DependentLaunch::find(context)?,
             passing: [
                 passing("few_messages_packets", "many_messages_packets")?,
                 passing("few_messages_lines", "many_messages_lines")?,
@@ -66,10 +71,33 @@ impl Kernels {
         mut arguments: Arguments,
         stream: &CudaStream,
     ) -> Result<(), Error> {
-        let function = &self.functions[plan.kernel as usize];
-        // SAFETY: these kernels have one parameter, which has this layout. All memory that it names is there,
-        // and is used as `layout.h` says, until the kernel has ended, as this function requires.
-        unsafe { launch_in(stream, function, [plan.ctas, plan.threads], &mut arguments) }
+        let own = self.sums.of(plan.kernel, &arguments);
+        let function = own.unwrap_or(&self.functions[plan.kernel as usize]);
+        // SAFETY: these kernels have one parameter, which has this layout, and wait for the kernel ahead before all else.
+        // All memory that it names is there, and is used as `layout.h` says, until the kernel has ended, as this
+        // function requires.
+        unsafe {
+            let grid = [plan.ctas, plan.threads];
+            launch_early(self.dependent, stream, function, grid, &mut arguments)
+        }
+    }
+
+    /// Launches each kernel of collectives once.
+    ///
+    /// # Safety
+    /// The same as of [`launch`](Self::launch).
+    pub(crate) unsafe fn launch_all(
+        &self,
+        mut arguments: Arguments,
+        stream: &CudaStream,
+    ) -> Result<(), Error> {
+        let mut all = self.functions.iter().chain(self.sums.all());
+        // SAFETY: these kernels have one parameter, which has this layout, and wait for the kernel ahead before all else.
+        // All memory that it names is there, and is used as `layout.h` says, until the kernel has ended, as this
+        // function requires.
+        all.try_for_each(|function| unsafe {
+            launch_early(self.dependent, stream, function, [1, 32], &mut arguments)
+        })
     }
 
     /// Enqueues the kernel that passes some messages in a stream, by lines or by packets.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaFunction, CudaStream, result};
-use spark_ccl_cuda::{checked, make_current};
+use spark_ccl_cuda::{DependentLaunch, checked, make_current};
 
 use crate::Error;
 use crate::turns::{Turn, Turns};
@@ -41,6 +41,30 @@ impl Streams {
 /// To be held during the first launches in a stream.
 pub(crate) fn first_turn(context: &CudaContext) -> Turn<'static> {
     FIRST_LAUNCHES[context.ordinal() % FIRST_LAUNCHES.len()].take(LONGEST)
+}
+
+/// Launches a kernel so that it may start before the one ahead of it has ended, where the GPU and the driver do that.
+///
+/// # Safety
+/// The same as of [`launch_in`]; and each thread must wait for the kernel ahead before it touches memory.
+pub(crate) unsafe fn launch_early<A>(
+    dependent: Option<DependentLaunch>,
+    stream: &CudaStream,
+    function: &CudaFunction,
+    grid: [u32; 2],
+    arguments: &mut A,
+) -> Result<(), Error> {
+    // SAFETY: the parameter has the kernel's layout, the memory that it names is there until the kernel has ended, and
+    // each thread waits before it touches any, as this function requires.
+    unsafe {
+        match dependent {
+            Some(dependent) => {
+                let mut parameters = [std::ptr::from_mut(arguments).cast()];
+                Ok(dependent.launch(stream, function, grid, &mut parameters)?)
+            }
+            None => launch_in(stream, function, grid, arguments),
+        }
+    }
 }
 
 /// Launches a kernel on a grid of this many CTAs and threads of each.

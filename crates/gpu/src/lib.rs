@@ -42,6 +42,7 @@ mod message;
 mod plan;
 mod scratch;
 mod staged;
+mod sums;
 mod turns;
 
 pub use call::Call;

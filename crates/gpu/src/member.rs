@@ -15,7 +15,7 @@ use crate::launch::first_turn;
 use crate::layout::{Arguments, CallLayout, MAX_RANKS, MemberLayout};
 use crate::mailbox::Mailbox;
 use crate::message::{Launch, Launches};
-use crate::{Call, Error, Kernel, Limits, Message, Plan, Scratch};
+use crate::{Call, Error, Limits, Message, Plan, Scratch};
 
 /// Limits that must be the same on all ranks of a communicator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -128,12 +128,9 @@ impl Member {
             call: CallLayout::NOTHING,
         };
         let turn = first_turn(context);
-        for kernel in Kernel::ALL {
-            let plan = Plan::of(kernel, 0, self.ranks(), self.limits());
-            // SAFETY: without bytes and peers, a kernel only reads the rounds, which the rank's scratch has
-            // until `drop` has waited for the kernels.
-            unsafe { self.parts.kernels.launch(plan, arguments, stream.inner())? };
-        }
+        // SAFETY: without bytes and peers, a kernel only reads the rounds, which the rank's scratch has until `drop` has
+        // waited for the kernels.
+        unsafe { self.parts.kernels.launch_all(arguments, stream.inner())? };
         for (lines, messages) in [(false, FEW), (false, MANY), (true, FEW), (true, MANY)] {
             let launch = Launch {
                 messages,

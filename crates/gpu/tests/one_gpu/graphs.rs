@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
-use spark_ccl_cuda::cudarc::driver::CudaGraph;
+use spark_ccl_cuda::DeviceBlock;
+use spark_ccl_cuda::cudarc::driver::result::{memcpy_dtod_async, memset_d8_async};
 use spark_ccl_cuda::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
+use spark_ccl_cuda::cudarc::driver::{CudaGraph, CudaStream};
 use spark_ccl_types::{DType, Operation, ReduceOp};
 
-use crate::place::{Case, Place};
+use crate::place::{Case, Place, ROOM, Rank};
 
 pub(crate) fn captured(place: &Place, cases: &[Case]) -> Vec<CudaGraph> {
     captured_of(place, |rank| {
@@ -85,4 +87,66 @@ fn graphs_are_launched_again_and_between_other_operations() {
             place.check(&inputs);
         }
     }
+}
+
+/// Kernels may start before what is ahead of them has ended, and let others start.
+#[test]
+fn copies_around_calls_find_whole_buffers() {
+    for ranks in [2, 4] {
+        let Some(place) = Place::new(ranks, Duration::from_secs(5)) else {
+            return;
+        };
+        let block = || DeviceBlock::new(&place.context, ROOM).unwrap();
+        let sources: Vec<_> = (0..ranks).map(|_| block()).collect();
+        let kept: Vec<_> = (0..ranks).map(|_| block()).collect();
+        for count in [4, 5000, 200_000, 1_900_000] {
+            let case = case(Operation::AllReduce, count, 7);
+            place.prepare(&case);
+            copy_each(&place, |own, rank| [&own.input, &sources[rank]]);
+            let enqueue = |rank: usize| {
+                let own = &place.ranks[rank];
+                let call = place.call(&case, rank);
+                // SAFETY: all buffers have `ROOM`, and live until the stream has been waited for.
+                unsafe {
+                    copy([&sources[rank], &own.input], &own.stream);
+                    own.member.enqueue(&call, &own.stream).unwrap();
+                    copy([&own.output, &kept[rank]], &own.stream);
+                    own.member.enqueue(&call, &own.stream).unwrap();
+                    let spoiled = own.input.address();
+                    memset_d8_async(spoiled, 0xff, ROOM, own.stream.cu_stream()).unwrap();
+                }
+            };
+            let graphs = captured_of(&place, enqueue);
+            for turn in 0..6 {
+                if turn % 2 == 0 {
+                    launch(&graphs);
+                } else {
+                    (0..ranks).for_each(enqueue);
+                }
+                place.wait().unwrap();
+                place.check(&case);
+                copy_each(&place, |own, rank| [&kept[rank], &own.output]);
+                place.check(&case);
+            }
+        }
+    }
+}
+
+/// Copies a buffer of each rank to another, and waits.
+fn copy_each<'a>(place: &'a Place, buffers: impl Fn(&'a Rank, usize) -> [&'a DeviceBlock; 2]) {
+    for (rank, own) in place.ranks.iter().enumerate() {
+        // SAFETY: all buffers have `ROOM`, and live until the stream has been waited for.
+        unsafe { copy(buffers(own, rank), &own.stream) };
+    }
+    place.wait().unwrap();
+}
+
+/// Enqueues a copy of the first to the second.
+///
+/// # Safety
+/// Both must have `ROOM`, until the copy has run.
+unsafe fn copy([from, to]: [&DeviceBlock; 2], stream: &CudaStream) {
+    let [from, to] = [from, to].map(DeviceBlock::address);
+    // SAFETY: both have `ROOM` until the copy has run, as this function requires. The stream is borrowed.
+    unsafe { memcpy_dtod_async(to, from, ROOM, stream.cu_stream()).unwrap() };
 }
