@@ -6,7 +6,7 @@ use super::engine::{Registration, StreamEngine};
 use crate::communicator::Communicator;
 use crate::error::Error;
 use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaStream};
-use spark_ccl_types::Element;
+use spark_ccl_types::{DType, Element, Operation};
 use std::sync::Arc;
 
 impl Communicator {
@@ -26,7 +26,7 @@ impl Communicator {
     }
 
     /// How device memory reaches the other ranks, for people: through the peers' memory, or staged through the host,
-    /// and with how much memory. `None` where NCCL chooses, or there is no backend for device memory.
+    /// with how much memory, and why no faster way was taken. `None` where NCCL chooses, or there is no backend for device memory.
     ///
     /// ```no_run
     /// # use spark_ccl::{Backend, Communicator, Error};
@@ -41,6 +41,31 @@ impl Communicator {
         let device = self.device.as_ref()?;
         device.process().check().ok()?;
         device.path()
+    }
+
+    /// How a call on device memory is done, for people: by which kernel, or in how many pieces. `count` is that of
+    /// [`explain`](Self::explain); of messages, their elements. `None` where NCCL chooses, where there is no backend for device
+    /// memory, or for operations without one.
+    ///
+    /// ```no_run
+    /// # use spark_ccl::{Backend, Communicator, Error};
+    /// use spark_ccl::{DType, Operation};
+    ///
+    /// let comm = Communicator::builder().backend(Backend::Engine).local(1)?.remove(0);
+    /// if let Some(choice) = comm.explain_device(Operation::AllReduce, DType::F32, 1 << 20) {
+    ///     println!("{choice}");
+    /// }
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn explain_device(
+        &self,
+        operation: Operation,
+        dtype: DType,
+        count: usize,
+    ) -> Option<String> {
+        let device = self.device.as_ref()?;
+        device.process().check().ok()?;
+        device.explain(operation, dtype, count)
     }
 
     /// Waits until all has run that was enqueued in the stream.

@@ -6,7 +6,7 @@ use crate::engine::Engine;
 use crate::error::Error;
 use crate::task::Task;
 use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaStream};
-use spark_ccl_types::DType;
+use spark_ccl_types::{DType, Operation};
 use std::any::Any;
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -92,6 +92,11 @@ pub(crate) trait StreamEngine: Engine + Any + Debug {
 
     /// How its calls reach the other ranks, where that is this library's choice, for people.
     fn path(&self) -> Option<String> {
+        None
+    }
+
+    /// How it does a call of this many elements, where that is this library's choice, for people.
+    fn explain(&self, _: Operation, _: DType, _: usize) -> Option<String> {
         None
     }
 

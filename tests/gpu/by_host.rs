@@ -4,7 +4,7 @@ use super::late::assert_names_the_late;
 use super::support::lack_of_gpus_is_said;
 use super::{builder, gpus, of_fakes, stream_of, text};
 use spark_ccl::cuda::{DeviceMemory, DeviceSlice};
-use spark_ccl::{Communicator, Error, RedOp};
+use spark_ccl::{Communicator, DType, Error, Operation, RedOp};
 use spark_ccl_testing::scramble;
 use std::time::Duration;
 
@@ -314,6 +314,35 @@ fn a_call_of_which_a_rank_that_has_left_has_done_its_part_goes_on() {
         }
         assert!(read(&sent) == values(0, LEN));
         other.finalize().unwrap();
+    });
+}
+
+#[test]
+fn the_way_and_the_pieces_are_explained() {
+    let Some(gpus) = gpus(2) else { return };
+    gpus.each(&builder(), |comm| {
+        let path = comm.device_path().unwrap();
+        for part in [
+            "staged through the host",
+            "not the GPUs' memory: SPARK_CCL_PATH=safe",
+        ] {
+            assert!(path.contains(part), "{part}: {path}");
+        }
+        let explain = |operation, count| comm.explain_device(operation, DType::F32, count);
+        let small = explain(Operation::AllReduce, 1000).unwrap();
+        let expected = "staged, 1 piece of up to 4000 bytes on 1 CTA, each on the host by ";
+        assert!(small.starts_with(expected), "{small}");
+        let algorithm = comm.explain(Operation::AllReduce, DType::F32, 1000, false);
+        let algorithm = algorithm.unwrap().algorithm.to_string();
+        assert!(small.contains(&algorithm), "{algorithm}: {small}");
+        let message = explain(Operation::Send, 1 << 20).unwrap();
+        let expected =
+            "staged, 8 pieces of up to 524288 bytes, one CTA for each peer and direction";
+        if comm.size() == 2 {
+            assert_eq!(message, expected);
+        }
+        assert_eq!(explain(Operation::Barrier, 0), None);
+        comm.finalize().unwrap();
     });
 }
 

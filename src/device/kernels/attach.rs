@@ -45,17 +45,26 @@ pub(crate) fn attach(
     }
     let (offer, ways) = agree(comm, Offer::new(comm, &context, &all), Offer::says)?;
     // One rank that reaches the others only by way of the host is enough.
-    let joined = match offer {
-        Offer::Peers(scratch) if !ways.contains(&HOST) => {
+    let without = ways.iter().position(|&way| way == HOST);
+    let (joined, passed_over) = match (offer, without) {
+        (Offer::Peers(scratch), None) => {
             let settings = Settings {
                 ctas: ctas(&all),
                 lines: ways.iter().all(|&way| way == LINES),
             };
-            scratch.join(comm, settings, deadline)
+            (scratch.join(comm, settings, deadline), Vec::new())
         }
-        _ => Staged::new(comm, &context, ctas(&all)).map(|staged| Joined::new(Way::Host(staged))),
+        (offer, without) => {
+            let staged = Staged::new(comm, &context, ctas(&all));
+            let why = offer.why_not(comm, without.unwrap_or(comm.rank()));
+            let passed_over = vec![format!("the GPUs' memory: {why}")];
+            (
+                staged.map(|staged| Joined::new(Way::Host(staged))),
+                passed_over,
+            )
+        }
     };
-    let made = joined.and_then(|member| engine(comm, context, member));
+    let made = joined.and_then(|member| engine(comm, context, member, passed_over));
     // No rank launches before all have joined: what the driver does when a rank joins may wait for running kernels.
     let (engine, _) = agree(comm, made, |_| PACKETS)?;
     tracing::info!(
@@ -74,13 +83,14 @@ fn engine(
     comm: &Communicator,
     context: Arc<CudaContext>,
     member: Joined,
+    passed_over: Vec<String>,
 ) -> Result<Arc<KernelEngine>, Error> {
     let timeout = comm.inner.world.settings.operation_timeout;
     member.set_patience(timeout);
     let (member, place) = (Arc::new(member), (comm.rank(), comm.size()));
     let backend = Arc::clone(&member);
     let base = DeviceRank::new(place, context, &comm.inner.watch, backend, timeout)?;
-    let engine = Arc::new(KernelEngine::new(base, member));
+    let engine = Arc::new(KernelEngine::new(base, member, passed_over));
     guard::start(&engine, KernelEngine::look)?;
     Ok(engine)
 }
@@ -114,8 +124,8 @@ fn agree<R>(
 enum Offer {
     /// Memory that they may reach.
     Peers(Shared),
-    /// Nothing that they could reach.
-    Host,
+    /// Nothing that they could reach, and why.
+    Host(String),
 }
 
 /// A rank's scratch, and how it reaches that of the others.
@@ -140,13 +150,7 @@ impl Offer {
         let way = match way {
             Ok(way) => way,
             Err(why) if path == Path::ZeroCopy => return Err(out_of_reach(&why)),
-            Err(why) => {
-                tracing::info!(
-                    "rank {}: device memory goes by way of the host: {why}",
-                    comm.rank()
-                );
-                return Ok(Self::Host);
-            }
+            Err(why) => return Ok(Self::Host(why)),
         };
         let own = |error| refused(error, comm.rank());
         let scratch = Scratch::new(context, all.len()).map_err(own)?;
@@ -162,7 +166,18 @@ impl Offer {
     fn says(&self) -> u8 {
         match self {
             Self::Peers(scratch) => scratch.way,
-            Self::Host => HOST,
+            Self::Host(_) => HOST,
+        }
+    }
+
+    /// Why device memory goes by way of the host: this rank's reason, or that of another one, which says it.
+    fn why_not(self, comm: &Communicator, without: usize) -> String {
+        match self {
+            Self::Host(why) => why,
+            Self::Peers(_) => format!(
+                "{} has none to offer; it says why",
+                comm.inner.watch.member(without as u32)
+            ),
         }
     }
 }

@@ -17,6 +17,8 @@ pub(crate) struct KernelEngine {
     /// The member again, for code that must not wait for that lock: its holder may wait for room in a stream until the
     /// kernels there are aborted. `None` once it was finalized.
     member: Mutex<Option<Arc<Joined>>>,
+    /// Which faster ways were not taken, and why.
+    passed_over: Vec<String>,
 }
 
 impl Guarded for KernelEngine {
@@ -57,11 +59,26 @@ impl Guarded for KernelEngine {
 }
 
 impl KernelEngine {
-    pub(super) fn new(base: DeviceRank<Arc<Joined>>, member: Arc<Joined>) -> Self {
+    pub(super) fn new(
+        base: DeviceRank<Arc<Joined>>,
+        member: Arc<Joined>,
+        passed_over: Vec<String>,
+    ) -> Self {
         Self {
             base,
             member: Mutex::new(Some(member)),
+            passed_over,
         }
+    }
+
+    /// How it reaches the other ranks, and why not in a faster way, for people.
+    pub(super) fn describe(&self) -> Option<String> {
+        let way = self.member()?.describe();
+        let others = self
+            .passed_over
+            .iter()
+            .map(|other| format!("; not {other}"));
+        Some(way + &others.collect::<String>())
     }
 
     /// The member, unless it was finalized.

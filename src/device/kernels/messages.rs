@@ -5,6 +5,12 @@ use spark_ccl_control::DevicePart;
 use spark_ccl_gpu::{Message, Way};
 use spark_ccl_types::{Operation, Signature, describe_message};
 
+/// Whether an operation consists of messages between pairs.
+pub(super) fn is_of_messages(operation: Operation) -> bool {
+    use Operation::{AllToAllV, Recv, Send, SendRecv};
+    matches!(operation, Send | Recv | SendRecv | AllToAllV)
+}
+
 /// The messages of a task, if it consists of such. A block of no elements is one, too: only so do both ends know that
 /// they agree on it.
 pub(super) fn messages_of(task: &Task) -> Option<Vec<Message>> {

@@ -30,6 +30,7 @@ use crate::task::Task;
 use engine::KernelEngine;
 use group::enqueue_group;
 use spark_ccl_cuda::cudarc::driver::CudaStream;
+use spark_ccl_types::{DType, Operation};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -74,7 +75,11 @@ impl StreamEngine for KernelEngine {
     }
 
     fn path(&self) -> Option<String> {
-        self.member().map(|member| member.describe())
+        self.describe()
+    }
+
+    fn explain(&self, operation: Operation, dtype: DType, count: usize) -> Option<String> {
+        self.member()?.explain(operation, dtype, count)
     }
 
     fn alloc(&self, bytes: usize) -> Result<Arc<Block>, Error> {

@@ -1,8 +1,10 @@
 //! How a rank's kernels reach the other ranks: their GPUs' memory, or by way of the host.
 
+use super::messages::is_of_messages;
 use super::staged::Staged;
 use spark_ccl_cuda::cudarc::driver::CudaStream;
 use spark_ccl_gpu::{self as gpu, Call, Error, Member, Message};
+use spark_ccl_types::{DType, Operation};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,6 +31,30 @@ impl Way {
             }
             Self::Host(staged) => staged.describe(),
         }
+    }
+
+    /// How it does a call, for people.
+    pub(super) fn explain(
+        &self,
+        operation: Operation,
+        dtype: DType,
+        count: usize,
+    ) -> Option<String> {
+        let member = match self {
+            Self::Peers(member) => member,
+            Self::Host(staged) => return staged.explain(operation, dtype, count),
+        };
+        if is_of_messages(operation) {
+            return Some("the kernel of messages".to_owned());
+        }
+        let bytes = count.saturating_mul(dtype.size()) as u64;
+        let plan = gpu::Plan::new(operation, bytes, member.ranks(), member.limits())?;
+        Some(format!(
+            "kernel {}, {} CTAs of {} threads",
+            plan.kernel.name(),
+            plan.ctas,
+            plan.threads
+        ))
     }
 
     /// Enqueues an operation.

@@ -171,7 +171,7 @@ pub(crate) struct OperationArgs {
     /// Algorithm instead of the tuner's choice, as the header names them: ring, direct, chain, ...
     #[arg(long, value_name = "NAME")]
     pub(crate) algo: Option<String>,
-    /// Print the algorithm for each size and why it is chosen, and measure nothing
+    /// Print how each size is done and why, and measure nothing: the algorithm; on GPUs, the path and the kernel or the pieces
     #[arg(long)]
     pub(crate) explain: bool,
     /// Shift the buffers by N elements, off their alignment

@@ -153,7 +153,6 @@ fn host_flag(args: &Args) -> Option<&'static str> {
         (args.operation.path.is_some(), "--path"),
         (args.operation.algo.is_some(), "--algo"),
         (args.timing.buffers.is_some(), "--buffers"),
-        (args.operation.explain, "--explain"),
     ];
     let given = flags.into_iter().find(|(given, _)| *given);
     given.map(|(_, flag)| flag)
@@ -226,7 +225,6 @@ mod tests {
             "--path safe",
             "--algo ring",
             "--buffers hot",
-            "--explain",
             "--procs 2",
         ] {
             let flag = text.split_whitespace().next().unwrap();
@@ -242,8 +240,7 @@ mod tests {
         }
         assert!(choice(&WITHOUT_NCCL, "--backend nccl").is_err());
         assert!(choice(&WITHOUT_GPUS, "--backend engine").is_err());
-        assert!(choice(&WITHOUT_NCCL, "--backend engine --explain").is_err());
-        let engine = choice(&WITHOUT_NCCL, "--backend engine").unwrap();
+        let engine = choice(&WITHOUT_NCCL, "--backend engine --explain").unwrap();
         assert_eq!(engine, (BackendArg::Engine, None));
         assert!(choice(&WITHOUT_NCCL, "--backend engine,nccl").is_err());
         let both = choice(&WITH_GPUS, "--backend engine,nccl").unwrap();

@@ -6,6 +6,7 @@ mod course;
 mod proxy;
 
 use crate::communicator::Communicator;
+use crate::device::kernels::messages::is_of_messages;
 use crate::device::kernels::refused::refused;
 use crate::engine::Engine;
 use crate::error::Error;
@@ -14,7 +15,8 @@ use channel::{Channel, Use};
 use course::Course;
 use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaStream};
 use spark_ccl_cuda::is_capturing;
-use spark_ccl_gpu::{self as gpu, Call, Message, Stage};
+use spark_ccl_gpu::{self as gpu, Call, Cut, Message, Stage};
+use spark_ccl_types::{DType, Operation, Signature};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -89,10 +91,47 @@ impl Staged {
     /// What it is, for people.
     pub(super) fn describe(&self) -> String {
         format!(
-            "staged through the host, up to {} CTAs, {} bytes of pinned memory",
-            self.stage.ctas(u64::MAX),
+            "staged through the host, up to {}, {} bytes of pinned memory",
+            some(self.stage.ctas(u64::MAX), "CTA"),
             self.stage.pinned_bytes()
         )
+    }
+
+    /// How it does a call, for people.
+    pub(super) fn explain(
+        &self,
+        operation: Operation,
+        dtype: DType,
+        count: usize,
+    ) -> Option<String> {
+        let (size, ranks) = (dtype.size(), self.stage.ranks());
+        if is_of_messages(operation) {
+            let cut = Cut::of_message(count.saturating_mul(size) as u64, ranks);
+            return Some(format!(
+                "staged, {} of up to {} bytes, one CTA for each peer and direction",
+                some(cut.pieces(), "piece"),
+                cut.elements(0).end
+            ));
+        }
+        let cut = Cut::new(operation, size, count as u64, ranks)?;
+        let len = cut.elements(0).end;
+        let piece = Signature {
+            operation,
+            dtype,
+            op: 0,
+            in_place: false,
+            root: 0,
+            name: 0,
+            count: len,
+            place: 0,
+        };
+        let choice = self.host.planner().explain(piece, cut.is_shared(), false);
+        Some(format!(
+            "staged, {} of up to {} bytes on {}, each on the host by {choice}",
+            some(cut.pieces(), "piece"),
+            len * size as u64,
+            some(self.stage.ctas(cut.pieces()), "CTA")
+        ))
     }
 
     /// Enqueues an operation.
@@ -181,4 +220,10 @@ impl Staged {
             Box::new((Self { lease, stage, host }, error))
         })
     }
+}
+
+/// A number of things.
+fn some(count: u64, name: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {name}{plural}")
 }

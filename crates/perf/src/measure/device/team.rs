@@ -13,6 +13,7 @@ use crate::error::Error;
 use crate::measure::bench::{Bench, Platform};
 use crate::measure::nccl;
 use crate::memory::{GPU, MemoryLimit};
+use crate::notation::size::human;
 use crate::ranks::hosts::share;
 use crate::report::Device;
 
@@ -76,6 +77,18 @@ impl<'a> Team<'a> {
             allocated: false,
         })
     }
+
+    /// How each backend does a call of this size, where that is this library's choice.
+    fn choices(&self, options: &Options, size: u64) -> Vec<String> {
+        let (collective, dtype) = (options.collective, options.dtypes[0]);
+        let layout = collective.layout(size, dtype.size(), self.devices.len());
+        let choices = self.backends.iter().filter_map(|gpus| {
+            let comm = &gpus.all.first()?.comm;
+            let choice = comm.explain_device(collective.operation(), dtype, layout.count)?;
+            Some(format!("# {} for {}: {choice}", gpus.backend, human(size)))
+        });
+        choices.collect()
+    }
 }
 
 impl Platform for Team<'_> {
@@ -108,7 +121,7 @@ impl Platform for Team<'_> {
         &self.devices
     }
 
-    fn lines(&self, options: &Options, _: &[u64]) -> Result<Vec<String>, Error> {
+    fn lines(&self, options: &Options, sizes: &[u64]) -> Result<Vec<String>, Error> {
         let backends = self.backends.iter().map(|gpus| {
             let path = gpus.all.first().and_then(|gpu| gpu.comm.device_path());
             let kernels = path.map(|path| format!(" (kernels of our own; {path})"));
@@ -125,6 +138,7 @@ impl Platform for Team<'_> {
                 "# ratio: time of {second} / time of {first}; above 1, {first} is faster"
             ));
         }
+        lines.extend(sizes.iter().flat_map(|&size| self.choices(options, size)));
         Ok(lines)
     }
 
