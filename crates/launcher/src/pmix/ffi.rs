@@ -67,8 +67,8 @@ impl Value {
         if self.length == 0 || self.data.is_null() {
             return Some(Vec::new());
         }
-        // SAFETY: the value is a byte object and its pointer is not null, so the caller promises that the pointer is
-        // valid for reads of the length. The bytes are copied at once.
+        // SAFETY: the value is a byte object whose pointer is not null, so the pointer is valid for reads of the length, as
+        // this function requires. The bytes are copied at once.
         Some(unsafe { std::slice::from_raw_parts(self.data, self.length) }.to_vec())
     }
 }
