@@ -111,12 +111,6 @@ DEVICE void wait_for_last_kernel() {
     asm volatile("griddepcontrol.wait;" : : : "memory");
 #endif
 }
-// The next kernel may start once all threads have called this, or have ended.
-DEVICE void let_next_kernel_start() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;" : : : "memory");
-#endif
-}
 
 DEVICE u64 nanoseconds() {
     u64 now;

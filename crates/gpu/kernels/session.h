@@ -60,9 +60,13 @@ struct Session {
     // The number, among all batches, of one of its own.
     DEVICE u32 number_of(u32 batch) const { return place + batch * warps; }
 
-    // Whether the warp has a part in the operation: it has none if the rank has failed.
-    DEVICE bool begin(u32 batches) const {
-        return (batches != 0 || signature.is_open) && !any_lane(state.second != 0);
+    // Signs the operation. Whether the warp has a part in it: it has none if the rank has failed.
+    DEVICE bool begin(u32 batches) {
+        if ((batches == 0 && !signature.is_open) || any_lane(state.second != 0)) {
+            return false;
+        }
+        signature.send(state.first + 1);
+        return true;
     }
 
     // The batch of this number.
@@ -109,7 +113,6 @@ struct Session {
             return;
         }
         converge();
-        let_next_kernel_start();
         if (lane_of(0) == 0) {
             Protocol::round_of(member.rounds[warp]) = start - 1 + rounds;
             signature.finish();
@@ -120,8 +123,6 @@ private:
     // Polls until nothing is missing, of the round or of what peers sign.
     template <class Poll>
     DEVICE bool wait(u32 round, Poll poll) {
-        // Peers need what was sent before more urgently.
-        signature.send(state.first + 1);
         for (;;) {
             Signature::Theirs theirs = signature.load();
             // A lane that read its part of a line before the others might have an old one.

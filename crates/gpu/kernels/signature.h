@@ -29,13 +29,10 @@ struct Signature {
         : arguments(arguments), number(0),
           is_open(cta() == 0 && warp_of_cta() == 0 && arguments.member.ranks > 1) {}
 
-    // Signs the operation of this number, once, in the warp that does.
+    // Signs the operation of this number, in the warp that does.
     DEVICE void send(u64 operation) {
-        if (!is_open || number != 0) {
-            return;
-        }
-        number = operation;
-        for (u32 i = 0; i < HELD; i++) {
+        number = is_open ? operation : 0;
+        for (u32 i = 0; i < HELD && is_open; i++) {
             u32 peer = lane_of(i);
             if (is_peer(peer)) {
                 u8* to = place(arguments.member.rank, peer);

@@ -102,9 +102,6 @@ inline u32 exchange_word(u32* at, u32 value) {
 }
 inline u64 count_up(u64* at) { return __atomic_fetch_add(at, 1, __ATOMIC_RELAXED); }
 
-// Threads play kernels that do not overlap.
-inline void let_next_kernel_start() {}
-
 inline u64 nanoseconds() {
     timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
