@@ -64,6 +64,8 @@ pub enum Feature {
     Mapping,
     /// Memory of the host that kernels reach, too.
     PinnedMemory,
+    /// Memory that the program has allocated, and that kernels reach once it is registered.
+    RegisteredMemory,
     /// Memory of a GPU that the kernels of another reach.
     PeerAccess,
     /// Graphs that are captured, instantiated and launched; with flags since CUDA 11.4.
@@ -97,6 +99,11 @@ impl Feature {
             Self::PinnedMemory => &[
                 "cuMemHostAlloc",
                 "cuMemFreeHost",
+                "cuMemHostGetDevicePointer_v2",
+            ],
+            Self::RegisteredMemory => &[
+                "cuMemHostRegister_v2",
+                "cuMemHostUnregister",
                 "cuMemHostGetDevicePointer_v2",
             ],
             Self::PeerAccess => &["cuDeviceGetP2PAttribute"],

@@ -26,6 +26,7 @@ mod device;
 mod driver;
 mod error;
 mod event;
+mod host_block;
 mod images;
 mod location;
 mod mapping;
@@ -47,6 +48,7 @@ pub use device::{
 pub use driver::{Feature, driver_version, open, require};
 pub use error::{Error, checked};
 pub use event::elapsed_ms;
+pub use host_block::HostBlock;
 pub use images::{Images, Kernels};
 pub use memory::{DeviceBlock, PinnedWords};
 pub use peers::{Reach, reach_between, reach_of};
