@@ -38,6 +38,7 @@ fn builder() -> Builder {
         .backend(BACKEND)
         .set("SPARK_CCL_SHARE_GPU", "1")
         .set("SPARK_CCL_PATH", "safe")
+        .set("SPARK_CCL_GPU_PROTOCOL", "proxy")
 }
 
 /// A stream of a rank that no other rank uses. Ranks that share a GPU also share its default stream.

@@ -47,15 +47,18 @@ pub enum GpuProtocol {
     Auto,
     /// Always in packets of 16 bytes.
     Packets,
+    /// Not at all: to their host, whose threads pass it on.
+    Proxy,
 }
 
 impl GpuProtocol {
-    pub(crate) const EXPECTED: &'static str = "packets or auto";
+    pub(crate) const EXPECTED: &'static str = "packets, proxy or auto";
 
     pub(crate) fn parse(text: &str) -> Option<Self> {
         match text.to_ascii_lowercase().as_str() {
             "auto" => Some(GpuProtocol::Auto),
             "packets" => Some(GpuProtocol::Packets),
+            "proxy" => Some(GpuProtocol::Proxy),
             _ => None,
         }
     }

@@ -272,7 +272,7 @@ fn errors_name_variable_value_origin_and_what_is_allowed() {
         ("SPARK_CCL_BACKEND", "gpu", "host, nccl, engine or auto"),
         ("SPARK_CCL_DEVICE", "-1", "0 to 1023"),
         ("SPARK_CCL_SHARE_GPU", "2", "0 or 1"),
-        ("SPARK_CCL_GPU_PROTOCOL", "lines", "packets or auto"),
+        ("SPARK_CCL_GPU_PROTOCOL", "lines", "packets, proxy or auto"),
         ("NCCL_IB_DISABLE", "2", "0 or 1"),
         ("NCCL_IB_HCA", "^", "mlx5_0:1"),
         ("NCCL_IB_HCA", "mlx5_0:x", "mlx5_0:1"),

@@ -12,7 +12,7 @@ use spark_ccl_cuda::cudarc::driver::{
 };
 use spark_ccl_cuda::cudarc::nvrtc::Ptx;
 use spark_ccl_cuda::{DeviceBlock, counted_stream, elapsed_ms};
-use spark_ccl_gpu::{Call, Kernel, Member, Plan, Scratch, Settings};
+use spark_ccl_gpu::{Call, Kernel, Member, Plan, Scratch, Settings, Wire};
 use spark_ccl_types::{DType, Operation, ReduceOp};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -39,10 +39,16 @@ fn main() -> Result<()> {
         return Ok(());
     }
     let context = spark_ccl_cuda::context(0)?;
-    let ranks = members(&context, Settings { ctas, lines: true })?
-        .into_iter()
-        .map(|member| Rank::new(&context, member))
-        .collect::<Result<Vec<_>>>()?;
+    let ranks = members(
+        &context,
+        Settings {
+            ctas,
+            wire: Wire::Whole,
+        },
+    )?
+    .into_iter()
+    .map(|member| Rank::new(&context, member))
+    .collect::<Result<Vec<_>>>()?;
     let nothing = context
         .load_module(Ptx::from_src(NOTHING))?
         .load_function("nothing")?;

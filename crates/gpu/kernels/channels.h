@@ -8,14 +8,18 @@
 const u32 TURNS = 8;
 
 // Between this rank and a peer, in this rank's scratch. A channel has strands, which pass batches
-// independently of each other: the numbers of a strand's batches count from 1, on all messages so far, and
-// are in device memory, so that a graph that is launched again continues where the last launch has ended.
+// independently of each other: the numbers of a strand's batches count from 1, on all messages so far.
 struct Channel {
     // Written by the peer: what it sends to this rank.
     u8 slots[STRANDS][TURNS][SLOT_OF_LINES];
     // Written by the peer: how many of this rank's batches it has taken out of its slots, in multiples
     // of `TURNS / 2`. The second word of each is unused.
     Pair credits[STRANDS];
+};
+
+// What this rank has counted of a channel, in device memory, so that a graph that is launched again continues where the
+// last launch has ended.
+struct Counts {
     // How many batches this rank has sent and received.
     u64 sent[STRANDS];
     u64 received[STRANDS];
@@ -59,13 +63,16 @@ struct Launch {
     Member member;
     // Where the channels are in each rank's scratch: one for each rank.
     u64 channels;
+    // Of the channel with each rank.
+    Counts* counts;
     u64 flows;
     Flow flow[FLOWS];
     Message message[MESSAGES];
 };
 
-static_assert(STRANDS != 256 || sizeof(Channel) == 4204672, "as in src/channels.rs");
+static_assert(STRANDS != 256 || sizeof(Channel) == 4198400, "as in src/channels.rs");
+static_assert(STRANDS != 256 || sizeof(Counts) == 6272, "as in src/channels.rs");
 static_assert(sizeof(Flow) == 8, "as in src/channels.rs");
 static_assert(sizeof(Message) == 32, "as in src/channels.rs");
-static_assert(sizeof(Launch<FEW>) == 760, "as in src/channels.rs");
-static_assert(sizeof(Launch<MANY>) == 4088, "as in src/channels.rs; a kernel has room for 4096");
+static_assert(sizeof(Launch<FEW>) == 768, "as in src/channels.rs");
+static_assert(sizeof(Launch<MANY>) == 4096, "as in src/channels.rs; a kernel has room for 4096");

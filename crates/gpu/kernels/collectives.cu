@@ -13,6 +13,7 @@
 // that has not waited for all before. Letting it start while the last batches are on their way was no faster.
 
 #include "led.h"
+#include "pinned.h"
 
 #define KERNEL(name, ...)                                             \
     extern "C" __global__ void __launch_bounds__(MAX_WARPS* LANES, 1) \
@@ -27,6 +28,9 @@ KERNEL(two_shots_packets, TwoShots<Packets>(arguments).run())
 KERNEL(two_shots_lines, TwoShots<Lines>(arguments).run())
 KERNEL(side_by_side_packets, exchange<Packets, SideBySide>(arguments))
 KERNEL(side_by_side_lines, exchange<Lines, SideBySide>(arguments))
+KERNEL(one_shot_quads, exchange<Quads, IntoOne>(arguments))
+KERNEL(two_shots_quads, TwoShots<Quads>(arguments).run())
+KERNEL(side_by_side_quads, exchange<Quads, SideBySide>(arguments))
 KERNEL(led_reduction, LedExchange<IntoOne>(arguments).run())
 KERNEL(led_side_by_side, LedExchange<SideBySide>(arguments).run())
 

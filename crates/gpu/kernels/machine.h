@@ -75,6 +75,21 @@ DEVICE void store_pair(void* to, Pair pair) {
                  : "l"(to), "l"(pair.first), "l"(pair.second)
                  : "memory");
 }
+// Both halves are.
+DEVICE Pair load_whole(const void* from) {
+    Pair pair;
+    asm volatile("{ .reg .b128 pair; ld.relaxed.sys.global.b128 pair, [%2]; mov.b128 {%0, %1}, pair; }"
+                 : "=l"(pair.first), "=l"(pair.second)
+                 : "l"(from)
+                 : "memory");
+    return pair;
+}
+DEVICE void store_whole(void* to, Pair pair) {
+    asm volatile("{ .reg .b128 pair; mov.b128 pair, {%1, %2}; st.relaxed.sys.global.b128 [%0], pair; }"
+                 :
+                 : "l"(to), "l"(pair.first), "l"(pair.second)
+                 : "memory");
+}
 DEVICE Pair load_of_line(const void* from) { return load_pair(from); }
 DEVICE void store_of_line(void* to, Pair pair) { store_pair(to, pair); }
 

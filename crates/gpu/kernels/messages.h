@@ -33,6 +33,7 @@ struct Passage {
     // Between this rank and the peer, in this rank's scratch and in the peer's.
     Channel& own;
     Channel& theirs;
+    Counts& counts;
     // Which of the flow's warps this is: it has every `flow.warps`-th strand.
     u32 warp;
     // Not 0 if the rank has failed before, or its waits were ended; it is on its way from memory while other things are.
@@ -44,11 +45,11 @@ struct Passage {
     u64 credits;
     Patience patience;
 
-    DEVICE Passage(const Member& member, u64 channels, const Flow& flow, const Message* messages,
-                   u32 warp)
-        : member(member), flow(flow), messages(messages + flow.begin),
-          own(between(channels, member.rank, flow.peer)),
-          theirs(between(channels, flow.peer, member.rank)), warp(warp),
+    template <u32 MESSAGES>
+    DEVICE Passage(const Launch<MESSAGES>& launch, const Flow& flow, u32 warp)
+        : member(launch.member), flow(flow), messages(launch.message + flow.begin),
+          own(between(launch.channels, member.rank, flow.peer)),
+          theirs(between(launch.channels, flow.peer, member.rank)), counts(launch.counts[flow.peer]), warp(warp),
           failed(load_pair(member.state).second), has_claimed(false), credited(NONE), credits(0),
           patience(member) {}
 
@@ -60,7 +61,7 @@ struct Passage {
             }
         }
         if (flow.is_sent == 0 && warp == 0 && lane_of(0) == 0) {
-            own.messages += count;
+            counts.messages += count;
         }
     }
 
@@ -89,11 +90,11 @@ private:
             if (batch + flow.warps < batches) {
                 next = read(message, batch + flow.warps);
             }
-            if (!send_batch(batch % STRANDS, number_of(own.sent, batch), sent)) {
+            if (!send_batch(batch % STRANDS, number_of(counts.sent, batch), sent)) {
                 return false;
             }
         }
-        count(own.sent, batches);
+        count(counts.sent, batches);
         return true;
     }
 
@@ -105,7 +106,7 @@ private:
     DEVICE bool share_out(const Message& message, u32 batches) {
         bool is_claimed = !has_claimed;
         has_claimed = true;
-        u64 before = own.claimed[warp], later = is_claimed ? claim() : 0;
+        u64 before = counts.claimed[warp], later = is_claimed ? claim() : 0;
         u32 turn = 0, batch = warp;
         if (is_claimed && warp != 0) {
             batch = claimed(later, before);
@@ -113,7 +114,7 @@ private:
         }
         Batch<Protocol> next = read(message, batch);
         while (batch < batches) {
-            if (!send_batch(strand_of(turn), number_of_turn(own.sent, turn), next, batch)) {
+            if (!send_batch(strand_of(turn), number_of_turn(counts.sent, turn), next, batch)) {
                 return false;
             }
             turn += 1;
@@ -127,7 +128,7 @@ private:
             next = read(message, batch);
         }
         ROLLED for (u32 end = turn + strands(); turn < end; turn++) {
-            if (!send_batch(strand_of(turn), number_of_turn(own.sent, turn), {}, NONE)) {
+            if (!send_batch(strand_of(turn), number_of_turn(counts.sent, turn), {}, NONE)) {
                 return false;
             }
         }
@@ -137,7 +138,7 @@ private:
     }
 
     // One lane claims, and all learn which batch it is, from the second one on.
-    DEVICE u64 claim() const { return lane_of(0) == 0 ? count_up(&own.claims) : 0; }
+    DEVICE u64 claim() const { return lane_of(0) == 0 ? count_up(&counts.claims) : 0; }
     DEVICE static u32 claimed(u64 claim, u64 before) { return 1 + from_lane((u32)(claim - before), 0); }
 
     DEVICE bool send_batch(u32 strand, u64 number, const Batch<Protocol>& sent, u32 note = 0) {
@@ -167,7 +168,7 @@ private:
         }
         ROLLED for (u32 batch = warp; batch < batches; batch += flow.warps) {
             Batch<Protocol> received;
-            if (!receive_batch(batch % STRANDS, number_of(own.received, batch), received)) {
+            if (!receive_batch(batch % STRANDS, number_of(counts.received, batch), received)) {
                 return false;
             }
             if (batch == 0 && !agrees(message, place, received)) {
@@ -175,7 +176,7 @@ private:
             }
             write(message, batch, received);
         }
-        count(own.received, batches);
+        count(counts.received, batches);
         return true;
     }
 
@@ -188,14 +189,14 @@ private:
                 continue;
             }
             Batch<Protocol> received;
-            if (!receive_batch(strand, number_of_turn(own.received, turn), received)) {
+            if (!receive_batch(strand, number_of_turn(counts.received, turn), received)) {
                 return false;
             }
             u32 batch = Protocol::note_of(received);
             if (batch == NONE) {
                 ended[index / 32] |= 1u << index % 32;
                 left -= 1;
-                count_strand(own.received, strand, turn / strands() + 1);
+                count_strand(counts.received, strand, turn / strands() + 1);
                 continue;
             }
             if (warp == 0 && turn == 0 && !agrees(message, place, received)) {
@@ -235,7 +236,7 @@ private:
             return true;
         }
         if (lane_of(0) == 0) {
-            u64 number = own.messages + place + 1;
+            u64 number = counts.messages + place + 1;
             fail(member, {what(OTHER_MESSAGE, flow.peer, 0, 0), number, 0,
                           {message.words[0], message.words[1]}, {first, second}, 0});
         }
@@ -284,8 +285,8 @@ private:
         for (u32 i = 0; i < HELD; i++) {
             ROLLED for (u32 index = lane_of(i); index < strands(); index += LANES) {
                 u32 strand = warp + index * flow.warps;
-                own.sent[strand] += (turns - 1 - index) / strands() + 1;
-                own.claimed[strand] = claims;
+                counts.sent[strand] += (turns - 1 - index) / strands() + 1;
+                counts.claimed[strand] = claims;
             }
         }
         converge();
@@ -341,7 +342,7 @@ DEVICE void pass(const Launch<MESSAGES>& launch) {
     ROLLED for (u32 i = 0; i < (u32)launch.flows; i++) {
         const Flow& flow = launch.flow[i];
         if (warp < flow.warps) {
-            Passage<Protocol>(launch.member, launch.channels, flow, launch.message, warp).run();
+            Passage<Protocol>(launch, flow, warp).run();
             return;
         }
         warp -= flow.warps;

@@ -4,8 +4,17 @@ use crate::layout::{MAX_RANKS, MemberLayout};
 
 /// The most strands of a channel, and so the most warps that one end of a message has.
 pub(crate) const STRANDS: u32 = 256;
-/// The bytes of a rank's channel with another: slots, credits and numbers.
-pub(crate) const CHANNEL_BYTES: usize = 256 * 8 * 2048 + 256 * 16 + 3 * 256 * 8 + 128;
+/// The bytes of a rank's channel with another: slots and credits.
+pub(crate) const CHANNEL_BYTES: usize = 256 * 8 * 2048 + 256 * 16;
+/// The bytes of what a rank has counted of it.
+pub(crate) const COUNTS_BYTES: usize = 3 * 256 * 8 + 128;
+
+/// Where a rank's channels are in each rank's scratch, and its own counts of them on its GPU.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Places {
+    pub(crate) channels: u64,
+    pub(crate) counts: u64,
+}
 
 /// The most flows of a launch: one each way, with each rank.
 pub(crate) const FLOWS: usize = 2 * MAX_RANKS;
@@ -40,17 +49,19 @@ pub(crate) struct LaunchLayout<const MESSAGES: usize> {
     pub(crate) member: MemberLayout,
     /// Where the channels are in each rank's scratch.
     pub(crate) channels: u64,
+    pub(crate) counts: u64,
     pub(crate) flows: u64,
     pub(crate) flow: [FlowLayout; FLOWS],
     pub(crate) message: [MessageLayout; MESSAGES],
 }
 
 // `channels.h` asserts the same sizes. Fields are in the same order, and none is padded.
-const _: () = assert!(CHANNEL_BYTES == 4_204_672);
+const _: () = assert!(CHANNEL_BYTES == 4_198_400);
+const _: () = assert!(COUNTS_BYTES == 6272);
 const _: () = assert!(size_of::<FlowLayout>() == 8);
 const _: () = assert!(size_of::<MessageLayout>() == 32);
-const _: () = assert!(size_of::<LaunchLayout<FEW>>() == 760);
-const _: () = assert!(size_of::<LaunchLayout<MANY>>() == 4088);
+const _: () = assert!(size_of::<LaunchLayout<FEW>>() == 768);
+const _: () = assert!(size_of::<LaunchLayout<MANY>>() == 4096);
 
 #[cfg(test)]
 mod tests {
@@ -61,8 +72,9 @@ mod tests {
     fn fields_are_where_the_kernels_have_them() {
         type Launch = LaunchLayout<FEW>;
         assert_eq!(offset_of!(Launch, channels), 104);
-        assert_eq!(offset_of!(Launch, flow), 120);
-        assert_eq!(offset_of!(Launch, message), 248);
+        assert_eq!(offset_of!(Launch, counts), 112);
+        assert_eq!(offset_of!(Launch, flow), 128);
+        assert_eq!(offset_of!(Launch, message), 256);
         assert_eq!(offset_of!(FlowLayout, warps), 4);
         assert_eq!(offset_of!(MessageLayout, words), 16);
     }

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaFunction, CudaStream};
 use spark_ccl_cuda::{DependentLaunch, Images};
 
-use crate::channels::{FEW, MANY};
+use crate::channels::{FEW, MANY, Places};
 use crate::launch::{Streams, launch_early, launch_in};
 use crate::layout::{Arguments, MemberLayout};
 use crate::message::Launch;
+use crate::plan::Protocol;
 use crate::sums::Sums;
 use crate::turns::Turn;
 use crate::{Error, Kernel, Plan};
@@ -26,11 +27,12 @@ pub(crate) struct Kernels {
     functions: Vec<CudaFunction>,
     sums: Sums,
     dependent: Option<DependentLaunch>,
-    passing: [Passing; 2],
+    /// By the number of the protocol.
+    passing: [Passing; 3],
     streams: Streams,
 }
 
-/// The kernels that pass messages by packets, or by lines.
+/// The kernels that pass messages by a protocol.
 #[derive(Debug)]
 struct Passing {
     few: CudaFunction,
@@ -55,6 +57,7 @@ impl Kernels {
             passing: [
                 passing("few_messages_packets", "many_messages_packets")?,
                 passing("few_messages_lines", "many_messages_lines")?,
+                passing("few_messages_quads", "many_messages_quads")?,
             ],
             streams: Streams::default(),
         })
@@ -100,29 +103,29 @@ impl Kernels {
         })
     }
 
-    /// Enqueues the kernel that passes some messages in a stream, by lines or by packets.
+    /// Enqueues the kernel that passes some messages in a stream, by some protocol.
     ///
     /// # Safety
     /// All memory that the member and the launch name must be there, and used as `channels.h` says, until
     /// the kernel has ended.
     pub(crate) unsafe fn pass(
         &self,
-        lines: bool,
+        protocol: Protocol,
         launch: &Launch,
-        (member, channels): (MemberLayout, u64),
+        (member, places): (MemberLayout, Places),
         stream: &CudaStream,
     ) -> Result<(), Error> {
-        let Passing { few, many } = &self.passing[usize::from(lines)];
+        let Passing { few, many } = &self.passing[protocol as usize];
         let grid = [launch.ctas, launch.threads];
         // SAFETY: each kernel has one parameter, which has this layout: `few` has room for as many messages
         // as are in the first, `many` in the second. All memory that it names is there, and is used as
         // `channels.h` says, until the kernel has ended, as this function requires.
         unsafe {
             if launch.messages <= FEW {
-                let mut arguments = launch.layout::<FEW>(member, channels);
+                let mut arguments = launch.layout::<FEW>(member, places);
                 launch_in(stream, few, grid, &mut arguments)
             } else {
-                let mut arguments = launch.layout::<MANY>(member, channels);
+                let mut arguments = launch.layout::<MANY>(member, places);
                 launch_in(stream, many, grid, &mut arguments)
             }
         }

@@ -10,10 +10,12 @@
 //! - [`Scratch::new`] sets a rank's memory aside, and [`Scratch::export`] gives a descriptor of it, which
 //!   the program passes to a peer: a process or a thread, on the same GPU or on another one.
 //! - [`Member::join`] maps the peers' scratch, and loads the kernels. Ranks share nothing else.
+//! - GPUs of a host that do not reach each other's memory have their scratch in memory of the host: [`Scratch::in_host`],
+//!   [`Member::join_in_host`].
 //! - [`Member::enqueue`] launches an operation in a stream, or captures it into a graph.
 //! - [`Member::pass`] does so with [messages](Message) between pairs, which take no part of other ranks.
 //! - [`Member::check`] says whether an operation has failed, and because of which peer.
-//! - [`Stage`] is for ranks whose GPUs do not reach each other's memory: kernels pass what they have to the host, and take
+//! - [`Stage`] is for ranks that share no memory: kernels pass what they have to the host, and take
 //!   results from it.
 //!
 //! **Ranks agree.** In each operation, ranks compare what they have signed: [`Call::words`]. If a peer has
@@ -50,6 +52,6 @@ pub use error::Error;
 pub use layout::MAX_RANKS;
 pub use member::{Member, Settings};
 pub use message::{Message, Way};
-pub use plan::{Kernel, Limits, Plan};
+pub use plan::{Kernel, Limits, Plan, Wire};
 pub use scratch::Scratch;
 pub use staged::{Cut, Lane, Rung, Stage};

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use spark_ccl_cuda::cudarc::driver::CudaStream;
-use spark_ccl_cuda::{DeviceBlock, OwnStream, make_current, relaxed};
+use spark_ccl_cuda::{DeviceBlock, HostBlock, OwnStream, make_current, relaxed};
 
 use crate::channels::{FEW, MANY};
 use crate::kernels::Kernels;
@@ -15,7 +15,8 @@ use crate::launch::first_turn;
 use crate::layout::{Arguments, CallLayout, MAX_RANKS, MemberLayout};
 use crate::mailbox::Mailbox;
 use crate::message::{Launch, Launches};
-use crate::{Call, Error, Limits, Message, Plan, Scratch};
+use crate::plan::Protocol;
+use crate::{Call, Error, Limits, Message, Plan, Scratch, Wire};
 
 /// Limits that must be the same on all ranks of a communicator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,17 +24,16 @@ pub struct Settings {
     /// The most CTAs of a kernel, from 1 to 32. All CTAs of the ranks that share a GPU must fit on it
     /// at the same time.
     pub ctas: u32,
-    /// Whether all GPUs reach each other over ways that do not tear lines of 128 bytes: within a GPU, or
-    /// over `NVLink`.
-    pub lines: bool,
+    /// What is between the GPUs of all ranks.
+    pub wire: Wire,
 }
 
 impl Default for Settings {
-    /// 32 CTAs, and no lines.
+    /// 32 CTAs, and anything between the GPUs.
     fn default() -> Self {
         Self {
             ctas: 32,
-            lines: false,
+            wire: Wire::Any,
         }
     }
 }
@@ -59,10 +59,26 @@ struct Parts {
     kernels: Kernels,
     own: Scratch,
     /// Mapped as long as kernels write there.
-    _peers: Vec<DeviceBlock>,
+    _peers: Vec<Peer>,
     mailbox: Mailbox,
     /// Made when the rank joins, as the driver may wait for kernels while it makes one.
     ending: OwnStream,
+}
+
+/// A peer's scratch, mapped for this rank's GPU.
+#[derive(Debug)]
+enum Peer {
+    Device(DeviceBlock),
+    Host(HostBlock),
+}
+
+impl Peer {
+    fn address(&self) -> u64 {
+        match self {
+            Self::Device(block) => block.address(),
+            Self::Host(block) => block.address(),
+        }
+    }
 }
 
 impl Member {
@@ -80,29 +96,49 @@ impl Member {
         peers: Vec<Option<OwnedFd>>,
         settings: Settings,
     ) -> Result<Self, Error> {
-        let ranks = own.ranks();
-        let is_needed =
-            |(peer, exported): (usize, &Option<OwnedFd>)| exported.is_some() == (peer != rank);
-        if rank >= ranks || peers.len() != ranks || !peers.iter().enumerate().all(is_needed) {
-            let given = peers.iter().flatten().count();
-            return Err(Error::Peers { rank, ranks, given });
-        }
+        check_peers(rank, own.ranks(), &peers)?;
         // Descriptors are closed once they are mapped.
         let exported = peers.into_iter().flatten();
-        let mapped = exported.map(|exported| own.map(&exported));
+        let mapped = exported.map(|exported| own.map(&exported).map(Peer::Device));
         let mapped = mapped.collect::<Result<Vec<_>, _>>()?;
+        Self::of_mapped(rank, own, mapped, settings)
+    }
+
+    /// The same where all scratch is [in the host's memory](Scratch::in_host): `peers` has that of the others, which this
+    /// rank has registered for its own GPU.
+    ///
+    /// # Errors
+    /// A peer's scratch is missing, there are no kernels for this GPU, or the driver fails.
+    pub fn join_in_host(
+        rank: usize,
+        own: Scratch,
+        peers: Vec<Option<HostBlock>>,
+        settings: Settings,
+    ) -> Result<Self, Error> {
+        check_peers(rank, own.ranks(), &peers)?;
+        let mapped = peers.into_iter().flatten().map(Peer::Host).collect();
+        Self::of_mapped(rank, own, mapped, settings)
+    }
+
+    /// `peers` has all ranks but this one.
+    fn of_mapped(
+        rank: usize,
+        own: Scratch,
+        peers: Vec<Peer>,
+        settings: Settings,
+    ) -> Result<Self, Error> {
         let mailbox = Mailbox::new(own.context(), PATIENCE)?;
         let ending = OwnStream::new(own.context())?;
         let member = Self {
-            layout: layout(rank, &own, &mapped, &mailbox)?,
+            layout: layout(rank, &own, &peers, &mailbox)?,
             limits: Limits {
                 ctas: settings.ctas,
-                lines: settings.lines,
+                wire: settings.wire,
             },
             parts: ManuallyDrop::new(Parts {
                 kernels: Kernels::load(own.context())?,
                 own,
-                _peers: mapped,
+                _peers: peers,
                 mailbox,
                 ending,
             }),
@@ -131,18 +167,20 @@ impl Member {
         // SAFETY: without bytes and peers, a kernel only reads the rounds, which the rank's scratch has until `drop` has
         // waited for the kernels.
         unsafe { self.parts.kernels.launch_all(arguments, stream.inner())? };
-        for (lines, messages) in [(false, FEW), (false, MANY), (true, FEW), (true, MANY)] {
-            let launch = Launch {
-                messages,
-                ..Launch::NOTHING
-            };
-            let member = (self.layout, self.parts.own.channels());
-            // SAFETY: without flows, a kernel only reads the channels' state, which the rank's scratch has until
-            // `drop` has waited for the kernels.
-            unsafe {
-                let kernels = &self.parts.kernels;
-                kernels.pass(lines, &launch, member, stream.inner())?;
-            };
+        for protocol in Protocol::OF_MESSAGES {
+            for messages in [FEW, MANY] {
+                let launch = Launch {
+                    messages,
+                    ..Launch::NOTHING
+                };
+                let member = (self.layout, self.parts.own.channels());
+                // SAFETY: without flows, a kernel only reads the channels' state, which the rank's scratch has until
+                // `drop` has waited for the kernels.
+                unsafe {
+                    let kernels = &self.parts.kernels;
+                    kernels.pass(protocol, &launch, member, stream.inner())?;
+                };
+            }
         }
         drop(turn);
         Ok(stream.synchronize()?)
@@ -222,7 +260,7 @@ impl Member {
     ) -> Result<(), Error> {
         self.check()?;
         let fitting = Plan::of(plan.kernel, call.bytes(), self.ranks(), self.limits());
-        let is_allowed = self.limits().lines || !plan.kernel.has_lines();
+        let is_allowed = plan.kernel.fits(self.limits().wire);
         let does = plan.kernel.does(call.operation) && plan.kernel.takes(self.ranks());
         if plan != fitting || !is_allowed || !does {
             return Err(Error::Plan {
@@ -271,14 +309,15 @@ impl Member {
         let launches = Launches::new(messages, self.rank(), self.ranks(), self.limits())?;
         let mut turn = self.parts.kernels.turn(stream);
         for (number, launch) in launches.enumerate() {
-            let (kernels, lines) = (&self.parts.kernels, self.limits().lines);
+            let protocol = self.limits().wire.of_messages();
+            let kernels = &self.parts.kernels;
             // SAFETY: the kernel is launched as `channels.h` says: the peers' scratch is that of this
             // communicator's ranks, the buffers are as long as the messages say and left to them, this rank's
             // operations run one after the other, and kernels of ranks on one GPU can run at the same time.
             // This function requires all of that. The member has all other memory that the arguments name,
             // and frees it only after the kernels that run have ended: nobody launches others once it is
             // dropped.
-            let passed = unsafe { kernels.pass(lines, &launch, member, stream) };
+            let passed = unsafe { kernels.pass(protocol, &launch, member, stream) };
             passed.map_err(|error| error.after(number))?;
             // The next one may wait for room in the stream.
             drop(turn.take());
@@ -349,11 +388,21 @@ impl Drop for Member {
     }
 }
 
+/// Each rank but this one has something for it.
+fn check_peers<T>(rank: usize, ranks: usize, peers: &[Option<T>]) -> Result<(), Error> {
+    let is_needed = |(peer, of_peer): (usize, &Option<T>)| of_peer.is_some() == (peer != rank);
+    if rank < ranks && peers.len() == ranks && peers.iter().enumerate().all(is_needed) {
+        return Ok(());
+    }
+    let given = peers.iter().flatten().count();
+    Err(Error::Peers { rank, ranks, given })
+}
+
 /// The addresses of everything, for the kernels of this rank's GPU.
 fn layout(
     rank: usize,
     own: &Scratch,
-    peers: &[DeviceBlock],
+    peers: &[Peer],
     mailbox: &Mailbox,
 ) -> Result<MemberLayout, Error> {
     let mut scratch = [0; MAX_RANKS];

@@ -1,7 +1,8 @@
 //! Messages between two ranks, and how they are divided among launches, flows and warps.
 
-use crate::channels::{FLOWS, FlowLayout, LaunchLayout, MANY, MessageLayout, STRANDS};
+use crate::channels::{FLOWS, FlowLayout, LaunchLayout, MANY, MessageLayout, Places, STRANDS};
 use crate::layout::{MAX_CTAS, MAX_WARPS, MemberLayout};
+use crate::plan::Protocol;
 use crate::{Error, Limits};
 
 /// One end of a message, by the address of its buffer on this rank's GPU, of any alignment.
@@ -36,8 +37,8 @@ impl Message {
     }
 
     /// How many batches it is cut into.
-    fn batches(&self, lines: bool) -> u64 {
-        let batch = if lines { 240 } else { 32 };
+    fn batches(&self, protocol: Protocol) -> u64 {
+        let batch = protocol.batch();
         let rest = self.bytes.div_ceil(8).saturating_sub(batch - 16);
         1 + rest.div_ceil(batch)
     }
@@ -147,7 +148,7 @@ impl Launch {
         let mut launch = Self::NOTHING;
         let mut batches = [0_u64; FLOWS];
         for (flow, message) in part() {
-            batches[flow] = batches[flow].max(message.batches(limits.lines));
+            batches[flow] = batches[flow].max(message.batches(limits.wire.of_messages()));
         }
         let most = MAX_WARPS * limits.ctas.clamp(1, MAX_CTAS);
         let flows = batches.iter().filter(|&&batches| batches > 0).count();
@@ -186,11 +187,12 @@ impl Launch {
     pub(crate) fn layout<const MESSAGES: usize>(
         &self,
         member: MemberLayout,
-        channels: u64,
+        places: Places,
     ) -> LaunchLayout<MESSAGES> {
         LaunchLayout {
             member,
-            channels,
+            channels: places.channels,
+            counts: places.counts,
             flows: self.flows as u64,
             flow: self.flow,
             message: std::array::from_fn(|place| self.message[place]),

@@ -6,7 +6,8 @@ use spark_ccl_types::Operation;
 use crate::layout::{MAX_CTAS, MAX_RANKS, MAX_WARPS};
 
 /// A kernel of `kernels/collectives.cu`. *Packets* are 16 bytes with 8 of data, and work over any connection between
-/// GPUs; *lines* are 128 bytes with 120 of data, and require a connection that does not tear them. In one shot, each
+/// GPUs; *lines* are 128 bytes with 120 of data, and require a connection that does not tear them. Through the host's memory, there are *quads*, of 16 bytes with 12
+/// of data. In one shot, each
 /// rank sends its data to all and reduces what it receives; in two, each reduces a part and sends the result to all. If
 /// a rank *leads*, its warps divide a buffer among themselves at run time, and the other rank's warps follow: on a
 /// saturated link, a GPU does not serve its multiprocessors equally.
@@ -28,11 +29,47 @@ pub enum Kernel {
     LedReduction,
     /// Concatenates what two ranks send, one of which leads, with lines.
     LedSideBySide,
+    /// Reduces, by one shot, with quads.
+    OneShotQuads,
+    /// Reduces, by two shots, with quads.
+    TwoShotsQuads,
+    /// Concatenates what ranks send, with quads.
+    SideBySideQuads,
+}
+
+/// How a kernel passes a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Protocol {
+    Packets,
+    Lines,
+    Quads,
+}
+
+impl Protocol {
+    /// Those of messages.
+    pub(crate) const OF_MESSAGES: [Self; 3] = [Self::Packets, Self::Lines, Self::Quads];
+
+    /// The words of 8 bytes that a warp sends at once.
+    pub(crate) const fn batch(self) -> u64 {
+        match self {
+            Self::Packets => 32,
+            Self::Lines => 240,
+            Self::Quads => 192,
+        }
+    }
+}
+
+/// What a kernel does with the batches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Shape {
+    OneShot,
+    TwoShots,
+    SideBySide,
 }
 
 impl Kernel {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 11] = [
         Self::OneShotPackets,
         Self::OneShotLines,
         Self::TwoShotsPackets,
@@ -41,6 +78,9 @@ impl Kernel {
         Self::SideBySideLines,
         Self::LedReduction,
         Self::LedSideBySide,
+        Self::OneShotQuads,
+        Self::TwoShotsQuads,
+        Self::SideBySideQuads,
     ];
 
     /// Its name in the source.
@@ -54,15 +94,19 @@ impl Kernel {
             Self::SideBySideLines => "side_by_side_lines",
             Self::LedReduction => "led_reduction",
             Self::LedSideBySide => "led_side_by_side",
+            Self::OneShotQuads => "one_shot_quads",
+            Self::TwoShotsQuads => "two_shots_quads",
+            Self::SideBySideQuads => "side_by_side_quads",
         }
     }
 
-    /// Whether it needs a connection between GPUs that does not tear lines.
-    pub const fn has_lines(self) -> bool {
-        !matches!(
-            self,
-            Self::OneShotPackets | Self::TwoShotsPackets | Self::SideBySidePackets
-        )
+    /// Whether it passes data between GPUs with this between them.
+    pub const fn fits(self, wire: Wire) -> bool {
+        match self.protocol() {
+            Protocol::Packets => true,
+            Protocol::Lines => matches!(wire, Wire::Whole),
+            Protocol::Quads => matches!(wire, Wire::Host),
+        }
     }
 
     /// Whether it does what this many ranks do.
@@ -77,33 +121,42 @@ impl Kernel {
     /// Whether it does an operation.
     pub const fn does(self, operation: Operation) -> bool {
         match operation {
-            Operation::AllReduce => !matches!(
-                self,
-                Self::SideBySidePackets | Self::SideBySideLines | Self::LedSideBySide
-            ),
-            Operation::ReduceScatter | Operation::Reduce => matches!(
-                self,
-                Self::OneShotPackets | Self::OneShotLines | Self::LedReduction
-            ),
+            Operation::AllReduce => !matches!(self.shape(), Shape::SideBySide),
+            Operation::ReduceScatter | Operation::Reduce => matches!(self.shape(), Shape::OneShot),
             Operation::AllGather
             | Operation::AllToAll
             | Operation::Broadcast
             | Operation::Gather
-            | Operation::Scatter => matches!(
-                self,
-                Self::SideBySidePackets | Self::SideBySideLines | Self::LedSideBySide
-            ),
+            | Operation::Scatter => matches!(self.shape(), Shape::SideBySide),
             _ => false,
         }
     }
 
-    const fn has_two_shots(self) -> bool {
-        matches!(self, Self::TwoShotsPackets | Self::TwoShotsLines)
+    const fn shape(self) -> Shape {
+        match self {
+            Self::OneShotPackets | Self::OneShotLines | Self::LedReduction | Self::OneShotQuads => {
+                Shape::OneShot
+            }
+            Self::TwoShotsPackets | Self::TwoShotsLines | Self::TwoShotsQuads => Shape::TwoShots,
+            Self::SideBySidePackets
+            | Self::SideBySideLines
+            | Self::LedSideBySide
+            | Self::SideBySideQuads => Shape::SideBySide,
+        }
     }
 
-    /// The words of 8 bytes that a warp sends at once.
-    const fn batch(self) -> u64 {
-        if self.has_lines() { 240 } else { 32 }
+    const fn protocol(self) -> Protocol {
+        match self {
+            Self::OneShotPackets | Self::TwoShotsPackets | Self::SideBySidePackets => {
+                Protocol::Packets
+            }
+            Self::OneShotLines
+            | Self::TwoShotsLines
+            | Self::SideBySideLines
+            | Self::LedReduction
+            | Self::LedSideBySide => Protocol::Lines,
+            Self::OneShotQuads | Self::TwoShotsQuads | Self::SideBySideQuads => Protocol::Quads,
+        }
     }
 }
 
@@ -112,9 +165,19 @@ impl Kernel {
 pub struct Limits {
     /// The most CTAs of a kernel, from 1 to 32. All CTAs of ranks that share a GPU must fit on it.
     pub ctas: u32,
-    /// Whether all GPUs reach each other over ways that do not tear lines: within a GPU, or over
-    /// `NVLink`.
-    pub lines: bool,
+    /// What is between the GPUs.
+    pub wire: Wire,
+}
+
+/// What is between the GPUs of all ranks, as far as it decides how data is passed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wire {
+    /// Anything by which they reach each other's memory.
+    Any,
+    /// Ways that do not tear lines: within a GPU, or over `NVLink`.
+    Whole,
+    /// Pinned memory of the host, which all of them reach over `PCIe`.
+    Host,
 }
 
 /// How an operation runs.
@@ -133,10 +196,10 @@ impl Plan {
     /// no kernel for the operation, or for this many ranks.
     ///
     /// ```
-    /// use spark_ccl_gpu::{Kernel, Limits, Plan};
+    /// use spark_ccl_gpu::{Kernel, Limits, Plan, Wire};
     /// use spark_ccl_types::Operation;
     ///
-    /// let limits = Limits { ctas: 32, lines: true };
+    /// let limits = Limits { ctas: 32, wire: Wire::Whole };
     /// let plan = Plan::new(Operation::AllReduce, 8, 2, limits);
     /// let small = Plan { kernel: Kernel::OneShotPackets, ctas: 1, threads: 32 };
     /// assert_eq!(plan, Some(small));
@@ -146,27 +209,17 @@ impl Plan {
             return None;
         }
         let sent = bytes.saturating_mul(ranks as u64 - 1);
-        let lines = limits.lines && sent > PACKETS;
-        let two_shots = ranks > 2 && sent > TWO_SHOTS;
-        let is_led = ranks == 2 && lines && sent > LED && limits.ctas >= LED_CTAS;
-        let kernel = match operation {
-            Operation::AllReduce if two_shots => {
-                if limits.lines && sent > TWO_SHOTS_PACKETS {
-                    Kernel::TwoShotsLines
-                } else {
-                    Kernel::TwoShotsPackets
-                }
-            }
-            _ => {
-                let fits = |kernel: Kernel| {
-                    !kernel.has_two_shots()
-                        && kernel.has_lines() == lines
-                        && kernel.is_led() == is_led
-                };
-                let mut kernels = Kernel::ALL.into_iter().filter(|&kernel| fits(kernel));
-                kernels.find(|kernel| kernel.does(operation))?
-            }
-        };
+        let has_two_shots = operation == Operation::AllReduce && ranks > 2 && sent > TWO_SHOTS;
+        let protocol = limits.wire.protocol(sent, has_two_shots);
+        let is_led =
+            ranks == 2 && protocol == Protocol::Lines && sent > LED && limits.ctas >= LED_CTAS;
+        let mut kernels = Kernel::ALL.into_iter();
+        let kernel = kernels.find(|kernel| {
+            kernel.does(operation)
+                && (kernel.shape() == Shape::TwoShots) == has_two_shots
+                && kernel.protocol() == protocol
+                && kernel.is_led() == is_led
+        })?;
         Some(Self::of(kernel, bytes, ranks, limits))
     }
 
@@ -174,12 +227,13 @@ impl Plan {
     /// all lengths, since its warps count what all of them have done.
     pub fn of(kernel: Kernel, bytes: u64, ranks: usize, limits: Limits) -> Self {
         let words = bytes.div_ceil(8);
-        let parts = if kernel.has_two_shots() {
-            ranks.max(1)
-        } else {
-            1
+        let parts = match kernel.shape() {
+            Shape::TwoShots => ranks.max(1),
+            Shape::OneShot | Shape::SideBySide => 1,
         };
-        let batches = words.div_ceil(parts as u64).div_ceil(kernel.batch());
+        let batches = words
+            .div_ceil(parts as u64)
+            .div_ceil(kernel.protocol().batch());
         let most = u64::from(limits.ctas.clamp(1, MAX_CTAS));
         if kernel.is_led() {
             return Self {
@@ -198,12 +252,43 @@ impl Plan {
     }
 }
 
+impl Wire {
+    /// How messages between two ranks are passed.
+    pub(crate) const fn of_messages(self) -> Protocol {
+        match self {
+            Self::Any => Protocol::Packets,
+            Self::Whole => Protocol::Lines,
+            Self::Host => Protocol::Quads,
+        }
+    }
+
+    /// How this many bytes to all peers together are passed.
+    const fn protocol(self, sent: u64, has_two_shots: bool) -> Protocol {
+        match self {
+            Self::Whole
+                if sent
+                    > (if has_two_shots {
+                        TWO_SHOTS_PACKETS
+                    } else {
+                        PACKETS
+                    }) =>
+            {
+                Protocol::Lines
+            }
+            Self::Host if sent > HOST_PACKETS => Protocol::Quads,
+            _ => Protocol::Packets,
+        }
+    }
+}
+
 const WARPS_OF_SMALL_CTA: u64 = 4;
 /// Above this many bytes to all peers together, data goes in lines, if it can.
 const PACKETS: u64 = 64 << 10;
 /// Above this many, an `all_reduce` of three ranks and more goes in two shots.
 const TWO_SHOTS: u64 = 256 << 10;
 const TWO_SHOTS_PACKETS: u64 = 1 << 20;
+/// Above this many, data goes through the host in quads.
+const HOST_PACKETS: u64 = 8 << 10;
 /// Above this many, one of two ranks leads. Measured on two H100: at 2 MiB that takes 12 % longer, at 16 MiB 10 % less.
 const LED: u64 = 8 << 20;
 /// With fewer CTAs, the follower's waits are not hidden.
@@ -232,12 +317,13 @@ mod tests {
             bytes in prop_oneof![0..100_u64, 0..1_u64 << 20, any::<u64>()],
             ranks in 1..=crate::MAX_RANKS,
             ctas in 1..=MAX_CTAS,
-            lines: bool,
+            wire in prop_oneof![Just(Wire::Any), Just(Wire::Whole), Just(Wire::Host)],
         ) {
             let operation = OPERATIONS[operation];
-            let plan = Plan::new(operation, bytes, ranks, Limits { ctas, lines }).unwrap();
+            let limits = Limits { ctas, wire };
+            let plan = Plan::new(operation, bytes, ranks, limits).unwrap();
             prop_assert!(plan.kernel.does(operation));
-            prop_assert!(lines || !plan.kernel.has_lines());
+            prop_assert!(plan.kernel.fits(wire));
             prop_assert!((1..=ctas).contains(&plan.ctas));
             prop_assert!(plan.threads.is_multiple_of(32));
             prop_assert!((1..=MAX_WARPS).contains(&(plan.threads / 32)));
@@ -247,38 +333,38 @@ mod tests {
             }
             // Every CTA has work, except for an operation without data, which only sends
             // signatures.
-            let parts = if plan.kernel.has_two_shots() { ranks as u64 } else { 1 };
-            let batches = bytes.div_ceil(8).div_ceil(parts).div_ceil(plan.kernel.batch());
+            let parts = if plan.kernel.shape() == Shape::TwoShots { ranks as u64 } else { 1 };
+            let batches = bytes.div_ceil(8).div_ceil(parts).div_ceil(plan.kernel.protocol().batch());
             prop_assert!(u64::from(plan.ctas) <= batches.max(1));
             // More bytes take no fewer threads of the same kernel.
-            let twice = Plan::of(plan.kernel, bytes.saturating_mul(2), ranks, Limits { ctas, lines });
+            let twice = Plan::of(plan.kernel, bytes.saturating_mul(2), ranks, limits);
             prop_assert!(twice.ctas >= plan.ctas);
         }
     }
 
     #[test]
     fn large_messages_take_what_sends_the_least() {
-        let kernel = |bytes, ranks, lines| {
-            let limits = Limits { ctas: 32, lines };
+        let kernel = |bytes, ranks, wire| {
+            let limits = Limits { ctas: 32, wire };
             Plan::new(Operation::AllReduce, bytes, ranks, limits)
                 .unwrap()
                 .kernel
         };
-        assert_eq!(kernel(64 << 10, 2, true), Kernel::OneShotPackets);
-        assert_eq!(kernel((64 << 10) + 1, 2, true), Kernel::OneShotLines);
-        assert_eq!(kernel(8 << 20, 2, true), Kernel::OneShotLines);
-        assert_eq!(kernel((8 << 20) + 1, 2, true), Kernel::LedReduction);
-        assert_eq!(kernel(1 << 30, 2, false), Kernel::OneShotPackets);
-        assert_eq!(kernel(1 << 20, 8, true), Kernel::TwoShotsLines);
-        assert_eq!(kernel(100 << 10, 8, true), Kernel::TwoShotsPackets);
-        assert_eq!(kernel(1 << 30, 8, false), Kernel::TwoShotsPackets);
+        assert_eq!(kernel(64 << 10, 2, Wire::Whole), Kernel::OneShotPackets);
+        assert_eq!(kernel((64 << 10) + 1, 2, Wire::Whole), Kernel::OneShotLines);
+        assert_eq!(kernel(8 << 20, 2, Wire::Whole), Kernel::OneShotLines);
+        assert_eq!(kernel((8 << 20) + 1, 2, Wire::Whole), Kernel::LedReduction);
+        assert_eq!(kernel(1 << 30, 2, Wire::Any), Kernel::OneShotPackets);
+        assert_eq!(kernel(1 << 20, 8, Wire::Whole), Kernel::TwoShotsLines);
+        assert_eq!(kernel(100 << 10, 8, Wire::Whole), Kernel::TwoShotsPackets);
+        assert_eq!(kernel(1 << 30, 8, Wire::Any), Kernel::TwoShotsPackets);
     }
 
     #[test]
     fn numbers_of_ranks_without_kernels_have_no_plan() {
         let limits = Limits {
             ctas: 8,
-            lines: true,
+            wire: Wire::Whole,
         };
         for ranks in [0, MAX_RANKS + 1, usize::MAX] {
             assert_eq!(Plan::new(Operation::AllReduce, 100, ranks, limits), None);
@@ -290,7 +376,7 @@ mod tests {
     fn other_operations_have_no_kernel() {
         let limits = Limits {
             ctas: 8,
-            lines: true,
+            wire: Wire::Whole,
         };
         for operation in Operation::ALL {
             let plan = Plan::new(operation, 100, 4, limits);

@@ -6,21 +6,31 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use spark_ccl_cuda::cudarc::driver::CudaContext;
-use spark_ccl_cuda::{DeviceBlock, OwnStream, is_idle};
+use spark_ccl_cuda::{DeviceBlock, HostBlock, OwnStream, is_idle};
 
 use crate::Error;
-use crate::channels::CHANNEL_BYTES;
+use crate::channels::{CHANNEL_BYTES, COUNTS_BYTES, Places};
 use crate::layout::{ENDED, MAX_RANKS, ROUNDS_BYTES, STATE_BYTES, shared_bytes};
 
-/// A rank's memory that its peers write to, on its GPU.
+/// A rank's memory that its peers write to: on its GPU, or, where they do not reach that, in the host's memory.
 ///
 /// Peers map what was [exported](Self::export). The memory stays until all of them, too, have unmapped it,
 /// so that a rank may end while its peers' kernels still write there.
 #[derive(Debug)]
 pub struct Scratch {
-    block: DeviceBlock,
+    area: Area,
+    /// What only its own kernels use, on its GPU: behind what peers write there, or all of the block.
+    own: DeviceBlock,
     context: Arc<CudaContext>,
     ranks: usize,
+}
+
+/// What peers write.
+#[derive(Debug)]
+enum Area {
+    /// The beginning of the rank's own block.
+    Device,
+    Host(HostBlock),
 }
 
 impl Scratch {
@@ -29,27 +39,55 @@ impl Scratch {
     /// # Errors
     /// There are too few or too many ranks, there is not enough memory, or the driver fails.
     pub fn new(context: &Arc<CudaContext>, ranks: usize) -> Result<Self, Error> {
+        Self::with(context, ranks, Area::Device, Self::bytes(ranks))
+    }
+
+    /// The same for GPUs that do not reach each other: peers write this memory of the host, which is zero and at least
+    /// [as long as needed](Self::bytes_in_host).
+    ///
+    /// # Errors
+    /// There are too few or too many ranks, there is not enough memory, or the driver fails.
+    pub fn in_host(
+        context: &Arc<CudaContext>,
+        ranks: usize,
+        memory: HostBlock,
+    ) -> Result<Self, Error> {
+        Self::with(context, ranks, Area::Host(memory), own_bytes(ranks))
+    }
+
+    fn with(
+        context: &Arc<CudaContext>,
+        ranks: usize,
+        area: Area,
+        bytes: usize,
+    ) -> Result<Self, Error> {
         if !(1..=MAX_RANKS).contains(&ranks) {
             return Err(Error::Ranks { ranks });
         }
         Ok(Self {
-            block: DeviceBlock::zeroed(context, Self::bytes(ranks))?,
+            area,
+            own: DeviceBlock::zeroed(context, bytes)?,
             context: Arc::clone(context),
             ranks,
         })
     }
 
-    /// A descriptor by which a peer maps the memory; it is passed over a socket.
+    /// A descriptor by which a peer maps the memory on its GPU; it is passed over a socket.
     ///
     /// # Errors
     /// The GPU or the driver has no memory that other processes can map, or the driver fails.
     pub fn export(&self) -> Result<OwnedFd, Error> {
-        Ok(self.block.export()?)
+        Ok(self.own.export()?)
     }
 
-    /// How much memory one of this many ranks needs.
+    /// How much memory one of this many ranks needs on its GPU.
     pub fn bytes(ranks: usize) -> usize {
-        channels(ranks) + ranks * CHANNEL_BYTES
+        shared_bytes(ranks) + own_bytes(ranks) + ranks * CHANNEL_BYTES
+    }
+
+    /// How much memory of the host one of this many ranks needs, where peers write that.
+    pub fn bytes_in_host(ranks: usize) -> usize {
+        shared_bytes(ranks) + ranks * CHANNEL_BYTES
     }
 
     /// Maps a peer's memory for this rank's GPU.
@@ -58,19 +96,35 @@ impl Scratch {
         Ok(DeviceBlock::import(&self.context, peer.as_fd(), bytes)?)
     }
 
+    /// Where what peers write starts.
     pub(crate) fn address(&self) -> u64 {
-        self.block.address()
+        match &self.area {
+            Area::Device => self.own.address(),
+            Area::Host(block) => block.address(),
+        }
     }
 
     /// Where the numbers of rounds and the state are.
     pub(crate) fn private(&self) -> [u64; 2] {
-        let rounds = self.address() + shared_bytes(self.ranks) as u64;
+        let before = match self.area {
+            Area::Device => shared_bytes(self.ranks),
+            Area::Host(_) => 0,
+        };
+        let rounds = self.own.address() + before as u64;
         [rounds, rounds + ROUNDS_BYTES as u64]
     }
 
-    /// Where the channels are in the scratch of each rank.
-    pub(crate) fn channels(&self) -> u64 {
-        channels(self.ranks) as u64
+    /// Where the channels are: at the end of what peers write.
+    pub(crate) fn channels(&self) -> Places {
+        let before = match self.area {
+            Area::Device => shared_bytes(self.ranks) + own_bytes(self.ranks),
+            Area::Host(_) => shared_bytes(self.ranks),
+        };
+        let [_, state] = self.private();
+        Places {
+            channels: before as u64,
+            counts: state + STATE_BYTES as u64,
+        }
     }
 
     /// Makes kernels that begin later do nothing, by a copy in a stream that has nothing else: copy engines do not wait for
@@ -100,11 +154,11 @@ impl Scratch {
 
     /// Waits until all that was enqueued in the GPU's context has run.
     pub(crate) fn settle(&self) -> Result<(), Error> {
-        Ok(self.block.settle()?)
+        Ok(self.own.settle()?)
     }
 }
 
-/// At the end.
-const fn channels(ranks: usize) -> usize {
-    shared_bytes(ranks) + ROUNDS_BYTES + STATE_BYTES
+/// What only the rank's own kernels use: rounds, state, and what they have counted of each channel.
+const fn own_bytes(ranks: usize) -> usize {
+    ROUNDS_BYTES + STATE_BYTES + ranks * COUNTS_BYTES
 }

@@ -91,6 +91,9 @@ inline void store_of_line(void* to, Pair pair) {
     __atomic_store_n(at, pair.first, __ATOMIC_RELEASE);
     __atomic_store_n(at + 1, pair.second, __ATOMIC_RELEASE);
 }
+// So is the second half of a pair that is written at once: where its flag is.
+inline Pair load_whole(const void* from) { return load_of_line(from); }
+inline void store_whole(void* to, Pair pair) { store_of_line(to, pair); }
 
 inline u32 load_word(const u32* from) { return __atomic_load_n(from, __ATOMIC_RELAXED); }
 inline void store_word(u32* to, u32 value) { __atomic_store_n(to, value, __ATOMIC_RELAXED); }

@@ -53,6 +53,11 @@ fn threads(source: &str) -> Option<Built> {
     has(Need::CppCompiler).then(|| Built::new(source, &options))
 }
 
+/// The same by what passes data through pinned memory.
+fn through_the_host(arguments: &[String]) -> Vec<String> {
+    [&["pinned".into()], arguments].concat()
+}
+
 fn protocol() -> Option<Built> {
     threads("protocol.cpp")
 }
@@ -67,8 +72,9 @@ fn operations_are_right_if_any_rank_is_late() {
         for ranks in [1, 2, 3, 4, 8] {
             for seed in 0..2 {
                 let seed = format!("{}", seed + 10 * ranks);
-                let ranks = ranks.to_string();
-                program.run(&[seed, ranks, "60".into(), first_round.into()]);
+                let arguments = [seed, ranks.to_string(), "60".into(), first_round.into()];
+                program.run(&arguments);
+                program.run(&through_the_host(&arguments));
             }
         }
     }
@@ -81,6 +87,7 @@ fn waits_end_and_name_the_peer() {
     };
     for way in ["late", "shorter", "abort", "ended"] {
         program.run(&[way.into()]);
+        program.run(&through_the_host(&[way.into()]));
     }
 }
 
@@ -88,6 +95,7 @@ fn waits_end_and_name_the_peer() {
 fn ranks_that_do_not_agree_know_it() {
     if let Some(program) = protocol() {
         program.run(&["mismatch".into()]);
+        program.run(&through_the_host(&["mismatch".into()]));
     }
 }
 

@@ -13,9 +13,17 @@
 #include <cstdlib>
 #include <string>
 
+#include "../kernels/pinned.h"
 #include "pairs.h"
 
 namespace {
+
+// How batches are passed.
+enum Way { PACKETS, LINES, QUADS };
+
+u64 words_of_batch(Way way) {
+    return way == PACKETS ? Packets::WORDS : way == LINES ? Lines::WORDS : Quads::WORDS;
+}
 
 typedef std::vector<Letter> Group;
 
@@ -24,14 +32,14 @@ typedef std::vector<Letter> Group;
 struct Exchange {
     Pairs& pairs;
     std::vector<Group> groups;
-    bool lines;
+    Way way;
     u64 seed;
     // Of all groups.
     std::vector<Letter> letters;
     std::vector<Paper> sent, received;
 
-    Exchange(Pairs& pairs, std::vector<Group> by_kernel, bool lines, u64 seed)
-        : pairs(pairs), groups(std::move(by_kernel)), lines(lines), seed(seed) {
+    Exchange(Pairs& pairs, std::vector<Group> by_kernel, Way way, u64 seed)
+        : pairs(pairs), groups(std::move(by_kernel)), way(way), seed(seed) {
         for (const Group& group : groups) {
             for (const Letter& letter : group) {
                 u32 number = (u32)letters.size();
@@ -90,7 +98,7 @@ struct Exchange {
 
     void launch(u32 rank, const std::vector<End>& ends, Random& random) {
         Launch<MANY> launch = launch_of(pairs, rank, ends, random);
-        auto run_by = lines ? run_kernel<Lines> : run_kernel<Packets>;
+        auto run_by = way == PACKETS ? run_kernel<Packets> : way == LINES ? run_kernel<Lines> : run_kernel<Quads>;
         run_by(pairs, launch, random);
     }
 
@@ -100,8 +108,8 @@ struct Exchange {
             for (u64 at = 0; at < letter.bytes; at++) {
                 u8 seen = received[number].start()[at], wanted = byte_of(letter, number, at);
                 if (seen != wanted) {
-                    printf("message %u, from %u to %u, %llu bytes, lines %d: byte %llu is %u instead of %u\n",
-                           number, letter.from, letter.to, letter.bytes, lines, at, seen, wanted);
+                    printf("message %u, from %u to %u, %llu bytes, way %d: byte %llu is %u instead of %u\n",
+                           number, letter.from, letter.to, letter.bytes, way, at, seen, wanted);
                     return 1;
                 }
             }
@@ -121,17 +129,17 @@ struct Exchange {
 };
 
 // Around where the first batch, a batch, a turn of all strands, and all slots end.
-u64 random_length(Random& random, bool lines) {
-    u64 words = lines ? Lines::WORDS : Packets::WORDS, first = (words - 16) * 8, batch = words * 8;
+u64 random_length(Random& random, Way way) {
+    u64 words = words_of_batch(way), first = (words - 16) * 8, batch = words * 8;
     u64 turn = first + (STRANDS - 1) * batch;
     u64 borders[] = {0, 8, 16, first, first + batch, turn, turn + batch,
                      turn * (TURNS / 2), turn * TURNS, turn * TURNS + 3 * batch};
-    u64 border = borders[random.below(lines ? 8 : 10)];
+    u64 border = borders[random.below(way == PACKETS ? 10 : 8)];
     u64 around = border + random.below(20);
     return random.below(4) == 0 ? random.below(turn * 3) : around < 10 ? around : around - 10;
 }
 
-std::vector<Group> random_groups(Random& random, u32 ranks, int count, bool lines, u64 first_number) {
+std::vector<Group> random_groups(Random& random, u32 ranks, int count, Way way, u64 first_number) {
     std::vector<Group> groups;
     for (int i = 0; i < count; i++) {
         Group group;
@@ -140,7 +148,7 @@ std::vector<Group> random_groups(Random& random, u32 ranks, int count, bool line
             u64 flag = first_number + random.below(60);
             flag = random.below(3) != 0 ? 0 : random.below(2) == 0 ? flag : flag << 32 | (u32)flag;
             group.push_back({(u32)random.below(ranks), (u32)random.below(ranks),
-                             random_length(random, lines), random.below(3), flag});
+                             random_length(random, way), random.below(3), flag});
         }
         groups.push_back(group);
     }
@@ -148,7 +156,7 @@ std::vector<Group> random_groups(Random& random, u32 ranks, int count, bool line
 }
 
 int shift_around() {
-    for (bool lines : {false, true}) {
+    for (Way way : {PACKETS, LINES, QUADS}) {
         for (u32 ranks : {1, 2, 3, 8}) {
             std::vector<Group> groups;
             for (u64 bytes : {0, 20, 300'000}) {
@@ -161,7 +169,7 @@ int shift_around() {
                 }
             }
             Pairs pairs(ranks, 0, 120);
-            Exchange exchange(pairs, groups, lines, ranks);
+            Exchange exchange(pairs, groups, way, ranks);
             exchange.run();
             if (exchange.check() != 0) {
                 return 1;
@@ -178,7 +186,7 @@ int send_in_a_row() {
         pairs.slow = 0;
         pairs.pauses = 500;
         std::vector<Group> groups(3, Group(8, {0, 1, (DEALT_OUT + 3) * Lines::WORDS * 8, 1, 0}));
-        Exchange exchange(pairs, groups, true, seed);
+        Exchange exchange(pairs, groups, LINES, seed);
         exchange.run();
         if (exchange.check() != 0) {
             return 1;
@@ -193,7 +201,7 @@ int take_long() {
     pairs.slow = 0;
     pairs.pause = 100'000;
     pairs.pauses = 50;
-    Exchange exchange(pairs, {{{0, 1, 40'000, 1, 0}}}, false, 1);
+    Exchange exchange(pairs, {{{0, 1, 40'000, 1, 0}}}, PACKETS, 1);
     exchange.run();
     return exchange.check();
 }
@@ -211,13 +219,13 @@ bool has_failed(const Pairs::Rank& rank, Reason reason, u32 peer) {
 // none the worse, although rank 3 also has something to do with rank 0.
 int wait_in_vain(bool abort) {
     const u32 SENDS = 0, RECEIVES = 1, ABSENT = 2, FOURTH = 3, FIFTH = 4;
-    for (bool lines : {false, true}) {
+    for (Way way : {PACKETS, LINES, QUADS}) {
         Pairs pairs(5, 0, 2);
         std::vector<Group> groups = {{{SENDS, ABSENT, 500'000, 1, 0},
                                       {ABSENT, RECEIVES, 8, 1, 0},
                                       {SENDS, FOURTH, 100'000, 1, 0},
                                       {FOURTH, FIFTH, 300'000, 1, 0}}};
-        Exchange exchange(pairs, groups, lines, 1);
+        Exchange exchange(pairs, groups, way, 1);
         if (abort) {
             __atomic_store_n(&pairs.all[SENDS].control.abort, 1, __ATOMIC_RELAXED);
         }
@@ -244,9 +252,9 @@ int wait_in_vain(bool abort) {
 
 // A receiver that was told to stop before it begins writes nothing, although the message is there.
 int begin_after_the_end() {
-    for (bool lines : {false, true}) {
+    for (Way way : {PACKETS, LINES, QUADS}) {
         Pairs pairs(2, 0, 2);
-        Exchange exchange(pairs, {{{0, 1, 3000, 1, 0}}}, lines, 1);
+        Exchange exchange(pairs, {{{0, 1, 3000, 1, 0}}}, way, 1);
         exchange.run_rank(0);
         pairs.all[1].state.ended = 1;
         exchange.run_rank(1);
@@ -262,14 +270,14 @@ int begin_after_the_end() {
 // The third message differs in its length or type: the receiver says what both have.
 int disagree() {
     const u64 USUAL = 5000;
-    for (bool lines : {false, true}) {
+    for (Way way : {PACKETS, LINES, QUADS}) {
         for (u64 other : {USUAL, USUAL + 8, USUAL * 20, (u64)0, (u64)8}) {
             Pairs pairs(2, 0, 2);
             std::vector<Group> groups(4, Group{{0, 1, USUAL, 1, 0}});
             std::vector<Group> others = groups;
             others[2][0].bytes = other;
             others[2][0].type = other == USUAL ? 2 : 1;
-            Exchange sends(pairs, groups, lines, 1), receives(pairs, others, lines, 1);
+            Exchange sends(pairs, groups, way, 1), receives(pairs, others, way, 1);
             std::thread sender([&] { sends.run_rank(0); });
             receives.run_rank(1);
             sender.join();
@@ -307,12 +315,12 @@ int main(int count, char** arguments) {
     }
     u64 seed = strtoull(arguments[1], nullptr, 0), first_number = strtoull(arguments[4], nullptr, 0);
     u32 ranks = (u32)atoi(arguments[2]);
-    for (bool lines : {false, true}) {
-        Random random(seed + lines);
+    for (Way way : {PACKETS, LINES, QUADS}) {
+        Random random(seed + way);
         Pairs pairs(ranks, first_number, 120);
         pairs.slow = (u32)random.below(ranks);
-        auto groups = random_groups(random, ranks, atoi(arguments[3]), lines, first_number);
-        Exchange exchange(pairs, groups, lines, seed);
+        auto groups = random_groups(random, ranks, atoi(arguments[3]), way, first_number);
+        Exchange exchange(pairs, groups, way, seed);
         exchange.run();
         if (exchange.check() != 0) {
             return 1;

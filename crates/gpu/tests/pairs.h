@@ -20,6 +20,7 @@ struct Letter {
 struct Pairs {
     struct Rank {
         std::vector<u64> scratch;
+        std::vector<Counts> counts;
         State state = {};
         Control control = {};
         Failure failure = {};
@@ -35,12 +36,13 @@ struct Pairs {
             // One line more, for its alignment.
             rank.scratch.assign(ranks * sizeof(Channel) / 8 + 16, 0);
             rank.control.patience = patience_in_s * 1'000'000'000;
+            rank.counts.resize(ranks);
             auto* channels = (Channel*)start_of(rank);
             for (u32 peer = 0; peer < ranks; peer++) {
                 for (u32 strand = 0; strand < STRANDS; strand++) {
                     channels[peer].credits[strand].first = first_number / (TURNS / 2) * (TURNS / 2);
-                    channels[peer].sent[strand] = first_number;
-                    channels[peer].received[strand] = first_number;
+                    rank.counts[peer].sent[strand] = first_number;
+                    rank.counts[peer].received[strand] = first_number;
                 }
             }
         }
@@ -105,6 +107,7 @@ struct End {
 inline Launch<MANY> launch_of(Pairs& pairs, u32 rank, const std::vector<End>& ends, Random& random) {
     Launch<MANY> launch = {};
     launch.member = pairs.member(rank);
+    launch.counts = pairs.all[rank].counts.data();
     u8 count = 0;
     for (u32 flow = 0; flow < 2 * pairs.ranks; flow++) {
         u8 begin = count;

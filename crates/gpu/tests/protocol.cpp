@@ -5,6 +5,7 @@
 //   protocol ended                                 a rank whose waits have ended before
 //   protocol slow                                  waits that are short, in an operation that is not
 //   protocol mismatch                              ranks that do not agree
+//   protocol pinned ...                            the same through pinned memory
 #include <pthread.h>
 
 #include <cstdio>
@@ -13,9 +14,13 @@
 #include <functional>
 #include <thread>
 
+#include "../kernels/pinned.h"
 #include "world.h"
 
 namespace {
+
+// Whether what would go in lines goes in quads.
+bool pinned = false;
 
 const u32 CTAS = 2, WARPS_OF_CTA = 2;
 
@@ -36,6 +41,14 @@ void perform(Kind kind, const Arguments& arguments) {
     } else {
         exchange<Protocol, SideBySide>(arguments);
     }
+}
+
+typedef void Way(Kind, const Arguments&);
+Way* way_of(const Operation& operation) {
+    if (pinned && operation.lines) {
+        return perform<Quads>;
+    }
+    return operation.is_led ? perform_led : operation.lines ? perform<Lines> : perform<Packets>;
 }
 
 // Where all warps of a rank wait for each other, as kernels do that run one after the other.
@@ -71,8 +84,7 @@ void run(World& world, u32 count, const Calls& calls, u64 seed, u32 absent) {
                     if (operation.is_led || (number > 0 && calls(rank, number - 1).is_led)) {
                         boundaries[rank].wait();
                     }
-                    auto perform_by = operation.is_led ? perform_led : operation.lines ? perform<Lines> : perform<Packets>;
-                    perform_by(operation.kind, arguments);
+                    way_of(operation)(operation.kind, arguments);
                 }
             });
         }
@@ -266,6 +278,10 @@ int scenario(const char* name) {
 }  // namespace
 
 int main(int count, char** arguments) {
+    if (strcmp(arguments[1], "pinned") == 0) {
+        pinned = true;
+        count -= 1, arguments += 1;
+    }
     if (count == 2) {
         return scenario(arguments[1]);
     }

@@ -1,9 +1,9 @@
-//! How a rank's kernels reach the other ranks: their GPUs' memory, or by way of the host.
+//! How a rank's kernels reach the other ranks: through scratch that they share, or by way of the host.
 
 use super::messages::is_of_messages;
 use super::staged::Staged;
 use spark_ccl_cuda::cudarc::driver::CudaStream;
-use spark_ccl_gpu::{self as gpu, Call, Error, Member, Message};
+use spark_ccl_gpu::{self as gpu, Call, Error, Member, Message, Wire};
 use spark_ccl_types::{DType, Operation};
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,8 +11,8 @@ use std::time::Duration;
 /// How a rank's kernels reach the other ranks.
 #[derive(Debug)]
 pub(in crate::device) enum Way {
-    /// All GPUs reach each other's memory.
-    Peers(Box<Member>),
+    /// All reach each other's scratch, on their GPUs or in memory that they share.
+    Kernels(Box<Member>),
     /// The host carries what kernels stage there.
     Host(Staged),
 }
@@ -21,13 +21,16 @@ impl Way {
     /// What it is, for people.
     pub(super) fn describe(&self) -> String {
         match self {
-            Self::Peers(member) => {
-                let gpu::Limits { ctas, lines } = member.limits();
-                let protocol = if lines { "lines" } else { "packets" };
-                let scratch = gpu::Scratch::bytes(member.ranks());
-                format!(
-                    "peers' memory, by {protocol}, up to {ctas} CTAs, {scratch} bytes of scratch"
-                )
+            Self::Kernels(member) => {
+                let gpu::Limits { ctas, wire } = member.limits();
+                let ranks = member.ranks();
+                let (on_gpu, in_host) = (gpu::Scratch::bytes, gpu::Scratch::bytes_in_host);
+                let (place, scratch) = match wire {
+                    Wire::Any => ("peers' memory, by packets", on_gpu(ranks)),
+                    Wire::Whole => ("peers' memory, by lines", on_gpu(ranks)),
+                    Wire::Host => ("pinned memory of the host", in_host(ranks)),
+                };
+                format!("{place}, up to {ctas} CTAs, {scratch} bytes of scratch")
             }
             Self::Host(staged) => staged.describe(),
         }
@@ -41,7 +44,7 @@ impl Way {
         count: usize,
     ) -> Option<String> {
         let member = match self {
-            Self::Peers(member) => member,
+            Self::Kernels(member) => member,
             Self::Host(staged) => return staged.explain(operation, dtype, count),
         };
         if is_of_messages(operation) {
@@ -79,7 +82,7 @@ impl Way {
         // run at the same time (the same contract).
         unsafe {
             match self {
-                Self::Peers(member) => member.enqueue(call, stream),
+                Self::Kernels(member) => member.enqueue(call, stream),
                 Self::Host(staged) => staged.enqueue(call, stream),
             }
         }
@@ -106,7 +109,7 @@ impl Way {
         // same contract).
         unsafe {
             match self {
-                Self::Peers(member) => member.pass(messages, stream),
+                Self::Kernels(member) => member.pass(messages, stream),
                 Self::Host(staged) => staged.pass(messages, stream),
             }
         }
@@ -115,7 +118,7 @@ impl Way {
     /// What kernels have reported.
     pub(super) fn check(&self) -> Result<(), Error> {
         match self {
-            Self::Peers(member) => member.check(),
+            Self::Kernels(member) => member.check(),
             Self::Host(staged) => staged.check(),
         }
     }
@@ -123,7 +126,7 @@ impl Way {
     /// A number that changes with progress, where the host sees that.
     pub(super) fn progress(&self) -> u64 {
         match self {
-            Self::Peers(_) => 0,
+            Self::Kernels(_) => 0,
             Self::Host(staged) => staged.progress(),
         }
     }
@@ -131,7 +134,7 @@ impl Way {
     /// Ends this rank's waits, for good.
     pub(super) fn abort(&self) {
         match self {
-            Self::Peers(member) => member.abort(),
+            Self::Kernels(member) => member.abort(),
             Self::Host(staged) => staged.abort(),
         }
     }
@@ -139,14 +142,14 @@ impl Way {
     /// Sets how long waits may take.
     pub(super) fn set_patience(&self, patience: Duration) {
         match self {
-            Self::Peers(member) => member.set_patience(patience),
+            Self::Kernels(member) => member.set_patience(patience),
             Self::Host(staged) => staged.set_patience(patience),
         }
     }
 
     pub(super) fn rank(&self) -> usize {
         match self {
-            Self::Peers(member) => member.rank(),
+            Self::Kernels(member) => member.rank(),
             Self::Host(staged) => staged.rank(),
         }
     }
@@ -154,9 +157,9 @@ impl Way {
     /// Ends it once all has run in the GPU's context. It comes back where the driver does not wait for that.
     pub(super) fn end(self) -> Result<(), Box<(Self, Error)>> {
         match self {
-            Self::Peers(member) => member.end().map_err(|failed| {
+            Self::Kernels(member) => member.end().map_err(|failed| {
                 let (member, error) = *failed;
-                Box::new((Self::Peers(Box::new(member)), error))
+                Box::new((Self::Kernels(Box::new(member)), error))
             }),
             Self::Host(staged) => staged.end().map_err(|failed| {
                 let (staged, error) = *failed;

@@ -1,9 +1,10 @@
 use super::*;
+use crate::Wire;
 use proptest::prelude::*;
 
 const LIMITS: Limits = Limits {
     ctas: 32,
-    lines: true,
+    wire: Wire::Whole,
 };
 
 fn message(way: Way, peer: usize, bytes: u64) -> Message {
@@ -133,13 +134,13 @@ proptest! {
     fn both_ends_count_alike(
         (ranks, pairs) in (1..=8_usize).prop_flat_map(|ranks| (Just(ranks), between(ranks))),
         ctas in 1..=32_u32,
-        lines: bool,
+        wire in prop_oneof![Just(Wire::Any), Just(Wire::Whole), Just(Wire::Host)],
     ) {
         // By the number of the message: in which launches its ends are, and of how many.
         let mut places = vec![Vec::new(); pairs.len()];
         for rank in 0..ranks {
             let ends = ends(&pairs, rank);
-            let all = launches(&ends, ranks, Limits { ctas, lines });
+            let all = launches(&ends, ranks, Limits { ctas, wire });
             let mut seen = 0;
             for (place, launch) in all.iter().enumerate() {
                 prop_assert!(keeps_limits(launch, ctas), "{launch:?}");

@@ -8,6 +8,7 @@ use spark_ccl_cuda::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCapt
 use spark_ccl_cuda::cudarc::driver::{CudaGraph, CudaStream};
 use spark_ccl_types::{DType, Operation, ReduceOp};
 
+use crate::kernels::each;
 use crate::place::{Case, Place, ROOM, Rank};
 
 pub(crate) fn captured(place: &Place, cases: &[Case]) -> Vec<CudaGraph> {
@@ -60,8 +61,8 @@ fn case(operation: Operation, count: usize, seed: u64) -> Case {
 
 #[test]
 fn graphs_are_launched_again_and_between_other_operations() {
-    for ranks in [2, 4, 8] {
-        let Some(place) = Place::new(ranks, Duration::from_secs(5)) else {
+    for (ranks, wire) in each([2, 4, 8]) {
+        let Some(place) = Place::with(ranks, Duration::from_secs(5), wire) else {
             return;
         };
         // Each graph ends with the operation that is checked; both protocols are in both.

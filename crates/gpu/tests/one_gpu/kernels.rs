@@ -2,10 +2,16 @@
 
 use std::time::Duration;
 
-use spark_ccl_gpu::{Kernel, Plan};
+use spark_ccl_gpu::{Kernel, Plan, Wire};
 use spark_ccl_types::{DType, Operation, ReduceOp};
 
 use crate::place::{Case, Place};
+
+/// So many ranks, over each wire that has kernels of its own.
+pub(crate) fn each<const N: usize>(ranks: [usize; N]) -> impl Iterator<Item = (usize, Wire)> {
+    let over = |wire| ranks.map(|ranks| (ranks, wire));
+    [Wire::Whole, Wire::Host].map(over).into_iter().flatten()
+}
 
 const PATIENCE: Duration = Duration::from_secs(5);
 const REDUCTIONS: [ReduceOp; 6] = [
@@ -37,8 +43,9 @@ pub(crate) fn by_each_kernel(place: &Place, case: Case) {
     let member = &place.ranks[0].member;
     let bytes = case.block() as u64;
     for kernel in Kernel::ALL {
-        if kernel.does(case.operation) && kernel.takes(member.ranks()) {
-            let plan = Plan::of(kernel, bytes, member.ranks(), member.limits());
+        let limits = member.limits();
+        if kernel.does(case.operation) && kernel.takes(member.ranks()) && kernel.fits(limits.wire) {
+            let plan = Plan::of(kernel, bytes, member.ranks(), limits);
             place.run(&case, Some(plan));
         }
     }
@@ -64,8 +71,8 @@ fn case(operation: Operation, dtype: DType, op: ReduceOp, count: usize, seed: us
 
 #[test]
 fn all_types_and_reductions_by_all_kernels() {
-    for ranks in [2, 3, 4, 7, 8] {
-        let Some(place) = Place::new(ranks, PATIENCE) else {
+    for (ranks, wire) in each([2, 3, 4, 7, 8]) {
+        let Some(place) = Place::with(ranks, PATIENCE, wire) else {
             return;
         };
         let mut seed = ranks;
@@ -104,8 +111,8 @@ fn sizes_around_every_crossover_by_their_plans() {
         (DType::U8, ReduceOp::Max),
         (DType::I64, ReduceOp::Prod),
     ];
-    for ranks in [2, 3, 4, 8] {
-        let Some(place) = Place::new(ranks, PATIENCE) else {
+    for (ranks, wire) in each([2, 3, 4, 8]) {
+        let Some(place) = Place::with(ranks, PATIENCE, wire) else {
             return;
         };
         let mut seed = ranks;
@@ -125,18 +132,20 @@ fn sizes_around_every_crossover_by_their_plans() {
 /// Between calls of other lengths and kernels, a leader's warps go on counting.
 #[test]
 fn long_buffers_by_each_kernel_of_two_ranks() {
-    let Some(place) = Place::new(2, PATIENCE) else {
-        return;
-    };
-    let mut seed = 0;
-    for count in [1_000_003, 480, 1_500_000, 1, 240 * 2 * 12 * 16 * 5] {
-        for operation in ALL {
-            for _ in 0..4 {
-                seed += 1;
-                by_each_kernel(
-                    &place,
-                    case(operation, DType::F32, ReduceOp::Sum, count, seed),
-                );
+    for (ranks, wire) in each([2]) {
+        let Some(place) = Place::with(ranks, PATIENCE, wire) else {
+            return;
+        };
+        let mut seed = 0;
+        for count in [1_000_003, 480, 1_500_000, 1, 240 * 2 * 12 * 16 * 5] {
+            for operation in ALL {
+                for _ in 0..4 {
+                    seed += 1;
+                    by_each_kernel(
+                        &place,
+                        case(operation, DType::F32, ReduceOp::Sum, count, seed),
+                    );
+                }
             }
         }
     }
@@ -144,8 +153,8 @@ fn long_buffers_by_each_kernel_of_two_ranks() {
 
 #[test]
 fn buffers_of_any_alignment_by_all_kernels() {
-    for ranks in [2, 3] {
-        let Some(place) = Place::new(ranks, PATIENCE) else {
+    for (ranks, wire) in each([2, 3]) {
+        let Some(place) = Place::with(ranks, PATIENCE, wire) else {
             return;
         };
         for offset in 0..16 {

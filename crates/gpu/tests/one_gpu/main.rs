@@ -8,6 +8,7 @@
 
 mod failures;
 mod graphs;
+mod host_memory;
 mod joining;
 mod kernels;
 mod messages;

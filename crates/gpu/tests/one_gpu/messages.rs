@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use spark_ccl_cuda::cudarc::driver::CudaGraph;
-use spark_ccl_gpu::{Error, MAX_RANKS};
+use spark_ccl_gpu::{Error, MAX_RANKS, Wire};
 use spark_ccl_testing::scramble;
 use spark_ccl_types::{DType, Operation, ReduceOp};
 
 use crate::graphs::{captured_of, launch};
-use crate::place::{Case, Place};
+use crate::place::{Case, Place, WIRES};
 use crate::post::{Letter, Post};
 
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -24,11 +24,11 @@ fn shift(ranks: usize, distance: usize, bytes: usize) -> Vec<Letter> {
     (0..ranks).map(of).collect()
 }
 
-/// Runs a test on some ranks, by lines and by packets.
+/// Runs a test on some ranks, over each wire.
 fn each_way(ranks: &[usize], test: impl Fn(&Place)) {
     for &ranks in ranks {
-        for lines in [true, false] {
-            match Place::with(ranks, PATIENCE, lines) {
+        for wire in WIRES {
+            match Place::with(ranks, PATIENCE, wire) {
                 Some(place) => test(&place),
                 None => return,
             }
@@ -36,10 +36,10 @@ fn each_way(ranks: &[usize], test: impl Fn(&Place)) {
     }
 }
 
-/// Where the first batch, a batch, a turn of all strands, and all slots end, of packets and of lines.
+/// Where the first batch, a batch, a turn of all strands, and all slots end, of packets, of lines and of quads.
 fn borders() -> Vec<usize> {
     let mut borders = vec![0, 8, 64];
-    for (first, batch) in [(128, 256), (1792, 1920)] {
+    for (first, batch) in [(128, 256), (1792, 1920), (1408, 1536)] {
         let turn = first + 255 * batch;
         borders.extend([
             first,
@@ -235,8 +235,8 @@ fn graphs_are_launched_again_and_between_other_messages() {
 #[test]
 fn a_peer_that_never_comes_is_named() {
     const ABSENT: usize = 2;
-    for lines in [true, false] {
-        let Some(place) = Place::with(4, Duration::from_secs(1), lines) else {
+    for wire in WIRES {
+        let Some(place) = Place::with(4, Duration::from_secs(1), wire) else {
             return;
         };
         let post = Post::new(
@@ -260,14 +260,14 @@ fn a_peer_that_never_comes_is_named() {
             );
             assert_eq!(is_late, rank < 2, "{said:?}");
         }
-        is_well_again(place, lines);
+        is_well_again(place, wire);
     }
 }
 
 #[test]
 fn a_rank_ends_its_own_waits_for_messages() {
-    for lines in [true, false] {
-        let Some(place) = Place::with(2, Duration::from_secs(3600), lines) else {
+    for wire in WIRES {
+        let Some(place) = Place::with(2, Duration::from_secs(3600), wire) else {
             return;
         };
         let post = Post::new(vec![letter(1, 0, 100)], 1);
@@ -287,16 +287,16 @@ fn a_rank_ends_its_own_waits_for_messages() {
             ),
             "{said:?}"
         );
-        is_well_again(place, lines);
+        is_well_again(place, wire);
     }
 }
 
 #[test]
 fn messages_that_differ_are_named_with_what_both_ends_have_signed() {
     const USUAL: usize = 5000;
-    for lines in [true, false] {
+    for wire in WIRES {
         for other in [0, 8, USUAL, USUAL + 1, 1_000_000] {
-            let Some(place) = Place::with(2, Duration::from_secs(1), lines) else {
+            let Some(place) = Place::with(2, Duration::from_secs(1), wire) else {
                 return;
             };
             let usual = Post::new(vec![letter(0, 1, USUAL)], 1);
@@ -319,7 +319,7 @@ fn messages_that_differ_are_named_with_what_both_ends_have_signed() {
             };
             assert_eq!(own.member.check().unwrap_err(), expected);
             place.ranks[0].stream.synchronize().unwrap();
-            is_well_again(place, lines);
+            is_well_again(place, wire);
         }
     }
 }
@@ -347,8 +347,8 @@ fn peers_that_are_no_ranks_are_refused() {
 }
 
 /// The GPU works, and so do new ranks.
-fn is_well_again(place: Place, lines: bool) {
+fn is_well_again(place: Place, wire: Wire) {
     drop(place);
-    let place = Place::with(4, PATIENCE, lines).unwrap();
+    let place = Place::with(4, PATIENCE, wire).unwrap();
     Post::new(shift(4, 1, 300_000), 1).run(&place);
 }

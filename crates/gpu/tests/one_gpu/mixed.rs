@@ -8,7 +8,7 @@ use spark_ccl_testing::scramble;
 use spark_ccl_types::{DType, Extent, Operation, ReduceOp, Side};
 
 use crate::oracle;
-use crate::place::{Place, Rank};
+use crate::place::{Place, Rank, WIRES};
 
 /// The operations of a round, of which each has its own output.
 const CALLS: usize = 200;
@@ -89,10 +89,16 @@ fn ten_thousand_operations_of_ranks_that_are_late() {
 }
 
 fn run_rounds(ranks: usize, rounds: u64) {
-    let Some(place) = Place::new(ranks, Duration::from_secs(5)) else {
-        return;
-    };
-    let outputs: Vec<_> = (0..ranks)
+    for wire in WIRES {
+        let Some(place) = Place::with(ranks, Duration::from_secs(5), wire) else {
+            return;
+        };
+        run_rounds_in(&place, rounds);
+    }
+}
+
+fn run_rounds_in(place: &Place, rounds: u64) {
+    let outputs: Vec<_> = (0..place.ranks.len())
         .map(|_| DeviceBlock::new(&place.context, CALLS * PART).unwrap())
         .collect();
     for (rank, own) in place.ranks.iter().enumerate() {
@@ -101,7 +107,7 @@ fn run_rounds(ranks: usize, rounds: u64) {
         unsafe { place.copies.write(own.input.address(), &input).unwrap() };
     }
     for round in 0..rounds {
-        run_round(&place, &outputs, 77 + round);
+        run_round(place, &outputs, 77 + round);
     }
 }
 

@@ -5,16 +5,16 @@ use std::time::Duration;
 
 use spark_ccl_types::{DType, Operation, ReduceOp};
 
-use crate::kernels::{ALL, by_each_kernel};
-use crate::place::{Case, Place};
+use crate::kernels::{ALL, by_each_kernel, each};
+use crate::place::{Case, Place, WIRES};
 use crate::post::{Letter, Post};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[test]
 fn operations_by_each_kernel() {
-    for ranks in [2, 3] {
-        let Some(place) = Place::new(ranks, PATIENCE) else {
+    for (ranks, wire) in each([2, 3]) {
+        let Some(place) = Place::with(ranks, PATIENCE, wire) else {
             return;
         };
         for (seed, operation) in ALL.into_iter().enumerate() {
@@ -40,8 +40,8 @@ fn case(operation: Operation, count: usize, seed: u64) -> Case {
 
 #[test]
 fn messages_by_each_kernel() {
-    for lines in [true, false] {
-        let Some(place) = Place::with(2, PATIENCE, lines) else {
+    for wire in WIRES {
+        let Some(place) = Place::with(2, PATIENCE, wire) else {
             return;
         };
         for letters in [1, 20] {

@@ -5,12 +5,14 @@ use std::time::Duration;
 
 use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaStream};
 use spark_ccl_cuda::{DeviceBlock, OwnStream, counted_stream};
-use spark_ccl_gpu::{Call, Error, Member, Plan, Scratch, Settings};
+use spark_ccl_gpu::{Call, Error, Member, Plan, Scratch, Settings, Wire};
 use spark_ccl_testing::{Need, has, scramble};
 use spark_ccl_types::{DType, Extent, Operation, ReduceOp, Side};
 
-use crate::oracle;
+use crate::{host_memory, oracle};
 
+/// What may be between ranks.
+pub(crate) const WIRES: [Wire; 3] = [Wire::Whole, Wire::Any, Wire::Host];
 /// Bytes of a buffer.
 pub(crate) const ROOM: usize = 16 << 20;
 /// What is around outputs.
@@ -51,11 +53,11 @@ pub(crate) struct Case {
 impl Place {
     /// `None`, and the test is skipped, without a GPU.
     pub(crate) fn new(ranks: usize, patience: Duration) -> Option<Self> {
-        Self::with(ranks, patience, true)
+        Self::with(ranks, patience, Wire::Whole)
     }
 
-    /// The same; messages go in lines, or in packets.
-    pub(crate) fn with(ranks: usize, patience: Duration, lines: bool) -> Option<Self> {
+    /// The same, with this between the ranks.
+    pub(crate) fn with(ranks: usize, patience: Duration, wire: Wire) -> Option<Self> {
         static ALONE: Mutex<()> = Mutex::new(());
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: the other threads of this program wait for the lock; the harness reads no variables
@@ -65,7 +67,7 @@ impl Place {
             return None;
         }
         let context = spark_ccl_cuda::context(0).unwrap();
-        let ranks = members(&context, ranks, patience, lines)
+        let ranks = members(&context, ranks, patience, wire)
             .into_iter()
             .map(|member| Rank {
                 member,
@@ -200,9 +202,20 @@ fn members(
     context: &Arc<CudaContext>,
     ranks: usize,
     patience: Duration,
-    lines: bool,
+    wire: Wire,
 ) -> Vec<Member> {
-    let settings = Settings { ctas: 12, lines };
+    let settings = Settings { ctas: 12, wire };
+    let members = match wire {
+        Wire::Host => join_in_host(context, ranks, settings),
+        Wire::Any | Wire::Whole => join(context, ranks, settings),
+    };
+    for member in &members {
+        member.set_patience(patience);
+    }
+    members
+}
+
+fn join(context: &Arc<CudaContext>, ranks: usize, settings: Settings) -> Vec<Member> {
     let all: Vec<_> = (0..ranks)
         .map(|_| Scratch::new(context, ranks).unwrap())
         .collect();
@@ -214,12 +227,20 @@ fn members(
         .collect();
     let members = all.into_iter().zip(exported).enumerate();
     members
-        .map(|(rank, (own, peers))| {
-            let member = Member::join(rank, own, peers, settings).unwrap();
-            member.set_patience(patience);
-            member
-        })
+        .map(|(rank, (own, peers))| Member::join(rank, own, peers, settings).unwrap())
         .collect()
+}
+
+fn join_in_host(context: &Arc<CudaContext>, ranks: usize, settings: Settings) -> Vec<Member> {
+    let bytes = Scratch::bytes_in_host(ranks);
+    let files: Vec<_> = (0..ranks).map(|_| host_memory::file(bytes)).collect();
+    let map = |rank: usize| host_memory::registered(context, &files[rank], bytes);
+    let join = |rank: usize| {
+        let own = Scratch::in_host(context, ranks, map(rank)).unwrap();
+        let of = |peer: usize| (peer != rank).then(|| map(peer));
+        Member::join_in_host(rank, own, (0..ranks).map(of).collect(), settings).unwrap()
+    };
+    (0..ranks).map(join).collect()
 }
 
 impl Case {

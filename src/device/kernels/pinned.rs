@@ -1,0 +1,91 @@
+//! Scratch in memory of the host that all ranks of a communicator map and register: for GPUs that do not reach each
+//! other's. Each rank's kernels poll its own.
+
+use super::joined::Joined;
+use super::pass::exchange;
+use super::refused::refused;
+use super::way::Way;
+use crate::communicator::Communicator;
+use crate::error::Error;
+use spark_ccl_config::GpuProtocol;
+use spark_ccl_cuda::HostBlock;
+use spark_ccl_cuda::cudarc::driver::CudaContext;
+use spark_ccl_gpu::{MAX_RANKS, Member, Scratch, Settings};
+use spark_ccl_transport::memory::SharedMemory;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// A rank's scratch, and by what the others map it.
+pub(super) struct Pinned {
+    scratch: Scratch,
+    exported: OwnedFd,
+    context: Arc<CudaContext>,
+}
+
+impl Pinned {
+    /// Makes this rank's memory; or says why it cannot be shared with all others.
+    pub(super) fn new(comm: &Communicator, context: &Arc<CudaContext>) -> Result<Self, String> {
+        let world = &comm.inner.world;
+        let all_are_here = || {
+            let mut members = comm.inner.members.iter();
+            members.all(|&member| world.session.local_to(member))
+        };
+        if world.settings.gpu_protocol == GpuProtocol::Proxy {
+            return Err("SPARK_CCL_GPU_PROTOCOL=proxy".to_owned());
+        }
+        if !world.settings.shm {
+            return Err("SPARK_CCL_SHM=0: ranks share no memory".to_owned());
+        }
+        if comm.size() > MAX_RANKS || !all_are_here() {
+            return Err(format!("it takes up to {MAX_RANKS} ranks of one host"));
+        }
+        let bytes = Scratch::bytes_in_host(comm.size());
+        let made = SharedMemory::create(bytes, bytes);
+        let (memory, exported) = made.map_err(|error| error.to_string())?;
+        let scratch = register(context, memory)
+            .map_err(Into::into)
+            .and_then(|memory| Scratch::in_host(context, comm.size(), memory));
+        Ok(Self {
+            scratch: scratch.map_err(|error| error.to_string())?,
+            exported,
+            context: Arc::clone(context),
+        })
+    }
+
+    /// Maps what the others have made. Collective.
+    pub(super) fn join(
+        self,
+        comm: &Communicator,
+        settings: Settings,
+        deadline: Instant,
+    ) -> Result<Joined, Error> {
+        let bytes = Scratch::bytes_in_host(comm.size());
+        let map = |exported: OwnedFd| {
+            let memory = SharedMemory::from_fd(exported, bytes, bytes);
+            let memory = memory.map_err(|error| Error::System {
+                what: format!(
+                    "{} mapping scratch",
+                    comm.inner.watch.member(comm.rank() as u32)
+                ),
+                problem: error.to_string(),
+            })?;
+            register(&self.context, memory).map_err(|error| error.of_rank(comm.rank()).into())
+        };
+        let peers = exchange(comm, &self.exported, bytes, deadline)?.into_iter();
+        let peers = peers.map(|peer| peer.map(map).transpose());
+        let peers = peers.collect::<Result<Vec<_>, Error>>()?;
+        let joined = Member::join_in_host(comm.rank(), self.scratch, peers, settings);
+        let joined = joined.map_err(|error| refused(error, comm.rank()))?;
+        Ok(Joined::new(Way::Kernels(Box::new(joined))))
+    }
+}
+
+fn register(
+    context: &Arc<CudaContext>,
+    memory: SharedMemory,
+) -> Result<HostBlock, spark_ccl_cuda::Error> {
+    let (start, bytes) = (memory.as_ptr(), memory.len());
+    // SAFETY: the memory has this many bytes, mapped for reads and writes until it is dropped; the block owns it.
+    unsafe { HostBlock::register(context, start, bytes, memory) }
+}
