@@ -223,6 +223,23 @@ impl Plan {
         Some(Self::of(kernel, bytes, ranks, limits))
     }
 
+    /// Why [`new`](Self::new) takes this kernel, for people.
+    pub const fn reason(&self, limits: Limits) -> &'static str {
+        if self.kernel.is_led() {
+            return "more than 8 MiB between two ranks: one divides the work at run time";
+        }
+        if matches!(self.kernel.shape(), Shape::TwoShots) {
+            return "more than 256 KiB to all peers, three ranks and more: fewest bytes";
+        }
+        match (self.kernel.protocol(), limits.wire) {
+            (Protocol::Lines, _) => "more than 64 KiB to all peers: fewer bytes than in packets",
+            (Protocol::Quads, _) => "more than 8 KiB to all peers, through the host",
+            (Protocol::Packets, Wire::Whole) => "at most 64 KiB to all peers: fewest waits",
+            (Protocol::Packets, Wire::Host) => "at most 8 KiB to all peers, through the host",
+            (Protocol::Packets, Wire::Any) => "lines may be torn on the way",
+        }
+    }
+
     /// The grid of a kernel: few warps a CTA while there are CTAs left. One in which a rank leads has the same for
     /// all lengths, since its warps count what all of them have done.
     pub fn of(kernel: Kernel, bytes: u64, ranks: usize, limits: Limits) -> Self {
@@ -358,6 +375,27 @@ mod tests {
         assert_eq!(kernel(1 << 20, 8, Wire::Whole), Kernel::TwoShotsLines);
         assert_eq!(kernel(100 << 10, 8, Wire::Whole), Kernel::TwoShotsPackets);
         assert_eq!(kernel(1 << 30, 8, Wire::Any), Kernel::TwoShotsPackets);
+    }
+
+    #[test]
+    fn reasons_name_the_limits() {
+        let reason = |bytes, ranks, wire| {
+            let limits = Limits { ctas: 32, wire };
+            let plan = Plan::new(Operation::AllReduce, bytes, ranks, limits).unwrap();
+            plan.reason(limits)
+        };
+        for (bytes, ranks, wire, says) in [
+            (LED + 1, 2, Wire::Whole, "more than 8 MiB"),
+            (TWO_SHOTS, 3, Wire::Whole, "more than 256 KiB"),
+            (PACKETS + 1, 2, Wire::Whole, "more than 64 KiB"),
+            (PACKETS, 2, Wire::Whole, "at most 64 KiB"),
+            (HOST_PACKETS + 1, 2, Wire::Host, "more than 8 KiB"),
+            (HOST_PACKETS, 2, Wire::Host, "at most 8 KiB"),
+            (LED, 2, Wire::Any, "lines may be torn"),
+        ] {
+            let said = reason(bytes, ranks, wire);
+            assert!(said.starts_with(says), "{bytes}: {said}");
+        }
     }
 
     #[test]

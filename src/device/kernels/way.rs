@@ -53,10 +53,11 @@ impl Way {
         let bytes = count.saturating_mul(dtype.size()) as u64;
         let plan = gpu::Plan::new(operation, bytes, member.ranks(), member.limits())?;
         Some(format!(
-            "kernel {}, {} CTAs of {} threads",
+            "kernel {}, {} CTAs of {} threads ({})",
             plan.kernel.name(),
             plan.ctas,
-            plan.threads
+            plan.threads,
+            plan.reason(member.limits())
         ))
     }
 
