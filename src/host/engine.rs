@@ -1,6 +1,10 @@
 //! The engine behind its mutex, and how callers wait on it. Knows the mutex, threads and time; what an operation does
 //! is below, in [`Core`].
 
+mod ids;
+
+pub(crate) use ids::{Ids, first_done};
+
 #[cfg(feature = "cuda")]
 use super::Direction;
 use super::blocked::wake_others;
@@ -71,84 +75,6 @@ pub(super) fn unattended_engines(mut work: impl FnMut(&HostEngine)) {
             let _ = std::thread::Builder::new().spawn(move || drop(last));
         }
     }
-}
-
-/// The engine's names of one task: two for an exchange of messages, else one.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Ids(pub(crate) OpId, pub(crate) Option<OpId>);
-
-impl Ids {
-    /// Waits for all of the task.
-    pub(crate) fn wait(self, engine: &HostEngine) -> Result<(), Error> {
-        let first = engine.wait(self.0);
-        let second = self.1.map_or(Ok(()), |id| engine.wait(id));
-        first.and(second)
-    }
-
-    /// Waits for all of the task and leaves its results to [`wait`](Self::wait).
-    pub(crate) fn settle(self, engine: &HostEngine) -> Result<(), Forked> {
-        engine.settle(self.0)?;
-        self.1.map_or(Ok(()), |id| engine.settle(id))
-    }
-
-    /// Whether all of the task is done; its results are left to [`wait`](Self::wait). Makes progress.
-    pub(crate) fn are_done(self, engine: &HostEngine) -> bool {
-        engine.is_done(self.0) && self.1.is_none_or(|id| engine.is_done(id))
-    }
-
-    /// The result of a task that was [begun](HostEngine::begin), or of a part of a message, once it is done. Makes progress. In a forked child, it is
-    /// never done.
-    #[cfg(feature = "cuda")]
-    pub(crate) fn take(self, engine: &HostEngine) -> Option<Result<(), Error>> {
-        engine.check_process().ok()?;
-        let mut core = engine.core.lock();
-        core.progress();
-        core.run_watchdog(Instant::now());
-        let result = core.ops.take(self.0);
-        unlock(core);
-        result
-    }
-
-    fn are_done_in(self, core: &Core) -> bool {
-        let is_done = |id| core.ops.is_done(id);
-        is_done(self.0) && self.1.is_none_or(is_done)
-    }
-
-    /// Lets the task go on without its handle. The engine keeps the buffers until it is done.
-    pub(crate) fn detach(self, engine: &HostEngine, buffers: Box<dyn Any + Send>) {
-        // Both halves of an exchange keep the buffers. The mutex only makes them `Sync`; it is never locked.
-        let keep = Arc::new(Mutex::new(buffers));
-        if let Some(second) = self.1 {
-            engine.detach(second, Box::new(Arc::clone(&keep)));
-        }
-        engine.detach(self.0, Box::new(keep));
-    }
-}
-
-/// Waits until one of several tasks is done, and returns its index; results are left to [`Ids::wait`]. `None` for no
-/// tasks. In a forked child the parent's tasks make no progress, and count as done.
-pub(crate) fn first_done(tasks: &[(&HostEngine, Ids)]) -> Option<usize> {
-    let &(first, _) = tasks.first()?;
-    let is_foreign = |&(engine, _): &(&HostEngine, Ids)| engine.check_process().is_err();
-    if let Some(foreign) = tasks.iter().position(is_foreign) {
-        return Some(foreign);
-    }
-    let mut others: Vec<&HostEngine> = Vec::new();
-    for &(engine, _) in tasks {
-        if !std::ptr::eq(engine, first) && !others.iter().any(|&it| std::ptr::eq(it, engine)) {
-            others.push(engine);
-        }
-    }
-    let done = first.drive_beside(&others, |core| {
-        tasks.iter().position(|&(engine, ids)| {
-            if std::ptr::eq(engine, first) {
-                return ids.are_done_in(core);
-            }
-            let other = engine.core.try_lock();
-            other.is_some_and(|core| ids.are_done_in(&core))
-        })
-    });
-    Some(done)
 }
 
 /// An engine that threads share. In a forked child it refuses everything: a thread of the parent may have it locked,
