@@ -1,13 +1,13 @@
 //! The pieces of messages, in order for each peer and direction.
 
+use super::flights::{Flight, Flights};
 use crate::buffer::Region;
 use crate::communicator::Communicator;
 use crate::error::Error;
-use crate::host::{Direction, Ids};
+use crate::host::Direction;
 use crate::task::{Spec, Task};
 use spark_ccl_gpu::{Cut, Lane, Rung, Stage, Way};
 use spark_ccl_types::{Operation, Signature};
-use std::collections::VecDeque;
 
 /// The messages of a communicator.
 pub(super) struct Messages {
@@ -24,8 +24,7 @@ struct Pair {
     /// How many pieces have been begun.
     begun: u64,
     message: Option<Message>,
-    /// In the order in which they were begun.
-    flights: VecDeque<Flight>,
+    flights: Flights,
 }
 
 /// A message of which not all pieces have been begun.
@@ -35,13 +34,6 @@ struct Message {
     /// In bytes.
     cut: Cut,
     next: u64,
-}
-
-/// A piece that the host engine has.
-struct Flight {
-    ids: Ids,
-    number: u64,
-    is_last: bool,
 }
 
 impl Messages {
@@ -54,7 +46,7 @@ impl Messages {
                 lane: Lane::of_messages(way, peer),
                 begun: 0,
                 message: None,
-                flights: VecDeque::new(),
+                flights: Flights::default(),
             })
         });
         Self {
@@ -77,7 +69,7 @@ impl Messages {
     pub(super) fn advance(&mut self, stage: &Stage, carrier: &Communicator) -> Result<bool, Error> {
         let mut moved = false;
         for pair in &mut self.pairs {
-            moved |= pair.land(stage, carrier, &mut self.done)?;
+            moved |= pair.flights.land(stage, carrier, &mut self.done)?;
             moved |= pair.begin(stage, carrier)?;
         }
         Ok(moved)
@@ -85,39 +77,15 @@ impl Messages {
 
     /// Takes what has ended of the pieces that have failed; whether that was any.
     pub(super) fn land_failed(&mut self, carrier: &Communicator) -> bool {
-        let engine = carrier.inner.membership.engine();
         let mut landed = false;
-        for flights in self.pairs.iter_mut().map(|pair| &mut pair.flights) {
-            let before = flights.len();
-            flights.retain(|flight| flight.ids.take(engine).is_none());
-            landed |= flights.len() < before;
+        for pair in &mut self.pairs {
+            landed |= pair.flights.land_failed(carrier);
         }
         landed
     }
 }
 
 impl Pair {
-    fn land(
-        &mut self,
-        stage: &Stage,
-        carrier: &Communicator,
-        done: &mut u64,
-    ) -> Result<bool, Error> {
-        let engine = carrier.inner.membership.engine();
-        let mut landed = false;
-        while let Some(flight) = self.flights.front() {
-            let Some(result) = flight.ids.take(engine) else {
-                break;
-            };
-            result?;
-            stage.answer(self.lane, flight.number);
-            *done += u64::from(flight.is_last);
-            self.flights.pop_front();
-            landed = true;
-        }
-        Ok(landed)
-    }
-
     /// Begins the next piece, if the kernel has rung for it. It has rung for no more than there are slots.
     fn begin(&mut self, stage: &Stage, carrier: &Communicator) -> Result<bool, Error> {
         let number = self.begun + 1;
@@ -141,8 +109,9 @@ impl Pair {
             self.message = None;
         }
         let engine = carrier.inner.membership.engine();
-        self.flights.push_back(Flight {
+        self.flights.push(Flight {
             ids: engine.begin_part(task, self.direction, piece == 0)?,
+            lane: self.lane,
             number,
             is_last,
         });

@@ -1,5 +1,6 @@
 //! The pieces of one communicator, from the stage to the host engine and back.
 
+mod flights;
 mod messages;
 mod operations;
 

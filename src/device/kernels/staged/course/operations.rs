@@ -1,9 +1,9 @@
 //! The pieces of operations, which all ranks have in one order.
 
+use super::flights::{Flight, Flights};
 use crate::buffer::Region;
 use crate::communicator::Communicator;
 use crate::error::Error;
-use crate::host::Ids;
 use crate::names::remember;
 use crate::task::{Spec, Task, check};
 use spark_ccl_gpu::{Cut, Lane, Rung, Stage};
@@ -22,8 +22,7 @@ pub(super) struct Operations {
     /// How many pieces of each CTA have been begun.
     begun: Vec<u64>,
     operation: Option<Operation>,
-    /// In the order in which they were begun.
-    flights: VecDeque<Flight>,
+    flights: Flights,
     /// Operations that were begun, and that are done.
     number: u64,
     done: u64,
@@ -38,14 +37,6 @@ struct Operation {
     reduction: Reduction,
     cut: Cut,
     next: u64,
-}
-
-/// A piece that the host engine has.
-struct Flight {
-    ids: Ids,
-    lane: Lane,
-    number: u64,
-    is_last: bool,
 }
 
 impl Operations {
@@ -78,28 +69,12 @@ impl Operations {
 
     /// Answers for the pieces that are done; whether there were any.
     pub(super) fn land(&mut self, stage: &Stage, carrier: &Communicator) -> Result<bool, Error> {
-        let engine = carrier.inner.membership.engine();
-        let mut landed = false;
-        while let Some(flight) = self.flights.front() {
-            let Some(result) = flight.ids.take(engine) else {
-                break;
-            };
-            result?;
-            stage.answer(flight.lane, flight.number);
-            self.done += u64::from(flight.is_last);
-            self.flights.pop_front();
-            landed = true;
-        }
-        Ok(landed)
+        self.flights.land(stage, carrier, &mut self.done)
     }
 
     /// Takes what has ended of the pieces that have failed; whether that was any.
     pub(super) fn land_failed(&mut self, carrier: &Communicator) -> bool {
-        let engine = carrier.inner.membership.engine();
-        let before = self.flights.len();
-        self.flights
-            .retain(|flight| flight.ids.take(engine).is_none());
-        self.flights.len() < before
+        self.flights.land_failed(carrier)
     }
 
     /// Begins the next piece, if the kernel has rung for it.
@@ -137,7 +112,7 @@ impl Operations {
                 stage.answer(lane, number);
                 self.done += u64::from(is_last);
             }
-            Some(ids) => self.flights.push_back(Flight {
+            Some(ids) => self.flights.push(Flight {
                 ids,
                 lane,
                 number,
