@@ -2,28 +2,19 @@
 
 use super::Check;
 use super::bench::Bench;
+use crate::call::collective::Collective;
+use clap::ValueEnum;
 
-const OPERATIONS: [&str; 10] = [
-    "all_reduce",
-    "all_gather",
-    "reduce_scatter",
-    "broadcast",
-    "reduce",
-    "gather",
-    "scatter",
-    "alltoall",
-    "alltoallv",
-    "sendrecv",
-];
 /// Sizes mixed, out of place and in place, off the alignment.
 const SIZES: &str = "-b 8 -e 4M -f 8 -n 3 -c 2 -u 1 -T 60";
 
 pub(super) fn checks(bench: &Bench<'_>) -> Vec<Check> {
     let exact = "every element right";
     let of_each = |more: &str| -> Vec<_> {
-        OPERATIONS
-            .iter()
-            .map(|name| format!("{name} {more} {SIZES}"))
+        let all = Collective::value_variants().iter();
+        // The hypercube takes a power of two of ranks.
+        all.filter(|&&one| one != Collective::Hypercube)
+            .map(|one| format!("{} {more} {SIZES}", one.name()))
             .collect()
     };
     let types = "all_reduce --backend host -d all -o all -b 64K -e 64K -n 2 -T 60";
