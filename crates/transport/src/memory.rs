@@ -237,7 +237,7 @@ impl SharedMemory {
             )
         };
         if let Err(error) = moved {
-            // SAFETY: `copy` is the mapping made above, and nothing else refers to it.
+            // SAFETY: `copy` is a mapping of `mapped` bytes that only this function knows; the kernel has not moved it.
             let _ = unsafe { rustix::mm::munmap(copy, mapped) };
             return Err(MemoryError::Os {
                 call: "mremap",
@@ -277,7 +277,7 @@ impl SharedMemory {
         assert!(part.start <= part.end && part.end <= self.len);
         assert!(part.start.is_multiple_of(page));
         assert!(part.end.is_multiple_of(page) || part.end == self.len);
-        // SAFETY: the assertions above ensure that the part lies within the mapping.
+        // SAFETY: `part.start` is at most `self.len`, which was asserted, so the result is in the mapping or at its end.
         unsafe { self.as_ptr().add(part.start) }
     }
 
@@ -407,9 +407,9 @@ fn can_populate() -> bool {
             rustix::mm::mmap_anonymous(ptr::null_mut(), page, writable, MapFlags::PRIVATE)
         };
         let Ok(probe) = probe else { return false };
-        // SAFETY: the range is the mapping made above: one page, writable.
+        // SAFETY: `probe` is one page, mapped for writing, and starts at a page boundary.
         let can = unsafe { populate(probe.cast(), page) }.is_ok();
-        // SAFETY: the range is the mapping made above, and nothing else refers to it.
+        // SAFETY: `probe` is a mapping of one page that only this function knows.
         let _ = unsafe { rustix::mm::munmap(probe, page) };
         can
     });

@@ -229,7 +229,8 @@ fn lend(stream: &Socket, payload: &Payload, change: impl FnOnce()) {
 
 /// The result, as a byte for the other process.
 fn try_to_lend(tx: &mut Tx, payload: &Payload, tag: u64) -> u8 {
-    // SAFETY: `payload` is borrowed by the caller for longer than the link `tx` lives, and nothing changes it.
+    // SAFETY: `lend`, the only caller, borrows `payload` until its link `tx` has been dropped, so the bytes stay and do not
+    // change.
     match unsafe { tx.lend(payload.bytes(), tag) }.unwrap() {
         Lending::Lent(_) => b'l',
         Lending::NotYet => b'n',

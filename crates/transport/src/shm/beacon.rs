@@ -46,7 +46,8 @@ fn light(process: u64) -> Option<Spot> {
     // SAFETY: the kernel chooses the address of the new mapping, so no existing mapping is replaced.
     let page = unsafe { mmap_anonymous(ptr::null_mut(), bytes, writable, MapFlags::PRIVATE) };
     let page = page.ok()?.cast::<u64>();
-    // SAFETY: the mapping was made above, is writable, and is aligned for a word.
+    // SAFETY: `page` is a whole page of this process alone, mapped for writing, so it is aligned for a word and has room
+    // for one. `madvise` changes nothing here: it says what a forked child gets.
     unsafe {
         page.write(number);
         // Kernels before 4.14 refuse; then a forked child has the number, too.

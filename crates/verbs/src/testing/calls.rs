@@ -48,13 +48,14 @@ fn boxed<T>(value: T) -> *mut T {
 ///
 /// `pointer` is from [`boxed`] and has not been freed.
 unsafe fn free<T>(pointer: *mut T) -> c_int {
-    // SAFETY: the caller passes a pointer from `boxed` that has not been freed.
+    // SAFETY: `pointer` came from `Box::into_raw` in `boxed`, and this is the only call that frees it: this function
+    // requires that.
     drop(unsafe { Box::from_raw(pointer) });
     0
 }
 
 pub(super) unsafe extern "C" fn get_device_list(count: *mut c_int) -> *mut *mut raw::ibv_device {
-    // SAFETY: the caller passes a pointer to a number that may be written.
+    // SAFETY: `count` points to a number that may be written, as for `ibv_get_device_list`.
     unsafe { *count = 1 };
     boxed(boxed(0_u64).cast::<raw::ibv_device>())
 }
@@ -109,7 +110,8 @@ pub(super) unsafe extern "C" fn query_device(
     _: *mut raw::ibv_context,
     device: *mut raw::ibv_device_attr,
 ) -> c_int {
-    // SAFETY: the caller passes a pointer to attributes that may be written, and are initialised.
+    // SAFETY: `device` points to initialised attributes that nothing else uses during the call, as for
+    // `ibv_query_device`.
     let device = unsafe { &mut *device };
     device.phys_port_cnt = 1;
     device.max_qp = 1 << 10;
@@ -159,7 +161,7 @@ pub(super) unsafe extern "C" fn query_gid_table(
         Gid::from(std::net::Ipv4Addr::new(10, 0, 0, 1)),
     ];
     for (index, gid) in gids.iter().enumerate().take(most) {
-        // SAFETY: the caller passes `most` entries that may be written, and `index` is less than that.
+        // SAFETY: `entries` has room for `most`, as for `ibv_query_gid_table`, and `index` is less than that.
         unsafe {
             *entries.add(index) = raw::ibv_gid_entry {
                 gid: raw::ibv_gid { raw: gid.0 },
@@ -201,7 +203,7 @@ unsafe fn register(domain: *mut raw::ibv_pd, registration: Registration) -> *mut
     }
     REGISTRATION.set(Some(registration));
     boxed(raw::ibv_mr {
-        // SAFETY: the caller passes a domain from `alloc_pd` that has not been freed.
+        // SAFETY: `domain` is from `alloc_pd`, which boxes it, and is freed only once nothing is registered there.
         context: unsafe { (*domain).context },
         pd: domain,
         addr: without_provenance_mut(registration.start as usize),
@@ -231,7 +233,7 @@ pub(super) unsafe extern "C" fn reg_mr_iova2(
     access: c_uint,
 ) -> *mut raw::ibv_mr {
     let start = start as u64;
-    // SAFETY: the caller passes a domain from `alloc_pd` that has not been freed.
+    // SAFETY: `domain` is from `alloc_pd`, which boxes it, and is freed only once nothing is registered there.
     unsafe {
         register(
             domain,
@@ -262,7 +264,7 @@ pub(super) unsafe extern "C" fn reg_dmabuf_mr(
         fd: Some(fd),
         access,
     };
-    // SAFETY: the caller passes a domain from `alloc_pd` that has not been freed.
+    // SAFETY: `domain` is from `alloc_pd`, which boxes it, and is freed only once nothing is registered there.
     unsafe { register(domain, registration) }
 }
 
@@ -351,7 +353,7 @@ pub(super) unsafe extern "C" fn create_qp(
     // SAFETY: `ibv_qp` holds integers and pointers, for which zeros are valid, and a mutex and a condition variable
     // that are not used. The caller passes initialised options.
     let (mut pair, options): (raw::ibv_qp, _) = unsafe { (zeroed(), &*options) };
-    // SAFETY: the caller passes a domain from `alloc_pd` that has not been freed.
+    // SAFETY: `domain` is from `alloc_pd`, which boxes it, and is freed only once nothing is registered there.
     pair.context = unsafe { (*domain).context };
     pair.pd = domain;
     pair.send_cq = options.send_cq;
@@ -374,7 +376,8 @@ pub(super) unsafe extern "C" fn modify_qp(
     if let Some((_, errno)) = failure() {
         return errno;
     }
-    // SAFETY: the caller passes a queue pair that exists, and initialised attributes.
+    // SAFETY: `pair` is a live queue pair, the first field of one that `create_qp` has boxed, and `attributes` are
+    // initialised, as for `ibv_modify_qp`.
     unsafe { (*pair).state = (*attributes).qp_state };
     0
 }

@@ -37,7 +37,7 @@ pub(super) unsafe extern "C" fn poll_cq(
     let mut ended = lock(&queue.ended);
     let count = ended.len().min(most as usize);
     for (place, completion) in ended.drain(..count).enumerate() {
-        // SAFETY: the caller passes room for `most` completions, and `place` is less than that.
+        // SAFETY: `into` has room for `most` completions, as for `ibv_poll_cq`, and `place` is less than that.
         unsafe { *into.add(place) = completion };
     }
     count as c_int
@@ -57,11 +57,11 @@ pub(super) unsafe extern "C" fn post_send(
         if let Some((place, errno)) = failure
             && place == pair.posted.len()
         {
-            // SAFETY: the caller passes a pointer that may be written.
+            // SAFETY: `bad` points to a pointer that may be written, as for libibverbs.
             unsafe { *bad = request };
             return errno;
         }
-        // SAFETY: the caller passes a list of requests that ends with null, and `request` is not null.
+        // SAFETY: `request` is not null, so it is one of the list, all of which are initialised and live during the call.
         let entry = unsafe { &*request };
         pair.posted.push(sent(entry));
         if entry.send_flags & raw::IBV_SEND_SIGNALED != 0 && !HOLDS.get() {
@@ -91,18 +91,19 @@ pub(super) unsafe extern "C" fn post_recv(
         if let Some((place, errno)) = failure
             && place == pair.posted.len()
         {
-            // SAFETY: the caller passes a pointer that may be written.
+            // SAFETY: `bad` points to a pointer that may be written, as for libibverbs.
             unsafe { *bad = receive };
             return errno;
         }
-        // SAFETY: the caller passes a list of receives that ends with null, and `receive` is not null.
+        // SAFETY: `receive` is not null, so it is one of the list, all of which are initialised and live during the call.
         let entry = unsafe { &*receive };
         pair.posted.push(Posted {
             wr_id: entry.wr_id,
             opcode: None,
             flags: 0,
             imm: 0,
-            pieces: pieces(entry.sg_list, entry.num_sge),
+            // SAFETY: `sg_list` has `num_sge` pieces in every valid request.
+            pieces: unsafe { pieces(entry.sg_list, entry.num_sge) },
             remote: Remote { addr: 0, rkey: 0 },
         });
         // Receives complete only if a test has set a status for them.
@@ -131,7 +132,8 @@ fn sent(request: &raw::ibv_send_wr) -> Posted {
         flags: request.send_flags,
         // SAFETY: both fields of the union are 32-bit integers.
         imm: u32::from_be(unsafe { request.__bindgen_anon_1.imm_data }),
-        pieces: pieces(request.sg_list, request.num_sge),
+        // SAFETY: `sg_list` has `num_sge` pieces in every valid request.
+        pieces: unsafe { pieces(request.sg_list, request.num_sge) },
         remote: Remote {
             addr: remote_addr,
             rkey,
@@ -139,11 +141,13 @@ fn sent(request: &raw::ibv_send_wr) -> Posted {
     }
 }
 
-fn pieces(first: *const raw::ibv_sge, count: c_int) -> [Option<Piece>; 4] {
+/// # Safety
+///
+/// `count` pieces start at `first`.
+unsafe fn pieces(first: *const raw::ibv_sge, count: c_int) -> [Option<Piece>; 4] {
     let mut pieces = [None; 4];
     for (place, piece) in pieces.iter_mut().enumerate().take(count as usize) {
-        // SAFETY: the caller passes `num_sge` as the count, the number of pieces at `sg_list`, and `place` is less
-        // than that.
+        // SAFETY: `place` is less than `count`, and this function requires that `count` pieces start at `first`.
         *piece = Some(Piece(unsafe { *first.add(place) }));
     }
     pieces
