@@ -6,8 +6,8 @@
 //
 // A kernel may be launched so that it starts before the one ahead of it in the stream has ended and written all. Each
 // thread waits for that end before it touches any memory but its own arguments, and so ends after it. So a kernel
-// ends after all kernels ahead of it, and what they wrote, whoever's they are, is there for all that it reads, and for a
-// kernel behind it that waits alike: a rank's operations run one after the other as if launched plainly. None of these kernels
+// ends after all kernels ahead of it, the program's included, and what they wrote is there for all that it reads, and for
+// a kernel behind it that waits alike: a rank's operations run one after the other as if launched plainly. None of these kernels
 // lets the next one start (`griddepcontrol.launch_dependents`): that starts when all CTAs of this one have ended. So it takes
 // no room that this one needs, and, if it is the program's and touches memory before its own wait, nothing runs
 // that has not waited for all before. Letting it start while the last batches are on their way was no faster.

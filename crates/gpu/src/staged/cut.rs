@@ -12,7 +12,7 @@ const WORTHWHILE: u64 = 128 << 10;
 const PIECES: u64 = 8;
 /// What blocks of a piece start at multiples of, in bytes.
 const ALIGNMENT: u64 = 16;
-/// The bytes of all slots of messages together, where so many ranks have at least `SMALLEST` bytes each.
+/// The bytes of all slots of messages together, unless that leaves a slot less than `SMALLEST`.
 const OF_MESSAGES: usize = 4 << 20;
 const SMALLEST: usize = 4 << 10;
 
