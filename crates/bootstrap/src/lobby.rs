@@ -1,7 +1,9 @@
-//! Incoming connections until they are authenticated.
+//! Incoming connections until they are admitted: authenticated, and at the rendezvous with their hello.
 //!
-//! One thread serves all of them, and none can block it. Their number is bounded and each has a deadline. A crowd of
-//! strangers delays a rank by at most [`GRACE`] per [`CAPACITY`] of them.
+//! One thread serves all of them, and none can block it. Their number is bounded and each has a deadline. Where more
+//! come, the oldest one that is not authenticated is evicted for the next one. At first, each has [`GRACE`] to answer.
+//! That time doubles for each [`CAPACITY`] by which evictions outnumber admissions, so that the ranks of a large world get
+//! in also where each of their answers takes long.
 
 mod pending;
 
@@ -23,8 +25,13 @@ use pending::{HandshakeError, PendingConnection, Step};
 const CAPACITY: usize = 64;
 /// How long a connection may take to authenticate itself.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a connection that is not authenticated is safe from being evicted for the next one. Others always are.
+/// How long an unauthenticated connection is at least safe from eviction. Authenticated ones are never evicted.
 const GRACE: Duration = Duration::from_millis(250);
+/// The least time between two evictions, at first. If there was none, or it stayed the same, a machine so busy that answers
+/// take longer than [`GRACE`] would evict all ranks before they have answered, and again when they retry.
+const EVICTION_PAUSE: Duration = GRACE.checked_div(CAPACITY as u32).unwrap();
+/// How often that doubles at most: a connection then stays for 4 s.
+const MOST_DOUBLINGS: u32 = 4;
 
 /// Which connections the listeners expect.
 #[derive(Debug, Clone, Copy)]
@@ -62,6 +69,9 @@ pub(crate) struct Lobby {
     pending: VecDeque<PendingConnection>,
     /// No connections are accepted before this time.
     closed_until: Option<Instant>,
+    last_eviction: Option<Instant>,
+    /// How many more were evicted than admitted.
+    evictions: u32,
     refused: Refused,
 }
 
@@ -98,6 +108,8 @@ impl Lobby {
             listeners: listeners.into_iter().map(Unshared::new).collect(),
             pending,
             closed_until: None,
+            last_eviction: None,
+            evictions: 0,
             refused: Refused::default(),
         }
     }
@@ -135,7 +147,16 @@ impl Lobby {
         if self.closed_until.is_some_and(|until| until <= now) {
             self.closed_until = None;
         }
-        self.accept_connections(now);
+        // What has arrived is read first: it may make room, and spares its senders an eviction.
+        let mut connections = self.advance(now, admits);
+        if self.accept_connections(now) {
+            connections.extend(self.advance(now, admits));
+        }
+        self.evictions = self.evictions.saturating_sub(connections.len() as u32);
+        connections
+    }
+
+    fn advance(&mut self, now: Instant, admits: Admits<'_>) -> Vec<Admitted> {
         let mut connections = Vec::new();
         for mut pending in std::mem::take(&mut self.pending) {
             match pending.step(self.role, &self.key, admits) {
@@ -152,11 +173,16 @@ impl Lobby {
         connections
     }
 
-    fn accept_connections(&mut self, now: Instant) {
+    /// Returns whether there are new connections.
+    fn accept_connections(&mut self, now: Instant) -> bool {
+        let mut has_new = false;
         for listener in 0..self.listeners.len() {
             while self.closed_until.is_none() && self.make_room(now) {
                 match self.listeners[listener].accept() {
-                    Ok((socket, _)) => self.pending.push_back(PendingConnection::new(socket, now)),
+                    Ok((socket, _)) => {
+                        self.pending.push_back(PendingConnection::new(socket, now));
+                        has_new = true;
+                    }
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                     // The client has closed the connection already.
                     Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
@@ -164,12 +190,13 @@ impl Lobby {
                     Err(error) => {
                         // Most likely no descriptor is free. Make one free, and do not spin.
                         tracing::warn!(%error, "cannot accept a connection");
-                        self.evict();
+                        self.evict(now);
                         self.closed_until = Some(now + GRACE);
                     }
                 }
             }
         }
+        has_new
     }
 
     /// Whether one more connection fits. If need be, evicts the oldest one that is not authenticated.
@@ -182,18 +209,24 @@ impl Lobby {
             .eldest_stranger()
             .map_or(now, |eldest| self.pending[eldest].since)
             + GRACE;
-        if protected_until > now {
-            self.closed_until = Some(protected_until);
+        let doublings = (self.evictions / CAPACITY as u32).min(MOST_DOUBLINGS);
+        let pause = EVICTION_PAUSE * (1 << doublings);
+        let paused_until = self.last_eviction.map(|last| last + pause);
+        let closed_until = paused_until.map_or(protected_until, |until| until.max(protected_until));
+        if closed_until > now {
+            self.closed_until = Some(closed_until);
             return false;
         }
-        self.evict();
+        self.evict(now);
         true
     }
 
     /// Closes the oldest connection that is not authenticated, if there is one.
-    fn evict(&mut self) {
+    fn evict(&mut self, now: Instant) {
         if let Some(eldest) = self.eldest_stranger() {
             self.pending.remove(eldest);
+            self.last_eviction = Some(now);
+            self.evictions = (self.evictions + 1).min((MOST_DOUBLINGS + 1) * CAPACITY as u32);
         }
     }
 

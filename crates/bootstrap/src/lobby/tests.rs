@@ -1,6 +1,8 @@
 //! Handshakes with a listener: by authentic callers, callers without the secret, and malformed frames.
 
 use proptest::prelude::*;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
 
 use super::*;
 use crate::dial::{Call, Route, call};
@@ -195,16 +197,99 @@ fn a_rank_that_has_yet_to_say_hello_keeps_its_place() {
     };
     let early = fill(&mut lobby, begin);
     let late = fill(&mut lobby, begin + GRACE);
+    let evictions = |number| begin + GRACE + number * EVICTION_PAUSE;
+    for now in (0..2 * CAPACITY as u32).map(evictions) {
+        assert!(lobby.serve(now, &|_, _| true).is_empty());
+    }
     let bytes = frame(FrameKind::Hello, &hello(1, 3).encode());
     net::write_all(&rank, &bytes, deadline).unwrap();
     let admitted = loop {
         assert!(Instant::now() < deadline);
-        if let Some(admitted) = lobby.serve(begin + GRACE, &|_, _| true).pop() {
+        if let Some(admitted) = lobby.serve(begin + 2 * GRACE, &|_, _| true).pop() {
             break admitted;
         }
     };
     assert!(matches!(admitted, Admitted::Rank { hello, .. } if hello.peer.rank == 1));
     drop((early, late));
+}
+
+/// A caller as on a busy machine: what it answers, it answers later than [`GRACE`].
+struct SlowCaller {
+    socket: Socket,
+    entry: Entry,
+    answers_at: Option<Instant>,
+}
+
+impl SlowCaller {
+    fn begin(target: SocketAddr) -> Self {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        let socket = net::connect_tcp(None, target, deadline).unwrap();
+        let open = Open::new(stream_to(1)).unwrap();
+        let entry = Entry::begin(&socket, &open).ok().unwrap();
+        Self {
+            socket,
+            entry,
+            answers_at: None,
+        }
+    }
+
+    /// Whether it is in. It calls again if it was evicted.
+    fn step(
+        &mut self,
+        key: &Secret,
+        target: SocketAddr,
+        (now, delay): (Instant, Duration),
+    ) -> bool {
+        if self.answers_at.is_none() {
+            let heard = net::wait(self.socket.as_fd(), PollFlags::IN, Instant::now());
+            self.answers_at = heard.is_ok().then(|| now + delay);
+        }
+        if self.answers_at.take_if(|at| *at <= now).is_none() {
+            return false;
+        }
+        match self.entry.step(&self.socket, key, "rank 1") {
+            Ok(is_in) => return is_in,
+            Err(EnterError::Broken(_)) => *self = Self::begin(target),
+            Err(EnterError::Final(_) | EnterError::Crossed) => panic!("refused"),
+        }
+        false
+    }
+}
+
+#[test]
+fn slow_callers_are_not_evicted_for_ever() {
+    for delay in [GRACE * 3 / 2, GRACE * 5] {
+        // Also where evictions are as close together as they may be.
+        for step in [EVICTION_PAUSE, Duration::from_millis(10)] {
+            assert_all_get_in(delay, step);
+        }
+    }
+}
+
+/// Many callers, each of whose answers takes a while, where the lobby is served so often.
+fn assert_all_get_in(delay: Duration, step: Duration) {
+    const CALLERS: usize = 4 * CAPACITY;
+    let listener = net::listen_tcp(Address::LOOPBACK.with_port(0)).unwrap();
+    let target = listener.local_addr().unwrap().as_socket().unwrap();
+    let role = ListenerRole::Streams { rank: 1, size: 2 };
+    let key = Secret::from_text(KEY);
+    let mut lobby = Lobby::new(role, key, vec![listener]);
+    let (mut now, mut admitted) = (Instant::now(), 0);
+    let mut callers: Vec<_> = (0..CALLERS).map(|_| SlowCaller::begin(target)).collect();
+    let end = now + Duration::from_secs(60);
+    while now < end {
+        now += step;
+        admitted += lobby.serve(now, &|_, _| true).len();
+        callers.retain_mut(|caller| !caller.step(&key, target, (now, delay)));
+        if callers.is_empty() {
+            assert_eq!(admitted, CALLERS);
+            return;
+        }
+    }
+    panic!(
+        "{} of {CALLERS} are not in yet: {delay:?}, {step:?}",
+        callers.len()
+    );
 }
 
 /// Frames as a stranger may send them: of any kind, some of them almost valid.
