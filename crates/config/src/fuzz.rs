@@ -3,8 +3,8 @@
 use spark_ccl_types::{Algorithm, Operation};
 
 use crate::{
-    AlgorithmChoice, Env, HostPort, Layout, Links, Pattern, Settings, Tuning, TuningEntry,
-    TuningStep, VARIABLES, file, parse,
+    AlgorithmChoice, Env, GpuLayout, GpuWire, HostPort, KernelEntry, KernelStep, Layout, Links,
+    Pattern, Settings, Tuning, TuningEntry, TuningStep, VARIABLES, file, parse,
 };
 
 /// A target's name, the function that must accept any bytes, and valid inputs to start from.
@@ -111,7 +111,25 @@ fn some_tuning() -> Vec<Vec<u8>> {
             steps: vec![step(4096, Algorithm::Direct), step(65536, Algorithm::Ring)],
         });
     }
-    vec![tuning.text().into()]
+    let without_gpus = tuning.text();
+    let step = |up_to, kernel: &str| KernelStep {
+        up_to,
+        kernel: kernel.to_owned(),
+    };
+    tuning.put_kernels(KernelEntry {
+        layout: GpuLayout {
+            gpu: "NVIDIA H200".to_owned(),
+            wire: GpuWire::Lines,
+            ctas: 32,
+            ranks: 2,
+        },
+        collective: Operation::AllGather,
+        steps: vec![
+            step(65536, "side_by_side_packets"),
+            step(1 << 20, "led_side_by_side"),
+        ],
+    });
+    seeds(&[&without_gpus, &tuning.text()])
 }
 
 #[cfg(test)]

@@ -11,9 +11,11 @@ mod choice;
 mod env;
 mod error;
 mod file;
+pub mod files;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzz;
+mod gpu;
 mod log;
 mod nccl;
 mod nearest;
@@ -32,6 +34,7 @@ pub use algorithm::{AlgorithmChoice, ParseAlgorithmsError};
 pub use choice::{Backend, Family, GpuProtocol, HostPort, InterfaceChoice, Net, Path, SingleCopy};
 pub use env::{Env, Origin, Value};
 pub use error::Error;
+pub use gpu::Gpu;
 pub use log::Log;
 pub use nccl::Nccl;
 pub use observe::{Inspector, InspectorFormat, Observe, Record};
@@ -40,5 +43,8 @@ pub use rdma::{GidIndex, Hcas, Rdma};
 pub use reader::Used;
 pub use secret::Secret;
 pub use settings::Settings;
-pub use tuning::{Layout, Links, Tuning, TuningEntry, TuningError, TuningStep};
-pub use variables::{VARIABLES, Variable};
+pub use tuning::{
+    GpuLayout, GpuWire, KernelEntry, KernelStep, Layout, Links, Tuning, TuningEntry, TuningError,
+    TuningStep,
+};
+pub use variables::{VARIABLES, Variable, shown};

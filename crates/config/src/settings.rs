@@ -4,11 +4,10 @@ use std::path::{Path as FilePath, PathBuf};
 use std::time::Duration;
 
 use crate::algorithm::{AlgorithmChoice, ParseAlgorithmsError};
-use crate::choice::{
-    Backend, Family, GpuProtocol, HostPort, InterfaceChoice, Net, Path, SingleCopy,
-};
+use crate::choice::{Backend, Family, HostPort, InterfaceChoice, Net, Path, SingleCopy};
 use crate::env::{Env, Origin};
 use crate::error::Error;
+use crate::gpu::Gpu;
 use crate::log::Log;
 use crate::nccl::Nccl;
 use crate::observe::Observe;
@@ -33,8 +32,6 @@ const SLOT_ALIGN: usize = 64;
 const MAX_SLOT_BYTES: usize = 16 << 20;
 const MAX_SLOTS: usize = 1024;
 const MAX_SOCKETS: usize = 16;
-/// More than any host has.
-const MAX_DEVICE: usize = 1023;
 
 /// All settings, checked and typed. `docs/environment.md` explains each one.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,12 +68,8 @@ pub struct Settings {
     pub backend: Backend,
     /// CUDA's number of the device of a host's first rank; the next ranks have the next ones. No variable sets it.
     pub device: usize,
-    /// CUDA's number of this rank's own device, whatever its place among the host's ranks.
-    pub own_device: Option<usize>,
-    /// Whether several ranks may be on one GPU, with [`Backend::Engine`].
-    pub share_gpu: bool,
-    /// How kernels pass data between GPUs, with [`Backend::Engine`]. Ranks agree on it by themselves.
-    pub gpu_protocol: GpuProtocol,
+    /// How device memory is used.
+    pub gpu: Gpu,
     /// How NCCL is used.
     pub nccl: Nccl,
     /// Payload bytes of one slot of a link, a multiple of 64; `None` for what suits the links.
@@ -117,9 +110,7 @@ impl Default for Settings {
             rdma: Rdma::default(),
             backend: Backend::Host,
             device: 0,
-            own_device: None,
-            share_gpu: false,
-            gpu_protocol: GpuProtocol::Auto,
+            gpu: Gpu::default(),
             nccl: Nccl::default(),
             slot_bytes: None,
             slots: 8,
@@ -248,7 +239,7 @@ impl Settings {
             u8::from(self.shm),
             self.algo,
             self.backend,
-            u8::from(self.share_gpu)
+            u8::from(self.gpu.may_be_shared)
         )
     }
 
@@ -320,17 +311,7 @@ impl Settings {
             &mut self.backend,
             reader.parsed(&["SPARK_CCL_BACKEND"], Backend::EXPECTED, Backend::parse)?,
         );
-        let own_device = reader.number(&["SPARK_CCL_DEVICE"], 0..=MAX_DEVICE)?;
-        self.own_device = own_device.or(self.own_device);
-        set(&mut self.share_gpu, reader.boolean("SPARK_CCL_SHARE_GPU")?);
-        set(
-            &mut self.gpu_protocol,
-            reader.parsed(
-                &["SPARK_CCL_GPU_PROTOCOL"],
-                GpuProtocol::EXPECTED,
-                GpuProtocol::parse,
-            )?,
-        );
+        self.gpu = Gpu::read(reader)?;
         self.nccl = Nccl::read(reader)?;
         Ok(())
     }

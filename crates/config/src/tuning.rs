@@ -1,8 +1,10 @@
-//! The fastest algorithms as `spark-perf tune` measured them on a machine, and the file that stores them.
+//! The fastest algorithms and kernels as `spark-perf tune` measured them on a machine, and the file that stores them.
+
+mod kernels;
 
 use std::fmt;
 use std::fs::File;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, Read};
 use std::path::Path;
 
 use serde::de::Error as _;
@@ -10,6 +12,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use spark_ccl_types::{Algorithm, Operation};
 
 use crate::algorithm::collectives;
+use crate::files;
+
+pub use kernels::{GpuLayout, GpuWire, KernelEntry, KernelStep};
 
 /// The version of the format.
 const VERSION: u32 = 1;
@@ -22,6 +27,9 @@ const MAX_BYTES: u64 = 48 << 10;
 pub struct Tuning {
     version: u32,
     entries: Vec<TuningEntry>,
+    /// Files of machines without GPUs have none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    kernels: Vec<KernelEntry>,
 }
 
 /// The measurements of one collective for one layout of ranks.
@@ -99,6 +107,7 @@ impl Default for Tuning {
         Self {
             version: VERSION,
             entries: Vec::new(),
+            kernels: Vec::new(),
         }
     }
 }
@@ -138,7 +147,9 @@ impl Tuning {
             return Err(TuningError::Version(head.version));
         }
         let tuning: Self = serde_json::from_slice(bytes).map_err(malformed)?;
-        match tuning.entries.iter().find_map(TuningEntry::problem) {
+        let algorithms = tuning.entries.iter().map(TuningEntry::problem);
+        let kernels = tuning.kernels.iter().map(KernelEntry::problem);
+        match algorithms.chain(kernels).find_map(|problem| problem) {
             Some(problem) => Err(TuningError::Malformed(problem)),
             None => Ok(tuning),
         }
@@ -164,14 +175,7 @@ impl Tuning {
             return Err(TuningError::Malformed(text));
         }
         let draft = path.with_extension(format!("{}.new", std::process::id()));
-        let written = File::create(&draft)
-            .and_then(|mut file| file.write_all(text.as_bytes()))
-            .and_then(|()| std::fs::rename(&draft, path));
-        if written.is_err() {
-            // If this fails, too, the draft stays behind.
-            let _ = std::fs::remove_file(&draft);
-        }
-        Ok(written?)
+        Ok(files::replace(path, &draft, text.as_bytes())?)
     }
 
     /// Adds an entry. It replaces an older one for the same layout and collective.
@@ -179,6 +183,20 @@ impl Tuning {
         self.entries
             .retain(|old| (old.layout, old.collective) != (entry.layout, entry.collective));
         self.entries.push(entry);
+    }
+
+    /// Adds an entry of kernels. It replaces an older one for the same layout and collective.
+    pub fn put_kernels(&mut self, entry: KernelEntry) {
+        let of = |entry: &KernelEntry| (entry.layout.clone(), entry.collective);
+        self.kernels.retain(|old| of(old) != of(&entry));
+        self.kernels.push(entry);
+    }
+
+    /// The entries of kernels for one layout of ranks.
+    pub fn kernels_of(&self, layout: &GpuLayout) -> impl Iterator<Item = &KernelEntry> {
+        self.kernels
+            .iter()
+            .filter(move |entry| entry.layout == *layout)
     }
 
     /// The entries for one layout of ranks.
@@ -192,15 +210,20 @@ impl Tuning {
 impl TuningEntry {
     /// What is wrong with the entry, if anything.
     fn problem(&self) -> Option<String> {
-        let collective = self.collective;
-        if self.steps.is_empty() {
-            return Some(format!("{collective} has no steps"));
-        }
-        if !self.steps.is_sorted_by(|a, b| a.up_to < b.up_to) {
-            return Some(format!("the steps of {collective} do not ascend"));
-        }
-        None
+        let sizes: Vec<_> = self.steps.iter().map(|step| step.up_to).collect();
+        problem(self.collective, &sizes)
     }
+}
+
+/// What is wrong with the sizes of a collective's steps, if anything.
+fn problem(collective: Operation, sizes: &[u64]) -> Option<String> {
+    if sizes.is_empty() {
+        return Some(format!("{collective} has no steps"));
+    }
+    if !sizes.is_sorted_by(|a, b| a < b) {
+        return Some(format!("the steps of {collective} do not ascend"));
+    }
+    None
 }
 
 fn collect_str<S: Serializer>(name: &impl fmt::Display, serializer: S) -> Result<S::Ok, S::Error> {

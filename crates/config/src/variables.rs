@@ -51,6 +51,7 @@ pub const VARIABLES: &[Variable] = &[
     plain("SPARK_CCL_DEVICE"),
     plain("SPARK_CCL_SHARE_GPU"),
     plain("SPARK_CCL_GPU_PROTOCOL"),
+    plain("SPARK_CCL_GPU_PINNED"),
     plain("SPARK_CCL_NCCL_LIBRARY"),
     plain("SPARK_CCL_NCCL_BLOCKING"),
     plain("SPARK_CCL_SLOT_BYTES"),
@@ -106,6 +107,12 @@ pub(crate) fn hint(name: &str) -> String {
     nearest(name, known.filter(|known| known.starts_with("SPARK_CCL_")))
         .map(|near| format!("; did you mean {near}?"))
         .unwrap_or_default()
+}
+
+/// A value as it may be shown. A variable that nobody knows may be a secret under a misspelt name.
+pub fn shown<'a>(name: &str, value: &'a str) -> &'a str {
+    let is_plain = find(name).map_or(name.starts_with("NCCL_"), |variable| !variable.secret);
+    if is_plain { value } else { "redacted" }
 }
 
 const fn plain(name: &'static str) -> Variable {

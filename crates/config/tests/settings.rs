@@ -35,7 +35,7 @@ fn nothing_set_is_the_default() {
     );
 }
 
-const EVERYTHING: [(&str, &str); 27] = [
+const EVERYTHING: [(&str, &str); 28] = [
     ("SPARK_CCL_TIMEOUT", "1.5"),
     ("SPARK_CCL_INIT_TIMEOUT", "7"),
     ("SPARK_CCL_LOST_AFTER", "15"),
@@ -48,6 +48,7 @@ const EVERYTHING: [(&str, &str); 27] = [
     ("SPARK_CCL_DEVICE", "3"),
     ("SPARK_CCL_SHARE_GPU", "1"),
     ("SPARK_CCL_GPU_PROTOCOL", "packets"),
+    ("SPARK_CCL_GPU_PINNED", "1"),
     ("SPARK_CCL_NCCL_LIBRARY", "/opt/nccl"),
     ("SPARK_CCL_NCCL_BLOCKING", "0"),
     ("SPARK_CCL_ALGO", "ring"),
@@ -101,10 +102,11 @@ fn everything_can_be_set() {
     let nccl = s.nccl.library.as_deref().unwrap();
     assert_eq!(nccl.to_str(), Some("/opt/nccl"));
     assert_eq!((s.backend, s.nccl.blocking), (Backend::Nccl, false));
-    assert!(s.share_gpu);
-    assert_eq!(s.gpu_protocol, GpuProtocol::Packets);
-    assert_eq!(s.own_device, Some(3));
-    assert_eq!(s.origins().len(), 26);
+    assert!(s.gpu.may_be_shared);
+    assert_eq!(s.gpu.protocol, GpuProtocol::Packets);
+    assert!(s.gpu.pinned);
+    assert_eq!(s.gpu.own_device, Some(3));
+    assert_eq!(s.origins().len(), 27);
     assert!(s.warnings().is_empty() && s.without_effect().is_empty());
 }
 
@@ -273,6 +275,7 @@ fn errors_name_variable_value_origin_and_what_is_allowed() {
         ("SPARK_CCL_DEVICE", "-1", "0 to 1023"),
         ("SPARK_CCL_SHARE_GPU", "2", "0 or 1"),
         ("SPARK_CCL_GPU_PROTOCOL", "lines", "packets, proxy or auto"),
+        ("SPARK_CCL_GPU_PINNED", "2", "0 or 1"),
         ("NCCL_IB_DISABLE", "2", "0 or 1"),
         ("NCCL_IB_HCA", "^", "mlx5_0:1"),
         ("NCCL_IB_HCA", "mlx5_0:x", "mlx5_0:1"),
@@ -423,6 +426,7 @@ fn the_wire_hash_covers_what_ranks_must_agree_on_and_nothing_else() {
         ("SPARK_CCL_LOG", "info"),
         ("SPARK_CCL_PROGRESS_THREAD", "1"),
         ("SPARK_CCL_GPU_PROTOCOL", "packets"),
+        ("SPARK_CCL_GPU_PINNED", "1"),
         ("SPARK_CCL_DEVICE", "1"),
         ("SPARK_CCL_TUNING", "/a/file"),
         // Ranks may use different ports.

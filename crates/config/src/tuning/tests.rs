@@ -21,8 +21,30 @@ fn entry(collective: &str, steps: &[(u64, &str)]) -> TuningEntry {
     }
 }
 
+fn on_gpus() -> GpuLayout {
+    GpuLayout {
+        gpu: "NVIDIA H200".to_owned(),
+        wire: GpuWire::Lines,
+        ctas: 32,
+        ranks: 2,
+    }
+}
+
+fn kernels(steps: &[(u64, &str)]) -> KernelEntry {
+    let step = |&(up_to, kernel): &(u64, &str)| KernelStep {
+        up_to,
+        kernel: kernel.to_owned(),
+    };
+    KernelEntry {
+        layout: on_gpus(),
+        collective: Operation::AllGather,
+        steps: steps.iter().map(step).collect(),
+    }
+}
+
 fn sample() -> Tuning {
     let mut tuning = Tuning::default();
+    tuning.put_kernels(kernels(&[(1024, "packets"), (8192, "led")]));
     tuning.put(entry("all_reduce", &[(4096, "direct"), (65536, "ring")]));
     tuning
 }
@@ -46,6 +68,18 @@ fn what_is_saved_is_read() {
     let others = Layout { ranks: 3, ..PAIR };
     assert_eq!(read.of(others).count(), 0);
     assert_eq!(path.parent().unwrap().read_dir().unwrap().count(), 1);
+}
+
+#[test]
+fn a_link_in_place_of_the_draft_is_not_written_through() {
+    let folder = tempfile::tempdir().unwrap();
+    let [path, mine] = ["tuning.json", "mine"].map(|name| folder.path().join(name));
+    std::fs::write(&mine, "mine").unwrap();
+    let draft = path.with_extension(format!("{}.new", std::process::id()));
+    std::os::unix::fs::symlink(&mine, draft).unwrap();
+    sample().save(&path).unwrap();
+    assert_eq!(Tuning::read(&path).unwrap(), sample());
+    assert_eq!(std::fs::read(&mine).unwrap(), b"mine");
 }
 
 #[test]
@@ -75,6 +109,45 @@ fn layouts_are_told_apart_by_their_links() {
 }
 
 #[test]
+fn kernels_are_kept_for_each_layout_of_gpus() {
+    let mut tuning = sample();
+    let all = kernels(&[(64, "lines")]);
+    tuning.put_kernels(all.clone());
+    assert_eq!(tuning.kernels_of(&on_gpus()).collect::<Vec<_>>(), [&all]);
+    let layout = on_gpus();
+    for other in [
+        GpuLayout {
+            gpu: "NVIDIA H100 80GB HBM3".to_owned(),
+            ..layout.clone()
+        },
+        GpuLayout {
+            wire: GpuWire::Host,
+            ..layout.clone()
+        },
+        GpuLayout {
+            ctas: 8,
+            ..layout.clone()
+        },
+        GpuLayout { ranks: 3, ..layout },
+    ] {
+        assert_eq!(tuning.kernels_of(&other).count(), 0, "{other}");
+    }
+    let said = "2 ranks on NVIDIA H200, peers' memory, by lines, up to 32 CTAs";
+    assert_eq!(on_gpus().to_string(), said);
+}
+
+/// Those of versions before, and of machines without GPUs.
+#[test]
+fn files_without_kernels_are_read() {
+    let text = r#"{"version":1,"entries":[]}"#;
+    let tuning = Tuning::parse(text.as_bytes()).unwrap();
+    assert_eq!(
+        (tuning.text(), tuning),
+        (text.to_owned(), Tuning::default())
+    );
+}
+
+#[test]
 fn what_is_wrong_is_said() {
     let problem = |text: &str| Tuning::parse(text.as_bytes()).unwrap_err().to_string();
     let text = sample().text();
@@ -87,6 +160,9 @@ fn what_is_wrong_is_said() {
     assert!(with("ring", "rign").contains("rign"));
     assert!(with("65536", "4096").contains("do not ascend"));
     assert!(with("\"shm\"", "\"smoke\"").contains("smoke"));
+    assert!(with("\"lines\"", "\"ropes\"").contains("ropes"));
+    assert!(with("8192", "1024").contains("steps of all_gather do not ascend"));
+    assert!(with("\"kernel\"", "\"colonel\"").contains("colonel"));
     assert!(with("\"up_to\"", "\"below\"").contains("below"));
     assert!(problem("").contains("spark-perf tune"));
     assert!(problem(&" ".repeat(MAX_BYTES as usize + 1)).contains("more than"));
@@ -107,7 +183,7 @@ proptest! {
     }
 
     #[test]
-    fn a_damaged_file_is_refused_or_makes_sense(at in 0usize..300, with: u8) {
+    fn a_damaged_file_is_refused_or_makes_sense(at in 0usize..500, with: u8) {
         let mut bytes = sample().text().into_bytes();
         if let Some(byte) = bytes.get_mut(at) { *byte = with; }
         if let Ok(tuning) = Tuning::parse(&bytes) {
