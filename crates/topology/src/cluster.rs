@@ -6,7 +6,7 @@ mod rails;
 mod shape;
 
 pub use cables::{Cable, CableEnd};
-pub use rails::{Evidence, HostRail, RailEnd, leading, rails};
+pub use rails::{Evidence, HostRail, RailEnd, dark, leading, rails};
 pub use shape::Shape;
 
 use crate::Host;
@@ -54,7 +54,7 @@ impl<'a> Cluster<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{NeighbourState, PortState};
+    use crate::model::{Address, NeighbourState, PortState};
     use crate::testing::{self, Recorded};
 
     /// The cables of a cluster as text: hosts, cages, and how many rails each carries.
@@ -161,6 +161,56 @@ mod tests {
             expected.iter().all(|pair| names.contains(pair)),
             "{names:?}"
         );
+    }
+
+    #[test]
+    fn rails_are_those_of_the_ports_that_ranks_describe() {
+        let mut hosts = hosts(&testing::pair());
+        for host in &mut hosts {
+            let mut device = host.rdma[0].clone();
+            device.ports[0].state = PortState::Active;
+            host.rdma = vec![device; 40];
+            for (place, device) in host.rdma.iter_mut().enumerate() {
+                device.name = format!("mlx5_{place}");
+            }
+        }
+        assert_eq!(Cluster::of(&hosts).rails.len(), 32);
+    }
+
+    #[test]
+    fn interfaces_of_containers_are_no_rails() {
+        let mut hosts = hosts(&testing::pair());
+        let address = |ip: &str, prefix| Address {
+            ip: ip.parse().unwrap(),
+            prefix,
+            label: None,
+        };
+        for host in &mut hosts {
+            host.rdma.clear();
+            let netdevs = &mut host.network.netdevs;
+            netdevs.retain(|one| one.loopback || one.name == "enP7s7");
+            let lan = host.netdev_mut("enP7s7");
+            (lan.pci, lan.speed) = (Some("0007:01:00.0".to_owned()), Some(1000));
+            let mut veth = lan.clone();
+            "veth0a1b2c3".clone_into(&mut veth.name);
+            (veth.pci, veth.speed) = (None, Some(10_000));
+            veth.addresses = vec![address("fe80::1", 64)];
+            host.network.netdevs.push(veth);
+        }
+        let cable = ["0 enP7s7 - 1 enP7s7: 1"];
+        assert_eq!(cables(&Cluster::of(&hosts)), cable);
+        // Some container networks give the host's end an address.
+        for (index, host) in hosts.iter_mut().enumerate() {
+            let own = address(&format!("10.88.0.{}", index + 1), 24);
+            host.netdev_mut("veth0a1b2c3").addresses.push(own);
+        }
+        assert_eq!(cables(&Cluster::of(&hosts)), cable);
+        // Within a container, nothing else leads to other hosts.
+        for host in &mut hosts {
+            host.network.netdevs.retain(|one| one.name != "enP7s7");
+        }
+        let cable = ["0 veth0a1b2c3 - 1 veth0a1b2c3: 1"];
+        assert_eq!(cables(&Cluster::of(&hosts)), cable);
     }
 
     #[test]

@@ -45,6 +45,9 @@ pub struct Host {
     pub rdma: Vec<RdmaDevice>,
     /// Network interfaces, routes, neighbours.
     pub network: Network,
+    /// The network interfaces that were left out: a command that names one would do something else.
+    #[serde(default)]
+    pub left_out: Vec<String>,
     /// The limits of the process that read this.
     pub limits: Limits,
     /// Driver, libraries, configuration files.
@@ -80,6 +83,11 @@ impl Host {
             });
         }
         Self::from_value(value)
+    }
+
+    /// Leaves out the network interfaces whose names are unsafe in a command.
+    pub(crate) fn leave_out(&mut self) {
+        self.left_out = valid::leave_out(self);
     }
 
     /// The host without control characters, so that a terminal can print it safely.

@@ -4,6 +4,7 @@ mod exchange;
 mod port;
 mod rails;
 
+pub(crate) use exchange::shorten;
 pub use exchange::{ExchangeError, MAX_BYTES, decode, encode};
 pub use port::{Gid, Port, Roce, Unusable};
 pub use rails::{Candidate, End, NoRail, Rail, candidates, choose};

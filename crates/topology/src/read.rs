@@ -33,12 +33,14 @@ use crate::{Error, FORMAT, Host};
 /// This machine, as this process sees it. Opens libcuda, but makes no context on a GPU.
 ///
 /// # Errors
-/// The kernel does not answer over netlink, or an interface has a name that is not safe in a command. What is not there at all, such as RDMA, is no error.
+/// The kernel does not answer over netlink, or an RDMA device or this host has a name that is unsafe in a command. What is
+/// not there at all, such as RDMA, is no error.
 pub fn live(env: &Env) -> Result<Host, Error> {
     let tree = Tree::new(Path::new("/"));
     let places = software::Places::of(env);
     let mut host = host(&tree, network()?, cuda::probe(), &places);
     host.disks = disk::disks();
+    host.leave_out();
     host.checked()
 }
 
@@ -99,6 +101,7 @@ fn host(tree: &Tree, mut network: Network, cuda: Cuda, places: &software::Places
         limits: system::limits(tree),
         software: software::software(tree, places, cuda.version, cuda_problem),
         network,
+        left_out: Vec::new(),
     }
 }
 
@@ -123,4 +126,60 @@ fn beside<T: DeserializeOwned + Default>(folder: &Path, name: &str) -> Result<T,
     let text = Tree::new(folder).file(name);
     let text = text.ok_or_else(|| wrong("no file of text, or a very long one".to_owned()))?;
     serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    use spark_ccl_testing::{Need, has};
+
+    use super::*;
+    use crate::testing;
+
+    #[test]
+    fn an_interface_with_an_unsafe_name_is_left_out() {
+        if !has(Need::Namespaces) {
+            return;
+        }
+        // A namespace is that of a thread, and of the programs that it starts.
+        let read = std::thread::spawn(|| {
+            nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
+            for line in [
+                "link add wg+home type veth peer name veth1",
+                "addr add 10.7.0.1/24 dev wg+home",
+                "link set wg+home up",
+                "link set veth1 up",
+            ] {
+                let mut ip = Command::new("ip");
+                assert!(ip.args(line.split(' ')).status().unwrap().success());
+            }
+            live(&Env::default())
+        });
+        let host = read.join().unwrap().unwrap();
+        assert!(host.netdev("veth1").is_some() && host.netdev("wg+home").is_none());
+        assert_eq!(host.left_out, ["wg+home"]);
+    }
+
+    #[test]
+    fn what_is_no_file_among_addresses_is_not_read() {
+        let folder = tempfile::tempdir().unwrap();
+        testing::spark("spark-1", 1).write(folder.path());
+        let port = "sys/class/infiniband/rocep1s0f0/ports/1/gids";
+        let gids = folder.path().join(port);
+        std::fs::remove_file(gids.join("0")).unwrap();
+        nix::unistd::mkfifo(&gids.join("0"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        for (place, target) in [("1", "/dev/zero"), ("9", "/etc/hostname")] {
+            let _ = std::fs::remove_file(gids.join(place));
+            std::os::unix::fs::symlink(target, gids.join(place)).unwrap();
+        }
+        let (sender, receiver) = channel();
+        std::thread::spawn(move || sender.send(Box::new(recorded(folder.path()).unwrap())));
+        let mut host = receiver.recv_timeout(Duration::from_secs(60)).unwrap();
+        let gids = &host.port_mut("rocep1s0f0").gids;
+        let indices: Vec<_> = gids.iter().map(|gid| gid.index).collect();
+        assert_eq!(indices, [2, 3]);
+    }
 }

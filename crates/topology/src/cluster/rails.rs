@@ -54,11 +54,12 @@ impl HostRail {
 pub fn rails(hosts: &[Host], pair: [usize; 2]) -> Vec<HostRail> {
     let [a, b] = pair.map(|index| &hosts[index]);
     let is_rdma = !a.rdma.is_empty() && !b.rdma.is_empty();
-    let both = if is_rdma {
+    let mut both = if is_rdma {
         [rdma_ports(a), rdma_ports(b)]
     } else {
         [interfaces(a), interfaces(b)]
     };
+    both.iter_mut().for_each(rdma::shorten);
     let Ok(candidates) = rdma::candidates(&both[0], &both[1], true) else {
         return Vec::new();
     };
@@ -115,6 +116,14 @@ pub fn leading(host: &Host) -> Vec<&Netdev> {
         .collect()
 }
 
+/// The network interfaces with an address and without a link, on a host without RDMA devices, whose ports tell more. Bridges
+/// and tunnels have no cable.
+pub fn dark(host: &Host) -> Vec<&Netdev> {
+    let has_cable = |netdev: &&Netdev| netdev.pci.is_some() || is_virtual_pair(netdev);
+    let netdevs = addressed(host).filter(|one| host.rdma.is_empty() && !one.running);
+    netdevs.filter(has_cable).collect()
+}
+
 fn rdma_ports(host: &Host) -> Vec<Port> {
     let active = host
         .ports()
@@ -145,12 +154,29 @@ fn interfaces(host: &Host) -> Vec<Port> {
         .collect()
 }
 
-/// The fastest of the interfaces that lead to other hosts.
+/// The fastest of the interfaces that lead to other hosts. A pair of virtual interfaces leads to a container, unless this
+/// is the container, which has no other.
 fn fastest(host: &Host) -> impl Iterator<Item = &Netdev> {
-    let leads = |netdev: &&Netdev| netdev.running && !netdev.loopback && !is_internal(&netdev.name);
-    let netdevs = host.network.netdevs.iter().filter(leads);
+    let netdevs = addressed(host).filter(|one| one.running);
+    let has_other = netdevs.clone().any(|one| !is_virtual_pair(one));
+    let netdevs = netdevs.filter(move |one| !(has_other && is_virtual_pair(one)));
     let fastest = netdevs.clone().map(|netdev| netdev.speed).max();
     netdevs.filter(move |netdev| Some(netdev.speed) == fastest)
+}
+
+/// The interfaces that are meant to lead to other hosts: those with an address.
+fn addressed(host: &Host) -> impl Iterator<Item = &Netdev> + Clone {
+    let has_address = |netdev: &Netdev| {
+        let mut addresses = netdev.addresses.iter();
+        addresses.any(|one| !is_link_local(one.ip))
+    };
+    let netdevs = host.network.netdevs.iter();
+    netdevs.filter(move |one| !one.loopback && !is_internal(&one.name) && has_address(one))
+}
+
+/// Whether it is an end of a pair of virtual interfaces, which claims 10 Gbit/s whatever the other end leads to.
+fn is_virtual_pair(netdev: &Netdev) -> bool {
+    netdev.pci.is_none() && netdev.name.starts_with("veth")
 }
 
 fn gid(interface: &Interface) -> Gid {

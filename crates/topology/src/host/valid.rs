@@ -9,7 +9,7 @@ use crate::{Error, Host};
 /// The longest list and text. The kernel's longest list is that of routes.
 const LIST: usize = 65_536;
 const TEXT: usize = 4096;
-/// The most RDMA devices of a host, ports of a device, and addresses of a port. The work grows with their square.
+/// The most RDMA devices of a host, ports of all of them, and addresses of a port. The work grows with their square.
 const RDMA: usize = 256;
 
 /// Removes from all texts the control characters that a terminal would obey.
@@ -49,15 +49,35 @@ pub(super) fn check(host: &Host) -> Result<(), Error> {
             return Err(Error::Prefix { ip, prefix });
         }
     }
-    let ports = host.rdma.iter().map(|device| device.ports.len());
     let gids = host.ports().map(|(_, port)| port.gids.len());
-    match ports.chain(gids).chain([host.rdma.len()]).max() {
+    match gids.chain([host.rdma.len(), host.ports().count()]).max() {
         Some(length) if length > RDMA => Err(Error::Long {
             what: "list about RDMA",
             length,
         }),
         _ => Ok(()),
     }
+}
+
+/// Removes the network interfaces whose names are unsafe, and all that names them. Returns these names.
+pub(super) fn leave_out(host: &mut Host) -> Vec<String> {
+    let network = &mut host.network;
+    let netdevs = std::mem::take(&mut network.netdevs).into_iter();
+    let (safe, odd): (Vec<_>, Vec<_>) = netdevs.partition(|one| is_name(&one.name));
+    network.netdevs = safe;
+    network.routes.retain(|one| is_name(&one.netdev));
+    network.neighbours.retain(|one| is_name(&one.netdev));
+    for address in network
+        .netdevs
+        .iter_mut()
+        .flat_map(|one| &mut one.addresses)
+    {
+        address.label.take_if(|label| !is_name(label));
+    }
+    for port in host.rdma.iter_mut().flat_map(|device| &mut device.ports) {
+        port.netdev.take_if(|name| !is_name(name));
+    }
+    odd.into_iter().map(|one| one.name).collect()
 }
 
 /// Whether a name needs no quoting in a shell, and no command takes it for an option.
@@ -169,6 +189,15 @@ mod tests {
             *gids = vec![gids[0]; 300];
         });
         assert!(text.contains("RDMA of 300"), "{text}");
+        // All ports of all devices count together.
+        let text = said(|host| {
+            let device = host.rdma[0].clone();
+            host.rdma = vec![device; 40];
+            for device in &mut host.rdma {
+                device.ports = vec![device.ports[0].clone(); 40];
+            }
+        });
+        assert!(text.contains("RDMA of 1600"), "{text}");
         let text = "[".repeat(17 << 20);
         assert!(matches!(Host::from_json(&text), Err(Error::Long { .. })));
     }

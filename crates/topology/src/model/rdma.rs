@@ -54,6 +54,11 @@ pub enum PortState {
 }
 
 impl RdmaPort {
+    /// Whether the kernel has this counter.
+    pub fn has_counter(&self, name: &str) -> bool {
+        self.counters.contains_key(name)
+    }
+
     /// A counter's value; 0 if there is no such counter.
     pub fn counter(&self, name: &str) -> u64 {
         self.counters.get(name).copied().unwrap_or(0)

@@ -31,12 +31,17 @@ pub enum ExchangeError {
 /// Encodes the description of ports for a peer. Removes from the list what exceeds the limits, so that both ranks
 /// have the same list.
 pub fn encode(ports: &mut Vec<Port>) -> Vec<u8> {
+    shorten(ports);
+    // Cannot fail: JSON can represent every field of a port.
+    serde_json::to_vec(ports).unwrap_or_default()
+}
+
+/// Removes from a list what exceeds the limits.
+pub(crate) fn shorten(ports: &mut Vec<Port>) {
     ports.truncate(MAX_PORTS);
     for port in ports.iter_mut() {
         port.gids.truncate(MAX_GIDS);
     }
-    // Cannot fail: JSON can represent every field of a port.
-    serde_json::to_vec(ports).unwrap_or_default()
 }
 
 /// Decodes the ports that a peer describes.

@@ -4,6 +4,7 @@
 //! network; the ranks probe these, and [`choose`] makes rails of those that answered. Both are pure functions with
 //! the same result on both ranks, so the ranks agree without further messages.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use super::{Gid, Port};
@@ -91,13 +92,10 @@ pub fn candidates(own: &[Port], peer: &[Port], first: bool) -> Result<Vec<Candid
             peer: list(peer),
         });
     }
+    let counts = [0, 1].map(|side| counts(pairs.iter().map(|pair| pair[side].port)));
     let candidate = |pair: &[End; 2]| {
-        let others = |end: usize| {
-            pairs
-                .iter()
-                .filter(move |one| one[end].port == pair[end].port)
-        };
-        let alone = others(0).count() == 1 && others(1).count() == 1;
+        let is_alone = |side: usize| counts[side].get(&pair[side].port) == Some(&1);
+        let alone = is_alone(0) && is_alone(1);
         let [here, there] = pair.clone();
         let (own, peer) = if first { (here, there) } else { (there, here) };
         Candidate {
@@ -106,6 +104,15 @@ pub fn candidates(own: &[Port], peer: &[Port], first: bool) -> Result<Vec<Candid
         }
     };
     Ok(pairs.iter().map(candidate).collect())
+}
+
+/// How often each port is named.
+fn counts(ports: impl Iterator<Item = usize>) -> BTreeMap<usize, usize> {
+    let mut counts = BTreeMap::new();
+    for port in ports {
+        *counts.entry(port).or_default() += 1;
+    }
+    counts
 }
 
 /// The rails to use: the best of the candidates that answered, each port at most once.
@@ -179,16 +186,18 @@ fn in_order(ports: &[Port]) -> Vec<(usize, usize)> {
 /// every port has a link-local IPv6 address, which would only say "perhaps" even if the IPv4 addresses show that
 /// the two ports are on different networks.
 fn common_network(a: &Port, b: &Port) -> Option<[Gid; 2]> {
-    let all = a
-        .gids
-        .iter()
-        .flat_map(|x| b.gids.iter().map(move |y| [*x, *y]));
-    let same_kind = all.filter(|[x, y]| x.kind() == y.kind());
-    let mut pairs: Vec<_> = same_kind.collect();
-    let best = pairs.iter().map(|[x, _]| x.kind()).min()?;
-    pairs.retain(|[x, y]| x.kind() == best && may_reach(x, y));
-    pairs
+    let kinds = |port: &Port| port.gids.iter().map(Gid::kind).collect::<BTreeSet<_>>();
+    let best = *kinds(a).intersection(&kinds(b)).next()?;
+    let of_best = |port: &Port| {
+        let gids = port.gids.iter().copied();
+        gids.filter(|gid| gid.kind() == best).collect::<Vec<_>>()
+    };
+    let there = of_best(b);
+    let pairs = of_best(a)
         .into_iter()
+        .flat_map(|x| there.iter().map(move |y| [x, *y]));
+    pairs
+        .filter(|[x, y]| may_reach(x, y))
         .min_by_key(|[x, y]| (x.preference(), y.preference()))
 }
 

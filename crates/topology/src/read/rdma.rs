@@ -26,7 +26,7 @@ const COUNTERS: &[(&str, &str)] = &[
 ];
 
 pub(super) fn devices(tree: &Tree, prefixes: &BTreeMap<IpAddr, u8>) -> Vec<RdmaDevice> {
-    let sysfs = Sysfs::at(&tree.at(FOLDER));
+    let sysfs = Sysfs::at(tree.root());
     let names = tree.names(FOLDER).into_iter();
     let device = |name: String| {
         let at = |file: &str| format!("{FOLDER}/{name}/{file}");

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use spark_ccl_config::{Env, VARIABLES};
+use spark_ccl_config::{Env, shown};
 
 use super::Tree;
 use crate::model::{ConfFile, Library, Software};
@@ -175,8 +175,8 @@ fn conf(tree: &Tree, places: &Places) -> Vec<ConfFile> {
         let file = tree.regular(path).filter(|_| !is_known);
         if file.is_some_and(|file| env.add_file(&file).is_ok()) {
             let settings = env.iter();
-            let settings =
-                settings.map(|(name, value)| (name.to_owned(), shown(name, &value.text)));
+            let settings = settings
+                .map(|(name, value)| (name.to_owned(), shown(name, &value.text).to_owned()));
             found.push(ConfFile {
                 path: path.to_owned(),
                 settings: settings.collect(),
@@ -184,13 +184,6 @@ fn conf(tree: &Tree, places: &Places) -> Vec<ConfFile> {
         }
     }
     found
-}
-
-/// A value as it may be shown. A variable that nobody knows may be a secret under a misspelt name.
-fn shown(name: &str, value: &str) -> String {
-    let known = VARIABLES.iter().find(|variable| variable.name == name);
-    let is_plain = known.map_or(name.starts_with("NCCL_"), |variable| !variable.secret);
-    if is_plain { value } else { "redacted" }.to_owned()
 }
 
 #[cfg(test)]

@@ -143,8 +143,9 @@ pub(crate) fn messages(mut block: &[u8], listed: &mut Listed) -> Dump {
         let half = |at: usize| u16::from_ne_bytes([header[at], header[at + 1]]);
         listed.changed |= half(6) & NLM_F_DUMP_INTR != 0;
         match half(4) {
-            NLMSG_DONE => return Dump::Done,
-            NLMSG_ERROR => return Dump::Failed(reason(body)),
+            // The end of a list says whether it was read to its end.
+            NLMSG_DONE if code(body) >= 0 => return Dump::Done,
+            NLMSG_DONE | NLMSG_ERROR => return Dump::Failed(reason(body)),
             kind => listed.messages.push(Message {
                 kind,
                 body: body.to_vec(),
@@ -156,12 +157,15 @@ pub(crate) fn messages(mut block: &[u8], listed: &mut Listed) -> Dump {
     Dump::More
 }
 
+/// The code at the front of an end or an error; 0 if there is none.
+fn code(body: &[u8]) -> i32 {
+    body.first_chunk()
+        .map_or(0, |code| i32::from_ne_bytes(*code))
+}
+
 /// What the negative code of an error says.
 fn reason(body: &[u8]) -> String {
-    let code = body
-        .first_chunk()
-        .map_or(0, |code| i32::from_ne_bytes(*code));
-    let code = i32::try_from(code.unsigned_abs()).unwrap_or(0);
+    let code = i32::try_from(code(body).unsigned_abs()).unwrap_or(0);
     std::io::Error::from_raw_os_error(code).to_string()
 }
 
@@ -227,10 +231,13 @@ mod tests {
         let changed = message(16, 2 | NLM_F_DUMP_INTR, &[0; 16]);
         assert_eq!(messages(&changed, &mut listed), Dump::More);
         assert!(listed.changed);
-        let refused = message(NLMSG_ERROR, 0, &(-1_i32).to_ne_bytes());
-        let Dump::Failed(reason) = messages(&refused, &mut listed) else {
-            panic!("no error");
-        };
-        assert!(reason.contains("not permitted"), "{reason}");
+        // A list that has begun ends with its error.
+        for kind in [NLMSG_ERROR, NLMSG_DONE] {
+            let refused = message(kind, 0, &(-1_i32).to_ne_bytes());
+            let Dump::Failed(reason) = messages(&refused, &mut listed) else {
+                panic!("no error");
+            };
+            assert!(reason.contains("not permitted"), "{reason}");
+        }
     }
 }
