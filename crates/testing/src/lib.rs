@@ -34,8 +34,12 @@ pub enum Need {
     Avx512Fp16,
     /// Links between the RDMA ports of the emulated machine that the test may cut.
     Cables,
+    /// The permission to give files to other users.
+    Chown,
     /// A C++ compiler, `c++`.
     CppCompiler,
+    /// The folder of a library of fake GPUs, in `SPARK_CCL_TEST_FAKE_GPUS`, for programs that a test starts.
+    FakeGpuLibrary,
     /// Fake GPUs, which can be made to fail (`crates/perf/tests/fake_gpu`).
     FakeGpus,
     /// A real GPU; NCCL is not needed.
@@ -79,12 +83,14 @@ pub enum Need {
 }
 
 impl Need {
-    const ALL: [Self; 25] = [
+    const ALL: [Self; 27] = [
         Self::Avx2,
         Self::Avx512,
         Self::Avx512Fp16,
         Self::Cables,
+        Self::Chown,
         Self::CppCompiler,
+        Self::FakeGpuLibrary,
         Self::FakeGpus,
         Self::Gpu,
         Self::Gpus(1),
@@ -114,7 +120,9 @@ impl Need {
             Self::Avx512 => "avx512",
             Self::Avx512Fp16 => "avx512fp16",
             Self::Cables => "cables",
+            Self::Chown => "chown",
             Self::CppCompiler => "c++",
+            Self::FakeGpuLibrary => "fake-gpu-library",
             Self::FakeGpus => "fake-gpus",
             Self::Gpu => "gpu",
             Self::Gpus(_) => "gpus",
@@ -164,6 +172,22 @@ pub fn found<T>(need: Need, probed: Result<T, String>) -> Option<T> {
             None
         }
     }
+}
+
+/// What random decisions of a test follow from: the variable `SEED`, or else another number in each process. It is printed
+/// where a test fails.
+///
+/// # Panics
+///
+/// If `SEED` is no number.
+#[must_use]
+pub fn seed() -> u64 {
+    let seed = match std::env::var("SEED") {
+        Ok(seed) => seed.parse().expect("SEED is a number"),
+        Err(_) => u64::from(std::process::id()),
+    };
+    println!("SEED={seed}");
+    seed
 }
 
 /// A hash of two numbers, for test data: each element has a different value, so that none can be mistaken for another.

@@ -21,7 +21,9 @@ pub(crate) fn of(need: Need) -> Result<(), String> {
         Need::Avx512 => processor(&["avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni"]),
         Need::Avx512Fp16 => processor(&["avx512_fp16"]),
         Need::Cables => cables(),
+        Need::Chown => chown(),
         Need::CppCompiler => program("c++"),
+        Need::FakeGpuLibrary => variable("SPARK_CCL_TEST_FAKE_GPUS").map(drop),
         Need::FakeGpus => check(has_fake_gpus(), "these GPUs cannot be made to fail"),
         Need::Gpu => gpu(),
         Need::Gpus(least) => gpus(least),
@@ -84,6 +86,16 @@ fn processor(flags: &[&str]) -> Result<(), String> {
     let all: Vec<&str> = line.unwrap_or_default().split_whitespace().collect();
     let missing = flags.iter().find(|flag| !all.contains(flag));
     missing.map_or(Ok(()), |flag| Err(format!("the processor has no {flag}")))
+}
+
+fn chown() -> Result<(), String> {
+    // Several tests of a program may ask at once.
+    let (process, thread) = (std::process::id(), std::thread::current().id());
+    let path = std::env::temp_dir().join(format!("spark-ccl-chown-{process}-{thread:?}"));
+    let file = std::fs::File::create_new(&path).map_err(|error| error.to_string())?;
+    let given = std::os::unix::fs::fchown(&file, Some(65534), None);
+    let _ = std::fs::remove_file(&path);
+    given.map_err(|error| format!("chown: {error}"))
 }
 
 fn ipv6() -> Result<(), String> {
