@@ -1,35 +1,42 @@
 //! Reads what libibverbs does not report about RDMA devices from sysfs.
 
 use std::fs;
+use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use crate::{Gid, GidEntry, GidKind};
 
-/// The directory of devices, `/sys/class/infiniband`.
+/// The folder of devices, below a root.
+const DEVICES: &str = "sys/class/infiniband";
+/// The longest file that is read, in bytes: those of sysfs are a page at most.
+const LONGEST: u64 = 64 << 10;
+
+/// What is told of RDMA devices below `sys`. Only folders and regular files below the root are read: a recorded tree may have
+/// pipes, and links to devices.
 #[derive(Debug)]
 pub struct Sysfs {
+    /// Without links.
     root: PathBuf,
 }
 
 impl Default for Sysfs {
     fn default() -> Self {
-        Self {
-            root: PathBuf::from("/sys/class/infiniband"),
-        }
+        Self::at(Path::new("/"))
     }
 }
 
 impl Sysfs {
-    /// The folder of another machine's devices, which were recorded.
+    /// The devices below this folder, which has `sys`: `/`, or what was recorded of another machine.
     pub fn at(root: &Path) -> Self {
         Self {
-            root: root.to_owned(),
+            root: fs::canonicalize(root).unwrap_or_else(|_| root.to_owned()),
         }
     }
 
     /// The PCI address of a device, such as `0000:01:00.0`; `None` for a software device.
     pub fn pci_address(&self, device: &str) -> Option<String> {
-        let target = fs::canonicalize(self.root.join(device).join("device")).ok()?;
+        let target = self.folder(device, "device")?;
         let name = target.file_name()?.to_str()?;
         Self::is_pci_address(name).then(|| name.to_owned())
     }
@@ -37,16 +44,14 @@ impl Sysfs {
     /// The network interfaces of a device: those its GIDs belong to, those of its PCI function, and the parent
     /// interface of a software device. Sorted, without duplicates.
     pub fn netdevs(&self, device: &str) -> Vec<String> {
-        let folder = self.root.join(device);
-        let mut found = names(&folder.join("device/net"));
-        found.extend(text(&folder.join("parent")));
-        for port in names(&folder.join("ports")) {
-            let netdevs = folder.join("ports").join(port).join("gid_attrs/ndevs");
-            found.extend(
-                names(&netdevs)
-                    .iter()
-                    .filter_map(|index| text(&netdevs.join(index))),
-            );
+        let mut found = names(self.folder(device, "device/net").as_deref());
+        let own = self.folder(device, "");
+        found.extend(own.and_then(|folder| text(&folder, "parent")));
+        for port in names(self.folder(device, "ports").as_deref()) {
+            let netdevs = self.folder(device, &format!("ports/{port}/gid_attrs/ndevs"));
+            let Some(netdevs) = netdevs else { continue };
+            let indexes = names(Some(&netdevs)).into_iter();
+            found.extend(indexes.filter_map(|index| text(&netdevs, &index)));
         }
         found.sort();
         found.dedup();
@@ -55,11 +60,27 @@ impl Sysfs {
 
     /// The GIDs of a port that are in use, by index.
     pub fn gids(&self, device: &str, port: u8) -> Vec<GidEntry> {
-        let folder = self.root.join(device).join("ports").join(port.to_string());
-        let mut entries: Vec<_> = names(&folder.join("gids"))
-            .iter()
-            .filter_map(|index| gid(&folder, port, index))
-            .collect();
+        let folder = |name| self.folder(device, &format!("ports/{port}/{name}"));
+        let (Some(gids), Some(types)) = (folder("gids"), folder("gid_attrs/types")) else {
+            return Vec::new();
+        };
+        let netdevs = folder("gid_attrs/ndevs");
+        let entry = |index: String| {
+            let gid: Gid = text(&gids, &index)?.parse().ok()?;
+            // Tables have hundreds of entries, of which a few are in use.
+            if gid.is_zero() {
+                return None;
+            }
+            let netdev = netdevs.as_ref().and_then(|folder| text(folder, &index));
+            Some(GidEntry {
+                gid,
+                port,
+                index: index.parse().ok()?,
+                kind: kind(&text(&types, &index)?, netdev.is_some()),
+                netdev,
+            })
+        };
+        let mut entries: Vec<_> = names(Some(&gids)).into_iter().filter_map(entry).collect();
         entries.sort_by_key(|entry| entry.index);
         entries
     }
@@ -74,42 +95,50 @@ impl Sysfs {
             |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_hexdigit());
         parts.len() == 3 && parts.into_iter().all(hex) && hex(function)
     }
+
+    /// A folder of a device, without links; `None` if it is outside of the root, or is none.
+    fn folder(&self, device: &str, name: &str) -> Option<PathBuf> {
+        let path = self.root.join(DEVICES).join(device).join(name);
+        let path = fs::canonicalize(path).ok()?;
+        (path.starts_with(&self.root) && path.is_dir()).then_some(path)
+    }
 }
 
-/// An entry of a port's GID table; `None` if it is not in use: its address is zero, or its type cannot be read.
-fn gid(port_folder: &Path, port: u8, index: &str) -> Option<GidEntry> {
-    let gid: Gid = text(&port_folder.join("gids").join(index))?.parse().ok()?;
-    let attributes = port_folder.join("gid_attrs");
-    let netdev = text(&attributes.join("ndevs").join(index));
-    let kind = match text(&attributes.join("types").join(index))?.as_str() {
+/// The kernel reports one type for InfiniBand and RoCE v1. Only RoCE has a network interface.
+fn kind(text: &str, has_netdev: bool) -> GidKind {
+    match text {
         "RoCE v2" => GidKind::RoceV2,
-        // The kernel reports one type for InfiniBand and RoCE v1. Only RoCE has a network interface.
-        _ if netdev.is_some() => GidKind::RoceV1,
+        _ if has_netdev => GidKind::RoceV1,
         _ => GidKind::Ib,
-    };
-    let index = index.parse().ok()?;
-    (!gid.is_zero()).then_some(GidEntry {
-        gid,
-        port,
-        index,
-        kind,
-        netdev,
-    })
+    }
 }
 
-/// The names in a directory; none if it does not exist.
-fn names(folder: &Path) -> Vec<String> {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+/// The names in a folder; none if there is no folder.
+fn names(folder: Option<&Path>) -> Vec<String> {
+    let entries = folder.and_then(|folder| fs::read_dir(folder).ok());
+    let entries = entries.into_iter().flatten().flatten();
     entries
         .filter_map(|entry| entry.file_name().into_string().ok())
         .collect()
 }
 
-/// The single line of a file; `None` if the file is empty or cannot be read.
-fn text(file: &Path) -> Option<String> {
-    let text = fs::read_to_string(file).ok()?;
+/// The single line of a regular file of a folder; `None` if it is empty or very long, or cannot be read.
+fn text(folder: &Path, name: &str) -> Option<String> {
+    // A link may lead out of the root, opening a pipe may wait, and a device may have no end.
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    let path = folder.join(name);
+    let file = fs::File::options()
+        .read(true)
+        .custom_flags(flags)
+        .open(path)
+        .ok()?;
+    if !file.metadata().ok()?.is_file() {
+        return None;
+    }
+    let mut text = String::new();
+    file.take(LONGEST + 1).read_to_string(&mut text).ok()?;
     let line = text.trim();
-    (!line.is_empty()).then(|| line.to_owned())
+    (!line.is_empty() && text.len() as u64 <= LONGEST).then(|| line.to_owned())
 }
 
 #[cfg(test)]
@@ -124,7 +153,7 @@ mod tests {
             fs::create_dir_all(file.parent().unwrap()).unwrap();
             fs::write(file, text).unwrap();
         };
-        let port = "class/rocep1s0f0/ports/1";
+        let port = "sys/class/infiniband/rocep1s0f0/ports/1";
         write(
             &format!("{port}/gids/0"),
             "fe80:0000:0000:0000:0202:03ff:fe04:0506\n",
@@ -142,10 +171,10 @@ mod tests {
         write(&format!("{port}/gid_attrs/ndevs/0"), "enp1s0f0np0\n");
         write(&format!("{port}/gid_attrs/ndevs/10"), "vlan7\n");
         write("pci/0000:01:00.0/net/enp1s0f0np0/mtu", "9000\n");
-        write("class/rxe0/parent", "eth0\n");
+        write("sys/class/infiniband/rxe0/parent", "eth0\n");
         std::os::unix::fs::symlink(
             root.path().join("pci/0000:01:00.0"),
-            root.path().join("class/rocep1s0f0/device"),
+            root.path().join("sys/class/infiniband/rocep1s0f0/device"),
         )
         .unwrap();
         root
@@ -154,7 +183,7 @@ mod tests {
     #[test]
     fn a_device_has_a_pci_address_and_interfaces() {
         let root = tree();
-        let sysfs = Sysfs::at(&root.path().join("class"));
+        let sysfs = Sysfs::at(root.path());
         assert_eq!(
             sysfs.pci_address("rocep1s0f0").as_deref(),
             Some("0000:01:00.0")
@@ -168,7 +197,7 @@ mod tests {
     #[test]
     fn gids_in_use_are_listed_by_index() {
         let root = tree();
-        let gids = Sysfs::at(&root.path().join("class")).gids("rocep1s0f0", 1);
+        let gids = Sysfs::at(root.path()).gids("rocep1s0f0", 1);
         let seen: Vec<_> = gids
             .iter()
             .map(|entry| {

@@ -5,6 +5,7 @@
 //! [`end_as`].
 
 mod calls;
+mod network;
 mod posts;
 
 use std::cell::Cell;
@@ -13,6 +14,8 @@ use nix::errno::Errno;
 
 use crate::library::Api;
 use crate::{Library, Piece, QueuePair, Remote, Status, raw};
+
+pub use network::{cut, network};
 
 /// The fake library.
 pub fn library() -> Library {

@@ -11,6 +11,7 @@ use crate::{
 };
 
 mod faults;
+mod network;
 mod ownership;
 mod posting;
 mod regions;

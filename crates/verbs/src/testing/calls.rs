@@ -9,8 +9,8 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::mem::zeroed;
 use std::os::fd::{IntoRawFd, OwnedFd};
 use std::ptr::{null_mut, without_provenance_mut};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 
 use nix::errno::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -22,7 +22,7 @@ use crate::{Gid, raw};
 /// Numbers queue pairs and regions. Only the number is shared, so relaxed ordering is enough.
 static NUMBERS: AtomicU32 = AtomicU32::new(0x100);
 
-fn number() -> u32 {
+pub(super) fn number() -> u32 {
     NUMBERS.fetch_add(1, Ordering::Relaxed) & 0xff_ffff
 }
 
@@ -34,20 +34,20 @@ struct NullContext {
 }
 
 #[repr(C)]
-struct NullChannel {
+pub(super) struct NullChannel {
     channel: raw::ibv_comp_channel,
-    /// Keeps the pipe of notifications open. Nothing is written to it.
-    _events: OwnedFd,
+    /// The pipe of notifications. This device writes nothing to it.
+    pub(super) events: Arc<OwnedFd>,
 }
 
-fn boxed<T>(value: T) -> *mut T {
+pub(super) fn boxed<T>(value: T) -> *mut T {
     Box::into_raw(Box::new(value))
 }
 
 /// # Safety
 ///
 /// `pointer` is from [`boxed`] and has not been freed.
-unsafe fn free<T>(pointer: *mut T) -> c_int {
+pub(super) unsafe fn free<T>(pointer: *mut T) -> c_int {
     // SAFETY: `pointer` came from `Box::into_raw` in `boxed`, and this is the only call that frees it: this function
     // requires that.
     drop(unsafe { Box::from_raw(pointer) });
@@ -279,7 +279,8 @@ pub(super) unsafe extern "C" fn dereg_mr(region: *mut raw::ibv_mr) -> c_int {
 pub(super) unsafe extern "C" fn create_comp_channel(
     context: *mut raw::ibv_context,
 ) -> *mut raw::ibv_comp_channel {
-    let Ok((reader, writer)) = pipe_with(PipeFlags::CLOEXEC) else {
+    // Who writes never waits for who reads.
+    let Ok((reader, writer)) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK) else {
         return null_mut();
     };
     let channel = raw::ibv_comp_channel {
@@ -289,7 +290,7 @@ pub(super) unsafe extern "C" fn create_comp_channel(
     };
     boxed(NullChannel {
         channel,
-        _events: writer,
+        events: Arc::new(writer),
     })
     .cast()
 }
@@ -321,6 +322,21 @@ pub(super) unsafe extern "C" fn create_cq(
     channel: *mut raw::ibv_comp_channel,
     _vector: c_int,
 ) -> *mut raw::ibv_cq {
+    EXISTING.set(EXISTING.get() + 1);
+    boxed(NullQueue {
+        queue: raw_queue(context, depth, cq_context, channel),
+        ended: Mutex::default(),
+    })
+    .cast()
+}
+
+/// What libibverbs shows of a completion queue.
+pub(super) fn raw_queue(
+    context: *mut raw::ibv_context,
+    depth: c_int,
+    cq_context: *mut c_void,
+    channel: *mut raw::ibv_comp_channel,
+) -> raw::ibv_cq {
     // SAFETY: `ibv_cq` holds integers and pointers, for which zeros are valid, and a mutex and a condition variable
     // that are not used.
     let mut queue: raw::ibv_cq = unsafe { zeroed() };
@@ -328,12 +344,7 @@ pub(super) unsafe extern "C" fn create_cq(
     queue.channel = channel;
     queue.cq_context = cq_context;
     queue.cqe = depth;
-    EXISTING.set(EXISTING.get() + 1);
-    boxed(NullQueue {
-        queue,
-        ended: Mutex::default(),
-    })
-    .cast()
+    queue
 }
 
 pub(super) unsafe extern "C" fn destroy_cq(queue: *mut raw::ibv_cq) -> c_int {
@@ -350,22 +361,37 @@ pub(super) unsafe extern "C" fn create_qp(
     domain: *mut raw::ibv_pd,
     options: *mut raw::ibv_qp_init_attr,
 ) -> *mut raw::ibv_qp {
+    EXISTING.set(EXISTING.get() + 1);
+    // SAFETY: the caller passes initialised options, and a domain that exists.
+    let (pair, capacity) = unsafe { (raw_pair(domain, options), (*options).cap) };
+    boxed(NullPair {
+        pair,
+        capacity,
+        posted: Vec::new(),
+    })
+    .cast()
+}
+
+/// What libibverbs shows of a queue pair.
+///
+/// # Safety
+///
+/// `domain` is from [`alloc_pd`] and has not been freed, and `options` may be read.
+pub(super) unsafe fn raw_pair(
+    domain: *mut raw::ibv_pd,
+    options: *const raw::ibv_qp_init_attr,
+) -> raw::ibv_qp {
     // SAFETY: `ibv_qp` holds integers and pointers, for which zeros are valid, and a mutex and a condition variable
-    // that are not used. The caller passes initialised options.
-    let (mut pair, options): (raw::ibv_qp, _) = unsafe { (zeroed(), &*options) };
-    // SAFETY: `domain` is from `alloc_pd`, which boxes it, and is freed only once nothing is registered there.
-    pair.context = unsafe { (*domain).context };
+    // that are not used.
+    let mut pair: raw::ibv_qp = unsafe { zeroed() };
+    // SAFETY: both may be read, as this function requires: `alloc_pd` boxed the domain.
+    let (context, options) = unsafe { ((*domain).context, &*options) };
+    pair.context = context;
     pair.pd = domain;
     pair.send_cq = options.send_cq;
     pair.recv_cq = options.recv_cq;
     pair.qp_num = number();
-    EXISTING.set(EXISTING.get() + 1);
-    boxed(NullPair {
-        pair,
-        capacity: options.cap,
-        posted: Vec::new(),
-    })
-    .cast()
+    pair
 }
 
 pub(super) unsafe extern "C" fn modify_qp(

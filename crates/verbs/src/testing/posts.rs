@@ -8,6 +8,7 @@
 use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::mem::zeroed;
+use std::ptr::from_ref;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::{ENDS_AS, HOLDS, Posted, failure};
@@ -45,7 +46,7 @@ pub(super) unsafe extern "C" fn poll_cq(
 
 pub(super) unsafe extern "C" fn post_send(
     pair: *mut raw::ibv_qp,
-    mut request: *mut raw::ibv_send_wr,
+    request: *mut raw::ibv_send_wr,
     bad: *mut *mut raw::ibv_send_wr,
 ) -> c_int {
     let failure = failure();
@@ -53,16 +54,15 @@ pub(super) unsafe extern "C" fn post_send(
     // boxed it as the first field of a `NullPair`, which is `repr(C)`.
     let pair = unsafe { &mut *pair.cast::<NullPair>() };
     pair.posted.clear();
-    while !request.is_null() {
+    // SAFETY: the caller passes a list of initialised requests, which live during the call.
+    for entry in unsafe { list(request, |request| request.next) } {
         if let Some((place, errno)) = failure
             && place == pair.posted.len()
         {
             // SAFETY: `bad` points to a pointer that may be written, as for libibverbs.
-            unsafe { *bad = request };
+            unsafe { *bad = from_ref(entry).cast_mut() };
             return errno;
         }
-        // SAFETY: `request` is not null, so it is one of the list, all of which are initialised and live during the call.
-        let entry = unsafe { &*request };
         pair.posted.push(sent(entry));
         if entry.send_flags & raw::IBV_SEND_SIGNALED != 0 && !HOLDS.get() {
             end(
@@ -72,14 +72,13 @@ pub(super) unsafe extern "C" fn post_send(
                 completes_as(entry.opcode),
             );
         }
-        request = entry.next;
     }
     0
 }
 
 pub(super) unsafe extern "C" fn post_recv(
     pair: *mut raw::ibv_qp,
-    mut receive: *mut raw::ibv_recv_wr,
+    receive: *mut raw::ibv_recv_wr,
     bad: *mut *mut raw::ibv_recv_wr,
 ) -> c_int {
     let failure = failure();
@@ -87,16 +86,15 @@ pub(super) unsafe extern "C" fn post_recv(
     // boxed it as the first field of a `NullPair`, which is `repr(C)`.
     let pair = unsafe { &mut *pair.cast::<NullPair>() };
     pair.posted.clear();
-    while !receive.is_null() {
+    // SAFETY: the caller passes a list of initialised receives, which live during the call.
+    for entry in unsafe { list(receive, |receive| receive.next) } {
         if let Some((place, errno)) = failure
             && place == pair.posted.len()
         {
             // SAFETY: `bad` points to a pointer that may be written, as for libibverbs.
-            unsafe { *bad = receive };
+            unsafe { *bad = from_ref(entry).cast_mut() };
             return errno;
         }
-        // SAFETY: `receive` is not null, so it is one of the list, all of which are initialised and live during the call.
-        let entry = unsafe { &*receive };
         pair.posted.push(Posted {
             wr_id: entry.wr_id,
             opcode: None,
@@ -110,9 +108,23 @@ pub(super) unsafe extern "C" fn post_recv(
         if ENDS_AS.get().is_some() {
             end(pair.pair.recv_cq, &pair.pair, entry.wr_id, raw::IBV_WC_RECV);
         }
-        receive = entry.next;
     }
     0
+}
+
+/// The entries of a list that is posted.
+///
+/// # Safety
+///
+/// `first` and all that `next` gives are null, or initialised and unchanged while the result is used.
+pub(super) unsafe fn list<'a, T: 'a>(
+    first: *const T,
+    next: impl Fn(&T) -> *mut T,
+) -> impl Iterator<Item = &'a T> {
+    // SAFETY: `first` is null or may be read, as this function requires.
+    let first = unsafe { first.as_ref() };
+    // SAFETY: what `next` gives is null or may be read, as this function requires.
+    std::iter::successors(first, move |entry| unsafe { next(entry).as_ref() })
 }
 
 fn sent(request: &raw::ibv_send_wr) -> Posted {
@@ -164,16 +176,26 @@ fn completes_as(opcode: raw::ibv_wr_opcode) -> raw::ibv_wc_opcode {
 }
 
 fn end(queue: *mut raw::ibv_cq, pair: &raw::ibv_qp, wr_id: u64, opcode: raw::ibv_wc_opcode) {
-    // SAFETY: `ibv_wc` holds only integers and unions of integers, for which zeros are valid.
-    let mut completion: raw::ibv_wc = unsafe { zeroed() };
-    completion.wr_id = wr_id;
-    completion.qp_num = pair.qp_num;
-    completion.opcode = opcode;
-    completion.status = ENDS_AS.get().map_or(raw::IBV_WC_SUCCESS, Status::number);
+    let status = ENDS_AS.get().map_or(raw::IBV_WC_SUCCESS, Status::number);
     // SAFETY: a queue pair's queues exist as long as the queue pair. `create_cq` boxed them as the first field of a
     // `NullQueue`, which is `repr(C)`.
     let queue = unsafe { &*queue.cast::<NullQueue>() };
-    lock(&queue.ended).push_back(completion);
+    lock(&queue.ended).push_back(completion(wr_id, pair.qp_num, opcode, status));
+}
+
+pub(super) fn completion(
+    id: u64,
+    pair: u32,
+    opcode: raw::ibv_wc_opcode,
+    status: raw::ibv_wc_status,
+) -> raw::ibv_wc {
+    // SAFETY: `ibv_wc` holds only integers and unions of integers, for which zeros are valid.
+    let mut completion: raw::ibv_wc = unsafe { zeroed() };
+    completion.wr_id = id;
+    completion.qp_num = pair;
+    completion.opcode = opcode;
+    completion.status = status;
+    completion
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -1,0 +1,101 @@
+//! Devices that carry data between the queue pairs of this process, as badly as the rules of RDMA allow: late, a
+//! request's bytes in pieces and in any order, what is read after what was posted behind it, and each queue pair at its own
+//! speed. An acknowledgement can be lost where a cable is cut. A seed decides.
+//!
+//! Each queue pair has a thread that is its sending device. It hands over to the program only what a real device does:
+//! a completion comes after the bytes that it is about, and no lock is common to both directions. So a thread sanitizer
+//! reports a program that does not wait for it.
+//!
+//! What there is not: data in sends, atomics, limits of reads at a time, a limit of waits for a receive, and bytes of two
+//! writes that change their order.
+
+mod carrier;
+mod context;
+mod devices;
+mod end;
+mod memory;
+mod pair;
+mod queue;
+mod random;
+mod registration;
+mod request;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::API;
+use crate::Library;
+use crate::library::Api;
+
+static NETWORK: Api = Api {
+    ibv_get_device_list: devices::get_device_list,
+    ibv_free_device_list: devices::free_device_list,
+    ibv_get_device_name: devices::get_device_name,
+    ibv_get_device_guid: devices::get_device_guid,
+    ibv_open_device: context::open_device,
+    _ibv_query_gid_table: Some(devices::query_gid_table),
+    ibv_reg_mr: registration::reg_mr,
+    ibv_reg_mr_iova2: Some(registration::reg_mr_iova2),
+    ibv_reg_dmabuf_mr: None,
+    ibv_dereg_mr: registration::dereg_mr,
+    ibv_get_cq_event: queue::get_cq_event,
+    ibv_create_cq: queue::create_cq,
+    ibv_destroy_cq: queue::destroy_cq,
+    ibv_create_qp: pair::create_qp,
+    ibv_modify_qp: pair::modify_qp,
+    ibv_query_qp: pair::query_qp,
+    ibv_destroy_qp: pair::destroy_qp,
+    ..API
+};
+
+/// Decides what the rules leave open. Only the number is shared, so relaxed ordering is enough.
+static SEED: AtomicU64 = AtomicU64::new(0);
+/// The number of the next network. Only the number is shared, so relaxed ordering is enough.
+static NEXT: AtomicI32 = AtomicI32::new(0);
+static NETWORKS: Mutex<BTreeMap<i32, Arc<Network>>> = Mutex::new(BTreeMap::new());
+
+thread_local! {
+    static OWN: i32 = NEXT.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Devices that reach each other.
+#[derive(Default)]
+struct Network {
+    /// What joins the queue pairs of each device.
+    cables: [Cable; 2],
+    /// How many queue pairs there have been.
+    pairs: AtomicU64,
+}
+
+/// Whether it is cut. That orders no other memory: relaxed.
+type Cable = Arc<AtomicBool>;
+
+/// The library of these devices, `loop0` and `loop1`. Those that a thread opens are a network of their own. The seed is for
+/// queue pairs that are connected from now on.
+pub fn network(seed: u64) -> Library {
+    SEED.store(seed, Ordering::Relaxed);
+    Library { api: &NETWORK }
+}
+
+/// Cuts the cable of a device that this thread opens or has opened, or mends it. Nothing goes over a cable that is cut; the
+/// ports do not notice.
+pub fn cut(device: usize, is_cut: bool) {
+    Network::of(own()).cables[device].store(is_cut, Ordering::Relaxed);
+}
+
+impl Network {
+    fn of(number: i32) -> Arc<Self> {
+        let mut networks = NETWORKS.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(networks.entry(number).or_default())
+    }
+}
+
+/// The network of this thread.
+fn own() -> i32 {
+    OWN.with(|own| *own)
+}
+
+fn seed() -> u64 {
+    SEED.load(Ordering::Relaxed)
+}

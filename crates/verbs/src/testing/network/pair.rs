@@ -1,0 +1,196 @@
+//! Queue pairs of the network.
+//!
+//! # Safety
+//!
+//! Every function here requires the arguments that the function of the same name in libibverbs requires, with
+//! objects that were made by the functions of this network.
+
+use std::ffi::c_int;
+use std::ptr::from_ref;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+
+use super::super::calls::{self, boxed};
+use super::super::posts::list;
+use super::carrier::carry;
+use super::devices::{cable_of, gid_of, next_seed};
+use super::end::{Address, End, Queues};
+use super::queue::{Posted, arrivals};
+use super::random::Random;
+use super::registration;
+use super::request::Request;
+use crate::{Gid, raw};
+
+#[repr(C)]
+struct Pair {
+    raw: raw::ibv_qp,
+    capacity: raw::ibv_qp_cap,
+    end: Arc<End>,
+    requests: Sender<Request>,
+    /// Until it is ready to send.
+    unsent: Option<Receiver<Request>>,
+    receives: Sender<u64>,
+    carrier: Option<JoinHandle<()>>,
+    /// Of its device.
+    seed: u64,
+}
+
+impl Pair {
+    /// Starts its device.
+    fn start(&mut self) {
+        let peer = self.end.rules().peer;
+        if let (Some(peer), Some(requests)) = (peer, self.unsent.take()) {
+            let end = Arc::clone(&self.end);
+            let random = Random(self.seed);
+            self.carrier = Some(std::thread::spawn(move || {
+                carry(&end, peer, random, &requests);
+            }));
+        }
+    }
+}
+
+pub(super) unsafe extern "C" fn create_qp(
+    domain: *mut raw::ibv_pd,
+    options: *mut raw::ibv_qp_init_attr,
+) -> *mut raw::ibv_qp {
+    // SAFETY: the domain exists and the options are initialised, as for `ibv_create_qp`.
+    let (pair, options) = unsafe { (calls::raw_pair(domain, options), &*options) };
+    let (receives, waiting) = channel();
+    let (requests, unsent) = channel();
+    // SAFETY: both queues are from `create_cq`, and are destroyed only after the queue pairs that use them.
+    let [sends, arrived] = unsafe { [arrivals(options.send_cq), arrivals(options.recv_cq)] };
+    // SAFETY: a domain keeps its context open.
+    let (gid, cable, seed) = unsafe {
+        let context = pair.context;
+        (gid_of(context), cable_of(context), next_seed(context))
+    };
+    let address = Address {
+        gid,
+        number: pair.qp_num,
+    };
+    let queues = Queues {
+        sends,
+        arrived,
+        posted_sends: Posted::new(options.cap.max_send_wr),
+        posted_receives: Posted::new(options.cap.max_recv_wr),
+    };
+    let end = Arc::new(End::new(address, domain.addr(), cable, waiting, queues));
+    registration::join(&end);
+    boxed(Pair {
+        raw: pair,
+        capacity: options.cap,
+        end,
+        requests,
+        unsent: Some(unsent),
+        receives,
+        carrier: None,
+        seed,
+    })
+    .cast()
+}
+
+pub(super) unsafe extern "C" fn modify_qp(
+    pair: *mut raw::ibv_qp,
+    attributes: *mut raw::ibv_qp_attr,
+    _mask: c_int,
+) -> c_int {
+    // SAFETY: the caller passes a queue pair that exists, which no other thread uses meanwhile, and attributes that are
+    // initialised: `create_qp` boxed the pair as the first field of a `Pair`, which is `repr(C)`.
+    let (pair, to) = unsafe { (&mut *pair.cast::<Pair>(), &*attributes) };
+    let end = &pair.end;
+    let is_next = match to.qp_state {
+        raw::IBV_QPS_ERR => {
+            end.set(raw::IBV_QPS_ERR);
+            end.flush_if_failed();
+            true
+        }
+        raw::IBV_QPS_INIT => end.advance([raw::IBV_QPS_RESET, raw::IBV_QPS_INIT], |rules| {
+            rules.access = to.qp_access_flags;
+        }),
+        raw::IBV_QPS_RTR => end.advance([raw::IBV_QPS_INIT, raw::IBV_QPS_RTR], |rules| {
+            rules.peer = Some(Address {
+                // SAFETY: both forms of a GID are its 16 bytes.
+                gid: Gid(unsafe { to.ah_attr.grh.dgid.raw }),
+                number: to.dest_qp_num,
+            });
+        }),
+        raw::IBV_QPS_RTS => end.advance([raw::IBV_QPS_RTR, raw::IBV_QPS_RTS], |_| ()),
+        _ => false,
+    };
+    if is_next && to.qp_state == raw::IBV_QPS_RTS {
+        pair.start();
+    }
+    if is_next { 0 } else { libc::EINVAL }
+}
+
+pub(super) unsafe extern "C" fn query_qp(
+    pair: *mut raw::ibv_qp,
+    attributes: *mut raw::ibv_qp_attr,
+    _mask: c_int,
+    options: *mut raw::ibv_qp_init_attr,
+) -> c_int {
+    // SAFETY: the caller passes structures that may be written, and a queue pair that exists: `create_qp` boxed it as
+    // the first field of a `Pair`, which is `repr(C)`.
+    unsafe {
+        let pair = &*pair.cast::<Pair>();
+        (*attributes).qp_state = pair.end.state();
+        (*options).cap = pair.capacity;
+    }
+    0
+}
+
+pub(super) unsafe extern "C" fn destroy_qp(pair: *mut raw::ibv_qp) -> c_int {
+    // SAFETY: the queue pair is freed once. `create_qp` boxed it as the first field of a `Pair`, which is `repr(C)`.
+    let pair = *unsafe { Box::from_raw(pair.cast::<Pair>()) };
+    pair.end.remove();
+    drop(pair.requests);
+    // It has panicked where a rule was broken that no device can answer for.
+    pair.carrier
+        .map_or(0, |carrier| carrier.join().map_or(libc::EIO, |()| 0))
+}
+
+pub(super) unsafe extern "C" fn post_send(
+    pair: *mut raw::ibv_qp,
+    request: *mut raw::ibv_send_wr,
+    bad: *mut *mut raw::ibv_send_wr,
+) -> c_int {
+    // SAFETY: the caller passes a queue pair that exists during the call: `create_qp` boxed it as the first field of a
+    // `Pair`, which is `repr(C)`.
+    let pair = unsafe { &*pair.cast::<Pair>() };
+    // SAFETY: the caller passes a list of initialised requests, which live during the call.
+    for entry in unsafe { list(request, |request| request.next) } {
+        if !pair.end.queues.posted_sends.add() {
+            // SAFETY: `bad` points to a pointer that may be written, as for libibverbs.
+            unsafe { *bad = from_ref(entry).cast_mut() };
+            return libc::ENOMEM;
+        }
+        // SAFETY: the program posts the request, so its pieces are valid, and of this network only such kinds are used.
+        let request = unsafe { Request::of(entry) };
+        // Fails where the carrier has panicked: the request never ends then.
+        let _ = pair.requests.send(request);
+    }
+    0
+}
+
+pub(super) unsafe extern "C" fn post_recv(
+    pair: *mut raw::ibv_qp,
+    receive: *mut raw::ibv_recv_wr,
+    bad: *mut *mut raw::ibv_recv_wr,
+) -> c_int {
+    // SAFETY: the caller passes a queue pair that exists during the call: `create_qp` boxed it as the first field of a
+    // `Pair`, which is `repr(C)`.
+    let pair = unsafe { &*pair.cast::<Pair>() };
+    // SAFETY: the caller passes a list of initialised receives, which live during the call.
+    for entry in unsafe { list(receive, |receive| receive.next) } {
+        if !pair.end.queues.posted_receives.add() {
+            // SAFETY: `bad` points to a pointer that may be written, as for libibverbs.
+            unsafe { *bad = from_ref(entry).cast_mut() };
+            return libc::ENOMEM;
+        }
+        // The other end is in `pair.end`.
+        let _ = pair.receives.send(entry.wr_id);
+    }
+    pair.end.flush_if_failed();
+    0
+}
