@@ -8,7 +8,8 @@
 //!
 //! A link has one queue pair for each rail. A message takes the rail with the fewest bytes in flight, so that each
 //! rail carries what it can. Messages may therefore overtake each other, and are put in order by their numbers. A
-//! rail that fails is dropped, and the others carry what it has not delivered, until it works again.
+//! rail that fails is dropped, and the others carry what it has not delivered, until it works again. Polls see to that:
+//! those of the link's users, and where there are none, of a thread ([`keep_polled`]).
 //!
 //! A long message whose payload is in registered memory ([`Registry`](super::Registry)) is lent: the message holds
 //! the payload's address, and the receiver has its device read it directly into registered memory of its own, or
@@ -41,12 +42,14 @@ mod rx;
 mod slots;
 mod tx;
 mod unconnected;
+mod upkeep;
 
 pub use connect::connect;
 pub use nics::Nics;
 pub use offer::{NoLink, Wait};
 pub use rx::Rx;
 pub use tx::Tx;
+pub use upkeep::keep_polled;
 
 #[cfg(test)]
 mod tests;

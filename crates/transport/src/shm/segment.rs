@@ -201,11 +201,17 @@ impl Ring {
     /// # Safety
     /// The caller is the sender's side, and has sent nothing yet.
     pub(super) unsafe fn warm_up(&self) {
-        let cells = layout::cells(self.size.geometry());
-        // SAFETY: `headers` points to `cells` headers of this stride. This is the sender's side before its
-        // first message, as this function requires, so all of them belong to it. Any bytes may be written
-        // there.
-        unsafe { self.headers.as_ptr().write_bytes(0, cells * HEADER_STRIDE) };
+        let headers = self.headers.as_ptr();
+        for cell in 0..layout::cells(self.size.geometry()) {
+            // The first word stays as it is: the receiver may poll it already.
+            // SAFETY: `headers` points to this many headers of this stride. This is the sender's side before its first
+            // message, as this function requires, so all but the first word belongs to it. Any bytes may be written there.
+            unsafe {
+                headers
+                    .add(cell * HEADER_STRIDE + TAG)
+                    .write_bytes(0, HEADER_STRIDE - TAG);
+            }
+        }
     }
 
     /// Allocates the memory for `len` bytes, at most `slot_bytes`, in the cell's body or, if that is too short, in

@@ -64,6 +64,31 @@ fn a_passed_link_conforms() {
     conformance::run(&mut Passed);
 }
 
+/// `ThreadSanitizer` reports it where the new sender writes what is polled.
+#[test]
+fn a_receiver_may_poll_before_the_sender_has_its_end() {
+    for round in 0..50 {
+        let (here, there) = streams();
+        let (_tx, mut rx) = offer(&here, GEOMETRY, soon()).unwrap();
+        thread::scope(|scope| {
+            scope.spawn(move || {
+                let (mut tx, _rx) = accept(&there, GEOMETRY, soon()).unwrap();
+                tx.reserve(1).unwrap().unwrap()[0] = 7;
+                tx.commit(1, round).unwrap();
+            });
+            let until = soon();
+            let arrival = loop {
+                assert!(Instant::now() < until, "nothing has come");
+                // Once more below, as a borrow that is returned lasts for the whole loop.
+                if rx.peek().unwrap().is_some() {
+                    break rx.peek().unwrap().unwrap();
+                }
+            };
+            assert_eq!((arrival.tag, arrival.payload), (round, &[7][..]));
+        });
+    }
+}
+
 #[test]
 fn different_geometries_do_not_link() {
     // A segment of another size; and one of the same size with another layout.

@@ -39,6 +39,8 @@ const RESERVED: u64 = 1;
 const UNRESERVED: u64 = RESERVED + 2;
 /// How much a poll that finds nothing counts: an idle link has time for more checks.
 const IDLE: u32 = 16;
+/// How often these are checked while a rail is dropped. Where several ranks share a processor, polls are rare.
+const LISTEN_DEGRADED: Duration = Duration::from_millis(1);
 
 /// An end of a link.
 #[derive(Debug)]
@@ -60,6 +62,12 @@ pub(super) struct Core {
     missed: VecDeque<Missed>,
     /// Polls since the last check of the control stream, weighted by [`IDLE`].
     looks: u32,
+    /// The last check for the sake of a dropped rail.
+    listened: Instant,
+    /// There was a poll since [`poll_if_neglected`](Self::poll_if_neglected).
+    was_polled: bool,
+    /// Nobody else polls it at the moment.
+    is_neglected: bool,
     /// `None` while a poll uses it.
     room: Option<Box<PollRoom>>,
     /// The last message that was read and not yet acknowledged, not counting lent ones.
@@ -97,6 +105,9 @@ impl Core {
             control,
             missed: VecDeque::new(),
             looks: 0,
+            listened: Instant::now(),
+            was_polled: false,
+            is_neglected: false,
         }
     }
 
@@ -269,6 +280,7 @@ impl Core {
 
     /// Processes everything that has arrived or completed.
     pub(super) fn poll(&mut self) -> Result<(), LinkError> {
+        self.was_polled = true;
         let mut has_found = false;
         for rail in 0..self.rails.len() {
             while self.failed.is_none() && self.poll_rail(rail) {
@@ -276,10 +288,8 @@ impl Core {
             }
         }
         self.note_loans();
-        // A dropped rail must not have to wait until the others are idle.
-        let has_time = !has_found || !self.dead.is_empty();
-        self.looks += if has_time { IDLE } else { 1 };
-        if self.looks >= LISTEN_AFTER || self.is_failing_over() {
+        self.looks += if has_found { 1 } else { IDLE };
+        if self.looks >= LISTEN_AFTER || self.is_failing_over() || self.is_return_due() {
             self.looks = 0;
             self.attend();
             self.probe();
@@ -295,12 +305,31 @@ impl Core {
         }
     }
 
+    /// Whether the return of a dropped rail may have made progress. It must not have to wait until the others are idle.
+    fn is_return_due(&mut self) -> bool {
+        if self.dead.is_empty() || self.listened.elapsed() < LISTEN_DEGRADED {
+            return false;
+        }
+        self.listened = Instant::now();
+        true
+    }
+
     /// Polls, and also checks the control stream and silent rails.
     pub(super) fn look_around(&mut self) {
+        self.looks = LISTEN_AFTER;
         // The next call returns the error again.
         let _ = self.poll();
-        self.attend();
-        self.probe();
+    }
+
+    /// Does the same, unless there was a poll since the last call of this. No dropped rail is tried for it: an outage
+    /// that nobody has to notice would end the link, if it fell into a try.
+    pub(super) fn poll_if_neglected(&mut self) {
+        if !self.was_polled {
+            self.is_neglected = true;
+            self.look_around();
+            self.is_neglected = false;
+        }
+        self.was_polled = false;
     }
 
     /// Abandons what is in flight: from now on no peer reads memory here, and no device writes to it.
@@ -399,7 +428,7 @@ impl Core {
         self.failed.get_or_insert(LinkError::Rdma { rail, problem });
     }
 
-    /// Tells the peer that one half of this end was dropped.
+    /// Tells the peer that one half of this end was dropped. The last half waits until the peer has everything.
     pub(super) fn announce_closed(&mut self, what: Immediate) {
         let has_room = |core: &Self| core.rails().all(|rail| rail.has_room(1));
         self.wait_until(has_room);
@@ -410,6 +439,10 @@ impl Core {
             if self.failed.is_none() && has_room(self) {
                 self.say(rail, what);
             }
+        }
+        // Not where the link is freed: the thread that looks after links may do that, while the process exits.
+        if self.announcements.len() == 2 {
+            self.wait_until(Self::is_quiet);
         }
     }
 
@@ -438,12 +471,5 @@ impl Core {
 fn unload(rails: &mut [Option<Rail>], load: Load) {
     if let Some(rail) = &mut rails[load.rail] {
         rail.load = rail.load.saturating_sub(load.bytes);
-    }
-}
-
-impl Drop for Core {
-    /// The peer should get everything, including the announcement that this end is gone.
-    fn drop(&mut self) {
-        self.wait_until(Self::is_quiet);
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use spark_ccl_config::Rdma;
-use spark_ccl_verbs::{AddressVector, Error, ProtectionDomain};
+use spark_ccl_verbs::{AddressVector, Error, Library, ProtectionDomain};
 
 use super::super::{LocalPort, Port, Rail, Registry, devices, library};
 
@@ -21,16 +21,21 @@ pub struct Nics {
 impl Nics {
     /// Opens the devices. If that fails, there are no ports.
     pub fn open(settings: &Rdma) -> Self {
-        Self::try_open(settings).unwrap_or_else(|error| Self {
+        let opened = library(settings).and_then(|library| Self::of(library, settings));
+        opened.unwrap_or_else(|error| Self {
             none_because: Some(error.to_string()),
             ..Self::default()
         })
     }
 
-    fn try_open(settings: &Rdma) -> Result<Self, Error> {
+    /// Opens the devices of a library.
+    ///
+    /// # Errors
+    /// When the devices cannot be listed.
+    pub fn of(library: Library, settings: &Rdma) -> Result<Self, Error> {
         let mut nics = Self::default();
         let mut problems = Vec::new();
-        for (device, ports) in devices(library(settings)?)? {
+        for (device, ports) in devices(library)? {
             // A device that cannot be used does not exclude the others.
             let ports = ports.unwrap_or_else(|error| {
                 problems.push(format!("{}: {error}", device.name()));

@@ -21,7 +21,7 @@ const TOLD_EVERY: u64 = 16;
 /// How often a rail is probed.
 const PROBE_EVERY: Duration = Duration::from_secs(1);
 /// The least number of checks before a silent rail is dropped.
-const LOOKS: u32 = 16;
+pub(super) const LOOKS: u32 = 16;
 
 /// One connected queue pair of a link, and the memory that it writes from and to.
 #[derive(Debug)]
@@ -252,7 +252,7 @@ impl Silence {
 
     /// How long `ended` has been the last request that succeeded. The time since the last check counts up to
     /// `longest`.
-    fn look(&mut self, ended: u64, now: Instant, longest: Duration) -> Duration {
+    pub(super) fn look(&mut self, ended: u64, now: Instant, longest: Duration) -> Duration {
         let passed = now.saturating_duration_since(self.looked);
         self.looked = now;
         if self.ended == ended {

@@ -12,11 +12,12 @@ use crate::rdma::link::control::Control;
 use crate::rdma::link::message::Message;
 use crate::rdma::link::offer::End;
 use crate::rdma::link::plan::Plan;
-use crate::rdma::link::rail::Rail;
+use crate::rdma::link::rail::{LOOKS, Rail, Silence};
 use crate::rdma::link::slots::Slots;
 use crate::rdma::link::unconnected::{Unconnected, listen, send_greeting};
 
-/// How long the greetings over a working rail may take.
+/// How long the greetings over a working rail may take. Each end must look several times, and only during calls; so the
+/// time between two looks counts only up to a part of this.
 const GREETING: Duration = Duration::from_secs(5);
 
 /// An attempt to put a rail back into use.
@@ -55,7 +56,7 @@ struct Greeting {
     rail: Rail,
     has_greeted: bool,
     has_heard: bool,
-    until: Instant,
+    silence: Silence,
 }
 
 /// What a try works on.
@@ -105,7 +106,7 @@ impl Try {
     }
 
     /// Whether the peer has not been told of the try.
-    fn is_unknown_to_peer(&self) -> bool {
+    pub(super) fn is_unknown_to_peer(&self) -> bool {
         matches!(self.stage, Stage::Making(_, None))
     }
 
@@ -236,7 +237,7 @@ impl Greeting {
             rail,
             has_greeted: false,
             has_heard: false,
-            until: Instant::now() + GREETING,
+            silence: Silence::new(Instant::now()),
         }
     }
 
@@ -247,7 +248,7 @@ impl Greeting {
             rail,
             has_greeted,
             has_heard,
-            until,
+            silence,
         } = self;
         let listened = listen(rail, has_heard, &mut PollRoom::default());
         listened.map_err(|error| error.to_string())?;
@@ -256,7 +257,8 @@ impl Greeting {
             *has_greeted = true;
         }
         let is_done = *has_greeted && *has_heard && rail.ended.well == rail.posted;
-        if !is_done && Instant::now() > *until {
+        let waited = silence.look(0, Instant::now(), GREETING / LOOKS);
+        if !is_done && waited >= GREETING {
             return Err(format!("no greeting within {GREETING:?}"));
         }
         Ok(is_done)

@@ -29,7 +29,9 @@ impl Core {
             if self.control.is_closed || !dead.is_confirmed {
                 continue;
             }
-            dead.begin(is_ending);
+            if !is_ending && !self.is_neglected {
+                dead.begin();
+            }
             let Some(attempt) = &mut dead.attempt else {
                 continue;
             };
@@ -40,7 +42,9 @@ impl Core {
                 slots: &self.outgoing,
                 control: &mut self.control,
             };
-            attempt.advance(environment, is_ending);
+            // A try of which the peer does not know yet ends where nobody polls, as none begins there.
+            let is_neglected = self.is_neglected && attempt.is_unknown_to_peer();
+            attempt.advance(environment, is_ending || is_neglected);
             self.order.set_silent(dead.rail, !attempt.may_be_in_use());
             match attempt.outcome() {
                 None => {}
@@ -115,9 +119,9 @@ fn out_of_turn(rail: usize) -> LinkError {
 
 impl Dead {
     /// Begins a try, if this is the first end and the pause is over.
-    fn begin(&mut self, is_ending: bool) {
+    fn begin(&mut self) {
         let is_due = self.plan.is_first && self.pace.is_over(Instant::now());
-        if is_due && !is_ending && self.attempt.is_none() {
+        if is_due && self.attempt.is_none() {
             self.attempt = Some(Try::new(&self.plan, None));
         }
     }
@@ -133,8 +137,19 @@ impl Dead {
     }
 
     #[cfg(test)]
+    pub(in super::super) fn is_first(&self) -> bool {
+        self.plan.is_first
+    }
+
+    #[cfg(test)]
     pub(in super::super) fn is_tried(&self) -> bool {
         self.attempt.is_some()
+    }
+
+    #[cfg(test)]
+    pub(in super::super) fn is_unknown_to_peer(&self) -> bool {
+        let attempt = self.attempt.as_ref();
+        attempt.is_some_and(Try::is_unknown_to_peer)
     }
 
     /// Whether the peer may use it already, but has not sent its verdict.

@@ -102,7 +102,7 @@ pub(super) fn returns(tx: &mut Tx, loan: u64) {
 
 #[test]
 fn lent_messages_are_read_to_registered_memory_by_all_rails() {
-    let Some(sides) = sides(2) else { return };
+    let sides = sides(2);
     let [(mut tx, _rx), (other_tx, mut other_rx)] = linked(&sides);
     let from = Lot::filled(sides[0].0.registry(), 3 * BYTES + 40_000);
     let mut to = Lot::new(sides[1].0.registry(), from.memory.len());
@@ -133,7 +133,7 @@ fn lent_messages_are_read_to_registered_memory_by_all_rails() {
 
 #[test]
 fn lent_messages_are_peeked_at_like_others() {
-    let Some(sides) = sides(1) else { return };
+    let sides = sides(1);
     let [(mut tx, _rx), (_tx, mut other_rx)] = linked(&sides);
     let from = Lot::filled(sides[0].0.registry(), 2 * BYTES);
     let first = lend(&mut tx, &from.memory[..40_000], 1);
@@ -162,7 +162,7 @@ fn lent_messages_are_peeked_at_like_others() {
 
 #[test]
 fn what_cannot_be_lent_or_borrowed_goes_through_slots() {
-    let Some(sides) = sides(1) else { return };
+    let sides = sides(1);
     let [(mut tx, _rx), (_tx, mut other_rx)] = linked(&sides);
     let from = Lot::filled(sides[0].0.registry(), BYTES + 1);
     let ordinary = vec![7; BYTES];
@@ -199,7 +199,7 @@ fn what_cannot_be_lent_or_borrowed_goes_through_slots() {
 
 #[test]
 fn what_a_failed_rail_has_not_read_is_read_by_another() {
-    let Some(sides) = sides(2) else { return };
+    let sides = sides(2);
     let [(mut tx, mut rx), (other_tx, mut other_rx)] = linked(&sides);
     let from = Lot::filled(sides[0].0.registry(), 4 * BYTES);
     let mut to = Lot::new(sides[1].0.registry(), from.memory.len());
@@ -217,7 +217,7 @@ fn what_a_failed_rail_has_not_read_is_read_by_another() {
 
 #[test]
 fn what_a_device_has_said_already_is_not_waited_for_when_its_rail_is_dropped() {
-    let Some(sides) = sides(1) else { return };
+    let sides = sides(1);
     let [(mut tx, _rx), (other_tx, mut other_rx)] = linked(&sides);
     let from = Lot::filled(sides[0].0.registry(), BYTES);
     let mut to = Lot::new(sides[1].0.registry(), BYTES);
@@ -236,7 +236,7 @@ fn what_a_device_has_said_already_is_not_waited_for_when_its_rail_is_dropped() {
 
 #[test]
 fn memory_that_is_deregistered_is_not_written_any_more() {
-    let Some(sides) = sides(1) else { return };
+    let sides = sides(1);
     let [(mut tx, _rx), (_tx, mut other_rx)] = linked(&sides);
     let from = Lot::filled(sides[0].0.registry(), 4 * BYTES);
     let mut to = Lot::new(sides[1].0.registry(), from.memory.len());
@@ -270,7 +270,7 @@ fn memory_that_is_deregistered_is_not_written_any_more() {
 
 #[test]
 fn what_is_lent_while_a_rail_is_dropped_can_be_read_by_it_when_it_is_back() {
-    let Some(sides) = sides(2) else { return };
+    let sides = sides(2);
     let [(mut tx, _rx), (other_tx, mut other_rx)] = linked(&sides);
     let from = Lot::filled(sides[0].0.registry(), 4 * BYTES);
     let mut to = Lot::new(sides[1].0.registry(), from.memory.len());
@@ -298,7 +298,7 @@ fn what_is_lent_while_a_rail_is_dropped_can_be_read_by_it_when_it_is_back() {
 
 #[test]
 fn memory_of_a_link_that_is_given_up_is_not_written_any_more() {
-    let Some(sides) = sides(1) else { return };
+    let sides = sides(1);
     let [(mut tx, _rx), (mut other_tx, mut other_rx)] = linked(&sides);
     let from = Lot::filled(sides[0].0.registry(), 4 * BYTES);
     let mut to = Lot::new(sides[1].0.registry(), from.memory.len());
@@ -323,7 +323,7 @@ fn memory_of_a_link_that_is_given_up_is_not_written_any_more() {
 
 #[test]
 fn what_is_written_after_a_withdrawal_is_never_taken_for_what_was_lent() {
-    let Some(sides) = sides(1) else { return };
+    let sides = sides(1);
     let [(mut tx, _rx), (_tx, mut other_rx)] = linked(&sides);
     let mut from = Lot::filled(sides[0].0.registry(), BYTES);
     let lent = from.memory.clone();

@@ -36,7 +36,7 @@ fn wait_for(cores: &Cores, is_so: impl Fn(Rails) -> bool) {
 fn first_rail(cores: &Cores) -> [u64; 2] {
     let posted = |core: &Core| {
         let mut rails = core.rails();
-        let rail = rails.find(|rail| rail.name.contains("rxe0"));
+        let rail = rails.find(|rail| is_first(&rail.name));
         rail.map_or(0, |rail| rail.posted)
     };
     cores.each_ref().map(|core| posted(&core.lock()))
@@ -44,12 +44,12 @@ fn first_rail(cores: &Cores) -> [u64; 2] {
 
 #[test]
 fn everything_arrives_while_a_rail_fails_and_returns_twice() {
-    let Some(sides) = cabled(2) else { return };
+    let Some(sides) = severable(2) else { return };
     let ends = ends(&sides, GEOMETRY);
     let cores = cores(&ends);
     let ended = talk(ends, || {
         for round in 1..=2 {
-            let cut = Impaired::cut();
+            let cut = Cut::new();
             wait_for(&cores, |rails| rails.dropped == round);
             drop(cut);
             wait_for(&cores, |rails| rails.returned == round);
@@ -109,7 +109,7 @@ fn drop_at_both(ends: &[End; 2]) {
 
 #[test]
 fn a_rail_returns_that_was_dropped_at_one_end() {
-    let Some(sides) = sides(2) else { return };
+    let sides = sides(2);
     let mut ends = ends(&sides, ONE_SLOT);
     let cores = cores(&ends);
     for round in 1..=2 {
@@ -130,11 +130,11 @@ fn a_rail_returns_that_was_dropped_at_one_end() {
 
 #[test]
 fn a_rail_that_fails_its_try_is_tried_again() {
-    let Some(sides) = cabled(2) else { return };
+    let Some(sides) = severable(2) else { return };
     let mut ends = ends(&sides, ONE_SLOT);
     let cores = cores(&ends);
     drop_at_both(&ends);
-    let cut = Impaired::cut();
+    let cut = Cut::new();
     // At both ends: the one that starts attempts, and the one that responds.
     for is_tried in [true, false] {
         let seen = || {
@@ -160,8 +160,78 @@ fn a_rail_that_fails_its_try_is_tried_again() {
 }
 
 #[test]
+fn a_rail_returns_between_ends_that_look_rarely() {
+    let sides = sides(2);
+    let ends = ends(&sides, ONE_SLOT);
+    let cores = cores(&ends);
+    drop_at_both(&ends);
+    // As in a program that calls something every few seconds.
+    for _ in 0..20 {
+        for core in &cores {
+            core.lock().look_around();
+        }
+        if cores.iter().all(|core| core.lock().health().returned == 1) {
+            return;
+        }
+        thread::sleep(Duration::from_secs(3));
+    }
+    panic!("{:?}", cores.map(|core| core.lock().health()));
+}
+
+/// An outage that falls into a try would end a link that nobody uses.
+#[test]
+fn no_rail_is_tried_between_ends_that_nobody_polls() {
+    let sides = sides(2);
+    let ends = ends(&sides, ONE_SLOT);
+    let cores = cores(&ends);
+    drop_at_both(&ends);
+    let until = Instant::now() + Duration::from_secs(3);
+    while Instant::now() < until {
+        for core in &cores {
+            let mut core = core.lock();
+            core.poll_if_neglected();
+            assert!(!core.dead()[0].is_tried());
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    look_until(&cores, |rails| rails.returned == 1);
+}
+
+#[test]
+fn a_try_that_the_last_poll_began_ends_when_nobody_polls() {
+    let sides = sides(2);
+    let ends = ends(&sides, ONE_SLOT);
+    let cores = cores(&ends);
+    // A try whose queue pair is made at once is offered at once, too, and goes on.
+    for round in 1..10 {
+        drop_at_both(&ends);
+        let first = cores.iter().find(|core| core.lock().dead()[0].is_first());
+        let mut core = first.unwrap().lock();
+        let until = soon();
+        while !core.dead()[0].is_tried() {
+            assert!(Instant::now() < until, "no try was begun");
+            thread::sleep(Duration::from_millis(5));
+            core.look_around();
+        }
+        let is_secret = core.dead()[0].is_unknown_to_peer();
+        if is_secret {
+            // The first call only notes that the link was polled.
+            core.poll_if_neglected();
+            core.poll_if_neglected();
+            assert!(!core.dead()[0].is_tried());
+        }
+        drop(core);
+        look_until(&cores, |rails| rails.returned == round);
+        if is_secret {
+            return;
+        }
+    }
+    panic!("each try was offered at once");
+}
+
+#[test]
 fn a_peer_that_does_not_answer_holds_up_nothing() {
-    let Some(sides) = sides(2) else { return };
+    let sides = sides(2);
     let mut ends = ends(&sides, ONE_SLOT);
     drop_at_both(&ends);
     let until = Instant::now() + Duration::from_secs(3);
@@ -179,7 +249,7 @@ fn a_peer_that_does_not_answer_holds_up_nothing() {
 
 #[test]
 fn a_peer_that_goes_while_a_rail_is_tried_is_noticed() {
-    let Some(sides) = sides(2) else { return };
+    let sides = sides(2);
     for looks in [0, 1, 3, 6] {
         let ends = ends(&sides, ONE_SLOT);
         drop_at_both(&ends);
@@ -267,7 +337,7 @@ fn agree_at_first(ends: &[End; 2]) {
 
 #[test]
 fn what_is_withdrawn_while_a_rail_returns_is_not_read_by_it() {
-    let Some(sides) = sides(2) else { return };
+    let sides = sides(2);
     let mut ends = linked(&sides);
     let mut from = Lot::filled(sides[0].0.registry(), BYTES);
     let lent = from.memory.clone();
@@ -302,7 +372,7 @@ fn what_is_withdrawn_while_a_rail_returns_is_not_read_by_it() {
 
 #[test]
 fn a_rail_does_not_return_when_nothing_can_be_agreed() {
-    let Some(sides) = sides(2) else { return };
+    let sides = sides(2);
     let mut ends = ends(&sides, ONE_SLOT);
     drop_at_both(&ends);
     let stream = Arc::clone(&ends[0].0.core.lock().control().stream);
@@ -323,7 +393,7 @@ fn a_rail_does_not_return_when_nothing_can_be_agreed() {
 
 #[test]
 fn what_is_said_out_of_turn_ends_the_link() {
-    let Some(sides) = sides(2) else { return };
+    let sides = sides(2);
     for said in [
         Message::Verdict {
             rail: 0,
