@@ -3,7 +3,7 @@
 //! no link.
 
 use crate::call::{Call, Nothing};
-use crate::communicator::Communicator;
+use crate::communicator::{Communicator, Inner};
 use crate::deadline::deadline_in;
 use crate::error::Error;
 use crate::mesh::shares_memory;
@@ -77,7 +77,7 @@ impl Communicator {
         // SAFETY: the segment keeps the mapping until the registration has ended. Only the engine lends the memory,
         // from the regions of a `Registered`, and it gives the links up before an operation that fails gives its
         // buffers back.
-        let registration = unsafe { self.plug(base, part, None) };
+        let registration = unsafe { self.inner.plug(base, part, None) };
         let allocation = Allocation {
             id,
             communicator: self.planner().communicator,
@@ -112,7 +112,7 @@ impl Communicator {
         // SAFETY: the segment keeps the memory, which is on the heap, until the registration has ended. Only the engine
         // lends it, from the regions of a `Registered`, and it gives the links up before an operation that fails gives
         // its buffers back.
-        let registration = unsafe { self.plug(base, len * size_of::<T>(), None) };
+        let registration = unsafe { self.inner.plug(base, len * size_of::<T>(), None) };
         Registered::new(Segment::new(base, registration, held), len)
     }
 
@@ -138,44 +138,11 @@ impl Communicator {
         // operation, nor an untyped call (this function's contract). Its drop ends the registration. Nobody else uses
         // the memory (the same contract): only the engine lends it, from the regions of a `Registered`, and it gives
         // the links up before an operation that fails gives its buffers back.
-        let registration = unsafe { self.plug(base, len * size_of::<T>(), Some((fd, offset))) };
-        Registered::new(Segment::new(base, registration, Holder::Foreign), len)
-    }
-
-    /// Registers memory with the devices of this rank's links, if there are any, and that is wanted.
-    ///
-    /// # Safety
-    /// The memory stays where it is while it is registered. Only operations of the engine lend it and
-    /// borrow to it, and before those that fail give it back, links are given up.
-    unsafe fn plug(
-        &self,
-        start: *mut u8,
-        bytes: usize,
-        dmabuf: Option<(BorrowedFd<'_>, u64)>,
-    ) -> Option<Registration> {
-        // In a forked child, the devices are the parent's.
-        self.membership().check_process().ok()?;
-        let registry = self.inner.registry.as_ref()?;
-        let start = NonNull::new(start).filter(|_| bytes > 0)?;
-        let memory = match dmabuf {
-            None => Memory::Host { start, bytes },
-            Some((fd, offset)) => Memory::DmaBuf {
-                fd,
-                offset,
-                start,
-                bytes,
-            },
+        let registration = unsafe {
+            self.inner
+                .plug(base, len * size_of::<T>(), Some((fd, offset)))
         };
-        // SAFETY: the memory stays mapped while it is registered, since it stays where it is. What is lent or borrowed
-        // is left alone, or the links are given up: only operations of the engine lend it and borrow to it. All of that
-        // is this function's contract.
-        let registered = unsafe { registry.register(memory) };
-        registered
-            .inspect_err(|error| {
-                let rank = self.rank();
-                tracing::warn!("rank {rank}: {bytes} bytes go through slots over RDMA: {error}");
-            })
-            .ok()
+        Registered::new(Segment::new(base, registration, Holder::Foreign), len)
     }
 
     /// This rank's result if all ranks have one; otherwise, on all ranks, the error of the first rank without one.
@@ -283,6 +250,64 @@ impl Communicator {
                 Err(error) => return Err(MemoryError::Refused(error.to_string())),
             }
         }
+    }
+}
+
+impl Inner {
+    /// Registers memory that `holder` keeps, `bytes` bytes from `start` on, as by
+    /// [`register`](Communicator::register).
+    ///
+    /// # Safety
+    /// The memory stays where it is as long as `holder` lives. While an operation on a region of the segment runs, only the
+    /// engine uses the memory of the region. After one that fails, nothing counts that is in its region, or was sent from
+    /// there.
+    #[cfg(feature = "cuda")]
+    pub(crate) unsafe fn register_held(
+        &self,
+        start: *mut u8,
+        bytes: usize,
+        holder: Box<dyn Hold>,
+    ) -> Segment {
+        // SAFETY: the segment ends the registration before it drops the holder, which keeps the memory where it is. Only
+        // the engine lends it, and where that fails, nothing counts that a device still moves (this function's contract).
+        let registration = unsafe { self.plug(start, bytes, None) };
+        Segment::new(start, registration, Holder::Own(holder))
+    }
+
+    /// Registers memory with the devices of this rank's links, if there are any, and that is wanted.
+    ///
+    /// # Safety
+    /// The memory stays where it is while it is registered. Only operations of the engine lend it and
+    /// borrow to it, and before those that fail give it back, links are given up.
+    unsafe fn plug(
+        &self,
+        start: *mut u8,
+        bytes: usize,
+        dmabuf: Option<(BorrowedFd<'_>, u64)>,
+    ) -> Option<Registration> {
+        // In a forked child, the devices are the parent's.
+        self.membership.engine().check_process().ok()?;
+        let registry = self.registry.as_ref()?;
+        let start = NonNull::new(start).filter(|_| bytes > 0)?;
+        let memory = match dmabuf {
+            None => Memory::Host { start, bytes },
+            Some((fd, offset)) => Memory::DmaBuf {
+                fd,
+                offset,
+                start,
+                bytes,
+            },
+        };
+        // SAFETY: the memory stays mapped while it is registered, since it stays where it is. What is lent or borrowed
+        // is left alone, or the links are given up: only operations of the engine lend it and borrow to it. All of that
+        // is this function's contract.
+        let registered = unsafe { registry.register(memory) };
+        registered
+            .inspect_err(|error| {
+                let rank = self.membership.engine().planner().rank;
+                tracing::warn!("rank {rank}: {bytes} bytes go through slots over RDMA: {error}");
+            })
+            .ok()
     }
 }
 

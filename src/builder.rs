@@ -44,6 +44,8 @@ pub struct Builder {
     device: usize,
     launch: LaunchOverrides,
     reducer: Reducer,
+    #[cfg(feature = "testing")]
+    verbs: Option<spark_ccl_verbs::Library>,
 }
 
 impl Communicator {
@@ -54,6 +56,8 @@ impl Communicator {
             device: 0,
             launch: LaunchOverrides::default(),
             reducer: Reducer::default(),
+            #[cfg(feature = "testing")]
+            verbs: None,
         }
     }
 
@@ -205,6 +209,16 @@ impl Builder {
         self
     }
 
+    /// Gives ranks of this process the RDMA devices of this library, to test them without hardware. The thread that makes
+    /// the ranks opens them.
+    #[cfg(feature = "testing")]
+    #[doc(hidden)]
+    #[must_use]
+    pub fn verbs(mut self, library: spark_ccl_verbs::Library) -> Self {
+        self.verbs = Some(library);
+        self
+    }
+
     /// See [`Communicator::local`].
     ///
     /// # Errors
@@ -217,8 +231,9 @@ impl Builder {
         let tuning = settings.read_tuning();
         let start = |session| {
             let (settings, tuning, reducer) = (settings.clone(), tuning.clone(), self.reducer);
+            let nics = self.local_nics(&settings);
             std::thread::Builder::new()
-                .spawn(move || open(session, settings, tuning, reducer, OnceLock::new()))
+                .spawn(move || open(session, settings, tuning, reducer, nics))
         };
         let threads: Vec<_> = sessions.into_iter().map(start).collect();
         let (opened, failed): (Vec<_>, Vec<_>) =
@@ -291,6 +306,22 @@ impl Builder {
         // Cannot fail: rank 0 has checked it, and all ranks run the same build.
         let tuning = Tuning::parse(session.note().as_bytes()).unwrap_or_default();
         open(session, settings, tuning, self.reducer, nics.into())
+    }
+
+    /// The RDMA ports of a rank of this process, where a test has brought devices.
+    #[cfg(feature = "testing")]
+    fn local_nics(&self, settings: &Settings) -> OnceLock<Nics> {
+        let open = |library| Nics::of(library, &settings.rdma).unwrap_or_default();
+        self.verbs
+            .map(open)
+            .map_or_else(OnceLock::new, OnceLock::from)
+    }
+
+    /// The RDMA ports of a rank of this process: opened when links need them.
+    #[cfg(not(feature = "testing"))]
+    #[expect(clippy::unused_self, reason = "tests bring devices")]
+    fn local_nics(&self, _: &Settings) -> OnceLock<Nics> {
+        OnceLock::new()
     }
 
     /// A value with its type, and the text that stands for it in logs and errors.

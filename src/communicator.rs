@@ -185,7 +185,7 @@ impl Communicator {
         let one_sided = registered && is_allowed && planner.all_share_memory && self.size() > 1;
         let may_lend = registered && self.inner.registry.is_some();
         Ok(Explanation {
-            lends: may_lend && planner.may_lend(signature),
+            lends: may_lend && planner.may_lend(signature, false),
             ..planner.explain(signature, false, one_sided)
         })
     }

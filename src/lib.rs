@@ -25,6 +25,7 @@ mod host;
 mod launch;
 mod lineage;
 mod logging;
+mod measured;
 mod membership;
 mod mesh;
 mod names;
@@ -75,7 +76,7 @@ pub use plan::Explanation;
 pub use registered::{Registered, RegisteredView, RegisteredViewMut};
 pub use spark_ccl_bootstrap::UniqueId;
 pub use spark_ccl_config::{
-    AlgorithmChoice, Backend, Layout, Links, Net, ParseAlgorithmsError, Path,
+    AlgorithmChoice, Backend, GpuLayout, GpuWire, Layout, Links, Net, ParseAlgorithmsError, Path,
 };
 pub use spark_ccl_control::{Fault, Late, Member};
 pub use spark_ccl_fork::Forked;

@@ -1,7 +1,6 @@
 //! Log output by the environment: `SPARK_CCL_LOG`, or NCCL's variables.
 
-use spark_ccl_config::Log;
-use std::fs::File;
+use spark_ccl_config::{Log, files};
 use std::sync::atomic::{AtomicBool, Ordering};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
@@ -23,7 +22,7 @@ pub(crate) fn install(log: &Log, host: &str) {
         EnvFilter::new("info")
     });
     match log.file_for(host, std::process::id()) {
-        Some(path) => match File::create(&path) {
+        Some(path) => match files::create(&path) {
             Ok(file) => subscribe(filter, file),
             Err(error) => {
                 eprintln!("spark-ccl: cannot log to {}: {error}", path.display());

@@ -306,12 +306,13 @@ def a_death() -> str:
 
 def an_abort() -> str:
     tensor = values(dist.get_rank())
-    dist.all_reduce(tensor)
-    torch.cuda.synchronize()
-    if dist.get_rank() == 0:
-        group: Any = dist.group.WORLD
-        group.abort()
     try:
+        # The abort may come while the other rank is still in this call, although all has been summed.
+        dist.all_reduce(tensor)
+        torch.cuda.synchronize()
+        if dist.get_rank() == 0:
+            group: Any = dist.group.WORLD
+            group.abort()
         for _ in range(10_000):
             dist.all_reduce(tensor)
             torch.cuda.synchronize()

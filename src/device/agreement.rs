@@ -4,7 +4,10 @@
 use crate::communicator::Communicator;
 use crate::error::Error;
 use spark_ccl_cuda::cudarc::driver::CudaContext;
-use spark_ccl_cuda::{bus_id, context, count, generation, multiprocessors, share_default_pool};
+use spark_ccl_cuda::{
+    bus_id, context, count, generation, multiprocessors, name, share_default_pool,
+};
+use spark_ccl_gpu::REVISION;
 use std::sync::Arc;
 
 /// A rank's GPU.
@@ -12,6 +15,7 @@ pub(super) struct FoundGpu {
     pub(super) context: Arc<CudaContext>,
     /// Its PCI bus id: where it is on its host.
     place: String,
+    model: String,
     /// 9 is Hopper.
     generation: u8,
     multiprocessors: u16,
@@ -20,15 +24,20 @@ pub(super) struct FoundGpu {
 /// What a rank tells the others about its GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ToldGpu {
+    /// Of the kernels that the rank has.
+    pub(super) revision: u32,
     pub(super) place: String,
+    pub(super) model: String,
     pub(super) generation: u8,
     pub(super) multiprocessors: u16,
 }
 
-/// The bus id (at most 16 bytes), and at the end the number of multiprocessors and the generation. Zeros if the rank
-/// has no GPU.
-const BYTES: usize = 32;
+/// The bus id (at most 16 bytes), the model, of which the end may be missing, and at the end the number of multiprocessors
+/// and the generation; between these, the kernels' revision. Zeros if the rank has no GPU.
+const BYTES: usize = 100;
 const PLACE: usize = 28;
+const MODEL: usize = 64;
+const REVISED: std::ops::Range<usize> = PLACE + MODEL..PLACE + MODEL + 4;
 
 /// Fails where there is no GPU. Makes no context.
 pub(super) fn need_gpu(comm: &Communicator) -> Result<(), Error> {
@@ -42,7 +51,7 @@ pub(super) fn find_gpu(comm: &Communicator) -> Result<FoundGpu, Error> {
     let devices = count().map_err(own)?;
     let world = &comm.inner.world;
     let session = &world.session;
-    let ordinal = match world.settings.own_device {
+    let ordinal = match world.settings.gpu.own_device {
         Some(own) if own < devices => own,
         Some(own) => return Err(no_such_device(comm, own, devices)),
         None => {
@@ -55,6 +64,7 @@ pub(super) fn find_gpu(comm: &Communicator) -> Result<FoundGpu, Error> {
     };
     let context = context(ordinal).map_err(own)?;
     let place = bus_id(ordinal).map_err(own)?;
+    let model = name(ordinal).map_err(own)?;
     let generation = generation(&context).map_err(own)? as u8;
     let multiprocessors = multiprocessors(&context).map_err(own)? as u16;
     if let Err(error) = share_default_pool(&context) {
@@ -66,6 +76,7 @@ pub(super) fn find_gpu(comm: &Communicator) -> Result<FoundGpu, Error> {
     Ok(FoundGpu {
         context,
         place,
+        model,
         generation,
         multiprocessors,
     })
@@ -88,8 +99,9 @@ pub(super) fn tell_gpu(
 ) -> Result<Vec<Option<ToldGpu>>, Error> {
     let mut own = [0_u8; BYTES];
     if let Some(found) = found {
-        let len = found.place.len().min(PLACE);
-        own[..len].copy_from_slice(&found.place.as_bytes()[..len]);
+        put(&mut own[..PLACE], &found.place);
+        put(&mut own[PLACE..PLACE + MODEL], &found.model);
+        own[REVISED].copy_from_slice(&REVISION.to_le_bytes());
         own[BYTES - 3..BYTES - 1].copy_from_slice(&found.multiprocessors.to_le_bytes());
         own[BYTES - 1] = found.generation;
     }
@@ -98,13 +110,24 @@ pub(super) fn tell_gpu(
     Ok(all.chunks_exact(BYTES).map(ToldGpu::from_bytes).collect())
 }
 
+fn put(field: &mut [u8], text: &str) {
+    let len = text.len().min(field.len());
+    field[..len].copy_from_slice(&text.as_bytes()[..len]);
+}
+
 impl ToldGpu {
     fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let (place, generation) = (&bytes[..PLACE], bytes[BYTES - 1]);
-        let place = String::from_utf8_lossy(place);
-        let place = place.trim_end_matches('\0').to_owned();
+        let text = |field: &[u8]| {
+            let text = String::from_utf8_lossy(field);
+            text.trim_end_matches('\0').to_owned()
+        };
+        let place = text(&bytes[..PLACE]);
+        let generation = bytes[BYTES - 1];
+        let revision = bytes[REVISED].try_into().unwrap_or_default();
         (generation != 0 || !place.is_empty()).then_some(Self {
+            revision: u32::from_le_bytes(revision),
             place,
+            model: text(&bytes[PLACE..PLACE + MODEL]),
             generation,
             multiprocessors: u16::from_le_bytes([bytes[BYTES - 3], bytes[BYTES - 2]]),
         })
@@ -128,6 +151,21 @@ pub(super) fn all_have(
             ),
         }),
     }
+}
+
+/// Refuses ranks with other kernels than this one's, as those of other builds.
+pub(super) fn have_the_same_kernels(comm: &Communicator, all: &[ToldGpu]) -> Result<(), Error> {
+    let other = all.iter().position(|gpu| gpu.revision != REVISION);
+    other.map_or(Ok(()), |rank| {
+        let [own, other] = [comm.rank(), rank].map(|rank| comm.inner.watch.member(rank as u32));
+        Err(Error::Unsupported {
+            what: "this library's own kernels".to_owned(),
+            reason: format!(
+                "{own} has their revision {REVISION:08x}, and {other} has {:08x}: use the same build on all ranks",
+                all[rank].revision
+            ),
+        })
+    })
 }
 
 /// Refuses two ranks of a host with the same GPU, with the same result on all ranks. `hint` says what to do about it.
@@ -170,17 +208,22 @@ mod tests {
     fn what_is_told_is_understood() {
         let mut bytes = [0; BYTES];
         assert_eq!(ToldGpu::from_bytes(&bytes), None);
-        bytes[..12].copy_from_slice(b"0000:1b:00.0");
+        put(&mut bytes[..PLACE], "0000:1b:00.0");
+        put(&mut bytes[PLACE..PLACE + MODEL], "NVIDIA H200");
+        bytes[REVISED].copy_from_slice(&[4, 3, 2, 1]);
         bytes[BYTES - 3..].copy_from_slice(&[0x10, 0x01, 9]);
         let told = ToldGpu::from_bytes(&bytes).unwrap();
+        assert_eq!(told.model, "NVIDIA H200");
         assert_eq!((&*told.place, told.generation), ("0000:1b:00.0", 9));
-        assert_eq!(told.multiprocessors, 272);
+        assert_eq!((told.multiprocessors, told.revision), (272, 0x0102_0304));
     }
 
     #[test]
     fn two_ranks_share_a_gpu_only_on_one_host() {
         let gpu = |place: &str| ToldGpu {
+            revision: 1,
             place: place.to_owned(),
+            model: "NVIDIA H200".to_owned(),
             generation: 9,
             multiprocessors: 132,
         };

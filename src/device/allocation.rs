@@ -1,6 +1,6 @@
 //! Allocates blocks of device memory, and frees dropped ones on a thread. Knows no backend.
 
-use super::block::{self, Block};
+use super::block::{self, Block, Memory};
 use super::guarded::Guarded;
 use super::helper_thread::spawn;
 use super::pause::pause;
@@ -10,12 +10,26 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// If memory runs out, waits for blocks that were dropped while in use.
+/// New memory of the GPU.
 pub(super) fn new_block(engine: &impl Guarded, bytes: usize) -> Result<Arc<Block>, Error> {
+    let base = engine.base();
+    let what = format!("{bytes} bytes of device {}", base.device());
+    new_block_of(engine, bytes, &what, || {
+        DeviceBlock::new(&base.context, bytes).map(Memory::Device)
+    })
+}
+
+/// If memory runs out, waits for blocks that were dropped while in use.
+pub(super) fn new_block_of(
+    engine: &impl Guarded,
+    bytes: usize,
+    what: &str,
+    make: impl Fn() -> Result<Memory, spark_ccl_cuda::Error>,
+) -> Result<Arc<Block>, Error> {
     let (base, start) = (engine.base(), Instant::now());
     loop {
         block::sweep();
-        let error = match base.own(DeviceBlock::new(&base.context, bytes)) {
+        let error = match base.own(make()) {
             Ok(memory) => return Ok(Block::new(memory, bytes, Arc::clone(&base.gpu))),
             Err(error @ spark_ccl_cuda::Error::Call { .. }) => error,
             Err(error) => return Err(error.into()),
@@ -24,11 +38,7 @@ pub(super) fn new_block(engine: &impl Guarded, bytes: usize) -> Result<Arc<Block
         let is_late = || Ok::<_, Error>(start.elapsed() > base.lock()?.timeout);
         if !is_short || !engine.will_free() || is_late()? {
             return Err(Error::Memory {
-                what: format!(
-                    "{bytes} bytes of device {} for {}",
-                    base.device(),
-                    base.member()
-                ),
+                what: format!("{what} for {}", base.member()),
                 problem: error.to_string(),
             });
         }

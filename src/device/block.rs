@@ -2,6 +2,7 @@
 
 use super::gpu::Gpu;
 use super::pause::until;
+use crate::registered::Segment;
 use parking_lot::Mutex;
 use spark_ccl_cuda::cudarc::driver::CudaStream;
 use spark_ccl_cuda::{DeviceBlock, Error, RecordedEvent};
@@ -49,15 +50,40 @@ static BLOCKS: Mutex<BTreeMap<u64, Entry>> = Mutex::new(BTreeMap::new());
 struct Entry {
     end: u64,
     block: Weak<Block>,
+    /// Its memory, if that is the host's.
+    segment: Weak<Segment>,
 }
 
 /// Memory of a block. It is in the list until right before it is freed: its addresses may then be another's.
 #[derive(Debug)]
-struct Listed(DeviceBlock);
+struct Listed(Memory);
 
 impl Drop for Listed {
     fn drop(&mut self) {
         BLOCKS.lock().remove(&self.0.address());
+    }
+}
+
+/// Memory that the GPU reaches.
+#[derive(Debug)]
+pub(super) enum Memory {
+    /// Of the GPU.
+    Device(DeviceBlock),
+    /// Of the host, at this address for the GPU.
+    Pinned { address: u64, segment: Arc<Segment> },
+}
+
+impl Memory {
+    fn address(&self) -> u64 {
+        match self {
+            Self::Device(block) => block.address(),
+            Self::Pinned { address, .. } => *address,
+        }
+    }
+
+    /// Whether freeing it, or taking it from a device, does not wait for kernels that run.
+    fn is_freed_at_once(&self) -> bool {
+        matches!(self, Self::Device(_))
     }
 }
 
@@ -72,8 +98,12 @@ pub(super) enum Found {
 
 impl Block {
     /// `bytes` of memory.
-    pub(super) fn new(memory: DeviceBlock, bytes: usize, gpu: Arc<Gpu>) -> Arc<Self> {
+    pub(super) fn new(memory: Memory, bytes: usize, gpu: Arc<Gpu>) -> Arc<Self> {
         let address = memory.address();
+        let segment = match &memory {
+            Memory::Device(_) => Weak::new(),
+            Memory::Pinned { segment, .. } => Arc::downgrade(segment),
+        };
         let block = Arc::new(Self {
             address,
             memory: Some(Listed(memory)),
@@ -84,6 +114,7 @@ impl Block {
         let entry = Entry {
             end,
             block: Arc::downgrade(&block),
+            segment,
         };
         BLOCKS.lock().insert(address, entry);
         block
@@ -103,6 +134,16 @@ impl Block {
             Some(Some(block)) if !block.uses.lock().dropped => Found::Block(block),
             Some(_) => Found::Dropped,
         }
+    }
+
+    /// The memory of the host that these bytes are in, and where they begin there; also if its owner has dropped it, as long
+    /// as calls use it.
+    pub(super) fn find_pinned(address: u64, bytes: usize) -> Option<(Arc<Segment>, usize)> {
+        let end = address.checked_add(bytes as u64)?;
+        let blocks = BLOCKS.lock();
+        let (start, entry) = blocks.range(..=address).next_back()?;
+        let segment = entry.segment.upgrade().filter(|_| end <= entry.end)?;
+        Some((segment, (address - start) as usize))
     }
 
     /// Makes a stream wait for writes of the block; and also for reads, if it `writes` itself.
@@ -195,12 +236,13 @@ impl Drop for Block {
         let Some(memory) = self.memory.take() else {
             return;
         };
+        let is_freed_at_once = memory.0.is_freed_at_once();
         let block = Unfreed {
             uses: std::mem::take(self.uses.get_mut()),
             _memory: memory,
         };
         // Frees it here if all its uses have run.
-        if !block.uses.are_over() {
+        if !is_freed_at_once || !block.uses.are_over() {
             DROPPED.lock().push(block);
         }
     }

@@ -113,16 +113,16 @@ impl Stall {
 }
 
 impl Calls {
-    /// Counts another call, by this rank's parts in it.
-    pub(super) fn add(&mut self, parts: impl IntoIterator<Item = DevicePart>) {
+    /// Another call was enqueued, which consists of these parts of this rank's, and ends at an event.
+    pub(super) fn was_enqueued(
+        &mut self,
+        parts: impl IntoIterator<Item = DevicePart>,
+        end: &Arc<RecordedEvent>,
+    ) {
         self.count += 1;
         for part in parts {
             self.made.add(part);
         }
-    }
-
-    /// The last call was enqueued, and it ends at an event.
-    pub(super) fn was_enqueued(&mut self, end: &Arc<RecordedEvent>) {
         self.waypoints.push(self.count, &self.made, end);
         self.last = Some(Arc::clone(end));
     }
@@ -131,6 +131,12 @@ impl Calls {
     pub(super) fn last_in(&self, capture: u64) -> Option<&Arc<RecordedEvent>> {
         let mut captured = self.captured.iter();
         captured.find(|(of, _)| *of == capture).map(|(_, end)| end)
+    }
+
+    /// Another call was captured. How often its graph is launched is not known.
+    pub(super) fn add_captured(&mut self) {
+        self.count += 1;
+        self.made.add_uncounted();
     }
 
     /// The last call was captured, and it ends at an event.

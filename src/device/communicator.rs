@@ -5,6 +5,7 @@ use super::DeviceMemory;
 use super::engine::{Registration, StreamEngine};
 use crate::communicator::Communicator;
 use crate::error::Error;
+use spark_ccl_config::GpuLayout;
 use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaStream};
 use spark_ccl_types::{DType, Element, Operation};
 use std::sync::Arc;
@@ -68,6 +69,26 @@ impl Communicator {
         device.explain(operation, dtype, count)
     }
 
+    /// Among which kernels of our own a call on device memory has a choice, by their names, and the placement of the ranks,
+    /// by which `spark-perf tune --backend engine` stores which is the fastest. `None` where NCCL chooses, where the host
+    /// carries the data, on GPUs of several models, or without a backend for device memory.
+    ///
+    /// ```no_run
+    /// # use spark_ccl::{Backend, Communicator, Error};
+    /// use spark_ccl::Operation;
+    ///
+    /// let comm = Communicator::builder().backend(Backend::Engine).local(1)?.remove(0);
+    /// if let Some((layout, kernels)) = comm.device_kernels(Operation::AllReduce) {
+    ///     println!("{layout}: {}", kernels.join(", "));
+    /// }
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn device_kernels(&self, operation: Operation) -> Option<(GpuLayout, Vec<&'static str>)> {
+        let device = self.device.as_ref()?;
+        device.process().check().ok()?;
+        device.kernels(operation)
+    }
+
     /// Waits until all has run that was enqueued in the stream.
     ///
     /// # Errors
@@ -79,6 +100,12 @@ impl Communicator {
 
     /// `len` elements of memory of this rank's device, for [`register_device`](Self::register_device). What they are is
     /// not defined. The memory comes from the driver, in whole pages of the GPU (2 MiB).
+    ///
+    /// Where calls go by way of the host, and all ranks have `SPARK_CCL_GPU_PINNED=1`, it is pinned memory of the host, as
+    /// [`device_path`](Self::device_path) then says. Collectives whose buffers are all such memory are not staged, so all
+    /// ranks should pass such memory, or none: where they differ, calls longer than 128 KiB fail, and the error names both.
+    /// While such memory is allocated or freed, the driver may wait for all kernels of this process, of which one may wait for
+    /// a later call: have one rank in a process, and allocate before the first call.
     ///
     /// # Errors
     /// [`Error::Memory`] when there is not enough; [`Error::Unsupported`] without a [`Backend`](crate::Backend) for device

@@ -5,6 +5,7 @@ use super::gpu::Gpu;
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::task::Task;
+use spark_ccl_config::GpuLayout;
 use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaStream};
 use spark_ccl_types::{DType, Operation};
 use std::any::Any;
@@ -97,6 +98,11 @@ pub(crate) trait StreamEngine: Engine + Any + Debug {
 
     /// How it does a call of this many elements, where that is this library's choice, for people.
     fn explain(&self, _: Operation, _: DType, _: usize) -> Option<String> {
+        None
+    }
+
+    /// The kernels between GPUs that it can choose from for an operation, and by what measured ones are kept.
+    fn kernels(&self, _: Operation) -> Option<(GpuLayout, Vec<&'static str>)> {
         None
     }
 

@@ -103,21 +103,23 @@ impl<B> DeviceRank<B> {
         order::hold_back(regions, stream).map_err(|error| self.lost(error))
     }
 
-    /// Records the end of a call that is the last one now, and consists of these parts.
+    /// Records the end of a call that is the last one now, and consists of these parts. `None` if it was captured.
     pub(super) fn record(
         &self,
         calls: &mut Calls,
         stream: &Arc<CudaStream>,
         parts: impl IntoIterator<Item = DevicePart>,
     ) -> Result<Option<Arc<RecordedEvent>>, spark_ccl_cuda::Error> {
-        calls.add(parts);
         let end = self.end(stream)?;
         if let Some(end) = &end {
-            calls.was_enqueued(end);
-        } else if let Some(capture) = capture_of(stream)? {
+            calls.was_enqueued(parts, end);
+            return Ok(Some(Arc::clone(end)));
+        }
+        calls.add_captured();
+        if let Some(capture) = capture_of(stream)? {
             calls.was_captured(capture, Arc::new(self.gpu.events.record(stream)?));
         }
-        Ok(end)
+        Ok(None)
     }
 
     /// An event at the end of a stream. `None` while the stream captures a graph, where the event would never occur.

@@ -50,6 +50,11 @@ fn talk(owner: &LinkOwner, (peer, _): Line, stream: Unshared<Socket>) -> Outcome
     let made = rdma::connect(nics, &settings.rdma, stream, owner.geometry(), first, wait);
     let problem = match made {
         Ok((tx, rx, rails)) => {
+            if let Err(error) = rdma::keep_polled(&tx) {
+                // Without it, a rail that fails while its rank waits elsewhere is noticed late.
+                let rank = owner.rank;
+                tracing::warn!("rank {rank}: no thread looks after an RDMA link: {error}");
+            }
             return Outcome::Link((Box::new(tx), Box::new(rx)), rails.join(", "));
         }
         Err(problem) => problem,

@@ -1,6 +1,5 @@
 //! The observed communicators of a process, and what those with the same settings share. Knows no thread and no socket.
 
-use super::inspector::Writer;
 use super::journal::Journal;
 use super::records;
 use crate::error::Error;
@@ -10,7 +9,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use spark_ccl_config::{Observe, Record};
 use spark_ccl_control::Watch;
 use spark_ccl_fork::within;
-use spark_ccl_status::{Peer, inspector, record};
+use spark_ccl_status::{Entry, Peer, inspector, record};
 use spark_ccl_types::Operation;
 use std::collections::BTreeSet;
 use std::io;
@@ -23,11 +22,18 @@ use std::time::{Duration, Instant};
 /// How long a failing call waits for its record at most.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// How many communicators may be gone before what they did is written. More are left out: a file system hangs.
+const MOST_LEFT: usize = 64;
+
+/// What a communicator has done, as the inspector wants it.
+pub(super) type Done = (inspector::Group, Vec<Entry>);
+
 /// The communicators of this process that are observed with the same settings.
 pub(super) struct Board {
     pub(super) settings: Observe,
     observed: Mutex<Vec<Weak<Observed>>>,
-    pub(super) writer: Option<Mutex<Writer>>,
+    /// For the inspector: what communicators have done that are gone.
+    left: Mutex<Vec<Done>>,
     /// Wakes the service up.
     pub(super) bell: OwnedFd,
     /// Ends the service. It orders no other memory: relaxed; the bell wakes the service to look.
@@ -63,11 +69,10 @@ pub(super) struct Process {
 
 impl Board {
     pub(super) fn new(settings: Observe) -> io::Result<Self> {
-        let writer = settings.inspector.as_ref().map(Writer::new);
         Ok(Self {
             settings,
             observed: Mutex::default(),
-            writer: writer.map(Mutex::new),
+            left: Mutex::default(),
             bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             is_closed: AtomicBool::new(false),
             files: Arc::default(),
@@ -78,6 +83,11 @@ impl Board {
     pub(super) fn observed(&self) -> Vec<Arc<Observed>> {
         let observed = self.observed.lock();
         observed.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// What communicators have done that are gone, once.
+    pub(super) fn take_left(&self) -> Vec<Done> {
+        std::mem::take(&mut self.left.lock())
     }
 
     /// Wakes the service up.
@@ -179,15 +189,12 @@ impl Observed {
         records::write(path, &self.groups())
     }
 
-    /// Writes the operations that were done since this was called last, in the inspector's format.
-    pub(super) fn inspect(&self) {
-        let Some(writer) = &self.board.writer else {
-            return;
-        };
+    /// The operations that were done since this was called last, if there are any.
+    pub(super) fn take_done(&self) -> Option<Done> {
         let mut entries = self.journal.take_fresh();
         entries.retain(|entry| entry.signature.operation != Operation::Alloc);
         if entries.is_empty() {
-            return;
+            return None;
         }
         let own = self.own();
         let hosts: BTreeSet<&str> = self.members.iter().map(|member| &*member.host).collect();
@@ -206,7 +213,7 @@ impl Observed {
                 .as_ref()
                 .and_then(|it| it.job.clone()),
         };
-        writer.lock().add(&group, &entries);
+        Some((group, entries))
     }
 
     fn own(&self) -> &Process {
@@ -234,7 +241,19 @@ impl Observed {
 }
 
 impl Drop for Observed {
+    /// Leaves the rest to the service: no program may wait for a file system here.
     fn drop(&mut self) {
-        self.inspect();
+        if self.board.settings.inspector.is_none() {
+            return;
+        }
+        let Some(done) = self.take_done() else {
+            return;
+        };
+        let mut left = self.board.left.lock();
+        if left.len() < MOST_LEFT {
+            left.push(done);
+        }
+        drop(left);
+        self.board.wake();
     }
 }

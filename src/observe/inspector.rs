@@ -1,19 +1,20 @@
 //! The inspector's files.
 
-use spark_ccl_config::{Inspector, InspectorFormat};
+use spark_ccl_config::{Inspector, InspectorFormat, files};
 use spark_ccl_status::inspector::{Group, line, prometheus};
 use spark_ccl_status::{Entry, clock};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use super::files;
-
-/// Writes the operations of this process's communicators to its file.
+/// Writes the operations of this process's communicators to its files.
 pub(super) struct Writer {
     settings: Inspector,
-    /// For Prometheus: what the next file is about.
-    pending: Vec<(Group, Entry)>,
+    /// For Prometheus: what the next files are about.
+    pending: BTreeMap<PathBuf, Vec<(Group, Entry)>>,
+    /// Prometheus' files that were written.
+    written: BTreeSet<PathBuf>,
     has_complained: bool,
 }
 
@@ -21,12 +22,13 @@ impl Writer {
     pub(super) fn new(settings: &Inspector) -> Self {
         Self {
             settings: settings.clone(),
-            pending: Vec::new(),
+            pending: BTreeMap::new(),
+            written: BTreeSet::new(),
             has_complained: false,
         }
     }
 
-    /// Takes operations that are done. Their lines of JSON are written at once; Prometheus' file is written by
+    /// Takes operations that are done. Their lines of JSON are written at once; Prometheus' files are written by
     /// [`flush`](Self::flush).
     pub(super) fn add(&mut self, group: &Group, entries: &[Entry]) {
         match self.settings.format {
@@ -35,26 +37,35 @@ impl Writer {
                 self.complain(outcome);
             }
             InspectorFormat::Prometheus => {
+                let path = self.settings.folder.join(metrics(group));
                 let entries = entries.iter().map(|&entry| (group.clone(), entry));
-                self.pending.extend(entries);
+                self.pending.entry(path).or_default().extend(entries);
             }
         }
     }
 
-    /// Writes Prometheus' file anew, if anything was done since the last time.
+    /// Writes Prometheus' files anew, if anything was done since the last time.
     pub(super) fn flush(&mut self) {
-        let pending = std::mem::take(&mut self.pending);
-        let Some((group, _)) = pending.first() else {
-            return;
-        };
-        let name = format!("nccl_inspector_metrics_{}.prom", process(group));
-        let path = self.settings.folder.join(name);
-        let operations: Vec<_> = pending
-            .iter()
-            .map(|(group, entry)| (group, *entry))
-            .collect();
-        let outcome = replace(&path, &prometheus(&operations));
-        self.complain(outcome);
+        for (path, pending) in std::mem::take(&mut self.pending) {
+            let operations: Vec<_> = pending
+                .iter()
+                .map(|(group, entry)| (group, *entry))
+                .collect();
+            let outcome = replace(&path, &prometheus(&operations));
+            self.complain(outcome);
+            self.written.insert(path);
+        }
+    }
+
+    /// Removes Prometheus' files: they would say for ever that this process runs.
+    pub(super) fn end(&mut self) {
+        for path in std::mem::take(&mut self.written) {
+            let outcome = match fs::remove_file(path) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+                outcome => outcome,
+            };
+            self.complain(outcome);
+        }
     }
 
     fn append(&self, group: &Group, entries: &[Entry]) -> io::Result<()> {
@@ -64,7 +75,8 @@ impl Writer {
             text.extend(line(group, entry, now, crate::VERSION)?);
         }
         fs::create_dir_all(&self.settings.folder)?;
-        let path = self.settings.folder.join(format!("{}.log", process(group)));
+        let name = format!("{}-pid{}.log", plain(&group.host), group.pid);
+        let path = self.settings.folder.join(name);
         files::append(&path, text.as_bytes())
     }
 
@@ -81,15 +93,31 @@ impl Writer {
     }
 }
 
-/// What tells the files of processes apart, also where hosts share a folder.
-fn process(group: &Group) -> String {
-    format!("{}-pid{}", group.host.replace('/', "_"), group.pid)
+/// The file of a rank, on its host: the next process of that rank replaces what one has left that was killed. Two files with the
+/// same labels make the node exporter refuse both, so its name has nothing else than they have.
+fn metrics(group: &Group) -> String {
+    let job = group
+        .job
+        .as_deref()
+        .map(|job| format!("-job{}", plain(job)));
+    format!(
+        "nccl_inspector_metrics_{}{}-rank{}.prom",
+        plain(&group.host),
+        job.unwrap_or_default(),
+        group.world_rank
+    )
 }
 
-/// Replaces a file at once: Prometheus may be reading it.
+/// A part of a file's name.
+fn plain(name: &str) -> String {
+    name.replace('/', "_")
+}
+
+/// Replaces a file at once: Prometheus may be reading it, and another job may have a rank of that number here.
 fn replace(path: &Path, text: &str) -> io::Result<()> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder)?;
     }
-    files::replace(path, &path.with_extension("draft"), text.as_bytes())
+    let draft = path.with_extension(format!("draft-pid{}", std::process::id()));
+    files::replace(path, &draft, text.as_bytes())
 }

@@ -5,7 +5,6 @@
 //! Where no setting asks for any of this, there is no `Observed` and no service.
 
 mod board;
-mod files;
 mod inspector;
 mod journal;
 mod records;

@@ -1,10 +1,11 @@
 //! The files of records: JSON, and pickles that PyTorch's analyzer reads.
 
-use super::files;
 use crate::error::Error;
+use spark_ccl_config::files;
 use spark_ccl_status::record::{Group, Record};
 use std::fmt::Display;
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 /// In the folder of records: one with pickles alone, since the analyzer takes all files for one.
@@ -43,7 +44,10 @@ pub(super) fn write(path: &Path, groups: &[Group]) -> Result<(), Error> {
     } else {
         encoded(path, record.pickle())
     };
-    fs::write(path, bytes?).map_err(|error| refused(path, error))
+    let bytes = bytes?;
+    files::create(path)
+        .and_then(|mut file| file.write_all(&bytes))
+        .map_err(|error| refused(path, error))
 }
 
 fn encoded<E: Display>(path: &Path, bytes: Result<Vec<u8>, E>) -> Result<Vec<u8>, Error> {
@@ -59,4 +63,32 @@ fn refused(path: &Path, error: impl Display) -> Error {
 
 fn library() -> String {
     format!("spark-ccl {}", crate::VERSION)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use spark_ccl_testing::{Need, has};
+    use std::os::unix::fs::{lchown, symlink};
+
+    #[test]
+    fn a_record_is_not_written_through_a_link_of_another_user() {
+        if !has(Need::Chown) {
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let [path, mine] = ["rank_0.json", "mine"].map(|name| folder.path().join(name));
+        fs::write(&mine, "mine").unwrap();
+        symlink(&mine, &path).unwrap();
+        lchown(&path, Some(65534), None).unwrap();
+        let refused = write(&path, &[]).unwrap_err().to_string();
+        assert!(
+            refused.contains("rank_0.json") && refused.contains("another user"),
+            "{refused}"
+        );
+        assert_eq!(fs::read(&mine).unwrap(), b"mine");
+        fs::remove_file(&path).unwrap();
+        write(&path, &[]).unwrap();
+        assert!(fs::read_to_string(&path).unwrap().contains("version"));
+    }
 }

@@ -1,6 +1,7 @@
 //! The thread that answers clients and writes files. A process has one for each choice of settings.
 
 use super::board::Board;
+use super::inspector::Writer;
 use super::server::Server;
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -65,17 +66,19 @@ impl Drop for Service {
 
 fn run(board: &Board) {
     let mut server = board.settings.ras.clone().map(Server::new);
-    let every = board
-        .settings
-        .inspector
-        .as_ref()
-        .map(|inspector| inspector.every);
+    let inspector = board.settings.inspector.as_ref();
+    let every = inspector.map(|inspector| inspector.every);
+    let mut writer = inspector.map(Writer::new);
     let mut inspected = Instant::now();
     while !board.is_closed() {
         let now = Instant::now();
-        if every.is_some_and(|every| now.saturating_duration_since(inspected) >= every) {
-            inspected = now;
-            inspect(board);
+        if let (Some(writer), Some(every)) = (&mut writer, every) {
+            let is_due = now.saturating_duration_since(inspected) >= every;
+            inspect(board, writer, is_due);
+            if is_due {
+                inspected = now;
+                writer.flush();
+            }
         }
         for observed in board.observed() {
             observed.record_fault();
@@ -86,15 +89,23 @@ fn run(board: &Board) {
         let pause = due.map(|due| due.saturating_duration_since(Instant::now()));
         sleep(board, server.as_ref(), pause);
     }
-    inspect(board);
+    if let Some(writer) = &mut writer {
+        inspect(board, writer, true);
+        writer.end();
+    }
 }
 
-fn inspect(board: &Board) {
-    for observed in board.observed() {
-        observed.inspect();
+/// Passes on what communicators did that are gone, or what all did.
+fn inspect(board: &Board, writer: &mut Writer, all: bool) {
+    if all {
+        for observed in board.observed() {
+            if let Some((group, entries)) = observed.take_done() {
+                writer.add(&group, &entries);
+            }
+        }
     }
-    if let Some(writer) = &board.writer {
-        writer.lock().flush();
+    for (group, entries) in board.take_left() {
+        writer.add(&group, &entries);
     }
 }
 

@@ -1,24 +1,11 @@
 //! What `spark-perf tune` measured for ranks that are placed like these. Knows tables of times; knows no links.
 
+use crate::measured::Measured;
 use spark_ccl_config::{Layout, Tuning, TuningEntry};
 use spark_ccl_types::{Algorithm, Operation};
 
-/// For some operations: the algorithm up to each size, by ascending size.
-#[derive(Debug, Default)]
-pub(super) struct Measured(Vec<(Operation, Vec<(u64, Algorithm)>)>);
-
-impl Measured {
-    pub(super) fn new(tuning: &Tuning, layout: Layout) -> Self {
-        Self(tuning.of(layout).filter_map(steps).collect())
-    }
-
-    /// The fastest algorithm for `bytes` of the call's count.
-    pub(super) fn fastest(&self, operation: Operation, bytes: u64) -> Option<Algorithm> {
-        let mut all = self.0.iter();
-        let (_, steps) = all.find(|(known, _)| *known == operation)?;
-        let step = steps.iter().find(|(up_to, _)| bytes <= *up_to);
-        step.or(steps.last()).map(|(_, algorithm)| *algorithm)
-    }
+pub(super) fn measured(tuning: &Tuning, layout: Layout) -> Measured<Algorithm> {
+    tuning.of(layout).filter_map(steps).collect()
 }
 
 /// Nothing where an algorithm is named that goes through no links, or not with this collective.

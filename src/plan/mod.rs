@@ -15,8 +15,9 @@ pub(crate) use programs::Programs;
 pub(crate) use topology::Network;
 
 use crate::error::Error;
+use crate::measured::Measured;
 use crate::task::{Ranks, Task};
-use measured::Measured;
+use measured::measured;
 use spark_ccl_config::{AlgorithmChoice, Layout, Path, Settings, Tuning};
 use spark_ccl_sched::cost::{Fabric, estimate};
 use spark_ccl_sched::{Algorithm, Hosts, Schedule, Shape, Steps, schedule};
@@ -42,7 +43,7 @@ pub(crate) struct Planner {
     fabric: Fabric,
     /// The hosts as this rank sees them.
     hosts: Hosts,
-    measured: Measured,
+    measured: Measured<Algorithm>,
 }
 
 /// A chosen algorithm, and why.
@@ -76,7 +77,7 @@ impl Planner {
             algorithms,
             all_share_memory,
             fabric: topology.fabric(slot_bytes),
-            measured: Measured::new(tuning, topology.layout()),
+            measured: measured(tuning, topology.layout()),
             topology,
             hosts: Hosts::of_all(host_of)[rank as usize],
         }
@@ -112,11 +113,11 @@ impl Planner {
         }
     }
 
-    /// Whether a call's messages may be left where they lie, out of place.
-    pub(crate) fn may_lend(&self, signature: Signature) -> bool {
-        let Choice { algorithm, .. } = tuner::choose(self, signature, false, false);
+    /// Whether a call's messages may be left where they lie.
+    pub(crate) fn may_lend(&self, signature: Signature, in_place: bool) -> bool {
+        let Choice { algorithm, .. } = tuner::choose(self, signature, in_place, false);
         let shape = self.shape(signature);
-        let schedule = schedule(signature.operation, algorithm, false, shape);
+        let schedule = schedule(signature.operation, algorithm, in_place, shape);
         schedule.is_ok_and(|schedule| schedule.may_lend())
     }
 

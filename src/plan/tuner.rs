@@ -2,6 +2,7 @@
 //! schedules' steps nor memory.
 
 use super::{Choice, Planner};
+use crate::measured::MEASURED;
 use spark_ccl_config::Path;
 use spark_ccl_sched::Algorithm;
 use spark_ccl_types::{Operation, Signature};
@@ -131,7 +132,7 @@ fn through_links(planner: &Planner, signature: Signature, vector: u64) -> Choice
     if let Some(algorithm) = planner.measured.fastest(signature.operation, vector) {
         return Choice {
             algorithm,
-            reason: "measured by spark-perf tune on this machine",
+            reason: MEASURED,
         };
     }
     // Thresholds have not been measured over RDMA.

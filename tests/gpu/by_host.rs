@@ -11,26 +11,26 @@ use std::time::Duration;
 /// By then, a call would have failed that needs more of a rank that has left.
 const AFTER_FAREWELLS: Duration = Duration::from_secs(3);
 
-fn values(rank: usize, len: usize) -> Vec<u64> {
+pub(super) fn values(rank: usize, len: usize) -> Vec<u64> {
     (0..len as u64)
         .map(|place| scramble(rank as u64, place))
         .collect()
 }
 
-fn memory(comm: &Communicator, values: &[u64]) -> DeviceMemory<u64> {
+pub(super) fn memory(comm: &Communicator, values: &[u64]) -> DeviceMemory<u64> {
     let mut memory = comm.alloc_device(values.len()).unwrap();
     memory.write(values).unwrap();
     memory
 }
 
-fn read(memory: &DeviceMemory<u64>) -> Vec<u64> {
+pub(super) fn read(memory: &DeviceMemory<u64>) -> Vec<u64> {
     let mut seen = vec![0; memory.len()];
     memory.read(&mut seen).unwrap();
     seen
 }
 
 /// What all ranks' values are in sum, times a number.
-fn sums(ranks: usize, len: usize, times: u64) -> Vec<u64> {
+pub(super) fn sums(ranks: usize, len: usize, times: u64) -> Vec<u64> {
     let all: Vec<_> = (0..ranks).map(|rank| values(rank, len)).collect();
     let sum = |place: usize| {
         all.iter()
@@ -320,11 +320,12 @@ fn a_call_of_which_a_rank_that_has_left_has_done_its_part_goes_on() {
 #[test]
 fn the_way_and_the_pieces_are_explained() {
     let Some(gpus) = gpus(2) else { return };
-    gpus.each(&builder(), |comm| {
+    let builder = builder().set("SPARK_CCL_GPU_PINNED", "0");
+    gpus.each(&builder, |comm| {
         let path = comm.device_path().unwrap();
         for part in [
             "staged through the host",
-            "not the GPUs' memory: SPARK_CCL_PATH=safe",
+            "not the GPUs' memory: SPARK_CCL_GPU_PROTOCOL=proxy",
         ] {
             assert!(path.contains(part), "{part}: {path}");
         }
@@ -349,8 +350,11 @@ fn the_way_and_the_pieces_are_explained() {
 #[test]
 fn what_needs_the_peers_memory_is_refused_where_it_is_out_of_reach() {
     let Some(gpus) = gpus(2) else { return };
-    let said = text(builder().set("SPARK_CCL_PATH", "zero-copy").local(9));
-    assert!(said.contains("9 ranks are more than 8"), "{said}");
+    let builder = builder().set("SPARK_CCL_GPU_PINNED", "0");
+    let said = text(builder.set("SPARK_CCL_PATH", "zero-copy").local(9));
+    for part in ["9 ranks are more than 8", "SPARK_CCL_GPU_PINNED=1"] {
+        assert!(said.contains(part), "{said}");
+    }
     drop(gpus);
 }
 

@@ -153,3 +153,57 @@ fn two_graphs_and_calls_take_turns() {
         comm.finalize().unwrap();
     });
 }
+
+/// In turns, so that warps which take no part in one call have their rounds right in the next.
+#[test]
+fn calls_on_grids_of_different_sizes_take_turns() {
+    const LENS: [usize; 5] = [8, 1 << 17, 1 << 19, (1 << 19) + 1, 1 << 21];
+    const ROUNDS: u32 = 4;
+    let Some(gpus) = gpus(2) else { return };
+    gpus.each(&builder(), |comm| {
+        let stream = stream_of(&comm);
+        let values = |rank, len| (0..len).map(move |place| value(rank, place));
+        let memory = LENS.map(|len| {
+            let mut memory = comm.alloc_device(len).unwrap();
+            let own: Vec<_> = values(comm.rank(), len).collect();
+            memory.write(&own).unwrap();
+            memory
+        });
+        let device = comm.device().unwrap();
+        let calls = || {
+            for memory in &memory {
+                // SAFETY: the memory lives until all calls and graphs have run, and is used in one stream.
+                let raw =
+                    unsafe { DeviceSlice::<u64>::from_raw(memory.address(), memory.len(), device) };
+                comm.all_reduce_in_place(raw, RedOp::Sum)
+                    .on(&stream)
+                    .unwrap();
+            }
+        };
+        calls();
+        stream
+            .begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
+            .unwrap();
+        calls();
+        let graph = stream.end_capture(CUgraphInstantiate_flags(0)).unwrap();
+        let graph = graph.unwrap();
+        for _ in 0..ROUNDS {
+            graph.launch().unwrap();
+            calls();
+        }
+        comm.wait(&stream).unwrap();
+        // Each call after the first multiplies by the number of ranks.
+        let times = (comm.size() as u64).wrapping_pow(2 * ROUNDS);
+        for memory in &memory {
+            let mut seen = vec![0; memory.len()];
+            memory.read(&mut seen).unwrap();
+            for (place, seen) in seen.into_iter().enumerate() {
+                let sum =
+                    (0..comm.size()).fold(0, |sum: u64, rank| sum.wrapping_add(value(rank, place)));
+                assert_eq!(seen, sum.wrapping_mul(times), "{place} of {}", memory.len());
+            }
+        }
+        drop(graph);
+        comm.finalize().unwrap();
+    });
+}

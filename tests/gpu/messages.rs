@@ -11,6 +11,7 @@ use std::time::Duration;
 
 /// More than the slots between two ranks hold, in packets as in lines.
 const LONG: usize = 1_000_003;
+const SHORT: usize = 37;
 
 /// The values that a rank sends to another.
 fn values(from: usize, to: usize, len: usize) -> Vec<u64> {
@@ -67,29 +68,27 @@ fn a_message_goes_around_all_ranks() {
     });
 }
 
-/// The receiver gets there late: its stream is behind a call of another communicator.
-#[test]
-fn a_message_arrives_whose_sender_has_left() {
-    const LEN: usize = 37;
+/// Rank 0 sends the same message to rank 1, `times` times, waits until its part has run, and leaves. The receiver gets
+/// there late: its stream is behind a call of another communicator.
+fn leave_after_sending(times: usize, send: impl Fn(&Communicator, &Arc<CudaStream>) + Sync) {
     let Some(gpus) = gpus(2) else { return };
     gpus.each(&builder(), |comm| {
         let other = comm.split(Some(0), 0).unwrap().unwrap();
         let (stream, rank) = (stream_of(&comm), comm.rank());
         let mut total = comm.alloc_device::<u64>(1).unwrap();
         total.write(&[1]).unwrap();
+        let mut comm = Some(comm);
         if rank == 0 {
-            comm.send(&sent(&comm, 1, LEN), 1).on(&stream).unwrap();
-            comm.wait(&stream).unwrap();
-            drop(comm);
+            send(comm.as_ref().unwrap(), &stream);
+            drop(comm.take());
             // By then, a call would have failed that needs more of a rank that has left.
             std::thread::sleep(Duration::from_secs(3));
-            let sum = other.all_reduce_in_place(&mut total, RedOp::Sum);
-            sum.on(&stream).unwrap();
-        } else {
-            let sum = other.all_reduce_in_place(&mut total, RedOp::Sum);
-            sum.on(&stream).unwrap();
-            let mut received = comm.alloc_device(LEN).unwrap();
-            if rank == 1 {
+        }
+        let sum = other.all_reduce_in_place(&mut total, RedOp::Sum);
+        sum.on(&stream).unwrap();
+        if let Some(comm) = comm.filter(|_| rank == 1) {
+            for _ in 0..times {
+                let mut received = comm.alloc_device(SHORT).unwrap();
                 comm.recv(&mut received, 0).on(&stream).unwrap();
                 comm.wait(&stream).unwrap();
                 check(&received, 0, 1);
@@ -97,6 +96,32 @@ fn a_message_arrives_whose_sender_has_left() {
         }
         other.wait(&stream).unwrap();
         other.finalize().unwrap();
+    });
+}
+
+#[test]
+fn a_message_arrives_whose_sender_has_left() {
+    leave_after_sending(1, |comm, stream| {
+        comm.send(&sent(comm, 1, SHORT), 1).on(stream).unwrap();
+        comm.wait(stream).unwrap();
+    });
+}
+
+/// The graph sends once, and is launched several times.
+#[test]
+fn messages_of_a_graph_arrive_whose_sender_has_left() {
+    const TIMES: usize = 3;
+    leave_after_sending(TIMES, |comm, stream| {
+        let own = sent(comm, 1, SHORT);
+        let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        stream.begin_capture(mode).unwrap();
+        comm.send(raw(comm, &own), 1).on(stream).unwrap();
+        let graph = stream.end_capture(CUgraphInstantiate_flags(0)).unwrap();
+        let graph = graph.unwrap();
+        for _ in 0..TIMES {
+            graph.launch().unwrap();
+        }
+        stream.synchronize().unwrap();
     });
 }
 

@@ -1,11 +1,13 @@
 //! Who waits for a call in a stream, and who does not.
 
 use super::{Gpus, builder, gpus, in_another_process, text};
+use spark_ccl::cuda::cudarc::driver::result::stream::StreamKind;
 use spark_ccl::cuda::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use spark_ccl::cuda::cudarc::driver::{CudaEvent, CudaStream, DriverError, result};
-use spark_ccl::cuda::{DeviceMemory, DevicePart};
+use spark_ccl::cuda::{DeviceMemory, DevicePart, DeviceSlice, devices};
 use spark_ccl::{Communicator, RedOp};
 use spark_ccl_cuda::EventPool;
+use spark_ccl_testing::{Need, has};
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
@@ -410,5 +412,47 @@ fn a_communicator_may_be_dropped_before_the_programs_own_work_has_run() {
         memory.read(&mut seen).unwrap();
         assert_eq!(seen, vec![other.size() as u32; LEN]);
         other.finalize().unwrap();
+    });
+}
+
+/// A call's kernel that may start before the one ahead of it has ended still waits for what was enqueued in between.
+#[test]
+fn the_null_stream_waits_for_streams_that_block_it() {
+    const LEN: usize = 100;
+    let Some(gpus) = gpus(2) else { return };
+    if !has(Need::RealGpus) || gpus.count > devices().unwrap().len() {
+        return;
+    }
+    gpus.each(&builder(), |comm| {
+        let context = comm.context().unwrap();
+        let null = context.default_stream();
+        context.bind_to_thread().unwrap();
+        let blocking = result::stream::create(StreamKind::Default).unwrap();
+        let memory: DeviceMemory<u32> = comm.alloc_device(LEN).unwrap();
+        let busy = comm.alloc_device::<u8>(1 << 30).unwrap();
+        // SAFETY: the memory lives until all has run; only the order of the streams, which this tests, is between its uses.
+        let raw: DeviceSlice<u32> =
+            unsafe { DeviceSlice::from_raw(memory.address(), LEN, context.ordinal()) };
+        for round in 1..=20_u8 {
+            // SAFETY: both blocks have these bytes, which stay until the stream has run.
+            unsafe {
+                for _ in 0..10 {
+                    result::memset_d8_async(busy.address(), round, busy.len(), blocking).unwrap();
+                }
+                result::memset_d8_async(memory.address(), round, 4 * LEN, blocking).unwrap();
+            }
+            comm.all_reduce_in_place(raw, RedOp::Sum).on(&null).unwrap();
+            comm.wait(&null).unwrap();
+            let mut seen = [0; LEN];
+            memory.read(&mut seen).unwrap();
+            let own = u32::from_ne_bytes([round; 4]);
+            assert_eq!(seen, [own * comm.size() as u32; LEN], "round {round}");
+            // Not waited for: the next call's kernel may be behind it.
+            comm.all_reduce_in_place(raw, RedOp::Max).on(&null).unwrap();
+        }
+        comm.wait(&null).unwrap();
+        // SAFETY: all that was enqueued there has run, and nothing uses it any more.
+        unsafe { result::stream::destroy(blocking).unwrap() };
+        comm.finalize().unwrap();
     });
 }

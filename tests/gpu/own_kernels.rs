@@ -1,11 +1,13 @@
 //! What only the engine of our own kernels does: it compares each call, names who is late, and lets ranks share a GPU.
 
 use super::late::assert_names_the_late;
-use super::support::lack_of_gpus_is_said;
+use super::support::{Gpus, lack_of_gpus_is_said};
 use super::{BACKEND, builder, gpus, stream_of, text};
 use spark_ccl::cuda::{DeviceMemory, DeviceSlice};
-use spark_ccl::{Communicator, Error, RedOp};
-use spark_ccl_testing::scramble;
+use spark_ccl::{Communicator, DType, Error, GpuLayout, Operation, RedOp};
+use spark_ccl_config::{KernelEntry, KernelStep, Tuning};
+use spark_ccl_testing::{Need, has, scramble};
+use std::path::Path;
 use std::time::Duration;
 
 const LEN: usize = 10_007;
@@ -56,6 +58,64 @@ fn sums_are_the_same_where_only_packets_are_passed() {
         gpus.each(&builder, |comm| {
             sum(&comm);
             comm.finalize().unwrap();
+        });
+    }
+}
+
+/// A file that says that a kernel is always the fastest for `all_reduce`.
+fn file(path: &Path, layout: &GpuLayout, kernel: &str) {
+    let mut tuning = Tuning::default();
+    tuning.put_kernels(KernelEntry {
+        layout: layout.clone(),
+        collective: Operation::AllReduce,
+        steps: vec![KernelStep {
+            up_to: 0,
+            kernel: kernel.to_owned(),
+        }],
+    });
+    tuning.save(path).unwrap();
+}
+
+/// Each rank has a file of its own, or none. Fake GPUs will do.
+#[test]
+fn all_take_the_kernels_that_rank_0_has_measured() {
+    if !has(Need::Gpus(1)) {
+        return;
+    }
+    let gpus = Gpus::alone(2);
+    let off = builder().set("SPARK_CCL_TUNING", "off");
+    let found = gpus.each(&off, |comm| comm.device_kernels(Operation::AllReduce));
+    let count = gpus.count;
+    let (layout, kernels) = found[0].clone().expect("GPUs of one model");
+    assert!(kernels.contains(&"two_shots_packets"), "{kernels:?}");
+    let folder = tempfile::tempdir().unwrap();
+    let [two, one, bad] = ["two", "one", "bad"].map(|name| folder.path().join(name));
+    file(&two, &layout, "two_shots_packets");
+    file(&one, &layout, "one_shot_packets");
+    file(&bad, &layout, "side_by_side_packets");
+    let off = Path::new("off");
+    for (first, others, chosen) in [
+        (&*two, &*one, "kernel two_shots_packets"),
+        (&*two, off, "(measured by spark-perf tune"),
+        (off, &*two, "all peers"),
+        (&*bad, &*two, "all peers"),
+    ] {
+        let id = &builder().unique_id().unwrap();
+        std::thread::scope(|scope| {
+            for rank in 0..count {
+                let file = if rank == 0 { first } else { others };
+                let builder = builder().set("SPARK_CCL_TUNING", file.to_str().unwrap());
+                scope.spawn(move || {
+                    let comm = builder.connect(id, rank, count).unwrap();
+                    let said = comm.explain_device(Operation::AllReduce, DType::U64, LEN);
+                    assert!(
+                        said.as_ref().unwrap().contains(chosen),
+                        "{chosen}: {said:?}"
+                    );
+                    sum(&comm);
+                    comm.finalize().unwrap();
+                });
+            }
         });
     }
 }

@@ -179,8 +179,11 @@ pub(super) fn leave_nothing_behind(rounds: usize) {
         });
         (possessions(), free[0])
     };
-    // A context stays, so that it need not be made anew each time.
-    let _kept = spark_ccl::cuda::context(0).unwrap();
+    // The contexts stay, so that they need not be made anew each time.
+    let all = 0..spark_ccl::cuda::devices().unwrap().len();
+    let _kept: Vec<_> = all
+        .map(|device| spark_ccl::cuda::context(device).unwrap())
+        .collect();
     // What the first ones make for the whole process stays.
     let last_of = |rounds| (1..rounds).fold(round(), |_, _| round());
     let before = last_of(5);

@@ -16,11 +16,13 @@ mod proxy;
 mod streams;
 mod support;
 mod types;
+mod unstaged;
 
 use spark_ccl::cuda::cudarc::driver::CudaStream;
 use spark_ccl::cuda::devices;
-use spark_ccl::{Backend, Builder, Communicator};
+use spark_ccl::{Backend, Builder, Communicator, Net};
 use spark_ccl_testing::{Need, has};
+use spark_ccl_verbs::testing;
 use std::sync::Arc;
 use support::{Gpus, in_another_process, of_fakes, text};
 
@@ -34,11 +36,21 @@ fn gpus(_: usize) -> Option<Gpus> {
 }
 
 fn builder() -> Builder {
-    Communicator::builder()
+    let builder = Communicator::builder()
         .backend(BACKEND)
         .set("SPARK_CCL_SHARE_GPU", "1")
-        .set("SPARK_CCL_PATH", "safe")
-        .set("SPARK_CCL_GPU_PROTOCOL", "proxy")
+        .set("SPARK_CCL_GPU_PROTOCOL", "proxy");
+    match std::env::var("SPARK_CCL_TEST_RDMA_SEED") {
+        // Over RDMA devices that are none. The seed decides how badly they carry.
+        Ok(seed) => {
+            println!("SPARK_CCL_TEST_RDMA_SEED={seed}");
+            builder
+                .shared_memory(false)
+                .network(Net::Rdma)
+                .verbs(testing::network(seed.parse().unwrap()))
+        }
+        Err(_) => builder,
+    }
 }
 
 /// A stream of a rank that no other rank uses. Ranks that share a GPU also share its default stream.

@@ -6,7 +6,7 @@ use spark_ccl_status::ras::{Communicator, Report};
 use spark_ccl_testing::free_port;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// An address of this host at which nobody listens.
@@ -381,18 +381,57 @@ fn the_inspector_writes_what_was_done() {
     }
 }
 
+/// As with a file system that hangs.
 #[test]
-fn prometheus_gets_a_file_of_each_process() {
+fn files_that_cannot_be_written_keep_nobody_waiting() {
+    let _alone = alone();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().to_str().unwrap();
+    let every = ("SPARK_CCL_INSPECTOR_EVERY", "0.05");
+    let mut ranks = world(2, &[("SPARK_CCL_INSPECTOR", path), every]);
+    repeat(&mut ranks, "rounds 5 f32 all_reduce sum 100");
+    for file in until_files(folder.path(), ".log", 2) {
+        // Its process may be about to write to it.
+        let pipe = file.with_extension("pipe");
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+        assert!(made.unwrap().success());
+        std::fs::rename(&pipe, &file).unwrap();
+    }
+    repeat(&mut ranks, "rounds 5 f32 all_reduce sum 100");
+    assert_all_ok(&mut ranks, "drop");
+}
+
+/// The files of a folder with this ending, once there are `count` of them.
+fn until_files(folder: &Path, ending: &str, count: usize) -> Vec<PathBuf> {
+    let deadline = Instant::now() + WATCHDOG;
+    loop {
+        let files = std::fs::read_dir(folder).unwrap().flatten();
+        let files = files.map(|file| file.path());
+        let files = files.filter(|path| path.to_string_lossy().ends_with(ending));
+        let files: Vec<_> = files.collect();
+        if files.len() == count {
+            return files;
+        }
+        assert!(Instant::now() < deadline, "{files:?}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn prometheus_gets_a_file_of_each_rank_while_it_runs() {
     let _alone = alone();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().to_str().unwrap();
     let format = ("SPARK_CCL_INSPECTOR_FORMAT", "prometheus");
-    let mut ranks = world(2, &[("SPARK_CCL_INSPECTOR", path), format]);
+    let every = ("SPARK_CCL_INSPECTOR_EVERY", "0.05");
+    let mut ranks = world(2, &[("SPARK_CCL_INSPECTOR", path), format, every]);
     repeat(&mut ranks, "rounds 20 f32 all_reduce sum 2000");
-    assert_all_ok(&mut ranks, "drop");
-    let texts = texts(folder.path(), ".prom");
-    assert_eq!(texts.len(), 2);
-    for text in texts {
+    let mut files = until_files(folder.path(), ".prom", 2);
+    files.sort();
+    for (rank, path) in files.iter().enumerate() {
+        let name = path.to_string_lossy();
+        assert!(name.ends_with(&format!("-rank{rank}.prom")), "{name}");
+        let text = std::fs::read_to_string(path).unwrap();
         let labels = "n_nodes=\"1\",nranks=\"2\",collective=\"AllReduce\",message_size=\"7-8KB\"";
         assert_contains(&text, &["nccl_bus_bandwidth_gbs{", labels]);
         assert!(
@@ -400,4 +439,6 @@ fn prometheus_gets_a_file_of_each_process() {
                 .all(|line| line.rsplit_once(' ').unwrap().1.parse::<f64>().unwrap() > 0.0)
         );
     }
+    assert_all_ok(&mut ranks, "drop");
+    assert!(until_files(folder.path(), "", 0).is_empty());
 }

@@ -2,6 +2,7 @@
 //! machine that CI makes has them; without it the tests are skipped.
 
 mod memory;
+mod stand_in;
 
 use crate::hosts::{lay, new_host};
 use crate::processes::{

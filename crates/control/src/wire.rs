@@ -14,7 +14,7 @@ use crate::standing::Answer;
 use body::{Reader, Writer};
 
 const MAGIC: u16 = 0x5CC1;
-const VERSION: u8 = 5;
+const VERSION: u8 = 6;
 const HEADER: usize = 8;
 /// Longer bodies are refused before anything is allocated for them.
 pub(crate) const MAX_BODY: usize = 4096;

@@ -3,13 +3,13 @@
 use std::ffi::c_void;
 use std::sync::Arc;
 
-use cudarc::driver::{CudaContext, CudaFunction, CudaStream, sys};
+use cudarc::driver::{CudaContext, CudaStream, sys};
 
 use crate::driver::function;
 use crate::images::capability;
 use crate::pack::Capability;
 use crate::stream::make_current;
-use crate::{Error, Feature, checked, require};
+use crate::{Error, Feature, Function, checked, require};
 
 /// `CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION`.
 const MAY_START_EARLY: u32 = 6;
@@ -80,7 +80,7 @@ impl DependentLaunch {
     pub unsafe fn launch(
         self,
         stream: &CudaStream,
-        function: &CudaFunction,
+        function: &Function,
         [ctas, threads]: [u32; 2],
         parameters: &mut [*mut c_void],
     ) -> Result<(), Error> {
@@ -105,7 +105,7 @@ impl DependentLaunch {
         let launched = unsafe {
             (self.launch_kernel_ex)(
                 &raw const config,
-                function.cu_function(),
+                function.handle(),
                 parameters.as_mut_ptr(),
                 std::ptr::null_mut(),
             )

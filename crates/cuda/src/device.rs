@@ -55,18 +55,27 @@ pub fn count() -> Result<usize, Error> {
 impl Device {
     fn look(ordinal: usize) -> Result<Self, Error> {
         let device = checked("cuDeviceGet", ordinal, result::device::get(ordinal as i32))?;
-        let name = checked("cuDeviceGetName", ordinal, result::device::get_name(device))?;
         // SAFETY: `device` is a device: the driver has just returned it by this number. The driver writes one
         // number, to a variable of `total_mem`.
         let memory = unsafe { result::device::total_mem(device) };
         let memory = checked("cuDeviceTotalMem", ordinal, memory)?;
         Ok(Self {
             ordinal,
-            name,
+            name: name(ordinal)?,
             bus_id: bus_id(ordinal)?,
             memory,
         })
     }
+}
+
+/// The model of a device, such as `NVIDIA H200`.
+///
+/// # Errors
+/// There is no driver, or no such device.
+pub fn name(ordinal: usize) -> Result<String, Error> {
+    open()?;
+    let device = checked("cuDeviceGet", ordinal, result::device::get(ordinal as i32))?;
+    checked("cuDeviceGetName", ordinal, result::device::get_name(device))
 }
 
 /// The PCI bus id of a device, such as `0000:1b:00.0`. It identifies the device among processes

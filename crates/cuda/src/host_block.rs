@@ -14,6 +14,7 @@ use crate::{Error, Feature, checked, require};
 #[derive(Debug)]
 pub struct HostBlock {
     start: *mut u8,
+    bytes: usize,
     address: u64,
     context: Arc<CudaContext>,
     /// Dropped last: what keeps the memory mapped.
@@ -54,6 +55,7 @@ impl HostBlock {
         checked("cuMemHostRegister", device, status.result())?;
         let mut block = Self {
             start,
+            bytes,
             address: 0,
             context: Arc::clone(context),
             _owner: Box::new(owner),
@@ -68,6 +70,12 @@ impl HostBlock {
     /// Where it starts for the context's kernels.
     pub fn address(&self) -> u64 {
         self.address
+    }
+
+    /// How many bytes of it the kernels of a context reach: none, if it was registered for another.
+    pub fn bytes_for(&self, context: &CudaContext) -> usize {
+        let is_there = self.context.cu_ctx() == context.cu_ctx();
+        if is_there { self.bytes } else { 0 }
     }
 }
 

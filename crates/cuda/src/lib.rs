@@ -26,7 +26,9 @@ mod device;
 mod driver;
 mod error;
 mod event;
+mod function;
 mod host_block;
+mod ids;
 mod images;
 mod location;
 mod mapping;
@@ -43,12 +45,15 @@ pub use buffer::{Buffer, Observed, Observer};
 pub use cudarc;
 pub use dependent::DependentLaunch;
 pub use device::{
-    Device, Traits, adopt, bus_id, context, count, devices, generation, multiprocessors, traits,
+    Device, Traits, adopt, bus_id, context, count, devices, generation, multiprocessors, name,
+    traits,
 };
 pub use driver::{Feature, driver_version, open, require};
 pub use error::{Error, checked};
 pub use event::elapsed_ms;
+pub use function::Function;
 pub use host_block::HostBlock;
+pub use ids::stream_id;
 pub use images::{Images, Kernels};
 pub use memory::{DeviceBlock, PinnedWords};
 pub use peers::{Reach, reach_between, reach_of};

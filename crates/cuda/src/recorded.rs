@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use cudarc::driver::{CudaContext, CudaStream, result, sys};
 
+use crate::ids::stream_id;
 use crate::stream::{make_current, relaxed, wait_for};
 use crate::{Error, checked};
 
@@ -25,6 +26,8 @@ pub struct RecordedEvent {
     event: ManuallyDrop<Event>,
     pool: Arc<EventPool>,
     stream: Weak<CudaStream>,
+    /// The driver's number of the stream, unless that captured a graph, or the driver has none.
+    id: Option<u64>,
     /// The driver's handle of the stream.
     handle: usize,
     /// How many events the pool had recorded before.
@@ -70,6 +73,7 @@ impl EventPool {
             event: ManuallyDrop::new(event),
             pool: Arc::clone(self),
             stream: Arc::downgrade(stream),
+            id: stream_id(stream).ok().flatten(),
             handle: stream.cu_stream().addr(),
             place: *count,
         };
@@ -123,8 +127,9 @@ impl RecordedEvent {
 
     /// Whether it was recorded in this stream: then whatever is enqueued there now runs after it.
     pub fn is_in(&self, stream: &Arc<CudaStream>) -> bool {
-        // The `Weak` keeps the address from being reused.
-        std::ptr::eq(self.stream.as_ptr(), Arc::as_ptr(stream))
+        // The `Weak` keeps the address from being reused. A stream of another library is another object in each call.
+        let is_it = |id| stream_id(stream).is_ok_and(|other| other == Some(id));
+        std::ptr::eq(self.stream.as_ptr(), Arc::as_ptr(stream)) || self.id.is_some_and(is_it)
     }
 
     /// Whether it is certain to come after `other`: both are of the same pool and stream, and it

@@ -107,6 +107,7 @@ impl Rank {
             count: bytes / 2,
             input: self.input.address(),
             output: self.output.address(),
+            in_place: false,
             words: [bytes as u64, 0],
         };
         // SAFETY: the buffers are this long, no other stream uses them, and both ranks make the same

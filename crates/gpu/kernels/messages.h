@@ -145,7 +145,7 @@ private:
 
     DEVICE bool send_batch(u32 strand, u64 number, const Batch<Protocol>& sent, u32 note = 0) {
         bool is_known = !any_lane(credited != strand || number - credits > TURNS);
-        bool is_free = is_known || wait(strand, number, [&] {
+        bool is_free = is_known || wait(strand, number, [&](bool) {
             credited = strand;
             credits = load_pair(&own.credits[strand]).first;
             return number - credits <= TURNS;
@@ -170,7 +170,8 @@ private:
         }
         ROLLED for (u32 batch = warp; batch < batches; batch += flow.warps) {
             Batch<Protocol> received;
-            if (!receive_batch(batch % STRANDS, number_of(counts.received, batch), received)) {
+            u64 number = number_of(counts.received, batch);
+            if (!receive_batch(batch % STRANDS, number, received, batch == warp)) {
                 return false;
             }
             if (batch == 0 && !agrees(message, place, received)) {
@@ -209,9 +210,15 @@ private:
         return true;
     }
 
-    DEVICE bool receive_batch(u32 strand, u64 number, Batch<Protocol>& received) {
+    DEVICE bool receive_batch(u32 strand, u64 number, Batch<Protocol>& received, bool is_first = false) {
         const u8* slot = own.slots[strand][number % TURNS];
-        bool has_come = wait(strand, number, [&] {
+        bool has_come = wait(strand, number, [&](bool again) {
+            if constexpr (Protocol::HAS_GLANCES) {
+                // A message that is a warp's only batch would take longer.
+                if (again && !is_first && !Protocol::glance(slot, number)) {
+                    return false;
+                }
+            }
             bool all = true;
             // From the end, where a line's flag is.
             for (u32 i = HELD; i-- > 0;) {
@@ -314,12 +321,13 @@ private:
         converge();
     }
 
-    // Polls until all lanes have what they wait for. That is in vain where the rank has failed.
+    // Polls until all lanes have what they wait for. That is in vain where the rank has failed. A poll knows whether
+    // one was in vain.
     template <class Poll>
     DEVICE bool wait(u32 strand, u64 number, Poll poll) {
-        for (;;) {
+        for (bool again = false;; again = true) {
             converge();
-            bool has_come = poll();
+            bool has_come = poll(again);
             if (!any_lane(!has_come || failed != 0)) {
                 patience.renew();
                 return true;

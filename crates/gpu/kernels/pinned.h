@@ -14,6 +14,7 @@ struct Quads {
     static const u32 SLOT = SLOT_OF_LINES;
     static const u32 PEERS = 1;
     static const bool HAS_NOTES = false;
+    static const bool HAS_GLANCES = true;
     // In place of lines, which are not passed there.
     static const u32 BEHIND = DEPTH * SLOT_OF_PACKETS;
     typedef PartOf<OF_LANE> Part;
@@ -56,6 +57,13 @@ struct Quads {
             all &= (u32)(first.second >> 32) == (u32)round && (u32)(second.second >> 32) == (u32)round;
         }
         return all;
+    }
+
+    // Whether the access of a slot that is written last has come, the same for all lanes. Polls of whole slots that
+    // find nothing would take up the way of what they wait for.
+    DEVICE static bool glance(const u8* slot, u64 round) {
+        Pair last = load_whole(place(slot, LANES - 1, 2 * TWINS - 1));
+        return (u32)(last.second >> 32) == (u32)round;
     }
 
 private:

@@ -29,6 +29,7 @@ struct Packets {
     static const u32 SLOT = SLOT_OF_PACKETS;
     static const u32 PEERS = MAX_RANKS;
     static const bool HAS_NOTES = false;
+    static const bool HAS_GLANCES = false;
     // The slots start behind this many bytes for each warp and peer.
     static const u32 BEHIND = 0;
     typedef PartOf<OF_LANE> Part;
@@ -73,6 +74,7 @@ struct Lines {
     static const u32 SLOT = SLOT_OF_LINES;
     static const u32 PEERS = 1;
     static const bool HAS_NOTES = true;
+    static const bool HAS_GLANCES = false;
     static const u32 BEHIND = DEPTH * SLOT_OF_PACKETS;
     typedef PartOf<OF_LANE> Part;
 

@@ -95,8 +95,11 @@ struct Session {
     // Waits for the batches of a round from all peers; this rank's own place is left alone. Where
     // that is in vain, the kernel is to end.
     DEVICE bool receive(u32 round, Batches& batches) {
-        return wait(round, [&] {
-            u32 missing = MAX_RANKS;
+        return wait(round, [&](bool again) {
+            u32 missing = again && round > 0 ? not_seen(round) : MAX_RANKS;
+            if (missing != MAX_RANKS) {
+                return missing;
+            }
             PEERS_AT_ONCE for (u32 place = 0; place < RANKS; place++) {
                 if (place < ranks() && place != own_place()) {
                     u32 peer = rank_at(place);
@@ -109,7 +112,7 @@ struct Session {
 
     // All lanes have received their last round. An operation without any waits here for what peers sign.
     DEVICE void finish(u32 rounds) {
-        if (signature.is_open && !wait(0, [] { return MAX_RANKS; })) {
+        if (signature.is_open && !wait(0, [](bool) { return MAX_RANKS; })) {
             return;
         }
         converge();
@@ -120,14 +123,14 @@ struct Session {
     }
 
 private:
-    // Polls until nothing is missing, of the round or of what peers sign.
+    // Polls until nothing is missing, of the round or of what peers sign. A poll knows whether one was in vain.
     template <class Poll>
     DEVICE bool wait(u32 round, Poll poll) {
-        for (;;) {
+        for (bool again = false;; again = true) {
             Signature::Theirs theirs = signature.load();
             // A lane that read its part of a line before the others might have an old one.
             converge();
-            u32 missing = poll();
+            u32 missing = poll(again);
             Signature::Agreement agreement = signature.compare(theirs, missing);
             // One vote where all has come.
             if (!any_lane(missing != MAX_RANKS || agreement == Signature::DIFFERS)) {
@@ -146,8 +149,26 @@ private:
         }
     }
 
+    // A peer whose batch a glance does not find. All others may have come. A first round is read without: a short
+    // operation has no other, and would only take longer.
+    DEVICE u32 not_seen(u32 round) const {
+        u32 missing = MAX_RANKS;
+        if constexpr (Protocol::HAS_GLANCES) {
+            ROLLED for (u32 peer = 0; peer < ranks(); peer++) {
+                if (peer != member.rank && !Protocol::glance(slot_from(peer, round), start + round)) {
+                    missing = peer;
+                }
+            }
+        }
+        return missing;
+    }
+
+    DEVICE u8* slot_from(u32 peer, u32 round) const {
+        return slot_of<Protocol>(member, ranks(), peer, member.rank, start + round, warp);
+    }
+
     DEVICE bool has_come(u32 peer, u32 round, Batch<Protocol>& batch) const {
-        u8* slot = slot_of<Protocol>(member, ranks(), peer, member.rank, start + round, warp);
+        u8* slot = slot_from(peer, round);
         bool all = true;
         // From the end, where a line's flag is.
         for (u32 i = HELD; i-- > 0;) {

@@ -1,6 +1,7 @@
 // Operations and messages by way of the host, cut into pieces. A CTA copies what it has to slots in the host's memory. The
 // host does the operation on a piece once the piece's bell says that it is there, and answers; the CTA then copies the result to
-// the output. CTAs do not wait for each other.
+// the output. CTAs do not wait for each other. Where the buffers are in memory of the host, it does the operation on them, and
+// nothing is copied.
 #pragma once
 
 #include "staged_lane.h"
@@ -16,17 +17,22 @@ struct Passage {
 
     // Copies a piece of the input to its slot, and rings.
     DEVICE void put(u64 number) {
-        u64 length = length_of(number);
-        u8* slot = lane.slot_of(number);
-        for (u32 block = 0; block < transfer.inputs; block++) {
-            const u8* from = transfer.input + block * transfer.input_stride + start_of(number);
-            copy(slot + block * length, from, length);
+        if (manner() == IN_SLOTS) {
+            u64 length = length_of(number);
+            u8* slot = lane.slot_of(number);
+            for (u32 block = 0; block < transfer.inputs; block++) {
+                const u8* from = transfer.input + block * transfer.input_stride + start_of(number);
+                copy(slot + block * length, from, length);
+            }
         }
-        lane.ring(number, transfer.words, transfer.factor);
+        lane.ring(number, {transfer.words, transfer.factor, manner(), transfer.input, transfer.output});
     }
 
     // Copies the result of a piece from its slot.
     DEVICE void take(u64 number) {
+        if (manner() != IN_SLOTS) {
+            return;
+        }
         u64 length = length_of(number);
         const u8* slot = lane.slot_of(number) + (transfer.is_shared ? 0 : behind(transfer.inputs * length));
         for (u32 block = 0; block < transfer.outputs; block++) {
@@ -36,6 +42,8 @@ struct Passage {
         // All threads have read the slot before the next piece goes there.
         any_thread(false);
     }
+
+    DEVICE Manner manner() const { return transfer.manner; }
 
     // The host does pieces in one order, so this one comes after those of other CTAs.
     DEVICE const u64* progress(u64) const { return &lane.stage.control->progress; }
@@ -73,7 +81,7 @@ struct Mail {
         if (flow.is_sent) {
             copy(lane.slot_of(number), message.start + ahead.start, length_at(ahead));
         }
-        lane.ring(number, message.words, 0);
+        lane.ring(number, {message.words, 0, IN_SLOTS, nullptr, nullptr});
         step(ahead);
     }
 
@@ -85,6 +93,8 @@ struct Mail {
         }
         step(behind);
     }
+
+    DEVICE Manner manner() const { return IN_SLOTS; }
 
     // Pieces of other lanes say nothing about this one.
     DEVICE const u64* progress(u64 number) const { return lane.answer_of(number); }
@@ -125,7 +135,7 @@ DEVICE void pass(Part part) {
             part.put(number);
         }
         if (number > 0) {
-            if (!part.lane.wait(number - 1, part.progress(number - 1))) {
+            if (!part.lane.wait(number - 1, part.manner(), part.progress(number - 1))) {
                 return;
             }
             part.take(number - 1);

@@ -17,15 +17,30 @@ struct Lane {
     DEVICE u8* slot_of(u64 number) const { return stage.slots + index_of(number) * stage.slot; }
     DEVICE const u64* answer_of(u64 number) const { return &stage.answers[index_of(number)].done; }
 
+    // What a piece is, for the host.
+    struct Said {
+        const u64* words;
+        u64 factor;
+        Manner manner;
+        // Of buffers.
+        const u8* input;
+        u8* output;
+    };
+
     // Tells the host of a piece, once all threads of the CTA have put it into its slot.
-    DEVICE void ring(u64 number, const u64* words, u64 factor) const {
+    DEVICE void ring(u64 number, const Said& said) const {
         // All threads have written before the bell's release.
         any_thread(false);
         if (thread() == 0) {
             Bell* bell = stage.bells + index_of(number);
-            store_long(&bell->words[0], words[0]);
-            store_long(&bell->words[1], words[1]);
-            store_long(&bell->factor, factor);
+            store_long(&bell->words[0], said.words[0]);
+            store_long(&bell->words[1], said.words[1]);
+            store_long(&bell->factor, said.factor);
+            store_long(&bell->manner, said.manner);
+            if (said.manner != IN_SLOTS) {
+                store_long(&bell->input, (u64)said.input);
+                store_long(&bell->output, (u64)said.output);
+            }
             // The host acquires it.
             release_long(&bell->rung, round_of(number));
         }
@@ -38,26 +53,32 @@ struct Lane {
     }
 
     // Waits for the host; whether it has answered. The patience starts anew when `progress` changes.
-    DEVICE bool wait(u64 number, const u64* progress) const {
-        bool is_over = thread() == 0 && !wait_alone(number, progress);
+    DEVICE bool wait(u64 number, Manner manner, const u64* progress) const {
+        bool is_over = thread() == 0 && !wait_alone(number, manner, progress);
         return !any_thread(is_over);
     }
 
     // Whether to end a wait: because the host says so, or because there was no progress for as long as the patience is. The
-    // rank has failed then.
-    DEVICE bool gives_up(u64& since, u64& seen, const u64* progress) const {
-        Pair control = load_pair(stage.control);
+    // rank has failed then. The host may use buffers until it says that it has let go of them, so a wait for it to do so
+    // lasts twice as long: it also ends where the host is gone.
+    DEVICE bool gives_up(u64& since, u64& seen, Manner manner, const u64* progress) const {
+        u64 patience = load_pair(stage.control).second;
         u64 done = load_pair(progress).first, now = nanoseconds();
         if (since == 0 || done != seen) {
             since = now;
             seen = done;
         }
-        bool is_aborted = control.first != 0;
-        if (!is_aborted && now < since + control.second) {
-            return false;
-        }
-        if (!is_aborted) {
-            store_long(stage.expired, control.second);
+        // Acquire pairs with the host's release, after which it does not use the buffers.
+        bool is_ended = acquire_long(manner == IN_SLOTS ? &stage.control->abort : &stage.control->release) != 0;
+        if (!is_ended) {
+            u64 waited = now - since;
+            if (waited < patience) {
+                return false;
+            }
+            store_long(stage.expired, patience);
+            if (manner != IN_SLOTS && waited / 2 < patience) {
+                return false;
+            }
         }
         store_word(stage.failed, 1);
         return true;
@@ -76,12 +97,12 @@ private:
     DEVICE u64 round_of(u64 number) const { return before + number + 1; }
     DEVICE u64 index_of(u64 number) const { return lane * SLOTS + round_of(number) % SLOTS; }
 
-    DEVICE bool wait_alone(u64 number, const u64* progress) const {
+    DEVICE bool wait_alone(u64 number, Manner manner, const u64* progress) const {
         // Looks at the clock and at the host's control once in this number of polls, each of which takes about a microsecond.
         const u32 POLLS_OF_HOST = 64;
         u64 since = 0, seen = 0;
         for (u32 polls = 1; !is_answered(number); polls++) {
-            if (polls % POLLS_OF_HOST == 0 && gives_up(since, seen, progress)) {
+            if (polls % POLLS_OF_HOST == 0 && gives_up(since, seen, manner, progress)) {
                 return false;
             }
             between_polls();

@@ -15,7 +15,20 @@ struct Bell {
     // The signature of the operation or message, and this rank's factor.
     u64 words[2];
     u64 factor;
-    u64 unused[4];
+    // What the host does it on: the slot, or the buffers, whose addresses then follow.
+    u64 manner;
+    u64 input;
+    u64 output;
+    u64 unused;
+};
+
+// What the host does an operation on.
+enum Manner : u32 {
+    IN_SLOTS,
+    // The buffers, which are in memory of the host: one piece, which nothing copies.
+    ON_BUFFERS,
+    // The same, where the shorter buffer is this rank's block of the other one.
+    IN_PLACE,
 };
 
 // What the host says of it.
@@ -27,13 +40,14 @@ struct Answer {
 
 // What the host tells kernels that wait, in its memory.
 struct StageControl {
-    // Not 0 to end all waits.
+    // Not 0 to end waits for pieces in slots.
     u64 abort;
     // How long a wait lasts in which the host does no piece, in nanoseconds.
     u64 patience;
     // Counts the pieces that the host has done.
     u64 progress;
-    u64 unused;
+    // Not 0 to end waits for operations on buffers: the host has let go of them.
+    u64 release;
 };
 
 // Some lanes of a rank.
@@ -69,7 +83,7 @@ struct Transfer {
     u32 outputs;
     // Not 0 where the result replaces the input in the slot.
     u32 is_shared;
-    u32 unused;
+    Manner manner;
 };
 
 struct Passing {

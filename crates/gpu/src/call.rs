@@ -26,6 +26,8 @@ pub struct Call {
     pub input: u64,
     /// Where the output starts.
     pub output: u64,
+    /// Whether the program has passed one buffer.
+    pub in_place: bool,
     /// The words that must be equal on all ranks; otherwise all fail with [`Error::Mismatch`].
     pub words: [u64; 2],
 }
@@ -103,6 +105,7 @@ mod tests {
         count: 0,
         input: 0,
         output: 0,
+        in_place: false,
         words: [0; 2],
     };
 

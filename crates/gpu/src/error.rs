@@ -31,6 +31,16 @@ pub enum Error {
         /// How many descriptors there are.
         given: usize,
     },
+    /// Memory of the host that is too short for scratch, or that was registered for another GPU.
+    #[error(
+        "scratch in the host's memory needs {needed} bytes, and this GPU reaches {given} of those given"
+    )]
+    HostScratch {
+        /// How many bytes of it the rank's GPU reaches.
+        given: usize,
+        /// How many it needs.
+        needed: usize,
+    },
     /// There is no kernel for an operation.
     #[error("there is no kernel for {operation:?}")]
     Operation {

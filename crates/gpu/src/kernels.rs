@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaFunction, CudaStream};
-use spark_ccl_cuda::{DependentLaunch, Images};
+use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaStream};
+use spark_ccl_cuda::{DependentLaunch, Function, Images};
 
 use crate::channels::{FEW, MANY, Places};
 use crate::launch::{Streams, launch_early, launch_in};
@@ -11,7 +11,6 @@ use crate::layout::{Arguments, MemberLayout};
 use crate::message::Launch;
 use crate::plan::Protocol;
 use crate::sums::Sums;
-use crate::turns::Turn;
 use crate::{Error, Kernel, Plan};
 
 static IMAGES: Images = Images::new(
@@ -24,7 +23,7 @@ static MESSAGES: Images = Images::new("messages.cu", include_bytes!("../kernels/
 #[derive(Debug)]
 pub(crate) struct Kernels {
     /// The functions, by the number of the kernel.
-    functions: Vec<CudaFunction>,
+    functions: Vec<Function>,
     sums: Sums,
     dependent: Option<DependentLaunch>,
     /// By the number of the protocol.
@@ -35,8 +34,8 @@ pub(crate) struct Kernels {
 /// The kernels that pass messages by a protocol.
 #[derive(Debug)]
 struct Passing {
-    few: CudaFunction,
-    many: CudaFunction,
+    few: Function,
+    many: Function,
 }
 
 impl Kernels {
@@ -131,8 +130,12 @@ impl Kernels {
         }
     }
 
-    /// To be held during a launch in a stream, if it is the first one there.
-    pub(crate) fn turn(&self, stream: &Arc<CudaStream>) -> Option<Turn<'static>> {
-        self.streams.turn(stream)
+    /// As [`Streams::launch`].
+    pub(crate) fn launch_in_turn(
+        &self,
+        stream: &CudaStream,
+        launch: impl FnOnce() -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        self.streams.launch(stream, launch)
     }
 }

@@ -1,11 +1,11 @@
 //! How kernels are launched in streams.
 
-use std::sync::{Arc, Weak};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaFunction, CudaStream, result};
-use spark_ccl_cuda::{DependentLaunch, checked, make_current};
+use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaStream};
+use spark_ccl_cuda::{DependentLaunch, Function, stream_id};
 
 use crate::Error;
 use crate::turns::{Turn, Turns};
@@ -18,23 +18,35 @@ static FIRST_LAUNCHES: [Turns; 16] = [const { Turns::new() }; 16];
 /// The longest that others wait for a first launch. One that takes longer waits for room in a stream that the program has
 /// filled, and which therefore has its queue already.
 const LONGEST: Duration = Duration::from_secs(1);
+/// How many streams are remembered. A first launch more does no harm.
+const STREAMS: usize = 4096;
 
-/// Where a communicator has launched kernels. A `Weak` keeps the address from being reused.
+/// Where a communicator has launched kernels, by the driver's numbers of streams: those of other libraries are other
+/// objects in each call.
 #[derive(Debug, Default)]
-pub(crate) struct Streams(Mutex<Vec<Weak<CudaStream>>>);
+pub(crate) struct Streams(Mutex<BTreeSet<u64>>);
 
 impl Streams {
-    /// To be held during a launch in a stream, if it is the first one there.
-    pub(crate) fn turn(&self, stream: &Arc<CudaStream>) -> Option<Turn<'static>> {
+    /// Makes a launch in a stream: not at the same time as others, if it is the first one there. What is captured is not
+    /// launched yet.
+    pub(crate) fn launch(
+        &self,
+        stream: &CudaStream,
+        launch: impl FnOnce() -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let id = match stream_id(stream)? {
+            Some(id) if !self.0.lock().contains(&id) => id,
+            _ => return launch(),
+        };
+        let turn = first_turn(stream.context());
+        launch()?;
+        drop(turn);
         let mut streams = self.0.lock();
-        let mut known = streams.iter();
-        if known.any(|known| std::ptr::eq(known.as_ptr(), Arc::as_ptr(stream))) {
-            return None;
+        if streams.len() == STREAMS {
+            streams.clear();
         }
-        streams.retain(|known| known.strong_count() > 0);
-        streams.push(Arc::downgrade(stream));
-        drop(streams);
-        Some(first_turn(stream.context()))
+        streams.insert(id);
+        Ok(())
     }
 }
 
@@ -50,7 +62,7 @@ pub(crate) fn first_turn(context: &CudaContext) -> Turn<'static> {
 pub(crate) unsafe fn launch_early<A>(
     dependent: Option<DependentLaunch>,
     stream: &CudaStream,
-    function: &CudaFunction,
+    function: &Function,
     grid: [u32; 2],
     arguments: &mut A,
 ) -> Result<(), Error> {
@@ -74,26 +86,12 @@ pub(crate) unsafe fn launch_early<A>(
 /// ended.
 pub(crate) unsafe fn launch_in<A>(
     stream: &CudaStream,
-    function: &CudaFunction,
-    [ctas, threads]: [u32; 2],
+    function: &Function,
+    grid: [u32; 2],
     arguments: &mut A,
 ) -> Result<(), Error> {
-    let device = make_current(stream.context())?;
-    let (grid, block) = ((ctas, 1, 1), (threads, 1, 1));
     let mut parameters = [std::ptr::from_mut(arguments).cast()];
-    // SAFETY: `parameters` points to the kernel's one parameter, which has its layout and which the driver
-    // copies before it returns. All memory that it names is there until the kernel has ended. This function
-    // requires both of its arguments. Function and stream are borrowed, so they exist.
-    let launched = unsafe {
-        let function = function.cu_function();
-        result::launch_kernel(
-            function,
-            grid,
-            block,
-            0,
-            stream.cu_stream(),
-            &mut parameters,
-        )
-    };
-    Ok(checked("cuLaunchKernel", device, launched)?)
+    // SAFETY: `parameters` points to the kernel's one parameter, which has its layout. All memory that it names is there
+    // until the kernel has ended. This function requires both.
+    unsafe { Ok(function.launch(stream, grid, &mut parameters)?) }
 }

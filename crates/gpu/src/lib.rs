@@ -42,9 +42,12 @@ mod mailbox;
 mod member;
 mod message;
 mod plan;
+mod revision;
 mod scratch;
 mod staged;
 mod sums;
+#[cfg(test)]
+mod trace;
 mod turns;
 
 pub use call::Call;
@@ -53,5 +56,6 @@ pub use layout::MAX_RANKS;
 pub use member::{Member, Settings};
 pub use message::{Message, Way};
 pub use plan::{Kernel, Limits, Plan, Wire};
+pub use revision::REVISION;
 pub use scratch::Scratch;
-pub use staged::{Cut, Lane, Rung, Stage};
+pub use staged::{Buffers, Cut, Lane, Rung, Stage};

@@ -16,6 +16,7 @@ use crate::layout::{Arguments, CallLayout, MAX_RANKS, MemberLayout};
 use crate::mailbox::Mailbox;
 use crate::message::{Launch, Launches};
 use crate::plan::Protocol;
+use crate::scratch::check_host;
 use crate::{Call, Error, Limits, Message, Plan, Scratch, Wire};
 
 /// Limits that must be the same on all ranks of a communicator.
@@ -108,7 +109,8 @@ impl Member {
     /// rank has registered for its own GPU.
     ///
     /// # Errors
-    /// A peer's scratch is missing, there are no kernels for this GPU, or the driver fails.
+    /// A peer's scratch is missing, too short, or registered for another GPU, there are no kernels for this GPU, or the
+    /// driver fails.
     pub fn join_in_host(
         rank: usize,
         own: Scratch,
@@ -116,6 +118,9 @@ impl Member {
         settings: Settings,
     ) -> Result<Self, Error> {
         check_peers(rank, own.ranks(), &peers)?;
+        for peer in peers.iter().flatten() {
+            check_host(own.context(), own.ranks(), peer)?;
+        }
         let mapped = peers.into_iter().flatten().map(Peer::Host).collect();
         Self::of_mapped(rank, own, mapped, settings)
     }
@@ -214,8 +219,8 @@ impl Member {
     /// Enqueues an operation in a stream of the rank's GPU, or captures it into a graph; does not wait.
     ///
     /// # Safety
-    /// - The descriptors given to [`join`](Self::join) must have been those of the scratch of this communicator's
-    ///   other ranks, by rank, and each scratch must be used for this communicator alone.
+    /// - What was given to [`join`](Self::join) or [`join_in_host`](Self::join_in_host) must have been the scratch of this
+    ///   communicator's other ranks, by rank, zero at first, and each scratch must be used for this communicator alone.
     /// - Both buffers must be as long as the call says. Until the operation has run, nothing else may
     ///   write the input, or use the output.
     /// - A rank's operations must run one after the other: in one stream, or in streams that wait for
@@ -241,8 +246,8 @@ impl Member {
     /// ranks.
     ///
     /// # Safety
-    /// - The descriptors given to [`join`](Self::join) must have been those of the scratch of this
-    ///   communicator's other ranks, by rank, and each scratch must be used for this communicator alone.
+    /// - What was given to [`join`](Self::join) or [`join_in_host`](Self::join_in_host) must have been the scratch of this
+    ///   communicator's other ranks, by rank, zero at first, and each scratch must be used for this communicator alone.
     /// - Both buffers must be as long as the call says. Until the operation has run, nothing else may write
     ///   the input, or use the output.
     /// - A rank's operations, and launches of graphs that have captured some, must run one after the other. A
@@ -272,14 +277,16 @@ impl Member {
             member: self.layout,
             call: call.layout(self.rank(), self.ranks())?,
         };
-        let _turn = self.parts.kernels.turn(stream);
+        let kernels = &self.parts.kernels;
         // SAFETY: the kernel is launched as `layout.h` says: the peers' scratch is that of this
         // communicator's ranks, the buffers are as long as the call says and left to it, this rank's
         // operations run one after the other, all ranks make the call by this plan, and their kernels can run
         // at the same time. This function requires all of that. The member has all other memory that the
         // arguments name, and frees it only after the kernels that run have ended: nobody launches others
         // once it is dropped.
-        unsafe { self.parts.kernels.launch(plan, arguments, stream) }
+        kernels.launch_in_turn(stream, || unsafe {
+            kernels.launch(plan, arguments, stream)
+        })
     }
 
     /// Enqueues messages in a stream of the rank's GPU, or captures them into a graph; does not wait. They are passed
@@ -293,8 +300,8 @@ impl Member {
     /// together as well, or waits for nothing else.
     ///
     /// # Safety
-    /// - The descriptors given to [`join`](Self::join) must have been those of the scratch of this
-    ///   communicator's other ranks, by rank, and each scratch must be used for this communicator alone.
+    /// - What was given to [`join`](Self::join) or [`join_in_host`](Self::join_in_host) must have been the scratch of this
+    ///   communicator's other ranks, by rank, zero at first, and each scratch must be used for this communicator alone.
     /// - A rank's operations, and launches of graphs that have captured some, must run one after the other. A
     ///   graph must not be launched after the member was dropped.
     /// - The kernels of ranks that share a GPU must be able to run at the same time.
@@ -307,20 +314,18 @@ impl Member {
         self.check()?;
         let member = (self.layout, self.parts.own.channels());
         let launches = Launches::new(messages, self.rank(), self.ranks(), self.limits())?;
-        let mut turn = self.parts.kernels.turn(stream);
+        let kernels = &self.parts.kernels;
         for (number, launch) in launches.enumerate() {
             let protocol = self.limits().wire.of_messages();
-            let kernels = &self.parts.kernels;
             // SAFETY: the kernel is launched as `channels.h` says: the peers' scratch is that of this
             // communicator's ranks, the buffers are as long as the messages say and left to them, this rank's
             // operations run one after the other, and kernels of ranks on one GPU can run at the same time.
             // This function requires all of that. The member has all other memory that the arguments name,
             // and frees it only after the kernels that run have ended: nobody launches others once it is
             // dropped.
-            let passed = unsafe { kernels.pass(protocol, &launch, member, stream) };
+            let pass = || unsafe { kernels.pass(protocol, &launch, member, stream) };
+            let passed = kernels.launch_in_turn(stream, pass);
             passed.map_err(|error| error.after(number))?;
-            // The next one may wait for room in the stream.
-            drop(turn.take());
         }
         Ok(())
     }

@@ -46,12 +46,14 @@ impl Scratch {
     /// [as long as needed](Self::bytes_in_host).
     ///
     /// # Errors
-    /// There are too few or too many ranks, there is not enough memory, or the driver fails.
+    /// There are too few or too many ranks, the memory is too short or was registered for another GPU, there is not enough
+    /// memory on the GPU, or the driver fails.
     pub fn in_host(
         context: &Arc<CudaContext>,
         ranks: usize,
         memory: HostBlock,
     ) -> Result<Self, Error> {
+        check_host(context, ranks, &memory)?;
         Self::with(context, ranks, Area::Host(memory), own_bytes(ranks))
     }
 
@@ -156,6 +158,19 @@ impl Scratch {
     pub(crate) fn settle(&self) -> Result<(), Error> {
         Ok(self.own.settle()?)
     }
+}
+
+/// Whether memory of the host has room for the scratch of one of this many ranks, in reach of a GPU.
+pub(crate) fn check_host(
+    context: &CudaContext,
+    ranks: usize,
+    memory: &HostBlock,
+) -> Result<(), Error> {
+    let (given, needed) = (memory.bytes_for(context), Scratch::bytes_in_host(ranks));
+    if given < needed {
+        return Err(Error::HostScratch { given, needed });
+    }
+    Ok(())
 }
 
 /// What only the rank's own kernels use: rounds, state, and what they have counted of each channel.

@@ -1,8 +1,7 @@
 //! Kernels for the most common reductions of two ranks, plain sums of some types. They pass what the kernel of the plan
 //! passes, so ranks need not agree on them.
 
-use spark_ccl_cuda::Kernels;
-use spark_ccl_cuda::cudarc::driver::CudaFunction;
+use spark_ccl_cuda::{Function, Kernels};
 use spark_ccl_types::{Combine, DType};
 
 use crate::layout::Arguments;
@@ -16,7 +15,7 @@ const TYPES: [(DType, [&str; 2]); 3] = [
 
 /// Of each of the types, the kernels that pass packets and lines.
 #[derive(Debug)]
-pub(crate) struct Sums(Vec<[CudaFunction; 2]>);
+pub(crate) struct Sums(Vec<[Function; 2]>);
 
 impl Sums {
     pub(crate) fn find(kernels: &Kernels) -> Result<Self, Error> {
@@ -31,7 +30,7 @@ impl Sums {
     }
 
     /// The one that does the same as this kernel, if there is one.
-    pub(crate) fn of(&self, kernel: Kernel, arguments: &Arguments) -> Option<&CudaFunction> {
+    pub(crate) fn of(&self, kernel: Kernel, arguments: &Arguments) -> Option<&Function> {
         let call = &arguments.call;
         let is_plain_sum =
             call.combine == Combine::Sum as u32 && call.divisor == 1 && call.is_scaled == 0;
@@ -45,7 +44,7 @@ impl Sums {
         (arguments.member.ranks == 2 && is_plain_sum).then(|| &self.0[at][lines])
     }
 
-    pub(crate) fn all(&self) -> impl Iterator<Item = &CudaFunction> {
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Function> {
         self.0.iter().flatten()
     }
 }

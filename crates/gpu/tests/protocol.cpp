@@ -132,7 +132,7 @@ int check(World& world, const std::vector<Operation>& operations) {
 
 // A rank that sends something every 100 ms or so, for longer than the peers' patience.
 int take_long() {
-    World world(2, 0, 2);
+    World world(2, 0, 2000);
     world.pause = 100'000;
     world.pauses = 50;
     std::vector<Operation> operations = {
@@ -155,7 +155,7 @@ bool has_failed(const Rank& rank, Reason reason, u32 peer) {
 int wait_in_vain(bool shorten, bool abort) {
     const u32 ABSENT = 2, ABORTS = 1;
     for (bool lines : {false, true}) {
-        World world(4, 0, shorten ? 600 : abort ? 4 : 2);
+        World world(4, 0, shorten ? 600'000 : abort ? 4000 : 2000);
         Operation operation = {ONE_SHOT, lines, false, UINT32, SUM, 1, 4000, 0, 0, false};
         std::vector<Operation> operations(3, operation);
         prepare(world, operations);
@@ -199,7 +199,7 @@ int begin_after_the_end() {
                 if (is_led && (!lines || kind == TWO_SHOTS)) {
                     continue;
                 }
-                World world(2, 0, 1);
+                World world(2, 0, 200);
                 Operation operation = {(Kind)kind, lines, false, UINT32, SUM, 1, 4000, 0, 0, false, is_led};
                 operation.root = kind == BROADCAST || kind == SCATTER ? 0 : STOPPED;
                 prepare(world, {operation, operation});
@@ -235,7 +235,7 @@ int disagree() {
     others[5].kind = REDUCE_SCATTER;
     for (bool swapped : {false, true}) {
         for (const Operation& other : others) {
-            World world(3, 0, 120);
+            World world(3, 0, 120'000);
             std::vector<Operation> operations(COMMON + 2, other.bytes > usual.bytes ? other : usual);
             prepare(world, operations);
             auto is_odd = [&](u32 rank) { return (rank == ODD) != swapped; };
@@ -287,7 +287,7 @@ int main(int count, char** arguments) {
     }
     u64 seed = strtoull(arguments[1], nullptr, 0), first_round = strtoull(arguments[4], nullptr, 0);
     u32 ranks = (u32)atoi(arguments[2]);
-    World world(ranks, first_round, 120);
+    World world(ranks, first_round, 120'000);
     std::vector<Operation> operations;
     for (int i = 0; i < atoi(arguments[3]); i++) {
         operations.push_back(random_operation(scramble(seed) + i, ranks, first_round));

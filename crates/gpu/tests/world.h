@@ -53,14 +53,14 @@ struct World {
     // How long a slow rank's pauses are at most, in microseconds, and after how many accesses it has one.
     u32 pause = 300, pauses = 2000;
 
-    World(u32 ranks, u64 first_round, u64 patience_in_s) : ranks(ranks), all(ranks) {
+    World(u32 ranks, u64 first_round, u64 patience_in_ms) : ranks(ranks), all(ranks) {
         u64 slots = (u64)WARPS * ranks * DEPTH * (SLOT_OF_PACKETS + SLOT_OF_LINES);
         for (Rank& rank : all) {
             // One line more, for its alignment.
             rank.scratch.assign((SIGNATURES + slots) / 8 + 16, 0);
             rank.rounds.assign(WARPS, {first_round, first_round, 0});
             rank.state.operations = first_round;
-            rank.control.patience = patience_in_s * 1'000'000'000;
+            rank.control.patience = patience_in_ms * 1'000'000;
         }
     }
 

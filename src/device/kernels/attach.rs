@@ -1,15 +1,18 @@
 //! Sets up the kernels' engine for a communicator: the ranks exchange their memory over links, and
 //! join.
 
-use super::engine::KernelEngine;
+use super::engine::{KernelEngine, Kernels};
 use super::joined::Joined;
+use super::measured::{layout, measured};
 use super::pass::exchange;
 use super::pinned::Pinned;
 use super::refused::refused;
 use super::staged::Staged;
 use super::way::Way;
 use crate::communicator::Communicator;
-use crate::device::agreement::{ToldGpu, all_have, find_gpu, no_other_has, tell_gpu};
+use crate::device::agreement::{
+    ToldGpu, all_have, find_gpu, have_the_same_kernels, no_other_has, tell_gpu,
+};
 use crate::device::rank::DeviceRank;
 use crate::device::{StreamEngine, guard};
 use crate::error::Error;
@@ -45,7 +48,8 @@ pub(crate) fn attach(
     let told = tell_gpu(comm, found.as_ref().ok());
     let context = found?.context;
     let all = all_have(comm, BACKEND, told?)?;
-    if !world.share_gpu {
+    have_the_same_kernels(comm, &all)?;
+    if !world.gpu.may_be_shared {
         no_other_has(comm, &all, "; in tests, SPARK_CCL_SHARE_GPU=1 allows it")?;
     }
     let (offer, ways) = agree(comm, Offer::new(comm, &context, &all), Offer::says)?;
@@ -64,7 +68,10 @@ pub(crate) fn attach(
             join_through_host(comm, &context, ctas(&all), deadline, &why)
         }
     };
-    let made = joined.and_then(|(member, passed_over)| engine(comm, context, member, passed_over));
+    let made = joined.and_then(|(member, passed_over)| {
+        let kernels = kernels(comm, &all, &member);
+        engine(comm, context, member, passed_over, kernels)
+    });
     // No rank launches before all have joined: what the driver does when a rank joins may wait for running kernels.
     let (engine, _) = agree(comm, made, |_| PACKETS)?;
     tracing::info!(
@@ -87,23 +94,63 @@ fn join_through_host(
     deadline: Instant,
     why: &str,
 ) -> Result<(Joined, Vec<String>), Error> {
+    let is_zero_copy = comm.inner.world.settings.path == Path::ZeroCopy;
     let mut passed_over = vec![format!("the GPUs' memory: {why}")];
-    let (pinned, ways) = agree(comm, Ok(Pinned::new(comm, context)), |own| {
-        if own.is_ok() { PINNED } else { ELSEWHERE }
-    })?;
-    let without = ways.iter().position(|&way| way == ELSEWHERE);
-    let why = match (pinned, without) {
-        (Ok(pinned), None) => {
-            let (ctas, wire) = (ctas.min(CTAS_THROUGH_HOST), Wire::Host);
-            let joined = pinned.join(comm, Settings { ctas, wire }, deadline)?;
-            return Ok((joined, passed_over));
+    if !is_zero_copy {
+        match join_pinned(comm, context, ctas, deadline)? {
+            Ok(joined) => return Ok((joined, passed_over)),
+            Err(why) => passed_over.push(format!("memory that ranks share: {why}")),
         }
-        (Ok(_), Some(rank)) => other_says_why(comm, rank),
-        (Err(why), _) => why,
-    };
-    passed_over.push(format!("memory that ranks share: {why}"));
-    let staged = Staged::new(comm, context, ctas)?;
+    }
+    let pins = all_pin(comm)?;
+    if is_zero_copy && !pins {
+        return Err(out_of_reach(why));
+    }
+    let staged = Staged::new(comm, context, ctas, pins)?;
     Ok((Joined::new(Way::Host(staged)), passed_over))
+}
+
+/// Whether programs get memory of the host for calls that go by way of it. Collective.
+fn all_pin(comm: &Communicator) -> Result<bool, Error> {
+    let settings = &comm.inner.world.settings;
+    let pins = settings.path != Path::Safe && settings.gpu.pinned;
+    let say = |&pins: &bool| if pins { PINNED } else { ELSEWHERE };
+    let (_, all) = agree(comm, Ok(pins), say)?;
+    Ok(all.iter().all(|&said| said == PINNED))
+}
+
+/// Joins by memory that all ranks share and register, or says why not all ranks can. Collective.
+fn join_pinned(
+    comm: &Communicator,
+    context: &Arc<CudaContext>,
+    ctas: u32,
+    deadline: Instant,
+) -> Result<Result<Joined, String>, Error> {
+    let pinned = match if_all_have(comm, Pinned::new(comm, context))? {
+        Ok(pinned) => pinned,
+        Err(why) => return Ok(Err(why)),
+    };
+    let settings = Settings {
+        ctas: ctas.min(CTAS_THROUGH_HOST),
+        wire: Wire::Host,
+    };
+    if_all_have(comm, pinned.join(comm, settings, deadline)?)
+}
+
+/// What this rank has, if all ranks have it; else why it has not, or which other one. Collective.
+fn if_all_have<R>(comm: &Communicator, own: Result<R, String>) -> Result<Result<R, String>, Error> {
+    let (own, ways) = agree(
+        comm,
+        Ok(own),
+        |own| {
+            if own.is_ok() { PINNED } else { ELSEWHERE }
+        },
+    )?;
+    let without = ways.iter().position(|&way| way == ELSEWHERE);
+    Ok(match (own, without) {
+        (Ok(_), Some(rank)) => Err(other_says_why(comm, rank)),
+        (own, _) => own,
+    })
 }
 
 fn other_says_why(comm: &Communicator, rank: usize) -> String {
@@ -117,15 +164,29 @@ fn engine(
     context: Arc<CudaContext>,
     member: Joined,
     passed_over: Vec<String>,
+    kernels: Kernels,
 ) -> Result<Arc<KernelEngine>, Error> {
     let timeout = comm.inner.world.settings.operation_timeout;
     member.set_patience(timeout);
     let (member, place) = (Arc::new(member), (comm.rank(), comm.size()));
     let backend = Arc::clone(&member);
     let base = DeviceRank::new(place, context, &comm.inner.watch, backend, timeout)?;
-    let engine = Arc::new(KernelEngine::new(base, member, passed_over));
+    let engine = Arc::new(KernelEngine::new(base, member, passed_over, kernels));
     guard::start(&engine, KernelEngine::look)?;
     Ok(engine)
+}
+
+/// Which kernels are taken: all ranks have the same measurements, rank 0's, and know the same of all.
+fn kernels(comm: &Communicator, all: &[ToldGpu], member: &Joined) -> Kernels {
+    let limits = member.limits();
+    let layout = limits.and_then(|limits| layout(all, limits));
+    let found = limits.zip(layout.as_ref());
+    let found = found.map(|(limits, layout)| measured(&comm.inner.world.tuning, layout, limits));
+    Kernels {
+        measured: found.unwrap_or_default(),
+        layout,
+        may_stage: comm.inner.world.settings.path != Path::ZeroCopy,
+    }
 }
 
 /// This rank's result, and what all ranks say of theirs, if each has one; else its own error, or that another rank has
@@ -176,7 +237,7 @@ impl Offer {
         all: &[ToldGpu],
     ) -> Result<Self, Error> {
         let settings = &comm.inner.world.settings;
-        let (path, protocol) = (settings.path, settings.gpu_protocol);
+        let (path, protocol) = (settings.path, settings.gpu.protocol);
         let way = match way(comm, context, all)? {
             Ok(_) if path == Path::Safe => Err("SPARK_CCL_PATH=safe".to_owned()),
             Ok(_) if protocol == GpuProtocol::Proxy => {
@@ -186,7 +247,6 @@ impl Offer {
         };
         let way = match way {
             Ok(way) => way,
-            Err(why) if path == Path::ZeroCopy => return Err(out_of_reach(&why)),
             Err(why) => return Ok(Self::Host(why)),
         };
         let own = |error| refused(error, comm.rank());
@@ -238,7 +298,10 @@ impl Shared {
 fn out_of_reach(why: &str) -> Error {
     Error::Unsupported {
         what: format!("{BACKEND} with SPARK_CCL_PATH=zero-copy"),
-        reason: format!("{why}; SPARK_CCL_PATH=auto goes by way of the host then"),
+        reason: format!(
+            "{why}, and memory for calls is not the host's on all ranks (SPARK_CCL_GPU_PINNED=1 makes it so); \
+             SPARK_CCL_PATH=auto stages through the host then"
+        ),
     }
 }
 
@@ -264,7 +327,7 @@ fn way(
             "{own} and {other} are on different hosts, or share no network namespace"
         )));
     }
-    let mut way = match comm.inner.world.settings.gpu_protocol {
+    let mut way = match comm.inner.world.settings.gpu.protocol {
         GpuProtocol::Auto => LINES,
         GpuProtocol::Packets | GpuProtocol::Proxy => PACKETS,
     };
@@ -304,7 +367,9 @@ mod tests {
     #[test]
     fn ranks_that_share_a_gpu_share_its_ctas() {
         let of = |place: &str, multiprocessors| ToldGpu {
+            revision: 1,
             place: place.to_owned(),
+            model: "NVIDIA H200".to_owned(),
             generation: 9,
             multiprocessors,
         };

@@ -1,11 +1,16 @@
 //! A rank's part in the kernels' communicator, and its end.
 
 use super::joined::Joined;
+use super::measured::candidates;
 use crate::device::guarded::Guarded;
 use crate::device::rank::DeviceRank;
 use crate::device::waiting::CALL;
 use crate::error::Error;
+use crate::measured::Measured;
 use parking_lot::Mutex;
+use spark_ccl_config::GpuLayout;
+use spark_ccl_gpu::Kernel;
+use spark_ccl_types::{DType, Operation};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,6 +24,17 @@ pub(crate) struct KernelEngine {
     member: Mutex<Option<Arc<Joined>>>,
     /// Which faster ways were not taken, and why.
     passed_over: Vec<String>,
+    kernels: Kernels,
+}
+
+/// What decides which kernels are taken.
+#[derive(Debug)]
+pub(super) struct Kernels {
+    /// `None` where none is chosen by measured times: GPUs of several models, or where the host carries the data.
+    pub(super) layout: Option<GpuLayout>,
+    pub(super) measured: Measured<Kernel>,
+    /// Whether calls may be staged through the host.
+    pub(super) may_stage: bool,
 }
 
 impl Guarded for KernelEngine {
@@ -63,12 +79,42 @@ impl KernelEngine {
         base: DeviceRank<Arc<Joined>>,
         member: Arc<Joined>,
         passed_over: Vec<String>,
+        kernels: Kernels,
     ) -> Self {
         Self {
             base,
             member: Mutex::new(Some(member)),
             passed_over,
+            kernels,
         }
+    }
+
+    /// The kernels by the times that were measured.
+    pub(super) fn measured(&self) -> &Measured<Kernel> {
+        &self.kernels.measured
+    }
+
+    /// Whether calls may be staged through the host.
+    pub(super) fn may_stage(&self) -> bool {
+        self.kernels.may_stage
+    }
+
+    /// How it does a call, for people.
+    pub(super) fn choice(
+        &self,
+        operation: Operation,
+        dtype: DType,
+        count: usize,
+    ) -> Option<String> {
+        let member = self.member()?;
+        member.explain(self.measured(), operation, dtype, count)
+    }
+
+    /// By what measured kernels are kept, and which ones there are for an operation.
+    pub(super) fn choices(&self, operation: Operation) -> Option<(GpuLayout, Vec<&'static str>)> {
+        let (layout, limits) = (self.kernels.layout.clone()?, self.member()?.limits()?);
+        let kernels = candidates(operation, layout.ranks as usize, limits);
+        Some((layout, kernels.map(Kernel::name).collect()))
     }
 
     /// How it reaches the other ranks, and why not in a faster way, for people.

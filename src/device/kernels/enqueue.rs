@@ -51,15 +51,36 @@ impl KernelEngine {
         stream: &'a Arc<CudaStream>,
     ) -> Result<Admitted<'a>, Error> {
         self.base.admit(task, stream)?;
-        let work = match messages_of(task) {
-            Some(messages) => Work::Messages(messages),
-            None => Work::Collective(self.call(task)),
+        let work = if let Some(messages) = messages_of(task) {
+            Work::Messages(messages)
+        } else {
+            let call = self.call(task);
+            self.admit_staging(task, &call)?;
+            Work::Collective(call)
         };
         Ok(Admitted {
             engine: self,
             work,
             task,
             stream,
+        })
+    }
+
+    /// Refuses a call that would be staged where `SPARK_CCL_PATH` forbids that.
+    fn admit_staging(&self, task: &Task, call: &Call) -> Result<(), Error> {
+        if self.may_stage() || task.by_any_path || call.count == 0 {
+            return Ok(());
+        }
+        if self.member().is_none_or(|member| !member.stages(call)) {
+            return Ok(());
+        }
+        Err(Error::Unsupported {
+            what: format!("{} with SPARK_CCL_PATH=zero-copy", task.operation().name()),
+            reason: format!(
+                "a buffer of {} is not from alloc_device of this communicator, so the call would be staged through the \
+                 host; SPARK_CCL_PATH=auto allows that",
+                self.base.member()
+            ),
         })
     }
 
@@ -75,6 +96,7 @@ impl KernelEngine {
             count: task.signature.count as usize,
             input,
             output,
+            in_place: task.in_place,
             words: task.signature.words(),
         }
     }
@@ -100,9 +122,9 @@ impl KernelEngine {
             // others away, until the call has run (`hold_back`, `note`); for `DeviceSlice`, also in graphs, its
             // `from_raw` promises that. Calls run one after the other: this one is behind the last one, and the
             // lock is held; where graphs are among them, `from_raw` promises that, too. The words have all that a
-            // call depends on but for each rank's own addresses and factor. `attach` has shared out the CTAs of
-            // GPUs that ranks share.
-            unsafe { member.enqueue(call, stream) }
+            // call depends on but for each rank's own addresses and factor. All ranks have the measurements of the
+            // world, which are rank 0's. `attach` has shared out the CTAs of GPUs that ranks share.
+            unsafe { member.enqueue(self.measured(), call, stream) }
         })
     }
 

@@ -10,6 +10,7 @@ mod engine;
 mod enqueue;
 mod group;
 mod joined;
+mod measured;
 mod messages;
 mod pass;
 mod pinned;
@@ -20,7 +21,7 @@ mod way;
 
 pub(crate) use attach::attach;
 
-use super::allocation::new_block;
+use super::allocation::{new_block, new_block_of};
 use super::block::Block;
 use super::engine::{Registration, StreamEngine, StreamTask, TypedBlock};
 use super::gpu::Gpu;
@@ -30,6 +31,7 @@ use crate::error::Error;
 use crate::task::Task;
 use engine::KernelEngine;
 use group::enqueue_group;
+use spark_ccl_config::GpuLayout;
 use spark_ccl_cuda::cudarc::driver::CudaStream;
 use spark_ccl_types::{DType, Operation};
 use std::sync::Arc;
@@ -80,11 +82,20 @@ impl StreamEngine for KernelEngine {
     }
 
     fn explain(&self, operation: Operation, dtype: DType, count: usize) -> Option<String> {
-        self.member()?.explain(operation, dtype, count)
+        self.choice(operation, dtype, count)
+    }
+
+    fn kernels(&self, operation: Operation) -> Option<(GpuLayout, Vec<&'static str>)> {
+        self.choices(operation)
     }
 
     fn alloc(&self, bytes: usize) -> Result<Arc<Block>, Error> {
-        new_block(self, bytes)
+        let member = self.member();
+        let Some(pool) = member.as_ref().and_then(|member| member.pool()) else {
+            return new_block(self, bytes);
+        };
+        let what = format!("{bytes} bytes of pinned memory");
+        new_block_of(self, bytes, &what, || pool.alloc(&self.base.context, bytes))
     }
 
     /// Kernels take memory as it is.

@@ -3,7 +3,6 @@
 
 use super::joined::Joined;
 use super::pass::exchange;
-use super::refused::refused;
 use super::way::Way;
 use crate::communicator::Communicator;
 use crate::error::Error;
@@ -31,7 +30,7 @@ impl Pinned {
             let mut members = comm.inner.members.iter();
             members.all(|&member| world.session.local_to(member))
         };
-        if world.settings.gpu_protocol == GpuProtocol::Proxy {
+        if world.settings.gpu.protocol == GpuProtocol::Proxy {
             return Err("SPARK_CCL_GPU_PROTOCOL=proxy".to_owned());
         }
         if !world.settings.shm {
@@ -53,31 +52,30 @@ impl Pinned {
         })
     }
 
-    /// Maps what the others have made. Collective.
+    /// Maps what the others have made; or says why this rank cannot. Collective.
     pub(super) fn join(
         self,
         comm: &Communicator,
         settings: Settings,
         deadline: Instant,
-    ) -> Result<Joined, Error> {
+    ) -> Result<Result<Joined, String>, Error> {
         let bytes = Scratch::bytes_in_host(comm.size());
-        let map = |exported: OwnedFd| {
+        let exported = exchange(comm, &self.exported, bytes, deadline)?;
+        let map = |rank: usize, exported: OwnedFd| {
             let memory = SharedMemory::from_fd(exported, bytes, bytes);
-            let memory = memory.map_err(|error| Error::System {
-                what: format!(
-                    "{} mapping scratch",
-                    comm.inner.watch.member(comm.rank() as u32)
-                ),
-                problem: error.to_string(),
-            })?;
-            register(&self.context, memory).map_err(|error| error.of_rank(comm.rank()).into())
+            let memory = memory.map_err(|error| error.to_string());
+            let block = memory.and_then(|memory| {
+                register(&self.context, memory).map_err(|error| error.to_string())
+            });
+            block.map_err(|error| format!("rank {rank}'s: {error}"))
         };
-        let peers = exchange(comm, &self.exported, bytes, deadline)?.into_iter();
-        let peers = peers.map(|peer| peer.map(map).transpose());
-        let peers = peers.collect::<Result<Vec<_>, Error>>()?;
-        let joined = Member::join_in_host(comm.rank(), self.scratch, peers, settings);
-        let joined = joined.map_err(|error| refused(error, comm.rank()))?;
-        Ok(Joined::new(Way::Kernels(Box::new(joined))))
+        let peers = exported.into_iter().enumerate();
+        let peers = peers.map(|(rank, peer)| peer.map(|peer| map(rank, peer)).transpose());
+        let joined = peers.collect::<Result<Vec<_>, String>>().and_then(|peers| {
+            let joined = Member::join_in_host(comm.rank(), self.scratch, peers, settings);
+            joined.map_err(|error| error.to_string())
+        });
+        Ok(joined.map(|joined| Joined::new(Way::Kernels(Box::new(joined)))))
     }
 }
 

@@ -1,9 +1,10 @@
 //! How a rank's kernels reach the other ranks: through scratch that they share, or by way of the host.
 
 use super::messages::is_of_messages;
-use super::staged::Staged;
+use super::staged::{Pool, Staged};
+use crate::measured::{MEASURED, Measured};
 use spark_ccl_cuda::cudarc::driver::CudaStream;
-use spark_ccl_gpu::{self as gpu, Call, Error, Member, Message, Wire};
+use spark_ccl_gpu::{self as gpu, Call, Error, Kernel, Limits, Member, Message, Plan, Wire};
 use spark_ccl_types::{DType, Operation};
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +23,7 @@ impl Way {
     pub(super) fn describe(&self) -> String {
         match self {
             Self::Kernels(member) => {
-                let gpu::Limits { ctas, wire } = member.limits();
+                let Limits { ctas, wire } = member.limits();
                 let ranks = member.ranks();
                 let (on_gpu, in_host) = (gpu::Scratch::bytes, gpu::Scratch::bytes_in_host);
                 let (place, scratch) = match wire {
@@ -36,9 +37,34 @@ impl Way {
         }
     }
 
+    /// The limits of its kernels; `None` where the host carries the data.
+    pub(super) fn limits(&self) -> Option<Limits> {
+        match self {
+            Self::Kernels(member) => Some(member.limits()),
+            Self::Host(_) => None,
+        }
+    }
+
+    /// Makes memory for programs, where that is the host's.
+    pub(super) fn pool(&self) -> Option<&Pool> {
+        match self {
+            Self::Kernels(_) => None,
+            Self::Host(staged) => staged.pool(),
+        }
+    }
+
+    /// Whether a call would be staged.
+    pub(super) fn stages(&self, call: &Call) -> bool {
+        match self {
+            Self::Kernels(_) => false,
+            Self::Host(staged) => staged.stages(call),
+        }
+    }
+
     /// How it does a call, for people.
     pub(super) fn explain(
         &self,
+        measured: &Measured<Kernel>,
         operation: Operation,
         dtype: DType,
         count: usize,
@@ -51,17 +77,22 @@ impl Way {
             return Some("the kernel of messages".to_owned());
         }
         let bytes = count.saturating_mul(dtype.size()) as u64;
-        let plan = gpu::Plan::new(operation, bytes, member.ranks(), member.limits())?;
+        let (ranks, limits) = (member.ranks(), member.limits());
+        let (plan, reason) = if let Some(kernel) = measured.fastest(operation, bytes) {
+            (Plan::of(kernel, bytes, ranks, limits), MEASURED)
+        } else {
+            let plan = Plan::new(operation, bytes, ranks, limits)?;
+            (plan, plan.reason(limits))
+        };
         Some(format!(
-            "kernel {}, {} CTAs of {} threads ({})",
+            "kernel {}, {} CTAs of {} threads ({reason})",
             plan.kernel.name(),
             plan.ctas,
             plan.threads,
-            plan.reason(member.limits())
         ))
     }
 
-    /// Enqueues an operation.
+    /// Enqueues an operation, by the kernel that was measured to be the fastest, or else as planned without.
     ///
     /// # Safety
     /// - The descriptors given to [`Member::join`] must have been those of the scratch of this communicator's other ranks,
@@ -70,21 +101,29 @@ impl Way {
     ///   or use the output.
     /// - A rank's operations, and launches of graphs that have captured some, must run one after the other. A graph must
     ///   not be launched after this was dropped.
-    /// - Ranks whose calls have the same words must make the same calls.
+    /// - Ranks whose calls have the same words must make the same calls, and have measured the same.
     /// - The kernels of ranks that share a GPU must be able to run at the same time.
     pub(super) unsafe fn enqueue(
         &self,
+        measured: &Measured<Kernel>,
         call: &Call,
         stream: &Arc<CudaStream>,
     ) -> Result<(), Error> {
+        let bytes = call.count.saturating_mul(call.dtype.size()) as u64;
+        let kernel = measured.fastest(call.operation, bytes);
         // SAFETY: the buffers are as long as the call says, and nothing else uses them until it has run; operations run
         // one after the other, and no graph of them outlives `self` (this function's contract). A stage needs no more. A
         // member joined with the scratch of its own communicator; ranks with these words make this call, and their kernels can
-        // run at the same time (the same contract).
+        // run at the same time (the same contract). A plan follows from the call, the limits, which all ranks have alike, and
+        // what they have measured: it is the same on all ranks (the same contract).
         unsafe {
-            match self {
-                Self::Kernels(member) => member.enqueue(call, stream),
-                Self::Host(staged) => staged.enqueue(call, stream),
+            match (self, kernel) {
+                (Self::Kernels(member), Some(kernel)) => {
+                    let plan = Plan::of(kernel, bytes, member.ranks(), member.limits());
+                    member.enqueue_as(plan, call, stream)
+                }
+                (Self::Kernels(member), None) => member.enqueue(call, stream),
+                (Self::Host(staged), _) => staged.enqueue(call, stream),
             }
         }
     }

@@ -69,6 +69,7 @@ impl Writer {
     pub(super) fn device_calls(&mut self, calls: &DeviceCalls) {
         self.u64(calls.collectives);
         let told = Some(&calls.messages).filter(|messages| messages.len() <= MOST_PEERS);
+        self.u8((calls.has_uncounted || told.is_none()).into());
         self.u8(told.map_or(0, |messages| messages.len() as u8));
         for (&rank, messages) in told.into_iter().flatten() {
             self.u32(rank);
@@ -233,6 +234,11 @@ impl<'a> Reader<'a> {
 
     pub(super) fn device_calls(&mut self) -> Option<DeviceCalls> {
         let collectives = self.u64()?;
+        let has_uncounted = match self.u8()? {
+            0 => false,
+            1 => true,
+            _ => return None,
+        };
         let peers: usize = self.u8()?.into();
         if peers > MOST_PEERS {
             return None;
@@ -246,6 +252,7 @@ impl<'a> Reader<'a> {
         Some(DeviceCalls {
             collectives,
             messages,
+            has_uncounted,
         })
     }
 

@@ -128,9 +128,11 @@ pub(crate) fn proposal() -> impl Strategy<Value = Proposal> {
 fn device_calls() -> impl Strategy<Value = DeviceCalls> {
     let messages = any::<[u64; 2]>().prop_map(|[sent, received]| Messages { sent, received });
     let peers = prop::collection::btree_map(0..SIZE, messages, 0..=MOST_PEERS);
-    (any::<u64>(), peers).prop_map(|(collectives, messages)| DeviceCalls {
+    let calls = (any::<u64>(), peers, any::<bool>());
+    calls.prop_map(|(collectives, messages, has_uncounted)| DeviceCalls {
         collectives,
         messages,
+        has_uncounted,
     })
 }
 
@@ -248,7 +250,7 @@ fn refusals_say_what_was_expected_and_seen() {
     assert_eq!(changed(7, 0xFF), Err(WireError::Length(0xFF00_0004)));
     assert_eq!(changed(4, 3), Err(WireError::Body(ACK)));
     let text = WireError::Version(9).to_string();
-    assert_eq!(text, "expected control protocol version 5, saw version 9");
+    assert_eq!(text, "expected control protocol version 6, saw version 9");
 }
 
 #[test]

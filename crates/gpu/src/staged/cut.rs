@@ -73,6 +73,15 @@ impl Cut {
         }
     }
 
+    /// All of an operation in one piece, which is in no slot.
+    pub fn whole(count: u64) -> Self {
+        Self {
+            count,
+            len: count.max(1),
+            is_shared: false,
+        }
+    }
+
     /// How many pieces there are: one, at least, which may have no elements.
     pub fn pieces(&self) -> u64 {
         self.count.div_ceil(self.len).max(1)

@@ -8,7 +8,7 @@ use spark_ccl_cuda::PinnedWords;
 use spark_ccl_cuda::cudarc::driver::CudaContext;
 
 use super::cut::slot_of_messages;
-use super::layout::{LINE, ROUNDS, SLOT, SLOTS, STAGE_CTAS, StageLayout};
+use super::layout::{LINE, Manner, ROUNDS, SLOT, SLOTS, STAGE_CTAS, StageLayout};
 use crate::mailbox::nanoseconds;
 use crate::{Error, Way};
 
@@ -23,6 +23,7 @@ const PAGE: usize = 512;
 const ABORT: usize = CONTROL;
 const PATIENCE: usize = CONTROL + 1;
 const PROGRESS: usize = CONTROL + 2;
+const RELEASE: usize = CONTROL + 3;
 
 /// The patience until [`Stage::set_patience`](super::Stage::set_patience) is called.
 const AT_FIRST: Duration = Duration::from_secs(30);
@@ -65,6 +66,19 @@ pub struct Rung {
     pub words: [u64; 2],
     /// [`Call::factor`](crate::Call::factor); of messages, 0.
     pub factor: u64,
+    /// The operation's buffers, where the host does it on these; otherwise, the piece is in its slot.
+    pub buffers: Option<Buffers>,
+}
+
+/// Where the buffers of an operation are for the kernels, as in [`Call`](crate::Call).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Buffers {
+    /// Where the input starts.
+    pub input: u64,
+    /// Where the output starts.
+    pub output: u64,
+    /// Whether the shorter one is this rank's block of the other one.
+    pub in_place: bool,
 }
 
 #[derive(Debug)]
@@ -120,6 +134,11 @@ impl HostPart {
         self.word(ABORT).store(1, Ordering::Relaxed);
     }
 
+    pub(super) fn release(&self) {
+        // Release pairs with the kernel's `acquire_long`: what this thread has seen the host write is there before.
+        self.word(RELEASE).store(1, Ordering::Release);
+    }
+
     pub(super) fn set_patience(&self, patience: Duration) {
         // Relaxed: kernels read nothing else that this thread has written before.
         self.word(PATIENCE)
@@ -141,15 +160,33 @@ impl HostPart {
         }
         // Relaxed: they were written before, and are written again only after the answer.
         let word = |place: usize| self.word(bell + place).load(Ordering::Relaxed);
+        let manner = word(4);
+        let is_on_buffers = manner != Manner::InSlots as u64;
         Some(Rung {
             words: [word(1), word(2)],
             factor: word(3),
+            buffers: is_on_buffers.then(|| Buffers {
+                input: word(5),
+                output: word(6),
+                in_place: manner == Manner::InPlace as u64,
+            }),
         })
     }
 
     pub(super) fn slot(&self, lane: Lane, number: u64) -> *mut u8 {
         let place = self.place_of_slot(lane.index(number));
-        // The pointer is to all words behind it, too.
+        self.bytes_from(place)
+    }
+
+    /// Where all slots begin, and how many bytes they have.
+    pub(super) fn slots(&self) -> (*mut u8, usize) {
+        let place = payload(self.ranks);
+        let bytes = self.bytes() - place * size_of::<u64>();
+        (self.bytes_from(place), bytes)
+    }
+
+    /// A pointer to the words from `place` on, which reaches all that follow.
+    fn bytes_from(&self, place: usize) -> *mut u8 {
         self.words.words()[place..].as_ptr().cast_mut().cast()
     }
 

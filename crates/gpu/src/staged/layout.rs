@@ -31,6 +31,17 @@ pub(super) struct StageLayout {
     pub(super) failed: u64,
 }
 
+/// What the host does an operation on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub(super) enum Manner {
+    InSlots,
+    /// Buffers in memory of the host: one piece, which nothing copies.
+    OnBuffers,
+    /// The same, where the shorter buffer is this rank's block of the other one.
+    InPlace,
+}
+
 /// An operation of a rank.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
@@ -46,7 +57,7 @@ pub(super) struct Transfer {
     pub(super) inputs: u32,
     pub(super) outputs: u32,
     pub(super) is_shared: u32,
-    pub(super) unused: u32,
+    pub(super) manner: Manner,
 }
 
 impl Transfer {
@@ -63,7 +74,7 @@ impl Transfer {
         inputs: 0,
         outputs: 0,
         is_shared: 0,
-        unused: 0,
+        manner: Manner::InSlots,
     };
 }
 

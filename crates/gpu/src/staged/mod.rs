@@ -6,6 +6,9 @@
 //! the host's memory, and pieces are numbered in the GPU's memory: so graphs may be launched any number of times, and no
 //! call of the driver is in between.
 //!
+//! Where the buffers are themselves memory of the host, it does the operation on them ([`Stage::enqueue_on_buffers`]): the
+//! kernel rings once, with their addresses, and copies nothing.
+//!
 //! A wait of the kernel ends when the host says so ([`Stage::abort`]), or does no piece for as long as the patience is.
 //! What has no answer by then is not copied to the output.
 
@@ -15,21 +18,21 @@ mod layout;
 mod postings;
 
 pub use cut::Cut;
-pub use host::{Lane, Rung};
+pub use host::{Buffers, Lane, Rung};
 
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::time::Duration;
 
-use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaFunction, CudaStream};
-use spark_ccl_cuda::{DeviceBlock, Images, OwnStream, make_current, relaxed};
+use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaStream};
+use spark_ccl_cuda::{DeviceBlock, Function, Images, OwnStream, make_current, relaxed};
 use spark_ccl_types::Side;
 
 use crate::launch::{Streams, first_turn, launch_in};
 use crate::{Call, Error, Message};
 use cut::blocks;
 use host::HostPart;
-use layout::{Passing, Posting, STAGE_CTAS, StageLayout, Transfer};
+use layout::{Manner, Passing, Posting, STAGE_CTAS, StageLayout, Transfer};
 use postings::{Launch, launches};
 
 static IMAGES: Images = Images::new("staged.cu", include_bytes!("../../kernels/staged.images"));
@@ -68,8 +71,8 @@ struct Parts {
 
 #[derive(Debug)]
 struct Kernels {
-    operations: CudaFunction,
-    messages: CudaFunction,
+    operations: Function,
+    messages: Function,
 }
 
 impl Stage {
@@ -170,7 +173,6 @@ impl Stage {
     /// # Errors
     /// An earlier operation has failed, the operation is no collective of blocks, or the driver fails.
     pub unsafe fn enqueue(&self, call: &Call, stream: &Arc<CudaStream>) -> Result<(), Error> {
-        self.check()?;
         let operation = call.operation;
         let (size, count) = (call.dtype.size(), call.count as u64);
         let cut = Cut::new(operation, size, count, self.ranks);
@@ -179,16 +181,66 @@ impl Stage {
         let blocks = u64::from(transfer.inputs.max(transfer.outputs));
         let threads = threads(transfer.piece.min(transfer.bytes) * blocks);
         let grid = [self.ctas(cut.pieces()) as u32, threads];
+        // SAFETY: the transfer has the call's buffers, which are as long as it says and left alone until it has run, and this
+        // rank's operations run one after the other: this function requires that.
+        unsafe { self.launch(transfer, grid, stream) }
+    }
+
+    /// Enqueues an operation that the host does on the buffers themselves, as [`enqueue`](Self::enqueue) does one through
+    /// slots. Its [`Rung`] has their addresses. It ends when it has its answer, or when the host has
+    /// [let go](Self::release) of them.
+    ///
+    /// # Safety
+    /// That of [`enqueue`](Self::enqueue).
+    ///
+    /// # Errors
+    /// An earlier operation has failed, or the driver fails.
+    pub unsafe fn enqueue_on_buffers(
+        &self,
+        call: &Call,
+        stream: &Arc<CudaStream>,
+    ) -> Result<(), Error> {
+        let manner = if call.in_place {
+            Manner::InPlace
+        } else {
+            Manner::OnBuffers
+        };
+        let transfer = Transfer {
+            input: call.input,
+            output: call.output,
+            words: call.words,
+            factor: call.factor,
+            manner,
+            ..Transfer::NOTHING
+        };
+        // SAFETY: the transfer has no bytes to copy: the kernel passes the addresses on, and touches no buffer. This rank's
+        // operations run one after the other: this function requires that.
+        unsafe { self.launch(transfer, [1, LANES as u32], stream) }
+    }
+
+    /// # Safety
+    /// That of [`enqueue`](Self::enqueue), for the buffers of the transfer.
+    unsafe fn launch(
+        &self,
+        transfer: Transfer,
+        grid: [u32; 2],
+        stream: &Arc<CudaStream>,
+    ) -> Result<(), Error> {
+        self.check()?;
         let mut passing = Passing {
             stage: self.operations,
             transfer,
         };
-        let _turn = self.parts.streams.turn(stream);
-        // SAFETY: the kernel's parameter has this layout. The buffers are as long as the call says, nothing
+        let Parts {
+            kernels, streams, ..
+        } = &*self.parts;
+        // SAFETY: the kernel's parameter has this layout. The buffers are as long as the transfer says, nothing
         // else uses them until it has run, and this rank's operations run one after the other: this function
         // requires that. The stage has all other memory that the arguments name, and frees it only after the
         // kernels that run have ended: nobody launches others once it is dropped.
-        unsafe { launch_in(stream, &self.parts.kernels.operations, grid, &mut passing) }
+        streams.launch(stream, || unsafe {
+            launch_in(stream, &kernels.operations, grid, &mut passing)
+        })
     }
 
     /// Enqueues messages in a stream of the rank's GPU, or captures them into a graph; does not wait. Those between two ranks
@@ -207,7 +259,9 @@ impl Stage {
     pub unsafe fn pass(&self, messages: &[Message], stream: &Arc<CudaStream>) -> Result<(), Error> {
         self.check()?;
         let launches = launches(messages, self.rank, self.ranks)?;
-        let mut turn = self.parts.streams.turn(stream);
+        let Parts {
+            kernels, streams, ..
+        } = &*self.parts;
         for (number, launch) in launches.iter().enumerate() {
             let mut posting: Posting = launch.posting(self.messages);
             let grid = [launch.ctas(), threads(launch.longest_piece())];
@@ -216,13 +270,18 @@ impl Stage {
             // time as those of ranks on the same GPU: this function requires that. The stage has all other memory that
             // the arguments name, and frees it only after the kernels that run have ended: nobody launches others once
             // it is dropped.
-            let launched =
-                unsafe { launch_in(stream, &self.parts.kernels.messages, grid, &mut posting) };
+            let launched = streams.launch(stream, || unsafe {
+                launch_in(stream, &kernels.messages, grid, &mut posting)
+            });
             launched.map_err(|error| error.after(number))?;
-            // The next one may wait for room in the stream.
-            drop(turn.take());
         }
         Ok(())
+    }
+
+    /// Ends all waits: who ends the stage does no operation on it.
+    fn end_waits(&self) {
+        self.abort();
+        self.release();
     }
 
     fn transfer(&self, call: &Call, cut: &Cut) -> Transfer {
@@ -245,7 +304,7 @@ impl Stage {
             inputs: held(Side::Input),
             outputs: held(Side::Output),
             is_shared: u32::from(cut.is_shared()),
-            unused: 0,
+            manner: Manner::InSlots,
         }
     }
 
@@ -263,9 +322,14 @@ impl Stage {
         }
     }
 
-    /// Ends this rank's waits, for good.
+    /// Ends this rank's waits, for good; those for operations on buffers end by [`release`](Self::release).
     pub fn abort(&self) {
         self.parts.host.abort();
+    }
+
+    /// Ends this rank's waits for operations on buffers, for good: the host does not use these any more.
+    pub fn release(&self) {
+        self.parts.host.release();
     }
 
     /// Sets how long a kernel waits while the host does no piece, from now on, in waits that have begun and in graphs,
@@ -285,7 +349,7 @@ impl Stage {
     /// # Errors
     /// The driver fails.
     pub fn end(self) -> Result<(), Box<(Self, Error)>> {
-        self.abort();
+        self.end_waits();
         match self.parts.state.settle() {
             Ok(()) => {
                 let mut ended = ManuallyDrop::new(self);
@@ -302,6 +366,11 @@ impl Stage {
         self.parts.host.rung(lane, number)
     }
 
+    /// Where all slots begin, and how many bytes they have: one after the other, and nothing else.
+    pub fn slots(&self) -> (*mut u8, usize) {
+        self.parts.host.slots()
+    }
+
     /// The slot of a lane's piece. From its [`rung`](Self::rung) to its [`answer`](Self::answer), no kernel uses it.
     pub fn slot(&self, lane: Lane, number: u64) -> *mut u8 {
         self.parts.host.slot(lane, number)
@@ -315,7 +384,7 @@ impl Stage {
 
 impl Drop for Stage {
     fn drop(&mut self) {
-        self.abort();
+        self.end_waits();
         // Otherwise a kernel may still use them: they are left.
         if self.parts.state.settle().is_ok() {
             // SAFETY: nothing runs in the context any more. `end` drops no stage whose parts it has taken, and `drop` runs

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use spark_ccl_gpu::{Error, MAX_RANKS, Member, Scratch, Settings};
 
+use crate::host_memory::{file, registered};
 use crate::place::Place;
 
 #[test]
@@ -45,4 +46,27 @@ fn what_is_no_scratch_is_not_mapped() {
         let said = Scratch::new(&place.context, ranks).unwrap_err();
         assert_eq!(said, Error::Ranks { ranks });
     }
+}
+
+#[test]
+fn memory_of_the_host_must_be_long_enough() {
+    let Some(place) = Place::new(2, Duration::from_secs(5)) else {
+        return;
+    };
+    let needed = Scratch::bytes_in_host(2);
+    let block = |bytes| registered(&place.context, &file(bytes), bytes);
+    let short = needed - 4096;
+    let expected = Error::HostScratch {
+        given: short,
+        needed,
+    };
+    let refused = Scratch::in_host(&place.context, 2, block(short)).unwrap_err();
+    assert_eq!(refused.to_string(), expected.to_string());
+    let joined = |peer| {
+        let own = Scratch::in_host(&place.context, 2, block(needed)).unwrap();
+        Member::join_in_host(0, own, vec![None, Some(peer)], Settings::default())
+    };
+    let refused = joined(block(short)).unwrap_err();
+    assert_eq!(refused.to_string(), expected.to_string());
+    assert!(joined(block(needed)).is_ok());
 }

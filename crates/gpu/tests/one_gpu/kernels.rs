@@ -7,7 +7,7 @@ use spark_ccl_types::{DType, Operation, ReduceOp};
 
 use crate::place::{Case, Place};
 
-/// So many ranks, over each wire that has kernels of its own.
+/// Each number of ranks, over each wire that has kernels of its own.
 pub(crate) fn each<const N: usize>(ranks: [usize; N]) -> impl Iterator<Item = (usize, Wire)> {
     let over = |wire| ranks.map(|ranks| (ranks, wire));
     [Wire::Whole, Wire::Host].map(over).into_iter().flatten()

@@ -42,6 +42,7 @@ fn random_call(seed: u64, number: usize, own: &Rank, outputs: &DeviceBlock, rank
         count: random / 1024 % most,
         input: own.input.address() + (random / 8 % 8 * 4) as u64,
         output: outputs.address() + (number * PART) as u64,
+        in_place: false,
         words: [number as u64, ranks as u64],
     }
 }

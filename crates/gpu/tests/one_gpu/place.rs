@@ -108,6 +108,7 @@ impl Place {
             count: case.count,
             input: if is_used(Side::Input) { input } else { 0 },
             output: if is_used(Side::Output) { output } else { 0 },
+            in_place: case.in_place,
             words: [case.seed, case.count as u64],
         }
     }

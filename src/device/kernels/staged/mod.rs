@@ -1,8 +1,9 @@
 //! Device memory by way of the host: kernels pass pieces to slots in the host's memory, and a thread of this process has
-//! the host engine do the operation on them, over its links.
+//! the host engine do the operation on them, over its links. On memory that is itself the host's, it does the whole operation.
 
 mod channel;
 mod course;
+mod pool;
 mod proxy;
 
 use crate::communicator::Communicator;
@@ -11,8 +12,11 @@ use crate::device::kernels::refused::refused;
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::host::HostEngine;
+use crate::plan::Explanation;
 use channel::{Channel, Use};
 use course::Course;
+pub(in crate::device) use pool::Pool;
+use pool::is_pinned;
 use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaStream};
 use spark_ccl_cuda::is_capturing;
 use spark_ccl_gpu::{self as gpu, Call, Cut, Message, Stage};
@@ -30,6 +34,10 @@ pub(in crate::device) struct Staged {
     stage: Arc<Stage>,
     /// That of the communicator that carries the pieces.
     host: Arc<HostEngine>,
+    /// Whether pieces stay in their slots until a device of a receiver reads them.
+    lends: bool,
+    /// Makes memory for programs that is the host's; `None` where they have memory of the GPU.
+    pool: Option<Pool>,
 }
 
 /// The use of a stage by the thread that passes pieces. Ends when this is dropped, which waits for that.
@@ -63,11 +71,13 @@ impl std::fmt::Debug for Staged {
 }
 
 impl Staged {
-    /// A stage for a communicator, whose pieces are passed from now on. Collective, but for errors.
+    /// A stage for a communicator, whose pieces are passed from now on; `pins` says whether programs get memory of the host.
+    /// Collective, but for errors.
     pub(super) fn new(
         comm: &Communicator,
         context: &Arc<CudaContext>,
         ctas: u32,
+        pins: bool,
     ) -> Result<Self, Error> {
         let carrier = comm.twin()?;
         let stage = Stage::new(context, comm.rank(), comm.size(), ctas);
@@ -75,23 +85,34 @@ impl Staged {
         let host = Arc::clone(carrier.inner.membership.engine());
         let channel = Arc::new(Channel::default());
         let parent = Arc::clone(&comm.inner.watch);
-        proxy::add(Course::new(
-            Arc::clone(&stage),
-            Arc::clone(&channel),
-            carrier,
-            parent,
-        ))?;
+        let pool = pins.then(|| Pool::new(&carrier.inner));
+        let course = Course::new(Arc::clone(&stage), Arc::clone(&channel), carrier, parent);
+        let lends = course.lends();
+        proxy::add(course)?;
         Ok(Self {
             lease: Lease(channel),
             stage,
             host,
+            lends,
+            pool,
         })
+    }
+
+    /// Makes memory for programs, where that is the host's.
+    pub(in crate::device) fn pool(&self) -> Option<&Pool> {
+        self.pool.as_ref()
     }
 
     /// What it is, for people.
     pub(super) fn describe(&self) -> String {
+        let own = match self.pool {
+            Some(_) => {
+                "; memory from alloc_device is the host's, and collectives on it are not staged"
+            }
+            None => "",
+        };
         format!(
-            "staged through the host, up to {}, {} bytes of pinned memory",
+            "staged through the host, up to {}, {} bytes of pinned memory{own}",
             some(self.stage.ctas(u64::MAX), "CTA"),
             self.stage.pinned_bytes()
         )
@@ -115,23 +136,45 @@ impl Staged {
         }
         let cut = Cut::new(operation, size, count as u64, ranks)?;
         let len = cut.elements(0).end;
-        let piece = Signature {
+        let staged = format!(
+            "staged, {} of up to {} bytes on {}, each on the host by {}",
+            some(cut.pieces(), "piece"),
+            len * size as u64,
+            some(self.stage.ctas(cut.pieces()), "CTA"),
+            self.choice(operation, dtype, len, cut.is_shared()),
+        );
+        Some(match self.pool {
+            None => staged,
+            Some(_) => format!(
+                "on the host, on memory from alloc_device itself, by {}; other memory: {staged}",
+                self.choice(operation, dtype, count as u64, false),
+            ),
+        })
+    }
+
+    /// How the host does an operation of this many elements.
+    fn choice(
+        &self,
+        operation: Operation,
+        dtype: DType,
+        count: u64,
+        in_place: bool,
+    ) -> Explanation {
+        let signature = Signature {
             operation,
             dtype,
             op: 0,
             in_place: false,
             root: 0,
             name: 0,
-            count: len,
+            count,
             place: 0,
         };
-        let choice = self.host.planner().explain(piece, cut.is_shared(), false);
-        Some(format!(
-            "staged, {} of up to {} bytes on {}, each on the host by {choice}",
-            some(cut.pieces(), "piece"),
-            len * size as u64,
-            some(self.stage.ctas(cut.pieces()), "CTA")
-        ))
+        let planner = self.host.planner();
+        Explanation {
+            lends: self.lends && planner.may_lend(signature, in_place),
+            ..planner.explain(signature, in_place, false)
+        }
     }
 
     /// Enqueues an operation.
@@ -149,10 +192,22 @@ impl Staged {
         let expected = self.lease.0.expect(is_capturing(stream)?);
         // SAFETY: the buffers are as long as the call says, and nothing else uses them until it has run; operations run
         // one after the other, and no graph of them outlives the stage, which `self` owns (this function's contract).
-        unsafe { self.stage.enqueue(call, stream)? };
+        unsafe {
+            if self.stages(call) {
+                self.stage.enqueue(call, stream)?;
+            } else {
+                self.stage.enqueue_on_buffers(call, stream)?;
+            }
+        }
         expected.keep();
         proxy::wake();
         Ok(())
+    }
+
+    /// Whether a call goes through slots, and not straight between its buffers.
+    pub(super) fn stages(&self, call: &Call) -> bool {
+        let (rank, ranks) = (self.stage.rank(), self.stage.ranks());
+        self.pool.is_none() || !is_pinned(call, rank, ranks)
     }
 
     /// Enqueues messages.
@@ -209,15 +264,30 @@ impl Staged {
             std::mem::forget(self);
             return Ok(());
         }
-        let Self { lease, stage, host } = self;
-        // The thread has dropped its own.
+        let Self {
+            lease,
+            stage,
+            host,
+            lends,
+            pool,
+        } = self;
+        // The thread has dropped its own. Registered memory that no device gives back keeps the stage for good.
+        let rank = stage.rank();
         let Some(stage) = Arc::into_inner(stage) else {
+            tracing::warn!("rank {rank}: pinned memory of staged calls is never freed");
             return Ok(());
         };
         stage.end().map_err(|failed| {
             let (stage, error) = *failed;
             let stage = Arc::new(stage);
-            Box::new((Self { lease, stage, host }, error))
+            let staged = Self {
+                lease,
+                stage,
+                host,
+                lends,
+                pool,
+            };
+            Box::new((staged, error))
         })
     }
 }

@@ -9,14 +9,14 @@ use spark_ccl_fork::PerProcess;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long after the last piece it keeps its core, and how long it then only lets other threads have it in between.
+/// How long after the last piece it spins, and until when after that it yields its core between looks.
 const SPIN: Duration = Duration::from_micros(50);
 const YIELD: Duration = Duration::from_millis(20);
-/// How long it then sleeps between two looks, as long as pieces may come.
+/// How long it then sleeps at least between two looks, as long as pieces may come: a thousandth of the time without any.
 const NAP: Duration = Duration::from_micros(50);
 /// The longest of these sleeps, which grow: a graph that was captured may never be launched again.
 const LONGEST_NAP: Duration = Duration::from_millis(1);
-/// How often it looks at everything before it asks for the time.
+/// How many times it looks at everything before it reads the clock.
 const LOOKS: u32 = 16;
 
 static PROXY: PerProcess<Proxy> = PerProcess::new();

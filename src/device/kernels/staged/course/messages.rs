@@ -1,6 +1,7 @@
 //! The pieces of messages, in order for each peer and direction.
 
 use super::flights::{Flight, Flights};
+use super::places::Places;
 use crate::buffer::Region;
 use crate::communicator::Communicator;
 use crate::error::Error;
@@ -66,11 +67,16 @@ impl Messages {
     }
 
     /// Answers for the pieces that are done, and begins those for which the kernel has rung; whether there were any.
-    pub(super) fn advance(&mut self, stage: &Stage, carrier: &Communicator) -> Result<bool, Error> {
+    pub(super) fn advance(
+        &mut self,
+        stage: &Stage,
+        carrier: &Communicator,
+        places: &Places,
+    ) -> Result<bool, Error> {
         let mut moved = false;
         for pair in &mut self.pairs {
             moved |= pair.flights.land(stage, carrier, &mut self.done)?;
-            moved |= pair.begin(stage, carrier)?;
+            moved |= pair.begin(stage, carrier, places)?;
         }
         Ok(moved)
     }
@@ -87,7 +93,12 @@ impl Messages {
 
 impl Pair {
     /// Begins the next piece, if the kernel has rung for it. It has rung for no more than there are slots.
-    fn begin(&mut self, stage: &Stage, carrier: &Communicator) -> Result<bool, Error> {
+    fn begin(
+        &mut self,
+        stage: &Stage,
+        carrier: &Communicator,
+        places: &Places,
+    ) -> Result<bool, Error> {
         let number = self.begun + 1;
         let Some(rung) = stage.rung(self.lane, number) else {
             return Ok(false);
@@ -99,11 +110,9 @@ impl Pair {
         };
         let (piece, pieces) = (message.next, message.cut.pieces());
         message.next += 1;
-        let task = message.task(
-            piece,
-            (self.peer, self.direction),
-            stage.slot(self.lane, number),
-        );
+        let slot = stage.slot(self.lane, number);
+        let held = places.slot(slot, message.elements(piece));
+        let task = message.task((self.peer, self.direction), held);
         let is_last = piece + 1 == pieces;
         if is_last {
             self.message = None;
@@ -136,8 +145,14 @@ impl Message {
         })
     }
 
+    /// How many elements a piece has.
+    fn elements(&self, piece: u64) -> usize {
+        let bytes = self.cut.elements(piece);
+        (bytes.end - bytes.start) as usize / self.signature.dtype.size()
+    }
+
     /// A piece, as a task on the memory of its slot.
-    fn task(&self, piece: u64, (peer, direction): (usize, Direction), slot: *mut u8) -> Task {
+    fn task(&self, (peer, direction): (usize, Direction), held: Region) -> Task {
         let Signature {
             operation, dtype, ..
         } = self.signature;
@@ -145,8 +160,6 @@ impl Message {
             (Operation::Send, Direction::In) => Operation::Recv,
             (operation, _) => operation,
         };
-        let bytes = self.cut.elements(piece);
-        let held = Region::host(slot, (bytes.end - bytes.start) as usize / dtype.size());
         let regions = match direction {
             Direction::Out => (held, Region::empty()),
             Direction::In => (Region::empty(), held),

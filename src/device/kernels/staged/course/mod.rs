@@ -1,20 +1,24 @@
-//! The pieces of one communicator, from the stage to the host engine and back.
+//! The pieces of one communicator, from the stage to the host engine and back: a kernel rings for a piece, which becomes a
+//! task of the host engine (a flight), and is answered when that is done (it has landed).
 
 mod flights;
 mod messages;
 mod operations;
+mod places;
 
 use super::channel::{Channel, Use};
 use crate::communicator::Communicator;
 use crate::error::Error;
 use messages::Messages;
 use operations::Operations;
+use places::Places;
 use spark_ccl_control::{DEVICE_MARK, Fault, POINT_TO_POINT_MARK, Watch};
 use spark_ccl_gpu::Stage;
 use std::sync::Arc;
 
 /// The pieces of one communicator.
 pub(super) struct Course {
+    places: Places,
     stage: Arc<Stage>,
     /// Carries the pieces, and nothing else. Its calls are in the order of the pieces, which all ranks have alike; messages are
     /// in the order of each pair.
@@ -45,6 +49,7 @@ impl Course {
         parent: Arc<Watch>,
     ) -> Self {
         Self {
+            places: Places::new(&stage, &carrier),
             operations: Operations::new(&stage),
             messages: Messages::new(stage.ranks()),
             stage,
@@ -55,15 +60,22 @@ impl Course {
         }
     }
 
+    /// Whether pieces stay in their slots until a device of a receiver reads them.
+    pub(super) fn lends(&self) -> bool {
+        self.places.are_registered()
+    }
+
     /// Moves pieces on; whether there was anything to do.
     pub(super) fn advance(&mut self) -> bool {
-        if self.has_failed {
-            return self.land_failed();
+        if !self.has_failed {
+            return self.move_on().unwrap_or_else(|error| {
+                self.fail(error);
+                true
+            });
         }
-        self.move_on().unwrap_or_else(|error| {
-            self.fail(error);
-            true
-        })
+        let landed = self.land_failed();
+        self.let_go();
+        landed
     }
 
     /// Whether it is over: nothing uses the stage on its account any more.
@@ -85,7 +97,15 @@ impl Course {
         }
         self.has_failed = true;
         self.land_failed();
+        self.let_go();
         !self.are_in_flight()
+    }
+
+    /// Lets kernels end that wait for operations on the program's memory, once the host engine uses none of it.
+    fn let_go(&self) {
+        if !self.are_in_flight() {
+            self.stage.release();
+        }
     }
 
     /// Leaves everything as it is, for a process that exits.
@@ -107,17 +127,17 @@ impl Course {
 
     /// Answers for the pieces that are done, and begins the next ones.
     fn move_on(&mut self) -> Result<bool, Error> {
-        let (stage, carrier) = (&self.stage, &self.carrier);
+        let (stage, carrier, places) = (&self.stage, &self.carrier, &self.places);
         let mut moved = self.operations.land(stage, carrier)?;
         if self.channel.0.has_messages() {
-            moved |= self.messages.advance(stage, carrier)?;
+            moved |= self.messages.advance(stage, carrier, places)?;
         }
         if !self.are_in_flight()
             && let Some(fault) = carrier.inner.watch.fault()
         {
             return Err(Error::Failed(fault));
         }
-        Ok(moved | self.operations.begin(stage, carrier)?)
+        Ok(moved | self.operations.begin(stage, carrier, places)?)
     }
 
     /// Ends the kernel's waits, and tells all ranks. Results that come later are not used.

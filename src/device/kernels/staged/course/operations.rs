@@ -1,13 +1,15 @@
 //! The pieces of operations, which all ranks have in one order.
 
 use super::flights::{Flight, Flights};
+use super::places::{Places, buffer};
 use crate::buffer::Region;
 use crate::communicator::Communicator;
+use crate::device::kernels::staged::pool::lens;
 use crate::error::Error;
 use crate::names::remember;
-use crate::task::{Spec, Task, check};
-use spark_ccl_gpu::{Cut, Lane, Rung, Stage};
-use spark_ccl_types::{Extent, ReduceOp, Reduction, Side, Signature};
+use crate::task::{Spec, check};
+use spark_ccl_gpu::{Buffers, Cut, Lane, Rung, Stage};
+use spark_ccl_types::{ReduceOp, Reduction, Signature};
 use std::collections::VecDeque;
 
 /// How many pieces the host engine has at a time: one, and the next one.
@@ -36,6 +38,8 @@ struct Operation {
     signature: Signature,
     reduction: Reduction,
     cut: Cut,
+    /// Where it is done, if not in slots.
+    buffers: Option<Buffers>,
     next: u64,
 }
 
@@ -78,7 +82,12 @@ impl Operations {
     }
 
     /// Begins the next piece, if the kernel has rung for it.
-    pub(super) fn begin(&mut self, stage: &Stage, carrier: &Communicator) -> Result<bool, Error> {
+    pub(super) fn begin(
+        &mut self,
+        stage: &Stage,
+        carrier: &Communicator,
+        places: &Places,
+    ) -> Result<bool, Error> {
         if self.flights.len() >= AT_A_TIME {
             return Ok(false);
         }
@@ -101,7 +110,13 @@ impl Operations {
         operation.next += 1;
         let is_last = operation.next == operation.cut.pieces();
         let spec = operation.spec();
-        let mut task = operation.task(&spec, piece, stage, stage.slot(lane, number));
+        let regions = match operation.buffers {
+            None => operation.in_slot(&spec, piece, stage, |at: usize, len| {
+                places.slot(stage.slot(lane, number).wrapping_add(at), len)
+            }),
+            Some(buffers) => operation.on_buffers(&spec, buffers, stage)?,
+        };
+        let mut task = spec.task(regions.into());
         check(&spec, &mut task, carrier.planner().ranks())?;
         self.count(is_last);
         if !is_last {
@@ -109,6 +124,8 @@ impl Operations {
         }
         match carrier.inner.membership.engine().begin(&mut task)? {
             None => {
+                // It holds the program's memory, which may be freed from the answer on, but not by this thread.
+                drop(task);
                 stage.answer(lane, number);
                 self.done += u64::from(is_last);
             }
@@ -150,13 +167,19 @@ impl Operation {
         let mut signature = Signature::from_words(rung.words).ok_or_else(unknown)?;
         let dtype = signature.dtype;
         let cut = Cut::new(signature.operation, dtype.size(), signature.count, ranks);
-        let cut = cut.ok_or_else(unknown)?;
+        let mut cut = cut.ok_or_else(unknown)?;
         if cut.pieces() > 1 {
             // Pieces of the same length may be of different operations. Ranks compare this name, so it follows from
             // the call's words alone: what a process knows of names may differ.
             let whole = spark_ccl_types::describe(rung.words);
             let name = spark_ccl_types::name_of(rung.words);
-            signature.name = remember(&format!("a part of {whole}, name {name:x}"));
+            signature.name = remember(&match rung.buffers {
+                None => format!("a part of {whole}, name {name:x}"),
+                Some(_) => format!("{whole} with memory from alloc_device, name {name:x}"),
+            });
+        }
+        if rung.buffers.is_some() {
+            cut = Cut::whole(signature.count);
         }
         let op = ReduceOp::from_code(signature.op).filter(|_| signature.operation.reduces());
         let factor = rung.factor.to_ne_bytes();
@@ -167,31 +190,71 @@ impl Operation {
             signature,
             reduction,
             cut,
+            buffers: rung.buffers,
             next: 0,
         })
     }
 
-    /// A piece, as a task on the memory of its slot.
-    fn task(&self, spec: &Spec, piece: u64, stage: &Stage, slot: *mut u8) -> Task {
+    /// The input and the output of a piece in its slot: `region(at, len)` has `len` elements from the byte `at` on.
+    fn in_slot(
+        &self,
+        spec: &Spec,
+        piece: u64,
+        stage: &Stage,
+        region: impl Fn(usize, usize) -> Region,
+    ) -> [Region; 2] {
         let elements = self.cut.elements(piece);
         let len = (elements.end - elements.start) as usize;
-        let held = |side| match spec.operation.extent(side) {
-            _ if !spec.operation.uses(side, spec.root == stage.rank()) => 0,
-            Extent::Blocks => len * stage.ranks(),
-            _ => len,
-        };
-        let regions = if self.cut.is_shared() {
-            [Region::host(slot, len), Region::host(slot, len)]
+        if self.cut.is_shared() {
+            return [region(0, len), region(0, len)];
+        }
+        let [input, output] = self.lens(len, stage);
+        let behind = self.cut.output_at(input * spec.dtype.size());
+        [region(0, input), region(behind, output)]
+    }
+
+    /// The input and the output of an operation on buffers.
+    fn on_buffers(
+        &self,
+        spec: &Spec,
+        buffers: Buffers,
+        stage: &Stage,
+    ) -> Result<[Region; 2], Error> {
+        let Buffers { input, output, .. } = buffers;
+        let (len, size) = (self.signature.count as usize, spec.dtype.size());
+        let [inputs, outputs] = self.lens(len, stage);
+        let regions = if spec.in_place {
+            // The longer one begins first: the other one is a block of it.
+            let all = if spec.operation.is_divided() {
+                len * stage.ranks()
+            } else {
+                len
+            };
+            let region = buffer(input.min(output), all, size);
+            [region.clone(), region]
         } else {
-            let input = held(Side::Input);
-            let output = self.cut.output_at(input * spec.dtype.size());
-            let output = slot.wrapping_add(output);
-            [
-                Region::host(slot, input),
-                Region::host(output, held(Side::Output)),
-            ]
+            [(input, inputs), (output, outputs)].map(|(start, len)| buffer(start, len, size))
         };
-        spec.task(regions.into())
+        match regions {
+            [Some(input), Some(output)] => Ok([input, output]),
+            _ => Err(Error::Invalid {
+                operation: spec.operation.name(),
+                problem: format!(
+                    "rank {} finds none of its pinned memory at {input:#x} and {output:#x}: it was freed before a graph \
+                     that uses it was launched",
+                    stage.rank()
+                ),
+            }),
+        }
+    }
+
+    /// How many elements this rank has on each side, of `len` in a block.
+    fn lens(&self, len: usize, stage: &Stage) -> [usize; 2] {
+        let Signature {
+            operation, root, ..
+        } = self.signature;
+        let is_root = root as usize == stage.rank();
+        lens(operation, len, is_root, stage.ranks())
     }
 
     fn spec(&self) -> Spec {
@@ -209,10 +272,9 @@ impl Operation {
             ..Spec::new(operation, dtype)
         };
         let spec = spec.root(root as usize);
-        if self.cut.is_shared() {
-            spec.in_place()
-        } else {
-            spec
-        }
+        let in_place = self
+            .buffers
+            .map_or(self.cut.is_shared(), |buffers| buffers.in_place);
+        if in_place { spec.in_place() } else { spec }
     }
 }

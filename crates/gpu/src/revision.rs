@@ -1,0 +1,33 @@
+//! Which kernels and plans this build has.
+
+/// A number of all that ranks must have alike: equal ones have the same kernels, slots and plans. Ranks of other builds
+/// would wait for batches that are never sent.
+pub const REVISION: u32 = {
+    let mut hash = 0x811c_9dc5;
+    hash = hashed(hash, include_bytes!("../kernels/manifest.json"));
+    hash = hashed(hash, include_bytes!("plan.rs"));
+    hash = hashed(hash, include_bytes!("message.rs"));
+    hashed(hash, include_bytes!("staged/postings.rs"))
+};
+
+/// FNV-1a.
+const fn hashed(mut hash: u32, bytes: &[u8]) -> u32 {
+    let mut index = 0;
+    while index < bytes.len() {
+        hash = (hash ^ bytes[index] as u32).wrapping_mul(0x0100_0193);
+        index += 1;
+    }
+    hash
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_bytes_have_another_number() {
+        // Of the algorithm's authors.
+        assert_eq!(hashed(0x811c_9dc5, b"foobar"), 0xbf9c_f968);
+        assert_ne!(REVISION, 0x811c_9dc5);
+    }
+}

@@ -1,0 +1,56 @@
+//! Where pieces are, as memory of the host engine: in the slots of a stage, or in pinned memory of the program.
+
+use crate::buffer::Region;
+use crate::communicator::Communicator;
+use crate::device::block::Block;
+use crate::registered::{Hold, Segment};
+use spark_ccl_gpu::Stage;
+use std::sync::Arc;
+
+/// Where the pieces of a communicator are.
+pub(super) struct Places {
+    /// The slots, where they are registered with RDMA devices, so that a piece is not copied once more.
+    slots: Option<Arc<Segment>>,
+}
+
+impl Hold for Arc<Stage> {}
+
+impl Places {
+    pub(super) fn new(stage: &Arc<Stage>, carrier: &Communicator) -> Self {
+        let (start, bytes) = stage.slots();
+        let holder = Box::new(Arc::clone(stage));
+        // SAFETY: the stage, which the holder keeps, never moves its slots. From a piece's bell to its answer, no kernel
+        // uses the slot, and the course has the engine use it, and nothing else. A piece that fails has no answer, so
+        // nothing counts that is in its slot.
+        let segment = unsafe { carrier.inner.register_held(start, bytes, holder) };
+        let slots = segment.is_within_reach_of_devices();
+        Self {
+            slots: slots.then(|| Arc::new(segment)),
+        }
+    }
+
+    /// Whether devices read pieces from the slots, and write results to them.
+    pub(super) fn are_registered(&self) -> bool {
+        self.slots.is_some()
+    }
+
+    /// `len` elements from a place in a slot on.
+    pub(super) fn slot(&self, start: *mut u8, len: usize) -> Region {
+        match &self.slots {
+            Some(segment) => {
+                let offset = start.addr() - segment.own_base().addr();
+                Region::registered(segment, offset, len)
+            }
+            None => Region::host(start, len),
+        }
+    }
+}
+
+/// `len` elements of `size` bytes in pinned memory of the program, from an address on. `None` where there is no such memory.
+pub(super) fn buffer(address: u64, len: usize, size: usize) -> Option<Region> {
+    if len == 0 {
+        return Some(Region::empty());
+    }
+    let (segment, offset) = Block::find_pinned(address, len.checked_mul(size)?)?;
+    Some(Region::registered(&segment, offset, len))
+}

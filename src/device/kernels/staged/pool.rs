@@ -1,0 +1,75 @@
+//! Pinned memory of the host that programs get in place of memory of the GPU, which reaches it. It is registered with the
+//! devices of RDMA links: the host does collectives on it directly, and nothing is copied to slots.
+
+use crate::communicator::Inner;
+use crate::device::block::{Block, Memory};
+use crate::registered::{Hold, Holder, Segment};
+use spark_ccl_cuda::cudarc::driver::CudaContext;
+use spark_ccl_cuda::{Error, PinnedWords};
+use spark_ccl_gpu::Call;
+use spark_ccl_types::{Operation, Side};
+use std::sync::{Arc, Weak};
+
+/// Makes pinned memory for a communicator.
+pub(in crate::device) struct Pool {
+    /// What registers memory: the communicator that carries the pieces.
+    carrier: Weak<Inner>,
+}
+
+impl Hold for PinnedWords {}
+
+impl Pool {
+    pub(super) fn new(carrier: &Arc<Inner>) -> Self {
+        Self {
+            carrier: Arc::downgrade(carrier),
+        }
+    }
+
+    /// A new block; all 0.
+    pub(in crate::device) fn alloc(
+        &self,
+        context: &Arc<CudaContext>,
+        bytes: usize,
+    ) -> Result<Memory, Error> {
+        let words = PinnedWords::new(context, bytes.div_ceil(size_of::<u64>()))?;
+        let address = words.address_for(context)?;
+        let start = words.words().as_ptr().cast_mut().cast();
+        let segment = if let Some(carrier) = self.carrier.upgrade() {
+            // SAFETY: the holder keeps the memory, and never moves it. From the bell of an operation on it to its answer,
+            // no kernel uses it, and the course has the engine use it, and nothing else. Of an operation that fails, the
+            // results do not count, and its kernel ends only when the engine has let go of the memory (`Stage::release`).
+            unsafe { carrier.register_held(start, bytes, Box::new(words)) }
+        } else {
+            // The communicator has ended: no call of it uses the memory.
+            Segment::new(start, None, Holder::Own(Box::new(words)))
+        };
+        Ok(Memory::Pinned {
+            address,
+            segment: Arc::new(segment),
+        })
+    }
+}
+
+/// Whether a rank's call uses any buffer, and each that it uses is aligned pinned memory.
+pub(super) fn is_pinned(call: &Call, rank: usize, ranks: usize) -> bool {
+    let lens = lens(call.operation, call.count, call.root == rank, ranks);
+    let buffers = [call.input, call.output].into_iter().zip(lens);
+    let mut used = buffers.filter(|&(_, len)| len > 0).peekable();
+    used.peek().is_some()
+        && used.all(|(start, len)| {
+            let size = call.dtype.size();
+            let bytes = len.checked_mul(size);
+            start.is_multiple_of(size as u64)
+                && bytes.is_some_and(|bytes| Block::find_pinned(start, bytes).is_some())
+        })
+}
+
+/// How many elements a rank has as its input and as its output, in a call with this count.
+pub(super) fn lens(operation: Operation, count: usize, is_root: bool, ranks: usize) -> [usize; 2] {
+    [Side::Input, Side::Output].map(|side| {
+        let extent = operation.extent(side);
+        let is_used = operation.uses(side, is_root);
+        let len = is_used.then(|| extent.elements(count as u64, ranks as u32));
+        len.unwrap_or(0) as usize
+    })
+}
