@@ -5,6 +5,7 @@
 //! | folder | concern |
 //! |---|---|
 //! | `console`, `notation` | output; how values are written |
+//! | `draft` | files that are written as a whole |
 //! | `exact` | numbers whose reduction is exact |
 //! | `call` | what is measured: collectives, their sizes, buffers and calls |
 //! | `report` | results, as table, JSON, plot, or beside those of an earlier run |
@@ -33,6 +34,7 @@ mod cli;
 mod console;
 mod discover;
 mod doctor;
+mod draft;
 mod env;
 mod error;
 mod exact;

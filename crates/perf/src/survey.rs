@@ -3,13 +3,14 @@
 //! Knows where the descriptions come from. Must not know what is looked for in them.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use spark_ccl_config::Env;
 use spark_ccl_topology::{self as topology, Host};
 
+use crate::console;
 use crate::error::Error;
 use crate::remote::{self, Answer, HostArgs, run_on_all};
 
@@ -67,6 +68,20 @@ pub(crate) fn survey(args: &SurveyArgs) -> Result<Vec<Host>, Error> {
 
 /// The hosts, in the order in which they are named, or why one does not answer.
 pub(crate) fn survey_each(args: &SurveyArgs) -> Result<Vec<Result<Surveyed, Unreached>>, Error> {
+    let found = each(args)?;
+    for host in found.iter().flatten().map(|one| &one.host) {
+        if !host.left_out.is_empty() {
+            console::print_error(format_args!(
+                "{}: these interfaces are left out, since a shell reads their names otherwise: {}",
+                host.name,
+                host.left_out.join(", ")
+            ));
+        }
+    }
+    Ok(found)
+}
+
+fn each(args: &SurveyArgs) -> Result<Vec<Result<Surveyed, Unreached>>, Error> {
     let hosts = args.hosts.hosts()?;
     if !hosts.is_empty() {
         return asked(args, &hosts);
@@ -88,24 +103,28 @@ pub(crate) fn asked(
     hosts: &[remote::Host],
 ) -> Result<Vec<Result<Surveyed, Unreached>>, Error> {
     let remote = args.hosts.ssh.remote()?;
-    let before = now();
     let answers = run_on_all(&remote, hosts, &["topo", "--json"], |_| Vec::new(), LIMIT);
-    let times = (before, now());
-    let surveyed = |(host, answer): (&remote::Host, Result<Answer, remote::Error>)| {
-        let described = answer
-            .map_err(Error::from)
-            .and_then(|it| described(&host.name, &it));
-        let described = described.map_err(|error| Unreached {
-            name: host.name.clone(),
-            error,
-        })?;
+    let both = hosts.iter().zip(answers);
+    Ok(both.map(|(host, answer)| surveyed(host, answer)).collect())
+}
+
+/// What a host has answered. Its clock was read between its own start and end: another host may have taken longer.
+fn surveyed(
+    host: &remote::Host,
+    answer: Result<Answer, remote::Error>,
+) -> Result<Surveyed, Unreached> {
+    let read = answer.map_err(Error::from).and_then(|answer| {
+        let described = described(&host.name, &answer)?;
         Ok(Surveyed {
-            clock_ahead: Some(ahead(described.clock, times)),
+            clock_ahead: Some(ahead(described.clock, answer.times.map(seconds))),
             reached: Some(host.clone()),
             host: described,
         })
-    };
-    Ok(hosts.iter().zip(answers).map(surveyed).collect())
+    });
+    read.map_err(|error| Unreached {
+        name: host.name.clone(),
+        error,
+    })
 }
 
 /// The description in what a host has printed.
@@ -115,18 +134,18 @@ fn described(name: &str, answer: &Answer) -> Result<Host, Error> {
         let said = format!("spark-perf topo: {}", said(&answer.stderr));
         return Err(unreadable(name, &said));
     }
-    Host::from_json(&said(&answer.stdout)).map_err(|error| unreadable(name, &error))
+    Host::from_json(&said(answer.json())).map_err(|error| unreadable(name, &error))
 }
 
 /// How far a clock that was read between two times is ahead, and how exact that is.
-fn ahead(clock: f64, (before, after): (f64, f64)) -> (f64, f64) {
+fn ahead(clock: f64, [before, after]: [f64; 2]) -> (f64, f64) {
     (clock - f64::midpoint(before, after), (after - before) / 2.0)
 }
 
-fn now() -> f64 {
-    UNIX_EPOCH
-        .elapsed()
-        .map_or(0.0, |since| since.as_secs_f64())
+/// Since 1970.
+fn seconds(time: SystemTime) -> f64 {
+    let since = time.duration_since(UNIX_EPOCH);
+    since.map_or(0.0, |since| since.as_secs_f64())
 }
 
 fn written(host: Host) -> Surveyed {
@@ -142,13 +161,15 @@ fn read(path: &Path) -> Result<Vec<Host>, Error> {
     if path.is_dir() {
         return Ok(vec![topology::recorded(path)?]);
     }
-    let reading = Error::system(format!("reading {}", path.display()));
-    let mut text = String::new();
-    // A pipe is welcome, but a device may have no end.
-    let file = File::open(path).map(|file| file.take(LONGEST));
-    let done = file.and_then(|mut file| file.read_to_string(&mut text));
-    done.map_err(reading)?;
+    let text = text(path).map_err(Error::system(format!("reading {}", path.display())))?;
     hosts(&text).map_err(|error| unreadable(&path.display().to_string(), &error))
+}
+
+/// What a file that somebody wrote down holds. A pipe is welcome, but a device may have no end.
+pub(crate) fn text(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    File::open(path)?.take(LONGEST).read_to_string(&mut text)?;
+    Ok(text)
 }
 
 fn unreadable(from: &str, reason: &impl ToString) -> Error {
@@ -171,6 +192,8 @@ pub(crate) fn hosts(text: &str) -> Result<Vec<Host>, topology::Error> {
 
 #[cfg(test)]
 mod tests {
+    use std::process::ExitStatus;
+
     use clap::Parser;
     use spark_ccl_topology::testing;
 
@@ -212,8 +235,41 @@ mod tests {
     }
 
     #[test]
+    fn a_shell_may_greet_before_the_description() {
+        let host = &testing::hosts(&testing::pair())[0];
+        let answer = Answer {
+            status: std::process::ExitStatus::default(),
+            stdout: format!("Welcome!\n[ 7 updates ]\n{}\n", host.to_json()).into_bytes(),
+            stderr: Vec::new(),
+            times: [UNIX_EPOCH; 2],
+        };
+        assert_eq!(described("spark-1", &answer).unwrap().name, host.name);
+    }
+
+    #[test]
     fn a_clock_is_read_between_two_times() {
-        let (by, exact) = ahead(107.0, (100.0, 102.0));
+        let (by, exact) = ahead(107.0, [100.0, 102.0]);
         assert!((by - 6.0).abs() < 1e-9 && (exact - 1.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn each_host_has_times_of_its_own() {
+        let mut host = testing::spark("spark-1", 1).host();
+        host.clock = 108.0;
+        let at = |seconds| UNIX_EPOCH + Duration::from_secs(seconds);
+        let ahead = |from, to| {
+            let answer = Answer {
+                status: ExitStatus::default(),
+                stdout: host.to_json().into_bytes(),
+                stderr: Vec::new(),
+                times: [at(from), at(to)],
+            };
+            let named = &remote::parse_list("spark-1").unwrap()[0];
+            surveyed(named, Ok(answer)).unwrap().clock_ahead.unwrap()
+        };
+        for ((from, to), expected) in [((99, 101), (8.0, 1.0)), ((98, 118), (0.0, 10.0))] {
+            let (by, exact) = ahead(from, to);
+            assert!((by - expected.0).abs() < 1e-9 && (exact - expected.1).abs() < 1e-9);
+        }
     }
 }

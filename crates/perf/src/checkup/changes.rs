@@ -4,15 +4,18 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 use spark_ccl_topology::Host;
 
 use super::load::{self, Moment};
 use super::{FORMAT, Report};
+use crate::console::plain;
 use crate::doctor::Probed;
 use crate::error::Error;
 use crate::pair::RailEnds;
 use crate::report::compare::Document;
+use crate::survey;
 
 /// Bandwidth below this part of what it was is slower.
 const LESS: f64 = 0.85;
@@ -29,7 +32,15 @@ pub(super) struct Older {
     probed: Option<Probed>,
     sweep: Option<Document>,
     load: Vec<Moment>,
+    #[serde(deserialize_with = "hosts")]
     hosts: Vec<Host>,
+}
+
+/// The hosts of a report, which may come from another machine: validated as any other description.
+fn hosts<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Host>, D::Error> {
+    let all = Vec::<serde_json::Value>::deserialize(from)?;
+    let read = all.iter().map(|one| Host::from_json(&one.to_string()));
+    read.map(|host| host.map_err(D::Error::custom)).collect()
 }
 
 #[derive(Debug, Deserialize)]
@@ -52,7 +63,7 @@ pub(super) struct Change {
 impl Older {
     pub(super) fn read(path: &Path) -> Result<Self, Error> {
         let named = |why: String| Error::Usage(format!("--compare {}: {why}", path.display()));
-        let text = std::fs::read_to_string(path).map_err(|error| named(error.to_string()))?;
+        let text = survey::text(path).map_err(|error| named(error.to_string()))?;
         let read: Result<Self, _> = serde_json::from_str(&text);
         let older =
             read.map_err(|error| named(format!("no report of spark-perf check: {error}")))?;
@@ -91,9 +102,9 @@ pub(super) fn since(older: &Older, report: &Report<'_>) -> Vec<Change> {
     let (probed, sweep) = (report.probed.as_ref(), report.sweep.as_ref());
     let now = Measured::of(report.hosts, probed, sweep, &report.load);
     let mut found = findings(older, report);
-    found.extend(then.0.iter().filter_map(|(what, value)| {
-        let what = what.clone();
-        match (value, now.0.get(&what)) {
+    found.extend(then.0.iter().filter_map(|(name, value)| {
+        let what = name.to_string();
+        match (value, now.0.get(name)) {
             (Value::Bandwidth(then), Some(Value::Bandwidth(now))) => bandwidth(what, *then, *now),
             (Value::Latency(then), Some(Value::Latency(now))) => latency(what, *then, *now),
             _ => Some(missing(what, value.to_string(), true)),
@@ -105,7 +116,20 @@ pub(super) fn since(older: &Older, report: &Report<'_>) -> Vec<Change> {
             None => found.push(missing(then.name.clone(), "there".to_owned(), true)),
         }
     }
-    found
+    found.into_iter().map(Change::plain).collect()
+}
+
+impl Change {
+    /// Each text in one line, without what a terminal would obey: the older report may hold anything.
+    fn plain(self) -> Self {
+        let [what, then, now] = [self.what, self.then, self.now].map(|text| plain(&text));
+        Self {
+            what,
+            then,
+            now,
+            ..self
+        }
+    }
 }
 
 /// Findings that are new, or whose status is another one. Of several with one name on the same hosts, the worst counts.
@@ -173,7 +197,16 @@ fn severity(status: &str) -> usize {
 
 /// All that a report has measured, by names that do not depend on an order.
 #[derive(Default)]
-struct Measured(BTreeMap<String, Value>);
+struct Measured(BTreeMap<Name, Value>);
+
+/// What was measured, in the order in which changes are listed.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Name {
+    what: &'static str,
+    /// Empty for what all hosts have done together.
+    rails: String,
+    bytes: Option<u64>,
+}
 
 enum Value {
     /// In GB/s.
@@ -200,15 +233,23 @@ impl Measured {
                 };
                 for row in &measured.rows {
                     let rails = rails(names, &measured.rails, &row.rails);
-                    let what = format!("{kind} of {} B: {rails}", row.bytes);
-                    all.0.insert(what, Value::Bandwidth(row.gb_per_s));
+                    let name = Name {
+                        rails,
+                        what: kind,
+                        bytes: Some(row.bytes),
+                    };
+                    all.0.insert(name, Value::Bandwidth(row.gb_per_s));
                 }
             }
             if let Some(Ok(measured)) = &pair.latency {
                 for row in &measured.rows {
                     let rails = rails(names, &measured.rails, &[row.rail]);
-                    let what = format!("RDMA latency of {} B: {rails}", row.bytes);
-                    all.0.insert(what, Value::Latency(row.median_us));
+                    let name = Name {
+                        rails,
+                        what: "RDMA latency",
+                        bytes: Some(row.bytes),
+                    };
+                    all.0.insert(name, Value::Latency(row.median_us));
                 }
             }
         }
@@ -220,14 +261,37 @@ impl Measured {
                 Some(time) if row.size <= SMALL => Value::Latency(time),
                 _ => Value::Bandwidth(timing.bus_bw),
             };
-            all.0.insert(format!("all_reduce of {} B", row.size), value);
+            all.0
+                .insert(Name::of_all("all_reduce", Some(row.size)), value);
         }
         let rates: Vec<_> = load.iter().map(|one| one.bus_bw).collect();
         if !rates.is_empty() {
             let median = Value::Bandwidth(load::median(&rates));
-            all.0.insert("all_reduce under load".to_owned(), median);
+            all.0
+                .insert(Name::of_all("all_reduce under load", None), median);
         }
         all
+    }
+}
+
+impl Name {
+    /// What all hosts have done together.
+    fn of_all(what: &'static str, bytes: Option<u64>) -> Self {
+        let rails = String::new();
+        Self { what, rails, bytes }
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.what)?;
+        if let Some(bytes) = self.bytes {
+            write!(f, " of {bytes} B")?;
+        }
+        if !self.rails.is_empty() {
+            write!(f, ": {}", self.rails)?;
+        }
+        Ok(())
     }
 }
 

@@ -22,6 +22,7 @@ use spark_ccl_topology::{Cluster, Host};
 
 use crate::console::{self, print};
 use crate::doctor::{self, Examination, Finding, Fix, Launcher, Probed, Problem, Status};
+use crate::draft;
 use crate::error::{Error, exit};
 use crate::remote::{self, HostArgs};
 use crate::report::compare::Document;
@@ -39,7 +40,7 @@ What it does, in this order:
   2. a sweep of all_reduce from 8 B to 64 MiB in host memory; every result is verified
   3. all_reduce of 16 MiB for --minutes
   4. reads the byte counters of all interfaces and RDMA ports before 2 and after 3: the bytes must have crossed the rails,
-     and no other interface
+     and few of them other interfaces
   It prints the findings that are not ok, and a summary. --report writes check.json, check.md and check.html, which needs no
   other file; --compare says what became slower or otherwise since the check.json of an earlier check. Slower is:
   bandwidth below 0.85 of what it was, latency of small sizes above 1.3 times and 2 us more. What the older report has measured and
@@ -217,7 +218,7 @@ fn write(folder: &Path, report: &Report<'_>) -> Result<(), Error> {
     for (name, text) in files {
         let path = folder.join(name);
         let writing = Error::system(format!("writing {}", path.display()));
-        std::fs::write(&path, text).map_err(writing)?;
+        draft::replace(&path, text.as_bytes()).map_err(writing)?;
     }
     Ok(())
 }

@@ -62,12 +62,24 @@ fn rails_that_carry_too_little_fail() {
     let cases = [
         ([600_000_000, 100_000], Status::Ok),
         ([600_000_000, 300_000_000], Status::Warn),
+        // A small part of much is much.
+        ([600_000_000_000, 1_900_000_000], Status::Warn),
         ([100_000, 1_000_000_000], Status::Fail),
         ([100_000, 100_000], Status::Fail),
     ];
     for ([rails, others], status) in cases {
-        all_are(&counted(rails, others, 1e9, |_| ()), status);
+        let moved = f64::max(1e9, 1.6 * rails as f64);
+        all_are(&counted(rails, others, moved, |_| ()), status);
     }
+}
+
+#[test]
+fn what_crossed_other_interfaces_is_told() {
+    // 0.1 GB beside 100 GB is little, but not nothing.
+    let found = counted(60_000_000_000, 150_000_000, 1e11, |_| ());
+    all_are(&found, Status::Ok);
+    assert!(found[0].seen.contains("150.0 MB"), "{found:#?}");
+    assert!(!found[0].seen.contains("no other"), "{found:#?}");
 }
 
 #[test]
@@ -87,6 +99,47 @@ fn an_idle_rail_fails() {
     let found = counted(1_200_000_000, 0, 1e9, rest);
     all_are(&found, Status::Fail);
     assert!(found[0].seen.contains("as good as nothing"), "{found:#?}");
+}
+
+/// What the first of two hosts finds whose rails have no RDMA, where each rail has carried this.
+fn found_over_tcp(carried: &[u64]) -> Finding {
+    let hosts = testing::hosts(&testing::pair());
+    let mut cluster = Cluster::of(&hosts);
+    let rail = cluster.rails[0].clone();
+    let named = |number| {
+        let mut rail = rail.clone();
+        for end in &mut rail.ends {
+            end.device = format!("net{number}");
+            end.netdev.clone_from(&end.device);
+        }
+        rail
+    };
+    cluster.rails = (0..carried.len()).map(named).collect();
+    let traffic = |(number, &sent)| traffic::Traffic {
+        host: hosts[0].name.clone(),
+        name: format!("net{number}"),
+        rail: true,
+        sent,
+        received: sent,
+    };
+    let traffic: Vec<_> = carried.iter().enumerate().map(traffic).collect();
+    traffic::judge(&cluster, 0, &traffic, 1e9)
+}
+
+#[test]
+fn more_rails_than_connections_are_told() {
+    let found = found_over_tcp(&[600_000_000, 600_000_000, 5]);
+    assert_eq!(found.status, Status::Warn, "{found:#?}");
+    assert!(
+        format!("{found:?}").contains("SPARK_CCL_SOCKETS=3"),
+        "{found:#?}"
+    );
+    // That is not why: there are enough, or the data went elsewhere.
+    for carried in [&[1_200_000_000, 5][..], &[300_000_000, 300_000_000, 5]] {
+        assert_eq!(found_over_tcp(carried).status, Status::Fail, "{carried:?}");
+    }
+    let found = found_over_tcp(&[400_000_000; 3]);
+    assert_eq!(found.status, Status::Ok, "{found:#?}");
 }
 
 #[test]
@@ -182,6 +235,28 @@ fn names_cannot_end_an_element_of_the_page() {
     assert!(markdown::text(&report).contains("fine \\| "));
     // A report is read back, and nothing has changed.
     assert_eq!(changes::since(&read_back(&report), &report), []);
+}
+
+#[test]
+fn an_older_report_is_not_trusted() {
+    let hosts = testing::hosts(&testing::pair());
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("check.json");
+    let report = empty(&hosts);
+    let mut older: serde_json::Value = serde_json::from_str(&json(&report).unwrap()).unwrap();
+    older["findings"] = serde_json::json!(
+        [{"id": "a\u{1b}[2J\n# b", "hosts": ["h\r"], "status": "warn", "seen": ""}]
+    );
+    std::fs::write(&path, older.to_string()).unwrap();
+    let found = changes::since(&Older::read(&path).unwrap(), &report);
+    assert_eq!(found[0].what, "h a[2J# b");
+    older["hosts"][0]["name"] = "a;b".into();
+    std::fs::write(&path, older.to_string()).unwrap();
+    let error = Older::read(&path).unwrap_err().to_string();
+    assert!(error.contains("a;b"), "{error}");
+    // It has no end.
+    let error = Older::read(Path::new("/dev/zero")).unwrap_err();
+    assert_eq!(error.exit_code(), exit::USAGE, "{error}");
 }
 
 /// A report in which nothing was measured.

@@ -9,9 +9,13 @@ use spark_ccl_topology::{Cluster, Host, Netdev};
 use crate::doctor::{Finding, Fix, Problem};
 
 const ID: &str = "check.traffic";
-/// What ssh and the ranks' meetings may send over other interfaces, in bytes, beside a small part of the data.
+/// What ssh and the ranks' meetings may send over other interfaces, in bytes, beside a small part of the data; and the most
+/// that this may be, however much the collectives move.
 const SMALL: f64 = 8e6;
 const PART: f64 = 0.02;
+const MOST: f64 = 200e6;
+/// Of a link over TCP between hosts: the library's default.
+const CONNECTIONS: usize = 2;
 /// `port_xmit_data` counts words of four bytes.
 const WORD: u64 = 4;
 
@@ -88,7 +92,7 @@ fn ends<'a>(cluster: &'a Cluster<'_>, index: usize) -> impl Iterator<Item = (&'a
 }
 
 /// Whether the rails of a host have carried what the collectives must have moved, each a part of it, and other interfaces
-/// nothing of it.
+/// little.
 pub(super) fn judge(
     cluster: &Cluster<'_>,
     index: usize,
@@ -120,16 +124,31 @@ pub(super) fn judge(
                 missing.into_iter().collect::<Vec<_>>().join(", ")
             ));
         }
-        return astray(host, traffic, &idle, moved);
+        let rails = most_rails(cluster, index);
+        let is_over_tcp = idle.iter().all(|end| end.device == end.netdev);
+        return if sent as f64 >= 0.9 * moved && is_over_tcp && rails > CONNECTIONS {
+            Finding::warn(ID, &[host], short_of_connections(traffic, &idle, rails))
+        } else {
+            Finding::fail(ID, &[host], astray(traffic, &idle, moved))
+        };
     }
-    let most = SMALL + PART * moved;
+    others(host, traffic, moved)
+}
+
+/// Whether other interfaces than the rails have carried little.
+fn others(host: &str, traffic: &[Traffic], moved: f64) -> Finding {
+    let most = f64::min(SMALL + PART * moved, MOST);
     let is_stray = |one: &&Traffic| !one.rail && one.sent.max(one.received) as f64 > most;
     let stray: Vec<_> = traffic.iter().filter(is_stray).collect();
     let rails = names(traffic.iter().filter(|one| one.rail));
     let moved = bytes(moved);
     if stray.is_empty() {
-        let seen =
-            format!("the collectives' {moved} crossed the rails ({rails}), and no other interface");
+        let others = traffic.iter().filter(|one| !one.rail);
+        let most = others.map(|one| one.sent.max(one.received)).max();
+        let seen = format!(
+            "the collectives' {moved} crossed the rails ({rails}); over each other interface at most {}",
+            bytes(most.unwrap_or(0) as f64)
+        );
         return Finding::ok(ID, &[host], seen);
     }
     let problem = Problem::new(
@@ -144,19 +163,31 @@ pub(super) fn judge(
     Finding::warn(ID, &[host], problem)
 }
 
-/// The rails have carried too little.
-fn astray(host: &str, traffic: &[Traffic], idle: &[&RailEnd], moved: f64) -> Finding {
-    let idle = match idle {
-        [] => String::new(),
-        idle => {
-            let names: Vec<_> = idle.iter().map(|end| end.device.as_str()).collect();
-            format!("; as good as nothing: {}", names.join(", "))
-        }
-    };
-    let problem = Problem::new(
+/// There are more rails to a host than connections of a link over TCP.
+fn short_of_connections(traffic: &[Traffic], idle: &[&RailEnd], rails: usize) -> Problem {
+    Problem::new(
         format!(
-            "sent over the rails: {}{idle}; over other interfaces: {}; the collectives moved {}",
+            "sent over the rails: {}{}",
             names(traffic.iter().filter(|one| one.rail)),
+            idle_names(idle)
+        ),
+        "a part over each",
+        format!(
+            "a link over TCP has {CONNECTIONS} connections, unless SPARK_CCL_SOCKETS says otherwise, and each takes one rail"
+        ),
+        Fix::look(format!(
+            "SPARK_CCL_SOCKETS={rails} on all ranks; or SPARK_CCL_SOCKET_IFNAME, where an interface is not meant for this"
+        )),
+    )
+}
+
+/// The rails have carried too little.
+fn astray(traffic: &[Traffic], idle: &[&RailEnd], moved: f64) -> Problem {
+    Problem::new(
+        format!(
+            "sent over the rails: {}{}; over other interfaces: {}; the collectives moved {}",
+            names(traffic.iter().filter(|one| one.rail)),
+            idle_names(idle),
             names(traffic.iter().filter(|one| !one.rail)),
             bytes(moved)
         ),
@@ -165,8 +196,22 @@ fn astray(host: &str, traffic: &[Traffic], idle: &[&RailEnd], moved: f64) -> Fin
         Fix::look(
             "spark-perf env, and what NCCL_SOCKET_IFNAME, SPARK_CCL_SOCKET_IFNAME and NCCL_IB_DISABLE are set to",
         ),
-    );
-    Finding::fail(ID, &[host], problem)
+    )
+}
+
+fn idle_names(idle: &[&RailEnd]) -> String {
+    if idle.is_empty() {
+        return String::new();
+    }
+    let names: Vec<_> = idle.iter().map(|end| end.device.as_str()).collect();
+    format!("; as good as nothing: {}", names.join(", "))
+}
+
+/// The most rails from a host to another one.
+fn most_rails(cluster: &Cluster<'_>, index: usize) -> usize {
+    let to = |peer| ends(cluster, index).filter(move |(_, host)| *host == peer);
+    let rails = (0..cluster.hosts.len()).map(|peer| to(peer).count());
+    rails.max().unwrap_or(0)
 }
 
 /// The rails that carry nothing while another to the same host carries something. A ring does not join all hosts: where all

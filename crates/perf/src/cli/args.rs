@@ -9,6 +9,22 @@ use crate::call::collective::Collective;
 use crate::cli::ranks::RankArgs;
 use crate::notation::{pair, size};
 
+const COMMANDS: &str = "\
+Commands, each with --help; without one, spark-perf measures a collective:
+  check -H a,b        a report on a cluster: faults, rails, all_reduce, minutes under load
+  discover            finds hosts on the link
+  doctor -H a,b       what is wrong with hosts and between them, and what puts it right
+  topo                what hosts have and what joins them, also as a picture
+  netplan             addresses of the fast network
+  env                 the environment to run with, and what decides it
+  launch -H a,b       starts any program as ranks on several hosts, over ssh
+  top                 the ranks of a running job, live
+  gids                RDMA ports and addresses, and which would be used
+  rdma_bw, rdma_lat   bandwidth and latency of RDMA between two ranks, without collectives
+  tcp_bw              bandwidth of TCP between two ranks, by pairs of interfaces
+  tune                measures which algorithms are the fastest here
+  simulate            models all_reduce on other machines";
+
 const AFTER_HELP: &str = "\
 Ranks:
   If torchrun, mpirun (Open MPI, MPICH) or srun starts spark-perf, it uses the launcher's ranks. Otherwise it
@@ -58,19 +74,7 @@ Examples:
   torchrun --nproc-per-node 2 --no-python spark-perf all_gather -b 1K -e 64M -f 4
   mpirun -n 4 spark-perf reduce -r 1 -o max -J reduce.json --plot reduce.svg
   spark-perf all_reduce -b 8 -e 1G -f 2 --explain  what would run, and why
-  spark-perf launch -H a,b -- spark-perf all_reduce  ranks on several hosts, over ssh; any program
-  spark-perf discover                              finds hosts on the link
-  spark-perf netplan --help                        addresses of the fast network
-  spark-perf tune --help                           measures which algorithms are the fastest here
-  spark-perf simulate --help                       models all_reduce on other machines
-  spark-perf doctor -H spark-1,spark-2             what is wrong with hosts and between them, and what puts it right
-  spark-perf topo --help                           what hosts have and what joins them, also as a picture
-  spark-perf env --help                            the environment to run with, and what decides it
-  spark-perf gids                                  RDMA ports and addresses, and which would be used
-  spark-perf tcp_bw --help                         bandwidth of TCP between two ranks, by pairs of interfaces
-  spark-perf rdma_bw --help                        bandwidth of RDMA between two ranks, without collectives
-  spark-perf rdma_lat --help                       its latency
-  spark-perf top                                   the ranks of a running job, live";
+  spark-perf launch -H a,b -- spark-perf all_reduce  ranks on several hosts, over ssh; any program";
 
 /// Measures a collective over a range of sizes and checks every result.
 #[derive(Debug, Clone, Parser)]
@@ -78,6 +82,7 @@ Examples:
     name = "spark-perf",
     version,
     disable_version_flag = true,
+    before_help = COMMANDS,
     after_long_help = AFTER_HELP,
     after_help = "More with --help.",
     args_override_self = true

@@ -21,10 +21,13 @@ pub(super) struct Found {
     pub(super) name_resolves: bool,
 }
 
+/// The most signs of hosts that are kept, of each kind and in all: anybody on the link may send more.
+pub(super) const MOST: usize = 1024;
+
 /// Merges entries with a common address, name or key: they are one host.
 pub(super) fn merge(seen: Vec<Found>) -> Vec<Found> {
     let mut hosts: Vec<Found> = Vec::new();
-    for mut host in seen {
+    for mut host in seen.into_iter().take(MOST) {
         // An entry may match several earlier ones, which are then one host.
         while let Some(index) = hosts.iter().position(|one| one.is_same(&host)) {
             host.take(hosts.remove(index));
@@ -48,7 +51,7 @@ pub(super) fn same_keys(hosts: &[Found]) -> Vec<String> {
         let names: Vec<_> = names.into_iter().collect();
         format!(
             "{} have one host key, and are taken for one host. If they are several, one was copied from another: give each \
-             keys of its own (sudo rm /etc/ssh/ssh_host_*_key*; sudo ssh-keygen -A)",
+             keys of its own (sudo rm /etc/ssh/ssh_host_*_key*; sudo ssh-keygen -A; sudo systemctl restart ssh)",
             names.join(" and ")
         )
     };
@@ -194,6 +197,15 @@ mod tests {
             notes[0].starts_with("x and z have one host key"),
             "{notes:?}"
         );
+        // A server that runs goes on with the keys that it has read.
+        assert!(notes[0].contains("restart ssh"), "{notes:?}");
+    }
+
+    #[test]
+    fn a_crowd_is_cut_off() {
+        let address = |number: u32| std::net::Ipv4Addr::from_bits(number).to_string();
+        let crowd = (0..3000).map(|number| seen(None, &[&address(number)], "neighbours"));
+        assert_eq!(merge(crowd.collect()).len(), 1024);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use mdns_sd::{ResolvedService, ScopedIp, ServiceDaemon, ServiceEvent};
 
-use super::found::{Found, scoped};
+use super::found::{Found, MOST, scoped};
 use crate::remote::parse_one;
 
 const SERVICE: &str = "_ssh._tcp.local.";
@@ -18,7 +18,9 @@ pub(super) fn listen(time: Duration) -> Result<Vec<Found>, String> {
     let events = daemon.browse(SERVICE).map_err(failed)?;
     let deadline = Instant::now() + time;
     let mut heard = Vec::new();
-    while let Ok(event) = events.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+    while heard.len() < MOST
+        && let Ok(event) = events.recv_timeout(deadline.saturating_duration_since(Instant::now()))
+    {
         if let ServiceEvent::ServiceResolved(service) = event {
             heard.extend(sighting(&service));
         }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use socket2::{Domain, Protocol, Socket, Type};
 use spark_ccl_transport::netif;
 
-use super::found::{Found, scoped};
+use super::found::{Found, MOST, scoped};
 
 /// All nodes of a link.
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
@@ -68,10 +68,10 @@ fn collect(
         let wait = next.min(deadline).saturating_duration_since(Instant::now());
         socket.set_read_timeout(Some(wait.max(Duration::from_millis(1))))?;
         match socket.recv_from(&mut buffer) {
-            Ok((1.., SocketAddr::V6(from))) if buffer[0] == ECHO_REPLY => {
+            Ok((1.., SocketAddr::V6(from))) if buffer[0] == ECHO_REPLY && answers.len() < MOST => {
                 answers.insert(SocketAddrV6::new(*from.ip(), 0, 0, from.scope_id()));
             }
-            // Someone else's messages, and the end of the wait.
+            // Someone else's messages, a crowd, and the end of the wait.
             Ok(_) => {}
             Err(error) if is_pause(&error) => {}
             Err(error) => return Err(error),

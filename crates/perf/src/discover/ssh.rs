@@ -13,6 +13,8 @@ pub(super) const LIMIT: Duration = Duration::from_secs(10);
 /// How many hosts are asked, and how many addresses of each: anybody on the link may announce more.
 const MOST_HOSTS: usize = 256;
 const MOST_ADDRESSES: usize = 8;
+/// The kinds of keys.
+const KINDS: [&str; 3] = ["ssh-ed25519", "ecdsa-", "ssh-rsa"];
 
 /// What a host has answered.
 struct Answer {
@@ -74,9 +76,30 @@ fn keys(addresses: &[String]) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// The key of the server at an address: of several kinds, always the same.
+/// The key of the server at an address: of several kinds the one that ssh asks about.
 fn key(text: &str, address: &str) -> Option<String> {
     let lines = text.lines().filter_map(|line| line.split_once(' '));
-    let keys = lines.filter(|(host, _)| *host == address);
-    keys.map(|(_, key)| key.trim().to_owned()).min()
+    // ssh-keyscan prints an address in lower case, with the name of an interface in it.
+    let keys = lines.filter(|(host, _)| host.eq_ignore_ascii_case(address));
+    let keys = keys.map(|(_, key)| key.trim());
+    // By default, ssh prefers them in this order, if it knows none of the host's.
+    let place = |key: &&str| KINDS.iter().position(|kind| key.starts_with(kind));
+    keys.min_by_key(|key| (place(key).unwrap_or(KINDS.len()), *key))
+        .map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_key_is_the_one_that_ssh_asks_about() {
+        let text = "h ssh-rsa R\nh ecdsa-sha2-nistp256 E\nh ssh-ed25519 D\nother ssh-ed25519 X\n";
+        assert_eq!(key(text, "h").as_deref(), Some("ssh-ed25519 D"));
+        let text = "h ssh-rsa R\nh ecdsa-sha2-nistp256 E\n";
+        assert_eq!(key(text, "h").as_deref(), Some("ecdsa-sha2-nistp256 E"));
+        assert_eq!(key(text, "x"), None);
+        let found = key("fe80::1%enp2p1s0f0np0 ssh-rsa R\n", "fe80::1%enP2p1s0f0np0");
+        assert_eq!(found.as_deref(), Some("ssh-rsa R"));
+    }
 }

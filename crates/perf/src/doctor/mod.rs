@@ -44,8 +44,9 @@ What it prints:
 What it does not check: policies of routes, and without --probe what only load shows.
 
 Exit codes:
-  0 nothing fails (there may be warnings)     1 something fails
-  2 a host cannot be read                     6 bad arguments
+  0 nothing fails (there may be warnings)
+  1 something fails: a finding says what, also where a host does not answer
+  2 this host, or a file of --from, cannot be read     6 bad arguments
 
 Examples:
   spark-perf doctor                                        this host

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use serde::Serialize;
 use spark_ccl_topology::cages::CageEnd;
-use spark_ccl_topology::netif::{network, same_subnet};
+use spark_ccl_topology::netif::{is_link_local, network, same_subnet};
 use spark_ccl_topology::{Cluster, CudaDevice, Host, Netdev, cages};
 
 use super::Mode;
@@ -66,7 +66,9 @@ fn meeting(cluster: &Cluster<'_>) -> Vec<Setting> {
     let [first, others @ ..] = cluster.hosts else {
         return Vec::new();
     };
-    if others.is_empty() {
+    // Without RDMA, data takes these interfaces, too: by default, all that are equally fast.
+    let are_all_tcp = cluster.rails.iter().all(|rail| !rail.rdma);
+    if others.is_empty() || (are_all_tcp && cluster.rails.len() > 1) {
         return Vec::new();
     }
     let shared = first.network.netdevs.iter().filter_map(|own| {
@@ -84,6 +86,17 @@ fn meeting(cluster: &Cluster<'_>) -> Vec<Setting> {
     };
     let probe =
         format!("the fastest interface in a subnet that all hosts share, that of {ip}/{prefix}");
+    // All hosts get all names: none of them may be an interface of another network anywhere.
+    let is_elsewhere = |netdev: &Netdev| {
+        let mut addresses = netdev.addresses.iter().filter(|one| !is_link_local(one.ip));
+        names.contains(&&netdev.name)
+            && netdev.running
+            && addresses.any(|one| !same_subnet(one.ip, ip, prefix))
+    };
+    let mut netdevs = cluster.hosts.iter().flat_map(|host| &host.network.netdevs);
+    if netdevs.any(is_elsewhere) {
+        return Vec::new();
+    }
     let names: Vec<_> = names.into_iter().map(String::as_str).collect();
     both(
         ["SPARK_CCL_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"],
@@ -298,6 +311,46 @@ mod tests {
             is("LOC", "NCCL_NET_GDR_LEVEL"),
         ];
         assert_eq!(found(&testing::ring(), Mode::Safe), Ok(expected));
+    }
+
+    #[test]
+    fn a_name_that_is_in_another_network_on_some_host_is_not_set() {
+        let mut hosts = testing::hosts(&testing::pair());
+        for host in &mut hosts {
+            let netdevs = &mut host.network.netdevs;
+            netdevs.retain(|one| ["lo", "enp1s0f0np0", "enp1s0f1np1"].contains(&&*one.name));
+        }
+        // The second host's p1 is in the subnet of the first host's p0, and its p0 in another one.
+        let shared = hosts[1].netdev_mut("enp1s0f0np0").addresses.clone();
+        let mut other = shared.clone();
+        other[0].ip = "10.9.9.2".parse().unwrap();
+        hosts[1].netdev_mut("enp1s0f0np0").addresses = other;
+        let second = hosts[1].netdev_mut("enp1s0f1np1");
+        (second.addresses, second.running) = (shared, true);
+        let interfaces = |hosts: &[Host]| {
+            let values = values(&Cluster::of(hosts), Mode::Auto).unwrap().into_iter();
+            let mut values = values.filter(|one| one.name == "NCCL_SOCKET_IFNAME");
+            values.next().map(|one| one.value)
+        };
+        assert_eq!(interfaces(&hosts), None);
+        hosts[1].netdev_mut("enp1s0f0np0").running = false;
+        let both = "=enp1s0f0np0,enp1s0f1np1".to_owned();
+        assert_eq!(interfaces(&hosts), Some(both));
+    }
+
+    #[test]
+    fn without_rdma_no_cable_is_left_idle() {
+        let mut hosts = testing::hosts(&testing::pair());
+        for host in &mut hosts {
+            host.rdma.clear();
+        }
+        let cluster = Cluster::of(&hosts);
+        assert!(cluster.rails.len() > 1 && meeting(&cluster).is_empty());
+        for host in &mut hosts {
+            host.netdev_mut("enP2p1s0f0np0").running = false;
+        }
+        let names = meeting(&Cluster::of(&hosts));
+        assert!(names.iter().all(|one| one.value == "=enp1s0f0np0") && names.len() == 2);
     }
 
     #[test]

@@ -89,7 +89,8 @@ pub(super) fn meeting(args: &LaunchArgs, plan: &Plan, hellos: &[Hello]) -> Resul
     let unknown = || {
         Error::Usage(format!(
             "{first}: ssh shows no address of it that the others could use (does it go through a tunnel or a jump \
-             host?); say with --master-addr by which they reach it"
+             host, or over an interface with nothing but a link-local address, to which spark-perf netplan would add \
+             another?); say with --master-addr by which they reach it"
         ))
     };
     Ok(Meeting {

@@ -93,21 +93,33 @@ impl Meeting {
 /// address that another host sees ssh come from. Behind a jump host or a translation of addresses, that is none of the
 /// host's own.
 pub(super) fn addresses(hellos: &[Hello]) -> Vec<Option<IpAddr>> {
-    let is_usable = |hello: &Hello, address: IpAddr| {
-        let is_known = !is_local(address) && interface(hello, address).is_some();
-        hellos.len() == 1 || is_known
-    };
     let launchers = || {
         hellos
             .iter()
             .filter_map(|hello| hello.connection.map(|ends| ends[0]))
     };
+    let is_alone = hellos.len() == 1;
     let of = |hello: &Hello| match hello.connection {
-        Some([_, own]) => Some(own).filter(|&own| is_usable(hello, own)),
-        None if hellos.len() == 1 => Some(Ipv4Addr::LOCALHOST.into()),
-        None => launchers().find(|&one| is_usable(hello, one)),
+        Some([_, own]) if is_alone => Some(own),
+        None if is_alone => Some(Ipv4Addr::LOCALHOST.into()),
+        Some([_, own]) => reached(hello, own),
+        None => launchers().find_map(|one| reached(hello, one)),
     };
     hellos.iter().map(of).collect()
+}
+
+/// The address by which others reach a host of which ssh has shown this one. A link-local address means something else
+/// on each host; the same interface may have another, which leads over the same link.
+fn reached(hello: &Hello, shown: IpAddr) -> Option<IpAddr> {
+    let name = interface(hello, shown)?;
+    if !is_local(shown) {
+        return Some(shown);
+    }
+    let own = hello.interfaces.iter().filter(|(one, _)| one == name);
+    let global = own
+        .map(|(_, address)| *address)
+        .filter(|one| !is_local(*one));
+    global.min_by_key(IpAddr::is_ipv6)
 }
 
 /// The interface of a host that has this address.
@@ -182,6 +194,26 @@ mod tests {
             let hidden = hello(Some(ends), ends[1]);
             assert_eq!(addresses(&[hidden, other.clone()])[0], None);
         }
+    }
+
+    #[test]
+    fn an_address_of_the_same_link_takes_the_place_of_a_link_local_one() {
+        let ends = ["fe80::1", "fe80::2"];
+        let mut here = hello(None, "fe80::1");
+        let mut other = hello(Some(ends), "fe80::2");
+        assert_eq!(addresses(&[here.clone(), other.clone()]), [None, None]);
+        for (hello, lan, cable) in [
+            (&mut here, "192.168.1.1", "10.0.0.1"),
+            (&mut other, "192.168.1.2", "10.0.0.2"),
+        ] {
+            for (name, ip) in [("lan", lan), ("en1", "fd00::5"), ("en1", cable)] {
+                let address = (name.to_owned(), ip.parse().unwrap());
+                hello.interfaces.push(address);
+            }
+        }
+        let found = addresses(&[here, other]);
+        let texts: Vec<_> = found.iter().map(|one| one.unwrap().to_string()).collect();
+        assert_eq!(texts, ["10.0.0.1", "10.0.0.2"]);
     }
 
     #[test]

@@ -16,14 +16,22 @@ mod run;
 pub(crate) mod timing;
 
 use spark_ccl::Builder;
+#[cfg(feature = "cuda")]
+use spark_ccl::Communicator;
 
 use crate::cli::args::{Args, BackendArg};
 use crate::cli::options::Options;
+#[cfg(feature = "cuda")]
+use crate::cli::ranks::RankArgs;
 use crate::error::Error;
 use crate::memory;
 use crate::ranks;
 use crate::ranks::world::{self, World};
-use backend::Choice;
+pub(crate) use backend::Choice;
+#[cfg(feature = "cuda")]
+pub(crate) use bench::{Sink, run as sweep};
+#[cfg(feature = "cuda")]
+pub(crate) use device::Team;
 use host::Host;
 
 /// Measures, or starts the processes that do; returns the exit code.
@@ -64,7 +72,7 @@ fn check_memory(options: &Options, ranks: usize) -> Result<(), Error> {
         .map_err(Error::Usage)
 }
 
-/// Every thread is a rank among the threads, and has `ngpus` GPUs.
+/// Every thread has `ngpus` GPUs.
 #[cfg(feature = "cuda")]
 fn on_gpus(
     world: World,
@@ -73,16 +81,31 @@ fn on_gpus(
     options: &Options,
     choice: &Choice,
 ) -> Result<u8, Error> {
-    let threads = crate::cli::ranks::RankArgs {
-        ngpus: Some(1),
-        ..args.ranks.clone()
-    };
-    let each = args.ranks.ngpus.unwrap_or(1);
-    let results = world::run(world, &threads, builder, |comm| {
+    in_threads(world, builder, &args.ranks, |comm, each| {
         choice.agree(&comm)?;
-        let mut team = device::Team::connect(&comm, builder, each, options)?;
+        let backends = options.backends.iter();
+        let builders: Vec<_> = backends
+            .map(|&backend| (backend, builder.clone()))
+            .collect();
+        let mut team = Team::connect(&comm, &builders, each, options)?;
         run::thread(&comm, &mut team, args, options)
-    })?;
+    })
+}
+
+/// Runs `body` in each thread, which is a rank among the threads; it gets the number of its GPUs.
+#[cfg(feature = "cuda")]
+pub(crate) fn in_threads(
+    world: World,
+    builder: &Builder,
+    ranks: &RankArgs,
+    body: impl Fn(Communicator, usize) -> Result<u8, Error> + Sync,
+) -> Result<u8, Error> {
+    let threads = RankArgs {
+        ngpus: Some(1),
+        ..ranks.clone()
+    };
+    let each = ranks.ngpus.unwrap_or(1);
+    let results = world::run(world, &threads, builder, |comm| body(comm, each))?;
     // Errors name a thread by its first rank.
     let results = results.into_iter();
     Ok(ranks::report(

@@ -25,7 +25,7 @@ pub(crate) struct AgentArgs {
     #[arg(long)]
     trial: String,
     /// Seconds until the trial ends by itself
-    #[arg(long, default_value_t = 120)]
+    #[arg(long, default_value_t = 120, value_parser = clap::value_parser!(u64).range(..=3600))]
     within: u64,
     /// The connection by ssh [default: `SSH_CONNECTION`, which sudo takes out of the environment]
     #[arg(long)]
@@ -120,7 +120,7 @@ fn look(node: &Node, connection: Option<String>) -> Result<u8, Error> {
 fn check(node: &Node) -> Result<u8, Error> {
     let deadline = Instant::now() + SETTLED;
     loop {
-        let problems: Vec<String> = node.interfaces.iter().flat_map(reach::problems).collect();
+        let problems = reach::problems(&node.interfaces);
         if problems.is_empty() {
             if let Some(problem) = reach::narrow(&node.interfaces) {
                 crate::console::print(&(problem + "\n"))?;

@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use super::args::NetplanArgs;
-use super::cables::crossed;
+use super::cables::{View, crossed};
 use super::plan::Node;
 use crate::console;
 use crate::error::{Error, exit};
@@ -97,11 +97,23 @@ impl All<'_> {
         self.step("try")?;
         self.go_on()?;
         console::print_error(format_args!("looking whether all reach their neighbours"));
-        let views = self.step("check")?;
-        let views = views
-            .iter()
-            .map(|view| serde_json::from_slice(view).unwrap_or_default());
-        let crossed = crossed(self.nodes, &views.collect::<Vec<_>>());
+        let answers = self.step("check")?;
+        let mut views = Vec::new();
+        let mut problems = Vec::new();
+        for (host, answer) in self.hosts.iter().zip(&answers) {
+            match serde_json::from_slice::<View>(answer.json()) {
+                Ok(view) => views.push(view),
+                Err(error) => problems.push(format!(
+                    "{}: its view of its cables is not readable ({error}): it said {:?}",
+                    host.name,
+                    said(answer)
+                )),
+            }
+        }
+        if !problems.is_empty() {
+            return Err(problems);
+        }
+        let crossed = crossed(self.nodes, &views);
         if !crossed.is_empty() {
             return Err(crossed);
         }
@@ -163,8 +175,8 @@ impl All<'_> {
         ));
     }
 
-    /// Does a step on all nodes; returns what they printed, or what went wrong.
-    fn step(&self, step: &str) -> Result<Vec<Vec<u8>>, Vec<String>> {
+    /// Does a step on all nodes; returns what they answered, or what went wrong.
+    fn step(&self, step: &str) -> Result<Vec<Answer>, Vec<String>> {
         let arguments = [
             "netplan-agent",
             step,
@@ -175,17 +187,17 @@ impl All<'_> {
         ];
         let plan = |node: usize| serde_json::to_vec(&self.nodes[node]).unwrap_or_default();
         let answers = run_on_all(&self.remote, &self.hosts, &arguments, plan, LIMIT);
-        let mut printed = Vec::new();
+        let mut done = Vec::new();
         let mut problems = Vec::new();
         for (host, answer) in self.hosts.iter().zip(answers) {
             match answer {
-                Ok(answer) if answer.status.success() => printed.push(answer.stdout),
+                Ok(answer) if answer.status.success() => done.push(answer),
                 Ok(answer) => problems.push(format!("{}: {}", host.name, said(&answer))),
                 Err(error) => problems.push(error.to_string()),
             }
         }
         if problems.is_empty() {
-            Ok(printed)
+            Ok(done)
         } else {
             Err(problems)
         }
@@ -225,6 +237,7 @@ mod tests {
                 status: ExitStatus::from_raw(1 << 8),
                 stdout: Vec::new(),
                 stderr: text.as_bytes().to_vec(),
+                times: [std::time::UNIX_EPOCH; 2],
             })
         };
         let text = said("sudo: a password is required\n");

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::plan::{Interface, Node};
 
 /// What a node sees of its cables.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct View {
     /// The hardware addresses of its interfaces.
     own: BTreeMap<String, String>,

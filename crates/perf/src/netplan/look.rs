@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::FILE;
 use super::plan::{Interface, Node};
+use super::program;
 use super::state::{self, Link};
 
 /// Where netplan looks for its files.
@@ -38,7 +39,9 @@ impl Connection {
 /// The reasons not to apply the plan here, each in words.
 pub(super) fn problems(node: &Node, ssh: Option<Connection>) -> io::Result<Vec<String>> {
     let links = state::links()?;
-    let routes = state::ip(&["-4", "route", "show"].map(str::to_owned))?;
+    let mut routes = state::ip(&["-4", "route", "show"].map(str::to_owned))?;
+    // No plan overlaps others of IPv6.
+    routes += &state::ip(&["-6", "route", "show", "default"].map(str::to_owned))?;
     let files = files()?;
     let is_planned = |name: &str| node.interfaces.iter().any(|one| one.name == name);
     let mut problems = Vec::new();
@@ -50,6 +53,7 @@ pub(super) fn problems(node: &Node, ssh: Option<Connection>) -> io::Result<Vec<S
             ));
             continue;
         }
+        problems.extend(member(name)?);
         problems.extend(ssh.and_then(|ssh| cuts(interface, &links, ssh)));
         let foreign = links.iter().filter(|link| !is_planned(&link.name));
         problems.extend(foreign.filter_map(|link| overlap(interface, link)));
@@ -66,7 +70,34 @@ pub(super) fn problems(node: &Node, ssh: Option<Connection>) -> io::Result<Vec<S
         }));
     }
     problems.dedup();
+    if let Err(error) = program::read() {
+        problems.push(format!(
+            "netplan does not work here, mend that first: {error}"
+        ));
+    }
     Ok(problems)
+}
+
+/// Why an interface is not free: a bridge or bond has it, or a VLAN or the like is made of it. Only those that it belongs to
+/// could give it back.
+fn member(name: &str) -> io::Result<Option<String>> {
+    for entry in fs::read_dir(Path::new("/sys/class/net").join(name))? {
+        let entry = entry?;
+        let text = entry.file_name().to_string_lossy().into_owned();
+        let other = match text.strip_prefix("upper_") {
+            Some(upper) => upper.to_owned(),
+            None if text == "master" => {
+                let master = fs::read_link(entry.path())?;
+                let master = master.file_name().unwrap_or_default();
+                master.to_string_lossy().into_owned()
+            }
+            None => continue,
+        };
+        return Ok(Some(format!(
+            "{name} is a part of {other}: take it out of that, or name others by --interfaces"
+        )));
+    }
+    Ok(None)
 }
 
 /// Why the plan for an interface would cut the ssh connection that applies it.
@@ -222,18 +253,42 @@ impl Known {
 
     /// Whether any word of the file may refer to this interface. This matches more than YAML would, to be safe.
     fn is_in(&self, text: &str) -> bool {
-        let is_separator = |c: char| c.is_whitespace() || ",'\"[]{}".contains(c);
         let lines = text.lines().filter_map(|line| line.split('#').next());
-        let mut words = lines.flat_map(|line| line.split(is_separator));
-        words.any(|word| {
-            let word = word.strip_suffix(':').unwrap_or(word);
-            let is = |own: &Option<String>| {
-                let own = own.as_deref();
-                own.is_some_and(|own| own.eq_ignore_ascii_case(word))
-            };
-            is(&self.hardware) || is(&self.driver) || matches(word.as_bytes(), self.name.as_bytes())
-        })
+        let mut lines = lines.map(without_sets);
+        lines.any(|line| line.split(is_separator).any(|word| self.is(word)))
     }
+
+    fn is(&self, word: &str) -> bool {
+        let word = word.strip_suffix(':').unwrap_or(word);
+        let is = |own: &str| matches(word.as_bytes(), own.as_bytes());
+        let hardware = self.hardware.as_deref();
+        hardware.is_some_and(|own| own.eq_ignore_ascii_case(word))
+            || self.driver.as_deref().is_some_and(is)
+            || is(&self.name)
+    }
+}
+
+fn is_separator(c: char) -> bool {
+    c.is_whitespace() || ",'\"[]{}".contains(c)
+}
+
+/// A line with `*` for each set of characters in a pattern (`en[sp]0`). Lists stay: no part of a word touches their brackets.
+fn without_sets(line: &str) -> String {
+    let touches = |c: char| !is_separator(c) && c != ':';
+    let mut text = String::new();
+    let mut rest = line;
+    while let Some(end) = rest.find(']') {
+        let begin = rest[..end].rfind('[').unwrap_or(end);
+        let after = &rest[end + 1..];
+        text += &rest[..begin];
+        if begin < end && (text.ends_with(touches) || after.starts_with(touches)) {
+            text.push('*');
+        } else {
+            text += &rest[begin..=end];
+        }
+        rest = after;
+    }
+    text + rest
 }
 
 /// Whether a name matches a pattern of the shell, with `*` and `?`.
@@ -267,6 +322,11 @@ mod tests {
             "match: {name: [\"eth?\", 'en?1s0*']}",
             "match: { macaddress: 02:00:00:00:00:0A }",
             "driver: mlx5_core",
+            "driver: [\"mlx*\"]",
+            "name: enp[0-4]s0f0np0",
+            "name: [eth0, \"[ep]n*\"]",
+            "name: \"en[op][1,2]s0*\"",
+            "name: \"enp1s0f0n[op][01]\"",
         ] {
             assert!(known.is_in(text), "{text}");
         }
@@ -275,6 +335,8 @@ mod tests {
             "# enp1s0f0np0: not yet\n",
             "enp1s0f0np00:\n",
             "name: enP2*\n",
+            "name: eth[0-9]*\n",
+            "addresses: [10.0.0.1/24]\nmatch: {\"name\":[eth0]}",
             "",
         ] {
             assert!(!known.is_in(text), "{text}");

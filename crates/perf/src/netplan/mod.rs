@@ -10,6 +10,7 @@ mod cables;
 mod file;
 mod look;
 mod plan;
+mod program;
 mod reach;
 mod state;
 mod trial;

@@ -18,8 +18,13 @@ const NOBODY: u16 = 9;
 const HEADERS: u16 = 28;
 const SMALLEST: u16 = 128;
 
-/// What is wrong with an interface, each in words.
-pub(super) fn problems(interface: &Interface) -> Vec<String> {
+/// What is wrong with interfaces, each in words.
+pub(super) fn problems(interfaces: &[Interface]) -> Vec<String> {
+    let found = at_once(interfaces.iter(), problems_of);
+    found.into_iter().flatten().collect()
+}
+
+fn problems_of(interface: &Interface) -> Vec<String> {
     let Interface {
         name, address, mtu, ..
     } = interface;
@@ -37,17 +42,31 @@ pub(super) fn problems(interface: &Interface) -> Vec<String> {
             "{name} has MTU {own}, not {mtu}: does its driver take that? try: sudo ip link set {name} mtu {mtu}"
         )];
     }
-    let peers = interface.peers.iter();
-    peers.filter_map(|peer| unreached(name, peer)).collect()
+    let found = at_once(interface.peers.iter(), |peer| unreached(name, peer));
+    found.into_iter().flatten().collect()
 }
 
 /// The first neighbour that packets of the full MTU do not reach, in words. This is asked once: hosts limit how often
 /// they refuse.
 pub(super) fn narrow(interfaces: &[Interface]) -> Option<String> {
-    let mut all = interfaces
+    let all = interfaces
         .iter()
         .flat_map(|one| one.peers.iter().map(move |peer| (one, peer)));
-    all.find_map(|(interface, peer)| narrow_to(interface, peer))
+    let found = at_once(all, |(interface, peer)| narrow_to(interface, peer));
+    found.into_iter().flatten().next()
+}
+
+/// Asks about all at once: what drops questions takes its time, and a node has up to 36 neighbours. The answers come in order.
+fn at_once<T: Send, A: Send>(all: impl Iterator<Item = T>, ask: impl Fn(T) -> A + Sync) -> Vec<A> {
+    let ask = &ask;
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = all.map(|one| scope.spawn(move || ask(one))).collect();
+        let answers = threads.into_iter().map(|thread| {
+            let answer = thread.join();
+            answer.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        });
+        answers.collect()
+    })
 }
 
 /// Why a neighbour is not reached, if so.
@@ -103,5 +122,28 @@ fn answers(address: SocketAddr) -> bool {
     match TcpStream::connect_timeout(&address, ATTEMPT) {
         Ok(_) => true,
         Err(error) => error.kind() == io::ErrorKind::ConnectionRefused,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Barrier;
+    use std::sync::mpsc::channel;
+
+    #[test]
+    fn one_that_does_not_answer_keeps_no_other_waiting() {
+        let (sender, receiver) = channel();
+        std::thread::spawn(move || {
+            // Each answers once all are asked.
+            let barrier = Barrier::new(36);
+            let ask = |one: usize| {
+                barrier.wait();
+                one
+            };
+            sender.send(at_once(0..36, ask))
+        });
+        let answers = receiver.recv_timeout(Duration::from_secs(60)).unwrap();
+        assert_eq!(answers, (0..36).collect::<Vec<_>>());
     }
 }

@@ -42,6 +42,9 @@ pub(super) struct Link {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Address {
     pub(super) local: IpAddr,
+    /// The other end of a tunnel.
+    #[serde(rename = "address")]
+    peer: Option<IpAddr>,
     #[serde(rename = "prefixlen")]
     pub(super) prefix: u8,
     broadcast: Option<Ipv4Addr>,
@@ -57,50 +60,90 @@ pub(super) fn links() -> io::Result<Vec<Link>> {
     Ok(serde_json::from_str(&text)?)
 }
 
+/// The states of the interfaces with these names, and of all others that have an address or a route: `netplan apply` applies
+/// all files, also those that somebody edited and did not apply.
+pub(super) fn record(planned: &[&str]) -> io::Result<Vec<State>> {
+    let links = links()?;
+    if let Some(name) = planned
+        .iter()
+        .find(|name| links.iter().all(|link| link.name != **name))
+    {
+        let missing = format!("no interface {name}");
+        return Err(io::Error::new(io::ErrorKind::NotFound, missing));
+    }
+    let states = links.into_iter().map(State::of);
+    let states = states.collect::<io::Result<Vec<_>>>()?;
+    let is_used = |one: &State| !one.link.addresses.is_empty() || !one.routes.is_empty();
+    let wanted = |one: &State| planned.contains(&&*one.link.name) || is_used(one);
+    Ok(states.into_iter().filter(wanted).collect())
+}
+
+/// Makes interfaces what they were, and sees that they stay so.
+pub(super) fn restore(states: &[State], planned: &[Interface]) -> io::Result<()> {
+    let mut left = Vec::new();
+    let mut calm = 0;
+    for _ in 0..LOOKS {
+        left = round(states, planned)?;
+        if left.is_empty() {
+            calm += 1;
+            if calm == CALM {
+                return Ok(());
+            }
+        } else {
+            calm = 0;
+        }
+        std::thread::sleep(PAUSE);
+    }
+    Err(io::Error::other(left.join("; ")))
+}
+
+/// Changes back what is not as it was; returns which interfaces these are, and what was refused.
+fn round(states: &[State], planned: &[Interface]) -> io::Result<Vec<String>> {
+    let links = links()?;
+    let mut left = Vec::new();
+    for state in states {
+        let name = &state.link.name;
+        let planned = planned.iter().find(|one| one.name == *name);
+        let Some(link) = links.iter().find(|link| link.name == *name) else {
+            // Others come and go with containers and tunnels.
+            left.extend(planned.map(|_| format!("no interface {name}")));
+            continue;
+        };
+        let changes = match State::of(link.clone()) {
+            Ok(now) => state.changes(&now, planned),
+            Err(error) => {
+                left.push(error.to_string());
+                continue;
+            }
+        };
+        if changes.is_empty() {
+            continue;
+        }
+        // A later change may make room for one that is refused.
+        let errors = changes.iter().filter_map(|change| ip(change).err());
+        let refused: Vec<_> = errors.map(|error| error.to_string()).collect();
+        let refused = refused.join("; ");
+        left.push(format!("{name} does not become what it was: {refused}"));
+    }
+    Ok(left)
+}
+
 impl State {
-    /// The state of an interface now.
-    pub(super) fn read(name: &str) -> io::Result<Self> {
-        let link = links()?.into_iter().find(|link| link.name == name);
-        let missing = || io::Error::new(io::ErrorKind::NotFound, format!("no interface {name}"));
+    /// An interface and its routes now.
+    fn of(link: Link) -> io::Result<Self> {
         let mut routes = Vec::new();
         for family in ["-4", "-6"] {
-            let text = ip(&words(&format!("{family} route show dev {name}")))?;
+            let text = ip(&words(&format!("{family} route show dev {}", link.name)))?;
             // Advertised by routers, so it returns by itself.
             let lasting = |line: &&str| !line.contains(" proto ra ") && !line.contains(" expires ");
             routes.extend(text.lines().filter(lasting).map(|line| route(family, line)));
         }
-        let link = link.ok_or_else(missing)?;
         Ok(Self { link, routes })
     }
 
-    /// Makes the interface what it was, and sees that it stays so.
-    pub(super) fn restore(&self, planned: &Interface) -> io::Result<()> {
-        let mut refused = Vec::new();
-        let mut calm = 0;
-        for _ in 0..LOOKS {
-            let changes = self.changes(&Self::read(&self.link.name)?, planned);
-            if changes.is_empty() {
-                calm += 1;
-                if calm == CALM {
-                    return Ok(());
-                }
-            } else {
-                calm = 0;
-                // A later change may make room for one that is refused.
-                let errors = changes.iter().filter_map(|change| ip(change).err());
-                refused = errors.map(|error| error.to_string()).collect();
-            }
-            std::thread::sleep(PAUSE);
-        }
-        let name = &self.link.name;
-        Err(io::Error::other(format!(
-            "{name} does not become what it was: {}",
-            refused.join("; ")
-        )))
-    }
-
-    /// The arguments of `ip` that make an interface what it was.
-    fn changes(&self, now: &Self, planned: &Interface) -> Vec<Vec<String>> {
+    /// The arguments of `ip` that make an interface what it was. What has come to one that is not planned is not the trial's:
+    /// it stays.
+    fn changes(&self, now: &Self, planned: Option<&Interface>) -> Vec<Vec<String>> {
         let name = &self.link.name;
         let mut changes = Vec::new();
         if self.link.is_up() && !now.link.is_up() {
@@ -110,7 +153,8 @@ impl State {
             changes.push(format!("link set dev {name} mtu {}", self.link.mtu));
         }
         let is_planned = |one: &&Address| {
-            one.local == planned.address && one.prefix == planned.prefix && !self.link.has(one)
+            let is_of = |it: &Interface| one.local == it.address && one.prefix == it.prefix;
+            planned.is_some_and(is_of) && !self.link.has(one)
         };
         let gone = now.link.addresses.iter().filter(is_planned);
         changes
@@ -119,7 +163,7 @@ impl State {
         changes.extend(missing.map(|one| format!("address add {} dev {name}", one.words())));
         let missing = self.routes.iter().filter(|one| !now.routes.contains(one));
         changes.extend(missing.map(|one| format!("{one} dev {name}")));
-        if !self.link.is_up() && now.link.is_up() {
+        if planned.is_some() && !self.link.is_up() && now.link.is_up() {
             changes.push(format!("link set dev {name} down"));
         }
         changes.iter().map(|change| words(change)).collect()
@@ -140,7 +184,10 @@ impl Link {
 
 impl Address {
     fn words(&self) -> String {
-        let mut words = vec![format!("{}/{}", self.local, self.prefix)];
+        let mut words = vec![match self.peer {
+            None => format!("{}/{}", self.local, self.prefix),
+            Some(peer) => format!("{} peer {peer}/{}", self.local, self.prefix),
+        }];
         words.extend(self.broadcast.map(|address| format!("broadcast {address}")));
         words.extend(self.has_no_route.then(|| "noprefixroute".to_owned()));
         // The largest number means forever, to `ip` as well.
@@ -186,6 +233,7 @@ mod tests {
             let (local, prefix) = text.split_once('/').unwrap();
             Address {
                 local: local.parse().unwrap(),
+                peer: None,
                 prefix: prefix.parse().unwrap(),
                 broadcast: None,
                 has_no_route: false,
@@ -205,6 +253,15 @@ mod tests {
     }
 
     #[test]
+    fn an_address_keeps_its_peer() {
+        let text = r#"{"local": "10.0.0.1", "address": "10.0.0.2", "prefixlen": 32,
+            "valid_life_time": 60, "preferred_life_time": 30}"#;
+        let address: Address = serde_json::from_str(text).unwrap();
+        let expected = "10.0.0.1 peer 10.0.0.2/32 valid_lft 60 preferred_lft 30";
+        assert_eq!(address.words(), expected);
+    }
+
+    #[test]
     fn only_what_a_trial_changed_is_changed_back() {
         let planned = Interface {
             name: "en0".to_owned(),
@@ -221,7 +278,7 @@ mod tests {
             &[kernel, "default via 10.0.0.1"],
         );
         let now = state(9000, &["UP"], &["192.168.100.1/24", "10.9.9.9/8"], &[]);
-        let changes = before.changes(&now, &planned);
+        let changes = before.changes(&now, Some(&planned));
         let lines: Vec<String> = changes.iter().map(|change| change.join(" ")).collect();
         let expected = [
             "link set dev en0 mtu 1500",
@@ -232,6 +289,10 @@ mod tests {
             "link set dev en0 down",
         ];
         assert_eq!(lines, expected);
-        assert!(before.changes(&before, &planned).is_empty());
+        assert!(before.changes(&before, Some(&planned)).is_empty());
+        let others = before.changes(&now, None);
+        let others: Vec<String> = others.iter().map(|change| change.join(" ")).collect();
+        let restored: Vec<&str> = [0, 2, 3, 4].map(|index| expected[index]).into();
+        assert_eq!(others, restored);
     }
 }

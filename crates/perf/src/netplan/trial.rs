@@ -17,18 +17,19 @@ use serde::{Deserialize, Serialize};
 use super::FILE;
 use super::file::{named, read, set, write};
 use super::plan::Node;
-use super::state::State;
+use super::program;
+use super::state::{self, State};
 
 /// Where files of netplan are gone after a restart, and where they last.
 const TRIED: &str = "/run/netplan";
 const LASTING: &str = "/etc/netplan";
 /// The record of the trial, its lock, and the guard's log, for root only.
 const FOLDER: &str = "/run/spark-ccl-netplan";
-/// The guard's pause between two attempts to undo, and between two looks at the record.
+/// The guard's pauses between two attempts to undo: each is twice the one before, up to the longest. Then that between two
+/// looks at the record.
 const RETRY: Duration = Duration::from_secs(2);
+const LONGEST_RETRY: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(200);
-/// How long `netplan apply` may take, in seconds: the lock is held that long.
-const APPLY_LIMIT: &str = "40";
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Trial {
@@ -36,7 +37,7 @@ struct Trial {
     id: String,
     phase: Phase,
     node: Node,
-    /// The interfaces of the plan, in its order, before the trial.
+    /// The interfaces of the plan, and all others in use, before the trial.
     before: Vec<State>,
     /// The lasting file before the trial.
     lasting: Option<String>,
@@ -61,13 +62,11 @@ pub(super) fn begin(node: Node, id: &str, within: Duration) -> io::Result<()> {
             other.id
         )));
     }
-    let names = node.interfaces.iter().map(|one| &one.name);
+    let names: Vec<_> = node.interfaces.iter().map(|one| &*one.name).collect();
     let mut trial = Trial {
         id: id.to_owned(),
         phase: Phase::Trying,
-        before: names
-            .map(|name| State::read(name))
-            .collect::<io::Result<_>>()?,
+        before: state::record(&names)?,
         lasting: read(&lasting())?,
         node,
     };
@@ -77,7 +76,7 @@ pub(super) fn begin(node: Node, id: &str, within: Duration) -> io::Result<()> {
         return Err(error);
     }
     let file = super::yaml::file(&trial.node);
-    let begun = set(&tried(), Some(&file)).and_then(|()| apply());
+    let begun = set(&tried(), Some(&file)).and_then(|()| program::apply());
     begun.inspect_err(|_| {
         // If this fails, the guard goes on.
         let _ = trial.undo();
@@ -109,21 +108,31 @@ pub(super) fn undo(id: &str) -> io::Result<()> {
         return Ok(());
     };
     let has_guard = trial.phase != Phase::Committed;
-    let undone = trial.undo();
-    if undone.is_err() && !has_guard {
-        start_guard(id, Duration::ZERO)?;
+    match trial.undo() {
+        Ok(applied) => applied.map_err(|error| io::Error::other(by_hand(&error))),
+        Err(error) => {
+            if !has_guard {
+                start_guard(id, Duration::ZERO)?;
+            }
+            Err(io::Error::other(format!(
+                "{error}; it is tried again, see {FOLDER}/log there"
+            )))
+        }
     }
-    undone.map_err(|error| {
-        io::Error::other(format!(
-            "{error}; it is tried again, see {FOLDER}/log there"
-        ))
-    })
+}
+
+/// What is left to do where netplan does not take the files of before either.
+fn by_hand(error: &io::Error) -> String {
+    format!(
+        "the interfaces are what they were, but netplan does not take its files; mend that, then: sudo netplan apply ({error})"
+    )
 }
 
 /// Waits until the trial has ended, or else undoes it when the time is over.
 pub(super) fn guard(id: &str, within: Duration) -> io::Result<()> {
     rustix::process::setsid()?;
     let deadline = Instant::now() + within;
+    let mut pause = RETRY;
     loop {
         let phase = match Trial::read() {
             Ok(Some(trial)) if trial.id == id => trial.phase,
@@ -142,13 +151,14 @@ pub(super) fn guard(id: &str, within: Duration) -> io::Result<()> {
         }
         if let Err(error) = end(id) {
             log(id, &error);
-            std::thread::sleep(RETRY);
+            std::thread::sleep(pause);
+            pause = LONGEST_RETRY.min(2 * pause);
         }
     }
 }
 
 /// Writes to the guard's log. Its disk may be full: nothing may keep the guard from going on.
-fn log(id: &str, error: &io::Error) {
+fn log(id: &str, error: &impl std::fmt::Display) {
     crate::console::print_error(format_args!("trial {id}: rolling back: {error}"));
 }
 
@@ -156,7 +166,12 @@ fn log(id: &str, error: &io::Error) {
 fn end(id: &str) -> io::Result<()> {
     let _lock = lock()?;
     match Trial::read()? {
-        Some(mut trial) if trial.id == id && trial.phase != Phase::Committed => trial.undo(),
+        Some(mut trial) if trial.id == id && trial.phase != Phase::Committed => {
+            if let Err(error) = trial.undo()? {
+                log(id, &by_hand(&error));
+            }
+            Ok(())
+        }
         _ => Ok(()),
     }
 }
@@ -177,20 +192,26 @@ impl Trial {
         write(&record(), &serde_json::to_string(self)?)
     }
 
-    /// Makes the node what it was. Each part is done even if another fails; the record goes when all have succeeded.
-    fn undo(&mut self) -> io::Result<()> {
+    /// Makes the node what it was. Each part is done even if another fails; the record goes when the files and interfaces are
+    /// what they were. Returns whether netplan took the files: it may never, for a reason that is not the trial's.
+    fn undo(&mut self) -> io::Result<io::Result<()>> {
         self.phase = Phase::Undoing;
-        let mut outcomes = vec![
+        let files = [
             self.record(),
             set(&tried(), None),
             set(&kept(), None),
             set(&lasting(), self.lasting.as_deref()),
-            apply(),
         ];
-        let interfaces = self.before.iter().zip(&self.node.interfaces);
-        outcomes.extend(interfaces.map(|(state, planned)| state.restore(planned)));
-        outcomes.into_iter().collect::<io::Result<()>>()?;
-        fs::remove_file(record())
+        let applied = program::apply();
+        let restored = state::restore(&self.before, &self.node.interfaces);
+        let restored = restored.map_err(|error| match &applied {
+            Ok(()) => error,
+            Err(first) => io::Error::other(format!("{first}; {error}")),
+        });
+        let all = files.into_iter().chain([restored]);
+        all.collect::<io::Result<()>>()?;
+        fs::remove_file(record())?;
+        Ok(applied)
     }
 }
 
@@ -246,19 +267,4 @@ fn start_guard(id: &str, within: Duration) -> io::Result<()> {
         .stdout(Stdio::null())
         .stderr(open("log")?);
     command.spawn().map(drop)
-}
-
-fn apply() -> io::Result<()> {
-    let mut command = Command::new("timeout");
-    command.args(["--kill-after=5", APPLY_LIMIT, "netplan", "apply"]);
-    let output = command.stdin(Stdio::null()).output()?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let said = String::from_utf8_lossy(&output.stderr);
-    Err(io::Error::other(format!(
-        "netplan apply: {}: {}",
-        output.status,
-        said.trim()
-    )))
 }

@@ -167,7 +167,9 @@ pub(crate) fn share_id(builder: &Builder, comm: &Communicator) -> Result<UniqueI
         None
     };
     let mut bytes = own.as_ref().map_or([0; UniqueId::LEN], |id| *id.as_bytes());
-    comm.broadcast_in_place(&mut bytes[..], 0).run()?;
+    comm.broadcast_in_place(&mut bytes[..], 0)
+        .by_any_path()
+        .run()?;
     match own {
         Some(id) => Ok(id),
         None => Ok(UniqueId::from_bytes(&bytes).map_err(spark_ccl::Error::from)?),

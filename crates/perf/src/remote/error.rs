@@ -32,9 +32,13 @@ pub(crate) enum Error {
          below ~/.cargo/bin and on the PATH it is found without that"
     )]
     Missing { host: String, here: String },
-    /// The other host took too long.
-    #[error("{host}: no end within {seconds:.1} s; does the host still answer (ssh {host} true)?")]
-    Late { host: String, seconds: f64 },
+    /// The program took too long, and is stopped.
+    #[error("{host}: no end within {seconds:.1} s; {advice}")]
+    Late {
+        host: String,
+        seconds: f64,
+        advice: String,
+    },
     /// The process cannot be waited for.
     #[error("{host}: waiting for the command: {source}")]
     Wait { host: String, source: io::Error },
@@ -76,9 +80,15 @@ impl Error {
     }
 
     pub(super) fn late(host: &Host, after: Duration) -> Self {
+        let name = &host.name;
         Self::Late {
-            host: host.name.clone(),
+            host: name.clone(),
             seconds: after.as_secs_f64(),
+            advice: if host.is_here {
+                "run it by hand to see how far it comes".to_owned()
+            } else {
+                format!("does the host still answer (ssh {name} true)?")
+            },
         }
     }
 
@@ -185,6 +195,10 @@ mod tests {
                 "{text}"
             );
         }
+        let late = |host: &Host| Error::late(host, Duration::from_secs(2)).to_string();
+        assert!(late(host).contains("ssh spark-b true"), "{}", late(host));
+        let here = late(&Host::here());
+        assert!(here.contains("by hand") && !here.contains("ssh"), "{here}");
         let text = Error::ssh(host, b"one\ntwo\n\n").to_string();
         assert!(text.contains("ssh: two; "), "{text}");
     }

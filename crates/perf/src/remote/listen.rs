@@ -5,7 +5,7 @@ use std::process::{Child, Stdio};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use super::{Error, Host, Remote};
+use super::{Error, Host, Remote, printed};
 
 /// The longest line.
 const LONGEST: u64 = 1 << 20;
@@ -59,12 +59,12 @@ pub(crate) fn listen_on_all(
     hosts.iter().zip(started).map(listening).collect()
 }
 
-/// The first line that looks like JSON: shells may print others before.
+/// The first line that is JSON: shells may print others before.
 fn first_line(child: &mut Child, limit: Duration) -> Option<Vec<u8>> {
     let mut lines = BufReader::new(child.stdout.take()?.take(LONGEST)).split(b'\n');
     let (sender, receiver) = channel();
     std::thread::spawn(move || {
-        let line = lines.find_map(|line| line.ok().filter(|it| it.starts_with(b"{")));
+        let line = lines.find_map(|line| line.ok().filter(|it| printed::json(it).is_some()));
         // Nobody waits after the limit.
         let _ = sender.send(line);
     });

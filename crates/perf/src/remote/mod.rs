@@ -13,7 +13,7 @@ mod shell;
 use std::io::Write;
 use std::net::IpAddr;
 use std::process::{Child, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 pub(crate) use args::{HostArgs, Remote, SshArgs};
 pub(crate) use error::Error;
@@ -22,7 +22,7 @@ pub(crate) use listen::{Listening, listen_on_all};
 use printed::Printed;
 
 /// How long what a program has printed may take to arrive once it has ended.
-const LINGER: Duration = Duration::from_secs(5);
+const LAST_OUTPUT: Duration = Duration::from_secs(5);
 /// How often a host that runs something is looked at.
 const LOOK: Duration = Duration::from_millis(10);
 
@@ -32,6 +32,15 @@ pub(crate) struct Answer {
     pub(crate) status: ExitStatus,
     pub(crate) stdout: Vec<u8>,
     pub(crate) stderr: Vec<u8>,
+    /// When it was started, and when it had ended, by this machine's clock.
+    pub(crate) times: [SystemTime; 2],
+}
+
+impl Answer {
+    /// The JSON that it printed; all of that, if it holds none.
+    pub(crate) fn json(&self) -> &[u8] {
+        printed::json(&self.stdout).unwrap_or(&self.stdout)
+    }
 }
 
 /// Runs spark-perf with these arguments on all hosts at once, gives each its `input`, by the host's number, and waits for
@@ -85,6 +94,7 @@ fn run_on(
     deadline: Instant,
 ) -> Result<Answer, Error> {
     let mut command = remote.command(host, arguments);
+    let started = SystemTime::now();
     let mut child = command
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -99,12 +109,14 @@ fn run_on(
     let stdout = Printed::of(child.stdout.take());
     let stderr = Printed::of(child.stderr.take());
     let status = wait(&mut child, host, deadline)?;
+    let times = [started, SystemTime::now()];
     // What the program leaves behind may keep its pipes open for ever.
-    let patience = Instant::now() + LINGER;
+    let patience = Instant::now() + LAST_OUTPUT;
     let answer = Answer {
         status,
         stdout: stdout.until(patience),
         stderr: stderr.until(patience),
+        times,
     };
     match Remote::failure(host, answer.status, &answer.stderr) {
         None => Ok(answer),
@@ -143,7 +155,10 @@ mod tests {
         let limit = Duration::from_secs(300);
         // More than a pipe holds.
         let input = vec![0; 1 << 20];
+        let before = SystemTime::now();
         let answer = run_on(&remote, host, &[], &input, Instant::now() + limit).unwrap();
+        let [started, ended] = answer.times;
+        assert!(before <= started && started <= ended && ended <= SystemTime::now());
         assert_eq!(answer.stdout, b"said\n");
         let sleeper = std::fs::read_to_string(pid).unwrap();
         let sleeper = rustix::process::Pid::from_raw(sleeper.trim().parse().unwrap()).unwrap();

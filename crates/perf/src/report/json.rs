@@ -5,6 +5,7 @@ use std::io::{self, Seek, Write};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
+use spark_ccl_config::shown;
 
 use super::{Device, Measure, Row, Totals};
 use crate::report::stats::PerIteration;
@@ -283,7 +284,7 @@ fn create_new(path: &Path) -> io::Result<(File, PathBuf)> {
     Err(io::ErrorKind::AlreadyExists.into())
 }
 
-/// The variables of this library and of NCCL, except those with secrets.
+/// The variables of this library and of NCCL, except those with secrets; as they may be shown.
 fn environment(all: impl Iterator<Item = (std::ffi::OsString, std::ffi::OsString)>) -> Vec<String> {
     let mut kept: Vec<String> = all
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
@@ -293,7 +294,7 @@ fn environment(all: impl Iterator<Item = (std::ffi::OsString, std::ffi::OsString
                 .iter()
                 .any(|word| name.contains(word))
         })
-        .map(|(name, value)| format!("{name}={value}"))
+        .map(|(name, value)| format!("{name}={}", shown(&name, &value)))
         .collect();
     kept.sort();
     kept
@@ -396,8 +397,15 @@ mod tests {
             "HOME",
             "NCCL_DEBUG",
             "SPARK_CCL_ALGO",
+            // A secret whose name is misspelt.
+            "SPARK_CCL_SECERT",
         ];
         let kept = environment(names.iter().map(|name| (name.into(), "v".into())));
-        assert_eq!(kept, ["NCCL_DEBUG=v", "SPARK_CCL_ALGO=v"]);
+        let expected = [
+            "NCCL_DEBUG=v",
+            "SPARK_CCL_ALGO=v",
+            "SPARK_CCL_SECERT=redacted",
+        ];
+        assert_eq!(kept, expected);
     }
 }

@@ -13,6 +13,7 @@ use clap::Parser;
 use spark_ccl_topology::{Cluster, Host};
 
 use crate::console::print;
+use crate::draft;
 use crate::error::Error;
 use crate::survey::{SurveyArgs, survey};
 
@@ -53,7 +54,8 @@ pub(crate) fn run(args: &Args) -> Result<u8, Error> {
     let cluster = Cluster::of(&hosts);
     if let Some(path) = &args.svg {
         let writing = Error::system(format!("writing {}", path.display()));
-        std::fs::write(path, picture::draw(&cluster)).map_err(writing)?;
+        let drawn = picture::draw(&cluster);
+        draft::replace(path, drawn.as_bytes()).map_err(writing)?;
     }
     if args.json {
         print(&format!("{}\n", json(&hosts)))?;

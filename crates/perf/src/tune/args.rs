@@ -1,6 +1,6 @@
 //! The command line of `spark-perf tune`.
 
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 
 use crate::call::collective::Collective;
 use crate::cli::ranks::RankArgs;
@@ -17,6 +17,11 @@ What it does:
   communicator. Results only apply to the same links, number of ranks and number of hosts: run it once for each.
   Other entries of the file are kept. All ranks of a communicator use rank 0's file.
 
+On GPUs (--backend engine):
+  Times every kernel of our own that could do a collective between the GPUs, from graphs of 20 calls. What is fastest
+  is kept by the model of the GPUs, what is between them, the most CTAs of a kernel and the number of ranks. Without
+  -t, -g, --procs and a launcher, one thread uses all GPUs.
+
 The file:
   $XDG_CACHE_HOME/spark-ccl/tuning-<host>.json, or in ~/.cache; SPARK_CCL_TUNING names another, or is off.
 
@@ -26,7 +31,8 @@ Ranks:
 Examples:
   spark-perf tune                              2 local processes
   SPARK_CCL_SHM=0 spark-perf tune all_reduce   the same over TCP
-  mpirun -n 4 spark-perf tune -e 256M";
+  mpirun -n 4 spark-perf tune -e 256M
+  spark-perf tune --backend engine             the kernels between all GPUs of this host";
 
 /// The collectives that have several algorithms.
 const ALL: [Collective; 5] = [
@@ -36,6 +42,15 @@ const ALL: [Collective; 5] = [
     Collective::Broadcast,
     Collective::Reduce,
 ];
+
+/// What is tuned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum BackendArg {
+    /// The algorithms of the library's own engine, in host memory
+    Host,
+    /// The kernels of the library's own engine, between GPUs
+    Engine,
+}
 
 /// Measures which algorithms are the fastest here, and stores the result for the library.
 #[derive(Debug, Clone, Parser)]
@@ -55,12 +70,21 @@ pub(crate) struct Args {
     collectives: Vec<Collective>,
     #[command(flatten)]
     pub(crate) ranks: RankArgs,
+    /// What executes the collectives, and where
+    #[arg(
+        long,
+        value_enum,
+        value_name = "BACKEND",
+        default_value = "host",
+        help_heading = "Ranks"
+    )]
+    pub(super) backend: BackendArg,
     /// First size of a rank's larger buffer: a number with K, M or G (binary)
     #[arg(
         short = 'b', long = "minbytes", value_name = "SIZE", default_value = "64",
         value_parser = size::parse, help_heading = "Sizes"
     )]
-    minbytes: u64,
+    pub(super) minbytes: u64,
     /// Last size
     #[arg(
         short = 'e', long = "maxbytes", value_name = "SIZE", default_value = "32M",

@@ -1,70 +1,66 @@
-//! Turns measured times into the sizes at which the algorithm changes.
-
-use spark_ccl_config::TuningStep;
-use spark_ccl_sched::Algorithm;
+//! Turns measured times into the sizes at which the choice changes. Does not know between what it is: algorithms, or kernels.
 
 /// Times vary by this much, so smaller differences are ignored.
 const NOISE: f64 = 0.03;
 
 /// The measured times for one size of a collective.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Point {
+pub(super) struct Point<T> {
     /// The bytes of the call's count argument.
     pub(super) bytes: u64,
-    /// The microseconds of a call, by algorithm.
-    pub(super) times: Vec<(Algorithm, f64)>,
+    /// The microseconds of a call, by choice.
+    pub(super) times: Vec<(T, f64)>,
 }
 
-impl Point {
-    pub(super) fn time(&self, algorithm: Algorithm) -> Option<f64> {
+impl<T: Copy + PartialEq> Point<T> {
+    pub(super) fn time(&self, choice: T) -> Option<f64> {
         let mut times = self.times.iter();
         times
-            .find(|(known, _)| *known == algorithm)
+            .find(|(known, _)| *known == choice)
             .map(|(_, time)| *time)
     }
 
-    fn fastest(&self) -> Option<(Algorithm, f64)> {
+    fn fastest(&self) -> Option<(T, f64)> {
         let times = self.times.iter().copied();
         times.min_by(|(_, a), (_, b)| a.total_cmp(b))
     }
 
-    /// Whether no other algorithm is clearly faster.
-    fn is_good(&self, algorithm: Algorithm) -> bool {
+    /// Whether no other choice is clearly faster.
+    fn is_good(&self, choice: T) -> bool {
         let best = self.fastest().map_or(0.0, |(_, time)| time);
-        let own = self.time(algorithm);
+        let own = self.time(choice);
         own.is_some_and(|time| time <= best * (1.0 + NOISE))
     }
 }
 
-/// The steps of an entry. An algorithm is kept until another one is clearly faster at two
-/// consecutive sizes.
-pub(super) fn steps(points: &[Point]) -> Vec<TuningStep> {
-    let mut steps: Vec<(u64, Algorithm)> = Vec::new();
+/// The choices up to some sizes, by ascending size. One is kept until another one is clearly faster at two consecutive
+/// sizes.
+pub(super) fn steps<T: Copy + PartialEq>(points: &[Point<T>]) -> Vec<(u64, T)> {
+    let mut steps: Vec<(u64, T)> = Vec::new();
     for (index, point) in points.iter().enumerate() {
         let Some((fastest, _)) = point.fastest() else {
             continue;
         };
         let next = points.get(index + 1).unwrap_or(point);
         match steps.last_mut() {
-            Some((up_to, algorithm))
-                if point.is_good(*algorithm)
-                    || point.time(*algorithm).is_some() && next.is_good(*algorithm) =>
+            Some((up_to, choice))
+                if point.is_good(*choice)
+                    || point.time(*choice).is_some() && next.is_good(*choice) =>
             {
                 *up_to = point.bytes;
             }
             _ => steps.push((point.bytes, fastest)),
         }
     }
-    let step = |(up_to, algorithm): (u64, Algorithm)| TuningStep { up_to, algorithm };
-    steps.into_iter().map(step).collect()
+    steps
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use Algorithm::{Direct, Ring};
+    use spark_ccl_sched::Algorithm::{self, Direct, Ring};
 
-    fn point(bytes: u64, times: &[(Algorithm, f64)]) -> Point {
+    fn point(bytes: u64, times: &[(Algorithm, f64)]) -> Point<Algorithm> {
         Point {
             bytes,
             times: times.to_vec(),
@@ -82,11 +78,10 @@ mod tests {
             point(2048, &[(Direct, 9.0), (Ring, 8.0)]),
             point(4096, &[(Ring, 9.0)]),
         ];
-        let step = |up_to, algorithm| TuningStep { up_to, algorithm };
-        assert_eq!(steps(&points), [step(512, Direct), step(4096, Ring)]);
-        assert!(steps(&[]).is_empty());
+        assert_eq!(steps(&points), [(512, Direct), (4096, Ring)]);
+        assert!(steps::<Algorithm>(&[]).is_empty());
         // An algorithm that is no longer measured is not kept.
         let ended = [points[0].clone(), points[6].clone()];
-        assert_eq!(steps(&ended), [step(64, Direct), step(4096, Ring)]);
+        assert_eq!(steps(&ended), [(64, Direct), (4096, Ring)]);
     }
 }

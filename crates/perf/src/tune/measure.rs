@@ -72,7 +72,7 @@ impl<'a> Comparison<'a> {
     }
 
     /// Times all algorithms for one size, in turn.
-    pub(super) fn measure(&mut self, size: u64) -> Result<Point, Error> {
+    pub(super) fn measure(&mut self, size: u64) -> Result<Point<Algorithm>, Error> {
         let case = Case {
             collective: self.collective,
             bytes: size,

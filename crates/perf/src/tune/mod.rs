@@ -1,16 +1,19 @@
-//! `spark-perf tune`: measures which algorithms are fastest, and stores the result for the library.
+//! `spark-perf tune`: measures which algorithms and kernels are fastest, and stores the result for the library.
 //!
-//! Knows the library's algorithms and its tuning file. Has timing of its own, since it compares calls with each other.
+//! Knows the library's algorithms and its tuning file. Has timing of its own in host memory, since it compares calls with
+//! each other; on GPUs (`kernels`), it has `measure` take turns.
 
 mod args;
 mod fastest;
+mod kernels;
 mod measure;
 mod table;
 
 use std::path::PathBuf;
 
 use spark_ccl::Communicator;
-use spark_ccl_config::{Tuning, TuningEntry};
+use spark_ccl_config::{Tuning, TuningEntry, TuningStep};
+use spark_ccl_sched::Algorithm;
 
 use crate::call::collective::Collective;
 use crate::cli;
@@ -18,12 +21,16 @@ use crate::console::{self, print};
 use crate::error::Error;
 use crate::ranks::{self, world::World};
 pub(crate) use args::Args;
+use args::BackendArg;
 use fastest::{Point, steps};
 use measure::Comparison;
 
 /// Measures, prints, and writes the file.
 pub(crate) fn run(args: &Args) -> Result<u8, Error> {
     args.check()?;
+    if args.backend == BackendArg::Engine {
+        return kernels::run(args);
+    }
     let world = World::find(&args.ranks)?;
     world.ranks(&args.ranks)?;
     let builder = Communicator::builder();
@@ -40,26 +47,37 @@ fn rank(comm: &Communicator, args: &Args) -> Result<(), Error> {
             comm.layout()
         ))?;
     }
-    let mut entries = Vec::new();
+    let (mut entries, mut text) = (Vec::new(), String::new());
     for collective in args.collectives() {
-        let points = sweep(comm, args, collective)?;
-        entries.extend(entry(comm, collective, &points));
+        let steps = steps(&sweep(comm, args, collective)?);
+        if !steps.is_empty() {
+            text += &table::summary(collective, &steps);
+            entries.push(entry(comm, collective, steps));
+        }
     }
     if reports {
-        keep(entries)?;
+        keep(text, |tuning| {
+            for entry in entries {
+                tuning.put(entry);
+            }
+        })?;
     }
     comm.barrier().run()?;
     Ok(())
 }
 
 /// Measures all sizes of a collective; rank 0 prints each as it is measured.
-fn sweep(comm: &Communicator, args: &Args, collective: Collective) -> Result<Vec<Point>, Error> {
+fn sweep(
+    comm: &Communicator,
+    args: &Args,
+    collective: Collective,
+) -> Result<Vec<Point<Algorithm>>, Error> {
     let mut comparison = Comparison::new(comm, collective, args.maxbytes)?;
     let reports = comm.rank() == 0;
     if reports {
         print(&table::head(collective, comparison.algorithms()))?;
     }
-    let mut points: Vec<Point> = Vec::new();
+    let mut points: Vec<Point<Algorithm>> = Vec::new();
     for size in args.sweep().sizes() {
         let point = comparison.measure(size)?;
         // A rank's share is rounded, so small sizes may be empty, or equal to the one before.
@@ -74,18 +92,19 @@ fn sweep(comm: &Communicator, args: &Args, collective: Collective) -> Result<Vec
     Ok(points)
 }
 
-fn entry(comm: &Communicator, collective: Collective, points: &[Point]) -> Option<TuningEntry> {
-    let steps = steps(points);
-    (!steps.is_empty()).then(|| TuningEntry {
+fn entry(comm: &Communicator, collective: Collective, steps: Vec<(u64, Algorithm)>) -> TuningEntry {
+    let steps = steps.into_iter();
+    TuningEntry {
         layout: comm.layout(),
         collective: collective.operation(),
-        steps,
-    })
+        steps: steps
+            .map(|(up_to, algorithm)| TuningStep { up_to, algorithm })
+            .collect(),
+    }
 }
 
-/// Adds the entries to this machine's file.
-fn keep(entries: Vec<TuningEntry>) -> Result<(), Error> {
-    let mut text: String = entries.iter().map(table::summary).collect();
+/// Adds entries to this machine's file, and says so below a text.
+fn keep(mut text: String, add: impl FnOnce(&mut Tuning)) -> Result<(), Error> {
     let Some(path) = file()? else {
         text.push_str("# Not written: SPARK_CCL_TUNING is off, or there is no home to write to\n");
         return print(&text);
@@ -94,9 +113,7 @@ fn keep(entries: Vec<TuningEntry>) -> Result<(), Error> {
         console::print_error(format_args!("{} begins anew: {error}", path.display()));
         Tuning::default()
     });
-    for entry in entries {
-        tuning.put(entry);
-    }
+    add(&mut tuning);
     tuning.save(&path).map_err(|error| {
         Error::system(format!("writing {}", path.display()))(std::io::Error::other(error))
     })?;

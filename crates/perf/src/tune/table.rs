@@ -1,9 +1,6 @@
 //! The table and the summary that `spark-perf tune` prints.
 
-use std::fmt::Write;
-
-use spark_ccl_config::TuningEntry;
-use spark_ccl_sched::Algorithm;
+use std::fmt::{Display, Write};
 
 use super::fastest::Point;
 use crate::call::collective::Collective;
@@ -11,23 +8,26 @@ use crate::notation::size::human;
 
 const WIDTH: usize = 18;
 
-pub(super) fn head(collective: Collective, algorithms: impl Iterator<Item = Algorithm>) -> String {
+pub(super) fn head(collective: Collective, choices: impl Iterator<Item: Display>) -> String {
     let mut text = format!("#\n# {}\n#{:>11}", collective.name(), "count (B)");
-    for algorithm in algorithms {
-        let _ = write!(text, "  {:>WIDTH$}", algorithm.to_string());
+    for choice in choices {
+        let _ = write!(text, "  {:>WIDTH$}", choice.to_string());
     }
     text + "\n"
 }
 
 /// A row of times, with a mark at the fastest.
-pub(super) fn row(point: &Point, algorithms: impl Iterator<Item = Algorithm>) -> String {
+pub(super) fn row<T: Copy + PartialEq>(
+    point: &Point<T>,
+    choices: impl Iterator<Item = T>,
+) -> String {
     let best = point
         .times
         .iter()
         .fold(f64::INFINITY, |best, (_, time)| best.min(*time));
     let mut text = format!("{:>12}", point.bytes);
-    for algorithm in algorithms {
-        let cell = match point.time(algorithm) {
+    for choice in choices {
+        let cell = match point.time(choice) {
             Some(time) if time <= best => format!("*{time:.2}"),
             Some(time) => format!("{time:.2}"),
             None => "-".to_owned(),
@@ -37,11 +37,10 @@ pub(super) fn row(point: &Point, algorithms: impl Iterator<Item = Algorithm>) ->
     text + "\n"
 }
 
-pub(super) fn summary(entry: &TuningEntry) -> String {
-    let steps = entry.steps.iter().map(|step| {
-        let up_to = human(step.up_to);
-        format!("{} up to {up_to}", step.algorithm)
-    });
+pub(super) fn summary<T: Display>(collective: Collective, steps: &[(u64, T)]) -> String {
+    let steps = steps
+        .iter()
+        .map(|(up_to, choice)| format!("{choice} up to {}", human(*up_to)));
     let steps: Vec<_> = steps.collect();
-    format!("# {}: {} and beyond\n", entry.collective, steps.join(", "))
+    format!("# {}: {} and beyond\n", collective.name(), steps.join(", "))
 }

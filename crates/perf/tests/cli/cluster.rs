@@ -2,6 +2,7 @@
 //! alone, so nothing is left behind whatever becomes of the test.
 
 use spark_ccl_testing::{Need, has};
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;
 use std::io::Write;
@@ -128,16 +129,22 @@ impl Cluster {
     /// Makes all other networks than those of two further cables internal ones, so that these are the rails between the
     /// first two hosts.
     pub(crate) fn rails(&self) {
-        for host in 1..=2 {
+        self.rails_between(&[[1, 2]]);
+    }
+
+    /// The same with two rails between each of these pairs of hosts: rail0 in 10.90.0.0/24, rail1 in 10.91.0.0/24, and so on.
+    pub(crate) fn rails_between(&self, pairs: &[[usize; 2]]) {
+        let hosts: BTreeSet<usize> = pairs.iter().flatten().copied().collect();
+        for host in hosts {
             self.on(
                 host,
                 "ip link set cable down; ip link set cable name docker0; ip link set docker0 up",
             );
         }
-        for number in 0..2 {
-            let name = format!("rail{number}");
-            self.cable([(1, &name), (2, &name)]);
-            for host in 1..=2 {
+        for number in 0..2 * pairs.len() {
+            let (name, pair) = (format!("rail{number}"), pairs[number / 2]);
+            self.cable(pair.map(|host| (host, &*name)));
+            for host in pair {
                 let address = format!("10.9{number}.0.{host}/24");
                 self.on(
                     host,

@@ -1,6 +1,6 @@
 //! `--backend nccl` end to end, on a fake driver and a fake NCCL (`tests/fake_gpu`): which calls
 //! are made on which memory, and how results are checked. This shows nothing about NCCL itself. The
-//! engine's kernels do not run there, so of `--backend engine` this shows what comes before them.
+//! engine's kernels are played by threads, except those of messages.
 
 use std::path::Path;
 use std::process::Command;
@@ -30,7 +30,16 @@ fn build(functions: &str) -> TempDir {
         .args(["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror"])
         .args(["-fPIC", "-shared", "-I"])
         .arg(source.join("../../../gpu/tests"))
-        .args(["cuda.cpp", "mapping.cpp", "nccl.cpp", "staged.cpp"].map(|name| source.join(name)))
+        .args(
+            [
+                "between.cpp",
+                "cuda.cpp",
+                "mapping.cpp",
+                "nccl.cpp",
+                "staged.cpp",
+            ]
+            .map(|name| source.join(name)),
+        )
         .arg(format!("-Wl,--version-script={}", script.display()))
         .arg("-o")
         .arg(&library)
@@ -48,17 +57,17 @@ fn run(args: &str, failure: &str) -> Option<Run> {
 }
 
 fn run_with(libraries: &Path, args: &str, failure: &str) -> Run {
-    run_in(libraries, args, ("FAKE_NCCL", failure))
+    run_in(libraries, args, &[("FAKE_NCCL", failure)])
 }
 
-/// Runs with one more variable.
-fn run_in(libraries: &Path, args: &str, (name, value): (&str, &str)) -> Run {
+/// Runs with some more variables.
+fn run_in(libraries: &Path, args: &str, variables: &[(&str, &str)]) -> Run {
     let args: Vec<&str> = args.split_whitespace().collect();
     let out = command(&args)
         .env("LD_LIBRARY_PATH", libraries)
         .env_remove("SPARK_CCL_NCCL_LIBRARY")
         .env("FAKE_GPUS", "4")
-        .env(name, value)
+        .envs(variables.iter().copied())
         .output();
     out.unwrap().into()
 }
@@ -242,8 +251,8 @@ fn the_engine_asks_for_no_nccl() {
     for (backend, asks) in [("engine", false), ("engine,nccl", true)] {
         let args = format!("all_reduce --backend {backend} -g 2 -b 8 -e 8 -n 1");
         let nowhere = ("SPARK_CCL_NCCL_LIBRARY", "/nonexistent/libnccl.so.2");
-        let run = run_in(libraries, &args, nowhere);
-        assert_ne!(run.code, Some(0), "{}", run.stdout);
+        let run = run_in(libraries, &args, &[nowhere]);
+        assert_eq!(run.code == Some(0), !asks, "{}", run.stdout);
         assert_eq!(run.stderr.contains("/nonexistent"), asks, "{}", run.stderr);
         assert!(!run.stderr.contains("panicked"), "{}", run.stderr);
     }
@@ -264,7 +273,7 @@ fn only_the_engine_shares_gpus_and_only_in_tests() {
         ("engine,nccl", "1", true),
     ] {
         let args = format!("all_reduce --backend {backend} -g 5 -b 8 -e 8 -n 1");
-        let run = run_in(libraries, &args, ("SPARK_CCL_SHARE_GPU", setting));
+        let run = run_in(libraries, &args, &[("SPARK_CCL_SHARE_GPU", setting)]);
         let said = "ranks 0 and 4 would share GPU 0000:1a:00.0";
         assert_eq!(run.stderr.contains(said), is_refused, "{}", run.stderr);
         assert_eq!(run.code == Some(6), is_refused, "{}", run.stderr);
@@ -275,7 +284,7 @@ fn only_the_engine_shares_gpus_and_only_in_tests() {
 fn the_path_of_each_size_is_explained() {
     let args = "all_reduce --backend engine -g 2 -b 8 -e 8K -f 1024 --explain";
     let Some(libraries) = libraries() else { return };
-    let run = run_in(libraries, args, ("SPARK_CCL_PATH", "safe"));
+    let run = run_in(libraries, args, &[("SPARK_CCL_PATH", "safe")]);
     assert_eq!(run.code, Some(0), "{}", run.stderr);
     for part in [
         "not the GPUs' memory: SPARK_CCL_PATH=safe",
@@ -283,5 +292,89 @@ fn the_path_of_each_size_is_explained() {
         "# engine for 8 KiB: staged, 1 piece of up to 8192 bytes on 1 CTA",
     ] {
         assert!(run.stdout.contains(part), "{part}\n{}", run.stdout);
+    }
+}
+
+/// Ranks share a GPU, so that lines may be passed.
+#[test]
+fn the_fastest_kernels_are_measured_and_taken() {
+    let Some(libraries) = libraries() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("tuning.json");
+    let run = |args: &str| {
+        let variables = [
+            ("FAKE_GPUS", "1"),
+            ("FAKE_MEGABYTES", "1000"),
+            ("SPARK_CCL_LOG", "warn"),
+            ("SPARK_CCL_SHARE_GPU", "1"),
+            ("SPARK_CCL_TUNING", file.to_str().unwrap()),
+        ];
+        let run = run_in(libraries, args, &variables);
+        assert_eq!(run.code, Some(0), "{args}\n{}\n{}", run.stdout, run.stderr);
+        run
+    };
+    let out = run("tune all_reduce all_gather --backend engine -g 2 -b 64 -e 64");
+    for words in [
+        "# Measured among 2 ranks on Fake 0, peers' memory, by lines, up to 1 CTAs; times in us",
+        "one_shot_packets",
+        "led_side_by_side",
+        "# all_reduce: ",
+        "Written to ",
+    ] {
+        assert!(out.stdout.contains(words), "{words}: {}", out.stdout);
+    }
+    let sizes: Vec<_> = out.rows().iter().map(|row| row[0].to_owned()).collect();
+    assert_eq!(sizes, ["64", "32"]);
+
+    let explained = |args: &str| run(&format!("{args} --backend engine -b 64 -e 64 --explain"));
+    let measured = "(measured by spark-perf tune on this machine)";
+    for (args, is_measured) in [
+        ("all_reduce -g 2", true),
+        ("all_gather -g 2", true),
+        ("broadcast -g 2", false),
+        ("all_reduce -g 3", false),
+    ] {
+        let out = explained(args);
+        assert_eq!(out.stdout.contains(measured), is_measured, "{}", out.stdout);
+        let by_default = "(at most 64 KiB to all peers: fewest waits)";
+        assert_eq!(
+            out.stdout.contains(by_default),
+            !is_measured,
+            "{}",
+            out.stdout
+        );
+    }
+    let checked = run("all_reduce --backend engine -g 2 -b 64 -e 64K -f 32 -n 2");
+    assert!(
+        checked.stdout.contains("Out of bounds values : 0 OK"),
+        "{}",
+        checked.stdout
+    );
+
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, text.replace("\"kernel\": \"", "\"kernel\": \"no_")).unwrap();
+    let out = explained("all_reduce -g 2");
+    assert!(!out.stdout.contains(measured), "{}", out.stdout);
+    assert!(
+        out.stderr
+            .contains("measured kernels of all_reduce are not used: \"no_"),
+        "{}",
+        out.stderr
+    );
+}
+
+#[test]
+fn what_has_one_kernel_alone_is_not_tuned() {
+    let Some(libraries) = libraries() else { return };
+    // There is nothing to choose where the host carries the data, or between GPUs of several models.
+    for path in ["safe", "auto"] {
+        let args = "tune all_reduce --backend engine -g 2 -b 64 -e 64";
+        let run = run_in(libraries, args, &[("SPARK_CCL_PATH", path)]);
+        assert_eq!(run.code, Some(5), "{}", run.stderr);
+        assert!(
+            run.stderr.contains("no kernels to choose from"),
+            "{}",
+            run.stderr
+        );
     }
 }

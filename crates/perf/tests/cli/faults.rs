@@ -1,7 +1,7 @@
 //! The faults that set-ups have, planted one by one: each is named, with what to do.
 //!
 //! Most are planted in recorded trees of Sparks, the others in hosts with an ssh server. Elsewhere are tested: blocked ports
-//! (`firewall`), cables of namespaces (`survey`, `netplan`), a slow rail (`probe`), and a host that vanishes from a running job
+//! (`firewall`), cables and routes of namespaces (`survey`, `netplan`, `in_order`), a slow rail (`probe`), and a host that vanishes from a running job
 //! (`launch`).
 
 use std::fs;
@@ -26,7 +26,7 @@ type Fault = (
     &'static str,
 );
 
-const FAULTS: [Fault; 19] = [
+const FAULTS: [Fault; 20] = [
     (
         "MTU on one end",
         |hosts| hosts[1].netdev(NETDEV).mtu = 1500,
@@ -74,6 +74,12 @@ const FAULTS: [Fault; 19] = [
         |hosts| detour(&mut hosts[1]),
         "pair.route",
         "ip route get 10.0.1.1",
+    ),
+    (
+        "no route",
+        |hosts| unroute(&mut hosts[1]),
+        "pair.route",
+        "sudo ip route add 10.0.1.0/24 dev enP2p1s0f0np0 src 10.0.1.2",
     ),
     (
         "little locked memory",
@@ -246,6 +252,10 @@ fn detour(host: &mut Recorded) {
         gateway: None,
         netdev: "enP7s7".to_owned(),
     });
+}
+
+fn unroute(host: &mut Recorded) {
+    host.network.routes.retain(|route| route.netdev != NETDEV);
 }
 
 fn limit(host: &mut Recorded, lines: &str) {

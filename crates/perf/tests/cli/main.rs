@@ -12,6 +12,7 @@ mod faults;
 mod firewall;
 mod gids;
 mod gpus;
+mod in_order;
 mod launch;
 mod launch_here;
 mod netplan;

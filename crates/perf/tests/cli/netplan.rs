@@ -1,5 +1,7 @@
 //! `netplan`: plans that are printed, and applied on hosts with a stand-in for the program `netplan` alone.
 
+mod trial;
+
 use crate::cluster::Cluster;
 use crate::program::{Run, run, succeed};
 use std::fs;
@@ -10,6 +12,7 @@ use std::time::{Duration, Instant};
 /// say, lets a file in /run hide one of the same name, adds up the addresses of several files, and leaves all other
 /// interfaces as they are. It fails as long as /run/netplan-fails exists.
 const STAND_IN: &str = r#"#!/bin/sh
+[ "$1" = get ] && exit
 [ "$1" = apply ] && [ ! -e /run/netplan-fails ] || exit 1
 for name in $(ls /etc/netplan /run/netplan | grep '[.]yaml$' | sort -u); do
     file=/run/netplan/$name
@@ -165,6 +168,22 @@ fn an_applied_plan_is_in_effect_and_lasts() {
     }
 }
 
+/// As one does whose profile prints on every start.
+#[test]
+fn a_shell_that_greets_does_not_matter() {
+    let Some(cluster) = two_hosts(STRAIGHT) else {
+        return;
+    };
+    let path = cluster.programs().join("greeting");
+    let perf = env!("CARGO_BIN_EXE_spark-perf");
+    let greeting = format!("#!/bin/sh\necho Welcome!\necho '[ 7 updates ]'\nexec {perf} \"$@\"\n");
+    fs::write(&path, greeting).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    let program = path.to_str().unwrap();
+    let run = apply(&cluster, &["--yes", "--remote-program", program]);
+    assert_eq!(run.code, Some(0), "{}", run.stderr);
+}
+
 const UNTOUCHED: &str = "fast0 1500\nfast1 1500\n/etc/netplan:\n\n/run/netplan:\n";
 
 #[test]
@@ -203,7 +222,7 @@ fn a_signal_has_all_nodes_roll_back_at_once() {
     };
     // The second host tries until it may go on.
     let path = cluster.programs().join("netplan");
-    let waits = "#!/bin/sh\nwhile [ -e /run/wait ]; do sleep 0.05; done\n";
+    let waits = "#!/bin/sh\nwhile [ $1 = apply ] && [ -e /run/wait ]; do sleep 0.05; done\n";
     fs::write(&path, STAND_IN.replacen("#!/bin/sh\n", waits, 1)).unwrap();
     cluster.on(2, "touch /run/wait");
     let ssh = cluster.ssh();
@@ -229,20 +248,6 @@ fn a_signal_has_all_nodes_roll_back_at_once() {
     cluster.until_clean();
 }
 
-/// The command line of an agent's step on the first host. It prints what the agent says, and its exit code.
-fn agent(cluster: &Cluster, step: &str) -> String {
-    let plan = run(&[&PLAN[..], &["--json"]].concat().join(" ")).stdout;
-    let plan: serde_json::Value = serde_json::from_str(&plan).unwrap();
-    let perf = env!("CARGO_BIN_EXE_spark-perf");
-    let path = cluster.programs();
-    let script = format!(
-        "echo '{}' | PATH={}:$PATH {perf} netplan-agent {step} 2>&1; echo $?",
-        plan["nodes"][0],
-        path.display()
-    );
-    cluster.on(1, &script)
-}
-
 fn until_state(cluster: &Cluster, host: usize, expected: &str) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while state(cluster, host) != expected {
@@ -253,23 +258,6 @@ fn until_state(cluster: &Cluster, host: usize, expected: &str) {
 
 const STRAIGHT: [[&str; 2]; 2] = [["fast0", "fast0"], ["fast1", "fast1"]];
 const ON_TRIAL: &str = "fast0 192.168.100.1/24 9000\nfast1 192.168.101.1/24 9000\n/etc/netplan:\n\n/run/netplan:\n90-spark-ccl.yaml\n";
-
-/// As where the new addresses cut the connection by which they were set.
-#[test]
-fn a_node_rolls_back_by_itself() {
-    let Some(cluster) = two_hosts(STRAIGHT) else {
-        return;
-    };
-    assert_eq!(agent(&cluster, "try --trial one --within 1"), "0\n");
-    // The time may be over by now, or not.
-    until_state(&cluster, 1, UNTOUCHED);
-    cluster.until_clean();
-    let late = agent(&cluster, "keep --trial one");
-    assert!(
-        late.contains("rolled back") && late.ends_with("\n2\n"),
-        "{late}"
-    );
-}
 
 #[test]
 fn addresses_and_routes_of_before_come_back() {
@@ -286,6 +274,28 @@ fn addresses_and_routes_of_before_come_back() {
     let run = apply(&cluster, &["--yes"]);
     assert_eq!(run.code, Some(2), "{}", run.stderr);
     assert_eq!(cluster.on(1, show), before);
+}
+
+/// `netplan apply` applies all files, also one that was edited and not applied.
+#[test]
+fn interfaces_of_other_files_come_back_too() {
+    let Some(cluster) = two_hosts([["fast0", "fast1"], ["fast1", "fast0"]]) else {
+        return;
+    };
+    cluster.cable([(1, "lan"), (2, "lan")]);
+    let by_hand = "ip address add 10.7.0.1/24 dev lan; ip link set lan mtu 1400; \
+                   ip route add 10.8.0.0/16 via 10.7.0.9 dev lan; \
+                   echo '    lan:\n      addresses: [10.6.0.1/24]' > /etc/netplan/01-lan.yaml";
+    cluster.on(1, by_hand);
+    let show =
+        "ip -4 -br address show dev lan; ip -4 route show dev lan; cat /sys/class/net/lan/mtu";
+    let run = apply(&cluster, &["--yes"]);
+    assert_eq!(run.code, Some(2), "{}", run.stderr);
+    let after = cluster.on(1, show);
+    for words in ["10.7.0.1/24", "10.8.0.0/16 via 10.7.0.9", "\n1400\n"] {
+        assert!(after.contains(words), "{after}");
+    }
+    cluster.until_clean();
 }
 
 #[test]
@@ -329,65 +339,6 @@ fn a_node_that_has_it_gives_it_back_when_another_cannot() {
     cluster.until_clean();
 }
 
-/// As one does that has committed before another failed to.
-#[test]
-fn a_committed_trial_is_taken_back() {
-    let Some(cluster) = two_hosts(STRAIGHT) else {
-        return;
-    };
-    cluster.on(1, "echo '# older' > /etc/netplan/90-spark-ccl.yaml");
-    for step in ["try", "keep", "commit"] {
-        assert_eq!(agent(&cluster, &format!("{step} --trial one")), "0\n");
-    }
-    cluster.until_clean();
-    let lasting = "cat /etc/netplan/90-spark-ccl.yaml";
-    assert!(cluster.on(1, lasting).contains("192.168.100.1/24"));
-    assert_eq!(agent(&cluster, "undo --trial other"), "0\n");
-    assert!(cluster.on(1, lasting).contains("192.168.100.1/24"));
-    assert_eq!(agent(&cluster, "undo --trial one"), "0\n");
-    assert_eq!(cluster.on(1, lasting), "# older\n");
-    assert!(state(&cluster, 1).starts_with("fast0 1500\nfast1 1500\n"));
-}
-
-#[test]
-fn rolling_back_is_tried_until_it_succeeds() {
-    let Some(cluster) = two_hosts(STRAIGHT) else {
-        return;
-    };
-    assert_eq!(agent(&cluster, "try --trial one --within 60"), "0\n");
-    cluster.on(1, "touch /run/netplan-fails");
-    let failed = agent(&cluster, "undo --trial one");
-    assert!(failed.contains("netplan apply"), "{failed}");
-    // The guard goes on, and neither keeps it nor lets it be kept.
-    let late = agent(&cluster, "keep --trial one");
-    assert!(late.contains("rolled back"), "{late}");
-    cluster.on(
-        1,
-        "until grep -q 'netplan apply' /run/spark-ccl-netplan/log; do sleep 0.1; done",
-    );
-    cluster.on(1, "rm /run/netplan-fails");
-    cluster.until_clean();
-    assert_eq!(state(&cluster, 1), UNTOUCHED);
-}
-
-#[test]
-fn a_trial_is_ended_by_its_own_guard_alone() {
-    let Some(cluster) = two_hosts(STRAIGHT) else {
-        return;
-    };
-    assert_eq!(agent(&cluster, "try --trial one --within 60"), "0\n");
-    let second = agent(&cluster, "try --trial two --within 60");
-    assert!(second.contains("undo --trial one"), "{second}");
-    assert_eq!(state(&cluster, 1), ON_TRIAL);
-    assert_eq!(agent(&cluster, "undo --trial one"), "0\n");
-    assert_eq!(agent(&cluster, "try --trial two --within 60"), "0\n");
-    // The guard of the first, whose time is over.
-    assert_eq!(agent(&cluster, "guard --trial one --within 0"), "0\n");
-    assert_eq!(state(&cluster, 1), ON_TRIAL);
-    assert_eq!(agent(&cluster, "undo --trial two"), "0\n");
-    cluster.until_clean();
-}
-
 #[test]
 fn networks_in_use_are_left_alone() {
     let Some(cluster) = two_hosts(STRAIGHT) else {
@@ -416,6 +367,18 @@ fn networks_in_use_are_left_alone() {
         "node1: /etc/netplan/01-lan.yaml configures fast1",
     );
     cluster.on(1, "rm /etc/netplan/01-lan.yaml");
+    cluster.on(1, "ip -6 route add default dev fast1");
+    refused(&["--yes"], "node1: fast1 has the default route");
+    cluster.on(1, "ip -6 route del default dev fast1");
+    for (kind, other) in [("bridge", "br0"), ("macvlan", "mac0")] {
+        let join = match kind {
+            "bridge" => "ip link add br0 type bridge; ip link set fast1 master br0",
+            _ => "ip link add link fast1 name mac0 type macvlan",
+        };
+        cluster.on(1, join);
+        refused(&["--yes"], &format!("node1: fast1 is a part of {other}: "));
+        cluster.on(1, &format!("ip link del {other}"));
+    }
     let ssh = cluster.ssh();
     let mut args = PLAN.to_vec();
     args[6] = "cable+fast1";

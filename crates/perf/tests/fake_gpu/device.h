@@ -77,6 +77,8 @@ using Guard = std::lock_guard<std::recursive_mutex>;
 extern thread_local int current;
 
 int device_count();
+// The memory of each.
+size_t device_bytes();
 
 // The counters that tests read, by index.
 enum Count { LOOKS, STRANGERS, MISUSES, BLOCKS, REGISTRATIONS, SETTLED, COUNTS };
@@ -94,5 +96,8 @@ void set_memory(uint64_t start, size_t bytes, int device);
 void enqueue(Stream *stream, Work work);
 // What the kernels do that go by way of the host, on this number of CTAs.
 Work staged_work(const std::string &kernel, const void *arguments, unsigned ctas);
+// Whether a kernel is one of those between GPUs, and what it does on a grid.
+bool is_between_gpus(const std::string &kernel);
+Work work_between_gpus(const std::string &kernel, const void *arguments, unsigned ctas, unsigned threads);
 // Enqueues work that can run as soon as all work before it has run.
 void enqueue_now(Stream *stream, std::function<void()> action);

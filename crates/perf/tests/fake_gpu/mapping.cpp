@@ -8,8 +8,6 @@
 namespace {
 
 constexpr size_t PAGE = 4096;
-// As much as cuMemGetInfo reports.
-constexpr size_t MOST = 256 << 20;
 
 struct Created {
     int device;
@@ -18,7 +16,7 @@ struct Created {
 };
 
 // By handle.
-std::map<uint64_t, Created> created;
+std::map<uint64_t, Created> &created = *new std::map<uint64_t, Created>;
 
 uint64_t add(Created memory) {
     static uint64_t last = 0;
@@ -30,7 +28,7 @@ uint64_t add(Created memory) {
 bool fits(size_t bytes) {
     size_t used = 0;
     for (auto &[_, memory] : created) used += memory.device == current ? memory.bytes : 0;
-    return bytes <= MOST && used + bytes <= MOST;
+    return bytes <= device_bytes() && used + bytes <= device_bytes();
 }
 
 }  // namespace

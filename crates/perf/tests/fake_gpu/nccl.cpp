@@ -46,7 +46,8 @@ struct Collective {
     bool done;
 };
 
-static std::map<std::pair<std::string, uint64_t>, std::shared_ptr<Collective>> collectives;
+using Collectives = std::map<std::pair<std::string, uint64_t>, std::shared_ptr<Collective>>;
+static Collectives &collectives = *new Collectives;
 
 static size_t size_of(int type) {
     static const size_t sizes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
@@ -248,7 +249,8 @@ struct Message {
     size_t bytes;
     bool taken;
 };
-static std::map<std::tuple<std::string, int, int>, std::deque<std::shared_ptr<Message>>> messages;
+using Messages = std::map<std::tuple<std::string, int, int>, std::deque<std::shared_ptr<Message>>>;
+static Messages &messages = *new Messages;
 
 extern "C" {
 

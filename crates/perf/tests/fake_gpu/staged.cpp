@@ -42,7 +42,7 @@ struct Launched {
         while (done.taken < part.pieces) {
             while (done.put < part.pieces && done.put < done.taken + SLOTS) part.put(done.put++);
             if (!part.lane.is_answered(done.taken))
-                return part.lane.gives_up(done.since, done.seen, part.progress(done.taken));
+                return part.lane.gives_up(done.since, done.seen, part.manner(), part.progress(done.taken));
             part.take(done.taken++);
         }
         part.lane.end(part.pieces);

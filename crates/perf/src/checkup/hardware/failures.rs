@@ -1,6 +1,6 @@
 //! Part 4: what goes wrong on purpose, what goes on for long, and what it leaves behind.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use spark_ccl_topology::Host;
 
@@ -12,6 +12,8 @@ use crate::report::compare::Document;
 /// How many operations, and in how many runs.
 const OPERATIONS: u64 = 1_000_000;
 const RUNS: u64 = 20;
+/// When the rank that is stopped goes on, after the start.
+const STOPPED_UNTIL: Duration = Duration::from_secs(3);
 /// How often ranks start and end.
 const ROUNDS: u32 = 100;
 /// Counters that stay as they are where nothing is lost.
@@ -54,12 +56,19 @@ fn late(bench: &Bench<'_>) -> Check {
                   exec $PERF all_reduce --backend host -b 1K -e 1M -f 8 -n 200 -N 20 -c 1 -T 30";
     match bench.script(script, &[]) {
         Err(why) => check.is(Status::Fail, why),
-        Ok((answer, took)) if answer.status.success() => check.is(
-            Status::Ok,
-            format!("every result right, in {:.1} s", took.as_secs_f64()),
-        ),
+        Ok((answer, took)) if answer.status.success() => went_on(check, took),
         Ok((answer, _)) => check.is(Status::Fail, last(&lines(&answer))),
     }
+}
+
+/// A run that ended well: if it was over before the rank could be stopped and go on, it shows nothing.
+fn went_on(check: Check, took: Duration) -> Check {
+    let seconds = took.as_secs_f64();
+    if took <= STOPPED_UNTIL {
+        let seen = format!("the run took {seconds:.1} s: it ended before the rank went on");
+        return check.is(Status::Unknown, seen);
+    }
+    check.is(Status::Ok, format!("every result right, in {seconds:.1} s"))
 }
 
 /// A rank is killed; the launcher lets the others say so before it ends them.
@@ -195,23 +204,39 @@ fn losses(before: &[Host], after: &[Host]) -> Check {
         format!("no growth of {}", LOSSES.join(", ")),
     );
     let mut ports = 0;
-    let mut grown = Vec::new();
+    let (mut grown, mut unread) = (Vec::new(), Vec::new());
     for (then, now) in before.iter().zip(after) {
-        for ((device, old), (_, new)) in then.ports().zip(now.ports()) {
+        for (device, old) in then.ports() {
             ports += 1;
-            for name in LOSSES {
-                let by = new.counter(name).saturating_sub(old.counter(name));
-                if by > 0 {
-                    grown.push(format!("{} {} {name} by {by}", now.name, device.name));
-                }
+            let mut all = now.ports();
+            let new = all.find(|(it, port)| it.name == device.name && port.number == old.number);
+            let grown_by = |name: &str| {
+                let old = old.counters.get(name)?;
+                Some(new?.1.counters.get(name)?.saturating_sub(*old))
+            };
+            let read: Vec<_> = LOSSES
+                .iter()
+                .filter_map(|name| Some((name, grown_by(name)?)))
+                .collect();
+            if read.is_empty() {
+                unread.push(format!("{} {}", now.name, device.name));
+            }
+            for (name, by) in read.into_iter().filter(|(_, by)| *by > 0) {
+                grown.push(format!("{} {} {name} by {by}", now.name, device.name));
             }
         }
     }
-    match (ports, grown.is_empty()) {
-        (0, _) => check.could_not(NO_RDMA),
-        (_, true) => check.is(Status::Ok, format!("none, at {ports} ports")),
-        (_, false) => check.is(Status::Warn, grown.join("; ")),
+    if ports == 0 {
+        return check.could_not(NO_RDMA);
     }
+    if !grown.is_empty() {
+        return check.is(Status::Warn, grown.join("; "));
+    }
+    if !unread.is_empty() {
+        let seen = format!("no such counter of {}", unread.join(", "));
+        return check.is(Status::Unknown, seen);
+    }
+    check.is(Status::Ok, format!("none, at {ports} ports"))
 }
 
 fn memory(before: &[Host], after: &[Host]) -> Check {
@@ -243,4 +268,41 @@ fn memory(before: &[Host], after: &[Host]) -> Check {
 fn last(lines: &[String]) -> &str {
     let said = lines.iter().rfind(|line| !line.trim().is_empty());
     said.map_or("it said nothing", String::as_str)
+}
+
+#[cfg(test)]
+mod tests {
+    use spark_ccl_topology::testing;
+
+    use super::*;
+
+    #[test]
+    fn a_run_that_was_over_before_the_pause_shows_nothing() {
+        let status = |seconds| {
+            let check = Check::new("a rank stopped", "right");
+            went_on(check, Duration::from_secs_f64(seconds)).status
+        };
+        assert_eq!([2.0, 3.5].map(status), [Status::Unknown, Status::Ok]);
+    }
+
+    #[test]
+    fn what_nobody_has_counted_has_not_stayed() {
+        let before = testing::hosts(&testing::pair());
+        let judged = |alter: &dyn Fn(&mut Host)| {
+            let mut after = before.clone();
+            after.iter_mut().for_each(alter);
+            losses(&before, &after)
+        };
+        assert_eq!(judged(&|_| ()).status, Status::Ok);
+        let lose = |host: &mut Host| host.port_mut("rocep1s0f0").counters.clear();
+        let lost = judged(&lose);
+        assert_eq!(lost.status, Status::Unknown, "{lost:?}");
+        let gone = judged(&|host| drop(host.rdma.remove(0)));
+        assert_eq!(gone.status, Status::Unknown, "{gone:?}");
+        let grow = |host: &mut Host| {
+            let counters = &mut host.port_mut("rocep1s0f0").counters;
+            *counters.get_mut("out_of_sequence").unwrap() += 1;
+        };
+        assert_eq!(judged(&grow).status, Status::Warn);
+    }
 }

@@ -1,7 +1,8 @@
 //! Network cards: cables, rates, twins, PCIe links, counters of errors.
 
 use spark_ccl_topology::cages::{Cage, CageEnd};
-use spark_ccl_topology::{Host, cages};
+use spark_ccl_topology::cluster::dark;
+use spark_ccl_topology::{Host, Netdev, cages};
 
 use crate::doctor::finding::{Finding, Fix, Problem};
 
@@ -23,7 +24,10 @@ const BYTES_PER_ERROR: u64 = 1 << 30;
 pub(super) fn checks(host: &Host, is_alone: bool) -> Vec<Finding> {
     let cages = cages(host);
     if cages.is_empty() {
-        return without_driver(host).into_iter().collect();
+        let dark = dark(host)
+            .into_iter()
+            .map(|netdev| no_carrier(host, netdev));
+        return without_driver(host).into_iter().chain(dark).collect();
     }
     let mut found: Vec<_> = without_files(host).into_iter().collect();
     let cabled: Vec<_> = cages.iter().filter(|cage| cage.is_cabled()).collect();
@@ -32,11 +36,11 @@ pub(super) fn checks(host: &Host, is_alone: bool) -> Vec<Finding> {
     }
     for cage in cabled {
         found.push(link(host, cage));
-        // A software device on top of a network interface has no link of its own.
+        // A software device on top of a network interface has no link of its own, and no counter of its errors.
         if cage.ends.iter().any(|end| end.device.pci.is_some()) {
             found.push(pcie(host, cage));
+            found.push(errors(host, cage));
         }
-        found.push(errors(host, cage));
     }
     found
 }
@@ -69,6 +73,26 @@ fn without_driver(host: &Host) -> Option<Finding> {
         Fix::look(look),
     );
     Some(Finding::warn("nic.driver", &[&host.name], problem))
+}
+
+/// An interface that was given an address and has no link.
+fn no_carrier(host: &Host, netdev: &Netdev) -> Finding {
+    let Netdev { name, up, .. } = netdev;
+    let fix = if *up {
+        Fix::look(format!(
+            "whether the cable of {name} is plugged in at both ends, and the other end is up"
+        ))
+    } else {
+        Fix::run(&host.name, format!("sudo ip link set {name} up"))
+    };
+    let state = if *up { "no link" } else { "switched off" };
+    let problem = Problem::new(
+        format!("{name} has an address: {state}"),
+        "a link",
+        "other hosts are reached by other interfaces only, which may be slower",
+        fix,
+    );
+    Finding::warn("nic.link", &[&host.name], problem)
 }
 
 /// RDMA devices that programs cannot open.
@@ -226,6 +250,12 @@ fn errors(host: &Host, cage: &Cage<'_>) -> Finding {
     const ID: &str = "nic.errors";
     let name = [host.name.as_str()];
     let (mut counted, mut errors, mut bytes) = (Vec::new(), 0_u64, 0_u64);
+    let is_read = |end: &&CageEnd<'_>| ERRORS.iter().any(|name| end.port.has_counter(name));
+    if let Some(end) = cage.ends.iter().find(|end| !is_read(end)) {
+        let seen = format!("{}: no counter of errors of {}", cage.name, end.name());
+        let look = "ls /sys/class/infiniband/*/ports/*/hw_counters, on the host itself";
+        return Finding::unknown(ID, &name, seen, look);
+    }
     for end in &cage.ends {
         bytes = bytes.saturating_add(end.port.counter(RECEIVED.0).saturating_mul(RECEIVED.1));
         for error in ERRORS {

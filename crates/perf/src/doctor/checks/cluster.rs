@@ -128,14 +128,19 @@ fn clock(host: &Host, (ahead, exact): (f64, f64)) -> Finding {
         "{:.1} s {side} this machine's clock (+-{exact:.1})",
         ahead.abs()
     );
+    let look = "timedatectl on both: whether the clocks are synchronized";
     if ahead.abs() <= SECONDS + exact {
-        return Finding::ok(ID, &name, seen);
+        return if exact > SECONDS {
+            Finding::unknown(ID, &name, seen, look)
+        } else {
+            Finding::ok(ID, &name, seen)
+        };
     }
     let problem = Problem::new(
         seen,
         format!("at most {SECONDS} s"),
         "logs of several hosts cannot be compared, and what expires is refused",
-        Fix::look("timedatectl on both: whether the clocks are synchronized"),
+        Fix::look(look),
     );
     Finding::warn(ID, &name, problem)
 }

@@ -33,7 +33,8 @@ fn memlock(host: &Host) -> Finding {
     let fix = if host.system.container.is_some() {
         Fix::look("the command that started the container: it needs --ulimit memlock=-1")
     } else {
-        let file = "/etc/security/limits.d/rdma.conf";
+        // A name that no package has: tee writes over what is there.
+        let file = "/etc/security/limits.d/95-spark-ccl-memlock.conf";
         let command = format!("printf '* - memlock unlimited\\n' | sudo tee {file}");
         Fix::run(&host.name, command).then("log in anew; services have LimitMEMLOCK instead")
     };

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 
 use spark_ccl_topology::cages::CageEnd;
 use spark_ccl_topology::cluster::{Evidence, HostRail, RailEnd};
-use spark_ccl_topology::netif::same_subnet;
-use spark_ccl_topology::{Cluster, Host, Netdev, Route, cages};
+use spark_ccl_topology::{Cluster, Host, Netdev, cages};
 
 use super::addresses::{LARGE, LARGE_PACKETS};
+use super::routes;
 use super::wires::Wires;
 use crate::doctor::finding::{Finding, Fix, Problem};
 
@@ -33,12 +33,7 @@ pub(super) fn checks(cluster: &Cluster<'_>, wires: &Wires<'_>) -> Vec<Finding> {
         for rail in &rails {
             found.extend(mtus(cluster, wires, rail));
             found.extend(silent(cluster, rail));
-            found.extend(
-                [[0, 1], [1, 0]]
-                    .map(|way| detour(cluster, rail, way))
-                    .into_iter()
-                    .flatten(),
-            );
+            found.extend(routes::checks(cluster, rail));
         }
     }
     found
@@ -82,7 +77,7 @@ fn shown_by(evidence: Evidence) -> &'static str {
 pub(crate) fn expected(cluster: &Cluster<'_>, rails: &[&HostRail]) -> Option<f64> {
     let mut all = rails.iter().flat_map(|rail| &rail.ends);
     let is_long = |end: &RailEnd| netdev(cluster, end).is_some_and(|one| one.mtu >= LARGE_PACKETS);
-    if !rails[0].rdma || !all.all(is_long) {
+    if !rails.first()?.rdma || !all.all(is_long) {
         return None;
     }
     let ends = [0, 1].map(|side| {
@@ -129,18 +124,17 @@ fn mtus(cluster: &Cluster<'_>, wires: &Wires<'_>, rail: &HostRail) -> Option<Fin
     let names = names(cluster, rail);
     let low = usize::from(b.mtu < a.mtu);
     let (host, name) = (rail.ends[low].host, &[a, b][low].name);
-    let most = Some(a.mtu.max(b.mtu))
-        .filter(|mtu| *mtu >= LARGE_PACKETS)
-        .unwrap_or(LARGE);
-    let is_cable = rail
-        .rdma
-        .then(|| wires.direct_at(host, name))
-        .flatten()
-        .is_some();
-    let fix = if is_cable || !rail.rdma {
-        Fix::run(names[low], format!("sudo ip link set {name} mtu {most}"))
-    } else {
-        Fix::look("which MTU the switch takes, and set that at all ends")
+    let is_cable = rail.rdma && wires.direct_at(host, name).is_some();
+    // An end that sends longer packets than the other one takes may be cut off.
+    let most = a.mtu.max(b.mtu);
+    let fix = match (is_cable, most) {
+        (true, LARGE_PACKETS..) => {
+            Fix::run(names[low], format!("sudo ip link set {name} mtu {most}"))
+        }
+        (true, _) => Fix::look(format!("net.mtu: its commands set both ends to {LARGE}")),
+        (false, _) => Fix::look(
+            "which MTU the switch, and all other hosts of that network, take; set that at all ends",
+        ),
     };
     let problem = Problem::new(
         format!("{} has {}, {} has {}", a.name, a.mtu, b.name, b.mtu),
@@ -178,36 +172,6 @@ fn silent(cluster: &Cluster<'_>, rail: &HostRail) -> Option<Finding> {
         Fix::look(look),
     );
     Some(Finding::fail("pair.reach", &names, problem))
-}
-
-/// A route of one end that leads to the other end's address over another interface, and is narrower than all that lead
-/// over the rail's: sockets follow it.
-fn detour(cluster: &Cluster<'_>, rail: &HostRail, [from, to]: [usize; 2]) -> Option<Finding> {
-    let [own, peer] = [from, to].map(|side| &rail.ends[side]);
-    let host = &cluster.hosts[own.host];
-    let ip = peer.gid.ip();
-    let covers = |route: &&Route| {
-        let network = route.destination;
-        network.is_some_and(|network| same_subnet(network, ip, route.prefix))
-    };
-    let routes = host.network.routes.iter().filter(covers);
-    let own_prefix = routes.clone().filter(|route| route.netdev == own.netdev);
-    let own_prefix = own_prefix.map(|route| route.prefix).max()?;
-    let other = routes.max_by_key(|route| route.prefix)?;
-    if other.prefix <= own_prefix {
-        return None;
-    }
-    let network = other.destination?;
-    let (prefix, netdev) = (other.prefix, &other.netdev);
-    let problem = Problem::new(
-        format!("{ip} is reached over {netdev}, by the route to {network}/{prefix}"),
-        format!("over {}, whose cable leads there", own.netdev),
-        "the kernel takes the narrowest route, so sockets do not use the cable",
-        Fix::look(format!(
-            "ip route get {ip}; what has set the route: a VPN, a container network, or an older plan of addresses"
-        )),
-    );
-    Some(Finding::warn("pair.route", &[&host.name], problem))
 }
 
 fn netdev<'a>(cluster: &Cluster<'a>, end: &RailEnd) -> Option<&'a Netdev> {

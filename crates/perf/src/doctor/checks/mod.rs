@@ -9,6 +9,7 @@ mod limits;
 mod links;
 mod machine;
 mod proposals;
+mod routes;
 mod software;
 #[cfg(test)]
 mod tests;

@@ -13,7 +13,7 @@ pub(super) fn checks(host: &Host) -> Vec<Finding> {
     if !host.gpus.is_empty() {
         found.push(driver(host));
     }
-    if !host.software.nccl.is_empty() {
+    if !host.gpus.is_empty() || !host.software.nccl.is_empty() {
         found.push(nccl(host));
     }
     found.push(conf(host));
@@ -63,6 +63,15 @@ fn nccl(host: &Host) -> Finding {
     const ID: &str = "nccl.version";
     let name = [host.name.as_str()];
     let libraries = &host.software.nccl;
+    if libraries.is_empty() {
+        // PyTorch's packages have one of their own, in an environment of Python.
+        return Finding::unknown(
+            ID,
+            &name,
+            "no library where the system has its own",
+            "python3 -c 'import torch; print(torch.cuda.nccl.version())', as the jobs run it",
+        );
+    }
     let may_hang = libraries.iter().find(|one| {
         let version = one.version.as_deref().and_then(number);
         host.system.arch == "aarch64" && version.is_some_and(|version| version < MENDED)

@@ -7,9 +7,10 @@ mod network;
 
 use std::sync::OnceLock;
 
+use spark_ccl_topology::netif::network;
 use spark_ccl_topology::rdma::{Gid, Roce};
 use spark_ccl_topology::testing;
-use spark_ccl_topology::{Address, Cluster, Host, PortState};
+use spark_ccl_topology::{Address, Cluster, Host, PortState, Route};
 
 use super::{Subject, all};
 use crate::doctor::finding::{Finding, Status};
@@ -88,6 +89,12 @@ fn give(host: &mut Host, netdev: &str, device: &str, (ip, prefix): (&str, u8)) {
         ip,
         prefix,
         label: None,
+    });
+    host.network.routes.push(Route {
+        destination: Some(network(ip, prefix)),
+        prefix,
+        gateway: None,
+        netdev: netdev.to_owned(),
     });
     let gids = &mut host.port_mut(device).gids;
     gids.push(Gid {

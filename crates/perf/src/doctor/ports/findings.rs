@@ -8,6 +8,9 @@ use spark_ccl_topology::Cluster;
 use super::{Hello, ID, Outcome, Tried, meeting_address};
 use crate::doctor::finding::{Finding, Fix, Problem};
 
+/// The system's words where it has no route.
+const UNREACHABLE: &str = "Network is unreachable";
+
 /// One finding for each way from a host to another that all went well, and one for each attempt that did not.
 pub(super) fn of(cluster: &Cluster<'_>, hellos: &[Option<Hello>], tried: &[Tried]) -> Vec<Finding> {
     let name = |host: usize| cluster.hosts[host].name.as_str();
@@ -57,7 +60,7 @@ fn unreached(cluster: &Cluster<'_>, hellos: &[Option<Hello>], one: &Tried) -> Fi
     let (what, why) = match &one.outcome {
         Outcome::TimedOut(seconds) => (
             format!("no answer for {seconds} s"),
-            "a firewall drops what arrives: ranks wait for each other until they time out",
+            "a firewall drops what arrives, or no route leads back: ranks wait for each other until they time out",
         ),
         Outcome::Refused => (
             "refused, though a program listens".to_owned(),
@@ -67,6 +70,9 @@ fn unreached(cluster: &Cluster<'_>, hellos: &[Option<Hello>], one: &Tried) -> Fi
             "another program answers".to_owned(),
             "another host has this address, or something translates it",
         ),
+        Outcome::Failed(words) if words.contains(UNREACHABLE) => {
+            (words.clone(), "no route leads there: nothing is sent")
+        }
         Outcome::Failed(words) => (
             words.clone(),
             "a firewall rejects what arrives, or no way leads there",
@@ -83,6 +89,12 @@ fn unreached(cluster: &Cluster<'_>, hellos: &[Option<Hello>], one: &Tried) -> Fi
 /// What opens the firewall of the host that was not reached.
 fn fix(cluster: &Cluster<'_>, hellos: &[Option<Hello>], one: &Tried) -> Fix {
     let target = one.attempt.target;
+    if matches!(&one.outcome, Outcome::Failed(words) if words.contains(UNREACHABLE)) {
+        let from = &cluster.hosts[one.from].name;
+        return Fix::look(format!(
+            "on {from}: ip route get {target}; pair.route above names a route that is gone"
+        ));
+    }
     let source = one
         .attempt
         .source

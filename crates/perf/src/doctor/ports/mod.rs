@@ -98,7 +98,7 @@ pub(super) fn examine(
     for (from, answer) in answers.into_iter().enumerate() {
         let own = all.iter().filter(|one| one.0 == from).cloned().collect();
         let said = answer
-            .map(|it| it.stdout)
+            .map(|it| it.json().to_vec())
             .map_err(|error| error.to_string());
         match paired(own, said) {
             Ok(own) => tried.extend(own),

@@ -73,10 +73,10 @@ fn judged(
 
 /// What a line says: the rail, its round trip, and what it carries.
 fn seen(pair: &Pair, kind: &Kind, measured: &Measured<BandwidthRow>, row: &BandwidthRow) -> String {
-    let rate = row.gb_per_s;
+    let rate = shown(row.gb_per_s, 2);
     let [rail] = row.rails[..] else {
         let count = row.rails.len();
-        return format!("{}: {count} rails together: {rate:.2} GB/s", kind.name);
+        return format!("{}: {count} rails together: {rate}", kind.name);
     };
     let ends = &measured.rails[rail];
     let latency = pair.latency.as_ref().and_then(|it| it.as_ref().ok());
@@ -84,7 +84,13 @@ fn seen(pair: &Pair, kind: &Kind, measured: &Measured<BandwidthRow>, row: &Bandw
     let half = latency.and_then(|it| it.rows.iter().find(|row| row.rail == rail));
     let trip = half.map(|row| 2.0 * row.median_us).or(ends.round_trip_us);
     let trip = trip.map_or_else(String::new, |us| format!("round trip {us:.1} us, "));
-    format!("{}: {}: {trip}{rate:.2} GB/s", kind.name, ends.name())
+    format!("{}: {}: {trip}{rate}", kind.name, ends.name())
+}
+
+/// A rate with this number of digits, or with more if it is slow: it is not shown as 0.
+fn shown(gb_per_s: f64, digits: usize) -> String {
+    let digits = if gb_per_s < 0.1 { 4 } else { digits };
+    format!("{gb_per_s:.digits$} GB/s")
 }
 
 /// What the rails of a row should carry, in GB/s, and how much of it is enough.
@@ -165,7 +171,7 @@ fn finding(
             );
             let problem = Problem::new(
                 seen,
-                format!("{figure:.1} GB/s"),
+                shown(figure, 1),
                 "every collective waits for the slowest rail",
                 Fix::look(look),
             );
@@ -232,11 +238,11 @@ pub(super) fn collective(cluster: &Cluster<'_>, outcome: &Outcome<Document>) -> 
     match (timed(rows.first()), timed(rows.last())) {
         (Some(first), Some(last)) if wrong == 0 => {
             let seen = format!(
-                "all_reduce: every result right; {} B in {:.1} us, {} B at {:.2} GB/s (busbw)",
+                "all_reduce: every result right; {} B in {:.1} us, {} B at {} (busbw)",
                 rows[0].size,
                 first.time.unwrap_or(0.0),
                 rows[rows.len() - 1].size,
-                last.bus_bw
+                shown(last.bus_bw, 2)
             );
             Finding::ok(ID, &names, seen)
         }

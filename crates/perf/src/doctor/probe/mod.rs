@@ -26,8 +26,13 @@ use crate::report::compare::Document;
 const LIMIT: Duration = Duration::from_secs(180);
 /// Messages of 1 MiB, for a second over each rail and over all.
 const LOAD: &str = "--rails each --json -b 1M -e 1M -n 1000000 -w 16 --seconds 1 -T 10";
-/// The sizes of the collective, and where its results go.
-const COLLECTIVE: &str = "all_reduce --backend host -b 8 -e 16M -f 8 -T 30 -J -";
+/// The collective, its sizes but for the last, and where its results go.
+const COLLECTIVE: &str = "all_reduce --backend host -b 8 -f 8 -T 30 -J -";
+/// The last size of the collective, in bytes, where the network is fast enough: there are 50 calls of it, which must take less
+/// than [`LIMIT`].
+const LAST_SIZE: u64 = 16 << 20;
+/// For how long, in seconds, a call may need all that the slowest pair carries. Both ways at once may take four times that.
+const OF_A_CALL: f64 = 0.3;
 
 /// A measurement, or why there is none.
 pub(crate) type Outcome<T> = Result<T, String>;
@@ -136,9 +141,16 @@ pub(crate) fn probe(launcher: &Launcher<'_>, cluster: &Cluster<'_>) -> (Probed, 
         found.extend(judged);
     }
     let all: Vec<_> = (0..cluster.hosts.len()).collect();
-    let collective = launcher.ask(&all, COLLECTIVE);
+    let collective = launcher.ask(&all, &format!("{COLLECTIVE} -e {}", last_size(&pairs)));
     found.push(judge::collective(cluster, &collective));
     (Probed { pairs, collective }, found)
+}
+
+/// The last size of the collective, in bytes: a slow network gets a smaller one.
+fn last_size(pairs: &[Pair]) -> u64 {
+    let rates = pairs.iter().filter_map(Pair::fastest);
+    let bytes = rates.fold(f64::INFINITY, f64::min) * 1e9 * OF_A_CALL;
+    (bytes as u64).clamp(8, LAST_SIZE)
 }
 
 fn measured(launcher: &Launcher<'_>, cluster: &Cluster<'_>, hosts: [usize; 2]) -> Pair {
@@ -158,6 +170,9 @@ fn measured(launcher: &Launcher<'_>, cluster: &Cluster<'_>, hosts: [usize; 2]) -
 /// An answer of another host, whose rows must be of rails that it lists.
 fn with_known_rails(measured: Measured<BandwidthRow>) -> Outcome<Measured<BandwidthRow>> {
     let known = measured.rails.len();
+    if measured.rows.iter().any(|row| row.rails.is_empty()) {
+        return Err("the answer has a row of no rail".to_owned());
+    }
     let mut rails = measured.rows.iter().flat_map(|row| &row.rails);
     match rails.find(|rail| **rail >= known) {
         None => Ok(measured),
@@ -168,6 +183,14 @@ fn with_known_rails(measured: Measured<BandwidthRow>) -> Outcome<Measured<Bandwi
 }
 
 impl Pair {
+    /// What it carries as collectives use it, in GB/s; over TCP also where RDMA failed.
+    fn fastest(&self) -> Option<f64> {
+        let mut all = self.rdma.iter().chain([&self.tcp]);
+        let measured = all.find_map(|one| one.as_ref().ok())?;
+        let rates = measured.rows.iter().map(|row| row.gb_per_s);
+        rates.reduce(f64::max)
+    }
+
     /// Takes what another attempt has measured where that is faster. Wrong data and failures of either stay.
     fn keep_better(&mut self, other: Self) {
         keep(&mut self.tcp, other.tcp);

@@ -152,8 +152,11 @@ fn an_answer_with_rails_that_it_does_not_list_is_refused() {
     let mut answer = measured(&[["a (x)"; 2], ["b (x)"; 2]], [1.0, 2.0, 3.0]);
     assert_eq!(with_known_rails(answer.clone()), Ok(answer.clone()));
     answer.rows[1].rails = vec![1, 2];
-    let why = with_known_rails(answer).unwrap_err();
+    let why = with_known_rails(answer.clone()).unwrap_err();
     assert!(why.contains("rail 2"), "{why}");
+    answer.rows[1].rails.clear();
+    let why = with_known_rails(answer).unwrap_err();
+    assert!(why.contains("no rail"), "{why}");
 }
 
 #[test]
@@ -174,4 +177,31 @@ fn where_no_figure_is_known_rails_are_compared() {
         .collect();
     assert_eq!(slow.len(), 1);
     assert!(slow[0].seen.contains("v1"), "{}", slow[0]);
+}
+
+#[test]
+fn a_slow_network_gets_a_smaller_collective() {
+    let pair = |tcp, rdma| Pair {
+        hosts: [0, 1],
+        tcp,
+        rdma,
+        latency: None,
+    };
+    let rates = |rates| Ok(measured(&[["v0 (x)"; 2], ["v1 (x)"; 2]], rates));
+    let fast = || pair(rates([1.0, 1.0, 2.0]), None);
+    let failed = || pair(Err("no answer".to_owned()), None);
+    assert_eq!(last_size(&[fast(), failed()]), 16 << 20);
+    assert_eq!(last_size(&[failed()]), 16 << 20);
+    // 30 MB a second; what TCP carries does not matter where there is RDMA.
+    let slow = pair(rates([1.0; 3]), Some(rates([0.01, 0.02, 0.03])));
+    assert_eq!(last_size(&[fast(), slow]), 9_000_000);
+    let without = pair(rates([0.01; 3]), Some(Err("no answer".to_owned())));
+    assert_eq!(last_size(&[without]), 3_000_000);
+    assert_eq!(last_size(&[pair(rates([0.0; 3]), None)]), 8);
+}
+
+#[test]
+fn slow_rates_are_not_shown_as_none() {
+    let found = said([0.03, 0.02, 12.0], |_| ());
+    assert!(found[1].seen.ends_with(" 0.0200 GB/s"), "{}", found[1]);
 }

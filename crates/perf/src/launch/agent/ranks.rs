@@ -1,8 +1,9 @@
 //! The ranks of this host: their processes, and what is reported of them.
 
 use std::collections::HashMap;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -38,7 +39,7 @@ impl Ranks {
         let mut reporters = Vec::new();
         for (local, variables) in order.ranks.iter().enumerate() {
             let (end, ended) = channel();
-            let outputs = match command(order, variables).spawn() {
+            let outputs = match spawn(order, variables) {
                 Ok(child) => {
                     ends.insert(Pid::from_child(&child), end);
                     copy(local, child)
@@ -69,8 +70,20 @@ impl Ranks {
     }
 }
 
-fn command(order: &Order, variables: &[Variable]) -> Command {
-    let mut command = Command::new(order.command.first().map_or("", String::as_str));
+/// Starts a rank. `spark-perf` is this program where the PATH that ssh gives to commands has none: in `~/.cargo/bin`.
+fn spawn(order: &Order, variables: &[Variable]) -> io::Result<Child> {
+    let name = order.command.first().map_or("", String::as_str);
+    let started = command(Path::new(name), order, variables).spawn();
+    match started {
+        Err(error) if error.kind() == ErrorKind::NotFound && name == "spark-perf" => {
+            command(&std::env::current_exe()?, order, variables).spawn()
+        }
+        started => started,
+    }
+}
+
+fn command(program: &Path, order: &Order, variables: &[Variable]) -> Command {
+    let mut command = Command::new(program);
     command
         .args(&order.command[1..])
         .current_dir(&order.directory)
@@ -91,7 +104,7 @@ fn command(order: &Order, variables: &[Variable]) -> Command {
 }
 
 /// Why a rank could not be started.
-fn why(order: &Order, error: &std::io::Error) -> String {
+fn why(order: &Order, error: &io::Error) -> String {
     let (command, folder) = (&order.command[0], order.directory.display());
     if !order.directory.is_dir() {
         return format!(
@@ -215,4 +228,27 @@ fn end(status: WaitStatus) -> Option<End> {
 fn write(report: &Report) {
     let mut out = std::io::stdout().lock();
     let _ = out.write_all(&report.encode()).and_then(|()| out.flush());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_program_is_found_without_a_path_to_it() {
+        let order = |program: &str| Order {
+            directory: "/".into(),
+            command: vec![program.to_owned(), "--list".to_owned()],
+            grace: 1.0,
+            lost_after: 1.0,
+            ranks: Vec::new(),
+        };
+        let nowhere = [("PATH".to_owned(), Some("/nonexistent".to_owned()))];
+        // Here, this program is that of the tests.
+        let started = spawn(&order("spark-perf"), &nowhere).unwrap();
+        let output = started.wait_with_output().unwrap();
+        assert!(String::from_utf8_lossy(&output.stdout).contains("this_program_is_found"));
+        let other = spawn(&order("another-program"), &nowhere).unwrap_err();
+        assert_eq!(other.kind(), ErrorKind::NotFound);
+    }
 }

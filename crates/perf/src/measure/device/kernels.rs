@@ -4,10 +4,8 @@ use std::sync::Arc;
 
 use spark_ccl::Element;
 use spark_ccl::cuda::DeviceSlice;
-use spark_ccl_cuda::cudarc::driver::{
-    CudaFunction, CudaSlice, CudaStream, DriverError, LaunchConfig, PushKernelArg,
-};
-use spark_ccl_cuda::{Error, Images, Kernels as Loaded, checked};
+use spark_ccl_cuda::cudarc::driver::{CudaSlice, CudaStream, DevicePtr, DriverError};
+use spark_ccl_cuda::{Error, Function, Images, Kernels as Loaded, checked};
 
 use crate::exact::PERIOD;
 
@@ -22,8 +20,8 @@ const MOST_BLOCKS: usize = 1 << 14;
 pub(super) struct Kernels {
     stream: Arc<CudaStream>,
     /// By the size of elements: 1, 2, 4 and 8 bytes.
-    repeat: [CudaFunction; 4],
-    count: [CudaFunction; 4],
+    repeat: [Function; 4],
+    count: [Function; 4],
     pattern: CudaSlice<u8>,
     wrong: CudaSlice<u64>,
 }
@@ -52,8 +50,22 @@ impl Kernels {
         if part.is_empty() {
             return Ok(());
         }
-        let filled = self.repeat(part, pattern);
-        checked("filling memory", self.stream.context().ordinal(), filled)
+        let (address, len) = (part.address(), part.len() as u64);
+        let period = self.upload(pattern)?;
+        let (pattern, _read) = self.pattern.device_ptr(&self.stream);
+        let kernel = &self.repeat[class::<T>()];
+        // SAFETY: the arguments are those that `check.cu` declares, for elements of this size.
+        // `from_raw`'s caller promised that the part's memory is valid, and `upload` has stored
+        // `period` elements of the pattern. Both stay until the kernel has run, which is waited for.
+        unsafe {
+            launch(
+                kernel,
+                &self.stream,
+                part.len(),
+                [address, len, pattern, period],
+            )
+        }?;
+        self.done("cuStreamSynchronize", self.stream.synchronize())
     }
 
     /// Counts the elements that differ from a repeated pattern by more than `tolerance`, as bits.
@@ -66,59 +78,62 @@ impl Kernels {
         if part.is_empty() {
             return Ok(0);
         }
-        let counted = self.count(part, pattern, tolerance);
-        checked("checking memory", self.stream.context().ordinal(), counted)
-    }
-
-    fn repeat<T: Element>(
-        &mut self,
-        part: DeviceSlice<T>,
-        pattern: &[T],
-    ) -> Result<(), DriverError> {
         let (address, len) = (part.address(), part.len() as u64);
         let period = self.upload(pattern)?;
-        let mut kernel = self.stream.launch_builder(&self.repeat[class::<T>()]);
-        kernel.arg(&address).arg(&len).arg(&self.pattern);
-        kernel.arg(&period);
-        // SAFETY: the arguments are those that `check.cu` declares, for elements of this size.
-        // `from_raw`'s caller promised that the part's memory is valid, and `upload` has stored
-        // `period` elements of the pattern.
-        unsafe { kernel.launch(grid(part.len())) }?;
-        self.stream.synchronize()
-    }
-
-    fn count<T: Element>(
-        &mut self,
-        part: DeviceSlice<T>,
-        pattern: &[T],
-        tolerance: u64,
-    ) -> Result<u64, DriverError> {
-        let (address, len) = (part.address(), part.len() as u64);
-        let period = self.upload(pattern)?;
-        self.stream.memset_zeros(&mut self.wrong)?;
-        let mut kernel = self.stream.launch_builder(&self.count[class::<T>()]);
-        kernel.arg(&address).arg(&len).arg(&self.pattern);
-        kernel.arg(&period).arg(&tolerance).arg(&mut self.wrong);
-        // SAFETY: the arguments are those that `check.cu` declares, for elements of this size.
-        // `from_raw`'s caller promised that the part's memory is valid, `upload` has stored
-        // `period` elements of the pattern, and `wrong` has room for the count.
-        unsafe { kernel.launch(grid(part.len())) }?;
+        let zeroed = self.stream.memset_zeros(&mut self.wrong);
+        self.done("cuMemsetD8Async", zeroed)?;
+        let kernel = &self.count[class::<T>()];
+        {
+            let (pattern, _read) = self.pattern.device_ptr(&self.stream);
+            let (wrong, _written) = self.wrong.device_ptr(&self.stream);
+            let arguments = [address, len, pattern, period, tolerance, wrong];
+            // SAFETY: the arguments are those that `check.cu` declares, for elements of this size.
+            // `from_raw`'s caller promised that the part's memory is valid, `upload` has stored
+            // `period` elements of the pattern, and `wrong` has room for the count. All of it stays until
+            // the kernel has run: the copy of the count is waited for.
+            unsafe { launch(kernel, &self.stream, part.len(), arguments) }?;
+        }
         let mut wrong = [0];
-        self.stream.memcpy_dtoh(&self.wrong, &mut wrong)?;
-        self.stream.synchronize()?;
+        let copied = self.stream.memcpy_dtoh(&self.wrong, &mut wrong);
+        self.done("cuMemcpyDtoHAsync", copied)?;
+        self.done("cuStreamSynchronize", self.stream.synchronize())?;
         Ok(wrong[0])
     }
 
     /// Copies the pattern to the device; returns its length.
-    fn upload<T: Element>(&mut self, pattern: &[T]) -> Result<u64, DriverError> {
+    fn upload<T: Element>(&mut self, pattern: &[T]) -> Result<u64, Error> {
         let bytes: &[u8] = bytemuck::cast_slice(pattern);
-        self.stream.memcpy_htod(bytes, &mut self.pattern)?;
+        let copied = self.stream.memcpy_htod(bytes, &mut self.pattern);
+        self.done("cuMemcpyHtoDAsync", copied)?;
         Ok(pattern.len() as u64)
+    }
+
+    fn done(&self, operation: &'static str, done: Result<(), DriverError>) -> Result<(), Error> {
+        checked(operation, self.stream.context().ordinal(), done)
     }
 }
 
+/// Launches a kernel on a range of this many elements.
+///
+/// # Safety
+/// The kernel's parameters must be of 64 bits, in this order. All memory that they name must be there until it has run.
+unsafe fn launch<const N: usize>(
+    kernel: &Function,
+    stream: &CudaStream,
+    len: usize,
+    mut arguments: [u64; N],
+) -> Result<(), Error> {
+    let blocks = len.div_ceil(PERIOD).clamp(1, MOST_BLOCKS) as u32;
+    let mut parameters = arguments
+        .each_mut()
+        .map(|value| std::ptr::from_mut(value).cast());
+    // SAFETY: each parameter points to a number of 64 bits, as the kernel has them. All memory that they name is there
+    // until it has run. This function requires both.
+    unsafe { kernel.launch(stream, [blocks, THREADS], &mut parameters) }
+}
+
 /// The kernel for each size of elements.
-fn family(kernels: &Loaded, name: &str) -> Result<[CudaFunction; 4], Error> {
+fn family(kernels: &Loaded, name: &str) -> Result<[Function; 4], Error> {
     let of = |bits: u32| kernels.function(&format!("{name}_{bits}"));
     Ok([of(8)?, of(16)?, of(32)?, of(64)?])
 }
@@ -126,15 +141,6 @@ fn family(kernels: &Loaded, name: &str) -> Result<[CudaFunction; 4], Error> {
 /// The index of the kernels for a type.
 fn class<T>() -> usize {
     size_of::<T>().trailing_zeros() as usize
-}
-
-fn grid(len: usize) -> LaunchConfig {
-    let blocks = len.div_ceil(PERIOD).clamp(1, MOST_BLOCKS);
-    LaunchConfig {
-        grid_dim: (blocks as u32, 1, 1),
-        block_dim: (THREADS, 1, 1),
-        shared_mem_bytes: 0,
-    }
 }
 
 #[cfg(test)]

@@ -48,7 +48,7 @@ pub(super) fn own(
     let hosts: Vec<String> = hosts.collect::<Result<_, Error>>()?;
     let places = places(&hosts, &threads, each);
     let is_engine = backends == [Backend::Engine];
-    let may_share = is_engine && cli::settings()?.share_gpu;
+    let may_share = is_engine && cli::settings()?.gpu.may_be_shared;
     if !may_share && let Some(problem) = shared(&places) {
         let hint = if is_engine {
             "; in tests, SPARK_CCL_SHARE_GPU=1 allows it"

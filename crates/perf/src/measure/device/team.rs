@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use spark_ccl::cuda::devices;
-use spark_ccl::{Backend, Builder, Communicator, DType, Element};
+use spark_ccl::{Backend, Builder, Communicator, DType, Element, GpuLayout};
 
 use super::gpu::Gpu;
 use super::gpus::Gpus;
@@ -45,18 +45,18 @@ struct GpuInfo {
 }
 
 impl<'a> Team<'a> {
-    /// Creates communicators for `each` GPUs of every thread of `control`, those of each backend on the
+    /// Creates communicators for `each` GPUs of every thread of `control`, those of each builder on the
     /// same GPUs; a collective call.
     pub(crate) fn connect(
         control: &'a Communicator,
-        builder: &Builder,
+        builders: &[(Backend, Builder)],
         each: usize,
         options: &Options,
     ) -> Result<Self, Error> {
         let ordinals = placement::own(control, each, options.backends)?;
-        let backends = options.backends.iter();
-        let backends: Vec<_> = backends
-            .map(|&backend| Gpus::connect(control, builder, &ordinals, options, backend))
+        let backends: Vec<_> = builders
+            .iter()
+            .map(|(backend, builder)| Gpus::connect(control, builder, &ordinals, options, *backend))
             .collect::<Result<_, Error>>()?;
         let has_nccl = options.backends.contains(&Backend::Nccl);
         let nccl_version = has_nccl.then(nccl::version).transpose()?;
@@ -76,6 +76,12 @@ impl<'a> Team<'a> {
             limits: of_ranks().map(limit).collect(),
             allocated: false,
         })
+    }
+
+    /// The kernels of our own that the collective has, and by what measured ones are kept.
+    pub(crate) fn kernels(&self, options: &Options) -> Option<(GpuLayout, Vec<&'static str>)> {
+        let gpu = self.backends.first()?.all.first()?;
+        gpu.comm.device_kernels(options.collective.operation())
     }
 
     /// How each backend does a call of this size, where that is this library's choice.
@@ -149,7 +155,7 @@ impl Platform for Team<'_> {
     fn need(&self, options: &Options, size: u64) -> u64 {
         bytes(options, size)
             .next_multiple_of(PIECE)
-            .saturating_mul(2 * options.backends.len() as u64)
+            .saturating_mul(2 * self.backends.len() as u64)
     }
 
     fn taken(&self) -> Vec<(Backend, u64)> {

@@ -10,6 +10,7 @@ use std::io;
 use std::path::Path;
 
 use super::{Measure, Row};
+use crate::draft;
 use crate::error::Error;
 pub(crate) use axis::Unit;
 
@@ -149,6 +150,6 @@ pub(crate) fn write(path: &Path, chart: &Chart) -> Result<(), Error> {
     };
     bytes
         .map_err(|error| io::Error::other(error.to_string()))
-        .and_then(|bytes| std::fs::write(path, bytes))
+        .and_then(|bytes| draft::replace(path, &bytes))
         .map_err(Error::system(format!("writing {}", path.display())))
 }

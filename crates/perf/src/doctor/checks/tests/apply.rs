@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use spark_ccl_topology::{Host, Limit, PortState};
+use spark_ccl_topology::{Host, Limit, PortState, Route};
 
 use super::{functions, give, wrong};
 use crate::doctor::finding::{Finding, Status};
@@ -58,6 +58,25 @@ fn run(host: &mut Host, command: &str) {
             let device = device_of(netdev);
             give(host, netdev, &device, (ip, prefix.parse().unwrap()));
         }
+        [
+            "sudo",
+            "ip",
+            "route",
+            "add",
+            subnet,
+            "dev",
+            netdev,
+            "src",
+            _,
+        ] => {
+            let (ip, prefix) = subnet.split_once('/').unwrap();
+            host.network.routes.push(Route {
+                destination: Some(ip.parse().unwrap()),
+                prefix: prefix.parse().unwrap(),
+                gateway: None,
+                netdev: (*netdev).to_owned(),
+            });
+        }
         ["sudo", "sysctl", "-w", settings @ ..] => {
             for setting in settings {
                 set(host, setting);
@@ -74,7 +93,7 @@ fn run(host: &mut Host, command: &str) {
             "|",
             "sudo",
             "tee",
-            "/etc/security/limits.d/rdma.conf",
+            "/etc/security/limits.d/95-spark-ccl-memlock.conf",
         ] if command.contains("'* - memlock unlimited\\n'") => {
             host.limits.memlock = Limit::Unlimited;
         }

@@ -66,6 +66,19 @@ fn nccl_may_hang() {
 }
 
 #[test]
+fn nccl_is_nowhere_that_is_searched() {
+    let mut host = testing::spark("spark-1", 1).host();
+    host.software.nccl.clear();
+    let found = wrong(std::slice::from_ref(&host));
+    assert_eq!(ids(&found), [(Status::Unknown, "nccl.version")]);
+    let text = found[0].to_string();
+    assert!(text.contains("torch.cuda.nccl.version()"), "{text}");
+    // Without GPUs, nobody needs it.
+    host.gpus.clear();
+    assert_eq!(wrong(&[host]), []);
+}
+
+#[test]
 fn builds_of_nccl_differ() {
     planted(Status::Warn, "cluster.nccl", "bytes", |host| {
         host.nccl_mut().bytes += 1;
@@ -231,6 +244,10 @@ fn errors_are_put_against_what_arrived() {
     let mut hosts = pair();
     count(7, 1 << 40)(&mut hosts[1]);
     assert_eq!(wrong(&hosts), []);
+    // What nobody has counted is not zero.
+    planted(Status::Unknown, "nic.errors", "no counter", |host| {
+        host.port_mut("rocep1s0f0").counters.clear();
+    });
 }
 
 #[test]
@@ -239,4 +256,9 @@ fn a_clock_is_off() {
     assert_eq!(ids(&found), [(Status::Warn, "cluster.clock")]);
     assert_eq!(found[0].hosts, ["spark-2"]);
     assert_eq!(found[0].seen, "40.0 s behind this machine's clock (+-0.3)");
+    // A host that was slow to answer: the clock may be right or not.
+    let found = with_clocks(&pair(), &[Some((0.0, 0.0)), Some((8.0, 10.0))]);
+    assert_eq!(ids(&found), [(Status::Unknown, "cluster.clock")]);
+    let found = with_clocks(&pair(), &[Some((0.0, 0.0)), Some((18.0, 10.0))]);
+    assert_eq!(ids(&found), [(Status::Warn, "cluster.clock")]);
 }

@@ -1,7 +1,6 @@
 //! MTUs, addresses, subnets.
 
-use spark_ccl_topology::netif::network;
-use spark_ccl_topology::{Neighbour, NeighbourState, PortState, Route, testing};
+use spark_ccl_topology::{Neighbour, NeighbourState, testing};
 
 use super::apply::mend;
 use super::*;
@@ -48,6 +47,11 @@ fn all_mtus_are_low() {
             hosts[host].netdev_mut(&netdev).mtu = mtu;
         }
     }
+    // Neither end is given more than the other one has.
+    let found = wrong(&hosts);
+    let mut pairs = found.iter().filter(|one| one.id == "pair.mtu");
+    assert_eq!(pairs.clone().count(), 2, "{found:#?}");
+    assert!(pairs.all(|one| one.command().is_none()), "{found:#?}");
     assert_eq!(mend(&mut hosts), []);
     // What is at the other end is not known: nothing is to be run.
     let mut alone = testing::spark("spark-1", 1).host();
@@ -59,6 +63,20 @@ fn all_mtus_are_low() {
     let mut hosts = testing::hosts(&testing::switch());
     hosts[1].netdev_mut(NETDEV).mtu = 1500;
     assert_eq!(commands(&wrong(&hosts)), []);
+}
+
+#[test]
+fn a_network_without_proof_of_a_cable_keeps_its_mtus() {
+    let mut hosts = pair();
+    for host in &mut hosts {
+        host.rdma.clear();
+        host.pci.clear();
+    }
+    hosts[1].netdev_mut(NETDEV).mtu = 1500;
+    let found = wrong(&hosts);
+    assert_eq!(ids(&found), [(Status::Fail, "pair.mtu")]);
+    assert_eq!(commands(&found), []);
+    assert!(found[0].to_string().contains("which MTU"), "{}", found[0]);
 }
 
 #[test]
@@ -392,10 +410,59 @@ fn a_route_leads_past_the_cable() {
         "10.0.1.1 is reached over enP7s7, by the route to 10.0.1.0/25"
     );
     assert_eq!(one.hosts, ["spark-2"]);
-    // A wider route, one as wide, and one that leads over the cable.
+    // Of routes as wide, the kernel takes the first that it lists.
+    let mut hosts = pair();
+    detour("10.0.1.0", 24, "enP7s7")(&mut hosts[1]);
+    let last = hosts[1].network.routes.pop().unwrap();
+    hosts[1].network.routes.insert(0, last);
+    let found = wrong(&hosts);
+    assert_eq!(ids(&found), [(Status::Warn, "pair.route")]);
+    // A wider route, one as wide that comes later, and one that leads over the cable.
     let mut hosts = pair();
     detour("10.0.0.0", 16, "enP7s7")(&mut hosts[1]);
     detour("10.0.1.0", 24, "enP7s7")(&mut hosts[1]);
     detour("10.0.1.1", 32, NETDEV)(&mut hosts[1]);
     assert_eq!(wrong(&hosts), []);
+}
+
+#[test]
+fn a_route_is_gone() {
+    let gone = |host: &mut Host| host.network.routes.retain(|route| route.netdev != NETDEV);
+    let fix = "sudo ip route add 10.0.1.0/24 dev enP2p1s0f0np0 src 10.0.1.2";
+    let one = planted(Status::Fail, "pair.route", fix, gone);
+    let seen = "enP2p1s0f0np0 has 10.0.1.2/24, and no route to that subnet; 10.0.1.1 is ";
+    assert_eq!(one.seen, format!("{seen}not reached"));
+    // The way out of the network leads there, too, as it does everywhere.
+    let one = planted(Status::Warn, "pair.route", fix, |host| {
+        gone(host);
+        host.network.routes.push(Route {
+            destination: None,
+            prefix: 0,
+            gateway: Some("192.168.1.1".parse().unwrap()),
+            netdev: "enP7s7".to_owned(),
+        });
+    });
+    assert_eq!(one.seen, format!("{seen}reached by way of 192.168.1.1"));
+}
+
+#[test]
+fn an_interface_without_a_link_is_named_where_there_is_no_rdma() {
+    let mut hosts = pair();
+    for host in &mut hosts {
+        host.rdma.clear();
+    }
+    let name = functions(0)[0].1.clone();
+    let dark = |hosts: &[Host]| {
+        let found = wrong(hosts).into_iter();
+        found.filter(|one| one.id == "nic.link").collect::<Vec<_>>()
+    };
+    assert_eq!(dark(&hosts), []);
+    hosts[1].netdev_mut(&name).running = false;
+    let found = dark(&hosts);
+    assert_eq!(ids(&found), [(Status::Warn, "nic.link")]);
+    assert!(found[0].to_string().contains(&name), "{}", found[0]);
+    assert_eq!(found[0].command(), None);
+    hosts[1].netdev_mut(&name).up = false;
+    let command = format!("sudo ip link set {name} up");
+    assert_eq!(dark(&hosts)[0].command(), Some(&*command));
 }

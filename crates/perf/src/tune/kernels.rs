@@ -1,0 +1,59 @@
+//! Tuning on GPUs: which kernel of our own is the fastest at which size.
+//!
+//! Each kernel has communicators of its own, whose file of measured choices names no other one.
+
+use clap::Parser;
+
+use super::Args;
+use crate::call::collective::Collective;
+use crate::cli;
+use crate::error::Error;
+use crate::measure::Choice;
+use crate::ranks::world::{self, World};
+
+/// What is measured of a collective: its sweep runs several times, and of each size the best time counts.
+fn measured(args: &Args, collective: Collective) -> Result<cli::args::Args, Error> {
+    let [first, last] = [args.minbytes, args.maxbytes].map(|bytes| bytes.to_string());
+    let words = ["spark-perf", collective.name(), "--backend", "engine"];
+    let sizes = ["-b", &first, "-e", &last, "-f", "2"];
+    let how = ["-G", "5", "-N", "3", "-c", "0"];
+    let words = words.into_iter().chain(sizes).chain(how);
+    let parsed = cli::args::Args::try_parse_from(words);
+    let mut parsed = parsed.map_err(|error| Error::Usage(error.to_string()))?;
+    parsed.ranks = args.ranks.clone();
+    Ok(parsed)
+}
+
+/// Measures, prints, and writes the file.
+pub(super) fn run(args: &Args) -> Result<u8, Error> {
+    let all = args.collectives().into_iter();
+    let all = all.map(|collective| measured(args, collective));
+    let mut all = all.collect::<Result<Vec<_>, Error>>()?;
+    let choice = Choice::new(&all[0])?;
+    for measured in &mut all {
+        *measured = choice.complete(measured)?;
+    }
+    let world = World::find(&all[0].ranks)?;
+    world.ranks(&all[0].ranks)?;
+    let builder = world::builder(&all[0]);
+    if let World::Parent { processes } = world {
+        return crate::ranks::start(processes, &builder, &[]);
+    }
+    on_gpus::run(world, &builder, &all)
+}
+
+#[cfg(not(feature = "cuda"))]
+mod on_gpus {
+    use super::{Error, World, cli};
+
+    pub(super) fn run(
+        _: World,
+        _: &spark_ccl::Builder,
+        _: &[cli::args::Args],
+    ) -> Result<u8, Error> {
+        unreachable!("only chosen where GPUs were found")
+    }
+}
+
+#[cfg(feature = "cuda")]
+mod on_gpus;
