@@ -2,7 +2,7 @@
 # Installs the C interface into a temporary folder as users do, builds the examples against that by pkg-config, and runs them. Then
 # runs the programs of its tests under valgrind, and with GCC's sanitizers.
 #   tests/capi.sh [argument of `cargo cinstall`]...      (such as --debug)
-# Needs cargo-c: cargo install cargo-c --locked
+# Needs cargo-c: cargo install cargo-c --locked (its message names the version for an older Rust)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . tests/vm/lib.sh
@@ -13,7 +13,7 @@ fail() {
     exit 1
 }
 
-cargo capi --version >/dev/null || fail "cargo-c is missing: cargo install cargo-c --locked"
+cargo capi --version >/dev/null || fail "cargo-c is missing: cargo install cargo-c --locked (its message names the version for an older Rust)"
 
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

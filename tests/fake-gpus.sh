@@ -8,17 +8,27 @@ cd "$(dirname "$0")/.."
 
 libraries=$(mktemp -d)
 trap 'rm -r "$libraries"' EXIT
-# NCCL enqueues in CUDA's streams: both are one library.
-c++ -std=c++17 -O1 -Wall -Wextra -Werror -fPIC -shared -Icrates/gpu/tests crates/perf/tests/fake_gpu/*.cpp -o "$libraries/libcuda.so.1"
-ln "$libraries/libcuda.so.1" "$libraries/libnccl.so.2"
+fake_gpus "$libraries"
 export SPARK_CCL_TEST_REQUIRE=gpus,fake-gpus
 on_fakes() {
-    env -u SPARK_CCL_NCCL_LIBRARY LD_LIBRARY_PATH="$libraries" FAKE_GPUS=2 "$@" </dev/null
+    env -u SPARK_CCL_NCCL_LIBRARY LD_LIBRARY_PATH="$libraries" FAKE_GPUS="${FAKE_GPUS:-2}" "$@" </dev/null
 }
 # Features are selected as for the workspace's tests, so that nothing is built anew.
-test_programs --workspace --test gpu --test staged >"$libraries/programs"
+test_programs --workspace --test gpu --test staged --test kernels >"$libraries/programs"
 while IFS=$'\t' read -r todo name folder program; do
-    [ "$todo $folder" != "run $PWD" ] || on_fakes "$program" -q "$@"
+    [ "$todo $folder" = "run $PWD" ] || continue
+    # Threads play the kernels between GPUs. The ranks share one, as two fake ones are of different models.
+    if [ "$name" = kernels ]; then
+        FAKE_GPUS=1 on_fakes "$program" -q all_take_the_kernels
+    else
+        on_fakes "$program" -q "$@"
+    fi
+    # Once more on memory that is the host's, on which calls are not staged; messages always are.
+    [ "$name" != staged ] ||
+        SPARK_CCL_GPU_PINNED=1 on_fakes "$program" -q --skip messages:: --skip by_mail:: --skip unstaged:: "$@"
+    # And over RDMA devices that are none, which belong to one process. How calls fail has nothing to do with the links.
+    [ "$name" != staged ] ||
+        SPARK_CCL_TEST_RDMA_SEED=$RANDOM on_fakes "$program" -q --skip processes:: --skip failures:: --skip unstaged:: "$@"
 done <"$libraries/programs"
 cargo test -p spark-ccl-cuda --lib --no-run
 on_fakes cargo test -q -p spark-ccl-cuda --lib -- "$@"

@@ -20,7 +20,8 @@ export SPARK_CCL_TEST_REQUIRE=${SPARK_CCL_TEST_REQUIRE:-c++,launchers,rustc}
 . tests/skipped.sh
 trap list_skipped EXIT
 
-cargo test --workspace "$@"
+# Tests send signals, and a process that starts with one ignored (by nohup, or in a script's background) hands that on.
+env --default-signal=HUP,INT,QUIT cargo test --workspace "$@"
 if [ $# = 0 ]; then
     tests/fake-gpus.sh
 fi

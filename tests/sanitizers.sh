@@ -10,6 +10,7 @@
 # the instrumented program.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. tests/vm/lib.sh
 
 packages=(-p spark-ccl -p spark-ccl-transport -p spark-ccl-verbs -p spark-ccl-control
     -p spark-ccl-bootstrap -p spark-ccl-compute)
@@ -33,19 +34,36 @@ has() {
 # In TSan's eyes an address is the memory behind it, what it was not compiled into does not
 # synchronise, and what does not go through libc does not happen. So ranks that are threads map
 # shared memory at one address (`one_mapping`), std is built anew, and rustix calls libc.
+# Its own functions are exported, for what threads play the kernels with (crates/perf/tests/fake_gpu).
 # No suppressions: all that it reports counts.
 # Left out: private copies of shared memory. They are no copies where all have one mapping, and
 # rustix on libc cannot put a mapping in the place of another.
 thread() {
     has lib/rustlib/src/rust/library rust-src || return 0
-    CARGO_TARGET_DIR=$folder/thread TSAN_OPTIONS=halt_on_error=1 \
-        RUSTFLAGS="-Zsanitizer=thread --cfg one_mapping --cfg rustix_use_libc" \
-        cargo +nightly test -Zbuild-std --target "$target" "${packages[@]}" --lib --tests --no-fail-fast -- "${skips[@]}" \
+    local -x CARGO_TARGET_DIR=$folder/thread TSAN_OPTIONS=halt_on_error=1:allocator_may_return_null=1
+    local -x RUSTFLAGS="-Zsanitizer=thread --cfg one_mapping --cfg rustix_use_libc -Clink-arg=-rdynamic"
+    cargo +nightly test -Zbuild-std --target "$target" "${packages[@]}" --lib --tests --no-fail-fast -- "${skips[@]}" \
         --skip memory::tests::a_private_copy_keeps_the_address_and_the_contents \
         --skip memory::tests::no_bytes_are_memory_too \
         --skip memory::tests::readers_see_the_address_mapped_all_the_while \
         --skip a_private_copy_is_out_of_the_peers_reach \
         --skip registered::memory_keeps_its_contents_after_an_abort
+    # Device memory by way of the host, from the kernels to RDMA devices, of which both are none.
+    local libraries
+    libraries=$(mktemp -d)
+    fake_gpus "$libraries" -fsanitize=thread
+    for seed in "" 1 2 3; do
+        staged "$libraries" "$seed" 0
+        staged "$libraries" "$seed" 1 --skip messages:: --skip by_mail:: --skip unstaged::
+    done
+    rm -r "$libraries"
+}
+
+# staged LIBRARIES SEED PINNED ARGUMENT...: with a seed, over RDMA devices. Those belong to one process.
+staged() {
+    env ${2:+SPARK_CCL_TEST_RDMA_SEED=$2} SPARK_CCL_GPU_PINNED="$3" LD_LIBRARY_PATH="$1" FAKE_GPUS=2 \
+        SPARK_CCL_TEST_REQUIRE=gpus,fake-gpus \
+        cargo +nightly test -Zbuild-std --target "$target" -p spark-ccl --test staged -- --skip processes:: "${@:4}"
 }
 
 # Leaks do not count: tests forget handles on purpose, whose buffers then stay.
@@ -67,10 +85,10 @@ miri() {
         --skip both_destinations_are_sources --skip factors_and_operands_in_place --skip every_ \
         --skip halves_with_those_at_the_edges
     cargo +nightly miri test -p spark-ccl-transport --lib -- fake:: --skip conforms_
-    # On the stand-in for libibverbs, but for what opens libraries or asks for limits. What a device
+    # On the stand-in for libibverbs, but for devices with threads, and what opens libraries or asks for limits. What a device
     # may still have is leaked.
     MIRIFLAGS="$MIRIFLAGS -Zmiri-ignore-leaks" cargo +nightly miri test -p spark-ccl-verbs --lib \
-        -- tests:: --skip missing_library --skip another_library --skip the_memory_limit --skip sysfs
+        -- tests:: --skip network:: --skip missing_library --skip another_library --skip the_memory_limit --skip sysfs
 }
 
 if [ "${1:-}" = --require ]; then

@@ -131,6 +131,20 @@ for line in sys.stdin:
         print(todo, message["target"]["name"], folder, message["executable"], sep="\t")'
 }
 
+# fake_gpus FOLDER [FLAG...]: builds a driver of CUDA, with an NCCL, whose GPUs are none (crates/perf/tests/fake_gpu).
+fake_gpus() {
+    local folder=$1 source
+    shift
+    # Linked on its own, so that a sanitizer among the flags is the program's.
+    for source in crates/perf/tests/fake_gpu/*.cpp; do
+        c++ -std=c++17 -O1 -Wall -Wextra -Werror -fPIC -Icrates/gpu/tests "$@" -c "$source" -o "$folder/$(basename "$source").o"
+    done
+    # NCCL enqueues in CUDA's streams: both are one library.
+    c++ -shared "$folder"/*.cpp.o -o "$folder/libcuda.so.1"
+    rm "$folder"/*.cpp.o
+    ln "$folder/libcuda.so.1" "$folder/libnccl.so.2"
+}
+
 # base_system ROOT BUSYBOX: what every guest needs; /guest.sh is what it then runs.
 base_system() {
     local root=$1 busybox=$2
@@ -158,6 +172,21 @@ echo "GUEST EXIT CODE $?"
 poweroff -f
 INIT
     chmod +x "$root/init"
+}
+
+# soft_roce_system ROOT KERNEL MODULE...: base_system with what makes and uses RDMA devices of soft-RoCE, and these modules.
+soft_roce_system() {
+    local root=$1 kernel=$2 file
+    shift 2
+    base_system "$root" /bin/busybox
+    # busybox's shell prefers busybox's `ip`.
+    rm "$root/bin/sh"
+    place_program "$root" /bin/dash
+    ln -s dash "$root/bin/sh"
+    for file in ip tc rdma; do place_program "$root" "$(command -v $file)"; done
+    place_program "$root" /usr/lib/x86_64-linux-gnu/libibverbs/librxe-rdmav34.so
+    place "$root" /etc/libibverbs.d/rxe.driver
+    place_modules "$root" "$kernel" crc32_generic rdma_rxe rdma_ucm sch_netem "$@"
 }
 
 # boot SECONDS ROOT QEMU ARGUMENT...: boots ROOT as the initial file system, shows the console, and

@@ -2,7 +2,8 @@
 # Runs the tests of RDMA in one emulated machine, once for each layout of its rails.
 #   tests/vm/rdma-tests.sh [-s] [-k 6.12] [-m MODE]... [-t SECONDS] [-p PACKAGE]... [NAME]
 #   -s          under AddressSanitizer; any toolchain will do
-#   -k, -m, -t  as in rdma.sh; all layouts when none is named
+#   -k, -m, -t  as in rdma.sh. When no layout is named: all three, or with another kernel the tests of what a kernel
+#               decides, on the rails of `wire`
 #   -p          packages to build; else the workspace, as other tests do, so that nothing is built anew
 #   NAME        tests whose name contains it, instead of those named below
 # The tests see the layout in RAILS, and the command `rails` of rails.sh. None that needs what the machine has may be
@@ -11,23 +12,27 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 . tests/vm/lib.sh
 
-# Layouts of the rails, the folder of a package, and words: tests whose name contains one of them; none:
-# all its tests.
-suites='one,wire,link-local crates/verbs
+# Layouts of the rails (`kernel`: those of `wire`, on another kernel), the folder of a package, and words: tests whose name
+# contains one of them; none: all its tests. What does not depend on the layout is tested once.
+suites='one,wire,link-local,kernel crates/verbs
 wire crates/transport rdma::link
+kernel crates/transport rdma::link::tests::a_link rdma::link::tests::lending failover::loss
 one,link-local crates/transport rdma::link::tests::both_rails
-one,wire,link-local . rdma::
+wire . rdma::
+kernel . rdma::memory
+one,link-local . rdma::ranks_reduce rdma::registered rdma::a_killed rdma::one_pair
 one . random_faults_over_rdma
 link-local crates/perf gids
 wire crates/perf rdma::'
 
 main() {
-    local option modes=() kernel=() seconds=600 scope=() target=() needs=rails,rdma,link-local-gid,single-copy
+    local option default=(one wire link-local) modes=() kernel=() seconds=1800 scope=() target=() needs=rails,rdma,link-local-gid,single-copy,fake-gpu-library
     while getopts sk:m:t:p: option; do
         case $option in
         s) sanitize ;;
         k)
             kernel=(-k "$OPTARG")
+            default=(kernel)
             # Debian's default has none.
             needs+=,udmabuf
             ;;
@@ -38,27 +43,32 @@ main() {
         esac
     done
     shift $((OPTIND - 1))
-    [ ${#modes[@]} != 0 ] || modes=(one wire link-local)
+    [ ${#modes[@]} != 0 ] || modes=("${default[@]}")
     [ ${#scope[@]} != 0 ] || scope=(--workspace)
     work=$(mktemp -d)
     trap 'rm -rf "$work"' EXIT
+    need g++
+    mkdir "$work/fake-gpus"
+    fake_gpus "$work/fake-gpus"
     test_programs "${target[@]}" "${scope[@]}" >"$work/programs"
     list_tests "${1:-}"
     cat >"$work/guest.sh" <<GUEST
 . $PWD/tests/vm/tests-guest.sh
-export ASAN_OPTIONS=detect_leaks=0 TEST_PATIENCE=4
+export ASAN_OPTIONS=detect_leaks=0 TEST_PATIENCE=4 SPARK_CCL_TEST_FAKE_GPUS=$work/fake-gpus
 code=0
-for RAILS in ${modes[*]}; do
-    echo "=== rails: \$RAILS"
+for tests in ${modes[*]}; do
+    echo "=== tests: \$tests"
+    RAILS=\$tests
+    [ \$tests != kernel ] || RAILS=wire
     rails make \$RAILS || exit
     SPARK_CCL_TEST_REQUIRE=$needs
     [ \$RAILS = one ] || SPARK_CCL_TEST_REQUIRE=\$SPARK_CCL_TEST_REQUIRE,cables
     export SPARK_CCL_TEST_REQUIRE
-    run_tests $work/tests-\$RAILS --skip compile_fail --test-threads 1 || code=1
+    run_tests $work/tests-\$tests --skip compile_fail --skip stand_in --test-threads 1 || code=1
 done
 exit \$code
 GUEST
-    tests/vm/rdma.sh "${kernel[@]}" -m "${modes[0]}" -t "$seconds" \
+    tests/vm/rdma.sh "${kernel[@]}" -m "${modes[0]/kernel/wire}" -t "$seconds" \
         "${files[@]}" -- ". $work/guest.sh"
 }
 
@@ -71,7 +81,7 @@ sanitize() {
 # Fills $work/tests-MODE for each, for run_tests, and `files`, for rdma.sh.
 list_tests() {
     local name=$1 layouts package words mode todo target folder file
-    files=(-a "$work/guest.sh" -a tests/vm/tests-guest.sh)
+    files=(-a "$work/guest.sh" -a tests/vm/tests-guest.sh -a "$work/fake-gpus/libcuda.so.1")
     while read -r layouts package words; do
         while IFS=$'\t' read -r todo target folder file; do
             [ "$folder" = "$(realpath "$package")" ] || continue

@@ -44,17 +44,10 @@ main() {
 
 make_guest() {
     local root=$1 kernel=$2 file
-    base_system "$root" /bin/busybox
-    # busybox's shell prefers busybox's `ip`.
-    rm "$root/bin/sh"
-    place_program "$root" /bin/dash
-    ln -s dash "$root/bin/sh"
-    for file in ip tc rdma ibv_devinfo ibv_rc_pingpong ib_write_bw ib_write_lat ib_send_bw ib_read_bw; do
+    soft_roce_system "$root" "$kernel" veth
+    for file in ibv_devinfo ibv_rc_pingpong ib_write_bw ib_write_lat ib_send_bw ib_read_bw; do
         place_program "$root" "$(command -v $file)"
     done
-    place_program "$root" /usr/lib/x86_64-linux-gnu/libibverbs/librxe-rdmav34.so
-    place "$root" /etc/libibverbs.d/rxe.driver
-    place_modules "$root" "$kernel" crc32_generic rdma_rxe rdma_ucm veth sch_netem
     install -D tests/vm/rails.sh "$root/usr/bin/rails"
     install tests/vm/pair.sh "$root/usr/bin/pair"
     for file in "${files[@]}"; do
