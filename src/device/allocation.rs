@@ -28,7 +28,8 @@ pub(super) fn new_block_of(
 ) -> Result<Arc<Block>, Error> {
     let (base, start) = (engine.base(), Instant::now());
     loop {
-        block::sweep();
+        // Memory of the host is left to the guards: of this rank, another one's kernel may wait for the next call.
+        block::sweep_at_once();
         let error = match base.own(make()) {
             Ok(memory) => return Ok(Block::new(memory, bytes, Arc::clone(&base.gpu))),
             Err(error @ spark_ccl_cuda::Error::Call { .. }) => error,
@@ -42,7 +43,6 @@ pub(super) fn new_block_of(
                 problem: error.to_string(),
             });
         }
-        engine.tidy();
         pause(start.elapsed());
     }
 }

@@ -40,7 +40,7 @@ static DROPPED: Mutex<Vec<Unfreed>> = Mutex::new(Vec::new());
 /// A block that nobody holds any more.
 struct Unfreed {
     uses: Uses,
-    _memory: Listed,
+    memory: Listed,
 }
 
 /// Blocks that are not freed yet, by where they begin.
@@ -239,7 +239,7 @@ impl Drop for Block {
         let is_freed_at_once = memory.0.is_freed_at_once();
         let block = Unfreed {
             uses: std::mem::take(self.uses.get_mut()),
-            _memory: memory,
+            memory,
         };
         // Frees it here if all its uses have run.
         if !is_freed_at_once || !block.uses.are_over() {
@@ -259,13 +259,21 @@ pub(super) fn any_is_over() -> bool {
     DROPPED.lock().iter().any(|block| block.uses.are_over())
 }
 
-/// Frees those of them that are not in use any more.
+/// Frees those of them that are not in use any more. This may wait for kernels of any rank of the process, so it is for threads
+/// that no kernel waits for.
 pub(super) fn sweep() {
+    free(|block| block.uses.are_over());
+}
+
+/// Frees those of them that are not in use any more, and for which the driver does not wait for kernels.
+pub(super) fn sweep_at_once() {
+    free(|block| block.memory.0.is_freed_at_once() && block.uses.are_over());
+}
+
+fn free(is_meant: impl Fn(&Unfreed) -> bool) {
     let over: Vec<_> = {
         let mut dropped = DROPPED.lock();
-        dropped
-            .extract_if(.., |block| block.uses.are_over())
-            .collect()
+        dropped.extract_if(.., |block| is_meant(block)).collect()
     };
     // The driver may take long to free them, so the lock is not held meanwhile.
     drop(over);

@@ -41,7 +41,7 @@ fn watch_over<E: Guarded>(engine: &Weak<E>, mut look: impl FnMut(&E)) {
         };
         if engine.base().watch.failed() {
             engine.abort();
-            block::sweep();
+            block::sweep_at_once();
             continue;
         }
         look(&engine);

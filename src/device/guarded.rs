@@ -38,7 +38,7 @@ pub(super) trait Guarded: Send + Sync + 'static {
         block::any()
     }
 
-    /// Frees dropped memory that is no longer in use.
+    /// Frees dropped memory that is no longer in use. May wait for kernels, of any rank of the process.
     fn tidy(&self) {
         block::sweep();
     }

@@ -1,25 +1,18 @@
 //! Memory from `alloc_device` that is the host's, so that calls by way of the host are not staged. With
 //! `SPARK_CCL_GPU_PINNED=1`, all other tests of staged memory are, too.
-//!
-//! On GPUs that are none only: when pinned memory is allocated or freed, CUDA's driver may wait for the kernels of all ranks of the
-//! process, which wait for this one. On GPUs, `spark-perf` has each rank in a process of its own.
 
 use super::by_host::{memory, read, sums, values};
-use super::support::Gpus;
 use super::{builder, gpus, stream_of, text};
 use spark_ccl::cuda::DeviceSlice;
 use spark_ccl::cuda::cudarc::driver::DevicePtr;
 use spark_ccl::cuda::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use spark_ccl::{Builder, Communicator, DType, Error, Operation, RedOp};
-use spark_ccl_testing::{Need, has, scramble};
+use spark_ccl_testing::scramble;
+use std::sync::Barrier;
 use std::time::Duration;
 
 /// Longer than a slot is.
 const LEN: usize = 300_001;
-
-fn fake_gpus() -> Option<Gpus> {
-    has(Need::FakeGpus).then(|| gpus(2)).flatten()
-}
 
 fn pinned() -> Builder {
     builder().set("SPARK_CCL_GPU_PINNED", "1")
@@ -34,7 +27,7 @@ fn block(from: usize, to: usize, len: usize) -> Vec<u64> {
 
 #[test]
 fn all_collectives_find_the_buffers() {
-    let Some(gpus) = fake_gpus() else { return };
+    let Some(gpus) = gpus(2) else { return };
     for path in ["auto", "zero-copy"] {
         gpus.each(&pinned().set("SPARK_CCL_PATH", path), |comm| {
             let said = comm.device_path().unwrap();
@@ -49,6 +42,42 @@ fn all_collectives_find_the_buffers() {
             comm.finalize().unwrap();
         });
     }
+}
+
+/// The driver waits for a GPU's kernels before it frees pinned memory there, so no rank frees another one's in a call.
+#[test]
+fn memory_of_another_rank_is_not_freed_by_an_allocation() {
+    let Some(gpus) = gpus(2) else { return };
+    let builder = pinned().operation_timeout(Duration::from_secs(20));
+    let meet = Barrier::new(gpus.count);
+    gpus.each(&builder, |comm| {
+        let stream = stream_of(&comm);
+        for round in 0..20 {
+            let mut kept = memory(&comm, &[round; 100]);
+            let mut dropped = memory(&comm, &[round; 100]);
+            comm.all_reduce_in_place(&mut dropped, RedOp::Sum)
+                .on(&stream)
+                .unwrap();
+            comm.wait(&stream).unwrap();
+            drop(dropped);
+            meet.wait();
+            let is_late = comm.rank() == 0;
+            if is_late {
+                meet.wait();
+                drop(memory(&comm, &[1]));
+            }
+            // The others' kernels wait for the late rank's.
+            comm.all_reduce_in_place(&mut kept, RedOp::Sum)
+                .on(&stream)
+                .unwrap();
+            if !is_late {
+                meet.wait();
+            }
+            comm.wait(&stream).unwrap();
+            assert_eq!(read(&kept), [round * comm.size() as u64; 100]);
+        }
+        comm.finalize().unwrap();
+    });
 }
 
 /// With an input and an output, of which one is a part of longer memory.
@@ -159,7 +188,7 @@ fn in_place(comm: &Communicator, len: usize) {
 /// The kernel reads the buffers' addresses, and not what they were when a slot of another call had the same bell.
 #[test]
 fn staged_calls_and_others_take_turns_in_graphs() {
-    let Some(gpus) = fake_gpus() else { return };
+    let Some(gpus) = gpus(2) else { return };
     gpus.each(&pinned(), |comm| {
         let stream = stream_of(&comm);
         let own = values(comm.rank(), LEN);
@@ -203,7 +232,7 @@ fn staged_calls_and_others_take_turns_in_graphs() {
 
 #[test]
 fn memory_of_two_kinds_is_named() {
-    let Some(gpus) = fake_gpus() else { return };
+    let Some(gpus) = gpus(2) else { return };
     gpus.each(&pinned(), |comm| {
         let stream = stream_of(&comm);
         let error = if comm.rank() == 0 {
@@ -224,7 +253,7 @@ fn memory_of_two_kinds_is_named() {
 
 #[test]
 fn zero_copy_refuses_what_would_be_staged() {
-    let Some(gpus) = fake_gpus() else { return };
+    let Some(gpus) = gpus(2) else { return };
     gpus.each(&pinned().set("SPARK_CCL_PATH", "zero-copy"), |comm| {
         let stream = stream_of(&comm);
         let mut elsewhere = stream.alloc_zeros::<u64>(10).unwrap();
@@ -246,7 +275,7 @@ fn zero_copy_refuses_what_would_be_staged() {
 /// communicator at once.
 #[test]
 fn memory_of_a_call_that_has_failed_can_be_used_again() {
-    let Some(gpus) = fake_gpus() else { return };
+    let Some(gpus) = gpus(2) else { return };
     for turn in 0..10 {
         let builder = pinned().operation_timeout(Duration::from_millis(700));
         gpus.each(&builder, |comm| {
@@ -280,7 +309,7 @@ fn memory_of_a_call_that_has_failed_can_be_used_again() {
 
 #[test]
 fn dropped_memory_is_freed_behind_its_calls() {
-    let Some(gpus) = fake_gpus() else { return };
+    let Some(gpus) = gpus(2) else { return };
     gpus.each(&pinned(), |comm| {
         let stream = stream_of(&comm);
         let mut sum = memory(&comm, &vec![0; LEN]);
@@ -299,7 +328,7 @@ fn dropped_memory_is_freed_behind_its_calls() {
 
 #[test]
 fn how_it_is_done_is_explained() {
-    let Some(gpus) = fake_gpus() else { return };
+    let Some(gpus) = gpus(2) else { return };
     gpus.each(&pinned(), |comm| {
         let said = comm
             .explain_device(Operation::AllGather, DType::F32, 1 << 20)
@@ -315,7 +344,7 @@ fn how_it_is_done_is_explained() {
 
 #[test]
 fn memory_that_is_not_there_is_said() {
-    let Some(gpus) = fake_gpus() else { return };
+    let Some(gpus) = gpus(2) else { return };
     gpus.each(&pinned(), |comm| {
         let error = comm.alloc_device::<u64>(1 << 50).unwrap_err();
         assert!(matches!(error, Error::Memory { .. }), "{error:?}");

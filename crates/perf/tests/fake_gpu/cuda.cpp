@@ -1,5 +1,6 @@
 // The functions of libcuda that spark-perf and the crates below it use.
 #include "device.h"
+#include <algorithm>
 
 #include <elf.h>
 
@@ -118,6 +119,12 @@ static bool idle(Stream *stream) {
     Guard guard(everything);
     work_off();
     return stream->steps.empty();
+}
+
+static bool idle_device(int device) {
+    Guard guard(everything);
+    work_off();
+    return std::all_of(streams.begin(), streams.end(), [=](Stream *one) { return one->device != device || one->steps.empty(); });
 }
 
 static double milliseconds() {
@@ -249,8 +256,10 @@ int cuMemHostAlloc(void **memory, size_t bytes, unsigned) {
 int cuMemHostGetDevicePointer_v2(uint64_t *address, void *memory, unsigned) {
     return *address = reinterpret_cast<uint64_t>(memory), SUCCESS;
 }
+// As the driver, it waits for all that runs on the GPU.
 int cuMemFreeHost(void *memory) {
     if (int said = unsafe_in_captures()) return said;
+    while (current != broken && !idle_device(current)) std::this_thread::yield();
     return free(memory), SUCCESS;
 }
 int cuMemFreeAsync(uint64_t address, void *stream) {
