@@ -82,7 +82,7 @@ pub(super) fn leave_out(host: &mut Host) -> Vec<String> {
 
 /// Whether a name needs no quoting in a shell, and no command takes it for an option.
 fn is_name(name: &str) -> bool {
-    let is_plain = |one: u8| one.is_ascii_alphanumeric() || b"_.:@-".contains(&one);
+    let is_plain = |one: u8| one.is_ascii_alphanumeric() || b"_.:@%-".contains(&one);
     !name.is_empty() && !name.starts_with('-') && name.bytes().all(is_plain)
 }
 

@@ -2,8 +2,8 @@
 
 use crate::model::Disk;
 
-/// Logs and packages, temporary files, and the memory that NCCL's processes share.
-const PATHS: [&str; 3] = ["/", "/tmp", "/dev/shm"];
+/// Where packages, logs, programs' own and temporary files are, and the memory that NCCL's processes share.
+const PATHS: [&str; 5] = ["/", "/var", "/home", "/tmp", "/dev/shm"];
 
 pub(super) fn disks() -> Vec<Disk> {
     let mut known = Vec::new();

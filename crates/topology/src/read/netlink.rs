@@ -7,7 +7,9 @@ mod dump;
 
 use std::net::IpAddr;
 
-use dump::{LIST_ADDRESSES, LIST_LINKS, LIST_NEIGHBOURS, LIST_ROUTES, Message, dump};
+use dump::{
+    LIST_ADDRESSES, LIST_LINKS, LIST_NEIGHBOURS, LIST_ROUTES, Message, attributes, dump,
+};
 #[cfg(any(test, fuzzing))]
 pub(crate) use dump::{Listed, messages};
 
@@ -22,7 +24,7 @@ pub(crate) fn network() -> Result<Network, Error> {
         found.map(|netdev| netdev.name.clone())
     };
     let routes = dump(&LIST_ROUTES)?;
-    let routes = routes.iter().filter_map(|one| route(one, name_of));
+    let routes = routes.iter().flat_map(|one| routes_of(one, name_of));
     let neighbours = dump(&LIST_NEIGHBOURS)?;
     let neighbours = neighbours.iter().filter_map(|one| neighbour(one, name_of));
     Ok(Network {
@@ -110,32 +112,68 @@ fn address(message: &Message, netdev: &str) -> Option<Address> {
     })
 }
 
-/// A route of the main table. The message begins with a `struct rtmsg`: family, the lengths of the destination and the
-/// source, type of service, table, protocol, scope, type, flags.
-fn route(message: &Message, name_of: impl Fn(u32) -> Option<String>) -> Option<Route> {
+/// A route of the main table, once for each way that it has. The message begins with a `struct rtmsg`: family, the lengths
+/// of the destination and the source, type of service, table, protocol, scope, type, flags.
+fn routes_of(message: &Message, name_of: impl Fn(u32) -> Option<String>) -> Vec<Route> {
     const MAIN: u8 = 254;
     const UNICAST: u8 = 1;
     const DESTINATION: u16 = 1;
     const INTERFACE: u16 = 4;
     const GATEWAY: u16 = 5;
-    if message.byte(4)? != MAIN || message.byte(7)? != UNICAST {
-        return None;
+    const WAYS: u16 = 9;
+    if message.byte(4) != Some(MAIN) || message.byte(7) != Some(UNICAST) {
+        return Vec::new();
     }
-    let (mut destination, mut gateway, mut netdev) = (None, None, None);
+    let mut destination = None;
+    let mut only = Way::default();
+    let mut ways = Vec::new();
     for (kind, value) in message.attributes() {
         match kind {
             DESTINATION => destination = ip(value),
-            GATEWAY => gateway = ip(value),
-            INTERFACE => netdev = number(value).and_then(&name_of),
+            GATEWAY => only.gateway = ip(value),
+            INTERFACE => only.interface = number(value),
+            WAYS => ways = several(value),
             _ => {}
         }
     }
-    Some(Route {
-        destination,
-        prefix: message.byte(1)?,
-        gateway,
-        netdev: netdev?,
-    })
+    ways.push(only);
+    let route = |way: Way| {
+        Some(Route {
+            destination,
+            prefix: message.byte(1)?,
+            gateway: way.gateway,
+            netdev: way.interface.and_then(&name_of)?,
+        })
+    };
+    ways.into_iter().filter_map(route).collect()
+}
+
+/// Where a route leads next.
+#[derive(Debug, Default)]
+struct Way {
+    interface: Option<u32>,
+    gateway: Option<IpAddr>,
+}
+
+/// The ways of a route that has several: each is a `struct rtnexthop` (length, flags, hops, interface), and attributes.
+fn several(mut list: &[u8]) -> Vec<Way> {
+    const GATEWAY: u16 = 5;
+    const HEADER: usize = 8;
+    let mut ways = Vec::new();
+    while let Some(length) = list.first_chunk().map(|it| usize::from(u16::from_ne_bytes(*it))) {
+        let Some((header, rest)) = list.get(..length).and_then(|it| it.split_at_checked(HEADER))
+        else {
+            break;
+        };
+        let gateway = attributes(rest).find(|(kind, _)| *kind == GATEWAY);
+        ways.push(Way {
+            interface: number(&header[4..]),
+            gateway: gateway.and_then(|(_, value)| ip(value)),
+        });
+        // Ways begin at multiples of 4.
+        list = list.get(length.next_multiple_of(4)..).unwrap_or_default();
+    }
+    ways
 }
 
 /// A neighbour. The message begins with a `struct ndmsg`: family, index, state, flags, type.
@@ -173,7 +211,7 @@ fn neighbour(message: &Message, name_of: impl Fn(u32) -> Option<String>) -> Opti
 pub(crate) fn read_any(message: &Message) {
     let name_of = |index: u32| Some(index.to_string());
     let _ = (netdev(message), address(message, "eth0"));
-    let _ = (route(message, name_of), neighbour(message, name_of));
+    let _ = (routes_of(message, name_of), neighbour(message, name_of));
 }
 
 fn number(value: &[u8]) -> Option<u32> {
@@ -317,6 +355,42 @@ mod tests {
         assert_eq!(ours, theirs);
     }
 
+    #[test]
+    fn a_route_of_several_ways_leads_over_each() {
+        if !has(Need::Namespaces) {
+            return;
+        }
+        let listed = std::thread::spawn(|| {
+            nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
+            for words in [
+                "link add veth0 type veth peer name veth1",
+                "link set veth0 up",
+                "link set veth1 up",
+                "addr add 10.1.0.1/24 dev veth0",
+                "addr add 10.2.0.1/24 dev veth1",
+                "route add default nexthop via 10.1.0.9 dev veth0 nexthop via 10.2.0.9 dev veth1 weight 2",
+            ] {
+                let mut ip = std::process::Command::new("ip");
+                assert!(ip.args(words.split(' ')).status().unwrap().success());
+            }
+            network().unwrap().routes
+        });
+        let routes = listed.join().unwrap().into_iter();
+        let default = routes.filter(|one| one.destination.is_none());
+        let ways: Vec<_> = default.map(|one| (one.gateway, one.netdev)).collect();
+        let way = |gateway: [u8; 4], netdev: &str| (Some(gateway.into()), netdev.to_owned());
+        assert_eq!(ways, [way([10, 1, 0, 9], "veth0"), way([10, 2, 0, 9], "veth1")]);
+    }
+
+    #[test]
+    fn ways_that_are_cut_are_none() {
+        let way = [8_u8, 0, 0, 0, 7, 0, 0, 0];
+        assert_eq!(several(&way)[0].interface, Some(7));
+        for cut in [&way[..7], &[0; 8], &[4, 0, 0, 0, 7, 0, 0, 0], &[9, 0, 0, 0, 7, 0, 0, 0]] {
+            assert!(several(cut).is_empty(), "{cut:?}");
+        }
+    }
+
     /// What the kernel says of interfaces, with attributes that nobody knows before and after, and the last one cut.
     #[test]
     fn attributes_of_newer_kernels_cost_no_interface() {
@@ -343,7 +417,7 @@ mod tests {
         let none = message(&[]);
         assert_eq!(netdev(&none), None);
         assert_eq!(address(&none, "a"), None);
-        assert_eq!(route(&none, |_| Some(String::new())), None);
+        assert_eq!(routes_of(&none, |_| Some(String::new())), []);
         assert_eq!(neighbour(&none, |_| Some(String::new())), None);
         // An MTU of two bytes, and a name without its end.
         let mut body = vec![0; 16];

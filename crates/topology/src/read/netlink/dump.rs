@@ -188,14 +188,18 @@ impl Message {
     pub(super) fn attributes(&self) -> impl Iterator<Item = (u16, &[u8])> {
         let list = LISTS.iter().find(|list| list.kind == self.kind);
         let fixed = list.map_or(self.body.len(), |list| list.fixed);
-        let rest = self.body.get(fixed..).unwrap_or_default();
-        let whole = NlasIterator::new(rest).map_while(Result::ok);
-        whole.map(|one| {
-            let end = usize::from(one.length());
-            let value = one.into_inner().get(NLA_HEADER_SIZE..end);
-            (one.kind(), value.unwrap_or_default())
-        })
+        attributes(self.body.get(fixed..).unwrap_or_default())
     }
+}
+
+/// The types and values of these attributes, up to the first that is cut.
+pub(super) fn attributes(list: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    let whole = NlasIterator::new(list).map_while(Result::ok);
+    whole.map(|one| {
+        let end = usize::from(one.length());
+        let value = one.into_inner().get(NLA_HEADER_SIZE..end);
+        (one.kind(), value.unwrap_or_default())
+    })
 }
 
 #[cfg(test)]
