@@ -84,7 +84,7 @@ impl Older {
         };
         let known: Vec<_> = self.hosts.iter().map(|host| host.name.as_str()).collect();
         Err(Error::Usage(format!(
-            "--compare: the older report is about {}, and not about {}; compare reports of the same hosts",
+            "--compare: the older report is about {}, and not about {}; compare reports of the same hosts, named alike",
             known.join(", "),
             other.name
         )))

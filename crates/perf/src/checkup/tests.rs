@@ -166,6 +166,18 @@ fn a_missing_counter_is_not_zero() {
 }
 
 #[test]
+fn counters_of_other_hosts_may_be_anything() {
+    let most = |host: &mut Host| {
+        for port in host.rdma.iter_mut().flat_map(|one| &mut one.ports) {
+            let counters = ["port_xmit_data", "port_rcv_data"];
+            let counters = counters.map(|name| (name.to_owned(), u64::MAX));
+            port.counters.extend(counters);
+        }
+    };
+    all_are(&counted(600_000_000, 0, 1e9, most), Status::Ok);
+}
+
+#[test]
 fn a_bond_and_what_is_below_it_count_once() {
     let [name, _] = first_rail();
     let others = 300_000_000;

@@ -73,7 +73,8 @@ pub(super) fn between(
         let old = ports.find(|(it, old)| it.name == device.name && old.number == port.number);
         let grown = |name: &str| {
             let old = old?.1.counters.get(name)?;
-            Some(port.counters.get(name)?.checked_sub(*old)? * WORD)
+            let words = port.counters.get(name)?.checked_sub(*old)?;
+            Some(words.saturating_mul(WORD))
         };
         let both = grown("port_xmit_data").zip(grown("port_rcv_data"));
         let name = format!("{}:{}", device.name, port.number);
@@ -110,11 +111,8 @@ pub(super) fn judge(
     if ends(cluster, index).next().is_none() {
         return unknown("no rail of this host is known".to_owned());
     }
-    let sent: u64 = traffic
-        .iter()
-        .filter(|one| one.rail)
-        .map(|one| one.sent)
-        .sum();
+    let of_rails = traffic.iter().filter(|one| one.rail);
+    let sent = of_rails.fold(0, |sum: u64, one| sum.saturating_add(one.sent));
     let idle = idle(cluster, index, traffic, moved);
     if (sent as f64) < 0.9 * moved || !idle.is_empty() {
         let missing = missing(cluster, index, traffic);
@@ -224,7 +222,7 @@ fn idle<'a>(
 ) -> Vec<&'a RailEnd> {
     let carried = |end: &RailEnd| -> u64 {
         let own = traffic.iter().filter(|one| is_of(one, end));
-        own.map(|one| one.sent.max(one.received)).sum()
+        own.fold(0, |sum, one| sum.saturating_add(one.sent.max(one.received)))
     };
     let mut found = Vec::new();
     for peer in 0..cluster.hosts.len() {
