@@ -29,10 +29,14 @@ pub(super) fn shell(values: &[Setting]) -> String {
 /// Options of `docker run`. No option has a blank in it, so that `$(spark-perf env --docker)` gives them.
 pub(super) fn docker(hosts: &[Host], values: &[Setting]) -> String {
     let mut options = Vec::new();
-    if hosts.iter().any(|host| !host.rdma.is_empty()) {
+    let has_rdma = hosts.iter().any(|host| !host.rdma.is_empty());
+    // A container's own network has other interfaces than those that are named.
+    if has_rdma || values.iter().any(|one| one.name.ends_with("_IFNAME")) {
+        options.push("--network=host".to_owned());
+    }
+    if has_rdma {
         options.push(
-            "--network=host --device=/dev/infiniband --ulimit=memlock=-1 --cap-add=IPC_LOCK"
-                .to_owned(),
+            "--device=/dev/infiniband --ulimit=memlock=-1 --cap-add=IPC_LOCK".to_owned(),
         );
     }
     if hosts.iter().any(|host| !host.gpus.is_empty()) {
@@ -73,5 +77,20 @@ mod tests {
         let expected = "# seen rm -rf /\nexport NAME='a'\\''b $c'\n";
         assert_eq!(shell(&values), expected);
         assert!(shell(&[]).starts_with("# nothing"));
+    }
+
+    #[test]
+    fn a_container_has_the_interfaces_that_are_named() {
+        let named = |name| {
+            [Setting {
+                name,
+                value: "=enp1s0".to_owned(),
+                probe: String::new(),
+            }]
+        };
+        let options = docker(&[], &named("NCCL_SOCKET_IFNAME"));
+        assert_eq!(options, "--network=host --env=NCCL_SOCKET_IFNAME==enp1s0\n");
+        let options = docker(&[], &named("NCCL_IB_HCA"));
+        assert_eq!(options, "--env=NCCL_IB_HCA==enp1s0\n");
     }
 }
