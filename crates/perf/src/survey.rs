@@ -114,7 +114,9 @@ fn surveyed(
     answer: Result<Answer, remote::Error>,
 ) -> Result<Surveyed, Unreached> {
     let read = answer.map_err(Error::from).and_then(|answer| {
-        let described = described(&host.name, &answer)?;
+        let mut described = described(&host.name, &answer)?;
+        // What it calls itself may be nothing that ssh knows, or what another one calls itself, too.
+        described.name.clone_from(&host.name);
         Ok(Surveyed {
             clock_ahead: Some(ahead(described.clock, answer.times.map(seconds))),
             reached: Some(host.clone()),
@@ -244,6 +246,27 @@ mod tests {
             times: [UNIX_EPOCH; 2],
         };
         assert_eq!(described("spark-1", &answer).unwrap().name, host.name);
+    }
+
+    #[test]
+    fn a_host_is_called_as_the_user_calls_it() {
+        let answer = Answer {
+            status: ExitStatus::default(),
+            stdout: testing::spark("spark", 1).host().to_json().into_bytes(),
+            stderr: Vec::new(),
+            times: [UNIX_EPOCH; 2],
+        };
+        // Two boxes may both call themselves `spark`.
+        let named = &remote::parse_list("nvidia@10.0.0.2").unwrap()[0];
+        let host = surveyed(named, Ok(answer)).unwrap().host;
+        assert_eq!(host.name, "nvidia@10.0.0.2");
+        // What `topo --json` prints of it can be read again.
+        let named = &remote::parse_list("fe80::1%enp1s0").unwrap()[0];
+        let text = Host {
+            name: named.name.clone(),
+            ..host
+        };
+        assert_eq!(Host::from_json(&text.to_json()).unwrap().name, named.name);
     }
 
     #[test]

@@ -220,7 +220,7 @@ fn unreached(one: &Unreached) -> Finding {
         "ssh without a password, and spark-perf there",
         "what this host has is not known, and launch cannot start ranks there",
         Fix::look(format!(
-            "ssh {} spark-perf topo; ssh-copy-id takes a key there",
+            "ssh {} 'PATH=$PATH:$HOME/.cargo/bin spark-perf topo'; ssh-copy-id takes a key there",
             plain(&one.name)
         )),
     );

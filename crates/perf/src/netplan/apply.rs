@@ -170,7 +170,7 @@ impl All<'_> {
             "such a node rolls back by itself, unless it had confirmed before another failed",
         );
         console::print_error(format_args!(
-            "to make sure, there: sudo spark-perf netplan-agent undo --trial {}",
+            "to make sure, there: sudo \"$(command -v spark-perf || echo ~/.cargo/bin/spark-perf)\" netplan-agent undo --trial {}",
             self.id
         ));
     }

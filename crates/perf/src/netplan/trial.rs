@@ -56,9 +56,12 @@ pub(super) fn begin(node: Node, id: &str, within: Duration) -> io::Result<()> {
     if let Some(other) = Trial::read()?
         && other.phase != Phase::Committed
     {
+        // Root's PATH need not have it.
+        let program = std::env::current_exe()?;
         return Err(io::Error::other(format!(
             "another trial is under way here, and ends by itself; this ends it at once: \
-             sudo spark-perf netplan-agent undo --trial {}",
+             sudo {} netplan-agent undo --trial {}",
+            program.display(),
             other.id
         )));
     }

@@ -40,6 +40,15 @@ pub(super) fn checks(subject: &Subject<'_>) -> Vec<Finding> {
     }));
     found.push(same(
         hosts,
+        ("cluster.toolkit", "programs built on one host may not run on another"),
+        |host| {
+            let versions = host.software.toolkits.iter();
+            let versions: BTreeSet<_> = versions.filter_map(|one| one.version.as_deref()).collect();
+            (!versions.is_empty()).then(|| versions.into_iter().collect::<Vec<_>>().join(", "))
+        },
+    ));
+    found.push(same(
+        hosts,
         ("cluster.kernel", "drivers and speed may differ, too"),
         |host| Some(host.system.kernel.clone()),
     ));

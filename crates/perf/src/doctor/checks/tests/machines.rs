@@ -92,6 +92,24 @@ fn builds_of_nccl_differ() {
 }
 
 #[test]
+fn toolkits_differ() {
+    let toolkit = |version: &str| Library {
+        path: format!("/usr/local/cuda-{version}"),
+        version: Some(version.to_owned()),
+        bytes: 0,
+    };
+    let both = |versions: [&str; 2]| {
+        let mut hosts = testing::hosts(&testing::pair());
+        for (host, version) in hosts.iter_mut().zip(versions) {
+            host.software.toolkits = vec![toolkit(version)];
+        }
+        ids(&wrong(&hosts))
+    };
+    assert_eq!(both(["13.0.2", "13.0.2"]), []);
+    assert_eq!(both(["13.0.2", "12.9.1"]), [(Status::Warn, "cluster.toolkit")]);
+}
+
+#[test]
 fn all_files_of_settings_are_told() {
     let one = planted(
         Status::Warn,
