@@ -1,7 +1,7 @@
 //! What may come of a case.
 
 use super::case::{Case, Fault};
-use super::play::Job;
+use super::play::{Job, STOP_TIMEOUT};
 use super::{Failure, Wrong};
 use crate::processes::is_named;
 
@@ -43,7 +43,9 @@ fn explains(case: &Case, job: &Job<'_>, error: &str) -> bool {
         Fault::Kill | Fault::KillParent => error.contains("died") && names(error, &is_victim),
         Fault::Stop => {
             let late = error.split_once("waits for: ").map(|(_, late)| late);
-            late.is_some_and(|late| names(late, &is_victim)) && error.contains("gave up after 2.")
+            let waited = error.split_once("gave up after ");
+            let seconds = waited.and_then(|(_, rest)| rest.split_once("s ")?.0.parse::<f64>().ok());
+            late.is_some_and(|late| names(late, &is_victim)) && seconds >= Some(STOP_TIMEOUT)
         }
         Fault::Cut(hosts) => {
             error.contains("is lost: ") && names(error, &|_, host| hosts.contains(&host))

@@ -12,6 +12,8 @@ use rustix::process::Signal;
 use std::fs::File;
 use std::time::Instant;
 
+/// Of operations that wait for a stopped rank, in seconds.
+pub(super) const STOP_TIMEOUT: f64 = 2.0;
 /// What everybody does at the end: a call that none can make alone, and what a program ends with.
 const END: [&str; 2] = ["call f32 all_reduce sum 1000", "finalize"];
 
@@ -263,7 +265,8 @@ fn network_of(rank: &Rank) -> File {
 }
 
 fn started(case: &Case, traces: &Traces) -> Vec<Rank> {
-    let timeout = if case.fault == Fault::Stop { "2" } else { "30" };
+    let timeout = if case.fault == Fault::Stop { STOP_TIMEOUT } else { 30.0 };
+    let timeout = &*timeout.to_string();
     let shm = if case.net == Net::Loopback { "0" } else { "1" };
     let env = [
         traces.mark(),
