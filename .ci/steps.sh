@@ -7,9 +7,12 @@ trap end_groups EXIT
 
 # step NAME COMMAND...
 step() {
-    printf '\n=== %s (%s s)\n' "$1" "$SECONDS"
+    local code=0 name=$1
+    printf '\n=== %s (%s s)\n' "$name" "$SECONDS"
     shift
-    "$@"
+    "$@" || code=$?
+    [ $code = 0 ] || printf '\n=== FAILED with %s: %s (%s s)\n' $code "$name" "$SECONDS"
+    return $code
 }
 
 # beside FUNCTION: starts it in the background. It gets what other steps leave of the processors.
@@ -36,5 +39,7 @@ finish() {
 end_groups() {
     local group
     for group in "${groups[@]}"; do kill -- "-$group" || true; done
+    # Of those that had not ended.
+    for group in "${!groups[@]}"; do tail -n 50 "$output/$group"; done
     rm -rf "$output"
 }

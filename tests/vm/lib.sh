@@ -36,22 +36,26 @@ with_apt() {
 
 # unpacked PACKAGE: prints a folder with the package's files, without installing it.
 unpacked() {
-    local package=$1 folder=$cache/$1
+    local package=${1:?"no package"} folder=$cache/$1
     if [ ! -e "$folder/.complete" ]; then
-        rm -rf "$folder" && mkdir -p "$folder"
-        # The downloader works as another user when it can.
-        (cd "$folder" && apt-get download -qq -o APT::Sandbox::User=root "$package" >&2)
-        dpkg-deb -x "$folder"/*.deb "$folder"
-        rm "$folder"/*.deb
-        touch "$folder/.complete"
+        # Where a command is substituted, an error would not end the script.
+        unpack "$package" "$folder" || return
     fi
     echo "$folder"
 }
 
+unpack() (
+    rm -rf "$2" && mkdir -p "$2" && cd "$2" &&
+        # The downloader works as another user when it can.
+        with_apt apt-get download -qq -o APT::Sandbox::User=root "$1" >&2 &&
+        dpkg-deb -x ./*.deb . && rm ./*.deb && touch .complete
+)
+
 # newest_kernel META-PACKAGE: prints the package of the kernel that a meta package stands for.
 newest_kernel() {
     local package
-    package=$(apt-cache depends "$1" 2>/dev/null |
+    # While another script brings apt's lists up to date, they may be empty.
+    package=$(with_apt apt-cache depends "$1" 2>/dev/null |
         sed -n 's/^ *Depends: \(linux-image-[0-9][^ ]*\)$/\1/p' | head -n 1)
     if [ -z "$package" ]; then
         echo "apt knows no kernel as $1: is its package list of today, and has it that version?" >&2

@@ -19,7 +19,7 @@ wire crates/transport rdma::link
 kernel crates/transport rdma::link::tests::a_link rdma::link::tests::lending failover::loss
 one,link-local crates/transport rdma::link::tests::both_rails
 wire . rdma::
-kernel . rdma::memory
+kernel . rdma::memory rdma::lost_packets
 one,link-local . rdma::ranks_reduce rdma::registered rdma::a_killed rdma::one_pair
 one . random_faults_over_rdma
 link-local crates/perf gids

@@ -53,8 +53,10 @@ expect 1 'probe\.rdma: RDMA: 2 rails together: [0-9.]+ GB/s'
 expect 1 'probe\.tcp: TCP: 2 rails together: [0-9.]+ GB/s'
 expect 1 '^ok .* probe\.collective: all_reduce: every result right; 8 B in '
 # Emulated processors have rates that mean nothing, so one rail may count as slow.
-expect 0 '^FAIL |^unknown '
-grep -v ' probe\.' /tmp/said >/tmp/read && mv /tmp/read /tmp/said
+expect 0 '^FAIL '
+# How far the clocks differ is only known as exactly as ssh is fast.
+grep -Ev ' probe\.|^unknown .* cluster\.clock: ' /tmp/said >/tmp/read && mv /tmp/read /tmp/said
+expect 0 '^unknown '
 expect 0 '^warn '
 
 launch='spark-perf launch --no-prefix -H node1,node2 --'
