@@ -1,5 +1,6 @@
 //! Memory that peers may access at any time.
 
+use std::fmt;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -10,14 +11,21 @@ use crate::{Access, Error, MemoryRegion, Piece, ProtectionDomain, Remote, device
 /// copy may contain only a part of what a peer writes at the same time.
 #[derive(Debug)]
 pub struct Exposed {
-    /// Deregistered before `words` is freed. `None` only while it is being made or dropped.
+    /// Deregistered before `owner` is dropped. `None` only while it is being made or dropped.
     region: Option<MemoryRegion>,
     words: NonNull<[AtomicU64]>,
+    /// What keeps the memory mapped. `None` only while it is being dropped.
+    owner: Option<Box<dyn Owner>>,
 }
 
-// SAFETY: it owns the memory, which does not refer to a thread.
+/// What keeps memory mapped as long as it lives.
+trait Owner: Send + Sync + fmt::Debug {}
+
+impl<T: Send + Sync + fmt::Debug> Owner for T {}
+
+// SAFETY: it owns the memory, which does not refer to a thread, and its other fields are `Send`.
 unsafe impl Send for Exposed {}
-// SAFETY: shared references access the memory only by atomic operations.
+// SAFETY: shared references access the memory only by atomic operations, and its other fields are `Sync`.
 unsafe impl Sync for Exposed {}
 
 impl ProtectionDomain {
@@ -28,16 +36,38 @@ impl ProtectionDomain {
     ///
     /// See [`ProtectionDomain::register`].
     pub fn expose(&self, bytes: usize, access: Access) -> Result<Exposed, Error> {
-        let words: Box<[AtomicU64]> = (0..bytes.div_ceil(8)).map(|_| AtomicU64::new(0)).collect();
-        let words = NonNull::from(Box::leak(words));
+        let mut owner: Vec<AtomicU64> = (0..bytes.div_ceil(8)).map(|_| AtomicU64::new(0)).collect();
+        let words = NonNull::from(owner.as_mut_slice());
+        // SAFETY: these are the vector's words, which stay where they are until it is dropped, and nothing else has it.
+        unsafe { self.expose_owned(words, owner, access) }
+    }
+
+    /// The same with memory that `owner` keeps mapped. It is dropped only after the memory has been deregistered, or
+    /// never, if that fails.
+    ///
+    /// # Safety
+    ///
+    /// The words are aligned, initialised, and mapped for reads and writes until `owner` is dropped, wherever that is
+    /// moved. Until then no reference to them is used, and nothing in this process accesses them but by atomic operations.
+    ///
+    /// # Errors
+    ///
+    /// See [`ProtectionDomain::register`].
+    pub unsafe fn expose_owned(
+        &self,
+        words: NonNull<[AtomicU64]>,
+        owner: impl Send + Sync + fmt::Debug + 'static,
+        access: Access,
+    ) -> Result<Exposed, Error> {
         let mut exposed = Exposed {
             region: None,
             words,
+            owner: Some(Box::new(owner)),
         };
-        let start = words.cast::<u8>();
-        let bytes = words.len() * 8;
-        // SAFETY: the memory is freed only after the region has been deregistered, and this process accesses it
-        // only by atomic operations.
+        let (start, bytes) = (words.cast::<u8>(), exposed.bytes());
+        // SAFETY: the memory stays mapped until `owner` is dropped (this function's contract), which `Exposed` does only
+        // after the region has been deregistered. It accesses the memory by atomic operations alone, and nothing else in
+        // this process accesses it otherwise (the contract again).
         let region = unsafe { self.register(start, bytes, access | Access::LOCAL_WRITE) }?;
         exposed.region = Some(region);
         Ok(exposed)
@@ -149,10 +179,9 @@ impl Exposed {
 impl Drop for Exposed {
     fn drop(&mut self) {
         let deregistered = self.region.take().map_or(Ok(()), MemoryRegion::deregister);
-        match deregistered {
-            // SAFETY: `words` is from `Box::leak`, the device has released the memory, and `self` is being dropped.
-            Ok(()) => drop(unsafe { Box::from_raw(self.words.as_ptr()) }),
-            Err(error) => tracing::warn!(%error, "exposed memory is never freed"),
+        if let Err(error) = deregistered {
+            tracing::warn!(%error, "exposed memory is never freed");
+            std::mem::forget(self.owner.take());
         }
     }
 }

@@ -1,5 +1,9 @@
 //! Tests of requests that own their buffers, and of exposed memory.
 
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
 use super::*;
 use crate::{Registered, Requests};
 
@@ -195,4 +199,49 @@ fn exposed_memory_is_copied() {
     let remote = exposed.remote(8..24).unwrap();
     assert_eq!(remote.addr % 8, 0);
     assert!(exposed.remote(0..25).is_err());
+}
+
+/// Memory that notes when it is dropped.
+#[derive(Debug)]
+struct Noted {
+    words: Vec<AtomicU64>,
+    dropped: Arc<AtomicBool>,
+}
+
+impl Drop for Noted {
+    fn drop(&mut self) {
+        self.dropped.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn exposed_memory_has_an_owner_until_it_is_deregistered() {
+    for (registers, deregisters) in [(0, 0), (libc::ENOMEM, 0), (0, libc::EBUSY)] {
+        let dropped = Arc::new(AtomicBool::new(false));
+        let mut owner = Noted {
+            words: (0..3).map(AtomicU64::new).collect(),
+            dropped: Arc::clone(&dropped),
+        };
+        let words = NonNull::from(owner.words.as_mut_slice());
+        let is_dropped = || dropped.load(Ordering::Relaxed);
+        if registers != 0 {
+            testing::fail_next(0, registers);
+        }
+        // SAFETY: the vector's words stay where they are until `owner` is dropped, and nothing else refers to them.
+        let exposed = unsafe { domain().expose_owned(words, owner, Access::REMOTE_WRITE) };
+        if registers != 0 {
+            assert_eq!(exposed.unwrap_err().errno(), Some(registers));
+            assert!(is_dropped());
+            continue;
+        }
+        let exposed = exposed.unwrap();
+        assert_eq!((exposed.bytes(), exposed.load(16).unwrap()), (24, 2));
+        assert!(!is_dropped());
+        if deregisters != 0 {
+            testing::fail_next(0, deregisters);
+        }
+        drop(exposed);
+        // The device may still access what it has not released.
+        assert_eq!(is_dropped(), deregisters == 0);
+    }
 }
