@@ -145,7 +145,7 @@ impl Drop for Memory {
 }
 
 /// 64-bit words in pinned host memory that kernels reach, all 0 at first. No kernel may still use them when they are
-/// dropped.
+/// dropped, or while their [bytes](Self::bytes_mut) are borrowed.
 #[derive(Debug)]
 pub struct PinnedWords {
     start: *const AtomicU64,
@@ -187,6 +187,14 @@ impl PinnedWords {
         // SAFETY: `new` allocated `count` numbers and set them to 0. They live as long as `self`;
         // both this process and kernels change them only atomically.
         unsafe { std::slice::from_raw_parts(self.start, self.count) }
+    }
+
+    /// Their bytes, for calls of the operating system.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        let bytes = self.count * size_of::<AtomicU64>();
+        // SAFETY: `new` allocated this many bytes and set them to 0. They live as long as `self`. This borrow is the only
+        // reference of the process to them, and no kernel uses them meanwhile: whoever starts one sees to that.
+        unsafe { std::slice::from_raw_parts_mut(self.start.cast_mut().cast(), bytes) }
     }
 
     /// Where they start for the kernels of a device.
@@ -300,5 +308,25 @@ mod tests {
                 .unwrap();
         };
         assert_eq!(seen, [0, 0, 7]);
+    }
+
+    #[test]
+    fn bytes_of_pinned_words_are_theirs() {
+        if !has(Need::Gpu) {
+            return;
+        }
+        let context = crate::context(0).unwrap();
+        let mut words = PinnedWords::new(&context, 2).unwrap();
+        assert_eq!(words.bytes_mut(), [0; 16]);
+        words.bytes_mut()[8..].copy_from_slice(&7_u64.to_ne_bytes());
+        let mut seen = [1_u64; 2];
+        let stream = OwnStream::new(&context).unwrap();
+        // SAFETY: there are two words, and nothing writes them meanwhile.
+        unsafe {
+            stream
+                .read(words.address_for(&context).unwrap(), &mut seen)
+                .unwrap();
+        };
+        assert_eq!(seen, [0, 7]);
     }
 }
