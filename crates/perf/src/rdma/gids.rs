@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use clap::Parser;
+use serde::Serialize;
 use spark_ccl_config::Rdma;
 use spark_ccl_transport::rdma::{self, LocalPort, Port};
 use spark_ccl_verbs::PortState;
@@ -17,6 +18,8 @@ What it prints:
   speed; network interface and its MTU; PCI address. Below it the port's addresses by index, with the
   length of the subnet's prefix, and which one would be used, or why none. It is used with peers that have
   an address of the same kind; with other peers, the best kind that both have is used.
+  With --json, a port has what `spark-perf topo --json` says of it, its state, the MTU of the interface, and either
+  \"used\", the index of that address and why, or \"not_used\", the reason. \"unreadable\" are devices that tell nothing.
   These settings apply: SPARK_CCL_IB_HCA, SPARK_CCL_IB_GID_INDEX, SPARK_CCL_IBVERBS_LIBRARY, and NCCL's names of them.
 
 Exit codes:
@@ -29,10 +32,17 @@ Exit codes:
     after_long_help = AFTER_HELP,
     after_help = "More with --help."
 )]
-pub(crate) struct Args {}
+pub(crate) struct Args {
+    /// Print the list as one JSON document
+    #[arg(long)]
+    json: bool,
+}
+
+/// The version of the JSON form.
+const FORMAT: u32 = 1;
 
 /// Prints the list; returns the exit code.
-pub(crate) fn gids(_: &Args) -> Result<u8, Error> {
+pub(crate) fn gids(args: &Args) -> Result<u8, Error> {
     let settings = settings()?;
     let no_rdma = |error: spark_ccl_verbs::Error| Error::NoRdma(error.to_string());
     let library = rdma::library(&settings.rdma).map_err(no_rdma)?;
@@ -44,20 +54,60 @@ pub(crate) fn gids(_: &Args) -> Result<u8, Error> {
                 .to_owned(),
         ));
     }
-    let mut text =
-        String::from("# device:port, state, bytes of a packet, speed, interface, PCI address\n");
+    let mut list = List::default();
     for (device, ports) in &devices {
         match ports {
-            Ok(ports) => ports
-                .iter()
-                .for_each(|port| text.push_str(&Row::new(port).text(&settings.rdma))),
-            Err(error) => {
-                let _ = writeln!(text, "{}  not used: {error}", device.name());
-            }
+            Ok(ports) => list.ports.extend(ports.iter().map(Row::new)),
+            Err(error) => list.unreadable.push(Unreadable {
+                device: device.name().to_owned(),
+                reason: error.to_string(),
+            }),
         }
     }
-    print(&text)?;
+    print(&if args.json {
+        list.json(&settings.rdma)
+    } else {
+        list.text(&settings.rdma)
+    })?;
     Ok(0)
+}
+
+/// All ports, and the devices that do not tell theirs.
+#[derive(Default)]
+struct List {
+    ports: Vec<Row>,
+    unreadable: Vec<Unreadable>,
+}
+
+#[derive(Serialize)]
+struct Unreadable {
+    device: String,
+    reason: String,
+}
+
+impl List {
+    fn text(&self, settings: &Rdma) -> String {
+        let mut text = String::from(
+            "# device:port, state, bytes of a packet, speed, interface, PCI address\n",
+        );
+        let ports = self.ports.iter().map(|port| port.text(settings));
+        text.extend(ports);
+        for Unreadable { device, reason } in &self.unreadable {
+            let _ = writeln!(text, "{device}  not used: {reason}");
+        }
+        text
+    }
+
+    /// The same, and the number of this form.
+    fn json(&self, settings: &Rdma) -> String {
+        let ports = self.ports.iter().map(|port| port.json(settings));
+        let list = serde_json::json!({
+            "format": FORMAT,
+            "ports": ports.collect::<Vec<_>>(),
+            "unreadable": self.unreadable,
+        });
+        format!("{list:#}\n")
+    }
 }
 
 /// The information about one port.
@@ -113,6 +163,25 @@ impl Row {
         text
     }
 
+    fn json(&self, settings: &Rdma) -> serde_json::Value {
+        let mut json = serde_json::json!(self.port);
+        json["state"] = self.state().into();
+        json["netdev_mtu"] = self.mtu.into();
+        match self.used(settings) {
+            Ok((index, why)) => json["used"] = serde_json::json!({ "index": index, "why": why }),
+            Err(reason) => json["not_used"] = reason.into(),
+        }
+        json
+    }
+
+    fn state(&self) -> &'static str {
+        match self.state {
+            PortState::Active => "active",
+            PortState::Down => "down",
+            PortState::Initializing | PortState::Other(_) => "not active",
+        }
+    }
+
     fn head(&self) -> String {
         let Port {
             device,
@@ -123,11 +192,7 @@ impl Row {
             pci,
             ..
         } = &self.port;
-        let state = match self.state {
-            PortState::Active => "active",
-            PortState::Down => "down",
-            PortState::Initializing | PortState::Other(_) => "not active",
-        };
+        let state = self.state();
         let speed = speed.map_or_else(unknown, |mbits| {
             format!("{} Gbit/s", f64::from(mbits) / 1000.0)
         });
@@ -218,6 +283,46 @@ rocep1s0f0:1  active  4096 B  200 Gbit/s  enp1s0f0np0 (MTU 9000)  0000:01:00.0
     3  RoCE v2  10.0.0.1/24                   used: IPv4 and RoCE v2 come first
 ";
         assert_eq!(text(&row(), &[]), expected);
+    }
+
+    #[test]
+    fn json_has_what_the_text_says() {
+        let list = List {
+            ports: vec![row()],
+            unreadable: vec![Unreadable {
+                device: "rocep2".to_owned(),
+                reason: "gone".to_owned(),
+            }],
+        };
+        let json = |variables: &[(&str, &str)]| -> serde_json::Value {
+            let env = Env::from_pairs(variables.iter().copied());
+            let text = list.json(&Settings::from_env(&env).unwrap().rdma);
+            serde_json::from_str(&text).unwrap()
+        };
+        let all = json(&[]);
+        assert_eq!(
+            (&all["format"], all["ports"].as_array().unwrap().len()),
+            (&1.into(), 1)
+        );
+        assert_eq!(all["unreadable"][0]["device"], "rocep2");
+        let port = &all["ports"][0];
+        assert_eq!(
+            (&port["device"], &port["number"]),
+            (&"rocep1s0f0".into(), &1.into())
+        );
+        assert_eq!(
+            (&port["state"], &port["netdev_mtu"]),
+            (&"active".into(), &9000.into())
+        );
+        assert_eq!(port["used"]["index"], 3);
+        assert_eq!(port["used"]["why"], "IPv4 and RoCE v2 come first");
+        let gid = &port["gids"][3];
+        let known: Gid = serde_json::from_value(gid.clone()).unwrap();
+        assert_eq!(known, row().port.gids[3]);
+        assert!(port.get("not_used").is_none());
+        let port = &json(&[("NCCL_IB_HCA", "mlx5_0")])["ports"][0];
+        assert_eq!(port["not_used"], "ruled out by NCCL_IB_HCA=mlx5_0");
+        assert!(port.get("used").is_none());
     }
 
     #[test]

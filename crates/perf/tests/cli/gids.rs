@@ -40,6 +40,12 @@ fn gids_are_listed() {
         run.stdout
     );
 
+    let list: serde_json::Value = serde_json::from_str(&succeed("gids --json").stdout).unwrap();
+    assert_eq!(list["format"], 1);
+    let listed = list["ports"].as_array().unwrap().iter();
+    let is_used = |port: &&serde_json::Value| port["used"]["why"] == "IPv4 and RoCE v2 come first";
+    assert_eq!(listed.filter(is_used).count(), ports, "{list:#}");
+
     let none = with("NCCL_IB_HCA", "^rxe");
     assert!(
         !none.stdout.lines().any(|line| used(&line)),
