@@ -40,6 +40,16 @@ pub(crate) enum Error {
     /// No RDMA device can be used, and why.
     #[error("no RDMA here: {0}")]
     NoRdma(String),
+    /// A rank has no pinned memory, and why.
+    #[error("rank {rank}, on {host}, has no memory for --memory pinned: {reason}")]
+    NoPinned {
+        /// That rank.
+        rank: usize,
+        /// Its host.
+        host: String,
+        /// What is missing there.
+        reason: String,
+    },
     /// RDMA does not work between the ranks.
     #[error("{0}")]
     Rdma(String),
@@ -86,6 +96,14 @@ impl Error {
         move |source| Self::System { what, source }
     }
 
+    /// Why a build without CUDA has no GPUs.
+    #[cfg(not(feature = "cuda"))]
+    pub(crate) fn without_cuda() -> Self {
+        Self::NotImplemented(
+            "this spark-perf was built without its feature cuda, and uses no GPUs".to_owned(),
+        )
+    }
+
     /// The exit code for this error.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
@@ -93,6 +111,7 @@ impl Error {
             Self::NotImplemented(_) => exit::NOT_IMPLEMENTED,
             Self::System { .. }
             | Self::NoRdma(_)
+            | Self::NoPinned { .. }
             | Self::Host(_)
             | Self::Unreadable { .. }
             | Self::Remote(_) => exit::SYSTEM,

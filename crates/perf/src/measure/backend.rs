@@ -130,9 +130,7 @@ impl Machine for LocalMachine {
 
     #[cfg(not(feature = "cuda"))]
     fn gpus(&self, _: BackendArg) -> Result<usize, Error> {
-        Err(Error::NotImplemented(
-            "this spark-perf was built without its feature cuda, and uses no GPUs".into(),
-        ))
+        Err(Error::without_cuda())
     }
 
     fn seems_to_have_gpus(&self) -> bool {

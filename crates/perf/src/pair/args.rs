@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
+use serde::{Deserialize, Serialize};
 
 use crate::cli::ranks::RankArgs;
 use crate::cli::sweep::Sweep;
@@ -37,6 +38,9 @@ pub(crate) struct PairArgs {
     /// Which rails: all that lead from one rank to the other, the best, or each alone and then all together
     #[arg(long, value_enum, default_value_t = Rails::All)]
     pub(crate) rails: Rails,
+    /// Which memory is sent and received
+    #[arg(long, value_enum, default_value_t = MemoryKind::Host)]
+    pub(crate) memory: MemoryKind,
     /// Print the results as one JSON document at the end, and no table
     #[arg(long)]
     pub(crate) json: bool,
@@ -73,6 +77,27 @@ pub(crate) enum Rails {
     All,
     One,
     Each,
+}
+
+/// `--memory`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum MemoryKind {
+    /// Ordinary memory of the host
+    #[default]
+    Host,
+    /// Memory of the host that CUDA has pinned, and that the GPU reaches
+    Pinned,
+}
+
+impl MemoryKind {
+    /// In words.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Host => "host memory",
+            Self::Pinned => "pinned memory",
+        }
+    }
 }
 
 impl Rails {
@@ -140,5 +165,31 @@ impl PairArgs {
 
     pub(crate) fn timeout(&self) -> Duration {
         Duration::from_secs(self.timeout)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Program {
+        #[command(flatten)]
+        pair: PairArgs,
+    }
+
+    #[test]
+    fn memory_is_the_hosts_unless_it_is_asked_for() {
+        let parsed = |args: &[&str]| {
+            let words = ["rdma_bw"].iter().chain(args);
+            Program::try_parse_from(words).map(|program| program.pair.memory)
+        };
+        assert_eq!(parsed(&[]).unwrap(), MemoryKind::Host);
+        assert_eq!(parsed(&["--memory", "host"]).unwrap(), MemoryKind::Host);
+        assert_eq!(parsed(&["--memory", "pinned"]).unwrap(), MemoryKind::Pinned);
+        let said = parsed(&["--memory", "device"]).unwrap_err().to_string();
+        assert!(said.contains("[possible values: host, pinned]"), "{said}");
     }
 }

@@ -4,30 +4,43 @@
 //! communicator. Launchers, failed peers and errors are therefore handled as everywhere. Must not know what carries the data.
 
 pub(crate) mod args;
+mod memory;
 mod output;
 mod rows;
 
 use std::time::Duration;
 
 use spark_ccl::{Communicator, Net};
+use spark_ccl_config::Settings;
 
-use crate::cli::ranks::RankArgs;
 use crate::error::Error;
 use crate::ranks::{
     self,
     world::{self, World},
 };
+use args::PairArgs;
+pub(crate) use memory::{Allocator, Buffer};
 pub(crate) use output::Output;
 pub(crate) use rows::{BandwidthRow, LatencyRow, Measured, RailEnds, Seen};
 
 /// How long a rank waits while the other measures. A rank that dies is noticed at once.
 const OPERATION_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
 
-/// Runs `body` as both ranks, each with its communicator and the number of ranks in this process.
+/// What a rank measures with.
+pub(crate) struct Rank {
+    pub(crate) comm: Communicator,
+    /// The number of ranks in this process.
+    pub(crate) here: usize,
+    pub(crate) memory: Allocator,
+}
+
+/// Runs `body` as both ranks.
 pub(crate) fn run_both(
-    ranks: &RankArgs,
-    body: impl Fn(Communicator, usize) -> Result<u8, Error> + Sync,
+    args: &PairArgs,
+    settings: &Settings,
+    body: impl Fn(Rank) -> Result<u8, Error> + Sync,
 ) -> Result<u8, Error> {
+    let ranks = &args.ranks;
     let world = World::find(ranks)?;
     let count = world.ranks(ranks)?;
     if count != 2 {
@@ -40,7 +53,10 @@ pub(crate) fn run_both(
     let builder = Communicator::builder()
         .operation_timeout(OPERATION_TIMEOUT)
         .network(Net::Tcp);
-    ranks::run(world, ranks, &builder, |comm| body(comm, here))
+    ranks::run(world, ranks, &builder, |comm| {
+        let memory = Allocator::open(&comm, args.memory, settings)?;
+        body(Rank { comm, here, memory })
+    })
 }
 
 /// The seed of the bytes that a rank sends on a lane.

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use serde::Serialize;
 use spark_ccl::Communicator;
 
-use super::args::PairArgs;
+use super::args::{MemoryKind, PairArgs};
 use super::{Measured, RailEnds};
 use crate::console::print;
 use crate::error::{Error, exit};
@@ -30,10 +30,11 @@ impl<R: Serialize> Output<R> {
     ) -> Result<Self, Error> {
         let is_first = comm.rank() == 0;
         if is_first && !args.json {
-            print(&(titles(what, &rails) + head))?;
+            print(&(titles(what, args.memory, &rails) + head))?;
         }
         let measured = || Measured {
             what: what.to_owned(),
+            memory: args.memory,
             rails,
             rows: Vec::new(),
         };
@@ -70,8 +71,8 @@ impl<R: Serialize> Output<R> {
     }
 }
 
-fn titles(what: &str, rails: &[RailEnds]) -> String {
-    let mut text = format!("# {what}\n");
+fn titles(what: &str, memory: MemoryKind, rails: &[RailEnds]) -> String {
+    let mut text = format!("# {what}, {}\n", memory.name());
     for (index, rail) in rails.iter().enumerate() {
         let _ = write!(text, "# rail {index}: {}", rail.name());
         let _ = match rail.round_trip_us {
@@ -80,4 +81,23 @@ fn titles(what: &str, rails: &[RailEnds]) -> String {
         };
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn titles_name_the_memory_and_the_rails() {
+        let rails = [RailEnds {
+            ends: ["a (10.0.0.1)", "b (10.0.0.2)"].map(str::to_owned),
+            round_trip_us: Some(12.34),
+        }];
+        let expected = "# TCP, one way, pinned memory\n# rail 0: a (10.0.0.1) to b (10.0.0.2), round trip 12.3 us\n";
+        assert_eq!(titles("TCP, one way", MemoryKind::Pinned, &rails), expected);
+        assert_eq!(
+            titles("read", MemoryKind::Host, &[]),
+            "# read, host memory\n"
+        );
+    }
 }

@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
+use super::args::MemoryKind;
 use crate::report::stats::PerIteration;
 
 /// What a rank has measured for one size.
@@ -23,6 +24,9 @@ pub(crate) struct Seen {
 pub(crate) struct Measured<R> {
     /// What was measured, in words.
     pub(crate) what: String,
+    /// Older reports have none.
+    #[serde(default)]
+    pub(crate) memory: MemoryKind,
     pub(crate) rails: Vec<RailEnds>,
     pub(crate) rows: Vec<R>,
 }

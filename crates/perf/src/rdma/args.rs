@@ -30,12 +30,18 @@ Ranks:
   other through the devices of this machine. They exchange what they need to connect over TCP.
   These settings apply: SPARK_CCL_IB_HCA, SPARK_CCL_IB_GID_INDEX, SPARK_CCL_IB_TC and so on, and NCCL's names of them.
 
+Memory:
+  With --memory pinned, the devices get memory of the host that CUDA has pinned and that its GPUs reach: by way of GPU
+  0, or of that of SPARK_CCL_DEVICE. On a machine whose GPU shares the processors' memory, GPU, processors and network
+  card all reach it. Both ranks need CUDA's driver and a GPU.
+
 Exit codes:
-  0 success     2 no RDMA device     3 RDMA fails     4 timeout     6 bad arguments     7 wrong data
+  0 success     2 no RDMA device, or no pinned memory     3 RDMA fails     4 timeout     6 bad arguments     7 wrong data
 
 Examples:
   mpirun -n 2 --host spark-a,spark-b spark-perf rdma_bw
   mpirun -n 2 --host spark-a,spark-b spark-perf rdma_bw -b 1M -e 1M --rails one --bidirectional
+  mpirun -n 2 --host spark-a,spark-b spark-perf rdma_bw --memory pinned
   mpirun -n 2 --host spark-a,spark-b spark-perf rdma_lat --verb send --wait events";
 
 /// Measures the bandwidth of RDMA between two ranks.

@@ -17,7 +17,7 @@ use super::Plan;
 use super::args::Common;
 use super::endpoint::{Connection, Endpoint, memory};
 use crate::error::Error;
-use crate::pair::RailEnds;
+use crate::pair::{Allocator, RailEnds, Rank};
 use crate::ranks::hosts::share;
 
 /// How long to try a rail that may not exist.
@@ -45,11 +45,12 @@ struct MemoryInfo {
 
 /// The rails between the two ranks, in the same order on both, ready to carry data.
 pub(super) fn connect(
-    comm: &Communicator,
+    rank: &Rank,
     settings: &Settings,
     args: &Common,
     plan: Plan,
 ) -> Result<Vec<Endpoint>, Error> {
+    let comm = &rank.comm;
     let nics = Nics::open(&settings.rdma);
     let mut own = nics.descriptions().to_vec();
     let ports = match &nics.none_because {
@@ -66,6 +67,7 @@ pub(super) fn connect(
         settings: &settings.rdma,
         theirs: &theirs,
         plan,
+        allocator: &rank.memory,
     };
     let (rails, connections) = setup.connect(comm, &tried)?;
     let wanted = args.pair.rails.used(rails.len());
@@ -92,6 +94,7 @@ struct Setup<'a> {
     settings: &'a Rdma,
     theirs: &'a [Port],
     plan: Plan,
+    allocator: &'a Allocator,
 }
 
 impl Setup<'_> {
@@ -223,9 +226,9 @@ impl Setup<'_> {
         let half = self.plan.bytes.next_multiple_of(64);
         let regions: Result<Vec<_>, _> = rails
             .iter()
-            .map(|(rail, _)| memory(&self.nics.ports()[rail.own.port].1, half))
+            .map(|(rail, _)| memory(&self.nics.ports()[rail.own.port].1, self.allocator, half))
             .collect();
-        let regions = regions.map_err(|error| error.to_string());
+        let regions = regions.map_err(|error: Error| error.to_string());
         let target = |region: &spark_ccl_verbs::Exposed| {
             let Remote { addr, rkey } = region.remote(0..2 * half)?;
             Ok(MemoryInfo { addr, rkey })

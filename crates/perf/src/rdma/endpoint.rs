@@ -12,7 +12,8 @@ use spark_ccl_verbs::{
 };
 
 use super::args::Verb;
-use crate::pair::{RailEnds, differing, pattern};
+use crate::error;
+use crate::pair::{Allocator, RailEnds, differing, pattern};
 
 /// The number of all receives; those of other requests are smaller.
 const RECEIVE: u64 = 1 << 62;
@@ -57,9 +58,17 @@ pub(super) struct Endpoint {
 }
 
 /// The memory of an endpoint, before the peer's is known.
-pub(super) fn memory(domain: &ProtectionDomain, half: usize) -> Result<Exposed, Error> {
+pub(super) fn memory(
+    domain: &ProtectionDomain,
+    allocator: &Allocator,
+    half: usize,
+) -> Result<Exposed, error::Error> {
     use spark_ccl_verbs::Access;
-    domain.expose(2 * half, Access::REMOTE_WRITE | Access::REMOTE_READ)
+    let mut buffer = allocator.zeroed(2 * half)?;
+    let access = Access::REMOTE_WRITE | Access::REMOTE_READ;
+    // SAFETY: the buffer's words are aligned and 0, and stay where they are until it is dropped. It is passed on, so nothing
+    // else in this process accesses them.
+    Ok(unsafe { domain.expose_owned(buffer.words(), buffer, access) }?)
 }
 
 impl<S: CanReceive> Connection<S> {

@@ -13,7 +13,7 @@ mod waiter;
 
 use crate::cli;
 use crate::error::Error;
-use crate::pair::run_both;
+use crate::pair::{Rank, run_both};
 use args::{BandwidthArgs, LatencyArgs};
 pub(crate) use gids::gids;
 
@@ -32,14 +32,15 @@ struct Plan {
 pub(crate) fn bandwidth(args: &BandwidthArgs) -> Result<u8, Error> {
     let sweep = args.sweep()?;
     let settings = cli::settings()?;
-    run_both(&args.common.pair.ranks, |comm, ranks_here| {
+    run_both(&args.common.pair, &settings, |rank| {
         let plan = Plan {
             sends: args.depth,
             receives: 2 * args.depth,
             bytes: sweep.last() as usize,
         };
-        let endpoints = connect::connect(&comm, &settings, &args.common, plan)?;
-        bandwidth::rank(&comm, args, sweep, endpoints, ranks_here)
+        let endpoints = connect::connect(&rank, &settings, &args.common, plan)?;
+        let Rank { comm, here, .. } = rank;
+        bandwidth::rank(&comm, args, sweep, endpoints, here)
     })
 }
 
@@ -47,13 +48,13 @@ pub(crate) fn bandwidth(args: &BandwidthArgs) -> Result<u8, Error> {
 pub(crate) fn latency(args: &LatencyArgs) -> Result<u8, Error> {
     let sweep = args.sweep()?;
     let settings = cli::settings()?;
-    run_both(&args.common.pair.ranks, |comm, _| {
+    run_both(&args.common.pair, &settings, |rank| {
         let plan = Plan {
             sends: 64,
             receives: 64,
             bytes: sweep.last() as usize,
         };
-        let endpoints = connect::connect(&comm, &settings, &args.common, plan)?;
-        latency::rank(&comm, args, sweep, endpoints)
+        let endpoints = connect::connect(&rank, &settings, &args.common, plan)?;
+        latency::rank(&rank.comm, args, sweep, endpoints)
     })
 }

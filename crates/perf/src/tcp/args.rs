@@ -24,12 +24,18 @@ Ranks:
   Two, as for collectives: those of spark-perf launch, torchrun, mpirun or srun. They exchange what they need to connect
   over TCP. NCCL_SOCKET_IFNAME and NCCL_SOCKET_FAMILY, and their SPARK_CCL names, choose the interfaces.
 
+Memory:
+  With --memory pinned, messages are in memory of the host that CUDA has pinned and that its GPUs reach: by way of GPU
+  0, or of that of SPARK_CCL_DEVICE. Both ranks need CUDA's driver and a GPU.
+
 Exit codes:
-  0 success     2 no rail, or TCP fails     3 the library fails     4 timeout     6 bad arguments     7 wrong data
+  0 success     2 no rail, TCP fails, or no pinned memory     3 the library fails     4 timeout     6 bad arguments
+  7 wrong data
 
 Examples:
   spark-perf launch -H spark-1,spark-2 -- spark-perf tcp_bw --rails each
-  spark-perf launch -H spark-1,spark-2 -- spark-perf tcp_bw -b 1M -e 1M --sockets 4 --bidirectional";
+  spark-perf launch -H spark-1,spark-2 -- spark-perf tcp_bw -b 1M -e 1M --sockets 4 --bidirectional
+  spark-perf launch -H spark-1,spark-2 -- spark-perf tcp_bw --memory pinned";
 
 /// Measures the bandwidth of TCP between two ranks, by pairs of network interfaces.
 #[derive(Debug, Clone, Parser)]

@@ -1,45 +1,42 @@
 //! Bandwidth: a thread for each socket and each way, which takes the next message when it is done with one.
 
 use std::io;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use spark_ccl::Communicator;
-
 use super::args::Args;
 use super::connect::{Lane, broken};
-use super::stream::{Stream, framed};
+use super::stream::{Message, Stream};
 use crate::cli::sweep::Sweep;
 use crate::error::Error;
 use crate::measure::timing::processor_time;
-use crate::pair::{BandwidthRow, Output, Seen, differing, pattern, seed};
+use crate::pair::{
+    Allocator, BandwidthRow, Output, RailEnds, Rank, Seen, differing, pattern, seed,
+};
 use crate::ranks::hosts::share;
 
 /// Measures all sizes; returns the exit code.
-pub(super) fn rank(
-    comm: &Communicator,
-    args: &Args,
-    sweep: Sweep,
-    lanes: &[Lane],
-    ranks_here: usize,
-) -> Result<u8, Error> {
+pub(super) fn rank(rank: &Rank, args: &Args, sweep: Sweep, lanes: &[Lane]) -> Result<u8, Error> {
+    let comm = &rank.comm;
     let title = format!(
         "TCP, {}, {} sockets on a rail",
         args.load.direction(),
         args.sockets
     );
+    let mut flows = flows(args, &rank.memory, sweep.last() as usize, lanes)?;
     let names = lanes.iter().map(|lane| lane.rail.clone()).collect();
     let table = (BandwidthRow::HEAD, BandwidthRow::text as fn(&_) -> _);
     let mut output = Output::begin(comm, &args.pair, &title, names, table)?;
     for rails in args.pair.rails.sets(lanes.len()) {
-        let bench = Bench {
-            rank: comm.rank(),
+        let mut bench = Bench {
+            rank,
             args,
-            lanes: &lanes[rails.clone()],
-            first: rails.start,
+            flows: &mut flows,
+            rails: rails.clone(),
         };
         for (index, bytes) in sweep.sizes().enumerate() {
-            let own = bench.size(comm, index, bytes as usize, ranks_here)?;
+            let own = bench.size(index, bytes as usize)?;
             let all = share(comm, &own)?;
             let wrong = all.iter().map(|seen| seen.wrong).sum();
             output.row(wrong, || BandwidthRow::of(bytes, rails.clone(), &all))?;
@@ -48,13 +45,50 @@ pub(super) fn rank(
     output.end()
 }
 
-/// One rank of a measurement over some of the rails.
-struct Bench<'a> {
-    rank: usize,
-    args: &'a Args,
+/// A socket that carries data, and the memory of its messages.
+struct Flow<'a> {
+    /// The number of its rail.
+    number: usize,
+    rail: &'a RailEnds,
+    stream: &'a Stream,
+    /// The rank that sends.
+    from: usize,
+    message: Message,
+}
+
+/// All that carry data one way or the other.
+fn flows<'a>(
+    args: &Args,
+    memory: &Allocator,
+    bytes: usize,
     lanes: &'a [Lane],
-    /// The number of the first of these rails.
-    first: usize,
+) -> Result<Vec<Flow<'a>>, Error> {
+    let mut flows = Vec::new();
+    for (number, Lane { rail, streams }) in lanes.iter().enumerate() {
+        for (index, stream) in streams.iter().enumerate() {
+            let from = usize::from(index >= usize::from(args.sockets));
+            if args.load.drives(from) {
+                flows.push(Flow {
+                    number,
+                    rail,
+                    stream,
+                    from,
+                    message: Message::new(memory, bytes)?,
+                });
+            }
+        }
+    }
+    Ok(flows)
+}
+
+/// One rank of a measurement over some of the rails.
+struct Bench<'a, 'l> {
+    rank: &'a Rank,
+    args: &'a Args,
+    /// Those of all rails.
+    flows: &'a mut [Flow<'l>],
+    /// The numbers of these rails.
+    rails: Range<usize>,
 }
 
 /// What all threads that send have in common.
@@ -64,14 +98,9 @@ struct Load {
     end: Option<Instant>,
 }
 
-impl Bench<'_> {
-    fn size(
-        &self,
-        comm: &Communicator,
-        index: usize,
-        bytes: usize,
-        ranks_here: usize,
-    ) -> Result<Seen, Error> {
+impl Bench<'_, '_> {
+    fn size(&mut self, index: usize, bytes: usize) -> Result<Seen, Error> {
+        let comm = &self.rank.comm;
         self.pass(index, bytes, self.args.pair.warm_up)?;
         comm.barrier().run()?;
         let (start, busy) = (Instant::now(), processor_time());
@@ -80,49 +109,41 @@ impl Bench<'_> {
         comm.barrier().run()?;
         Ok(Seen {
             seconds: elapsed.as_secs_f64(),
-            cpu_seconds: busy / ranks_here as f64,
+            cpu_seconds: busy / self.rank.here as f64,
             carried,
             wrong,
         })
     }
 
     /// Sends and receives; returns how many messages each rail has carried from here, and the number of wrong bytes.
-    fn pass(&self, index: usize, bytes: usize, count: u64) -> Result<(Vec<u64>, u64), Error> {
+    fn pass(&mut self, index: usize, bytes: usize, count: u64) -> Result<(Vec<u64>, u64), Error> {
         let load = &Load {
             next: AtomicU64::new(0),
             count,
             end: self.args.load.end(),
         };
+        let (rank, rails) = (self.rank.comm.rank(), self.rails.clone());
         std::thread::scope(|scope| {
             let mut threads = Vec::new();
-            for (place, lane) in self.lanes.iter().enumerate() {
-                let seed = |rank| seed(index, self.first + place, rank);
-                for (number, stream) in lane.streams.iter().enumerate() {
-                    let from = usize::from(number >= usize::from(self.args.sockets));
-                    if !self.args.load.drives(from) {
-                        continue;
+            let flows = self.flows.iter_mut();
+            for flow in flows.filter(|flow| rails.contains(&flow.number)) {
+                let (number, rail) = (flow.number, flow.rail);
+                let seed = seed(index, number, flow.from);
+                let work = move || {
+                    if flow.from == rank {
+                        flow.send(seed, bytes, load).map(|sent| (sent, 0))
+                    } else {
+                        flow.receive(seed, bytes).map(|wrong| (0, wrong))
                     }
-                    let seed = seed(from);
-                    let is_own = from == self.rank;
-                    let work = move || {
-                        if is_own {
-                            send(stream, seed, bytes, load).map(|sent| (sent, 0))
-                        } else {
-                            let last = stream.receive(bytes)?;
-                            Ok((0, last.map_or(0, |last| differing(seed, &last))))
-                        }
-                    };
-                    threads.push((place, scope.spawn(work)));
-                }
+                };
+                threads.push((number, rail, scope.spawn(work)));
             }
-            let mut carried = vec![0; self.lanes.len()];
+            let mut carried = vec![0; rails.len()];
             let mut wrong = 0;
-            let rank = self.rank;
-            for (place, thread) in threads {
+            for (number, rail, thread) in threads {
                 let done = thread.join().map_err(|_| Error::Panicked { rank })?;
-                let rail = &self.lanes[place].rail;
                 let (sent, differ) = done.map_err(|error| broken(rail, self.args, error))?;
-                carried[place] += sent;
+                carried[number - rails.start] += sent;
                 wrong += differ;
             }
             Ok((carried, wrong))
@@ -130,18 +151,34 @@ impl Bench<'_> {
     }
 }
 
-/// Sends the next messages until there are no more; returns how many.
-fn send(stream: &Stream, seed: u64, bytes: usize, load: &Load) -> io::Result<u64> {
-    let message = framed(&pattern(seed, bytes));
-    let mut sent = 0;
-    // Relaxed: the number alone is shared, and each is given out once.
-    while load.next.fetch_add(1, Ordering::Relaxed) < load.count {
-        stream.write(&message)?;
-        sent += 1;
-        if load.end.is_some_and(|end| Instant::now() >= end) {
-            break;
+impl Flow<'_> {
+    /// Sends the next messages until there are no more; returns how many.
+    fn send(&mut self, seed: u64, bytes: usize, load: &Load) -> io::Result<u64> {
+        let Self {
+            stream, message, ..
+        } = self;
+        message
+            .payload(bytes)
+            .copy_from_slice(&pattern(seed, bytes));
+        let framed = message.framed(bytes);
+        let mut sent = 0;
+        // Relaxed: the number alone is shared, and each is given out once.
+        while load.next.fetch_add(1, Ordering::Relaxed) < load.count {
+            stream.write(framed)?;
+            sent += 1;
+            if load.end.is_some_and(|end| Instant::now() >= end) {
+                break;
+            }
         }
+        stream.finish()?;
+        Ok(sent)
     }
-    stream.finish()?;
-    Ok(sent)
+
+    /// Receives messages until there are no more; returns the number of wrong bytes of the last.
+    fn receive(&mut self, seed: u64, bytes: usize) -> io::Result<u64> {
+        let payload = self.message.payload(bytes);
+        payload.fill(0);
+        let any = self.stream.receive(payload)?;
+        Ok(if any { differing(seed, payload) } else { 0 })
+    }
 }

@@ -17,8 +17,8 @@ pub(crate) use stream::connect_from;
 pub(crate) fn run(args: &Args) -> Result<u8, Error> {
     let sweep = args.sweep()?;
     let settings = cli::settings()?;
-    run_both(&args.pair.ranks, |comm, ranks_here| {
-        let lanes = connect::connect(&comm, &settings, args)?;
-        bandwidth::rank(&comm, args, sweep, &lanes, ranks_here)
+    run_both(&args.pair, &settings, |rank| {
+        let lanes = connect::connect(&rank.comm, &settings, args)?;
+        bandwidth::rank(&rank, args, sweep, &lanes)
     })
 }

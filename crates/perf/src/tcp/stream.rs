@@ -6,12 +6,18 @@ use std::time::Duration;
 
 use socket2::{Domain, Socket, Type};
 
+use crate::error::Error;
+use crate::pair::{Allocator, Buffer};
+
 /// How long a greeting may take.
 const GREETING: Duration = Duration::from_secs(5);
 
 /// Before each message, and instead of one at the end.
 const MESSAGE: u8 = 1;
 const END: u8 = 0;
+
+/// Where the payload starts in a message's memory: at a line of the cache.
+const HEAD: usize = 64;
 
 /// A connected socket.
 pub(super) struct Stream(TcpStream);
@@ -30,9 +36,25 @@ pub(crate) fn connect_from(
     Ok(socket.into())
 }
 
-/// A message as it is sent.
-pub(super) fn framed(payload: &[u8]) -> Vec<u8> {
-    [&[MESSAGE], payload].concat()
+/// The memory of a message.
+pub(super) struct Message(Buffer);
+
+impl Message {
+    /// Room for this many bytes.
+    pub(super) fn new(allocator: &Allocator, bytes: usize) -> Result<Self, Error> {
+        allocator.zeroed(HEAD + bytes).map(Self)
+    }
+
+    pub(super) fn payload(&mut self, bytes: usize) -> &mut [u8] {
+        &mut self.0.bytes_mut()[HEAD..HEAD + bytes]
+    }
+
+    /// The payload as it is sent, in one piece with what comes before it.
+    pub(super) fn framed(&mut self, bytes: usize) -> &[u8] {
+        let framed = &mut self.0.bytes_mut()[HEAD - 1..HEAD + bytes];
+        framed[0] = MESSAGE;
+        framed
+    }
 }
 
 impl Stream {
@@ -49,9 +71,9 @@ impl Stream {
     }
 
     /// How long each call may wait.
-    pub(super) fn set_timeout(&mut self, limit: Duration) -> Result<(), crate::error::Error> {
+    pub(super) fn set_timeout(&mut self, limit: Duration) -> Result<(), Error> {
         let what = "setting a socket's timeout";
-        self.limit(limit).map_err(crate::error::Error::system(what))
+        self.limit(limit).map_err(Error::system(what))
     }
 
     pub(super) fn write(&self, bytes: &[u8]) -> io::Result<()> {
@@ -68,18 +90,17 @@ impl Stream {
         self.read(&mut [0])
     }
 
-    /// Receives messages of this length until the end, and answers that; returns the last one.
-    pub(super) fn receive(&self, length: usize) -> io::Result<Option<Vec<u8>>> {
-        let mut payload = vec![0; length];
+    /// Receives messages of this length until the end, and answers that; returns whether there were any.
+    pub(super) fn receive(&self, payload: &mut [u8]) -> io::Result<bool> {
         let mut any = false;
         loop {
             let mut kind = [END];
             self.read(&mut kind)?;
             if kind == [END] {
                 self.write(&[END])?;
-                return Ok(any.then_some(payload));
+                return Ok(any);
             }
-            self.read(&mut payload)?;
+            self.read(payload)?;
             any = true;
         }
     }

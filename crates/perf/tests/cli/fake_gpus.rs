@@ -13,13 +13,13 @@ use crate::gpus::COLLECTIVES;
 use crate::program::{Run, command};
 
 /// A folder with both libraries; `None` without a C++ compiler.
-fn libraries() -> Option<&'static Path> {
+pub(crate) fn libraries() -> Option<&'static Path> {
     static MADE: OnceLock<TempDir> = OnceLock::new();
     has(Need::CppCompiler).then(|| MADE.get_or_init(|| build("global: *;")).path())
 }
 
 /// Compiles both libraries; a linker's version script says which functions they have.
-fn build(functions: &str) -> TempDir {
+pub(crate) fn build(functions: &str) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fake_gpu");
     let script = folder.path().join("functions");

@@ -1,10 +1,11 @@
 //! RDMA between two ranks, and its absence.
 
+mod memory;
 mod staged;
 
 use std::process::Child;
 
-use spark_ccl_testing::{Need, found, free_port};
+use spark_ccl_testing::{Need, found, free_port, has};
 
 use crate::program::{Run, command, run};
 
@@ -17,6 +18,16 @@ fn ends() -> Option<[&'static str; 2]> {
         _ => Err(format!("RAILS={layout} is not wire")),
     };
     found(Need::Cables, probed)
+}
+
+/// What makes ranks have a GPU that is none. Before this, `ends` has found the cables.
+fn fake_gpus() -> Option<Vec<(&'static str, String)>> {
+    let folder =
+        has(Need::FakeGpuLibrary).then(|| std::env::var("SPARK_CCL_TEST_FAKE_GPUS").unwrap())?;
+    Some(vec![
+        ("LD_LIBRARY_PATH", folder),
+        ("FAKE_GPUS", "1".to_owned()),
+    ])
 }
 
 /// Runs both ranks, each with its devices.
@@ -199,6 +210,8 @@ fn arguments_that_make_no_sense() {
         "rdma_lat --bidirectional",
         "rdma_lat -d 4",
         "rdma_lat --rails two",
+        "rdma_bw --memory device",
+        "rdma_lat --memory",
     ] {
         let run = run(args);
         assert_eq!(run.code, Some(6), "{args}: {}", run.stderr);

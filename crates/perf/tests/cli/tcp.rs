@@ -1,7 +1,13 @@
 //! TCP between two ranks, by pairs of interfaces.
 
+use std::path::Path;
+use std::process::Command;
+
+use spark_ccl_testing::{Need, free_port, has};
+
 use crate::cluster::Cluster;
-use crate::program::{command, run};
+use crate::fake_gpus::{build, libraries};
+use crate::program::{Run, command, run};
 
 #[test]
 fn each_rail_alone_and_all_together() {
@@ -67,6 +73,7 @@ fn what_makes_no_sense_is_refused() {
         "tcp_bw -e 1G",
         "tcp_bw --sockets 0",
         "tcp_bw --rails two",
+        "tcp_bw --memory device",
     ] {
         let run = run(args);
         assert_eq!(run.code, Some(6), "{args}: {}", run.stderr);
@@ -75,4 +82,99 @@ fn what_makes_no_sense_is_refused() {
     let output = command(&["tcp_bw"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("has a subnet in common"));
+}
+
+#[test]
+fn memory_that_cuda_has_pinned() {
+    let Some((cluster, libraries)) = Cluster::new(2).zip(libraries()) else {
+        return;
+    };
+    cluster.rails();
+    let words = format!(
+        "-H node1,node2 --no-prefix -x FAKE_GPUS=1 -x LD_LIBRARY_PATH={}",
+        libraries.display()
+    );
+    let measure = |args: &str| {
+        let mut program = vec!["/proc/self/exe", "tcp_bw", "--memory", "pinned"];
+        program.extend(args.split_whitespace());
+        let run = cluster.launch(&words, &program);
+        assert_eq!(run.code, Some(0), "{args}: {}\n{}", run.stdout, run.stderr);
+        run
+    };
+    let run = measure("-b 1 -e 40001 -f 200 -n 20 -w 3 --sockets 2 --bidirectional");
+    let header = "# TCP, both ways, 2 sockets on a rail, pinned memory\n";
+    assert!(run.stdout.starts_with(header), "{}", run.stdout);
+    let seen: Vec<_> = run
+        .rows()
+        .iter()
+        .map(|row| [row[0], row[7]].join(" "))
+        .collect();
+    assert_eq!(seen, ["1 0", "200 0", "40000 0"]);
+
+    let run = measure("--json -b 1M -e 1M -n 5");
+    let printed: serde_json::Value = serde_json::from_str(&run.stdout).unwrap();
+    assert_eq!(printed["memory"], "pinned");
+    assert_eq!(printed["rows"][0]["wrong"], 0);
+}
+
+#[test]
+fn a_machine_without_pinned_memory_says_so() {
+    if has(Need::NoGpus) {
+        let run = run("tcp_bw --memory pinned");
+        assert_lacks_pinned_memory(&run, "CUDA's driver");
+    }
+    if has(Need::CppCompiler) {
+        let old = build("global: *; local: cuMemHostAlloc;");
+        let run: Run = on_fakes(
+            &mut command(&["tcp_bw", "--memory", "pinned"]),
+            old.path(),
+            "1",
+        )
+        .output()
+        .unwrap()
+        .into();
+        assert_lacks_pinned_memory(&run, "has no function cuMemHostAlloc");
+    }
+}
+
+fn assert_lacks_pinned_memory(run: &Run, reason: &str) {
+    assert_eq!(run.code, Some(2), "{}", run.stderr);
+    for part in ["has no memory for --memory pinned: ", reason] {
+        // Both ranks say so.
+        assert_eq!(run.stderr.matches(part).count(), 2, "{}", run.stderr);
+    }
+    assert!(!run.stderr.contains("panicked"), "{}", run.stderr);
+}
+
+#[test]
+fn both_ranks_hear_which_has_no_pinned_memory() {
+    let Some(libraries) = libraries() else { return };
+    let port = free_port();
+    let ranks = [("0", "1"), ("1", "0")].map(|(rank, gpus)| {
+        let mut command = command(&["tcp_bw", "--memory", "pinned"]);
+        command
+            .env("SPARK_CCL_RANK", rank)
+            .env("SPARK_CCL_SIZE", "2")
+            .env("SPARK_CCL_SECRET", "a secret of this test alone")
+            .env("MASTER_ADDR", "127.0.0.1")
+            .env("MASTER_PORT", port.to_string());
+        on_fakes(&mut command, libraries, gpus).spawn().unwrap()
+    });
+    for rank in ranks {
+        let run: Run = rank.wait_with_output().unwrap().into();
+        assert_eq!(run.code, Some(2), "{}", run.stderr);
+        let said = "has no memory for --memory pinned: CUDA's driver finds no GPU";
+        assert!(
+            run.stderr.contains("rank 1, on ") && run.stderr.contains(said),
+            "{}",
+            run.stderr
+        );
+    }
+}
+
+/// Runs where the driver has this many fake GPUs.
+fn on_fakes<'a>(command: &'a mut Command, libraries: &Path, gpus: &str) -> &'a mut Command {
+    command
+        .env("LD_LIBRARY_PATH", libraries)
+        .env("FAKE_GPUS", gpus)
 }

@@ -4,6 +4,7 @@ use spark_ccl_topology::testing;
 
 use super::*;
 use crate::pair::RailEnds;
+use crate::pair::args::MemoryKind;
 
 fn row(rails: &[usize], gb_per_s: f64) -> BandwidthRow {
     BandwidthRow {
@@ -24,6 +25,7 @@ fn measured(ends: &[[&str; 2]], rates: [f64; 3]) -> Measured<BandwidthRow> {
     };
     Measured {
         what: String::new(),
+        memory: MemoryKind::Host,
         rails: ends.iter().map(rail).collect(),
         rows: vec![
             row(&[0], rates[0]),

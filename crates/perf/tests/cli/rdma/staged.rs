@@ -4,30 +4,21 @@
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command};
 
-use spark_ccl_testing::{Need, has};
+use super::{ends, fake_gpus, finish, right, start_both};
 
-use super::{ends, finish, right, start_both};
-
-/// What makes ranks have a GPU that is none.
-fn fake_gpus() -> Option<Vec<(&'static str, String)>> {
-    // Before this, `ends` has found the cables.
-    let folder =
-        has(Need::FakeGpuLibrary).then(|| std::env::var("SPARK_CCL_TEST_FAKE_GPUS").unwrap())?;
-    Some(vec![
-        ("LD_LIBRARY_PATH", folder),
-        ("FAKE_GPUS", "1".to_owned()),
-        ("SPARK_CCL_SHARE_GPU", "1".to_owned()),
-        ("SPARK_CCL_GPU_PROTOCOL", "proxy".to_owned()),
-        // As in the suite's tests of RDMA: a rail is dropped after 4 s without progress.
-        ("NCCL_IB_TIMEOUT", "16".to_owned()),
-    ])
-}
+const SETTINGS: [(&str, &str); 3] = [
+    ("SPARK_CCL_SHARE_GPU", "1"),
+    ("SPARK_CCL_GPU_PROTOCOL", "proxy"),
+    // As in the suite's tests of RDMA: a rail is dropped after 4 s without progress.
+    ("NCCL_IB_TIMEOUT", "16"),
+];
 
 /// Starts both ranks on device memory; `None` where there are no cables.
 fn start(args: &str, more: &[(&'static str, &str)]) -> Option<[Child; 2]> {
     let ends = ends()?;
     let mut settings = fake_gpus()?;
-    settings.extend(more.iter().map(|&(name, value)| (name, value.to_owned())));
+    let more = SETTINGS.iter().chain(more);
+    settings.extend(more.map(|&(name, value)| (name, value.to_owned())));
     let args = format!("{args} --backend engine -w 0");
     Some(start_both(ends, &args, &settings))
 }
