@@ -151,7 +151,7 @@ impl Communicator {
         let rank = self.rank() as u32;
         let mut first = [if result.is_ok() { NOBODY } else { rank }];
         self.all_reduce_in_place(&mut first, RedOp::Min)
-            .by_any_path()
+            .internal()
             .run()?;
         let [first] = first;
         let own = match result {
@@ -176,7 +176,7 @@ impl Communicator {
         let len = own.len().min(MOST_BYTES);
         text[..len].copy_from_slice(&own.as_bytes()[..len]);
         self.broadcast_in_place(&mut text, rank as usize)
-            .by_any_path()
+            .internal()
             .run()?;
         let text = String::from_utf8_lossy(&text);
         Ok(text

@@ -25,6 +25,18 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
+/// Who makes a communicator's calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Caller {
+    Program,
+    /// This library alone: nobody is told of it.
+    #[cfg_attr(
+        not(feature = "cuda"),
+        expect(dead_code, reason = "only device memory is carried so")
+    )]
+    Library,
+}
+
 /// The communicator of all of the session's ranks.
 pub(crate) fn open(
     session: Session,
@@ -40,7 +52,7 @@ pub(crate) fn open(
     // Unlike that of any other world.
     let context = world.session.derive_context(NO_CONTEXT, 0, 0);
     let algorithms = world.settings.algo.clone();
-    let communicator = communicator(&world, context, all, algorithms, None)
+    let communicator = communicator(&world, context, all, algorithms, None, Caller::Program)
         .and_then(|communicator| with_devices(communicator, deadline));
     let report = communicator.as_ref().map(|_| ()).map_err(Error::to_string);
     // The others must neither consider an unready rank ready nor wait for it.
@@ -58,6 +70,7 @@ pub(crate) fn communicator(
     members: Vec<u32>,
     algorithms: AlgorithmChoice,
     lineage: Option<Arc<Lineage>>,
+    caller: Caller,
 ) -> Result<Communicator, Error> {
     let watch = world.monitor.watch(context, members.clone(), describe);
     let own = world.session.rank();
@@ -83,7 +96,10 @@ pub(crate) fn communicator(
         &world.tuning,
         network,
     );
-    let observation = observe::start(world, &watch, context, &members)?;
+    let observation = match caller {
+        Caller::Program => observe::start(world, &watch, context, &members)?,
+        Caller::Library => None,
+    };
     let observed = observation.as_ref().map(|it| &it.observed);
     let engine = host_engine(world, &watch, context, &members, planner, observed)?;
     let membership = Arc::new(Membership::new(engine, Arc::clone(&watch), rank as u32));

@@ -3,7 +3,7 @@
 use crate::communicator::Communicator;
 use crate::deadline::deadline_in;
 use crate::error::Error;
-use crate::opening::{communicator, with_devices};
+use crate::opening::{Caller, communicator, with_devices};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
@@ -99,7 +99,14 @@ impl Communicator {
     fn shrunk(&self, context: u64, members: Vec<u32>, deadline: Instant) -> Result<Self, Error> {
         let algorithms = self.planner().algorithms.clone();
         let lineage = Some(Arc::clone(&self.inner.lineage));
-        let shrunk = communicator(&self.inner.world, context, members, algorithms, lineage)?;
+        let shrunk = communicator(
+            &self.inner.world,
+            context,
+            members,
+            algorithms,
+            lineage,
+            Caller::Program,
+        )?;
         with_devices(shrunk, deadline)
     }
 }

@@ -4,7 +4,7 @@ use crate::call::{Call, InPlace};
 use crate::communicator::Communicator;
 use crate::deadline::deadline_in;
 use crate::error::Error;
-use crate::opening::{communicator, with_devices};
+use crate::opening::{Caller, communicator, with_devices};
 use crate::task::Spec;
 use spark_ccl_config::AlgorithmChoice;
 use spark_ccl_types::{DType, Operation, RedOp, Reduction};
@@ -37,6 +37,7 @@ impl Communicator {
         let sum = Reduction::new(RedOp::<i64>::Sum, self.planner().size);
         let gather = Spec {
             by_any_path: true,
+            is_internal: true,
             ..Spec::reducing(Operation::AllReduce, DType::I64, sum).in_place()
         };
         Call::<i64, _>::new(self, gather, InPlace(&mut all)).run()?;
@@ -56,7 +57,8 @@ impl Communicator {
             .map(|&(_, rank)| self.inner.members[rank])
             .collect();
         let algorithms = self.planner().algorithms.clone();
-        let split = self.derive([u64::from(count), u64::from(color)], ranks, algorithms)?;
+        let context = [u64::from(count), u64::from(color)];
+        let split = self.derive(context, ranks, algorithms, Caller::Program)?;
         let deadline = deadline_in(self.inner.world.settings.init_timeout);
         with_devices(split, deadline).map(Some)
     }
@@ -78,21 +80,22 @@ impl Communicator {
     pub fn restricted(&self, algorithms: impl Into<AlgorithmChoice>) -> Result<Self, Error> {
         let choice = algorithms.into();
         self.agree_on(&choice)?;
-        let count = self.inner.splits.fetch_add(1, Ordering::Relaxed);
-        // No color: those of splits have 32 bits.
-        let ranks = self.inner.members.clone();
-        self.derive([u64::from(count), u64::MAX], ranks, choice)
+        self.alike(choice, Caller::Program)
     }
 
     /// A new communicator of the same ranks, for host memory and this library's own calls. All ranks must make one.
     #[cfg(feature = "cuda")]
     pub(crate) fn twin(&self) -> Result<Self, Error> {
+        self.alike(self.planner().algorithms.clone(), Caller::Library)
+    }
+
+    /// A new communicator of the same ranks.
+    fn alike(&self, algorithms: AlgorithmChoice, caller: Caller) -> Result<Self, Error> {
         let count = self.inner.splits.fetch_add(1, Ordering::Relaxed);
-        let (ranks, algorithms) = (
-            self.inner.members.clone(),
-            self.planner().algorithms.clone(),
-        );
-        self.derive([u64::from(count), u64::MAX], ranks, algorithms)
+        let ranks = self.inner.members.clone();
+        // No color: those of splits have 32 bits.
+        let context = [u64::from(count), u64::MAX];
+        self.derive(context, ranks, algorithms, caller)
     }
 
     /// Makes sure that all ranks choose alike: messages do not tell the algorithm that they are of.
@@ -101,7 +104,7 @@ impl Communicator {
         choice.to_string().hash(&mut hasher);
         let own = hasher.finish();
         let mut all = vec![0; self.size()];
-        self.all_gather(&[own], &mut all).by_any_path().run()?;
+        self.all_gather(&[own], &mut all).internal().run()?;
         match all.iter().position(|&other| other != own) {
             None => Ok(()),
             Some(other) => Err(Error::Invalid {
@@ -120,12 +123,13 @@ impl Communicator {
         [count, color]: [u64; 2],
         ranks: Vec<u32>,
         algorithms: AlgorithmChoice,
+        caller: Caller,
     ) -> Result<Self, Error> {
         self.membership().check_process()?;
         let world = &self.inner.world;
         let context = world
             .session
             .derive_context(self.inner.context, count, color);
-        communicator(world, context, ranks, algorithms, None)
+        communicator(world, context, ranks, algorithms, None, caller)
     }
 }

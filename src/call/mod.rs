@@ -58,6 +58,12 @@ impl<'c, T: Element, O: Operands<T>> Call<'c, T, O> {
         self
     }
 
+    /// Makes it a call of the library's own, which programs do not count as theirs.
+    pub(crate) fn internal(mut self) -> Self {
+        self.spec.is_internal = true;
+        self.by_any_path()
+    }
+
     /// Gives the call a name, which ranks compare and errors show. All ranks must give a collective the same name. If
     /// ranks reduce tensors of one shape in different orders, for instance parameters from a hash map, whose order
     /// differs between processes, they get an error instead of averages of different tensors.

@@ -11,7 +11,13 @@ use std::collections::VecDeque;
 /// How many operations are kept.
 const DEPTH: usize = 1000;
 
-const _: () = assert!(Operation::ALL.len() <= KINDS, "every operation is counted");
+/// The kind of the library's own calls, which are not counted as the operations that they are.
+pub(super) const INTERNAL_KIND: usize = KINDS - 1;
+
+const _: () = assert!(
+    Operation::ALL.len() <= INTERNAL_KIND,
+    "every operation is counted"
+);
 
 /// The last operations of a communicator, and how many there were of each kind.
 ///
@@ -50,7 +56,12 @@ impl Journal {
         let mut pages = self.pages.lock();
         let entry = self.entry(pages.next, task, sequence, peer, called);
         pages.next += 1;
-        pages.calls[usize::from(entry.signature.operation.code())] += 1;
+        let kind = if task.is_internal {
+            INTERNAL_KIND
+        } else {
+            usize::from(entry.signature.operation.code())
+        };
+        pages.calls[kind] += 1;
         if pages.entries.len() == DEPTH {
             pages.entries.pop_front();
         }
@@ -102,8 +113,14 @@ impl Journal {
         let mut signature = task.signature;
         match peer {
             // Also counts both halves of an exchange of messages.
-            Some(Peer::To(_)) => signature.operation = Operation::Send,
-            Some(Peer::From(_)) => signature.operation = Operation::Recv,
+            Some(Peer::To(_)) => {
+                signature.operation = Operation::Send;
+                signature.count = task.input.len as u64;
+            }
+            Some(Peer::From(_)) => {
+                signature.operation = Operation::Recv;
+                signature.count = task.output.len as u64;
+            }
             None => {}
         }
         let elements = |side, len: usize| match signature.operation.extent(side) {
@@ -180,12 +197,28 @@ mod tests {
     }
 
     #[test]
+    fn internal_calls_are_recorded_and_count_apart() {
+        let journal = Journal::new(2);
+        let mut own = task(Operation::AllGather, 5);
+        own.is_internal = true;
+        journal.call(&own, 1, None);
+        journal.call(&task(Operation::AllGather, 5), 2, None);
+        assert_eq!(journal.entries().len(), 2);
+        let counts = journal.calls();
+        let gathered = counts[usize::from(Operation::AllGather.code())];
+        assert_eq!((gathered, counts[INTERNAL_KIND]), (1, 1));
+    }
+
+    #[test]
     fn halves_of_an_exchange_are_a_send_and_a_receive() {
         let journal = Journal::new(2);
-        journal.call(&task(Operation::SendRecv, 5), 1, Some(Peer::To(1)));
-        journal.call(&task(Operation::SendRecv, 5), 1, Some(Peer::From(1)));
-        let operations = journal.entries();
-        let operations: Vec<_> = operations.iter().map(|it| it.signature.operation).collect();
-        assert_eq!(operations, [Operation::Send, Operation::Recv]);
+        let region = |len| Region::host(std::ptr::without_provenance::<f32>(4), len);
+        let exchange = Spec::new(Operation::SendRecv, DType::F32).task((region(3), region(2)));
+        journal.call(&exchange, 1, Some(Peer::To(1)));
+        journal.call(&exchange, 1, Some(Peer::From(1)));
+        let halves = journal.entries();
+        let halves = halves.iter().map(|it| it.signature);
+        let halves: Vec<_> = halves.map(|it| (it.operation, it.count)).collect();
+        assert_eq!(halves, [(Operation::Send, 3), (Operation::Recv, 2)]);
     }
 }

@@ -1,12 +1,13 @@
 //! A snapshot of all ranks: asks them, and makes a report of their answers. Knows no client.
 
 use super::board::{Board, Observed, Process};
+use super::journal::INTERNAL_KIND;
 use crate::names::describe;
 use spark_ccl_control::{Answer, Fault, POINT_TO_POINT_MARK, Presence, Standing, Wait};
 use spark_ccl_status::clock;
 use spark_ccl_status::ras::{
-    Communicator, CommunicatorMore, Counts, Missing, MissingStatus, Rank, RankMore, RankStatus,
-    Report, Wait as ReportedWait,
+    Communicator, CommunicatorMore, Counts, INTERNAL, Missing, MissingStatus, Rank, RankMore,
+    RankStatus, Report, Wait as ReportedWait,
 };
 use spark_ccl_types::Operation;
 use std::collections::BTreeMap;
@@ -118,6 +119,8 @@ fn rank(
     observed: &Observed,
 ) -> Rank {
     let called = Operation::ALL.iter().zip(answer.calls);
+    let called = called.map(|(operation, count)| (operation.name(), count));
+    let called = called.chain([(INTERNAL, answer.calls[INTERNAL_KIND])]);
     let called = called.filter(|&(_, count)| count > 0);
     Rank {
         rank: standing.rank.rank,
@@ -134,7 +137,7 @@ fn rank(
             waits: answer.waits.map(|wait| reported(&wait, observed)),
             late_sec: None,
             calls: called
-                .map(|(operation, count)| (operation.name().to_owned(), count))
+                .map(|(name, count)| (name.to_owned(), count))
                 .collect(),
         },
     }

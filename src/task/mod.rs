@@ -34,6 +34,8 @@ pub(crate) struct Task {
     pub(crate) input_block: Option<u64>,
     /// The zero-copy path is not demanded of this call, whatever the settings say.
     pub(crate) by_any_path: bool,
+    /// The library itself makes it, and not the program.
+    pub(crate) is_internal: bool,
     /// Of messages: the rank that they go to, and the one that they come from.
     pub(crate) to: Rank,
     pub(crate) from: Rank,

@@ -23,6 +23,8 @@ pub(crate) struct Spec {
     pub(crate) name: u32,
     /// `SPARK_CCL_PATH=zero-copy` does not bind it.
     pub(crate) by_any_path: bool,
+    /// The library itself makes it, and not the program.
+    pub(crate) is_internal: bool,
     /// Elements of an allocation.
     pub(crate) elements: usize,
     pub(crate) tables: Option<Arc<Tables>>,
@@ -47,6 +49,7 @@ impl Spec {
             in_place: false,
             name: 0,
             by_any_path: false,
+            is_internal: false,
             elements: 0,
             tables: None,
         }
@@ -79,6 +82,7 @@ impl Spec {
             in_place: self.in_place,
             input_block: None,
             by_any_path: self.by_any_path,
+            is_internal: self.is_internal,
             to: self.to as u32,
             from: self.from as u32,
             tables: self.tables.clone(),

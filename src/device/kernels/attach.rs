@@ -198,7 +198,7 @@ fn agree<R>(
 ) -> Result<(R, Vec<u8>), Error> {
     let said = [own.as_ref().map_or(0, say)];
     let mut all = vec![0; comm.size()];
-    let told = comm.all_gather(&said, &mut all).by_any_path().run();
+    let told = comm.all_gather(&said, &mut all).internal().run();
     // Its own error says more than that others have given up meanwhile.
     let own = own?;
     told?;

@@ -115,7 +115,7 @@ fn exchange_id(comm: &Communicator, library: Library) -> Result<UniqueId, Error>
         bytes[LEN] = 1;
     }
     comm.broadcast_in_place(&mut bytes[..], 0)
-        .by_any_path()
+        .internal()
         .run()?;
     made.map_err(|error| refused("NCCL", error))?;
     let (mut id, is_made) = ([0; LEN], bytes[LEN] == 1);

@@ -39,6 +39,7 @@ impl NcclEngine {
         let membership = self.membership.upgrade().ok_or_else(|| self.base.gone())?;
         let spec = Spec {
             by_any_path: true,
+            is_internal: true,
             ..Spec::new(Operation::AllGather, DType::U64)
         };
         let all = vec![0; words.len() * self.base.size];

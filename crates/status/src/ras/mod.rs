@@ -9,8 +9,8 @@ mod session;
 mod text;
 
 pub use report::{
-    Collection, Communicator, CommunicatorMore, Counts, Missing, MissingStatus, Rank, RankMore,
-    RankStatus, Report, Wait,
+    Collection, Communicator, CommunicatorMore, Counts, INTERNAL, Missing, MissingStatus, Rank,
+    RankMore, RankStatus, Report, Wait,
 };
 pub use session::{Request, Session, Step, TooLong};
 pub use text::text;

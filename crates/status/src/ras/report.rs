@@ -6,6 +6,9 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use spark_ccl_types::Operation;
 
+/// What [`RankMore::calls`] has the calls under that the library made itself.
+pub const INTERNAL: &str = "internal";
+
 /// What runs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
@@ -125,7 +128,7 @@ pub struct RankMore {
     pub waits: Option<Wait>,
     /// How long other ranks have waited in a collective that it has not called yet.
     pub late_sec: Option<f64>,
-    /// How many calls it has made, by operation.
+    /// How many calls it has made, by operation, on all memory, and under [`INTERNAL`] those of the library's own.
     pub calls: BTreeMap<String, u64>,
 }
 
