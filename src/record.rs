@@ -9,7 +9,8 @@ impl Communicator {
     /// communicator, and of each other one of the same world that still exists. If the name ends with `.json`, the file has
     /// JSON; otherwise a pickle, which `python -m torch.distributed.flight_recorder.fr_trace` reads.
     ///
-    /// Operations on device memory are not among them.
+    /// Operations on device memory are up to 1,000 more, without those that are captured in graphs. Whether one has run is as
+    /// of the last look at it, at most 50 ms ago.
     ///
     /// ```no_run
     /// # fn main() -> Result<(), spark_ccl::Error> {

@@ -45,6 +45,7 @@ fn watch_over<E: Guarded>(engine: &Weak<E>, mut look: impl FnMut(&E)) {
             continue;
         }
         look(&engine);
+        engine.observe_ends();
         if engine.has_leftovers() {
             tidy_in_background(&engine);
         }

@@ -3,6 +3,9 @@
 use super::block;
 use super::rank::DeviceRank;
 use crate::error::Error;
+use crate::task::Task;
+use spark_ccl_cuda::RecordedEvent;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// An engine whose calls run later, and may have to be aborted.
@@ -41,5 +44,31 @@ pub(super) trait Guarded: Send + Sync + 'static {
     /// Frees dropped memory that is no longer in use. May wait for kernels, of any rank of the process.
     fn tidy(&self) {
         block::sweep();
+    }
+
+    /// Notes for those who ask what runs that a call was enqueued and has this end, and which ones have run. One that was captured
+    /// is not noted: how often its graph is launched is not known.
+    fn observe(
+        &self,
+        task: &Task,
+        end: &Result<Option<Arc<RecordedEvent>>, spark_ccl_cuda::Error>,
+    ) {
+        if let (Some(notes), Ok(Some(end))) = (&self.base().notes, end) {
+            notes.add(task, end);
+            self.observe_ends();
+        }
+    }
+
+    /// Notes for those who ask which calls have run.
+    fn observe_ends(&self) {
+        let Some(notes) = &self.base().notes else {
+            return;
+        };
+        // In this order: calls that are aborted, or have given up, end as well, and are found to have failed then.
+        if let Some(last) = notes.last_ended()
+            && self.check().is_ok()
+        {
+            notes.have_run(last);
+        }
     }
 }

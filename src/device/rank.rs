@@ -3,8 +3,10 @@
 
 use super::calls::Calls;
 use super::gpu::Gpu;
+use super::notes::Notes;
 use super::order::{self, were_lost, were_used};
 use crate::buffer::Region;
+use crate::communicator::Communicator;
 use crate::error::Error;
 use parking_lot::{Mutex, MutexGuard};
 use spark_ccl_control::{DEVICE_MARK, DevicePart, Fault, Late, Member, Watch};
@@ -26,6 +28,8 @@ pub(super) struct DeviceRank<B> {
     pub(super) size: usize,
     pub(super) watch: Arc<Watch>,
     pub(super) state: Mutex<State<B>>,
+    /// What notes the calls, if anyone wants to know of them.
+    pub(super) notes: Option<Notes>,
     /// Whether a thread gives memory back. A flag on its own, which orders no other memory: relaxed.
     pub(super) tidies: AtomicBool,
 }
@@ -39,23 +43,24 @@ pub(super) struct State<B> {
 
 impl<B> DeviceRank<B> {
     pub(super) fn new(
-        (rank, size): (usize, usize),
+        comm: &Communicator,
         context: Arc<CudaContext>,
-        watch: &Arc<Watch>,
         backend: B,
-        timeout: Duration,
     ) -> Result<Self, Error> {
+        let (rank, inner) = (comm.rank(), &comm.inner);
+        let observation = inner.observation.as_ref();
         Ok(Self {
             gpu: Gpu::new(&context, rank)?,
             context,
             rank,
-            size,
-            watch: Arc::clone(watch),
+            size: comm.size(),
+            watch: Arc::clone(&inner.watch),
             state: Mutex::new(State {
                 backend: Some(backend),
-                timeout,
+                timeout: inner.world.settings.operation_timeout,
                 calls: Calls::default(),
             }),
+            notes: observation.map(|observation| Notes::new(&observation.observed)),
             tidies: AtomicBool::new(false),
         })
     }
@@ -161,6 +166,7 @@ impl<B> DeviceRank<B> {
         let error = error.of_rank(self.rank);
         if !error.is_of_a_capture() {
             self.give_up(error.to_string());
+            self.record_fault();
         }
         error.into()
     }
@@ -187,6 +193,7 @@ impl<B> DeviceRank<B> {
 
     /// The communicator's error, if it has failed.
     pub(super) fn gone(&self) -> Error {
+        self.record_fault();
         self.watch.fault().map_or_else(
             || Error::Invalid {
                 operation: "device memory",
@@ -194,6 +201,13 @@ impl<B> DeviceRank<B> {
             },
             Error::Failed,
         )
+    }
+
+    /// Records the communicator's fault, if that is wanted: the program may end when it hears of it.
+    fn record_fault(&self) {
+        if let Some(notes) = &self.notes {
+            notes.record_fault();
+        }
     }
 }
 

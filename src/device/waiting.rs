@@ -57,7 +57,9 @@ fn wait_until(
         pause(waited);
     }
     // An aborted communicator's streams end early.
-    engine.check()
+    engine.check()?;
+    engine.observe_ends();
+    Ok(())
 }
 
 fn still_waits<E: Guarded>(engine: &E, stall: &mut Stall) -> Result<(), Error> {

@@ -7,7 +7,7 @@ use crate::task::Task;
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
 use spark_ccl_config::{Observe, Record};
-use spark_ccl_control::Watch;
+use spark_ccl_control::{KINDS, Watch};
 use spark_ccl_fork::within;
 use spark_ccl_status::{Entry, Peer, inspector, record};
 use spark_ccl_types::Operation;
@@ -16,7 +16,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 /// How long a failing call waits for its record at most.
@@ -53,7 +53,10 @@ pub(crate) struct Observed {
     timeout: Duration,
     pub(super) created: Instant,
     pub(super) watch: Arc<Watch>,
+    /// Of operations on memory of the host.
     journal: Arc<Journal>,
+    /// Of those on device memory, if the rank has an engine for it.
+    of_devices: Arc<OnceLock<Arc<Journal>>>,
     board: Arc<Board>,
     /// Whether its fault was recorded; locked while it is.
     is_recorded: Mutex<bool>,
@@ -123,6 +126,7 @@ impl Observed {
             world,
             rank,
             journal: Arc::new(Journal::new(members.len() as u32)),
+            of_devices: Arc::default(),
             members,
             timeout,
             created: Instant::now(),
@@ -134,10 +138,20 @@ impl Observed {
         all.retain(|other| other.strong_count() > 0);
         all.push(Arc::downgrade(&observed));
         drop(all);
-        // Keeps only the journal: the rest must not be dropped while the monitor's mutex is held.
-        let journal = Arc::clone(&observed.journal);
-        watch.count_calls(move || journal.calls());
+        // Keeps only the journals: the rest must not be dropped while the monitor's mutex is held.
+        let (journal, of_devices) = (
+            Arc::clone(&observed.journal),
+            Arc::clone(&observed.of_devices),
+        );
+        watch.count_calls(move || counts(&journal, of_devices.get()));
         observed
+    }
+
+    /// The journal for operations on device memory.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn of_devices(&self) -> Arc<Journal> {
+        let new = || Arc::new(Journal::new(self.members.len() as u32));
+        Arc::clone(self.of_devices.get_or_init(new))
     }
 
     /// Notes that an operation was called: a collective, or, with a peer, a message. Returns its record.
@@ -189,7 +203,8 @@ impl Observed {
         records::write(path, &self.groups())
     }
 
-    /// The operations that were done since this was called last, if there are any.
+    /// The operations that were done since this was called last, if there are any: those whose times are known, which are
+    /// not on device memory.
     pub(super) fn take_done(&self) -> Option<Done> {
         let mut entries = self.journal.take_fresh();
         entries.retain(|entry| entry.signature.operation != Operation::Alloc);
@@ -226,17 +241,25 @@ impl Observed {
         let own = all
             .iter()
             .filter(|it| it.world == self.world && it.own().world == self.own().world);
-        own.map(|it| it.group()).collect()
+        own.flat_map(|it| it.own_groups()).collect()
     }
 
-    fn group(&self) -> record::Group {
-        record::Group {
-            name: format!("{:016x}", self.context),
+    /// What this rank has recorded of this communicator: a group for each kind of memory, as their operations run in no
+    /// common order.
+    fn own_groups(&self) -> Vec<record::Group> {
+        let name = format!("{:016x}", self.context);
+        let group = |name, on_device, journal: &Journal| record::Group {
+            name,
             ranks: self.members.iter().map(|member| member.world).collect(),
             rank: self.rank,
+            on_device,
             timeout_ms: u64::try_from(self.timeout.as_millis()).unwrap_or(u64::MAX),
-            entries: self.journal.entries(),
-        }
+            entries: journal.entries(),
+        };
+        let of_devices = self.of_devices.get();
+        let of_devices = of_devices.map(|it| group(format!("{name}-device"), true, it));
+        let all = [Some(group(name, false, &self.journal)), of_devices];
+        all.into_iter().flatten().collect()
     }
 }
 
@@ -256,4 +279,14 @@ impl Drop for Observed {
         drop(left);
         self.board.wake();
     }
+}
+
+/// How many calls there were, by kind, on all memory.
+fn counts(journal: &Journal, of_devices: Option<&Arc<Journal>>) -> [u64; KINDS] {
+    let mut calls = journal.calls();
+    let others = of_devices.map(|journal| journal.calls());
+    for (calls, others) in calls.iter_mut().zip(others.into_iter().flatten()) {
+        *calls += others;
+    }
+    calls
 }

@@ -22,7 +22,7 @@ const _: () = assert!(
 /// The last operations of a communicator, and how many there were of each kind.
 ///
 /// The engine takes the mutex for each operation, and readers take it to copy. A thread that holds it takes no other lock.
-pub(super) struct Journal {
+pub(crate) struct Journal {
     size: u32,
     pages: Mutex<Pages>,
 }
@@ -51,7 +51,7 @@ impl Journal {
     }
 
     /// Notes that an operation was called. Returns its record.
-    pub(super) fn call(&self, task: &Task, sequence: u64, peer: Option<Peer>) -> u64 {
+    pub(crate) fn call(&self, task: &Task, sequence: u64, peer: Option<Peer>) -> u64 {
         let called = now();
         let mut pages = self.pages.lock();
         let entry = self.entry(pages.next, task, sequence, peer, called);
@@ -73,13 +73,19 @@ impl Journal {
     pub(super) fn complete(&self, record: u64) {
         let completed = now();
         let mut pages = self.pages.lock();
-        if let Some(entry) = pages.find(record) {
-            entry.completed = Some(completed);
+        if pages.complete(record, completed) {
             if pages.fresh.len() == DEPTH {
                 pages.fresh.pop_front();
             }
             pages.fresh.push_back(record);
         }
+    }
+
+    /// Notes that an operation is done, and may have been for a while. So nobody takes it for the time that it took.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn was_completed(&self, record: u64) {
+        let seen = now();
+        self.pages.lock().complete(record, seen);
     }
 
     /// The last operations, in the order of their calls.
@@ -141,6 +147,12 @@ impl Journal {
 }
 
 impl Pages {
+    /// Whether that was still kept.
+    fn complete(&mut self, record: u64, at: u64) -> bool {
+        let entry = self.find(record);
+        entry.map(|entry| entry.completed = Some(at)).is_some()
+    }
+
     fn find(&mut self, record: u64) -> Option<&mut Entry> {
         let first = self.entries.front()?.record;
         self.entries.get_mut(record.checked_sub(first)? as usize)
@@ -207,6 +219,16 @@ mod tests {
         let counts = journal.calls();
         let gathered = counts[usize::from(Operation::AllGather.code())];
         assert_eq!((gathered, counts[INTERNAL_KIND]), (1, 1));
+    }
+
+    #[cfg(feature = "cuda")]
+    #[test]
+    fn what_is_seen_late_is_done_but_not_timed() {
+        let journal = Journal::new(2);
+        let record = journal.call(&task(Operation::AllReduce, 5), 1, None);
+        journal.was_completed(record);
+        assert!(journal.entries()[0].completed.is_some());
+        assert_eq!(journal.take_fresh(), []);
     }
 
     #[test]

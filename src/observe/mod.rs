@@ -1,6 +1,7 @@
 //! Reports on running communicators, if the settings ask for it: to clients, in files, and after a fault.
 //!
-//! The engine notes its operations in the [`Observed`] of its communicator. A thread of the process, the service,
+//! The engines note their operations in the [`Observed`] of their communicator, that of host memory and that of device
+//! memory each in a journal of its own. A thread of the process, the service,
 //! answers clients, writes the inspector's files, and records faults. It only reads: no communicator depends on it.
 //! Where no setting asks for any of this, there is no `Observed` and no service.
 
@@ -13,6 +14,8 @@ mod service;
 mod snapshot;
 
 pub(crate) use board::Observed;
+#[cfg(feature = "cuda")]
+pub(crate) use journal::Journal;
 
 use crate::error::Error;
 use crate::world::{NO_CONTEXT, World};

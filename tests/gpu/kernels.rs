@@ -9,6 +9,7 @@ mod failures;
 mod graphs;
 mod late;
 mod messages;
+mod observed;
 mod order;
 mod own_kernels;
 mod processes;

@@ -8,6 +8,7 @@ mod collectives;
 mod failures;
 mod meeting;
 mod missing;
+mod observed;
 mod one_stream;
 mod order;
 mod streams;

@@ -11,6 +11,7 @@ mod failures;
 mod graphs;
 mod late;
 mod messages;
+mod observed;
 mod processes;
 mod proxy;
 mod streams;

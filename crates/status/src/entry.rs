@@ -20,12 +20,12 @@ pub struct Entry {
     pub output: u64,
     /// When it was called: nanoseconds since 1970.
     pub called: u64,
-    /// When it was done; `None` if it is not.
+    /// When it was done, or was seen to be; `None` if it is not.
     pub completed: Option<u64>,
 }
 
 /// The other rank of a message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Peer {
     /// The message goes to this rank.
     To(u32),

@@ -1,7 +1,7 @@
 //! Records of a rank's last operations, in the form of PyTorch's flight recorder: as JSON, and as the pickle that its
 //! analyzer reads (`python -m torch.distributed.flight_recorder.fr_trace`).
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use serde::Serialize;
 use serde_json::Value;
@@ -16,7 +16,7 @@ const VERSION: &str = "2.10";
 /// The analyzer accepts no other library's name; `comm_lib_version` names ours.
 const LIBRARY: &str = "nccl";
 
-/// The operations of one communicator.
+/// The operations of one communicator on one kind of memory, which are numbered apart from those on the other.
 #[derive(Debug, Clone)]
 pub struct Group {
     /// Tells it apart from others, alike on all ranks.
@@ -25,6 +25,8 @@ pub struct Group {
     pub ranks: Vec<u32>,
     /// This rank's number in it.
     pub rank: u32,
+    /// Whether they are on device memory: their ends are seen late, so how long they took is not told.
+    pub on_device: bool,
     /// How long an operation may take, in milliseconds.
     pub timeout_ms: u64,
     /// In the order of the calls.
@@ -167,16 +169,12 @@ fn status(group: &Group) -> Status {
 /// The operations that PyTorch's format has names for. Collectives run one after the other, and so do messages with one
 /// peer in one direction: of those that are not done, the first is started, and the others are not.
 fn operations(number: usize, group: &Group) -> impl Iterator<Item = Operation> {
-    let mut busy: HashMap<Option<(bool, u32)>, u64> = HashMap::new();
+    let mut busy: BTreeMap<Option<Peer>, u64> = BTreeMap::new();
     group.entries.iter().filter_map(move |entry| {
-        let queue = entry.peer.map(|peer| match peer {
-            Peer::To(rank) => (true, rank),
-            Peer::From(rank) => (false, rank),
-        });
-        let is_first = *busy.entry(queue).or_insert(entry.sequence) == entry.sequence;
+        let is_first = *busy.entry(entry.peer).or_insert(entry.sequence) == entry.sequence;
         let state = match entry.completed {
             Some(_) => {
-                busy.remove(&queue);
+                busy.remove(&entry.peer);
                 State::Completed
             }
             None if is_first => State::Started,
@@ -206,6 +204,7 @@ fn operation(number: usize, group: &Group, entry: &Entry, state: State) -> Optio
         None => (entry.sequence, 0),
         Some(_) => (0, MESSAGES | entry.record),
     };
+    let duration = entry.duration().filter(|_| !group.on_device);
     Some(Operation {
         record_id: 0,
         pg_id: number,
@@ -217,7 +216,7 @@ fn operation(number: usize, group: &Group, entry: &Entry, state: State) -> Optio
         op_id: entry.record + 1,
         profiling_name: called,
         time_created_ns: entry.called,
-        duration_ms: entry.duration().map(|nanos| nanos as f64 / 1e6),
+        duration_ms: duration.map(|nanos| nanos as f64 / 1e6),
         input_sizes: sizes(Side::Input, entry.input),
         input_dtypes: types(Side::Input),
         output_sizes: sizes(Side::Output, entry.output),

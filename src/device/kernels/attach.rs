@@ -166,11 +166,9 @@ fn engine(
     passed_over: Vec<String>,
     kernels: Kernels,
 ) -> Result<Arc<KernelEngine>, Error> {
-    let timeout = comm.inner.world.settings.operation_timeout;
-    member.set_patience(timeout);
-    let (member, place) = (Arc::new(member), (comm.rank(), comm.size()));
-    let backend = Arc::clone(&member);
-    let base = DeviceRank::new(place, context, &comm.inner.watch, backend, timeout)?;
+    member.set_patience(comm.inner.world.settings.operation_timeout);
+    let member = Arc::new(member);
+    let base = DeviceRank::new(comm, context, Arc::clone(&member))?;
     let engine = Arc::new(KernelEngine::new(base, member, passed_over, kernels));
     guard::start(&engine, KernelEngine::look)?;
     Ok(engine)

@@ -48,9 +48,9 @@ impl Guarded for KernelEngine {
     }
 
     fn check(&self) -> Result<(), Error> {
-        if let Some(fault) = self.base.watch.fault() {
+        if self.base.watch.failed() {
             self.abort();
-            return Err(Error::Failed(fault));
+            return Err(self.base.gone());
         }
         self.reported()?;
         let state = self.base.state.try_lock();

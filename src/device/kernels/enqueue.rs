@@ -4,6 +4,7 @@ use super::engine::KernelEngine;
 use super::messages::{messages_of, part_of};
 use super::way::Way;
 use crate::device::calls::Calls;
+use crate::device::guarded::Guarded;
 use crate::device::rank::State;
 use crate::error::Error;
 use crate::task::Task;
@@ -40,6 +41,7 @@ impl KernelEngine {
             Work::Collective(call) => self.launch(call, stream),
             Work::Messages(messages) => self.pass(messages, stream),
         };
+        call.observe(&launched);
         let (end, launched) = self.end_of(launched, stream);
         launched.and(call.note(end))
     }
@@ -178,6 +180,13 @@ impl Admitted<'_> {
     pub(super) fn hold_back(&self) -> Result<(), Error> {
         let (base, operation) = (&self.engine.base, self.task.operation().name());
         base.hold_back(operation, self.task.regions(), self.stream)
+    }
+
+    /// Notes for those who ask what runs that it was launched, if it was.
+    pub(super) fn observe(&self, launched: &Result<End, Error>) {
+        if let Ok(end) = launched {
+            self.engine.observe(self.task, end);
+        }
     }
 
     /// Notes for its memory when it will have run.

@@ -29,7 +29,9 @@ pub(super) fn enqueue_group(tasks: &[StreamTask<'_>]) -> Result<(), Error> {
     let mut launched = Vec::new();
     let mut done = Ok(());
     for (place, &kernel) in in_turns.iter().enumerate() {
-        let (end, was_launched) = kernel.engine.end_of(kernel.launch(), kernel.stream());
+        let result = kernel.launch();
+        kernel.calls.iter().for_each(|call| call.observe(&result));
+        let (end, was_launched) = kernel.engine.end_of(result, kernel.stream());
         launched.push((kernel, end));
         done = was_launched;
         if let Err(error) = &done {

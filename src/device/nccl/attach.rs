@@ -46,8 +46,7 @@ pub(crate) fn attach(
         });
     })?;
     let call_timeout = nccl.call_timeout();
-    let (place, timeout) = ((comm.rank(), comm.size()), settings.operation_timeout);
-    let base = DeviceRank::new(place, context, &comm.inner.watch, nccl, timeout)?;
+    let base = DeviceRank::new(comm, context, nccl)?;
     let engine = Arc::new(NcclEngine {
         base,
         library,
@@ -61,7 +60,7 @@ pub(crate) fn attach(
         stuck: AtomicBool::new(false),
         last_key: AtomicU64::new(u64::MAX),
     });
-    let mut memory = Memory::new(timeout);
+    let mut memory = Memory::new(settings.operation_timeout);
     guard::start(&engine, move |engine: &NcclEngine| engine.look(&mut memory))?;
     tracing::info!(
         "rank {}: NCCL {} from {} on device {}",

@@ -2,24 +2,8 @@
 
 use crate::blocks::Blocks;
 use crate::task::Task;
-use spark_ccl_control::DevicePart;
 use spark_ccl_nccl::{Communicator, DeviceSlice, Error, Library, RedOp, Stream};
 use spark_ccl_types::{Operation, ReduceOp};
-
-/// This rank's parts in a call.
-pub(super) fn parts_of(task: &Task) -> impl Iterator<Item = DevicePart> + use<> {
-    let (to, from) = (
-        DevicePart::SendTo(task.to),
-        DevicePart::ReceiveFrom(task.from),
-    );
-    let parts = match task.operation() {
-        Operation::Send => [Some(to), None],
-        Operation::Recv => [None, Some(from)],
-        Operation::SendRecv => [Some(to), Some(from)],
-        _ => [Some(DevicePart::Collective), None],
-    };
-    parts.into_iter().flatten()
-}
 
 /// What a call needs besides its arguments.
 #[derive(Clone, Copy)]

@@ -1,12 +1,12 @@
 //! A communicator of NCCL's, and what NCCL says of it.
 
-use super::calls::parts_of;
 use super::connection_key::ConnectionKey;
 use super::error::{is_harmless, may_be_remote, refused};
 use super::registration_table::RegistrationTable;
 use crate::buffer::Region;
 use crate::device::calls::Calls;
 use crate::device::guarded::Guarded;
+use crate::device::parts::parts_of;
 use crate::device::rank::{DeviceRank, State, no_end};
 use crate::device::{block, order};
 use crate::error::Error;
@@ -67,9 +67,9 @@ impl Guarded for NcclEngine {
     }
 
     fn check(&self) -> Result<(), Error> {
-        if let Some(fault) = self.base.watch.fault() {
+        if self.base.watch.failed() {
             self.abort();
-            return Err(Error::Failed(fault));
+            return Err(self.base.gone());
         }
         // The thread that holds the lock gets NCCL's error itself.
         let Some(state) = self.base.state.try_lock() else {
@@ -151,13 +151,21 @@ impl NcclEngine {
         self.abort();
     }
 
-    /// Notes a call of a group that has ended.
-    pub(super) fn note(&self, task: &Task, stream: &Arc<CudaStream>) -> Result<(), Error> {
+    /// Notes a call of a group that has ended, and whether it was enqueued as a whole.
+    pub(super) fn note(
+        &self,
+        task: &Task,
+        stream: &Arc<CudaStream>,
+        is_whole: bool,
+    ) -> Result<(), Error> {
         let end = match self.base.lock() {
             Ok(mut state) => self.base.record(&mut state.calls, stream, parts_of(task)),
             // The memory must be kept even so.
             Err(_) => self.base.end(stream),
         };
+        if is_whole {
+            self.observe(task, &end);
+        }
         self.base.used(task.regions(), stream, end)
     }
 

@@ -2,8 +2,10 @@
 //! `calls.rs`.
 
 use super::NcclEngine;
-use super::calls::{CallTarget, parts_of};
+use super::calls::CallTarget;
 use crate::buffer::Region;
+use crate::device::guarded::Guarded;
+use crate::device::parts::parts_of;
 use crate::device::waiting::wait_for;
 use crate::error::Error;
 use crate::task::Task;
@@ -34,7 +36,10 @@ impl NcclEngine {
             done.map(|()| self.base.record(calls, stream, parts_of(task)))
         });
         match called {
-            Ok(end) => self.base.used(regions, stream, end),
+            Ok(end) => {
+                self.observe(task, &end);
+                self.base.used(regions, stream, end)
+            }
             Err(error) if goes_on => {
                 self.outlive(regions);
                 Err(error)

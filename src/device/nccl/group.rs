@@ -34,7 +34,7 @@ impl NcclEngine {
         for call in &calls {
             call.goes_inside(false);
             if !goes_on {
-                noted = noted.and(call.note());
+                noted = noted.and(call.note(done.is_ok()));
             }
         }
         match done {
@@ -112,9 +112,9 @@ impl<'a> Admitted<'a> {
         count.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Notes it, after the group's end.
-    fn note(&self) -> Result<(), Error> {
-        self.engine.note(self.task, self.stream)
+    /// Notes it, after the group's end, and whether that has enqueued it as a whole.
+    fn note(&self, is_whole: bool) -> Result<(), Error> {
+        self.engine.note(self.task, self.stream, is_whole)
     }
 
     /// Keeps its memory: NCCL goes on with it.

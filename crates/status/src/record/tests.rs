@@ -32,6 +32,7 @@ fn group(name: &str, entries: Vec<Entry>) -> Group {
         name: name.to_owned(),
         ranks: vec![2, 0, 5, 1],
         rank: 3,
+        on_device: false,
         timeout_ms: 600_000,
         entries,
     }
@@ -89,6 +90,23 @@ fn operations_are_written_as_pytorch_writes_them() {
     assert_eq!(entries[2]["is_p2p"], true);
     assert_eq!(entries[2]["state"], "started");
     assert_eq!(entries[3]["state"], "scheduled");
+}
+
+#[test]
+fn how_long_operations_on_device_memory_took_is_not_told() {
+    let of_device = Group {
+        on_device: true,
+        ..group(
+            "c0ffee-device",
+            vec![entry(0, 1, Op::AllReduce, 5, Some(9000))],
+        )
+    };
+    let record = json(&[of_device]);
+    let operation = &record["entries"][0];
+    assert_eq!(operation["state"], "completed");
+    assert_eq!(operation["time_discovered_completed_ns"], 9000);
+    assert_eq!(operation.get("duration_ms"), None);
+    assert_eq!(operation["process_group"][0], "c0ffee-device");
 }
 
 #[test]
