@@ -21,9 +21,10 @@ const CLEAR: &str = "\x1b[H\x1b[J";
 
 const AFTER_HELP: &str = "\
 What it shows:
-  For each communicator of the process that answers a line for each rank: host and process; how many collectives it has
-  finished, and how many in a second; the call that it has entered last; what it waits for, or by how much it is late, that
-  is, how long others have waited in a call that it has not entered; whether it answers, is dead or has left.
+  For each communicator of the process that answers a line for each rank: host and process; how many calls it has made,
+  also on device memory, and how many in a second. And, of host memory alone: how many collectives it has finished; the one
+  that it has entered last; what it waits for, or by how much it is late, that is, how long others have waited in a call that
+  it has not entered. Also whether it answers, is dead or has left.
 
 Where it asks:
   At --host and --port, or where SPARK_CCL_RAS or NCCL_RAS_ADDR say, or at localhost:28028. The job must be started with

@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use spark_ccl_config::HostPort;
-use spark_ccl_status::ras::{Communicator, Missing, Rank, Report};
+use spark_ccl_status::ras::{Communicator, INTERNAL, Missing, Rank, Report};
 
 /// A longer call is cut, and so is a longer name of a host.
 const CALL_WIDTH: usize = 44;
@@ -49,8 +49,8 @@ fn head(text: &mut String, communicator: &Communicator) {
     }
     let _ = writeln!(
         text,
-        "{:>6}  {:<HOST_WIDTH$}  {:>8}  {:>10}  {:>8}  {:<CALL_WIDTH$}  state",
-        "rank", "host", "pid", "finished", "per s", "last call"
+        "{:>6}  {:<HOST_WIDTH$}  {:>8}  {:>10}  {:>8}  {:>10}  {:<CALL_WIDTH$}  state",
+        "rank", "host", "pid", "calls", "per s", "finished", "last call"
     );
 }
 
@@ -74,10 +74,10 @@ fn row(rank: &Rank, before: Option<(Duration, &Communicator)>) -> String {
     let then = before.and_then(|(ago, communicator)| {
         let mut ranks = communicator.ranks.iter();
         let then = ranks.find(|then| then.rank == rank.rank)?;
-        Some((ago, then.spark_ccl.finished))
+        Some((ago, calls(then)))
     });
-    let rate =
-        then.map(|(ago, then)| more.finished.saturating_sub(then) as f64 / ago.as_secs_f64());
+    let calls = calls(rank);
+    let rate = then.map(|(ago, then)| calls.saturating_sub(then) as f64 / ago.as_secs_f64());
     let call = more
         .call
         .as_ref()
@@ -88,14 +88,21 @@ fn row(rank: &Rank, before: Option<(Duration, &Communicator)>) -> String {
         (None, None) => String::new(),
     };
     format!(
-        "{:6}  {:<HOST_WIDTH$}  {:8}  {:10}  {:>8}  {:<CALL_WIDTH$}  {state}",
+        "{:6}  {:<HOST_WIDTH$}  {:8}  {calls:10}  {:>8}  {:10}  {:<CALL_WIDTH$}  {state}",
         rank.rank,
         cut(&rank.host, HOST_WIDTH),
         rank.pid,
-        more.finished,
         rate.map(|rate| format!("{rate:.0}")).unwrap_or_default(),
+        more.finished,
         cut(call.as_deref().unwrap_or_default(), CALL_WIDTH),
     )
+}
+
+/// How many calls the program has made, on all memory.
+fn calls(rank: &Rank) -> u64 {
+    let all = rank.spark_ccl.calls.iter();
+    let of_program = all.filter(|&(name, _)| name != INTERNAL);
+    of_program.map(|(_, count)| count).sum()
 }
 
 fn missing(rank: &Missing) -> String {
@@ -107,10 +114,11 @@ fn missing(rank: &Missing) -> String {
         "has left"
     };
     format!(
-        "{:6}  {:<HOST_WIDTH$}  {:8}  {:10}  {:>8}  {:<CALL_WIDTH$}  {state}",
+        "{:6}  {:<HOST_WIDTH$}  {:8}  {:10}  {:>8}  {:10}  {:<CALL_WIDTH$}  {state}",
         rank.rank,
         cut(&rank.host, HOST_WIDTH),
         rank.pid,
+        "",
         "",
         "",
         ""
