@@ -265,7 +265,11 @@ fn network_of(rank: &Rank) -> File {
 }
 
 fn started(case: &Case, traces: &Traces) -> Vec<Rank> {
-    let timeout = if case.fault == Fault::Stop { STOP_TIMEOUT } else { 30.0 };
+    let timeout = if case.fault == Fault::Stop {
+        STOP_TIMEOUT
+    } else {
+        30.0
+    };
     let timeout = &*timeout.to_string();
     let shm = if case.net == Net::Loopback { "0" } else { "1" };
     let env = [

@@ -174,7 +174,7 @@ fn counters_of_other_hosts_may_be_anything() {
             port.counters.extend(counters);
         }
     };
-    all_are(&counted(600_000_000, 0, 1e9, most), Status::Ok);
+    all_are(&counted(600_000_000, 0, 1e9, most), Status::Warn);
 }
 
 #[test]

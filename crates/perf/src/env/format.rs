@@ -35,9 +35,7 @@ pub(super) fn docker(hosts: &[Host], values: &[Setting]) -> String {
         options.push("--network=host".to_owned());
     }
     if has_rdma {
-        options.push(
-            "--device=/dev/infiniband --ulimit=memlock=-1 --cap-add=IPC_LOCK".to_owned(),
-        );
+        options.push("--device=/dev/infiniband --ulimit=memlock=-1 --cap-add=IPC_LOCK".to_owned());
     }
     if hosts.iter().any(|host| !host.gpus.is_empty()) {
         options.push("--gpus=all".to_owned());

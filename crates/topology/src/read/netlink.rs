@@ -7,9 +7,7 @@ mod dump;
 
 use std::net::IpAddr;
 
-use dump::{
-    LIST_ADDRESSES, LIST_LINKS, LIST_NEIGHBOURS, LIST_ROUTES, Message, attributes, dump,
-};
+use dump::{LIST_ADDRESSES, LIST_LINKS, LIST_NEIGHBOURS, LIST_ROUTES, Message, attributes, dump};
 #[cfg(any(test, fuzzing))]
 pub(crate) use dump::{Listed, messages};
 
@@ -160,8 +158,13 @@ fn several(mut list: &[u8]) -> Vec<Way> {
     const GATEWAY: u16 = 5;
     const HEADER: usize = 8;
     let mut ways = Vec::new();
-    while let Some(length) = list.first_chunk().map(|it| usize::from(u16::from_ne_bytes(*it))) {
-        let Some((header, rest)) = list.get(..length).and_then(|it| it.split_at_checked(HEADER))
+    while let Some(length) = list
+        .first_chunk()
+        .map(|it| usize::from(u16::from_ne_bytes(*it)))
+    {
+        let Some((header, rest)) = list
+            .get(..length)
+            .and_then(|it| it.split_at_checked(HEADER))
         else {
             break;
         };
@@ -379,14 +382,22 @@ mod tests {
         let default = routes.filter(|one| one.destination.is_none());
         let ways: Vec<_> = default.map(|one| (one.gateway, one.netdev)).collect();
         let way = |gateway: [u8; 4], netdev: &str| (Some(gateway.into()), netdev.to_owned());
-        assert_eq!(ways, [way([10, 1, 0, 9], "veth0"), way([10, 2, 0, 9], "veth1")]);
+        assert_eq!(
+            ways,
+            [way([10, 1, 0, 9], "veth0"), way([10, 2, 0, 9], "veth1")]
+        );
     }
 
     #[test]
     fn ways_that_are_cut_are_none() {
         let way = [8_u8, 0, 0, 0, 7, 0, 0, 0];
         assert_eq!(several(&way)[0].interface, Some(7));
-        for cut in [&way[..7], &[0; 8], &[4, 0, 0, 0, 7, 0, 0, 0], &[9, 0, 0, 0, 7, 0, 0, 0]] {
+        for cut in [
+            &way[..7],
+            &[0; 8],
+            &[4, 0, 0, 0, 7, 0, 0, 0],
+            &[9, 0, 0, 0, 7, 0, 0, 0],
+        ] {
             assert!(several(cut).is_empty(), "{cut:?}");
         }
     }

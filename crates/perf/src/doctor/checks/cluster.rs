@@ -40,7 +40,10 @@ pub(super) fn checks(subject: &Subject<'_>) -> Vec<Finding> {
     }));
     found.push(same(
         hosts,
-        ("cluster.toolkit", "programs built on one host may not run on another"),
+        (
+            "cluster.toolkit",
+            "programs built on one host may not run on another",
+        ),
         |host| {
             let versions = host.software.toolkits.iter();
             let versions: BTreeSet<_> = versions.filter_map(|one| one.version.as_deref()).collect();

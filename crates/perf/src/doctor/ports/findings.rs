@@ -109,7 +109,11 @@ fn fix(cluster: &Cluster<'_>, hellos: &[Option<Hello>], one: &Tried) -> Fix {
         return fix;
     }
     let name = &cluster.hosts[one.to].name;
-    let iptables = if target.is_ipv4() { "iptables" } else { "ip6tables" };
+    let iptables = if target.is_ipv4() {
+        "iptables"
+    } else {
+        "ip6tables"
+    };
     Fix::look(format!(
         "on {name}: sudo nft list ruleset; what sets these rules must let in {source} at {target}, as does, for a trial, \
          sudo {iptables} -I INPUT -s {source} -d {target} -j ACCEPT"

@@ -106,7 +106,10 @@ fn toolkits_differ() {
         ids(&wrong(&hosts))
     };
     assert_eq!(both(["13.0.2", "13.0.2"]), []);
-    assert_eq!(both(["13.0.2", "12.9.1"]), [(Status::Warn, "cluster.toolkit")]);
+    assert_eq!(
+        both(["13.0.2", "12.9.1"]),
+        [(Status::Warn, "cluster.toolkit")]
+    );
 }
 
 #[test]
