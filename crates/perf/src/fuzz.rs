@@ -1,13 +1,17 @@
-//! Fuzz targets: what is made of hosts that other machines describe.
+//! Fuzz targets: what is made of hosts that other machines describe, and what is heard of them on the link.
 
 use spark_ccl_topology::{Cluster, Host, testing};
 
+use crate::discover::lldp;
 use crate::{doctor, env, survey, topo};
 
 /// A name, a function that must accept any bytes, and valid inputs to start from.
 type Target = (&'static str, fn(&[u8]), fn() -> Vec<Vec<u8>>);
 
-const TARGETS: &[Target] = &[("hosts", judged, some_hosts)];
+const TARGETS: &[Target] = &[
+    ("hosts", judged, some_hosts),
+    ("lldp", lldp::any_frame_is_heard, lldp::testing::some_frames),
+];
 
 /// Hosts that can be read are examined, drawn, listed, and given settings.
 fn judged(bytes: &[u8]) {

@@ -10,6 +10,8 @@ use serde::Serialize;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Found {
     pub(super) name: Option<String>,
+    /// What it says of its system.
+    pub(super) description: Option<String>,
     /// Addresses as texts: those of one link have its interface after `%`.
     pub(super) addresses: BTreeSet<String>,
     pub(super) sources: BTreeSet<&'static str>,
@@ -67,6 +69,7 @@ impl Found {
     ) -> Self {
         Self {
             name,
+            description: None,
             addresses,
             sources: BTreeSet::from([source]),
             ssh_address: None,
@@ -84,7 +87,10 @@ impl Found {
 
     /// Adds what is known of the same host.
     fn take(&mut self, other: Self) {
-        self.name = self.name.take().or(other.name);
+        if self.name.is_none() || (other.name_resolves && !self.name_resolves) {
+            self.name = other.name;
+        }
+        self.description = self.description.take().or(other.description);
         self.addresses.extend(other.addresses);
         self.sources.extend(other.sources);
         self.ssh_key = self.ssh_key.take().or(other.ssh_key);
@@ -122,6 +128,7 @@ impl Found {
     pub(super) fn about(&self) -> String {
         let mut parts: Vec<String> = self.name.iter().cloned().collect();
         parts.extend(self.addresses.iter().cloned());
+        parts.extend(self.description.iter().map(|text| format!("\"{text}\"")));
         let sources: Vec<&str> = self.sources.iter().copied().collect();
         format!("{}; by {}", parts.join(", "), sources.join(", "))
     }
@@ -220,5 +227,18 @@ mod tests {
         assert_eq!(host.target(), "fe80::2%a");
         host.name_resolves = true;
         assert_eq!(host.target(), "x.local");
+    }
+
+    #[test]
+    fn of_two_names_that_which_resolves_is_used() {
+        let with = |name, resolves| {
+            let mut found = seen(Some(name), &["10.0.0.2"], "mDNS");
+            found.name_resolves = resolves;
+            found
+        };
+        let (local, other) = (with("x.local", true), with("x.lab", false));
+        for order in [[local.clone(), other.clone()], [other, local]] {
+            assert_eq!(merge(order.to_vec())[0].target(), "x.local");
+        }
     }
 }

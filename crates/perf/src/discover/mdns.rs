@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use mdns_sd::{ResolvedService, ScopedIp, ServiceDaemon, ServiceEvent};
 
 use super::found::{Found, MOST, scoped};
+use super::names;
 use crate::remote::parse_one;
 
 const SERVICE: &str = "_ssh._tcp.local.";
@@ -48,49 +49,6 @@ fn sighting(service: &ResolvedService) -> Option<Found> {
     };
     let texts = service.addresses.iter().map(text);
     let addresses: BTreeSet<String> = texts.filter(|text| parse_one(text).is_ok()).collect();
-    let seen = |addresses| Found::seen(host_name(&service.host), addresses, "mDNS");
+    let seen = |addresses| Found::seen(names::announced(&service.host), addresses, "mDNS");
     (!addresses.is_empty()).then(|| seen(addresses))
-}
-
-/// A valid host name, or `None`: anybody on the link may announce anything, and names go to terminals, hostfiles and
-/// command lines.
-fn host_name(announced: &str) -> Option<String> {
-    let name = announced.trim_end_matches('.');
-    let (host, domain) = name.rsplit_once('.')?;
-    let is_name = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
-    let is_fine = !host.is_empty()
-        && host.chars().all(is_name)
-        && domain.eq_ignore_ascii_case("local")
-        && parse_one(name).is_ok();
-    is_fine.then(|| name.to_owned())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_names_are_taken_for_names() {
-        for name in ["spark-1.local", "Spark_1.Local", "a.b.local"] {
-            assert_eq!(host_name(&format!("{name}.")).as_deref(), Some(name));
-        }
-        for name in [
-            "",
-            "local",
-            ".local",
-            "localhost",
-            "192.0.2.1",
-            "a\nb.local",
-            "a b.local",
-            "a#.local",
-            "a,b.local",
-            "root@a.local",
-            "a:2.local",
-            "\u{1b}[2J.local",
-            "-oProxyCommand=x.local",
-            "-a.local",
-        ] {
-            assert_eq!(host_name(&format!("{name}.")), None, "{name:?}");
-        }
-    }
 }

@@ -1,17 +1,20 @@
 //! `spark-perf discover`: finds hosts on the link, and prints them as a hostfile.
 //!
 //! Hosts announce their ssh server by multicast DNS, and answer an echo request to all nodes of a link (`ICMPv6`), also
-//! where no addresses are configured yet. Each is then asked for its ssh server. Runs nothing on the hosts, except that
+//! where no addresses are configured yet. Some say by LLDP who they are. Each is then asked for its ssh server. Runs nothing on the hosts, except that
 //! it copies keys on request.
 
 mod args;
 mod found;
 mod keys;
+pub(crate) mod lldp;
 mod mdns;
+mod names;
 mod neighbours;
 mod ssh;
 
 use std::fmt::Write;
+use std::io;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -82,13 +85,21 @@ pub(crate) fn hosts(remote: &Remote) -> Result<Vec<Host>, Error> {
 
 /// The hosts that are found within this time, and what could not be tried.
 fn find(time: Duration) -> (Vec<Found>, Vec<String>) {
-    let (by_name, by_echo) = std::thread::scope(|scope| {
+    let (by_lldp, by_name, by_echo) = std::thread::scope(|scope| {
+        let by_lldp = scope.spawn(|| lldp::listen(time));
         let by_name = scope.spawn(|| mdns::listen(time));
         let by_echo = neighbours::ask(time);
         let panicked = |_| Err("it panicked; this is a defect of spark-perf".to_owned());
-        (by_name.join().unwrap_or_else(panicked), by_echo)
+        let [by_lldp, by_name] = [by_lldp, by_name].map(|it| it.join().unwrap_or_else(panicked));
+        (by_lldp, by_name, by_echo)
     });
-    let mut sightings = Vec::new();
+    // Few hosts speak it, and most users have not the right to listen: the result says nothing of it.
+    let by_lldp = by_lldp.unwrap_or_else(|why| {
+        console::print_error(format_args!("LLDP was not listened to: {why}"));
+        Vec::new()
+    });
+    // Names of multicast DNS come later, since they replace others: ssh is more likely to resolve them.
+    let mut sightings = by_lldp;
     let mut notes = Vec::new();
     for (what, outcome) in [
         ("multicast DNS", by_name),
@@ -113,6 +124,12 @@ fn find(time: Duration) -> (Vec<Found>, Vec<String>) {
     notes.extend(same_keys(&found));
     // A host may have been seen by several addresses, but it has one key.
     (merge(found), notes)
+}
+
+/// Whether a socket has only nothing to read yet.
+fn is_pause(error: &io::Error) -> bool {
+    use io::ErrorKind::{Interrupted, TimedOut, WouldBlock};
+    matches!(error.kind(), WouldBlock | TimedOut | Interrupted)
 }
 
 fn hostfile(found: &[Found], notes: &[String]) -> String {

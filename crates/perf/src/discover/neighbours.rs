@@ -9,6 +9,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use spark_ccl_transport::netif;
 
 use super::found::{Found, MOST, scoped};
+use super::is_pause;
 
 /// All nodes of a link.
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
@@ -78,11 +79,6 @@ fn collect(
         }
     }
     Ok(answers)
-}
-
-fn is_pause(error: &io::Error) -> bool {
-    use io::ErrorKind::{Interrupted, TimedOut, WouldBlock};
-    matches!(error.kind(), WouldBlock | TimedOut | Interrupted)
 }
 
 fn text(from: SocketAddrV6, links: &BTreeMap<u32, &str>) -> String {

@@ -10,7 +10,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-fn discover(cluster: &Cluster, more: &[&str]) -> Run {
+pub(crate) fn discover(cluster: &Cluster, more: &[&str]) -> Run {
     let args = [&["discover", "--seconds", "2"], more].concat();
     cluster.command(&args).output().unwrap().into()
 }
@@ -179,7 +179,7 @@ fn keys_go_only_where_the_user_wants_them() {
 }
 
 /// Has the first host announce its ssh server, until what is returned is dropped.
-fn announce(cluster: &Cluster, name: &str, addresses: &[Ipv4Addr]) -> Host {
+pub(crate) fn announce(cluster: &Cluster, name: &str, addresses: &[Ipv4Addr]) -> Host {
     let packet = announcement(name, addresses);
     let file = cluster.programs().join("packet");
     std::fs::write(&file, packet).unwrap();

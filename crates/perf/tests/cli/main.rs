@@ -15,6 +15,7 @@ mod gpus;
 mod in_order;
 mod launch;
 mod launch_here;
+mod lldp;
 mod netplan;
 mod probe;
 mod processes;
