@@ -20,7 +20,7 @@ use serde::Serialize;
 use spark_ccl_status::clock;
 use spark_ccl_topology::{Cluster, Host};
 
-use crate::console::{self, print};
+use crate::console::print;
 use crate::doctor::{self, Examination, Finding, Fix, Launcher, Probed, Problem, Status};
 use crate::draft;
 use crate::error::{Error, exit};
@@ -111,7 +111,6 @@ pub(crate) fn run(args: &Args) -> Result<u8, Error> {
         std::fs::create_dir_all(folder).map_err(creating)?;
     }
     let survey = SurveyArgs::of(args.hosts.clone());
-    console::print_error(format_args!("asking the hosts"));
     let examination = doctor::examine(&survey, true)?;
     if let Some(older) = &older {
         older.is_about(&examination.hosts)?;

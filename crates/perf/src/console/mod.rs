@@ -2,11 +2,13 @@
 //!
 //! Knows nothing but text and errors.
 
+mod long;
 mod progress;
 
 use std::io::{self, Write};
 
 use crate::error::Error;
+pub(crate) use long::tell_if_long;
 pub(crate) use progress::Progress;
 
 /// Writes to standard output at once.

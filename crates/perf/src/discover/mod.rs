@@ -55,7 +55,6 @@ pub(crate) fn run(args: &DiscoverArgs) -> Result<u8, Error> {
 
 /// This host, and those that are found with spark-perf, which ssh reaches without a question.
 pub(crate) fn hosts(remote: &Remote) -> Result<Vec<Host>, Error> {
-    console::print_error(format_args!("looking for hosts for {} s", BRIEF.as_secs()));
     let (found, notes) = find(BRIEF);
     for note in &notes {
         console::print_error(format_args!("{note}"));
@@ -85,6 +84,15 @@ pub(crate) fn hosts(remote: &Remote) -> Result<Vec<Host>, Error> {
 
 /// The hosts that are found within this time, and what could not be tried.
 fn find(time: Duration) -> (Vec<Found>, Vec<String>) {
+    let what = format!(
+        "looking for hosts for {} s; those that are found are then asked for their ssh servers ({} s at most)",
+        time.as_secs(),
+        ssh::LIMIT.as_secs()
+    );
+    console::tell_if_long(|| Some(what), || look(time))
+}
+
+fn look(time: Duration) -> (Vec<Found>, Vec<String>) {
     let (by_lldp, by_name, by_echo) = std::thread::scope(|scope| {
         let by_lldp = scope.spawn(|| lldp::listen(time));
         let by_name = scope.spawn(|| mdns::listen(time));

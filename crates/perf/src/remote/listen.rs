@@ -5,6 +5,7 @@ use std::process::{Child, Stdio};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
+use super::all::ask_all;
 use super::{Error, Host, Remote, printed};
 
 /// The longest line.
@@ -38,25 +39,18 @@ pub(crate) fn listen_on_all(
     limit: Duration,
 ) -> Vec<Result<Listening, Error>> {
     let deadline = Instant::now() + limit;
-    let started: Vec<_> = hosts
-        .iter()
-        .map(|host| {
-            let mut command = remote.command(host, arguments);
-            command.stdin(Stdio::piped()).stdout(Stdio::piped());
-            let spawned = command.stderr(Stdio::null()).spawn();
-            spawned.map_err(|source| remote.not_started(host, source))
-        })
-        .collect();
-    let listening = |(host, started): (&Host, Result<Child, Error>)| {
-        let mut child = started?;
+    ask_all(hosts, limit, |_, host| {
+        let mut command = remote.command(host, arguments);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let spawned = command.stderr(Stdio::null()).spawn();
+        let mut child = spawned.map_err(|source| remote.not_started(host, source))?;
         let left = deadline.saturating_duration_since(Instant::now());
         if let Some(said) = first_line(&mut child, left) {
             return Ok(Listening { said, child });
         }
         end(&mut child);
         Err(Error::late(host, limit))
-    };
-    hosts.iter().zip(started).map(listening).collect()
+    })
 }
 
 /// The first line that is JSON: shells may print others before.

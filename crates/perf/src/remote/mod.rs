@@ -2,6 +2,7 @@
 //!
 //! Knows hosts, as users name them, and how ssh fails. Must not know what is run there.
 
+mod all;
 mod args;
 mod error;
 mod here;
@@ -15,6 +16,7 @@ use std::net::IpAddr;
 use std::process::{Child, ExitStatus, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
+use all::ask_all;
 pub(crate) use args::{HostArgs, Remote, SshArgs};
 pub(crate) use error::Error;
 pub(crate) use hosts::{Host, both_here, parse_list, parse_one, settled};
@@ -54,17 +56,9 @@ pub(crate) fn run_on_all(
     limit: Duration,
 ) -> Vec<Result<Answer, Error>> {
     let deadline = Instant::now() + limit;
-    std::thread::scope(|scope| {
-        let start = |(number, host)| {
-            let input = input(number);
-            scope.spawn(move || run_on(remote, host, arguments, &input, deadline))
-        };
-        let threads: Vec<_> = hosts.iter().enumerate().map(start).collect();
-        let answers = hosts.iter().zip(threads).map(|(host, thread)| {
-            let panicked = |_| Err(Error::panicked(host));
-            thread.join().unwrap_or_else(panicked)
-        });
-        answers.collect()
+    let inputs: Vec<_> = (0..hosts.len()).map(input).collect();
+    ask_all(hosts, limit, |number, host| {
+        run_on(remote, host, arguments, &inputs[number], deadline)
     })
 }
 

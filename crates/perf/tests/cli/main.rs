@@ -17,6 +17,7 @@ mod launch;
 mod launch_here;
 mod lldp;
 mod netplan;
+mod patience;
 mod probe;
 mod processes;
 mod program;

@@ -17,7 +17,7 @@ use spark_ccl_status::clock;
 use spark_ccl_topology::Cluster;
 
 use super::Args;
-use crate::console::{self, plain, print};
+use crate::console::{plain, print};
 use crate::doctor::{self, Launcher, Status};
 use crate::error::{Error, exit};
 use crate::survey::SurveyArgs;
@@ -58,7 +58,6 @@ struct Numbered {
 
 /// Checks; returns the exit code.
 pub(super) fn run(args: &Args) -> Result<u8, Error> {
-    console::print_error(format_args!("asking the hosts"));
     let survey = SurveyArgs::of(args.hosts.clone());
     let examination = doctor::examine(&survey, true)?;
     let reached = examination.all_reached();

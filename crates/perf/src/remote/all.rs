@@ -1,0 +1,87 @@
+//! Asks several hosts at once.
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+use super::{Error, Host};
+use crate::console;
+
+/// Asks each host, by its number, in a thread of its own, for at most `limit`; returns the answers in the order of the
+/// hosts. If that takes long, the user is told which hosts have not answered.
+pub(super) fn ask_all<R: Send>(
+    hosts: &[Host],
+    limit: Duration,
+    ask: impl Fn(usize, &Host) -> Result<R, Error> + Sync,
+) -> Vec<Result<R, Error>> {
+    let answered: Vec<AtomicBool> = hosts.iter().map(|_| AtomicBool::new(false)).collect();
+    let ask_one = |number: usize, host| {
+        let answer = ask(number, host);
+        // Only the line for the user depends on it, and carries nothing else.
+        answered[number].store(true, Relaxed);
+        answer
+    };
+    let ask_one = &ask_one;
+    let work = || {
+        std::thread::scope(|scope| {
+            let start = |(number, host)| scope.spawn(move || ask_one(number, host));
+            let threads: Vec<_> = hosts.iter().enumerate().map(start).collect();
+            let answers = hosts.iter().zip(threads).map(|(host, thread)| {
+                let panicked = |_| Err(Error::panicked(host));
+                thread.join().unwrap_or_else(panicked)
+            });
+            answers.collect()
+        })
+    };
+    let silent = || -> Vec<&str> {
+        let all = hosts.iter().zip(&answered);
+        // As above.
+        all.filter(|(_, answered)| !answered.load(Relaxed))
+            .map(|(host, _)| host.name.as_str())
+            .collect()
+    };
+    console::tell_if_long(|| waiting(hosts, &silent(), limit), work)
+}
+
+/// What a user is told who waits for these hosts; `None` if there are none.
+fn waiting(all: &[Host], silent: &[&str], limit: Duration) -> Option<String> {
+    let count = match all.len() {
+        1 => "1 host".to_owned(),
+        more => format!("{more} hosts"),
+    };
+    let way = if all.iter().all(|host| host.is_here) {
+        ""
+    } else {
+        " over ssh"
+    };
+    let line = || {
+        format!(
+            "asking {count}{way}; no answer yet from {} ({} s at most)",
+            silent.join(", "),
+            limit.as_secs()
+        )
+    };
+    (!silent.is_empty()).then(line)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::parse_list;
+    use super::*;
+
+    #[test]
+    fn those_that_are_waited_for_are_named() {
+        let line = |hosts: &str, silent: &[&str]| {
+            let hosts = parse_list(hosts).unwrap();
+            waiting(&hosts, silent, Duration::from_secs(60))
+        };
+        assert_eq!(
+            line("a,b,c", &["b", "c"]).unwrap(),
+            "asking 3 hosts over ssh; no answer yet from b, c (60 s at most)"
+        );
+        assert_eq!(
+            line("a", &["a"]).unwrap(),
+            "asking 1 host over ssh; no answer yet from a (60 s at most)"
+        );
+        assert_eq!(line("a,b", &[]), None);
+    }
+}
