@@ -2,15 +2,14 @@
 
 use spark_ccl_topology::{Cluster, Host, testing};
 
-use crate::discover::lldp;
-use crate::{doctor, env, survey, topo};
+use crate::{discover, doctor, env, survey, topo};
 
 /// A name, a function that must accept any bytes, and valid inputs to start from.
 type Target = (&'static str, fn(&[u8]), fn() -> Vec<Vec<u8>>);
 
 const TARGETS: &[Target] = &[
     ("hosts", judged, some_hosts),
-    ("lldp", lldp::any_frame_is_heard, lldp::testing::some_frames),
+    ("lldp", discover::any_frame_is_heard, discover::some_frames),
 ];
 
 /// Hosts that can be read are examined, drawn, listed, and given settings.

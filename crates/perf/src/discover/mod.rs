@@ -1,13 +1,13 @@
 //! `spark-perf discover`: finds hosts on the link, and prints them as a hostfile.
 //!
 //! Hosts announce their ssh server by multicast DNS, and answer an echo request to all nodes of a link (`ICMPv6`), also
-//! where no addresses are configured yet. Some say by LLDP who they are. Each is then asked for its ssh server. Runs nothing on the hosts, except that
-//! it copies keys on request.
+//! where no addresses are configured yet. Some say by LLDP who they are. Each is then asked for its ssh server. Runs
+//! nothing on the hosts, except that it copies keys on request.
 
 mod args;
 mod found;
 mod keys;
-pub(crate) mod lldp;
+mod lldp;
 mod mdns;
 mod names;
 mod neighbours;
@@ -24,6 +24,8 @@ use crate::error::{Error, exit};
 use crate::remote::{Host, Remote, parse_one, run_on_all, settled};
 pub(crate) use args::DiscoverArgs;
 use found::{Found, merge, same_keys};
+#[cfg(test)]
+pub(crate) use lldp::{any_frame_is_heard, testing::some_frames};
 
 /// How long `launch --hosts discovered` looks.
 const BRIEF: Duration = Duration::from_secs(3);
@@ -92,6 +94,7 @@ fn find(time: Duration) -> (Vec<Found>, Vec<String>) {
     console::tell_if_long(|| Some(what), || look(time))
 }
 
+/// Looks in all ways at once, and then asks for ssh servers.
 fn look(time: Duration) -> (Vec<Found>, Vec<String>) {
     let (by_lldp, by_name, by_echo) = std::thread::scope(|scope| {
         let by_lldp = scope.spawn(|| lldp::listen(time));
@@ -101,7 +104,7 @@ fn look(time: Duration) -> (Vec<Found>, Vec<String>) {
         let [by_lldp, by_name] = [by_lldp, by_name].map(|it| it.join().unwrap_or_else(panicked));
         (by_lldp, by_name, by_echo)
     });
-    // Few hosts speak it, and most users have not the right to listen: the result says nothing of it.
+    // Few hosts speak it, and most users lack the right to listen: the hostfile does not mention it.
     let by_lldp = by_lldp.unwrap_or_else(|why| {
         console::print_error(format_args!("LLDP was not listened to: {why}"));
         Vec::new()

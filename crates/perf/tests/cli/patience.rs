@@ -1,4 +1,4 @@
-//! What a user is told who waits.
+//! What users are told while they wait.
 
 use std::path::Path;
 
@@ -19,7 +19,7 @@ fn on_two_hosts(folder: &Path, name: &str, is_slow: bool) -> Run {
     );
     let script = folder.join("ssh");
     std::fs::write(&script, answer).unwrap();
-    // The shell takes it as a script of its own, which no other thread's child can keep from being started.
+    // The file is not run itself: a child of another thread may still have it open for writing.
     let ssh = format!("sh {}", script.display());
     let mut command = command(&[name, "-H", "198.51.100.1,198.51.100.2"]);
     command.args(["--ssh", &ssh]).output().unwrap().into()

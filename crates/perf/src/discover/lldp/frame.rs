@@ -22,7 +22,7 @@ const MANAGEMENT_ADDRESS: u8 = 8;
 /// Says that a chassis is named by a MAC address.
 const BY_MAC: u8 = 4;
 
-pub(crate) type Mac = [u8; 6];
+pub(super) type Mac = [u8; 6];
 
 /// What a frame says of its sender.
 #[derive(Debug, Default, PartialEq, Eq)]
