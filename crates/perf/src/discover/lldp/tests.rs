@@ -117,7 +117,10 @@ fn frames_of_this_host_are_left_out() {
     };
     let mut by_another_port = whole();
     by_another_port[11] = 2;
-    let frames = [whole(), by_another_port];
+    // The kind of the chassis' name.
+    let mut by_another_name = whole();
+    by_another_name[16] = 7;
+    let frames = [whole(), by_another_port, by_another_name];
     let other = HOST.map(|byte| byte + 1);
     for frame in &frames {
         let frame = std::slice::from_ref(frame);
