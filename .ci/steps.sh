@@ -39,7 +39,7 @@ finish() {
 end_groups() {
     local group
     for group in "${groups[@]}"; do kill -- "-$group" || true; done
-    # Of those that had not ended.
+    # The output of steps that had not ended.
     for group in "${!groups[@]}"; do tail -n 50 "$output/$group"; done
     rm -rf "$output"
 }

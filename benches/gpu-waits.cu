@@ -84,9 +84,8 @@ std::vector<Call> calls() {
     auto unmade = [](int) { CHECK(cudaStreamDestroy(stream)); };
     auto with_device = [=](int round) { made(round), device(round); };
     auto without_device = [=](int round) { CHECK(cudaStreamSynchronize(stream)); freed(round), unmade(round); };
-    auto copied = [](int) { CHECK(cudaMemcpyAsync(memory, ordinary, BYTES, cudaMemcpyHostToDevice, stream)); };
-    // As if to and from memory of the GPU: the program may not know better.
-    auto to_pinned = [](int) { CHECK(cudaMemcpyAsync(memory, ordinary, BYTES, cudaMemcpyHostToDevice, stream)); };
+    // Also to and from pinned memory, of which the program may not know that it is the host's.
+    auto to_gpu = [](int) { CHECK(cudaMemcpyAsync(memory, ordinary, BYTES, cudaMemcpyHostToDevice, stream)); };
     auto from_pinned = [](int) { CHECK(cudaMemcpyAsync(ordinary, memory, BYTES, cudaMemcpyDeviceToHost, stream)); };
     return {
         {"cudaMalloc", nothing, device, freed},
@@ -95,9 +94,11 @@ std::vector<Call> calls() {
         {"cudaFreeHost", pinned, unpinned, nothing},
         {"cudaHostRegister", map_ordinary, registered, [=](int round) { unregistered(round), unmap(round); }},
         {"cudaHostUnregister", [=](int round) { map_ordinary(round), registered(round); }, unregistered, unmap},
-        {"cudaMallocAsync", made, [](int) { CHECK(cudaMallocAsync(&memory, BYTES, stream)); }, [=](int round) { CHECK(cudaFreeAsync(memory, stream)); unmade(round); }},
-        {"cudaMemcpyAsync from ordinary memory", [=](int round) { map_ordinary(round), with_device(round); }, copied, [=](int round) { without_device(round), unmap(round); }},
-        {"cudaMemcpyAsync, ordinary to pinned memory", [=](int round) { map_ordinary(round), made(round), pinned(round); }, to_pinned,
+        {"cudaMallocAsync", made, [](int) { CHECK(cudaMallocAsync(&memory, BYTES, stream)); },
+         [=](int round) { CHECK(cudaFreeAsync(memory, stream)); unmade(round); }},
+        {"cudaMemcpyAsync from ordinary memory", [=](int round) { map_ordinary(round), with_device(round); }, to_gpu,
+         [=](int round) { without_device(round), unmap(round); }},
+        {"cudaMemcpyAsync, ordinary to pinned memory", [=](int round) { map_ordinary(round), made(round), pinned(round); }, to_gpu,
          [=](int round) { CHECK(cudaStreamSynchronize(stream)); unpinned(round), unmade(round), unmap(round); }},
         {"cudaMemcpyAsync, pinned to ordinary memory", [=](int round) { map_ordinary(round), made(round), pinned(round); }, from_pinned,
          [=](int round) { CHECK(cudaStreamSynchronize(stream)); unpinned(round), unmade(round), unmap(round); }},
@@ -105,11 +106,18 @@ std::vector<Call> calls() {
         {"cudaStreamCreate", nothing, made, unmade},
         {"cudaStreamDestroy", made, unmade, nothing},
         {"cudaEventCreate", nothing, [](int) { CHECK(cudaEventCreate(&event)); }, [](int) { CHECK(cudaEventDestroy(event)); }},
-        {"cudaGraphInstantiate", [=](int round) { made(round), capture(round); }, [](int) { CHECK(cudaGraphInstantiate(&instance, graph, 0)); },
+        {"cudaGraphInstantiate", [=](int round) { made(round), capture(round); },
+         [](int) { CHECK(cudaGraphInstantiate(&instance, graph, 0)); },
          [=](int round) { CHECK(cudaGraphExecDestroy(instance)); CHECK(cudaGraphDestroy(graph)); unmade(round); }},
-        {"cudaGraphLaunch, the first", [=](int round) { made(round), capture(round); CHECK(cudaGraphInstantiate(&instance, graph, 0)); },
+        {"cudaGraphLaunch, the first",
+         [=](int round) { made(round), capture(round); CHECK(cudaGraphInstantiate(&instance, graph, 0)); },
          [](int) { CHECK(cudaGraphLaunch(instance, stream)); },
-         [=](int round) { CHECK(cudaStreamSynchronize(stream)); CHECK(cudaGraphExecDestroy(instance)); CHECK(cudaGraphDestroy(graph)); unmade(round); }},
+         [=](int round) {
+             CHECK(cudaStreamSynchronize(stream));
+             CHECK(cudaGraphExecDestroy(instance));
+             CHECK(cudaGraphDestroy(graph));
+             unmade(round);
+         }},
     };
 }
 
@@ -159,7 +167,7 @@ int main() {
     CHECK(cudaDriverGetVersion(&driver));
     CHECK(cudaRuntimeGetVersion(&runtime));
     printf("%d GPUs, driver for CUDA %d, runtime %d\n", gpus, driver, runtime);
-    printf("| call | alone, ms | a kernel runs on its GPU | on another GPU | a launch there, beside the second |\n");
+    printf("| call | alone, ms | a kernel runs on its GPU | on another GPU | launch on GPU 1 meanwhile |\n");
     printf("| --- | ---: | ---: | ---: | ---: |\n");
     for (int gpu = gpus - 1; gpu >= 0; gpu--) {
         CHECK(cudaSetDevice(gpu));

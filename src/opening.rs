@@ -29,7 +29,7 @@ use std::time::Instant;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Caller {
     Program,
-    /// This library alone: nobody is told of it.
+    /// This library only; the communicator is not observed.
     #[cfg_attr(
         not(feature = "cuda"),
         expect(dead_code, reason = "only device memory is carried so")
@@ -87,22 +87,16 @@ pub(crate) fn communicator(
         .iter()
         .map(|&member| world.session.peer(member).host_id);
     let hosts: Vec<HostId> = hosts.collect();
-    let planner = Planner::new(
-        next_number(),
-        rank as u32,
-        &hosts,
-        settings,
-        algorithms,
-        &world.tuning,
-        network,
-    );
+    let (number, rank) = (next_number(), rank as u32);
+    let tuning = &world.tuning;
+    let planner = Planner::new(number, rank, &hosts, settings, algorithms, tuning, network);
     let observation = match caller {
         Caller::Program => observe::start(world, &watch, context, &members)?,
         Caller::Library => None,
     };
     let observed = observation.as_ref().map(|it| &it.observed);
     let engine = host_engine(world, &watch, context, &members, planner, observed)?;
-    let membership = Arc::new(Membership::new(engine, Arc::clone(&watch), rank as u32));
+    let membership = Arc::new(Membership::new(engine, Arc::clone(&watch), rank));
     let is_wanted = membership.planner().over_rdma() && settings.path != Path::Safe;
     let registry = is_wanted.then(|| Arc::clone(world.nics().registry()));
     let lineage = lineage.unwrap_or_else(|| Lineage::new(&watch, context, &members));

@@ -35,11 +35,8 @@ impl Communicator {
         let own = 2 * self.rank();
         all[own..own + 2].copy_from_slice(&[color.map_or(-1, i64::from), i64::from(key)]);
         let sum = Reduction::new(RedOp::<i64>::Sum, self.planner().size);
-        let gather = Spec {
-            by_any_path: true,
-            is_internal: true,
-            ..Spec::reducing(Operation::AllReduce, DType::I64, sum).in_place()
-        };
+        let gather = Spec::reducing(Operation::AllReduce, DType::I64, sum);
+        let gather = gather.in_place().internal();
         Call::<i64, _>::new(self, gather, InPlace(&mut all)).run()?;
         let count = self.inner.splits.fetch_add(1, Ordering::Relaxed);
         let Some(color) = color else {
@@ -80,17 +77,17 @@ impl Communicator {
     pub fn restricted(&self, algorithms: impl Into<AlgorithmChoice>) -> Result<Self, Error> {
         let choice = algorithms.into();
         self.agree_on(&choice)?;
-        self.alike(choice, Caller::Program)
+        self.of_same_ranks(choice, Caller::Program)
     }
 
     /// A new communicator of the same ranks, for host memory and this library's own calls. All ranks must make one.
     #[cfg(feature = "cuda")]
     pub(crate) fn twin(&self) -> Result<Self, Error> {
-        self.alike(self.planner().algorithms.clone(), Caller::Library)
+        self.of_same_ranks(self.planner().algorithms.clone(), Caller::Library)
     }
 
     /// A new communicator of the same ranks.
-    fn alike(&self, algorithms: AlgorithmChoice, caller: Caller) -> Result<Self, Error> {
+    fn of_same_ranks(&self, algorithms: AlgorithmChoice, caller: Caller) -> Result<Self, Error> {
         let count = self.inner.splits.fetch_add(1, Ordering::Relaxed);
         let ranks = self.inner.members.clone();
         // No color: those of splits have 32 bits.

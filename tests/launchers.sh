@@ -121,7 +121,7 @@ launch() {
         cargo test --workspace --test cli -- launch::pytorch
 }
 
-# Installs PyTorch in the folder $torch. Fails where it cannot be fetched, and need not be there.
+# Installs PyTorch in the folder $torch. Returns 1 if it cannot be fetched; exits if SPARK_CCL_TEST_REQUIRE names torch.
 pytorch() {
     torch=$(dirname "$cache")/torch
     [ ! -e "$torch/bin/torchrun" ] || return 0

@@ -7,8 +7,8 @@ cd "$(dirname "$0")/.."
 . tests/vm/lib.sh
 need python3 python3-venv
 
-perf=$(realpath "${SPARK_PERF:-${CARGO_TARGET_DIR:-target}/release/spark-perf}")
 [ -n "${SPARK_PERF:-}" ] || cargo build --release --bin spark-perf
+perf=$(realpath "${SPARK_PERF:-${CARGO_TARGET_DIR:-target}/release/spark-perf}")
 environment=$(dirname "$cache")/kubernetes
 if ! [ -x "$environment/bin/kubernetes-validate" ]; then
     /usr/bin/python3 -m venv "$environment"

@@ -58,10 +58,10 @@ impl<'c, T: Element, O: Operands<T>> Call<'c, T, O> {
         self
     }
 
-    /// Makes it a call of the library's own, which programs do not count as theirs.
+    /// Marks it as a call of the library's own.
     pub(crate) fn internal(mut self) -> Self {
-        self.spec.is_internal = true;
-        self.by_any_path()
+        self.spec = self.spec.internal();
+        self
     }
 
     /// Gives the call a name, which ranks compare and errors show. All ranks must give a collective the same name. If

@@ -28,7 +28,8 @@ pub(super) fn new_block_of(
 ) -> Result<Arc<Block>, Error> {
     let (base, start) = (engine.base(), Instant::now());
     loop {
-        // Memory of the host is left to the guards: of this rank, another one's kernel may wait for the next call.
+        // Memory whose freeing waits for kernels is left to the guards: another rank's kernel may wait for this rank's next
+        // call.
         block::sweep_at_once();
         let error = match base.own(make()) {
             Ok(memory) => return Ok(Block::new(memory, bytes, Arc::clone(&base.gpu))),

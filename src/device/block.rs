@@ -83,7 +83,10 @@ impl Memory {
 
     /// Whether freeing it, or taking it from a device, does not wait for kernels that run.
     fn is_freed_at_once(&self) -> bool {
-        matches!(self, Self::Device(_))
+        match self {
+            Self::Device(block) => block.is_freed_at_once(),
+            Self::Pinned { .. } => false,
+        }
     }
 }
 

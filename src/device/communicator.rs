@@ -104,7 +104,7 @@ impl Communicator {
     /// Where calls go by way of the host, and all ranks have `SPARK_CCL_GPU_PINNED=1`, it is pinned memory of the host, as
     /// [`device_path`](Self::device_path) then says. Collectives whose buffers are all such memory are not staged, so all
     /// ranks should pass such memory, or none: where they differ, calls longer than 128 KiB fail, and the error names both.
-    /// The driver frees such memory once all kernels of its GPU have ended, so a thread of the library does it.
+    /// Freeing such memory waits for all kernels of its GPU, so a thread of the library does it.
     ///
     /// # Errors
     /// [`Error::Memory`] when there is not enough; [`Error::Unsupported`] without a [`Backend`](crate::Backend) for device

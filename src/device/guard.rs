@@ -50,7 +50,7 @@ fn watch_over<E: Guarded>(engine: &Weak<E>, mut look: impl FnMut(&E)) {
             tidy_in_background(&engine);
         }
     }
-    // What ran ends soon. Blocks that the program itself uses for longer are freed by another guard or allocation.
+    // What ran ends soon. Blocks that the program itself uses for longer are freed by another guard.
     let end = Instant::now() + SUBSIDES;
     block::sweep();
     while block::any() && Instant::now() < end {

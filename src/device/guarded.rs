@@ -46,8 +46,8 @@ pub(super) trait Guarded: Send + Sync + 'static {
         block::sweep();
     }
 
-    /// Notes for those who ask what runs that a call was enqueued and has this end, and which ones have run. One that was captured
-    /// is not noted: how often its graph is launched is not known.
+    /// Records an enqueued call with its end, and which calls have run. Captured calls are left out: how often their graphs are
+    /// launched is not known.
     fn observe(
         &self,
         task: &Task,
@@ -64,7 +64,7 @@ pub(super) trait Guarded: Send + Sync + 'static {
         let Some(notes) = &self.base().notes else {
             return;
         };
-        // In this order: calls that are aborted, or have given up, end as well, and are found to have failed then.
+        // The check comes second: an aborted call ends too, and the fault is known by then.
         if let Some(last) = notes.last_ended()
             && self.check().is_ok()
         {

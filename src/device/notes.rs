@@ -1,7 +1,7 @@
 //! Notes a rank's calls for those who ask what runs. Knows events; knows no backend.
 
 use super::parts::parts_of;
-use crate::observe::{Journal, Observed};
+use crate::observe::{DEPTH, Journal, Observed};
 use crate::task::Task;
 use parking_lot::Mutex;
 use spark_ccl_control::DevicePart;
@@ -9,9 +9,6 @@ use spark_ccl_cuda::RecordedEvent;
 use spark_ccl_status::Peer;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-
-/// Of how many calls the ends are kept: as many as are recorded.
-const DEPTH: usize = 1000;
 
 /// What notes the calls of a rank.
 pub(super) struct Notes {
@@ -25,7 +22,8 @@ pub(super) struct Notes {
 struct Calls {
     /// The number of the last collective, and of the last message with each rank in each direction.
     last: BTreeMap<Option<Peer>, u64>,
-    /// The records of those that are not known to have run, in the order of the calls, and their ends.
+    /// The records of those that are not known to have run, in the order of the calls, and their ends: at most [`DEPTH`], as
+    /// many as are recorded.
     under_way: VecDeque<(u64, Arc<RecordedEvent>)>,
 }
 

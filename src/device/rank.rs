@@ -191,7 +191,7 @@ impl<B> DeviceRank<B> {
         }
     }
 
-    /// The communicator's error, if it has failed.
+    /// The communicator's error, if it has failed. Records the fault first, which may take 2 s.
     pub(super) fn gone(&self) -> Error {
         self.record_fault();
         self.watch.fault().map_or_else(

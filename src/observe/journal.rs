@@ -9,9 +9,9 @@ use spark_ccl_types::{Extent, Operation, Side};
 use std::collections::VecDeque;
 
 /// How many operations are kept.
-const DEPTH: usize = 1000;
+pub(crate) const DEPTH: usize = 1000;
 
-/// The kind of the library's own calls, which are not counted as the operations that they are.
+/// The counter of the library's own calls, whatever their operation.
 pub(super) const INTERNAL_KIND: usize = KINDS - 1;
 
 const _: () = assert!(
@@ -81,7 +81,7 @@ impl Journal {
         }
     }
 
-    /// Notes that an operation is done, and may have been for a while. So nobody takes it for the time that it took.
+    /// Notes that an operation was seen to be done. It may have ended earlier, so the inspector does not get it.
     #[cfg(feature = "cuda")]
     pub(crate) fn was_completed(&self, record: u64) {
         let seen = now();
@@ -147,7 +147,7 @@ impl Journal {
 }
 
 impl Pages {
-    /// Whether that was still kept.
+    /// Sets the time; returns whether the entry is still kept.
     fn complete(&mut self, record: u64, at: u64) -> bool {
         let entry = self.find(record);
         entry.map(|entry| entry.completed = Some(at)).is_some()

@@ -15,7 +15,7 @@ mod snapshot;
 
 pub(crate) use board::Observed;
 #[cfg(feature = "cuda")]
-pub(crate) use journal::Journal;
+pub(crate) use journal::{DEPTH, Journal};
 
 use crate::error::Error;
 use crate::world::{NO_CONTEXT, World};

@@ -55,6 +55,15 @@ impl Spec {
         }
     }
 
+    /// Of the library's own: it is not counted as the program's, and may take any path.
+    pub(crate) fn internal(self) -> Self {
+        Self {
+            by_any_path: true,
+            is_internal: true,
+            ..self
+        }
+    }
+
     pub(crate) fn reducing(operation: Operation, dtype: DType, reduction: Reduction) -> Self {
         Self {
             reduction,

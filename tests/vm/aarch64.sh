@@ -36,8 +36,8 @@ main() {
 
 install_tools() {
     if ! dpkg --print-foreign-architectures | grep -qx arm64; then
-        with_apt dpkg --add-architecture arm64
-        with_apt apt-get update -qq
+        with_apt as_root dpkg --add-architecture arm64
+        with_apt as_root apt-get update -qq
     fi
     need qemu-system-arm cpio python3 rustc-web libstd-rust-web-dev:arm64 gcc-aarch64-linux-gnu \
         libc6-dev-arm64-cross

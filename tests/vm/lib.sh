@@ -18,20 +18,20 @@ need() {
     done
     [ ${#missing[@]} = 0 ] && return
     echo "installing ${missing[*]}"
-    with_apt apt-get update -qq
-    with_apt env DEBIAN_FRONTEND=noninteractive \
+    with_apt as_root apt-get update -qq &&
+        with_apt as_root env DEBIAN_FRONTEND=noninteractive \
         apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 }
 
-# with_apt COMMAND...: runs a command that changes what is installed. It waits for scripts that run beside this one: apt
-# would fail.
+# with_apt COMMAND...: runs a command while no other script of these runs one of apt's: both would fail.
 with_apt() {
-    local lock
+    local lock code=0
     exec {lock}>"$cache/apt.lock"
     flock "$lock"
     # Not to services that are installed, and started.
-    as_root "$@" {lock}>&-
+    "$@" {lock}>&- || code=$?
     exec {lock}>&-
+    return $code
 }
 
 # unpacked PACKAGE: prints a folder with the package's files, without installing it.

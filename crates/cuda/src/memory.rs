@@ -112,6 +112,11 @@ impl DeviceBlock {
         }
     }
 
+    /// Whether dropping it waits for no kernel: `cuMemFree` waits for all of the GPU's.
+    pub fn is_freed_at_once(&self) -> bool {
+        matches!(&*self.memory, Memory::Mapped(_))
+    }
+
     /// Waits until all that was enqueued in its context has run.
     ///
     /// # Errors
@@ -193,7 +198,8 @@ impl PinnedWords {
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         let bytes = self.count * size_of::<AtomicU64>();
         // SAFETY: `new` allocated this many bytes and set them to 0. They live as long as `self`. This borrow is the only
-        // reference of the process to them, and no kernel uses them meanwhile: whoever starts one sees to that.
+        // reference of the process to them, and no kernel uses them meanwhile: a kernel is started by unsafe code only, which must not let
+        // it run while the bytes are borrowed (this type's documentation).
         unsafe { std::slice::from_raw_parts_mut(self.start.cast_mut().cast(), bytes) }
     }
 

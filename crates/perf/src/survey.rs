@@ -115,7 +115,7 @@ fn surveyed(
 ) -> Result<Surveyed, Unreached> {
     let read = answer.map_err(Error::from).and_then(|answer| {
         let mut described = described(&host.name, &answer)?;
-        // What it calls itself may be nothing that ssh knows, or what another one calls itself, too.
+        // Its own name may not resolve here, and two hosts may share one.
         described.name.clone_from(&host.name);
         Ok(Surveyed {
             clock_ahead: Some(ahead(described.clock, answer.times.map(seconds))),

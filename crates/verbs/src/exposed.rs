@@ -9,7 +9,6 @@ use crate::{Access, Error, MemoryRegion, Piece, ProtectionDomain, Remote, device
 
 /// Memory that peers may read and write at any time. It is therefore never borrowed, only copied from and to. A
 /// copy may contain only a part of what a peer writes at the same time.
-#[derive(Debug)]
 pub struct Exposed {
     /// Deregistered before `owner` is dropped. `None` only while it is being made or dropped.
     region: Option<MemoryRegion>,
@@ -19,14 +18,22 @@ pub struct Exposed {
 }
 
 /// What keeps memory mapped as long as it lives.
-trait Owner: Send + Sync + fmt::Debug {}
+trait Owner: Send + Sync {}
 
-impl<T: Send + Sync + fmt::Debug> Owner for T {}
+impl<T: Send + Sync> Owner for T {}
 
 // SAFETY: it owns the memory, which does not refer to a thread, and its other fields are `Send`.
 unsafe impl Send for Exposed {}
 // SAFETY: shared references access the memory only by atomic operations, and its other fields are `Sync`.
 unsafe impl Sync for Exposed {}
+
+impl fmt::Debug for Exposed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Not the owner, which may show the memory: peers write to it.
+        let mut shown = f.debug_struct("Exposed");
+        shown.field("region", &self.region).finish_non_exhaustive()
+    }
+}
 
 impl ProtectionDomain {
     /// Allocates `bytes` bytes, rounded up to a multiple of 8 and zeroed, for peers to access by any of
@@ -56,7 +63,7 @@ impl ProtectionDomain {
     pub unsafe fn expose_owned(
         &self,
         words: NonNull<[AtomicU64]>,
-        owner: impl Send + Sync + fmt::Debug + 'static,
+        owner: impl Send + Sync + 'static,
         access: Access,
     ) -> Result<Exposed, Error> {
         let mut exposed = Exposed {

@@ -37,11 +37,7 @@ impl NcclEngine {
     /// Tells all ranks some words.
     pub(super) fn gather(&self, words: &[u64]) -> Result<Gathering, Error> {
         let membership = self.membership.upgrade().ok_or_else(|| self.base.gone())?;
-        let spec = Spec {
-            by_any_path: true,
-            is_internal: true,
-            ..Spec::new(Operation::AllGather, DType::U64)
-        };
+        let spec = Spec::new(Operation::AllGather, DType::U64).internal();
         let all = vec![0; words.len() * self.base.size];
         let buffers = OutOfPlace(words.to_vec(), all);
         let pending =

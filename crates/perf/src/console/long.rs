@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::print_error;
 
-/// Of work that ends sooner, nothing is said.
+/// Shorter work prints nothing.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Does some work. While it is still under way after two seconds, prints once what is being done, if there is something to

@@ -23,13 +23,15 @@ pub(super) struct Found {
     pub(super) name_resolves: bool,
 }
 
-/// The most signs of hosts that are kept, of each kind and in all: anybody on the link may send more.
-pub(super) const MOST: usize = 1024;
+/// The most signs of hosts that each way of looking keeps, and of these ways there are three. Anybody on the link may send more,
+/// but not so that what another way has found is left out.
+pub(super) const MOST: usize = 512;
+const WAYS: usize = 3;
 
 /// Merges entries with a common address, name or key: they are one host.
 pub(super) fn merge(seen: Vec<Found>) -> Vec<Found> {
     let mut hosts: Vec<Found> = Vec::new();
-    for mut host in seen.into_iter().take(MOST) {
+    for mut host in seen.into_iter().take(WAYS * MOST) {
         // An entry may match several earlier ones, which are then one host.
         while let Some(index) = hosts.iter().position(|one| one.is_same(&host)) {
             host.take(hosts.remove(index));
@@ -212,7 +214,7 @@ mod tests {
     fn a_crowd_is_cut_off() {
         let address = |number: u32| std::net::Ipv4Addr::from_bits(number).to_string();
         let crowd = (0..3000).map(|number| seen(None, &[&address(number)], "neighbours"));
-        assert_eq!(merge(crowd.collect()).len(), 1024);
+        assert_eq!(merge(crowd.collect()).len(), WAYS * MOST);
     }
 
     #[test]

@@ -31,9 +31,8 @@ Ranks:
   These settings apply: SPARK_CCL_IB_HCA, SPARK_CCL_IB_GID_INDEX, SPARK_CCL_IB_TC and so on, and NCCL's names of them.
 
 Memory:
-  With --memory pinned, the devices get memory of the host that CUDA has pinned and that its GPUs reach: by way of GPU
-  0, or of that of SPARK_CCL_DEVICE. On a machine whose GPU shares the processors' memory, GPU, processors and network
-  card all reach it. Both ranks need CUDA's driver and a GPU.
+  With --memory pinned, the devices get memory of the host that CUDA has pinned, and that GPUs, processors and network
+  cards all reach. It is allocated through GPU 0, or SPARK_CCL_DEVICE. Both ranks need CUDA's driver and a GPU.
 
 Exit codes:
   0 success     2 no RDMA device, or no pinned memory     3 RDMA fails     4 timeout     6 bad arguments     7 wrong data

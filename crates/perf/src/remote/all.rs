@@ -16,7 +16,7 @@ pub(super) fn ask_all<R: Send>(
     let answered: Vec<AtomicBool> = hosts.iter().map(|_| AtomicBool::new(false)).collect();
     let ask_one = |number: usize, host| {
         let answer = ask(number, host);
-        // Only the line for the user depends on it, and carries nothing else.
+        // Relaxed: the flag orders no other memory.
         answered[number].store(true, Relaxed);
         answer
     };
@@ -34,7 +34,7 @@ pub(super) fn ask_all<R: Send>(
     };
     let silent = || -> Vec<&str> {
         let all = hosts.iter().zip(&answered);
-        // As above.
+        // Relaxed: see above.
         all.filter(|(_, answered)| !answered.load(Relaxed))
             .map(|(host, _)| host.name.as_str())
             .collect()

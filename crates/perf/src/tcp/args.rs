@@ -25,8 +25,8 @@ Ranks:
   over TCP. NCCL_SOCKET_IFNAME and NCCL_SOCKET_FAMILY, and their SPARK_CCL names, choose the interfaces.
 
 Memory:
-  With --memory pinned, messages are in memory of the host that CUDA has pinned and that its GPUs reach: by way of GPU
-  0, or of that of SPARK_CCL_DEVICE. Both ranks need CUDA's driver and a GPU.
+  With --memory pinned, messages are in memory of the host that CUDA has pinned, and that its GPUs reach. It is allocated
+  through GPU 0, or SPARK_CCL_DEVICE. Both ranks need CUDA's driver and a GPU.
 
 Exit codes:
   0 success     2 no rail, TCP fails, or no pinned memory     3 the library fails     4 timeout     6 bad arguments

@@ -17,7 +17,7 @@ use crate::pair::{
 use crate::ranks::hosts::share;
 
 /// Measures all sizes; returns the exit code.
-pub(super) fn rank(rank: &Rank, args: &Args, sweep: Sweep, lanes: &[Lane]) -> Result<u8, Error> {
+pub(super) fn measure(rank: &Rank, args: &Args, sweep: Sweep, lanes: &[Lane]) -> Result<u8, Error> {
     let comm = &rank.comm;
     let title = format!(
         "TCP, {}, {} sockets on a rail",
@@ -66,6 +66,7 @@ fn flows<'a>(
     let mut flows = Vec::new();
     for (number, Lane { rail, streams }) in lanes.iter().enumerate() {
         for (index, stream) in streams.iter().enumerate() {
+            // The first `sockets` carry data from rank 0.
             let from = usize::from(index >= usize::from(args.sockets));
             if args.load.drives(from) {
                 flows.push(Flow {

@@ -19,6 +19,6 @@ pub(crate) fn run(args: &Args) -> Result<u8, Error> {
     let settings = cli::settings()?;
     run_both(&args.pair, &settings, |rank| {
         let lanes = connect::connect(&rank.comm, &settings, args)?;
-        bandwidth::rank(&rank, args, sweep, &lanes)
+        bandwidth::measure(&rank, args, sweep, &lanes)
     })
 }

@@ -16,7 +16,8 @@ const GREETING: Duration = Duration::from_secs(5);
 const MESSAGE: u8 = 1;
 const END: u8 = 0;
 
-/// Where the payload starts in a message's memory: at a line of the cache.
+/// Where the payload starts in a message's memory; the byte before it is the message's kind. Pinned memory starts at a page, so
+/// its payload starts at a cache line.
 const HEAD: usize = 64;
 
 /// A connected socket.
@@ -90,7 +91,7 @@ impl Stream {
         self.read(&mut [0])
     }
 
-    /// Receives messages of this length until the end, and answers that; returns whether there were any.
+    /// Receives messages into `payload`, each of its length, until the end, which it answers; returns whether there were any.
     pub(super) fn receive(&self, payload: &mut [u8]) -> io::Result<bool> {
         let mut any = false;
         loop {

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use spark_ccl_types::Operation;
 
-/// What [`RankMore::calls`] has the calls under that the library made itself.
+/// The key in [`RankMore::calls`] for the library's own calls.
 pub const INTERNAL: &str = "internal";
 
 /// What runs.

@@ -110,54 +110,55 @@ fn address(message: &Message, netdev: &str) -> Option<Address> {
     })
 }
 
-/// A route of the main table, once for each way that it has. The message begins with a `struct rtmsg`: family, the lengths
+/// A route of the main table, once for each next hop. The message begins with a `struct rtmsg`: family, the lengths
 /// of the destination and the source, type of service, table, protocol, scope, type, flags.
 fn routes_of(message: &Message, name_of: impl Fn(u32) -> Option<String>) -> Vec<Route> {
     const MAIN: u8 = 254;
     const UNICAST: u8 = 1;
     const DESTINATION: u16 = 1;
     const INTERFACE: u16 = 4;
-    const GATEWAY: u16 = 5;
-    const WAYS: u16 = 9;
+    const SEVERAL: u16 = 9;
     if message.byte(4) != Some(MAIN) || message.byte(7) != Some(UNICAST) {
         return Vec::new();
     }
     let mut destination = None;
-    let mut only = Way::default();
-    let mut ways = Vec::new();
+    let mut only = NextHop::default();
+    let mut hops = Vec::new();
     for (kind, value) in message.attributes() {
         match kind {
             DESTINATION => destination = ip(value),
             GATEWAY => only.gateway = ip(value),
             INTERFACE => only.interface = number(value),
-            WAYS => ways = several(value),
+            SEVERAL => hops = next_hops(value),
             _ => {}
         }
     }
-    ways.push(only);
-    let route = |way: Way| {
+    hops.push(only);
+    let route = |hop: NextHop| {
         Some(Route {
             destination,
             prefix: message.byte(1)?,
-            gateway: way.gateway,
-            netdev: way.interface.and_then(&name_of)?,
+            gateway: hop.gateway,
+            netdev: hop.interface.and_then(&name_of)?,
         })
     };
-    ways.into_iter().filter_map(route).collect()
+    hops.into_iter().filter_map(route).collect()
 }
+
+/// The attribute of a route, and of each of its next hops, that names a gateway.
+const GATEWAY: u16 = 5;
 
 /// Where a route leads next.
 #[derive(Debug, Default)]
-struct Way {
+struct NextHop {
     interface: Option<u32>,
     gateway: Option<IpAddr>,
 }
 
-/// The ways of a route that has several: each is a `struct rtnexthop` (length, flags, hops, interface), and attributes.
-fn several(mut list: &[u8]) -> Vec<Way> {
-    const GATEWAY: u16 = 5;
+/// The next hops of a route that has several: each is a `struct rtnexthop` (length, flags, hops, interface), and attributes.
+fn next_hops(mut list: &[u8]) -> Vec<NextHop> {
     const HEADER: usize = 8;
-    let mut ways = Vec::new();
+    let mut hops = Vec::new();
     while let Some(length) = list
         .first_chunk()
         .map(|it| usize::from(u16::from_ne_bytes(*it)))
@@ -169,14 +170,14 @@ fn several(mut list: &[u8]) -> Vec<Way> {
             break;
         };
         let gateway = attributes(rest).find(|(kind, _)| *kind == GATEWAY);
-        ways.push(Way {
+        hops.push(NextHop {
             interface: number(&header[4..]),
             gateway: gateway.and_then(|(_, value)| ip(value)),
         });
-        // Ways begin at multiples of 4.
+        // Each begins at a multiple of 4.
         list = list.get(length.next_multiple_of(4)..).unwrap_or_default();
     }
-    ways
+    hops
 }
 
 /// A neighbour. The message begins with a `struct ndmsg`: family, index, state, flags, type.
@@ -359,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn a_route_of_several_ways_leads_over_each() {
+    fn a_route_of_several_next_hops_leads_over_each() {
         if !has(Need::Namespaces) {
             return;
         }
@@ -389,16 +390,16 @@ mod tests {
     }
 
     #[test]
-    fn ways_that_are_cut_are_none() {
-        let way = [8_u8, 0, 0, 0, 7, 0, 0, 0];
-        assert_eq!(several(&way)[0].interface, Some(7));
+    fn next_hops_that_are_cut_are_none() {
+        let hop = [8_u8, 0, 0, 0, 7, 0, 0, 0];
+        assert_eq!(next_hops(&hop)[0].interface, Some(7));
         for cut in [
-            &way[..7],
+            &hop[..7],
             &[0; 8],
             &[4, 0, 0, 0, 7, 0, 0, 0],
             &[9, 0, 0, 0, 7, 0, 0, 0],
         ] {
-            assert!(several(cut).is_empty(), "{cut:?}");
+            assert!(next_hops(cut).is_empty(), "{cut:?}");
         }
     }
 

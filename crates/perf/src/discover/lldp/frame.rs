@@ -28,7 +28,7 @@ pub(super) type Mac = [u8; 6];
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Frame {
     pub(super) source: Mac,
-    /// The kinds of these names come before them. Both together name the port that has sent the frame.
+    /// Chassis ID and port ID, each with its subtype first. Both together name the port that has sent the frame.
     pub(super) chassis: Vec<u8>,
     pub(super) port: Vec<u8>,
     /// For how many seconds this holds; 0 if the port is shut down.
@@ -71,20 +71,20 @@ impl Frame {
         }
     }
 
-    /// Whether the port that has sent it is one of these.
+    /// Whether a host with these MAC addresses has sent it.
     pub(super) fn is_of(&self, macs: &BTreeSet<Mac>) -> bool {
         let is_chassis = |mac: &Mac| self.chassis[0] == BY_MAC && self.chassis[1..] == *mac;
         macs.contains(&self.source) || macs.iter().any(is_chassis)
     }
 }
 
-/// The first value, which must be of this type, and what follows it.
+/// The first TLV's value, which must be of this type, and what follows it.
 fn value(kind: u8, bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (found, value, rest) = next(bytes)?;
     (found == kind).then_some((value, rest))
 }
 
-/// The type of the first value, the value, and what follows it: 7 bits of type and 9 of length come before each.
+/// The type of the first TLV, its value, and what follows it: 7 bits of type and 9 of length come before each value.
 fn next(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (header, rest) = bytes.split_first_chunk()?;
     let header = u16::from_be_bytes(*header);
@@ -92,12 +92,12 @@ fn next(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     Some(((header >> 9) as u8, value, rest))
 }
 
-/// The kind of a name, and at least a byte of it.
+/// A subtype, and at least a byte of the ID.
 fn identity(value: &[u8]) -> Option<Vec<u8>> {
     (2..=256).contains(&value.len()).then(|| value.to_vec())
 }
 
-/// Only what neither obeys a terminal nor looks like something else there.
+/// Printable ASCII only: no escape sequences or look-alikes.
 fn description(text: &[u8]) -> Option<String> {
     let is_shown = |c: &char| c.is_ascii_graphic() || *c == ' ';
     let text = text.iter().map(|&byte| char::from(byte)).filter(is_shown);

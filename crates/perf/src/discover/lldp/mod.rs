@@ -28,7 +28,7 @@ struct Own {
     addresses: BTreeSet<IpAddr>,
 }
 
-/// Hosts by the names of their chassis and port: each port speaks for itself.
+/// Hosts by chassis and port ID.
 type Heard = BTreeMap<(Vec<u8>, Vec<u8>), Found>;
 
 /// The hosts that are heard of within this time, on any interface.
@@ -65,7 +65,7 @@ fn collect(mut socket: &Socket, own: &Own, time: Duration) -> io::Result<Heard> 
     Ok(heard)
 }
 
-/// Takes a frame's word for its sender. A port that is shut down takes back what it has said.
+/// Records a frame's sender; a TTL of 0 removes it.
 fn hear(bytes: &[u8], own: &Own, heard: &mut Heard) {
     let Some(frame) = Frame::parse(bytes) else {
         return;
@@ -83,8 +83,7 @@ fn hear(bytes: &[u8], own: &Own, heard: &mut Heard) {
     }
 }
 
-/// `None` for a host without a usable address. One that this host has, too, is none: containers' networks have the same
-/// addresses everywhere.
+/// `None` for a host without a usable address. Addresses that this host has too are left out: container networks repeat them.
 fn sighting(frame: Frame, own: &Own) -> Option<Found> {
     let foreign = frame.addresses.difference(&own.addresses);
     let addresses: BTreeSet<String> = foreign.map(IpAddr::to_string).collect();
