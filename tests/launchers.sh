@@ -125,8 +125,9 @@ launch() {
 pytorch() {
     torch=$(dirname "$cache")/torch
     [ ! -e "$torch/bin/torchrun" ] || return 0
-    need python3-venv
-    /usr/bin/python3 -m venv "$torch"
+    # Who calls this in a condition takes no notice of `set -e`.
+    need python3-venv || exit
+    /usr/bin/python3 -m venv "$torch" || exit
     "$torch/bin/pip" install -q torch && return
     echo "SKIPPED: PyTorch is not here, and could not be fetched" >&2
     case ,${SPARK_CCL_TEST_REQUIRE:-}, in *,torch,*) exit 1 ;; esac

@@ -31,6 +31,8 @@ pub(super) fn new_block_of(
         // Memory whose freeing waits for kernels is left to the guards: another rank's kernel may wait for this rank's next
         // call.
         block::sweep_at_once();
+        // Asked first: what is being freed may be there by the time that the driver has said no.
+        let will_free = engine.will_free();
         let error = match base.own(make()) {
             Ok(memory) => return Ok(Block::new(memory, bytes, Arc::clone(&base.gpu))),
             Err(error @ spark_ccl_cuda::Error::Call { .. }) => error,
@@ -38,7 +40,7 @@ pub(super) fn new_block_of(
         };
         let is_short = error.is_of_memory();
         let is_late = || Ok::<_, Error>(start.elapsed() > base.lock()?.timeout);
-        if !is_short || !engine.will_free() || is_late()? {
+        if !is_short || !will_free || is_late()? {
             return Err(Error::Memory {
                 what: format!("{what} for {}", base.member()),
                 problem: error.to_string(),
@@ -50,6 +52,15 @@ pub(super) fn new_block_of(
 
 /// Frees dropped memory on a separate thread: the driver may take long, and may wait for running kernels.
 pub(super) fn tidy_in_background<E: Guarded>(engine: &Arc<E>) {
+    in_background(engine, E::tidy);
+}
+
+/// The same of an engine that has failed, without the backend.
+pub(super) fn sweep_in_background<E: Guarded>(engine: &Arc<E>) {
+    in_background(engine, |_| block::sweep());
+}
+
+fn in_background<E: Guarded>(engine: &Arc<E>, work: fn(&E)) {
     // This swap claims the flag, and the stores below clear it. They order no other memory:
     // relaxed.
     if engine.base().tidies.swap(true, Ordering::Relaxed) {
@@ -59,7 +70,7 @@ pub(super) fn tidy_in_background<E: Guarded>(engine: &Arc<E>) {
     let started = spawn("spark-gpu-free", move || {
         let base = engine_there.base();
         match make_current(&base.context).and_then(relaxed) {
-            Ok(_relaxed) => engine_there.tidy(),
+            Ok(_relaxed) => work(&engine_there),
             Err(error) => tracing::warn!("rank {}: {error}", base.rank),
         }
         base.tidies.store(false, Ordering::Relaxed);

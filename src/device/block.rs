@@ -1,12 +1,14 @@
 //! Blocks of device memory: what uses them, when they can be freed, and which one an address is in. Knows no engine.
 
 use super::gpu::Gpu;
+use super::helper_thread::spawn;
 use super::pause::until;
 use crate::registered::Segment;
 use parking_lot::Mutex;
 use spark_ccl_cuda::cudarc::driver::CudaStream;
 use spark_ccl_cuda::{DeviceBlock, Error, RecordedEvent};
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 /// Memory, and what was enqueued with it.
@@ -34,8 +36,10 @@ struct Uses {
     dropped: bool,
 }
 
-/// Blocks that were dropped while they were in use.
+/// Blocks that were dropped while they were in use, or whose freeing may wait for kernels.
 static DROPPED: Mutex<Vec<Unfreed>> = Mutex::new(Vec::new());
+/// How many that were among them are being freed. Relaxed: it orders no other memory.
+static BEING_FREED: AtomicUsize = AtomicUsize::new(0);
 
 /// A block that nobody holds any more.
 struct Unfreed {
@@ -244,17 +248,22 @@ impl Drop for Block {
             uses: std::mem::take(self.uses.get_mut()),
             memory,
         };
-        // Frees it here if all its uses have run.
-        if !is_freed_at_once || !block.uses.are_over() {
+        let is_over = block.uses.are_over();
+        // Frees it here if that waits for nothing.
+        if !is_over || !is_freed_at_once {
             DROPPED.lock().push(block);
+        }
+        // No guard may be left. If no thread can be started, one that is does it.
+        if is_over && !is_freed_at_once {
+            let _ = spawn("spark-gpu-free", sweep);
         }
     }
 }
 
-/// Whether there are blocks that were dropped while they were in use, and that will be freed.
+/// Whether there are blocks that were dropped and are not freed yet, but will be.
 pub(super) fn any() -> bool {
     let dropped = DROPPED.lock();
-    dropped.iter().any(|block| block.uses.lost.is_none())
+    BEING_FREED.load(Ordering::Relaxed) > 0 || dropped.iter().any(|block| block.uses.lost.is_none())
 }
 
 /// Whether one of them is not in use any more.
@@ -265,6 +274,7 @@ pub(super) fn any_is_over() -> bool {
 /// Frees those of them that are not in use any more. This may wait for kernels of any rank of the process, so it is for threads
 /// that no kernel waits for.
 pub(super) fn sweep() {
+    sweep_at_once();
     free(|block| block.uses.are_over());
 }
 
@@ -276,8 +286,13 @@ pub(super) fn sweep_at_once() {
 fn free(is_meant: impl Fn(&Unfreed) -> bool) {
     let over: Vec<_> = {
         let mut dropped = DROPPED.lock();
-        dropped.extract_if(.., |block| is_meant(block)).collect()
+        let over: Vec<_> = dropped.extract_if(.., |block| is_meant(block)).collect();
+        BEING_FREED.fetch_add(over.len(), Ordering::Relaxed);
+        over
     };
     // The driver may take long to free them, so the lock is not held meanwhile.
-    drop(over);
+    for block in over {
+        drop(block);
+        BEING_FREED.fetch_sub(1, Ordering::Relaxed);
+    }
 }

@@ -1,7 +1,7 @@
 //! The guard: a thread that ends calls which cannot complete. A program may wait for its streams by means that know
 //! nothing of communicators, so the library's own waits are not enough.
 
-use super::allocation::tidy_in_background;
+use super::allocation::{sweep_in_background, tidy_in_background};
 use super::block;
 use super::calls::{CallEnd, Mark};
 use super::guarded::Guarded;
@@ -41,7 +41,9 @@ fn watch_over<E: Guarded>(engine: &Weak<E>, mut look: impl FnMut(&E)) {
         };
         if engine.base().watch.failed() {
             engine.abort();
-            block::sweep_at_once();
+            if block::any_is_over() {
+                sweep_in_background(&engine);
+            }
             continue;
         }
         look(&engine);

@@ -82,7 +82,12 @@ impl Found {
 
     fn is_same(&self, other: &Self) -> bool {
         let same = |one: &Option<String>, other: &Option<String>| one.is_some() && one == other;
-        same(&self.name, &other.name)
+        // Multicast DNS sees to it that its names are unique on the link; others may be every second host's.
+        let is_unique = |name: &String| {
+            name.rsplit_once('.')
+                .is_some_and(|(_, last)| last == "local")
+        };
+        same(&self.name, &other.name) && self.name.as_ref().is_some_and(is_unique)
             || same(&self.ssh_key, &other.ssh_key)
             || !self.addresses.is_disjoint(&other.addresses)
     }
@@ -229,6 +234,15 @@ mod tests {
         assert_eq!(host.target(), "fe80::2%a");
         host.name_resolves = true;
         assert_eq!(host.target(), "x.local");
+    }
+
+    #[test]
+    fn two_hosts_may_have_one_name_outside_of_multicast_dns() {
+        let both = |name| {
+            let at = |address| seen(Some(name), &[address], "LLDP");
+            merge(vec![at("10.0.0.2"), at("10.0.0.3")]).len()
+        };
+        assert_eq!((both("ubuntu"), both("ubuntu.local")), (2, 1));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Whether hosts have an ssh server, at which address, and with which key.
 
 use std::io;
-use std::net::ToSocketAddrs;
+use std::net::{IpAddr, ToSocketAddrs};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
@@ -60,8 +60,18 @@ fn ask_one(name: Option<&str>, addresses: &[String]) -> io::Result<Answer> {
     });
     Ok(Answer {
         server,
-        name_resolves: name.is_some_and(|name| (name, 22).to_socket_addrs().is_ok()),
+        name_resolves: name.is_some_and(|name| leads_to(name, addresses)),
     })
+}
+
+/// Whether the system takes a name for one of these addresses: any host may say that it has another one's name.
+fn leads_to(name: &str, addresses: &[String]) -> bool {
+    let known: Vec<IpAddr> = addresses
+        .iter()
+        .filter_map(|address| address.split('%').next()?.parse().ok())
+        .collect();
+    let found = (name, 22).to_socket_addrs();
+    found.is_ok_and(|mut found| found.any(|one| known.contains(&one.ip())))
 }
 
 /// The public keys of the servers at these addresses, each on a line with its address.
@@ -91,6 +101,17 @@ fn key(text: &str, address: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_must_lead_to_the_host_that_says_it() {
+        let at = |addresses: &[&str]| {
+            let addresses: Vec<_> = addresses.iter().map(|&one| one.to_owned()).collect();
+            leads_to("localhost", &addresses)
+        };
+        assert!(at(&["10.0.0.2", "127.0.0.1", "::1"]) && at(&["127.0.0.1", "::1%lo"]));
+        // Another host that calls itself so.
+        assert!(!at(&["10.0.0.2", "fe80::2%eth0"]));
+    }
 
     #[test]
     fn the_key_is_the_one_that_ssh_asks_about() {

@@ -158,6 +158,8 @@ struct NextHop {
 /// The next hops of a route that has several: each is a `struct rtnexthop` (length, flags, hops, interface), and attributes.
 fn next_hops(mut list: &[u8]) -> Vec<NextHop> {
     const HEADER: usize = 8;
+    const DEAD: u8 = 1;
+    const LINK_DOWN: u8 = 16;
     let mut hops = Vec::new();
     while let Some(length) = list
         .first_chunk()
@@ -169,13 +171,15 @@ fn next_hops(mut list: &[u8]) -> Vec<NextHop> {
         else {
             break;
         };
+        list = list.get(length.next_multiple_of(4)..).unwrap_or_default();
+        if header[2] & (DEAD | LINK_DOWN) != 0 {
+            continue;
+        }
         let gateway = attributes(rest).find(|(kind, _)| *kind == GATEWAY);
         hops.push(NextHop {
             interface: number(&header[4..]),
             gateway: gateway.and_then(|(_, value)| ip(value)),
         });
-        // Each begins at a multiple of 4.
-        list = list.get(length.next_multiple_of(4)..).unwrap_or_default();
     }
     hops
 }
@@ -393,6 +397,9 @@ mod tests {
     fn next_hops_that_are_cut_are_none() {
         let hop = [8_u8, 0, 0, 0, 7, 0, 0, 0];
         assert_eq!(next_hops(&hop)[0].interface, Some(7));
+        let dead = [8_u8, 0, 1, 0, 6, 0, 0, 0];
+        let both = next_hops(&[dead, hop].concat());
+        assert_eq!((both.len(), both[0].interface), (1, Some(7)));
         for cut in [
             &hop[..7],
             &[0; 8],

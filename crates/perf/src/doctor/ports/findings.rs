@@ -98,7 +98,8 @@ fn fix(cluster: &Cluster<'_>, hellos: &[Option<Hello>], one: &Tried) -> Fix {
     let source = one
         .attempt
         .source
-        .or_else(|| meeting_address(hellos, one.from));
+        .or_else(|| meeting_address(hellos, one.from))
+        .filter(|source| source.is_ipv4() == target.is_ipv4());
     let Some(source) = source.filter(|_| one.outcome != Outcome::Stranger) else {
         return Fix::look(format!(
             "ip route get {target} on both hosts, and which has that address"
