@@ -16,7 +16,7 @@ body{font:15px/1.45 'DejaVu Sans',Verdana,Helvetica,Arial,sans-serif;color:#222;
 padding:0 24px}\
 h1{font-size:26px;margin:0 0 4px}h2{font-size:19px;margin:36px 0 10px}\
 table{border-collapse:collapse;width:100%;font-size:13.5px}\
-th,td{text-align:left;vertical-align:top;padding:5px 10px 5px 0;border-bottom:1px solid #e4e4e4;overflow-wrap:anywhere}\
+th,td{text-align:left;vertical-align:top;padding:5px 10px 5px 0;border-bottom:1px solid #e4e4e4;overflow-wrap:break-word}\
 th{color:#666;font-weight:600}td:first-child{white-space:nowrap}\
 td.number{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}\
 .ok{color:#00734f}.unknown{color:#777}.warn{color:#a85d00;font-weight:600}.fail,.worse{color:#b3261e;font-weight:600}\
