@@ -31,7 +31,7 @@ pub(super) fn new_block_of(
         // Memory whose freeing waits for kernels is left to the guards: another rank's kernel may wait for this rank's next
         // call.
         block::sweep_at_once();
-        // Asked first: what is being freed may be there by the time that the driver has said no.
+        // Asked before the attempt: what is being freed then may have become free when it has failed.
         let will_free = engine.will_free();
         let error = match base.own(make()) {
             Ok(memory) => return Ok(Block::new(memory, bytes, Arc::clone(&base.gpu))),

@@ -253,7 +253,7 @@ impl Drop for Block {
         if !is_over || !is_freed_at_once {
             DROPPED.lock().push(block);
         }
-        // No guard may be left. If no thread can be started, one that is does it.
+        // There may be no guard any more. If no thread can be started, a guard or a later drop frees it.
         if is_over && !is_freed_at_once {
             let _ = spawn("spark-gpu-free", sweep);
         }

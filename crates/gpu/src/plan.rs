@@ -322,11 +322,11 @@ const NARROW: u64 = 4 << 20;
 const NARROW_CTAS: u32 = 24;
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const OPERATIONS: [Operation; 8] = [
+    pub(crate) const OPERATIONS: [Operation; 8] = [
         Operation::AllReduce,
         Operation::ReduceScatter,
         Operation::AllGather,

@@ -4,19 +4,9 @@ use spark_ccl_types::{InPlaceRule, Operation};
 
 use super::share::{checked, setting};
 use super::{DEPTHS, Depths, Setting};
+use crate::plan::tests::OPERATIONS;
 use crate::plan::{Kernel, Plan};
 use crate::{Limits, Wire};
-
-const OPERATIONS: [Operation; 8] = [
-    Operation::AllReduce,
-    Operation::ReduceScatter,
-    Operation::AllGather,
-    Operation::AllToAll,
-    Operation::Broadcast,
-    Operation::Reduce,
-    Operation::Gather,
-    Operation::Scatter,
-];
 
 fn prove(setting: &Setting) {
     let in_place = match setting.call.operation.in_place() {

@@ -82,7 +82,7 @@ impl Found {
 
     fn is_same(&self, other: &Self) -> bool {
         let same = |one: &Option<String>, other: &Option<String>| one.is_some() && one == other;
-        // Multicast DNS sees to it that its names are unique on the link; others may be every second host's.
+        // Names of multicast DNS are unique on the link; several hosts may have any other name.
         let is_unique = |name: &String| {
             name.rsplit_once('.')
                 .is_some_and(|(_, last)| last == "local")
