@@ -244,19 +244,32 @@ fn forked_children_tell_nothing_and_harm_nobody() {
 #[test]
 fn there_is_a_thread_only_where_someone_wants_to_know() {
     let _alone = alone();
-    let has_thread = |rank: &Rank| {
-        let threads = std::fs::read_dir(format!("/proc/{}/task", rank.pid())).unwrap();
-        let names = threads
-            .flatten()
-            .map(|it| std::fs::read_to_string(it.path().join("comm")));
-        names.flatten().any(|name| name.trim() == "spark-observe")
-    };
     let nobody = world(2, &[]);
-    assert!(!nobody.iter().any(has_thread));
     let mut someone = world(2, &[("SPARK_CCL_RECORD", "1")]);
-    assert!(someone.iter().all(has_thread));
+    until_threads(&someone, true);
+    // Older than the others' threads, theirs would have its name by now.
+    assert!(!nobody.iter().any(observes));
     assert_all_ok(&mut someone, "drop");
-    assert!(!someone.iter().any(has_thread));
+    until_threads(&someone, false);
+}
+
+/// A thread has its creator's name until it runs for the first time, and a thread that was joined is listed for another
+/// moment.
+fn until_threads(ranks: &[Rank], are_there: bool) {
+    let deadline = Instant::now() + WATCHDOG;
+    while ranks.iter().any(|rank| observes(rank) != are_there) {
+        assert!(Instant::now() < deadline, "expected threads: {are_there}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Whether the rank has the thread that tells others what it does.
+fn observes(rank: &Rank) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{}/task", rank.pid())).unwrap();
+    let names = threads
+        .flatten()
+        .map(|it| std::fs::read_to_string(it.path().join("comm")));
+    names.flatten().any(|name| name.trim() == "spark-observe")
 }
 
 fn json(path: &Path) -> Value {
