@@ -10,7 +10,7 @@ import load
 import machine
 import report
 from contestants import Call, Floor
-from tables import LARGE, LARGE_ROUNDS, Programs, all_tables
+from tables import LARGE, LARGE_ROUNDS, Programs, against, all_tables
 
 # Calls are repeated for about this long per way (microseconds); in the trial, at an assumed speed.
 STRETCH, TRIAL_STRETCH = 100_000.0, 40_000.0
@@ -26,6 +26,8 @@ WAYS = (0, 1)
 def main():
     options = arguments()
     everything = all_tables(Programs(options.programs, options.spark_perf))
+    if options.against:
+        everything = [one for table in everything for one in against(table, options.against)]
     tables = selected(everything, options)
     if not options.print_only:
         document.check(options.document, ["machine", *(table.name for table in tables)])
@@ -64,7 +66,12 @@ def arguments():
     parser.add_argument("--load", type=float, default=0.3, metavar="AVERAGE",
                         help="wait before each table until the load average is below this")
     parser.add_argument("--print-only", action="store_true", help="leave the document alone")
+    parser.add_argument("--against", metavar="SPARK_PERF",
+                        help="another build's program, beside which ours is measured instead of beside the "
+                             "peers; with --print-only")
     options = parser.parse_args()
+    if options.against and not options.print_only:
+        parser.error("--against needs --print-only: the document has no such tables")
     if options.rounds < (1 if options.print_only else FEWEST_ROUNDS):
         parser.error(f"at least {FEWEST_ROUNDS} rounds, or 1 with --print-only")
     return options

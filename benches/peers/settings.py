@@ -15,6 +15,7 @@ OPEN_MPI_ALGORITHMS = {
     "all_gather": ("allgather", {"recursive doubling": 3, "ring": 4}),
     "reduce_scatter": ("reduce_scatter_block", {"recursive doubling": 2, "recursive halving": 3,
                                                 "butterfly": 4}),
+    "reduce": ("reduce", {"linear": 1, "pipeline": 3, "Rabenseifner": 7}),
     "broadcast": ("bcast", {"linear": 1, "pipeline": 3, "scatter and all-gather": 8}),
     "alltoall": ("alltoall", {"linear": 1, "pairwise": 2}),
 }
@@ -22,6 +23,7 @@ MPICH_ALGORITHMS = {
     "all_reduce": ("ALLREDUCE", ("recursive_doubling", "reduce_scatter_allgather")),
     "all_gather": ("ALLGATHER", ("recursive_doubling", "ring")),
     "reduce_scatter": ("REDUCE_SCATTER_BLOCK", ("recursive_halving", "pairwise")),
+    "reduce": ("REDUCE", ("binomial", "reduce_scatter_gather")),
     "broadcast": ("BCAST", ("binomial", "scatter_ring_allgather")),
     "alltoall": ("ALLTOALL", ("pairwise", "scattered")),
 }
@@ -71,7 +73,7 @@ def mpich(collective):
     settings += [Setting(algorithm.replace("_", " "),
                          env={f"MPIR_CVAR_{name}_INTRA_ALGORITHM": algorithm})
                  for algorithm in algorithms]
-    if collective in ("all_reduce", "broadcast"):
+    if collective in ("all_reduce", "reduce", "broadcast"):
         settings.append(Setting("release-gather", env={
             f"MPIR_CVAR_{name}_COMPOSITION": "2",
             f"MPIR_CVAR_{name}_POSIX_INTRA_ALGORITHM": "release_gather",

@@ -1,7 +1,7 @@
 """The tables: what is measured, and who takes part."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import machine
 import settings
@@ -87,10 +87,18 @@ def all_tables(programs):
         tcp(programs),
         crowded(programs, 2 * os.cpu_count()),
     ]
-    for collective in ("all_gather", "reduce_scatter", "broadcast", "alltoall"):
+    for collective in ("all_gather", "reduce_scatter", "reduce", "broadcast", "alltoall"):
         tables.append(other(programs, collective, "hot", 0))
         tables.append(other(programs, collective, "rotating", rotating))
     return tables + [types(programs, memory) for memory in ("ordinary", "registered")]
+
+
+def against(table, program):
+    """Our own columns, each beside that of another build, and in a table of its own."""
+    ours = [replace(column, floor=None) for column in table.contestants
+            if isinstance(column, Ours)]
+    return [replace(table, title=f"{table.title}: {column.title}", contestants=(
+        replace(column, title="other build", program=program), column)) for column in ours]
 
 
 def shared_memory_peers(programs, collective):
