@@ -8,6 +8,7 @@ mod avx2;
 mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod avx512_float8;
+mod copy;
 mod dispatch;
 mod elements;
 #[cfg(target_arch = "x86_64")]
@@ -21,8 +22,6 @@ mod neon;
 mod streaming;
 #[cfg(test)]
 mod tests;
-
-use std::ptr;
 
 use spark_ccl_types::Scale;
 
@@ -71,7 +70,7 @@ impl Compute for Cpu {
             match job.srcs {
                 #[cfg(target_arch = "x86_64")]
                 [src] if job.streaming && src.scale == Scale::One => streaming::copy(src.ptr, job),
-                [src] if src.scale == Scale::One => copy(src.ptr, job),
+                [src] if src.scale == Scale::One => copy::copy(src.ptr, job),
                 #[cfg(target_arch = "x86_64")]
                 _ if job.streaming => streaming::reduce(kernel, job),
                 _ => kernel(job, 0),
@@ -82,19 +81,5 @@ impl Compute for Cpu {
 
     fn poll(&mut self, _ticket: Ticket) -> bool {
         true
-    }
-}
-
-/// Copies the only source, byte for byte.
-///
-/// # Safety
-/// The source must be readable, and the destinations writable, for the job's elements.
-unsafe fn copy(src: *const u8, job: &Job<'_>) {
-    for &dst in job.dsts {
-        if !ptr::eq(src, dst) {
-            // SAFETY: the source is readable and `dst` writable for the job's elements, as this function
-            // requires. `ptr::copy` allows overlap, and needs no alignment of bytes.
-            unsafe { ptr::copy(src, dst, job.count * job.dtype.size()) };
-        }
     }
 }
