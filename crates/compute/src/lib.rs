@@ -19,7 +19,7 @@ mod delayed;
 mod divide;
 mod job;
 
-pub use cpu::Cpu;
+pub use cpu::{Cpu, copies_slowly};
 #[cfg(any(test, feature = "testing"))]
 pub use delayed::Delayed;
 pub use divide::divide;

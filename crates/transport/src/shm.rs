@@ -28,6 +28,7 @@
 
 mod beacon;
 mod cost;
+mod detour;
 mod doorbell;
 mod layout;
 mod pieces;

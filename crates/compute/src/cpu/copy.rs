@@ -6,6 +6,7 @@ use crate::Job;
 
 /// Lengths up to here are copied by vector instructions in any C library.
 const PIECE: usize = 1024;
+const PAGE: usize = 4096;
 
 /// Copies the only source.
 ///
@@ -18,7 +19,7 @@ pub(super) unsafe fn copy(src: *const u8, job: &Job<'_>) {
         if ptr::eq(src, dst) {
             continue;
         }
-        let most = if is_slow_by_string(src, dst) {
+        let most = if copies_slowly(src.addr(), dst.addr()) {
             PIECE
         } else {
             len
@@ -34,13 +35,19 @@ pub(super) unsafe fn copy(src: *const u8, job: &Job<'_>) {
     }
 }
 
-/// Whether AMD's Zen 3 and 4 take 20 times as long for `rep movsb`, by which glibc before 2.39 copies more than some
-/// kilobytes, as for vector instructions. They do where the destination's place in its page is 1 to 31 bytes behind the
+/// Whether copies from one address to another are slow where `rep movsb` makes them, as Linux does, and glibc before 2.39
+/// from some kilobytes on.
+///
+/// AMD's Zen 3 and 4 then take up to 20 times as long if the destination's place in its page is 1 to 31 bytes behind the
 /// source's. That is common: slots begin at a page, and large blocks of `malloc` 16 bytes behind one.
 ///
 /// Source: bug 30994 of glibc; measured in docs/performance.md.
-fn is_slow_by_string(src: *const u8, dst: *mut u8) -> bool {
-    cfg!(target_arch = "x86_64") && matches!(dst.addr().wrapping_sub(src.addr()) % 4096, 1..32)
+///
+/// ```
+/// assert!(!spark_ccl_compute::copies_slowly(0x1000, 0x8000));
+/// ```
+pub const fn copies_slowly(src: usize, dst: usize) -> bool {
+    cfg!(target_arch = "x86_64") && matches!(dst.wrapping_sub(src) % PAGE, 1..32)
 }
 
 #[cfg(test)]
@@ -70,7 +77,7 @@ mod tests {
                     streaming: false,
                 };
                 assert_eq!(
-                    is_slow_by_string(source.as_ptr(), job.dsts[0]),
+                    copies_slowly(source.as_ptr().addr(), job.dsts[0].addr()),
                     cfg!(target_arch = "x86_64") && (1..32).contains(&distance)
                 );
                 // SAFETY: both hold `len` bytes from there on, and nothing else uses them.

@@ -26,6 +26,7 @@ mod tests;
 use spark_ccl_types::Scale;
 
 use crate::{Compute, Job, Started, Ticket};
+pub use copy::copies_slowly;
 use dispatch::{Kernels, Level};
 
 /// Runs each job immediately, on the calling thread, with the widest vectors that the machine has.

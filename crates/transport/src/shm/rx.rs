@@ -4,6 +4,7 @@
 use std::slice;
 use std::sync::Arc;
 
+use super::detour::Detour;
 use super::doorbell::Doorbell;
 use super::layout::{BODY_BYTES, Direction, Side, cells};
 use super::pieces::{self, Piece};
@@ -29,6 +30,7 @@ pub struct Rx {
     held: Option<Held>,
     /// Holds a lent message that is peeked at.
     copy: Vec<u8>,
+    detour: Detour,
     pub(super) doorbell: Doorbell,
     lender: Lender,
 }
@@ -72,6 +74,7 @@ impl Rx {
             consumer: Consumer::new(cells(geometry)),
             held: None,
             copy: Vec::new(),
+            detour: Detour::default(),
             doorbell,
             lender: Lender::Unknown,
         }
@@ -132,7 +135,10 @@ impl Rx {
         let Lender::Reachable(reach) = self.lender else {
             return self.receive_piece(held, byte, room);
         };
-        match reach.read(address.wrapping_add(byte as u64), room) {
+        match self
+            .detour
+            .read(reach, address.wrapping_add(byte as u64), room)
+        {
             Ok(()) if self.still_lends() => Ok(Some(room.len())),
             Ok(()) => Err(LinkError::Closed),
             Err(error) => {

@@ -152,6 +152,31 @@ fn a_lent_payload_can_be_received_in_parts() {
     assert!(tx.has_returned(number).unwrap());
 }
 
+/// Some distances between the places in their pages take a detour.
+#[test]
+fn a_lent_payload_arrives_wherever_it_goes() {
+    let Some((mut tx, mut rx)) = lending() else {
+        return;
+    };
+    let payload: &[u8] = &(0..50_000_u32)
+        .flat_map(u32::to_le_bytes)
+        .collect::<Vec<u8>>();
+    let mut memory = vec![0; payload.len() + 3 * 4096];
+    for distance in [0, 1, 16, 31, 32, 64, 4095] {
+        let place = payload.as_ptr().addr() + distance;
+        let start = place.wrapping_sub(memory.as_ptr().addr()) % 4096;
+        memory.fill(0xa5);
+        let number = lent(&mut tx, payload, 5);
+        let room = &mut memory[start..start + payload.len()];
+        let done = borrow(&mut rx, room, 5).unwrap();
+        assert_eq!(done, Borrowing::Done(payload.len()));
+        assert!(room == payload, "{distance}");
+        let others = (memory[..start].iter()).chain(&memory[start + payload.len()..]);
+        assert!(others.copied().all(|byte| byte == 0xa5), "{distance}");
+        assert!(tx.has_returned(number).unwrap());
+    }
+}
+
 #[test]
 fn lent_messages_and_slots_keep_their_order() {
     let Some((mut tx, mut rx)) = lending() else {
