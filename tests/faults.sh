@@ -1,14 +1,24 @@
 #!/bin/bash
-# Random faults (killed, stopped, cut off, mistaken and forked ranks, garbage on every port) in random calls of real
-# processes. Prints how many hung, were wrong, named nobody, or left something behind, and fails where any did.
-#   tests/faults.sh N SEED    N cases; `tests/faults.sh 1 SEED` repeats that of a SEED which it prints
-# Needs root, for network namespaces. Lost packets and RDMA are for the emulated machines of tests/vm.
+# Random faults (killed, stopped, cut off, mistaken and forked ranks, lost packets, garbage on every port) in random calls
+# of real processes. Prints how many hung, were wrong, named nobody, or left something behind, and fails where any did.
+#   tests/faults.sh [-r] N SEED    N cases; `tests/faults.sh [-r] 1 SEED` repeats that of a SEED which it prints
+#   -r    over RDMA, in an emulated machine: up to 15 minutes of cases
+# Needs root, for network namespaces.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+over=sockets
+if [ "${1:-}" = -r ]; then
+    over=rdma
+    shift
+fi
 if [ $# != 2 ]; then
-    sed -n '4s/^# *//p' "$0" >&2
+    sed -n 's/^#   //p' "$0" >&2
     exit 64
 fi
-export FAULTS_CASES=$1 FAULTS_SEED=$2 SPARK_CCL_TEST_REQUIRE=namespaces
+export FAULTS_CASES=$1 FAULTS_SEED=$2
+if [ $over = rdma ]; then
+    exec tests/vm/rdma-tests.sh -m wire random_faults_over_rdma
+fi
+export SPARK_CCL_TEST_REQUIRE=namespaces,nft
 exec cargo test -q -p spark-ccl --test suite -- --ignored --exact campaign::as_many_as_told --nocapture

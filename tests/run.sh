@@ -5,10 +5,10 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . tests/vm/lib.sh
 
-# A C compiler for the tests of the C ABI, and one of C++ for GPUs that are none; two launchers; `ip` for network
-# namespaces; ssh, which reaches them as hosts. No ssh server, since Debian would start it: the tests that need one
-# are skipped where none is installed.
-need gcc g++ libc6-dev openmpi-bin mpich iproute2 openssh-client
+# A C compiler for the tests of the C ABI, and one of C++ for GPUs that are none; two launchers; `ip` and `nft` for
+# network namespaces; ssh, which reaches them as hosts. No ssh server, since Debian would start it: the tests that need
+# one are skipped where none is installed.
+need gcc g++ libc6-dev openmpi-bin mpich iproute2 nftables openssh-client
 
 # What was measured on this machine must not change which algorithms run; tests of that name files
 # of their own.

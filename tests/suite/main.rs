@@ -26,6 +26,7 @@ mod nonblocking_handles;
 mod nonblocking_scopes;
 mod observe;
 mod processes;
+mod processes_calls;
 mod processes_rank;
 mod ranks;
 mod rdma;

@@ -1,9 +1,8 @@
 //! The process side of `processes.rs`: a rank that does what it is told, line by line.
 
-use crate::buffers::{Buffer, Memory};
 use crate::collectives_model::Case;
 use crate::processes::{MARK, ROLE};
-use crate::types::Number;
+use crate::processes_calls::{self, number};
 use crate::values::message;
 use rustix::cmsg_space;
 use rustix::io::Errno;
@@ -14,7 +13,7 @@ use rustix::process::{
 };
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use spark_ccl::{
-    Communicator, DType, Error, Operation, Pending, Rails, RedOp, ReduceOp, Registered, UniqueId,
+    Communicator, DType, Error, Operation, Pending, Rails, RedOp, Registered, UniqueId,
 };
 use std::io::{IoSlice, Read, Write};
 use std::mem::MaybeUninit;
@@ -308,85 +307,8 @@ impl State {
     }
 
     fn call(&self, call: &[&str]) -> Result<(), Error> {
-        let communicator = self.communicator();
-        let (memory, call) = match *call {
-            ["barrier"] => return communicator.barrier().run(),
-            ["allocated", ref rest @ ..] => (Memory::Registered, rest),
-            ["registered", ref rest @ ..] => (Memory::Own, rest),
-            ["dmabuf", ref rest @ ..] => (Memory::DmaBuf, rest),
-            _ => (Memory::Ordinary, call),
-        };
-        match *call {
-            ["f32", ref rest @ ..] => typed::<f32>(&communicator, memory, rest),
-            ["i32", ref rest @ ..] => typed::<i32>(&communicator, memory, rest),
-            ["f64", ref rest @ ..] => typed::<f64>(&communicator, memory, rest),
-            _ => panic!("{call:?} is no call"),
-        }
+        processes_calls::call(&self.communicator(), call)
     }
-}
-
-/// A call on new buffers of this type and memory, whose results must be the model's.
-fn typed<T: Number>(comm: &Communicator, memory: Memory, call: &[&str]) -> Result<(), Error> {
-    let case = |collective, count| Case {
-        memory,
-        ..Case::new(collective, number(count))
-    };
-    let from_root = |collective, root, count| Case {
-        root: number(root),
-        in_place: true,
-        ..case(collective, count)
-    };
-    let case = match *call {
-        ["all_reduce", op, count] => Case {
-            op: match op {
-                "sum" => ReduceOp::Sum,
-                "max" => ReduceOp::Max,
-                _ => panic!("{op:?} is no operator"),
-            },
-            ..case(Operation::AllReduce, count)
-        },
-        ["all_gather", count] => case(Operation::AllGather, count),
-        ["reduce", root, count] => from_root(Operation::Reduce, root, count),
-        ["reduce_scatter", count] => case(Operation::ReduceScatter, count),
-        ["broadcast", root, count] => from_root(Operation::Broadcast, root, count),
-        ["gather", root, count] => from_root(Operation::Gather, root, count),
-        ["scatter", root, count] => from_root(Operation::Scatter, root, count),
-        ["all_to_all", count] => case(Operation::AllToAll, count),
-        ["send", to, count] => return send::<T>(comm, memory, number(to), number(count)),
-        ["recv", from, count] => return receive::<T>(comm, memory, number(from), number(count)),
-        ["alloc", count] => return comm.alloc::<T>(number(count)).map(drop),
-        _ => panic!("{call:?} is no call"),
-    };
-    case.attempt::<T>(comm)
-}
-
-fn send<T: Number>(
-    comm: &Communicator,
-    memory: Memory,
-    to: usize,
-    count: usize,
-) -> Result<(), Error> {
-    match Buffer::new(comm, memory, message::<T>(comm.rank(), to, count))? {
-        Buffer::Ordinary(buffer) => comm.send(&buffer, to).run().map(drop),
-        Buffer::Registered(buffer) => comm.send(&buffer, to).run().map(drop),
-    }
-}
-
-fn receive<T: Number>(
-    comm: &Communicator,
-    memory: Memory,
-    from: usize,
-    count: usize,
-) -> Result<(), Error> {
-    let mut buffer = Buffer::new(comm, memory, vec![T::zeroed(); count])?;
-    match &mut buffer {
-        Buffer::Ordinary(buffer) => comm.recv(buffer, from).run().map(drop)?,
-        Buffer::Registered(buffer) => comm.recv(buffer, from).run().map(drop)?,
-    }
-    let expected = message::<T>(from, comm.rank(), count);
-    let is_right = buffer.as_slice() == expected;
-    assert!(is_right, "{count} elements of rank {from} are others");
-    Ok(())
 }
 
 /// From now on, this process may lock at most `kib` KiB of memory, like an ordinary user's.
@@ -441,10 +363,6 @@ fn undumpable_after(delay: Duration) {
         std::thread::sleep(delay);
         set_dumpable_behavior(DumpableBehavior::NotDumpable).unwrap();
     });
-}
-
-fn number(text: &str) -> usize {
-    text.parse().unwrap()
 }
 
 fn millis_of(text: &str) -> Duration {

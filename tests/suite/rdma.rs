@@ -220,7 +220,15 @@ fn one_pair_falls_back_to_tcp_and_all_plan_alike() {
 }
 
 /// A port that loses packets, until this is dropped: also when the test fails, for the sake of the others.
-struct Impaired(&'static str);
+pub(crate) struct Impaired(&'static str);
+
+/// Both rails lose this percentage of what is sent.
+pub(crate) fn impair_all(percent: usize) -> Vec<Impaired> {
+    let impaired = BOTH_RAILS.map(|port| Impaired::new(port, &format!("{percent}%")));
+    impaired.into()
+}
+
+const BOTH_RAILS: [&str; 4] = ["r0a", "r0b", "r1a", "r1b"];
 
 impl Impaired {
     fn new(port: &'static str, loss: &str) -> Self {
@@ -229,7 +237,7 @@ impl Impaired {
     }
 
     /// How many packets it has lost so far.
-    fn lost(&self) -> u64 {
+    pub(crate) fn lost(&self) -> u64 {
         let ended = Command::new("rails").args(["lost", self.0]).output();
         let said = String::from_utf8(ended.unwrap().stdout).unwrap();
         said.trim().parse().unwrap()
@@ -281,7 +289,7 @@ fn lost_packets_of_the_only_rail_change_no_result() {
 #[test]
 fn lost_packets_of_both_rails_change_no_result() {
     let _alone = alone();
-    lose_packets(&["r0a", "r0b", "r1a", "r1b"], 2);
+    lose_packets(&BOTH_RAILS, 2);
 }
 
 #[test]

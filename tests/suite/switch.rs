@@ -92,6 +92,24 @@ pub(crate) fn mend([pid, address]: &[String; 2]) {
     }
 }
 
+/// Makes the kernel of a rank's host lose this percentage of what comes from others, at random.
+pub(crate) fn lose(rank: &Rank, percent: usize) {
+    let rules = format!(
+        "add table inet loss; add chain inet loss in {{ type filter hook input priority 0; }}; \
+         add rule inet loss in iif != lo numgen random mod 100 < {percent} counter drop"
+    );
+    on_host(&rank.pid().to_string(), "nft", &[&rules]);
+}
+
+/// How many packets the rank's host has lost.
+pub(crate) fn stop_losing(rank: &Rank) -> u64 {
+    let pid = rank.pid().to_string();
+    let listed = on_host(&pid, "nft", &["list table inet loss"]);
+    on_host(&pid, "nft", &["delete table inet loss"]);
+    let count = listed.split_once("counter packets ").unwrap().1;
+    count.split(' ').next().unwrap().parse().unwrap()
+}
+
 /// The only way between two ranks is gone for longer than a switch pauses; the others hear both.
 #[test]
 fn a_cut_between_two_of_four_hosts_heals() {

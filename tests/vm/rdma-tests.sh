@@ -18,10 +18,9 @@ suites='one,wire,link-local,kernel crates/verbs
 wire crates/transport rdma::link
 kernel crates/transport rdma::link::tests::a_link rdma::link::tests::lending failover::loss
 one,link-local crates/transport rdma::link::tests::both_rails
-wire . rdma::
+wire . rdma:: random_faults_over_rdma
 kernel . rdma::memory rdma::lost_packets
 one,link-local . rdma::ranks_reduce rdma::registered rdma::a_killed rdma::one_pair
-one . random_faults_over_rdma
 link-local crates/perf gids
 wire crates/perf rdma::'
 
@@ -54,6 +53,7 @@ main() {
     list_tests "${1:-}"
     cat >"$work/guest.sh" <<GUEST
 . $PWD/tests/vm/tests-guest.sh
+${FAULTS_CASES:+export FAULTS_CASES=$FAULTS_CASES FAULTS_SEED=$FAULTS_SEED}
 export ASAN_OPTIONS=detect_leaks=0 TEST_PATIENCE=4 SPARK_CCL_TEST_FAKE_GPUS=$work/fake-gpus
 code=0
 for tests in ${modes[*]}; do
@@ -64,7 +64,7 @@ for tests in ${modes[*]}; do
     SPARK_CCL_TEST_REQUIRE=$needs
     [ \$RAILS = one ] || SPARK_CCL_TEST_REQUIRE=\$SPARK_CCL_TEST_REQUIRE,cables
     export SPARK_CCL_TEST_REQUIRE
-    run_tests $work/tests-\$tests --skip compile_fail --skip stand_in --test-threads 1 || code=1
+    run_tests $work/tests-\$tests --skip compile_fail --skip stand_in --test-threads 1 ${FAULTS_CASES:+--nocapture} || code=1
 done
 exit \$code
 GUEST

@@ -15,6 +15,7 @@ run_tests() {
         # shellcheck disable=SC2086
         if timeout 900 "$program" $own "$@" >/tmp/output 2>&1 </dev/null; then
             summary=$(grep '^test result' /tmp/output)
+            grep '^cases ' /tmp/output || true
             case $summary in *'ok. 0 passed'*) ;; *) passed=some ;; esac
         else
             summary="FAILED with $?"

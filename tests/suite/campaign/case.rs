@@ -35,6 +35,8 @@ pub(super) enum Fault {
     Mute([usize; 2]),
     /// ... for a moment.
     Gap([usize; 2]),
+    /// The network between hosts loses this percentage of what is sent.
+    Loss(usize),
     /// It makes this call instead of the others'.
     Mismatch(String),
     /// Strangers write to every port of the job.
@@ -55,6 +57,7 @@ impl Fault {
             Self::Cut(_) => "cut",
             Self::Mute(_) => "mute",
             Self::Gap(_) => "gap",
+            Self::Loss(_) => "loss",
             Self::Mismatch(_) => "mismatch",
             Self::Garbage => "garbage",
             Self::Fork(what) => what,
@@ -105,7 +108,7 @@ impl Case {
             rounds,
             moment,
             victim: dice.below(size),
-            fault: fault(&call, size, hosts, dice),
+            fault: fault(&call, size, net, hosts, dice),
             victim_rounds: 1 + dice.below(rounds - 1),
             delay: Duration::from_millis(dice.below(150) as u64),
             pause: Duration::from_millis(100 + dice.below(900) as u64),
@@ -118,8 +121,13 @@ impl Case {
     }
 }
 
-fn fault(call: &Call, size: usize, hosts: usize, dice: &mut Dice) -> Fault {
-    match dice.below(if hosts > 1 { 16 } else { 10 }) {
+fn fault(call: &Call, size: usize, net: Net, hosts: usize, dice: &mut Dice) -> Fault {
+    let kinds = match net {
+        Net::Shm | Net::Loopback => 10,
+        Net::Rdma => 12,
+        Net::Hosts => 18,
+    };
+    match dice.below(kinds) {
         0 => Fault::None,
         1 => Fault::Kill,
         2 => Fault::Stop,
@@ -129,12 +137,13 @@ fn fault(call: &Call, size: usize, hosts: usize, dice: &mut Dice) -> Fault {
         7 => Fault::Fork(dice.one_of(&["return", "use"])),
         8 => Fault::Fork("sleep"),
         9 => Fault::KillParent,
+        10 | 11 => Fault::Loss(1 + dice.below(5)),
         way => {
             let one = dice.below(hosts);
             let other = (one + 1 + dice.below(hosts - 1)) % hosts;
             match way {
-                10 | 11 => Fault::Cut([one, other]),
-                12 | 13 => Fault::Mute([one, other]),
+                12 | 13 => Fault::Cut([one, other]),
+                14 | 15 => Fault::Mute([one, other]),
                 _ => Fault::Gap([one, other]),
             }
         }
@@ -144,7 +153,7 @@ fn fault(call: &Call, size: usize, hosts: usize, dice: &mut Dice) -> Fault {
 const MEMORIES: [&str; 3] = ["", "allocated ", "registered "];
 const TYPES: [&str; 3] = ["f32", "i32", "f64"];
 const OPS: [&str; 2] = ["sum", "max"];
-const COLLECTIVES: [&str; 8] = [
+const OPERATIONS: [&str; 11] = [
     "all_reduce",
     "all_gather",
     "reduce_scatter",
@@ -153,14 +162,19 @@ const COLLECTIVES: [&str; 8] = [
     "reduce",
     "gather",
     "scatter",
+    "all_to_all_v",
+    "ring",
+    BARRIER,
 ];
+/// It has no type, count or memory.
+const BARRIER: &str = "barrier";
 
 /// An order of `processes_rank.rs`.
 #[derive(Clone)]
 struct Call {
     memory: &'static str,
     dtype: &'static str,
-    collective: &'static str,
+    operation: &'static str,
     op: &'static str,
     root: usize,
     count: usize,
@@ -172,7 +186,7 @@ impl Call {
         Self {
             memory: dice.one_of(&MEMORIES),
             dtype: dice.one_of(&TYPES),
-            collective: dice.one_of(&COLLECTIVES),
+            operation: dice.one_of(&OPERATIONS),
             op: dice.one_of(&OPS),
             root: dice.below(size),
             count: magnitude + dice.below(magnitude),
@@ -183,31 +197,35 @@ impl Call {
     fn other(&self, size: usize, dice: &mut Dice) -> Self {
         let mut other = self.clone();
         match dice.below(4) {
+            _ if self.operation == BARRIER => {
+                other.operation = dice.one_of_others(&OPERATIONS, BARRIER);
+            }
             0 => other.dtype = dice.one_of_others(&TYPES, self.dtype),
-            1 if self.collective == "all_reduce" => {
+            1 if self.operation == "all_reduce" => {
                 other.op = dice.one_of_others(&OPS, self.op);
             }
             1 if self.is_rooted() => {
                 other.root = (self.root + 1 + dice.below(size - 1)) % size;
             }
-            2 => other.collective = dice.one_of_others(&COLLECTIVES, self.collective),
+            2 => other.operation = dice.one_of_others(&OPERATIONS, self.operation),
             _ => other.count += 1 + dice.below(self.count),
         }
         other
     }
 
     fn is_rooted(&self) -> bool {
-        ["broadcast", "reduce", "gather", "scatter"].contains(&self.collective)
+        ["broadcast", "reduce", "gather", "scatter"].contains(&self.operation)
     }
 
     fn order(&self) -> String {
-        let argument = match self.collective {
+        let argument = match self.operation {
+            BARRIER => return BARRIER.to_owned(),
             "all_reduce" => format!("{} ", self.op),
             _ if self.is_rooted() => format!("{} ", self.root),
             _ => String::new(),
         };
         let (memory, dtype, count) = (self.memory, self.dtype, self.count);
-        format!("{memory}{dtype} {} {argument}{count}", self.collective)
+        format!("{memory}{dtype} {} {argument}{count}", self.operation)
     }
 }
 

@@ -58,6 +58,11 @@ fn explains(case: &Case, job: &Job<'_>, error: &str) -> bool {
             is_lost || is_closed && names_host(*from) && names_host(*to)
         }
         Fault::Mismatch(_) => error.contains("operation #") && names(error, &is_victim),
-        Fault::None | Fault::Pause | Fault::Gap(_) | Fault::Garbage | Fault::Fork(_) => false,
+        Fault::None
+        | Fault::Pause
+        | Fault::Gap(_)
+        | Fault::Loss(_)
+        | Fault::Garbage
+        | Fault::Fork(_) => false,
     }
 }

@@ -60,7 +60,8 @@ fn run(count: usize, first: u32, nets: &[Net]) {
         }
     }
     let written = garbage::WRITTEN.load(Ordering::Relaxed);
-    println!("faults: {faults:?}; garbage was written {written} times");
+    let lost = play::LOST.load(Ordering::Relaxed);
+    println!("faults: {faults:?}; garbage was written {written} times; {lost} packets were lost");
     print!("cases {count}");
     for (wrong, name) in ALL {
         print!(", {name} {}", failed.get(&wrong).map_or(0, Vec::len));
@@ -70,6 +71,7 @@ fn run(count: usize, first: u32, nets: &[Net]) {
         !faults.contains_key("garbage") || written > 0,
         "nothing listened"
     );
+    assert!(!faults.contains_key("loss") || lost > 0, "nothing was lost");
     assert!(failed.is_empty(), "seeds of what went wrong: {failed:?}");
 }
 
@@ -86,20 +88,22 @@ fn failures_of(case: &Case) -> Vec<Failure> {
 
 #[test]
 fn random_faults() {
-    run(16, 85, &[Net::Shm, Net::Loopback]);
+    run(16, 1266, &[Net::Shm, Net::Loopback]);
 }
 
 #[test]
 fn random_faults_between_hosts() {
-    if has(Need::Namespaces) {
-        run(8, 77, &[Net::Hosts]);
+    if has(Need::Namespaces) && has(Need::Nft) {
+        run(10, 1169, &[Net::Hosts]);
     }
 }
 
+/// As many as `tests/faults.sh` was told, where it runs this.
 #[test]
 fn random_faults_over_rdma() {
     if has(Need::Rails) {
-        run(12, 250, &[Net::Rdma]);
+        let (count, first) = told().unwrap_or((12, 298));
+        run(count, first, &[Net::Rdma]);
     }
 }
 
@@ -107,18 +111,13 @@ fn random_faults_over_rdma() {
 #[test]
 #[ignore = "needs FAULTS_CASES and FAULTS_SEED; tests/faults.sh sets them and runs it"]
 fn as_many_as_told() {
-    let number = |name: &str| std::env::var(name).unwrap().parse().unwrap();
-    run(
-        number("FAULTS_CASES") as usize,
-        number("FAULTS_SEED"),
-        &nets(),
-    );
+    let (count, first) = told().expect("FAULTS_CASES and FAULTS_SEED");
+    run(count, first, &[Net::Shm, Net::Loopback, Net::Hosts]);
 }
 
-/// All that there is on this machine.
-fn nets() -> Vec<Net> {
-    match std::env::var("RAILS") {
-        Ok(_) => vec![Net::Rdma],
-        Err(_) => vec![Net::Shm, Net::Loopback, Net::Hosts],
-    }
+/// How many cases, and the seed of the first.
+fn told() -> Option<(usize, u32)> {
+    let count = std::env::var("FAULTS_CASES").ok()?.parse().unwrap();
+    let first = std::env::var("FAULTS_SEED").unwrap().parse().unwrap();
+    Some((count, first))
 }

@@ -6,10 +6,11 @@ use super::traces::Traces;
 use super::{Failure, Wrong, judge};
 use crate::hosts::beside;
 use crate::processes::{Rank, Silence, WATCHDOG};
-use crate::rdma;
-use crate::switch::{cut, mend, switched_hosts};
+use crate::rdma::{self, Impaired};
+use crate::switch::{cut, lose, mend, stop_losing, switched_hosts};
 use rustix::process::Signal;
 use std::fs::File;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 /// Of operations that wait for a stopped rank, in seconds.
@@ -38,11 +39,18 @@ pub(super) struct Job<'a> {
     pub(super) answers: Vec<Vec<String>>,
 }
 
+/// How many packets were lost on purpose. Relaxed: a count for the summary.
+pub(super) static LOST: AtomicU64 = AtomicU64::new(0);
+
 /// How a fault ends.
 enum Remedy {
     None,
     Wake,
     Mend(Vec<[String; 2]>),
+    /// Ends when this is dropped, whatever becomes of the case.
+    Restore(Vec<Impaired>),
+    /// On all hosts.
+    StopLosing,
     Calm(Storm),
 }
 
@@ -151,6 +159,13 @@ impl<'a> Job<'a> {
             Fault::Cut([one, other]) | Fault::Gap([one, other]) => {
                 return Remedy::Mend(vec![self.cut(one, other), self.cut(other, one)]);
             }
+            Fault::Loss(percent) if self.case.net == Net::Rdma => {
+                return Remedy::Restore(rdma::impair_all(percent));
+            }
+            Fault::Loss(percent) => {
+                (0..self.case.hosts).for_each(|host| lose(self.on_host(host), percent));
+                return Remedy::StopLosing;
+            }
             Fault::Garbage => return Remedy::Calm(Storm::start(&self.pids(), self.case.seed)),
             Fault::None | Fault::Mismatch(_) | Fault::Fork(_) => {}
         }
@@ -159,9 +174,13 @@ impl<'a> Job<'a> {
 
     /// Nothing gets from one host to another any more.
     fn cut(&self, from: usize, to: usize) -> [String; 2] {
-        let on_host = |&rank: &usize| self.case.host_of(rank) == from;
-        let rank = (0..self.case.size).find(on_host).unwrap();
-        cut(&self.ranks[rank], to)
+        cut(self.on_host(from), to)
+    }
+
+    /// The first rank on a host.
+    fn on_host(&self, host: usize) -> &Rank {
+        let is_there = |&rank: &usize| self.case.host_of(rank) == host;
+        &self.ranks[(0..self.case.size).find(is_there).unwrap()]
     }
 
     /// Hears everybody out, and ends the fault when it is time for that.
@@ -173,12 +192,21 @@ impl<'a> Job<'a> {
                 self.settle(0..victim)?;
                 self.settle(victim + 1..size)?;
             }
-            Fault::Garbage | Fault::Cut(_) | Fault::Mute(_) => self.settle(0..size)?,
+            Fault::Garbage | Fault::Loss(_) | Fault::Cut(_) | Fault::Mute(_) => {
+                self.settle(0..size)?;
+            }
             _ => {}
         }
         match remedy {
             Remedy::Wake => self.ranks[victim].signal(Signal::CONT),
             Remedy::Mend(ways) => ways.iter().for_each(mend),
+            Remedy::Restore(impaired) => {
+                LOST.fetch_add(impaired.iter().map(Impaired::lost).sum(), Ordering::Relaxed);
+            }
+            Remedy::StopLosing => {
+                let hosts = (0..self.case.hosts).map(|host| self.on_host(host));
+                LOST.fetch_add(hosts.map(stop_losing).sum(), Ordering::Relaxed);
+            }
             Remedy::Calm(storm) => drop(storm),
             Remedy::None => {}
         }
