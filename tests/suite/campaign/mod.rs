@@ -71,7 +71,9 @@ fn run(count: usize, first: u32, nets: &[Net]) {
         !faults.contains_key("garbage") || written > 0,
         "nothing listened"
     );
-    assert!(!faults.contains_key("loss") || lost > 0, "nothing was lost");
+    // A single case may lose none.
+    let lossy = faults.get("loss").copied().unwrap_or(0);
+    assert!(lossy < 10 || lost > 0, "nothing was lost");
     assert!(failed.is_empty(), "seeds of what went wrong: {failed:?}");
 }
 
