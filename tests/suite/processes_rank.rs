@@ -76,6 +76,7 @@ impl State {
             }
             ["start-send", to, count] => self.start_send(number(to), number(count))?,
             ["without-leave-to-trace"] => without(CapabilitySet::SYS_PTRACE),
+            ["undumpable"] => undumpable(),
             ["undumpable-after", millis] => undumpable_after(millis_of(millis)),
             ["lock-at-most", kib] => lock_at_most(number(kib)),
             ["open-files-at-most", count] => limit(Resource::Nofile, number(count)),
@@ -130,6 +131,11 @@ impl State {
                 let texts: Vec<String> = links.iter().map(ToString::to_string).collect();
                 Ok(texts.join("; "))
             }
+            ["probe", from] => loop {
+                if let Some((dtype, count)) = self.communicator().probe(number(from))? {
+                    break Ok(format!("{dtype:?} {count}"));
+                }
+            },
             ["rails", peer] => {
                 let Rails {
                     in_use,
@@ -357,12 +363,16 @@ fn without(privilege: CapabilitySet) {
     set_capabilities(None, own).unwrap();
 }
 
-/// As a process that others may not read from some moment on, as one that handles keys does.
 fn undumpable_after(delay: Duration) {
     std::thread::spawn(move || {
         std::thread::sleep(delay);
-        set_dumpable_behavior(DumpableBehavior::NotDumpable).unwrap();
+        undumpable();
     });
+}
+
+/// As a process that others may not read, as one that handles keys is.
+fn undumpable() {
+    set_dumpable_behavior(DumpableBehavior::NotDumpable).unwrap();
 }
 
 fn millis_of(text: &str) -> Duration {

@@ -1,11 +1,9 @@
 //! Messages that are read straight out of the sender's memory, until the kernel does not allow that any more.
 
-use crate::processes::{alone, assert_all_ok, some_time, world};
-use crate::ranks::run_with;
-use spark_ccl::{Communicator, DType};
+use crate::processes::{Rank, alone, assert_all_ok, some_time, world};
+use spark_ccl_testing::{Need, has};
+use tempfile::TempDir;
 
-const SHM: (&str, &str) = ("SPARK_CCL_SHM", "1");
-const ALWAYS: (&str, &str) = ("SPARK_CCL_SINGLE_COPY", "1");
 /// What moves messages that are long enough to be read where they lie.
 const CALLS: [&str; 4] = [
     "call f32 all_to_all 400000",
@@ -14,15 +12,24 @@ const CALLS: [&str; 4] = [
     "call i32 all_reduce sum 300000",
 ];
 
+/// What the receiver's log says, for whatever reason.
+const TWO_COPIES: &str = "messages take two copies";
+/// What it says when it is refused a message that was lent, as nothing is where messages go through slots anyway.
+const FROM_NOW_ON: &str = "messages take two copies from now on";
+
 #[test]
 fn a_rank_that_may_not_be_read_any_more_sends_on() {
     let _alone = alone();
+    if !has(Need::SingleCopy) {
+        return;
+    }
     for _ in 0..3 {
-        let mut ranks = world(3, &[SHM, ALWAYS]);
-        // A superuser may read anything.
-        assert_all_ok(&mut ranks, "without-leave-to-trace");
+        let (mut ranks, logs) = readers(3);
         for call in CALLS {
             assert_all_ok(&mut ranks, call);
+        }
+        for rank in &ranks {
+            assert!(!logs.of(rank).contains(TWO_COPIES));
         }
         let moment = some_time(0..100).as_millis();
         assert_eq!(ranks[1].ask(&format!("undumpable-after {moment}")), "ok");
@@ -31,10 +38,16 @@ fn a_rank_that_may_not_be_read_any_more_sends_on() {
                 assert_all_ok(&mut ranks, call);
             }
         }
-        assert_eq!(ranks[1].ask("undumpable-after 0"), "ok");
+        assert_eq!(ranks[1].ask("undumpable"), "ok");
+        for call in CALLS {
+            assert_all_ok(&mut ranks, call);
+        }
         ranks[1].order("call f32 send 2 1000000");
         assert_eq!(ranks[2].ask("call f32 recv 1 1000000"), "ok");
         assert_eq!(ranks[1].hear(), "ok");
+        for (rank, is_refused) in ranks.iter().zip([true, false, true]) {
+            assert_eq!(logs.of(rank).contains(FROM_NOW_ON), is_refused);
+        }
         assert_all_ok(&mut ranks, "finalize");
     }
 }
@@ -42,27 +55,52 @@ fn a_rank_that_may_not_be_read_any_more_sends_on() {
 /// A probe looks at a message, and takes nothing of it.
 #[test]
 fn what_was_probed_is_read_where_it_lies() {
-    let builder = [SHM, ALWAYS]
-        .into_iter()
-        .fold(Communicator::builder(), |all, (name, value)| {
-            all.set(name, value)
-        });
-    let sent: Vec<f64> = (0..300_000).map(f64::from).collect();
-    run_with(&builder, 2, |comm| {
-        for count in [0, 1, 3000, 300_000, 20_000, 300_000] {
-            if comm.rank() == 0 {
-                comm.send(&sent[..count], 1).run().unwrap();
-                continue;
-            }
-            let found = loop {
-                if let Some(found) = comm.probe(0).unwrap() {
-                    break found;
-                }
-            };
-            assert_eq!(found, (DType::F64, count));
-            let mut seen = vec![0.0; count];
-            comm.recv(&mut seen[..], 0).run().unwrap();
-            assert!(seen == sent[..count], "{count}");
-        }
-    });
+    let _alone = alone();
+    if !has(Need::SingleCopy) {
+        return;
+    }
+    let (mut ranks, logs) = readers(2);
+    let [sender, receiver] = &mut ranks[..] else {
+        unreachable!("two ranks");
+    };
+    for count in [0, 1, 3000, 300_000, 20_000, 300_000] {
+        sender.order(&format!("call f64 send 1 {count}"));
+        assert_eq!(receiver.ask("probe 0"), format!("F64 {count}"));
+        assert_eq!(receiver.ask(&format!("call f64 recv 0 {count}")), "ok");
+        assert_eq!(sender.hear(), "ok");
+    }
+    assert_eq!(sender.ask("undumpable"), "ok");
+    sender.order("call f64 send 1 300000");
+    assert_eq!(receiver.ask("probe 0"), "F64 300000");
+    assert!(!logs.of(receiver).contains(TWO_COPIES));
+    assert_eq!(receiver.ask("call f64 recv 0 300000"), "ok");
+    assert_eq!(sender.hear(), "ok");
+    assert!(logs.of(receiver).contains(FROM_NOW_ON));
+}
+
+/// Ranks that read one another's memory as ordinary users do, and their logs.
+fn readers(size: usize) -> (Vec<Rank>, Logs) {
+    let logs = Logs(tempfile::tempdir().unwrap());
+    let settings = [
+        ("SPARK_CCL_SHM", "1"),
+        ("SPARK_CCL_SINGLE_COPY", "1"),
+        ("SPARK_CCL_LOG", "spark_ccl_transport=debug"),
+        ("SPARK_CCL_LOG_FILE", &logs.path("%p")),
+    ];
+    let mut ranks = world(size, &settings);
+    // A superuser may read anything.
+    assert_all_ok(&mut ranks, "without-leave-to-trace");
+    (ranks, logs)
+}
+
+struct Logs(TempDir);
+
+impl Logs {
+    fn path(&self, process: &str) -> String {
+        format!("{}/{process}", self.0.path().display())
+    }
+
+    fn of(&self, rank: &Rank) -> String {
+        std::fs::read_to_string(self.path(&rank.pid().to_string())).unwrap()
+    }
 }
