@@ -14,6 +14,7 @@ mod counts;
 mod dmabuf;
 mod examples;
 mod faults;
+mod footprint;
 mod foreign_memory;
 mod fork;
 mod growth;

@@ -1,6 +1,7 @@
 //! The process side of `processes.rs`: a rank that does what it is told, line by line.
 
 use crate::collectives_model::Case;
+use crate::footprint::Ranks;
 use crate::processes::{MARK, ROLE};
 use crate::processes_calls::{self, number};
 use crate::values::message;
@@ -53,6 +54,8 @@ struct State {
     communicator: Option<Arc<Communicator>>,
     ordinary: Vec<f32>,
     registered: Option<Registered<f32>>,
+    /// What `perform` is for: several, or that of the communicator.
+    ranks: Ranks,
     /// Streams to itself, over which it has passed descriptors.
     passed: Option<(UnixStream, UnixStream)>,
 }
@@ -65,6 +68,8 @@ impl State {
             ["id"] => return Ok(Communicator::builder().unique_id()?.to_string()),
             ["join", id, rank, size] => self.join(id, number(rank), number(size))?,
             ["local", size] => drop(Communicator::local(number(size))?),
+            ["ranks", size] => self.ranks = Ranks::local(number(size))?,
+            ["perform", step] => self.perform(step)?,
             ["split", color, key] => self.split(number(color), number(key))?,
             ["shrink", ref lost @ ..] => self.shrink(lost)?,
             ["recover", ref call @ ..] => return self.recover(call),
@@ -155,6 +160,13 @@ impl State {
         self.registered = None;
         self.communicator = Some(Arc::new(Communicator::connect(&id, rank, size)?));
         Ok(())
+    }
+
+    fn perform(&mut self, step: &str) -> Result<(), Error> {
+        if self.ranks.is_empty() {
+            self.ranks = Ranks::of(self.communicator());
+        }
+        self.ranks.perform(step)
     }
 
     /// Goes on with the part.
