@@ -1,6 +1,7 @@
 #!/bin/bash
 # Runs the tests of RDMA in one emulated machine, once for each layout of its rails.
-#   tests/vm/rdma-tests.sh [-s] [-k 6.12] [-m MODE]... [-t SECONDS] [-p PACKAGE]... [NAME]
+#   tests/vm/rdma-tests.sh [-b] [-s] [-k 6.12] [-m MODE]... [-t SECONDS] [-p PACKAGE]... [NAME]
+#   -b          only builds
 #   -s          under AddressSanitizer; any toolchain will do
 #   -k, -m, -t  as in rdma.sh. When no layout is named: all three, or with another kernel the tests of what a kernel
 #               decides, on the rails of `wire`
@@ -25,9 +26,10 @@ link-local crates/perf gids
 wire crates/perf rdma::'
 
 main() {
-    local option default=(one wire link-local) modes=() kernel=() seconds=1800 scope=() target=() needs=rails,rdma,link-local-gid,single-copy,fake-gpu-library
-    while getopts sk:m:t:p: option; do
+    local option default=(one wire link-local) modes=() kernel=() seconds=1800 scope=() target=() only_builds='' needs=rails,rdma,link-local-gid,single-copy,fake-gpu-library
+    while getopts bsk:m:t:p: option; do
         case $option in
+        b) only_builds=yes ;;
         s) sanitize ;;
         k)
             kernel=(-k "$OPTARG")
@@ -46,10 +48,11 @@ main() {
     [ ${#scope[@]} != 0 ] || scope=(--workspace)
     work=$(mktemp -d)
     trap 'rm -rf "$work"' EXIT
+    test_programs "${target[@]}" "${scope[@]}" >"$work/programs"
+    [ -z "$only_builds" ] || return 0
     need g++
     mkdir "$work/fake-gpus"
     fake_gpus "$work/fake-gpus"
-    test_programs "${target[@]}" "${scope[@]}" >"$work/programs"
     list_tests "${1:-}"
     cat >"$work/guest.sh" <<GUEST
 . $PWD/tests/vm/tests-guest.sh
