@@ -58,7 +58,7 @@ mod tests {
 
     #[test]
     fn every_distance_within_a_page() {
-        let source: Vec<u8> = (0..20_000_u32).map(|i| (i * 31 >> 3) as u8).collect();
+        let source: Vec<u8> = (0..20_000_u32).map(|i| ((i * 31) >> 3) as u8).collect();
         for distance in (0..40).chain([64, 4080]) {
             for len in [0, 1, PIECE, PIECE + 1, 5000] {
                 let mut target = vec![0xa5; 20_000];
