@@ -213,9 +213,9 @@ fn advice(shares_host: bool) -> &'static str {
 
 fn timed_out(active: &Active, watch: &Watch, rank: Rank, waited: Duration) -> Fault {
     let (words, late) = if active.is_pair() {
-        let late = waiting_for(active).map(|peer| watch.last_seen(peer));
+        let late = waiting_for(active).map(|peer| watch.awaited(peer));
         let words = format!("{}, {}", describe(active), PairTag::from_bits(active.tag));
-        (words, late.into_iter().collect())
+        (words, late.unwrap_or_default())
     } else {
         let late = watch.late(active.sequence, SIGN_OF_LIFE);
         (describe(active), late)

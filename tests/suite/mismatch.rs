@@ -281,6 +281,24 @@ fn point_to_point_messages_that_do_not_match_are_explained() {
     }
 }
 
+/// The first one waits for a rank that waits for another one itself, and gives up first.
+#[test]
+fn who_holds_up_a_chain_of_messages_is_named() {
+    let _alone = alone();
+    for env in [&[][..], &[("SPARK_CCL_SHM", "0")]] {
+        let mut ranks = world(3, &[env, &[("SPARK_CCL_TIMEOUT", "2")]].concat());
+        ranks[0].order("call f32 recv 1 1000");
+        std::thread::sleep(Duration::from_millis(300));
+        ranks[1].order("call f32 recv 2 1000");
+        ranks[2].order("call barrier");
+        for rank in &ranks {
+            let answer = rank.hear();
+            assert_names(&answer, 2, ranks[2].pid());
+            assert_contains(&answer, &["gave up after 2.", "(barrier)"]);
+        }
+    }
+}
+
 /// Ranks whose hash maps of parameters have different orders.
 #[test]
 fn calls_of_one_shape_are_told_apart_by_name() {

@@ -131,7 +131,8 @@ pub enum Fault {
         words: String,
         /// How long it waited.
         waited: Duration,
-        /// The ranks that did not take part, as far as `by` could tell.
+        /// The ranks that did not take part, as far as `by` could tell. Of a message, its other end, whom that one waits for
+        /// in a message, and so on.
         late: Vec<Late>,
     },
     /// The link that carries data between two ranks failed.

@@ -177,6 +177,12 @@ impl MemberRecord {
         })
     }
 
+    /// The rank in the world that it waits for in a message.
+    pub(crate) fn awaits_message_of(&self, now: Instant) -> Option<u32> {
+        let wait = self.wait(self.finished, now)?;
+        wait.for_rank.filter(|_| is_point_to_point(wait.sequence))
+    }
+
     /// The collectives that it is known to have entered, and may still be in.
     pub(crate) fn operations(&self) -> impl Iterator<Item = Operation> {
         let waiting = self.waiting.map(|waiting| waiting.operation);

@@ -300,6 +300,29 @@ impl Roster {
         .collect()
     }
 
+    /// Whom a member waits for in a message, whom that one waits for, and so on.
+    pub(crate) fn awaited_in_turn(&self, rank: u32, now: Instant) -> Vec<u32> {
+        let mut chain = vec![self.view.me.rank, rank];
+        let mut last = rank;
+        // Until some wait for each other.
+        while let Some(next) = self
+            .awaited_by(last, now)
+            .filter(|next| !chain.contains(next))
+        {
+            chain.push(next);
+            last = next;
+        }
+        chain.split_off(2)
+    }
+
+    /// The member that another one waits for in a message. Not one of which this rank need not hear, so that its
+    /// silence means nothing.
+    fn awaited_by(&self, rank: u32, now: Instant) -> Option<u32> {
+        let world = self.heard.get(rank as usize)?.awaits_message_of(now)?;
+        let awaited = self.view.rank(world);
+        awaited.filter(|awaited| self.companions.contains(awaited))
+    }
+
     /// How long ago a member was last heard of, and in which operation it was.
     pub(crate) fn last_seen(&self, rank: u32, now: Instant) -> Option<Late> {
         let heard = self.heard.get(rank as usize)?;

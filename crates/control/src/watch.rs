@@ -143,7 +143,7 @@ impl Watch {
 
     /// What is known about one rank: its last operation, and how long ago anything was heard of it.
     ///
-    /// This is for point-to-point operations, which wait for that rank alone.
+    /// This is for point-to-point operations, which wait for that rank alone; see [`awaited`](Self::awaited).
     pub fn last_seen(&self, rank: u32) -> Late {
         let known = self.monitor.with(|state| {
             state
@@ -155,6 +155,18 @@ impl Watch {
             last: None,
             age: Duration::MAX,
         })
+    }
+
+    /// The same about a rank that this one waits for in a message; and if that rank waits for another one in a message,
+    /// about this one, and so on: the last of them holds up the others.
+    pub fn awaited(&self, rank: u32) -> Vec<Late> {
+        let others = self.monitor.with(|state| {
+            let roster = state.roster(self.view.context)?;
+            Some(roster.awaited_in_turn(rank, Instant::now()))
+        });
+        let others = others.flatten().unwrap_or_default();
+        let chain = std::iter::once(rank).chain(others);
+        chain.map(|rank| self.last_seen(rank)).collect()
     }
 
     /// Sets what counts this rank's calls by kind, for ranks that ask how far it is. Only the first call of this method
