@@ -52,7 +52,10 @@ fn typed<T: Number>(comm: &Communicator, memory: Memory, call: &[&str]) -> Resul
         ["all_to_all", count] => case(Operation::AllToAll, count),
         ["send", to, count] => return send::<T>(comm, memory, number(to), number(count)),
         ["recv", from, count] => return receive::<T>(comm, memory, number(from), number(count)),
-        ["all_to_all_v", count] => return exchange::<T>(comm, memory, number(count)),
+        ["all_to_all_v", count] => return exchange::<T>(comm, memory, number(count), None),
+        ["all_to_all_v", count, ahead] => {
+            return exchange::<T>(comm, memory, number(count), Some(number(ahead)));
+        }
         ["ring", count] => return ring::<T>(comm, memory, number(count)),
         ["alloc", count] => return comm.alloc::<T>(number(count)).map(drop),
         _ => panic!("{call:?} is no call"),
@@ -109,11 +112,17 @@ fn ring<T: Number>(comm: &Communicator, memory: Memory, count: usize) -> Result<
     Ok(())
 }
 
-/// Blocks of up to twice `count` elements; some have none.
-fn exchange<T: Number>(comm: &Communicator, memory: Memory, count: usize) -> Result<(), Error> {
+/// Blocks of up to twice `count` elements; some have none. The rank so many `ahead` gets one element more than it expects.
+fn exchange<T: Number>(
+    comm: &Communicator,
+    memory: Memory,
+    count: usize,
+    ahead: Option<usize>,
+) -> Result<(), Error> {
     let (n, rank) = (comm.size(), comm.rank());
     let len = |from: usize, to: usize| (from + 2 * to) % 5 * count / 2;
-    let give: Vec<usize> = (0..n).map(|to| len(rank, to)).collect();
+    let more = |to: usize| usize::from(ahead.is_some_and(|ahead| to == (rank + ahead) % n));
+    let give: Vec<usize> = (0..n).map(|to| len(rank, to) + more(to)).collect();
     let take: Vec<usize> = (0..n).map(|from| len(from, rank)).collect();
     // As much memory on each rank, for where all allocate it.
     let room = 2 * n * count;

@@ -228,6 +228,13 @@ pub(crate) fn impair_all(percent: usize) -> Vec<Impaired> {
     impaired.into()
 }
 
+/// The cable of the first rail carries nothing.
+pub(crate) fn cut_first() -> Vec<Impaired> {
+    let impaired = FIRST_RAIL.map(|port| Impaired::new(port, "100%"));
+    impaired.into()
+}
+
+const FIRST_RAIL: [&str; 2] = ["r0a", "r0b"];
 const BOTH_RAILS: [&str; 4] = ["r0a", "r0b", "r1a", "r1b"];
 
 impl Impaired {
@@ -283,7 +290,7 @@ fn lose_packets(ports: &[&'static str], rails: usize) {
 #[test]
 fn lost_packets_of_the_only_rail_change_no_result() {
     let _alone = alone();
-    lose_packets(&["r0a", "r0b"], 1);
+    lose_packets(&FIRST_RAIL, 1);
 }
 
 #[test]
@@ -332,26 +339,6 @@ fn a_cable_that_carries_nothing_for_a_moment_changes_no_result() {
     assert_all_ok(&mut ranks, "finalize");
 }
 
-/// The cable of the first rail, which carries nothing until this is dropped.
-struct Cut;
-
-impl Cut {
-    fn new() -> Self {
-        for end in ["r0a", "r0b"] {
-            rails(&["impair", end, "loss", "100%"]);
-        }
-        Self
-    }
-}
-
-impl Drop for Cut {
-    fn drop(&mut self) {
-        for end in ["r0a", "r0b"] {
-            rails(&["impair", end]);
-        }
-    }
-}
-
 /// What each of two ranks says of its rails to the other.
 fn health(ranks: &mut [Rank]) -> [String; 2] {
     [(0, 1), (1, 0)].map(|(rank, peer)| ranks[rank].ask(&format!("rails {peer}")))
@@ -365,7 +352,7 @@ fn a_cable_that_is_cut_in_a_call_changes_no_result_and_is_used_again_later() {
     for rank in &mut ranks {
         rank.order("call f32 all_reduce sum 4000003");
     }
-    let cut = Cut::new();
+    let cut = cut_first();
     for rank in &ranks {
         assert_eq!(rank.hear(), "ok");
     }
@@ -389,7 +376,7 @@ fn a_rank_that_is_killed_while_a_rail_is_tried_is_named() {
     for answer in all(&mut ranks, "loop ordinary 100000") {
         assert_eq!(answer, "running");
     }
-    let _cut = Cut::new();
+    let _cut = cut_first();
     // Time to drop the rail, and to try it.
     std::thread::sleep(Duration::from_secs(3));
     let since = Instant::now();

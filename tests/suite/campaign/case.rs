@@ -37,6 +37,8 @@ pub(super) enum Fault {
     Gap([usize; 2]),
     /// The network between hosts loses this percentage of what is sent.
     Loss(usize),
+    /// One of two rails carries nothing.
+    Rail,
     /// It makes this call instead of the others'.
     Mismatch(String),
     /// Strangers write to every port of the job.
@@ -58,6 +60,7 @@ impl Fault {
             Self::Mute(_) => "mute",
             Self::Gap(_) => "gap",
             Self::Loss(_) => "loss",
+            Self::Rail => "rail",
             Self::Mismatch(_) => "mismatch",
             Self::Garbage => "garbage",
             Self::Fork(what) => what,
@@ -124,7 +127,7 @@ impl Case {
 fn fault(call: &Call, size: usize, net: Net, hosts: usize, dice: &mut Dice) -> Fault {
     let kinds = match net {
         Net::Shm | Net::Loopback => 10,
-        Net::Rdma => 12,
+        Net::Rdma => 14,
         Net::Hosts => 18,
     };
     match dice.below(kinds) {
@@ -138,6 +141,7 @@ fn fault(call: &Call, size: usize, net: Net, hosts: usize, dice: &mut Dice) -> F
         8 => Fault::Fork("sleep"),
         9 => Fault::KillParent,
         10 | 11 => Fault::Loss(1 + dice.below(5)),
+        _ if net == Net::Rdma => Fault::Rail,
         way => {
             let one = dice.below(hosts);
             let other = (one + 1 + dice.below(hosts - 1)) % hosts;
@@ -162,10 +166,11 @@ const OPERATIONS: [&str; 11] = [
     "reduce",
     "gather",
     "scatter",
-    "all_to_all_v",
+    ALL_TO_ALL_V,
     "ring",
     BARRIER,
 ];
+const ALL_TO_ALL_V: &str = "all_to_all_v";
 /// It has no type, count or memory.
 const BARRIER: &str = "barrier";
 
@@ -178,6 +183,8 @@ struct Call {
     op: &'static str,
     root: usize,
     count: usize,
+    /// Of `all_to_all_v`: how many ranks ahead is the one that is sent more than it expects.
+    ahead: Option<usize>,
 }
 
 impl Call {
@@ -190,6 +197,7 @@ impl Call {
             op: dice.one_of(&OPS),
             root: dice.below(size),
             count: magnitude + dice.below(magnitude),
+            ahead: None,
         }
     }
 
@@ -207,6 +215,7 @@ impl Call {
             1 if self.is_rooted() => {
                 other.root = (self.root + 1 + dice.below(size - 1)) % size;
             }
+            1 if self.operation == ALL_TO_ALL_V => other.ahead = Some(1 + dice.below(size - 1)),
             2 => other.operation = dice.one_of_others(&OPERATIONS, self.operation),
             _ => other.count += 1 + dice.below(self.count),
         }
@@ -225,7 +234,13 @@ impl Call {
             _ => String::new(),
         };
         let (memory, dtype, count) = (self.memory, self.dtype, self.count);
-        format!("{memory}{dtype} {} {argument}{count}", self.operation)
+        let ahead = self
+            .ahead
+            .map_or_else(String::new, |ahead| format!(" {ahead}"));
+        format!(
+            "{memory}{dtype} {} {argument}{count}{ahead}",
+            self.operation
+        )
     }
 }
 

@@ -57,11 +57,18 @@ fn explains(case: &Case, job: &Job<'_>, error: &str) -> bool {
             let is_closed = error.contains("check the network between their hosts");
             is_lost || is_closed && names_host(*from) && names_host(*to)
         }
-        Fault::Mismatch(_) => error.contains("operation #") && names(error, &is_victim),
+        Fault::Mismatch(other) => {
+            // Messages have numbers of their own: a rank may have made many before a collective, or none.
+            let has_messages = case.call.contains("ring ") || other.contains("ring ");
+            let is_numbered = error.contains("operation #")
+                || has_messages && error.contains("operation point-to-point #");
+            is_numbered && names(error, &is_victim)
+        }
         Fault::None
         | Fault::Pause
         | Fault::Gap(_)
         | Fault::Loss(_)
+        | Fault::Rail
         | Fault::Garbage
         | Fault::Fork(_) => false,
     }

@@ -90,13 +90,13 @@ fn failures_of(case: &Case) -> Vec<Failure> {
 
 #[test]
 fn random_faults() {
-    run(16, 1266, &[Net::Shm, Net::Loopback]);
+    run(16, 124, &[Net::Shm, Net::Loopback]);
 }
 
 #[test]
 fn random_faults_between_hosts() {
     if has(Need::Namespaces) && has(Need::Nft) {
-        run(10, 1169, &[Net::Hosts]);
+        run(18, 14125, &[Net::Hosts]);
     }
 }
 
@@ -104,7 +104,7 @@ fn random_faults_between_hosts() {
 #[test]
 fn random_faults_over_rdma() {
     if has(Need::Rails) {
-        let (count, first) = told().unwrap_or((12, 298));
+        let (count, first) = told().unwrap_or((14, 114577));
         run(count, first, &[Net::Rdma]);
     }
 }

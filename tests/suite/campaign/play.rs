@@ -162,6 +162,7 @@ impl<'a> Job<'a> {
             Fault::Loss(percent) if self.case.net == Net::Rdma => {
                 return Remedy::Restore(rdma::impair_all(percent));
             }
+            Fault::Rail => return Remedy::Restore(rdma::cut_first()),
             Fault::Loss(percent) => {
                 (0..self.case.hosts).for_each(|host| lose(self.on_host(host), percent));
                 return Remedy::StopLosing;
@@ -192,7 +193,7 @@ impl<'a> Job<'a> {
                 self.settle(0..victim)?;
                 self.settle(victim + 1..size)?;
             }
-            Fault::Garbage | Fault::Loss(_) | Fault::Cut(_) | Fault::Mute(_) => {
+            Fault::Garbage | Fault::Loss(_) | Fault::Rail | Fault::Cut(_) | Fault::Mute(_) => {
                 self.settle(0..size)?;
             }
             _ => {}
