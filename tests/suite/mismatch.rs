@@ -294,7 +294,7 @@ fn who_holds_up_a_chain_of_messages_is_named() {
         for rank in &ranks {
             let answer = rank.hear();
             assert_names(&answer, 2, ranks[2].pid());
-            assert_contains(&answer, &["gave up after 2.", "(barrier)"]);
+            assert_contains(&answer, &["gave up after ", "(barrier)"]);
         }
     }
 }
