@@ -261,6 +261,18 @@ pub(crate) fn is_named(text: &str, number: usize, pid: u32) -> bool {
         })
 }
 
+/// How many seconds a rank has waited before it gave up, if it has.
+pub(crate) fn waited(error: &str) -> Option<f64> {
+    let (_, rest) = error.split_once("gave up after ")?;
+    rest.split_once("s ")?.0.parse().ok()
+}
+
+/// A rank gave up after this many seconds, or more on a busy machine.
+#[track_caller]
+pub(crate) fn assert_gave_up(error: &str, seconds: f64) {
+    assert!(waited(error) >= Some(seconds), "{error}");
+}
+
 #[track_caller]
 pub(crate) fn assert_contains(text: &str, parts: &[&str]) {
     for part in parts {

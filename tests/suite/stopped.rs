@@ -2,7 +2,8 @@
 //! longer touch what the others got back.
 
 use crate::processes::{
-    Rank, all, alone, assert_all_ok, assert_contains, assert_names, join, some_time, world,
+    Rank, all, alone, assert_all_ok, assert_contains, assert_gave_up, assert_names, join,
+    some_time, world,
 };
 use rustix::process::Signal;
 use std::time::Duration;
@@ -28,14 +29,15 @@ fn stop_and_wake(ranks: &mut [Rank], memory: &str) {
     let (sleeper, others) = ranks.split_last_mut().unwrap();
     for rank in &mut *others {
         let answer = rank.hear();
-        assert_contains(&answer, &["gave up after 3.", "waits for: ", "all_reduce"]);
+        assert_gave_up(&answer, 3.0);
+        assert_contains(&answer, &["waits for: ", "all_reduce"]);
         let (_, late) = answer.split_once("waits for: ").unwrap();
         assert_names(late, stopped, pid);
     }
     assert_all_ok(others, &format!("fill {memory} {PATTERN}"));
     sleeper.signal(Signal::CONT);
     // It gets the error, too, instead of going on.
-    assert_contains(&sleeper.hear(), &["gave up after 3."]);
+    assert_gave_up(&sleeper.hear(), 3.0);
     std::thread::sleep(Duration::from_secs(1));
     for answer in all(others, &format!("count-other-than {memory} {PATTERN}")) {
         assert_eq!(answer, "0", "elements were written by a rank that woke up");
@@ -74,11 +76,12 @@ fn a_stopped_sender_is_named_by_its_receiver() {
     let mut ranks = world(3, &[SHM, TIMEOUT]);
     ranks[2].stop();
     let answer = ranks[0].ask("call f32 recv 2 100");
-    assert_contains(&answer, &["rank 0 (", "gave up after 3.", "recv(count 100"]);
+    assert_gave_up(&answer, 3.0);
+    assert_contains(&answer, &["rank 0 (", "recv(count 100"]);
     assert_names(&answer, 2, ranks[2].pid());
     ranks[2].signal(Signal::CONT);
     for answer in all(&mut ranks, "call barrier") {
-        assert_contains(&answer, &["gave up after 3."]);
+        assert_gave_up(&answer, 3.0);
     }
 }
 
@@ -105,7 +108,7 @@ fn a_rank_that_is_late_but_alive_is_named_as_such() {
         }
         assert_eq!(ranks[1].hear(), "ok");
         let answer = ranks[1].ask("call f32 all_reduce sum 1000000");
-        assert_contains(&answer, &["gave up after 3."]);
+        assert_gave_up(&answer, 3.0);
         assert_names(&answer, 1, ranks[1].pid());
     }
 }

@@ -3,7 +3,7 @@
 use super::case::{Case, Fault};
 use super::play::{Job, STOP_TIMEOUT};
 use super::{Failure, Wrong};
-use crate::processes::is_named;
+use crate::processes::{is_named, waited};
 
 pub(super) fn failures(case: &Case, job: &Job<'_>) -> Vec<Failure> {
     let mut failures = Vec::new();
@@ -43,9 +43,7 @@ fn explains(case: &Case, job: &Job<'_>, error: &str) -> bool {
         Fault::Kill | Fault::KillParent => error.contains("died") && names(error, &is_victim),
         Fault::Stop => {
             let late = error.split_once("waits for: ").map(|(_, late)| late);
-            let waited = error.split_once("gave up after ");
-            let seconds = waited.and_then(|(_, rest)| rest.split_once("s ")?.0.parse::<f64>().ok());
-            late.is_some_and(|late| names(late, &is_victim)) && seconds >= Some(STOP_TIMEOUT)
+            late.is_some_and(|late| names(late, &is_victim)) && waited(error) >= Some(STOP_TIMEOUT)
         }
         Fault::Cut(hosts) => {
             error.contains("is lost: ") && names(error, &|_, host| hosts.contains(&host))
