@@ -251,27 +251,25 @@ fn a_rank_that_a_message_is_awaited_from_says_where_it_is() {
 #[test]
 fn a_chain_of_awaited_messages_is_followed_to_its_end() {
     let mut world = World::new(&everyone());
-    let sequence = POINT_TO_POINT_MARK | 1;
-    let awaits = |world: &mut World, rank, whom| {
-        world.announces(rank, sequence, [9, 9], WaitingFor::Rank(whom));
+    let announces = |world: &mut World, rank, sequence, whom| {
+        world.announces(rank, sequence, CALL, WaitingFor::Rank(whom));
+        world.settle();
     };
-    // All are neighbours of the first one but the last.
-    for (rank, whom) in [(0, 1), (1, 4), (4, 2), (2, 700)] {
-        awaits(&mut world, rank, whom);
-    }
-    world.settle();
     let chain = |world: &World| {
         let roster = world.states[0].roster(CONTEXT).unwrap();
         roster.awaited_in_turn(1, world.now)
     };
+    let message = POINT_TO_POINT_MARK | 1;
+    // The last one is no neighbour of the first.
+    for (rank, whom) in [(0, 1), (1, 4), (4, 2), (2, 700)] {
+        announces(&mut world, rank, message, whom);
+    }
     assert_eq!(chain(&world), [4, 2]);
     // Some that wait for each other are no endless chain.
-    awaits(&mut world, 2, 1);
-    world.settle();
+    announces(&mut world, 2, message, 1);
     assert_eq!(chain(&world), [4, 2]);
     // A rank in a collective waits for everyone.
-    world.announces(4, 1, CALL, WaitingFor::Rank(2));
-    world.settle();
+    announces(&mut world, 4, 1, 2);
     assert_eq!(chain(&world), [4]);
 }
 
