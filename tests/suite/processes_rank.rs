@@ -21,7 +21,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// No test by itself: a rank, where the test program was started as one.
 #[test]
@@ -108,7 +108,12 @@ impl State {
             ["exit"] => std::process::exit(0),
             ["finalize-and-exit"] => self.finalize_and_exit()?,
             ["call", ref call @ ..] => self.call(call)?,
-            ["rounds", rounds, ref call @ ..] => self.rounds(number(rounds), call)?,
+            ["rounds", rounds, ref call @ ..] => {
+                self.rounds(number(rounds), call, Duration::MAX)?;
+            }
+            ["rounds-that-tell", rounds, ref call @ ..] => {
+                self.rounds(number(rounds), call, Duration::from_secs(1))?;
+            }
             _ => return self.say(&words),
         }
         Ok("ok".to_owned())
@@ -313,12 +318,14 @@ impl State {
         Ok(())
     }
 
-    /// Makes a call over and over; says when the first time is done.
-    fn rounds(&self, rounds: usize, call: &[&str]) -> Result<(), Error> {
-        for round in 0..rounds {
+    /// Makes a call over and over; says when the first time is done, and again about `every` so often.
+    fn rounds(&self, rounds: usize, call: &[&str], every: Duration) -> Result<(), Error> {
+        let mut said: Option<Instant> = None;
+        for _ in 0..rounds {
             self.call(call)?;
-            if round == 0 {
+            if said.is_none_or(|said| said.elapsed() > every) {
                 answer("running");
+                said = Some(Instant::now());
             }
         }
         Ok(())

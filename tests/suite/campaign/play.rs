@@ -141,6 +141,10 @@ impl<'a> Job<'a> {
                     self.order(rank, &format!("fork {what}"));
                     self.order(rank, &format!("rounds {rest} {call}"));
                 }
+                // All rounds may take minutes, and that is no hang.
+                _ if is_loop && matches!(self.case.fault, Fault::Loss(_)) => {
+                    self.order(rank, &format!("rounds-that-tell {rounds} {call}"));
+                }
                 _ if is_loop => self.order(rank, &format!("rounds {rounds} {call}")),
                 _ => self.order(rank, &format!("call {call}")),
             }
@@ -239,7 +243,7 @@ impl<'a> Job<'a> {
         Ok(())
     }
 
-    /// The next answer, or that a loop runs.
+    /// The next answer, or that a loop runs, or goes on.
     fn hear(&mut self, rank: usize) -> Result<(), Failure> {
         match self.ranks[rank].answer_before(Instant::now() + WATCHDOG) {
             Ok(answer) if answer == "running" => {}
