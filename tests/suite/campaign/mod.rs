@@ -104,7 +104,7 @@ fn random_faults_between_hosts() {
 #[test]
 fn random_faults_over_rdma() {
     if has(Need::Rails) {
-        let (count, first) = told().unwrap_or((14, 114577));
+        let (count, first) = told().unwrap_or((14, 114_577));
         run(count, first, &[Net::Rdma]);
     }
 }
