@@ -112,7 +112,8 @@ fn ring<T: Number>(comm: &Communicator, memory: Memory, count: usize) -> Result<
     Ok(())
 }
 
-/// Blocks of up to twice `count` elements; some have none. The rank so many `ahead` gets one element more than it expects.
+/// Blocks of up to twice `count` elements; some have none. With `ahead`, the rank that far ahead of this one
+/// gets one element more than it expects.
 fn exchange<T: Number>(
     comm: &Communicator,
     memory: Memory,

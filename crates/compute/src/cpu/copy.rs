@@ -4,7 +4,7 @@ use std::ptr;
 
 use crate::Job;
 
-/// Lengths up to here are copied by vector instructions in any C library.
+/// glibc copies lengths up to here by vector instructions.
 const PIECE: usize = 1024;
 const PAGE: usize = 4096;
 
@@ -39,7 +39,7 @@ pub(super) unsafe fn copy(src: *const u8, job: &Job<'_>) {
 /// from some kilobytes on.
 ///
 /// AMD's Zen 3 and 4 then take up to 20 times as long if the destination's place in its page is 1 to 31 bytes behind the
-/// source's. That is common: slots begin at a page, and large blocks of `malloc` 16 bytes behind one.
+/// source's. That is common: blocks of `malloc` that hold whole pages and follow one another are 16 bytes apart in that.
 ///
 /// Source: bug 30994 of glibc; measured in docs/performance.md.
 ///
