@@ -17,12 +17,12 @@ const LANE: usize = 0;
 impl Run<'_> {
     /// Continues from the cursor, and looks for each message at most `polls` times. Returns whether everything is done.
     pub(super) fn run_at_once(&mut self, cursor: &mut Cursor, polls: u32) -> bool {
-        if self.program.channels() != 1 {
+        let Some(steps) = self.program.few_steps() else {
             return false;
-        }
+        };
         self.provide_scratch();
-        while let Some(step) = self.program.step(CHANNEL, cursor.index) {
-            if !step.is_empty() && !self.do_at_once(&step, cursor, polls) {
+        while let Some(step) = steps.get(cursor.index as usize) {
+            if !step.is_empty() && !self.do_at_once(step, cursor, polls) {
                 return false;
             }
             cursor.advance();

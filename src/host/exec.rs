@@ -19,11 +19,6 @@ pub(super) const ASK_SLOTLESS_BYTES: usize = 4 << 10;
 /// The number of slices after which a channel yields to the others (and to the fault check).
 const TURN: usize = 32;
 
-const NO_OPERAND: Operand = Operand {
-    ptr: std::ptr::null(),
-    scale: Scale::One,
-};
-
 /// Outcome of a turn of a channel.
 #[derive(Debug)]
 pub(crate) enum Turn {
@@ -333,23 +328,29 @@ impl Run<'_> {
         incoming: *const u8,
         outgoing: *mut u8,
     ) -> Option<Ticket> {
-        let own = transfer.src.map(|span| self.operand(&span, done));
-        let arrived = transfer.from.map(|_| Operand {
+        let place = transfer.dst.map(|span| self.address(&span, done));
+        let targets = [place.unwrap_or(outgoing), outgoing];
+        let dsts = if place.is_some() && transfer.to.is_some() {
+            &targets[..]
+        } else {
+            &targets[..1]
+        };
+        let arrived = Operand {
             ptr: incoming,
             scale: Scale::One,
-        });
-        let in_order = match transfer.from {
-            Some(from) if from < self.wires.rank => (arrived, own),
-            _ => (own, arrived),
         };
-        let place = transfer.dst.map(|span| self.address(&span, done));
-        let slot = transfer.to.map(|_| outgoing);
-        self.start(
-            count,
-            transfer.to.is_none() && self.bypasses_caches(),
-            pair(in_order, &mut [NO_OPERAND; 2]),
-            pair((place, slot), &mut [std::ptr::null_mut(); 2]),
-        )
+        // Each list is written where it is read: a copy of an operand would have to wait for the smaller stores that have
+        // just written it, and so for those before them to the peer's memory.
+        let own = |span| self.operand(span, done);
+        let streaming = transfer.to.is_none() && self.bypasses_caches();
+        match (&transfer.src, transfer.from) {
+            (None, _) => self.start(count, streaming, &[arrived], dsts),
+            (Some(span), None) => self.start(count, streaming, &[own(span)], dsts),
+            (Some(span), Some(from)) if from < self.wires.rank => {
+                self.start(count, streaming, &[arrived, own(span)], dsts)
+            }
+            (Some(span), Some(_)) => self.start(count, streaming, &[own(span), arrived], dsts),
+        }
     }
 
     /// Sends the filled slot and gives the read one back.
@@ -406,6 +407,7 @@ impl Run<'_> {
         output.len * self.task.signature.dtype.size() >= STREAMING_BYTES && input.ptr != output.ptr
     }
 
+    #[inline]
     pub(super) fn operand(&self, span: &Span, done: u64) -> Operand {
         Operand {
             ptr: self.address(span, done),
@@ -429,16 +431,6 @@ impl Run<'_> {
         };
         base.wrapping_add((span.offset + done) as usize * self.task.signature.dtype.size())
     }
-}
-
-/// Stores those of the two that exist in `room`.
-fn pair<T: Copy>(of: (Option<T>, Option<T>), room: &mut [T; 2]) -> &[T] {
-    let mut len = 0;
-    for item in [of.0, of.1].into_iter().flatten() {
-        room[len] = item;
-        len += 1;
-    }
-    &room[..len]
 }
 
 impl Cursor {

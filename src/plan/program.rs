@@ -3,12 +3,16 @@
 
 use crate::task::Tables;
 use spark_ccl_sched::{Buf, Kind, Rank, Schedule, Span, Step, Steps, Unsupported, all_to_all_v};
+use std::slice;
 use std::sync::Arc;
+
+/// More are computed one by one, as they come.
+const FEW_STEPS: usize = 64;
 
 /// The steps of an operation. A schedule is cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) enum Program {
-    Schedule(Arc<Schedule>),
+    Schedule(Arc<Planned>),
     /// Written out, where it depends on more than the shape.
     Blocks(Arc<Blocks>),
     /// The messages of one direction: half of a pair, matched with the peer's by order.
@@ -18,7 +22,7 @@ pub(crate) enum Program {
 impl Program {
     /// Of a collective that has an algorithm.
     pub(crate) fn schedule(schedule: Schedule) -> Self {
-        Self::Schedule(Arc::new(schedule))
+        Self::Schedule(Arc::new(Planned::new(schedule)))
     }
 
     /// Of an `all_to_all_v` with these counts and displacements, which were checked.
@@ -58,7 +62,7 @@ impl Program {
 
     pub(crate) fn channels(&self) -> u32 {
         match self {
-            Self::Schedule(schedule) => schedule.channels(),
+            Self::Schedule(planned) => planned.schedule.channels(),
             Self::Blocks(_) => 2,
             Self::PointToPoint(_) => 1,
         }
@@ -66,7 +70,7 @@ impl Program {
 
     pub(crate) fn step(&self, channel: u32, index: u64) -> Option<Step> {
         match self {
-            Self::Schedule(schedule) => schedule.step(channel, index),
+            Self::Schedule(planned) => planned.schedule.step(channel, index),
             Self::Blocks(blocks) => {
                 let steps = blocks.steps.get(channel as usize)?;
                 steps.get(index as usize).copied()
@@ -75,10 +79,20 @@ impl Program {
         }
     }
 
+    /// All steps, if there is one channel, and they are few.
+    #[inline]
+    pub(crate) fn few_steps(&self) -> Option<&[Step]> {
+        match self {
+            Self::Schedule(planned) => planned.few.as_deref(),
+            Self::Blocks(_) => None,
+            Self::PointToPoint(step) => Some(slice::from_ref(step)),
+        }
+    }
+
     /// Whether nothing is written to memory from which a message was sent.
     pub(crate) fn may_lend(&self) -> bool {
         match self {
-            Self::Schedule(schedule) => schedule.may_lend(),
+            Self::Schedule(planned) => planned.schedule.may_lend(),
             // These have a buffer to send from that they only read.
             Self::Blocks(_) | Self::PointToPoint(_) => true,
         }
@@ -92,14 +106,33 @@ impl Program {
     /// Whether it is an `all_reduce`, `all_gather` or `all_to_all` in which every rank sends a message to every other
     /// before it receives from any ([`Schedule::is_exchange`]).
     pub(crate) fn is_exchange(&self) -> bool {
-        matches!(self, Self::Schedule(schedule) if schedule.is_exchange())
+        matches!(self, Self::Schedule(planned) if planned.schedule.is_exchange())
     }
 
     /// Elements of scratch memory.
     pub(crate) fn scratch(&self) -> u64 {
         match self {
-            Self::Schedule(schedule) => schedule.scratch(),
+            Self::Schedule(planned) => planned.schedule.scratch(),
             Self::Blocks(_) | Self::PointToPoint(_) => 0,
+        }
+    }
+}
+
+/// A schedule, and its steps if they are few: to compute them takes a good part of a small call.
+#[derive(Debug)]
+pub(crate) struct Planned {
+    schedule: Schedule,
+    few: Option<Box<[Step]>>,
+}
+
+impl Planned {
+    fn new(schedule: Schedule) -> Self {
+        let steps = (0..).map_while(|index| schedule.step(0, index));
+        let few: Vec<_> = steps.take(FEW_STEPS + 1).collect();
+        let are_all = schedule.channels() == 1 && few.len() <= FEW_STEPS;
+        Self {
+            schedule,
+            few: are_all.then(|| few.into()),
         }
     }
 }
@@ -120,4 +153,37 @@ pub(crate) struct Blocks {
     /// By rank: elements that this one sends it, and expects from it.
     pub(crate) sent: Vec<u64>,
     pub(crate) expected: Vec<u64>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Program;
+    use spark_ccl_sched::{Shape, schedule};
+    use spark_ccl_types::{Algorithm, Operation};
+
+    #[test]
+    fn few_steps_are_those_of_the_schedule() {
+        for (operation, algorithm, size, are_few) in [
+            (Operation::Broadcast, Algorithm::Binomial, 2, true),
+            (Operation::AllReduce, Algorithm::Ring, 7, true),
+            (Operation::Broadcast, Algorithm::DoubleTree, 7, false),
+            (Operation::Gather, Algorithm::Linear, 60, true),
+            (Operation::Gather, Algorithm::Linear, 100, false),
+        ] {
+            let shape = Shape {
+                rank: 0,
+                size,
+                count: 8,
+                root: 0,
+                chunk: 8,
+                hosts: None,
+            };
+            let made = schedule(operation, algorithm, false, shape).unwrap();
+            let program = Program::schedule(made);
+            let all: Vec<_> = (0..).map_while(|index| program.step(0, index)).collect();
+            let expected = are_few.then_some(&all[..]);
+            assert_eq!(program.few_steps(), expected, "{algorithm:?} of {size}");
+            assert!(!all.is_empty());
+        }
+    }
 }
