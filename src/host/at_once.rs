@@ -17,11 +17,20 @@ const LANE: usize = 0;
 impl Run<'_> {
     /// Continues from the cursor, and looks for each message at most `polls` times. Returns whether everything is done.
     pub(super) fn run_at_once(&mut self, cursor: &mut Cursor, polls: u32) -> bool {
-        let Some(steps) = self.program.few_steps() else {
+        if self.program.channels() != 1 {
             return false;
-        };
+        }
         self.provide_scratch();
-        while let Some(step) = steps.get(cursor.index as usize) {
+        let few = self.program.few_steps();
+        loop {
+            let made;
+            let step = if let Some(steps) = few {
+                steps.get(cursor.index as usize)
+            } else {
+                made = self.program.step(CHANNEL, cursor.index);
+                made.as_ref()
+            };
+            let Some(step) = step else { break };
             if !step.is_empty() && !self.do_at_once(step, cursor, polls) {
                 return false;
             }

@@ -94,8 +94,8 @@ impl Run<'_> {
     pub(crate) fn turn(&mut self, channel: u32, cursor: &mut Cursor) -> Turn {
         let mut moved = false;
         for _ in 0..TURN {
-            // Computed for each slice, which is faster than keeping it. It is used in place: a copy would have to wait
-            // for the smaller stores that have just written it.
+            // Computed for each slice, as schedules of any length are. It is used in place: a copy would have to wait for
+            // the smaller stores that have just written it.
             let made = self.program.step(channel, cursor.index);
             let Some(step) = &made else {
                 return Turn::Finished;

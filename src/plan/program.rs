@@ -3,10 +3,9 @@
 
 use crate::task::Tables;
 use spark_ccl_sched::{Buf, Kind, Rank, Schedule, Span, Step, Steps, Unsupported, all_to_all_v};
-use std::slice;
 use std::sync::Arc;
 
-/// More are computed one by one, as they come.
+/// More are computed one by one, when their turn comes.
 const FEW_STEPS: usize = 64;
 
 /// The steps of an operation. A schedule is cheap to clone.
@@ -79,13 +78,12 @@ impl Program {
         }
     }
 
-    /// All steps, if there is one channel, and they are few.
+    /// All steps of a schedule, if they were computed with it.
     #[inline]
     pub(crate) fn few_steps(&self) -> Option<&[Step]> {
         match self {
             Self::Schedule(planned) => planned.few.as_deref(),
-            Self::Blocks(_) => None,
-            Self::PointToPoint(step) => Some(slice::from_ref(step)),
+            Self::Blocks(_) | Self::PointToPoint(_) => None,
         }
     }
 
@@ -118,7 +116,8 @@ impl Program {
     }
 }
 
-/// A schedule, and its steps if they are few: to compute them takes a good part of a small call.
+/// A schedule. Its steps, too, if they are few and may be done one after the other at once: to compute them takes a good
+/// part of a small call.
 #[derive(Debug)]
 pub(crate) struct Planned {
     schedule: Schedule,
@@ -127,13 +126,14 @@ pub(crate) struct Planned {
 
 impl Planned {
     fn new(schedule: Schedule) -> Self {
-        let steps = (0..).map_while(|index| schedule.step(0, index));
-        let few: Vec<_> = steps.take(FEW_STEPS + 1).collect();
-        let are_all = schedule.channels() == 1 && few.len() <= FEW_STEPS;
-        Self {
-            schedule,
-            few: are_all.then(|| few.into()),
-        }
+        let few = if schedule.channels() == 1 && !schedule.is_exchange() {
+            let steps = (0..).map_while(|index| schedule.step(0, index));
+            let steps: Vec<_> = steps.take(FEW_STEPS + 1).collect();
+            (steps.len() <= FEW_STEPS).then(|| steps.into())
+        } else {
+            None
+        };
+        Self { schedule, few }
     }
 }
 
@@ -167,6 +167,7 @@ mod tests {
             (Operation::Broadcast, Algorithm::Binomial, 2, true),
             (Operation::AllReduce, Algorithm::Ring, 7, true),
             (Operation::Broadcast, Algorithm::DoubleTree, 7, false),
+            (Operation::AllReduce, Algorithm::Direct, 2, false),
             (Operation::Gather, Algorithm::Linear, 60, true),
             (Operation::Gather, Algorithm::Linear, 100, false),
         ] {

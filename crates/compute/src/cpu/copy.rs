@@ -30,7 +30,7 @@ pub(super) unsafe fn copy(src: *const u8, job: &Job<'_>) {
     }
 }
 
-/// Copies `len` bytes, at most `most` by one call.
+/// Copies `len` bytes, at most `most` (not 0) by one call.
 ///
 /// # Safety
 /// `src` must be readable and `dst` writable for `len` bytes, and they must not overlap.
@@ -50,7 +50,7 @@ unsafe fn copy_in_pieces(src: *const u8, dst: *mut u8, len: usize, most: usize) 
 ///
 /// AMD's Zen 3 and 4 then take up to 20 times as long if the destination's place in its page is 1 to 31 bytes behind the
 /// source's. That is common: blocks of `malloc` that hold whole pages and follow one another are 16 bytes apart in that.
-/// On other processors such copies are fast, and those by vector instructions are not.
+/// On other processors there is nothing to avoid, and copies by vector instructions may take longer.
 ///
 /// Source: bug 30994 of glibc; measured in docs/performance.md.
 ///
@@ -61,7 +61,7 @@ pub fn copies_slowly(src: usize, dst: usize) -> bool {
     matches!(dst.wrapping_sub(src) % PAGE, 1..32) && is_zen_3_or_4()
 }
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(miri)))]
 fn is_zen_3_or_4() -> bool {
     use raw_cpuid::CpuId;
     use std::sync::LazyLock;
@@ -81,7 +81,7 @@ fn is_zen_3_or_4() -> bool {
     *ZEN_3_OR_4
 }
 
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(any(not(target_arch = "x86_64"), miri))]
 fn is_zen_3_or_4() -> bool {
     false
 }

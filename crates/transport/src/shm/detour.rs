@@ -22,9 +22,20 @@ impl Detour {
         address: u64,
         into: &mut [u8],
     ) -> Result<(), Unread> {
-        if !copies_slowly(address as usize, into.as_ptr().addr()) {
-            return reach.read(address, into);
+        if copies_slowly(address as usize, into.as_ptr().addr()) {
+            self.read_around(reach, address, into)
+        } else {
+            reach.read(address, into)
         }
+    }
+
+    /// Through the buffer.
+    pub(super) fn read_around(
+        &mut self,
+        reach: Reach,
+        address: u64,
+        into: &mut [u8],
+    ) -> Result<(), Unread> {
         self.0.resize(PAGE + PART, 0);
         let place = into.as_ptr().addr().wrapping_add(AHEAD);
         let start = place.wrapping_sub(self.0.as_ptr().addr()) % PAGE;

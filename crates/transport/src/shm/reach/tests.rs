@@ -2,6 +2,7 @@ use nix::unistd::{ForkResult, fork};
 use rustix::process::{Pid as ChildId, Signal, WaitOptions, kill_process, waitpid};
 
 use super::*;
+use crate::shm::detour::Detour;
 use spark_ccl_testing::{Need, has};
 
 /// A [`Reach`] to this process itself; `None` if the kernel does not allow reading.
@@ -44,6 +45,29 @@ fn addresses_of_nothing_are_an_error() {
     let mut into = vec![0; 2 * page];
     let error = reach.read(memory[start..].as_ptr() as u64, &mut into);
     assert_eq!(error, Err(Unread::Partly(page)));
+}
+
+/// The way that lent memory takes where copies between two places are slow.
+#[test]
+fn a_detour_brings_the_same() {
+    let Some(reach) = own_reach() else { return };
+    let lent: Vec<u8> = (0..50_000_u32).flat_map(u32::to_le_bytes).collect();
+    let mut detour = Detour::default();
+    for len in [0, 1, 4096, 64 << 10, (64 << 10) + 1, lent.len() - 17] {
+        for distance in [0, 1, 16, 31] {
+            let mut into = vec![0xa5; len + 4096];
+            let place = lent.as_ptr().addr() + 17 + distance;
+            let start = place.wrapping_sub(into.as_ptr().addr()) % 4096;
+            let room = &mut into[start..start + len];
+            let address = lent[17..].as_ptr() as u64;
+            detour.read_around(reach, address, room).unwrap();
+            assert!(*room == lent[17..17 + len], "{len} {distance}");
+            let others = (into[..start].iter()).chain(&into[start + len..]);
+            assert!(others.copied().all(|byte| byte == 0xa5), "{len} {distance}");
+        }
+    }
+    let error = detour.read_around(reach, 4096, &mut [0; 8]).unwrap_err();
+    assert_eq!(error, Unread::Partly(8));
 }
 
 /// The process id may have been reused, even by a process that was forked off the peer and so has the same contents
