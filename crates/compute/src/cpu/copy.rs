@@ -2,11 +2,11 @@
 
 use std::ptr;
 
+use super::slow_copies::copies_slowly;
 use crate::Job;
 
 /// glibc copies lengths up to here by vector instructions.
 const PIECE: usize = 1024;
-const PAGE: usize = 4096;
 
 /// Copies the only source.
 ///
@@ -19,7 +19,7 @@ pub(super) unsafe fn copy(src: *const u8, job: &Job<'_>) {
         if ptr::eq(src, dst) {
             continue;
         }
-        let most = if copies_slowly(src.addr(), dst.addr()) {
+        let most = if len > PIECE && copies_slowly(src.addr(), dst.addr()) {
             PIECE
         } else {
             len
@@ -45,50 +45,11 @@ unsafe fn copy_in_pieces(src: *const u8, dst: *mut u8, len: usize, most: usize) 
     }
 }
 
-/// Whether copies from one address to another are slow where `rep movsb` makes them, as Linux does, and glibc before 2.39
-/// from some kilobytes on.
-///
-/// AMD's Zen 3 and 4 then take up to 20 times as long if the destination's place in its page is 1 to 31 bytes behind the
-/// source's. That is common: blocks of `malloc` that hold whole pages and follow one another are 16 bytes apart in that.
-/// On other processors there is nothing to avoid, and copies by vector instructions may take longer.
-///
-/// Source: bug 30994 of glibc; measured in docs/performance.md.
-///
-/// ```
-/// assert!(!spark_ccl_compute::copies_slowly(0x1000, 0x8000));
-/// ```
-pub fn copies_slowly(src: usize, dst: usize) -> bool {
-    matches!(dst.wrapping_sub(src) % PAGE, 1..32) && is_zen_3_or_4()
-}
-
-#[cfg(all(target_arch = "x86_64", not(miri)))]
-fn is_zen_3_or_4() -> bool {
-    use raw_cpuid::CpuId;
-    use std::sync::LazyLock;
-
-    /// The family of both.
-    const FAMILY: u8 = 0x19;
-    static ZEN_3_OR_4: LazyLock<bool> = LazyLock::new(|| {
-        let id = CpuId::new();
-        let is_amd = id
-            .get_vendor_info()
-            .is_some_and(|vendor| vendor.as_str() == "AuthenticAMD");
-        is_amd
-            && id
-                .get_feature_info()
-                .is_some_and(|info| info.family_id() == FAMILY)
-    });
-    *ZEN_3_OR_4
-}
-
-#[cfg(any(not(target_arch = "x86_64"), miri))]
-fn is_zen_3_or_4() -> bool {
-    false
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const PAGE: usize = 4096;
 
     #[test]
     fn every_distance_within_a_page() {
@@ -114,14 +75,6 @@ mod tests {
                     );
                 }
             }
-        }
-    }
-
-    #[test]
-    fn only_destinations_just_behind_the_source_are_slow() {
-        for distance in 0..PAGE {
-            let slow = copies_slowly(0x7000, 0x12_7000 + distance);
-            assert_eq!(slow, is_zen_3_or_4() && (1..32).contains(&distance));
         }
     }
 }

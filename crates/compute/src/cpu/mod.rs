@@ -18,6 +18,7 @@ mod kernel;
 mod lane;
 #[cfg(target_arch = "aarch64")]
 mod neon;
+mod slow_copies;
 #[cfg(target_arch = "x86_64")]
 mod streaming;
 #[cfg(test)]
@@ -26,8 +27,8 @@ mod tests;
 use spark_ccl_types::Scale;
 
 use crate::{Compute, Job, Started, Ticket};
-pub use copy::copies_slowly;
 use dispatch::{Kernels, Level};
+pub use slow_copies::copies_slowly;
 
 /// Runs each job immediately, on the calling thread, with the widest vectors that the machine has.
 /// Does not allocate.

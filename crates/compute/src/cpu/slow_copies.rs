@@ -1,0 +1,139 @@
+//! Where copies by `rep movsb` are slow.
+
+use std::sync::LazyLock;
+
+const PAGE: usize = 4096;
+/// Farther apart, no places within their pages are slow.
+const DISTANCES: usize = 32;
+
+/// Whether copies from one address to another are slow where `rep movsb` makes them, as Linux does, and glibc before 2.39
+/// from some kilobytes on.
+///
+/// Some processors take up to 20 times as long if the destination's place in its page is a few bytes behind the
+/// source's: AMD's Zen 3 for 1 to 31 bytes, Zen 4 for 1 to 15. That is common: blocks of `malloc` that hold whole pages
+/// and follow one another are 16 bytes apart in that. Other processors take no longer there, and copies by vector
+/// instructions may take longer than theirs by `rep movsb`. So each process measures it, the first time that it matters,
+/// which takes less than a millisecond.
+///
+/// Source: bug 30994 of glibc; measured in docs/performance.md.
+///
+/// ```
+/// assert!(!spark_ccl_compute::copies_slowly(0x1000, 0x8000));
+/// ```
+pub fn copies_slowly(src: usize, dst: usize) -> bool {
+    static SLOW: LazyLock<u32> = LazyLock::new(measured::slow_distances);
+    let distance = dst.wrapping_sub(src) % PAGE;
+    (1..DISTANCES).contains(&distance) && *SLOW >> distance & 1 == 1
+}
+
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+mod measured {
+    use std::arch::asm;
+    use std::time::{Duration, Instant};
+
+    use super::{DISTANCES, PAGE};
+
+    /// Fits into the first cache, with its copy.
+    const BYTES: usize = 2 * PAGE;
+    /// Whatever disturbs a try makes it longer, so the shortest counts.
+    const TRIES: usize = 5;
+    /// No processor is slow at this distance.
+    const FAR: usize = 64;
+    /// How much longer a copy must take to be slow. In pieces, it takes 3.4 times as long on Zen 4.
+    const SLOW: u32 = 4;
+
+    /// For each distance a bit.
+    pub(super) fn slow_distances() -> u32 {
+        let mut memory = vec![1; 2 * BYTES + FAR];
+        let (source, room) = memory.split_at_mut(BYTES);
+        slow_by(|distance| shortest(source, &mut room[distance..][..BYTES]))
+    }
+
+    /// The bits, by the times that copies take.
+    pub(super) fn slow_by(mut time: impl FnMut(usize) -> Duration) -> u32 {
+        let usual = time(FAR);
+        let slow = (1..DISTANCES).filter(|&distance| time(distance) > SLOW * usual);
+        slow.fold(0, |bits, distance| bits | 1 << distance)
+    }
+
+    fn shortest(source: &[u8], target: &mut [u8]) -> Duration {
+        let tries = (0..TRIES).map(|_| {
+            let start = Instant::now();
+            rep_movsb(source, target);
+            start.elapsed()
+        });
+        tries.min().unwrap_or_default()
+    }
+
+    fn rep_movsb(source: &[u8], target: &mut [u8]) {
+        let count = source.len().min(target.len());
+        // SAFETY: reads `count` bytes of `source` and writes as many of `target`. Both have them, and they do not overlap,
+        // since one of the references is unique. The direction flag is clear, as everywhere outside of assembly.
+        unsafe {
+            asm!(
+                "rep movsb",
+                inout("rcx") count => _,
+                inout("rsi") source.as_ptr() => _,
+                inout("rdi") target.as_mut_ptr() => _,
+                options(nostack, preserves_flags),
+            );
+        }
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+
+        #[test]
+        fn what_takes_four_times_as_long_is_slow() {
+            let times = |slow: std::ops::Range<usize>| {
+                move |distance| {
+                    Duration::from_nanos(if slow.contains(&distance) { 401 } else { 100 })
+                }
+            };
+            assert_eq!(slow_by(times(1..16)), 0xfffe);
+            assert_eq!(slow_by(times(1..32)), 0xffff_fffe);
+            assert_eq!(slow_by(times(0..0)), 0);
+            assert_eq!(
+                slow_by(|distance| Duration::from_nanos(100 + distance as u64)),
+                0
+            );
+        }
+
+        #[test]
+        fn copies_bytes() {
+            let source: Vec<u8> = (0..200).collect();
+            let mut target = [0xa5; 300];
+            rep_movsb(&source, &mut target[50..250]);
+            assert_eq!(target[50..250], source);
+            assert!(
+                target[..50]
+                    .iter()
+                    .chain(&target[250..])
+                    .all(|&byte| byte == 0xa5)
+            );
+        }
+    }
+}
+
+/// Other processors have no such instruction.
+#[cfg(any(not(target_arch = "x86_64"), miri))]
+mod measured {
+    pub(super) fn slow_distances() -> u32 {
+        0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_destinations_just_behind_the_source_are_slow() {
+        for distance in 0..PAGE {
+            let slow = copies_slowly(0x7000, 0x12_7000 + distance);
+            assert!(!slow || (1..DISTANCES).contains(&distance), "{distance}");
+            assert_eq!(copies_slowly(0x7123, 0x12_7123 + distance), slow);
+        }
+    }
+}
