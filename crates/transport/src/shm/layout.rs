@@ -79,6 +79,12 @@ impl Size {
     pub(super) fn bodies_per_slot(self) -> usize {
         self.bodies_per_slot
     }
+
+    /// From the first body of a ring to its first slot. Buffers of callers often begin near the start of a page, and the
+    /// slots near its middle: a load waits for an earlier store to the same place of another page.
+    fn before_slots(self) -> usize {
+        (self.bodies() * BODY_STRIDE).next_multiple_of(PAGE) + PAGE / 2
+    }
 }
 
 impl From<Geometry> for Size {
@@ -143,7 +149,8 @@ impl Layout {
         let too_large =
             || MemoryError::Geometry(format!("{geometry:?}; more than the address space holds"));
         let room = slots
-            .checked_mul(size.bodies_per_slot * BODY_STRIDE + LINE + slot_bytes)
+            .checked_mul(slot_stride(geometry))
+            .and_then(|slots| slots.checked_add(size.before_slots()))
             .and_then(|room| room.checked_next_multiple_of(PAGE))
             .ok_or_else(too_large)?;
         let bytes = room
@@ -212,7 +219,7 @@ impl Layout {
 
     /// The first slot of the ring.
     pub(super) fn slots(&self, direction: Direction) -> usize {
-        self.bodies(direction) + self.size.bodies() * BODY_STRIDE
+        self.bodies(direction) + self.size.before_slots()
     }
 }
 

@@ -17,7 +17,7 @@ use super::{pieces, reach};
 use crate::memory::{MemoryError, SharedMemory};
 
 /// The first word of every segment; its last byte is the version of the layout.
-const MAGIC: u64 = u64::from_le_bytes(*b"sparkln\x07");
+const MAGIC: u64 = u64::from_le_bytes(*b"sparkln\x08");
 
 /// Shared memory laid out as a link.
 #[derive(Debug)]
