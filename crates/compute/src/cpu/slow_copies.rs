@@ -3,17 +3,17 @@
 use std::sync::LazyLock;
 
 const PAGE: usize = 4096;
-/// Farther apart, no places within their pages are slow.
+/// Copies at this distance and above are never slow.
 const DISTANCES: usize = 32;
 
-/// Whether copies from one address to another are slow where `rep movsb` makes them, as Linux does, and glibc before 2.39
-/// from some kilobytes on.
+/// Whether `rep movsb` copies slowly from one address to another. Linux copies with it, and glibc from some kilobytes on
+/// (since 2024 not on AMD's processors).
 ///
-/// Some processors take up to 20 times as long if the destination's place in its page is a few bytes behind the
-/// source's: AMD's Zen 3 for 1 to 31 bytes, Zen 4 for 1 to 15. That is common: blocks of `malloc` that hold whole pages
-/// and follow one another are 16 bytes apart in that. Other processors take no longer there, and copies by vector
-/// instructions may take longer than theirs by `rep movsb`. So each process measures it, the first time that it matters,
-/// which takes less than a millisecond.
+/// Some processors take up to 17 times as long if the page offset of the destination is a little higher than that of the
+/// source: AMD's Zen 3 for 1 to 31 bytes, Zen 4 for 1 to 15. On Zen 3 this is common: consecutive blocks of `malloc` that
+/// hold whole pages differ by 16 bytes in page offset. Other processors are not slow at any distance, and vector
+/// instructions may copy more slowly there. So each process measures the slow distances once, on first use, in less
+/// than a millisecond.
 ///
 /// Source: bug 30994 of glibc; measured in docs/performance.md.
 ///
@@ -33,23 +33,24 @@ mod measured {
 
     use super::{DISTANCES, PAGE};
 
-    /// Fits into the first cache, with its copy.
+    /// Source and copy fit into the L1 cache.
     const BYTES: usize = 2 * PAGE;
     /// Whatever disturbs a try makes it longer, so the shortest counts.
     const TRIES: usize = 5;
     /// No processor is slow at this distance.
     const FAR: usize = 64;
-    /// How much longer a copy must take to be slow. In pieces, it takes 3.4 times as long on Zen 4.
+    /// A distance is slow if its copy takes more than this many times the usual time. In pieces, a copy takes 3.4 times the
+    /// usual time on Zen 4, so they gain nothing below that.
     const SLOW: u32 = 4;
 
-    /// For each distance a bit.
+    /// One bit for each distance, set if it is slow.
     pub(super) fn slow_distances() -> u32 {
         let mut memory = vec![1; 2 * BYTES + FAR];
         let (source, room) = memory.split_at_mut(BYTES);
         slow_by(|distance| shortest(source, &mut room[distance..][..BYTES]))
     }
 
-    /// The bits, by the times that copies take.
+    /// The same, from the times that copies take.
     pub(super) fn slow_by(mut time: impl FnMut(usize) -> Duration) -> u32 {
         let usual = time(FAR);
         let slow = (1..DISTANCES).filter(|&distance| time(distance) > SLOW * usual);

@@ -14,10 +14,10 @@ use super::reach::Reach;
 const BYTES: usize = 64 << 10;
 /// Whatever disturbs a try makes it longer, so the shortest counts.
 const TRIES: usize = 8;
-/// How much longer a read may take than the copies. These are timed on one core; between two, the slot's lines pass
-/// from one to the other, which takes longest where the cores share no cache. On a machine where a read takes three times as
-/// long as the copies, an `all_gather` takes 0.8 to 1.3 times as long through slots while its cores are near to each other,
-/// and 1.6 to 3.4 times while they are not.
+/// A read may take less than this many times as long as the copies. These are timed on one core. Between two cores, the
+/// slot's cache lines must also move, which takes longest if the cores share no cache. Where a read takes three times as
+/// long as the copies, an `all_gather` through slots takes 0.7 to 1.1 times as long as by reads with near cores, and 1.8 to
+/// 3.4 times with far ones.
 const WORTH: u32 = 4;
 
 const UNKNOWN: u8 = 0;

@@ -80,8 +80,8 @@ impl Size {
         self.bodies_per_slot
     }
 
-    /// From the first body of a ring to its first slot. Buffers of callers often begin near the start of a page, and the
-    /// slots near its middle: a load waits for an earlier store to the same place of another page.
+    /// The distance from a ring's first body to its first slot. Slots start near the middle of a page, since callers'
+    /// buffers often start near the beginning of one: a load may wait for an earlier store with the same page offset.
     fn before_slots(self) -> usize {
         (self.bodies() * BODY_STRIDE).next_multiple_of(PAGE) + PAGE / 2
     }
@@ -122,13 +122,13 @@ pub(super) enum Side {
 /// The offsets, in bytes, of everything in a segment of a given size.
 ///
 /// In order: the prologue; two lines for each of the two rings, one with the receiver's words (how far it has read) and one with the
-/// sender's; the headers of all rings. Memory up to here is allocated when the link is made. Then the rings'
-/// bodies and slots, which are allocated on first use. All offsets are multiples of 64, and everything lies within
-/// [`bytes`](Self::bytes).
+/// sender's; the headers of both rings. Memory up to here is allocated when the link is made. Then each ring's bodies,
+/// padding, and its slots, which are allocated on first use. Headers, bodies and slots start at multiples of 64, and
+/// everything lies within [`bytes`](Self::bytes).
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Layout {
     size: Size,
-    /// The size of the bodies and slots of one ring, in bytes.
+    /// The size of the bodies and slots of one ring with their padding, in bytes.
     room: usize,
     bytes: usize,
 }
