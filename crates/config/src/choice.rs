@@ -102,7 +102,7 @@ impl fmt::Display for Net {
 /// Whether ranks of one host read long messages directly from each other's memory (`SPARK_CCL_SINGLE_COPY`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SingleCopy {
-    /// Where that takes less time than two copies.
+    /// Where that pays, which each process measures once.
     #[default]
     Auto,
     /// Wherever the kernel allows it.

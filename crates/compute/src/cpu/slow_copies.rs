@@ -1,13 +1,13 @@
 //! Where copies by `rep movsb` are slow.
 
-use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 const PAGE: usize = 4096;
 /// Copies at this distance and above are never slow.
 const DISTANCES: usize = 32;
 
 /// Whether `rep movsb` copies slowly from one address to another. Linux copies with it, and glibc from some kilobytes on
-/// (since 2024 not on AMD's processors).
+/// (since 2024 not on AMD's processors, where pieces take about as long as its copy).
 ///
 /// Some processors take up to 17 times as long if the page offset of the destination is a little higher than that of the
 /// source: AMD's Zen 3 for 1 to 31 bytes, Zen 4 for 1 to 15. On Zen 3 this is common: consecutive blocks of `malloc` that
@@ -21,9 +21,24 @@ const DISTANCES: usize = 32;
 /// assert!(!spark_ccl_compute::copies_slowly(0x1000, 0x8000));
 /// ```
 pub fn copies_slowly(src: usize, dst: usize) -> bool {
-    static SLOW: LazyLock<u32> = LazyLock::new(measured::slow_distances);
     let distance = dst.wrapping_sub(src) % PAGE;
-    (1..DISTANCES).contains(&distance) && *SLOW >> distance & 1 == 1
+    (1..DISTANCES).contains(&distance) && slow_distances() >> distance & 1 == 1
+}
+
+/// One bit for each distance, set if it is slow. Bit 0 is always set.
+fn slow_distances() -> u32 {
+    const UNKNOWN: u32 = 0;
+    /// Relaxed: it publishes nothing. Threads that find it unknown measure for themselves, so none waits for another: a
+    /// forked child would wait for ever.
+    static FOUND: AtomicU32 = AtomicU32::new(UNKNOWN);
+    match FOUND.load(Ordering::Relaxed) {
+        UNKNOWN => {
+            let found = measured::slow_distances() | 1;
+            FOUND.store(found, Ordering::Relaxed);
+            found
+        }
+        found => found,
+    }
 }
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -33,26 +48,32 @@ mod measured {
 
     use super::{DISTANCES, PAGE};
 
-    /// Source and copy fit into the L1 cache.
-    const BYTES: usize = 2 * PAGE;
+    /// A distance that no processor is slow at.
+    const FAR: usize = PAGE / 2;
+    /// Copies of a page in each try.
+    const COPIES: usize = 2;
     /// Whatever disturbs a try makes it longer, so the shortest counts.
     const TRIES: usize = 5;
-    /// No processor is slow at this distance.
-    const FAR: usize = 64;
-    /// A distance is slow if its copy takes more than this many times the usual time. In pieces, a copy takes 3.4 times the
-    /// usual time on Zen 4, so they gain nothing below that.
+    /// A distance is slow if its copy takes more than this many times the usual time. It takes 16 times as long where it is
+    /// slow on Zen 3 and 4, and at most 1.7 times elsewhere.
     const SLOW: u32 = 4;
+    /// At least the usual time, for clocks with long ticks.
+    const USUAL_LEAST: Duration = Duration::from_nanos(250);
 
-    /// One bit for each distance, set if it is slow.
+    /// A page, and room for a copy of it at any distance: on the stack, at the same place of a page in all processes.
+    #[repr(align(4096))]
+    struct Memory([u8; 2 * PAGE + FAR]);
+
     pub(super) fn slow_distances() -> u32 {
-        let mut memory = vec![1; 2 * BYTES + FAR];
-        let (source, room) = memory.split_at_mut(BYTES);
-        slow_by(|distance| shortest(source, &mut room[distance..][..BYTES]))
+        let mut memory = Memory([1; 2 * PAGE + FAR]);
+        let (source, room) = memory.0.split_at_mut(PAGE);
+        let clock = shortest(&[], &mut []);
+        slow_by(|distance| shortest(source, &mut room[distance..][..PAGE]).saturating_sub(clock))
     }
 
     /// The same, from the times that copies take.
-    pub(super) fn slow_by(mut time: impl FnMut(usize) -> Duration) -> u32 {
-        let usual = time(FAR);
+    fn slow_by(mut time: impl FnMut(usize) -> Duration) -> u32 {
+        let usual = time(FAR).max(USUAL_LEAST);
         let slow = (1..DISTANCES).filter(|&distance| time(distance) > SLOW * usual);
         slow.fold(0, |bits, distance| bits | 1 << distance)
     }
@@ -60,7 +81,9 @@ mod measured {
     fn shortest(source: &[u8], target: &mut [u8]) -> Duration {
         let tries = (0..TRIES).map(|_| {
             let start = Instant::now();
-            rep_movsb(source, target);
+            for _ in 0..COPIES {
+                rep_movsb(source, target);
+            }
             start.elapsed()
         });
         tries.min().unwrap_or_default()
@@ -89,16 +112,22 @@ mod measured {
         fn what_takes_four_times_as_long_is_slow() {
             let times = |slow: std::ops::Range<usize>| {
                 move |distance| {
-                    Duration::from_nanos(if slow.contains(&distance) { 401 } else { 100 })
+                    Duration::from_nanos(if slow.contains(&distance) { 1201 } else { 300 })
                 }
             };
             assert_eq!(slow_by(times(1..16)), 0xfffe);
             assert_eq!(slow_by(times(1..32)), 0xffff_fffe);
             assert_eq!(slow_by(times(0..0)), 0);
             assert_eq!(
-                slow_by(|distance| Duration::from_nanos(100 + distance as u64)),
+                slow_by(|distance| Duration::from_nanos(300 + distance as u64)),
                 0
             );
+        }
+
+        #[test]
+        fn ticks_of_a_coarse_clock_are_not_slow() {
+            let tick = |distance| Duration::from_nanos(if distance % 2 == 0 { 0 } else { 279 });
+            assert_eq!(slow_by(tick), 0);
         }
 
         #[test]
@@ -117,7 +146,7 @@ mod measured {
     }
 }
 
-/// Other processors have no such instruction.
+/// Other processors have no such instruction, and Miri does not know it.
 #[cfg(any(not(target_arch = "x86_64"), miri))]
 mod measured {
     pub(super) fn slow_distances() -> u32 {

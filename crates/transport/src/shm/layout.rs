@@ -80,7 +80,7 @@ impl Size {
         self.bodies_per_slot
     }
 
-    /// The distance from a ring's first body to its first slot. Slots start near the middle of a page, since callers'
+    /// The distance from a ring's first body to its first slot. The first slots start near the middle of a page, since callers'
     /// buffers often start near the beginning of one: a load may wait for an earlier store with the same page offset.
     fn before_slots(self) -> usize {
         (self.bodies() * BODY_STRIDE).next_multiple_of(PAGE) + PAGE / 2
@@ -275,6 +275,7 @@ mod tests {
             parts.push((layout.headers(direction), 24 * 128));
             parts.push((layout.bodies(direction), size.bodies() * (64 + 8192)));
             parts.push((layout.slots(direction), 3 * (64 + 192)));
+            assert_eq!(layout.slots(direction) % PAGE, PAGE / 2);
         }
         parts.sort_unstable();
         for pair in parts.windows(2) {
