@@ -16,8 +16,8 @@ use std::ffi::c_void;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::{self, NonNull};
-use std::sync::LazyLock;
 
+use once_cell::race::OnceBool;
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags};
@@ -399,7 +399,9 @@ fn set_aside(fd: &OwnedFd, len: usize, at_once: usize) -> Result<(), Errno> {
 
 /// Whether the kernel can allocate part of a mapping in advance (Linux 5.14 and newer).
 fn can_populate() -> bool {
-    static CAN: LazyLock<bool> = LazyLock::new(|| {
+    // Threads that come first together all try. None waits for another, as a forked child would for ever.
+    static CAN: OnceBool = OnceBool::new();
+    CAN.get_or_init(|| {
         let page = rustix::param::page_size();
         let writable = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: the kernel chooses the address of the new mapping, so no existing mapping is replaced.
@@ -412,8 +414,7 @@ fn can_populate() -> bool {
         // SAFETY: `probe` is a mapping of one page that only this function knows.
         let _ = unsafe { rustix::mm::munmap(probe, page) };
         can
-    });
-    *CAN
+    })
 }
 
 /// Allocates the pages of a range, and enters them into the page table.

@@ -1,6 +1,8 @@
 //! Where copies by `rep movsb` are slow.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::num::NonZeroUsize;
+
+use once_cell::race::OnceNonZeroUsize;
 
 const PAGE: usize = 4096;
 /// Copies at this distance and above are never slow.
@@ -26,19 +28,12 @@ pub fn copies_slowly(src: usize, dst: usize) -> bool {
 }
 
 /// One bit for each distance, set if it is slow. Bit 0 is always set.
-fn slow_distances() -> u32 {
-    const UNKNOWN: u32 = 0;
-    /// Relaxed: it publishes nothing. Threads that find it unknown measure for themselves, so none waits for another: a
-    /// forked child would wait for ever.
-    static FOUND: AtomicU32 = AtomicU32::new(UNKNOWN);
-    match FOUND.load(Ordering::Relaxed) {
-        UNKNOWN => {
-            let found = measured::slow_distances() | 1;
-            FOUND.store(found, Ordering::Relaxed);
-            found
-        }
-        found => found,
-    }
+fn slow_distances() -> usize {
+    // Threads that come first together all measure. None waits for another, as a forked child would for ever.
+    static FOUND: OnceNonZeroUsize = OnceNonZeroUsize::new();
+    FOUND
+        .get_or_init(|| NonZeroUsize::MIN | measured::slow_distances())
+        .get()
 }
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -64,7 +59,7 @@ mod measured {
     #[repr(align(4096))]
     struct Memory([u8; 2 * PAGE + FAR]);
 
-    pub(super) fn slow_distances() -> u32 {
+    pub(super) fn slow_distances() -> usize {
         let mut memory = Memory([1; 2 * PAGE + FAR]);
         let (source, room) = memory.0.split_at_mut(PAGE);
         let clock = shortest(&[], &mut []);
@@ -72,7 +67,7 @@ mod measured {
     }
 
     /// The same, from the times that copies take.
-    fn slow_by(mut time: impl FnMut(usize) -> Duration) -> u32 {
+    fn slow_by(mut time: impl FnMut(usize) -> Duration) -> usize {
         let usual = time(FAR).max(USUAL_LEAST);
         let slow = (1..DISTANCES).filter(|&distance| time(distance) > SLOW * usual);
         slow.fold(0, |bits, distance| bits | 1 << distance)
@@ -149,7 +144,7 @@ mod measured {
 /// Other processors have no such instruction, and Miri does not know it.
 #[cfg(any(not(target_arch = "x86_64"), miri))]
 mod measured {
-    pub(super) fn slow_distances() -> u32 {
+    pub(super) fn slow_distances() -> usize {
         0
     }
 }

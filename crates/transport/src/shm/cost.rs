@@ -4,8 +4,9 @@
 //! takes several times as long as the copy.
 
 use std::hint::black_box;
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
+
+use once_cell::race::OnceBool;
 
 use super::beacon;
 use super::reach::Reach;
@@ -20,24 +21,12 @@ const TRIES: usize = 8;
 /// 3.4 times with far ones.
 const WORTH: u32 = 4;
 
-const UNKNOWN: u8 = 0;
-const CHEAP: u8 = 1;
-const DEAR: u8 = 2;
-
-/// What was found out. Relaxed: it publishes nothing, and threads that find it unknown measure for themselves.
-static FOUND: AtomicU8 = AtomicU8::new(UNKNOWN);
-
 /// Whether long messages take less time if their receivers read them straight out of the senders' memory. Measured
 /// once per process, which takes less than a millisecond.
 pub fn single_copies_pay() -> bool {
-    match FOUND.load(Ordering::Relaxed) {
-        UNKNOWN => {
-            let pays = measure();
-            FOUND.store(if pays { CHEAP } else { DEAR }, Ordering::Relaxed);
-            pays
-        }
-        found => found == CHEAP,
-    }
+    // Threads that come first together all measure. None waits for another, as a forked child would for ever.
+    static PAY: OnceBool = OnceBool::new();
+    PAY.get_or_init(measure)
 }
 
 /// Reads this process's own memory as a peer would.
