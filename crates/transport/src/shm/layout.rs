@@ -80,8 +80,9 @@ impl Size {
         self.bodies_per_slot
     }
 
-    /// The distance from a ring's first body to its first slot. The first slots start near the middle of a page, since callers'
-    /// buffers often start near the beginning of one: a load may wait for an earlier store with the same page offset.
+    /// The distance from a ring's first body to its first slot. The first slots start near the middle of a page, since
+    /// callers' buffers often start near the beginning of one: a load may wait for an earlier store with the same page
+    /// offset.
     fn before_slots(self) -> usize {
         (self.bodies() * BODY_STRIDE).next_multiple_of(PAGE) + PAGE / 2
     }
