@@ -105,7 +105,9 @@ fn a_netplan_that_always_fails_keeps_no_trial() {
     );
     cluster.until_clean();
     assert_eq!(state(&cluster, 1), UNTOUCHED);
-    fs::remove_file(cluster.programs().join("netplan")).unwrap();
+    // Hides a netplan that this machine may have.
+    let broken = cluster.programs().join("netplan");
+    fs::write(&broken, "#!/bin/sh\nexit 127\n").unwrap();
     let look = agent(&cluster, "look --trial three");
     assert!(look.contains("netplan does not work here"), "{look}");
 }
