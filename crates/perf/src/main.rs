@@ -92,7 +92,9 @@ fn main() -> ExitCode {
 
 /// Runs a command with the arguments after its name.
 fn named<A: Parser>(run: impl FnOnce(&A) -> Result<u8, Error>) -> ExitCode {
-    outcome(A::try_parse_from(std::env::args_os().skip(1)), run)
+    let program = A::command().get_name().into();
+    let args = std::iter::once(program).chain(std::env::args_os().skip(2));
+    outcome(A::try_parse_from(args), run)
 }
 
 /// Runs `run` with the arguments, if they are valid.
@@ -114,6 +116,50 @@ fn outcome<A>(args: Result<A, clap::Error>, run: impl FnOnce(&A) -> Result<u8, E
         Err(error) => {
             console::print_error(format_args!("{error}"));
             ExitCode::from(error.exit_code())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Command;
+
+    fn of<A: Parser>(_: impl FnOnce(&A) -> Result<u8, Error>) -> Command {
+        A::command()
+    }
+
+    /// A text with lines of more columns than clap's 100 would be broken once more.
+    #[test]
+    fn help_is_wrapped_once() {
+        let commands = [
+            of(measure::run),
+            of(launch::run),
+            of(discover::run),
+            of(netplan::run),
+            of(simulate::run),
+            of(tune::run),
+            of(rdma::gids),
+            of(rdma::bandwidth),
+            of(rdma::latency),
+            of(topo::run),
+            of(doctor::run),
+            of(checkup::run),
+            of(env::run),
+            of(tcp::run),
+            of(top::run),
+        ];
+        for command in commands {
+            let texts = [command.get_before_help(), command.get_after_long_help()];
+            for text in texts.into_iter().flatten() {
+                for line in text.to_string().lines() {
+                    assert!(
+                        line.chars().count() <= 100,
+                        "{}: {line}",
+                        command.get_name()
+                    );
+                }
+            }
         }
     }
 }

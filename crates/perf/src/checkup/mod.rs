@@ -36,16 +36,21 @@ const FORMAT: u32 = 1;
 
 const AFTER_HELP: &str = "\
 What it does, in this order:
-  1. what doctor --probe does: both hosts, what joins them, firewalls, each rail alone and together
+  1. what doctor --probe does: both hosts, what joins them, firewalls, each rail alone and
+    together
   2. a sweep of all_reduce from 8 B to 64 MiB in host memory; every result is verified
   3. all_reduce of 16 MiB for --minutes
-  4. reads the byte counters of all interfaces and RDMA ports before 2 and after 3: the bytes must have crossed the rails,
+  4. reads the byte counters of all interfaces and RDMA ports before 2 and after 3: the bytes must
+    have crossed the rails,
      and few of them other interfaces
-  It prints the findings that are not ok, and a summary. --report writes check.json, check.md and check.html, which needs no
-  other file; --compare says what became slower or otherwise since the check.json of an earlier check. Slower is:
-  bandwidth below 0.85 of what it was, latency of small sizes above 1.3 times and 2 us more. What the older report has measured and
-  this one has not (a rail, a size, a host) is missing, and counts as worse; so does a finding that is new, or more severe.
-  A host that does not answer any more before or after 2 and 3 is the finding check.lost, which fails; the report is written.
+  It prints the findings that are not ok, and a summary. --report writes check.json, check.md and
+  check.html, which needs no other file; --compare says what became slower or otherwise since the
+  check.json of an earlier check. Slower is: bandwidth below 0.85 of what it was, latency of small
+  sizes above 1.3 times and 2 us more. What the older report has measured and this one has not (a
+  rail, a size, a host) is missing, and counts as worse; so does a finding that is new, or more
+  severe.
+  A host that does not answer any more before or after 2 and 3 is the finding check.lost, which
+  fails; the report is written.
 
 Exit codes:
   0 nothing fails, and nothing is worse than in the older report
@@ -102,6 +107,10 @@ struct Report<'a> {
 
 /// Checks; returns the exit code.
 pub(crate) fn run(args: &Args) -> Result<u8, Error> {
+    if args.hosts.hosts()?.len() < 2 {
+        let why = "check measures between hosts: name at least two with -H";
+        return Err(Error::Usage(why.to_owned()));
+    }
     if args.hardware {
         return hardware::run(args);
     }

@@ -27,39 +27,50 @@ Commands, each with --help; without one, spark-perf measures a collective:
 
 const AFTER_HELP: &str = "\
 Ranks:
-  If torchrun, mpirun (Open MPI, MPICH) or srun starts spark-perf, it uses the launcher's ranks. Otherwise it
-  starts 2 local processes, or the number that --procs gives. With -t or -g, every process runs t x g ranks
-  as threads; without --procs and without a launcher, there is one process.
+  If torchrun, mpirun (Open MPI, MPICH) or srun starts spark-perf, it uses the launcher's ranks.
+  Otherwise it starts 2 local processes, or the number that --procs gives. With -t or -g, every
+  process runs t x g ranks as threads; without --procs and without a launcher, there is one
+  process.
 
 GPUs:
-  Every rank has a GPU: the ranks of a host use the GPUs that CUDA lists, in order. Each of the t threads
-  of a process makes the calls of g GPUs together. Without -t, -g, --procs and a launcher, one thread uses all GPUs.
-  Results are checked on the GPUs. --backend engine needs no NCCL; it takes buffers as they are, so -R has no meaning
-  for it (exit 5). For tests, SPARK_CCL_SHARE_GPU=1 lets several of its ranks share a GPU.
-  --backend engine,nccl measures both at each size before the next, in the same processes and on the same GPUs, each
-  with buffers of its own. Each has a row; ratio is the time of nccl divided by that of the engine, so above 1 the
-  engine is faster. The average at the end is of both.
+  Every rank has a GPU: the ranks of a host use the GPUs that CUDA lists, in order. Each of the t
+  threads of a process makes the calls of g GPUs together. Without -t, -g, --procs and a launcher,
+  one thread uses all GPUs.
+  Results are checked on the GPUs. --backend engine needs no NCCL; it takes buffers as they are,
+  so -R has no meaning for it (exit 5). For tests, SPARK_CCL_SHARE_GPU=1 lets several of its ranks
+  share a GPU.
+  --backend engine,nccl measures both at each size before the next, in the same processes and on
+  the same GPUs, each with buffers of its own. Each has a row; ratio is the time of nccl divided
+  by that of the engine, so above 1 the engine is faster. The average at the end is of both.
 
 Table:
   size and count are per rank, as nccl-tests defines them for each collective; time is of one
-  call; algbw is size / time; busbw is algbw times a factor that makes it comparable with the speed of
-  the hardware for any number of ranks: 2(n-1)/n for all_reduce, (n-1)/n for all_gather,
+  call; algbw is size / time; busbw is algbw times a factor that makes it comparable with the
+  speed of the hardware for any number of ranks: 2(n-1)/n for all_reduce, (n-1)/n for all_gather,
   reduce_scatter, gather, scatter, alltoall and alltoallv, 1 for the others.
-  #wrong counts the elements that differ from the exact result, over all ranks; the inputs are chosen so that
-  no rounding happens in any order (only avg of float types has a tolerance, of 2 units).
-  Ranks that get no result (non-roots of reduce and gather) must find their receive buffer unchanged.
+  #wrong counts the elements that differ from the exact result, over all ranks; the inputs are
+  chosen so that no rounding happens in any order (only avg of float types has a tolerance, of 2
+  units).
+  Ranks that get no result (non-roots of reduce and gather) must find their receive buffer
+  unchanged.
 
 Differences from nccl-tests:
-  Unknown operations, types and flags, a factor that is not a whole number, and a first size of 0 are errors (exit 6).
-  In-place sendrecv, alltoall and alltoallv are checked. sendrecv and alltoallv have no in-place form: their
-  in-place columns include a copy of the data to a second buffer. On GPUs, alltoall has no in-place form either:
-  the in-place columns of all three show the call from the receive buffer to the send buffer, also checked.
-  In host memory an operation runs inside the call, so -m repeats calls. The cpu time of -C is a rank's processor
-  time, in the program and in the system; bandwidths still use the elapsed time. The JSON file then has both times.
-  On GPUs, -z waits for the -m calls of an iteration together, since they start together; -C divides by the launches
-  of a graph, as the time does. -x, -D and -V are not supported (exit 5), and -G excludes -z, -y and -I.
-  The end of the sweep is lowered to what fits the memory that is available now, for all local ranks together.
-  The JSON file holds only the variables SPARK_CCL_* and NCCL_* of the environment, and no secrets.
+  Unknown operations, types and flags, a factor that is not a whole number, and a first size of 0
+  are errors (exit 6).
+  In-place sendrecv, alltoall and alltoallv are checked. sendrecv and alltoallv have no in-place
+  form: their in-place columns include a copy of the data to a second buffer. On GPUs, alltoall
+  has no in-place form either: the in-place columns of all three show the call from the receive
+  buffer to the send buffer, also checked.
+  In host memory an operation runs inside the call, so -m repeats calls. The cpu time of -C is a
+  rank's processor time, in the program and in the system; bandwidths still use the elapsed time.
+  The JSON file then has both times.
+  On GPUs, -z waits for the -m calls of an iteration together, since they start together; -C
+  divides by the launches of a graph, as the time does. -x, -D and -V are not supported (exit 5),
+  and -G excludes -z, -y and -I.
+  The end of the sweep is lowered to what fits the memory that is available now, for all local
+  ranks together.
+  The JSON file holds only the variables SPARK_CCL_* and NCCL_* of the environment, and no
+  secrets.
 
 Exit codes:
   0 success               2 a call of the operating system or of CUDA failed, or CUDA is missing
@@ -138,7 +149,10 @@ pub(crate) struct SizeArgs {
     )]
     pub(crate) maxbytes: u64,
     /// Multiply the size by this at each step; 1: add -i instead
-    #[arg(short = 'f', long, value_name = "N", default_value_t = 1)]
+    #[arg(
+        short = 'f', long, value_name = "N", default_value_t = 1, value_parser = parse_factor,
+        allow_negative_numbers = true
+    )]
     pub(crate) stepfactor: u64,
     /// Add this to the size at each step, if -f is 1
     #[arg(
@@ -406,6 +420,11 @@ pub(crate) struct Plant {
 
 fn parse_plant(text: &str) -> Result<Plant, String> {
     pair::parse(text, "RANK:INDEX, such as 0:5").map(|(rank, index)| Plant { rank, index })
+}
+
+fn parse_factor(text: &str) -> Result<u64, String> {
+    text.parse()
+        .map_err(|_| "expected a whole number, at least 1, such as 2".to_owned())
 }
 
 fn parse_buffers(text: &str) -> Result<BuffersArg, String> {

@@ -18,6 +18,6 @@ pub(crate) struct RankArgs {
     pub(crate) ngpus: Option<usize>,
     /// Local processes to start; with a launcher, must be the launcher's number
     /// [default: 2 without launcher, -t, -g and GPUs]
-    #[arg(long, value_name = "N", help_heading = "Ranks")]
+    #[arg(long, alias = "np", value_name = "N", help_heading = "Ranks")]
     pub(crate) procs: Option<usize>,
 }

@@ -1,9 +1,9 @@
 //! Which arguments are refused or accepted, and with which exit code.
 
-use crate::program::{command, run, succeed};
+use crate::program::{COMMANDS, Run, command, run, succeed};
 
 /// Invalid arguments, each with a word from its error message.
-const BAD: [(&str, &str); 37] = [
+const BAD: [(&str, &str); 38] = [
     ("", "COLLECTIVE"),
     ("all_to_none", "all_to_none"),
     ("all_reduce -b 0", "-b 0"),
@@ -12,7 +12,8 @@ const BAD: [(&str, &str); 37] = [
     ("all_reduce -b -8", "size"),
     ("all_reduce -b 9000T", "8192T"),
     ("all_reduce -b 2M -e 1M", "larger than the last"),
-    ("all_reduce -f 1.5", "1.5"),
+    ("all_reduce -f 1.5", "whole number"),
+    ("check", "check measures between hosts"),
     ("all_reduce -f 0", "-f 0"),
     ("all_reduce -b 8 -e 16 -i 0", "-i 0"),
     ("all_reduce -n 0", "-n 0"),
@@ -100,6 +101,15 @@ fn help_and_version() {
     let version = run("--version");
     assert_eq!(version.code, Some(0));
     assert!(version.stdout.contains(env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn usage_lines_can_be_typed() {
+    for name in COMMANDS {
+        let help: Run = command(&[name, "--help"]).output().unwrap().into();
+        let usage = format!("Usage: spark-perf {name} ");
+        assert!(help.stdout.contains(&usage), "{}", help.stdout);
+    }
 }
 
 #[test]

@@ -10,7 +10,7 @@ pub(crate) struct Run {
 }
 
 /// The commands that do not measure collectives.
-const COMMANDS: [&str; 14] = [
+pub(crate) const COMMANDS: [&str; 14] = [
     "simulate", "tune", "gids", "topo", "doctor", "env", "tcp_bw", "rdma_bw", "rdma_lat", "launch",
     "netplan", "discover", "top", "check",
 ];
