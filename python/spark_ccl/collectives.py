@@ -247,10 +247,15 @@ def _check_counts(what: str, counts: Sequence[int], memory: Buffer, size: int) -
 
 
 def _reduction(op: Op, factor: float | None, source: Buffer) -> tuple[int, Any]:
+    try:
+        op = Op(op)
+    except ValueError:
+        known = ", ".join(f"Op.{known.name}" for known in Op)
+        raise InvalidError(f"op is {op!r}; expected one of {known}") from None
     if factor is None:
-        return Op(op), None
+        return op, None
     if op != Op.SUM:
-        raise InvalidError(f"a factor goes with Op.SUM, not {Op(op).name}")
+        raise InvalidError(f"a factor goes with Op.SUM, not {op.name}")
     return _PRE_MUL_SUM, element(factor, source.dtype)
 
 

@@ -136,6 +136,13 @@ def factors(comm: Communicator) -> None:
         comm.all_reduce(own, factor=comm.rank + 2)
         parts = [of_rank(rank, 1000, dtype) * numpy.dtype(dtype).type(rank + 2) for rank in range(comm.size)]
         assert_same(own, numpy.add.reduce(parts, axis=0, dtype=dtype), dtype)
+    for unknown in (9, "sum", None):
+        try:
+            comm.all_reduce(numpy.zeros(1), op=unknown)
+        except InvalidError as error:
+            assert repr(unknown) in str(error) and "Op.MAX" in str(error), error
+        else:
+            raise AssertionError(f"{unknown!r} is no operation")
 
 
 def parts(comm: Communicator) -> tuple[int, int] | None:
