@@ -128,8 +128,8 @@ fn renumbered(launch: &Launch) -> Error {
 
 fn no_launcher() -> Error {
     Error::Launcher(
-        "no launcher was found: start the ranks with torchrun, mpirun or srun, or set RANK, \
-         WORLD_SIZE, MASTER_ADDR and MASTER_PORT, or call `rank`, `size` and `meet_at` of the builder"
+        "no launcher was found: start the ranks with `spark-perf launch --local 2 -- PROGRAM`, \
+         torchrun, mpirun or srun, or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT"
             .to_owned(),
     )
 }

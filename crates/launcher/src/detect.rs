@@ -131,7 +131,7 @@ fn claim(
     names: Names,
     incomplete: &mut Vec<Error>,
 ) -> Result<Option<Claim>, Error> {
-    let rank = vars::number(env, names.rank, "a rank")?;
+    let rank = vars::number(env, names.rank, RANK)?;
     let size = vars::number(env, names.size, SIZE)?;
     let (rank, size) = match (rank, size) {
         (None, None) => return Ok(None),
@@ -148,6 +148,7 @@ fn claim(
     checked(env, names, rank, size).map(Some)
 }
 
+const RANK: &str = "a rank: 0, 1, and so on";
 const SIZE: &str = "a number of processes, at least 1";
 
 fn checked(env: Lookup<'_>, names: Names, rank: u32, size: u32) -> Result<Claim, Error> {
@@ -214,7 +215,7 @@ fn is_hydra(env: Lookup<'_>) -> bool {
 /// The claim of a process in a Slurm step. The batch script has a rank, too, but is not part of a step, and so has no
 /// node list of one.
 fn slurm_step(env: Lookup<'_>) -> Result<Option<Claim>, Error> {
-    let Some(rank) = vars::number(env, "SLURM_PROCID", "a rank")? else {
+    let Some(rank) = vars::number(env, "SLURM_PROCID", RANK)? else {
         return Ok(None);
     };
     if vars::text(env, "SLURM_STEP_NODELIST").is_none() {

@@ -43,6 +43,12 @@ pub(crate) fn run(args: &Args) -> Result<u8, Error> {
     let world = World::find(&args.ranks)?;
     let count = world.ranks(&args.ranks)?;
     options.check_ranks(count)?;
+    if count == 1 {
+        let hint = "--procs 2, or spark-perf launch with -H localhost:2 or --local 2, starts two";
+        options
+            .notes
+            .push(format!("1 rank: nothing is exchanged; {hint}"));
+    }
     if world.process() == 0 {
         run::check_files(args)?;
     }

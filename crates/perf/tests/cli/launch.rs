@@ -205,13 +205,17 @@ fn the_first_failure_is_the_outcome_and_ends_all() {
         assert_eq!(run.stderr.lines().count(), 1, "{}", run.stderr);
         cluster.until_clean();
     }
-    let run = cluster.launch("-H node1,node2", &["/nonexistent/program"]);
-    assert_eq!(run.code, Some(127), "{}", run.stderr);
-    assert!(
-        run.stderr.contains("-x PATH") && run.stderr.contains("/nonexistent/program"),
-        "{}",
-        run.stderr
-    );
+    // Only a name is looked for on the PATH.
+    for (program, on_path) in [
+        ("/nonexistent/program", false),
+        ("nonexistent-program", true),
+    ] {
+        let run = cluster.launch("-H node1,node2", &[program]);
+        assert_eq!(run.code, Some(127), "{}", run.stderr);
+        let words = format!("{program}: No such file");
+        assert!(run.stderr.contains(&words), "{}", run.stderr);
+        assert_eq!(run.stderr.contains("-x PATH"), on_path, "{}", run.stderr);
+    }
     let run = cluster.launch("-H node1 --chdir /nonexistent", &["true"]);
     assert!(
         run.code == Some(127) && run.stderr.contains("--chdir"),

@@ -111,6 +111,9 @@ fn why(order: &Order, error: &io::Error) -> String {
             "there is no folder {folder}: make it there, or choose another with --chdir"
         );
     }
+    if command.contains('/') {
+        return format!("{command}: {error}");
+    }
     format!(
         "{command}: {error}; it is looked for on the PATH that ssh gives to commands: name the whole path, or pass \
          yours on with -x PATH"
