@@ -60,12 +60,13 @@ pub(crate) fn both_here(hosts: &[Host]) -> Option<[&str; 2]> {
     })
 }
 
-/// Reads a host from each line: as in a list, or followed by `slots=SLOTS`.
+/// Reads a host from each line: as in a list, or followed by `slots=SLOTS`. Takes Open MPI's and
+/// MPICH's files, and inventories whose groups have headings.
 pub(super) fn parse_file(text: &str) -> Result<Vec<Host>, String> {
     let lines = text.lines().enumerate();
     let content = lines.filter_map(|(index, line)| {
         let line = line.split('#').next().unwrap_or_default().trim();
-        (!line.is_empty()).then_some((index + 1, line))
+        (!line.is_empty() && !is_heading(line)).then_some((index + 1, line))
     });
     let hosts = content
         .map(|(number, line)| parse_line(line).map_err(|why| format!("line {number}: {why}")));
@@ -90,12 +91,36 @@ pub(crate) fn settled(hosts: Vec<Host>) -> Vec<Host> {
     settled
 }
 
+/// Whether a line is `[GROUP]`. An address in brackets has a colon.
+fn is_heading(line: &str) -> bool {
+    let name = line
+        .strip_prefix('[')
+        .and_then(|line| line.strip_suffix(']'));
+    name.is_some_and(|name| !name.contains(':'))
+}
+
 fn parse_line(line: &str) -> Result<Host, String> {
-    let mut words = line.split_whitespace();
-    let mut host = parse(words.next().unwrap_or_default())?;
-    for word in words {
-        let slots = word.strip_prefix("slots=");
-        host.slots = slots_of(slots.ok_or_else(|| format!("{word:?}: expected slots=NUMBER"))?)?;
+    let (name, settings) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
+    let mut host = parse(name)?;
+    let mut most = MOST_SLOTS;
+    // Spaces may stand around the equals sign.
+    let settings: Vec<&str> = settings.split('=').map(str::trim).collect();
+    for word in settings.join("=").split_whitespace() {
+        match word.split_once('=') {
+            Some(("slots", slots)) => host.slots = slots_of(slots)?,
+            Some(("max-slots" | "max_slots", slots)) => most = slots_of(slots)?,
+            _ => {
+                return Err(format!(
+                    "{word:?}: expected slots=NUMBER or max-slots=NUMBER"
+                ));
+            }
+        }
+    }
+    if host.slots > most {
+        return Err(format!(
+            "{} slots are more than max-slots={most}",
+            host.slots
+        ));
     }
     Ok(host)
 }
@@ -195,6 +220,25 @@ mod tests {
         let text = "# two\nspark-a slots=2\n\nspark-b:3 # the other\n";
         let expected = [("spark-a", 2), ("spark-b", 3)];
         assert_eq!(pairs(parse_file(text).unwrap()), owned(&expected));
+        // As Open MPI's documentation, MPICH's, and an inventory have them.
+        let text = "[sparks]\nspark-a slots = 2 max-slots=4\nspark-b max_slots=3 slots=3\n\
+                    [ others ]\n[fd00::2]:2\nspark-c\tslots= 1\n";
+        let expected = [
+            ("spark-a", 2),
+            ("spark-b", 3),
+            ("fd00::2", 2),
+            ("spark-c", 1),
+        ];
+        assert_eq!(pairs(parse_file(text).unwrap()), owned(&expected));
+        for bad in [
+            "a slots=4 max-slots=2",
+            "a slots",
+            "a slots=",
+            "a slots==2",
+            "a slots=2=3",
+        ] {
+            assert!(parse_file(bad).is_err(), "{bad}");
+        }
         let error = parse_file("a\nb max=3\n").unwrap_err();
         assert!(
             error.starts_with("line 2: ") && error.contains("max=3"),
