@@ -38,6 +38,7 @@ manifest() {
 
 manifest --nodes 2 | validate
 manifest --nodes 3 --slots 8 --gpus 8 --job-name train | validate
+manifest --nodes 2 --gpus 1 --rdma rdma/rdma_shared_device_a --networks rail-0,rail-1 | validate
 # What is wrong must be found.
 if manifest --nodes 2 | sed 's/"Indexed"/5/' | validate 2>/dev/null; then
     echo "a number is taken for a completion mode" >&2

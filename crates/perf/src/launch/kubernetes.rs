@@ -31,6 +31,13 @@ pub(crate) struct KubernetesArgs {
     /// GPUs of each pod
     #[arg(long, value_name = "N", default_value_t = 0, requires = "kubernetes")]
     gpus: usize,
+    /// A resource of RDMA devices that each pod gets, as its device plugin calls it:
+    /// rdma/rdma_shared_device_a. The pods may then lock memory (IPC_LOCK)
+    #[arg(long, value_name = "NAME[=N]", requires = "kubernetes", value_parser = resource)]
+    rdma: Option<(String, usize)>,
+    /// The networks that each pod joins, as an annotation of Multus: rail-0,rail-1
+    #[arg(long, value_name = "NAME,..", requires = "kubernetes")]
+    networks: Option<String>,
     /// The name of the job, and of what belongs to it
     #[arg(
         long,
@@ -136,17 +143,34 @@ impl KubernetesArgs {
                 "completions": nodes,
                 "parallelism": nodes,
                 "backoffLimit": 0,
-                "template": {
-                    "spec": {
-                        "subdomain": name,
-                        "restartPolicy": "Never",
-                        "containers": [container],
-                        // Ranks of a pod share memory; by default there are 64 MiB.
-                        "volumes": [{ "name": "shared-memory", "emptyDir": { "medium": "Memory" } }],
-                    },
-                },
+                "template": self.template(container),
             },
         })
+    }
+
+    fn template(&self, container: &Value) -> Value {
+        let name = &self.job_name;
+        let mut template = json!({
+            "spec": {
+                "subdomain": name,
+                "restartPolicy": "Never",
+                "containers": [container],
+                // Ranks of a pod share memory; by default there are 64 MiB.
+                "volumes": [{ "name": "shared-memory", "emptyDir": { "medium": "Memory" } }],
+                // Two pods of a node would share its network card.
+                "topologySpreadConstraints": [{
+                    "maxSkew": 1,
+                    "topologyKey": "kubernetes.io/hostname",
+                    "whenUnsatisfiable": "ScheduleAnyway",
+                    "labelSelector": { "matchLabels": { "job-name": name } },
+                }],
+            },
+        });
+        if let Some(networks) = &self.networks {
+            let annotations = json!({ "k8s.v1.cni.cncf.io/networks": networks });
+            template["metadata"] = json!({ "annotations": annotations });
+        }
+        template
     }
 
     fn container(&self, nodes: usize, launch: &Launch) -> Value {
@@ -182,8 +206,31 @@ impl KubernetesArgs {
             "volumeMounts": [{ "name": "shared-memory", "mountPath": "/dev/shm" }],
         });
         if self.gpus > 0 {
-            container["resources"] = json!({ "limits": { "nvidia.com/gpu": self.gpus } });
+            container["resources"]["limits"]["nvidia.com/gpu"] = json!(self.gpus);
+        }
+        if let Some((name, count)) = &self.rdma {
+            container["resources"]["limits"][name.as_str()] = json!(count);
+            let capabilities = json!({ "add": ["IPC_LOCK"] });
+            container["securityContext"] = json!({ "capabilities": capabilities });
         }
         container
+    }
+}
+
+/// Reads `DOMAIN/RESOURCE[=N]`.
+fn resource(text: &str) -> Result<(String, usize), String> {
+    let (name, count) = text.split_once('=').unwrap_or((text, "1"));
+    let is_part = |part: &str| {
+        let is_fine = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
+        !part.is_empty() && part.chars().all(is_fine)
+    };
+    let is_name = name
+        .split_once('/')
+        .is_some_and(|(domain, resource)| is_part(domain) && is_part(resource));
+    match count.parse() {
+        Ok(count @ 1..=MOST_NODES) if is_name => Ok((name.to_owned(), count)),
+        _ => Err("expected a resource's name with its domain, and a number: \
+                  rdma/rdma_shared_device_a=1"
+            .to_owned()),
     }
 }

@@ -93,6 +93,43 @@ mod tests {
     }
 
     #[test]
+    fn pods_get_what_rdma_needs() {
+        let plain = manifest(&["--nodes", "2"], &["true"]).unwrap();
+        assert_eq!(container(&plain)["resources"], Value::Null);
+        assert_eq!(container(&plain)["securityContext"], Value::Null);
+        let pod = |list: &Value| list["items"][2]["spec"]["template"].clone();
+        let spread = &pod(&plain)["spec"]["topologySpreadConstraints"][0];
+        assert_eq!(
+            spread["labelSelector"]["matchLabels"]["job-name"],
+            "spark-ccl"
+        );
+
+        let words = "--nodes 2 --gpus 1 --rdma rdma/hca=2 --networks rail-0,rail-1";
+        let words: Vec<_> = words.split(' ').collect();
+        let list = manifest(&words, &["true"]).unwrap();
+        let expected = json!({ "nvidia.com/gpu": 1, "rdma/hca": 2 });
+        assert_eq!(container(&list)["resources"]["limits"], expected);
+        let added = &container(&list)["securityContext"]["capabilities"]["add"];
+        assert_eq!(added, &json!(["IPC_LOCK"]));
+        let annotations = &pod(&list)["metadata"]["annotations"];
+        assert_eq!(annotations["k8s.v1.cni.cncf.io/networks"], "rail-0,rail-1");
+
+        let start = [
+            "launch",
+            "--kubernetes",
+            "--image",
+            "i",
+            "--nodes",
+            "1",
+            "--rdma",
+        ];
+        for bad in ["hca", "rdma/", "rdma/hca=0", "rdma/hca=x", "rdma/h a"] {
+            let words = [&start[..], &[bad, "--", "true"]].concat();
+            assert!(LaunchArgs::try_parse_from(words).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
     fn what_is_asked_of_the_launcher_is_asked_of_that_in_the_pod() {
         let words = "--nodes 1 --connect-timeout 900 --grace 0.5 --lost-after 7 --master-port 4000 --chdir /a -x A=b=c -x E=$$ \
                      --no-prefix --master-addr there";
