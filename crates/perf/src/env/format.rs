@@ -4,15 +4,18 @@ use std::fmt::Write as _;
 
 use spark_ccl_topology::Host;
 
-use super::values::Setting;
+use super::values::{LeftOut, Setting, Values};
 
 /// The version of the JSON form.
 const FORMAT: u32 = 1;
 
 /// Lines that a POSIX shell evaluates.
-pub(super) fn shell(values: &[Setting]) -> String {
+pub(super) fn shell(values: &Values) -> String {
     let mut text = String::new();
-    for Setting { name, value, probe } in values {
+    for LeftOut { name, why } in &values.left_out {
+        let _ = writeln!(text, "# {name} is left out: {}", one_line(why));
+    }
+    for Setting { name, value, probe } in &values.settings {
         let _ = writeln!(
             text,
             "# {}\nexport {name}={}",
@@ -20,7 +23,7 @@ pub(super) fn shell(values: &[Setting]) -> String {
             quoted(value)
         );
     }
-    if values.is_empty() {
+    if values.settings.is_empty() {
         text.push_str("# nothing was found that decides a setting\n");
     }
     text
@@ -46,8 +49,9 @@ pub(super) fn docker(hosts: &[Host], values: &[Setting]) -> String {
 }
 
 /// The settings, and the number of this form.
-pub(super) fn json(values: &[Setting]) -> String {
-    let all = serde_json::json!({ "format": FORMAT, "settings": values });
+pub(super) fn json(values: &Values) -> String {
+    let Values { settings, left_out } = values;
+    let all = serde_json::json!({ "format": FORMAT, "settings": settings, "left_out": left_out });
     format!("{all:#}\n")
 }
 
@@ -67,14 +71,20 @@ mod tests {
 
     #[test]
     fn a_shell_takes_values_as_they_are() {
-        let values = [Setting {
-            name: "NAME",
-            value: "a'b $c".to_owned(),
-            probe: "seen\nrm -rf /".to_owned(),
-        }];
-        let expected = "# seen rm -rf /\nexport NAME='a'\\''b $c'\n";
+        let values = Values {
+            settings: vec![Setting {
+                name: "NAME",
+                value: "a'b $c".to_owned(),
+                probe: "seen\nrm -rf /".to_owned(),
+            }],
+            left_out: vec![LeftOut {
+                name: "OTHER",
+                why: "no\nid".to_owned(),
+            }],
+        };
+        let expected = "# OTHER is left out: no id\n# seen rm -rf /\nexport NAME='a'\\''b $c'\n";
         assert_eq!(shell(&values), expected);
-        assert!(shell(&[]).starts_with("# nothing"));
+        assert!(shell(&Values::default()).starts_with("# nothing"));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //!
 //! Knows the model of hosts, and names of variables. Prints no value that nothing has shown to be right.
 
+mod devices;
 mod format;
 mod values;
 
@@ -72,7 +73,7 @@ enum Mode {
 pub(crate) fn decide(cluster: &Cluster<'_>) {
     for mode in [Mode::Safe, Mode::Auto, Mode::Dmabuf] {
         if let Ok(values) = values(cluster, mode) {
-            let options = format::docker(cluster.hosts, &values);
+            let options = format::docker(cluster.hosts, &values.settings);
             assert!(
                 options
                     .bytes()
@@ -91,7 +92,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Error> {
     let text = if args.json {
         format::json(&values)
     } else if args.docker {
-        format::docker(&hosts, &values)
+        format::docker(&hosts, &values.settings)
     } else {
         format::shell(&values)
     };

@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use serde::Serialize;
-use spark_ccl_topology::cages::CageEnd;
 use spark_ccl_topology::netif::{is_link_local, network, same_subnet};
 use spark_ccl_topology::{Cluster, CudaDevice, Host, Netdev, cages};
 
 use super::Mode;
+use super::devices::devices;
 
 /// A setting.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -19,57 +19,55 @@ pub(super) struct Setting {
     pub(super) probe: String,
 }
 
+/// A setting for which no value fits all hosts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct LeftOut {
+    pub(super) name: &'static str,
+    pub(super) why: String,
+}
+
+/// What was decided.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Values {
+    pub(super) settings: Vec<Setting>,
+    pub(super) left_out: Vec<LeftOut>,
+}
+
+impl Values {
+    fn add(&mut self, name: &'static str, decided: Result<Vec<Setting>, String>) {
+        match decided {
+            Ok(settings) => self.settings.extend(settings),
+            Err(why) => self.left_out.push(LeftOut { name, why }),
+        }
+    }
+}
+
 /// The settings of all hosts.
 ///
 /// # Errors
 /// A mode that these hosts do not have, and the probe that says so.
-pub(super) fn values(cluster: &Cluster<'_>, mode: Mode) -> Result<Vec<Setting>, String> {
-    let mut values = devices(cluster);
-    values.extend(meeting(cluster));
-    values.extend(routing(cluster));
-    values.extend(merging(cluster));
-    values.extend(memory(cluster, mode)?);
+pub(super) fn values(cluster: &Cluster<'_>, mode: Mode) -> Result<Values, String> {
+    let mut values = Values::default();
+    values.add("NCCL_IB_HCA", devices(cluster));
+    values.add("NCCL_SOCKET_IFNAME", meeting(cluster));
+    values.settings.extend(routing(cluster));
+    values.settings.extend(merging(cluster));
+    values.settings.extend(memory(cluster, mode)?);
     Ok(values)
 }
 
-/// The RDMA devices with a cable, if they have the same names on all hosts.
-fn devices(cluster: &Cluster<'_>) -> Vec<Setting> {
-    let lists: BTreeSet<Vec<String>> = cluster.hosts.iter().map(cabled).collect();
-    let Some(list) = lists
-        .first()
-        .filter(|list| lists.len() == 1 && !list.is_empty())
-    else {
-        return Vec::new();
-    };
-    let all = cluster
-        .hosts
-        .iter()
-        .all(|host| host.ports().count() == list.len());
-    if all {
-        // By default, all are used.
-        return Vec::new();
-    }
-    let probe = format!(
-        "the ports with a link, on {}: {}",
-        hosts_of(cluster.hosts),
-        rates(&cluster.hosts[0])
-    );
-    both(
-        ["SPARK_CCL_IB_HCA", "NCCL_IB_HCA"],
-        &format!("={}", list.join(",")),
-        &probe,
-    )
-}
-
 /// The interfaces over which ranks meet: in a subnet that all hosts share, the fastest.
-fn meeting(cluster: &Cluster<'_>) -> Vec<Setting> {
+///
+/// # Errors
+/// Why no list of names fits all hosts.
+fn meeting(cluster: &Cluster<'_>) -> Result<Vec<Setting>, String> {
     let [first, others @ ..] = cluster.hosts else {
-        return Vec::new();
+        return Ok(Vec::new());
     };
     // Without RDMA, data takes these interfaces, too: by default, all that are equally fast.
     let are_all_tcp = cluster.rails.iter().all(|rail| !rail.rdma);
     if others.is_empty() || (are_all_tcp && cluster.rails.len() > 1) {
-        return Vec::new();
+        return Ok(Vec::new());
     }
     let shared = first.network.netdevs.iter().filter_map(|own| {
         let subnet = subnet(own)?;
@@ -81,9 +79,7 @@ fn meeting(cluster: &Cluster<'_>) -> Vec<Setting> {
         Some((own, subnet, names))
     });
     let best = shared.max_by_key(|(own, ..)| (own.speed, std::cmp::Reverse(own.index)));
-    let Some((_, (ip, prefix), names)) = best else {
-        return Vec::new();
-    };
+    let (_, (ip, prefix), names) = best.ok_or("these hosts share no subnet")?;
     let probe =
         format!("the fastest interface in a subnet that all hosts share, that of {ip}/{prefix}");
     // All hosts get all names: none of them may be an interface of another network anywhere.
@@ -93,16 +89,27 @@ fn meeting(cluster: &Cluster<'_>) -> Vec<Setting> {
             && netdev.running
             && addresses.any(|one| !same_subnet(one.ip, ip, prefix))
     };
-    let mut netdevs = cluster.hosts.iter().flat_map(|host| &host.network.netdevs);
-    if netdevs.any(is_elsewhere) {
-        return Vec::new();
+    for host in cluster.hosts {
+        if let Some(netdev) = host.network.netdevs.iter().find(|one| is_elsewhere(one)) {
+            return Err(format!(
+                "the hosts share {ip}/{prefix}, by {}; on {}, {} is in another network",
+                names
+                    .iter()
+                    .map(|name| name.as_str())
+                    .collect::<Vec<_>>()
+                    .join(" and "),
+                host.name,
+                netdev.name
+            ));
+        }
     }
     let names: Vec<_> = names.into_iter().map(String::as_str).collect();
-    both(
+    let value = format!("={}", names.join(","));
+    Ok(both(
         ["SPARK_CCL_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"],
-        &format!("={}", names.join(",")),
+        &value,
         &probe,
-    )
+    ))
 }
 
 /// NCCL tries pairs of devices that do not reach each other, unless it is told to look at subnets.
@@ -215,36 +222,13 @@ fn staged(probe: &str) -> Vec<Setting> {
 }
 
 /// The same value for a variable of ours and one of NCCL's.
-fn both(names: [&'static str; 2], value: &str, probe: &str) -> Vec<Setting> {
+pub(super) fn both(names: [&'static str; 2], value: &str, probe: &str) -> Vec<Setting> {
     let one = |name| Setting {
         name,
         value: value.to_owned(),
         probe: probe.to_owned(),
     };
     names.map(one).to_vec()
-}
-
-fn cabled(host: &Host) -> Vec<String> {
-    let ends = cages(host).into_iter().flat_map(|cage| cage.ends);
-    let mut names: Vec<_> = ends
-        .filter(CageEnd::is_active)
-        .map(|end| end.device.name.clone())
-        .collect();
-    names.sort();
-    names
-}
-
-fn rates(host: &Host) -> String {
-    let cages = cages(host);
-    let cabled = cages
-        .iter()
-        .filter_map(|cage| Some(format!("{} {} Gbit/s", cage.name, cage.gbits()?)));
-    cabled.collect::<Vec<_>>().join(", ")
-}
-
-fn hosts_of(hosts: &[Host]) -> String {
-    let names: Vec<_> = hosts.iter().map(|host| host.name.as_str()).collect();
-    names.join(", ")
 }
 
 /// The first address of an interface that leads to others, and its prefix.
@@ -272,12 +256,13 @@ fn in_subnet(host: &Host, (ip, prefix): (IpAddr, u8)) -> Option<&String> {
 #[cfg(test)]
 mod tests {
     use spark_ccl_topology::testing::{self, Recorded};
+    use spark_ccl_topology::{Address, PortState};
 
     use super::*;
 
     fn found(recorded: &[Recorded], mode: Mode) -> Result<Vec<(&'static str, String)>, String> {
         let hosts = testing::hosts(recorded);
-        let values = values(&Cluster::of(&hosts), mode)?.into_iter();
+        let values = values(&Cluster::of(&hosts), mode)?.settings.into_iter();
         Ok(values.map(|one| (one.name, one.value)).collect())
     }
 
@@ -328,14 +313,51 @@ mod tests {
         let second = hosts[1].netdev_mut("enp1s0f1np1");
         (second.addresses, second.running) = (shared, true);
         let interfaces = |hosts: &[Host]| {
-            let values = values(&Cluster::of(hosts), Mode::Auto).unwrap().into_iter();
-            let mut values = values.filter(|one| one.name == "NCCL_SOCKET_IFNAME");
-            values.next().map(|one| one.value)
+            let values = values(&Cluster::of(hosts), Mode::Auto).unwrap();
+            let is_named = values
+                .left_out
+                .iter()
+                .any(|one| one.name == "NCCL_SOCKET_IFNAME");
+            let settings = values.settings.into_iter();
+            let mut settings = settings.filter(|one| one.name == "NCCL_SOCKET_IFNAME");
+            let value = settings.next().map(|one| one.value);
+            assert_ne!(value.is_some(), is_named);
+            value
         };
         assert_eq!(interfaces(&hosts), None);
         hosts[1].netdev_mut("enp1s0f0np0").running = false;
         let both = "=enp1s0f0np0,enp1s0f1np1".to_owned();
         assert_eq!(interfaces(&hosts), Some(both));
+    }
+
+    #[test]
+    fn a_cable_to_another_host_is_not_named() {
+        let mut hosts = testing::hosts(&testing::pair());
+        let other = hosts[1].netdev_mut("enp1s0f1np1");
+        other.running = true;
+        other.addresses.push(Address {
+            ip: "10.9.9.2".parse().unwrap(),
+            prefix: 24,
+            label: None,
+        });
+        hosts[1].port_mut("rocep1s0f1").state = PortState::Active;
+        let found = values(&Cluster::of(&hosts), Mode::Auto).unwrap();
+        let mut found = found
+            .settings
+            .iter()
+            .filter(|one| one.name == "NCCL_IB_HCA");
+        assert_eq!(found.next().unwrap().value, "=roceP2p1s0f0,rocep1s0f0");
+        // The second host's other cage joins the two, where the first host's leads elsewhere.
+        let mut hosts = testing::hosts(&testing::ring())[..2].to_vec();
+        let found = values(&Cluster::of(&hosts), Mode::Auto).unwrap();
+        let why = found.left_out.iter().find(|one| one.name == "NCCL_IB_HCA");
+        assert!(
+            why.unwrap().why.contains("leads to none of these"),
+            "{why:?}"
+        );
+        hosts.pop();
+        let found = values(&Cluster::of(&hosts), Mode::Auto).unwrap();
+        assert_eq!(found.left_out, []);
     }
 
     #[test]
@@ -345,11 +367,12 @@ mod tests {
             host.rdma.clear();
         }
         let cluster = Cluster::of(&hosts);
-        assert!(cluster.rails.len() > 1 && meeting(&cluster).is_empty());
+        assert!(cluster.rails.len() > 1);
+        assert_eq!(meeting(&cluster), Ok(Vec::new()));
         for host in &mut hosts {
             host.netdev_mut("enP2p1s0f0np0").running = false;
         }
-        let names = meeting(&Cluster::of(&hosts));
+        let names = meeting(&Cluster::of(&hosts)).unwrap();
         assert!(names.iter().all(|one| one.value == "=enp1s0f0np0") && names.len() == 2);
     }
 
