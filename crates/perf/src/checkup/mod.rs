@@ -120,7 +120,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Error> {
         std::fs::create_dir_all(folder).map_err(creating)?;
     }
     let survey = SurveyArgs::of(args.hosts.clone());
-    let examination = doctor::examine(&survey, true)?;
+    let examination = doctor::examine(&survey, true, &doctor::environment())?;
     if let Some(older) = &older {
         older.is_about(&examination.hosts)?;
     }

@@ -5,8 +5,11 @@
 
 mod checks;
 mod finding;
+mod jobs;
 mod ports;
 mod probe;
+
+use std::path::PathBuf;
 
 use clap::Parser;
 use spark_ccl_topology::{Cluster, Host};
@@ -15,9 +18,10 @@ use crate::console::{plain, print};
 use crate::error::{Error, exit};
 use crate::remote;
 use crate::survey::{SurveyArgs, Surveyed, Unreached, survey_each};
-use checks::Subject;
 pub(crate) use checks::expected;
+use checks::{Pinned, Subject};
 pub(crate) use finding::{Finding, Fix, Problem, Status};
+pub(crate) use jobs::environment;
 pub(crate) use ports::agent;
 pub(crate) use probe::{Launcher, Probed};
 
@@ -68,6 +72,10 @@ pub(crate) struct Args {
     /// Measure what the hosts carry, each rail alone and all together, and the collective itself; takes some seconds
     #[arg(long, conflicts_with = "from")]
     probe: bool,
+    /// Check the settings of this file, too: lines NAME=VALUE, as for docker run --env-file, or as
+    /// spark-perf env prints them; may come more than once
+    #[arg(long, value_name = "FILE")]
+    env_file: Vec<PathBuf>,
     /// Print the findings as JSON, with a summary
     #[arg(long)]
     json: bool,
@@ -78,7 +86,8 @@ pub(crate) struct Args {
 
 /// Prints the findings; returns the exit code.
 pub(crate) fn run(args: &Args) -> Result<u8, Error> {
-    let found = examine(&args.hosts, args.probe)?.found;
+    let pinned = jobs::with_files(&args.env_file)?;
+    let found = examine(&args.hosts, args.probe, &pinned)?.found;
     let shown = found
         .iter()
         .filter(|one| !args.quiet || one.status > Status::Unknown);
@@ -106,12 +115,16 @@ pub(crate) struct Examination {
 }
 
 /// What reading shows, and, for several hosts that were asked, what trying shows, and on demand measuring.
-pub(crate) fn examine(args: &SurveyArgs, probe: bool) -> Result<Examination, Error> {
+pub(crate) fn examine(
+    args: &SurveyArgs,
+    probe: bool,
+    pinned: &[Pinned],
+) -> Result<Examination, Error> {
     if probe && args.hosts.hosts()?.len() < 2 {
         let why = "--probe measures between hosts: name at least two with -H";
         return Err(Error::Usage(why.to_owned()));
     }
-    let mut examination = read(survey_each(args)?);
+    let mut examination = read(survey_each(args)?, pinned);
     let reached = examination.all_reached();
     if reached.len() < 2 {
         return Ok(examination);
@@ -141,7 +154,7 @@ impl Examination {
 }
 
 /// All findings about these hosts that reading shows; those that do not answer come first.
-fn read(surveyed: Vec<Result<Surveyed, Unreached>>) -> Examination {
+fn read(surveyed: Vec<Result<Surveyed, Unreached>>, pinned: &[Pinned]) -> Examination {
     let mut found = Vec::new();
     let mut met: Vec<Surveyed> = Vec::new();
     for one in surveyed {
@@ -157,6 +170,7 @@ fn read(surveyed: Vec<Result<Surveyed, Unreached>>) -> Examination {
     found.extend(checks::all(&Subject {
         cluster: &Cluster::of(&hosts),
         clocks: &clocks,
+        pinned,
     }));
     Examination {
         hosts,
@@ -176,7 +190,7 @@ pub(crate) fn judge(hosts: &[Host]) {
             reached: None,
         })
     };
-    let found = read(hosts.iter().map(written).collect()).found;
+    let found = read(hosts.iter().map(written).collect(), &[]).found;
     let text: Vec<_> = found.iter().map(ToString::to_string).collect();
     assert!(!text.concat().contains(char::is_control));
     assert!(!summary(&found).is_empty());

@@ -59,7 +59,7 @@ struct Numbered {
 /// Checks; returns the exit code.
 pub(super) fn run(args: &Args) -> Result<u8, Error> {
     let survey = SurveyArgs::of(args.hosts.clone());
-    let examination = doctor::examine(&survey, true)?;
+    let examination = doctor::examine(&survey, true, &doctor::environment())?;
     let reached = examination.all_reached();
     let bench = Bench {
         survey: &survey,

@@ -8,6 +8,8 @@ mod gpus;
 mod limits;
 mod links;
 mod machine;
+mod overlap;
+mod pinned;
 mod proposals;
 mod routes;
 mod software;
@@ -19,6 +21,7 @@ use spark_ccl_topology::Cluster;
 
 use super::finding::Finding;
 pub(crate) use links::expected;
+pub(super) use pinned::Pinned;
 use proposals::proposals;
 use wires::Wires;
 
@@ -27,6 +30,8 @@ pub(super) struct Subject<'a> {
     pub(super) cluster: &'a Cluster<'a>,
     /// For each host how far its clock is ahead, and how exact that is, in seconds.
     pub(super) clocks: &'a [Option<(f64, f64)>],
+    /// Settings that jobs on all hosts will have.
+    pub(super) pinned: &'a [Pinned],
 }
 
 /// All findings: those about each host, about each pair, and about all.
@@ -42,6 +47,8 @@ pub(super) fn all(subject: &Subject<'_>) -> Vec<Finding> {
         found.extend(limits::checks(host));
         found.extend(cards::checks(host, cluster.hosts.len() == 1));
         found.extend(addresses::checks(&wires, &proposals, index));
+        found.extend(overlap::checks(&wires, index));
+        found.extend(pinned::checks(host, subject.pinned));
     }
     found.extend(addresses::of_all(cluster, &wires, &proposals));
     found.extend(links::checks(cluster, &wires));

@@ -19,7 +19,11 @@ use apply::mend;
 /// All findings about these hosts.
 fn findings(hosts: &[Host], clocks: &[Option<(f64, f64)>]) -> Vec<Finding> {
     let cluster = &Cluster::of(hosts);
-    all(&Subject { cluster, clocks })
+    all(&Subject {
+        cluster,
+        clocks,
+        pinned: &[],
+    })
 }
 
 /// What is not in order with these hosts.

@@ -3,6 +3,9 @@
 use spark_ccl_topology::{BUILT_WITHOUT_CUDA, ConfFile, Disk, Library, Limit};
 
 use super::*;
+use crate::doctor::checks::Pinned;
+
+const DEVICE: &str = "roceP2p1s0f0";
 
 #[test]
 fn limits_are_low() {
@@ -33,6 +36,74 @@ fn limits_are_low() {
     planted(Status::Unknown, "limits.memlock", "not told", |host| {
         host.limits.memlock = Limit::Unknown;
     });
+}
+
+/// Findings about settings that jobs on both hosts will have, of which the second host's table
+/// has moved its entries from 2 and 3 to 4 and 5.
+fn pinned(settings: &[(&str, &str)]) -> Vec<Finding> {
+    let mut hosts = pair();
+    for gid in &mut hosts[1].port_mut(DEVICE).gids {
+        gid.index += 2;
+    }
+    let settings = settings
+        .iter()
+        .map(|(name, value)| ((*name).into(), (*value).into()));
+    let pinned = [Pinned {
+        from: "jobs.env".to_owned(),
+        settings: settings.collect(),
+    }];
+    let subject = Subject {
+        cluster: &Cluster::of(&hosts),
+        clocks: &[None; 2],
+        pinned: &pinned,
+    };
+    let found = all(&subject).into_iter();
+    found.filter(|one| one.id == "settings.pinned").collect()
+}
+
+#[test]
+fn settings_name_what_is_not_there() {
+    assert_eq!(pinned(&[]), []);
+    assert_eq!(
+        pinned(&[("NCCL_DEBUG", "INFO"), ("NCCL_IB_HCA", "rocep1s0f0")]),
+        []
+    );
+    let is_ipv4 = |gid: &&Gid| gid.ip().is_ipv4() && gid.roce == Roce::V2;
+    let index = pair()[1]
+        .port_mut(DEVICE)
+        .gids
+        .iter()
+        .find(is_ipv4)
+        .unwrap()
+        .index
+        .to_string();
+    for name in ["NCCL_IB_GID_INDEX", "SPARK_CCL_IB_GID_INDEX"] {
+        let found = pinned(&[(name, &index)]);
+        assert_eq!((found.len(), &*found[0].hosts[0]), (1, "spark-2"));
+        let text = found[0].to_string();
+        assert!(
+            text.contains(&format!("{name} (from jobs.env) is {index}")),
+            "{text}"
+        );
+        assert!(text.contains(DEVICE), "{text}");
+    }
+    // The other device's table is as it was.
+    let other = ("NCCL_IB_HCA", "=rocep1s0f0");
+    assert_eq!(pinned(&[("NCCL_IB_GID_INDEX", &index), other]), []);
+    for (name, value, known) in [
+        ("NCCL_SOCKET_IFNAME", "eth0", "enp1s0f0np0"),
+        ("NCCL_IB_HCA", "mlx5_0,mlx5_1", "rocep1s0f0"),
+        ("NCCL_IB_TIMEOUT", "soon", "1 to 31"),
+    ] {
+        let found = pinned(&[(name, value)]);
+        assert_eq!(found.len(), 2, "{found:#?}");
+        for (one, host) in found.iter().zip(["spark-1", "spark-2"]) {
+            let text = one.to_string();
+            assert!(one.status == Status::Fail && one.hosts == [host], "{text}");
+            let parts = [name, value, known, "jobs.env"];
+            assert!(parts.iter().all(|part| text.contains(part)), "{text}");
+        }
+    }
 }
 
 #[test]

@@ -290,6 +290,45 @@ fn a_twin_is_down() {
 }
 
 #[test]
+fn the_lan_is_in_a_cables_subnet() {
+    let mut hosts = ring();
+    let lan = |host: &mut Host, ip: &str| {
+        host.netdev_mut("enP7s7").addresses[0].ip = ip.parse().unwrap();
+    };
+    let cable = ipv4_of(&hosts[0], "enp1s0f0np0");
+    let shared = cable.rsplit_once('.').unwrap().0.to_owned();
+    for (index, host) in hosts.iter_mut().enumerate() {
+        lan(host, &format!("{shared}.{}", 200 + index));
+    }
+    let found = wrong(&hosts);
+    let found: Vec<_> = found.iter().filter(|one| one.id == "net.overlap").collect();
+    // The third host has no cable in that subnet.
+    assert_eq!(found.len(), 2, "{found:#?}");
+    for one in found {
+        let text = one.to_string();
+        assert!(
+            one.status == Status::Fail && text.contains("enP7s7"),
+            "{text}"
+        );
+        assert!(
+            text.contains("enp1s0f0np0") || text.contains("enp1s0f1np1"),
+            "{text}"
+        );
+    }
+}
+
+fn ipv4_of(host: &Host, netdev: &str) -> String {
+    let netdevs = host.network.netdevs.iter();
+    let found = netdevs.clone().find(|one| one.name == netdev).unwrap();
+    let mut addresses = found.addresses.iter();
+    addresses
+        .find(|one| one.ip.is_ipv4())
+        .unwrap()
+        .ip
+        .to_string()
+}
+
+#[test]
 fn an_address_is_given_twice() {
     let mut hosts = pair();
     clear_addresses(&mut hosts[1], NETDEV, DEVICE);
