@@ -73,7 +73,13 @@ impl Acceptor {
                 || link_streams.admits(from, purpose)
                     && accepted.borrow_mut().insert((from, purpose))
         };
-        for connection in self.lobby.serve(Instant::now(), &admits) {
+        let unproved = self.lobby.refused().unproved.count;
+        let connections = self.lobby.serve(Instant::now(), &admits);
+        if self.lobby.refused().unproved.count > unproved {
+            self.mailbox
+                .note_strangers(self.lobby.refused().unproved_text());
+        }
+        for connection in connections {
             if let Admitted::Stream {
                 from,
                 purpose,

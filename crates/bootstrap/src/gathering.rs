@@ -377,7 +377,7 @@ fn refused_text(refused: &Refused) -> String {
             );
         }
     }
-    text
+    text + &refused.unproved_text()
 }
 
 #[cfg(test)]

@@ -1,17 +1,22 @@
 //! Incoming connections until they are admitted: authenticated, and at the rendezvous with their hello.
 //!
 //! One thread serves all of them, and none can block it. Their number is bounded and each has a deadline. Where more
-//! come, the oldest one that is not authenticated is evicted for the next one. At first, each has [`GRACE`] to answer.
-//! That time doubles for each [`CAPACITY`] by which evictions outnumber admissions, so that the ranks of a large world get
-//! in also where each of their answers takes long.
+//! come, those that have said nothing make room first, the oldest of the most crowded origin: a rank says what it wants
+//! as soon as it is connected, so it waits no longer than the kernel's backlog takes to be accepted, which is fast. Then
+//! go those that owe the proof of the secret for longer than [`GRACE`]. That time doubles for each [`CAPACITY`] by which
+//! such evictions outnumber admissions, so that the ranks of a large world get in also where each of their answers takes
+//! long.
 
+mod eviction;
 mod pending;
 
 use std::collections::VecDeque;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
+use rustix::process::{Resource, getrlimit};
 use socket2::Socket;
 use spark_ccl_fork::Unshared;
 
@@ -19,18 +24,24 @@ use crate::handshake::{Intent, OpenError, Rejection};
 use crate::hello::Hello;
 use crate::net;
 use crate::{Purpose, Secret};
+use eviction::Origin;
 use pending::{HandshakeError, PendingConnection, Step};
 
-/// How many connections are served at a time; further ones stay in the kernel's backlog.
-const CAPACITY: usize = 64;
+/// How many connections are served at a time; further ones stay in the kernel's backlog. With that, it is more than
+/// 5,000, so that the connections of one stranger do not fill a backlog of 4,096.
+const CAPACITY: usize = 1024;
+/// How many are served in any case, even where descriptors are scarce.
+const LEAST_CAPACITY: usize = 16;
+/// How many connections a listener accepts before it is the next one's turn.
+const BATCH: usize = 128;
+/// The pause after a full batch. It bounds the work that strangers can make: they get through a backlog of 4,096 in a
+/// third of a second, and take a few percent of a core.
+const PAUSE: Duration = Duration::from_millis(10);
 /// How long a connection may take to authenticate itself.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long an unauthenticated connection is at least safe from eviction. Authenticated ones are never evicted.
+/// How long a connection that owes its proof is at least safe from eviction. Authenticated ones are never evicted.
 const GRACE: Duration = Duration::from_millis(250);
-/// The least time between two evictions, at first. If there was none, or it stayed the same, a machine so busy that answers
-/// take longer than [`GRACE`] would evict all ranks before they have answered, and again when they retry.
-const EVICTION_PAUSE: Duration = GRACE.checked_div(CAPACITY as u32).unwrap();
-/// How often that doubles at most: a connection then stays for 4 s.
+/// How often that doubles at most, to 4 s.
 const MOST_DOUBLINGS: u32 = 4;
 
 /// Which connections the listeners expect.
@@ -69,8 +80,12 @@ pub(crate) struct Lobby {
     pending: VecDeque<PendingConnection>,
     /// No connections are accepted before this time.
     closed_until: Option<Instant>,
-    last_eviction: Option<Instant>,
-    /// How many more were evicted than admitted.
+    /// How many connections are served at a time.
+    capacity: usize,
+    /// Connections with descriptors from this number on are not accepted beyond [`LEAST_CAPACITY`]: the last quarter of
+    /// this process's descriptors is the program's.
+    descriptors: i32,
+    /// How many more that owed their proof were evicted than admitted.
     evictions: u32,
     refused: Refused,
 }
@@ -80,6 +95,8 @@ pub(crate) struct Lobby {
 pub(crate) struct Refused {
     pub(crate) secret: Tally,
     pub(crate) version: Tally,
+    /// Those that were closed since they did not authenticate themselves in time, or before others needed their place.
+    pub(crate) unproved: Tally,
 }
 
 /// How many connections were refused for one reason, and where the last one came from.
@@ -87,6 +104,19 @@ pub(crate) struct Refused {
 pub(crate) struct Tally {
     pub(crate) count: u64,
     pub(crate) last: String,
+}
+
+impl Refused {
+    /// How many connections never authenticated, for an error about a rank that did not come. Empty without any.
+    pub(crate) fn unproved_text(&self) -> String {
+        match &self.unproved {
+            Tally { count: 0, .. } => String::new(),
+            Tally { count: 1, last } => format!("; 1 connection never authenticated ({last})"),
+            Tally { count, last } => {
+                format!("; {count} connections never authenticated (last: {last})")
+            }
+        }
+    }
 }
 
 impl Tally {
@@ -108,7 +138,8 @@ impl Lobby {
             listeners: listeners.into_iter().map(Unshared::new).collect(),
             pending,
             closed_until: None,
-            last_eviction: None,
+            capacity: CAPACITY,
+            descriptors: descriptors_for_strangers(),
             evictions: 0,
             refused: Refused::default(),
         }
@@ -149,91 +180,121 @@ impl Lobby {
         }
         // What has arrived is read first: it may make room, and spares its senders an eviction.
         let mut connections = self.advance(now, admits);
-        if self.accept_connections(now) {
-            connections.extend(self.advance(now, admits));
-        }
+        connections.extend(self.accept_connections(now, admits));
         self.evictions = self.evictions.saturating_sub(connections.len() as u32);
         connections
     }
 
     fn advance(&mut self, now: Instant, admits: Admits<'_>) -> Vec<Admitted> {
-        let mut connections = Vec::new();
-        for mut pending in std::mem::take(&mut self.pending) {
-            match pending.step(self.role, &self.key, admits) {
-                Ok(Step::Done(connection)) => connections.push(pending.into_admitted(connection)),
-                Ok(Step::Wait) if pending.since + HANDSHAKE_TIMEOUT > now => {
-                    self.pending.push_back(pending);
-                }
-                Ok(Step::Wait) => {
-                    tracing::debug!(from = pending.name(), "no handshake in time, closed");
-                }
-                Err(error) => self.turn_away(&pending, &error),
-            }
-        }
-        connections
+        let all = std::mem::take(&mut self.pending);
+        all.into_iter()
+            .filter_map(|pending| self.step(pending, now, admits))
+            .collect()
     }
 
-    /// Returns whether there are new connections.
-    fn accept_connections(&mut self, now: Instant) -> bool {
-        let mut has_new = false;
+    /// Advances a connection, and keeps it unless it is over or admitted.
+    fn step(
+        &mut self,
+        mut pending: PendingConnection,
+        now: Instant,
+        admits: Admits<'_>,
+    ) -> Option<Admitted> {
+        match pending.step(self.role, &self.key, admits) {
+            Ok(Step::Done(connection)) => return Some(pending.into_admitted(connection)),
+            Ok(Step::Wait) if pending.since + HANDSHAKE_TIMEOUT > now => {
+                self.pending.push_back(pending);
+            }
+            Ok(Step::Wait) => {
+                tracing::debug!(from = pending.name(), "no handshake in time, closed");
+                self.refused.unproved.add(pending.name());
+            }
+            Err(error) => self.turn_away(&pending, &error),
+        }
+        None
+    }
+
+    /// Accepts connections from each listener in turn, and returns those that are authenticated at once.
+    fn accept_connections(&mut self, now: Instant, admits: Admits<'_>) -> Vec<Admitted> {
+        let mut admitted = Vec::new();
+        let mut is_busy = false;
         for listener in 0..self.listeners.len() {
-            while self.closed_until.is_none() && self.make_room(now) {
+            let mut accepted = 0;
+            while self.closed_until.is_none() && accepted < BATCH && self.make_room(now) {
                 match self.listeners[listener].accept() {
-                    Ok((socket, _)) => {
-                        self.pending.push_back(PendingConnection::new(socket, now));
-                        has_new = true;
+                    Ok((socket, address)) => {
+                        let origin = Origin::new(listener, &address);
+                        let pending = PendingConnection::new(socket, origin, now);
+                        admitted.extend(self.step(pending, now, admits));
+                        accepted += 1;
                     }
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                     // The client has closed the connection already.
                     Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                     Err(error) => {
-                        // Most likely no descriptor is free. Make one free, and do not spin.
+                        // Most likely no descriptor is free. Make some free, and do not spin.
                         tracing::warn!(%error, "cannot accept a connection");
-                        self.evict(now);
+                        self.evict(BATCH, |pending| !pending.is_authenticated());
                         self.closed_until = Some(now + GRACE);
                     }
                 }
             }
+            is_busy |= accepted == BATCH;
         }
-        has_new
+        if is_busy {
+            self.closed_until.get_or_insert(now + PAUSE);
+        }
+        admitted
     }
 
-    /// Whether one more connection fits. If need be, evicts the oldest one that is not authenticated.
+    /// Whether one more connection fits. If need be, evicts some.
     fn make_room(&mut self, now: Instant) -> bool {
-        if self.pending.len() < CAPACITY {
+        let is_scarce = |last: &PendingConnection| last.socket.as_raw_fd() >= self.descriptors;
+        let capacity = match self.pending.back() {
+            Some(last) if is_scarce(last) => {
+                self.pending.len().clamp(LEAST_CAPACITY, self.capacity)
+            }
+            _ => self.capacity,
+        };
+        if self.pending.len() < capacity {
             return true;
         }
-        // If all are ranks that have yet to say hello, the next one waits for a moment.
-        let protected_until = self
-            .eldest_stranger()
-            .map_or(now, |eldest| self.pending[eldest].since)
-            + GRACE;
-        let doublings = (self.evictions / CAPACITY as u32).min(MOST_DOUBLINGS);
-        let pause = EVICTION_PAUSE * (1 << doublings);
-        let paused_until = self.last_eviction.map(|last| last + pause);
-        let closed_until = paused_until.map_or(protected_until, |until| until.max(protected_until));
-        if closed_until > now {
-            self.closed_until = Some(closed_until);
+        let count = BATCH.min(capacity / 4);
+        if self.evict(count, PendingConnection::is_silent) > 0 {
+            return true;
+        }
+        let safe_for = GRACE * (1 << (self.evictions / self.capacity as u32).min(MOST_DOUBLINGS));
+        let owes = |pending: &PendingConnection| !pending.is_authenticated();
+        let evicted = self.evict(count, |pending| {
+            owes(pending) && pending.since + safe_for <= now
+        });
+        if evicted == 0 {
+            // If all are ranks that have yet to say hello, the next one waits for a moment.
+            let eldest = self.pending.iter().find(|pending| owes(pending));
+            self.closed_until = Some(eldest.map_or(now, |eldest| eldest.since) + safe_for);
             return false;
         }
-        self.evict(now);
+        let most = (MOST_DOUBLINGS + 1) * self.capacity as u32;
+        self.evictions = (self.evictions + evicted as u32).min(most);
         true
     }
 
-    /// Closes the oldest connection that is not authenticated, if there is one.
-    fn evict(&mut self, now: Instant) {
-        if let Some(eldest) = self.eldest_stranger() {
-            self.pending.remove(eldest);
-            self.last_eviction = Some(now);
-            self.evictions = (self.evictions + 1).min((MOST_DOUBLINGS + 1) * CAPACITY as u32);
+    /// Closes up to `count` connections that may go, and returns how many.
+    fn evict(&mut self, count: usize, may_go: impl Fn(&PendingConnection) -> bool) -> usize {
+        let evicted = eviction::take(&mut self.pending, count, may_go);
+        for pending in &evicted {
+            // Reset rather than closed in order: thousands a second would stay with the kernel for a minute each.
+            let _ = pending.socket.set_linger(Some(Duration::ZERO));
+            if self.refused.unproved.add(pending.name()) {
+                let Tally { count, last } = &self.refused.unproved;
+                tracing::warn!(
+                    count,
+                    last,
+                    "connections that never authenticated were closed"
+                );
+            }
         }
-    }
-
-    fn eldest_stranger(&self) -> Option<usize> {
-        self.pending
-            .iter()
-            .position(|pending| !pending.is_authenticated())
+        evicted.len()
     }
 
     fn turn_away(&mut self, pending: &PendingConnection, error: &HandshakeError) {
@@ -284,6 +345,14 @@ impl ListenerRole {
             Err(HandshakeError::Misdirected)
         }
     }
+}
+
+/// Three quarters of the descriptors that this process may have.
+fn descriptors_for_strangers() -> i32 {
+    let limit = getrlimit(Resource::Nofile).current;
+    limit.map_or(i32::MAX, |limit| {
+        i32::try_from(limit / 4 * 3).unwrap_or(i32::MAX)
+    })
 }
 
 #[cfg(test)]

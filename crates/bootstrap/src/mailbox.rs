@@ -28,13 +28,16 @@ struct State {
     streams: HashMap<(u32, Purpose), Unshared<Socket>>,
     /// The outcome of the initialisation, once there is one.
     outcome: Option<Result<(), Error>>,
+    /// For the error about a stream that did not come: the connections that never authenticated.
+    strangers: String,
     /// Ranks that will open no more streams.
     departed: HashSet<u32>,
 }
 
 /// Why there is no stream.
 pub(crate) enum Empty {
-    Late,
+    /// It did not come in time, and these connections never authenticated.
+    Late(String),
     Failed(Error),
     Departed,
 }
@@ -70,6 +73,11 @@ impl Mailbox {
         self.changed.notify_all();
     }
 
+    /// Keeps what is to be said of the connections that never authenticated.
+    pub(crate) fn note_strangers(&self, text: String) {
+        self.state.lock().strangers = text;
+    }
+
     /// A rank will open no more streams.
     pub(crate) fn depart(&self, rank: u32) {
         self.state.lock().departed.insert(rank);
@@ -100,7 +108,8 @@ impl Mailbox {
                 return Err(Empty::Departed);
             }
             if self.changed.wait_until(&mut state, deadline).timed_out() {
-                return state.streams.remove(&(from, purpose)).ok_or(Empty::Late);
+                let late = Empty::Late(state.strangers.clone());
+                return state.streams.remove(&(from, purpose)).ok_or(late);
             }
         }
     }

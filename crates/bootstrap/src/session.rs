@@ -393,8 +393,8 @@ impl Session {
             .map_err(|empty| match empty {
                 Empty::Failed(error) => error,
                 Empty::Departed => Error::Lost(format!("{} has ended", self.describe(peer))),
-                Empty::Late => Error::Timeout(format!(
-                    "{} did not open its stream for {purpose} within {:.1} s",
+                Empty::Late(strangers) => Error::Timeout(format!(
+                    "{} did not open its stream for {purpose} within {:.1} s{strangers}",
                     self.describe(peer),
                     waited_since.elapsed().as_secs_f64()
                 )),

@@ -3,10 +3,15 @@
 
 mod common;
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
-use common::{in_parallel, options, purpose, soon};
+use common::{TCP, in_parallel, options, purpose, soon};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use socket2::{Domain, Socket, Type};
 use spark_ccl_bootstrap::{Kind, Session, UniqueId, Via};
 
 /// Sends bytes, reads until the other side closes, and returns how many bytes arrived.
@@ -127,4 +132,108 @@ fn many_ranks_at_once_all_get_in() {
     in_parallel(sessions, |session| {
         session.unwrap().seal(Ok(()), soon()).unwrap();
     });
+}
+
+/// If set, this test program is a stranger: the address that it floods.
+const FLOOD: &str = "SPARK_BOOTSTRAP_TEST_FLOOD";
+/// How many connections the stranger holds, where its limit of descriptors allows.
+const HELD: usize = 5000;
+
+/// A stranger in a process of its own, so that its descriptors are not ours.
+struct Flood(Child);
+
+impl Flood {
+    /// Returns once it holds its connections.
+    fn begin(target: SocketAddr) -> Self {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--ignored", "--exact", "flood", "--nocapture"])
+            .env(FLOOD, target.to_string())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let flood = Flood(child);
+        assert!(lines.any(|line| line.unwrap() == "flooding"));
+        flood
+    }
+}
+
+impl Drop for Flood {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Holds silent connections, and opens anew what is closed, if a test below started this process.
+#[test]
+#[ignore = "the other tests here start it as a child process, with --ignored --exact; no test by itself"]
+fn flood() {
+    let Ok(target) = std::env::var(FLOOD) else {
+        return;
+    };
+    let target = target.parse::<SocketAddr>().unwrap().into();
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    let limit = Rlimit {
+        current: maximum,
+        maximum,
+    };
+    setrlimit(Resource::Nofile, limit).unwrap();
+    let most = maximum.map_or(HELD, |most| most as usize - 50).min(HELD);
+    let begin = Instant::now();
+    let (mut sockets, mut is_told) = (Vec::<Socket>::new(), false);
+    while begin.elapsed() < 3 * common::WATCHDOG {
+        while sockets.len() < most {
+            let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+            socket.set_nonblocking(true).unwrap();
+            // It is under way: the outcome is seen below.
+            let _ = socket.connect(&target);
+            sockets.push(socket);
+        }
+        if !std::mem::replace(&mut is_told, true) {
+            eprintln!("flooding");
+        }
+        let fds = sockets.iter().map(|one| PollFd::new(one, PollFlags::IN));
+        let mut fds: Vec<_> = fds.collect();
+        let soon = Duration::from_millis(20).try_into().unwrap();
+        poll(&mut fds, Some(&soon)).unwrap();
+        let closed: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+        let mut closed = closed.into_iter();
+        sockets.retain(|_| closed.next() == Some(false));
+    }
+}
+
+/// Before strangers were told apart from ranks, and listeners from each other, this took minutes.
+#[test]
+fn thousands_of_silent_strangers_keep_nobody_waiting() {
+    let id = UniqueId::create(&options()).unwrap();
+    let at_root = Flood::begin(id.addresses()[0]);
+    let sessions = join_two(id);
+    drop(at_root);
+    let at_rank = Flood::begin(sessions[1].peer(1).addresses[0]);
+    in_parallel(sessions, |session| {
+        for (number, via) in [(0, Via::Unix), (1, TCP)] {
+            let (wanted, begin) = (purpose(Kind::Control, number), Instant::now());
+            if session.rank() == 0 {
+                session.connect(1, wanted, via, soon()).unwrap();
+            } else {
+                session.accept(0, wanted, soon()).unwrap();
+            }
+            eprintln!("{via:?} after {:?}", begin.elapsed());
+        }
+        let never = session.accept(
+            1 - session.rank(),
+            purpose(Kind::Control, 7),
+            Instant::now(),
+        );
+        let names_strangers = never
+            .unwrap_err()
+            .to_string()
+            .contains("never authenticated");
+        assert_eq!(names_strangers, session.rank() == 1);
+        session.seal(Ok(()), soon()).unwrap();
+    });
+    drop(at_rank);
 }

@@ -6,6 +6,7 @@ use std::time::Instant;
 use socket2::Socket;
 use spark_ccl_fork::Unshared;
 
+use super::eviction::Origin;
 use super::{Admits, Admitted, ListenerRole};
 use crate::frame::{Frame, FrameReader, ReadError};
 use crate::handshake::{self, Intent, MAX_HANDSHAKE, Open, OpenError};
@@ -17,6 +18,7 @@ use crate::{Purpose, Secret};
 
 pub(super) struct PendingConnection {
     pub(super) socket: Unshared<Socket>,
+    pub(super) origin: Origin,
     pub(super) since: Instant,
     reader: FrameReader,
     stage: Stage,
@@ -59,15 +61,21 @@ pub(super) enum HandshakeError {
 }
 
 impl PendingConnection {
-    pub(super) fn new(socket: Socket, now: Instant) -> Self {
+    pub(super) fn new(socket: Socket, origin: Origin, now: Instant) -> Self {
         // Fails on a Unix socket, which has no delay to switch off.
         let _ = socket.set_tcp_nodelay(true);
         PendingConnection {
             socket: Unshared::new(socket),
+            origin,
             since: now,
             reader: FrameReader::default(),
             stage: Stage::Opening,
         }
+    }
+
+    /// Whether it has not said what it wants.
+    pub(super) fn is_silent(&self) -> bool {
+        matches!(self.stage, Stage::Opening)
     }
 
     /// Whether it has proved that it holds the secret.

@@ -14,6 +14,8 @@ use crate::wire::{FrameKind, frame};
 use crate::{Error, Kind};
 
 const KEY: &[u8] = b"the key";
+/// Places in the lobbies of the tests that fill them, which need no more descriptors than any machine gives.
+const PLACES: usize = 64;
 
 /// Rank 1 of 2 serves streams in the background until it has admitted one, or time is up.
 fn serve() -> (Route, std::thread::JoinHandle<Option<u32>>) {
@@ -174,6 +176,7 @@ fn a_rank_that_has_yet_to_say_hello_keeps_its_place() {
     let target = listener.local_addr().unwrap().as_socket().unwrap();
     let key = Secret::from_text(KEY);
     let mut lobby = Lobby::new(ListenerRole::Rendezvous, key, vec![listener]);
+    lobby.capacity = PLACES;
     let begin = Instant::now();
     let deadline = begin + Duration::from_secs(30);
     let dial = || net::connect_tcp(None, target, deadline).unwrap();
@@ -187,30 +190,21 @@ fn a_rank_that_has_yet_to_say_hello_keeps_its_place() {
         assert!(Instant::now() < deadline);
         assert!(lobby.serve(begin, &|_, _| true).is_empty());
     }
-    let fill = |lobby: &mut Lobby, now| {
-        let strangers: Vec<Socket> = (0..CAPACITY).map(|_| dial()).collect();
-        while lobby.closed_until.is_none_or(|until| until <= now) {
-            assert!(Instant::now() < deadline);
-            assert!(lobby.serve(now, &|_, _| true).is_empty());
-        }
-        strangers
-    };
-    let early = fill(&mut lobby, begin);
-    let late = fill(&mut lobby, begin + GRACE);
-    let evictions = |number| begin + GRACE + number * EVICTION_PAUSE;
-    for now in (0..2 * CAPACITY as u32).map(evictions) {
-        assert!(lobby.serve(now, &|_, _| true).is_empty());
+    let strangers: Vec<Socket> = (0..2 * PLACES).map(|_| dial()).collect();
+    for tick in 0..8 {
+        assert!(lobby.serve(begin + tick * PAUSE, &|_, _| true).is_empty());
     }
+    assert!(lobby.refused.unproved.count >= PLACES as u64 / 2);
     let bytes = frame(FrameKind::Hello, &hello(1, 3).encode());
     net::write_all(&rank, &bytes, deadline).unwrap();
     let admitted = loop {
         assert!(Instant::now() < deadline);
-        if let Some(admitted) = lobby.serve(begin + 2 * GRACE, &|_, _| true).pop() {
+        if let Some(admitted) = lobby.serve(begin + 4 * GRACE, &|_, _| true).pop() {
             break admitted;
         }
     };
     assert!(matches!(admitted, Admitted::Rank { hello, .. } if hello.peer.rank == 1));
-    drop((early, late));
+    drop(strangers);
 }
 
 /// A caller as on a busy machine: what it answers, it answers later than [`GRACE`].
@@ -259,8 +253,8 @@ impl SlowCaller {
 #[test]
 fn slow_callers_are_not_evicted_for_ever() {
     for delay in [GRACE * 3 / 2, GRACE * 5] {
-        // Also where evictions are as close together as they may be.
-        for step in [EVICTION_PAUSE, Duration::from_millis(10)] {
+        // Also where batches are as close together as they may be.
+        for step in [PAUSE, 4 * PAUSE] {
             assert_all_get_in(delay, step);
         }
     }
@@ -268,12 +262,13 @@ fn slow_callers_are_not_evicted_for_ever() {
 
 /// Many callers, each of whose answers takes a while, where the lobby is served so often.
 fn assert_all_get_in(delay: Duration, step: Duration) {
-    const CALLERS: usize = 4 * CAPACITY;
+    const CALLERS: usize = 4 * PLACES;
     let listener = net::listen_tcp(Address::LOOPBACK.with_port(0)).unwrap();
     let target = listener.local_addr().unwrap().as_socket().unwrap();
     let role = ListenerRole::Streams { rank: 1, size: 2 };
     let key = Secret::from_text(KEY);
     let mut lobby = Lobby::new(role, key, vec![listener]);
+    lobby.capacity = PLACES;
     let (mut now, mut admitted) = (Instant::now(), 0);
     let mut callers: Vec<_> = (0..CALLERS).map(|_| SlowCaller::begin(target)).collect();
     let end = now + Duration::from_secs(60);
@@ -290,6 +285,98 @@ fn assert_all_get_in(delay: Duration, step: Duration) {
         "{} of {CALLERS} are not in yet: {delay:?}, {step:?}",
         callers.len()
     );
+}
+
+/// A stranger holds many times more connections than there are places, and opens each anew that is closed.
+struct Flood {
+    target: SocketAddr,
+    sockets: Vec<Socket>,
+}
+
+impl Flood {
+    fn begin(target: SocketAddr) -> Self {
+        let sockets = (0..6 * PLACES).map(|_| Self::dial(target)).collect();
+        Flood { target, sockets }
+    }
+
+    fn dial(target: SocketAddr) -> Socket {
+        net::connect_tcp(None, target, Instant::now() + Duration::from_secs(30)).unwrap()
+    }
+
+    fn go_on(&mut self) {
+        for socket in &mut self.sockets {
+            if !matches!(net::try_read(socket, &mut [0; 9]), Ok(None)) {
+                *socket = Self::dial(self.target);
+            }
+        }
+    }
+}
+
+/// Behind a backlog of silent strangers, near ranks, ranks of another host and slow ones get in, in the lobby's time.
+#[test]
+fn silent_strangers_delay_no_rank() {
+    for (delay, limit) in [(0, 2), (20, 2), (1000, 3)] {
+        let listener = net::listen_tcp(Address::LOOPBACK.with_port(0)).unwrap();
+        let target = listener.local_addr().unwrap().as_socket().unwrap();
+        let role = ListenerRole::Streams { rank: 1, size: 2 };
+        let key = Secret::from_text(KEY);
+        let mut lobby = Lobby::new(role, key, vec![listener]);
+        lobby.capacity = PLACES;
+        let mut flood = Flood::begin(target);
+        let mut caller = SlowCaller::begin(target);
+        let begin = Instant::now();
+        let (mut now, delay) = (begin, Duration::from_millis(delay));
+        while !caller.step(&key, target, (now, delay)) {
+            assert!(now < begin + Duration::from_secs(limit), "{delay:?}");
+            now += PAUSE;
+            lobby.serve(now, &|_, _| true);
+            flood.go_on();
+        }
+        let text = lobby.refused().unproved_text();
+        assert!(lobby.refused.unproved.count > PLACES as u64, "{text}");
+        assert!(text.ends_with(&format!(
+            "connections never authenticated (last: {})",
+            lobby.refused.unproved.last
+        )));
+    }
+}
+
+#[test]
+fn strangers_at_one_listener_leave_the_others_their_places() {
+    let listener = || net::listen_tcp(Address::LOOPBACK.with_port(0)).unwrap();
+    let (flooded, quiet) = (listener(), listener());
+    let [target, other] = [&flooded, &quiet].map(|l| l.local_addr().unwrap().as_socket().unwrap());
+    let role = ListenerRole::Streams { rank: 1, size: 2 };
+    let mut lobby = Lobby::new(role, Secret::from_text(KEY), vec![flooded, quiet]);
+    lobby.capacity = PLACES;
+    let begin = Instant::now();
+    // It says nothing for as long as a handshake may take.
+    let late = Flood::dial(other);
+    let mut flood = Flood::begin(target);
+    for tick in 0..100 {
+        lobby.serve(begin + tick * PAUSE, &|_, _| true);
+        flood.go_on();
+    }
+    assert!(lobby.refused.unproved.count > 2 * PLACES as u64);
+    assert!(matches!(net::try_read(&late, &mut [0; 9]), Ok(None)));
+}
+
+#[test]
+fn strangers_leave_the_program_descriptors() {
+    let listener = net::listen_tcp(Address::LOOPBACK.with_port(0)).unwrap();
+    let target = listener.local_addr().unwrap().as_socket().unwrap();
+    let role = ListenerRole::Streams { rank: 1, size: 2 };
+    let mut lobby = Lobby::new(role, Secret::from_text(KEY), vec![listener]);
+    // As if the program had used its share already.
+    lobby.descriptors = 0;
+    let mut flood = Flood::begin(target);
+    let begin = Instant::now();
+    for tick in 0..20 {
+        lobby.serve(begin + tick * PAUSE, &|_, _| true);
+        assert!(lobby.pending.len() <= LEAST_CAPACITY);
+        flood.go_on();
+    }
+    assert!(lobby.refused.unproved.count > PLACES as u64);
 }
 
 /// Frames as a stranger may send them: of any kind, some of them almost valid.
@@ -331,7 +418,8 @@ proptest! {
         let (mut stranger, ours) = net::tcp_pair().unwrap();
         ours.set_nonblocking(true).unwrap();
         std::io::Write::write_all(&mut stranger, &bytes).unwrap();
-        let mut pending = PendingConnection::new(ours, Instant::now());
+        let from = ours.peer_addr().unwrap();
+        let mut pending = PendingConnection::new(ours, Origin::new(0, &from), Instant::now());
         let role = ListenerRole::Streams { rank: 1, size: 2 };
         let step = pending.step(role, &Secret::from_text(KEY), &|_, _| true);
         prop_assert!(!matches!(step, Ok(Step::Done(_))));
