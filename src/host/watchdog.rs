@@ -45,7 +45,7 @@ impl Core {
             };
             let (waited, overdue) = active.execution.stall.wait(now, self.timeout);
             let fault = if overdue {
-                Some(timed_out(active, &self.watch, self.wires.rank, waited))
+                Some(timed_out(active, &self.watch, &self.wires, waited))
             } else {
                 inspect(active, &self.watch, &self.wires, now)
             };
@@ -211,8 +211,8 @@ fn advice(shares_host: bool) -> &'static str {
     }
 }
 
-fn timed_out(active: &Active, watch: &Watch, rank: Rank, waited: Duration) -> Fault {
-    let (words, late) = if active.is_pair() {
+fn timed_out(active: &Active, watch: &Watch, wires: &Wires, waited: Duration) -> Fault {
+    let (mut words, late) = if active.is_pair() {
         let late = waiting_for(active).map(|peer| watch.awaited(peer));
         let words = format!("{}, {}", describe(active), PairTag::from_bits(active.tag));
         (words, late.unwrap_or_default())
@@ -220,8 +220,13 @@ fn timed_out(active: &Active, watch: &Watch, rank: Rank, waited: Duration) -> Fa
         let late = watch.late(active.sequence, SIGN_OF_LIFE);
         (describe(active), late)
     };
+    if let Some(Obstacle::Forming { peer }) = active.execution.stall.obstacle
+        && let Some(silence) = wires.mesh().silence(peer)
+    {
+        words = format!("{words}; no link to {}: {silence}", watch.member(peer));
+    }
     Fault::TimedOut {
-        by: watch.member(rank),
+        by: watch.member(wires.rank),
         sequence: marked(active),
         words,
         waited,

@@ -111,6 +111,12 @@ impl Mesh {
         self.owner.world.session.local_to(member)
     }
 
+    /// Why there may be no link to the peer yet: connections to it that nobody answers.
+    pub(crate) fn silence(&self, peer: Rank) -> Option<String> {
+        let member = self.owner.members[peer as usize];
+        self.owner.world.session.silence(member)
+    }
+
     /// Asks for a link, once.
     pub(crate) fn ask(&mut self, line: Line) {
         self.look();

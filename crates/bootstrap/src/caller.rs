@@ -17,8 +17,10 @@ const REFUSAL: Duration = Duration::from_millis(500);
 /// How soon to try again if the backlog is full.
 const FULL: Duration = Duration::from_millis(2);
 
-/// A call to another rank. It tries all routes in rounds until the deadline, unless the answers show that retrying is
-/// pointless. Once connected, it waits for the answer as long as the stream lasts.
+/// A call to another rank. It tries all routes in rounds until the deadline, unless the answers show
+/// that retrying is pointless. A connection that is not answered within [`ATTEMPT`] is kept, and the
+/// other routes are tried, too: its end may be a stranger, or the peer, which is stopped. How long
+/// that may take is not for the bootstrap to decide, so a call that has such connections goes on.
 pub(crate) struct Caller {
     /// The other end, for errors.
     name: String,
@@ -31,6 +33,14 @@ pub(crate) struct Caller {
     route: usize,
     pause: Duration,
     round: Round,
+    unanswered: Vec<Unanswered>,
+}
+
+/// A connection that was taken, and not answered yet.
+struct Unanswered {
+    route: usize,
+    socket: Unshared<Socket>,
+    entry: Entry,
 }
 
 enum Stage {
@@ -44,7 +54,10 @@ enum Stage {
     Entering {
         socket: Unshared<Socket>,
         entry: Entry,
+        until: Instant,
     },
+    /// No route is being tried: only the unanswered connections are left.
+    Listening,
 }
 
 /// The outcomes of one round over all routes.
@@ -78,23 +91,40 @@ impl Caller {
             route: 0,
             pause: FIRST_PAUSE,
             round: Round::default(),
+            unanswered: Vec::new(),
         }
+    }
+
+    /// The routes that lead to a connection that is not answered, in words.
+    pub(crate) fn silence(&self) -> Option<String> {
+        let names = self.unanswered.iter().map(|one| self.route_name(one.route));
+        let names: Vec<_> = names.collect();
+        (!names.is_empty())
+            .then(|| format!("{} took the connection and is silent", names.join(", and ")))
+    }
+
+    fn route_name(&self, route: usize) -> String {
+        self.routes.get(route).map(Route::name).unwrap_or_default()
     }
 
     /// Adds the descriptors that wake [`step`](Self::step).
     pub(crate) fn watch<'a>(&'a self, fds: &mut Vec<PollFd<'a>>) {
         match &self.stage {
-            Stage::Pausing { .. } => {}
+            Stage::Pausing { .. } | Stage::Listening => {}
             Stage::Connecting { socket, .. } => fds.push(PollFd::new(socket, PollFlags::OUT)),
             Stage::Entering { socket, .. } => fds.push(PollFd::new(socket, PollFlags::IN)),
         }
+        let unanswered = self.unanswered.iter();
+        fds.extend(unanswered.map(|one| PollFd::new(&one.socket, PollFlags::IN)));
     }
 
     /// When [`step`](Self::step) is due even if no descriptor is ready.
     pub(crate) fn next_wake(&self) -> Option<Instant> {
         match &self.stage {
-            Stage::Pausing { until } | Stage::Connecting { until, .. } => Some(*until),
-            Stage::Entering { .. } => None,
+            Stage::Pausing { until }
+            | Stage::Connecting { until, .. }
+            | Stage::Entering { until, .. } => Some(*until),
+            Stage::Listening => None,
         }
     }
 
@@ -104,7 +134,16 @@ impl Caller {
         key: &Secret,
         now: Instant,
     ) -> Option<Result<Unshared<Socket>, Error>> {
+        if let Some(socket) = self.hear(key, now) {
+            return Some(Ok(socket));
+        }
         loop {
+            while self.unanswered.iter().any(|one| one.route == self.route) {
+                self.route += 1;
+            }
+            if self.route >= self.routes.len() {
+                return self.end_round(now).map(Err);
+            }
             let stage = std::mem::replace(&mut self.stage, Stage::Pausing { until: now });
             match self.advance(stage, key, now) {
                 Ok(Step::Done(socket)) => return Some(Ok(socket)),
@@ -113,18 +152,30 @@ impl Caller {
                     return None;
                 }
                 Ok(Step::Go(stage)) => self.stage = stage,
+                Ok(Step::Keep(unanswered)) => self.unanswered.push(unanswered),
                 Err(error) => {
-                    self.record_failure(error);
+                    self.record_failure(self.route, error);
                     self.route += 1;
                 }
             }
-            if self.route >= self.routes.len() {
-                if let Some(error) = self.end_round(now) {
-                    return Some(Err(error));
+        }
+    }
+
+    /// Advances the connections that were not answered at first. Returns the first that is.
+    fn hear(&mut self, key: &Secret, now: Instant) -> Option<Unshared<Socket>> {
+        for mut one in std::mem::take(&mut self.unanswered) {
+            match one.entry.step(&one.socket, key, &self.name) {
+                Ok(true) => return Some(one.socket),
+                Ok(false) => self.unanswered.push(one),
+                Err(error) => {
+                    self.record_failure(one.route, error);
+                    if matches!(self.stage, Stage::Listening) {
+                        self.begin_round(now);
+                    }
                 }
-                return None;
             }
         }
+        None
     }
 
     fn advance(&self, stage: Stage, key: &Secret, now: Instant) -> Result<Step, EnterError> {
@@ -140,16 +191,31 @@ impl Caller {
                     };
                 }
                 net::end_tcp(&socket).map_err(EnterError::Broken)?;
-                self.enter(socket).map(Step::Go)
+                self.enter(socket, now).map(Step::Go)
             }
-            Stage::Entering { socket, mut entry } => {
+            Stage::Entering {
+                socket,
+                mut entry,
+                until,
+            } => {
                 if entry.step(&socket, key, &self.name)? {
                     return Ok(Step::Done(socket));
                 }
-                // The other end has the call. It may be stopped before it answers, and how long that may take is not
-                // for the bootstrap to decide, so this waits without a deadline.
-                Ok(Step::Wait(Stage::Entering { socket, entry }))
+                if until > now {
+                    return Ok(Step::Wait(Stage::Entering {
+                        socket,
+                        entry,
+                        until,
+                    }));
+                }
+                let route = self.route;
+                Ok(Step::Keep(Unanswered {
+                    route,
+                    socket,
+                    entry,
+                }))
             }
+            Stage::Listening => Ok(Step::Wait(stage)),
         }
     }
 
@@ -158,7 +224,7 @@ impl Caller {
             return Err(EnterError::Broken(io::ErrorKind::NotFound.into()));
         };
         match route.begin() {
-            Ok((socket, true)) => self.enter(socket).map(Step::Go),
+            Ok((socket, true)) => self.enter(socket, now).map(Step::Go),
             Ok((socket, false)) => {
                 let until = match self.routes.len() {
                     1 => self.deadline,
@@ -173,13 +239,18 @@ impl Caller {
         }
     }
 
-    fn enter(&self, socket: Unshared<Socket>) -> Result<Stage, EnterError> {
+    fn enter(&self, socket: Unshared<Socket>, now: Instant) -> Result<Stage, EnterError> {
         let open = Open::new(self.intent).map_err(EnterError::Final)?;
         let entry = Entry::begin(&socket, &open)?;
-        Ok(Stage::Entering { socket, entry })
+        let until = now + ATTEMPT;
+        Ok(Stage::Entering {
+            socket,
+            entry,
+            until,
+        })
     }
 
-    fn record_failure(&mut self, error: EnterError) {
+    fn record_failure(&mut self, route: usize, error: EnterError) {
         let text = match error {
             EnterError::Final(error) => {
                 let text = error.to_string();
@@ -197,31 +268,43 @@ impl Caller {
                 "it calls this rank itself".to_owned()
             }
         };
-        let route = self.routes.get(self.route).map(Route::name);
-        self.round.attempts.push((route.unwrap_or_default(), text));
+        self.round.attempts.push((self.route_name(route), text));
     }
 
     /// Ends a round. Returns the error if another round is pointless; otherwise pauses before the next one.
     fn end_round(&mut self, now: Instant) -> Option<Error> {
         let round = std::mem::take(&mut self.round);
+        let is_last = now + self.pause >= self.deadline;
+        if !self.unanswered.is_empty() {
+            if is_last || self.unanswered.len() == self.routes.len() {
+                self.stage = Stage::Listening;
+            } else {
+                self.begin_round(now);
+            }
+            return None;
+        }
         if let Some(error) = round.final_error
             && !round.may_recover
         {
             return Some(error);
         }
         let refused = !round.answered && now >= self.since + REFUSAL;
-        if refused || now + self.pause >= self.deadline {
+        if refused || is_last {
             return Some(Error::Unreachable {
                 peer: self.name.clone(),
                 attempts: round.attempts,
                 refused: !round.answered,
             });
         }
+        self.begin_round(now);
+        None
+    }
+
+    fn begin_round(&mut self, now: Instant) {
         self.route = 0;
         let until = now + self.pause;
         self.stage = Stage::Pausing { until };
         self.pause = (self.pause * 2).min(LAST_PAUSE);
-        None
     }
 }
 
@@ -230,6 +313,7 @@ enum Step {
     Done(Unshared<Socket>),
     Wait(Stage),
     Go(Stage),
+    Keep(Unanswered),
 }
 
 fn is_writable(socket: &Socket) -> Result<bool, EnterError> {

@@ -209,7 +209,8 @@ pub enum Unreached {
     Unresponsive(String),
 }
 
-/// Connects and authenticates again to a process that was connected before. Tries each route once.
+/// Connects and authenticates again to a process that was connected before. Tries each route once,
+/// for its share of the time.
 ///
 /// `is_own` returns whether an address belongs to this host, too: errors at such an address prove nothing about the
 /// peer.
@@ -217,53 +218,56 @@ pub(crate) fn redial(
     call: &Call<'_>,
     is_own: impl Fn(IpAddr) -> bool,
 ) -> Result<Unshared<Socket>, Unreached> {
-    let (mut attempts, mut refused) = (Vec::new(), None);
+    let (mut attempts, mut refused, mut is_taken) = (Vec::new(), None, false);
     for (index, route) in call.routes.iter().enumerate() {
         let left = call.deadline.saturating_duration_since(Instant::now());
-        let share = left / (call.routes.len() - index) as u32;
-        match route.connect(Instant::now() + share) {
-            Ok(socket) => match prove(call, &socket, call.deadline) {
+        let until = Instant::now() + left / (call.routes.len() - index) as u32;
+        let is_own = matches!(route, Route::Tcp { target, .. } if is_own(target.ip()));
+        let (problem, is_refusal) = match route.connect(until) {
+            Ok(socket) => match prove(call, &socket, until, until) {
                 Ok(()) => return Ok(socket),
                 Err(EnterError::Final(error)) => {
-                    return Err(Unreached::Unresponsive(error.to_string()));
+                    is_taken |= !is_own;
+                    (error.to_string(), false)
                 }
                 Err(EnterError::Broken(error)) if error.kind() == io::ErrorKind::TimedOut => {
-                    let text = format!("{} took the connection, and is silent", route.name());
-                    return Err(Unreached::Unresponsive(text));
+                    is_taken |= !is_own;
+                    ("it took the connection, and is silent".to_owned(), false)
                 }
-                Err(EnterError::Broken(error)) => {
-                    refused.get_or_insert(false);
-                    attempts.push(format!("{}: {}", route.name(), describe(&error)));
-                }
-                Err(EnterError::Crossed) => {
-                    refused.get_or_insert(false);
-                    attempts.push(format!("{}: it calls this process itself", route.name()));
-                }
+                Err(EnterError::Broken(error)) => (describe(&error), false),
+                Err(EnterError::Crossed) => ("it calls this process itself".to_owned(), false),
             },
-            Err(error) => {
-                let is_own = matches!(route, Route::Tcp { target, .. } if is_own(target.ip()));
-                if !is_own {
-                    refused.get_or_insert(error.kind() == io::ErrorKind::ConnectionRefused);
-                }
-                attempts.push(format!("{}: {}", route.name(), describe(&error)));
-            }
+            Err(error) => (
+                describe(&error),
+                error.kind() == io::ErrorKind::ConnectionRefused,
+            ),
+        };
+        if !is_own {
+            refused.get_or_insert(is_refusal);
         }
+        attempts.push(format!("{}: {problem}", route.name()));
     }
     let text = attempts.join(", ");
     // Another machine may have one of the addresses. So the first route counts: it is the one in a shared subnet.
-    Err(if refused == Some(true) {
-        Unreached::Refused(text)
-    } else {
-        Unreached::NoAnswer(text)
+    Err(match (is_taken, refused) {
+        (true, _) => Unreached::Unresponsive(text),
+        (false, Some(true)) => Unreached::Refused(text),
+        (false, _) => Unreached::NoAnswer(text),
     })
 }
 
-fn prove(call: &Call<'_>, socket: &Socket, answer_by: Instant) -> Result<(), EnterError> {
+fn prove(
+    call: &Call<'_>,
+    socket: &Socket,
+    answer_by: Instant,
+    deadline: Instant,
+) -> Result<(), EnterError> {
     let open = Open::new(call.intent).map_err(EnterError::Final)?;
-    enter(socket, call.key, &open, call.peer, answer_by, call.deadline)
+    enter(socket, call.key, &open, call.peer, answer_by, deadline)
 }
 
-/// Tries one route. If there are others, a stranger at this one that is silent must not hold them up.
+/// Tries one route. If there are others, a stranger at this one that is silent must not hold them up, also where it
+/// begins to answer.
 fn attempt(
     call: &Call<'_>,
     route: &Route,
@@ -274,7 +278,7 @@ fn attempt(
         _ => call.deadline.min(Instant::now() + limit),
     };
     let socket = route.connect(within(ATTEMPT)).map_err(EnterError::Broken)?;
-    prove(call, &socket, within(limit))?;
+    prove(call, &socket, within(limit), within(LONGEST_ATTEMPT))?;
     Ok(socket)
 }
 

@@ -133,6 +133,8 @@ pub(crate) struct Requests {
     calls: Mutex<Vec<(u32, Purpose, Caller)>>,
     /// What arrived before there was an attendant, and is to be delivered now.
     early: Mutex<Vec<Delivery>>,
+    /// What is to be said of the calls that are not answered, by peer.
+    silences: Mutex<HashMap<u32, String>>,
     bell: Bell,
 }
 
@@ -141,6 +143,7 @@ impl Requests {
         Ok(Self {
             calls: Mutex::default(),
             early: Mutex::default(),
+            silences: Mutex::default(),
             bell: Bell::new()?,
         })
     }
@@ -148,6 +151,11 @@ impl Requests {
     pub(crate) fn call(&self, peer: u32, purpose: Purpose, caller: Caller) {
         self.calls.lock().push((peer, purpose, caller));
         self.bell.ring();
+    }
+
+    /// The routes to a peer that lead to connections that are not answered, in words.
+    pub(crate) fn silence(&self, peer: u32) -> Option<String> {
+        self.silences.lock().get(&peer).cloned()
     }
 
     /// Lets the session's thread deliver these.
@@ -235,6 +243,9 @@ impl LinkStreams {
             done.extend(outcome.map(|outcome| (peer, purpose, outcome)));
             goes_on
         });
+        let silent = self.calls.iter();
+        let silent = silent.filter_map(|(&(peer, _), caller)| Some((peer, caller.silence()?)));
+        *self.requests.silences.lock() = silent.collect();
         for (peer, purpose, outcome) in done {
             let stream = outcome.map(|stream| (stream, End::Caller));
             self.finish_call(peer, purpose, stream);

@@ -155,6 +155,17 @@ pub(crate) fn connect_tcp(
     Ok(socket)
 }
 
+/// Whether an address belongs to this host. The kernel reaches its own addresses from themselves.
+/// Nothing is sent.
+pub(crate) fn is_own(ip: IpAddr) -> bool {
+    let target = SocketAddr::new(ip, 9);
+    let source = Socket::new(Domain::for_address(target), Type::DGRAM, None).and_then(|socket| {
+        socket.connect(&target.into())?;
+        socket.local_addr()
+    });
+    source.is_ok_and(|source| source.as_socket().is_some_and(|source| source.ip() == ip))
+}
+
 /// Connects to a listener in the abstract Unix namespace, waiting while its backlog is full.
 pub(crate) fn connect_unix(name: &str, deadline: Instant) -> io::Result<Socket> {
     let address = abstract_address(name)?;
@@ -259,4 +270,18 @@ fn tcp_socket(address: &SocketAddr) -> io::Result<Socket> {
 
 fn abstract_address(name: &str) -> io::Result<SockAddr> {
     SockAddr::unix(format!("\0{name}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_addresses_are_told_from_others() {
+        let own = |text: &str| is_own(text.parse().unwrap());
+        assert!(own("127.0.0.1"));
+        // Addresses for documents, which no host has.
+        assert!(!own("192.0.2.7"));
+        assert!(!own("2001:db8::7"));
+    }
 }

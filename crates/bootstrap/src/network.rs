@@ -1,6 +1,6 @@
 //! The networked part of a session: the routes to its peers, and the rendezvous until the world is sealed.
 
-use std::net::{Shutdown, SocketAddr};
+use std::net::{IpAddr, Shutdown, SocketAddr};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -64,7 +64,11 @@ impl Network {
             Via::Tcp {
                 source,
                 target: None,
-            } => Ok(routes(&self.own, &reachable(peer, local), source)),
+            } => Ok(routes(
+                &self.own,
+                &reachable(peer, local, net::is_own),
+                source,
+            )),
             Via::Tcp {
                 source,
                 target: Some(index),
@@ -116,17 +120,22 @@ impl Drop for Network {
     }
 }
 
-/// The addresses at which to try a peer. For a peer on another host, loopback addresses are left out, since another
-/// process would answer there, unless the peer has no others.
-pub(crate) fn reachable(peer: &PeerInfo, local: bool) -> Vec<SocketAddr> {
-    let is_loopback = |address: &&SocketAddr| address.ip().is_loopback();
-    let all = peer.addresses.iter();
-    if local || all.clone().all(|address| is_loopback(&address)) {
-        return peer.addresses.clone();
+/// The addresses at which to try a peer. For a peer on another host, loopback addresses and those that
+/// this host has, too, are left out, since another process would answer there, unless the peer has no
+/// others. Container networks have the same addresses on every host.
+pub(crate) fn reachable(
+    peer: &PeerInfo,
+    local: bool,
+    is_own: impl Fn(IpAddr) -> bool,
+) -> Vec<SocketAddr> {
+    let leads_here = |ip: IpAddr| ip.is_loopback() || is_own(ip);
+    let all = peer.addresses.iter().copied();
+    let elsewhere: Vec<_> = all.filter(|address| !leads_here(address.ip())).collect();
+    if local || elsewhere.is_empty() {
+        peer.addresses.clone()
+    } else {
+        elsewhere
     }
-    all.filter(|address| !is_loopback(address))
-        .copied()
-        .collect()
 }
 
 #[cfg(test)]
@@ -135,7 +144,7 @@ mod tests {
     use crate::HostId;
 
     #[test]
-    fn another_hosts_loopback_is_the_last_resort() {
+    fn what_leads_to_this_host_is_the_last_resort_for_another() {
         let addresses = ["127.0.0.1:1", "[::1]:2", "10.0.0.1:3"].map(|one| one.parse().unwrap());
         let peer = |addresses: &[SocketAddr]| PeerInfo {
             rank: 1,
@@ -149,9 +158,17 @@ mod tests {
             unix_name: String::new(),
             rdma_ports: 0,
         };
-        assert_eq!(reachable(&peer(&addresses), true), addresses);
-        assert_eq!(reachable(&peer(&addresses), false), [addresses[2]]);
+        let none = |_| false;
+        assert_eq!(reachable(&peer(&addresses), true, none), addresses);
+        assert_eq!(reachable(&peer(&addresses), false, none), [addresses[2]]);
         let only = &addresses[..2];
-        assert_eq!(reachable(&peer(only), false), only);
+        assert_eq!(reachable(&peer(only), false, none), only);
+        // As docker0's.
+        let bridge = "172.17.0.1:4".parse().unwrap();
+        let all = [addresses[0], bridge, addresses[2]];
+        let is_own = |ip: IpAddr| ip == bridge.ip();
+        assert_eq!(reachable(&peer(&all), false, is_own), [addresses[2]]);
+        assert_eq!(reachable(&peer(&all), true, is_own), all);
+        assert_eq!(reachable(&peer(&[bridge]), false, is_own), [bridge]);
     }
 }

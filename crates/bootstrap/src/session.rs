@@ -16,7 +16,8 @@ use crate::mailbox::{Empty, Mailbox};
 use crate::meeting::{Attendant, Contexts};
 use crate::network::{Network, reachable};
 use crate::root::{self, Root};
-use crate::{Error, Kind, Options, PeerInfo, Purpose, Secret, UniqueId, Via};
+use crate::unique_id::expired;
+use crate::{Error, Kind, Options, PeerInfo, Purpose, Secret, UniqueId, Via, net};
 
 /// How long a rank's listener may refuse connections. That is short: it exists before other ranks get its address.
 const REFUSAL: Duration = Duration::from_millis(500);
@@ -294,6 +295,14 @@ impl Session {
         }
     }
 
+    /// Which routes to a peer lead to connections that it does not answer, while streams of links are asked for.
+    pub fn silence(&self, peer: u32) -> Option<String> {
+        match &self.mode {
+            Mode::Local(_) => None,
+            Mode::Network(network) => network.requests.silence(peer),
+        }
+    }
+
     /// When to call a peer. Both ends usually need a stream at about the same time, and one call is enough. So the
     /// lower rank waits a little for the other's call.
     fn begin(&self, peer: u32) -> Instant {
@@ -345,9 +354,9 @@ impl Session {
         };
         let name = self.describe(peer);
         // For a rank on this host, our own addresses are also the ones that it listens on.
-        let on_other_host = self.peer(peer).host_id != self.peer(self.rank).host_id;
-        let own = |ip| on_other_host && network.own.iter().any(|own| own.ip == ip);
-        let targets = reachable(self.peer(peer), self.local_to(peer));
+        let on_this_host = self.peer(peer).host_id == self.peer(self.rank).host_id;
+        let own = |ip| !on_this_host && net::is_own(ip);
+        let targets = reachable(self.peer(peer), on_this_host, net::is_own);
         let routes = routes(&network.own, &targets, None);
         let call = Call {
             peer: &name,
@@ -437,59 +446,10 @@ impl Session {
     }
 }
 
-/// The error of a rank that finds no rendezvous, as `life` explains it: how old the id was when the rank came, and how
-/// long it is good for.
-fn expired(error: Error, life: Option<(Duration, Duration)>) -> Error {
-    let (&Error::Unreachable { refused, .. }, Some((age, good_for))) = (&error, life) else {
-        return error;
-    };
-    let why = match (age > good_for, refused) {
-        (true, _) => "its time is over",
-        (false, true) => "its process has ended, or its ranks have met already",
-        (false, false) => return error,
-    };
-    let (age, good_for) = (age.as_secs(), good_for.as_secs_f64());
-    Error::Expired(format!(
-        "it was made {age} s ago and good for {good_for} s, and {why} ({error})"
-    ))
-}
-
 /// Whether a host name means this host without being resolved.
 fn means_loopback(host: &str) -> bool {
     host == "localhost"
         || host
             .parse::<std::net::IpAddr>()
             .is_ok_and(|ip| ip.is_loopback())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_known_of_an_id_explains_that_nobody_answers() {
-        let explained = |refused, life: Option<[u64; 2]>| {
-            let error = Error::Unreachable {
-                peer: "the rendezvous".to_owned(),
-                attempts: Vec::new(),
-                refused,
-            };
-            let [age, good_for] = life.unwrap_or_default().map(Duration::from_secs);
-            expired(error, life.map(|_| (age, good_for)))
-        };
-        for refused in [false, true] {
-            let old = explained(refused, Some([121, 120])).to_string();
-            assert!(
-                old.contains("made 121 s ago and good for 120 s, and its time is over"),
-                "{old}"
-            );
-            let unknown = explained(refused, None);
-            assert!(matches!(unknown, Error::Unreachable { .. }), "{unknown}");
-        }
-        let gone = explained(true, Some([7, 120])).to_string();
-        assert!(gone.contains("its process has ended"), "{gone}");
-        // A firewall, perhaps: the id may be good.
-        let cut_off = explained(false, Some([7, 120]));
-        assert!(matches!(cut_off, Error::Unreachable { .. }), "{cut_off}");
-    }
 }

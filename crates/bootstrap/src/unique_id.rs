@@ -209,6 +209,23 @@ fn hex_pair(pair: &[u8]) -> Option<u8> {
     }
 }
 
+/// The error of a rank that finds no rendezvous, as `life` explains it: how old the id was when the rank came, and how
+/// long it is good for.
+pub(crate) fn expired(error: Error, life: Option<(Duration, Duration)>) -> Error {
+    let (&Error::Unreachable { refused, .. }, Some((age, good_for))) = (&error, life) else {
+        return error;
+    };
+    let why = match (age > good_for, refused) {
+        (true, _) => "its time is over",
+        (false, true) => "its process has ended, or its ranks have met already",
+        (false, false) => return error,
+    };
+    let (age, good_for) = (age.as_secs(), good_for.as_secs_f64());
+    Error::Expired(format!(
+        "it was made {age} s ago and good for {good_for} s, and {why} ({error})"
+    ))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -218,6 +235,33 @@ mod tests {
         let addresses =
             ["10.0.0.1:4000", "[fe80::1]:4001", "127.0.0.1:9"].map(|a| a.parse().unwrap());
         UniqueId::new(&Secret::from_text(b"x"), &addresses, None).0
+    }
+
+    #[test]
+    fn what_is_known_of_an_id_explains_that_nobody_answers() {
+        let explained = |refused, life: Option<[u64; 2]>| {
+            let error = Error::Unreachable {
+                peer: "the rendezvous".to_owned(),
+                attempts: Vec::new(),
+                refused,
+            };
+            let [age, good_for] = life.unwrap_or_default().map(Duration::from_secs);
+            expired(error, life.map(|_| (age, good_for)))
+        };
+        for refused in [false, true] {
+            let old = explained(refused, Some([121, 120])).to_string();
+            assert!(
+                old.contains("made 121 s ago and good for 120 s, and its time is over"),
+                "{old}"
+            );
+            let unknown = explained(refused, None);
+            assert!(matches!(unknown, Error::Unreachable { .. }), "{unknown}");
+        }
+        let gone = explained(true, Some([7, 120])).to_string();
+        assert!(gone.contains("its process has ended"), "{gone}");
+        // A firewall, perhaps: the id may be good.
+        let cut_off = explained(false, Some([7, 120]));
+        assert!(matches!(cut_off, Error::Unreachable { .. }), "{cut_off}");
     }
 
     #[test]

@@ -141,8 +141,11 @@ fn connect_once(host: &str, port: u16, deadline: Instant) -> io::Result<TcpStrea
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     let target = (host.to_owned(), port);
     // The system's resolver has no deadline.
-    for address in within(deadline, move || target.to_socket_addrs())?? {
-        match TcpStream::connect_timeout(&address, left(deadline)?) {
+    let mut addresses = within(deadline, move || target.to_socket_addrs())??;
+    while let Some(address) = addresses.next() {
+        // One that is silent leaves time for the others.
+        let share = left(deadline)? / (1 + addresses.len() as u32);
+        match TcpStream::connect_timeout(&address, share) {
             Ok(stream) => return Ok(stream),
             Err(error) => last = error,
         }

@@ -53,6 +53,106 @@ fn a_stranger_at_one_address_does_not_end_the_call() {
     assert_eq!(turned_down.get(), 3);
 }
 
+/// A listener that takes connections and says nothing, and the route to it.
+fn silent() -> (Socket, Route) {
+    let listener = net::listen_tcp(Address::LOOPBACK.with_port(0)).unwrap();
+    let target = listener.local_addr().unwrap().as_socket().unwrap();
+    let source = None;
+    (listener, Route::Tcp { source, target })
+}
+
+/// A call to rank 1 over these routes that is good for `limit`, and when it begins.
+fn call(routes: &[&Route], limit: Duration) -> (Caller, Instant) {
+    let intent = Intent::Stream {
+        from: 0,
+        to: 1,
+        purpose: PURPOSE,
+    };
+    let routes = routes.iter().map(|&route| route.clone()).collect();
+    let begin = Instant::now();
+    let caller = Caller::new("rank 1".to_owned(), routes, intent, begin, begin + limit);
+    (caller, begin)
+}
+
+/// Steps the call until it ends, in a time of its own that stands still while `work` waits for nothing.
+fn until_the_end(
+    caller: &mut Caller,
+    begin: Instant,
+    mut work: impl FnMut(Instant, &Caller),
+) -> Result<Unshared<Socket>, Error> {
+    let watchdog = Instant::now() + Duration::from_secs(30);
+    let mut now = begin;
+    loop {
+        if let Some(outcome) = caller.step(&Secret::from_text(KEY), now) {
+            return outcome;
+        }
+        assert!(Instant::now() < watchdog, "the call does not end");
+        now += Duration::from_millis(20);
+        work(now, caller);
+    }
+}
+
+#[test]
+fn a_silent_address_does_not_keep_the_call_from_another() {
+    let (_stranger, wrong) = silent();
+    let (mut peer, right) = listening(1);
+    let (mut caller, begin) = call(&[&wrong, &right], Duration::from_secs(30));
+    let mut silence = None;
+    until_the_end(&mut caller, begin, |now, caller| {
+        assert!(now < begin + 2 * ATTEMPT);
+        silence = silence.take().or(caller.silence());
+        peer.serve(now, &|_, _| true);
+    })
+    .unwrap();
+    let named = format!("{} took the connection and is silent", wrong.name());
+    assert_eq!(silence, Some(named));
+}
+
+/// A stopped peer answers when it resumes, on the connection that it has, however late that is.
+#[test]
+fn a_call_that_was_taken_waits_for_its_answer() {
+    let (mut peer, route) = listening(1);
+    let (_stranger, wrong) = silent();
+    let limit = Duration::from_secs(10);
+    for routes in [&[&route][..], &[&route, &wrong], &[&wrong, &route]] {
+        let (mut caller, begin) = call(routes, limit);
+        until_the_end(&mut caller, begin, |now, caller| {
+            if now > begin + 3 * limit {
+                assert!(
+                    caller
+                        .silence()
+                        .is_some_and(|text| text.contains(&route.name()))
+                );
+                peer.serve(now, &|_, _| true);
+            }
+        })
+        .unwrap();
+    }
+}
+
+#[test]
+fn the_error_names_every_route() {
+    let (stranger, wrong) = silent();
+    let (unused, refusing) = silent();
+    drop(unused);
+    let limit = Duration::from_secs(10);
+    let (mut caller, begin) = call(&[&wrong, &refusing], limit);
+    let mut stranger = Some(stranger);
+    let error = until_the_end(&mut caller, begin, |now, caller| {
+        // The stranger ends at last.
+        if now > begin + 2 * limit && stranger.take().is_some() {
+            assert!(
+                caller
+                    .silence()
+                    .is_some_and(|text| text.contains(&wrong.name()))
+            );
+        }
+    });
+    let error = error.unwrap_err().to_string();
+    assert!(error.contains(&refusing.name()), "{error}");
+    assert!(error.contains(&wrong.name()), "{error}");
+}
+
 #[test]
 fn a_handshake_that_is_broken_off_ends_though_a_child_lives() {
     let (mut peer, route) = listening(1);

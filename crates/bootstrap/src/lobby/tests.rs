@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 
 use super::*;
-use crate::dial::{Call, Route, call};
+use crate::dial::{Call, Route, Unreached, call, redial};
 use crate::frame::FrameReader;
 use crate::handshake::{self, EnterError, Entry, MAX_HANDSHAKE, Open, PROTOCOL, enter};
 use crate::hello::tests::hello;
@@ -116,6 +116,36 @@ fn a_silent_stranger_at_one_address_does_not_hold_a_call_up() {
     connect_by(&[wrong, right], KEY, stream_to(1)).unwrap();
     assert!(begin.elapsed() < Duration::from_secs(15));
     assert_eq!(served.join().unwrap(), Some(0));
+}
+
+/// Nor does it keep a stream that broke from being opened again.
+#[test]
+fn a_silent_stranger_at_one_address_leaves_time_for_another() {
+    let silent = net::listen_tcp(Address::LOOPBACK.with_port(0)).unwrap();
+    let wrong = Route::Tcp {
+        source: None,
+        target: silent.local_addr().unwrap().as_socket().unwrap(),
+    };
+    let (right, served) = serve();
+    let routes = [wrong.clone(), right];
+    let mut again = Call {
+        peer: "rank 1",
+        routes: &routes,
+        key: &Secret::from_text(KEY),
+        intent: stream_to(1),
+        deadline: Instant::now() + Duration::from_secs(10),
+        refusal: Duration::ZERO,
+        interrupt: &|| None,
+    };
+    redial(&again, |_| false).unwrap();
+    assert_eq!(served.join().unwrap(), Some(0));
+    // The listener is gone: the second route refuses, but the first takes connections.
+    again.deadline = Instant::now() + Duration::from_secs(1);
+    let outcome = redial(&again, |_| false).unwrap_err();
+    assert!(
+        matches!(&outcome, Unreached::Unresponsive(text) if text.contains(&wrong.name())),
+        "{outcome:?}"
+    );
 }
 
 #[test]
