@@ -49,6 +49,14 @@ impl Route {
         Ok((Unshared::new(socket), is_complete))
     }
 
+    /// Whether it ends on this host.
+    pub(crate) fn leads_here(&self) -> bool {
+        match self {
+            Route::Unix { .. } => true,
+            Route::Tcp { target, .. } => net::is_own(target.ip()),
+        }
+    }
+
     pub(crate) fn name(&self) -> String {
         match self {
             Route::Unix { name } => format!("unix socket @{name}"),

@@ -45,6 +45,17 @@ pub enum Error {
         /// The other end.
         peer: String,
     },
+    /// There is no secret, and the other end does not belong to this process's user.
+    #[error(
+        "{peer}: {problem}; without a secret, all ranks must belong to one user of this host: set \
+         SPARK_CCL_SECRET or SPARK_CCL_SECRET_FILE to the same value on every rank"
+    )]
+    User {
+        /// The other end.
+        peer: String,
+        /// To which user it belongs, and to which this process.
+        problem: String,
+    },
     /// The other end uses another version of the protocol.
     #[error(
         "{peer} speaks bootstrap protocol version {theirs}, this process speaks version {ours}; \

@@ -368,6 +368,7 @@ fn refused_text(refused: &Refused) -> String {
     for (tally, why) in [
         (&refused.secret, "a different secret"),
         (&refused.version, "another version"),
+        (&refused.owner, "no secret"),
     ] {
         if tally.count > 0 {
             let (count, last) = (tally.count, &tally.last);

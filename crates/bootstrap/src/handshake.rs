@@ -9,7 +9,8 @@
 //! ```
 //!
 //! `t` is the transcript of both previous messages, so neither half can be replayed or modified. The server proves
-//! itself second: a stranger that connects learns nothing that depends on the key.
+//! itself second: a stranger that connects learns nothing that depends on the key. Without a secret, the key is public,
+//! and each end looks up the other's user instead.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -20,6 +21,7 @@ use socket2::Socket;
 
 use crate::frame::{FrameReader, ReadError};
 use crate::net;
+use crate::owner::{self, NotOwn};
 use crate::secret::random;
 use crate::wire::{FrameKind, Reader, WireError, Writer, frame};
 use crate::{Error, Kind, Purpose, Secret};
@@ -152,6 +154,8 @@ pub(crate) enum Rejection {
     Malformed = 4,
     /// The server is calling the client for the same purpose itself, or has that stream already.
     Crossed = 5,
+    /// There is no secret, and the client does not belong to the server's user.
+    Owner = 6,
 }
 
 impl Rejection {
@@ -160,6 +164,16 @@ impl Rejection {
             FrameKind::Reject,
             &Writer::default().u8(self as u8).u16(PROTOCOL).finish(),
         )
+    }
+
+    /// [`Rejection::Owner`], with the user of the server and that of the client if these are known.
+    pub(crate) fn of_user(problem: &NotOwn) -> Vec<u8> {
+        let mut body = Writer::default();
+        body.u8(Self::Owner as u8).u16(PROTOCOL);
+        if let NotOwn::Other { ours, theirs } = problem {
+            body.u32(*ours).u32(*theirs);
+        }
+        frame(FrameKind::Reject, &body.finish())
     }
 
     fn to_enter_error(body: &[u8], peer: &str) -> EnterError {
@@ -186,6 +200,15 @@ impl Rejection {
                 ours: PROTOCOL,
                 theirs,
             },
+            Ok((6, _)) => {
+                let users = from.u32().and_then(|server| Ok((server, from.u32()?)));
+                let why = "it cannot tell which user this process belongs to".to_owned();
+                let problem = match users {
+                    Ok((theirs, ours)) => NotOwn::Other { ours, theirs },
+                    Err(_) => NotOwn::Unknown(why),
+                };
+                user_error(&problem, peer)
+            }
             Ok((3, _)) => protocol("another rank or another kind of listener answered there"),
             _ => protocol("it refused the first message"),
         }
@@ -276,6 +299,11 @@ impl Entry {
         {
             match kind {
                 FrameKind::Challenge if !self.is_challenged => {
+                    // It has accepted the connection, so now its user can be told.
+                    if key.is_public() {
+                        owner::check(socket)
+                            .map_err(|problem| EnterError::Final(user_error(&problem, peer)))?;
+                    }
                     self.is_challenged = true;
                     self.transcript = transcript(&self.transcript, &body);
                     send(
@@ -303,6 +331,13 @@ impl Entry {
             }
         }
         Ok(false)
+    }
+}
+
+fn user_error(problem: &NotOwn, peer: &str) -> Error {
+    Error::User {
+        peer: peer.to_owned(),
+        problem: problem.to_string(),
     }
 }
 

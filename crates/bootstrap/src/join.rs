@@ -98,6 +98,8 @@ impl Joining<'_> {
                 ways.push(way);
             }
         }
+        // On another host, it is not at the addresses that this host has, too, such as docker0's.
+        ways.sort_by_cached_key(|way| way.leads_here());
         call(&Call {
             peer: name,
             routes: &ways,

@@ -51,6 +51,7 @@ mod member;
 mod net;
 mod network;
 mod options;
+mod owner;
 mod purpose;
 mod root;
 mod roster;

@@ -95,6 +95,8 @@ pub(crate) struct Lobby {
 pub(crate) struct Refused {
     pub(crate) secret: Tally,
     pub(crate) version: Tally,
+    /// Without a secret, of other users.
+    pub(crate) owner: Tally,
     /// Those that were closed since they did not authenticate themselves in time, or before others needed their place.
     pub(crate) unproved: Tally,
 }
@@ -300,32 +302,42 @@ impl Lobby {
     fn turn_away(&mut self, pending: &PendingConnection, error: &HandshakeError) {
         let from = pending.name();
         let mut is_told = false;
-        let rejection = match error {
+        let answer = match error {
             HandshakeError::Read(_) => None,
             HandshakeError::Open(OpenError::Version(theirs)) => {
                 let last = format!("{from}, version {theirs}");
                 is_told = self.refused.version.add(last);
-                Some(Rejection::Version)
+                Some(Rejection::Version.frame())
             }
             HandshakeError::Secret => {
                 is_told = self.refused.secret.add(from.clone());
-                Some(Rejection::Secret)
+                Some(Rejection::Secret.frame())
             }
-            HandshakeError::Misdirected => Some(Rejection::Misdirected),
-            HandshakeError::Crossed => Some(Rejection::Crossed),
+            HandshakeError::Owner(problem) => {
+                is_told = self.refused.owner.add(format!("{from}, {problem}"));
+                Some(Rejection::of_user(problem))
+            }
+            HandshakeError::Misdirected => Some(Rejection::Misdirected.frame()),
+            HandshakeError::Crossed => Some(Rejection::Crossed.frame()),
             HandshakeError::Open(OpenError::Wire(_)) | HandshakeError::Wire(_) => {
-                Some(Rejection::Malformed)
+                Some(Rejection::Malformed.frame())
             }
         };
         if is_told {
-            let so_far = self.refused.secret.count + self.refused.version.count;
+            let Refused {
+                secret,
+                version,
+                owner,
+                ..
+            } = &self.refused;
+            let so_far = secret.count + version.count + owner.count;
             tracing::warn!(from, %error, so_far, "connection refused");
         } else {
             tracing::debug!(from, %error, "connection refused");
         }
-        if let Some(rejection) = rejection {
+        if let Some(answer) = answer {
             // It fits into the empty send buffer of a new connection. It does not matter if a stranger misses it.
-            let _ = net::try_write(&pending.socket, &rejection.frame());
+            let _ = net::try_write(&pending.socket, &answer);
         }
     }
 }

@@ -155,9 +155,12 @@ pub(crate) fn connect_tcp(
     Ok(socket)
 }
 
-/// Whether an address belongs to this host. The kernel reaches its own addresses from themselves.
+/// Whether an address leads to this host. The kernel reaches its own addresses from themselves.
 /// Nothing is sent.
 pub(crate) fn is_own(ip: IpAddr) -> bool {
+    if ip.is_loopback() {
+        return true;
+    }
     let target = SocketAddr::new(ip, 9);
     let source = Socket::new(Domain::for_address(target), Type::DGRAM, None).and_then(|socket| {
         socket.connect(&target.into())?;
@@ -279,7 +282,14 @@ mod tests {
     #[test]
     fn own_addresses_are_told_from_others() {
         let own = |text: &str| is_own(text.parse().unwrap());
-        assert!(own("127.0.0.1"));
+        for loopback in ["127.0.0.1", "127.8.9.10", "::1"] {
+            assert!(own(loopback));
+        }
+        let named = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
+        // No packet is sent; on a host without a route there is nothing to learn.
+        if named.connect("192.0.2.7:9").is_ok() {
+            assert!(is_own(named.local_addr().unwrap().ip()));
+        }
         // Addresses for documents, which no host has.
         assert!(!own("192.0.2.7"));
         assert!(!own("2001:db8::7"));

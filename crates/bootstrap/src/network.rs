@@ -128,9 +128,8 @@ pub(crate) fn reachable(
     local: bool,
     is_own: impl Fn(IpAddr) -> bool,
 ) -> Vec<SocketAddr> {
-    let leads_here = |ip: IpAddr| ip.is_loopback() || is_own(ip);
     let all = peer.addresses.iter().copied();
-    let elsewhere: Vec<_> = all.filter(|address| !leads_here(address.ip())).collect();
+    let elsewhere: Vec<_> = all.filter(|address| !is_own(address.ip())).collect();
     if local || elsewhere.is_empty() {
         peer.addresses.clone()
     } else {
@@ -158,7 +157,7 @@ mod tests {
             unix_name: String::new(),
             rdma_ports: 0,
         };
-        let none = |_| false;
+        let none = |ip: IpAddr| ip.is_loopback();
         assert_eq!(reachable(&peer(&addresses), true, none), addresses);
         assert_eq!(reachable(&peer(&addresses), false, none), [addresses[2]]);
         let only = &addresses[..2];
@@ -166,7 +165,7 @@ mod tests {
         // As docker0's.
         let bridge = "172.17.0.1:4".parse().unwrap();
         let all = [addresses[0], bridge, addresses[2]];
-        let is_own = |ip: IpAddr| ip == bridge.ip();
+        let is_own = |ip: IpAddr| ip.is_loopback() || ip == bridge.ip();
         assert_eq!(reachable(&peer(&all), false, is_own), [addresses[2]]);
         assert_eq!(reachable(&peer(&all), true, is_own), all);
         assert_eq!(reachable(&peer(&[bridge]), false, is_own), [bridge]);

@@ -10,7 +10,11 @@ use crate::Error;
 
 /// A 32-byte key that all ranks of a world share. `Debug` does not show it.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Secret([u8; 32]);
+pub struct Secret {
+    bytes: [u8; 32],
+    /// Whether everybody knows it, since it is [`Secret::public`] or derived from that.
+    is_public: bool,
+}
 
 impl Secret {
     /// A secret of 32 random bytes.
@@ -18,31 +22,48 @@ impl Secret {
     /// # Errors
     /// The kernel gives no random bytes.
     pub fn generate() -> Result<Self, Error> {
-        random().map(Secret)
+        random().map(Self::from_bytes)
     }
 
     /// The secret that all ranks derive from the same text, such as the value of `SPARK_CCL_SECRET`. It is as hard to
     /// guess as the text.
     pub fn from_text(text: &[u8]) -> Self {
-        Secret([0; 32]).derive(b"spark-ccl secret text", text)
+        let nothing = Secret {
+            bytes: [0; 32],
+            is_public: false,
+        };
+        Self::from_bytes(nothing.sign(b"spark-ccl secret text", text))
     }
 
     pub(crate) fn from_bytes(bytes: [u8; 32]) -> Self {
-        Secret(bytes)
+        let is_public = bytes == Self::public().bytes;
+        Secret { bytes, is_public }
     }
 
     pub(crate) fn bytes(&self) -> &[u8; 32] {
-        &self.0
+        &self.bytes
     }
 
-    /// The well-known key of a loopback rendezvous without a secret. It only prevents accidental connections.
+    /// The well-known key of a loopback rendezvous without a secret. It only prevents accidental
+    /// connections: who may join is decided by the other end's user ([`owner`](crate::owner)).
     pub(crate) fn public() -> Self {
-        Self::from_text(b"spark-ccl loopback without a secret")
+        Secret {
+            bytes: *b"spark-ccl: loopback, no secret..",
+            is_public: true,
+        }
+    }
+
+    /// Whether everybody knows it, so that holding it proves nothing.
+    pub(crate) fn is_public(&self) -> bool {
+        self.is_public
     }
 
     /// A key for one use, which does not reveal the secret.
     pub(crate) fn derive(&self, label: &[u8], data: &[u8]) -> Self {
-        Secret(self.sign(label, data))
+        Secret {
+            bytes: self.sign(label, data),
+            is_public: self.is_public,
+        }
     }
 
     /// The proof of holding this key, for one role and one transcript.
@@ -59,7 +80,7 @@ impl Secret {
         // HMAC pads a short key with zeros to the hash's block size. Padded here, the key has the exact length, and
         // the constructor cannot fail.
         let mut block = [0; 64];
-        block[..32].copy_from_slice(&self.0);
+        block[..32].copy_from_slice(&self.bytes);
         let mut mac = Hmac::<Sha256>::new(&block.into());
         // The length keeps role and transcript apart.
         mac.update(&(role.len() as u64).to_le_bytes());
@@ -113,6 +134,20 @@ mod tests {
         let bytes: [u8; 32] = mac.finalize().into_bytes().into();
         assert_eq!(bytes[..4], [0x5b, 0xdc, 0xc1, 0x46]);
         assert_eq!(bytes[28..], [0x64, 0xec, 0x38, 0x43]);
+    }
+
+    #[test]
+    fn what_comes_from_the_public_key_is_public() {
+        let public = Secret::public();
+        assert!(public.derive(b"label", b"data").is_public());
+        assert_eq!(Secret::from_bytes(*public.bytes()), public);
+        assert!(!Secret::from_text(public.bytes()).is_public());
+        assert!(
+            !Secret::generate()
+                .unwrap()
+                .derive(b"label", b"")
+                .is_public()
+        );
     }
 
     #[test]

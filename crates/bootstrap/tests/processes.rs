@@ -4,13 +4,16 @@
 mod common;
 
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
 use common::{WATCHDOG, mesh, options, soon};
 use spark_ccl_bootstrap::{Error, Options, Secret, Session, UniqueId};
-use spark_ccl_testing::free_port;
+use spark_ccl_testing::{Need, free_port, has};
 
 /// If set, this test program is a rank: its number, the size of the world, what it does there, its secret (or "-"), and
 /// a unique id or a port.
@@ -25,12 +28,23 @@ struct Worker {
 
 impl Worker {
     fn start(rank: u32, size: u32, action: &str, secret: &str, rendezvous: &str) -> Self {
-        let mut child = Command::new(std::env::current_exe().unwrap())
+        let program = Command::new(std::env::current_exe().unwrap());
+        let role = format!("{rank} {size} {action} {secret} {rendezvous}");
+        Self::start_program(program, rank, &role)
+    }
+
+    /// Starts a rank of two as [`STRANGER`].
+    fn start_stranger(program: &Path, rank: u32, action: &str, secret_and_place: &str) -> Self {
+        let mut program = Command::new(program);
+        program.uid(STRANGER).gid(STRANGER).current_dir("/");
+        let role = format!("{rank} 2 {action} {secret_and_place}");
+        Self::start_program(program, rank, &role)
+    }
+
+    fn start_program(mut program: Command, rank: u32, role: &str) -> Self {
+        let mut child = program
             .args(["--ignored", "--exact", "worker", "--nocapture"])
-            .env(
-                ROLE,
-                format!("{rank} {size} {action} {secret} {rendezvous}"),
-            )
+            .env(ROLE, role)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
@@ -247,5 +261,92 @@ fn processes_that_disagree_hear_the_same() {
     for worker in &workers[1..] {
         let pid = format!("pid {}", worker.child.id());
         assert!(errors[0].contains(&pid), "{}", errors[0]);
+    }
+}
+
+/// This program where other users may run it. It is removed when this is dropped.
+struct Copied(tempfile::TempDir);
+
+impl Copied {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let anybody = std::fs::Permissions::from_mode(0o755);
+        let copied = Copied(folder);
+        std::fs::set_permissions(copied.0.path(), anybody.clone()).unwrap();
+        std::fs::copy(std::env::current_exe().unwrap(), copied.path()).unwrap();
+        std::fs::set_permissions(copied.path(), anybody).unwrap();
+        copied
+    }
+
+    fn path(&self) -> std::path::PathBuf {
+        self.0.path().join("rank")
+    }
+}
+
+/// A user that is not the one of the tests.
+const STRANGER: u32 = 1;
+
+fn own_user() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+fn assert_refused(error: &str, theirs: u32, ours: u32) {
+    assert!(error.starts_with("User"), "{error}");
+    let users = format!("belongs to user id {theirs}, and this process to user id {ours}");
+    for part in [&users, "SPARK_CCL_SECRET"] {
+        assert!(error.contains(part), "{error}");
+    }
+}
+
+#[test]
+fn without_a_secret_another_user_does_not_become_a_rank() {
+    if !has(Need::Users) {
+        return;
+    }
+    let (copied, port) = (Copied::new(), free_port().to_string());
+    let root = Worker::start(0, 2, "mesh", "-", &port);
+    let intruder = Worker::start_stranger(&copied.path(), 1, "mesh", &format!("- {port}"));
+    assert_refused(&intruder.next_message(), own_user(), STRANGER);
+    let rightful = Worker::start(1, 2, "mesh", "-", &port);
+    for worker in [&root, &rightful] {
+        assert_eq!(worker.next_message(), "joined");
+        assert_eq!(worker.next_message(), "done");
+    }
+}
+
+#[test]
+fn without_a_secret_no_rank_joins_another_users_rendezvous() {
+    if !has(Need::Users) {
+        return;
+    }
+    let (copied, port) = (Copied::new(), free_port().to_string());
+    let pretender = Worker::start_stranger(&copied.path(), 0, "hurry", &format!("- {port}"));
+    let victim = Worker::start(1, 2, "mesh", "-", &port);
+    assert_refused(&victim.next_message(), STRANGER, own_user());
+    let error = pretender.next_message();
+    assert!(error.starts_with("Missing"), "{error}");
+    // An id has a secret, and is good for whom it was given to.
+    let id = UniqueId::create(&options()).unwrap().to_string();
+    let ranks = [
+        Worker::start(0, 2, "mesh", "-", &id),
+        Worker::start_stranger(&copied.path(), 1, "mesh", &format!("- {id}")),
+    ];
+    for worker in &ranks {
+        assert_eq!(worker.next_message(), "joined");
+        assert_eq!(worker.next_message(), "done");
+    }
+}
+
+#[test]
+fn with_a_secret_ranks_may_belong_to_several_users() {
+    if !has(Need::Users) {
+        return;
+    }
+    let (copied, port) = (Copied::new(), free_port().to_string());
+    let root = Worker::start(0, 2, "mesh", "shared", &port);
+    let other = Worker::start_stranger(&copied.path(), 1, "mesh", &format!("shared {port}"));
+    for worker in [&root, &other] {
+        assert_eq!(worker.next_message(), "joined");
+        assert_eq!(worker.next_message(), "done");
     }
 }

@@ -5,7 +5,7 @@
 //! return errors, and dropping them releases nothing ([`Owned`]). Children do not keep descriptors whose closing
 //! tells peers that the process died ([`Unshared`]), nor memory shared with other processes ([`UnsharedMemory`]).
 //! Statics are separate for each process ([`PerProcess`]). [`peer_process`] asks the kernel which process is at the
-//! other end of a socket. [`within`] gives a deadline to calls that have none.
+//! other end of a socket, and [`peer_user`] which user. [`within`] gives a deadline to calls that have none.
 //!
 //! This crate depends on no other crate of the workspace.
 //!
@@ -27,7 +27,7 @@ mod unshared_memory;
 mod within;
 
 pub use owned::Owned;
-pub use peer::peer_process;
+pub use peer::{peer_process, peer_user};
 pub use per_process::PerProcess;
 pub use process::{Forked, Process};
 pub use unshared::Unshared;

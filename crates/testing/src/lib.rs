@@ -80,10 +80,12 @@ pub enum Need {
     Torch,
     /// A kernel that makes dma-bufs from a process's memory (`udmabuf`).
     Udmabuf,
+    /// The permission to run programs as other users.
+    Users,
 }
 
 impl Need {
-    const ALL: [Self; 27] = [
+    const ALL: [Self; 28] = [
         Self::Avx2,
         Self::Avx512,
         Self::Avx512Fp16,
@@ -111,6 +113,7 @@ impl Need {
         Self::Sshd,
         Self::Torch,
         Self::Udmabuf,
+        Self::Users,
     ];
 
     /// Its name in `SPARK_CCL_TEST_REQUIRE`.
@@ -143,6 +146,7 @@ impl Need {
             Self::Sshd => "sshd",
             Self::Torch => "torch",
             Self::Udmabuf => "udmabuf",
+            Self::Users => "users",
         }
     }
 }

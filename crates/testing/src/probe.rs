@@ -4,6 +4,7 @@ use std::error::Error;
 use std::ffi::{c_int, c_uint};
 use std::io::{IoSliceMut, Read, Write};
 use std::net::{Ipv6Addr, TcpListener};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -48,6 +49,7 @@ pub(crate) fn of(need: Need) -> Result<(), String> {
             .write(true)
             .open("/dev/udmabuf")
             .map_or_else(|error| Err(format!("/dev/udmabuf: {error}")), |_| Ok(())),
+        Need::Users => users(),
     }
 }
 
@@ -96,6 +98,11 @@ fn chown() -> Result<(), String> {
     let given = std::os::unix::fs::fchown(&file, Some(65534), None);
     let _ = std::fs::remove_file(&path);
     given.map_err(|error| format!("chown: {error}"))
+}
+
+fn users() -> Result<(), String> {
+    let outcome = Command::new("true").uid(1).gid(1).status();
+    outcome.map_or_else(|error| Err(format!("setuid: {error}")), |_| Ok(()))
 }
 
 fn ipv6() -> Result<(), String> {

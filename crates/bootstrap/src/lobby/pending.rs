@@ -12,6 +12,7 @@ use crate::frame::{Frame, FrameReader, ReadError};
 use crate::handshake::{self, Intent, MAX_HANDSHAKE, Open, OpenError};
 use crate::hello::{Hello, MAX_HELLO};
 use crate::net;
+use crate::owner::{self, NotOwn};
 use crate::secret::random;
 use crate::wire::{FrameKind, WireError, frame};
 use crate::{Purpose, Secret};
@@ -54,6 +55,8 @@ pub(super) enum HandshakeError {
     Wire(#[from] WireError),
     #[error("it has a different secret")]
     Secret,
+    #[error("{0}; set SPARK_CCL_SECRET on all ranks to admit other users")]
+    Owner(#[from] NotOwn),
     #[error("this rank has the stream, or calls for it itself")]
     Crossed,
     #[error("it looks for another rank or another kind of listener")]
@@ -139,6 +142,9 @@ impl PendingConnection {
             (Stage::Opening, FrameKind::Open) => {
                 let intent = Open::decode(&body)?.intent;
                 role.check(intent)?;
+                if key.is_public() {
+                    owner::check(&self.socket)?;
+                }
                 let nonce = random().map_err(|error| io::Error::other(error.to_string()));
                 let challenge = handshake::challenge(&nonce.map_err(ReadError::Io)?);
                 self.send(FrameKind::Challenge, &challenge)?;
