@@ -168,8 +168,9 @@ impl Builder {
         self
     }
 
-    /// Where the ranks meet, for [`from_env`](Self::from_env), whatever a launcher says: name or address of rank 0's host,
-    /// and a port that is free there. With rank and size, no launcher is needed. On addresses other than loopback the ranks
+    /// Where the ranks meet, for [`from_env`](Self::from_env), whatever a launcher says: name or
+    /// address of rank 0's host, and a port that is free there. With rank and size, no launcher is
+    /// needed. On addresses other than loopback, and where they belong to several users, the ranks
     /// need a secret ([`secret`](Self::secret), or a file by `SPARK_CCL_SECRET_FILE`).
     ///
     /// ```no_run

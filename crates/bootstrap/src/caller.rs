@@ -17,10 +17,11 @@ const REFUSAL: Duration = Duration::from_millis(500);
 /// How soon to try again if the backlog is full.
 const FULL: Duration = Duration::from_millis(2);
 
-/// A call to another rank. It tries all routes in rounds until the deadline, unless the answers show
-/// that retrying is pointless. A connection that is not answered within [`ATTEMPT`] is kept, and the
-/// other routes are tried, too: its end may be a stranger, or the peer, which is stopped. How long
-/// that may take is not for the bootstrap to decide, so a call that has such connections goes on.
+/// A call to another rank. It tries all routes in rounds until the deadline, unless the answers
+/// show that retrying is pointless. A connection that is not answered within [`ATTEMPT`] is kept,
+/// and the other routes are tried, too: its end may be a stranger, or the peer, which is stopped.
+/// How long that may take is not for the bootstrap to decide, so a call that has such connections
+/// goes on.
 pub(crate) struct Caller {
     /// The other end, for errors.
     name: String,

@@ -274,8 +274,8 @@ fn prove(
     enter(socket, call.key, &open, call.peer, answer_by, deadline)
 }
 
-/// Tries one route. If there are others, a stranger at this one that is silent must not hold them up, also where it
-/// begins to answer.
+/// Tries one route. If there are others, a stranger at this one that is silent must not hold them
+/// up, also where it begins to answer.
 fn attempt(
     call: &Call<'_>,
     route: &Route,

@@ -8,9 +8,9 @@
 //!                                   <-     Accept { HMAC(key, "server", t) } or Reject { why }
 //! ```
 //!
-//! `t` is the transcript of both previous messages, so neither half can be replayed or modified. The server proves
-//! itself second: a stranger that connects learns nothing that depends on the key. Without a secret, the key is public,
-//! and each end looks up the other's user instead.
+//! `t` is the transcript of both previous messages, so neither half can be replayed or modified.
+//! The server proves itself second: a stranger that connects learns nothing that depends on the
+//! key. Without a secret, the key is public, and each end looks up the other's user instead.
 
 use std::io;
 use std::os::fd::AsFd;

@@ -99,7 +99,7 @@ impl Joining<'_> {
             }
         }
         // On another host, it is not at the addresses that this host has, too, such as docker0's.
-        ways.sort_by_cached_key(|way| way.leads_here());
+        ways.sort_by_cached_key(Route::leads_here);
         call(&Call {
             peer: name,
             routes: &ways,

@@ -1,11 +1,12 @@
 //! Incoming connections until they are admitted: authenticated, and at the rendezvous with their hello.
 //!
-//! One thread serves all of them, and none can block it. Their number is bounded and each has a deadline. Where more
-//! come, those that have said nothing make room first, the oldest of the most crowded origin: a rank says what it wants
-//! as soon as it is connected, so it waits no longer than the kernel's backlog takes to be accepted, which is fast. Then
-//! go those that owe the proof of the secret for longer than [`GRACE`]. That time doubles for each [`CAPACITY`] by which
-//! such evictions outnumber admissions, so that the ranks of a large world get in also where each of their answers takes
-//! long.
+//! One thread serves all of them, and none can block it. Their number is bounded and each has a
+//! deadline. Where more come, those that have said nothing make room first, the oldest of the most
+//! crowded origin: a rank says what it wants as soon as it is connected, so it waits no longer than
+//! the kernel's backlog takes to be accepted, which is fast. Then go those that owe the proof of
+//! the secret for longer than [`GRACE`]. That time doubles for each [`CAPACITY`] by which such
+//! evictions outnumber admissions, so that the ranks of a large world get in also where each of
+//! their answers takes long.
 
 mod eviction;
 mod pending;
@@ -27,19 +28,20 @@ use crate::{Purpose, Secret};
 use eviction::Origin;
 use pending::{HandshakeError, PendingConnection, Step};
 
-/// How many connections are served at a time; further ones stay in the kernel's backlog. With that, it is more than
-/// 5,000, so that the connections of one stranger do not fill a backlog of 4,096.
+/// How many connections are served at a time; further ones stay in the kernel's backlog. A
+/// stranger needs more than 5,000 connections to fill both, if the backlog has its usual 4,096.
 const CAPACITY: usize = 1024;
 /// How many are served in any case, even where descriptors are scarce.
 const LEAST_CAPACITY: usize = 16;
 /// How many connections a listener accepts before it is the next one's turn.
 const BATCH: usize = 128;
-/// The pause after a full batch. It bounds the work that strangers can make: they get through a backlog of 4,096 in a
-/// third of a second, and take a few percent of a core.
+/// The pause after a full batch. It bounds the work that strangers can make: they get through a
+/// backlog of 4,096 in a third of a second, and take a few percent of a core.
 const PAUSE: Duration = Duration::from_millis(10);
 /// How long a connection may take to authenticate itself.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a connection that owes its proof is at least safe from eviction. Authenticated ones are never evicted.
+/// How long a connection that owes its proof is at least safe from eviction. Authenticated ones are
+/// never evicted.
 const GRACE: Duration = Duration::from_millis(250);
 /// How often that doubles at most, to 4 s.
 const MOST_DOUBLINGS: u32 = 4;
@@ -82,8 +84,8 @@ pub(crate) struct Lobby {
     closed_until: Option<Instant>,
     /// How many connections are served at a time.
     capacity: usize,
-    /// Connections with descriptors from this number on are not accepted beyond [`LEAST_CAPACITY`]: the last quarter of
-    /// this process's descriptors is the program's.
+    /// Connections with descriptors from this number on are not accepted beyond [`LEAST_CAPACITY`]:
+    /// the last quarter of this process's descriptors is the program's.
     descriptors: i32,
     /// How many more that owed their proof were evicted than admitted.
     evictions: u32,
@@ -97,7 +99,8 @@ pub(crate) struct Refused {
     pub(crate) version: Tally,
     /// Without a secret, of other users.
     pub(crate) owner: Tally,
-    /// Those that were closed since they did not authenticate themselves in time, or before others needed their place.
+    /// Those that were closed since they did not authenticate themselves in time, or before others
+    /// needed their place.
     pub(crate) unproved: Tally,
 }
 
@@ -109,7 +112,8 @@ pub(crate) struct Tally {
 }
 
 impl Refused {
-    /// How many connections never authenticated, for an error about a rank that did not come. Empty without any.
+    /// How many connections never authenticated, for an error about a rank that did not come. Empty
+    /// without any.
     pub(crate) fn unproved_text(&self) -> String {
         match &self.unproved {
             Tally { count: 0, .. } => String::new(),
@@ -215,7 +219,8 @@ impl Lobby {
         None
     }
 
-    /// Accepts connections from each listener in turn, and returns those that are authenticated at once.
+    /// Accepts connections from each listener in turn, and returns those that are authenticated at
+    /// once.
     fn accept_connections(&mut self, now: Instant, admits: Admits<'_>) -> Vec<Admitted> {
         let mut admitted = Vec::new();
         let mut is_busy = false;
@@ -285,7 +290,8 @@ impl Lobby {
     fn evict(&mut self, count: usize, may_go: impl Fn(&PendingConnection) -> bool) -> usize {
         let evicted = eviction::take(&mut self.pending, count, may_go);
         for pending in &evicted {
-            // Reset rather than closed in order: thousands a second would stay with the kernel for a minute each.
+            // Reset rather than closed in order: thousands a second would stay with the kernel for
+            // a minute each.
             let _ = pending.socket.set_linger(Some(Duration::ZERO));
             if self.refused.unproved.add(pending.name()) {
                 let Tally { count, last } = &self.refused.unproved;

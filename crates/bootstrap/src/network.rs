@@ -120,9 +120,9 @@ impl Drop for Network {
     }
 }
 
-/// The addresses at which to try a peer. For a peer on another host, loopback addresses and those that
-/// this host has, too, are left out, since another process would answer there, unless the peer has no
-/// others. Container networks have the same addresses on every host.
+/// The addresses at which to try a peer. For a peer on another host, loopback addresses and those
+/// that this host has, too, are left out, since another process would answer there, unless the peer
+/// has no others. Container networks have the same addresses on every host.
 pub(crate) fn reachable(
     peer: &PeerInfo,
     local: bool,

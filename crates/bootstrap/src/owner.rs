@@ -1,8 +1,8 @@
 //! The user at the other end of a connection within this host. Without a secret, it has to be this
 //! process's own: anybody on the host can connect to loopback, and knows the public key.
 //!
-//! Ids are those of this process's user namespace. The kernel shows users that have none there by the
-//! overflow id, which therefore proves nothing, also where it is this process's own.
+//! Ids are those of this process's user namespace. The kernel shows users that have none there by
+//! the overflow id, which therefore proves nothing, also where it is this process's own.
 
 mod sock_diag;
 mod sockets;
@@ -31,8 +31,8 @@ pub(crate) enum NotOwn {
     Unknown(String),
 }
 
-/// Checks that the other end of a connection belongs to this process's user. The other end must have
-/// accepted it.
+/// Checks that the other end of a connection belongs to this process's user. The other end must
+/// have accepted it.
 pub(crate) fn check(socket: &Socket) -> Result<(), NotOwn> {
     let theirs = user_of_peer(socket).map_err(|error| NotOwn::Unknown(error.to_string()))?;
     let namespace = Namespace::of_this_process();
@@ -70,7 +70,8 @@ impl Namespace {
     }
 }
 
-/// Whether the lines of a map, each with a first id inside, one outside, and a count, have all users.
+/// Whether the lines of a map, each with a first id inside, one outside, and a count, have all
+/// users.
 fn maps_all(map: &str) -> bool {
     let count = |line: &str| line.split_whitespace().nth(2)?.parse::<u64>().ok();
     map.lines().filter_map(count).sum::<u64>() >= u64::from(u32::MAX)

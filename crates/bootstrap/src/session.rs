@@ -50,8 +50,9 @@ enum Mode {
 }
 
 impl Session {
-    /// Joins the world of `id` as one of its `size` ranks, and returns once all have joined. If the id was made without
-    /// a secret, this rank listens on loopback addresses only.
+    /// Joins the world of `id` as one of its `size` ranks, and returns once all have joined. If the
+    /// id was made without a secret, this rank listens on loopback addresses only, and the others
+    /// must belong to its user.
     ///
     /// # Errors
     /// [`Error::Argument`] for an impossible rank; [`Error::Unreachable`], [`Error::Auth`] or [`Error::Version`] if the
@@ -79,10 +80,11 @@ impl Session {
 
     /// Joins a world whose rendezvous is at a known address, such as torchrun's `MASTER_ADDR` and `MASTER_PORT`. With
     /// `bind`, rank 0 serves it there; the others retry until the deadline. Without a secret, the address must be a
-    /// loopback address, and all ranks listen on loopback addresses only.
+    /// loopback address, all ranks listen on loopback addresses only, and all belong to one user.
     ///
     /// # Errors
-    /// Those of [`Session::join`], and [`Error::NoSecret`], [`Error::AddressInUse`].
+    /// Those of [`Session::join`], and [`Error::NoSecret`], [`Error::User`],
+    /// [`Error::AddressInUse`].
     pub fn at_address(
         (host, port): (&str, u16),
         rank: u32,
@@ -295,7 +297,8 @@ impl Session {
         }
     }
 
-    /// Which routes to a peer lead to connections that it does not answer, while streams of links are asked for.
+    /// Which routes to a peer lead to connections that it does not answer, while streams of links
+    /// are asked for.
     pub fn silence(&self, peer: u32) -> Option<String> {
         match &self.mode {
             Mode::Local(_) => None,

@@ -209,8 +209,8 @@ fn hex_pair(pair: &[u8]) -> Option<u8> {
     }
 }
 
-/// The error of a rank that finds no rendezvous, as `life` explains it: how old the id was when the rank came, and how
-/// long it is good for.
+/// The error of a rank that finds no rendezvous, as `life` explains it: how old the id was when the
+/// rank came, and how long it is good for.
 pub(crate) fn expired(error: Error, life: Option<(Duration, Duration)>) -> Error {
     let (&Error::Unreachable { refused, .. }, Some((age, good_for))) = (&error, life) else {
         return error;

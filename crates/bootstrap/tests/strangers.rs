@@ -169,7 +169,7 @@ impl Drop for Flood {
 
 /// Holds silent connections, and opens anew what is closed, if a test below started this process.
 #[test]
-#[ignore = "the other tests here start it as a child process, with --ignored --exact; no test by itself"]
+#[ignore = "another test here starts it as a child process, with --ignored --exact"]
 fn flood() {
     let Ok(target) = std::env::var(FLOOD) else {
         return;

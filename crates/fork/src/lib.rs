@@ -1,11 +1,12 @@
 //! Keeps a forked child from disturbing its parent's handles, connections and shared memory.
 //!
-//! A child of `fork` has copies of all handles, but none of the threads behind them, and it shares sockets and
-//! memory with its parent. Each handle therefore stores the [`Process`] that made it. In a child, copies of handles
-//! return errors, and dropping them releases nothing ([`Owned`]). Children do not keep descriptors whose closing
-//! tells peers that the process died ([`Unshared`]), nor memory shared with other processes ([`UnsharedMemory`]).
-//! Statics are separate for each process ([`PerProcess`]). [`peer_process`] asks the kernel which process is at the
-//! other end of a socket, and [`peer_user`] which user. [`within`] gives a deadline to calls that have none.
+//! A child of `fork` has copies of all handles, but none of the threads behind them, and it shares
+//! sockets and memory with its parent. Each handle therefore stores the [`Process`] that made it.
+//! In a child, copies of handles return errors, and dropping them releases nothing ([`Owned`]).
+//! Children do not keep descriptors whose closing tells peers that the process died ([`Unshared`]),
+//! nor memory shared with other processes ([`UnsharedMemory`]). Statics are separate for each
+//! process ([`PerProcess`]). [`peer_process`] asks the kernel which process is at the other end of
+//! a socket, and [`peer_user`] which user. [`within`] gives a deadline to calls that have none.
 //!
 //! This crate depends on no other crate of the workspace.
 //!

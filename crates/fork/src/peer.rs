@@ -10,14 +10,15 @@ pub fn peer_process(socket: impl AsFd) -> Option<NonZeroI32> {
     NonZeroI32::new(credentials(socket)?.pid)
 }
 
-/// The user at the other end of a Unix socket when it connected or began to listen, by its id in this
-/// process's user namespace: the overflow id for a user that has none there. `None` if the kernel does
-/// not tell.
+/// The user at the other end of a Unix socket when it connected or began to listen, by its id in
+/// this process's user namespace: the overflow id for a user that has none there. `None` if the
+/// kernel does not tell.
 pub fn peer_user(socket: impl AsFd) -> Option<u32> {
     credentials(socket).map(|peer| peer.uid)
 }
 
-/// For a process without an id in this namespace the kernel reports 0, which rustix's type cannot represent.
+/// For a process without an id in this namespace the kernel reports 0, which rustix's type cannot
+/// represent.
 fn credentials(socket: impl AsFd) -> Option<libc::ucred> {
     let mut peer = MaybeUninit::<libc::ucred>::uninit();
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;

@@ -74,7 +74,8 @@ fn call(routes: &[&Route], limit: Duration) -> (Caller, Instant) {
     (caller, begin)
 }
 
-/// Steps the call until it ends, in a time of its own that stands still while `work` waits for nothing.
+/// Steps the call until it ends, in a time of its own that stands still while `work` waits for
+/// nothing.
 fn until_the_end(
     caller: &mut Caller,
     begin: Instant,

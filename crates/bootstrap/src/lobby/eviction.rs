@@ -1,4 +1,5 @@
-//! Which connections make room for others: fair between listeners, and between the hosts that connect to one.
+//! Which connections make room for others: fair between listeners, and between the hosts that
+//! connect to one.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, Ipv6Addr};
@@ -12,7 +13,8 @@ use super::pending::PendingConnection;
 pub(super) struct Origin {
     /// The listener's index.
     listener: usize,
-    /// The other host, `None` for a Unix socket. Of an IPv6 address only the network: a host may have any in that.
+    /// The other host, `None` for a Unix socket. Of an IPv6 address only the network: a host may
+    /// have any in that.
     host: Option<IpAddr>,
 }
 
@@ -20,15 +22,16 @@ impl Origin {
     pub(super) fn new(listener: usize, from: &SockAddr) -> Self {
         let network = |ip: IpAddr| match ip.to_canonical() {
             IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() >> 64 << 64).into(),
-            ip => ip,
+            ip @ IpAddr::V4(_) => ip,
         };
         let host = from.as_socket().map(|address| network(address.ip()));
         Origin { listener, host }
     }
 }
 
-/// Takes up to `count` of those that may go out of `pending`, which has the oldest first. Each comes from the listener
-/// that has the most of these, and there from the host that has the most, and is that one's oldest.
+/// Takes up to `count` of those that may go out of `pending`, which has the oldest first. Each
+/// comes from the listener that has the most of these, and there from the host that has the most,
+/// and is that one's oldest.
 pub(super) fn take(
     pending: &mut VecDeque<PendingConnection>,
     count: usize,
@@ -91,7 +94,8 @@ mod tests {
             .chain(many(at(1, 7), 9))
             .chain(many(at(1, 8), 3))
             .chain(many(at(2, 7), 10));
-        // 12 at listener 1 go down to 10 as at listener 2, then both in turn; host 8 is never the fuller one.
+        // 12 at listener 1 go down to 10 as at listener 2, then both in turn; host 8 is never the
+        // fuller one.
         let quotas = quotas(all, 6);
         assert_eq!(quotas.values().sum::<usize>(), 6);
         assert_eq!(quotas[&at(1, 7)], 4);

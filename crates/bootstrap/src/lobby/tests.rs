@@ -14,7 +14,8 @@ use crate::wire::{FrameKind, frame};
 use crate::{Error, Kind};
 
 const KEY: &[u8] = b"the key";
-/// Places in the lobbies of the tests that fill them, which need no more descriptors than any machine gives.
+/// Places in the lobbies of the tests that fill them, which need no more descriptors than any
+/// machine gives.
 const PLACES: usize = 64;
 
 /// Rank 1 of 2 serves streams in the background until it has admitted one, or time is up.
@@ -317,7 +318,8 @@ fn assert_all_get_in(delay: Duration, step: Duration) {
     );
 }
 
-/// A stranger holds many times more connections than there are places, and opens each anew that is closed.
+/// A stranger holds many times more connections than there are places, and opens each anew that is
+/// closed.
 struct Flood {
     target: SocketAddr,
     sockets: Vec<Socket>,
@@ -342,7 +344,8 @@ impl Flood {
     }
 }
 
-/// Behind a backlog of silent strangers, near ranks, ranks of another host and slow ones get in, in the lobby's time.
+/// Behind a backlog of silent strangers, near ranks, ranks of another host and slow ones get in, in
+/// the lobby's time.
 #[test]
 fn silent_strangers_delay_no_rank() {
     for (delay, limit) in [(0, 2), (20, 2), (1000, 3)] {

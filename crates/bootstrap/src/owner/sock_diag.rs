@@ -1,4 +1,5 @@
-//! Asks the kernel about one TCP socket (`sock_diag(7)`), which takes it no longer where there are many.
+//! Asks the kernel about one TCP socket (`sock_diag(7)`), which takes it no longer where there are
+//! many.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};

@@ -38,7 +38,8 @@ fn row(line: &str, wanted: &[String; 2]) -> Option<Found> {
     let mut words = line.split_whitespace().skip(1);
     let is_wanted = words.next()? == wanted[0] && words.next()? == wanted[1];
     let is_connected = words.next()? == ESTABLISHED;
-    // Two of queues and timers, and one of retransmissions, come before the user, then one of probes.
+    // Two of queues and timers, and one of retransmissions, come before the user, then one of
+    // probes.
     let user = words.nth(3)?.parse().ok()?;
     let inode = words.nth(1)?.parse().ok()?;
     is_wanted.then_some(Found {
@@ -70,7 +71,8 @@ mod tests {
     #[cfg(target_endian = "little")]
     fn rows_are_read() {
         // As Linux 6.18 prints it.
-        let line = "   1: 0100007F:9C40 0100007F:C350 01 00000000:00000000 00:00000000 00000000  1000 \
+        let line = "   1: 0100007F:9C40 0100007F:C350 01 00000000:00000000 00:00000000 \
+                           00000000  1000 \
                            0 4711 1 0000000000000000 20 0 0 10 -1";
         let addresses = ["127.0.0.1:40000", "127.0.0.1:50000"];
         let wanted = addresses.map(|one| text(one.parse().unwrap()));
