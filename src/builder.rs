@@ -2,6 +2,7 @@
 //! itself is in `rendezvous.rs`.
 
 use crate::communicator::Communicator;
+use crate::deadline::deadline_after;
 use crate::error::Error;
 use crate::launch::LaunchOverrides;
 use crate::logging;
@@ -16,7 +17,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The name of this origin of values in logs and errors.
 const PROGRAM: &str = "the program";
@@ -265,6 +266,7 @@ impl Builder {
     /// # Errors
     /// As there.
     pub fn connect(&self, id: &UniqueId, rank: usize, size: usize) -> Result<Communicator, Error> {
+        let since = Some(Instant::now());
         let settings = self.settings()?;
         let root = id.addresses().first().map(SocketAddr::ip);
         let narrow = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
@@ -272,6 +274,7 @@ impl Builder {
         let nics = open_nics(&settings);
         let options = Options {
             rdma_ports: ports(&nics),
+            since,
             ..options(&settings, root, Some(rank))?
         };
         let session = Session::join(id, rank, size, &options)?;
@@ -283,8 +286,10 @@ impl Builder {
     /// # Errors
     /// As there.
     pub fn from_env(&self) -> Result<Communicator, Error> {
+        let since = Instant::now();
         let settings = self.settings()?;
-        let launch = self.launch.launch(&self.env)?;
+        let deadline = deadline_after(since, settings.init_timeout);
+        let launch = self.launch.launch(&self.env, deadline)?;
         tracing::info!(
             "launched by {}: rank {} of {}, {:?}",
             launch.kind,
@@ -293,7 +298,7 @@ impl Builder {
             launch.rendezvous
         );
         let nics = open_nics(&settings);
-        let session = meet(launch, &settings, ports(&nics))?;
+        let session = meet(launch, &settings, ports(&nics), since)?;
         self.open(session, settings, nics)
     }
 

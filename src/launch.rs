@@ -1,10 +1,12 @@
 //! The rank of this process, and where the ranks meet: from the program's settings, or else from
 //! the launcher.
 
+use crate::deadline::deadline_in;
 use crate::error::Error;
 use spark_ccl_bootstrap::UniqueId;
 use spark_ccl_config::Env;
 use spark_ccl_launcher::{Launch, LauncherKind, Rendezvous};
+use std::time::Instant;
 
 /// What a launcher says about this process.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,7 +27,8 @@ pub struct LaunchInfo {
 /// [`Error::Launcher`] when the launcher's variables contradict each other.
 pub fn launcher() -> Result<Option<LaunchInfo>, Error> {
     let env = Env::from_process();
-    Ok(detect(&env)?.map(|launch| LaunchInfo {
+    let deadline = deadline_in(env.init_timeout());
+    Ok(detect(&env, deadline)?.map(|launch| LaunchInfo {
         kind: launch.kind.to_string(),
         rank: launch.rank as usize,
         size: launch.size as usize,
@@ -68,7 +71,9 @@ pub(crate) struct LaunchOverrides {
 impl LaunchOverrides {
     /// This process's rank and meeting place: as the program has set them, or else from the
     /// launcher.
-    pub(crate) fn launch(&self, env: &Env) -> Result<Launch, Error> {
+    ///
+    /// A file that the launcher's variables name is read until the deadline.
+    pub(crate) fn launch(&self, env: &Env, deadline: Instant) -> Result<Launch, Error> {
         let LaunchOverrides {
             rank,
             size,
@@ -90,7 +95,7 @@ impl LaunchOverrides {
                 rendezvous,
             },
             (rank, size, meeting) => {
-                let launch = detect(env)?.ok_or_else(no_launcher)?;
+                let launch = detect(env, deadline)?.ok_or_else(no_launcher)?;
                 let differs = rank.is_some_and(|rank| rank != launch.rank)
                     || size.is_some_and(|size| size != launch.size);
                 let by_launcher = matches!(launch.rendezvous, Rendezvous::KeyValue(_));
@@ -134,7 +139,7 @@ fn no_launcher() -> Error {
     )
 }
 
-fn detect(env: &Env) -> Result<Option<Launch>, Error> {
+fn detect(env: &Env, deadline: Instant) -> Result<Option<Launch>, Error> {
     let look = |name: &str| env.get(name).map(str::to_owned);
-    spark_ccl_launcher::detect(&look).map_err(|error| Error::Launcher(error.to_string()))
+    spark_ccl_launcher::detect(&look, deadline).map_err(|error| Error::Launcher(error.to_string()))
 }

@@ -1,20 +1,27 @@
 //! How ranks of several processes find each other: by a unique id, an address, or the launcher's key-value space. The
 //! bootstrap does the rest.
 
-use crate::deadline::deadline_in;
+use crate::deadline::deadline_after;
 use crate::error::Error;
 use spark_ccl_bootstrap::{Address, Options, Secret, Session, UniqueId};
 use spark_ccl_config::Settings;
+use spark_ccl_fork::lookup;
 use spark_ccl_launcher::{KeyValue, Launch, Rendezvous};
 use spark_ccl_transport::netif;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Instant;
 
 /// How many communicators of this launch met through its key-value space; all ranks count alike.
 static MEETINGS: AtomicU32 = AtomicU32::new(0);
 
-/// Finds the other ranks in the way that the launcher offers.
-pub(crate) fn meet(launch: Launch, settings: &Settings, rdma_ports: u8) -> Result<Session, Error> {
+/// Finds the other ranks in the way that the launcher offers. The timeout counts from `since`.
+pub(crate) fn meet(
+    launch: Launch,
+    settings: &Settings,
+    rdma_ports: u8,
+    since: Instant,
+) -> Result<Session, Error> {
     let (rank, size) = (launch.rank, launch.size);
     let secret = || {
         let text = settings.secret.as_ref();
@@ -23,6 +30,7 @@ pub(crate) fn meet(launch: Launch, settings: &Settings, rdma_ports: u8) -> Resul
     let options = |root| {
         options(settings, root, Some(rank)).map(|options| Options {
             rdma_ports,
+            since: Some(since),
             ..options
         })
     };
@@ -33,7 +41,10 @@ pub(crate) fn meet(launch: Launch, settings: &Settings, rdma_ports: u8) -> Resul
             Ok(Session::join(&id, rank, size, &options(root)?)?)
         }
         Rendezvous::Address { host, port, bind } => {
-            let options = options(resolve(&host, port))?;
+            // A hint, which must not take the time that joining needs. Joining looks the name up again.
+            let hint = deadline_after(since, settings.init_timeout / 4);
+            let root = lookup(&host, port, hint).unwrap_or_default();
+            let options = options(root.first().map(SocketAddr::ip))?;
             Ok(Session::at_address(
                 (&host, port),
                 rank,
@@ -45,7 +56,8 @@ pub(crate) fn meet(launch: Launch, settings: &Settings, rdma_ports: u8) -> Resul
         }
         Rendezvous::KeyValue(space) => {
             let options = options(None)?;
-            through_key_value(space, rank, size, secret(), &options)
+            let deadline = deadline_after(since, settings.init_timeout);
+            through_key_value(space, rank, size, secret(), &options, deadline)
         }
     }
 }
@@ -58,8 +70,8 @@ fn through_key_value(
     size: u32,
     secret: Option<Secret>,
     options: &Options,
+    deadline: Instant,
 ) -> Result<Session, Error> {
-    let deadline = deadline_in(options.init_timeout);
     let launcher = |error: spark_ccl_launcher::Error| Error::Launcher(error.to_string());
     let private = space.is_private();
     // Rank 0 publishes under it how to reach it. Only the order of calls in one process matters.
@@ -99,11 +111,6 @@ fn unlist(text: &str) -> Result<Vec<SocketAddr>, Error> {
             .map_err(|_| Error::Launcher(format!("rank 0 published {word:?}, which is no address")))
     };
     text.split_whitespace().map(parse).collect()
-}
-
-fn resolve(host: &str, port: u16) -> Option<IpAddr> {
-    let mut addresses = (host, port).to_socket_addrs().ok()?;
-    addresses.next().map(|address| address.ip())
 }
 
 /// What this rank (`None`: no rank, who serves the rendezvous only) tells the others, and where it listens: the interfaces that the settings allow,

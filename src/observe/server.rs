@@ -8,10 +8,10 @@ use rustix::io::Errno;
 use rustix::net::SendFlags;
 use socket2::{Domain, Socket, Type};
 use spark_ccl_config::HostPort;
-use spark_ccl_fork::Unshared;
+use spark_ccl_fork::{Unshared, lookup};
 use spark_ccl_status::ras::{Format, Request, Session, text};
 use std::io::{self, ErrorKind, Read};
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 /// How many clients are served at once. One more replaces the one that is no longer safe for longest, or waits until one is.
@@ -24,6 +24,8 @@ const SAFE_ASKED: Duration = Duration::from_secs(5);
 const PATIENCE: Duration = Duration::from_secs(30);
 /// When to try again to listen at an address that is in use.
 const RETRY_AFTER: Duration = Duration::from_secs(2);
+/// How long the lookup of the address's name may take: the thread that does it has other work.
+const LOOKUP: Duration = Duration::from_secs(1);
 /// The least time between two inquiries to the ranks, however many clients ask. It grows with the number of ranks,
 /// since all of them answer this one.
 const ASK_EVERY: Duration = Duration::from_millis(100);
@@ -193,8 +195,8 @@ fn replaced(clients: &[Client], now: Instant) -> Result<Option<usize>, Instant> 
 /// Listens at the address. As in NCCL, several processes of a user may do so: the kernel gives a client to one of them, and
 /// when that is gone, the others are still there.
 fn listen(address: &HostPort) -> io::Result<Unshared<Socket>> {
-    let addresses = (&*address.host, address.port).to_socket_addrs()?;
-    let mut addresses: Vec<SocketAddr> = addresses.collect();
+    let deadline = Instant::now() + LOOKUP;
+    let mut addresses = lookup(&address.host, address.port, deadline)?;
     // Clients try IPv4 as well; some try nothing else.
     addresses.sort_by_key(SocketAddr::is_ipv6);
     let first = addresses.first().ok_or(ErrorKind::AddrNotAvailable)?;

@@ -21,6 +21,7 @@ mod growth;
 mod hosts;
 mod launch;
 mod leaving;
+mod limits;
 mod mismatch;
 mod nonblocking;
 mod nonblocking_handles;

@@ -1,12 +1,12 @@
 //! Joining a world: a process listens, connects to the rendezvous, and gets the table of all ranks.
 
 use std::io;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use socket2::Socket;
-use spark_ccl_fork::{Unshared, within};
+use spark_ccl_fork::{Unshared, lookup};
 
 use crate::acceptor::{Acceptor, Rendezvous, failed, lost};
 use crate::dial::{Call, Route, call, routes};
@@ -233,7 +233,7 @@ pub(crate) fn resolve(host: &str, port: u16, deadline: Instant) -> Result<Vec<So
     }
     let mut last = "no answer in time".to_owned();
     loop {
-        match resolve_once(host, port, deadline) {
+        match lookup(host, port, deadline) {
             Ok(found) if !found.is_empty() => return Ok(found),
             Ok(_) => "it has no address".clone_into(&mut last),
             Err(error) if error.kind() == io::ErrorKind::TimedOut => {}
@@ -252,15 +252,8 @@ pub(crate) fn resolve(host: &str, port: u16, deadline: Instant) -> Result<Vec<So
     }
 }
 
-/// Asks the system's resolver, which has no deadline.
-fn resolve_once(host: &str, port: u16, deadline: Instant) -> io::Result<Vec<SocketAddr>> {
-    let target = (host.to_owned(), port);
-    within(deadline, move || {
-        target.to_socket_addrs().map(Iterator::collect)
-    })?
-}
-
 /// The deadline for joining.
 pub(crate) fn join_deadline(options: &Options) -> Instant {
-    net::deadline_in(options.init_timeout)
+    let since = options.since.unwrap_or_else(Instant::now);
+    net::deadline_after(since, options.init_timeout)
 }

@@ -14,8 +14,13 @@ const BACKLOG: i32 = 4096;
 
 /// The deadline that is `timeout` from now.
 pub(crate) fn deadline_in(timeout: Duration) -> Instant {
+    deadline_after(Instant::now(), timeout)
+}
+
+/// The deadline that is `timeout` after `since`.
+pub(crate) fn deadline_after(since: Instant, timeout: Duration) -> Instant {
     let day = Duration::from_secs(24 * 3600);
-    Instant::now() + timeout.min(365 * day)
+    since + timeout.min(365 * day)
 }
 
 /// Reads without blocking: `None` if nothing is available, `Some(0)` at the end of the stream.

@@ -1,7 +1,7 @@
 //! The options of a rank's bootstrap. This crate reads no environment: callers set them.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::Error;
 
@@ -45,6 +45,9 @@ pub struct Options {
     pub addresses: Vec<Address>,
     /// How long the rendezvous may take.
     pub init_timeout: Duration,
+    /// Since when this rank is on its way to the rendezvous, which counts for [`init_timeout`](Self::init_timeout).
+    /// `None` means that it starts when it joins.
+    pub since: Option<Instant>,
     /// The build of the library; all ranks must have the same.
     pub build: String,
     /// A hash over all settings that must be the same on every rank.
@@ -65,6 +68,7 @@ impl Default for Options {
         Options {
             addresses: vec![Address::LOOPBACK],
             init_timeout: Duration::from_secs(120),
+            since: None,
             build: env!("CARGO_PKG_VERSION").to_owned(),
             wire_hash: 0,
             wire_summary: String::new(),

@@ -5,8 +5,14 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use crate::file;
+use crate::{file, files, parse};
+
+/// The variable that says how long the ranks may take to meet.
+pub(crate) const INIT_TIMEOUT: &str = "SPARK_CCL_INIT_TIMEOUT";
+/// What it is by default.
+pub(crate) const DEFAULT_INIT_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Where a value was set.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -121,14 +127,16 @@ impl Env {
             .map(|(name, value)| (name.as_str(), value))
     }
 
-    /// Adds the `NAME=value` lines of a file for names that are not set yet.
+    /// Adds the `NAME=value` lines of a file of at most 1 MiB for names that are not set yet. A pipe has a quarter of
+    /// `SPARK_CCL_INIT_TIMEOUT`, 5 s at most, to deliver them.
     ///
     /// Malformed lines become warnings, which [`Settings`](crate::Settings) passes on.
     ///
     /// # Errors
     /// If the file cannot be read.
     pub fn add_file(&mut self, path: &Path) -> std::io::Result<()> {
-        let (lines, warnings) = file::read(path)?;
+        let deadline = Instant::now() + files::patience(self.init_timeout());
+        let (lines, warnings) = file::read(path, deadline)?;
         self.warnings.extend(warnings);
         for (line, name, text) in lines {
             let path = path.to_owned();
@@ -136,6 +144,16 @@ impl Env {
             self.values.entry(name).or_insert(value);
         }
         Ok(())
+    }
+
+    /// How long the ranks may take to meet, where that is set and valid; else as long as by default.
+    pub fn init_timeout(&self) -> Duration {
+        let value = self.value(INIT_TIMEOUT);
+        let time = value.and_then(|value| match &value.typed {
+            Some(typed) => typed.downcast_ref().copied(),
+            None => parse::seconds(&value.text),
+        });
+        time.unwrap_or(DEFAULT_INIT_TIMEOUT)
     }
 
     /// The warnings about the files that were read.

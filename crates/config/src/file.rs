@@ -1,27 +1,20 @@
 //! Configuration files of `NAME=value` lines.
 
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::path::Path;
+use std::time::Instant;
+
+use crate::files;
 
 /// Larger files are refused. No real file of settings is larger, but `/dev/zero` is.
-const MAX_BYTES: u64 = 1 << 20;
+const MAX_BYTES: usize = 1 << 20;
 
 /// (line number from 1, name, value)
 type Line = (usize, String, String);
 
 /// The settings of a file, and warnings about malformed lines.
-pub(crate) fn read(path: &Path) -> io::Result<(Vec<Line>, Vec<String>)> {
-    let mut bytes = Vec::new();
-    File::open(path)?
-        .take(MAX_BYTES + 1)
-        .read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > MAX_BYTES {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidData,
-            format!("larger than {MAX_BYTES} bytes"),
-        ));
-    }
+pub(crate) fn read(path: &Path, deadline: Instant) -> io::Result<(Vec<Line>, Vec<String>)> {
+    let bytes = files::read(path, MAX_BYTES, deadline)?;
     let (lines, bad) = parse(&String::from_utf8_lossy(&bytes));
     let warn = |line| {
         let path = path.display();
@@ -81,7 +74,8 @@ mod tests {
 
     #[test]
     fn an_endless_file_is_refused() {
-        let error = read(Path::new("/dev/zero")).unwrap_err();
+        let deadline = Instant::now() + std::time::Duration::from_secs(60);
+        let error = read(Path::new("/dev/zero"), deadline).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidData);
     }
 

@@ -1,16 +1,82 @@
-//! Files that settings have the library write, often in folders where others may write, too, such as `/tmp`: a link that
-//! another user has put there is not followed.
+//! Files that settings name. Those that the library writes are often in folders where others may write, too, such as
+//! `/tmp`: a link that another user has put there is not followed. Those that it reads may be pipes that nobody writes
+//! to, or devices without an end: they are read up to a length, and until a deadline.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 /// The user whose links lead to devices, such as `/dev/stdout`.
 const ROOT: u32 = 0;
+
+/// How long a file is waited for that may as well be missing, where all may take `limit`.
+pub(crate) fn patience(limit: Duration) -> Duration {
+    const LONGEST: Duration = Duration::from_secs(5);
+    (limit / 4).min(LONGEST)
+}
+
+/// Reads a file of at most `most` bytes to its end, until the deadline. A pipe may deliver until then.
+///
+/// Only pipes and devices are waited for: a file on a network that hangs holds the caller up as it does every program.
+///
+/// # Errors
+/// If the system refuses it; `InvalidData` for a longer file; `TimedOut` for one whose end has not come by the deadline.
+pub fn read(path: &Path, most: usize, deadline: Instant) -> io::Result<Vec<u8>> {
+    read_open(&open_to_read(path)?, most, deadline)
+}
+
+/// Opens a file for [`read_open`]: a pipe without a writer does not hold it up.
+pub(crate) fn open_to_read(path: &Path) -> io::Result<File> {
+    let nonblocking = OFlags::NONBLOCK | OFlags::NOCTTY;
+    let mut options = OpenOptions::new();
+    options.read(true).custom_flags(nonblocking.bits() as i32);
+    options.open(path)
+}
+
+/// Reads an open file as [`read`] does.
+pub(crate) fn read_open(mut file: &File, most: usize, deadline: Instant) -> io::Result<Vec<u8>> {
+    let (mut bytes, mut chunk) = (Vec::new(), vec![0; (most + 1).min(64 * 1024)]);
+    while bytes.len() <= most {
+        // Before its first writer comes, a pipe that is read looks like one that has ended.
+        await_bytes(file, deadline)?;
+        match file.read(&mut chunk) {
+            Ok(0) => return Ok(bytes),
+            Ok(count) => bytes.extend_from_slice(&chunk[..count]),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let what = format!("larger than {most} bytes");
+    Err(io::Error::new(ErrorKind::InvalidData, what))
+}
+
+/// Waits until a file can be read, or has ended.
+fn await_bytes(file: &File, deadline: Instant) -> io::Result<()> {
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let mut wait = [PollFd::new(file, PollFlags::IN)];
+        let limit = Timespec {
+            tv_sec: left.as_secs() as i64,
+            tv_nsec: left.subsec_nanos().into(),
+        };
+        match poll(&mut wait, Some(&limit)) {
+            Ok(0) if left.is_zero() => {
+                let what = "it is a pipe or a device, and has not delivered all in time";
+                return Err(io::Error::new(ErrorKind::TimedOut, what));
+            }
+            Ok(0) | Err(Errno::INTR) => {}
+            Ok(_) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
 
 /// Makes a file, or empties the one that is there.
 ///
@@ -81,6 +147,62 @@ mod tests {
     use super::*;
     use spark_ccl_testing::{Need, has};
     use std::os::unix::fs::{lchown, symlink};
+    use std::path::PathBuf;
+
+    fn pipe(folder: &tempfile::TempDir) -> PathBuf {
+        let path = folder.path().join("pipe");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::RWXU).unwrap();
+        path
+    }
+
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_millis(50)
+    }
+
+    fn late() -> Instant {
+        Instant::now() + Duration::from_secs(60)
+    }
+
+    #[test]
+    fn a_file_is_read_up_to_its_limit() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        fs::write(&path, "text").unwrap();
+        assert_eq!(read(&path, 4, soon()).unwrap(), b"text");
+        for (path, most) in [(&*path, 3), (Path::new("/dev/zero"), 100_000)] {
+            let error = read(path, most, late()).unwrap_err();
+            assert_eq!(error.to_string(), format!("larger than {most} bytes"));
+        }
+        assert_eq!(read(Path::new("/dev/null"), 3, late()).unwrap(), b"");
+        let missing = read(&folder.path().join("none"), 3, late()).unwrap_err();
+        assert_eq!(missing.kind(), ErrorKind::NotFound);
+        assert!(read(folder.path(), 3, late()).is_err());
+    }
+
+    #[test]
+    fn a_pipe_is_waited_for_until_the_deadline() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = pipe(&folder);
+        let error = read(&path, 10, soon()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::TimedOut);
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| {
+                let mut writer = OpenOptions::new().write(true).open(&path).unwrap();
+                for part in ["te", "xt"] {
+                    std::thread::sleep(Duration::from_millis(50));
+                    writer.write_all(part.as_bytes()).unwrap();
+                }
+            });
+            assert_eq!(read(&path, 10, late()).unwrap(), b"text");
+            writer.join().unwrap();
+        });
+        // A writer that never ends it.
+        let mut both = OpenOptions::new();
+        let mut writer = both.read(true).write(true).open(&path).unwrap();
+        writer.write_all(b"text").unwrap();
+        let error = read(&path, 10, soon()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::TimedOut);
+    }
 
     #[test]
     fn a_draft_is_not_written_through_a_link() {
@@ -103,8 +225,7 @@ mod tests {
     #[test]
     fn a_pipe_is_not_written_to() {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("pipe");
-        rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::RWXU).unwrap();
+        let path = pipe(&folder);
         assert!(append(&path, b"text").is_err());
         // It can be opened while there is a reader.
         let nonblocking = OFlags::NONBLOCK.bits() as i32;

@@ -1,10 +1,11 @@
 //! The secret that admits a process to a communicator.
 
 use std::fmt;
-use std::fs::File;
-use std::io::Read;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::time::Instant;
+
+use crate::files;
 
 const MIN_BYTES: usize = 16;
 const MAX_BYTES: usize = 4096;
@@ -36,20 +37,16 @@ impl Secret {
         ))
     }
 
-    /// A secret from a file, and a warning if other users can read that file.
-    pub(crate) fn from_file(path: &Path) -> Result<(Self, Option<String>), String> {
-        let file = File::open(path).map_err(|error| error.to_string())?;
-        let mode = file
-            .metadata()
-            .map_err(|error| error.to_string())?
-            .permissions()
-            .mode();
-        let mut bytes = Vec::new();
+    /// A secret from a file that is read until the deadline, and a warning if other users can read that file.
+    pub(crate) fn from_file(
+        path: &Path,
+        deadline: Instant,
+    ) -> Result<(Self, Option<String>), String> {
+        let file = files::open_to_read(path).map_err(|error| error.to_string())?;
+        let mode = file.metadata().map_err(|error| error.to_string())?.mode();
         // A little more than the limit, for white space around the secret.
-        let limit = MAX_BYTES as u64 + 64;
-        file.take(limit)
-            .read_to_end(&mut bytes)
-            .map_err(|error| error.to_string())?;
+        let bytes = files::read_open(&file, MAX_BYTES + 64, deadline);
+        let bytes = bytes.map_err(|error| error.to_string())?;
         let warning = (mode & 0o044 != 0).then(|| {
             format!(
                 "{path} holds a secret and others can read it (mode {mode:03o}): chmod 600 {path}",
@@ -70,8 +67,14 @@ impl fmt::Debug for Secret {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt;
+    use std::time::Duration;
 
     const TEXT: &str = "0123456789abcdef";
+
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_secs(60)
+    }
 
     fn write(mode: u32, text: &str) -> tempfile::NamedTempFile {
         let file = tempfile::NamedTempFile::new().unwrap();
@@ -96,17 +99,17 @@ mod tests {
     #[test]
     fn a_file_that_others_can_read_is_a_warning() {
         let private = write(0o600, "0123456789abcdef\n");
-        let (secret, warning) = Secret::from_file(private.path()).unwrap();
+        let (secret, warning) = Secret::from_file(private.path(), soon()).unwrap();
         assert_eq!(secret.as_bytes(), TEXT.as_bytes());
         assert_eq!(warning, None);
         let open = write(0o644, TEXT);
-        let (_, warning) = Secret::from_file(open.path()).unwrap();
+        let (_, warning) = Secret::from_file(open.path(), soon()).unwrap();
         assert!(warning.unwrap().contains("mode 644"));
     }
 
     #[test]
     fn missing_and_endless_files_are_errors() {
-        assert!(Secret::from_file(Path::new("/nowhere/at/all")).is_err());
-        assert!(Secret::from_file(Path::new("/dev/zero")).is_err());
+        assert!(Secret::from_file(Path::new("/nowhere/at/all"), soon()).is_err());
+        assert!(Secret::from_file(Path::new("/dev/zero"), soon()).is_err());
     }
 }

@@ -1,12 +1,13 @@
 //! The settings: all variables, checked and typed.
 
 use std::path::{Path as FilePath, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::algorithm::{AlgorithmChoice, ParseAlgorithmsError};
 use crate::choice::{Backend, Family, HostPort, InterfaceChoice, Net, Path, SingleCopy};
-use crate::env::{Env, Origin};
+use crate::env::{DEFAULT_INIT_TIMEOUT, Env, INIT_TIMEOUT, Origin};
 use crate::error::Error;
+use crate::files;
 use crate::gpu::Gpu;
 use crate::log::Log;
 use crate::nccl::Nccl;
@@ -19,6 +20,8 @@ use crate::tuning::Tuning;
 use crate::tuning_file::tuning_file;
 use crate::variables::{self, READ_ELSEWHERE, hint};
 
+/// How long a file is waited for that cannot be missing, at most: any longer timeout is as good as none.
+const LONGEST_WAIT: Duration = Duration::from_secs(365 * 24 * 3600);
 /// Over loopback, the kernel passes the bytes on at once: a second connection would only cost system calls.
 const LOOPBACK_SOCKETS: usize = 1;
 /// Between hosts, two connections can use two cores and two network paths.
@@ -95,7 +98,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             operation_timeout: Duration::from_secs(600),
-            init_timeout: Duration::from_secs(120),
+            init_timeout: DEFAULT_INIT_TIMEOUT,
             lost_after: Duration::from_secs(5),
             cut_after: Duration::from_secs(30),
             path: Path::Auto,
@@ -206,7 +209,8 @@ impl Settings {
         let Some(path) = &self.tuning else {
             return Tuning::default();
         };
-        Tuning::read(path).unwrap_or_else(|error| {
+        let deadline = Instant::now() + files::patience(self.init_timeout);
+        Tuning::read(path, deadline).unwrap_or_else(|error| {
             tracing::warn!(
                 "measured choices of algorithms are not used: {}: {error}; spark-perf tune writes it \
                  anew, and SPARK_CCL_TUNING=off leaves it alone",
@@ -247,7 +251,7 @@ impl Settings {
         let expected = "a positive number of seconds";
         for (name, field) in [
             ("SPARK_CCL_TIMEOUT", &mut self.operation_timeout),
-            ("SPARK_CCL_INIT_TIMEOUT", &mut self.init_timeout),
+            (INIT_TIMEOUT, &mut self.init_timeout),
             ("SPARK_CCL_LOST_AFTER", &mut self.lost_after),
             ("SPARK_CCL_CUT_AFTER", &mut self.cut_after),
         ] {
@@ -402,12 +406,14 @@ impl Settings {
             })?);
         } else if let Some(taken) = reader.take(&["SPARK_CCL_SECRET_FILE"]) {
             let path = FilePath::new(taken.text);
-            let (secret, warning) = Secret::from_file(path).map_err(|reason| Error::File {
-                name: taken.name.to_owned(),
-                origin: taken.value.origin.clone(),
-                path: path.to_owned(),
-                reason,
-            })?;
+            let deadline = Instant::now() + self.init_timeout.min(LONGEST_WAIT);
+            let (secret, warning) =
+                Secret::from_file(path, deadline).map_err(|reason| Error::File {
+                    name: taken.name.to_owned(),
+                    origin: taken.value.origin.clone(),
+                    path: path.to_owned(),
+                    reason,
+                })?;
             self.secret = Some(secret);
             reader.warnings.extend(warning);
         }

@@ -3,9 +3,9 @@
 mod kernels;
 
 use std::fmt;
-use std::fs::File;
-use std::io::{ErrorKind, Read};
+use std::io::ErrorKind;
 use std::path::Path;
+use std::time::Instant;
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -19,7 +19,7 @@ pub use kernels::{GpuLayout, GpuWire, KernelEntry, KernelStep};
 /// The version of the format.
 const VERSION: u32 = 1;
 /// Longer files are refused, since every rank gets the whole text.
-const MAX_BYTES: u64 = 48 << 10;
+const MAX_BYTES: usize = 48 << 10;
 
 /// Which algorithm was the fastest, by the ranks' layout, collective and size.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -113,18 +113,15 @@ impl Default for Tuning {
 }
 
 impl Tuning {
-    /// Reads a file. If there is none, nothing was measured.
+    /// Reads a file until the deadline. If there is none, nothing was measured.
     ///
     /// # Errors
     /// [`TuningError`] for every file that this version did not write.
-    pub fn read(path: &Path) -> Result<Self, TuningError> {
-        let file = match File::open(path) {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Self::default()),
-            file => file?,
-        };
-        let mut bytes = Vec::new();
-        file.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
-        Self::parse(&bytes)
+    pub fn read(path: &Path, deadline: Instant) -> Result<Self, TuningError> {
+        match files::read(path, MAX_BYTES, deadline) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Self::default()),
+            bytes => Self::parse(&bytes?),
+        }
     }
 
     /// Parses what [`text`](Self::text) returns.
@@ -138,7 +135,7 @@ impl Tuning {
             version: u32,
         }
         let malformed = |error: serde_json::Error| TuningError::Malformed(error.to_string());
-        if bytes.len() as u64 > MAX_BYTES {
+        if bytes.len() > MAX_BYTES {
             let text = format!("it has more than {MAX_BYTES} bytes");
             return Err(TuningError::Malformed(text));
         }
@@ -169,7 +166,7 @@ impl Tuning {
             std::fs::create_dir_all(folder)?;
         }
         let text = serde_json::to_string_pretty(self).map_err(std::io::Error::from)? + "\n";
-        if text.len() as u64 > MAX_BYTES {
+        if text.len() > MAX_BYTES {
             let text =
                 format!("it would have more than {MAX_BYTES} bytes; remove it to begin anew");
             return Err(TuningError::Malformed(text));

@@ -6,7 +6,8 @@
 //! Children do not keep descriptors whose closing tells peers that the process died ([`Unshared`]),
 //! nor memory shared with other processes ([`UnsharedMemory`]). Statics are separate for each
 //! process ([`PerProcess`]). [`peer_process`] asks the kernel which process is at the other end of
-//! a socket, and [`peer_user`] which user. [`within`] gives a deadline to calls that have none.
+//! a socket, and [`peer_user`] which user. [`within`] gives a deadline to calls that have none,
+//! [`lookup`] to that of names.
 //!
 //! This crate depends on no other crate of the workspace.
 //!
@@ -33,4 +34,4 @@ pub use per_process::PerProcess;
 pub use process::{Forked, Process};
 pub use unshared::Unshared;
 pub use unshared_memory::UnsharedMemory;
-pub use within::within;
+pub use within::{lookup, within};

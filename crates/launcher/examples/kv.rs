@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use spark_ccl_launcher::{Error, Rendezvous, detect};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let Some(launch) = detect(&|name| std::env::var(name).ok())? else {
+    let Some(launch) = detect(&|name| std::env::var(name).ok(), deadline())? else {
         return Err("nobody launched this process".into());
     };
     let (kind, rank, size) = (launch.kind, launch.rank, launch.size);
@@ -32,10 +32,14 @@ fn exchange(
     key: &str,
     word: &[u8],
 ) -> Result<Vec<u8>, Error> {
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = deadline();
     if rank == 0 {
         space.put(key, word, deadline)?;
         return Ok(word.to_vec());
     }
     space.get(key, deadline)
+}
+
+fn deadline() -> Instant {
+    Instant::now() + Duration::from_secs(60)
 }

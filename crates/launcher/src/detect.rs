@@ -1,5 +1,10 @@
 //! Detects which launcher started this process, from environment variables.
 
+use std::path::Path;
+use std::time::Instant;
+
+use spark_ccl_config::files;
+
 use crate::pmi1::Pmi1Space;
 use crate::pmix::PmixSpace;
 use crate::tcp_store::TcpStore;
@@ -12,9 +17,14 @@ use crate::{Error, Launch, LauncherKind, Rendezvous, node_list};
 /// variables, a torchrun agent, Open MPI, Hydra, plain `RANK` and `WORLD_SIZE`, Slurm. Slurm steps and torchrun agents
 /// are often nested with another launcher, so their sizes may differ from its; all other launchers must agree.
 ///
+/// A file that a variable names is read until the deadline, at most 64 KiB of it.
+///
 /// # Errors
 /// If variables do not parse, are incomplete, or contradict each other.
-pub fn detect(env: &dyn Fn(&str) -> Option<String>) -> Result<Option<Launch>, Error> {
+pub fn detect(
+    env: &dyn Fn(&str) -> Option<String>,
+    deadline: Instant,
+) -> Result<Option<Launch>, Error> {
     let mut incomplete = Vec::new();
     let mut claims = Vec::new();
     for names in [OWN, OPEN_MPI, HYDRA, TORCHRUN] {
@@ -38,12 +48,15 @@ pub fn detect(env: &dyn Fn(&str) -> Option<String>) -> Result<Option<Launch>, Er
     }
     match claims.into_iter().next().or(slurm) {
         Some(claim) => {
-            let rendezvous = rendezvous(env, &claim)?;
+            let rendezvous = rendezvous(env, &claim, deadline)?;
             Ok(Some(claim.launch(rendezvous)))
         }
         None => incomplete.into_iter().next().map_or(Ok(None), Err),
     }
 }
+
+/// The longest file of a unique id, with room for white space and for longer ids of other versions.
+const LONGEST_ID_FILE: usize = 64 << 10;
 
 /// The variables of one launcher.
 #[derive(Clone, Copy)]
@@ -239,9 +252,9 @@ fn slurm_step(env: Lookup<'_>) -> Result<Option<Claim>, Error> {
     checked(env, names, rank, size).map(Some)
 }
 
-fn rendezvous(env: Lookup<'_>, claim: &Claim) -> Result<Rendezvous, Error> {
+fn rendezvous(env: Lookup<'_>, claim: &Claim, deadline: Instant) -> Result<Rendezvous, Error> {
     match claim.kind {
-        LauncherKind::Own => own_rendezvous(env, claim),
+        LauncherKind::Own => own_rendezvous(env, claim, deadline),
         LauncherKind::Torchrun => torch_rendezvous(env, claim),
         kind => match address_with_secret(env)? {
             Some(address) => Ok(address),
@@ -250,17 +263,19 @@ fn rendezvous(env: Lookup<'_>, claim: &Claim) -> Result<Rendezvous, Error> {
     }
 }
 
-fn own_rendezvous(env: Lookup<'_>, claim: &Claim) -> Result<Rendezvous, Error> {
+fn own_rendezvous(env: Lookup<'_>, claim: &Claim, deadline: Instant) -> Result<Rendezvous, Error> {
     if let Some(id) = vars::text(env, UNIQUE_ID) {
         return Ok(Rendezvous::UniqueId(id));
     }
     if let Some(path) = vars::text(env, "SPARK_CCL_UNIQUE_ID_FILE") {
-        let id = std::fs::read_to_string(&path).map_err(|source| Error::File {
+        let id = files::read(Path::new(&path), LONGEST_ID_FILE, deadline);
+        let id = id.map_err(|source| Error::File {
             variable: "SPARK_CCL_UNIQUE_ID_FILE".to_owned(),
             path,
             source,
         })?;
-        return Ok(Rendezvous::UniqueId(id.trim().to_owned()));
+        let id = String::from_utf8_lossy(&id).trim().to_owned();
+        return Ok(Rendezvous::UniqueId(id));
     }
     let names = ["SPARK_CCL_COMM_ID", "NCCL_COMM_ID"];
     let set = |name| vars::text(env, name).map(|value| (name, value));

@@ -5,13 +5,13 @@
 //! Only some requests are answered.
 
 use std::io::{self, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::TcpStream;
 #[cfg(any(test, fuzzing))]
 use std::os::fd::OwnedFd;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use spark_ccl_fork::within;
+use spark_ccl_fork::lookup;
 
 use crate::{Error, KeyValue};
 
@@ -139,9 +139,7 @@ const RETRY: Duration = Duration::from_millis(100);
 
 fn connect_once(host: &str, port: u16, deadline: Instant) -> io::Result<TcpStream> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-    let target = (host.to_owned(), port);
-    // The system's resolver has no deadline.
-    let mut addresses = within(deadline, move || target.to_socket_addrs())??;
+    let mut addresses = lookup(host, port, deadline)?.into_iter();
     while let Some(address) = addresses.next() {
         // One that is silent leaves time for the others.
         let share = left(deadline)? / (1 + addresses.len() as u32);

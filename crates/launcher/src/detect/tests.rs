@@ -11,7 +11,7 @@ fn detected(variables: &str) -> Result<Option<Launch>, Error> {
             .filter_map(|v| v.split_once('='));
         pairs.find(|(n, _)| *n == name).map(|(_, v)| v.to_owned())
     };
-    detect(&find)
+    detect(&find, Instant::now())
 }
 
 fn launch(variables: &str) -> Launch {
@@ -50,7 +50,7 @@ fn a_started_rank_finds_what_it_was_told() {
         let mut pairs = set.iter();
         pairs.find(|pair| pair.0 == name).map(|pair| pair.1.clone())
     };
-    let launch = detect(&find).unwrap().unwrap();
+    let launch = detect(&find, Instant::now()).unwrap().unwrap();
     assert_eq!(
         (launch.kind, launch.rank, launch.size),
         (LauncherKind::Own, 2, 3)
@@ -299,7 +299,7 @@ proptest! {
         let find = |name: &str| {
             values[NAMES.iter().position(|n| *n == name)?].clone()
         };
-        if let Ok(Some(launch)) = detect(&find) {
+        if let Ok(Some(launch)) = detect(&find, Instant::now()) {
             prop_assert!(launch.rank < launch.size);
         }
     }

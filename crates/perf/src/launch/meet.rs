@@ -1,8 +1,9 @@
 //! Reaches all hosts of a job, before any rank starts.
 
-use std::net::ToSocketAddrs;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
+
+use spark_ccl_fork::lookup;
 
 use super::Plan;
 use super::link::{Ears, Event, Link};
@@ -13,6 +14,9 @@ use crate::remote::{Host, Remote};
 
 /// How often to name the hosts that have not answered.
 const PATIENCE: Duration = Duration::from_secs(3);
+
+/// How long one look-up of a name may take.
+const LOOKUP: Duration = Duration::from_secs(10);
 
 /// Opens a link to each host, and waits until all have greeted. Otherwise returns what is wrong, host by host.
 pub(super) fn meet(
@@ -57,7 +61,8 @@ pub(super) fn wait_for_name(
 ) -> Result<Option<i32>, Error> {
     let start = Instant::now();
     let mut next = start + PATIENCE;
-    while let Err(source) = (name, 0).to_socket_addrs() {
+    // A name server that is silent must not keep a signal waiting for long.
+    while let Err(source) = lookup(name, 0, Instant::now() + LOOKUP.min(limit)) {
         if start.elapsed() >= limit {
             let what = format!(
                 "looking up {name} for {} s (is it in /etc/hosts or DNS? --master-addr names another)",

@@ -1,6 +1,12 @@
 //! Whether a host is the one that this process runs on.
 
-use std::net::{IpAddr, ToSocketAddrs};
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use spark_ccl_fork::lookup;
+
+/// How long the lookup of a name may take.
+const LOOKUP: Duration = Duration::from_secs(10);
 
 /// Whether this name, or address, is of this host. A name with a user is not: that user need not be who runs this.
 pub(super) fn is_here(host: &str) -> bool {
@@ -10,8 +16,8 @@ pub(super) fn is_here(host: &str) -> bool {
         return true;
     }
     // A name that only ssh knows is of another host.
-    let addresses = (host, 0).to_socket_addrs();
-    addresses.is_ok_and(|mut addresses| addresses.any(|address| is_own(address.ip())))
+    let addresses = lookup(host, 0, Instant::now() + LOOKUP);
+    addresses.is_ok_and(|addresses| addresses.iter().any(|address| is_own(address.ip())))
 }
 
 /// Whether this is the whole name of the host that calls itself `own`, or that without its domain.

@@ -1,10 +1,11 @@
 //! A client of NCCL's RAS protocol.
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use spark_ccl_config::HostPort;
+use spark_ccl_fork::lookup;
 use spark_ccl_status::ras::Report;
 
 use super::unreadable;
@@ -68,7 +69,7 @@ fn converse(address: &HostPort, timeout: Duration) -> io::Result<String> {
 fn greet(address: &HostPort) -> io::Result<BufReader<Until>> {
     let mut last = ErrorKind::AddrNotAvailable.into();
     for _ in 0..ATTEMPTS {
-        let addresses = (&*address.host, address.port).to_socket_addrs()?;
+        let addresses = lookup(&address.host, address.port, Instant::now() + GREETING)?;
         for address in addresses {
             match greet_at(&address) {
                 Ok(stream) => return Ok(stream),

@@ -10,6 +10,7 @@ mod measure;
 mod table;
 
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use spark_ccl::Communicator;
 use spark_ccl_config::{Tuning, TuningEntry, TuningStep};
@@ -24,6 +25,9 @@ pub(crate) use args::Args;
 use args::BackendArg;
 use fastest::{Point, steps};
 use measure::Comparison;
+
+/// How long the file may take to be read, should it be a pipe.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Measures, prints, and writes the file.
 pub(crate) fn run(args: &Args) -> Result<u8, Error> {
@@ -109,7 +113,7 @@ fn keep(mut text: String, add: impl FnOnce(&mut Tuning)) -> Result<(), Error> {
         text.push_str("# Not written: SPARK_CCL_TUNING is off, or there is no home to write to\n");
         return print(&text);
     };
-    let mut tuning = Tuning::read(&path).unwrap_or_else(|error| {
+    let mut tuning = Tuning::read(&path, Instant::now() + PATIENCE).unwrap_or_else(|error| {
         console::print_error(format_args!("{} begins anew: {error}", path.display()));
         Tuning::default()
     });
