@@ -236,7 +236,7 @@ impl Caller {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock && self.deadline > now => {
                 Ok(Step::Wait(Stage::Pausing { until: now + FULL }))
             }
-            Err(error) => Err(EnterError::Broken(error)),
+            Err(error) => Err(EnterError::from_connect(error)),
         }
     }
 

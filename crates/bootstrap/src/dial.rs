@@ -285,7 +285,9 @@ fn attempt(
         1 => call.deadline,
         _ => call.deadline.min(Instant::now() + limit),
     };
-    let socket = route.connect(within(ATTEMPT)).map_err(EnterError::Broken)?;
+    let socket = route
+        .connect(within(ATTEMPT))
+        .map_err(EnterError::from_connect)?;
     prove(call, &socket, within(limit), within(LONGEST_ATTEMPT))?;
     Ok(socket)
 }

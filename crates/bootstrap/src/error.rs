@@ -4,6 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 
 use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
 
 /// Why ranks could not find, authenticate or connect to each other.
 ///
@@ -120,11 +121,16 @@ pub enum Error {
 
 impl Error {
     pub(crate) fn os(doing: impl Into<String>, error: &io::Error) -> Self {
-        let advice = match error.raw_os_error().map(Errno::from_raw_os_error) {
+        let advice = match Errno::from_io_error(error) {
             Some(Errno::MFILE) => {
-                "; this process has as many files open as it may: raise `ulimit -n`"
+                let most = getrlimit(Resource::Nofile).current;
+                let most = most.map(|most| format!(" ({most})")).unwrap_or_default();
+                format!(
+                    "; this process has as many files open as it may{most}: raise `ulimit -n`, or \
+                     close what it does not need"
+                )
             }
-            _ => "",
+            _ => String::new(),
         };
         Error::Os {
             doing: doing.into(),

@@ -156,6 +156,8 @@ pub(crate) enum Rejection {
     Crossed = 5,
     /// There is no secret, and the client does not belong to the server's user.
     Owner = 6,
+    /// The server's process has no descriptor for the connection.
+    Descriptors = 7,
 }
 
 impl Rejection {
@@ -210,6 +212,12 @@ impl Rejection {
                 user_error(&problem, peer)
             }
             Ok((3, _)) => protocol("another rank or another kind of listener answered there"),
+            Ok((7, _)) => Error::Os {
+                doing: format!("be accepted by {peer}"),
+                error: "its process, or its host, has as many files open as it may: raise \
+                        `ulimit -n` there, or close what it does not need"
+                    .to_owned(),
+            },
             _ => protocol("it refused the first message"),
         }
     }
@@ -226,6 +234,15 @@ pub(crate) enum EnterError {
 }
 
 impl EnterError {
+    /// No connection came about. If this process has no descriptor for one, it waits in vain.
+    pub(crate) fn from_connect(error: io::Error) -> Self {
+        if net::lacks_descriptors(&error) {
+            EnterError::Final(Error::os("open a connection", &error))
+        } else {
+            EnterError::Broken(error)
+        }
+    }
+
     fn from_read(error: ReadError, peer: &str) -> Self {
         match error {
             ReadError::Closed => EnterError::Broken(io::Error::new(

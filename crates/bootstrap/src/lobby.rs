@@ -13,7 +13,8 @@ mod pending;
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::net::Shutdown;
+use std::os::fd::{AsFd, AsRawFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
@@ -23,7 +24,7 @@ use spark_ccl_fork::Unshared;
 
 use crate::handshake::{Intent, OpenError, Rejection};
 use crate::hello::Hello;
-use crate::net;
+use crate::net::{self, Bell};
 use crate::{Purpose, Secret};
 use eviction::Origin;
 use pending::{HandshakeError, PendingConnection, Step};
@@ -45,6 +46,9 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 const GRACE: Duration = Duration::from_millis(250);
 /// How often that doubles at most, to 4 s.
 const MOST_DOUBLINGS: u32 = 4;
+
+/// How long a connection that is turned away may take to send its first message.
+const LAST_WORD: Duration = Duration::from_millis(20);
 
 /// Which connections the listeners expect.
 #[derive(Debug, Clone, Copy)]
@@ -90,6 +94,8 @@ pub(crate) struct Lobby {
     /// How many more that owed their proof were evicted than admitted.
     evictions: u32,
     refused: Refused,
+    /// A descriptor to give up for the moment in which a connection is turned away for want of one.
+    spare: Option<Bell>,
 }
 
 /// The refused connections, for the error about missing ranks.
@@ -148,6 +154,7 @@ impl Lobby {
             descriptors: descriptors_for_strangers(),
             evictions: 0,
             refused: Refused::default(),
+            spare: Bell::new().ok(),
         }
     }
 
@@ -241,7 +248,10 @@ impl Lobby {
                     Err(error) => {
                         // Most likely no descriptor is free. Make some free, and do not spin.
                         tracing::warn!(%error, "cannot accept a connection");
-                        self.evict(BATCH, |pending| !pending.is_authenticated());
+                        let evicted = self.evict(BATCH, |pending| !pending.is_authenticated());
+                        if evicted == 0 && net::lacks_descriptors(&error) {
+                            self.turn_away_next(listener);
+                        }
                         self.closed_until = Some(now + GRACE);
                     }
                 }
@@ -252,6 +262,22 @@ impl Lobby {
             self.closed_until.get_or_insert(now + PAUSE);
         }
         admitted
+    }
+
+    /// Tells the next connection that there is no descriptor for it: its rank would wait in vain.
+    fn turn_away_next(&mut self, listener: usize) {
+        if self.spare.take().is_some()
+            && let Ok((socket, _)) = self.listeners[listener].accept()
+        {
+            // It fits into the empty send buffer of a new connection.
+            let _ = net::try_write(&socket, &Rejection::Descriptors.frame());
+            // Closed with the first message unread, it would be reset, and the answer might be lost.
+            let until = Instant::now() + LAST_WORD;
+            let _ = socket.shutdown(Shutdown::Write);
+            let _ = net::wait(socket.as_fd(), PollFlags::IN, until);
+            let _ = net::try_read(&socket, &mut [0; 512]);
+        }
+        self.spare = Bell::new().ok();
     }
 
     /// Whether one more connection fits. If need be, evicts some.

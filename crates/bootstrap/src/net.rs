@@ -37,6 +37,15 @@ pub(crate) fn try_write(socket: &Socket, buf: &[u8]) -> io::Result<Option<usize>
     ))
 }
 
+/// Whether the system, or this process, has as many files open as it may.
+pub(crate) fn lacks_descriptors(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    matches!(
+        Errno::from_io_error(error),
+        Some(Errno::MFILE | Errno::NFILE)
+    )
+}
+
 fn not_yet(result: rustix::io::Result<usize>) -> io::Result<Option<usize>> {
     match result {
         Ok(count) => Ok(Some(count)),

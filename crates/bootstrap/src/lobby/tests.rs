@@ -458,3 +458,44 @@ proptest! {
         prop_assert!(!matches!(step, Ok(Step::Done(_))));
     }
 }
+
+/// In a process of its own, which has no descriptor left, nor has the lobby in it.
+#[test]
+fn without_descriptors_both_ends_are_told_at_once() {
+    const ALONE: &str = "SPARK_CCL_TEST_ALONE";
+    const NAME: &str = "lobby::tests::without_descriptors_both_ends_are_told_at_once";
+    if std::env::var_os(ALONE).is_none() {
+        let mut alone = std::process::Command::new("sh");
+        alone.args(["-c", "ulimit -n 64; exec \"$0\" \"$@\""]);
+        alone.arg(std::env::current_exe().unwrap());
+        let output = alone
+            .args(["--exact", NAME])
+            .env(ALONE, "1")
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(
+            output.status.success() && text.contains("1 passed"),
+            "{text}"
+        );
+        return;
+    }
+    let (route, served) = serve();
+    let mut files = Vec::new();
+    while let Ok(file) = std::fs::File::open("/dev/null") {
+        files.push(file);
+    }
+    let error = connect(&route, KEY, stream_to(1)).unwrap_err().to_string();
+    assert!(
+        error.contains("open a connection") && error.contains("(64)"),
+        "{error}"
+    );
+    // One for the socket of the caller, and none for that of the listener.
+    files.pop();
+    let error = connect(&route, KEY, stream_to(1)).unwrap_err().to_string();
+    assert!(error.contains("be accepted by rank 1"), "{error}");
+    assert!(error.contains("`ulimit -n` there"), "{error}");
+    files.clear();
+    connect(&route, KEY, stream_to(1)).unwrap();
+    assert_eq!(served.join().unwrap(), Some(0));
+}
