@@ -116,10 +116,11 @@ impl Acceptor {
 }
 
 impl Rendezvous {
-    pub(crate) fn new(stream: Arc<Unshared<Socket>>, name: String) -> Self {
+    /// The reader goes on with the stream.
+    pub(crate) fn new(stream: Arc<Unshared<Socket>>, reader: FrameReader, name: String) -> Self {
         Rendezvous {
             stream: Some(stream),
-            reader: FrameReader::default(),
+            reader,
             name,
         }
     }
@@ -155,8 +156,12 @@ pub(crate) fn failed(body: &[u8], name: &str) -> Error {
     )
 }
 
-/// The error if the rendezvous has gone away.
+/// The error if the rendezvous has gone away, or something else has got into its words.
 pub(crate) fn lost(name: &str, error: &ReadError) -> Error {
+    if let ReadError::Changed(error) = *error {
+        let peer = name.to_owned();
+        return Error::Changed { peer, error };
+    }
     Error::Lost(format!(
         "{name} went away before all ranks were connected ({error}); look at what the process \
          there printed last"

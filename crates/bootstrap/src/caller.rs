@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags};
 use socket2::Socket;
 use spark_ccl_fork::Unshared;
+use spark_ccl_seal::Stream;
 
 use crate::dial::{ATTEMPT, FIRST_PAUSE, LAST_PAUSE, Route, describe};
-use crate::handshake::{EnterError, Entry, Intent, Open};
+use crate::handshake::{EnterError, Entered, Entry, Intent, Open};
 use crate::{Error, Secret, net};
 
 /// How long a rank's listener may refuse connections. That is short: it exists before other ranks get its address.
@@ -130,13 +131,9 @@ impl Caller {
     }
 
     /// Advances as far as possible without blocking. Returns the stream, or why there is none, once that is decided.
-    pub(crate) fn step(
-        &mut self,
-        key: &Secret,
-        now: Instant,
-    ) -> Option<Result<Unshared<Socket>, Error>> {
-        if let Some(socket) = self.hear(key, now) {
-            return Some(Ok(socket));
+    pub(crate) fn step(&mut self, key: &Secret, now: Instant) -> Option<Result<Stream, Error>> {
+        if let Some(stream) = self.hear(key, now) {
+            return Some(Ok(stream));
         }
         loop {
             while self.unanswered.iter().any(|one| one.route == self.route) {
@@ -147,7 +144,7 @@ impl Caller {
             }
             let stage = std::mem::replace(&mut self.stage, Stage::Pausing { until: now });
             match self.advance(stage, key, now) {
-                Ok(Step::Done(socket)) => return Some(Ok(socket)),
+                Ok(Step::Done(stream)) => return Some(Ok(stream)),
                 Ok(Step::Wait(stage)) => {
                     self.stage = stage;
                     return None;
@@ -163,10 +160,13 @@ impl Caller {
     }
 
     /// Advances the connections that were not answered at first. Returns the first that is.
-    fn hear(&mut self, key: &Secret, now: Instant) -> Option<Unshared<Socket>> {
+    fn hear(&mut self, key: &Secret, now: Instant) -> Option<Stream> {
         for mut one in std::mem::take(&mut self.unanswered) {
             match one.entry.step(&one.socket, key, &self.name) {
-                Ok(true) => return Some(one.socket),
+                Ok(true) => {
+                    let (socket, seals) = (one.socket, one.entry.seals(key));
+                    return Some(Entered { socket, seals }.into_stream());
+                }
                 Ok(false) => self.unanswered.push(one),
                 Err(error) => {
                     self.record_failure(one.route, error);
@@ -200,7 +200,8 @@ impl Caller {
                 until,
             } => {
                 if entry.step(&socket, key, &self.name)? {
-                    return Ok(Step::Done(socket));
+                    let seals = entry.seals(key);
+                    return Ok(Step::Done(Entered { socket, seals }.into_stream()));
                 }
                 if until > now {
                     return Ok(Step::Wait(Stage::Entering {
@@ -311,7 +312,7 @@ impl Caller {
 
 /// What follows a stage.
 enum Step {
-    Done(Unshared<Socket>),
+    Done(Stream),
     Wait(Stage),
     Go(Stage),
     Keep(Unanswered),

@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use socket2::Socket;
 use spark_ccl_fork::Unshared;
+use spark_ccl_seal::{Seals, Stream};
 
-use crate::handshake::{EnterError, Intent, Open, enter};
+use crate::handshake::{EnterError, Entered, Intent, Open, enter};
 use crate::options::{Address, needs_scope};
 use crate::{Error, Secret, net};
 
@@ -160,7 +161,7 @@ pub(crate) struct Call<'a> {
 
 /// Connects and authenticates. Tries all routes in rounds until the deadline, unless the answers show that retrying is
 /// pointless.
-pub(crate) fn call(call: &Call<'_>) -> Result<Unshared<Socket>, Error> {
+pub(crate) fn call(call: &Call<'_>) -> Result<Entered, Error> {
     let start = Instant::now();
     let (mut pause, mut limit) = (FIRST_PAUSE, ATTEMPT);
     loop {
@@ -171,7 +172,7 @@ pub(crate) fn call(call: &Call<'_>) -> Result<Unshared<Socket>, Error> {
         let mut may_be_strangers = false;
         for route in call.routes {
             match attempt(call, route, limit) {
-                Ok(socket) => return Ok(socket),
+                Ok(entered) => return Ok(entered),
                 Err(EnterError::Final(error)) => {
                     attempts.push((route.name(), error.to_string()));
                     final_error = final_error.or(Some(error));
@@ -225,7 +226,7 @@ pub enum Unreached {
 pub(crate) fn redial(
     call: &Call<'_>,
     is_own: impl Fn(IpAddr) -> bool,
-) -> Result<Unshared<Socket>, Unreached> {
+) -> Result<Stream, Unreached> {
     let (mut attempts, mut refused, mut is_taken) = (Vec::new(), None, false);
     for (index, route) in call.routes.iter().enumerate() {
         let left = call.deadline.saturating_duration_since(Instant::now());
@@ -233,7 +234,7 @@ pub(crate) fn redial(
         let is_own = matches!(route, Route::Tcp { target, .. } if is_own(target.ip()));
         let (problem, is_refusal) = match route.connect(until) {
             Ok(socket) => match prove(call, &socket, until, until) {
-                Ok(()) => return Ok(socket),
+                Ok(seals) => return Ok(Entered { socket, seals }.into_stream()),
                 Err(EnterError::Final(error)) => {
                     is_taken |= !is_own;
                     (error.to_string(), false)
@@ -269,18 +270,14 @@ fn prove(
     socket: &Socket,
     answer_by: Instant,
     deadline: Instant,
-) -> Result<(), EnterError> {
+) -> Result<Seals, EnterError> {
     let open = Open::new(call.intent).map_err(EnterError::Final)?;
     enter(socket, call.key, &open, call.peer, answer_by, deadline)
 }
 
 /// Tries one route. If there are others, a stranger at this one that is silent must not hold them
 /// up, also where it begins to answer.
-fn attempt(
-    call: &Call<'_>,
-    route: &Route,
-    limit: Duration,
-) -> Result<Unshared<Socket>, EnterError> {
+fn attempt(call: &Call<'_>, route: &Route, limit: Duration) -> Result<Entered, EnterError> {
     let within = |limit| match call.routes.len() {
         1 => call.deadline,
         _ => call.deadline.min(Instant::now() + limit),
@@ -288,8 +285,8 @@ fn attempt(
     let socket = route
         .connect(within(ATTEMPT))
         .map_err(EnterError::from_connect)?;
-    prove(call, &socket, within(limit), within(LONGEST_ATTEMPT))?;
-    Ok(socket)
+    let seals = prove(call, &socket, within(limit), within(LONGEST_ATTEMPT))?;
+    Ok(Entered { socket, seals })
 }
 
 pub(crate) fn describe(error: &io::Error) -> String {

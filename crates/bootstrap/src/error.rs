@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
+use spark_ccl_seal::Changed;
 
 /// Why ranks could not find, authenticate or connect to each other.
 ///
@@ -77,6 +78,14 @@ pub enum Error {
         peer: String,
         /// What was expected and what was seen.
         reason: String,
+    },
+    /// What came from the other end is not what it sent.
+    #[error("{peer}: {error}")]
+    Changed {
+        /// The other end.
+        peer: String,
+        /// What it means.
+        error: Changed,
     },
     /// Ranks disagree about the size, a rank number, the build or the configuration.
     #[error("{0}")]

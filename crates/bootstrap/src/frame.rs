@@ -7,9 +7,10 @@ use std::time::Instant;
 
 use rustix::event::PollFlags;
 use socket2::Socket;
+use spark_ccl_seal::{Changed, Opener, TAG};
 
-use crate::net;
 use crate::wire::{FRAME_HEADER, FrameKind, WireError, parse_header};
+use crate::{net, parcel};
 
 /// The buffer of a long body grows as it arrives, in pieces of this size, so that a mere header allocates little.
 const PIECE: usize = 64 * 1024;
@@ -23,6 +24,8 @@ pub(crate) enum ReadError {
     Io(#[from] io::Error),
     #[error("it sent {0}")]
     Wire(#[from] WireError),
+    #[error("{0}")]
+    Changed(#[from] Changed),
 }
 
 /// A frame: its kind and its body.
@@ -32,27 +35,44 @@ pub(crate) type Frame = (FrameKind, Vec<u8>);
 /// to another reader after any frame.
 #[derive(Default)]
 pub(crate) struct FrameReader {
-    header: [u8; FRAME_HEADER],
+    /// `None` while frames are not sealed.
+    opener: Option<Opener>,
+    /// The header, and its tag if there is one.
+    head: [u8; FRAME_HEADER + TAG],
     head_filled: usize,
     body: Vec<u8>,
     body_filled: usize,
 }
 
 impl FrameReader {
+    /// A reader of sealed frames.
+    pub(crate) fn sealed(opener: Opener) -> Self {
+        FrameReader {
+            opener: Some(opener),
+            ..Self::default()
+        }
+    }
+
     /// The next frame, if all of it has arrived. `limit` bounds the length of its body.
     pub(crate) fn poll(
         &mut self,
         socket: &Socket,
         limit: usize,
     ) -> Result<Option<Frame>, ReadError> {
-        while self.head_filled < FRAME_HEADER {
-            match net::try_read(socket, &mut self.header[self.head_filled..])? {
+        let tag = self.opener.as_ref().map_or(0, |_| TAG);
+        while self.head_filled < FRAME_HEADER + tag {
+            let rest = self.head_filled..FRAME_HEADER + tag;
+            match net::try_read(socket, &mut self.head[rest])? {
                 None => return Ok(None),
                 Some(0) => return Err(ReadError::Closed),
                 Some(count) => self.head_filled += count,
             }
+            if self.head_filled == FRAME_HEADER + tag {
+                self.check_head()?;
+            }
         }
-        let (kind, len) = parse_header(self.header, limit)?;
+        let (kind, len) = parse_header(self.header(), limit)?;
+        let len = len + tag;
         while self.body_filled < len {
             if self.body_filled == self.body.len() {
                 self.body.resize(len.min(self.body_filled + PIECE), 0);
@@ -65,7 +85,26 @@ impl FrameReader {
         }
         self.head_filled = 0;
         self.body_filled = 0;
-        Ok(Some((kind, std::mem::take(&mut self.body))))
+        let mut body = std::mem::take(&mut self.body);
+        if let Some(opener) = &mut self.opener {
+            parcel::open(opener, &mut body)?;
+        }
+        Ok(Some((kind, body)))
+    }
+
+    fn header(&self) -> [u8; FRAME_HEADER] {
+        let mut header = [0; FRAME_HEADER];
+        header.copy_from_slice(&self.head[..FRAME_HEADER]);
+        header
+    }
+
+    /// Checks the tag of the header that has just come, if it has one.
+    fn check_head(&mut self) -> Result<(), Changed> {
+        let header = self.header();
+        match (&mut self.opener, self.head.last_chunk()) {
+            (Some(opener), Some(tag)) => opener.check(&[&header], tag),
+            _ => Ok(()),
+        }
     }
 
     /// Waits for the next frame until the deadline.

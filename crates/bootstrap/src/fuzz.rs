@@ -5,13 +5,14 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use socket2::{Domain, Socket, Type};
+use spark_ccl_seal::{Opener, Sealer};
 
-use crate::frame::FrameReader;
+use crate::frame::{Frame, FrameReader};
 use crate::handshake::{Intent, Open, PROTOCOL};
 use crate::hello::{Hello, PeerInfo, Table};
 use crate::verdict::{Report, Verdict, VerdictKind};
-use crate::wire::{FRAME_HEADER, FrameKind, frame};
-use crate::{HostId, Kind, Purpose, Secret, UniqueId, roster};
+use crate::wire::{FrameKind, frame};
+use crate::{HostId, Kind, Purpose, Secret, UniqueId, parcel, roster};
 
 /// A target's name, the function that must accept any bytes, and valid inputs to start from.
 pub type Target = (&'static str, fn(&[u8]), fn() -> Vec<Vec<u8>>);
@@ -19,15 +20,12 @@ pub type Target = (&'static str, fn(&[u8]), fn() -> Vec<Vec<u8>>);
 /// All targets of this crate.
 pub const TARGETS: &[Target] = &[
     ("bootstrap-frames", frames, some_frames),
+    ("bootstrap-sealed-frames", sealed_frames, some_sealed_frames),
     ("bootstrap-open", open, || vec![an_open().encode()]),
     ("bootstrap-hello", hello, || vec![a_hello(1).encode()]),
     ("bootstrap-table", table, || vec![a_table().encode()]),
-    ("bootstrap-report", report, || {
-        vec![body(&a_report().frame())]
-    }),
-    ("bootstrap-verdict", verdict, || {
-        vec![body(&a_verdict().frame())]
-    }),
+    ("bootstrap-report", report, || vec![a_report().encode()]),
+    ("bootstrap-verdict", verdict, || vec![a_verdict().encode()]),
     ("unique-id", unique_id, || vec![an_id().as_bytes().to_vec()]),
     ("unique-id-text", unique_id_text, || {
         vec![an_id().to_string().into()]
@@ -37,14 +35,23 @@ pub const TARGETS: &[Target] = &[
 const LIMIT: usize = 5000;
 
 fn frames(bytes: &[u8]) {
+    for (_, body) in read(FrameReader::default(), bytes) {
+        assert!(body.len() <= LIMIT);
+    }
+}
+
+/// Only what was sealed is read, and in its order.
+fn sealed_frames(bytes: &[u8]) {
+    let read = read(FrameReader::sealed(Opener::new(&[7; 32])), bytes);
+    assert!(sent().starts_with(&read), "{read:?}");
+}
+
+fn read(mut reader: FrameReader, bytes: &[u8]) -> Vec<Frame> {
     let (mut here, there) = Socket::pair(Domain::UNIX, Type::STREAM, None).unwrap();
     there.set_nonblocking(true).unwrap();
     here.write_all(&bytes[..bytes.len().min(100_000)]).unwrap();
     drop(here);
-    let mut reader = FrameReader::default();
-    while let Ok(Some((_, body))) = reader.poll(&there, LIMIT) {
-        assert!(body.len() <= LIMIT);
-    }
+    std::iter::from_fn(|| reader.poll(&there, LIMIT).ok()?).collect()
 }
 
 fn open(bytes: &[u8]) {
@@ -76,7 +83,7 @@ fn table(bytes: &[u8]) {
 
 fn report(bytes: &[u8]) {
     if let Ok(report) = Report::decode(bytes) {
-        let again = Report::decode(&body(&report.frame()));
+        let again = Report::decode(&report.encode());
         assert_eq!(
             again.as_ref().map(|again| again.time_left),
             Ok(report.time_left)
@@ -86,7 +93,7 @@ fn report(bytes: &[u8]) {
 
 fn verdict(bytes: &[u8]) {
     if let Ok(verdict) = Verdict::decode(bytes) {
-        assert_eq!(body(&verdict.frame()), bytes);
+        assert_eq!(verdict.encode(), bytes);
     }
 }
 
@@ -104,15 +111,26 @@ fn unique_id_text(bytes: &[u8]) {
     }
 }
 
-/// A frame without its header.
-fn body(frame: &[u8]) -> Vec<u8> {
-    frame[FRAME_HEADER..].to_vec()
-}
-
 fn some_frames() -> Vec<Vec<u8>> {
     let first = frame(FrameKind::Open, &an_open().encode());
     let second = frame(FrameKind::Proof, &[7; 32]);
     vec![first.clone(), [first, second].concat()]
+}
+
+fn sent() -> Vec<Frame> {
+    vec![
+        (FrameKind::Table, a_table().encode()),
+        (FrameKind::Sealed, Vec::new()),
+        (FrameKind::Failed, a_verdict().encode()),
+    ]
+}
+
+fn some_sealed_frames() -> Vec<Vec<u8>> {
+    let mut sealer = Sealer::new(&[7; 32]);
+    let sealed = sent().into_iter();
+    let sealed = sealed.map(|(kind, body)| parcel::sealed(&mut sealer, kind, body));
+    let sealed: Vec<_> = sealed.collect();
+    vec![sealed[0].clone(), sealed.concat()]
 }
 
 fn an_open() -> Open {

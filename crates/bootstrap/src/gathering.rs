@@ -13,10 +13,11 @@ use crate::hello::{Hello, Table};
 use crate::lobby::{Admitted, Lobby, Refused};
 use crate::member::{Member, News};
 use crate::net::{self, deadline_in};
+use crate::parcel::Parcel;
 use crate::secret::random;
 use crate::stop::Stop;
 use crate::verdict::{Verdict, VerdictKind};
-use crate::wire::{FrameKind, frame};
+use crate::wire::FrameKind;
 use crate::{Error, roster};
 
 /// How long the rendezvous waits after it has found a problem, so that its error can name all ranks concerned.
@@ -48,8 +49,8 @@ pub(crate) struct Service {
 enum Stage {
     Gathering,
     Sealing,
-    /// All ranks, including late ones, get these bytes.
-    Ending(Arc<[u8]>),
+    /// All ranks, including late ones, get this.
+    Ending(Parcel),
 }
 
 impl Service {
@@ -88,8 +89,15 @@ impl Service {
                 .map(|lobby| lobby.serve(now, &|_, _| true))
                 .unwrap_or_default()
             {
-                if let Admitted::Rank { hello, stream } = connection {
-                    self.add_member(Member::new(*hello, stream), now);
+                if let Admitted::Rank {
+                    hello,
+                    stream,
+                    reader,
+                    sealer,
+                } = connection
+                {
+                    let member = Member::new(*hello, stream, reader, sealer);
+                    self.add_member(member, now);
                 }
             }
             for index in ready {
@@ -132,7 +140,7 @@ impl Service {
         match &self.stage {
             Stage::Ending(last) => {
                 let too_late = self.gave_up.as_ref().map(|why| self.too_late(why, now));
-                member.send(too_late.unwrap_or_else(|| last.clone()));
+                member.send(too_late.as_ref().unwrap_or(last));
                 member.finish();
             }
             Stage::Gathering | Stage::Sealing => {
@@ -187,7 +195,7 @@ impl Service {
             Stage::Gathering if must_fail || late => self.fail_gathering(now),
             Stage::Sealing if self.fails_at.is_none() && self.is_sealed() => {
                 tracing::info!(ranks = self.members.len(), "all links are up");
-                self.end(now, frame(FrameKind::Sealed, &[]).into());
+                self.end(now, Parcel::new(FrameKind::Sealed, Vec::new()));
             }
             Stage::Sealing if must_fail || late => self.fail_sealing(now),
             _ => {}
@@ -224,9 +232,9 @@ impl Service {
             note: first.map_or_else(String::new, |first| first.hello.note.clone()),
         }
         .encode();
-        let bytes: Arc<[u8]> = frame(FrameKind::Table, &table).into();
+        let table = Parcel::new(FrameKind::Table, table);
         for member in &mut self.members {
-            member.send(bytes.clone());
+            member.send(&table);
         }
         tracing::info!(
             ranks = self.members.len(),
@@ -262,14 +270,14 @@ impl Service {
     }
 
     /// What a rank hears that comes after the rendezvous has given up.
-    fn too_late(&self, why: &str, now: Instant) -> Arc<[u8]> {
+    fn too_late(&self, why: &str, now: Instant) -> Parcel {
         let age = now.saturating_duration_since(self.started).as_secs();
         let good_for = self.timeout.as_secs_f64();
         let kind = VerdictKind::Expired;
         let text = format!(
             "it was made {age} s ago and good for {good_for} s, and this rank is late: {why}"
         );
-        Verdict { kind, text }.frame().into()
+        Parcel::new(FrameKind::Failed, Verdict { kind, text }.encode())
     }
 
     /// How long the rendezvous waited for the ranks: its own timeout, or less if a rank has a shorter one.
@@ -311,17 +319,16 @@ impl Service {
         let last = Verdict {
             kind,
             text: text.to_owned(),
-        }
-        .frame();
-        self.end(now, last.into());
+        };
+        self.end(now, Parcel::new(FrameKind::Failed, last.encode()));
     }
 
     /// Sends all ranks the verdict. Late ranks get it, too, until the deadline.
-    fn end(&mut self, now: Instant, last: Arc<[u8]>) {
+    fn end(&mut self, now: Instant, last: Parcel) {
         // The rank in this process, which usually is the first, may exit as soon as it has the verdict. So the
         // others get it first.
         for member in self.members.iter_mut().rev() {
-            member.send(last.clone());
+            member.send(&last);
             member.finish();
         }
         let late_comers = self.lobby.is_some() && !self.stop.stopped();
@@ -369,6 +376,10 @@ fn refused_text(refused: &Refused) -> String {
         (&refused.secret, "a different secret"),
         (&refused.version, "another version"),
         (&refused.owner, "no secret"),
+        (
+            &refused.changed,
+            "words that something had changed on the way",
+        ),
     ] {
         if tally.count > 0 {
             let (count, last) = (tally.count, &tally.last);
@@ -387,12 +398,12 @@ mod tests {
     use crate::dial::{Call, call, routes};
     use crate::handshake::Intent;
     use crate::hello::tests::hello;
-    use crate::{Options, Session, UniqueId, root};
+    use crate::{Options, Session, UniqueId, parcel, root};
 
     /// Sends a hello to the rendezvous, as a rank does, and closes the connection.
     fn arrive_and_leave(id: &UniqueId, hello: &Hello) {
         let deadline = Instant::now() + Duration::from_secs(30);
-        let stream = call(&Call {
+        let mut stream = call(&Call {
             peer: "the rendezvous",
             routes: &routes(&[], &id.addresses(), None),
             key: &root::key(&id.secret()),
@@ -402,8 +413,9 @@ mod tests {
             interrupt: &|| None,
         })
         .unwrap();
-        let hello = frame(FrameKind::Hello, &hello.encode());
-        net::write_all(&stream, &hello, deadline).unwrap();
+        let sealer = &mut stream.seals.sealer;
+        let hello = parcel::sealed(sealer, FrameKind::Hello, hello.encode());
+        net::write_all(&stream.socket, &hello, deadline).unwrap();
     }
 
     #[test]

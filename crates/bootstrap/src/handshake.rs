@@ -11,13 +11,18 @@
 //! `t` is the transcript of both previous messages, so neither half can be replayed or modified.
 //! The server proves itself second: a stranger that connects learns nothing that depends on the
 //! key. Without a secret, the key is public, and each end looks up the other's user instead.
+//!
+//! Each direction of the connection then has a key of its own, `HMAC(key, "client's seal" or
+//! "server's seal", t)`, for the tags of what follows ([`seals`]).
 
 use std::io;
 use std::os::fd::AsFd;
 use std::time::Instant;
 
 use rustix::event::PollFlags;
-use socket2::Socket;
+use socket2::{Domain, Socket};
+use spark_ccl_fork::Unshared;
+use spark_ccl_seal::{Seals, Stream};
 
 use crate::frame::{FrameReader, ReadError};
 use crate::net;
@@ -27,7 +32,7 @@ use crate::wire::{FrameKind, Reader, WireError, Writer, frame};
 use crate::{Error, Kind, Purpose, Secret};
 
 /// The version of the bootstrap's wire protocol.
-pub(crate) const PROTOCOL: u16 = 2;
+pub(crate) const PROTOCOL: u16 = 3;
 /// The longest frame before both sides are authenticated.
 pub(crate) const MAX_HANDSHAKE: usize = 256;
 /// The roles, which are part of a proof.
@@ -141,6 +146,37 @@ pub(crate) fn transcript(open: &[u8], challenge: &[u8]) -> Vec<u8> {
         .finish()
 }
 
+/// The seals of a connection, for the end of this role.
+pub(crate) fn seals(key: &Secret, transcript: &[u8], role: &[u8]) -> Seals {
+    let of_client = key.sign(b"client's seal", transcript);
+    let of_server = key.sign(b"server's seal", transcript);
+    if role == CLIENT {
+        Seals::new(&of_client, &of_server)
+    } else {
+        Seals::new(&of_server, &of_client)
+    }
+}
+
+/// An authenticated connection.
+pub(crate) struct Entered {
+    pub(crate) socket: Unshared<Socket>,
+    pub(crate) seals: Seals,
+}
+
+impl Entered {
+    /// A stream between two ranks. Within a host there is only the kernel between them, and nothing to seal.
+    pub(crate) fn into_stream(self) -> Stream {
+        let Entered { socket, seals } = self;
+        let is_tcp = |domain| matches!(domain, Domain::IPV4 | Domain::IPV6);
+        // A socket that does not say what it is counts as one that needs them.
+        let is_sealed = socket.domain().map_or(true, is_tcp);
+        Stream {
+            socket,
+            seals: is_sealed.then_some(seals),
+        }
+    }
+}
+
 /// Why a server rejects a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Rejection {
@@ -250,6 +286,8 @@ impl EnterError {
                 "connection closed during the handshake",
             )),
             ReadError::Io(error) => EnterError::Broken(error),
+            // Nothing of a handshake is sealed.
+            ReadError::Changed(error) => EnterError::Broken(io::Error::other(error)),
             ReadError::Wire(error) => EnterError::Final(Error::Protocol {
                 peer: peer.to_owned(),
                 reason: format!("it sent {error}"),
@@ -269,7 +307,7 @@ pub(crate) fn enter(
     peer: &str,
     answer_by: Instant,
     deadline: Instant,
-) -> Result<(), EnterError> {
+) -> Result<Seals, EnterError> {
     let mut entry = Entry::begin(socket, open)?;
     while !entry.step(socket, key, peer)? {
         let until = if entry.is_challenged {
@@ -279,7 +317,7 @@ pub(crate) fn enter(
         };
         net::wait(socket.as_fd(), PollFlags::IN, until).map_err(EnterError::Broken)?;
     }
-    Ok(())
+    Ok(entry.seals(key))
 }
 
 /// A client's handshake in progress.
@@ -300,6 +338,11 @@ impl Entry {
             transcript,
             is_challenged: false,
         })
+    }
+
+    /// The seals of the connection, once both ends are authenticated.
+    pub(crate) fn seals(&self, key: &Secret) -> Seals {
+        seals(key, &self.transcript, CLIENT)
     }
 
     /// Advances as far as the bytes that have arrived allow. Returns whether both ends are authenticated.

@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 
 use socket2::Socket;
 use spark_ccl_fork::{Unshared, lookup};
+use spark_ccl_seal::Sealer;
 
 use crate::acceptor::{Acceptor, Rendezvous, failed, lost};
 use crate::dial::{Call, Route, call, routes};
 use crate::frame::{FrameReader, ReadError};
-use crate::handshake::Intent;
+use crate::handshake::{Entered, Intent};
 use crate::hello::{Hello, MAX_RANKS, PeerInfo, Table};
 use crate::host::HostId;
 use crate::lobby::{ListenerRole, Lobby};
@@ -21,8 +22,8 @@ use crate::network::Network;
 use crate::secret::random;
 use crate::stop::Stop;
 use crate::verdict::MAX_VERDICT;
-use crate::wire::{FrameKind, frame};
-use crate::{Error, Options, Secret, net, root};
+use crate::wire::FrameKind;
+use crate::{Error, Options, Secret, net, parcel, root};
 
 /// A rank that has the table of all ranks.
 pub(crate) struct Joined {
@@ -66,7 +67,7 @@ impl Joining<'_> {
     pub(crate) fn join(&self) -> Result<Joined, Error> {
         let endpoints = Endpoints::open(self.options)?;
         let name = rendezvous_name(self.targets);
-        let stream = self.go_to_rendezvous(&name)?;
+        let Entered { socket, mut seals } = self.go_to_rendezvous(&name)?;
         let hello = Hello {
             peer: endpoints.introduce(self.rank, self.options),
             size: self.size,
@@ -76,17 +77,17 @@ impl Joining<'_> {
             time_left: self.deadline.saturating_duration_since(Instant::now()),
             note: self.options.note.clone(),
         };
-        net::write_all(
-            &stream,
-            &frame(FrameKind::Hello, &hello.encode()),
-            self.deadline,
-        )
-        .map_err(|error| lost(&name, &ReadError::Io(error)))?;
-        let table = self.wait_for_table(&stream, &name)?;
-        self.start(endpoints, table, stream, name)
+        let hello = parcel::sealed(&mut seals.sealer, FrameKind::Hello, hello.encode());
+        net::write_all(&socket, &hello, self.deadline)
+            .map_err(|error| lost(&name, &ReadError::Io(error)))?;
+        let mut reader = FrameReader::sealed(seals.opener);
+        let table = self.wait_for_table(&socket, &mut reader, &name)?;
+        let socket = Arc::new(socket);
+        let rendezvous = Rendezvous::new(Arc::clone(&socket), reader, name);
+        self.start(endpoints, table, rendezvous, (socket, seals.sealer))
     }
 
-    fn go_to_rendezvous(&self, name: &str) -> Result<Unshared<Socket>, Error> {
+    fn go_to_rendezvous(&self, name: &str) -> Result<Entered, Error> {
         let mut ways = routes(&self.options.addresses, self.targets, None);
         // The rendezvous may be on this host, where the scopes in its addresses are valid.
         for &target in self.targets {
@@ -111,9 +112,14 @@ impl Joining<'_> {
         })
     }
 
-    fn wait_for_table(&self, stream: &Socket, name: &str) -> Result<Table, Error> {
+    fn wait_for_table(
+        &self,
+        stream: &Socket,
+        reader: &mut FrameReader,
+        name: &str,
+    ) -> Result<Table, Error> {
         let limit = Table::limit(self.size).max(MAX_VERDICT);
-        let frame = FrameReader::default().read(stream, limit, self.deadline);
+        let frame = reader.read(stream, limit, self.deadline);
         let protocol = |reason| Error::Protocol {
             peer: name.to_owned(),
             reason,
@@ -139,14 +145,13 @@ impl Joining<'_> {
         &self,
         endpoints: Endpoints,
         table: Table,
-        stream: Unshared<Socket>,
-        name: String,
+        rendezvous: Rendezvous,
+        report_to: (Arc<Unshared<Socket>>, Sealer),
     ) -> Result<Joined, Error> {
         let os = |error: io::Error| Error::os("start the thread for connections", &error);
         let key = self.secret.derive(b"session", &table.nonce);
         let mailbox = Arc::new(Mailbox::default());
         let stop = Arc::new(Stop::new().map_err(os)?);
-        let stream = Arc::new(stream);
         let role = ListenerRole::Streams {
             rank: self.rank,
             size: self.size,
@@ -159,14 +164,14 @@ impl Joining<'_> {
             lobby: Lobby::new(role, key, endpoints.listeners),
             mailbox: mailbox.clone(),
             stop: stop.clone(),
-            rendezvous: Rendezvous::new(stream.clone(), name),
+            rendezvous,
         };
         std::thread::Builder::new()
             .name("spark-ccl-accept".to_owned())
             .spawn(move || acceptor.run())
             .map_err(os)?;
         let own = self.options.addresses.clone();
-        let network = Network::new(key, own, stream, stop, requests);
+        let network = Network::new(key, own, report_to, stop, requests);
         Ok(Joined {
             table,
             mailbox,

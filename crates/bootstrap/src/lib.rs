@@ -52,6 +52,7 @@ mod net;
 mod network;
 mod options;
 mod owner;
+mod parcel;
 mod purpose;
 mod root;
 mod roster;

@@ -21,7 +21,9 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Resource, getrlimit};
 use socket2::Socket;
 use spark_ccl_fork::Unshared;
+use spark_ccl_seal::{Sealer, Stream};
 
+use crate::frame::{FrameReader, ReadError};
 use crate::handshake::{Intent, OpenError, Rejection};
 use crate::hello::Hello;
 use crate::net::{self, Bell};
@@ -65,12 +67,14 @@ pub(crate) enum Admitted {
     Rank {
         hello: Box<Hello>,
         stream: Unshared<Socket>,
+        reader: FrameReader,
+        sealer: Sealer,
     },
     /// A stream from another rank.
     Stream {
         from: u32,
         purpose: Purpose,
-        stream: Unshared<Socket>,
+        stream: Stream,
     },
 }
 
@@ -108,6 +112,7 @@ pub(crate) struct Refused {
     /// Those that were closed since they did not authenticate themselves in time, or before others
     /// needed their place.
     pub(crate) unproved: Tally,
+    pub(crate) changed: Tally,
 }
 
 /// How many connections were refused for one reason, and where the last one came from.
@@ -335,6 +340,10 @@ impl Lobby {
         let from = pending.name();
         let mut is_told = false;
         let answer = match error {
+            HandshakeError::Read(ReadError::Changed(_)) => {
+                is_told = self.refused.changed.add(from.clone());
+                None
+            }
             HandshakeError::Read(_) => None,
             HandshakeError::Open(OpenError::Version(theirs)) => {
                 let last = format!("{from}, version {theirs}");
@@ -360,9 +369,10 @@ impl Lobby {
                 secret,
                 version,
                 owner,
+                changed,
                 ..
             } = &self.refused;
-            let so_far = secret.count + version.count + owner.count;
+            let so_far = secret.count + version.count + owner.count + changed.count;
             tracing::warn!(from, %error, so_far, "connection refused");
         } else {
             tracing::debug!(from, %error, "connection refused");

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use socket2::{Domain, Socket, Type};
 use spark_ccl_fork::Unshared;
+use spark_ccl_seal::Stream;
 
 use crate::host::{self, HostId};
 use crate::mailbox::Mailbox;
@@ -163,7 +164,7 @@ impl LocalRank {
         peer: &PeerInfo,
         purpose: Purpose,
         via: Via,
-    ) -> Result<Unshared<Socket>, Error> {
+    ) -> Result<Stream, Error> {
         if self.world.state.lock().departed.contains(&peer.rank) {
             return Err(Error::Lost(format!("{peer} has ended")));
         }
@@ -218,12 +219,12 @@ impl LocalRank {
     }
 }
 
-fn pair(via: Via) -> Result<(Unshared<Socket>, Unshared<Socket>), Error> {
+fn pair(via: Via) -> Result<(Stream, Stream), Error> {
     let pair = match via {
         Via::Unix => Socket::pair(Domain::UNIX, Type::STREAM, None),
         Via::Tcp { .. } => net::tcp_pair(),
     };
-    pair.map(|(near, far)| (Unshared::new(near), Unshared::new(far)))
+    pair.map(|(near, far)| (Unshared::new(near).into(), Unshared::new(far).into()))
         .map_err(|error| Error::os("connect a pair of sockets", &error))
 }
 

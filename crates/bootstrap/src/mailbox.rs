@@ -6,13 +6,12 @@ use std::sync::OnceLock;
 use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
-use socket2::Socket;
-use spark_ccl_fork::Unshared;
+use spark_ccl_seal::Stream;
 
 use crate::{Error, Kind, Purpose};
 
 /// Gets reopened streams as they arrive.
-pub(crate) type Receiver = Box<dyn Fn(u32, Purpose, Unshared<Socket>) + Send + Sync>;
+pub(crate) type Receiver = Box<dyn Fn(u32, Purpose, Stream) + Send + Sync>;
 
 /// The streams that have arrived, and the state of the world's initialisation.
 #[derive(Default)]
@@ -25,7 +24,7 @@ pub(crate) struct Mailbox {
 
 #[derive(Debug, Default)]
 struct State {
-    streams: HashMap<(u32, Purpose), Unshared<Socket>>,
+    streams: HashMap<(u32, Purpose), Stream>,
     /// The outcome of the initialisation, once there is one.
     outcome: Option<Result<(), Error>>,
     /// For the error about a stream that did not come: the connections that never authenticated.
@@ -55,7 +54,7 @@ impl Mailbox {
     }
 
     /// Files a stream. It replaces one of the same purpose that has not been taken.
-    pub(crate) fn file(&self, from: u32, purpose: Purpose, stream: Unshared<Socket>) {
+    pub(crate) fn file(&self, from: u32, purpose: Purpose, stream: Stream) {
         if let Some((kind, receiver)) = self.renewed.get()
             && purpose.kind == *kind
             && purpose.number > 0
@@ -95,7 +94,7 @@ impl Mailbox {
         from: u32,
         purpose: Purpose,
         deadline: Instant,
-    ) -> Result<Unshared<Socket>, Empty> {
+    ) -> Result<Stream, Empty> {
         let mut state = self.state.lock();
         loop {
             if let Some(stream) = state.streams.remove(&(from, purpose)) {

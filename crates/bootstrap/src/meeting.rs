@@ -13,8 +13,7 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 use rustix::event::PollFd;
-use socket2::Socket;
-use spark_ccl_fork::Unshared;
+use spark_ccl_seal::Stream;
 
 use crate::caller::Caller;
 use crate::net::Bell;
@@ -38,7 +37,7 @@ pub struct Delivery {
     /// What the stream is for.
     pub purpose: Purpose,
     /// The stream, or why there is none.
-    pub stream: Result<(Unshared<Socket>, End), Error>,
+    pub stream: Result<(Stream, End), Error>,
 }
 
 /// The handler of a context's streams. The session's thread calls it, and then leads the talk that it returns, if any.
@@ -218,7 +217,7 @@ impl LinkStreams {
     }
 
     /// Takes the stream of a peer's call that was accepted.
-    pub(crate) fn accept_call(&mut self, peer: u32, purpose: Purpose, stream: Unshared<Socket>) {
+    pub(crate) fn accept_call(&mut self, peer: u32, purpose: Purpose, stream: Stream) {
         self.calls.remove(&(peer, purpose));
         self.finish_call(peer, purpose, Ok((stream, End::Called)));
     }
@@ -266,12 +265,7 @@ impl LinkStreams {
         }
     }
 
-    fn finish_call(
-        &mut self,
-        peer: u32,
-        purpose: Purpose,
-        stream: Result<(Unshared<Socket>, End), Error>,
-    ) {
+    fn finish_call(&mut self, peer: u32, purpose: Purpose, stream: Result<(Stream, End), Error>) {
         if stream.is_ok() {
             let streams = self.established.entry(purpose.context).or_default();
             streams.insert((peer, purpose));
@@ -303,6 +297,8 @@ impl LinkStreams {
 mod tests {
     use super::*;
     use crate::Kind;
+    use socket2::Socket;
+    use spark_ccl_fork::Unshared;
     use std::net::{TcpListener, TcpStream};
 
     fn purpose(context: u64) -> Purpose {
@@ -343,7 +339,11 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         for context in [1, 2] {
             let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-            streams.accept_call(1, purpose(context), Unshared::new(stream.into()));
+            streams.accept_call(
+                1,
+                purpose(context),
+                Unshared::new(Socket::from(stream)).into(),
+            );
         }
         contexts.dismiss(1);
         streams.serve(Instant::now());

@@ -9,10 +9,12 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags};
 use socket2::Socket;
 use spark_ccl_fork::Unshared;
+use spark_ccl_seal::Sealer;
 
-use crate::frame::FrameReader;
+use crate::frame::{FrameReader, ReadError};
 use crate::hello::Hello;
 use crate::net;
+use crate::parcel::Parcel;
 use crate::verdict::{MAX_REPORT, Report};
 use crate::wire::FrameKind;
 
@@ -22,6 +24,7 @@ pub(crate) struct Member {
     pub(crate) report: Option<Result<(), String>>,
     stream: Unshared<Socket>,
     reader: FrameReader,
+    sealer: Sealer,
     /// What is still to be sent, and how many bytes of the first buffer have been.
     outbox: VecDeque<Arc<[u8]>>,
     sent: usize,
@@ -36,12 +39,19 @@ pub(crate) enum News {
 }
 
 impl Member {
-    pub(crate) fn new(hello: Hello, stream: Unshared<Socket>) -> Self {
+    /// A rank whose hello has come. The reader and the sealer go on with its stream.
+    pub(crate) fn new(
+        hello: Hello,
+        stream: Unshared<Socket>,
+        reader: FrameReader,
+        sealer: Sealer,
+    ) -> Self {
         Member {
             hello,
             report: None,
             stream,
-            reader: FrameReader::default(),
+            reader,
+            sealer,
             outbox: VecDeque::new(),
             sent: 0,
             finishing: false,
@@ -61,8 +71,8 @@ impl Member {
     }
 
     /// Sends as much as fits now; the rest follows in [`Member::serve`].
-    pub(crate) fn send(&mut self, bytes: Arc<[u8]>) {
-        self.outbox.push_back(bytes);
+    pub(crate) fn send(&mut self, parcel: &Parcel) {
+        self.outbox.extend(parcel.seal(&mut self.sealer));
         self.flush();
     }
 
@@ -93,6 +103,14 @@ impl Member {
                     }
                     Err(_) => Some(self.close()),
                 }
+            }
+            Err(ReadError::Changed(error)) => {
+                // It still hears this end, and so the verdict.
+                self.report = Some(Err(error.to_string()));
+                Some(News::Report {
+                    time_left: Duration::MAX,
+                    failed: true,
+                })
             }
             Ok(Some(_)) | Err(_) => Some(self.close()),
         }

@@ -7,6 +7,7 @@ use std::time::Instant;
 use parking_lot::Mutex;
 use socket2::Socket;
 use spark_ccl_fork::{Process, Unshared};
+use spark_ccl_seal::Sealer;
 
 use crate::dial::{Route, routes};
 use crate::mailbox::Mailbox;
@@ -14,7 +15,8 @@ use crate::meeting::Requests;
 use crate::options::Address;
 use crate::stop::Stop;
 use crate::verdict::Report;
-use crate::{Error, PeerInfo, Secret, Via, net};
+use crate::wire::FrameKind;
+use crate::{Error, PeerInfo, Secret, Via, net, parcel};
 
 /// The part that only sessions between processes have.
 #[derive(Debug)]
@@ -22,7 +24,7 @@ pub(crate) struct Network {
     pub(crate) key: Secret,
     pub(crate) own: Vec<Address>,
     /// `None` once the rank has reported.
-    rendezvous: Mutex<Option<Arc<Unshared<Socket>>>>,
+    rendezvous: Mutex<Option<(Arc<Unshared<Socket>>, Sealer)>>,
     stop: Arc<Stop>,
     pub(crate) requests: Arc<Requests>,
     process: Process,
@@ -32,7 +34,7 @@ impl Network {
     pub(crate) fn new(
         key: Secret,
         own: Vec<Address>,
-        rendezvous: Arc<Unshared<Socket>>,
+        rendezvous: (Arc<Unshared<Socket>>, Sealer),
         stop: Arc<Stop>,
         requests: Arc<Requests>,
     ) -> Self {
@@ -89,11 +91,12 @@ impl Network {
         mailbox: &Mailbox,
         deadline: Instant,
     ) -> Result<(), Error> {
-        let Some(stream) = self.rendezvous.lock().take() else {
+        let Some((stream, mut sealer)) = self.rendezvous.lock().take() else {
             return Err(Error::Argument("a session is sealed only once".to_owned()));
         };
         let time_left = deadline.saturating_duration_since(Instant::now());
-        let report = Report { result, time_left }.frame();
+        let report = Report { result, time_left }.encode();
+        let report = parcel::sealed(&mut sealer, FrameKind::Report, report);
         match net::write_all(&stream, &report, deadline) {
             Err(error) if error.kind() == std::io::ErrorKind::TimedOut => Err(Error::Timeout(
                 "the rendezvous does not take this rank's report".to_owned(),
@@ -112,7 +115,7 @@ impl Drop for Network {
         if !self.process.is_here() {
             return;
         }
-        if let Some(stream) = self.rendezvous.lock().take() {
+        if let Some((stream, _)) = self.rendezvous.lock().take() {
             // Shut down, since the acceptor's thread shares the socket: the rendezvous must notice the end now.
             let _ = stream.shutdown(Shutdown::Both);
         }

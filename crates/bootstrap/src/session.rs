@@ -4,12 +4,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sha2::{Digest, Sha256};
-use socket2::Socket;
-use spark_ccl_fork::Unshared;
+use spark_ccl_seal::Stream;
 
 use crate::caller::Caller;
 use crate::dial::{Call, Unreached, call, redial, routes};
-use crate::handshake::Intent;
+use crate::handshake::{Entered, Intent};
 use crate::join::{Joined, Joining, check_rank, join_deadline, resolve};
 use crate::local::LocalRank;
 use crate::mailbox::{Empty, Mailbox};
@@ -213,8 +212,8 @@ impl Session {
         (matches!(self.mode, Mode::Local(_)) || listen) && peer.host_id == own.host_id
     }
 
-    /// Opens a stream to a peer, which gets its end from [`Session::accept`]. Not for streams of links. The socket is
-    /// blocking, and has no timeouts set.
+    /// Opens a stream to a peer, which gets its end from [`Session::accept`]. Not for streams of links. Over TCP it has
+    /// seals, which are the caller's to use.
     ///
     /// # Errors
     /// [`Error::Unreachable`] names every address that was tried; if the world's initialisation fails meanwhile, its
@@ -225,7 +224,7 @@ impl Session {
         purpose: Purpose,
         via: Via,
         deadline: Instant,
-    ) -> Result<Unshared<Socket>, Error> {
+    ) -> Result<Stream, Error> {
         check_rank(peer, self.size())?;
         match &self.mode {
             Mode::Local(local_rank) => local_rank.connect(self.peer(peer), purpose, via),
@@ -245,6 +244,7 @@ impl Session {
                     refusal: REFUSAL,
                     interrupt: &|| self.mailbox.failure(),
                 })
+                .map(Entered::into_stream)
             }
         }
     }
@@ -351,7 +351,7 @@ impl Session {
         peer: u32,
         purpose: Purpose,
         deadline: Instant,
-    ) -> Result<Unshared<Socket>, Unreached> {
+    ) -> Result<Stream, Unreached> {
         let Mode::Network(network) = &self.mode else {
             return Err(Unreached::NoAnswer("it is in this process".to_owned()));
         };
@@ -382,7 +382,7 @@ impl Session {
     pub fn hand_over(
         &self,
         kind: Kind,
-        receiver: impl Fn(u32, Purpose, Unshared<Socket>) + Send + Sync + 'static,
+        receiver: impl Fn(u32, Purpose, Stream) + Send + Sync + 'static,
     ) {
         self.mailbox.hand_over(kind, Box::new(receiver));
     }
@@ -392,12 +392,7 @@ impl Session {
     /// # Errors
     /// [`Error::Timeout`] names the peer; if the world's initialisation fails meanwhile, its error; [`Error::Lost`] if
     /// a peer within this process has ended; [`Error::Argument`].
-    pub fn accept(
-        &self,
-        peer: u32,
-        purpose: Purpose,
-        deadline: Instant,
-    ) -> Result<Unshared<Socket>, Error> {
+    pub fn accept(&self, peer: u32, purpose: Purpose, deadline: Instant) -> Result<Stream, Error> {
         check_rank(peer, self.size())?;
         let waited_since = Instant::now();
         self.mailbox

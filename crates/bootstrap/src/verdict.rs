@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::Error;
 use crate::hello::millis;
-use crate::wire::{FrameKind, Reader, WireError, Writer, frame};
+use crate::wire::{Reader, WireError, Writer};
 
 /// The longest report.
 pub(crate) const MAX_REPORT: usize = 4096;
@@ -23,7 +23,7 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    pub(crate) fn frame(&self) -> Vec<u8> {
+    pub(crate) fn encode(&self) -> Vec<u8> {
         let mut to = Writer::default();
         to.u64(millis(self.time_left))
             .u8(u8::from(self.result.is_ok()));
@@ -31,7 +31,7 @@ impl Report {
             self.result.as_ref().err().map_or("", String::as_str),
             MAX_REASON,
         );
-        frame(FrameKind::Report, &to.finish())
+        to.finish()
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, WireError> {
@@ -65,12 +65,11 @@ pub(crate) enum VerdictKind {
 }
 
 impl Verdict {
-    pub(crate) fn frame(&self) -> Vec<u8> {
-        let body = Writer::default()
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        Writer::default()
             .u8(self.kind as u8)
             .text(&self.text, MAX_TEXT)
-            .finish();
-        frame(FrameKind::Failed, &body)
+            .finish()
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, WireError> {
@@ -104,7 +103,6 @@ impl From<Verdict> for Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::FRAME_HEADER;
     use proptest::prelude::*;
 
     proptest! {
@@ -118,8 +116,7 @@ mod tests {
         fn damaged_ones_are_refused_or_others(at: prop::sample::Index, with: u8, cut: prop::sample::Index) {
             let report = Report { result: Err("no é".to_owned()), time_left: Duration::from_secs(9) };
             let verdict = Verdict { kind: VerdictKind::Links, text: "no é".to_owned() };
-            let body = |frame: Vec<u8>| frame[FRAME_HEADER..].to_vec();
-            let (mut report, mut verdict) = (body(report.frame()), body(verdict.frame()));
+            let (mut report, mut verdict) = (report.encode(), verdict.encode());
             prop_assert!(Report::decode(&report[..cut.index(report.len())]).is_err());
             prop_assert!(Verdict::decode(&verdict[..cut.index(verdict.len())]).is_err());
             for bytes in [&mut report, &mut verdict] {
@@ -128,7 +125,7 @@ mod tests {
             }
             let _ = Report::decode(&report);
             if let Ok(read) = Verdict::decode(&verdict) {
-                prop_assert_eq!(&read.frame()[FRAME_HEADER..], &verdict[..]);
+                prop_assert_eq!(read.encode(), verdict);
             }
         }
 
@@ -137,18 +134,18 @@ mod tests {
             let time_left = Duration::from_millis(ms);
             for result in [Ok(()), Err(reason.clone())] {
                 let report = Report { result, time_left };
-                prop_assert_eq!(Report::decode(&report.frame()[FRAME_HEADER..]), Ok(report));
+                prop_assert_eq!(Report::decode(&report.encode()), Ok(report));
             }
             let verdict = Verdict { kind: VerdictKind::Lost, text: reason };
-            prop_assert_eq!(Verdict::decode(&verdict.frame()[FRAME_HEADER..]), Ok(verdict));
+            prop_assert_eq!(Verdict::decode(&verdict.encode()), Ok(verdict));
         }
 
         #[test]
         fn the_longest_texts_keep_the_limits(text in "[a-zé]{0,20000}") {
             let report = Report { result: Err(text.clone()), time_left: Duration::MAX };
-            prop_assert!(report.frame().len() <= MAX_REPORT);
+            prop_assert!(report.encode().len() <= MAX_REPORT);
             let verdict = Verdict { kind: VerdictKind::Links, text };
-            prop_assert!(verdict.frame().len() <= MAX_VERDICT);
+            prop_assert!(verdict.encode().len() <= MAX_VERDICT);
         }
     }
 }

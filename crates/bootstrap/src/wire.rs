@@ -80,13 +80,15 @@ pub(crate) fn parse_header(
     Ok((kind, len))
 }
 
+/// The header of a frame whose body has `len` bytes.
+pub(crate) fn header(kind: FrameKind, len: usize) -> [u8; FRAME_HEADER] {
+    let [a, b, c, d] = (len as u32).to_le_bytes();
+    [a, b, c, d, kind as u8]
+}
+
 /// A whole frame around `body`.
 pub(crate) fn frame(kind: FrameKind, body: &[u8]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(FRAME_HEADER + body.len());
-    bytes.extend_from_slice(&(body.len() as u32).to_le_bytes());
-    bytes.push(kind as u8);
-    bytes.extend_from_slice(body);
-    bytes
+    [&header(kind, body.len()), body].concat()
 }
 
 /// Appends fields to a message.

@@ -12,6 +12,7 @@ use common::{TCP, in_parallel, purpose, soon, world};
 use socket2::Socket;
 use spark_ccl_bootstrap::{Attendant, Delivery, End, Error, Kind, Session, Talk, Turn, Via};
 use spark_ccl_fork::Unshared;
+use spark_ccl_seal::Stream;
 use spark_ccl_testing::Sleeper;
 
 const CONTEXT: u64 = 7;
@@ -37,7 +38,7 @@ fn link(number: u32) -> spark_ccl_bootstrap::Purpose {
     }
 }
 
-fn stream(delivery: Delivery) -> (Unshared<Socket>, End) {
+fn stream(delivery: Delivery) -> (Stream, End) {
     delivery.stream.unwrap()
 }
 
@@ -135,7 +136,7 @@ fn ends_talk(delay: Duration) {
             let (received, arrivals) = channel();
             let attendant: Attendant = Arc::new(move |delivery| {
                 Some(Box::new(Chat {
-                    stream: delivery.stream.unwrap().0,
+                    stream: delivery.stream.unwrap().0.socket,
                     turn: Turn::Over,
                     received: received.clone(),
                     delay,
@@ -215,7 +216,7 @@ fn streams_end_though_a_child_lives() {
         for (near, far) in [(called, answered), (accepted, opened)] {
             drop(near);
             far.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
-            assert_eq!(rustix::io::read(&far, &mut [0_u8]), Ok(0));
+            assert_eq!(rustix::io::read(&far.socket, &mut [0_u8]), Ok(0));
         }
     }
 }

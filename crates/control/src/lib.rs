@@ -25,6 +25,7 @@ mod neighbour;
 mod outbound;
 mod pace;
 mod proposal;
+mod record;
 mod repair;
 mod roster;
 mod standing;

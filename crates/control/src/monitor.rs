@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use socket2::Socket;
-use spark_ccl_fork::{Owned, Process, Unshared};
+use spark_ccl_fork::{Owned, Process};
+use spark_ccl_seal::Stream;
 
 use crate::neighbour::{Neighbour, PollTargets, Retry};
 use crate::repair::{Redial, Unreached};
@@ -39,7 +39,7 @@ impl Adopter {
     /// called with. The caller must have authenticated `stream` as strictly as the first one.
     ///
     /// Returns whether the monitor still exists.
-    pub fn adopt(&self, peer: u32, number: u32, stream: Unshared<Socket>) -> bool {
+    pub fn adopt(&self, peer: u32, number: u32, stream: Stream) -> bool {
         let Some(shared) = self.0.upgrade() else {
             return false;
         };
@@ -64,8 +64,8 @@ impl Monitor {
     /// Starts to watch the ranks at the other ends of `streams`, for rank `me` of the world.
     ///
     /// `names` has the name of each rank of the world ("rank 3 (hostB, pid 17)"). `streams` are connected,
-    /// authenticated stream sockets, TCP or Unix, each with the rank at its other end: the
-    /// [`neighbours`](crate::neighbours). With `redial`, broken TCP streams are reopened. Without it, a rank whose
+    /// authenticated streams, TCP or Unix, each with the rank at its other end: the
+    /// [`neighbours`](crate::neighbours). On one with seals, a rank whose messages are changed on the way counts as lost. With `redial`, broken TCP streams are reopened. Without it, a rank whose
     /// stream ends counts as gone.
     ///
     /// # Errors
@@ -75,7 +75,7 @@ impl Monitor {
     pub fn start(
         me: u32,
         names: Vec<String>,
-        streams: Vec<(u32, Unshared<Socket>)>,
+        streams: Vec<(u32, Stream)>,
         redial: Option<Redial>,
     ) -> io::Result<Arc<Self>> {
         check_ranks(me, names.len(), &streams)?;
@@ -148,7 +148,7 @@ impl Drop for Monitor {
     }
 }
 
-fn check_ranks(me: u32, size: usize, streams: &[(u32, Unshared<Socket>)]) -> io::Result<()> {
+fn check_ranks(me: u32, size: usize, streams: &[(u32, Stream)]) -> io::Result<()> {
     let mut ranks: Vec<u32> = streams.iter().map(|&(rank, _)| rank).collect();
     ranks.push(me);
     ranks.sort_unstable();
@@ -222,9 +222,9 @@ impl Shared {
             // After an attempt without an outcome there would be no other one, and no verdict on the neighbour.
             let outcome = catch_unwind(AssertUnwindSafe(dial))
                 .unwrap_or_else(|_| Err(Unreached::NoAnswer("the attempt panicked".to_owned())));
-            let outcome = outcome.and_then(|socket| {
-                socket.set_nonblocking(false)?;
-                Ok(socket)
+            let outcome = outcome.and_then(|stream| {
+                stream.set_nonblocking(false)?;
+                Ok(stream)
             });
             shared
                 .state

@@ -13,8 +13,10 @@ use rustix::net::{RecvFlags, SendFlags, recv, send};
 use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open};
 use socket2::{Domain, SockRef, Socket, TcpKeepalive};
 use spark_ccl_fork::{Unshared, peer_process};
+use spark_ccl_seal::Stream;
 
 use crate::outbound::Outbound;
+use crate::record::Records;
 use crate::repair::Repair;
 use crate::wire::{self, Frame, Heartbeat};
 
@@ -43,7 +45,7 @@ pub(crate) enum End {
     Closed,
     /// The connection failed.
     Failed(String),
-    /// It carried bytes that are not a frame.
+    /// It carried bytes that are not a frame, or that the neighbour has not sent.
     Garbled(String),
 }
 
@@ -73,6 +75,8 @@ pub(crate) struct Neighbour {
     /// A pidfd of the neighbour's process, if it runs on the same kernel.
     process: Option<Arc<OwnedFd>>,
     is_done_writing: bool,
+    /// `None` where the stream stays within the host: nothing is sealed there.
+    records: Option<Records>,
     inbound: Vec<u8>,
     unacknowledged: u32,
     /// How many floods have arrived.
@@ -95,10 +99,11 @@ impl Neighbour {
     /// With `can_be_repaired`, a TCP stream is reopened after it breaks. A Unix stream only ends with its process.
     pub(crate) fn new(
         peer: u32,
-        socket: Unshared<Socket>,
+        stream: impl Into<Stream>,
         can_be_repaired: bool,
         now: Instant,
     ) -> io::Result<Self> {
+        let Stream { socket, seals } = stream.into();
         let mut neighbour = Self::without_stream(peer, now);
         if matches!(socket.domain()?, Domain::IPV4 | Domain::IPV6) {
             watch_host(&SockRef::from(&socket))?;
@@ -110,6 +115,10 @@ impl Neighbour {
             neighbour.process = process_of(&socket).map(Arc::new);
         }
         neighbour.stream = Some(Arc::new(socket));
+        if let Some(seals) = seals {
+            neighbour.outbound.seal(Some(seals.sealer));
+            neighbour.records = Some(Records::new(seals.opener));
+        }
         Ok(neighbour)
     }
 
@@ -125,6 +134,7 @@ impl Neighbour {
             stream: None,
             process: None,
             is_done_writing: false,
+            records: None,
             inbound: Vec::new(),
             unacknowledged: 0,
             received: 0,
@@ -134,10 +144,13 @@ impl Neighbour {
     }
 
     /// Continues on a new stream, which replaces one that has broken or is about to.
-    pub(crate) fn renew(&mut self, socket: Unshared<Socket>, now: Instant) -> io::Result<()> {
+    pub(crate) fn renew(&mut self, stream: Stream, now: Instant) -> io::Result<()> {
+        let Stream { socket, seals } = stream;
         watch_host(&SockRef::from(&socket))?;
         self.stream = Some(Arc::new(socket));
-        self.outbound.restart();
+        let (sealer, opener) = seals.map(|seals| (seals.sealer, seals.opener)).unzip();
+        self.outbound.restart(sealer);
+        self.records = opener.map(Records::new);
         self.inbound.clear();
         (self.unacknowledged, self.write_error) = (0, None);
         (self.is_reading, self.retry, self.heard) = (true, None, now);
@@ -302,7 +315,12 @@ impl Neighbour {
         if let Some(repair) = &mut self.repair {
             repair.mark_heard();
         }
-        self.inbound.extend_from_slice(bytes);
+        match &mut self.records {
+            Some(records) => records
+                .open(bytes, &mut self.inbound)
+                .map_err(|changed| End::Garbled(changed.to_string()))?,
+            None => self.inbound.extend_from_slice(bytes),
+        }
         let mut taken = 0;
         while let Some((frame, length)) = wire::parse(&self.inbound[taken..], size)
             .map_err(|error| End::Garbled(error.to_string()))?

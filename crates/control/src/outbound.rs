@@ -4,6 +4,9 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
+use spark_ccl_seal::Sealer;
+
+use crate::record;
 use crate::wire::{self, Frame};
 
 /// How many bytes a neighbour may leave unacknowledged before it gets no more notices and heartbeats.
@@ -76,6 +79,8 @@ pub(crate) struct Outbound {
     next_position: u64,
     to_acknowledge: u32,
     unacknowledged: u64,
+    /// `None` where the stream stays within the host.
+    sealer: Option<Sealer>,
 }
 
 impl Outbound {
@@ -84,8 +89,14 @@ impl Outbound {
         self.sent.get_or_insert_default();
     }
 
+    /// The first stream's batches are sealed.
+    pub(crate) fn seal(&mut self, sealer: Option<Sealer>) {
+        self.sealer = sealer;
+    }
+
     /// The next bytes go to a new stream, on which the neighbour sends a heartbeat first.
-    pub(crate) fn restart(&mut self) {
+    pub(crate) fn restart(&mut self, sealer: Option<Sealer>) {
+        self.sealer = sealer;
         self.batch.clear();
         self.written = 0;
         self.unacknowledged = 0;
@@ -180,6 +191,14 @@ impl Outbound {
     fn fill(&mut self) {
         self.batch.clear();
         self.written = 0;
+        self.gather();
+        if let Some(sealer) = self.sealer.as_mut().filter(|_| !self.batch.is_empty()) {
+            self.batch = record::seal(sealer, &self.batch);
+        }
+    }
+
+    /// Fills the batch with what is due next.
+    fn gather(&mut self) {
         if self.to_acknowledge > 0 {
             let bytes = std::mem::take(&mut self.to_acknowledge);
             self.batch.extend(wire::encode(&Frame::Ack { bytes }));
@@ -314,7 +333,7 @@ mod tests {
         push(&mut outbound, "efgh");
         let half = outbound.next().len() / 2;
         outbound.wrote(half);
-        outbound.restart();
+        outbound.restart(None);
         push(&mut outbound, "i");
         outbound.heartbeat(b"heartbeat ".to_vec());
         assert_eq!(
@@ -325,7 +344,7 @@ mod tests {
         outbound.confirm(3);
         assert_eq!(drain(&mut outbound), "defghi");
         outbound.confirm(6);
-        outbound.restart();
+        outbound.restart(None);
         outbound.confirm(6);
         assert_eq!(drain(&mut outbound), "");
         outbound.confirm(u64::MAX);

@@ -5,8 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use socket2::Socket;
-use spark_ccl_fork::Unshared;
+use spark_ccl_seal::Stream;
 
 use crate::wire::Failure;
 
@@ -34,12 +33,7 @@ pub trait Dial: Send + Sync {
     ///
     /// # Errors
     /// [`Unreached`], by the deadline or soon after it.
-    fn dial(
-        &self,
-        peer: u32,
-        number: u32,
-        deadline: Instant,
-    ) -> Result<Unshared<Socket>, Unreached>;
+    fn dial(&self, peer: u32, number: u32, deadline: Instant) -> Result<Stream, Unreached>;
 }
 
 /// Why a rank could not be reached.
@@ -229,7 +223,7 @@ mod tests {
     struct Nobody;
 
     impl Dial for Nobody {
-        fn dial(&self, _: u32, _: u32, _: Instant) -> Result<Unshared<Socket>, Unreached> {
+        fn dial(&self, _: u32, _: u32, _: Instant) -> Result<Stream, Unreached> {
             Err(refused())
         }
     }

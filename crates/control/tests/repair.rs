@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 use socket2::Socket;
 use spark_ccl_control::{Adopter, Dial, Fault, Monitor, Redial, Unreached, Watch, neighbours};
 use spark_ccl_fork::Unshared;
+use spark_ccl_seal::{Seals, Stream};
 
 const UNHEARD: Duration = Duration::from_millis(1500);
 const HEARD: Duration = Duration::from_secs(4);
@@ -25,6 +26,8 @@ struct Network {
     unreached: Mutex<Vec<(u32, Unreached)>>,
     /// How many attempts to open a stream have failed.
     failed: AtomicUsize,
+    /// How many streams there have been.
+    opened: AtomicUsize,
     /// How many more attempts panic.
     to_panic: AtomicUsize,
     /// Duplicate handles of the streams, to break them.
@@ -32,11 +35,21 @@ struct Network {
 }
 
 impl Network {
-    fn connect(&self, a: u32, b: u32) -> (Unshared<Socket>, Unshared<Socket>) {
+    /// A new stream, with seals as streams between hosts have them.
+    fn connect(&self, a: u32, b: u32) -> (Stream, Stream) {
         let (mine, theirs) = tcp_pair();
         let handle = mine.try_clone().unwrap();
         self.streams.lock().push((a, b, handle));
-        (Unshared::new(mine), Unshared::new(theirs))
+        let number = self.opened.fetch_add(1, Ordering::Relaxed) as u8;
+        let keys = [[number; 32], [!number; 32]];
+        let stream = |socket, seals| Stream {
+            socket: Unshared::new(socket),
+            seals: Some(seals),
+        };
+        (
+            stream(mine, Seals::new(&keys[0], &keys[1])),
+            stream(theirs, Seals::new(&keys[1], &keys[0])),
+        )
     }
 
     /// Breaks all streams between two ranks.
@@ -60,7 +73,7 @@ struct Caller {
 }
 
 impl Dial for Caller {
-    fn dial(&self, peer: u32, number: u32, _: Instant) -> Result<Unshared<Socket>, Unreached> {
+    fn dial(&self, peer: u32, number: u32, _: Instant) -> Result<Stream, Unreached> {
         let to_panic = &self.network.to_panic;
         let one_less = |left: usize| left.checked_sub(1);
         let panics = to_panic.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);

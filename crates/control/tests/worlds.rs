@@ -221,7 +221,10 @@ fn tcp_streams_ask_the_kernel_to_watch_the_host() {
     let (mine, theirs) = tcp_pair();
     let (option_of_mine, option_of_theirs) =
         (mine.try_clone().unwrap(), theirs.try_clone().unwrap());
-    let monitors = [start(0, 2, vec![(1, mine)]), start(1, 2, vec![(0, theirs)])];
+    let monitors = [
+        start(0, 2, vec![(1, mine.into())]),
+        start(1, 2, vec![(0, theirs.into())]),
+    ];
     for socket in [&option_of_mine, &option_of_theirs] {
         assert!(socket.keepalive().unwrap() && socket.tcp_nodelay().unwrap());
         let silence = socket.tcp_keepalive_time().unwrap()
@@ -243,8 +246,8 @@ fn tcp_streams_ask_the_kernel_to_watch_the_host() {
 fn a_goodbye_over_tcp_is_not_lost() {
     for _ in 0..50 {
         let (mine, theirs) = tcp_pair();
-        let first = Monitor::start(0, names(2), vec![(1, mine)], None).unwrap();
-        let second = Monitor::start(1, names(2), vec![(0, theirs)], None).unwrap();
+        let first = Monitor::start(0, names(2), vec![(1, mine.into())], None).unwrap();
+        let second = Monitor::start(1, names(2), vec![(0, theirs.into())], None).unwrap();
         let watch = first.watch(7, vec![0, 1], words);
         (0..100).for_each(|_| watch.announce(1, [1, 1], None));
         drop(second);

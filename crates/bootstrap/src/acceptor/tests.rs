@@ -21,6 +21,7 @@ fn acceptor(name: &str) -> (Acceptor, Socket) {
     let (rendezvous, its_end) = net::tcp_pair().unwrap();
     let rendezvous = Rendezvous::new(
         Arc::new(Unshared::new(rendezvous)),
+        FrameReader::default(),
         "the rendezvous".to_owned(),
     );
     let acceptor = Acceptor {

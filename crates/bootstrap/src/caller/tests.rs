@@ -80,7 +80,7 @@ fn until_the_end(
     caller: &mut Caller,
     begin: Instant,
     mut work: impl FnMut(Instant, &Caller),
-) -> Result<Unshared<Socket>, Error> {
+) -> Result<Stream, Error> {
     let watchdog = Instant::now() + Duration::from_secs(30);
     let mut now = begin;
     loop {

@@ -5,11 +5,12 @@ use std::time::Instant;
 
 use socket2::Socket;
 use spark_ccl_fork::Unshared;
+use spark_ccl_seal::{Sealer, Seals};
 
 use super::eviction::Origin;
 use super::{Admits, Admitted, ListenerRole};
 use crate::frame::{Frame, FrameReader, ReadError};
-use crate::handshake::{self, Intent, MAX_HANDSHAKE, Open, OpenError};
+use crate::handshake::{self, Entered, Intent, MAX_HANDSHAKE, Open, OpenError};
 use crate::hello::{Hello, MAX_HELLO};
 use crate::net;
 use crate::owner::{self, NotOwn};
@@ -31,8 +32,8 @@ enum Stage {
         transcript: Vec<u8>,
         intent: Intent,
     },
-    /// Authenticated; its hello is next.
-    Greeting,
+    /// Authenticated; its hello is next, which the reader opens.
+    Greeting(Sealer),
 }
 
 pub(super) enum Step {
@@ -41,8 +42,12 @@ pub(super) enum Step {
 }
 
 pub(super) enum Outcome {
-    Rank(Box<Hello>),
-    Stream { from: u32, purpose: Purpose },
+    Rank(Box<Hello>, Sealer),
+    Stream {
+        from: u32,
+        purpose: Purpose,
+        seals: Seals,
+    },
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -83,7 +88,7 @@ impl PendingConnection {
 
     /// Whether it has proved that it holds the secret.
     pub(super) fn is_authenticated(&self) -> bool {
-        matches!(self.stage, Stage::Greeting)
+        matches!(self.stage, Stage::Greeting(_))
     }
 
     pub(super) fn name(&self) -> String {
@@ -99,13 +104,22 @@ impl PendingConnection {
     }
 
     pub(super) fn into_admitted(self, outcome: Outcome) -> Admitted {
-        let stream = self.socket;
+        let (socket, reader) = (self.socket, self.reader);
         match outcome {
-            Outcome::Rank(hello) => Admitted::Rank { hello, stream },
-            Outcome::Stream { from, purpose } => Admitted::Stream {
+            Outcome::Rank(hello, sealer) => Admitted::Rank {
+                hello,
+                stream: socket,
+                reader,
+                sealer,
+            },
+            Outcome::Stream {
                 from,
                 purpose,
-                stream,
+                seals,
+            } => Admitted::Stream {
+                from,
+                purpose,
+                stream: Entered { socket, seals }.into_stream(),
             },
         }
     }
@@ -119,7 +133,7 @@ impl PendingConnection {
     ) -> Result<Step, HandshakeError> {
         loop {
             let limit = match self.stage {
-                Stage::Greeting => MAX_HELLO,
+                Stage::Greeting(_) => MAX_HELLO,
                 _ => MAX_HANDSHAKE,
             };
             let Some((kind, body)) = self.reader.poll(&self.socket, limit)? else {
@@ -138,7 +152,8 @@ impl PendingConnection {
         admits: Admits<'_>,
         (kind, body): Frame,
     ) -> Result<Option<Outcome>, HandshakeError> {
-        match (&self.stage, kind) {
+        // An error ends the connection, whatever its stage was.
+        match (std::mem::replace(&mut self.stage, Stage::Opening), kind) {
             (Stage::Opening, FrameKind::Open) => {
                 let intent = Open::decode(&body)?.intent;
                 role.check(intent)?;
@@ -157,26 +172,33 @@ impl PendingConnection {
                     .as_slice()
                     .try_into()
                     .map_err(|_| HandshakeError::Secret)?;
-                if !key.verify(handshake::CLIENT, transcript, proof) {
+                if !key.verify(handshake::CLIENT, &transcript, proof) {
                     return Err(HandshakeError::Secret);
                 }
-                let intent = *intent;
                 if let Intent::Stream { from, purpose, .. } = intent
                     && !admits(from, purpose)
                 {
                     return Err(HandshakeError::Crossed);
                 }
-                self.send(FrameKind::Accept, &key.sign(handshake::SERVER, transcript))?;
-                self.stage = Stage::Greeting;
+                let proof = key.sign(handshake::SERVER, &transcript);
+                self.send(FrameKind::Accept, &proof)?;
+                let seals = handshake::seals(key, &transcript, handshake::SERVER);
                 match intent {
-                    Intent::Rendezvous => Ok(None),
-                    Intent::Stream { from, purpose, .. } => {
-                        Ok(Some(Outcome::Stream { from, purpose }))
+                    Intent::Rendezvous => {
+                        self.reader = FrameReader::sealed(seals.opener);
+                        self.stage = Stage::Greeting(seals.sealer);
+                        Ok(None)
                     }
+                    Intent::Stream { from, purpose, .. } => Ok(Some(Outcome::Stream {
+                        from,
+                        purpose,
+                        seals,
+                    })),
                 }
             }
-            (Stage::Greeting, FrameKind::Hello) => {
-                Ok(Some(Outcome::Rank(Box::new(Hello::decode(&body)?))))
+            (Stage::Greeting(sealer), FrameKind::Hello) => {
+                let hello = Box::new(Hello::decode(&body)?);
+                Ok(Some(Outcome::Rank(hello, sealer)))
             }
             (_, seen) => Err(WireError::Unexpected {
                 expected: "handshake",

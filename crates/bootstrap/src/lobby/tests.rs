@@ -7,11 +7,11 @@ use std::os::fd::AsFd;
 use super::*;
 use crate::dial::{Call, Route, Unreached, call, redial};
 use crate::frame::FrameReader;
-use crate::handshake::{self, EnterError, Entry, MAX_HANDSHAKE, Open, PROTOCOL, enter};
+use crate::handshake::{self, EnterError, Entered, Entry, MAX_HANDSHAKE, Open, PROTOCOL, enter};
 use crate::hello::tests::hello;
 use crate::options::Address;
 use crate::wire::{FrameKind, frame};
-use crate::{Error, Kind};
+use crate::{Error, Kind, parcel};
 
 const KEY: &[u8] = b"the key";
 /// Places in the lobbies of the tests that fill them, which need no more descriptors than any
@@ -61,11 +61,11 @@ fn stream_to(to: u32) -> Intent {
     }
 }
 
-fn connect(route: &Route, key: &[u8], intent: Intent) -> Result<Unshared<Socket>, Error> {
+fn connect(route: &Route, key: &[u8], intent: Intent) -> Result<Stream, Error> {
     connect_by(std::slice::from_ref(route), key, intent)
 }
 
-fn connect_by(routes: &[Route], key: &[u8], intent: Intent) -> Result<Unshared<Socket>, Error> {
+fn connect_by(routes: &[Route], key: &[u8], intent: Intent) -> Result<Stream, Error> {
     call(&Call {
         peer: "rank 1",
         routes,
@@ -75,6 +75,7 @@ fn connect_by(routes: &[Route], key: &[u8], intent: Intent) -> Result<Unshared<S
         refusal: Duration::ZERO,
         interrupt: &|| None,
     })
+    .map(Entered::into_stream)
 }
 
 #[test]
@@ -226,7 +227,8 @@ fn a_rank_that_has_yet_to_say_hello_keeps_its_place() {
         assert!(lobby.serve(begin + tick * PAUSE, &|_, _| true).is_empty());
     }
     assert!(lobby.refused.unproved.count >= PLACES as u64 / 2);
-    let bytes = frame(FrameKind::Hello, &hello(1, 3).encode());
+    let sealer = &mut entry.seals(&key).sealer;
+    let bytes = parcel::sealed(sealer, FrameKind::Hello, hello(1, 3).encode());
     net::write_all(&rank, &bytes, deadline).unwrap();
     let admitted = loop {
         assert!(Instant::now() < deadline);

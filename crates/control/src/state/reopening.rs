@@ -2,8 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use socket2::Socket;
-use spark_ccl_fork::Unshared;
+use spark_ccl_seal::Stream;
 
 use super::State;
 use crate::neighbour::{End, Neighbour, Retry};
@@ -147,7 +146,7 @@ impl State {
     pub(crate) fn attempt_ended(
         &mut self,
         attempt: Attempt,
-        outcome: Result<Unshared<Socket>, Unreached>,
+        outcome: Result<Stream, Unreached>,
         now: Instant,
     ) {
         let Attempt { peer, number } = attempt;
@@ -163,7 +162,7 @@ impl State {
         };
         repair.attempt_in_flight = false;
         match outcome {
-            Ok(socket) => self.adopt(peer, number, self.me > peer, socket, now),
+            Ok(stream) => self.adopt(peer, number, self.me > peer, stream, now),
             // The neighbour has opened a stream meanwhile: the failure does not matter.
             Err(_) if number <= repair.number => {}
             Err(outcome) => {
@@ -180,7 +179,7 @@ impl State {
         peer: u32,
         number: u32,
         by_higher: bool,
-        socket: Unshared<Socket>,
+        stream: Stream,
         now: Instant,
     ) {
         let is_gone = self.departures.contains_key(&peer);
@@ -198,7 +197,7 @@ impl State {
             return;
         }
         let name = &self.names[peer as usize];
-        if let Err(error) = neighbour.renew(socket, now) {
+        if let Err(error) = neighbour.renew(stream, now) {
             tracing::warn!("a new control stream to {name} cannot be used: {error}");
             return;
         }

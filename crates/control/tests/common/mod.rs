@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use socket2::{Domain, Socket, Type};
 use spark_ccl_control::{Monitor, Watch, neighbours};
 use spark_ccl_fork::Unshared;
+use spark_ccl_seal::Stream;
 
 /// Signatures in these tests: what is called, and how many elements.
 pub(crate) fn words(signature: [u64; 2]) -> String {
@@ -32,8 +33,8 @@ pub(crate) fn streams(size: u32) -> Vec<Streams> {
             .filter(|&peer| peer > rank)
         {
             let (mine, theirs) = Socket::pair(Domain::UNIX, Type::STREAM, None).unwrap();
-            streams[rank as usize].push((peer, Unshared::new(mine)));
-            streams[peer as usize].push((rank, Unshared::new(theirs)));
+            streams[rank as usize].push((peer, Unshared::new(mine).into()));
+            streams[peer as usize].push((rank, Unshared::new(theirs).into()));
         }
     }
     streams
@@ -51,7 +52,7 @@ pub(crate) fn start(me: u32, size: u32, streams: Streams) -> Arc<Monitor> {
 }
 
 /// The control streams of one rank, each with the rank at its other end.
-pub(crate) type Streams = Vec<(u32, Unshared<Socket>)>;
+pub(crate) type Streams = Vec<(u32, Stream)>;
 
 /// A world in which `victims` have no monitor: dropping their streams looks like their death.
 pub(crate) fn world_with_victims(

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
+use socket2::Socket;
 use spark_ccl_control::{Fault, Monitor, Watch, neighbours};
 use spark_ccl_fork::Unshared;
 
@@ -159,13 +160,16 @@ fn connect(rank: u32, size: u32, folder: &Path) -> Streams {
         }
         let mut stream = TcpStream::connect(("127.0.0.1", find(peer, folder))).unwrap();
         stream.write_all(&rank.to_le_bytes()).unwrap();
-        streams.push((peer, Unshared::new(stream.into())));
+        streams.push((peer, Unshared::new(Socket::from(stream)).into()));
     }
     for _ in 0..to_accept {
         let (mut stream, _) = listener.accept().unwrap();
         let mut peer = [0; 4];
         stream.read_exact(&mut peer).unwrap();
-        streams.push((u32::from_le_bytes(peer), Unshared::new(stream.into())));
+        streams.push((
+            u32::from_le_bytes(peer),
+            Unshared::new(Socket::from(stream)).into(),
+        ));
     }
     streams
 }

@@ -1,0 +1,54 @@
+//! A socket with the keys of what is sent over it.
+
+use std::ops::Deref;
+
+use socket2::Socket;
+use spark_ccl_fork::Unshared;
+
+use crate::{Opener, Sealer};
+
+/// The seals of both directions, as one end of a stream has them.
+#[derive(Debug)]
+pub struct Seals {
+    /// Of what this end sends.
+    pub sealer: Sealer,
+    /// Of what the other end sends.
+    pub opener: Opener,
+}
+
+impl Seals {
+    /// The seals of the end that sends with the first key. The other end has the keys the other way round.
+    pub fn new(to_send: &[u8; 32], to_receive: &[u8; 32]) -> Self {
+        Self {
+            sealer: Sealer::new(to_send),
+            opener: Opener::new(to_receive),
+        }
+    }
+}
+
+/// An authenticated stream to another rank.
+#[derive(Debug)]
+pub struct Stream {
+    /// The socket. It is blocking, and has no timeouts set.
+    pub socket: Unshared<Socket>,
+    /// `None` where nobody but the kernel is between the ends: over Unix sockets, and within a process.
+    pub seals: Option<Seals>,
+}
+
+/// A stream within a host, which needs no seals.
+impl From<Unshared<Socket>> for Stream {
+    fn from(socket: Unshared<Socket>) -> Self {
+        Self {
+            socket,
+            seals: None,
+        }
+    }
+}
+
+impl Deref for Stream {
+    type Target = Socket;
+
+    fn deref(&self) -> &Socket {
+        &self.socket
+    }
+}
