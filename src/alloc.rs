@@ -160,7 +160,9 @@ impl Communicator {
             Err(error) => error.to_string(),
         };
         if first != rank && !own.is_empty() {
-            tracing::warn!("rank {rank}, too, cannot allocate {len} registered elements: {own}");
+            spark_ccl_log::warn!(
+                "rank {rank}, too, cannot allocate {len} registered elements: {own}"
+            );
         }
         let who = self.inner.watch.member(first);
         Err(Error::Memory {
@@ -244,7 +246,7 @@ impl Communicator {
         loop {
             let look = deadline.min(Instant::now() + LOOK_EVERY);
             match self.inner.world.session.accept(member, purpose, look) {
-                Ok(stream) => return Ok(stream),
+                Ok(stream) => return Ok(stream.socket),
                 Err(BootstrapError::Timeout(_))
                     if Instant::now() < deadline && !self.inner.watch.failed() => {}
                 Err(error) => return Err(MemoryError::Refused(error.to_string())),
@@ -305,7 +307,9 @@ impl Inner {
         registered
             .inspect_err(|error| {
                 let rank = self.membership.engine().planner().rank;
-                tracing::warn!("rank {rank}: {bytes} bytes go through slots over RDMA: {error}");
+                spark_ccl_log::warn!(
+                    "rank {rank}: {bytes} bytes go through slots over RDMA: {error}"
+                );
             })
             .ok()
     }

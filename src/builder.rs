@@ -234,8 +234,8 @@ impl Builder {
         let start = |session| {
             let (settings, tuning, reducer) = (settings.clone(), tuning.clone(), self.reducer);
             let nics = self.local_nics(&settings);
-            std::thread::Builder::new()
-                .spawn(move || open(session, settings, tuning, reducer, nics))
+            let open = move || open(session, settings, tuning, reducer, nics);
+            spark_ccl_log::spawn("spark-local", open)
         };
         let threads: Vec<_> = sessions.into_iter().map(start).collect();
         let (opened, failed): (Vec<_>, Vec<_>) =
@@ -290,7 +290,7 @@ impl Builder {
         let settings = self.settings()?;
         let deadline = deadline_after(since, settings.init_timeout);
         let launch = self.launch.launch(&self.env, deadline)?;
-        tracing::info!(
+        spark_ccl_log::info!(
             "launched by {}: rank {} of {}, {:?}",
             launch.kind,
             launch.rank,

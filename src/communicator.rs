@@ -15,6 +15,7 @@ use crate::world::World;
 use spark_ccl_config::{Backend, Layout, Path};
 use spark_ccl_control::{Fault, Watch};
 use spark_ccl_fork::Owned;
+use spark_ccl_log::FlushOnDrop;
 use spark_ccl_transport::Rails;
 use spark_ccl_transport::rdma::Registry;
 use spark_ccl_types::{DType, Operation, Signature};
@@ -39,6 +40,8 @@ pub struct Communicator {
     pub(crate) inner: Arc<Inner>,
     #[cfg(feature = "cuda")]
     pub(crate) device: Option<Owned<Arc<dyn StreamEngine>>>,
+    /// The last field: what the others say as they are dropped is written, too.
+    pub(crate) _log: FlushOnDrop,
 }
 
 /// What a communicator and its progress thread share.
@@ -266,6 +269,7 @@ impl Communicator {
         // Operations whose handles were dropped go on to their end.
         self.inner.membership.drain()?;
         self.inner.membership.leave_if_idle();
+        spark_ccl_log::flush();
         Ok(())
     }
 

@@ -2,9 +2,9 @@
 
 use crate::error::Error;
 use crate::host::push_all;
-use parking_lot::{Mutex, MutexGuard};
 use spark_ccl_bootstrap::Session;
 use spark_ccl_control::{Proposal, Watch};
+use spark_ccl_log::{Mutex, MutexGuard};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -65,7 +65,7 @@ impl Drop for Membership {
             });
         }
         if let Err(error) = self.engine.drain() {
-            tracing::warn!("operations whose handles were dropped have failed: {error}");
+            spark_ccl_log::warn!("operations whose handles were dropped have failed: {error}");
         }
         self.leave_if_idle();
     }

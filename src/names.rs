@@ -3,8 +3,8 @@
 //! Ranks compare a hash of a name. So that an error can show another rank's name, too, each process remembers those
 //! that it has used: the ranks of one program use the same names, in a different order if there is an error.
 
-use parking_lot::Mutex;
 use spark_ccl_fork::PerProcess;
+use spark_ccl_log::Mutex;
 use std::collections::BTreeMap;
 
 /// The bound keeps a program that always makes up new names from filling the memory.

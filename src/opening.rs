@@ -19,6 +19,7 @@ use spark_ccl_bootstrap::{HostId, Session};
 use spark_ccl_config::{AlgorithmChoice, Backend, Path, Settings, Tuning};
 use spark_ccl_control::Watch;
 use spark_ccl_fork::Owned;
+use spark_ccl_log::FlushOnDrop;
 use spark_ccl_transport::Bell;
 use spark_ccl_transport::rdma::link::Nics;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -120,6 +121,7 @@ pub(crate) fn communicator(
         inner,
         #[cfg(feature = "cuda")]
         device: None,
+        _log: FlushOnDrop,
     })
 }
 
@@ -220,9 +222,7 @@ fn start_progress(inner: &Arc<Inner>) -> Result<(), Error> {
     let closed = Arc::clone(&inner.closed);
     // Nothing is read on its account: the engine is behind its lock.
     let stop = move || closed.load(Ordering::Relaxed);
-    std::thread::Builder::new()
-        .name("spark-progress".to_owned())
-        .spawn(move || engine.run_in_background(stop))
+    spark_ccl_log::spawn("spark-progress", move || engine.run_in_background(stop))
         .map(drop)
         .map_err(|error| Error::System {
             what: "starting the progress thread".to_owned(),

@@ -1,9 +1,8 @@
 //! Control streams that break: lets the monitor, which knows no sessions, open them again through the session.
 
-use socket2::Socket;
 use spark_ccl_bootstrap::{Kind, Purpose, Session};
 use spark_ccl_control::{Dial, Monitor, Unreached};
-use spark_ccl_fork::Unshared;
+use spark_ccl_seal::Stream;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -14,12 +13,7 @@ struct Redialler {
 }
 
 impl Dial for Redialler {
-    fn dial(
-        &self,
-        peer: u32,
-        number: u32,
-        deadline: Instant,
-    ) -> Result<Unshared<Socket>, Unreached> {
+    fn dial(&self, peer: u32, number: u32, deadline: Instant) -> Result<Stream, Unreached> {
         use spark_ccl_bootstrap::Unreached as Missed;
         let purpose = Purpose {
             context: self.context,

@@ -95,11 +95,11 @@ impl Segment {
         if let Some(Err(error)) = ended {
             if registration.is_some_and(|registration| registration.is_out_of_control()) {
                 // The device could write into memory that its owner takes for its own.
-                tracing::error!("registered memory cannot be cut off from a device: {error}");
-                std::process::abort();
+                spark_ccl_log::error!("registered memory cannot be cut off from a device: {error}");
+                spark_ccl_log::abort();
             }
             // No link asks a device for anything any more, so it is only held for nothing.
-            tracing::warn!("registered memory cannot be taken from a device: {error}");
+            spark_ccl_log::warn!("registered memory cannot be taken from a device: {error}");
         }
     }
 }
@@ -110,7 +110,7 @@ impl Drop for Segment {
         let registration = self.registration.as_ref();
         let own = registration.filter(|registration| registration.process().is_here());
         if let Some(Err(error)) = own.map(|registration| registration.deregister()) {
-            tracing::warn!("registered memory is never freed: {error}");
+            spark_ccl_log::warn!("registered memory is never freed: {error}");
             return;
         }
         // SAFETY: this runs once, and no field's own drop uses the holder after it. No device of this process reaches
@@ -139,13 +139,13 @@ impl Allocation {
         };
         let own = start..start + self.bytes;
         let fenced = self.memory.make_private(own.clone()).or_else(|error| {
-            tracing::warn!("registered memory is lost after a failed operation: {error}");
+            spark_ccl_log::warn!("registered memory is lost after a failed operation: {error}");
             self.memory.discard(own)
         });
         if let Err(error) = fenced {
             // A peer that wakes up could still write into memory that its owner takes for its own.
-            tracing::error!("registered memory cannot be cut off from its peers: {error}");
-            std::process::abort();
+            spark_ccl_log::error!("registered memory cannot be cut off from its peers: {error}");
+            spark_ccl_log::abort();
         }
     }
 }

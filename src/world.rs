@@ -8,6 +8,7 @@ use spark_ccl_bootstrap::{HostId, Kind, Purpose, Session, Via};
 use spark_ccl_compute::{Compute, Cpu};
 use spark_ccl_config::{Net, Settings, Tuning};
 use spark_ccl_control::{Monitor, Redial, neighbours};
+use spark_ccl_log::Held;
 use spark_ccl_transport::rdma::link::Nics;
 use std::collections::{BTreeSet, HashSet};
 use std::sync::{Arc, OnceLock};
@@ -106,6 +107,7 @@ impl World {
 
     /// The RDMA ports that links may use.
     pub(crate) fn nics(&self) -> &Nics {
+        let _held = Held::new();
         self.nics.get_or_init(|| open_nics(&self.settings))
     }
 

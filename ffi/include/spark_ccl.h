@@ -538,7 +538,8 @@ typedef void (*spark_ccl_log_function)(const char *line, void *data);
 /*
  * Passes log lines to a function until the process ends. `filter` has the form of SPARK_CCL_LOG; NULL means "info".
  * Call this before communicators are made: SPARK_CCL_INVALID if log lines go somewhere already. Any thread of the
- * library or of the program may call the function, several at once. It must not call this library.
+ * library or of the program may call the function, several at once. It may call this library. While it blocks, it holds
+ * up the call in whose thread it runs, and no other; lines of the library's own threads may be lost meanwhile.
  */
 spark_ccl_result spark_ccl_set_log(spark_ccl_log_function function, void *data, const char *filter);
 

@@ -3,9 +3,9 @@
 use crate::arguments::{given, natural, text};
 use crate::handles::Table;
 use crate::status::{Failure, Status, guarded};
-use parking_lot::Mutex;
 use spark_ccl::cuda::DeviceMemory;
 use spark_ccl::{Communicator, DType, Registered};
+use spark_ccl_log::Mutex;
 use std::ffi::{c_char, c_int, c_uint};
 use std::sync::Arc;
 use std::time::Duration;

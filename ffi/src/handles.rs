@@ -5,8 +5,8 @@
 //! counts on from its parent's last number, so a handle that it has inherited never becomes valid in the child.
 
 use crate::status::Failure;
-use parking_lot::RwLock;
 use spark_ccl_fork::PerProcess;
+use spark_ccl_log::RwLock;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -2,8 +2,8 @@
 
 use crate::comm::Comm;
 use crate::status::Failure;
-use parking_lot::Mutex;
 use spark_ccl::{Pending, UntypedCall};
+use spark_ccl_log::Mutex;
 use std::sync::Arc;
 
 /// A call under way. Its communicator stays until it is done.

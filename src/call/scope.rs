@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::host::Ids;
 use crate::membership::Membership;
 use crate::task::Spec;
-use parking_lot::Mutex;
+use spark_ccl_log::Mutex;
 use spark_ccl_types::Element;
 use std::fmt;
 use std::marker::PhantomData;

@@ -68,7 +68,7 @@ pub(super) fn find_gpu(comm: &Communicator) -> Result<FoundGpu, Error> {
     let generation = generation(&context).map_err(own)? as u8;
     let multiprocessors = multiprocessors(&context).map_err(own)? as u16;
     if let Err(error) = share_default_pool(&context) {
-        tracing::warn!(
+        spark_ccl_log::warn!(
             "rank {}: other devices of this process cannot reach memory from cudarc: {error}",
             comm.rank()
         );

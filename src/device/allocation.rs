@@ -71,13 +71,13 @@ fn in_background<E: Guarded>(engine: &Arc<E>, work: fn(&E)) {
         let base = engine_there.base();
         match make_current(&base.context).and_then(relaxed) {
             Ok(_relaxed) => work(&engine_there),
-            Err(error) => tracing::warn!("rank {}: {error}", base.rank),
+            Err(error) => spark_ccl_log::warn!("rank {}: {error}", base.rank),
         }
         base.tidies.store(false, Ordering::Relaxed);
     });
     if let Err(error) = started {
         let base = engine.base();
-        tracing::warn!("rank {}: {error}", base.rank);
+        spark_ccl_log::warn!("rank {}: {error}", base.rank);
         base.tidies.store(false, Ordering::Relaxed);
     }
 }

@@ -24,11 +24,11 @@ pub(crate) fn attach(
     match found.and(agreed) {
         Ok(()) => nccl::attach(comm, deadline),
         Err(reason) => {
-            tracing::info!("rank {}: own kernels, without NCCL: {reason}", comm.rank());
+            spark_ccl_log::info!("rank {}: own kernels, without NCCL: {reason}", comm.rank());
             let attached = kernels::attach(comm, deadline);
             if attached.is_err() {
                 // Its error would only mention the second choice.
-                tracing::warn!("rank {}: NCCL was the first choice: {reason}", comm.rank());
+                spark_ccl_log::warn!("rank {}: NCCL was the first choice: {reason}", comm.rank());
             }
             attached
         }

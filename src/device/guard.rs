@@ -23,9 +23,7 @@ pub(super) fn start<E: Guarded>(
     look: impl FnMut(&E) + Send + 'static,
 ) -> Result<(), Error> {
     let engine = Arc::downgrade(engine);
-    std::thread::Builder::new()
-        .name("spark-gpu-guard".to_owned())
-        .spawn(move || watch_over(&engine, look))
+    spark_ccl_log::spawn("spark-gpu-guard", move || watch_over(&engine, look))
         .map(drop)
         .map_err(|error| Error::System {
             what: "starting the thread that watches over calls of device memory".to_owned(),

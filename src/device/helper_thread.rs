@@ -1,8 +1,8 @@
 //! Threads for calls into NCCL or CUDA that may take long.
 
 use crate::error::Error;
-use parking_lot::{Condvar, Mutex};
 use spark_ccl_fork::PerProcess;
+use spark_ccl_log::{Condvar, Mutex};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -19,8 +19,7 @@ pub(super) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<
         IS_AWAITED.store(true, Ordering::Relaxed);
     }
     let entered = Entered::new();
-    let thread = std::thread::Builder::new().name(name.to_owned());
-    let started = thread.spawn(move || {
+    let started = spark_ccl_log::spawn(name, move || {
         work();
         drop(entered);
     });

@@ -3,9 +3,9 @@
 use super::parts::parts_of;
 use crate::observe::{DEPTH, Journal, Observed};
 use crate::task::Task;
-use parking_lot::Mutex;
 use spark_ccl_control::DevicePart;
 use spark_ccl_cuda::RecordedEvent;
+use spark_ccl_log::Mutex;
 use spark_ccl_status::Peer;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! The engines of this process on which a thread blocks, and how to wake it.
 
-use parking_lot::Mutex;
 use spark_ccl_fork::PerProcess;
+use spark_ccl_log::Mutex;
 use spark_ccl_transport::Bell;
 use std::sync::Arc;
 

@@ -17,8 +17,8 @@ use crate::engine::Engine;
 use crate::error::Error;
 use crate::plan::Planner;
 use crate::task::Task;
-use parking_lot::{Condvar, Mutex, MutexGuard};
 use spark_ccl_fork::{Forked, Owned, PerProcess};
+use spark_ccl_log::{Condvar, Mutex, MutexGuard};
 use spark_ccl_sched::Rank;
 use spark_ccl_types::DType;
 use std::any::Any;
@@ -72,7 +72,7 @@ pub(super) fn unattended_engines(mut work: impl FnMut(&HostEngine)) {
         if let Some(last) = Arc::into_inner(engine) {
             // The owner has dropped it meanwhile, so this is the last reference. Dropping the engine takes a while, and
             // may wait for this very thread, so another thread does it. If none can be started, it is dropped here.
-            let _ = std::thread::Builder::new().spawn(move || drop(last));
+            let _ = spark_ccl_log::spawn("spark-drop", move || drop(last));
         }
     }
 }

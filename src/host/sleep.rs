@@ -6,6 +6,7 @@
 
 use super::engine::{unattended_engines, unlock};
 use super::{Core, HostEngine, blocked};
+use spark_ccl_log::Held;
 use spark_ccl_transport::Wait;
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,6 +40,8 @@ impl HostEngine {
         most: Duration,
         outcome: &mut impl FnMut(&mut Core) -> Option<R>,
     ) -> Option<R> {
+        // Others leave the waiting to this thread until it is back, so nothing it says may keep it.
+        let _held = Held::new();
         let mut core = self.core.lock();
         // Another thread may have brought it about.
         let result = outcome(&mut core);

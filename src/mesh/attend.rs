@@ -30,17 +30,17 @@ pub(super) fn attend(owner: &Arc<LinkOwner>, inbox: &Arc<Inbox>, push: Push) {
                     push: Arc::clone(&push),
                     bells: Arc::clone(&bells),
                     line,
-                    stream,
+                    stream: stream.socket,
                     end,
                     deadline: deadline_in(owner.settings().init_timeout),
                     progress: Progress::default(),
                 }));
             }
             (Kind::Rdma, Ok((stream, _))) => {
-                rails::make(&owner, &inbox, line, stream, &push);
+                rails::make(&owner, &inbox, line, stream.socket, &push);
                 return None;
             }
-            (_, stream) => stream.map(|(stream, _)| stream),
+            (_, stream) => stream.map(|(stream, _)| stream.socket),
         };
         inbox.put(InboxEvent::Delivery(Delivered {
             line,

@@ -2,10 +2,10 @@
 //! links.
 
 use super::{Halves, Line, LinkOwner};
-use parking_lot::Mutex;
 use socket2::Socket;
 use spark_ccl_bootstrap::{End, Error};
 use spark_ccl_fork::Unshared;
+use spark_ccl_log::Mutex;
 use spark_ccl_transport::{LinkError, shm};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -272,7 +272,7 @@ impl Mesh {
                 // Once for all lines to the peer.
                 if self.without_rails.insert(line.0) {
                     let name = self.owner.describe(line.0);
-                    tracing::warn!("TCP to {name}, not RDMA: {problem}");
+                    spark_ccl_log::warn!("TCP to {name}, not RDMA: {problem}");
                 }
                 match self.forming.remove(&line) {
                     Some(Stage::Tcp(sockets)) => Stage::Tcp(sockets),
@@ -290,7 +290,7 @@ impl Mesh {
     fn note(&mut self, (peer, lane): Line, carrier: Carrier, route: Option<String>) {
         let (rank, owner) = (self.owner.rank, &self.owner);
         let link = PeerLink { carrier, route };
-        tracing::info!(
+        spark_ccl_log::info!(
             "rank {rank}: link {lane} to {}: {link}",
             owner.describe(peer)
         );

@@ -9,6 +9,7 @@ use crate::world::World;
 use spark_ccl_bootstrap::{Error, Kind, Purpose, Session, Via};
 use spark_ccl_config::{Net, Settings};
 use spark_ccl_control::Watch;
+use spark_ccl_log::Held;
 use spark_ccl_sched::Rank;
 use spark_ccl_transport::netif::{self, Interface};
 use spark_ccl_transport::{Bell, Geometry, shm};
@@ -102,6 +103,7 @@ impl LinkOwner {
     /// Sockets of a link take turns on the interfaces that lead to the peer; where there are none, or one
     /// does not carry, the session finds a way.
     fn rails_of_tcp(&self, member: u32, socket: u32) -> Vec<Via> {
+        let _held = Held::new();
         let interfaces = self.interfaces.get_or_init(|| self.list_interfaces());
         let rails = netif::rails(interfaces, &self.world.session.peer(member).addresses);
         let mut ways = vec![ANY];

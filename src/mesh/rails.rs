@@ -28,8 +28,7 @@ pub(super) fn make(
             wake_engine(&there, &push);
         }
     };
-    let thread = std::thread::Builder::new().name("spark-rails".to_owned());
-    if let Err(error) = thread.spawn(talk) {
+    if let Err(error) = spark_ccl_log::spawn("spark-rails", talk) {
         let text = format!("starting a thread that makes the RDMA link: {error}");
         let failed = Outcome::Failed(LinkError::Setup(text));
         inbox.put(InboxEvent::Rails(line, failed));
@@ -53,7 +52,7 @@ fn talk(owner: &LinkOwner, (peer, _): Line, stream: Unshared<Socket>) -> Outcome
             if let Err(error) = rdma::keep_polled(&tx) {
                 // Without it, a rail that fails while its rank waits elsewhere is noticed late.
                 let rank = owner.rank;
-                tracing::warn!("rank {rank}: no thread looks after an RDMA link: {error}");
+                spark_ccl_log::warn!("rank {rank}: no thread looks after an RDMA link: {error}");
             }
             return Outcome::Link((Box::new(tx), Box::new(rx)), rails.join(", "));
         }

@@ -6,10 +6,10 @@
 
 use super::inbox::{Inbox, InboxEvent, Push, wake_engine};
 use super::{Line, LinkOwner};
-use parking_lot::Mutex;
 use socket2::Socket;
 use spark_ccl_bootstrap::{End, Turn};
 use spark_ccl_fork::Unshared;
+use spark_ccl_log::Mutex;
 use spark_ccl_sched::Rank;
 use spark_ccl_transport::memory::MemoryError;
 use spark_ccl_transport::{Bell, LinkError, shm};

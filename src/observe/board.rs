@@ -4,11 +4,11 @@ use super::journal::Journal;
 use super::records;
 use crate::error::Error;
 use crate::task::Task;
-use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
 use spark_ccl_config::{Observe, Record};
 use spark_ccl_control::{KINDS, Watch};
 use spark_ccl_fork::within;
+use spark_ccl_log::Mutex;
 use spark_ccl_status::{Entry, Peer, inspector, record};
 use spark_ccl_types::Operation;
 use std::collections::BTreeSet;
@@ -189,12 +189,12 @@ impl Observed {
         };
         // A file system that hangs must not keep the fault from the program.
         match within(Instant::now() + PATIENCE, write) {
-            Ok(Ok(path)) => tracing::warn!(
+            Ok(Ok(path)) => spark_ccl_log::warn!(
                 "the last operations of rank {own} are recorded in {}",
                 path.display()
             ),
-            Ok(Err(error)) => tracing::warn!("{error}"),
-            Err(error) => tracing::warn!("the record of operations is not written: {error}"),
+            Ok(Err(error)) => spark_ccl_log::warn!("{error}"),
+            Err(error) => spark_ccl_log::warn!("the record of operations is not written: {error}"),
         }
     }
 

@@ -85,7 +85,7 @@ impl Writer {
         if let Err(error) = outcome
             && !std::mem::replace(&mut self.has_complained, true)
         {
-            tracing::warn!(
+            spark_ccl_log::warn!(
                 "the times of operations cannot be written to {}: {error}",
                 self.settings.folder.display()
             );

@@ -2,8 +2,8 @@
 //! files and no clients.
 
 use crate::task::Task;
-use parking_lot::Mutex;
 use spark_ccl_control::KINDS;
+use spark_ccl_log::Mutex;
 use spark_ccl_status::{Entry, Peer, clock};
 use spark_ccl_types::{Extent, Operation, Side};
 use std::collections::VecDeque;

@@ -120,12 +120,12 @@ impl Server {
         self.try_at = now + RETRY_AFTER;
         match listen(&self.address) {
             Ok(listener) => {
-                tracing::info!("clients may ask what runs at {}", self.address);
+                spark_ccl_log::info!("clients may ask what runs at {}", self.address);
                 self.listener = Some(listener);
             }
             Err(error) if !self.has_complained => {
                 self.has_complained = true;
-                tracing::warn!(
+                spark_ccl_log::warn!(
                     "clients cannot ask what runs at {} (SPARK_CCL_RAS): {error}; trying again every {} s",
                     self.address,
                     RETRY_AFTER.as_secs()
@@ -208,7 +208,9 @@ fn listen(address: &HostPort) -> io::Result<Unshared<Socket>> {
     socket.bind(&(*first).into())?;
     socket.listen(MOST_CLIENTS as i32)?;
     if !first.ip().is_loopback() {
-        tracing::warn!("everyone who reaches {address} may ask what runs: there is no secret");
+        spark_ccl_log::warn!(
+            "everyone who reaches {address} may ask what runs: there is no secret"
+        );
     }
     Ok(socket)
 }

@@ -3,10 +3,10 @@
 use super::board::Board;
 use super::inspector::Writer;
 use super::server::Server;
-use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use spark_ccl_config::Observe;
 use spark_ccl_fork::{Owned, PerProcess, within};
+use spark_ccl_log::Mutex;
 use std::io;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
@@ -36,9 +36,7 @@ impl Service {
         let board = Arc::new(Board::new(settings.clone())?);
         let thread = {
             let board = Arc::clone(&board);
-            std::thread::Builder::new()
-                .name("spark-observe".to_owned())
-                .spawn(move || run(&board))?
+            spark_ccl_log::spawn("spark-observe", move || run(&board))?
         };
         let service = Arc::new(Self {
             board,
@@ -118,7 +116,7 @@ fn sleep(board: &Board, server: Option<&Server>, pause: Option<Duration>) {
         Ok(_) | Err(rustix::io::Errno::INTR) => {}
         Err(error) => {
             // Most likely out of memory. The pause keeps the thread from spinning.
-            tracing::warn!("the thread that tells what runs cannot wait: {error}");
+            spark_ccl_log::warn!("the thread that tells what runs cannot wait: {error}");
             std::thread::sleep(Duration::from_millis(100));
         }
     }

@@ -19,6 +19,6 @@ fn steps(entry: &TuningEntry) -> Option<(Operation, Vec<(u64, Algorithm)>)> {
     if steps.iter().all(is_known) {
         return Some((operation, steps));
     }
-    tracing::warn!("measured choices for {operation} name an algorithm that it has not");
+    spark_ccl_log::warn!("measured choices for {operation} name an algorithm that it has not");
     None
 }

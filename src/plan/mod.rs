@@ -169,7 +169,7 @@ impl Planner {
             }
             _ => "safe path",
         };
-        tracing::info!(
+        spark_ccl_log::info!(
             "{}: {algorithm}, {path} ({reason})",
             describe(signature.words())
         );

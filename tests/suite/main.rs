@@ -22,6 +22,7 @@ mod hosts;
 mod launch;
 mod leaving;
 mod limits;
+mod logging;
 mod mismatch;
 mod nonblocking;
 mod nonblocking_handles;

@@ -49,7 +49,7 @@ impl Acceptor {
             if let Err(error) = self.sleep() {
                 // Most likely out of memory, or of descriptors. What is due is done all the same; the pause keeps the
                 // thread from spinning.
-                tracing::warn!(%error, "the session cannot wait for its connections");
+                spark_ccl_log::warn!("the session cannot wait for its connections: {error}");
                 std::thread::sleep(PAUSE);
             }
             if self.stop.stopped() {
@@ -86,7 +86,7 @@ impl Acceptor {
                 stream,
             } = connection
             {
-                tracing::debug!(from, ?purpose, "stream accepted");
+                spark_ccl_log::debug!("stream accepted from {from}: {purpose:?}");
                 if purpose.kind.is_link() {
                     self.link_streams.accept_call(from, purpose, stream);
                 } else {

@@ -75,7 +75,9 @@ impl Service {
             let ready = match self.sleep() {
                 Ok(ready) => ready,
                 Err(error) => {
-                    tracing::error!(%error, "the rendezvous cannot wait for its connections");
+                    spark_ccl_log::error!(
+                        "the rendezvous cannot wait for its connections: {error}"
+                    );
                     return;
                 }
             };
@@ -135,7 +137,11 @@ impl Service {
     }
 
     fn add_member(&mut self, mut member: Member, now: Instant) {
-        tracing::debug!(peer = %member.hello.peer, size = member.hello.size, "arrived");
+        spark_ccl_log::debug!(
+            "{} of {} ranks has arrived",
+            member.hello.peer,
+            member.hello.size
+        );
         let time_left = member.hello.time_left;
         match &self.stage {
             Stage::Ending(last) => {
@@ -194,7 +200,7 @@ impl Service {
             }
             Stage::Gathering if must_fail || late => self.fail_gathering(now),
             Stage::Sealing if self.fails_at.is_none() && self.is_sealed() => {
-                tracing::info!(ranks = self.members.len(), "all links are up");
+                spark_ccl_log::info!("all links of {} ranks are up", self.members.len());
                 self.end(now, Parcel::new(FrameKind::Sealed, Vec::new()));
             }
             Stage::Sealing if must_fail || late => self.fail_sealing(now),
@@ -236,10 +242,7 @@ impl Service {
         for member in &mut self.members {
             member.send(&table);
         }
-        tracing::info!(
-            ranks = self.members.len(),
-            "all ranks have arrived and agree"
-        );
+        spark_ccl_log::info!("all {} ranks have arrived and agree", self.members.len());
         // Frees the port for the next world.
         self.lobby = None;
         self.stage = Stage::Sealing;
@@ -315,7 +318,7 @@ impl Service {
     }
 
     fn fail(&mut self, now: Instant, kind: VerdictKind, text: &str) {
-        tracing::warn!("{text}");
+        spark_ccl_log::warn!("{text}");
         let last = Verdict {
             kind,
             text: text.to_owned(),

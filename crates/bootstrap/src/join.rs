@@ -166,10 +166,7 @@ impl Joining<'_> {
             stop: stop.clone(),
             rendezvous,
         };
-        std::thread::Builder::new()
-            .name("spark-ccl-accept".to_owned())
-            .spawn(move || acceptor.run())
-            .map_err(os)?;
+        spark_ccl_log::spawn("spark-ccl-accept", move || acceptor.run()).map_err(os)?;
         let own = self.options.addresses.clone();
         let network = Network::new(key, own, report_to, stop, requests);
         Ok(Joined {
@@ -202,7 +199,9 @@ impl Endpoints {
         match net::listen_unix(&unix_name) {
             Ok(listener) => listeners.push(listener),
             Err(error) => {
-                tracing::info!(%error, "no abstract Unix sockets here: ranks of this host use TCP");
+                spark_ccl_log::info!(
+                    "no abstract Unix sockets here, ranks of this host use TCP: {error}"
+                );
                 unix_name.clear();
             }
         }

@@ -223,7 +223,7 @@ impl Lobby {
                 self.pending.push_back(pending);
             }
             Ok(Step::Wait) => {
-                tracing::debug!(from = pending.name(), "no handshake in time, closed");
+                spark_ccl_log::debug!("no handshake in time, closed: {}", pending.name());
                 self.refused.unproved.add(pending.name());
             }
             Err(error) => self.turn_away(&pending, &error),
@@ -252,7 +252,7 @@ impl Lobby {
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                     Err(error) => {
                         // Most likely no descriptor is free. Make some free, and do not spin.
-                        tracing::warn!(%error, "cannot accept a connection");
+                        spark_ccl_log::warn!("cannot accept a connection: {error}");
                         let evicted = self.evict(BATCH, |pending| !pending.is_authenticated());
                         if evicted == 0 && net::lacks_descriptors(&error) {
                             self.turn_away_next(listener);
@@ -326,10 +326,8 @@ impl Lobby {
             let _ = pending.socket.set_linger(Some(Duration::ZERO));
             if self.refused.unproved.add(pending.name()) {
                 let Tally { count, last } = &self.refused.unproved;
-                tracing::warn!(
-                    count,
-                    last,
-                    "connections that never authenticated were closed"
+                spark_ccl_log::warn!(
+                    "{count} connections that never authenticated were closed, the last from {last}"
                 );
             }
         }
@@ -373,9 +371,9 @@ impl Lobby {
                 ..
             } = &self.refused;
             let so_far = secret.count + version.count + owner.count + changed.count;
-            tracing::warn!(from, %error, so_far, "connection refused");
+            spark_ccl_log::warn!("connection from {from} refused, {so_far} so far: {error}");
         } else {
-            tracing::debug!(from, %error, "connection refused");
+            spark_ccl_log::debug!("connection from {from} refused: {error}");
         }
         if let Some(answer) = answer {
             // It fits into the empty send buffer of a new connection. It does not matter if a stranger misses it.

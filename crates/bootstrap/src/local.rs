@@ -3,9 +3,9 @@
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use socket2::{Domain, Socket, Type};
 use spark_ccl_fork::Unshared;
+use spark_ccl_log::Mutex;
 use spark_ccl_seal::Stream;
 
 use crate::host::{self, HostId};

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::OnceLock;
 use std::time::Instant;
 
-use parking_lot::{Condvar, Mutex};
+use spark_ccl_log::{Condvar, Mutex};
 use spark_ccl_seal::Stream;
 
 use crate::{Error, Kind, Purpose};

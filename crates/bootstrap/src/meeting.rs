@@ -11,8 +11,8 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
-use parking_lot::Mutex;
 use rustix::event::PollFd;
+use spark_ccl_log::Mutex;
 use spark_ccl_seal::Stream;
 
 use crate::caller::Caller;

@@ -4,9 +4,9 @@ use std::net::{IpAddr, Shutdown, SocketAddr};
 use std::sync::Arc;
 use std::time::Instant;
 
-use parking_lot::Mutex;
 use socket2::Socket;
 use spark_ccl_fork::{Process, Unshared};
+use spark_ccl_log::Mutex;
 use spark_ccl_seal::Sealer;
 
 use crate::dial::{Route, routes};

@@ -56,19 +56,16 @@ impl Root {
             .collect();
         let (id, published) = UniqueId::new(secret, &addresses, Some(options.init_timeout));
         if published < addresses.len() {
-            tracing::info!(
-                left_out = addresses.len() - published,
-                "not all rendezvous addresses fit into a unique id"
+            spark_ccl_log::info!(
+                "{} rendezvous addresses do not fit into the unique id",
+                addresses.len() - published
             );
         }
         let stop = Arc::new(Stop::new().map_err(os)?);
         let lobby = Lobby::new(ListenerRole::Rendezvous, key(secret), listeners);
         let service = Service::new(lobby, stop.clone(), options.init_timeout)?;
-        std::thread::Builder::new()
-            .name("spark-ccl-root".to_owned())
-            .spawn(move || service.run())
-            .map_err(os)?;
-        tracing::info!(?addresses, "rendezvous started");
+        spark_ccl_log::spawn("spark-ccl-root", move || service.run()).map_err(os)?;
+        spark_ccl_log::info!("rendezvous started at {addresses:?}");
         Ok(Root {
             id,
             addresses,
@@ -149,7 +146,7 @@ pub(crate) fn listen_on(addresses: &[Address]) -> Result<Vec<Socket>, Error> {
         match listen(address.with_port(0)) {
             Ok(listener) => listeners.push(listener),
             Err(error) => {
-                tracing::warn!("an address is left out: {error}");
+                spark_ccl_log::warn!("an address is left out: {error}");
                 failure = Some(error);
             }
         }

@@ -88,6 +88,17 @@ pub fn create(path: &Path) -> io::Result<File> {
     open(path, &mut options, OFlags::empty())
 }
 
+/// As [`create`], for a log: waits for no reader. A pipe without one cannot be opened, and a write to
+/// a full one fails with `WouldBlock`.
+///
+/// # Errors
+/// As for [`create`].
+pub fn create_log(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true);
+    open(path, &mut options, OFlags::NONBLOCK)
+}
+
 /// Appends to a file, and makes it if it is not there.
 ///
 /// # Errors

@@ -173,14 +173,14 @@ impl Settings {
     /// Logs all warnings, and at level INFO each variable's origin.
     pub fn log_origins(&self) {
         for warning in &self.warnings {
-            tracing::warn!("{warning}");
+            spark_ccl_log::warn!("{warning}");
         }
         for used in &self.origins {
-            tracing::info!("{used}");
+            spark_ccl_log::info!("{used}");
         }
         if !self.without_effect.is_empty() {
             let names: Vec<_> = self.without_effect.iter().map(|used| &*used.name).collect();
-            tracing::info!("set, but without effect here: {}", names.join(", "));
+            spark_ccl_log::info!("set, but without effect here: {}", names.join(", "));
         }
     }
 
@@ -211,7 +211,7 @@ impl Settings {
         };
         let deadline = Instant::now() + files::patience(self.init_timeout);
         Tuning::read(path, deadline).unwrap_or_else(|error| {
-            tracing::warn!(
+            spark_ccl_log::warn!(
                 "measured choices of algorithms are not used: {}: {error}; spark-perf tune writes it \
                  anew, and SPARK_CCL_TUNING=off leaves it alone",
                 path.display()

@@ -8,9 +8,9 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use spark_ccl_fork::{Owned, Process};
+use spark_ccl_log::Mutex;
 use spark_ccl_seal::Stream;
 
 use crate::neighbour::{Neighbour, PollTargets, Retry};
@@ -87,7 +87,7 @@ impl Monitor {
             .collect();
         let neighbours = neighbours?;
         let peers: Vec<u32> = neighbours.iter().map(|neighbour| neighbour.peer).collect();
-        tracing::info!(
+        spark_ccl_log::info!(
             "{} watches ranks {peers:?} over its control streams",
             names[me as usize]
         );
@@ -102,9 +102,7 @@ impl Monitor {
         });
         let thread = {
             let shared = Arc::clone(&shared);
-            std::thread::Builder::new()
-                .name("spark-monitor".into())
-                .spawn(move || shared.run())?
+            spark_ccl_log::spawn("spark-monitor", move || shared.run())?
         };
         Ok(Arc::new(Self {
             shared,
@@ -232,8 +230,7 @@ impl Shared {
                 .attempt_ended(attempt, outcome, Instant::now());
             shared.wake_up();
         };
-        let thread = std::thread::Builder::new().name("spark-redial".into());
-        if let Err(error) = thread.spawn(work) {
+        if let Err(error) = spark_ccl_log::spawn("spark-redial", work) {
             let outcome = Err(Unreached::from(error));
             self.state
                 .lock()
@@ -270,7 +267,7 @@ impl Shared {
             Err(rustix::io::Errno::INTR) => return Vec::new(),
             Err(error) => {
                 // Most likely out of memory. The pause keeps the thread from spinning.
-                tracing::warn!("the monitor cannot wait for its streams: {error}");
+                spark_ccl_log::warn!("the monitor cannot wait for its streams: {error}");
                 std::thread::sleep(Duration::from_millis(100));
                 return Vec::new();
             }

@@ -249,10 +249,7 @@ impl State {
             .insert(context, Roster::new(Arc::clone(view), now))
             .is_some()
         {
-            tracing::warn!(
-                context,
-                "a second communicator with the same context replaces the first"
-            );
+            spark_ccl_log::warn!("a second communicator with context {context} replaces the first");
         }
         // Before the departures: a rank that left the world had left the communicator earlier.
         for stray in self.strays.take(context) {

@@ -86,7 +86,7 @@ impl View {
         let fault = Arc::new(fault);
         let first = self.fault.set(Arc::clone(&fault)).is_ok();
         if first {
-            tracing::warn!(context = self.context, "{}: {fault}", self.me);
+            spark_ccl_log::warn!("{}: {fault}", self.me);
             if let Some(alarm) = self.alarm.get() {
                 alarm();
             }

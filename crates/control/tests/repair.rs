@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{Streams, everyone_fails, fault, name, names, until, words};
-use parking_lot::Mutex;
 use socket2::Socket;
 use spark_ccl_control::{Adopter, Dial, Fault, Monitor, Redial, Unreached, Watch, neighbours};
 use spark_ccl_fork::Unshared;
+use spark_ccl_log::Mutex;
 use spark_ccl_seal::{Seals, Stream};
 
 const UNHEARD: Duration = Duration::from_millis(1500);

@@ -4,8 +4,8 @@
 //! and kill the other ranks. A second communicator may need the space again, so the process's normal exit is the only
 //! right moment to finalize.
 
-use parking_lot::Mutex;
 use spark_ccl_fork::PerProcess;
+use spark_ccl_log::Mutex;
 
 type Finalizer = fn();
 
@@ -20,7 +20,7 @@ pub(crate) fn register(finalizer: Finalizer) {
         // glibc runs a library's handlers before it unloads the library. A panic in it aborts instead of unwinding.
         let refused = unsafe { libc::atexit(run_all) } != 0;
         if refused {
-            tracing::warn!("the launcher may report this process as crashed: atexit failed");
+            spark_ccl_log::warn!("the launcher may report this process as crashed: atexit failed");
             return;
         }
     }

@@ -4,8 +4,8 @@
 use std::time::Instant;
 
 use once_cell::race::OnceBox;
-use parking_lot::{Mutex, MutexGuard};
 use spark_ccl_fork::{Forked, Process};
+use spark_ccl_log::{Mutex, MutexGuard};
 
 use crate::Error;
 

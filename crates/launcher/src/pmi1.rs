@@ -9,9 +9,9 @@ use std::os::fd::{AsFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
+use spark_ccl_log::Mutex;
 
 use crate::owner::{ProtocolOwner, lock};
 use crate::{Error, KeyValue, at_exit, hex};
@@ -91,7 +91,7 @@ fn finalize() {
     if let Some(mut wire) = open.as_ref().and_then(|wire| wire.try_lock()) {
         let deadline = Instant::now() + Duration::from_secs(2);
         if let Err(error) = wire.ask("finalize", "cmd=finalize", "finalize_ack", deadline) {
-            tracing::debug!("{error}");
+            spark_ccl_log::debug!("{error}");
         }
     }
 }

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use std::{io, ptr};
 
-use parking_lot::{Condvar, Mutex};
 use spark_ccl_fork::within;
+use spark_ccl_log::{Condvar, Mutex};
 
 use crate::owner::{ProtocolOwner, lock};
 use crate::{Error, KeyValue, at_exit};
@@ -83,6 +83,10 @@ fn in_time<T: Send + 'static>(
     exchange: impl FnOnce() -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {
     let begin = Instant::now();
+    let exchange = || {
+        spark_ccl_log::become_own();
+        exchange()
+    };
     within(deadline + LAST_WORDS, exchange).unwrap_or_else(|error| {
         let operation = "begin or put (PMIx_Init, PMIx_Put, PMIx_Commit)";
         if error.kind() != io::ErrorKind::TimedOut {

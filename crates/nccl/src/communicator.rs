@@ -17,7 +17,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 pub use call_timeout::CallTimeout;
@@ -28,6 +28,7 @@ pub use registration::{Registration, Window, WindowKind};
 use crate::error::Code;
 use crate::raw::{Api, ncclComm, ncclComm_t, ncclCommMemStat_t};
 use crate::{Error, Library};
+use spark_ccl_log::Mutex;
 
 /// One rank of a communicator, on one device.
 ///
@@ -249,7 +250,7 @@ impl Inner {
 
     /// Keeps an object alive until the communicator is aborted.
     pub(crate) fn keep(&self, what: Arc<dyn Any + Send + Sync>) {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.kept.lock();
         kept.push(what);
     }
 
@@ -387,7 +388,7 @@ fn pause(waited: Duration) {
 impl Drop for Inner {
     fn drop(&mut self) {
         if let Err(error) = self.abort() {
-            tracing::warn!("{error}");
+            spark_ccl_log::warn!("{error}");
         }
     }
 }

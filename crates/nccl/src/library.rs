@@ -3,8 +3,8 @@
 use std::ffi::c_char;
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 
+use spark_ccl_log::Mutex;
 use spark_ccl_types::DType;
 
 use crate::error::{CallError, Code, Refusal};
@@ -111,7 +111,7 @@ impl Library {
     /// Returns the same `Api` for the same library, whatever path it was loaded by.
     fn shared(api: Api) -> Self {
         static KNOWN: Mutex<Vec<&'static Api>> = Mutex::new(Vec::new());
-        let mut all = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = KNOWN.lock();
         let same =
             |other: &&&'static Api| std::ptr::fn_addr_eq(other.ncclGetVersion, api.ncclGetVersion);
         if let Some(api) = all.iter().find(same) {

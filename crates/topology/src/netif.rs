@@ -108,7 +108,7 @@ pub fn find(settings: &Settings, root: Option<IpAddr>) -> Result<Vec<Interface>,
         Some(choice) => format!("{}={}", choice.variable, choice.pattern),
         None => "the default order".to_owned(),
     };
-    tracing::info!("network interfaces by {why}: {}", names.join(", "));
+    spark_ccl_log::info!("network interfaces by {why}: {}", names.join(", "));
     Ok(found)
 }
 

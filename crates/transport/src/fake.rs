@@ -14,7 +14,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::Mutex;
+use spark_ccl_log::Mutex;
 
 use crate::Geometry;
 use direction::Direction;

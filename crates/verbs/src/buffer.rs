@@ -221,7 +221,7 @@ impl<B: Buffer> Drop for Registered<B> {
     fn drop(&mut self) {
         // SAFETY: `self` is being dropped, and its fields have no drop of their own that would use them again.
         if let Err(error) = unsafe { self.release() } {
-            tracing::warn!(%error, "a buffer is never freed");
+            spark_ccl_log::warn!("a buffer is never freed: {error}");
         }
     }
 }

@@ -115,10 +115,9 @@ impl Drop for Channel {
         // SAFETY: queues hold their channel, so none is left. Only this destroys the channel.
         let errno = unsafe { (self.context.api().ibv_destroy_comp_channel)(self.raw.as_ptr()) };
         if errno != 0 {
-            tracing::warn!(
-                device = self.context.name(),
-                errno,
-                "ibv_destroy_comp_channel failed"
+            spark_ccl_log::warn!(
+                "{}: ibv_destroy_comp_channel failed: errno {errno}",
+                self.context.name()
             );
         }
     }

@@ -188,9 +188,9 @@ impl Drop for Open {
         // SAFETY: everything made on the context holds it, so nothing is left. Only this closes it.
         let result = unsafe { (self.library.api.ibv_close_device)(self.raw.as_ptr()) };
         if result != 0 {
-            tracing::warn!(
-                device = self.name,
-                "ibv_close_device failed; the device stays open"
+            spark_ccl_log::warn!(
+                "{}: ibv_close_device failed; the device stays open",
+                self.name
             );
         }
     }

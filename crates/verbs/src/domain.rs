@@ -73,7 +73,10 @@ impl Drop for Domain {
         // SAFETY: everything made in the domain holds it, so nothing is left. Only this deallocates it.
         let errno = unsafe { (self.context.api().ibv_dealloc_pd)(self.raw.as_ptr()) };
         if errno != 0 {
-            tracing::warn!(device = self.context.name(), errno, "ibv_dealloc_pd failed");
+            spark_ccl_log::warn!(
+                "{}: ibv_dealloc_pd failed: errno {errno}",
+                self.context.name()
+            );
         }
     }
 }

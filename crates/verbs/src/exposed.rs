@@ -187,7 +187,7 @@ impl Drop for Exposed {
     fn drop(&mut self) {
         let deregistered = self.region.take().map_or(Ok(()), MemoryRegion::deregister);
         if let Err(error) = deregistered {
-            tracing::warn!(%error, "exposed memory is never freed");
+            spark_ccl_log::warn!("exposed memory is never freed: {error}");
             std::mem::forget(self.owner.take());
         }
     }

@@ -307,7 +307,9 @@ impl Drop for Pair {
             let errno = self.destroy();
             if errno != 0 {
                 let device = self.domain.context().name();
-                tracing::warn!(device, errno, "ibv_destroy_qp failed; the queue pair stays");
+                spark_ccl_log::warn!(
+                    "{device}: ibv_destroy_qp failed: errno {errno}; the queue pair stays"
+                );
             }
         }
     }

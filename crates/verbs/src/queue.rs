@@ -187,7 +187,10 @@ impl Drop for Queue {
         // notification that it takes. Only this destroys the queue.
         let errno = unsafe { (self.context.api().ibv_destroy_cq)(self.raw.as_ptr()) };
         if errno != 0 {
-            tracing::warn!(device = self.context.name(), errno, "ibv_destroy_cq failed");
+            spark_ccl_log::warn!(
+                "{}: ibv_destroy_cq failed: errno {errno}",
+                self.context.name()
+            );
         }
     }
 }

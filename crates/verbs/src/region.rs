@@ -278,10 +278,8 @@ impl Drop for MemoryRegion {
         if self.registered {
             let errno = self.release();
             if errno != 0 {
-                tracing::warn!(
-                    ?self,
-                    errno,
-                    "ibv_dereg_mr failed; the device still has the memory"
+                spark_ccl_log::warn!(
+                    "ibv_dereg_mr failed, the device still has the memory: errno {errno}, {self:?}"
                 );
             }
         }

@@ -305,7 +305,7 @@ impl<B: Buffer> Drop for Requests<B> {
         // SAFETY: `self` is being dropped, and the two fields taken are `ManuallyDrop`, so nothing uses them
         // afterwards.
         if let Err(error) = unsafe { self.stop() } {
-            tracing::warn!(%error, "buffers in flight are never freed");
+            spark_ccl_log::warn!("buffers in flight are never freed: {error}");
         }
     }
 }

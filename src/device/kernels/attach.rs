@@ -74,7 +74,7 @@ pub(crate) fn attach(
     });
     // No rank launches before all have joined: what the driver does when a rank joins may wait for running kernels.
     let (engine, _) = agree(comm, made, |_| PACKETS)?;
-    tracing::info!(
+    spark_ccl_log::info!(
         "rank {}: kernels for {} ranks on device {} ({}): {}",
         comm.rank(),
         comm.size(),

@@ -42,9 +42,11 @@ impl Drop for Joined {
             let _ = sender.send(());
         });
         if let Err(error) = started {
-            tracing::warn!("the end of kernels between GPUs: {error}");
+            spark_ccl_log::warn!("the end of kernels between GPUs: {error}");
         } else if done.recv_timeout(SUBSIDES).is_err() {
-            tracing::debug!("memory of kernels between GPUs is freed once all has run on the GPU");
+            spark_ccl_log::debug!(
+                "memory of kernels between GPUs is freed once all has run on the GPU"
+            );
         }
     }
 }
@@ -56,7 +58,9 @@ fn end(mut member: Way) {
         let (left, error) = *failed;
         if !matches!(&error, gpu::Error::Cuda(error) if error.is_of_a_capture()) {
             let rank = left.rank();
-            tracing::warn!("rank {rank}: memory of kernels between GPUs is never freed: {error}");
+            spark_ccl_log::warn!(
+                "rank {rank}: memory of kernels between GPUs is never freed: {error}"
+            );
             return;
         }
         std::thread::sleep(AGAIN);

@@ -50,7 +50,7 @@ fn steps(entry: &KernelEntry, limits: Limits) -> Option<(Operation, Vec<(u64, Ke
     let steps = entry.steps.iter().map(|step| {
         let kernel = find(&step.kernel);
         if kernel.is_none() {
-            tracing::warn!(
+            spark_ccl_log::warn!(
                 "measured kernels of {operation} are not used: {:?} does not do it among {layout}; \
                  spark-perf tune --backend engine measures them anew",
                 step.kernel

@@ -67,7 +67,9 @@ fn stream_to(
     let member = comm.inner.members[peer];
     let session = &comm.inner.world.session;
     let opened = session.connect(member, purpose, Via::Unix, deadline);
-    opened.map_err(|error| MemoryError::Refused(error.to_string()))
+    opened
+        .map(|stream| stream.socket)
+        .map_err(|error| MemoryError::Refused(error.to_string()))
 }
 
 fn take(

@@ -10,12 +10,12 @@ use crate::device::agreement::{ToldGpu, all_have, find_gpu, need_gpu, no_other_h
 use crate::device::rank::DeviceRank;
 use crate::device::{StreamEngine, guard};
 use crate::error::Error;
-use parking_lot::Mutex;
 use spark_ccl_config::Settings;
 use spark_ccl_control::Fault;
 use spark_ccl_cuda::cudarc::driver::CudaContext;
 use spark_ccl_cuda::make_current;
 use spark_ccl_fork::Owned;
+use spark_ccl_log::Mutex;
 use spark_ccl_nccl::{self as nccl, Config, Library, UniqueId};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Weak};
@@ -62,7 +62,7 @@ pub(crate) fn attach(
     });
     let mut memory = Memory::new(settings.operation_timeout);
     guard::start(&engine, move |engine: &NcclEngine| engine.look(&mut memory))?;
-    tracing::info!(
+    spark_ccl_log::info!(
         "rank {}: NCCL {} from {} on device {}",
         comm.rank(),
         library.version(),

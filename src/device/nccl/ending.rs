@@ -25,7 +25,7 @@ impl NcclEngine {
         let (kept, rank) = (Arc::clone(&self.kept), self.base.rank);
         move |nccl| {
             if let Err(error) = kept.deregister(kept.take_all(rank), nccl) {
-                tracing::debug!("rank {rank}: {error}");
+                spark_ccl_log::debug!("rank {rank}: {error}");
             }
         }
     }
@@ -65,7 +65,7 @@ impl NcclEngine {
         let rank = self.base.rank;
         let Some(mut state) = self.base.state.try_lock_for(limit) else {
             if !self.stuck.swap(true, Ordering::Relaxed) {
-                tracing::error!(
+                spark_ccl_log::error!(
                     "rank {rank}: NCCL does not come back from a call, and cannot be aborted meanwhile"
                 );
             }
@@ -82,7 +82,7 @@ impl NcclEngine {
                 forget_memory(&nccl);
             }
             if let Err(error) = nccl.abort() {
-                tracing::warn!("rank {rank}: {error}");
+                spark_ccl_log::warn!("rank {rank}: {error}");
             }
             drop(kept);
             // Fails if the thread that aborts has waited long enough.
@@ -90,7 +90,7 @@ impl NcclEngine {
         });
         // If no thread could be started, the communicator was dropped, which aborts it, too.
         if started.is_ok() && done.recv_timeout(SUBSIDES).is_err() {
-            tracing::warn!(
+            spark_ccl_log::warn!(
                 "rank {rank}: NCCL has ended what runs, but waits for graphs with its calls to be dropped"
             );
         }

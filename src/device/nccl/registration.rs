@@ -132,7 +132,7 @@ impl NcclEngine {
             self.kept.deregister(unused(), nccl)
         });
         if let Err(error) = ended {
-            tracing::debug!("rank {}: {error}", self.base.rank);
+            spark_ccl_log::debug!("rank {}: {error}", self.base.rank);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::device::block::Block;
 use crate::device::engine::Registration;
-use parking_lot::Mutex;
+use spark_ccl_log::Mutex;
 use spark_ccl_nccl as nccl;
 use std::sync::Arc;
 

@@ -3,8 +3,8 @@
 use super::HostEngine;
 use crate::error::Error;
 use crate::host::{Core, OpId};
-use parking_lot::Mutex;
 use spark_ccl_fork::Forked;
+use spark_ccl_log::Mutex;
 use std::any::Any;
 use std::sync::Arc;
 #[cfg(feature = "cuda")]

@@ -35,7 +35,7 @@ impl State {
             End::Failed(error) => error.clone(),
         };
         let name = &self.names[neighbour.peer as usize];
-        tracing::warn!("the control stream to {name} broke: {error}; it will be reopened");
+        spark_ccl_log::warn!("the control stream to {name} broke: {error}; it will be reopened");
         repair.mark_broken(error, now);
         neighbour.drop_stream();
         // The others decide by the ranks that this one says it hears.
@@ -166,7 +166,7 @@ impl State {
             // The neighbour has opened a stream meanwhile: the failure does not matter.
             Err(_) if number <= repair.number => {}
             Err(outcome) => {
-                tracing::debug!(peer, ?outcome, "no new control stream yet");
+                spark_ccl_log::debug!("no new control stream to rank {peer} yet: {outcome:?}");
                 repair.failed(outcome, now);
                 self.apply_verdict(index, now);
             }
@@ -198,13 +198,13 @@ impl State {
         }
         let name = &self.names[peer as usize];
         if let Err(error) = neighbour.renew(stream, now) {
-            tracing::warn!("a new control stream to {name} cannot be used: {error}");
+            spark_ccl_log::warn!("a new control stream to {name} cannot be used: {error}");
             return;
         }
         if let Some(repair) = &mut neighbour.repair {
             repair.renewed(number, by_higher);
         }
-        tracing::info!("the control stream to {name} is open again");
+        spark_ccl_log::info!("the control stream to {name} is open again");
         self.heartbeat(now);
     }
 

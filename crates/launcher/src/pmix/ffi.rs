@@ -116,7 +116,7 @@ impl Api {
         for name in names {
             match Self::open_file(name) {
                 Ok(api) => {
-                    tracing::debug!("PMIx from {}", name.display());
+                    spark_ccl_log::debug!("PMIx from {}", name.display());
                     return Ok(api);
                 }
                 Err(error) => tried.push(format!("{}: {}", name.display(), reason(&error))),

@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 
-use parking_lot::{Condvar, Mutex};
 use proptest::prelude::*;
 use rustix::net::{AddressFamily, SocketType};
+use spark_ccl_log::{Condvar, Mutex};
 
 type Values = Arc<(Mutex<HashMap<Vec<u8>, Vec<u8>>>, Condvar)>;
 

@@ -3,12 +3,13 @@
 
 use std::cell::RefCell;
 use std::ptr;
+use std::sync::Arc;
 use std::sync::atomic::AtomicPtr;
-use std::sync::{Arc, MutexGuard, PoisonError};
 
 use super::{Inner, serial};
 use crate::error::Code;
 use crate::{Error, Library};
+use spark_ccl_log::MutexGuard;
 
 thread_local! {
     static OPEN: RefCell<Option<Open>> = const { RefCell::new(None) };
@@ -175,7 +176,7 @@ impl Open {
 }
 
 fn group_of(inner: &Inner) -> MutexGuard<'_, Option<u64>> {
-    inner.group.lock().unwrap_or_else(PoisonError::into_inner)
+    inner.group.lock()
 }
 
 /// Adds a communicator to this thread's group, if there is one. Returns whether there is.

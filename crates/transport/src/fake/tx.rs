@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use spark_ccl_log::Mutex;
 
 use super::direction::{Direction, Message};
 use super::random::Random;

@@ -7,7 +7,7 @@
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 
-use parking_lot::Mutex;
+use spark_ccl_log::Mutex;
 
 use super::{MemoryError, pages};
 

@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use parking_lot::RwLock;
+use spark_ccl_log::{Held, RwLock};
 use spark_ccl_verbs::{Access, Error, MemoryRegion, ProtectionDomain};
 
 /// The memory that is registered, with each of several protection domains.
@@ -200,6 +200,7 @@ impl Registration {
     /// # Errors
     /// A device can still access the memory, which must never be reused or freed.
     pub fn deregister(&self) -> Result<(), Arc<Error>> {
+        let _held = Held::new();
         self.ended.get_or_init(|| self.end()).clone()
     }
 
@@ -215,7 +216,7 @@ impl Registration {
 impl Drop for Registration {
     fn drop(&mut self) {
         if let Err(error) = self.deregister() {
-            tracing::error!("registered memory is still within reach of a device: {error}");
+            spark_ccl_log::error!("registered memory is still within reach of a device: {error}");
         }
     }
 }

@@ -48,7 +48,7 @@ fn measure() -> bool {
     let pays = read
         .zip(copied)
         .is_some_and(|(read, copied)| read < WORTH * copied);
-    tracing::debug!(
+    spark_ccl_log::debug!(
         "64 KiB take {read:?} to read and {copied:?} through a slot: single copies {}",
         if pays { "pay" } else { "do not pay" }
     );

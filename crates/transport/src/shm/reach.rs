@@ -108,7 +108,7 @@ pub(super) fn probe(words: &Words) -> Option<Reach> {
             Some(reach)
         }
         Err(error) => {
-            tracing::debug!("messages take two copies: {error}");
+            spark_ccl_log::debug!("messages take two copies: {error}");
             words.give_up();
             None
         }

@@ -142,7 +142,7 @@ impl Rx {
             Ok(()) if self.still_lends() => Ok(Some(room.len())),
             Ok(()) => Err(LinkError::Closed),
             Err(error) => {
-                tracing::info!("messages take two copies from now on: {error}");
+                spark_ccl_log::info!("messages take two copies from now on: {error}");
                 self.lender = Lender::Unreachable;
                 self.segment.reach(self.direction).give_up();
                 self.receive_piece(held, byte, room)

@@ -5,11 +5,11 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Weak};
 
-use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{OFlags, fcntl_getfl};
 use rustix::rand::{GetRandomFlags, getrandom};
 use spark_ccl_fork::PerProcess;
+use spark_ccl_log::Mutex;
 
 /// A bell that several processes can ring. Rings that have not been silenced yet are merged.
 ///

@@ -1,6 +1,6 @@
 //! What a communicator's threads and the thread that passes its pieces tell each other.
 
-use parking_lot::{Condvar, Mutex};
+use spark_ccl_log::{Condvar, Mutex};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Between those who enqueue operations and the thread that passes their pieces.

@@ -274,7 +274,7 @@ impl Staged {
         // The thread has dropped its own. Registered memory that no device gives back keeps the stage for good.
         let rank = stage.rank();
         let Some(stage) = Arc::into_inner(stage) else {
-            tracing::warn!("rank {rank}: pinned memory of staged calls is never freed");
+            spark_ccl_log::warn!("rank {rank}: pinned memory of staged calls is never freed");
             return Ok(());
         };
         stage.end().map_err(|failed| {

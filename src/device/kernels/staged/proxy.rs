@@ -4,8 +4,8 @@ use super::course::Course;
 use crate::call::or_abort;
 use crate::device::helper_thread;
 use crate::error::Error;
-use parking_lot::{Condvar, Mutex};
 use spark_ccl_fork::PerProcess;
+use spark_ccl_log::{Condvar, Mutex};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 

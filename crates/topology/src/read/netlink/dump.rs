@@ -89,7 +89,7 @@ pub(super) fn dump(list: &List) -> Result<Vec<Message>, Error> {
         listed = dump_once(list)?;
     }
     if listed.changed {
-        tracing::warn!("the kernel's {} change all the time", list.what);
+        spark_ccl_log::warn!("the kernel's {} change all the time", list.what);
     }
     listed.messages.retain(|message| message.kind == list.kind);
     Ok(listed.messages)

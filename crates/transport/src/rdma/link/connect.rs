@@ -4,10 +4,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
 use socket2::Socket;
 use spark_ccl_config::Rdma;
 use spark_ccl_fork::Unshared;
+use spark_ccl_log::Mutex;
 use spark_ccl_verbs::{Access, PollRoom};
 
 use super::super::{Candidate, Port, candidates, choose, decode, encode};
@@ -158,7 +158,7 @@ fn connect_all(made: &mut Made, peer: &Offer) -> Vec<Option<Rail>> {
         .map(|(pair, end)| {
             let name = pair.plan().rail.to_string();
             pair.connect(*end, peer.start)
-                .inspect_err(|error| tracing::debug!("{name} is no rail: {error}"))
+                .inspect_err(|error| spark_ccl_log::debug!("{name} is no rail: {error}"))
                 .ok()
         })
         .collect()
@@ -191,7 +191,7 @@ fn chosen(
         .collect();
     for (candidate, answered) in tried.iter().zip(&answered) {
         if candidate.certain && !answered {
-            tracing::warn!("{} should be a rail, but carries nothing", candidate.rail);
+            spark_ccl_log::warn!("{} should be a rail, but carries nothing", candidate.rail);
         }
     }
     let chosen = choose(tried, &answered)?;
@@ -213,7 +213,7 @@ fn greet(rails: &mut [Option<Rail>], slots: &Slots, wait: Wait<'_>) -> Vec<bool>
         if let Some(rail) = slot
             && let Err(error) = send_greeting(rail, slots)
         {
-            tracing::debug!("{}: {error}", rail.name);
+            spark_ccl_log::debug!("{}: {error}", rail.name);
             *slot = None;
         }
     }
@@ -226,7 +226,7 @@ fn greet(rails: &mut [Option<Rail>], slots: &Slots, wait: Wait<'_>) -> Vec<bool>
             if let Some(rail) = slot
                 && let Err(problem) = listen(rail, heard, &mut room)
             {
-                tracing::debug!("{}: {problem}", rail.name);
+                spark_ccl_log::debug!("{}: {problem}", rail.name);
                 *slot = None;
             }
         }

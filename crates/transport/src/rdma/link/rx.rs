@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use rustix::event::PollFlags;
+use spark_ccl_log::Mutex;
 
 use super::core::{Core, Destination};
 use super::immediate::Immediate;

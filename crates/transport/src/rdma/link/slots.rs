@@ -201,7 +201,7 @@ impl Drop for Slots {
         for region in self.regions.drain(..) {
             if let Err(error) = region.deregister() {
                 // A device may still write: this memory must never be reused.
-                tracing::warn!("{} bytes stay set aside: {error}", self.bytes);
+                spark_ccl_log::warn!("{} bytes stay set aside: {error}", self.bytes);
                 return;
             }
         }
@@ -209,7 +209,7 @@ impl Drop for Slots {
         // used only while the value lives.
         let unmapped = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.bytes) };
         if let Err(error) = unmapped {
-            tracing::warn!("munmap: {error}");
+            spark_ccl_log::warn!("munmap: {error}");
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use spark_ccl_log::Mutex;
 
 use super::core::{Core, LEND_LEAST};
 use super::immediate::Immediate;

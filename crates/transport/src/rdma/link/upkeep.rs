@@ -7,8 +7,8 @@ use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use spark_ccl_fork::PerProcess;
+use spark_ccl_log::Mutex;
 
 use super::core::Core;
 use super::tx::Tx;
@@ -36,8 +36,7 @@ pub fn keep_polled(tx: &Tx) -> io::Result<()> {
     }
     let mut links = LINKS.get().lock();
     if !links.are_polled {
-        let thread = thread::Builder::new().name("spark-upkeep".to_owned());
-        thread.spawn(poll_all)?;
+        spark_ccl_log::spawn("spark-upkeep", poll_all)?;
         links.are_polled = true;
     }
     links.all.push(Arc::downgrade(&tx.core));

@@ -163,7 +163,7 @@ impl Try {
             Ok(stage) => self.stage = stage,
             Err(problem) => {
                 let rail = &environment.plan.rail;
-                tracing::debug!("{rail} does not carry again yet: {problem}");
+                spark_ccl_log::debug!("{rail} does not carry again yet: {problem}");
             }
         }
         match &self.stage {

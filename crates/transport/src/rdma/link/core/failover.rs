@@ -143,7 +143,7 @@ impl Core {
             "{problem}; then {error}. The device may still write to memory of this process: end it, and look \
              for the device's trouble in the kernel's log"
         );
-        tracing::error!("{rail}: {problem}");
+        spark_ccl_log::error!("{rail}: {problem}");
         self.failed = Some(LinkError::Rdma { rail, problem });
     }
 
@@ -260,7 +260,7 @@ impl Core {
         }
         if !left.is_empty() {
             let (name, left) = (&dead.name, left.join(", "));
-            tracing::warn!("{name} is dropped, {left} carries on: {}", dead.problem);
+            spark_ccl_log::warn!("{name} is dropped, {left} carries on: {}", dead.problem);
         }
         Ok(())
     }

@@ -74,7 +74,7 @@ impl Core {
         self.rails[rail] = Some(revived);
         while self.poll_rail(rail) {}
         self.returned += 1;
-        tracing::info!("{name} carries again");
+        spark_ccl_log::info!("{name} carries again");
         // The peer expects these on every rail that it uses.
         for what in self.announcements.clone() {
             self.say(rail, what);

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use spark_ccl_log::Mutex;
 
 use super::super::lending::{BYTES, Lot, lend, linked, try_borrow};
 use super::*;
