@@ -1,6 +1,8 @@
 #!/bin/bash
-# Random faults (killed, stopped, cut off, mistaken and forked ranks, lost packets, garbage on every port) in random calls
-# of real processes. Prints how many hung, were wrong, named nobody, or left something behind, and fails where any did.
+# Random faults (killed, stopped, cut off, mistaken and forked ranks, lost packets, garbage or
+# hundreds of silent connections on every port, logs that nobody takes) in random calls of real
+# processes. Prints how many hung, were wrong, named nobody, or left something behind, and fails
+# where any did.
 #   tests/faults.sh [-r] N SEED    N cases; `tests/faults.sh [-r] 1 SEED` repeats that of a SEED which it prints
 #   -r    over RDMA, in an emulated machine: up to 15 minutes of cases
 # Needs root, for network namespaces.

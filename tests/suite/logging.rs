@@ -2,12 +2,12 @@
 //! exit return all the same. Ranks are processes of this program; rank 0 tells on its standard
 //! output what has become of its calls.
 
+use crate::blocked_log::fill;
 use crate::processes::{WATCHDOG, assert_contains};
-use rustix::fs::{CWD, Mode, OFlags, fcntl_getfl, fcntl_setfl, mkfifoat};
+use rustix::fs::{CWD, Mode, OFlags, mkfifoat};
 use spark_ccl::{Communicator, RedOp, rank_variables};
 use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, Read};
-use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -216,16 +216,6 @@ fn until_it_fails(comm: &Communicator) -> String {
             return error.to_string();
         }
     }
-}
-
-/// Writes until nothing more fits.
-fn fill(pipe: &impl AsFd) {
-    let flags = fcntl_getfl(pipe).unwrap();
-    fcntl_setfl(pipe, flags | OFlags::NONBLOCK).unwrap();
-    for bytes in [4096, 1] {
-        while rustix::io::write(pipe, &vec![b'x'; bytes]).is_ok() {}
-    }
-    fcntl_setfl(pipe, flags).unwrap();
 }
 
 /// A subscriber that calls the library at every event, and ends the process if one of the library's

@@ -1,8 +1,9 @@
 //! The process side of `processes.rs`: a rank that does what it is told, line by line.
 
+use crate::blocked_log::{self, answer};
 use crate::collectives_model::Case;
 use crate::footprint::Ranks;
-use crate::processes::{MARK, ROLE};
+use crate::processes::ROLE;
 use crate::processes_calls::{self, number};
 use crate::values::message;
 use rustix::cmsg_space;
@@ -16,7 +17,7 @@ use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use spark_ccl::{
     Communicator, DType, Error, Operation, Pending, Rails, RedOp, Registered, UniqueId,
 };
-use std::io::{IoSlice, Read, Write};
+use std::io::{IoSlice, Read};
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -41,12 +42,6 @@ fn rank() {
             Err(error) => answer(&format!("error: {error}")),
         }
     }
-}
-
-/// One line, written at once: other threads may print, too.
-fn answer(text: &str) {
-    let line = format!("{MARK}{text}\n");
-    std::io::stderr().write_all(line.as_bytes()).unwrap();
 }
 
 #[derive(Default)]
@@ -122,6 +117,10 @@ impl State {
     /// Answers a question.
     fn say(&mut self, question: &[&str]) -> Result<String, Error> {
         match *question {
+            ["block-log"] => {
+                blocked_log::block();
+                Ok("ok".to_owned())
+            }
             ["count-other-than", memory, value] => {
                 let bits = value.parse::<f32>().unwrap().to_bits();
                 let buffer = self.buffer(memory).iter();

@@ -43,6 +43,10 @@ pub(super) enum Fault {
     Mismatch(String),
     /// Strangers write to every port of the job.
     Garbage,
+    /// Strangers hold hundreds of connections to these ports, and say nothing.
+    Silence,
+    /// It is killed, and nobody takes what the ranks log.
+    BlockedLog,
     /// It has a child that does this.
     Fork(&'static str),
     /// It is killed, and has a child that lives on.
@@ -63,6 +67,8 @@ impl Fault {
             Self::Rail => "rail",
             Self::Mismatch(_) => "mismatch",
             Self::Garbage => "garbage",
+            Self::Silence => "silence",
+            Self::BlockedLog => "blocked log",
             Self::Fork(what) => what,
             Self::KillParent => "kill parent",
         }
@@ -126,9 +132,9 @@ impl Case {
 
 fn fault(call: &Call, size: usize, net: Net, hosts: usize, dice: &mut Dice) -> Fault {
     let kinds = match net {
-        Net::Shm | Net::Loopback => 10,
-        Net::Rdma => 14,
-        Net::Hosts => 18,
+        Net::Shm | Net::Loopback => 12,
+        Net::Rdma => 16,
+        Net::Hosts => 20,
     };
     match dice.below(kinds) {
         0 => Fault::None,
@@ -140,14 +146,16 @@ fn fault(call: &Call, size: usize, net: Net, hosts: usize, dice: &mut Dice) -> F
         7 => Fault::Fork(dice.one_of(&["return", "use"])),
         8 => Fault::Fork("sleep"),
         9 => Fault::KillParent,
-        10 | 11 => Fault::Loss(1 + dice.below(5)),
+        10 => Fault::Silence,
+        11 => Fault::BlockedLog,
+        12 | 13 => Fault::Loss(1 + dice.below(5)),
         _ if net == Net::Rdma => Fault::Rail,
         way => {
             let one = dice.below(hosts);
             let other = (one + 1 + dice.below(hosts - 1)) % hosts;
             match way {
-                12 | 13 => Fault::Cut([one, other]),
-                14 | 15 => Fault::Mute([one, other]),
+                14 | 15 => Fault::Cut([one, other]),
+                16 | 17 => Fault::Mute([one, other]),
                 _ => Fault::Gap([one, other]),
             }
         }

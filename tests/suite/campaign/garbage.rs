@@ -1,8 +1,12 @@
-//! Strangers who find the ports of a job, and write to them whatever comes to their minds.
+//! Strangers who find the ports of a job, and write to them whatever comes to their minds, or hold
+//! connections to them in silence.
 
 use super::case::Dice;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
+use rustix::process::{Resource, getrlimit, setrlimit};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
@@ -18,8 +22,19 @@ use std::time::Duration;
 const HELD: usize = 8;
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// How often that was done. It only counts.
+/// Silent connections that a stranger holds to each port.
+const SILENT: usize = 100;
+
+/// How often something was written, and how many silent connections were opened. Relaxed: counts.
 pub(super) static WRITTEN: AtomicU32 = AtomicU32::new(0);
+pub(super) static OPENED: AtomicU32 = AtomicU32::new(0);
+
+/// What strangers do with their connections.
+#[derive(Clone, Copy)]
+pub(super) enum Manner {
+    Talks,
+    IsSilent,
+}
 
 /// A stranger for each process, until it is dropped.
 pub(super) struct Storm {
@@ -28,11 +43,18 @@ pub(super) struct Storm {
 }
 
 impl Storm {
-    pub(super) fn start(pids: &[u32], seed: u32) -> Self {
+    pub(super) fn start(pids: &[u32], seed: u32, manner: Manner) -> Self {
+        allow_many_descriptors();
         let is_over = Arc::new(AtomicBool::new(false));
         let start = |&pid: &u32| {
             let is_over = Arc::clone(&is_over);
-            std::thread::spawn(move || pester(pid, seed, &is_over))
+            std::thread::spawn(move || {
+                enter_network_of(pid);
+                match manner {
+                    Manner::Talks => pester(pid, seed, &is_over),
+                    Manner::IsSilent => keep_silent(pid, &is_over),
+                }
+            })
         };
         Self {
             strangers: pids.iter().map(start).collect(),
@@ -53,7 +75,6 @@ impl Drop for Storm {
 }
 
 fn pester(pid: u32, seed: u32, is_over: &AtomicBool) {
-    enter_network_of(pid);
     let dice = &mut Dice {
         seed,
         thrown: 1 << 32,
@@ -80,6 +101,38 @@ fn pester(pid: u32, seed: u32, is_over: &AtomicBool) {
     }
 }
 
+/// Holds connections to each port, and opens those again that the process closes.
+fn keep_silent(pid: u32, is_over: &AtomicBool) {
+    let mut held: BTreeMap<String, Vec<File>> = BTreeMap::new();
+    while !is_over.load(Ordering::Relaxed) {
+        for port in ports(pid) {
+            let streams = held.entry(format!("{port:?}")).or_default();
+            streams.retain(is_open);
+            while streams.len() < SILENT && !is_over.load(Ordering::Relaxed) {
+                // Whatever refuses a stranger does well.
+                let Ok(stream) = port.connect() else { break };
+                OPENED.fetch_add(1, Ordering::Relaxed);
+                streams.push(stream);
+            }
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// Whether the other end has not closed it.
+fn is_open(stream: &File) -> bool {
+    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+    let mut byte = [0_u8; 1];
+    recv(stream, &mut byte, flags)
+        .map_or_else(|error| error == Errno::AGAIN, |(_, received)| received > 0)
+}
+
+fn allow_many_descriptors() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    setrlimit(Resource::Nofile, limit).unwrap();
+}
+
 /// This thread's own network from now on.
 fn enter_network_of(pid: u32) {
     let path = |of: &str| format!("/proc/{of}/ns/net");
@@ -90,6 +143,7 @@ fn enter_network_of(pid: u32) {
     }
 }
 
+#[derive(Debug)]
 enum Port {
     Tcp(SocketAddr),
     Unix(String),

@@ -28,7 +28,7 @@ pub(super) fn failures(case: &Case, job: &Job<'_>) -> Vec<Failure> {
 fn must_fail(fault: &Fault) -> bool {
     matches!(
         fault,
-        Fault::Kill | Fault::KillParent | Fault::Stop | Fault::Mismatch(_)
+        Fault::Kill | Fault::KillParent | Fault::BlockedLog | Fault::Stop | Fault::Mismatch(_)
     )
 }
 
@@ -40,7 +40,9 @@ fn explains(case: &Case, job: &Job<'_>, error: &str) -> bool {
     };
     let is_victim = |rank, _| rank == case.victim;
     match &case.fault {
-        Fault::Kill | Fault::KillParent => error.contains("died") && names(error, &is_victim),
+        Fault::Kill | Fault::KillParent | Fault::BlockedLog => {
+            error.contains("died") && names(error, &is_victim)
+        }
         Fault::Stop => {
             let late = error.split_once("waits for: ").map(|(_, late)| late);
             late.is_some_and(|late| names(late, &is_victim)) && waited(error) >= Some(STOP_TIMEOUT)
@@ -68,6 +70,7 @@ fn explains(case: &Case, job: &Job<'_>, error: &str) -> bool {
         | Fault::Loss(_)
         | Fault::Rail
         | Fault::Garbage
+        | Fault::Silence
         | Fault::Fork(_) => false,
     }
 }

@@ -61,7 +61,11 @@ fn run(count: usize, first: u32, nets: &[Net]) {
     }
     let written = garbage::WRITTEN.load(Ordering::Relaxed);
     let lost = play::LOST.load(Ordering::Relaxed);
-    println!("faults: {faults:?}; garbage was written {written} times; {lost} packets were lost");
+    let opened = garbage::OPENED.load(Ordering::Relaxed);
+    println!(
+        "faults: {faults:?}; garbage was written {written} times; {opened} silent connections; \
+         {lost} packets were lost"
+    );
     print!("cases {count}");
     for (wrong, name) in ALL {
         print!(", {name} {}", failed.get(&wrong).map_or(0, Vec::len));
@@ -71,6 +75,8 @@ fn run(count: usize, first: u32, nets: &[Net]) {
         !faults.contains_key("garbage") || written > 0,
         "nothing listened"
     );
+    let is_silent = faults.contains_key("silence");
+    assert!(!is_silent || opened > 0, "nothing was held");
     // A single case may lose none.
     let lossy = faults.get("loss").copied().unwrap_or(0);
     assert!(lossy < 10 || lost > 0, "nothing was lost");
@@ -90,13 +96,13 @@ fn failures_of(case: &Case) -> Vec<Failure> {
 
 #[test]
 fn random_faults() {
-    run(16, 124, &[Net::Shm, Net::Loopback]);
+    run(16, 2937, &[Net::Shm, Net::Loopback]);
 }
 
 #[test]
 fn random_faults_between_hosts() {
     if has(Need::Namespaces) && has(Need::Nft) {
-        run(18, 14125, &[Net::Hosts]);
+        run(22, 202_168, &[Net::Hosts]);
     }
 }
 
@@ -104,7 +110,7 @@ fn random_faults_between_hosts() {
 #[test]
 fn random_faults_over_rdma() {
     if has(Need::Rails) {
-        let (count, first) = told().unwrap_or((14, 114_577));
+        let (count, first) = told().unwrap_or((17, 15_400));
         run(count, first, &[Net::Rdma]);
     }
 }

@@ -1,7 +1,7 @@
 //! One case from its start to its end.
 
 use super::case::{Case, Fault, Moment, Net};
-use super::garbage::Storm;
+use super::garbage::{Manner, Storm};
 use super::traces::Traces;
 use super::{Failure, Wrong, judge};
 use crate::hosts::beside;
@@ -70,7 +70,8 @@ impl<'a> Job<'a> {
 
     fn go(&mut self) -> Result<(), Failure> {
         let is_early = self.case.moment == Moment::BeforeTheFirstCall;
-        let early = (is_early && self.case.fault == Fault::Garbage).then(|| self.inflict());
+        let are_strangers = matches!(self.case.fault, Fault::Garbage | Fault::Silence);
+        let early = (is_early && are_strangers).then(|| self.inflict());
         self.join()?;
         if self.case.moment == Moment::Idle {
             self.order_all(&format!("call {}", self.case.call));
@@ -109,10 +110,14 @@ impl<'a> Job<'a> {
         self.settle(0..size)
     }
 
-    /// A child, to begin with.
+    /// A child, or a log that takes nothing, to begin with.
     fn order_what_the_fault_needs(&mut self) -> Result<(), Failure> {
         let victim = self.case.victim;
         match self.case.fault {
+            Fault::BlockedLog => {
+                self.order_all("block-log");
+                return self.settle(0..self.case.size);
+            }
             Fault::KillParent => self.order(victim, "fork sleep"),
             Fault::Fork(what) if self.case.moment != Moment::InALoop => {
                 self.order(victim, &format!("fork {what}"));
@@ -154,7 +159,7 @@ impl<'a> Job<'a> {
     fn inflict(&mut self) -> Remedy {
         let victim = &mut self.ranks[self.case.victim];
         match self.case.fault {
-            Fault::Kill | Fault::KillParent => victim.kill(),
+            Fault::Kill | Fault::KillParent | Fault::BlockedLog => victim.kill(),
             Fault::Stop | Fault::Pause => {
                 victim.stop();
                 return Remedy::Wake;
@@ -171,10 +176,15 @@ impl<'a> Job<'a> {
                 (0..self.case.hosts).for_each(|host| lose(self.on_host(host), percent));
                 return Remedy::StopLosing;
             }
-            Fault::Garbage => return Remedy::Calm(Storm::start(&self.pids(), self.case.seed)),
+            Fault::Garbage => return self.storm(Manner::Talks),
+            Fault::Silence => return self.storm(Manner::IsSilent),
             Fault::None | Fault::Mismatch(_) | Fault::Fork(_) => {}
         }
         Remedy::None
+    }
+
+    fn storm(&self, manner: Manner) -> Remedy {
+        Remedy::Calm(Storm::start(&self.pids(), self.case.seed, manner))
     }
 
     /// Nothing gets from one host to another any more.
@@ -197,9 +207,12 @@ impl<'a> Job<'a> {
                 self.settle(0..victim)?;
                 self.settle(victim + 1..size)?;
             }
-            Fault::Garbage | Fault::Loss(_) | Fault::Rail | Fault::Cut(_) | Fault::Mute(_) => {
-                self.settle(0..size)?;
-            }
+            Fault::Garbage
+            | Fault::Silence
+            | Fault::Loss(_)
+            | Fault::Rail
+            | Fault::Cut(_)
+            | Fault::Mute(_) => self.settle(0..size)?,
             _ => {}
         }
         match remedy {
@@ -305,8 +318,15 @@ fn started(case: &Case, traces: &Traces) -> Vec<Rank> {
     };
     let timeout = &*timeout.to_string();
     let shm = if case.net == Net::Loopback { "0" } else { "1" };
+    // Of a log that nobody takes, there is something to write.
+    let log = if case.fault == Fault::BlockedLog {
+        "info"
+    } else {
+        "off"
+    };
     let env = [
         traces.mark(),
+        ("SPARK_CCL_LOG", log),
         ("SPARK_CCL_TIMEOUT", timeout),
         // Longer than gaps.
         ("SPARK_CCL_LOST_AFTER", "3"),
@@ -315,7 +335,7 @@ fn started(case: &Case, traces: &Traces) -> Vec<Rank> {
     ];
     match case.net {
         Net::Shm | Net::Loopback => (0..case.size).map(|_| Rank::start(&env)).collect(),
-        Net::Rdma => rdma::started(case.size, 2, &env[..4]),
+        Net::Rdma => rdma::started(case.size, 2, &env[..5]),
         Net::Hosts => {
             let hosts = switched_hosts(case.hosts, &env);
             let pids: Vec<u32> = hosts.iter().map(Rank::pid).collect();

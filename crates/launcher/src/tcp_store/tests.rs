@@ -53,7 +53,7 @@ fn serve_one(mut stream: TcpStream, values: &Values) -> io::Result<()> {
                 let key = take_bytes(&mut stream)?;
                 let mut known = values.0.lock();
                 while !known.contains_key(&key) {
-                    values.1.wait(&mut known);
+                    values.1.wait_for(&mut known, LONG);
                 }
                 stream.write_all(&[0])?;
             }

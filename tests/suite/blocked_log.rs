@@ -1,0 +1,42 @@
+//! A standard error that is a full pipe which nobody reads, and where a rank's answers go
+//! meanwhile.
+
+use crate::processes::MARK;
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use std::fs::File;
+use std::io::{PipeReader, Write};
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::OnceLock;
+
+/// What was this process's standard error, and the pipe that it is now.
+static BLOCKED: OnceLock<(File, PipeReader)> = OnceLock::new();
+
+/// From now on, this process's standard error takes nothing.
+pub(crate) fn block() {
+    let (reader, writer) = std::io::pipe().unwrap();
+    fill(&writer);
+    let before = std::io::stderr().as_fd().try_clone_to_owned().unwrap();
+    assert!(BLOCKED.set((before.into(), reader)).is_ok());
+    // SAFETY: both descriptors are open, and nobody holds standard error's for its own.
+    assert!(unsafe { libc::dup2(writer.as_raw_fd(), libc::STDERR_FILENO) } >= 0);
+}
+
+/// One line, written at once: other threads may print, too.
+pub(crate) fn answer(text: &str) {
+    let line = format!("{MARK}{text}\n");
+    match BLOCKED.get() {
+        Some((before, _)) => (&*before).write_all(line.as_bytes()),
+        None => std::io::stderr().write_all(line.as_bytes()),
+    }
+    .unwrap();
+}
+
+/// Writes until nothing more fits.
+pub(crate) fn fill(pipe: &impl AsFd) {
+    let flags = fcntl_getfl(pipe).unwrap();
+    fcntl_setfl(pipe, flags | OFlags::NONBLOCK).unwrap();
+    for bytes in [4096, 1] {
+        while rustix::io::write(pipe, &vec![b'x'; bytes]).is_ok() {}
+    }
+    fcntl_setfl(pipe, flags).unwrap();
+}
