@@ -21,6 +21,6 @@ pub(crate) trait Engine: Send + Sync {
     /// The fault that has cut it short.
     fn drain(&self) -> Result<(), Error>;
 
-    /// Changes how long each operation may take, from the next one on.
+    /// Changes how long each operation may take that begins from now on.
     fn set_timeout(&self, timeout: Duration);
 }

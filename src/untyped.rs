@@ -15,6 +15,7 @@ use crate::registered::{Registered, Segment};
 use crate::task::{Spec, Tables, check};
 use spark_ccl_types::{DType, Operation, ReduceOp};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A call without types.
 ///
@@ -120,6 +121,12 @@ impl UntypedCall {
     /// A name for the call: see [`Call::named`](crate::Call::named).
     pub fn named(mut self, name: &str) -> Self {
         self.spec.name = names::remember(name);
+        self
+    }
+
+    /// How long this call may take: see [`Call::timeout`](crate::Call::timeout).
+    pub fn timeout(mut self, limit: Duration) -> Self {
+        self.spec.limit = Some(limit);
         self
     }
 

@@ -21,6 +21,7 @@ use crate::names;
 use crate::task::{Spec, check};
 use spark_ccl_types::Element;
 use std::marker::PhantomData;
+use std::time::Duration;
 
 /// An operation with its buffers. It does nothing until it is run or started.
 #[must_use = "a call does nothing until `run`, `start`, `start_in`, or `on` a stream"]
@@ -55,6 +56,21 @@ impl<'c, T: Element, O: Operands<T>> Call<'c, T, O> {
     /// ```
     pub fn by_any_path(mut self) -> Self {
         self.spec.by_any_path = true;
+        self
+    }
+
+    /// How long this call may take, instead of the communicator's timeout.
+    ///
+    /// ```
+    /// # let comm = spark_ccl::Communicator::local(1)?.remove(0);
+    /// use std::time::Duration;
+    ///
+    /// let short = Duration::from_secs(5);
+    /// comm.barrier().timeout(short).run()?;
+    /// # Ok::<(), spark_ccl::Error>(())
+    /// ```
+    pub fn timeout(mut self, limit: Duration) -> Self {
+        self.spec.limit = Some(limit);
         self
     }
 

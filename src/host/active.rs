@@ -9,6 +9,7 @@ use super::pair_tag::PairTag;
 use super::request::Request;
 use super::wires::Wires;
 use crate::mesh::POINT_TO_POINT_LANE;
+use std::time::Duration;
 
 /// An operation that is queued or running.
 pub(super) struct Active {
@@ -17,6 +18,8 @@ pub(super) struct Active {
     pub(super) tag: u64,
     /// Where it is recorded.
     pub(super) record: Option<u64>,
+    /// How long it may wait. A timeout that is set later is that of later operations.
+    pub(super) limit: Duration,
     /// The lane of the schedule's channel 0; channel 1 has the next one.
     first_lane: usize,
     pub(super) execution: Execution,
@@ -29,12 +32,14 @@ impl Active {
         number: Number,
         execution: Execution,
         loans: Loans,
+        limit: Duration,
     ) -> Self {
         Self {
             request,
             sequence: number.sequence,
             tag: number.tag,
             record: number.record,
+            limit,
             first_lane: 0,
             execution,
             loans,
@@ -42,13 +47,19 @@ impl Active {
     }
 
     /// A point-to-point operation: what one rank sends to another, or receives from it.
-    pub(super) fn pair(request: Request, sequence: u64, record: Option<u64>) -> Self {
+    pub(super) fn pair(
+        request: Request,
+        sequence: u64,
+        record: Option<u64>,
+        limit: Duration,
+    ) -> Self {
         let tag = PairTag::new(sequence, &request.task.signature);
         Self {
             request,
             sequence,
             tag: tag.bits(),
             record,
+            limit,
             first_lane: POINT_TO_POINT_LANE,
             execution: Execution::default(),
             loans: Loans::default(),

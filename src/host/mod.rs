@@ -59,6 +59,7 @@ pub(crate) struct Core {
     watch: Arc<Watch>,
     /// What notes the operations, if anyone wants to know of them.
     observed: Option<Arc<Observed>>,
+    /// How long operations may take that begin from now on.
     timeout: Duration,
     programs: Programs,
     ops: Ops,
@@ -170,9 +171,9 @@ impl Core {
         }
         let (task, program) = (task.clone(), program.clone());
         let request = Request { task, program };
-        let id = self
-            .ops
-            .insert(Active::collective(request, number, execution, loans));
+        let limit = self.limit_of(&request);
+        let active = Active::collective(request, number, execution, loans, limit);
+        let id = self.ops.insert(active);
         self.collectives.push_back(id);
         self.has_news = true;
         Ok(Some(id))
@@ -187,19 +188,23 @@ impl Core {
         }
         let observed = self.observed.as_deref();
         let number = enter(&mut self.sequence, &request.task, &self.watch, observed);
-        let id = self.ops.insert(Active::collective(
-            request,
-            number,
-            Execution::default(),
-            Loans::default(),
-        ));
+        let (execution, loans) = (Execution::default(), Loans::default());
+        let limit = self.limit_of(&request);
+        let active = Active::collective(request, number, execution, loans, limit);
+        let id = self.ops.insert(active);
         self.collectives.push_back(id);
         id
+    }
+
+    /// How long an operation may take that begins now.
+    fn limit_of(&self, request: &Request) -> Duration {
+        request.task.limit.unwrap_or(self.timeout)
     }
 
     /// Queues a message, or a part of one, of which later parts have the number and the tag of the first.
     fn issue_pair(&mut self, request: Request, pair: (Rank, Direction), is_first: bool) -> OpId {
         self.has_news = true;
+        let limit = self.limit_of(&request);
         let queue = self.pair_queues.entry(pair).or_default();
         queue.sequence += u64::from(is_first);
         let record = self.observed.as_ref().map(|observed| {
@@ -211,7 +216,7 @@ impl Core {
         });
         let id = self
             .ops
-            .insert(Active::pair(request, queue.sequence, record));
+            .insert(Active::pair(request, queue.sequence, record, limit));
         queue.queue.push_back(id);
         self.pairs += 1;
         id

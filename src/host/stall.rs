@@ -36,10 +36,10 @@ impl Stall {
     }
 
     /// How long the operation has waited, and whether that is too long.
-    pub(super) fn wait(&mut self, now: Instant, timeout: Duration) -> (Duration, bool) {
+    pub(super) fn wait(&mut self, now: Instant, limit: Duration) -> (Duration, bool) {
         let waited = now.saturating_duration_since(*self.since.get_or_insert(now));
         let last = self.checked.replace(now).unwrap_or(now);
-        if waited < timeout {
+        if waited < limit {
             return (waited, false);
         }
         let paused = now.saturating_duration_since(last) >= PAUSE;

@@ -43,7 +43,7 @@ impl Core {
             let Some(active) = self.ops.active(id) else {
                 continue;
             };
-            let (waited, overdue) = active.execution.stall.wait(now, self.timeout);
+            let (waited, overdue) = active.execution.stall.wait(now, active.limit);
             let fault = if overdue {
                 Some(timed_out(active, &self.watch, &self.wires, waited))
             } else {

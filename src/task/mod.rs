@@ -13,6 +13,7 @@ use crate::buffer::Region;
 use spark_ccl_sched::Rank;
 use spark_ccl_types::{Operation, Reduction, Side, Signature};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// This rank, and how many there are.
 #[derive(Debug, Clone, Copy)]
@@ -36,6 +37,8 @@ pub(crate) struct Task {
     pub(crate) by_any_path: bool,
     /// The library itself makes it, and not the program.
     pub(crate) is_internal: bool,
+    /// How long it may take; `None` for as long as its engine lets it when it begins.
+    pub(crate) limit: Option<Duration>,
     /// Of messages: the rank that they go to, and the one that they come from.
     pub(crate) to: Rank,
     pub(crate) from: Rank,

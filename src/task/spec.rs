@@ -5,6 +5,7 @@ use crate::blocks::Blocks;
 use crate::buffer::Region;
 use spark_ccl_types::{DType, Operation, Reduction, Signature};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A call without its buffers.
 #[derive(Debug, Clone)]
@@ -27,6 +28,8 @@ pub(crate) struct Spec {
     pub(crate) is_internal: bool,
     /// Elements of an allocation.
     pub(crate) elements: usize,
+    /// How long the call may take; `None` for as long as the communicator lets it when it begins.
+    pub(crate) limit: Option<Duration>,
     pub(crate) tables: Option<Arc<Tables>>,
 }
 
@@ -51,6 +54,7 @@ impl Spec {
             by_any_path: false,
             is_internal: false,
             elements: 0,
+            limit: None,
             tables: None,
         }
     }
@@ -92,6 +96,7 @@ impl Spec {
             input_block: None,
             by_any_path: self.by_any_path,
             is_internal: self.is_internal,
+            limit: self.limit,
             to: self.to as u32,
             from: self.from as u32,
             tables: self.tables.clone(),

@@ -42,6 +42,7 @@ mod split;
 mod split_errors;
 mod stopped;
 mod switch;
+mod timeouts;
 mod tuning;
 mod types;
 mod untyped;
