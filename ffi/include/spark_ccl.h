@@ -161,8 +161,10 @@ typedef struct {
      * same calls. Neither `request` nor `registered` goes with it.
      */
     size_t on_device;
+    /* Not 0: how long this call may take, in milliseconds, instead of spark_ccl_comm_set_timeout's. */
+    size_t timeout;
 } spark_ccl_options;
-#define SPARK_CCL_OPTIONS_INIT {sizeof(spark_ccl_options), NULL, NULL, NULL, 0, NULL, 0}
+#define SPARK_CCL_OPTIONS_INIT {sizeof(spark_ccl_options), NULL, NULL, NULL, 0, NULL, 0, 0}
 
 /*
  * Communicators
@@ -227,7 +229,10 @@ spark_ccl_result spark_ccl_comm_rank(spark_ccl_comm *comm, int *rank);
 /* The number of ranks. */
 spark_ccl_result spark_ccl_comm_size(spark_ccl_comm *comm, int *size);
 
-/* How long each call may take that begins from now on; not 0. All ranks should set the same. */
+/*
+ * How long each call may take that begins from now on; not 0. Calls under way keep their time. All ranks should set the
+ * same.
+ */
 spark_ccl_result spark_ccl_comm_set_timeout(spark_ccl_comm *comm, unsigned milliseconds);
 
 /* SPARK_CCL_SUCCESS while the communicator works; after it has failed, what its calls return. Waits for nothing. */

@@ -43,13 +43,17 @@ impl<'a> Draft<'a> {
         dtype: DType,
         options: &Options,
     ) -> Self {
+        let call = UntypedCall::new(operation, dtype);
         Self {
             comm,
             operation,
             dtype,
             factor: options.factor,
             is_registered: options.registered != 0,
-            call: UntypedCall::new(operation, dtype),
+            call: match options.limit() {
+                None => call,
+                Some(limit) => call.timeout(limit),
+            },
         }
     }
 

@@ -4,6 +4,7 @@ use crate::status::Failure;
 use spark_ccl::cuda::cudarc::driver::sys::CUstream;
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::offset_of;
+use std::time::Duration;
 
 /// `spark_ccl_options`.
 ///
@@ -29,9 +30,15 @@ pub struct Options {
     pub(crate) registered: c_int,
     pub(crate) stream: CUstream,
     pub(crate) on_device: usize,
+    pub(crate) timeout: usize,
 }
 
 impl Options {
+    /// How long the call may take, where the communicator's timeout is not meant.
+    pub(crate) fn limit(&self) -> Option<Duration> {
+        (self.timeout != 0).then(|| Duration::from_millis(self.timeout as u64))
+    }
+
     /// The stream that the call is for; `None` for one on memory of the host.
     ///
     /// # Errors
@@ -81,6 +88,7 @@ pub(crate) unsafe fn read(options: *const Options) -> Result<Given, Failure> {
         registered: 0,
         stream: std::ptr::null_mut(),
         on_device: 0,
+        timeout: 0,
     };
     if options.is_null() {
         return Ok(Given { own, newer: None });
@@ -136,6 +144,7 @@ mod tests {
             registered: 1,
             stream: std::ptr::null_mut(),
             on_device: 0,
+            timeout: 0,
         };
         let more = [0; MORE];
         Other { known, more }

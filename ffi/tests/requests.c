@@ -169,12 +169,35 @@ static void of_another_communicator(void)
     free(own);
 }
 
+/* Calls that some ranks never make: each ends by the time that it began with. */
+static void timed(void)
+{
+    for (int own_time = 0; own_time < 2; own_time++) {
+        spark_ccl_comm *part = NULL;
+        spark_ccl_request request = SPARK_CCL_REQUEST_NULL;
+        spark_ccl_options options = SPARK_CCL_OPTIONS_INIT;
+        options.request = &request;
+        options.timeout = own_time ? 300 : 0;
+        SUCCEEDS(spark_ccl_comm_split(comm, 0, 0, &part));
+        if (rank == 0) {
+            SUCCEEDS(spark_ccl_comm_set_timeout(part, own_time ? 3600000 : 300));
+            SUCCEEDS(spark_ccl_barrier(part, &options));
+            SUCCEEDS(spark_ccl_comm_set_timeout(part, 3600000));
+            spark_ccl_result expected = size == 1 ? SPARK_CCL_SUCCESS : SPARK_CCL_TIMEOUT;
+            require(spark_ccl_wait(&request) == expected, "a call that began with 300 ms");
+        }
+        SUCCEEDS(spark_ccl_barrier(comm, NULL));
+        SUCCEEDS(spark_ccl_comm_destroy(part));
+    }
+}
+
 int main(void)
 {
     join();
     started();
     any();
     twice();
+    timed();
     of_another_communicator();
     freed();
     printf("rank %d of %d: right\n", rank, size);

@@ -33,15 +33,19 @@ class Handle:
         keep: tuple[Any, ...],
         name: str | None,
         factor: Any = None,
+        timeout: float | None = None,
         async_op: bool,
     ) -> Work | None:
-        """Makes a call, or starts it and returns its `Work`. `keep` is what must live until it is done."""
+        """Makes a call, or starts it and returns its `Work`. `keep` is what must live until it is done.
+
+        `timeout` is how many seconds it may take, where that is not the communicator's timeout.
+        """
         if not async_op:
             keep_in_group((self, *keep))
-            if name is None and factor is None:
+            if name is None and factor is None and timeout is None:
                 _library.call(function, self.pointer, *arguments, None)
                 return None
-        options = Options(struct_size=ctypes.sizeof(Options))
+        options = Options(struct_size=ctypes.sizeof(Options), timeout=milliseconds(timeout))
         options.name = None if name is None else name.encode()
         options.factor = None if factor is None else ctypes.cast(factor, ctypes.c_void_p)
         if not async_op:
@@ -55,9 +59,13 @@ class Handle:
         # The communicator stays until its calls are done.
         return Work._start((self, *keep), begin)
 
-    def enqueue(self, function: str, *arguments: Any, stream: int, factor: Any = None) -> None:
+    def enqueue(
+        self, function: str, *arguments: Any, stream: int, factor: Any = None, timeout: float | None = None
+    ) -> None:
         """Enqueues a call on device memory in a CUDA stream, or in the open group. Nothing is kept alive."""
-        options = Options(struct_size=ctypes.sizeof(Options), stream=stream, on_device=1)
+        options = Options(
+            struct_size=ctypes.sizeof(Options), stream=stream, on_device=1, timeout=milliseconds(timeout)
+        )
         options.factor = None if factor is None else ctypes.cast(factor, ctypes.c_void_p)
         _library.call(function, self.pointer, *arguments, byref(options))
 
@@ -67,6 +75,11 @@ def made(function: str, *arguments: Any) -> Handle | None:
     pointer = ctypes.c_void_p()
     _library.call(function, *arguments, byref(pointer))
     return Handle(pointer) if pointer.value else None
+
+
+def milliseconds(seconds: float | None) -> int:
+    """A time as C's options have it; 0 for none."""
+    return 0 if seconds is None else max(1, round(seconds * 1000))
 
 
 def settings_of(settings: dict[str, str]) -> tuple[ctypes.Array[Setting], int]:

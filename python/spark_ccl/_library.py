@@ -44,6 +44,7 @@ class Options(ctypes.Structure):
         ("registered", c_int),
         ("stream", c_void_p),
         ("on_device", c_size_t),
+        ("timeout", c_size_t),
     ]
 
 

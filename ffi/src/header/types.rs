@@ -56,6 +56,7 @@ pub struct spark_ccl_options {
     pub registered: core::ffi::c_int,
     pub stream: *mut core::ffi::c_void,
     pub on_device: usize,
+    pub timeout: usize,
 }
 pub const SPARK_CCL_REGISTER_LOCAL: spark_ccl_registration = 0;
 pub const SPARK_CCL_REGISTER_SYMMETRIC: spark_ccl_registration = 1;
