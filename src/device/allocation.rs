@@ -39,7 +39,7 @@ pub(super) fn new_block_of(
             Err(error) => return Err(error.into()),
         };
         let is_short = error.is_of_memory();
-        let is_late = || Ok::<_, Error>(start.elapsed() > base.lock()?.timeout);
+        let is_late = || Ok::<_, Error>(start.elapsed() > base.lock()?.calls.timeout);
         if !is_short || !will_free || is_late()? {
             return Err(Error::Memory {
                 what: format!("{what} for {}", base.member()),

@@ -12,8 +12,11 @@ const CAPTURES: usize = 16;
 const WAYPOINTS: usize = 64;
 
 /// What was enqueued with a communicator. Its calls run one after the other, even if they are in different streams.
-#[derive(Default)]
 pub(super) struct Calls {
+    /// How long calls may take that are enqueued from now on.
+    pub(super) timeout: Duration,
+    /// The longest time of the calls that were enqueued since none was known to be under way.
+    longest: Duration,
     /// The number of calls.
     pub(super) count: u64,
     /// What they consist of.
@@ -35,6 +38,8 @@ struct Waypoints {
     ends: VecDeque<CallEnd>,
     /// The ends of the calls whose numbers this divides are kept.
     stride: u64,
+    /// The longest time of the calls behind the last of these ends.
+    limit: Duration,
 }
 
 impl Default for Waypoints {
@@ -42,24 +47,47 @@ impl Default for Waypoints {
         Self {
             ends: VecDeque::new(),
             stride: 1,
+            limit: Duration::ZERO,
         }
     }
 }
 
 impl Waypoints {
-    fn push(&mut self, calls: u64, made: &DeviceCalls, event: &Arc<RecordedEvent>) {
+    /// Adds the end of a call, which may take as long as `limit`.
+    fn push(
+        &mut self,
+        calls: u64,
+        made: &DeviceCalls,
+        event: &Arc<RecordedEvent>,
+        limit: Duration,
+    ) {
         if self.ends.len() == WAYPOINTS {
-            self.stride *= 2;
-            let stride = self.stride;
-            self.ends.retain(|end| end.calls.is_multiple_of(stride));
+            self.thin_out();
         }
+        self.limit = self.limit.max(limit);
         if calls.is_multiple_of(self.stride) {
             self.ends.push_back(CallEnd {
                 calls,
                 made: made.clone(),
                 event: Arc::clone(event),
+                limit: std::mem::take(&mut self.limit),
             });
         }
+    }
+
+    /// Drops every other end. The next one is that of its calls as well.
+    fn thin_out(&mut self) {
+        self.stride *= 2;
+        let (stride, mut dropped) = (self.stride, Duration::ZERO);
+        self.ends.retain_mut(|end| {
+            end.limit = end.limit.max(std::mem::take(&mut dropped));
+            let is_kept = end.calls.is_multiple_of(stride);
+            if !is_kept {
+                dropped = end.limit;
+            }
+            is_kept
+        });
+        self.limit = self.limit.max(dropped);
     }
 
     fn pop(&mut self) -> Option<CallEnd> {
@@ -71,13 +99,15 @@ impl Waypoints {
     }
 }
 
-/// The end of a call.
+/// The end of a call, or of several of which only the last one's end is known.
 pub(super) struct CallEnd {
     /// The number of calls up to it.
     pub(super) calls: u64,
     /// What these consist of.
     pub(super) made: DeviceCalls,
     event: Arc<RecordedEvent>,
+    /// How long they may take: the longest time of any.
+    pub(super) limit: Duration,
 }
 
 /// A call in a stream that is not known to have run.
@@ -103,6 +133,11 @@ impl Stall {
         }
     }
 
+    /// How long there has been none, as far as was seen.
+    pub(super) fn has_lasted(&self) -> Duration {
+        self.since.elapsed()
+    }
+
     /// How long there has been none, after a look at it.
     pub(super) fn lasts(&mut self, progress: u64) -> Duration {
         if self.progress != progress {
@@ -113,17 +148,47 @@ impl Stall {
 }
 
 impl Calls {
-    /// Another call was enqueued, which consists of these parts of this rank's, and ends at an event.
+    /// No calls yet, of which each may take this long.
+    pub(super) fn new(timeout: Duration) -> Self {
+        Self {
+            timeout,
+            longest: Duration::ZERO,
+            count: 0,
+            made: DeviceCalls::default(),
+            last: None,
+            passed: 0,
+            waypoints: Waypoints::default(),
+            mark: None,
+            captured: Vec::new(),
+        }
+    }
+
+    /// How long a wait for calls, or in one, may last that begins now: none of those under way is cut short.
+    pub(super) fn patience(&self) -> Duration {
+        self.longest.max(self.timeout)
+    }
+
+    /// The time of the call under way, if it is over.
+    pub(super) fn overdue(&self) -> Option<Duration> {
+        let mark = self.mark.as_ref()?;
+        (mark.stall.has_lasted() > mark.end.limit).then_some(mark.end.limit)
+    }
+
+    /// Another call was enqueued, which consists of these parts of this rank's, and ends at an event. `limit` is how long
+    /// it may take, if it has a time of its own.
     pub(super) fn was_enqueued(
         &mut self,
         parts: impl IntoIterator<Item = DevicePart>,
         end: &Arc<RecordedEvent>,
+        limit: Option<Duration>,
     ) {
+        let limit = limit.unwrap_or(self.timeout);
+        self.longest = self.longest.max(limit);
         self.count += 1;
         for part in parts {
             self.made.add(part);
         }
-        self.waypoints.push(self.count, &self.made, end);
+        self.waypoints.push(self.count, &self.made, end, limit);
         self.last = Some(Arc::clone(end));
     }
 
@@ -180,12 +245,14 @@ impl Calls {
         };
         if event.is_complete()? {
             (self.passed, self.last) = (self.count, None);
+            (self.longest, self.waypoints.limit) = (Duration::ZERO, Duration::ZERO);
             return Ok(None);
         }
         Ok(Some(CallEnd {
             calls: self.count,
             made: self.made.clone(),
             event,
+            limit: self.waypoints.limit,
         }))
     }
 }

@@ -60,13 +60,13 @@ fn watch_over<E: Guarded>(engine: &Weak<E>, mut look: impl FnMut(&E)) {
 }
 
 impl<B> DeviceRank<B> {
-    /// Checks the watched call, which may go without progress for `grace` longer than the timeout. Returns whether there is
+    /// Checks the watched call, which may go without progress for `grace` longer than its time. Returns whether there is
     /// one. While another thread holds the state, it checks nothing.
     pub(super) fn look(&self, grace: Duration, progress: u64) -> bool {
         let Some(mut state) = self.state.try_lock() else {
             return false;
         };
-        let State { calls, timeout, .. } = &mut *state;
+        let State { calls, .. } = &mut *state;
         if let Err(error) = calls.look(progress) {
             drop(self.lost(error));
         }
@@ -74,7 +74,8 @@ impl<B> DeviceRank<B> {
             return false;
         };
         let waited = mark.stall.lasts(progress);
-        let fault = self.judge(mark, waited, timeout.saturating_add(grace));
+        let limit = mark.end.limit.saturating_add(grace);
+        let fault = self.judge(mark, waited, limit);
         drop(state);
         if let Some(fault) = fault {
             self.watch.raise(fault);
@@ -83,8 +84,8 @@ impl<B> DeviceRank<B> {
     }
 
     /// The fault of a call that takes too long, or needs a call that a rank has left without.
-    fn judge(&self, mark: &mut Mark, waited: Duration, timeout: Duration) -> Option<Fault> {
-        if waited > timeout {
+    fn judge(&self, mark: &mut Mark, waited: Duration, limit: Duration) -> Option<Fault> {
+        if waited > limit {
             return Some(self.timed_out(mark.end.calls, waited, Vec::new()));
         }
         let left = (0..self.size as u32).find(|&rank| self.lacks(&mark.end, rank))?;

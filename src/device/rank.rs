@@ -37,7 +37,6 @@ pub(super) struct DeviceRank<B> {
 pub(super) struct State<B> {
     /// `None` once it was aborted, or finalized.
     pub(super) backend: Option<B>,
-    pub(super) timeout: Duration,
     pub(super) calls: Calls,
 }
 
@@ -57,8 +56,7 @@ impl<B> DeviceRank<B> {
             watch: Arc::clone(&inner.watch),
             state: Mutex::new(State {
                 backend: Some(backend),
-                timeout: inner.world.settings.operation_timeout,
-                calls: Calls::default(),
+                calls: Calls::new(inner.world.settings.operation_timeout),
             }),
             notes: observation.map(|observation| Notes::new(&observation.observed)),
             tidies: AtomicBool::new(false),
@@ -108,16 +106,18 @@ impl<B> DeviceRank<B> {
         order::hold_back(regions, stream).map_err(|error| self.lost(error))
     }
 
-    /// Records the end of a call that is the last one now, and consists of these parts. `None` if it was captured.
+    /// Records the end of a call that is the last one now, consists of these parts, and has this time, if it has one of
+    /// its own. `None` if it was captured.
     pub(super) fn record(
         &self,
         calls: &mut Calls,
         stream: &Arc<CudaStream>,
         parts: impl IntoIterator<Item = DevicePart>,
+        limit: Option<Duration>,
     ) -> Result<Option<Arc<RecordedEvent>>, spark_ccl_cuda::Error> {
         let end = self.end(stream)?;
         if let Some(end) = &end {
-            calls.was_enqueued(parts, end);
+            calls.was_enqueued(parts, end, limit);
             return Ok(Some(Arc::clone(end)));
         }
         calls.add_captured();

@@ -43,12 +43,13 @@ fn wait_until(
 ) -> Result<(), Error> {
     let start = Instant::now();
     let mut stall = Stall::new(engine.progress());
+    let mut limit = None;
     let mut looks = 0_u32;
     while !is_over().map_err(|error| engine.base().lost(error))? {
         looks += 1;
         let waited = start.elapsed();
         if (waited > YIELD_FOR || looks.is_multiple_of(LOOKS))
-            && let Err(error) = still_waits(engine, &mut stall)
+            && let Err(error) = still_waits(engine, &mut stall, &mut limit)
         {
             // An error of CUDA's is now only a consequence of the fault.
             let _ = engine.base().subside();
@@ -62,16 +63,21 @@ fn wait_until(
     Ok(())
 }
 
-fn still_waits<E: Guarded>(engine: &E, stall: &mut Stall) -> Result<(), Error> {
+/// An error if the wait is over: it may last as long as was allowed when it was first asked about, which is `limit`.
+fn still_waits<E: Guarded>(
+    engine: &E,
+    stall: &mut Stall,
+    limit: &mut Option<Duration>,
+) -> Result<(), Error> {
     engine.check()?;
     let base = engine.base();
     // A thread that holds the lock enqueues a call; the time is checked at a later look.
     if let Some(state) = base.state.try_lock() {
-        let timeout = state.timeout.saturating_add(E::GRACE);
+        let limit = *limit.get_or_insert(state.calls.patience());
         let (calls, passed) = (state.calls.count, state.calls.passed);
         drop(state);
         let waited = stall.lasts(engine.progress().wrapping_add(passed));
-        if waited > timeout {
+        if waited > limit.saturating_add(E::GRACE) {
             base.raise_timeout(calls, waited);
         }
     }
@@ -138,11 +144,11 @@ impl<B> DeviceRank<B> {
         }
     }
 
-    /// Changes how long calls may take.
+    /// Changes how long calls may take that are enqueued from now on.
     pub(super) fn wait_at_most(&self, timeout: Duration) {
         // A communicator that has failed waits for nothing.
         if let Ok(mut state) = self.lock() {
-            state.timeout = timeout;
+            state.calls.timeout = timeout;
         }
     }
 }

@@ -325,6 +325,13 @@ impl HostEngine {
         }
     }
 
+    /// Lets operations in flight take no longer than this, as if they had begun with it.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn cut_short(&self, limit: Duration) {
+        // In a forked child there are no operations.
+        let _ = self.with(|core| core.ops.cut_short(limit));
+    }
+
     /// The loop of the optional progress thread; ends when `stop` says so and nothing is in flight.
     pub(crate) fn run_in_background(&self, stop: impl Fn() -> bool) {
         self.waiters.fetch_add(1, Ordering::Relaxed);

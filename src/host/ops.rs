@@ -5,6 +5,8 @@ use super::active::Active;
 use super::wires::Wires;
 use crate::error::Error;
 use std::any::Any;
+#[cfg(feature = "cuda")]
+use std::time::Duration;
 
 /// Names an operation in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,6 +79,16 @@ impl Ops {
             if let State::Active(active) = &mut self.slots[index].state {
                 active.give_up(wires);
                 self.end(index, Err(error.clone()));
+            }
+        }
+    }
+
+    /// Lets no operation take longer than this.
+    #[cfg(feature = "cuda")]
+    pub(super) fn cut_short(&mut self, limit: Duration) {
+        for slot in &mut self.slots {
+            if let State::Active(active) = &mut slot.state {
+                active.limit = active.limit.min(limit);
             }
         }
     }

@@ -360,3 +360,62 @@ fn a_killed_process_is_named() {
     }
     victim.wait().unwrap();
 }
+
+/// Whether a call is timed out that begins with `first`, or a time of its own, and is under way when `then` is set. Rank
+/// 0 makes it late, or never.
+fn times_out(
+    [first, then]: [Duration; 2],
+    own: Option<Duration>,
+    rank_0_comes: bool,
+) -> Option<bool> {
+    let gpus = gpus(2)?;
+    let outcomes = gpus.each(&builder(), |comm| {
+        let stream = comm.context().unwrap().new_stream().unwrap();
+        let mut memory = memory(&comm);
+        comm.all_reduce_in_place(&mut memory, RedOp::Sum)
+            .run()
+            .unwrap();
+        let mut enqueue = |limit: Option<Duration>| {
+            let call = comm.all_reduce_in_place(&mut memory, RedOp::Sum);
+            let call = match limit {
+                None => call,
+                Some(limit) => call.timeout(limit),
+            };
+            call.on(&stream).map(drop)
+        };
+        if comm.rank() == 0 {
+            let start = Instant::now();
+            while comm.check().is_ok() && (!rank_0_comes || start.elapsed() < 4 * SHORT) {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            let _ = enqueue(Some(LONG));
+            return comm.wait(&stream);
+        }
+        comm.set_timeout(first);
+        enqueue(own).unwrap();
+        comm.set_timeout(then);
+        comm.wait(&stream)
+    });
+    let errors: Vec<_> = outcomes.into_iter().filter_map(Result::err).collect();
+    for error in &errors {
+        assert_eq!(error.exit_class(), ExitClass::Timeout, "{error}");
+    }
+    Some(!errors.is_empty())
+}
+
+/// More than it takes to see that a call is too late.
+const SHORT: Duration = Duration::from_secs(1);
+/// Longer than any test takes.
+const LONG: Duration = Duration::from_secs(600);
+
+#[test]
+fn a_shorter_time_does_not_cut_calls_in_a_stream() {
+    assert_ne!(times_out([LONG, SHORT], None, true), Some(true));
+    assert_ne!(times_out([SHORT; 2], Some(LONG), true), Some(true));
+}
+
+#[test]
+fn a_longer_time_does_not_prolong_calls_in_a_stream() {
+    assert_ne!(times_out([SHORT, LONG], None, false), Some(false));
+    assert_ne!(times_out([LONG; 2], Some(SHORT), false), Some(false));
+}

@@ -282,11 +282,13 @@ impl Inner {
         if self.raw().is_null() {
             return Ok(());
         }
-        let start = Instant::now();
+        let (start, limit) = (Instant::now(), self.call_timeout.get());
         loop {
             match self.async_code()? {
                 Code::SUCCESS => return Ok(()),
-                Code::IN_PROGRESS if !self.call_timeout.is_over(start) => pause(start.elapsed()),
+                Code::IN_PROGRESS if !self.call_timeout.is_over(start, limit) => {
+                    pause(start.elapsed());
+                }
                 Code::IN_PROGRESS => {
                     self.fail();
                     return Err(Error::Timeout {

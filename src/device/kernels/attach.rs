@@ -166,10 +166,10 @@ fn engine(
     passed_over: Vec<String>,
     kernels: Kernels,
 ) -> Result<Arc<KernelEngine>, Error> {
-    member.set_patience(comm.inner.world.settings.operation_timeout);
     let member = Arc::new(member);
     let base = DeviceRank::new(comm, context, Arc::clone(&member))?;
     let engine = Arc::new(KernelEngine::new(base, member, passed_over, kernels));
+    engine.adapt_patience();
     guard::start(&engine, KernelEngine::look)?;
     Ok(engine)
 }

@@ -2,6 +2,7 @@
 
 use super::joined::Joined;
 use super::measured::candidates;
+use super::patience::Patience;
 use crate::device::guarded::Guarded;
 use crate::device::rank::DeviceRank;
 use crate::device::waiting::CALL;
@@ -25,6 +26,8 @@ pub(crate) struct KernelEngine {
     /// Which faster ways were not taken, and why.
     passed_over: Vec<String>,
     kernels: Kernels,
+    /// How long the member was last told to wait.
+    patience: Mutex<Option<Patience>>,
 }
 
 /// What decides which kernels are taken.
@@ -86,6 +89,25 @@ impl KernelEngine {
             member: Mutex::new(Some(member)),
             passed_over,
             kernels,
+            patience: Mutex::new(None),
+        }
+    }
+
+    /// Has the member wait as long as the calls under way may take.
+    pub(super) fn adapt_patience(&self) {
+        let Some(state) = self.base.state.try_lock() else {
+            // The guard comes back soon.
+            return;
+        };
+        let overdue = state.calls.overdue().map(Patience::Over);
+        let patience = overdue.unwrap_or(Patience::Longest(state.calls.patience()));
+        drop(state);
+        let mut told = self.patience.lock();
+        if *told != Some(patience)
+            && let Some(member) = self.member()
+        {
+            member.set_patience(patience);
+            *told = Some(patience);
         }
     }
 
@@ -137,6 +159,7 @@ impl KernelEngine {
         // An error has become a fault by then, and the next look aborts.
         if self.reported().is_ok() {
             self.base.look(Self::GRACE, self.progress());
+            self.adapt_patience();
         }
     }
 

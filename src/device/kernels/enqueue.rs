@@ -14,6 +14,7 @@ use spark_ccl_cuda::{RecordedEvent, capture_of, is_capturing};
 use spark_ccl_gpu::{self as gpu, Call, Message};
 use spark_ccl_types::{ReduceOp, Side};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The end of a kernel, in a stream that captures nothing.
 pub(super) type End = Result<Option<Arc<RecordedEvent>>, spark_ccl_cuda::Error>;
@@ -38,8 +39,8 @@ impl KernelEngine {
         let call = self.admit(task, stream)?;
         call.hold_back()?;
         let launched = match &call.work {
-            Work::Collective(call) => self.launch(call, stream),
-            Work::Messages(messages) => self.pass(messages, stream),
+            Work::Collective(of_all) => self.launch(of_all, stream, call.limit()),
+            Work::Messages(messages) => self.pass(messages, stream, call.limit()),
         };
         call.observe(&launched);
         let (end, launched) = self.end_of(launched, stream);
@@ -115,9 +116,14 @@ impl KernelEngine {
         }
     }
 
-    /// Launches a collective's kernel behind the last call.
-    pub(super) fn launch(&self, call: &Call, stream: &Arc<CudaStream>) -> Result<End, Error> {
-        self.behind_the_last(stream, [DevicePart::Collective], |member| {
+    /// Launches a collective's kernel behind the last call; `limit` is its time, if it has one of its own.
+    pub(super) fn launch(
+        &self,
+        call: &Call,
+        stream: &Arc<CudaStream>,
+        limit: Option<Duration>,
+    ) -> Result<End, Error> {
+        self.behind_the_last(stream, [DevicePart::Collective], limit, |member| {
             // SAFETY: `attach` has made the scratch for this communicator alone, and `exchange` has passed each
             // rank's to the others and checked whose it is. `admit` has checked that the buffers are memory of this
             // GPU, and the task's check that they are as long as the call says. Their order keeps them, and keeps
@@ -135,8 +141,9 @@ impl KernelEngine {
         &self,
         messages: &[Message],
         stream: &Arc<CudaStream>,
+        limit: Option<Duration>,
     ) -> Result<End, Error> {
-        self.behind_the_last(stream, messages.iter().map(part_of), |member| {
+        self.behind_the_last(stream, messages.iter().map(part_of), limit, |member| {
             // SAFETY: `attach` has made the scratch for this communicator alone, and `exchange` has passed each
             // rank's to the others and checked whose it is. `admit` has checked that the buffers are memory of this
             // GPU, and the task's check that the messages lie in them. Their order keeps them, and keeps others
@@ -152,6 +159,7 @@ impl KernelEngine {
         &self,
         stream: &Arc<CudaStream>,
         parts: impl IntoIterator<Item = DevicePart>,
+        limit: Option<Duration>,
         launch: impl FnOnce(&Way) -> Result<(), gpu::Error>,
     ) -> Result<End, Error> {
         let base = &self.base;
@@ -165,10 +173,10 @@ impl KernelEngine {
             match followed.and_then(|()| launch(member)) {
                 Err(error @ gpu::Error::InPart(_)) => {
                     // What comes next must be behind that part, too.
-                    drop(base.record(calls, stream, parts));
+                    drop(base.record(calls, stream, parts, limit));
                     Err(error)
                 }
-                launched => launched.map(|()| base.record(calls, stream, parts)),
+                launched => launched.map(|()| base.record(calls, stream, parts, limit)),
             }
         };
         launched.map_err(|error| self.failed(error))
@@ -176,6 +184,11 @@ impl KernelEngine {
 }
 
 impl Admitted<'_> {
+    /// How long it may take, if it has a time of its own.
+    pub(super) fn limit(&self) -> Option<Duration> {
+        self.task.limit
+    }
+
     /// Makes its stream wait for its memory.
     pub(super) fn hold_back(&self) -> Result<(), Error> {
         let (base, operation) = (&self.engine.base, self.task.operation().name());

@@ -9,6 +9,7 @@ use spark_ccl_cuda::is_capturing;
 use spark_ccl_gpu::{Call, Message};
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Enqueues the tasks of a group in turns.
 pub(super) fn enqueue_group(tasks: &[StreamTask<'_>]) -> Result<(), Error> {
@@ -122,6 +123,16 @@ impl<'a> Kernel<'a> {
         others
     }
 
+    /// How long it may take: the longest time of its calls, if one has a time of its own.
+    fn limit(&self) -> Result<Option<Duration>, Error> {
+        if self.calls.iter().all(|call| call.limit().is_none()) {
+            return Ok(None);
+        }
+        let timeout = self.engine.base.lock()?.calls.timeout;
+        let limits = self.calls.iter().map(|call| call.limit());
+        Ok(limits.map(|limit| limit.unwrap_or(timeout)).max())
+    }
+
     /// What keeps it behind earlier ones: its engine, and its stream, which is known by its context, too.
     fn lanes(&self) -> [(usize, usize); 2] {
         let engine = std::ptr::from_ref(self.engine).addr();
@@ -149,7 +160,7 @@ impl<'a> Kernel<'a> {
     /// Launches it, or, after an error, nothing or a part of it.
     fn launch(&self) -> Result<End, Error> {
         match &self.does {
-            Does::Collective(call) => self.engine.launch(call, self.stream()),
+            Does::Collective(call) => self.engine.launch(call, self.stream(), self.limit()?),
             Does::Messages(messages) => self.pass(messages),
         }
     }
@@ -163,7 +174,7 @@ impl<'a> Kernel<'a> {
                 before.hold_back(self.stream()).map_err(lost)?;
             }
         }
-        let end = self.engine.pass(messages, self.stream())?;
+        let end = self.engine.pass(messages, self.stream(), self.limit()?)?;
         if let Ok(Some(end)) = &end {
             others
                 .iter()

@@ -13,6 +13,7 @@ mod joined;
 mod measured;
 mod messages;
 mod pass;
+mod patience;
 mod pinned;
 mod refused;
 mod report;
@@ -49,10 +50,8 @@ impl Engine for KernelEngine {
     }
 
     fn set_timeout(&self, timeout: Duration) {
-        if let Some(member) = self.member() {
-            member.set_patience(timeout);
-        }
         self.base.wait_at_most(timeout);
+        self.adapt_patience();
     }
 }
 

@@ -1,13 +1,13 @@
 //! How a rank's kernels reach the other ranks: through scratch that they share, or by way of the host.
 
 use super::messages::is_of_messages;
+use super::patience::Patience;
 use super::staged::{Pool, Staged};
 use crate::measured::{MEASURED, Measured};
 use spark_ccl_cuda::cudarc::driver::CudaStream;
 use spark_ccl_gpu::{self as gpu, Call, Error, Kernel, Limits, Member, Message, Plan, Wire};
 use spark_ccl_types::{DType, Operation};
 use std::sync::Arc;
-use std::time::Duration;
 
 /// How a rank's kernels reach the other ranks.
 #[derive(Debug)]
@@ -180,9 +180,9 @@ impl Way {
     }
 
     /// Sets how long waits may take.
-    pub(super) fn set_patience(&self, patience: Duration) {
+    pub(super) fn set_patience(&self, patience: Patience) {
         match self {
-            Self::Kernels(member) => member.set_patience(patience),
+            Self::Kernels(member) => member.set_patience(patience.limit()),
             Self::Host(staged) => staged.set_patience(patience),
         }
     }

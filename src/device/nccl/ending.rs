@@ -35,7 +35,7 @@ impl NcclEngine {
         let base = &self.base;
         let (nccl, timeout) = {
             let mut state = base.lock()?;
-            (state.backend.take(), state.timeout)
+            (state.backend.take(), state.calls.timeout)
         };
         let nccl = nccl.ok_or_else(|| base.gone())?;
         let (forget_memory, kept) = (self.forget_memory(), self.until_the_end());

@@ -159,7 +159,9 @@ impl NcclEngine {
         is_whole: bool,
     ) -> Result<(), Error> {
         let end = match self.base.lock() {
-            Ok(mut state) => self.base.record(&mut state.calls, stream, parts_of(task)),
+            Ok(mut state) => self
+                .base
+                .record(&mut state.calls, stream, parts_of(task), task.limit),
             // The memory must be kept even so.
             Err(_) => self.base.end(stream),
         };

@@ -25,7 +25,7 @@ impl NcclEngine {
     pub(super) fn enqueue_alone(&self, task: &Task, stream: &Arc<CudaStream>) -> Result<(), Error> {
         let (operation, regions) = (task.operation().name(), task.regions());
         self.admit(task, stream)?;
-        if let Some(meeting) = self.meet(task.signature)? {
+        if let Some(meeting) = self.meet(task)? {
             meeting.wait()?;
         }
         self.base.hold_back(operation, regions, stream)?;
@@ -33,7 +33,7 @@ impl NcclEngine {
         let called = self.with(operation, |calls, nccl| {
             let done = self.call(nccl, task, stream);
             goes_on = done.as_ref().is_err_and(nccl::Error::goes_on);
-            done.map(|()| self.base.record(calls, stream, parts_of(task)))
+            done.map(|()| self.base.record(calls, stream, parts_of(task), task.limit))
         });
         match called {
             Ok(end) => {

@@ -90,7 +90,7 @@ impl<'a> Admitted<'a> {
     }
 
     fn meet(&self) -> Result<Option<Meeting<'_>>, Error> {
-        self.engine.meet(self.task.signature)
+        self.engine.meet(self.task)
     }
 
     /// Makes its stream wait for its memory.

@@ -10,10 +10,19 @@ use std::time::{Duration, Instant};
 pub(super) struct Memory {
     /// The calls at the last look.
     before: u64,
-    /// The call of NCCL's that has not come back, and since when.
-    inside: Option<(u64, Instant)>,
-    /// What it may take.
+    /// The call of NCCL's that has not come back.
+    inside: Option<Inside>,
+    /// How long the next one may take.
     timeout: Duration,
+}
+
+/// A call of NCCL's that has not come back.
+#[derive(Clone, Copy)]
+struct Inside {
+    call: u64,
+    since: Instant,
+    /// How long it may take.
+    limit: Duration,
 }
 
 impl Memory {
@@ -30,7 +39,7 @@ impl NcclEngine {
     pub(super) fn look(&self, memory: &mut Memory) {
         self.look_inside(memory);
         if let Some(state) = self.base.state.try_lock() {
-            (memory.timeout, memory.before) = (state.timeout, state.calls.count);
+            (memory.timeout, memory.before) = (state.calls.timeout, state.calls.count);
         }
         if !self.base.look(Duration::ZERO, self.progress()) {
             return;
@@ -50,12 +59,18 @@ impl NcclEngine {
             return;
         }
         match memory.inside {
-            Some((call, since)) if call == begun => {
-                if since.elapsed() > memory.timeout {
+            Some(Inside { call, since, limit }) if call == begun => {
+                if since.elapsed() > limit {
                     self.base.raise_timeout(memory.before + 1, since.elapsed());
                 }
             }
-            _ => memory.inside = Some((begun, Instant::now())),
+            _ => {
+                memory.inside = Some(Inside {
+                    call: begun,
+                    since: Instant::now(),
+                    limit: memory.timeout,
+                });
+            }
         }
     }
 }

@@ -6,10 +6,11 @@ use super::connection_key::ConnectionKey;
 use crate::call::{OutOfPlace, Pending};
 use crate::error::Error;
 use crate::names::describe;
-use crate::task::Spec;
+use crate::task::{Spec, Task};
 use spark_ccl_control::{DEVICE_MARK, Fault};
-use spark_ccl_types::{DType, Operation, Signature};
+use spark_ccl_types::{DType, Operation};
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// What each rank tells all others over the links, under way.
 pub(super) struct Gathering(Pending<(Vec<u64>, Vec<u64>)>);
@@ -34,10 +35,15 @@ pub(super) struct Meeting<'a> {
 }
 
 impl NcclEngine {
-    /// Tells all ranks some words.
-    pub(super) fn gather(&self, words: &[u64]) -> Result<Gathering, Error> {
+    /// Tells all ranks some words, within this time, or else within the communicator's.
+    pub(super) fn gather(
+        &self,
+        words: &[u64],
+        limit: Option<Duration>,
+    ) -> Result<Gathering, Error> {
         let membership = self.membership.upgrade().ok_or_else(|| self.base.gone())?;
         let spec = Spec::new(Operation::AllGather, DType::U64).internal();
+        let spec = Spec { limit, ..spec };
         let all = vec![0; words.len() * self.base.size];
         let buffers = OutOfPlace(words.to_vec(), all);
         let pending =
@@ -46,7 +52,8 @@ impl NcclEngine {
     }
 
     /// The first call of its kind is one for which NCCL may have to connect the ranks: they meet before.
-    pub(super) fn meet(&self, signature: Signature) -> Result<Option<Meeting<'_>>, Error> {
+    pub(super) fn meet(&self, task: &Task) -> Result<Option<Meeting<'_>>, Error> {
+        let signature = task.signature;
         let Some(key) = ConnectionKey::of(signature).filter(|_| self.base.size > 1) else {
             return Ok(None);
         };
@@ -62,7 +69,7 @@ impl NcclEngine {
             engine: self,
             key,
             words,
-            gathering: self.gather(&words)?,
+            gathering: self.gather(&words, task.limit)?,
         }))
     }
 }

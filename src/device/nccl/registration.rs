@@ -26,7 +26,7 @@ impl NcclEngine {
             return self.do_register(self.to_register(memory), kind, &block);
         }
         let unused = self.meet_to_register(memory)?;
-        let (timeout, on) = (self.base.lock()?.timeout, Arc::clone(&self));
+        let (timeout, on) = (self.base.lock()?.calls.timeout, Arc::clone(&self));
         let what = format!("register_device of {}", self.base.member());
         let hint = "all ranks register together";
         let slice = self.to_register(memory);
@@ -48,7 +48,7 @@ impl NcclEngine {
             (memory.len * memory.dtype.size()) as u64,
             self.kept.unused_windows(self.base.rank),
         ];
-        let all = self.gather(&words)?.wait()?;
+        let all = self.gather(&words, None)?.wait()?;
         own?;
         let mut others = all.chunks_exact(words.len());
         if let Some(rank) = others.position(|other| other[..2] != words[..2]) {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// The time limit of a nonblocking communicator's calls. Any thread may change it, even while
-/// another thread waits: zero ends that wait at once.
+/// another thread waits: that call keeps its time, but zero ends its wait at once.
 ///
 /// ```no_run
 /// # fn stop(comm: spark_ccl_nccl::Communicator) -> Result<(), spark_ccl_nccl::Error> {
@@ -28,7 +28,7 @@ impl CallTimeout {
         call_timeout
     }
 
-    /// Sets the time limit, which counts from the start of each call.
+    /// Sets the time limit of calls that begin from now on; zero is also that of calls under way.
     pub fn set(&self, timeout: Duration) {
         let nanos = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
         self.0.store(nanos, Ordering::Relaxed);
@@ -38,8 +38,8 @@ impl CallTimeout {
         Duration::from_nanos(self.0.load(Ordering::Relaxed))
     }
 
-    /// Whether the time limit of a call that began at `start` has passed.
-    pub(super) fn is_over(&self, start: Instant) -> bool {
-        start.elapsed() >= self.get()
+    /// Whether the time is over of a call that began at `start` with the time limit `own`.
+    pub(super) fn is_over(&self, start: Instant, own: Duration) -> bool {
+        self.get().is_zero() || start.elapsed() >= own
     }
 }

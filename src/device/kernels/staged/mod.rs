@@ -8,6 +8,7 @@ mod proxy;
 
 use crate::communicator::Communicator;
 use crate::device::kernels::messages::is_of_messages;
+use crate::device::kernels::patience::Patience;
 use crate::device::kernels::refused::refused;
 use crate::engine::Engine;
 use crate::error::Error;
@@ -248,9 +249,13 @@ impl Staged {
         self.lease.close();
     }
 
-    pub(super) fn set_patience(&self, patience: Duration) {
-        self.stage.set_patience(patience.saturating_add(GRACE));
-        self.host.set_timeout(patience);
+    pub(super) fn set_patience(&self, patience: Patience) {
+        self.stage
+            .set_patience(patience.limit().saturating_add(GRACE));
+        match patience {
+            Patience::Longest(limit) => self.host.set_timeout(limit),
+            Patience::Over(limit) => self.host.cut_short(limit),
+        }
     }
 
     pub(super) fn rank(&self) -> usize {
