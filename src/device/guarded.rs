@@ -28,6 +28,22 @@ pub(super) trait Guarded: Send + Sync + 'static {
         0
     }
 
+    /// How many calls were made that the ranks are to compare, since the backend does not.
+    fn calls_to_compare(&self) -> u64 {
+        0
+    }
+
+    /// Begins to compare the calls up to this one.
+    fn ask_of_calls(&self, _: u64) {}
+
+    /// Waits until the calls up to this one, which have run, are compared with those of the other ranks.
+    ///
+    /// # Errors
+    /// The fault of ranks that have made different calls, or do not answer.
+    fn compare_calls(&self, _: u64) -> Result<(), Error> {
+        Ok(())
+    }
+
     /// Aborts what runs; afterwards nothing can be enqueued. If it cannot abort yet, the guard tries again.
     fn abort(&self);
 

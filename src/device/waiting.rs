@@ -45,8 +45,12 @@ fn wait_until(
     let mut stall = Stall::new(engine.progress());
     let mut limit = None;
     let mut looks = 0_u32;
+    let made = engine.calls_to_compare();
     while !is_over().map_err(|error| engine.base().lost(error))? {
         looks += 1;
+        if looks == 1 {
+            engine.ask_of_calls(made);
+        }
         let waited = start.elapsed();
         if (waited > YIELD_FOR || looks.is_multiple_of(LOOKS))
             && let Err(error) = still_waits(engine, &mut stall, &mut limit)
@@ -59,6 +63,7 @@ fn wait_until(
     }
     // An aborted communicator's streams end early.
     engine.check()?;
+    engine.compare_calls(made)?;
     engine.observe_ends();
     Ok(())
 }

@@ -5,6 +5,7 @@
 mod buffers;
 mod chosen;
 mod collectives;
+mod comparing;
 mod failures;
 mod meeting;
 mod missing;

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
+use crate::comparison::Claim;
 use crate::device_calls::{DeviceCalls, DevicePart};
+use crate::ledger::Entry;
 use crate::proposal::Proposal;
 use crate::standing::{Answer, KINDS, Wait};
 use crate::wire::{
@@ -53,7 +55,7 @@ fn some_frames() -> Vec<Vec<u8>> {
 }
 
 /// One of each kind.
-fn some_contents() -> [Content; 4] {
+fn some_contents() -> [Content; 5] {
     let progress = Progress {
         context: 1,
         finished: 2,
@@ -81,11 +83,24 @@ fn some_contents() -> [Content; 4] {
         }),
         calls: [7; KINDS],
     };
+    let claim = Claim {
+        context: 1,
+        number: 2,
+        entry: Entry {
+            digest: 3,
+            signature: [4, 5],
+        },
+        agreed: 1,
+        differs: 0,
+        question: 6,
+        asks: true,
+    };
     [
         Content::Progress(progress),
         Content::Late(report),
         Content::Query { context: 1 },
         Content::Answer(answer),
+        Content::Claim(claim),
     ]
 }
 

@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
+mod comparison;
 mod device_calls;
 mod fault;
 mod flood;
@@ -19,6 +20,7 @@ mod flood;
 #[doc(hidden)]
 pub mod fuzz;
 mod history;
+mod ledger;
 mod member_record;
 mod monitor;
 mod neighbour;

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use crate::comparison::Comparison;
 use crate::device_calls::DeviceCalls;
 use crate::fault::{ALIVE, is_point_to_point};
 use crate::standing::{Answer, Wait};
@@ -24,6 +25,8 @@ pub(crate) struct MemberRecord {
     reported: Option<Reported>,
     /// What it has answered last when this rank asked, and when that came.
     pub(crate) answered: Option<(Answer, Instant)>,
+    /// How its calls of device memory compare with this rank's.
+    pub(crate) comparison: Comparison,
 }
 
 #[derive(Clone, Copy)]

@@ -53,6 +53,8 @@ pub(crate) enum About {
     Query,
     /// How far its sender is.
     Answer,
+    /// A call of its sender's.
+    Claim,
 }
 
 /// A queue that never blocks. It is bounded except for [`Class::Unbounded`], of which there are few.

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::comparison::{Claim, Verdict};
 use crate::device_calls::DeviceCalls;
 use crate::fault::{Fault, Late, is_point_to_point};
 use crate::member_record::{MemberRecord, Operation};
@@ -33,6 +34,8 @@ pub(crate) struct Roster {
     pub(crate) proposals: HashMap<u32, Proposal>,
     pace: Pace,
     inquiries: Inquiries,
+    /// How many questions about calls of device memory this rank has asked.
+    questions: u64,
 }
 
 impl Roster {
@@ -48,6 +51,7 @@ impl Roster {
             proposals: HashMap::new(),
             pace: Pace::default(),
             inquiries: Inquiries::default(),
+            questions: 0,
         }
     }
 
@@ -251,6 +255,85 @@ impl Roster {
                 .find(|theirs| theirs.sequence == sequence)?;
             (theirs.signature != signature).then(|| self.mismatch(rank, theirs, signature))
         })
+    }
+
+    /// A question to each companion that is there, and of which it is not known that it has made the same calls of device
+    /// memory, by its rank in the world.
+    pub(crate) fn ask_of_calls(&mut self) -> Vec<(u32, Claim)> {
+        self.questions += 1;
+        let ledger = self.view.ledger.lock();
+        let last = ledger.count();
+        let companions = self.companions.iter();
+        let claims = companions.filter_map(|&rank| {
+            let heard = self.heard.get(rank as usize)?;
+            if heard.left.is_some() || heard.comparison.agreed >= last {
+                return None;
+            }
+            let claim = heard.comparison.claim(self.view.context, &ledger, last);
+            let question = Claim {
+                question: self.questions,
+                asks: true,
+                ..claim
+            };
+            Some((self.view.members[rank as usize], question))
+        });
+        claims.collect()
+    }
+
+    /// The number of the last question about calls of device memory.
+    pub(crate) fn question(&self) -> u64 {
+        self.questions
+    }
+
+    /// Compares a call of device memory with what another rank claims.
+    pub(crate) fn compare(&mut self, rank: u32, claim: &Claim) -> Verdict {
+        let Some(heard) = self.heard.get_mut(rank as usize) else {
+            return Verdict::Noted;
+        };
+        let mut ledger = self.view.ledger.lock();
+        let verdict = heard.comparison.compare(claim, &ledger);
+        let claimed = self.heard.iter();
+        let claimed = claimed.filter_map(|heard| heard.comparison.pending);
+        ledger.set_claimed(claimed.map(|claim| claim.number).min());
+        drop(ledger);
+        self.note_compared();
+        verdict
+    }
+
+    /// Takes the claims about calls that this rank has made by now, by their ranks.
+    pub(crate) fn take_pending(&mut self) -> Vec<(u32, Claim)> {
+        let made = self.view.ledger.lock().count();
+        let heard = (0..).zip(&mut self.heard);
+        let due = heard.filter_map(|(rank, heard)| {
+            let pending = &mut heard.comparison.pending;
+            let claim = pending.take_if(|claim| claim.number <= made)?;
+            Some((rank, claim))
+        });
+        due.collect()
+    }
+
+    /// The companions that are there, have not made the same calls of device memory up to this one, as far as is known, and
+    /// have not answered this question.
+    pub(crate) fn uncompared(&self, number: u64, question: u64) -> Vec<u32> {
+        let is_open = |&rank: &u32| {
+            let heard = self.heard.get(rank as usize);
+            heard.is_some_and(|heard| {
+                let comparison = &heard.comparison;
+                let has_answered = comparison.answered >= question;
+                heard.left.is_none() && comparison.agreed < number && !has_answered
+            })
+        };
+        self.companions.iter().copied().filter(is_open).collect()
+    }
+
+    /// Notes up to which call of device memory all companions have made the same.
+    fn note_compared(&self) {
+        let companions = self.companions.iter();
+        let heard = companions.filter_map(|&rank| self.heard.get(rank as usize));
+        let agreed = heard
+            .filter(|heard| heard.left.is_none())
+            .map(|heard| heard.comparison.agreed);
+        self.view.set_compared(agreed.min().unwrap_or(0));
     }
 
     /// Schedules the inspection of this rank's next operation about which something is known.

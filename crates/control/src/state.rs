@@ -1,5 +1,6 @@
 //! The monitor's state, and how it handles frames. One mutex guards it; nothing here blocks.
 
+mod claims;
 mod farewell;
 mod inquiry;
 mod notices;

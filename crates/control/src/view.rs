@@ -1,6 +1,7 @@
 //! What the control plane knows of a communicator, as far as it is read and written without the monitor's mutex.
 //! Knows faults and departures; knows no stream and no frame.
 
+use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -8,6 +9,7 @@ use std::sync::{Arc, OnceLock};
 use crate::device_calls::DeviceCalls;
 use crate::fault::{Fault, Member};
 use crate::history::History;
+use crate::ledger::Ledger;
 use crate::standing::KINDS;
 
 pub(crate) struct View {
@@ -30,6 +32,10 @@ pub(crate) struct View {
     finished: AtomicU64,
     /// The next operation that has to be compared with what is known of the other members.
     inspect_from: AtomicU64,
+    /// The calls of device memory that ranks compare. Its mutex is the innermost.
+    pub(crate) ledger: Mutex<Ledger>,
+    /// Up to which of them all companions have made the same. Orders no other memory: relaxed.
+    compared: AtomicU64,
 }
 
 impl View {
@@ -55,6 +61,8 @@ impl View {
             device_calls: OnceLock::new(),
             finished: AtomicU64::new(0),
             inspect_from: AtomicU64::new(u64::MAX),
+            ledger: Mutex::default(),
+            compared: AtomicU64::new(0),
         }
     }
 
@@ -113,6 +121,15 @@ impl View {
         // Relaxed: a hint that pairs with nothing. The data behind it is read under the mutex, and if the hint is
         // missed, the next announcement inspects the operation again.
         sequence >= self.inspect_from.load(Ordering::Relaxed)
+    }
+
+    /// Up to which call of device memory all companions have made the same.
+    pub(crate) fn compared(&self) -> u64 {
+        self.compared.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_compared(&self, number: u64) {
+        self.compared.store(number, Ordering::Relaxed);
     }
 
     pub(crate) fn set_inspect_from(&self, sequence: u64) {

@@ -7,14 +7,16 @@ mod body;
 
 use std::time::Duration;
 
+use crate::comparison::Claim;
 use crate::device_calls::DeviceCalls;
 use crate::fault::Fault;
+use crate::ledger::Entry;
 use crate::proposal::Proposal;
 use crate::standing::Answer;
 use body::{Reader, Writer};
 
 const MAGIC: u16 = 0x5CC1;
-const VERSION: u8 = 6;
+const VERSION: u8 = 7;
 const HEADER: usize = 8;
 /// Longer bodies are refused before anything is allocated for them.
 pub(crate) const MAX_BODY: usize = 4096;
@@ -61,6 +63,8 @@ pub(crate) enum Content {
     Query { context: u64 },
     /// How far `origin` is.
     Answer(Answer),
+    /// What `origin` says of a call of device memory.
+    Claim(Claim),
 }
 
 impl Content {
@@ -71,6 +75,7 @@ impl Content {
             Self::Late(report) => report.context,
             Self::Query { context } => *context,
             Self::Answer(answer) => answer.context,
+            Self::Claim(claim) => claim.context,
         }
     }
 }
@@ -170,6 +175,7 @@ const HEARTBEAT: u8 = 7;
 const PROPOSAL: u8 = 8;
 const QUERY: u8 = 9;
 const ANSWER: u8 = 10;
+const CLAIM: u8 = 11;
 
 /// The first frame in `bytes` and its length, or `None` when more bytes are needed.
 ///
@@ -189,7 +195,7 @@ pub(crate) fn parse(bytes: &[u8], size: u32) -> Result<Option<(Frame, usize)>, W
     if length as usize > MAX_BODY {
         return Err(WireError::Length(length));
     }
-    if kind > ANSWER {
+    if kind > CLAIM {
         return Err(WireError::Kind(kind));
     }
     let end = HEADER + length as usize;
@@ -207,7 +213,7 @@ fn read_body(kind: u8, mut body: Reader<'_>) -> Option<Frame> {
             received: body.u64()?,
             hears: body.ranks()?,
         }),
-        PROGRESS | LATE | QUERY | ANSWER => Frame::Notice {
+        PROGRESS | LATE | QUERY | ANSWER | CLAIM => Frame::Notice {
             to: body.rank()?,
             notice: Notice {
                 origin: body.rank()?,
@@ -253,6 +259,18 @@ fn read_content(kind: u8, body: &mut Reader<'_>) -> Option<Content> {
             context: body.u64()?,
         },
         ANSWER => Content::Answer(body.answer()?),
+        CLAIM => Content::Claim(Claim {
+            context: body.u64()?,
+            number: body.u64()?,
+            entry: Entry {
+                digest: body.u64()?,
+                signature: [body.u64()?, body.u64()?],
+            },
+            agreed: body.u64()?,
+            differs: body.u64()?,
+            question: body.u64()?,
+            asks: body.flag()?,
+        }),
         _ => return None,
     })
 }
@@ -369,6 +387,18 @@ fn write_content(content: &Content, body: &mut Writer) -> u8 {
         Content::Answer(answer) => {
             body.answer(answer);
             ANSWER
+        }
+        Content::Claim(claim) => {
+            body.u64(claim.context);
+            body.u64(claim.number);
+            body.u64(claim.entry.digest);
+            body.u64(claim.entry.signature[0]);
+            body.u64(claim.entry.signature[1]);
+            body.u64(claim.agreed);
+            body.u64(claim.differs);
+            body.u64(claim.question);
+            body.u8(claim.asks.into());
+            CLAIM
         }
     }
 }

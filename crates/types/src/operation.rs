@@ -144,6 +144,11 @@ impl Operation {
         self.row().at_root
     }
 
+    /// Whether it is a message between two ranks, of which others know nothing.
+    pub const fn is_of_pairs(self) -> bool {
+        matches!(self, Self::Send | Self::Recv | Self::SendRecv)
+    }
+
     /// Whether there is a root.
     #[inline]
     pub const fn is_rooted(self) -> bool {

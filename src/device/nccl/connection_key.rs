@@ -18,9 +18,8 @@ impl ConnectionKey {
     /// `None` for messages between two ranks: others know nothing of them.
     pub(super) fn of(signature: Signature) -> Option<Self> {
         let operation = signature.operation;
-        let pairs = [Operation::Send, Operation::Recv, Operation::SendRecv];
         let bytes = signature.bytes();
-        (!pairs.contains(&operation)).then(|| Self {
+        (!operation.is_of_pairs()).then(|| Self {
             operation,
             dtype: signature.dtype,
             op: signature.op,

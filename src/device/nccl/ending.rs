@@ -52,6 +52,8 @@ impl NcclEngine {
     /// Leaves without [`end_together`](Self::end_together). Calls that do not end soon are aborted.
     pub(super) fn end_alone(&self) {
         let is_idle = self.base.is_done();
+        // Once this rank has left, it answers no questions. Others compare what they are asked.
+        self.ask_about(self.base.watch.calls_made());
         self.end_nccl(is_idle);
     }
 

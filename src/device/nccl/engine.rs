@@ -84,6 +84,18 @@ impl Guarded for NcclEngine {
         }
     }
 
+    fn calls_to_compare(&self) -> u64 {
+        self.base.watch.calls_made()
+    }
+
+    fn ask_of_calls(&self, made: u64) {
+        self.ask_about(made);
+    }
+
+    fn compare_calls(&self, made: u64) -> Result<(), Error> {
+        self.compare_up_to(made)
+    }
+
     fn abort(&self) {
         self.end_nccl(false);
     }

@@ -29,8 +29,10 @@ impl NcclEngine {
             meeting.wait()?;
         }
         self.base.hold_back(operation, regions, stream)?;
+        let is_compared = self.is_compared(task, stream)?;
         let mut goes_on = false;
         let called = self.with(operation, |calls, nccl| {
+            self.record_call(task, is_compared);
             let done = self.call(nccl, task, stream);
             goes_on = done.as_ref().is_err_and(nccl::Error::goes_on);
             done.map(|()| self.base.record(calls, stream, parts_of(task), task.limit))
@@ -54,9 +56,18 @@ impl NcclEngine {
 
     /// Makes a call part of this thread's group of NCCL's.
     pub(super) fn enqueue_in_group(&self, task: &Task, stream: &CudaStream) -> Result<(), Error> {
+        let is_compared = self.is_compared(task, stream)?;
         self.with(task.operation().name(), |_, nccl| {
+            self.record_call(task, is_compared);
             self.call(nccl, task, stream)
         })
+    }
+
+    /// Records a call that the ranks compare: before it can run, so that no rank has its result and asks in vain.
+    fn record_call(&self, task: &Task, is_compared: bool) {
+        if is_compared {
+            self.base.watch.record_call(task.signature.words());
+        }
     }
 
     fn call(

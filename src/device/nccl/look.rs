@@ -6,6 +6,9 @@ use crate::device::guarded::Guarded;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+/// How often the other ranks are asked whether they have made the same calls.
+const ASK_EVERY: Duration = Duration::from_secs(1);
+
 /// What the guard remembers between two looks.
 pub(super) struct Memory {
     /// The calls at the last look.
@@ -14,6 +17,8 @@ pub(super) struct Memory {
     inside: Option<Inside>,
     /// How long the next one may take.
     timeout: Duration,
+    /// When the other ranks were last asked about this one's calls.
+    asked: Instant,
 }
 
 /// A call of NCCL's that has not come back.
@@ -31,6 +36,7 @@ impl Memory {
             before: 0,
             inside: None,
             timeout,
+            asked: Instant::now(),
         }
     }
 }
@@ -38,6 +44,11 @@ impl Memory {
 impl NcclEngine {
     pub(super) fn look(&self, memory: &mut Memory) {
         self.look_inside(memory);
+        if memory.asked.elapsed() >= ASK_EVERY {
+            memory.asked = Instant::now();
+            // A program may wait by CUDA's own means, of which this library does not know.
+            self.ask_about(self.base.watch.calls_made());
+        }
         if let Some(state) = self.base.state.try_lock() {
             (memory.timeout, memory.before) = (state.calls.timeout, state.calls.count);
         }

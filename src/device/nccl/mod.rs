@@ -6,6 +6,7 @@
 
 mod attach;
 mod calls;
+mod comparison;
 mod connection_key;
 mod ending;
 mod engine;

@@ -58,6 +58,7 @@ impl State {
             }
             Content::Query { .. } => self.answer_query(context, notice.origin, now),
             Content::Answer(answer) => roster.record_answer(rank, answer, now),
+            Content::Claim(claim) => self.receive_claim(notice.origin, rank, &claim),
         }
         self.report_late(now);
     }
@@ -172,6 +173,7 @@ impl State {
                 Content::Late(report) => About::Late(report.rank),
                 Content::Query { .. } => About::Query,
                 Content::Answer(_) => About::Answer,
+                Content::Claim(_) => About::Claim,
             };
             let subject = Subject {
                 to,

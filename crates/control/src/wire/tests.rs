@@ -112,6 +112,22 @@ fn answer() -> impl Strategy<Value = Answer> {
     )
 }
 
+fn claim() -> impl Strategy<Value = Claim> {
+    (any::<[u64; 8]>(), any::<bool>()).prop_map(|(words, asks)| {
+        let [context, number, digest, s0, s1, agreed, differs, question] = words;
+        let signature = [s0, s1];
+        Claim {
+            context,
+            number,
+            entry: Entry { digest, signature },
+            agreed,
+            differs,
+            question,
+            asks,
+        }
+    })
+}
+
 pub(crate) fn proposal() -> impl Strategy<Value = Proposal> {
     let without = prop::collection::vec(0..SIZE, 0..=body::MAX_RANKS);
     let context = proptest::option::of(any::<u64>());
@@ -151,6 +167,7 @@ fn frame() -> impl Strategy<Value = Frame> {
         report.prop_map(Content::Late),
         any::<u64>().prop_map(|context| Content::Query { context }),
         answer().prop_map(Content::Answer),
+        claim().prop_map(Content::Claim),
     ];
     let news = prop_oneof![
         (any::<[u64; 2]>(), device_calls()).prop_map(|([context, last_sequence], device_calls)| {
@@ -250,7 +267,7 @@ fn refusals_say_what_was_expected_and_seen() {
     assert_eq!(changed(7, 0xFF), Err(WireError::Length(0xFF00_0004)));
     assert_eq!(changed(4, 3), Err(WireError::Body(ACK)));
     let text = WireError::Version(9).to_string();
-    assert_eq!(text, "expected control protocol version 6, saw version 9");
+    assert_eq!(text, "expected control protocol version 7, saw version 9");
 }
 
 #[test]

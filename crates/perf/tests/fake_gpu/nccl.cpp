@@ -157,6 +157,7 @@ static void deliver(const Collective &all, size_t rank) {
 static void perform(Collective &all) {
     size_t ranks = all.calls.size();
     std::vector<std::vector<char>> inputs(ranks);
+    size_t longest = 0;
     for (size_t rank = 0; rank < ranks; rank++) {
         Call &call = all.calls[rank];
         bool reads = (call.kind != Kind::Broadcast && call.kind != Kind::Scatter) ||
@@ -166,7 +167,12 @@ static void perform(Collective &all) {
         size_t bytes = call.count * size_of(call.type) * (whole ? ranks : 1);
         // In place, results would overwrite inputs that other ranks have not read yet.
         if (reads) inputs[rank].assign(call.from, call.from + bytes);
-        call.from = inputs[rank].data();
+        longest = std::max(longest, inputs[rank].size());
+    }
+    for (size_t rank = 0; rank < ranks; rank++) {
+        // Where ranks call for different counts, as NCCL reads something, too.
+        inputs[rank].resize(longest);
+        all.calls[rank].from = inputs[rank].data();
     }
     for (size_t rank = 0; rank < ranks; rank++) deliver(all, rank);
     const Call &last = all.calls[ranks - 1];

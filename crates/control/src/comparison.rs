@@ -1,0 +1,231 @@
+//! Compares this rank's calls of device memory with what another rank claims of its own, and finds the first that
+//! differs: each side halves the range in which that is, and claims the call in the middle. Pure functions of the two.
+
+use crate::ledger::{Entry, Ledger};
+
+/// What a rank says of one of its calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Claim {
+    pub(crate) context: u64,
+    /// The number of the call; 0 if the rank has made none.
+    pub(crate) number: u64,
+    pub(crate) entry: Entry,
+    /// Up to this call, both ranks' calls are known to be the same.
+    pub(crate) agreed: u64,
+    /// A call by which they are known to differ; 0 if none is known.
+    pub(crate) differs: u64,
+    /// The number of the question that is asked, or answered.
+    pub(crate) question: u64,
+    /// Whether it is asked.
+    pub(crate) asks: bool,
+}
+
+/// What is known of another rank's calls.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Comparison {
+    /// Up to this call, they are the same as this rank's.
+    pub(crate) agreed: u64,
+    /// By this call at the latest, they are not.
+    differs: Option<u64>,
+    /// The last question of this rank's that it has answered.
+    pub(crate) answered: u64,
+    /// What it has claimed of a call that this rank has not made yet.
+    pub(crate) pending: Option<Claim>,
+}
+
+/// What follows from a claim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Nothing is to be said.
+    Noted,
+    /// This rank claims something itself.
+    Reply(Claim),
+    /// The first call that differs, and what the two ranks have called, as far as this one still knows.
+    Mismatch {
+        number: u64,
+        own: Option<[u64; 2]>,
+        theirs: Option<[u64; 2]>,
+    },
+}
+
+impl Comparison {
+    /// A claim of this rank's about one of its calls, for the other one.
+    pub(crate) fn claim(&self, context: u64, ledger: &Ledger, number: u64) -> Claim {
+        let entry = ledger.get(number);
+        Claim {
+            context,
+            number: entry.map_or(0, |_| number),
+            entry: entry.unwrap_or_default(),
+            agreed: self.agreed,
+            differs: self.differs.unwrap_or(0),
+            question: 0,
+            asks: false,
+        }
+    }
+
+    /// Compares a claim of the other rank.
+    pub(crate) fn compare(&mut self, claim: &Claim, ledger: &Ledger) -> Verdict {
+        self.take(claim, ledger);
+        if let Some(differs) = self.differs {
+            return self.search(differs, claim, ledger);
+        }
+        if !claim.asks {
+            return Verdict::Noted;
+        }
+        // Where this rank is not as far, it says how far it is.
+        let number = claim.number.min(ledger.count());
+        Verdict::Reply(Claim {
+            question: claim.question,
+            ..self.claim(claim.context, ledger, number)
+        })
+    }
+
+    /// Notes what a claim says.
+    fn take(&mut self, claim: &Claim, ledger: &Ledger) {
+        self.agreed = self.agreed.max(claim.agreed);
+        if !claim.asks {
+            self.answered = self.answered.max(claim.question);
+        }
+        let differs = self.differs.into_iter();
+        self.differs = differs
+            .chain((claim.differs > 0).then_some(claim.differs))
+            .min();
+        match ledger.get(claim.number) {
+            Some(own) if own.digest == claim.entry.digest => {
+                self.agreed = self.agreed.max(claim.number);
+            }
+            Some(_) => {
+                let differs = self.differs.unwrap_or(claim.number);
+                self.differs = Some(differs.min(claim.number));
+            }
+            None if claim.number > ledger.count() => self.pending = Some(*claim),
+            // Forgotten. Of what is left, the first difference is looked for.
+            None if self.differs.is_some() => self.agreed = self.agreed.max(claim.number),
+            None => {}
+        }
+    }
+
+    /// Goes on looking for the first call that differs, which is none behind `differs`.
+    fn search(&self, differs: u64, claim: &Claim, ledger: &Ledger) -> Verdict {
+        let is_found = self.agreed.saturating_add(1) >= differs;
+        let own = ledger.get(differs);
+        let theirs = Some(claim.entry).filter(|_| claim.number == differs);
+        if own.is_none() || is_found && theirs.is_some() {
+            let signature = |entry: Entry| entry.signature;
+            return Verdict::Mismatch {
+                number: differs,
+                own: own.map(signature),
+                theirs: theirs.map(signature),
+            };
+        }
+        let number = if is_found {
+            differs
+        } else {
+            self.agreed + (differs - self.agreed) / 2
+        };
+        // What this rank has forgotten, it cannot claim.
+        let number = if ledger.get(number).is_some() {
+            number
+        } else {
+            differs
+        };
+        Verdict::Reply(self.claim(claim.context, ledger, number))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn ledger(calls: &[u64]) -> Ledger {
+        let mut ledger = Ledger::default();
+        for &call in calls {
+            ledger.add([call, 0]);
+        }
+        ledger
+    }
+
+    /// The first rank asks about its last call; replies go to and fro until none comes.
+    fn talk(ledgers: [&Ledger; 2]) -> (Verdict, [Comparison; 2]) {
+        let mut known = [Comparison::default(); 2];
+        let asked = known[0].claim(1, ledgers[0], ledgers[0].count());
+        let mut claim = Claim {
+            question: 1,
+            asks: true,
+            ..asked
+        };
+        for turn in 1..100 {
+            let hears = turn % 2;
+            match known[hears].compare(&claim, ledgers[hears]) {
+                Verdict::Reply(reply) => claim = reply,
+                other => return (other, known),
+            }
+        }
+        panic!("no end: {known:?}");
+    }
+
+    proptest! {
+        /// Whichever calls differ, the first of them is found; if none does, both know that.
+        #[test]
+        fn the_first_difference_is_found(
+            calls in prop::collection::vec(0_u64..3, 0..300),
+            place in any::<prop::sample::Index>(),
+            change in 0_u64..2,
+            missing in 0_usize..3,
+        ) {
+            let mut others = calls.clone();
+            let mut first = None;
+            if !calls.is_empty() && change > 0 {
+                let place = place.index(calls.len());
+                others[place] += 3;
+                first = Some(place as u64 + 1);
+            }
+            others.truncate(others.len().saturating_sub(missing));
+            let far = others.len() as u64;
+            let ledgers = [&ledger(&calls), &ledger(&others)];
+            let (verdict, known) = talk(ledgers);
+            match first.filter(|&first| first <= far) {
+                None => {
+                    prop_assert_eq!(verdict, Verdict::Noted);
+                    prop_assert_eq!(known[0].agreed, far);
+                    prop_assert_eq!(known[0].answered, 1);
+                }
+                Some(first) => {
+                    let Verdict::Mismatch { number, own, theirs } = verdict else {
+                        panic!("{verdict:?}");
+                    };
+                    prop_assert_eq!(number, first);
+                    prop_assert!(own.is_some() && theirs.is_some());
+                    prop_assert_ne!(own, theirs);
+                }
+            }
+        }
+    }
+
+    /// A rank that has not come to a claimed call keeps the claim, and compares it then.
+    #[test]
+    fn what_is_claimed_ahead_is_compared_later() {
+        let (far, mut near) = (ledger(&[1, 2]), ledger(&[1]));
+        let mut known = Comparison::default();
+        let claim = Comparison::default().claim(1, &far, 2);
+        assert_eq!(known.compare(&claim, &near), Verdict::Noted);
+        let pending = known.pending.take().unwrap();
+        near.add([3, 0]);
+        // The other one is asked where the difference is.
+        let Verdict::Reply(reply) = known.compare(&pending, &near) else {
+            panic!("{known:?}");
+        };
+        assert_eq!((reply.number, reply.differs), (1, 2));
+    }
+
+    #[test]
+    fn a_difference_that_one_rank_has_forgotten_is_found_as_well() {
+        let calls: Vec<u64> = (0..5000).collect();
+        let mut others = calls.clone();
+        others[3] = 9;
+        others.truncate(4200);
+        let (verdict, _) = talk([&ledger(&calls), &ledger(&others)]);
+        assert!(matches!(verdict, Verdict::Mismatch { .. }), "{verdict:?}");
+    }
+}

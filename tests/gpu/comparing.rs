@@ -1,0 +1,138 @@
+//! NCCL does not see that ranks make different calls: the ranks compare them, and the errors name both.
+
+use super::failures::memory;
+use super::{builder, gpus};
+use spark_ccl::cuda::DeviceMemory;
+use spark_ccl::cuda::cudarc::driver::CudaStream;
+use spark_ccl::{Communicator, Error, Fault, RedOp};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Far longer than it takes to compare calls, far below the operation timeout.
+const SOON: Duration = Duration::from_secs(20);
+
+/// Sums of these lengths, one after the other.
+fn sum(
+    comm: &Communicator,
+    memory: &mut DeviceMemory<f32>,
+    stream: &Arc<CudaStream>,
+    lengths: &[usize],
+) -> Result<(), Error> {
+    for &length in lengths {
+        let part = memory.view_mut(0..length)?;
+        comm.all_reduce_in_place(part, RedOp::Sum).on(stream)?;
+    }
+    Ok(())
+}
+
+/// All ranks make the sums `same`, which NCCL connects them for, and then rank 0 `own`, the others `others`. The error of
+/// the second wait, by rank.
+fn errors_of(same: &[usize], own: &[usize], others: &[usize]) -> Option<Vec<Option<Error>>> {
+    let gpus = gpus(2)?;
+    let start = Instant::now();
+    let errors = gpus.each(&builder(), |comm| {
+        let stream = comm.context().unwrap().new_stream().unwrap();
+        let mut memory = memory(&comm);
+        sum(&comm, &mut memory, &stream, same).unwrap();
+        comm.wait(&stream).unwrap();
+        let lengths = if comm.rank() == 0 { own } else { others };
+        let called = sum(&comm, &mut memory, &stream, lengths);
+        let outcome = called.and_then(|()| comm.wait(&stream));
+        // A rank that is fine leaves only once the others are, too.
+        outcome.and_then(|()| comm.finalize()).err()
+    });
+    assert!(start.elapsed() < SOON);
+    Some(errors)
+}
+
+/// All ranks have an error that names call `number` on the device, and the calls of rank 0 and of another one.
+fn assert_different(errors: &[Option<Error>], number: u64, [own, other]: [usize; 2]) {
+    for error in errors {
+        let Some(Error::Failed(fault)) = error else {
+            panic!("{error:?}");
+        };
+        let Fault::Mismatch {
+            sequence, rank_a, ..
+        } = &**fault
+        else {
+            panic!("{fault}");
+        };
+        assert_eq!(sequence & 0xffff, number, "{fault}");
+        let named: Vec<_> = fault.ranks().map(|member| member.rank).collect();
+        assert!(named.contains(&0) && named.len() == 2, "{fault}");
+        assert!(named.contains(&rank_a.rank));
+        for count in [own, other] {
+            assert!(
+                fault.to_string().contains(&format!("count {count},")),
+                "{fault}"
+            );
+        }
+    }
+}
+
+#[test]
+fn counts_that_differ_are_no_success() {
+    let Some(errors) = errors_of(&[1024], &[1024], &[1500]) else {
+        return;
+    };
+    assert_different(&errors, 2, [1024, 1500]);
+}
+
+#[test]
+fn calls_in_another_order_are_no_success() {
+    let Some(errors) = errors_of(&[1024, 1024], &[1024, 1100], &[1100, 1024]) else {
+        return;
+    };
+    assert_different(&errors, 3, [1024, 1100]);
+}
+
+/// The difference is long ago when a rank waits.
+#[test]
+fn the_first_of_many_calls_is_named() {
+    let mut others = vec![1024; 500];
+    others[170] = 1025;
+    let Some(errors) = errors_of(&[1024], &[1024; 500], &others) else {
+        return;
+    };
+    assert_different(&errors, 172, [1024, 1025]);
+}
+
+#[test]
+fn who_waits_by_cudarc_hears_of_it_too() {
+    let Some(gpus) = gpus(2) else { return };
+    let start = Instant::now();
+    let errors = gpus.each(&builder(), |comm| {
+        let stream = comm.context().unwrap().new_stream().unwrap();
+        let mut memory = memory(&comm);
+        sum(&comm, &mut memory, &stream, &[1024]).unwrap();
+        let length = 1024 + usize::from(comm.rank() == 0);
+        sum(&comm, &mut memory, &stream, &[length]).unwrap();
+        // It may have been found already.
+        let _ = stream.synchronize();
+        loop {
+            if let Err(error) = comm.check() {
+                return Some(error);
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    });
+    assert!(start.elapsed() < SOON);
+    assert_different(&errors, 2, [1024, 1025]);
+}
+
+/// A rank that never waits answers nevertheless.
+#[test]
+fn who_only_enqueues_is_compared_with() {
+    let Some(gpus) = gpus(2) else { return };
+    gpus.each(&builder(), |comm| {
+        let stream = comm.context().unwrap().new_stream().unwrap();
+        let mut memory = memory(&comm);
+        for _ in 0..50 {
+            sum(&comm, &mut memory, &stream, &[1024; 20]).unwrap();
+            if comm.rank() == 0 {
+                comm.wait(&stream).unwrap();
+            }
+        }
+        comm.finalize().unwrap();
+    });
+}
