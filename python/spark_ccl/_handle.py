@@ -36,16 +36,18 @@ class Handle:
         timeout: float | None = None,
         async_op: bool,
     ) -> Work | None:
-        """Makes a call, or starts it and returns its `Work`. `keep` is what must live until it is done.
+        """Makes a call, or starts it and returns its `Work`.
 
-        `timeout` is how many seconds it may take, where that is not the communicator's timeout.
+        `keep` is what must live until it is done. `timeout` is how many seconds it may take, where
+        that is not the communicator's timeout.
         """
         if not async_op:
             keep_in_group((self, *keep))
             if name is None and factor is None and timeout is None:
                 _library.call(function, self.pointer, *arguments, None)
                 return None
-        options = Options(struct_size=ctypes.sizeof(Options), timeout=milliseconds(timeout))
+        options = Options(struct_size=ctypes.sizeof(Options))
+        options.timeout = milliseconds(timeout)
         options.name = None if name is None else name.encode()
         options.factor = None if factor is None else ctypes.cast(factor, ctypes.c_void_p)
         if not async_op:
@@ -60,12 +62,16 @@ class Handle:
         return Work._start((self, *keep), begin)
 
     def enqueue(
-        self, function: str, *arguments: Any, stream: int, factor: Any = None, timeout: float | None = None
+        self,
+        function: str,
+        *arguments: Any,
+        stream: int,
+        factor: Any = None,
+        timeout: float | None = None,
     ) -> None:
         """Enqueues a call on device memory in a CUDA stream, or in the open group. Nothing is kept alive."""
-        options = Options(
-            struct_size=ctypes.sizeof(Options), stream=stream, on_device=1, timeout=milliseconds(timeout)
-        )
+        options = Options(struct_size=ctypes.sizeof(Options), stream=stream, on_device=1)
+        options.timeout = milliseconds(timeout)
         options.factor = None if factor is None else ctypes.cast(factor, ctypes.c_void_p)
         _library.call(function, self.pointer, *arguments, byref(options))
 

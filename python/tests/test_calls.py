@@ -97,6 +97,26 @@ def late(comm: Communicator) -> str:
     raise AssertionError("a rank was late")
 
 
+def late_for_started(comm: Communicator) -> str:
+    """The time of a started call is what it began with."""
+    comm.set_timeout(0.5)
+    if comm.rank == 0:
+        work = comm.barrier(async_op=True)
+        comm.set_timeout(600)
+        assert work is not None
+        try:
+            work.wait()
+        except TimedOutError as error:
+            return str(error)
+    else:
+        comm.set_timeout(600)
+        try:
+            comm.recv(numpy.zeros(1), 0)
+        except spark_ccl.Error:
+            return "failed"
+    raise AssertionError("a rank was late")
+
+
 class Interrupted(BaseException):
     pass
 
@@ -169,7 +189,8 @@ class Calls(unittest.TestCase):
             self.assertIn("rank 1", text)
 
     def test_a_late_rank_is_named(self) -> None:
-        text, _ = jobs.run(late, 2, fails=True)
+        for function in (late, late_for_started):
+            text, _ = jobs.run(function, 2, fails=True)
         self.assertIn("rank 1", text)
 
     def test_an_interrupted_wait_hides_no_failure(self) -> None:

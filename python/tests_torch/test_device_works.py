@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import unittest
+from datetime import timedelta
 from types import SimpleNamespace
 from unittest import mock
 
@@ -12,8 +13,9 @@ import torch
 import torch.distributed as dist
 
 from spark_ccl import InvalidError
-from spark_ccl.torch.device_work import DeviceWork
+from spark_ccl.torch.device_work import DeviceWork, Enqueued
 from spark_ccl.torch.devices import DeviceCalls
+from spark_ccl.torch.soon import Soon
 
 
 def calls_without_gpu() -> DeviceCalls:
@@ -23,6 +25,7 @@ def calls_without_gpu() -> DeviceCalls:
     calls._batch = None
     calls._stream = mock.sentinel.stream
     calls._communicator = mock.Mock()
+    calls._soon = Soon(calls._send, 0.01)
     return calls
 
 
@@ -65,6 +68,52 @@ class Works(unittest.TestCase):
             self.assertIs(whole._end, mock.sentinel.second)
             calls.open_batch()
             self.assertIsNone(calls.close_batch()._end)
+
+    def test_messages_go_out_by_themselves(self) -> None:
+        calls, launched = calls_without_gpu(), threading.Event()
+        sent: list[DeviceWork] = []
+
+        def launch(works: list[DeviceWork], stream: object) -> None:
+            sent.extend(works)
+            launched.set()
+
+        with mock.patch.object(calls, "_launch", side_effect=launch):
+            for _ in range(3):
+                launched.clear()
+                first, second = held(calls), held(calls)
+                self.assertTrue(launched.wait(60))
+                self.assertEqual(sent, [first, second])
+                sent.clear()
+            calls._soon.close(60)
+
+    def test_a_batch_goes_out_at_its_end(self) -> None:
+        calls = calls_without_gpu()
+        with mock.patch.object(calls, "_launch") as launch:
+            calls.open_batch()
+            held(calls)
+            calls._send()
+            launch.assert_not_called()
+            calls.close_batch()
+            launch.assert_called_once()
+
+    def test_the_time_of_a_call_is_that_of_its_options(self) -> None:
+        calls = calls_without_gpu()
+        calls.device = torch.device("cuda", 0)
+        options = dist.AllreduceOptions()
+        patches = (
+            mock.patch("spark_ccl.torch.devices.check_all_on"),
+            mock.patch("torch.cuda.current_stream"),
+            mock.patch("torch.cuda.Event"),
+        )
+        with patches[0], patches[1], patches[2]:
+            (usual,) = calls._start(options, "all_reduce", keep=())
+            options.timeout = timedelta(seconds=3)
+            (own,) = calls._start(options, "all_reduce", keep=())
+        for one, timeout in ((usual, None), (own, 3.0)):
+            assert isinstance(one, Enqueued)
+            handle = mock.Mock()
+            one.enqueue(handle, mock.Mock())
+            self.assertEqual(handle.enqueue.call_args.kwargs["timeout"], timeout)
 
     def test_messages_go_out_before_a_call_on_the_cpu(self) -> None:
         groups.run(a_call_beside_messages, 2)

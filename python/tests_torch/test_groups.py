@@ -153,6 +153,16 @@ def barrier_with_a_time() -> str:
     return late(wait)
 
 
+def started_with_a_time() -> str:
+    """A call that is only started, and whose options have a time."""
+    dist.set_timeout(60 * SECOND)
+    dist.barrier()
+    options = dist.AllreduceOptions()
+    options.timeout = SECOND
+    options.asyncOp = True
+    return late(lambda: dist.group.WORLD.allreduce([torch.ones(3)], options).wait())
+
+
 def without_limit() -> None:
     """Timeouts that are longer than the library's longest."""
     year = timedelta(days=365)
@@ -342,7 +352,7 @@ class Groups(unittest.TestCase):
 
     @groups.since(2, 15)
     def test_late_ranks_are_named(self) -> None:
-        for function in (monitored_barrier, barrier_with_a_time):
+        for function in (monitored_barrier, barrier_with_a_time, started_with_a_time):
             for backend in groups.BACKENDS:
                 with self.subTest(function=function.__name__, backend=backend):
                     text = groups.run(function, 2, backend=backend, destroys=False)[0]

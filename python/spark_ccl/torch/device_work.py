@@ -42,10 +42,11 @@ class Enqueued:
         factor: Any,
         current: torch.cuda.Stream,
         is_async: bool,
+        timeout: float | None,
     ) -> None:
         self.keep = keep
         self.is_async = is_async
-        self._call = (function, arguments, factor)
+        self._call = (function, arguments, factor, timeout)
         self._current = current
         self._before = None
         if is_async:
@@ -60,8 +61,9 @@ class Enqueued:
             stream.wait_stream(self._current)
 
     def enqueue(self, handle: Handle, stream: torch.cuda.Stream) -> None:
-        function, arguments, factor = self._call
-        handle.enqueue(function, *arguments, stream=stream.cuda_stream, factor=factor)
+        function, arguments, factor, timeout = self._call
+        own = stream.cuda_stream
+        handle.enqueue(function, *arguments, stream=own, factor=factor, timeout=timeout)
 
 
 class DeviceWork(dist.Work):

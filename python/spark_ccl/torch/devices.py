@@ -17,13 +17,17 @@ import torch
 
 from .. import _library
 from ..communicator import Communicator
-from ..errors import Error, InvalidError
+from ..errors import Error, InvalidError, TimedOutError
 from .blocks import Tensors, apart, in_order, only, split_counts
 from .calls import Calls
 from .device_work import DeviceWork, Enqueued
-from .starts import is_async
+from .soon import Soon
+from .starts import is_async, seconds_of
 from .tensors import check_all_on, moved, pointer, tensors_in
-from .work import LOOK_EVERY
+from .work import END_WITHIN, LOOK_EVERY
+
+# Seconds after which messages go out that nobody has waited for.
+SEND_AFTER = 0.02
 
 
 class DeviceCalls(Calls):
@@ -42,6 +46,7 @@ class DeviceCalls(Calls):
         self._waiting: list[DeviceWork] = []
         # All calls of the batch that is open, also those that are enqueued already.
         self._batch: list[DeviceWork] | None = None
+        self._soon = Soon(self._send, SEND_AFTER)
         # The end of what was enqueued last, outside graphs.
         self._last: torch.cuda.Event | None = None
 
@@ -49,16 +54,37 @@ class DeviceCalls(Calls):
     def communicator(self) -> Communicator:
         return self._communicator
 
-    def wait_for_all(self) -> None:
-        """Waits, as a barrier does, for all that is in the current stream and in that of the group."""
+    def set_timeout(self, timeout: timedelta) -> None:
+        """How long the end of the group waits for calls."""
+        self._timeout = timeout
+
+    def wait_for_all(self, limit: timedelta | None = None) -> None:
+        """Waits, as a barrier does, for all that is in the current stream and in that of the group.
+
+        Without a limit, it waits for calls as long as these may take.
+        """
+        deadline = None if limit is None else time.monotonic() + limit.total_seconds()
         self.flush()
         with torch.cuda.device(self.device):
             for stream in (self._stream, torch.cuda.current_stream(self.device)):
+                if deadline is not None:
+                    self._wait_until(deadline, stream)
                 _library.call("stream_wait", self._communicator._handle.pointer, stream.cuda_stream)
+
+    def _wait_until(self, deadline: float, stream: torch.cuda.Stream) -> None:
+        end = torch.cuda.Event()
+        end.record(stream)
+        while not end.query():
+            self._communicator.check()
+            if time.monotonic() >= deadline:
+                text = f"calls on {self.device} are not done in the time of the barrier"
+                raise TimedOutError(f"rank {self._rank}: {text}")
+            time.sleep(LOOK_EVERY)
 
     def close(self) -> None:
         """Enqueues pending calls and waits for all, within the group's timeout and while the communicator works.
         What has not run then is aborted when the communicator ends."""
+        self._soon.close(END_WITHIN)
         with contextlib.suppress(Error, RuntimeError):
             self.flush()
             deadline = time.monotonic() + self._timeout.total_seconds()
@@ -70,8 +96,9 @@ class DeviceCalls(Calls):
 
     def open_batch(self) -> None:
         """Collects calls until the end of the batch, so that they start together."""
-        self.flush()
-        self._batch = []
+        with self._order:
+            self.flush()
+            self._batch = []
 
     def close_batch(self) -> DeviceWork:
         with self._order:
@@ -92,8 +119,9 @@ class DeviceCalls(Calls):
                     work.fail(error)
                 raise
 
-    # Messages. They go out when one of them is waited for, or at the group's next call: two ranks that first send and
-    # then receive would otherwise wait for each other.
+    # Messages. They go out together when one of them is waited for, at the group's next call, or
+    # else after a moment: two ranks that first send and then receive would otherwise wait for each
+    # other.
 
     def send(self, tensors: Tensors, to: int, tag: int) -> DeviceWork:
         _check_tag(tag)
@@ -117,7 +145,17 @@ class DeviceCalls(Calls):
             self._waiting.append(work)
             if self._batch is not None:
                 self._batch.append(work)
+            # Another thread would be no part of a capture.
+            elif not _captures():
+                self._soon.ask()
         return work
+
+    def _send(self) -> None:
+        """Enqueues what nobody has waited for. A batch is enqueued at its end."""
+        # Each work raises what has failed.
+        with self._order, contextlib.suppress(Exception):
+            if self._batch is None:
+                self.flush()
 
     def all_to_all_single(
         self,
@@ -146,7 +184,8 @@ class DeviceCalls(Calls):
         """The description of a call that is to be enqueued."""
         check_all_on(self.device, keep)
         current = torch.cuda.current_stream(self.device)
-        return [Enqueued(function, arguments, keep, factor, current, is_async(opts))]
+        how = (is_async(opts), seconds_of(opts))
+        return [Enqueued(function, arguments, keep, factor, current, *how)]
 
     def _work(self, started: list[Any], result: Tensors, finish: Callable[[], None] | None = None) -> Any:
         work = DeviceWork(self, started, list(result), finish)
@@ -195,6 +234,11 @@ class DeviceCalls(Calls):
 
     def _all_reduce_sparse(self, tensor: torch.Tensor, opts: Any) -> Any:
         raise InvalidError("sparse tensors are reduced on the CPU; pass tensor.cpu(), or its dense form")
+
+
+def _captures() -> bool:
+    """Whether the current stream captures a graph."""
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
 def _check_tag(tag: int) -> None:

@@ -14,6 +14,7 @@ from ..errors import InvalidError
 from .calls import Calls
 from .devices import DeviceCalls
 from .meeting import meet_on_device
+from .starts import limit_of
 from .tensors import check_has_memory
 
 # The calls that take tensors, by all their names.
@@ -61,7 +62,7 @@ class Places(Calls):
     def barrier(self, opts: Any = None) -> Any:
         """Waits for what is in the streams of this rank's GPU, and then for all ranks."""
         if self._gpu.calls is not None:
-            self._gpu.calls.wait_for_all()
+            self._gpu.calls.wait_for_all(limit_of(opts))
         return super().barrier(opts)
 
     def _start_coalescing(self, device: torch.device) -> None:

@@ -83,6 +83,8 @@ class _Group(Places):
     def set_timeout(self, timeout: timedelta) -> None:
         timeout = min(timeout, LONGEST)
         self._timeout = self._gpu.timeout = timeout
+        if self._gpu.calls is not None:
+            self._gpu.calls.set_timeout(timeout)
         for communicator in self._communicators():
             communicator.set_timeout(timeout.total_seconds())
 

@@ -36,6 +36,17 @@ def is_async(opts: Any) -> bool:
     return opts is None or bool(getattr(opts, "asyncOp", True))
 
 
+def limit_of(opts: Any) -> timedelta | None:
+    """How long a call may take, by its options; `None` for as long as any of its group."""
+    return None if opts is None or opts.timeout <= _NO_TIME else min(opts.timeout, LONGEST)
+
+
+def seconds_of(opts: Any) -> float | None:
+    """The same in seconds."""
+    limit = limit_of(opts)
+    return None if limit is None else limit.total_seconds()
+
+
 class Starts:
     """A communicator, and how calls begin on it."""
 
@@ -48,18 +59,15 @@ class Starts:
     def _start(self, opts: Any, function: str, *arguments: Any, keep: Any, factor: Any = None) -> list[Started]:
         """Makes a call; returns it if it has only begun."""
         check_all_on(_HOST, keep)
-        communicator = self._communicator
-        async_op = is_async(opts)
-        timeout = self._timeout if opts is None or opts.timeout <= _NO_TIME else min(opts.timeout, LONGEST)
-        if timeout != self._timeout:
-            communicator.set_timeout(timeout.total_seconds())
-        try:
-            started = communicator._handle.run(
-                function, *arguments, keep=(keep,), name=None, factor=factor, async_op=async_op
-            )
-        finally:
-            if timeout != self._timeout:
-                communicator.set_timeout(self._timeout.total_seconds())
+        started = self._communicator._handle.run(
+            function,
+            *arguments,
+            keep=(keep,),
+            name=None,
+            factor=factor,
+            timeout=seconds_of(opts),
+            async_op=is_async(opts),
+        )
         return [] if started is None else [started]
 
     def _work(self, started: list[Started], result: Tensors, finish: Callable[[], None] | None = None) -> Work:
