@@ -131,9 +131,9 @@ impl Communicator {
         self.planner().layout()
     }
 
-    /// Changes how long each call may take that begins from now on. Calls under way keep their time, also
-    /// those that only wait to be waited for; [`Call::timeout`](crate::Call::timeout) is for one call.
-    /// Communicators made from this one start with the time from the settings.
+    /// Changes how long each call may take that begins from now on. Calls under way keep their
+    /// time, also those that only wait to be waited for; [`Call::timeout`](crate::Call::timeout) is
+    /// for one call. Communicators made from this one start with the time from the settings.
     pub fn set_timeout(&self, timeout: Duration) {
         if self.membership().check_process().is_err() {
             // In a forked child there are no operations.

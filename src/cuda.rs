@@ -80,11 +80,14 @@
 //! # Waiting, and failures
 //!
 //! What is enqueued runs later, so most errors show when it is waited for.
-//! [`Communicator::wait`](crate::Communicator::wait) returns them. A synchronisation of cudarc's does not
-//! hang either: when a rank dies, aborts, or does not take part in time
-//! ([`operation_timeout`](crate::Builder::operation_timeout)), the communicators of the other ranks are
-//! aborted, which ends what runs; ask [`check`](crate::Communicator::check) afterwards. The time includes what the program
-//! has enqueued itself before, and before it is waited for.
+//! [`Communicator::wait`](crate::Communicator::wait) returns them. A synchronisation of cudarc's
+//! does not hang either: when a rank dies, aborts, or does not take part in time
+//! ([`operation_timeout`](crate::Builder::operation_timeout)), the communicators of the other ranks
+//! are aborted, which ends what runs; ask [`check`](crate::Communicator::check) afterwards. The
+//! time is what counted when the call was enqueued
+//! ([`Communicator::set_timeout`](crate::Communicator::set_timeout),
+//! [`Call::timeout`](crate::Call::timeout)); of calls in graphs, what counts when they run. It
+//! includes what the program has enqueued itself before, and before it is waited for.
 //!
 //! Dropping a communicator waits two seconds for the last call, then aborts, on all ranks: what is still in a stream ends
 //! there, with results of no use. [`finalize`](crate::Communicator::finalize) waits for it. What the program has enqueued
@@ -92,10 +95,20 @@
 //!
 //! A stream is used in calls only: it may be captured, or destroyed, at any time afterwards.
 //!
-//! The first call of each operation, type, reduction, root and power of two of bytes is compared between the ranks,
-//! over the links, which host collectives use as well: so threads that share a communicator must agree on the order of both.
-//! Later calls are not compared; ranks that then give other counts get what NCCL makes of it. Our own kernels compare each
-//! call, among themselves: a difference shows when the stream is waited for.
+//! The first call of each operation, type, reduction, root and power of two of bytes is compared
+//! between the ranks, over the links, which host collectives use as well: so threads that share a
+//! communicator must agree on the order of both. NCCL compares nothing itself: with counts that
+//! differ, it may succeed with wrong data. So ranks tell each other a digest of all their
+//! collectives when they wait ([`Communicator::wait`](crate::Communicator::wait), `run`,
+//! `finalize`), and once a second besides. A wait that succeeds has compared all calls that had
+//! been enqueued when it began, as far as the other ranks had made them; one that is behind
+//! compares its own when it makes them. Differences fail the communicator on all ranks, and the
+//! error names the first call that differs. Not compared are calls in graphs, and messages between
+//! two ranks. In a communicator of more than 8 ranks, a rank compares its calls with those of the
+//! ranks at distance 1, 2, 4, ...: it hears of others' differences, but its own wait may have
+//! succeeded before. After a synchronisation of cudarc's, ask [`check`](crate::Communicator::check)
+//! some seconds later. Our own kernels compare each call, among themselves: a difference shows when
+//! the stream is waited for.
 //!
 //! NCCL decides how it reduces: about NaN in minima and maxima, and about the order of sums. Our own kernels reduce in the
 //! order of the ranks, with the same bits on all of them.

@@ -161,7 +161,7 @@ typedef struct {
      * same calls. Neither `request` nor `registered` goes with it.
      */
     size_t on_device;
-    /* Not 0: how long this call may take, in milliseconds, instead of spark_ccl_comm_set_timeout's. */
+    /* Not 0: how long this call may take, in milliseconds, and not the communicator's timeout. */
     size_t timeout;
 } spark_ccl_options;
 #define SPARK_CCL_OPTIONS_INIT {sizeof(spark_ccl_options), NULL, NULL, NULL, 0, NULL, 0, 0}
@@ -230,8 +230,8 @@ spark_ccl_result spark_ccl_comm_rank(spark_ccl_comm *comm, int *rank);
 spark_ccl_result spark_ccl_comm_size(spark_ccl_comm *comm, int *size);
 
 /*
- * How long each call may take that begins from now on; not 0. Calls under way keep their time. All ranks should set the
- * same.
+ * How long each call may take that begins from now on; not 0. Calls under way keep their time.
+ * All ranks should set the same.
  */
 spark_ccl_result spark_ccl_comm_set_timeout(spark_ccl_comm *comm, unsigned milliseconds);
 

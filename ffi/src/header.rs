@@ -96,7 +96,9 @@ macro_rules! layout {
 
 layout!(spark_ccl_unique_id = Id { bytes });
 layout!(spark_ccl_setting = Setting { name value });
-layout!(spark_ccl_options = Options { struct_size request name factor registered stream on_device timeout });
+layout!(spark_ccl_options = Options {
+    struct_size request name factor registered stream on_device timeout
+});
 
 const _: () = assert!(size_of::<types::spark_ccl_result>() == size_of::<Status>());
 const _: () = assert!(size_of::<types::spark_ccl_dtype>() == size_of::<library::spark_ccl_dtype>());

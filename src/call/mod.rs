@@ -84,8 +84,7 @@ impl<'c, T: Element, O: Operands<T>> Call<'c, T, O> {
     /// ranks reduce tensors of one shape in different orders, for instance parameters from a hash map, whose order
     /// differs between processes, they get an error instead of averages of different tensors.
     ///
-    /// On device memory names are compared in the first calls of a kind only, and messages between two ranks are not
-    /// compared by name.
+    /// Messages between two ranks of device memory are not compared by name.
     ///
     /// ```
     /// # let comm = spark_ccl::Communicator::local(1)?.remove(0);

@@ -163,7 +163,8 @@ impl Calls {
         }
     }
 
-    /// How long a wait for calls, or in one, may last that begins now: none of those under way is cut short.
+    /// How long a wait for calls, or in one, may last that begins now: none of those under way is
+    /// cut short.
     pub(super) fn patience(&self) -> Duration {
         self.longest.max(self.timeout)
     }
@@ -174,8 +175,8 @@ impl Calls {
         (mark.stall.has_lasted() > mark.end.limit).then_some(mark.end.limit)
     }
 
-    /// Another call was enqueued, which consists of these parts of this rank's, and ends at an event. `limit` is how long
-    /// it may take, if it has a time of its own.
+    /// Another call was enqueued, which consists of these parts of this rank's, and ends at an
+    /// event. `limit` is how long it may take, if it has a time of its own.
     pub(super) fn was_enqueued(
         &mut self,
         parts: impl IntoIterator<Item = DevicePart>,

@@ -60,8 +60,8 @@ fn watch_over<E: Guarded>(engine: &Weak<E>, mut look: impl FnMut(&E)) {
 }
 
 impl<B> DeviceRank<B> {
-    /// Checks the watched call, which may go without progress for `grace` longer than its time. Returns whether there is
-    /// one. While another thread holds the state, it checks nothing.
+    /// Checks the watched call, which may go without progress for `grace` longer than its time.
+    /// Returns whether there is one. While another thread holds the state, it checks nothing.
     pub(super) fn look(&self, grace: Duration, progress: u64) -> bool {
         let Some(mut state) = self.state.try_lock() else {
             return false;

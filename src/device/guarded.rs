@@ -36,7 +36,8 @@ pub(super) trait Guarded: Send + Sync + 'static {
     /// Begins to compare the calls up to this one.
     fn ask_of_calls(&self, _: u64) {}
 
-    /// Waits until the calls up to this one, which have run, are compared with those of the other ranks.
+    /// Waits until the calls up to this one, which have run, are compared with those of the other
+    /// ranks.
     ///
     /// # Errors
     /// The fault of ranks that have made different calls, or do not answer.

@@ -106,8 +106,8 @@ impl<B> DeviceRank<B> {
         order::hold_back(regions, stream).map_err(|error| self.lost(error))
     }
 
-    /// Records the end of a call that is the last one now, consists of these parts, and has this time, if it has one of
-    /// its own. `None` if it was captured.
+    /// Records the end of a call that is the last one now, consists of these parts, and has this
+    /// time, if it has one of its own. `None` if it was captured.
     pub(super) fn record(
         &self,
         calls: &mut Calls,

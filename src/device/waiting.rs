@@ -34,7 +34,10 @@ pub(super) fn wait_for(engine: &impl Guarded, stream: &CudaStream) -> Result<(),
 /// Waits for the last call.
 pub(super) fn wait_for_last(engine: &impl Guarded) -> Result<(), Error> {
     let last = engine.base().lock()?.calls.last.clone();
-    last.map_or(Ok(()), |last| wait_until(engine, || last.is_complete()))
+    match last {
+        Some(last) => wait_until(engine, || last.is_complete()),
+        None => engine.compare_calls(engine.calls_to_compare()),
+    }
 }
 
 fn wait_until(
@@ -68,7 +71,8 @@ fn wait_until(
     Ok(())
 }
 
-/// An error if the wait is over: it may last as long as was allowed when it was first asked about, which is `limit`.
+/// An error if the wait is over: it may last as long as was allowed when it was first asked about,
+/// which is `limit`.
 fn still_waits<E: Guarded>(
     engine: &E,
     stall: &mut Stall,

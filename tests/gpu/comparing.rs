@@ -1,4 +1,5 @@
-//! NCCL does not see that ranks make different calls: the ranks compare them, and the errors name both.
+//! NCCL does not see that ranks make different calls: the ranks compare them, and the errors name
+//! both.
 
 use super::failures::memory;
 use super::{builder, gpus};
@@ -25,8 +26,8 @@ fn sum(
     Ok(())
 }
 
-/// All ranks make the sums `same`, which NCCL connects them for, and then rank 0 `own`, the others `others`. The error of
-/// the second wait, by rank.
+/// All ranks make the sums `same`, which NCCL connects them for, and then rank 0 `own`, the others
+/// `others`. The error of the second wait, by rank.
 fn errors_of(same: &[usize], own: &[usize], others: &[usize]) -> Option<Vec<Option<Error>>> {
     let gpus = gpus(2)?;
     let start = Instant::now();
@@ -45,7 +46,8 @@ fn errors_of(same: &[usize], own: &[usize], others: &[usize]) -> Option<Vec<Opti
     Some(errors)
 }
 
-/// All ranks have an error that names call `number` on the device, and the calls of rank 0 and of another one.
+/// All ranks have an error that names call `number` on the device, and the calls of rank 0 and of
+/// another one.
 fn assert_different(errors: &[Option<Error>], number: u64, [own, other]: [usize; 2]) {
     for error in errors {
         let Some(Error::Failed(fault)) = error else {
@@ -135,4 +137,22 @@ fn who_only_enqueues_is_compared_with() {
         }
         comm.finalize().unwrap();
     });
+}
+
+/// Nothing is left to wait for when a program ends its communicator.
+#[test]
+fn finalize_compares_calls_that_have_run() {
+    let Some(gpus) = gpus(2) else { return };
+    let errors = gpus.each(&builder(), |comm| {
+        let stream = comm.context().unwrap().new_stream().unwrap();
+        let mut memory = memory(&comm);
+        sum(&comm, &mut memory, &stream, &[1024]).unwrap();
+        let length = 1024 + usize::from(comm.rank() == 0);
+        sum(&comm, &mut memory, &stream, &[length]).unwrap();
+        let _ = stream.synchronize();
+        // The guard has seen by then that all has run.
+        std::thread::sleep(Duration::from_millis(200));
+        comm.finalize().err()
+    });
+    assert_different(&errors, 2, [1024, 1025]);
 }

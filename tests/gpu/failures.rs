@@ -361,8 +361,8 @@ fn a_killed_process_is_named() {
     victim.wait().unwrap();
 }
 
-/// Whether a call is timed out that begins with `first`, or a time of its own, and is under way when `then` is set. Rank
-/// 0 makes it late, or never.
+/// Whether a call is timed out that begins with `first`, or a time of its own, and is under way
+/// when `then` is set. Rank 0 makes it late, or never.
 fn times_out(
     [first, then]: [Duration; 2],
     own: Option<Duration>,

@@ -1,5 +1,6 @@
-//! Compares this rank's calls of device memory with what another rank claims of its own, and finds the first that
-//! differs: each side halves the range in which that is, and claims the call in the middle. Pure functions of the two.
+//! Compares this rank's calls of device memory with what another rank claims of its own, and finds
+//! the first that differs: each side halves the range in which that is, and claims the call in the
+//! middle. Pure functions of the two.
 
 use crate::ledger::{Entry, Ledger};
 
@@ -40,7 +41,8 @@ pub(crate) enum Verdict {
     Noted,
     /// This rank claims something itself.
     Reply(Claim),
-    /// The first call that differs, and what the two ranks have called, as far as this one still knows.
+    /// The first call that differs, and what the two ranks have called, as far as this one still
+    /// knows.
     Mismatch {
         number: u64,
         own: Option<[u64; 2]>,

@@ -1,5 +1,5 @@
-//! The calls of device memory that a rank has made, as far as ranks compare them. Plain data; who compares is in
-//! `comparison.rs` and `state/claims.rs`.
+//! The calls of device memory that a rank has made, as far as ranks compare them. Plain data; who
+//! compares is in `comparison.rs` and `state/claims.rs`.
 
 use std::collections::VecDeque;
 

@@ -257,8 +257,8 @@ impl Roster {
         })
     }
 
-    /// A question to each companion that is there, and of which it is not known that it has made the same calls of device
-    /// memory, by its rank in the world.
+    /// A question to each companion that is there, and of which it is not known that it has made
+    /// the same calls of device memory, by its rank in the world.
     pub(crate) fn ask_of_calls(&mut self) -> Vec<(u32, Claim)> {
         self.questions += 1;
         let ledger = self.view.ledger.lock();
@@ -312,8 +312,8 @@ impl Roster {
         due.collect()
     }
 
-    /// The companions that are there, have not made the same calls of device memory up to this one, as far as is known, and
-    /// have not answered this question.
+    /// The companions that are there, have not made the same calls of device memory up to this one,
+    /// as far as is known, and have not answered this question.
     pub(crate) fn uncompared(&self, number: u64, question: u64) -> Vec<u32> {
         let is_open = |&rank: &u32| {
             let heard = self.heard.get(rank as usize);

@@ -34,8 +34,11 @@ pub(crate) struct View {
     inspect_from: AtomicU64,
     /// The calls of device memory that ranks compare. Its mutex is the innermost.
     pub(crate) ledger: Mutex<Ledger>,
-    /// Up to which of them all companions have made the same. Orders no other memory: relaxed.
+    /// Up to which of them all companions have made the same. It and the next one order no other
+    /// memory: relaxed.
     compared: AtomicU64,
+    /// How often another rank has claimed something of its own calls.
+    claims: AtomicU64,
 }
 
 impl View {
@@ -63,6 +66,7 @@ impl View {
             inspect_from: AtomicU64::new(u64::MAX),
             ledger: Mutex::default(),
             compared: AtomicU64::new(0),
+            claims: AtomicU64::new(0),
         }
     }
 
@@ -128,8 +132,15 @@ impl View {
         self.compared.load(Ordering::Relaxed)
     }
 
+    /// How often another rank has claimed something of its calls.
+    pub(crate) fn claims(&self) -> u64 {
+        self.claims.load(Ordering::Relaxed)
+    }
+
+    /// Notes a claim, and up to which call all companions have made the same.
     pub(crate) fn set_compared(&self, number: u64) {
         self.compared.store(number, Ordering::Relaxed);
+        self.claims.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn set_inspect_from(&self, sequence: u64) {

@@ -217,8 +217,8 @@ impl Watch {
         let _is_first = self.view.device_calls.set(calls).is_ok();
     }
 
-    /// Records a call of device memory, which all ranks make alike and in the same order, before it can run. Callers must be
-    /// serialised.
+    /// Records a call of device memory, which all ranks make alike and in the same order, before it
+    /// can run. Callers must be serialised.
     ///
     /// The communicator fails if another rank is known to have made a different one.
     pub fn record_call(&self, signature: [u64; 2]) {
@@ -233,22 +233,28 @@ impl Watch {
         self.view.ledger.lock().count()
     }
 
-    /// Up to which of these calls the other ranks are known to have made the same, in the same order: all of them in a
-    /// communicator of up to 8 ranks, else the [`neighbours`](crate::neighbours). Costs one atomic load.
+    /// Up to which of these calls the other ranks are known to have made the same, in the same
+    /// order: all of them in a communicator of up to 8 ranks, else the
+    /// [`neighbours`](crate::neighbours). Costs one atomic load.
     pub fn calls_compared(&self) -> u64 {
         self.view.compared()
     }
 
-    /// Asks these ranks whether they have. Their monitors answer, whatever they do themselves. Returns the number of the
-    /// question.
+    /// How often other ranks have said something of their calls. Costs one atomic load.
+    pub fn calls_claimed(&self) -> u64 {
+        self.view.claims()
+    }
+
+    /// Asks these ranks whether they have. Their monitors answer, whatever they do themselves.
+    /// Returns the number of the question.
     pub fn ask_of_calls(&self) -> u64 {
         let context = self.view.context;
         let asked = self.monitor.with(|state| state.ask_of_calls(context));
         asked.unwrap_or_default()
     }
 
-    /// Which of these ranks are still there, are not known to have made the same calls up to `number`, and have not answered
-    /// the question. One that has answered was not as far.
+    /// Which of these ranks are still there, are not known to have made the same calls up to
+    /// `number`, and have not answered the question. One that has answered was not as far.
     pub fn uncompared(&self, number: u64, question: u64) -> Vec<u32> {
         let context = self.view.context;
         let ranks = self.monitor.with(|state| {

@@ -116,7 +116,8 @@ impl KernelEngine {
         }
     }
 
-    /// Launches a collective's kernel behind the last call; `limit` is its time, if it has one of its own.
+    /// Launches a collective's kernel behind the last call; `limit` is its time, if it has one of
+    /// its own.
     pub(super) fn launch(
         &self,
         call: &Call,

@@ -1,6 +1,6 @@
-//! NCCL does not check that all ranks make the same calls: where they differ, it may end in success with wrong data. So
-//! ranks tell each other a digest of their calls, over the control plane, when they wait for results; see
-//! [`Watch::record_call`](spark_ccl_control::Watch::record_call).
+//! NCCL does not check that all ranks make the same calls: where they differ, it may end in success
+//! with wrong data. So ranks tell each other a digest of their calls, over the control plane, when
+//! they wait for results; see [`Watch::record_call`](spark_ccl_control::Watch::record_call).
 
 use super::NcclEngine;
 use crate::device::guarded::Guarded;
@@ -12,20 +12,21 @@ use spark_ccl_cuda::cudarc::driver::CudaStream;
 use spark_ccl_cuda::is_capturing;
 use std::time::{Duration, Instant};
 
-/// How long a wait relies on the control plane alone to say that all is well, before it looks which rank is missing.
+/// How often a wait looks which rank is missing, where it hears of none: one may have left.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 /// How often it asks again: questions and answers may get lost.
 const ASK_EVERY: Duration = Duration::from_millis(200);
 
 impl NcclEngine {
-    /// Whether the ranks compare a call. Not one that is captured, which its graph may launch at any time, or never; and none
-    /// between two ranks, of which others know nothing.
+    /// Whether the ranks compare a call. Not one that is captured, which its graph may launch at
+    /// any time, or never; and none between two ranks, of which others know nothing.
     pub(super) fn is_compared(&self, task: &Task, stream: &CudaStream) -> Result<bool, Error> {
         let is_of_all = self.base.size > 1 && !task.operation().is_of_pairs();
         Ok(is_of_all && !self.base.own(is_capturing(stream))?)
     }
 
-    /// Asks the other ranks about calls that are not compared yet; they answer while this one waits for its stream.
+    /// Asks the other ranks about calls that are not compared yet; they answer while this one waits
+    /// for its stream.
     pub(super) fn ask_about(&self, made: u64) {
         let watch = &self.base.watch;
         if watch.calls_compared() < made {
@@ -33,8 +34,8 @@ impl NcclEngine {
         }
     }
 
-    /// Waits until the other ranks have compared this rank's calls up to `made`, which have run. A rank that has not made
-    /// them is not waited for: it compares them when it does.
+    /// Waits until the other ranks have compared this rank's calls up to `made`, which have run. A
+    /// rank that has not made them is not waited for: it compares them when it does.
     pub(super) fn compare_up_to(&self, made: u64) -> Result<(), Error> {
         let watch = &self.base.watch;
         if watch.calls_compared() >= made {
@@ -42,11 +43,12 @@ impl NcclEngine {
         }
         let limit = self.base.lock()?.calls.patience();
         let start = Instant::now();
-        let (mut question, mut asked, mut looked) = (watch.ask_of_calls(), start, start);
-        while watch.calls_compared() < made {
-            self.check()?;
-            if looked.elapsed() >= LOOK_EVERY {
-                looked = Instant::now();
+        let (mut question, mut asked) = (watch.ask_of_calls(), start);
+        let (mut heard, mut looked) = (0, start);
+        while watch.calls_compared() < made && !watch.failed() {
+            let claims = watch.calls_claimed();
+            if claims != heard || looked.elapsed() >= LOOK_EVERY {
+                (heard, looked) = (claims, Instant::now());
                 let missing = watch.uncompared(made, question);
                 if missing.is_empty() {
                     break;

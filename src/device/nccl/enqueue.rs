@@ -63,7 +63,8 @@ impl NcclEngine {
         })
     }
 
-    /// Records a call that the ranks compare: before it can run, so that no rank has its result and asks in vain.
+    /// Records a call that the ranks compare: before it can run, so that no rank has its result and
+    /// asks in vain.
     fn record_call(&self, task: &Task, is_compared: bool) {
         if is_compared {
             self.base.watch.record_call(task.signature.words());

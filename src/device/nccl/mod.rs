@@ -44,7 +44,10 @@ impl Engine for NcclEngine {
     }
 
     fn set_timeout(&self, timeout: Duration) {
-        self.call_timeout.set(timeout);
+        // After a failure it stays 0, which ends calls under way.
+        if !self.base.watch.failed() {
+            self.call_timeout.set(timeout);
+        }
         self.base.wait_at_most(timeout);
     }
 }

@@ -1,5 +1,5 @@
-//! Claims: ranks tell their companions which calls of device memory they have made, and compare them. In a small
-//! communicator the companions are all others.
+//! Claims: ranks tell their companions which calls of device memory they have made, and compare
+//! them. In a small communicator the companions are all others.
 
 use super::State;
 use crate::comparison::{Claim, Verdict};
@@ -8,8 +8,8 @@ use crate::roster::Roster;
 use crate::wire::Content;
 
 impl State {
-    /// Asks the companions whether they have made the same calls as this rank, as far as that is not known. Returns the
-    /// number of the question.
+    /// Asks the companions whether they have made the same calls as this rank, as far as that is
+    /// not known. Returns the number of the question.
     pub(crate) fn ask_of_calls(&mut self, context: u64) -> u64 {
         let Some(roster) = self.rosters.get_mut(&context) else {
             return 0;
@@ -70,13 +70,13 @@ fn differs(roster: &Roster, rank: u32, number: u64, called: [Option<[u64; 2]>; 2
     let view = &roster.view;
     let words = |signature: Option<[u64; 2]>| {
         signature.map_or_else(
-            || "something that is no longer known".to_owned(),
+            || "what it no longer knows".to_owned(),
             view.describe,
         )
     };
     let [own, mut theirs] = called.map(words);
     if called[0] == called[1] {
-        theirs.push_str(", and before it another call that is no longer known");
+        theirs.push_str(", and before it a call that differs and is no longer known");
     }
     Fault::Mismatch {
         sequence: DEVICE_MARK | number,
