@@ -168,6 +168,10 @@ impl UntypedCall {
         self.spec.operation
     }
 
+    pub(crate) fn dtype(&self) -> DType {
+        self.spec.dtype
+    }
+
     /// Whether buffers are to be looked for in registered memory.
     pub(crate) fn is_registered(&self) -> bool {
         !self.registered.is_empty()

@@ -94,13 +94,15 @@ impl Memory {
     }
 }
 
-/// What an address is in.
+/// What a buffer is in.
 pub(super) enum Found {
     /// No block.
     Other,
     Block(Arc<Block>),
     /// A block whose owner has dropped it, but which is still in use.
     Dropped,
+    /// It goes on behind the end of a block, or into one: after this many bytes.
+    Across(u64),
 }
 
 impl Block {
@@ -127,19 +129,24 @@ impl Block {
         block
     }
 
-    /// The block that an address is in.
-    pub(super) fn find(address: u64) -> Found {
+    /// The block that a buffer is in.
+    pub(super) fn find(address: u64, bytes: u64) -> Found {
         // Dropping a block takes the lock, so no reference ends while it is held.
         let found = {
-            let blocks = BLOCKS.lock();
+            let (blocks, end) = (BLOCKS.lock(), address.saturating_add(bytes));
             let before = blocks.range(..=address).next_back();
-            let entry = before.filter(|(_, entry)| address < entry.end);
-            entry.map(|(_, entry)| entry.block.upgrade())
+            match before.filter(|(_, entry)| address < entry.end) {
+                Some((_, entry)) if entry.end < end => return Found::Across(entry.end - address),
+                Some((_, entry)) => entry.block.upgrade(),
+                None => {
+                    let next = blocks.range(address..end).next();
+                    return next.map_or(Found::Other, |(start, _)| Found::Across(start - address));
+                }
+            }
         };
         match found {
-            None => Found::Other,
-            Some(Some(block)) if !block.uses.lock().dropped => Found::Block(block),
-            Some(_) => Found::Dropped,
+            Some(block) if !block.uses.lock().dropped => Found::Block(block),
+            _ => Found::Dropped,
         }
     }
 

@@ -3,6 +3,7 @@
 
 use super::block::{Block, Found};
 use super::engine::{StreamEngine, StreamTask};
+use super::gpu::Gpu;
 use super::site::{Order, Site};
 use crate::buffer::Region;
 use crate::communicator::Communicator;
@@ -10,7 +11,7 @@ use crate::error::Error;
 use crate::task::{Task, check};
 use crate::untyped::UntypedCall;
 use spark_ccl_cuda::cudarc::driver::sys::CUstream;
-use spark_ccl_cuda::{CallStream, device_of};
+use spark_ccl_cuda::{CallStream, bytes_from, device_of};
 use std::sync::Arc;
 
 /// A call of a communicator, and the stream that it is for: a `CUstream`, or a `cudaStream_t`, which is the same.
@@ -53,8 +54,9 @@ impl Communicator {
     ///
     /// # Errors
     /// Those of [`Call::on`](crate::Call::on) and [`run_untyped`](Self::run_untyped); also [`Error::Invalid`] for
-    /// addresses that the driver does not know, for registered memory, and for calls that move no data. If a call is
-    /// invalid, nothing is enqueued.
+    /// addresses that the driver does not know, for buffers longer than their memory (which may be mappings of one
+    /// device that follow each other), for registered memory, and for calls that move no data. If a call is invalid,
+    /// nothing is enqueued.
     pub unsafe fn enqueue_untyped(calls: &[DeviceCall<'_>]) -> Result<(), Error> {
         let prepared = calls.iter().map(|call| {
             // SAFETY: the stream is a default one, or lives until the prepared call is dropped, at the end of this function (its
@@ -150,8 +152,7 @@ unsafe fn borrow(engine: &dyn StreamEngine, raw: CUstream) -> Result<CallStream,
     Ok(stream.map_err(|error| error.of_rank(gpu.rank))?)
 }
 
-/// Device memory by its address. That of another device is refused when the call is admitted, and that which was dropped
-/// here.
+/// Device memory by its address. That of another device is refused when the call is admitted.
 fn place(
     engine: &dyn StreamEngine,
     call: &UntypedCall,
@@ -160,7 +161,7 @@ fn place(
     len: usize,
 ) -> Result<Region, Error> {
     let gpu = engine.gpu();
-    let address = start.addr() as u64;
+    let (address, bytes) = (start.addr() as u64, (len * call.dtype().size()) as u64);
     let at = |device, order| {
         let site = Site {
             device,
@@ -169,31 +170,48 @@ fn place(
         };
         Region::on_device(address, len, site)
     };
-    let refused = |problem: String| {
+    if len == 0 {
+        return Ok(at(gpu.context.ordinal(), Order::Program));
+    }
+    let found = match Block::find(address, bytes) {
+        Found::Block(block) => Ok((block.gpu.context.ordinal(), Order::Kept(block))),
+        Found::Dropped => Err("was freed, and stays only until earlier calls have run".to_owned()),
+        Found::Across(there) => Err(too_long(bytes, there)),
+        Found::Other => of_the_program(gpu, address, bytes)?.map(|device| (device, Order::Program)),
+    };
+    let found = found.map_err(|problem| {
         let rank = gpu.rank;
         call.invalid(format!(
             "the {side} buffer of rank {rank} at {address:#x} {problem}"
         ))
-    };
-    if len == 0 {
-        return Ok(at(gpu.context.ordinal(), Order::Program));
-    }
-    match Block::find(address) {
-        Found::Block(block) => return Ok(at(block.gpu.context.ordinal(), Order::Kept(block))),
-        Found::Dropped => {
-            return Err(refused(
-                "was freed, and stays only until earlier calls have run".to_owned(),
-            ));
-        }
-        Found::Other => {}
-    }
+    });
+    found.map(|(device, order)| at(device, order))
+}
+
+/// The device that memory of the program is of, or what is wrong with it.
+fn of_the_program(gpu: &Gpu, address: u64, bytes: u64) -> Result<Result<usize, String>, Error> {
+    let own = gpu.context.ordinal();
     let known = device_of(&gpu.context, address).map_err(|error| error.of_rank(gpu.rank))?;
-    let device = known.ok_or_else(|| {
-        refused(format!(
-            "is no memory that the driver of device {} knows of: pass device, managed or pinned memory, or make the \
-             call without a stream, as one on memory of the host",
-            gpu.context.ordinal()
-        ))
-    })?;
-    Ok(at(device, Order::Program))
+    let Some(device) = known else {
+        return Ok(Err(format!(
+            "is no memory that the driver of device {own} knows of: pass device, managed or pinned \
+             memory, or make the call without a stream, as one on memory of the host"
+        )));
+    };
+    if device != own {
+        return Ok(Ok(device));
+    }
+    let there =
+        bytes_from(&gpu.context, address, bytes).map_err(|error| error.of_rank(gpu.rank))?;
+    Ok(if there < bytes {
+        Err(too_long(bytes, there))
+    } else {
+        Ok(device)
+    })
+}
+
+fn too_long(bytes: u64, there: u64) -> String {
+    format!(
+        "has {bytes} bytes, and the memory there only {there}: pass as many elements as were allocated"
+    )
 }

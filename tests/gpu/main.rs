@@ -7,6 +7,7 @@ mod chosen;
 mod collectives;
 mod comparing;
 mod failures;
+mod lengths;
 mod meeting;
 mod missing;
 mod observed;

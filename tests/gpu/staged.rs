@@ -10,6 +10,7 @@ mod collectives;
 mod failures;
 mod graphs;
 mod late;
+mod lengths;
 mod messages;
 mod observed;
 mod processes;

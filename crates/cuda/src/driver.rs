@@ -28,6 +28,7 @@ const CORE: &[&str] = &[
     "cuCtxSynchronize",
     "cuPointerGetAttribute",
     "cuMemGetInfo_v2",
+    "cuMemGetAddressRange_v2",
     "cuMemAlloc_v2",
     "cuMemFree_v2",
     "cuMemcpyHtoDAsync_v2",

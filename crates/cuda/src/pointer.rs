@@ -1,4 +1,4 @@
-//! Looks addresses up in the driver: whose memory they are in.
+//! Looks addresses up in the driver: whose memory they are in, and how far it reaches.
 
 use cudarc::driver::{CudaContext, sys};
 
@@ -28,4 +28,39 @@ pub fn device_of(context: &CudaContext, address: u64) -> Result<Option<usize>, E
     }
     checked("cuPointerGetAttribute", device, status.result())?;
     Ok(usize::try_from(ordinal).ok())
+}
+
+/// How many of `bytes` bytes from an address on are memory of the context's device, which the
+/// address itself [is of](device_of): one allocation, or mappings that follow each other. Addresses
+/// that are only reserved, or that the device may not access, end it. Allowed while a graph is
+/// captured.
+///
+/// # Errors
+/// The driver fails.
+pub fn bytes_from(context: &CudaContext, address: u64, bytes: u64) -> Result<u64, Error> {
+    let mut end = address;
+    while end - address < bytes {
+        if end > address && device_of(context, end)? != Some(context.ordinal()) {
+            break;
+        }
+        match end_of_range(context.ordinal(), end)? {
+            Some(next) if next > end => end = next,
+            _ => break,
+        }
+    }
+    Ok(bytes.min(end - address))
+}
+
+/// Where the allocation, or the one mapping, ends that an address is in. The attribute
+/// `CU_POINTER_ATTRIBUTE_RANGE_SIZE` would not do: of mapped memory it tells how much is reserved.
+fn end_of_range(device: usize, address: u64) -> Result<Option<u64>, Error> {
+    let (mut start, mut bytes) = (0, 0);
+    // SAFETY: the driver writes one address, to `start`, and one number, to `bytes`. It only looks the
+    // address up.
+    let status = unsafe { sys::cuMemGetAddressRange_v2(&raw mut start, &raw mut bytes, address) };
+    match status {
+        sys::CUresult::CUDA_ERROR_NOT_FOUND | sys::CUresult::CUDA_ERROR_INVALID_VALUE => Ok(None),
+        status => checked("cuMemGetAddressRange", device, status.result())
+            .map(|()| start.checked_add(bytes as u64)),
+    }
 }

@@ -230,7 +230,7 @@ int cuMemAlloc_v2(uint64_t *address, size_t bytes) {
     void *memory = aligned_alloc(4096, pages);
     memset(memory, 0xee, pages);
     *address = reinterpret_cast<uint64_t>(memory);
-    set_memory(*address, pages, current);
+    set_memory(*address, bytes, current);
     return SUCCESS;
 }
 int cuMemAllocAsync(uint64_t *address, size_t bytes, void *) { return cuMemAlloc_v2(address, bytes); }
@@ -239,14 +239,26 @@ int cuMemFree_v2(uint64_t address) {
     set_memory(address, 0, 0);
     return free(reinterpret_cast<void *>(address)), SUCCESS;
 }
+// The memory that an address is in, or the end of all.
+static auto memory_of(uint64_t address) {
+    auto behind = memories.upper_bound(address);
+    if (behind == memories.begin()) return memories.end();
+    auto before = std::prev(behind);
+    return address < before->second.first ? before : memories.end();
+}
 int cuPointerGetAttribute(void *value, int attribute, uint64_t address) {
     enum { DEVICE_ORDINAL = 9 };
     Guard guard(everything);
-    auto behind = memories.upper_bound(address);
-    if (attribute != DEVICE_ORDINAL || behind == memories.begin()) return INVALID_VALUE;
-    auto [end, device] = std::prev(behind)->second;
-    if (address >= end) return INVALID_VALUE;
-    return *static_cast<int *>(value) = device, SUCCESS;
+    auto found = memory_of(address);
+    if (attribute != DEVICE_ORDINAL || found == memories.end()) return INVALID_VALUE;
+    return *static_cast<int *>(value) = found->second.second, SUCCESS;
+}
+// Of mapped memory, one mapping.
+int cuMemGetAddressRange_v2(uint64_t *start, size_t *bytes, uint64_t address) {
+    Guard guard(everything);
+    auto found = memory_of(address);
+    if (found == memories.end()) return NOT_FOUND;
+    return *start = found->first, *bytes = found->second.first - found->first, SUCCESS;
 }
 int cuMemHostAlloc(void **memory, size_t bytes, unsigned) {
     if (int said = unsafe_in_captures()) return said;

@@ -1,0 +1,163 @@
+//! Untyped calls whose buffers are as long as their memory, or longer: blocks of the library's, allocations of the program's,
+//! and mappings that follow each other.
+
+use super::{builder, gpus, text};
+use spark_ccl::cuda::DeviceCall;
+use spark_ccl::cuda::cudarc::driver::{result, sys};
+use spark_ccl::{Communicator, DType, Error, Operation, ReduceOp, UntypedCall};
+use std::mem::zeroed;
+
+/// Sums bytes in place.
+fn sum(comm: &Communicator, address: u64, bytes: usize) -> Result<(), Error> {
+    let start = std::ptr::without_provenance_mut::<u8>(address as usize);
+    let call = UntypedCall::new(Operation::AllReduce, DType::U8)
+        .reduction(ReduceOp::Sum)
+        .in_place(start, bytes);
+    let stream = std::ptr::null_mut();
+    let calls = [DeviceCall {
+        comm,
+        call: &call,
+        stream,
+    }];
+    // SAFETY: the memory stays until the default stream has been waited for, and nothing else uses it. Calls that are
+    // longer than their memory are refused, which is what is tested.
+    unsafe {
+        Communicator::enqueue_untyped(&calls)?;
+        comm.wait_raw(stream)
+    }
+}
+
+/// A call of all these bytes is done; one of more is refused, with both numbers.
+fn ends_after(comm: &Communicator, address: u64, bytes: usize) {
+    sum(comm, address, bytes).unwrap();
+    for more in [1, 12 << 20] {
+        let said = text(sum(comm, address, bytes + more));
+        for part in [
+            "all_reduce",
+            "in-place buffer of rank 0",
+            &format!("has {} bytes", bytes + more),
+            &format!("only {bytes}:"),
+        ] {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+    }
+}
+
+#[test]
+fn blocks_end_where_they_were_asked_to_end() {
+    let Some(_gpus) = gpus(1) else { return };
+    let comm = builder().local(1).unwrap().remove(0);
+    let memory = comm.alloc_device::<u8>(64).unwrap();
+    ends_after(&comm, memory.address(), 64);
+    ends_after(&comm, memory.address() + 60, 4);
+    comm.finalize().unwrap();
+}
+
+#[test]
+fn allocations_of_the_program_end_where_the_driver_says() {
+    let Some(_gpus) = gpus(1) else { return };
+    let comm = builder().local(1).unwrap().remove(0);
+    comm.context().unwrap().bind_to_thread().unwrap();
+    // SAFETY: the context is current; the memory is freed below.
+    let address = unsafe { result::malloc_sync(100) }.unwrap();
+    ends_after(&comm, address, 100);
+    ends_after(&comm, address + 36, 64);
+    // SAFETY: it was allocated above, and the calls on it have run.
+    unsafe { result::free_sync(address) }.unwrap();
+    comm.finalize().unwrap();
+}
+
+/// Addresses that are reserved, of which the first are mapped piece by piece: as PyTorch's expandable segments.
+struct Segment {
+    start: u64,
+    page: usize,
+    mapped: Vec<sys::CUmemGenericAllocationHandle>,
+}
+
+/// How many pages are reserved.
+const PAGES: usize = 16;
+
+impl Segment {
+    fn new() -> Self {
+        let (kind, mut page, mut start) = (kind(), 0, 0);
+        let finest = sys::CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
+        // SAFETY: the driver reads the kind, and writes a number and an address.
+        unsafe {
+            sys::cuMemGetAllocationGranularity(&raw mut page, &raw const kind, finest)
+                .result()
+                .unwrap();
+            sys::cuMemAddressReserve(&raw mut start, PAGES * page, 0, 0, 0)
+                .result()
+                .unwrap();
+        }
+        Self {
+            start,
+            page,
+            mapped: Vec::new(),
+        }
+    }
+
+    fn grow(&mut self) {
+        let (kind, mut memory) = (kind(), 0);
+        let end = self.start + (self.mapped.len() * self.page) as u64;
+        let access = sys::CUmemAccessDesc {
+            location: kind.location,
+            flags: sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+        };
+        // SAFETY: the page behind the last is reserved, and nothing is mapped there.
+        unsafe {
+            sys::cuMemCreate(&raw mut memory, self.page, &raw const kind, 0)
+                .result()
+                .unwrap();
+            sys::cuMemMap(end, self.page, 0, memory, 0)
+                .result()
+                .unwrap();
+            sys::cuMemSetAccess(end, self.page, &raw const access, 1)
+                .result()
+                .unwrap();
+        }
+        self.mapped.push(memory);
+    }
+}
+
+impl Drop for Segment {
+    fn drop(&mut self) {
+        for (place, memory) in self.mapped.drain(..).enumerate() {
+            // SAFETY: `grow` mapped it there, and the calls on it have run.
+            unsafe {
+                sys::cuMemUnmap(self.start + (place * self.page) as u64, self.page);
+                sys::cuMemRelease(memory);
+            }
+        }
+        // SAFETY: it was reserved, and nothing is mapped there any more.
+        unsafe { sys::cuMemAddressFree(self.start, PAGES * self.page) };
+    }
+}
+
+fn kind() -> sys::CUmemAllocationProp {
+    // SAFETY: it is a C structure of numbers and a pointer, which may all be 0.
+    let mut kind: sys::CUmemAllocationProp = unsafe { zeroed() };
+    kind.type_ = sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
+    kind.location.type_ = sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
+    kind
+}
+
+#[test]
+fn mappings_that_follow_each_other_are_one_memory() {
+    let Some(_gpus) = gpus(1) else { return };
+    let comm = builder()
+        .set("SPARK_CCL_DEVICE", "0")
+        .local(1)
+        .unwrap()
+        .remove(0);
+    comm.context().unwrap().bind_to_thread().unwrap();
+    let mut segment = Segment::new();
+    let page = segment.page;
+    for pages in 1..4 {
+        segment.grow();
+        ends_after(&comm, segment.start, pages * page);
+        ends_after(&comm, segment.start + 3, pages * page - 3);
+    }
+    ends_after(&comm, segment.start + page as u64 + 1, 2 * page - 1);
+    comm.finalize().unwrap();
+}
