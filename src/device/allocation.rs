@@ -1,9 +1,10 @@
-//! Allocates blocks of device memory, and frees dropped ones on a thread. Knows no backend.
+//! Allocates blocks of device memory, and frees what was dropped on a thread. Knows no backend.
 
 use super::block::{self, Block, Memory};
 use super::guarded::Guarded;
 use super::helper_thread::spawn;
 use super::pause::pause;
+use super::set_aside;
 use crate::error::Error;
 use spark_ccl_cuda::{DeviceBlock, make_current, relaxed};
 use std::sync::Arc;
@@ -28,14 +29,16 @@ pub(super) fn new_block_of(
 ) -> Result<Arc<Block>, Error> {
     let (base, start) = (engine.base(), Instant::now());
     loop {
-        // Memory whose freeing waits for kernels is left to the guards: another rank's kernel may wait for this rank's next
-        // call.
-        block::sweep_at_once();
+        // What is set aside is left to the guards: to free it may take long.
+        block::sweep();
         // Asked before the attempt: what is being freed then may have become free when it has failed.
-        let will_free = engine.will_free();
+        let will_free = engine.will_free() || set_aside::any();
         let error = match base.own(make()) {
             Ok(memory) => return Ok(Block::new(memory, bytes, Arc::clone(&base.gpu))),
-            Err(error @ spark_ccl_cuda::Error::Call { .. }) => error,
+            Err(
+                error @ (spark_ccl_cuda::Error::Call { .. }
+                | spark_ccl_cuda::Error::SetAside { .. }),
+            ) => error,
             Err(error) => return Err(error.into()),
         };
         let is_short = error.is_of_memory();
@@ -50,14 +53,17 @@ pub(super) fn new_block_of(
     }
 }
 
-/// Frees dropped memory on a separate thread: the driver may take long, and may wait for running kernels.
+/// Frees dropped memory on a separate thread: the driver may take long, and may wait for kernels of the program.
 pub(super) fn tidy_in_background<E: Guarded>(engine: &Arc<E>) {
-    in_background(engine, E::tidy);
+    in_background(engine, |engine| {
+        engine.tidy();
+        set_aside::free();
+    });
 }
 
 /// The same of an engine that has failed, without the backend.
-pub(super) fn sweep_in_background<E: Guarded>(engine: &Arc<E>) {
-    in_background(engine, |_| block::sweep());
+pub(super) fn free_in_background<E: Guarded>(engine: &Arc<E>) {
+    in_background(engine, |_| set_aside::free());
 }
 
 fn in_background<E: Guarded>(engine: &Arc<E>, work: fn(&E)) {

@@ -1,7 +1,6 @@
 //! Blocks of device memory: what uses them, when they can be freed, and which one an address is in. Knows no engine.
 
 use super::gpu::Gpu;
-use super::helper_thread::spawn;
 use super::pause::until;
 use crate::registered::Segment;
 use spark_ccl_cuda::cudarc::driver::CudaStream;
@@ -36,15 +35,15 @@ struct Uses {
     dropped: bool,
 }
 
-/// Blocks that were dropped while they were in use, or whose freeing may wait for kernels.
-static DROPPED: Mutex<Vec<Unfreed>> = Mutex::new(Vec::new());
-/// How many that were among them are being freed. Relaxed: it orders no other memory.
-static BEING_FREED: AtomicUsize = AtomicUsize::new(0);
+/// Blocks that were dropped while they were in use.
+static DROPPED: Mutex<Vec<Dropped>> = Mutex::new(Vec::new());
+/// How many that were among them are being looked at, or freed. Relaxed: it orders no other memory.
+static IN_HAND: AtomicUsize = AtomicUsize::new(0);
 
 /// A block that nobody holds any more.
-struct Unfreed {
+struct Dropped {
     uses: Uses,
-    memory: Listed,
+    _memory: Listed,
 }
 
 /// Blocks that are not freed yet, by where they begin.
@@ -82,14 +81,6 @@ impl Memory {
         match self {
             Self::Device(block) => block.address(),
             Self::Pinned { address, .. } => *address,
-        }
-    }
-
-    /// Whether freeing it, or taking it from a device, does not wait for kernels that run.
-    fn is_freed_at_once(&self) -> bool {
-        match self {
-            Self::Device(block) => block.is_freed_at_once(),
-            Self::Pinned { .. } => false,
         }
     }
 }
@@ -250,19 +241,13 @@ impl Drop for Block {
         let Some(memory) = self.memory.take() else {
             return;
         };
-        let is_freed_at_once = memory.0.is_freed_at_once();
-        let block = Unfreed {
+        let block = Dropped {
             uses: std::mem::take(self.uses.get_mut()),
-            memory,
+            _memory: memory,
         };
-        let is_over = block.uses.are_over();
-        // Frees it here if that waits for nothing.
-        if !is_over || !is_freed_at_once {
+        // Otherwise it is given back here, which waits for nothing.
+        if !block.uses.are_over() {
             DROPPED.lock().push(block);
-        }
-        // There may be no guard any more. If no thread can be started, a guard or a later drop frees it.
-        if is_over && !is_freed_at_once {
-            let _ = spawn("spark-gpu-free", sweep);
         }
     }
 }
@@ -270,36 +255,21 @@ impl Drop for Block {
 /// Whether there are blocks that were dropped and are not freed yet, but will be.
 pub(super) fn any() -> bool {
     let dropped = DROPPED.lock();
-    BEING_FREED.load(Ordering::Relaxed) > 0 || dropped.iter().any(|block| block.uses.lost.is_none())
+    IN_HAND.load(Ordering::Relaxed) > 0 || dropped.iter().any(|block| block.uses.lost.is_none())
 }
 
-/// Whether one of them is not in use any more.
-pub(super) fn any_is_over() -> bool {
-    DROPPED.lock().iter().any(|block| block.uses.are_over())
-}
-
-/// Frees those of them that are not in use any more. This may wait for kernels of any rank of the process, so it is for threads
-/// that no kernel waits for.
+/// Gives those of them back that are not in use any more. Waits for no kernel.
 pub(super) fn sweep() {
-    sweep_at_once();
-    free(|block| block.uses.are_over());
-}
-
-/// Frees those of them that are not in use any more, and for which the driver does not wait for kernels.
-pub(super) fn sweep_at_once() {
-    free(|block| block.memory.0.is_freed_at_once() && block.uses.are_over());
-}
-
-fn free(is_meant: impl Fn(&Unfreed) -> bool) {
-    let over: Vec<_> = {
+    let dropped: Vec<_> = {
         let mut dropped = DROPPED.lock();
-        let over: Vec<_> = dropped.extract_if(.., |block| is_meant(block)).collect();
-        BEING_FREED.fetch_add(over.len(), Ordering::Relaxed);
-        over
+        IN_HAND.fetch_add(dropped.len(), Ordering::Relaxed);
+        std::mem::take(&mut *dropped)
     };
-    // The driver may take long to free them, so the lock is not held meanwhile.
-    for block in over {
-        drop(block);
-        BEING_FREED.fetch_sub(1, Ordering::Relaxed);
-    }
+    let count = dropped.len();
+    // The driver may take long to answer and to free, so the lock is not held meanwhile.
+    let (over, used): (Vec<_>, Vec<_>) =
+        dropped.into_iter().partition(|block| block.uses.are_over());
+    DROPPED.lock().extend(used);
+    drop(over);
+    IN_HAND.fetch_sub(count, Ordering::Relaxed);
 }

@@ -30,6 +30,8 @@ pub(super) struct Calls {
     pub(super) mark: Option<Mark>,
     /// The last call in each of the last captures, by their numbers.
     captured: Vec<(u64, Arc<RecordedEvent>)>,
+    /// Some were captured: graphs may be launched at any time.
+    is_captured: bool,
 }
 
 /// The ends of some of the calls that are not known to have run, the oldest first. By them, many calls that run one by one
@@ -203,6 +205,13 @@ impl Calls {
     pub(super) fn add_captured(&mut self) {
         self.count += 1;
         self.made.add_uncounted();
+        self.is_captured = true;
+    }
+
+    /// Whether one of them may run now, or soon: the state of some is not known.
+    pub(super) fn may_run(&self) -> bool {
+        let runs = |last: &Arc<RecordedEvent>| !last.is_complete().unwrap_or(false);
+        self.is_captured || self.last.as_ref().is_some_and(runs)
     }
 
     /// The last call was captured, and it ends at an event.

@@ -95,7 +95,8 @@ impl Communicator {
     /// [`Error::Failed`] when the communicator has failed or fails meanwhile, which it does after the operation
     /// timeout; [`Error::Cuda`] when something in the stream has failed.
     pub fn wait(&self, stream: &CudaStream) -> Result<(), Error> {
-        self.device_engine("wait")?.wait(stream)
+        let engine = self.device_engine("wait")?;
+        engine.wait(stream)
     }
 
     /// `len` elements of memory of this rank's device, for [`register_device`](Self::register_device). What they are is
@@ -104,14 +105,17 @@ impl Communicator {
     /// Where calls go by way of the host, and all ranks have `SPARK_CCL_GPU_PINNED=1`, it is pinned memory of the host, as
     /// [`device_path`](Self::device_path) then says. Collectives whose buffers are all such memory are not staged, so all
     /// ranks should pass such memory, or none: where they differ, calls longer than 128 KiB fail, and the error names both.
-    /// Freeing such memory waits for all kernels of its GPU, so a thread of the library does it.
+    /// Freeing such memory waits for all kernels of its GPU, and holds up all threads that use the GPU meanwhile. So memory that
+    /// was dropped is kept for later calls of this, and freed by a thread of the library while no call is in flight there.
+    /// Where more than 256 MiB wait for that (`SPARK_CCL_GPU_SET_ASIDE`), this waits as well, up to the operation timeout.
     ///
     /// # Errors
     /// [`Error::Memory`] when there is not enough; [`Error::Unsupported`] without a [`Backend`](crate::Backend) for device
     /// memory.
     pub fn alloc_device<T: Element>(&self, len: usize) -> Result<DeviceMemory<T>, Error> {
         let bytes = len.saturating_mul(size_of::<T>()).max(1);
-        let block = self.device_engine("alloc_device")?.alloc(bytes)?;
+        let engine = self.device_engine("alloc_device")?;
+        let block = engine.alloc(bytes)?;
         Ok(DeviceMemory::new(block, len))
     }
 

@@ -1,12 +1,13 @@
 //! The guard: a thread that ends calls which cannot complete. A program may wait for its streams by means that know
 //! nothing of communicators, so the library's own waits are not enough.
 
-use super::allocation::{sweep_in_background, tidy_in_background};
-use super::block;
+use super::allocation::{free_in_background, tidy_in_background};
 use super::calls::{CallEnd, Mark};
 use super::guarded::Guarded;
+use super::helper_thread::spawn;
 use super::rank::{DeviceRank, State};
 use super::waiting::SUBSIDES;
+use super::{block, set_aside};
 use crate::error::Error;
 use spark_ccl_control::Fault;
 use std::sync::{Arc, Weak};
@@ -22,6 +23,7 @@ pub(super) fn start<E: Guarded>(
     engine: &Arc<E>,
     look: impl FnMut(&E) + Send + 'static,
 ) -> Result<(), Error> {
+    set_aside::add(engine);
     let engine = Arc::downgrade(engine);
     spark_ccl_log::spawn("spark-gpu-guard", move || watch_over(&engine, look))
         .map(drop)
@@ -39,23 +41,31 @@ fn watch_over<E: Guarded>(engine: &Weak<E>, mut look: impl FnMut(&E)) {
         };
         if engine.base().watch.failed() {
             engine.abort();
-            if block::any_is_over() {
-                sweep_in_background(&engine);
+            block::sweep();
+            if set_aside::is_ready() {
+                free_in_background(&engine);
             }
             continue;
         }
         look(&engine);
         engine.observe_ends();
-        if engine.has_leftovers() {
+        block::sweep();
+        if engine.has_leftovers() || set_aside::is_ready() {
             tidy_in_background(&engine);
         }
     }
     // What ran ends soon. Blocks that the program itself uses for longer are freed by another guard.
     let end = Instant::now() + SUBSIDES;
-    block::sweep();
-    while block::any() && Instant::now() < end {
-        std::thread::sleep(TICK);
+    loop {
         block::sweep();
+        if set_aside::is_ready() {
+            // If no thread can be started, another guard, or the end of the process, frees it.
+            let _ = spawn("spark-gpu-free", set_aside::free);
+        }
+        if !block::any() && !set_aside::any() || Instant::now() > end {
+            break;
+        }
+        std::thread::sleep(TICK);
     }
 }
 

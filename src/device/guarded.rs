@@ -48,9 +48,9 @@ pub(super) trait Guarded: Send + Sync + 'static {
     /// Aborts what runs; afterwards nothing can be enqueued. If it cannot abort yet, the guard tries again.
     fn abort(&self);
 
-    /// Whether there is dropped memory that can be freed now.
+    /// Whether the backend has anything of dropped memory that it can give up now.
     fn has_leftovers(&self) -> bool {
-        block::any_is_over()
+        false
     }
 
     /// Whether there is dropped memory that can be freed at some time, without the other ranks.
@@ -58,10 +58,9 @@ pub(super) trait Guarded: Send + Sync + 'static {
         block::any()
     }
 
-    /// Frees dropped memory that is no longer in use. May wait for kernels, of any rank of the process.
-    fn tidy(&self) {
-        block::sweep();
-    }
+    /// Has the backend give up what it has of dropped memory that is no longer in use. May wait for kernels, of any rank of the
+    /// process.
+    fn tidy(&self) {}
 
     /// Records an enqueued call with its end, and which calls have run. Captured calls are left out: how often their graphs are
     /// launched is not known.

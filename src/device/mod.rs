@@ -28,6 +28,7 @@ mod order;
 mod parts;
 mod pause;
 mod rank;
+mod set_aside;
 mod site;
 mod untyped;
 mod view;

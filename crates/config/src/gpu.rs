@@ -2,13 +2,15 @@
 
 use crate::Error;
 use crate::choice::GpuProtocol;
+use crate::parse;
 use crate::reader::Reader;
 
 /// More than any host has.
 const MAX_DEVICE: usize = 1023;
+const MOST_SET_ASIDE: usize = 256 << 20;
 
 /// How device memory is used.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gpu {
     /// CUDA's number of this rank's own device, whatever its place among the host's ranks.
     pub own_device: Option<usize>,
@@ -18,17 +20,34 @@ pub struct Gpu {
     pub protocol: GpuProtocol,
     /// Whether memory for calls that go by way of the host is pinned memory of the host. Ranks agree on it by themselves.
     pub pinned: bool,
+    /// How many bytes of dropped pinned memory may wait to be freed, per GPU, before no more is allocated.
+    pub most_set_aside: usize,
+}
+
+impl Default for Gpu {
+    fn default() -> Self {
+        Self {
+            own_device: None,
+            may_be_shared: false,
+            protocol: GpuProtocol::default(),
+            pinned: false,
+            most_set_aside: MOST_SET_ASIDE,
+        }
+    }
 }
 
 impl Gpu {
     pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Self, Error> {
         let names = &["SPARK_CCL_GPU_PROTOCOL"];
         let protocol = reader.parsed(names, GpuProtocol::EXPECTED, GpuProtocol::parse)?;
+        let names = &["SPARK_CCL_GPU_SET_ASIDE"];
+        let most_set_aside = reader.parsed(names, "a number of bytes", parse::bytes)?;
         Ok(Self {
             own_device: reader.number(&["SPARK_CCL_DEVICE"], 0..=MAX_DEVICE)?,
             may_be_shared: reader.boolean("SPARK_CCL_SHARE_GPU")?.unwrap_or_default(),
             protocol: protocol.unwrap_or_default(),
             pinned: reader.boolean("SPARK_CCL_GPU_PINNED")?.unwrap_or_default(),
+            most_set_aside: most_set_aside.unwrap_or(MOST_SET_ASIDE),
         })
     }
 }

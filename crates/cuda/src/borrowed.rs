@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, CudaStream, sys};
 
-use crate::stream::{PER_THREAD, is_capturing, make_current};
+use crate::current::make_current;
+use crate::stream::{PER_THREAD, is_capturing};
 use crate::{Error, EventPool, checked};
 
 /// Wraps a stream of the program or of another library, given its handle. Null and

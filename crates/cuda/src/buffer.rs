@@ -14,7 +14,8 @@ use cudarc::driver::{
     SyncOnDrop, result, sys,
 };
 
-use crate::stream::{make_current, wait_for};
+use crate::current::make_current;
+use crate::stream::wait_for;
 use crate::{Error, checked};
 
 /// The state of a cudarc buffer, which it does not keep alive: cudarc destroys the buffer's events
@@ -153,13 +154,15 @@ impl Buffer {
     /// # Errors
     /// The driver fails; later users then do not wait.
     pub unsafe fn was_used(&self, stream: &CudaStream) -> Result<(), Error> {
-        /// Keeps other threads from recording the event between this wait and this record.
-        static NOTING: Mutex<()> = Mutex::new(());
+        /// Keeps other threads from recording the event between this wait and this record. One for each device, since
+        /// the driver holds up those of a device where memory is freed.
+        static NOTING: [Mutex<()>; 16] = [const { Mutex::new(()) }; 16];
         if !self.is_tracked(self.write) {
             return Ok(());
         }
         let device = make_current(stream.context())?;
-        let _noting = NOTING.lock().unwrap_or_else(PoisonError::into_inner);
+        let noting = &NOTING[device % NOTING.len()];
+        let _noting = noting.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: the event was created with the buffer, and is destroyed with it; the buffer has not been
         // dropped, as this function requires. The stream is borrowed, so it exists.
         unsafe { wait_for(stream, self.write)? };

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, CudaStream, sys};
 
+use crate::current::make_current;
 use crate::driver::function;
 use crate::images::capability;
 use crate::pack::Capability;
-use crate::stream::make_current;
 use crate::{Error, Feature, Function, checked, require};
 
 /// `CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION`.

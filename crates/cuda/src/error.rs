@@ -55,6 +55,20 @@ pub enum Error {
         /// Why not.
         problem: &'static str,
     },
+    /// So much memory was dropped, and is not freed yet, that no more is allocated.
+    #[error(
+        "{bytes} bytes of pinned memory of device {device} were dropped and wait to be freed, which is \
+         done while no call is in flight there; more than {most} may not wait: wait for the calls that \
+         were enqueued, keep memory for later calls, or set SPARK_CCL_GPU_SET_ASIDE to more"
+    )]
+    SetAside {
+        /// CUDA's device ordinal.
+        device: usize,
+        /// How many bytes wait.
+        bytes: usize,
+        /// How many may.
+        most: usize,
+    },
     /// Kernels cannot be loaded on a device.
     #[error(
         "the kernels of {name} cannot be loaded on device {device}, of compute capability \
@@ -120,11 +134,15 @@ impl Error {
         }
     }
 
-    /// Whether there is not enough memory.
+    /// Whether there is not enough memory now.
     #[must_use]
     pub fn is_of_memory(&self) -> bool {
         let short = cudarc::driver::sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY as u32;
-        matches!(self, Self::Call { code, .. } if *code == short)
+        match self {
+            Self::Call { code, .. } => *code == short,
+            Self::SetAside { .. } => true,
+            _ => false,
+        }
     }
 
     /// Whether it is an error of a graph capture, not of what ran.

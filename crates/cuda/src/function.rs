@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, CudaStream, result, sys};
 
-use crate::stream::make_current;
+use crate::current::make_current;
 use crate::{Error, checked};
 
 /// A kernel that is loaded in a context, which it keeps.

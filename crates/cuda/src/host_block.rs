@@ -6,30 +6,18 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, sys};
 
-use crate::stream::{make_current, relaxed};
+use crate::current::make_current;
+use crate::set_aside::{Kind, Reusable, Unused};
+use crate::stream::relaxed;
 use crate::{Error, Feature, checked, require};
 
-/// Memory of the host that kernels of a context reach. It stays registered until this is dropped; nothing may use it any
-/// more then.
+/// Memory of the host that kernels of a context reach. Nothing may use it any more when this is dropped; it stays
+/// registered until memory that is set aside [is freed](crate::free_set_aside).
 #[derive(Debug)]
 pub struct HostBlock {
-    start: *mut u8,
-    bytes: usize,
+    memory: Reusable,
     address: u64,
-    context: Arc<CudaContext>,
-    /// Dropped last: what keeps the memory mapped.
-    _owner: Box<dyn Owner>,
 }
-
-/// What keeps memory mapped as long as it lives.
-trait Owner: Any + Send + Sync + std::fmt::Debug {}
-
-impl<T: Any + Send + Sync + std::fmt::Debug> Owner for T {}
-
-// SAFETY: the memory belongs to the process, whose threads may all unregister it. `start` is only passed to the driver.
-unsafe impl Send for HostBlock {}
-// SAFETY: a shared reference gives only an address.
-unsafe impl Sync for HostBlock {}
 
 impl HostBlock {
     /// Registers memory that its owner keeps mapped: whole pages, which nothing else has registered at these addresses.
@@ -54,11 +42,14 @@ impl HostBlock {
         let status = unsafe { sys::cuMemHostRegister_v2(start.cast(), bytes, flags) };
         checked("cuMemHostRegister", device, status.result())?;
         let mut block = Self {
-            start,
-            bytes,
+            memory: Reusable::new(Unused {
+                context: Arc::clone(context),
+                kind: Kind::Registered,
+                start: start.addr() as u64,
+                bytes,
+                owner: Some(Box::new(owner)),
+            }),
             address: 0,
-            context: Arc::clone(context),
-            _owner: Box::new(owner),
         };
         // SAFETY: the driver writes one address to `address`; the memory was registered with the flag that this needs.
         let status =
@@ -74,19 +65,7 @@ impl HostBlock {
 
     /// How many bytes of it the kernels of a context reach: none, if it was registered for another.
     pub fn bytes_for(&self, context: &CudaContext) -> usize {
-        let is_there = self.context.cu_ctx() == context.cu_ctx();
-        if is_there { self.bytes } else { 0 }
-    }
-}
-
-impl Drop for HostBlock {
-    fn drop(&mut self) {
-        let Ok(device) = make_current(&self.context) else {
-            return;
-        };
-        let _relaxed = relaxed(device);
-        // SAFETY: `register` has registered it, and nothing else unregisters it; its owner is dropped only after this. The
-        // call fails only if the context has failed, which ends all use of the memory.
-        let _ = unsafe { sys::cuMemHostUnregister(self.start.cast()) };
+        let is_there = self.memory.context.cu_ctx() == context.cu_ctx();
+        if is_there { self.memory.bytes } else { 0 }
     }
 }

@@ -5,8 +5,9 @@ use std::ffi::c_void;
 use cudarc::driver::{CudaContext, CudaStream, sys};
 use once_cell::race::OnceBox;
 
+use crate::current::make_current;
 use crate::driver::function;
-use crate::stream::{is_capturing, make_current, relaxed};
+use crate::stream::{is_capturing, relaxed};
 use crate::{Error, checked};
 
 /// `cuStreamGetId` and `cuCtxGetId`, of which cudarc offers neither.

@@ -8,9 +8,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use cudarc::driver::sys::{self, CUdevice_attribute as Attribute};
 use cudarc::driver::{CudaContext, result};
 
+use crate::current::make_current;
 use crate::ids::context_id;
 use crate::pack::{Capability, choose, images};
-use crate::stream::{make_current, relaxed};
+use crate::stream::relaxed;
 use crate::{Error, Function, checked};
 
 /// The compiled images of one kernel source, as packed by `kernels/build.sh`: cubins for some

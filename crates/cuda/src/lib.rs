@@ -21,6 +21,7 @@
 
 mod borrowed;
 mod buffer;
+mod current;
 mod dependent;
 mod device;
 mod driver;
@@ -38,11 +39,13 @@ mod peers;
 mod pointer;
 mod pool;
 mod recorded;
+mod set_aside;
 mod stream;
 
 pub use borrowed::{CallStream, borrow_stream};
 pub use buffer::{Buffer, Observed, Observer};
 pub use cudarc;
+pub use current::{KeptContext, keep_context, make_current};
 pub use dependent::DependentLaunch;
 pub use device::{
     Device, Traits, adopt, bus_id, context, count, devices, generation, multiprocessors, name,
@@ -60,7 +63,10 @@ pub use peers::{Reach, reach_between, reach_of};
 pub use pointer::{bytes_from, device_of};
 pub use pool::share_default_pool;
 pub use recorded::{EventPool, RecordedEvent};
+pub use set_aside::{
+    check_set_aside, devices_with_memory_set_aside, free_set_aside, set_aside_bytes, settle_device,
+};
 pub use stream::{
     OwnStream, Relaxed, capture_of, counted_stream, is_capturing, is_idle, is_of_the_thread,
-    make_current, relaxed,
+    relaxed,
 };

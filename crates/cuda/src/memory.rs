@@ -3,19 +3,23 @@
 
 use std::mem::ManuallyDrop;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use cudarc::driver::{CudaContext, result, sys};
 
+use crate::current::make_current;
 use crate::mapping::Mapping;
-use crate::stream::{OwnStream, make_current, relaxed};
+use crate::set_aside::{Kind, Reusable, Unused};
+use crate::stream::{OwnStream, relaxed};
 use crate::{Error, Feature, checked, require};
 
 /// Memory of a device. The kernels of other GPUs can reach it, if the GPU is within
 /// [reach](crate::reach_of).
 ///
-/// Nothing may use it any more when it is dropped: see [`settle`](Self::settle).
+/// Nothing may use it any more when it is dropped: see [`settle`](Self::settle). Dropping it waits for no
+/// kernel.
 #[derive(Debug)]
 pub struct DeviceBlock {
     /// Dropped in the context.
@@ -27,8 +31,8 @@ pub struct DeviceBlock {
 enum Memory {
     /// From `cuMemCreate`.
     Mapped(Mapping),
-    /// From `cuMemAlloc`, if the device or the driver lacks `cuMemCreate`: its address.
-    Allocated(u64),
+    /// From `cuMemAlloc`, if the device or the driver lacks `cuMemCreate`; set aside when it is dropped.
+    Allocated(Reusable),
 }
 
 impl DeviceBlock {
@@ -60,10 +64,7 @@ impl DeviceBlock {
         let memory = if Mapping::is_possible(context) {
             Memory::Mapped(Mapping::new(context, bytes)?)
         } else {
-            // SAFETY: the context is current, so the driver allocates there. It writes one address, to a
-            // variable of `malloc_sync`.
-            let address = unsafe { result::malloc_sync(bytes) };
-            Memory::Allocated(checked("cuMemAlloc", device, address)?)
+            Memory::Allocated(allocate(context, device, bytes)?)
         };
         Ok(Self {
             memory: ManuallyDrop::new(memory),
@@ -108,13 +109,8 @@ impl DeviceBlock {
     pub fn address(&self) -> u64 {
         match &*self.memory {
             Memory::Mapped(mapping) => mapping.address(),
-            Memory::Allocated(address) => *address,
+            Memory::Allocated(memory) => memory.start,
         }
-    }
-
-    /// Whether dropping it waits for no kernel: `cuMemFree` waits for all of the GPU's.
-    pub fn is_freed_at_once(&self) -> bool {
-        matches!(&*self.memory, Memory::Mapped(_))
     }
 
     /// Waits until all that was enqueued in its context has run.
@@ -139,23 +135,32 @@ impl Drop for DeviceBlock {
     }
 }
 
-impl Drop for Memory {
-    fn drop(&mut self) {
-        if let Self::Allocated(address) = self {
-            // SAFETY: `DeviceBlock::new` allocated it, and nothing frees it before. The call fails
-            // only if the context has failed, which frees its memory.
-            let _ = unsafe { result::free_sync(*address) };
-        }
+/// Memory from `cuMemAlloc`, or such that was set aside. The context must be current.
+fn allocate(context: &Arc<CudaContext>, device: usize, bytes: usize) -> Result<Reusable, Error> {
+    if let Some(memory) = Reusable::take(context, Kind::Device, bytes) {
+        return Ok(memory);
     }
+    // SAFETY: the context is current, so the driver allocates there. It writes one address, to a
+    // variable of `malloc_sync`.
+    let start = unsafe { result::malloc_sync(bytes) };
+    Ok(Reusable::new(Unused {
+        context: Arc::clone(context),
+        kind: Kind::Device,
+        start: checked("cuMemAlloc", device, start)?,
+        bytes,
+        owner: None,
+    }))
 }
 
 /// 64-bit words in pinned host memory that kernels reach, all 0 at first. No kernel may still use them when they are
-/// dropped, or while their [bytes](Self::bytes_mut) are borrowed.
+/// dropped, or while their [bytes](Self::bytes_mut) are borrowed. Their memory is then set aside: see
+/// [`free_set_aside`](crate::free_set_aside).
 #[derive(Debug)]
 pub struct PinnedWords {
     start: *const AtomicU64,
     count: usize,
-    context: Arc<CudaContext>,
+    /// Set aside when this is dropped.
+    _memory: Reusable,
 }
 
 // SAFETY: it is memory of the process, which any thread may use and free.
@@ -164,32 +169,58 @@ unsafe impl Send for PinnedWords {}
 unsafe impl Sync for PinnedWords {}
 
 impl PinnedWords {
-    /// Allocates words that the kernels of all devices reach.
+    /// Allocates words that the kernels of all devices reach, or takes such that were set aside.
     ///
     /// # Errors
     /// There is not enough memory, or the driver fails.
     pub fn new(context: &Arc<CudaContext>, count: usize) -> Result<Self, Error> {
+        match Self::reused(context, count) {
+            Some(words) => Ok(words),
+            None => Self::allocate(context, count),
+        }
+    }
+
+    /// Words that were set aside, if there are any of about this number.
+    pub fn reused(context: &CudaContext, count: usize) -> Option<Self> {
+        let bytes = count.checked_mul(size_of::<AtomicU64>())?;
+        Reusable::take(context, Kind::Pinned, bytes).map(|memory| Self::zeroed(memory, count))
+    }
+
+    fn allocate(context: &Arc<CudaContext>, count: usize) -> Result<Self, Error> {
         require(Feature::PinnedMemory)?;
         let device = make_current(context)?;
         let _relaxed = relaxed(device)?;
         let flags = sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP;
+        let bytes = count.saturating_mul(size_of::<AtomicU64>());
         // SAFETY: the context is current, so the driver allocates there. It writes one pointer, to a variable
         // of `malloc_host`.
-        let start = unsafe { result::malloc_host(count * size_of::<AtomicU64>(), flags) };
-        let start: *mut AtomicU64 = checked("cuMemHostAlloc", device, start)?.cast();
-        // SAFETY: the driver has just allocated room for `count` numbers, and nothing else has its
-        // address.
+        let start = unsafe { result::malloc_host(bytes, flags) };
+        let start = checked("cuMemHostAlloc", device, start)?;
+        let memory = Reusable::new(Unused {
+            context: Arc::clone(context),
+            kind: Kind::Pinned,
+            start: start.expose_provenance() as u64,
+            bytes,
+            owner: None,
+        });
+        Ok(Self::zeroed(memory, count))
+    }
+
+    /// Memory that has room for `count` words.
+    fn zeroed(memory: Reusable, count: usize) -> Self {
+        let start: *mut AtomicU64 = ptr::with_exposed_provenance_mut(memory.start as usize);
+        // SAFETY: the memory has room for `count` numbers, and nothing else uses it.
         unsafe { start.write_bytes(0, count) };
-        Ok(Self {
+        Self {
             start,
             count,
-            context: Arc::clone(context),
-        })
+            _memory: memory,
+        }
     }
 
     /// The words, as this process sees them.
     pub fn words(&self) -> &[AtomicU64] {
-        // SAFETY: `new` allocated `count` numbers and set them to 0. They live as long as `self`;
+        // SAFETY: there are `count` numbers, which were set to 0. They live as long as `self`;
         // both this process and kernels change them only atomically.
         unsafe { std::slice::from_raw_parts(self.start, self.count) }
     }
@@ -197,7 +228,7 @@ impl PinnedWords {
     /// Their bytes, for calls of the operating system.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         let bytes = self.count * size_of::<AtomicU64>();
-        // SAFETY: `new` allocated this many bytes and set them to 0. They live as long as `self`. This borrow is the only
+        // SAFETY: there are this many bytes, which were set to 0. They live as long as `self`. This borrow is the only
         // reference of the process to them, and no kernel uses them meanwhile: a kernel is started by unsafe code only, which must not let
         // it run while the bytes are borrowed (this type's documentation).
         unsafe { std::slice::from_raw_parts_mut(self.start.cast_mut().cast(), bytes) }
@@ -217,17 +248,6 @@ impl PinnedWords {
         };
         checked("cuMemHostGetDevicePointer", device, status.result())?;
         Ok(address)
-    }
-}
-
-impl Drop for PinnedWords {
-    fn drop(&mut self) {
-        let Ok(device) = make_current(&self.context) else {
-            return;
-        };
-        let _relaxed = relaxed(device);
-        // SAFETY: `new` allocated it, and nothing frees it before. If the call fails, it is leaked.
-        let _ = unsafe { result::free_host(self.start.cast_mut().cast()) };
     }
 }
 

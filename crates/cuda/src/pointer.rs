@@ -2,7 +2,7 @@
 
 use cudarc::driver::{CudaContext, sys};
 
-use crate::stream::make_current;
+use crate::current::make_current;
 use crate::{Error, checked};
 
 /// The device whose memory an address is in, by CUDA's number; `None` where the driver knows of no

@@ -5,8 +5,9 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use cudarc::driver::{CudaContext, CudaStream, result, sys};
 
+use crate::current::make_current;
 use crate::ids::stream_id;
-use crate::stream::{make_current, relaxed, wait_for};
+use crate::stream::{relaxed, wait_for};
 use crate::{Error, checked};
 
 /// The events of a context. The driver takes longer to create an event than to record one.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, CudaStream, result, sys};
 
+use crate::current::make_current;
 use crate::driver::function;
 use crate::{Error, checked};
 
@@ -272,19 +273,6 @@ fn per_piece<T>() -> usize {
 /// device.
 fn make_stream_current(stream: &CudaStream) -> Result<usize, Error> {
     make_current(stream.context())
-}
-
-/// Makes a context current on this thread, and returns its device. Unlike cudarc's function, it
-/// does not take the error that cudarc stores for its next call, which may come from another
-/// thread.
-///
-/// # Errors
-/// The driver fails.
-pub fn make_current(context: &CudaContext) -> Result<usize, Error> {
-    // SAFETY: the context is borrowed, so it has not been destroyed.
-    let entered = unsafe { result::ctx::set_current(context.cu_ctx()) };
-    checked("cuCtxSetCurrent", context.ordinal(), entered)?;
-    Ok(context.ordinal())
 }
 
 /// Whether the handle means a different stream in each thread.

@@ -7,8 +7,8 @@ use super::way::Way;
 use crate::communicator::Communicator;
 use crate::error::Error;
 use spark_ccl_config::GpuProtocol;
-use spark_ccl_cuda::HostBlock;
 use spark_ccl_cuda::cudarc::driver::CudaContext;
+use spark_ccl_cuda::{HostBlock, check_set_aside};
 use spark_ccl_gpu::{MAX_RANKS, Member, Scratch, Settings};
 use spark_ccl_transport::memory::SharedMemory;
 use std::os::fd::OwnedFd;
@@ -39,6 +39,9 @@ impl Pinned {
         if comm.size() > MAX_RANKS || !all_are_here() {
             return Err(format!("it takes up to {MAX_RANKS} ranks of one host"));
         }
+        // It cannot be freed at once when the communicator ends.
+        let most = world.settings.gpu.most_set_aside;
+        check_set_aside(context, most).map_err(|error| error.to_string())?;
         let bytes = Scratch::bytes_in_host(comm.size());
         let made = SharedMemory::create(bytes, bytes);
         let (memory, exported) = made.map_err(|error| error.to_string())?;

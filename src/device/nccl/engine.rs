@@ -101,7 +101,7 @@ impl Guarded for NcclEngine {
     }
 
     fn has_leftovers(&self) -> bool {
-        block::any_is_over() || self.kept.any(|entry| entry.is_unused(self.base.rank))
+        self.kept.any(|entry| entry.is_unused(self.base.rank))
     }
 
     fn will_free(&self) -> bool {
@@ -111,7 +111,6 @@ impl Guarded for NcclEngine {
     fn tidy(&self) {
         // Taken while NCCL's communicator is at hand: its end deregisters what is still there.
         self.deregister(|| self.kept.take_unused(self.base.rank));
-        block::sweep();
     }
 }
 

@@ -23,6 +23,7 @@ enum {
     NOT_READY = 600,
     ILLEGAL_ADDRESS = 700,
     INVALID_IMAGE = 200,
+    INVALID_CONTEXT = 201,
     NO_BINARY_FOR_GPU = 209,
     INVALID_HANDLE = 400,
     NOT_FOUND = 500,
@@ -73,7 +74,8 @@ struct Stream {
 extern std::recursive_mutex everything;
 using Guard = std::lock_guard<std::recursive_mutex>;
 
-// The device of this thread's current context.
+// The device of this thread's current context; NO_DEVICE_IS_CURRENT without one.
+enum { NO_DEVICE_IS_CURRENT = -1 };
 extern thread_local int current;
 
 int device_count();

@@ -5,7 +5,7 @@ use crate::communicator::Inner;
 use crate::device::block::{Block, Memory};
 use crate::registered::{Hold, Holder, Segment};
 use spark_ccl_cuda::cudarc::driver::CudaContext;
-use spark_ccl_cuda::{Error, PinnedWords};
+use spark_ccl_cuda::{Error, PinnedWords, check_set_aside};
 use spark_ccl_gpu::Call;
 use spark_ccl_types::{Operation, Side};
 use std::sync::{Arc, Weak};
@@ -14,6 +14,8 @@ use std::sync::{Arc, Weak};
 pub(in crate::device) struct Pool {
     /// What registers memory: the communicator that carries the pieces.
     carrier: Weak<Inner>,
+    /// How many bytes of dropped memory may wait to be freed, before no more is allocated.
+    most_set_aside: usize,
 }
 
 impl Hold for PinnedWords {}
@@ -22,16 +24,24 @@ impl Pool {
     pub(super) fn new(carrier: &Arc<Inner>) -> Self {
         Self {
             carrier: Arc::downgrade(carrier),
+            most_set_aside: carrier.world.settings.gpu.most_set_aside,
         }
     }
 
-    /// A new block; all 0.
+    /// A new block, or one that was dropped; all 0.
     pub(in crate::device) fn alloc(
         &self,
         context: &Arc<CudaContext>,
         bytes: usize,
     ) -> Result<Memory, Error> {
-        let words = PinnedWords::new(context, bytes.div_ceil(size_of::<u64>()))?;
+        let count = bytes.div_ceil(size_of::<u64>());
+        let words = match PinnedWords::reused(context, count) {
+            Some(words) => words,
+            None => {
+                check_set_aside(context, self.most_set_aside)?;
+                PinnedWords::new(context, count)?
+            }
+        };
         let address = words.address_for(context)?;
         let start = words.words().as_ptr().cast_mut().cast();
         let segment = if let Some(carrier) = self.carrier.upgrade() {

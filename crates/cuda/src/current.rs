@@ -1,0 +1,67 @@
+//! The context that is current in a thread. Calls of this library change it; a program that has
+//! contexts of its own must not notice.
+
+use std::cell::Cell;
+use std::marker::PhantomData;
+use std::ptr;
+
+use cudarc::driver::{CudaContext, result, sys};
+
+use crate::{Error, checked, open};
+
+thread_local! {
+    /// Whether a guard of this thread will restore its context.
+    static IS_KEPT: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Restores the context that was current in this thread when it was made, once it is dropped.
+#[derive(Debug)]
+#[must_use = "the context is restored when this is dropped"]
+pub struct KeptContext {
+    /// Null if there was none. `None` if another guard restores it, or nothing can change it.
+    before: Option<sys::CUcontext>,
+    /// It is about this thread.
+    not_send: PhantomData<*mut ()>,
+}
+
+/// Keeps the context that is current in this thread, for a whole call: guards within it do nothing.
+/// Without a driver there is nothing to keep.
+pub fn keep_context() -> KeptContext {
+    // A thread that ends has no guards, and no use for its context.
+    let is_first = || IS_KEPT.try_with(|kept| !kept.replace(true));
+    let before = (open().is_ok() && is_first().unwrap_or(false)).then(current);
+    KeptContext {
+        before,
+        not_send: PhantomData,
+    }
+}
+
+/// The current context; null if there is none, or CUDA was not initialised yet.
+fn current() -> sys::CUcontext {
+    let current = result::ctx::get_current();
+    current.ok().flatten().unwrap_or(ptr::null_mut())
+}
+
+impl Drop for KeptContext {
+    fn drop(&mut self) {
+        let Some(before) = self.before else { return };
+        let _ = IS_KEPT.try_with(|kept| kept.set(false));
+        // SAFETY: null means no context. Another one was current when the call began, and only the
+        // program destroys it, which it does not do while it is in this call. Where CUDA was not even
+        // initialised, the call fails, and no context is current either.
+        let _ = unsafe { result::ctx::set_current(before) };
+    }
+}
+
+/// Makes a context current on this thread, and returns its device. Unlike cudarc's function, it
+/// does not take the error that cudarc stores for its next call, which may come from another
+/// thread.
+///
+/// # Errors
+/// The driver fails.
+pub fn make_current(context: &CudaContext) -> Result<usize, Error> {
+    // SAFETY: the context is borrowed, so it has not been destroyed.
+    let entered = unsafe { result::ctx::set_current(context.cu_ctx()) };
+    checked("cuCtxSetCurrent", context.ordinal(), entered)?;
+    Ok(context.ordinal())
+}

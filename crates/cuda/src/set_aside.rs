@@ -1,0 +1,251 @@
+//! Memory that nothing uses any more, and that is not freed yet.
+//!
+//! `cuMemFree`, `cuMemFreeHost` and `cuMemHostUnregister` wait for all kernels of a GPU. Meanwhile no
+//! thread can launch there, record or create events, create streams, copy or allocate (measured on
+//! H200). If one of these kernels waits for a peer whose thread is held up so, both wait for ever. So
+//! dropping memory only sets it aside, which calls no driver; [`free_set_aside`] frees it, and is to be
+//! called while no kernel may wait for a peer. Later allocations take what is set aside.
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::mem::ManuallyDrop;
+use std::ops::Deref;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use cudarc::driver::{CudaContext, result, sys};
+
+use crate::current::make_current;
+use crate::stream::relaxed;
+use crate::{Error, checked};
+
+/// How memory was made, and so how it is freed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Kind {
+    /// By `cuMemAlloc`.
+    Device,
+    /// By `cuMemHostAlloc`.
+    Pinned,
+    /// By `cuMemHostRegister`.
+    Registered,
+}
+
+/// Memory of one of these kinds. It is set aside when it is dropped: nothing may use it any more then.
+#[derive(Debug)]
+pub(crate) struct Reusable(ManuallyDrop<Unused>);
+
+/// Memory that nothing uses.
+#[derive(Debug)]
+pub(crate) struct Unused {
+    pub(crate) context: Arc<CudaContext>,
+    pub(crate) kind: Kind,
+    pub(crate) start: u64,
+    pub(crate) bytes: usize,
+    /// What keeps registered memory mapped.
+    pub(crate) owner: Option<Box<dyn Owner>>,
+}
+
+/// What keeps memory mapped as long as it lives.
+pub(crate) trait Owner: Any + Send + Sync + Debug {}
+
+impl<T: Any + Send + Sync + Debug> Owner for T {}
+
+/// By device, context, kind, size and address.
+type Key = (usize, usize, Kind, usize, u64);
+
+static SET_ASIDE: Mutex<BTreeMap<Key, Unused>> = Mutex::new(BTreeMap::new());
+
+fn all() -> MutexGuard<'static, BTreeMap<Key, Unused>> {
+    SET_ASIDE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Reusable {
+    pub(crate) fn new(memory: Unused) -> Self {
+        Self(ManuallyDrop::new(memory))
+    }
+
+    /// Memory of this kind that was set aside: the smallest of at least this many bytes, and not more
+    /// than twice as many.
+    pub(crate) fn take(context: &CudaContext, kind: Kind, bytes: usize) -> Option<Self> {
+        let (device, handle) = (context.ordinal(), context.cu_ctx().addr());
+        let most = bytes.saturating_mul(2);
+        let fitting = (device, handle, kind, bytes, 0)..=(device, handle, kind, most, u64::MAX);
+        let mut all = all();
+        let (&key, _) = all.range(fitting).next()?;
+        all.remove(&key).map(Self::new)
+    }
+}
+
+impl Deref for Reusable {
+    type Target = Unused;
+
+    fn deref(&self) -> &Unused {
+        &self.0
+    }
+}
+
+impl Drop for Reusable {
+    fn drop(&mut self) {
+        // SAFETY: this is the only place that takes it, and `drop` runs once.
+        let unused = unsafe { ManuallyDrop::take(&mut self.0) };
+        all().insert(unused.key(), unused);
+    }
+}
+
+impl Unused {
+    fn key(&self) -> Key {
+        let context = &self.context;
+        let handle = context.cu_ctx().addr();
+        (context.ordinal(), handle, self.kind, self.bytes, self.start)
+    }
+
+    fn free(self) {
+        let start = std::ptr::without_provenance_mut(self.start as usize);
+        let freed = make_current(&self.context).and_then(|device| {
+            let _relaxed = relaxed(device)?;
+            // SAFETY: the memory was made so in this context. Its owner has dropped it when nothing used it
+            // any more, and nobody else has it.
+            let freed = unsafe {
+                match self.kind {
+                    Kind::Device => result::free_sync(self.start),
+                    Kind::Pinned => result::free_host(start),
+                    Kind::Registered => sys::cuMemHostUnregister(start).result(),
+                }
+            };
+            checked("cuMemFree", device, freed)
+        });
+        if freed.is_err() {
+            // The context has failed, which ends all use. What keeps the memory mapped stays, as the driver
+            // may still know of it.
+            std::mem::forget(self.owner);
+        }
+    }
+}
+
+/// How many bytes are set aside of a context.
+pub fn set_aside_bytes(context: &CudaContext) -> usize {
+    let own = context.cu_ctx().addr();
+    let all = all();
+    let of_context = all.keys().filter(|(_, handle, ..)| *handle == own);
+    of_context.map(|(.., bytes, _)| bytes).sum()
+}
+
+/// Checks that of a context not more bytes are set aside than may be.
+///
+/// # Errors
+/// [`Error::SetAside`]: there are more.
+pub fn check_set_aside(context: &CudaContext, most: usize) -> Result<(), Error> {
+    let (device, bytes) = (context.ordinal(), set_aside_bytes(context));
+    if bytes <= most {
+        return Ok(());
+    }
+    Err(Error::SetAside {
+        device,
+        bytes,
+        most,
+    })
+}
+
+/// The devices of which there is memory set aside, by CUDA's numbers.
+pub fn devices_with_memory_set_aside() -> Vec<usize> {
+    let mut devices: Vec<_> = all().keys().map(|(device, ..)| *device).collect();
+    devices.dedup();
+    devices
+}
+
+/// Waits until all has run that was enqueued on a device of which memory is set aside. Holds nobody up.
+///
+/// # Errors
+/// Something has failed, or a graph is being captured in the context.
+pub fn settle_device(device: usize) -> Result<(), Error> {
+    let context = {
+        let all = all();
+        let mut contexts = all.values().map(|unused| &unused.context);
+        contexts
+            .find(|context| context.ordinal() == device)
+            .cloned()
+    };
+    let Some(context) = context else {
+        return Ok(());
+    };
+    let _relaxed = relaxed(make_current(&context)?)?;
+    checked("cuCtxSynchronize", device, result::ctx::synchronize())
+}
+
+/// Frees what is set aside of a device. Waits for all kernels that run there, and holds up all threads
+/// that use it meanwhile: none of these kernels may wait for what such a thread has yet to do.
+pub fn free_set_aside(device: usize) {
+    let unused: Vec<_> = {
+        let mut all = all();
+        let keys: Vec<Key> = all
+            .keys()
+            .filter(|(of, ..)| *of == device)
+            .copied()
+            .collect();
+        keys.iter().filter_map(|key| all.remove(key)).collect()
+    };
+    // Not under the lock, which threads need that drop memory of other devices.
+    unused.into_iter().for_each(Unused::free);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{HostBlock, PinnedWords};
+    use spark_ccl_testing::{Need, has};
+
+    /// Other tests set memory of device 0 aside, and free it.
+    const DEVICE: usize = 1;
+
+    #[test]
+    fn memory_that_is_dropped_is_used_again_or_freed() {
+        if !has(Need::Gpus(2)) {
+            return;
+        }
+        let context = crate::context(DEVICE).unwrap();
+        let words = PinnedWords::new(&context, 1000).unwrap();
+        words.words()[999].store(7, std::sync::atomic::Ordering::Relaxed);
+        let start = words.words().as_ptr();
+        drop(words);
+        assert_eq!(set_aside_bytes(&context), 8000);
+        assert!(devices_with_memory_set_aside().contains(&DEVICE));
+        // Neither for more than it has, nor for less than half.
+        let others = [1001, 499].map(|count| PinnedWords::new(&context, count).unwrap());
+        assert_eq!(set_aside_bytes(&context), 8000);
+        let words = PinnedWords::new(&context, 500).unwrap();
+        assert_eq!(words.words().as_ptr(), start);
+        assert_eq!(words.words().len(), 500);
+        assert_eq!(set_aside_bytes(&context), 0);
+        drop(words);
+        let words = PinnedWords::new(&context, 1000).unwrap();
+        assert_eq!(words.words().as_ptr(), start);
+        let mut words = words.words().iter();
+        assert!(words.all(|word| word.load(std::sync::atomic::Ordering::Relaxed) == 0));
+        drop(others);
+        assert_eq!(set_aside_bytes(&context), (1001 + 499) * 8);
+        settle_device(DEVICE).unwrap();
+        free_set_aside(DEVICE);
+        assert_eq!(set_aside_bytes(&context), 0);
+    }
+
+    /// What a registration is of stays mapped until it has ended.
+    #[test]
+    fn registered_memory_is_kept_until_it_is_freed() {
+        if !has(Need::Gpus(2)) {
+            return;
+        }
+        let context = crate::context(DEVICE - 1).unwrap();
+        let owner = Arc::new(());
+        let layout = std::alloc::Layout::from_size_align(4096, 4096).unwrap();
+        // SAFETY: the layout has a size. The memory is freed below.
+        let start = unsafe { std::alloc::alloc_zeroed(layout) };
+        // SAFETY: the memory stays until the registration has ended.
+        let block = unsafe { HostBlock::register(&context, start, 4096, Arc::clone(&owner)) };
+        drop(block.unwrap());
+        assert_eq!(Arc::strong_count(&owner), 2);
+        free_set_aside(DEVICE - 1);
+        assert_eq!(Arc::strong_count(&owner), 1);
+        // SAFETY: it was allocated by this layout, and nothing uses it.
+        unsafe { std::alloc::dealloc(start, layout) };
+    }
+}

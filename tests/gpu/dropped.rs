@@ -1,0 +1,158 @@
+//! Pinned memory that is dropped while a kernel waits for a rank: the driver frees none meanwhile, and would hold up all
+//! threads that use the GPU. Here one thread drives all ranks of a GPU.
+
+use super::{builder, gpus, text};
+use spark_ccl::cuda::DeviceMemory;
+use spark_ccl::cuda::cudarc::driver::CudaStream;
+use spark_ccl::{Builder, Communicator, RedOp};
+use spark_ccl_cuda::set_aside_bytes;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// For what happens soon, on a machine that has much else to do.
+const SOON: Duration = Duration::from_secs(30);
+/// The guards have looked a few times.
+const A_WHILE: Duration = Duration::from_millis(300);
+const LEN: usize = 1000;
+
+/// Ranks of one GPU.
+fn on_one_gpu() -> Builder {
+    builder()
+        .set("SPARK_CCL_DEVICE", "0")
+        .set("SPARK_CCL_GPU_PINNED", "1")
+        .operation_timeout(SOON)
+}
+
+/// A rank, a stream of its own, and its memory.
+struct Rank {
+    memory: DeviceMemory<u32>,
+    stream: Arc<CudaStream>,
+    comm: Communicator,
+}
+
+impl Rank {
+    fn new(comm: Communicator) -> Self {
+        let mut memory = comm.alloc_device(LEN).unwrap();
+        memory.write(&[comm.rank() as u32 + 1; LEN]).unwrap();
+        let stream = comm.context().unwrap().new_stream().unwrap();
+        Self {
+            memory,
+            stream,
+            comm,
+        }
+    }
+
+    fn enqueue(&mut self) {
+        let call = self.comm.all_reduce_in_place(&mut self.memory, RedOp::Max);
+        call.on(&self.stream).unwrap();
+    }
+
+    fn finish(&mut self) {
+        self.comm.wait(&self.stream).unwrap();
+        let mut seen = [0; LEN];
+        self.memory.read(&mut seen).unwrap();
+        assert_eq!(seen, [self.comm.size() as u32; LEN]);
+    }
+}
+
+fn ranks(builder: &Builder) -> Vec<Rank> {
+    let all = builder.local(2).unwrap();
+    all.into_iter().map(Rank::new).collect()
+}
+
+/// Has `meanwhile` run while the first rank's kernel waits for the others, which this thread calls afterwards.
+fn while_one_waits(ranks: &mut [Rank], meanwhile: impl FnOnce(&[Rank])) {
+    ranks[0].enqueue();
+    meanwhile(ranks);
+    std::thread::sleep(A_WHILE);
+    for rank in &mut ranks[1..] {
+        rank.enqueue();
+    }
+    ranks.iter_mut().for_each(Rank::finish);
+}
+
+/// The threads of this process that free memory.
+fn threads_that_free() -> usize {
+    let threads = std::fs::read_dir("/proc/self/task").unwrap();
+    let name = |thread: std::fs::DirEntry| std::fs::read_to_string(thread.path().join("comm"));
+    let names = threads.filter_map(|thread| name(thread.ok()?).ok());
+    names
+        .filter(|name| name.starts_with("spark-gpu-free"))
+        .count()
+}
+
+fn drop_some(ranks: &[Rank]) {
+    for rank in ranks {
+        for len in [1, 5000, 3 << 20, 100_000, 5000] {
+            let mut memory = rank.comm.alloc_device::<u8>(len).unwrap();
+            memory.write(&vec![7; len]).unwrap();
+        }
+    }
+}
+
+#[test]
+fn one_thread_drives_ranks_that_drop_memory() {
+    let Some(_gpus) = gpus(1) else { return };
+    let mut ranks = ranks(&on_one_gpu());
+    for _ in 0..5 {
+        while_one_waits(&mut ranks, drop_some);
+    }
+    let context = Arc::clone(ranks[0].comm.context().unwrap());
+    let end = Instant::now() + SOON;
+    while set_aside_bytes(&context) > 0 {
+        assert!(Instant::now() < end, "{} bytes", set_aside_bytes(&context));
+        std::thread::sleep(A_WHILE);
+    }
+}
+
+#[test]
+fn many_drops_take_no_threads() {
+    let Some(_gpus) = gpus(1) else { return };
+    let mut ranks = ranks(&on_one_gpu());
+    while_one_waits(&mut ranks, |ranks| {
+        let context = ranks[0].comm.context().unwrap();
+        let before = set_aside_bytes(context);
+        for _ in 0..2000 {
+            drop(ranks[0].comm.alloc_device::<u8>(4096).unwrap());
+        }
+        let more = set_aside_bytes(context).saturating_sub(before);
+        assert!(more <= 2 * 4096, "{more} bytes more wait to be freed");
+        let threads = threads_that_free();
+        assert!(threads <= ranks.len(), "{threads} threads");
+    });
+}
+
+/// The memory of a communicator's own, too.
+#[test]
+fn one_thread_ends_communicators_while_another_waits() {
+    let Some(_gpus) = gpus(1) else { return };
+    let mut ranks = ranks(&on_one_gpu());
+    while_one_waits(&mut ranks, |_| drop(self::ranks(&on_one_gpu())));
+}
+
+#[test]
+fn memory_that_waits_to_be_freed_is_bounded() {
+    let Some(_gpus) = gpus(1) else { return };
+    let mut ranks = ranks(&on_one_gpu());
+    let bounded = on_one_gpu()
+        .set("SPARK_CCL_GPU_SET_ASIDE", "1M")
+        .operation_timeout(Duration::from_secs(1))
+        .local(1)
+        .unwrap()
+        .remove(0);
+    while_one_waits(&mut ranks, |_| {
+        drop(bounded.alloc_device::<u8>(4 << 20).unwrap());
+        let said = text(bounded.alloc_device::<u8>(64 << 20));
+        for part in [
+            "67108864 bytes of pinned memory",
+            "wait to be freed",
+            "more than 1048576",
+            "SPARK_CCL_GPU_SET_ASIDE",
+        ] {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+        // What was dropped is used again.
+        drop(bounded.alloc_device::<u8>(3 << 20).unwrap());
+    });
+    drop(bounded.alloc_device::<u8>(64 << 20).unwrap());
+}
