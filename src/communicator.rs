@@ -14,6 +14,8 @@ use crate::task::Task;
 use crate::world::World;
 use spark_ccl_config::{Backend, Layout, Path};
 use spark_ccl_control::{Fault, Watch};
+#[cfg(feature = "cuda")]
+use spark_ccl_cuda::keep_context;
 use spark_ccl_fork::Owned;
 use spark_ccl_log::FlushOnDrop;
 use spark_ccl_transport::Rails;
@@ -142,6 +144,7 @@ impl Communicator {
         self.membership().set_timeout(timeout);
         #[cfg(feature = "cuda")]
         if let Some(device) = &self.device {
+            let _context = keep_context();
             device.set_timeout(timeout);
         }
     }
@@ -212,6 +215,7 @@ impl Communicator {
         self.inner.membership.check_process()?;
         #[cfg(feature = "cuda")]
         if let Some(device) = &self.device {
+            let _context = keep_context();
             device.check()?;
         }
         self.inner.membership.with(crate::host::Core::check)?
@@ -259,6 +263,8 @@ impl Communicator {
     pub fn finalize(&self) -> Result<(), Error> {
         self.inner.membership.check_process()?;
         #[cfg(feature = "cuda")]
+        let _context = self.device.as_ref().map(|_| keep_context());
+        #[cfg(feature = "cuda")]
         if let Some(device) = &self.device {
             device.drain()?;
         }
@@ -304,7 +310,9 @@ impl Drop for Communicator {
         }
         #[cfg(feature = "cuda")]
         if let Some(device) = self.device.take() {
+            let _context = keep_context();
             device.leave();
+            drop(device);
         }
         // Carries nothing but itself; the progress thread looks at it now and then.
         self.inner.closed.store(true, Ordering::Relaxed);

@@ -97,7 +97,8 @@
 //! all threads that use it meanwhile. The library makes none while a call of its own is in flight there. A program whose
 //! thread drives several ranks of a process must not either, where a call of one may wait for one that this thread makes next.
 //!
-//! A stream is used in calls only: it may be captured, or destroyed, at any time afterwards.
+//! A stream is used in calls only: it may be captured, or destroyed, at any time afterwards. Calls leave the thread's
+//! current context as it was.
 //!
 //! The first call of each operation, type, reduction, root and power of two of bytes is compared
 //! between the ranks, over the links, which host collectives use as well: so threads that share a
@@ -139,6 +140,7 @@ pub fn devices() -> Result<Vec<Device>, Error> {
 /// # Errors
 /// [`Error::Unsupported`] where there is no driver; [`Error::Cuda`] where there is no such device.
 pub fn context(device: usize) -> Result<std::sync::Arc<cudarc::driver::CudaContext>, Error> {
+    let _context = spark_ccl_cuda::keep_context();
     Ok(spark_ccl_cuda::context(device)?)
 }
 
@@ -194,6 +196,7 @@ pub unsafe fn borrow_stream(
     context: &std::sync::Arc<cudarc::driver::CudaContext>,
     raw: cudarc::driver::sys::CUstream,
 ) -> Result<std::sync::Arc<cudarc::driver::CudaStream>, Error> {
+    let _context = spark_ccl_cuda::keep_context();
     // SAFETY: the handle means the legacy or the per-thread default stream, or a stream that lives until nothing has what
     // is returned (this function's contract).
     Ok(unsafe { spark_ccl_cuda::borrow_stream(context, raw) }?)

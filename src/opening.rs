@@ -18,6 +18,8 @@ use crate::world::{NO_CONTEXT, Reducer, World};
 use spark_ccl_bootstrap::{HostId, Session};
 use spark_ccl_config::{AlgorithmChoice, Backend, Path, Settings, Tuning};
 use spark_ccl_control::Watch;
+#[cfg(feature = "cuda")]
+use spark_ccl_cuda::keep_context;
 use spark_ccl_fork::Owned;
 use spark_ccl_log::FlushOnDrop;
 use spark_ccl_transport::Bell;
@@ -195,6 +197,7 @@ pub(crate) fn with_devices(
             });
         }
     };
+    let _context = keep_context();
     let host = communicator.inner.membership.engine();
     // The ranks agree in calls of host memory, which may come late: a rank loads libraries and joins meanwhile.
     host.set_timeout(deadline.saturating_duration_since(Instant::now()));

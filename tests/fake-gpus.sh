@@ -39,9 +39,15 @@ ln -s libcuda.so.1 "$libraries/libcuda.so"
 for name in libspark_ccl.so libspark_ccl.so.0; do
     ln -s "$target/debug/libspark_ccl.so" "$libraries/$name"
 done
-cc -std=c11 -D_POSIX_C_SOURCE=200809L -O1 -pthread -Wall -Wextra -Wpedantic -Werror -Iffi/include ffi/tests/device.c \
-    -o "$libraries/device" -L "$libraries" -lspark_ccl -lcuda
+for program in device context; do
+    cc -std=c11 -D_POSIX_C_SOURCE=200809L -O1 -pthread -Wall -Wextra -Wpedantic -Werror -Iffi/include \
+        "ffi/tests/$program.c" -o "$libraries/$program" -L "$libraries" -lspark_ccl -lcuda
+done
 for ranks in 1 2 3; do
     env -u SPARK_CCL_NCCL_LIBRARY LD_LIBRARY_PATH="$libraries" FAKE_GPUS=$ranks SPARK_CCL_BACKEND=nccl SPARK_CCL_TUNING=off \
         "$libraries/device" threads "$ranks" 2>/dev/null
+done
+for backend in nccl engine; do
+    on_fakes env SPARK_CCL_BACKEND=$backend SPARK_CCL_GPU_PROTOCOL=proxy SPARK_CCL_GPU_PINNED=1 \
+        SPARK_CCL_RANK=0 SPARK_CCL_SIZE=1 "$libraries/context"
 done

@@ -16,6 +16,7 @@ typedef unsigned long long CUdeviceptr;
 int cuInit(unsigned flags);
 int cuDeviceGetCount(int *count);
 int cuDevicePrimaryCtxRetain(void **context, int device);
+int cuCtxGetCurrent(void **context);
 int cuCtxSetCurrent(void *context);
 int cuMemAlloc_v2(CUdeviceptr *memory, size_t bytes);
 int cuMemFree_v2(CUdeviceptr memory);

@@ -110,6 +110,8 @@ impl<'c, T: Element, O: Operands<T>> Call<'c, T, O> {
         let mut operands = self.operands;
         let mut task = self.spec.task(operands.regions());
         check(&self.spec, &mut task, comm.planner().ranks())?;
+        #[cfg(feature = "cuda")]
+        let _context = task.is_on_device().then(spark_ccl_cuda::keep_context);
         let engine = comm.engine_of(&task)?;
         or_abort(|| engine.run(&mut task))?;
         Ok(operands.back())

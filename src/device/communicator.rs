@@ -7,6 +7,7 @@ use crate::communicator::Communicator;
 use crate::error::Error;
 use spark_ccl_config::GpuLayout;
 use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaStream};
+use spark_ccl_cuda::keep_context;
 use spark_ccl_types::{DType, Element, Operation};
 use std::sync::Arc;
 
@@ -96,6 +97,7 @@ impl Communicator {
     /// timeout; [`Error::Cuda`] when something in the stream has failed.
     pub fn wait(&self, stream: &CudaStream) -> Result<(), Error> {
         let engine = self.device_engine("wait")?;
+        let _context = keep_context();
         engine.wait(stream)
     }
 
@@ -115,6 +117,7 @@ impl Communicator {
     pub fn alloc_device<T: Element>(&self, len: usize) -> Result<DeviceMemory<T>, Error> {
         let bytes = len.saturating_mul(size_of::<T>()).max(1);
         let engine = self.device_engine("alloc_device")?;
+        let _context = keep_context();
         let block = engine.alloc(bytes)?;
         Ok(DeviceMemory::new(block, len))
     }
@@ -132,6 +135,7 @@ impl Communicator {
         kind: Registration,
     ) -> Result<bool, Error> {
         let engine = self.device_engine("register_device")?;
+        let _context = keep_context();
         Arc::clone(engine).register(memory.typed(), kind)
     }
 

@@ -8,6 +8,7 @@ use crate::communicator::Communicator;
 use crate::error::Error;
 use crate::task::{Spec, check};
 use spark_ccl_cuda::cudarc::driver::CudaStream;
+use spark_ccl_cuda::keep_context;
 use spark_ccl_types::Element;
 use std::cell::RefCell;
 use std::marker::PhantomData;
@@ -90,6 +91,7 @@ impl<'env> Group<'env> {
     }
 
     fn end(&self, engine: &dyn StreamEngine) -> Result<(), Error> {
+        let _context = keep_context();
         let mut queued = self.calls.take();
         let tasks = queued.iter_mut().map(Queued::check);
         let tasks = tasks.collect::<Result<Vec<_>, _>>()?;

@@ -31,7 +31,7 @@ impl<T: Element> DeviceMemory<T> {
     /// All of a block that nobody else has, which is long enough for `len` elements.
     pub(super) fn new(block: Arc<Block>, len: usize) -> Self {
         Self {
-            owner: Owned::new(Owner(block)),
+            owner: Owned::new(Owner::new(block)),
             len,
             element: PhantomData,
         }
@@ -50,7 +50,7 @@ impl<T: Element> DeviceMemory<T> {
     /// Its address, for CUDA. What the program does there itself is [`read_in`](Self::read_in) and
     /// [`write_in`](Self::write_in) a stream.
     pub fn address(&self) -> u64 {
-        self.owner.0.address
+        self.owner.block().address
     }
 
     /// A part of it for calls that read.
@@ -158,7 +158,7 @@ impl<T: Element> DeviceMemory<T> {
 
     pub(super) fn typed(&self) -> TypedBlock<'_> {
         TypedBlock {
-            block: &self.owner.0,
+            block: self.owner.block(),
             len: self.len,
             dtype: T::DTYPE,
         }

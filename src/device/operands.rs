@@ -5,6 +5,7 @@ use crate::device::{DeviceRecv, DeviceSend};
 use crate::error::Error;
 use crate::task::check;
 use spark_ccl_cuda::cudarc::driver::CudaStream;
+use spark_ccl_cuda::keep_context;
 use spark_ccl_types::Element;
 use std::sync::Arc;
 
@@ -30,6 +31,7 @@ impl<T: Element, O: DeviceOperands<T>> Call<'_, T, O> {
     /// [`Error::Invalid`] for arguments that cannot be right; [`Error::Unsupported`] where the communicator's
     /// backend, or the version of NCCL, cannot do it; [`Error::Failed`] when the communicator has failed.
     pub fn on(self, stream: &Arc<CudaStream>) -> Result<O::Back, Error> {
+        let _context = keep_context();
         let comm = self.comm;
         let engine = comm.device_engine(self.spec.operation.name())?;
         let mut operands = self.operands;

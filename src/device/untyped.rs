@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::task::{Task, check};
 use crate::untyped::UntypedCall;
 use spark_ccl_cuda::cudarc::driver::sys::CUstream;
-use spark_ccl_cuda::{CallStream, bytes_from, device_of};
+use spark_ccl_cuda::{CallStream, bytes_from, device_of, keep_context};
 use std::sync::Arc;
 
 /// A call of a communicator, and the stream that it is for: a `CUstream`, or a `cudaStream_t`, which is the same.
@@ -58,6 +58,7 @@ impl Communicator {
     /// device that follow each other), for registered memory, and for calls that move no data. If a call is invalid,
     /// nothing is enqueued.
     pub unsafe fn enqueue_untyped(calls: &[DeviceCall<'_>]) -> Result<(), Error> {
+        let _context = keep_context();
         let prepared = calls.iter().map(|call| {
             // SAFETY: the stream is a default one, or lives until the prepared call is dropped, at the end of this function (its
             // contract).
@@ -86,6 +87,7 @@ impl Communicator {
     /// Those of [`wait`](Self::wait).
     pub unsafe fn wait_raw(&self, stream: CUstream) -> Result<(), Error> {
         let engine = self.device_engine("wait")?;
+        let _context = keep_context();
         // SAFETY: the stream is a default one, or lives until what is borrowed is dropped, at the end of this function
         // (its contract).
         let borrowed = unsafe { borrow(&**engine, stream) }?;

@@ -7,20 +7,37 @@ use crate::buffer::{Region, SendBuf};
 use crate::error::Error;
 use spark_ccl_cuda::cudarc::driver::sys::CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 use spark_ccl_cuda::cudarc::driver::{CudaStream, DriverError};
-use spark_ccl_cuda::{Error as CudaError, RecordedEvent, is_capturing, is_of_the_thread};
+use spark_ccl_cuda::{
+    Error as CudaError, RecordedEvent, is_capturing, is_of_the_thread, keep_context,
+};
 use spark_ccl_fork::Owned;
 use spark_ccl_types::Element;
 use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::sync::Arc;
 
 /// Tells its block when it is dropped.
 #[derive(Debug)]
-pub(super) struct Owner(pub(super) Arc<Block>);
+pub(super) struct Owner(ManuallyDrop<Arc<Block>>);
+
+impl Owner {
+    pub(super) fn new(block: Arc<Block>) -> Self {
+        Self(ManuallyDrop::new(block))
+    }
+
+    pub(super) fn block(&self) -> &Arc<Block> {
+        &self.0
+    }
+}
 
 impl Drop for Owner {
     fn drop(&mut self) {
+        // Also while the block and its GPU are dropped, if it was the last.
+        let _context = keep_context();
         self.0.was_dropped();
+        // SAFETY: `drop` runs once, and nothing uses the block after it.
+        unsafe { ManuallyDrop::drop(&mut self.0) };
     }
 }
 
@@ -94,6 +111,7 @@ impl<'a, T: Element> DeviceView<'a, T> {
     /// Those of [`DeviceMemory::read`](super::DeviceMemory::read).
     pub fn read(&self, values: &mut [T]) -> Result<(), Error> {
         self.may_copy("DeviceMemory::read", values.len())?;
+        let _context = keep_context();
         let (block, gpu) = (self.block(), &self.block().gpu);
         let copied = block.settle(false).and_then(|()| {
             // SAFETY: the memory is as long as the values, and nothing writes it: what did has run, and a call that
@@ -118,7 +136,7 @@ impl<'a, T: Element> DeviceView<'a, T> {
     }
 
     pub(super) fn block(&self) -> &'a Arc<Block> {
-        &self.owner.0
+        self.owner.block()
     }
 
     pub(super) fn may_copy(&self, operation: &'static str, seen: usize) -> Result<(), Error> {
@@ -140,6 +158,7 @@ impl<'a, T: Element> DeviceView<'a, T> {
         enqueue: impl FnOnce(u64) -> R,
     ) -> Result<R, Error> {
         self.owner.process().check()?;
+        let _context = keep_context();
         let (block, gpu) = (self.block(), &self.block().gpu);
         let invalid = |problem: &str| Error::Invalid {
             operation,

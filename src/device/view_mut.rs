@@ -5,6 +5,7 @@ use super::view::{DeviceView, Owner};
 use crate::buffer::{RecvBuf, Region, SendBuf};
 use crate::error::Error;
 use spark_ccl_cuda::cudarc::driver::CudaStream;
+use spark_ccl_cuda::keep_context;
 use spark_ccl_fork::Owned;
 use spark_ccl_types::Element;
 use std::marker::PhantomData;
@@ -87,6 +88,7 @@ impl<'a, T: Element> DeviceViewMut<'a, T> {
     /// Those of [`DeviceMemory::write`](super::DeviceMemory::write).
     pub fn write(&mut self, values: &[T]) -> Result<(), Error> {
         self.part.may_copy("DeviceMemory::write", values.len())?;
+        let _context = keep_context();
         let (block, gpu) = (self.part.block(), &self.part.block().gpu);
         let copied = block.settle(true).and_then(|()| {
             // SAFETY: the part is as long as the values, and nothing uses it: what did has run, and no call with it can

@@ -6,6 +6,7 @@ mod buffers;
 mod chosen;
 mod collectives;
 mod comparing;
+mod context;
 mod failures;
 mod lengths;
 mod meeting;

@@ -7,6 +7,7 @@ mod buffers;
 mod by_host;
 mod by_mail;
 mod collectives;
+mod context;
 mod dropped;
 mod failures;
 mod graphs;

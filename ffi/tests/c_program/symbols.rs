@@ -47,6 +47,16 @@ fn what_is_exported_is_on_record() {
     assert_eq!(exported(), record.lines().collect::<Vec<_>>());
 }
 
+/// Each function is among those that leave the current context of CUDA alone, which `tests/fake-gpus.sh` runs.
+#[test]
+fn every_function_is_called_beside_another_context() {
+    let program = include_str!("../context.c");
+    let is_called = |name: &&str| program.contains(&format!("{name}("));
+    let record = include_str!("../../symbols.txt");
+    let missing: Vec<_> = record.lines().filter(|name| !is_called(name)).collect();
+    assert_eq!(missing, Vec::<&str>::new(), "not in tests/context.c");
+}
+
 #[test]
 fn programs_look_for_the_version_of_the_abi() {
     let dynamic = tell("readelf", &["--dynamic", "--wide"]);
