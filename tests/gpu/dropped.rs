@@ -1,7 +1,7 @@
 //! Pinned memory that is dropped while a kernel waits for a rank: the driver frees none meanwhile, and would hold up all
 //! threads that use the GPU. Here one thread drives all ranks of a GPU.
 
-use super::{builder, gpus, text};
+use super::{BACKEND, builder, gpus, text};
 use spark_ccl::cuda::DeviceMemory;
 use spark_ccl::cuda::cudarc::driver::CudaStream;
 use spark_ccl::{Builder, Communicator, RedOp};
@@ -122,12 +122,27 @@ fn many_drops_take_no_threads() {
     });
 }
 
-/// The memory of a communicator's own, too.
+/// The memory of a communicator's own, too: slots, and what ranks share and register.
 #[test]
 fn one_thread_ends_communicators_while_another_waits() {
     let Some(_gpus) = gpus(1) else { return };
     let mut ranks = ranks(&on_one_gpu());
-    while_one_waits(&mut ranks, |_| drop(self::ranks(&on_one_gpu())));
+    let sharing = Communicator::builder()
+        .backend(BACKEND)
+        .set("SPARK_CCL_SHARE_GPU", "1")
+        .set("SPARK_CCL_DEVICE", "0")
+        .set("SPARK_CCL_PATH", "safe");
+    for (ended, path) in [
+        (on_one_gpu(), "staged"),
+        (sharing, "pinned memory of the host"),
+    ] {
+        while_one_waits(&mut ranks, |_| {
+            let others = self::ranks(&ended);
+            let said = others[0].comm.device_path().unwrap();
+            assert!(said.contains(path), "{said}");
+            drop(others);
+        });
+    }
 }
 
 #[test]

@@ -35,7 +35,7 @@ fn nothing_set_is_the_default() {
     );
 }
 
-const EVERYTHING: [(&str, &str); 28] = [
+const EVERYTHING: [(&str, &str); 29] = [
     ("SPARK_CCL_TIMEOUT", "1.5"),
     ("SPARK_CCL_INIT_TIMEOUT", "7"),
     ("SPARK_CCL_LOST_AFTER", "15"),
@@ -108,7 +108,7 @@ fn everything_can_be_set() {
     assert!(s.gpu.pinned);
     assert_eq!(s.gpu.most_set_aside, 3 << 20);
     assert_eq!(s.gpu.own_device, Some(3));
-    assert_eq!(s.origins().len(), 27);
+    assert_eq!(s.origins().len(), 28);
     assert!(s.warnings().is_empty() && s.without_effect().is_empty());
 }
 

@@ -35,12 +35,11 @@ impl Pool {
         bytes: usize,
     ) -> Result<Memory, Error> {
         let count = bytes.div_ceil(size_of::<u64>());
-        let words = match PinnedWords::reused(context, count) {
-            Some(words) => words,
-            None => {
-                check_set_aside(context, self.most_set_aside)?;
-                PinnedWords::new(context, count)?
-            }
+        let words = if let Some(words) = PinnedWords::reused(context, count) {
+            words
+        } else {
+            check_set_aside(context, self.most_set_aside)?;
+            PinnedWords::new(context, count)?
         };
         let address = words.address_for(context)?;
         let start = words.words().as_ptr().cast_mut().cast();
