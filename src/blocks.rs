@@ -56,6 +56,25 @@ impl Blocks {
     pub fn begins(&self) -> &[usize] {
         &self.begins
     }
+
+    /// Two ranks whose blocks have an element in common, the lower one first, if there are such. No block may end
+    /// beyond what a `usize` counts.
+    pub(crate) fn overlapping(&self) -> Option<[usize; 2]> {
+        let full = || (0..self.counts.len()).filter(|&rank| self.counts[rank] > 0);
+        let meet =
+            |one: usize, next: usize| self.begins[one] + self.counts[one] > self.begins[next];
+        // Most blocks follow each other in the order of ranks, which needs no sorting.
+        if full()
+            .zip(full().skip(1))
+            .all(|(one, next)| !meet(one, next))
+        {
+            return None;
+        }
+        let mut in_order: Vec<_> = full().collect();
+        in_order.sort_unstable_by_key(|&rank| self.begins[rank]);
+        let pair = in_order.windows(2).find(|pair| meet(pair[0], pair[1]))?;
+        Some([pair[0].min(pair[1]), pair[0].max(pair[1])])
+    }
 }
 
 impl From<&Blocks> for Blocks {
@@ -79,5 +98,39 @@ impl From<&Vec<usize>> for Blocks {
 impl<const N: usize> From<&[usize; N]> for Blocks {
     fn from(counts: &[usize; N]) -> Self {
         Self::packed(counts)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Whether an element of the buffer is in two blocks, element by element.
+    fn shares_an_element(blocks: &Blocks) -> bool {
+        let mut seen = std::collections::HashSet::new();
+        let all = blocks.begins.iter().zip(&*blocks.counts);
+        let mut elements = all.flat_map(|(&begin, &count)| begin..begin + count);
+        elements.any(|element| !seen.insert(element))
+    }
+
+    proptest! {
+        #[test]
+        fn blocks_overlap_where_they_share_an_element(
+            blocks in prop::collection::vec((0..6_usize, 0..40_usize), 0..9)
+        ) {
+            let (counts, begins): (Vec<_>, Vec<_>) = blocks.into_iter().unzip();
+            let blocks = Blocks::at(&counts, &begins);
+            let found = blocks.overlapping();
+            prop_assert_eq!(found.is_some(), shares_an_element(&blocks));
+            if let Some([one, other]) = found {
+                prop_assert!(one < other);
+                let of = |rank: usize| (counts[rank], begins[rank]);
+                let two = [of(one), of(other)];
+                let pair = Blocks::at(&two.map(|(count, _)| count), &two.map(|(_, begin)| begin));
+                prop_assert!(shares_an_element(&pair));
+            }
+            prop_assert_eq!(Blocks::packed(&counts).overlapping(), None);
+        }
     }
 }

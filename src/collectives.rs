@@ -314,7 +314,7 @@ impl Communicator {
 
     /// Blocks of different lengths: the `p`-th of `send` to rank `p`, and the `p`-th of `recv` from rank `p`. The count
     /// that one rank sends must equal the count that the other receives; otherwise both get an error that names the
-    /// counts. NCCL does not compare them.
+    /// counts. NCCL does not compare them. Blocks of `send` may overlap; those of `recv` must not.
     ///
     /// ```
     /// # let ranks = spark_ccl::Communicator::local(2)?.into_iter().map(|comm| std::thread::spawn(move || {

@@ -442,8 +442,9 @@ spark_ccl_result spark_ccl_all_to_all(spark_ccl_comm *comm, const void *send, vo
  * The same with blocks of any lengths, of which the two ranks concerned must pass the same. All arrays have an
  * element for each rank. send_counts[p] elements of `send`, from element send_begins[p] on, go to rank p.
  * recv_counts[p] elements come from rank p, and go to `recv` from element recv_begins[p] on. Where begins are NULL,
- * blocks follow each other. `send` and `recv` are as long as their last blocks reach. Blocks of `recv` must not
- * overlap. Never in place. The arrays may be freed when the function has returned.
+ * blocks follow each other. `send` and `recv` are as long as their last blocks reach. Blocks of `send` may overlap;
+ * those of `recv` must not: the call is refused. Never in place. The arrays may be freed when the function has
+ * returned.
  */
 spark_ccl_result spark_ccl_all_to_all_v(spark_ccl_comm *comm, const void *send,
                                         const size_t *send_counts, const size_t *send_begins,

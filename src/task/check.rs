@@ -109,6 +109,7 @@ impl Checked<'_> {
         let Tables { send, recv } = tables;
         self.table("send", send, input.len)?;
         self.table("receive", recv, output.len)?;
+        self.apart(recv)?;
         let own = self.ranks.own;
         let (give, take) = (send.counts[own], recv.counts[own]);
         if give != take {
@@ -138,6 +139,19 @@ impl Checked<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Checks that no two receive blocks have an element in common: only the last one to arrive would be seen.
+    fn apart(&self, blocks: &Blocks) -> Result<(), Error> {
+        let Some([one, other]) = blocks.overlapping() else {
+            return Ok(());
+        };
+        let Blocks { counts, begins } = blocks;
+        Err(self.invalid(format!(
+            "the receive blocks of ranks {one} ({} elements from {}) and {other} ({} elements from {}) \
+             overlap: each rank's elements need a place of their own (send blocks may overlap)",
+            counts[one], begins[one], counts[other], begins[other]
+        )))
     }
 
     fn peer(&self, what: &str, rank: usize) -> Result<(), Error> {

@@ -156,6 +156,22 @@ fn uneven_blocks() {
     });
 }
 
+/// One block of the input for all, in any order in the output, with empty blocks anywhere.
+#[test]
+fn send_blocks_may_overlap() {
+    run(3, |comm| {
+        let sent = message(comm.rank(), 0, 4);
+        let mut recv = vec![0; 12];
+        let all = Blocks::at(&[4; 3], &[0; 3]);
+        comm.all_to_all_v(&sent, all, &mut recv, Blocks::at(&[4; 3], &[8, 0, 4]))
+            .run()
+            .unwrap();
+        for (from, begin) in [8, 0, 4].into_iter().enumerate() {
+            assert_eq!(recv[begin..][..4], message(from, 0, 4));
+        }
+    });
+}
+
 #[test]
 fn only_one_pair_exchanges() {
     run(4, |comm| {

@@ -184,6 +184,10 @@ fn wrong_tables(comm: &Communicator) {
         call(three, at, &[10, 0, 0], &[0; 3]),
     );
     refused(name, &["send"], call(three, &[usize::MAX, 0, 0], three, at));
+    for begins in [[0, 2, 6], [6, 4, 0]] {
+        let overlap = call(three, at, three, &begins);
+        refused(name, &["receive blocks", "0", "1", "overlap"], overlap);
+    }
     let own = comm.rank();
     let mut other = [3; 3];
     other[own] = 2;
