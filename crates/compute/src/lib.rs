@@ -4,9 +4,9 @@
 //! runs a [`Job`] immediately, with the widest vectors that the machine has.
 //!
 //! **Bits.** The result of a job depends only on its operands and their order: not on the machine's
-//! vector width, on alignment, or on which operand is updated in place. This includes NaN: every
-//! NaN that a job computes is the type's canonical one (a plain copy keeps its bits). `Max` takes
-//! +0 over -0, `Min` takes -0 over +0.
+//! vector width, on alignment, on which operand is updated in place, or on how the calling thread
+//! rounds and treats denormals. This includes NaN: every NaN that a job computes is the type's
+//! canonical one (a plain copy keeps its bits). `Max` takes +0 over -0, `Min` takes -0 over +0.
 
 // Kernels can use the instructions of a vector width only in functions that are inlined into one
 // compiled for it.
@@ -18,6 +18,7 @@ mod cpu;
 mod delayed;
 mod divide;
 mod job;
+mod mode;
 
 pub use cpu::{Cpu, copies_slowly};
 #[cfg(any(test, feature = "testing"))]

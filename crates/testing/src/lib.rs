@@ -8,11 +8,13 @@
 //! The machine is probed independently of the code under test, whose failure must never skip a test.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod float_mode;
 mod fuzz;
 mod port;
 mod probe;
 mod sleeper;
 
+pub use float_mode::FloatMode;
 pub use fuzz::{Target, fuzz};
 pub use port::free_port;
 pub use sleeper::Sleeper;

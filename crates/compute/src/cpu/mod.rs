@@ -1,5 +1,7 @@
 //! Reductions on the calling thread. Knows types, operations and instruction sets; knows neither
 //! ranks nor links.
+//!
+//! All arithmetic of floats begins in [`Cpu::start`](Compute::start), which sees to the thread's mode.
 
 mod arithmetic;
 #[cfg(target_arch = "x86_64")]
@@ -26,8 +28,9 @@ mod tests;
 
 use spark_ccl_types::Scale;
 
+use crate::mode::with_default_mode;
 use crate::{Compute, Job, Started, Ticket};
-use dispatch::{Kernels, Level};
+use dispatch::{Kernel, Kernels, Level};
 pub use slow_copies::copies_slowly;
 
 /// Runs each job immediately, on the calling thread, with the widest vectors that the machine has.
@@ -55,6 +58,20 @@ impl Cpu {
     }
 }
 
+/// # Safety
+/// `kernel` must be one for the job's type and operation, at a level that the machine supports. The conditions of
+/// [`Compute::start`] must hold for the job.
+unsafe fn compute(kernel: Kernel, job: &Job<'_>) {
+    // SAFETY: kernel and job are as this function requires, which is all that both require.
+    unsafe {
+        match job.streaming {
+            #[cfg(target_arch = "x86_64")]
+            true => streaming::reduce(kernel, job),
+            _ => kernel(job, 0),
+        }
+    }
+}
+
 impl Default for Cpu {
     fn default() -> Self {
         Self::new()
@@ -73,9 +90,8 @@ impl Compute for Cpu {
                 #[cfg(target_arch = "x86_64")]
                 [src] if job.streaming && src.scale == Scale::One => streaming::copy(src.ptr, job),
                 [src] if src.scale == Scale::One => copy::copy(src.ptr, job),
-                #[cfg(target_arch = "x86_64")]
-                _ if job.streaming => streaming::reduce(kernel, job),
-                _ => kernel(job, 0),
+                _ if job.dtype.is_integer() => compute(kernel, job),
+                _ => with_default_mode(|| compute(kernel, job)),
             }
         }
         Started::Done

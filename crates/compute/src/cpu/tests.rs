@@ -6,6 +6,7 @@ use std::fmt::Debug;
 
 use half::{bf16, f16};
 use proptest::prelude::*;
+use spark_ccl_testing::FloatMode;
 #[cfg(target_arch = "x86_64")]
 use spark_ccl_testing::{Need, has};
 use spark_ccl_types::{Combine, DType, Element, F8E4M3, F8E5M2, Scale};
@@ -26,6 +27,8 @@ struct Case {
     /// The source that is also the first destination, if any.
     alias: Option<usize>,
     streaming: bool,
+    /// That of the thread which runs it, if not the default.
+    mode: Option<FloatMode>,
     seed: u64,
 }
 
@@ -140,7 +143,11 @@ impl Case {
             streaming: self.streaming,
         };
         // SAFETY: every buffer holds `count` elements, and only this job accesses them.
-        let started = unsafe { Cpu::at(level).start(&job) };
+        let start = || unsafe { Cpu::at(level).start(&job) };
+        let started = match self.mode {
+            Some(mode) => mode.run(start),
+            None => start(),
+        };
 
         assert_eq!(started, Started::Done);
         let what = (T::DTYPE, level, self);
@@ -200,6 +207,7 @@ fn every_type_operation_and_shape() {
                         scale: None,
                         alias: None,
                         streaming: seed % 2 == 1,
+                        mode: None,
                         seed,
                     };
                     case.check_dtype(dtype);
@@ -307,6 +315,7 @@ fn cases() -> impl Strategy<Value = (DType, Case)> {
                         scale,
                         alias,
                         streaming,
+                        mode: None,
                         seed,
                     },
                 )
@@ -320,6 +329,34 @@ proptest! {
     #[test]
     fn factors_and_operands_in_place((dtype, case) in cases()) {
         case.check_dtype(dtype);
+    }
+}
+
+/// Denormals are both operands and results here, and most sums are rounded.
+#[test]
+fn the_mode_of_the_thread_does_not_show() {
+    let scales = [None, Some(Scale::Float(1.0 / 3.0))];
+    for (mode, dtype) in FloatMode::ALL
+        .into_iter()
+        .flat_map(|mode| DType::ALL.map(|dtype| (mode, dtype)))
+    {
+        for (op, scale) in Combine::ALL
+            .into_iter()
+            .flat_map(|op| scales.map(|scale| (op, scale)))
+        {
+            let case = Case {
+                op,
+                count: 3000,
+                srcs: 2,
+                dsts: 2,
+                scale,
+                alias: None,
+                streaming: scale.is_some(),
+                mode: Some(mode),
+                seed: 5,
+            };
+            case.check_dtype(dtype);
+        }
     }
 }
 
@@ -385,6 +422,7 @@ fn one_rounding_over_all_sources() {
         scale: None,
         alias: None,
         streaming: false,
+        mode: None,
         seed: 1,
     };
     case.check_dtype(DType::F16);

@@ -1,0 +1,102 @@
+//! Modes in which a processor computes with floats other than the default, as some programs set them.
+
+/// Modes that a program may set. All change the bits of results.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FloatMode {
+    /// Operands that are denormal count as 0 (on aarch64, results as well).
+    FlushOperands,
+    /// Results that are denormal become 0 (on aarch64, operands as well).
+    FlushResults,
+    /// Results are rounded towards positive infinity.
+    RoundUp,
+    /// Results are rounded towards negative infinity.
+    RoundDown,
+}
+
+impl FloatMode {
+    /// All of them.
+    pub const ALL: [Self; 4] = [
+        Self::FlushOperands,
+        Self::FlushResults,
+        Self::RoundUp,
+        Self::RoundDown,
+    ];
+
+    /// Runs `work` in this mode, and checks that the thread still has it afterwards.
+    ///
+    /// # Panics
+    /// If `work` leaves another mode behind.
+    pub fn run<T>(self, work: impl FnOnce() -> T) -> T {
+        let mode = register::DEFAULT | self.bits();
+        register::write(mode);
+        let result = work();
+        let left = register::read();
+        register::write(register::DEFAULT);
+        assert_eq!(left & register::MODE, mode, "the mode has changed");
+        result
+    }
+
+    fn bits(self) -> register::Word {
+        match self {
+            Self::FlushOperands => register::FLUSH_OPERANDS,
+            Self::FlushResults => register::FLUSH_RESULTS,
+            Self::RoundUp => register::ROUND_UP,
+            Self::RoundDown => register::ROUND_DOWN,
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod register {
+    use std::arch::asm;
+
+    pub(super) type Word = u32;
+    pub(super) const DEFAULT: Word = 0x1f80;
+    pub(super) const MODE: Word = 0xffc0;
+    /// DAZ.
+    pub(super) const FLUSH_OPERANDS: Word = 0x40;
+    /// FTZ.
+    pub(super) const FLUSH_RESULTS: Word = 0x8000;
+    pub(super) const ROUND_UP: Word = 0x4000;
+    pub(super) const ROUND_DOWN: Word = 0x2000;
+
+    pub(super) fn read() -> Word {
+        let mut mode = 0_u32;
+        // SAFETY: writes the four bytes of `mode`.
+        unsafe { asm!("stmxcsr [{}]", in(reg) &raw mut mode, options(nostack)) };
+        mode
+    }
+
+    pub(super) fn write(mode: Word) {
+        // SAFETY: reads the four bytes of `mode`, which has no reserved bits. The thread is a test's, which does no
+        // arithmetic of its own until the default is back.
+        unsafe { asm!("ldmxcsr [{}]", in(reg) &raw const mode, options(nostack)) };
+    }
+}
+
+#[cfg(target_arch = "aarch64")]
+mod register {
+    use std::arch::asm;
+
+    pub(super) type Word = u64;
+    pub(super) const DEFAULT: Word = 0;
+    pub(super) const MODE: Word = Word::MAX;
+    /// FZ and FZ16.
+    pub(super) const FLUSH_OPERANDS: Word = 1 << 24 | 1 << 19;
+    pub(super) const FLUSH_RESULTS: Word = FLUSH_OPERANDS;
+    pub(super) const ROUND_UP: Word = 1 << 22;
+    pub(super) const ROUND_DOWN: Word = 1 << 23;
+
+    pub(super) fn read() -> Word {
+        let mode: Word;
+        // SAFETY: any program may read the register.
+        unsafe { asm!("mrs {}, fpcr", out(reg) mode, options(nostack)) };
+        mode
+    }
+
+    pub(super) fn write(mode: Word) {
+        // SAFETY: any program may write the register. The thread is a test's, which does no arithmetic of its own
+        // until the default is back.
+        unsafe { asm!("msr fpcr, {}", in(reg) mode, options(nostack)) };
+    }
+}
