@@ -57,8 +57,8 @@ impl Blocks {
         &self.begins
     }
 
-    /// Two ranks whose blocks have an element in common, the lower one first, if there are such. No block may end
-    /// beyond what a `usize` counts.
+    /// Two ranks whose blocks have an element in common, the lower one first, if there are such. No
+    /// block may end beyond what a `usize` counts.
     pub(crate) fn overlapping(&self) -> Option<[usize; 2]> {
         let full = || (0..self.counts.len()).filter(|&rank| self.counts[rank] > 0);
         let meet =

@@ -19,7 +19,7 @@ while IFS=$'\t' read -r todo name folder program; do
     [ "$todo $folder" = "run $PWD" ] || continue
     # Threads play the kernels between GPUs. The ranks share one, as two fake ones are of different models.
     if [ "$name" = kernels ]; then
-        FAKE_GPUS=1 on_fakes "$program" -q all_take_the_kernels
+        FAKE_GPUS=1 on_fakes "$program" -q all_take_the_kernels means_are
     else
         on_fakes "$program" -q "$@"
     fi

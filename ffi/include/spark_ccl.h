@@ -92,9 +92,17 @@ typedef enum {
     /* In maxima and minima, NaN wins over numbers. */
     SPARK_CCL_MAX = 2,
     SPARK_CCL_MIN = 3,
-    /* The mean. Integers are summed, divided, and rounded towards 0; floats are divided first, so none overflows. */
+    /*
+     * The mean. Integers are summed, divided, and rounded towards 0. Floats are multiplied by
+     * 1/size before they are added, so none overflows: in their type (denormals may lose their last
+     * bits), those of less than 32 bits in float, where the products are not rounded before they
+     * are added. NCCL's backend rounds factor and products to the type.
+     */
     SPARK_CCL_AVG = 4,
-    /* The sum of the ranks' values, each multiplied by that rank's own factor (spark_ccl_options). */
+    /*
+     * The sum of the ranks' values, each multiplied by that rank's own factor (spark_ccl_options)
+     * and rounded to the type before it is added.
+     */
     SPARK_CCL_PRE_MUL_SUM = 5
 } spark_ccl_op;
 
@@ -439,12 +447,12 @@ spark_ccl_result spark_ccl_all_to_all(spark_ccl_comm *comm, const void *send, vo
                                       const spark_ccl_options *options);
 
 /*
- * The same with blocks of any lengths, of which the two ranks concerned must pass the same. All arrays have an
- * element for each rank. send_counts[p] elements of `send`, from element send_begins[p] on, go to rank p.
- * recv_counts[p] elements come from rank p, and go to `recv` from element recv_begins[p] on. Where begins are NULL,
- * blocks follow each other. `send` and `recv` are as long as their last blocks reach. Blocks of `send` may overlap;
- * those of `recv` must not: the call is refused. Never in place. The arrays may be freed when the function has
- * returned.
+ * The same with blocks of any lengths, of which the two ranks concerned must pass the same. All
+ * arrays have an element for each rank. send_counts[p] elements of `send`, from element
+ * send_begins[p] on, go to rank p. recv_counts[p] elements come from rank p, and go to `recv` from
+ * element recv_begins[p] on. Where begins are NULL, blocks follow each other. `send` and `recv` are
+ * as long as their last blocks reach. Blocks of `send` may overlap; those of `recv` must not: the
+ * call is refused. Never in place. The arrays may be freed when the function has returned.
  */
 spark_ccl_result spark_ccl_all_to_all_v(spark_ccl_comm *comm, const void *send,
                                         const size_t *send_counts, const size_t *send_begins,

@@ -51,4 +51,8 @@ class Op(enum.IntEnum):
     MAX = 2
     MIN = 3
     AVG = 4
-    """The mean. Integers are summed, divided, and rounded towards 0; floats are divided first, so none overflows."""
+    """The mean. Integers are summed, divided, and rounded towards 0.
+
+    Floats are multiplied by 1/size before they are added, so none overflows: in their type (denormals may lose their
+    last bits), those of less than 32 bits in float32, where the products are not rounded before they are added.
+    """

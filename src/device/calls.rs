@@ -162,6 +162,7 @@ impl Calls {
             waypoints: Waypoints::default(),
             mark: None,
             captured: Vec::new(),
+            is_captured: false,
         }
     }
 

@@ -2,8 +2,8 @@
 //! kernels there, and meanwhile no thread can launch what one of them may wait for. Knows no backend.
 
 use super::guarded::Guarded;
-use parking_lot::Mutex;
 use spark_ccl_cuda::{devices_with_memory_set_aside, free_set_aside, settle_device};
+use spark_ccl_log::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 

@@ -52,15 +52,15 @@ impl<'a> Exchange<'a> {
         }
     }
 
-    /// What this rank has for a rank.
-    fn own(&self, rank: Rank) -> Operand {
+    /// What this rank has for a rank, with a factor.
+    fn own(&self, rank: Rank, scale: Scale) -> Operand {
         Operand {
             ptr: self
                 .task
                 .input
                 .ptr
                 .wrapping_add(rank as usize * self.stride),
-            scale: self.task.reduction.scale,
+            scale,
         }
     }
 
@@ -116,7 +116,8 @@ fn send(exchange: &Exchange<'_>, wires: &mut Wires) -> u32 {
         let Ok(Some(slot)) = tx.reserve(bytes) else {
             return step - 1;
         };
-        let (srcs, dsts) = ([exchange.own(peer)], [slot.as_mut_ptr()]);
+        let scale = exchange.task.reduction.scale_of_sent();
+        let (srcs, dsts) = ([exchange.own(peer, scale)], [slot.as_mut_ptr()]);
         // SAFETY: the source is all of the input, or its block for the peer, of which there is one for each rank
         // (`check`); the input is readable until the operation is done. The slot has room for as much (`reserve`), is
         // this side's until it is committed below, and is no part of the input.
@@ -137,9 +138,9 @@ fn reduce(exchange: &Exchange<'_>, wires: &mut Wires, polls: u32) -> Progress {
     operands.clear();
     for rank in 0..wires.size {
         if rank == wires.rank {
-            operands.push(exchange.own(rank));
+            operands.push(exchange.own(rank, task.reduction.scale));
         } else if let Some(ptr) = arrived(rank, tag, bytes, wires, polls) {
-            let scale = Scale::One;
+            let scale = task.reduction.scale_of_received();
             operands.push(Operand { ptr, scale });
         } else {
             break;
@@ -173,7 +174,8 @@ fn gather(exchange: &Exchange<'_>, wires: &mut Wires, polls: u32) -> Progress {
     let block = |rank: Rank| task.output.ptr.wrapping_add(rank as usize * bytes);
     let mut steps = 0;
     if !task.in_place {
-        let (srcs, dsts) = ([exchange.own(wires.rank)], [block(wires.rank)]);
+        let own = exchange.own(wires.rank, Scale::One);
+        let (srcs, dsts) = ([own], [block(wires.rank)]);
         // SAFETY: the output has a block for each rank, as long as the input or a block of it, and lies apart from the
         // input (`check`); both are the operation's until it is done.
         unsafe { wires.compute_now(&exchange.job(&srcs, &dsts)) };

@@ -239,7 +239,7 @@ impl Run<'_> {
                 src: Some(span),
                 dst: None,
                 ..
-            } if self.scale(span.buf) == Scale::One => {
+            } if self.scale_of_sent(span.buf) == Scale::One => {
                 // SAFETY: the span lies within the task's regions or the scratch, which the
                 // operation holds. A step that would write it comes after this one, if there is any,
                 // and the link keeps nothing of it beyond the call.
@@ -335,21 +335,33 @@ impl Run<'_> {
         } else {
             &targets[..1]
         };
-        let arrived = Operand {
+        let arrived = |scale| Operand {
             ptr: incoming,
-            scale: Scale::One,
+            scale,
         };
         // Each list is written where it is read: a copy of an operand would have to wait for the smaller stores that have
         // just written it, and so for those before them to the peer's memory.
         let own = |span| self.operand(span, done);
         let streaming = transfer.to.is_none() && self.bypasses_caches();
-        match (&transfer.src, transfer.from) {
-            (None, _) => self.start(count, streaming, &[arrived], dsts),
-            (Some(span), None) => self.start(count, streaming, &[own(span)], dsts),
-            (Some(span), Some(from)) if from < self.wires.rank => {
-                self.start(count, streaming, &[arrived, own(span)], dsts)
-            }
-            (Some(span), Some(_)) => self.start(count, streaming, &[own(span), arrived], dsts),
+        let (Some(span), Some(from)) = (&transfer.src, transfer.from) else {
+            let moved = match &transfer.src {
+                None => arrived(Scale::One),
+                Some(span) => Operand {
+                    ptr: self.address(span, done),
+                    scale: self.scale_of_sent(span.buf),
+                },
+            };
+            return self.start(count, streaming, &[moved], dsts);
+        };
+        let scale = if transfer.receives_contribution {
+            self.task.reduction.scale_of_received()
+        } else {
+            Scale::One
+        };
+        if from < self.wires.rank {
+            self.start(count, streaming, &[arrived(scale), own(span)], dsts)
+        } else {
+            self.start(count, streaming, &[own(span), arrived(scale)], dsts)
         }
     }
 
@@ -407,18 +419,23 @@ impl Run<'_> {
         output.len * self.task.signature.dtype.size() >= STREAMING_BYTES && input.ptr != output.ptr
     }
 
+    /// What this rank has for a reduction.
     #[inline]
     pub(super) fn operand(&self, span: &Span, done: u64) -> Operand {
+        let scale = match span.buf {
+            Buf::Input => self.task.reduction.scale,
+            Buf::Output | Buf::Scratch => Scale::One,
+        };
         Operand {
             ptr: self.address(span, done),
-            scale: self.scale(span.buf),
+            scale,
         }
     }
 
-    /// Own contributions are scaled when they are read; everything else was already.
-    pub(super) fn scale(&self, buf: Buf) -> Scale {
+    /// The factor of what is passed on or copied without being reduced.
+    pub(super) fn scale_of_sent(&self, buf: Buf) -> Scale {
         match buf {
-            Buf::Input => self.task.reduction.scale,
+            Buf::Input => self.task.reduction.scale_of_sent(),
             Buf::Output | Buf::Scratch => Scale::One,
         }
     }

@@ -18,10 +18,15 @@ impl Run<'_> {
                         offset: u64::from(rank) * step.src.len,
                         len: step.src.len,
                     };
+                    let others = run.task.reduction.scale_of_received();
                     operands.extend((0..run.wires.size).map(|rank| {
-                        let own = rank == run.wires.rank;
-                        let span = if own { step.src } else { block(rank) };
-                        run.operand(&span, 0)
+                        if rank == run.wires.rank {
+                            run.operand(&step.src, 0)
+                        } else {
+                            let ptr = run.address(&block(rank), 0);
+                            let scale = others;
+                            Operand { ptr, scale }
+                        }
                     }));
                     targets.push(run.address(&step.dst, 0));
                     Ok(())
@@ -42,7 +47,8 @@ impl Run<'_> {
                 count as usize,
                 self.bypasses_caches(),
                 |run, operands, targets| {
-                    let scale = run.scale(step.src.buf);
+                    // All ranks' is the same: where they differ, this is not chosen.
+                    let scale = run.task.reduction.scale;
                     for rank in run.sources(step) {
                         let ptr = run.remote(rank, &step.src, done)?;
                         operands.push(Operand { ptr, scale });

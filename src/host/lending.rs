@@ -54,7 +54,7 @@ impl Run<'_> {
 
     /// How many elements to lend, from `done` on; `None` if they must go through a slot, or that is better.
     fn lendable(&self, line: Line, transfer: &Transfer, span: &Span, done: u64) -> Option<u64> {
-        if !self.program.may_lend() || self.scale(span.buf) != Scale::One {
+        if !self.program.may_lend() || self.scale_of_sent(span.buf) != Scale::One {
             return None;
         }
         let ready = transfer.ready - done;

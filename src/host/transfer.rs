@@ -12,6 +12,8 @@ pub(super) struct Transfer {
     pub(super) src: Option<Span>,
     pub(super) dst: Option<Span>,
     pub(super) elements: u64,
+    /// What comes from `from` is its contribution, not yet reduced with others.
+    pub(super) receives_contribution: bool,
     /// How many of the elements may be moved so far: one half of a step can be held back by the other.
     pub(super) ready: u64,
     /// Half of a step: the rank does the other half meanwhile.
@@ -29,6 +31,7 @@ impl Transfer {
             src,
             dst,
             elements,
+            receives_contribution: step.receives_contribution,
             ready: elements,
             is_half: false,
         };
@@ -57,6 +60,7 @@ impl Transfer {
             src: Some(step.src),
             dst: None,
             elements: step.src.len,
+            receives_contribution: false,
             ready: step.src.len,
             is_half: true,
         }
@@ -69,6 +73,7 @@ impl Transfer {
             src: (step.kind == Kind::RecvReduceCopySend).then_some(step.src),
             dst: Some(step.dst),
             elements: step.dst.len,
+            receives_contribution: step.receives_contribution,
             ready: step.dst.len,
             is_half: true,
         }
@@ -82,6 +87,7 @@ impl Transfer {
             src: Some(step.dst),
             dst: None,
             elements: step.dst.len,
+            receives_contribution: false,
             ready: received,
             is_half: true,
         }

@@ -45,6 +45,7 @@ impl Program {
             recv_from: rank,
             src: span(Buf::Input, len),
             dst: span(Buf::Output, 0),
+            receives_contribution: false,
         })
     }
 
@@ -56,6 +57,7 @@ impl Program {
             recv_from: from,
             src: span(Buf::Input, 0),
             dst: span(Buf::Output, len),
+            receives_contribution: false,
         })
     }
 

@@ -141,16 +141,20 @@ impl Checked<'_> {
         Ok(())
     }
 
-    /// Checks that no two receive blocks have an element in common: only the last one to arrive would be seen.
+    /// Checks that no two receive blocks have an element in common: only the last one to arrive
+    /// would be seen.
     fn apart(&self, blocks: &Blocks) -> Result<(), Error> {
         let Some([one, other]) = blocks.overlapping() else {
             return Ok(());
         };
         let Blocks { counts, begins } = blocks;
+        let [one, other] = [one, other].map(|rank| {
+            let (count, begin) = (counts[rank], begins[rank]);
+            format!("rank {rank} ({count} elements from {begin})")
+        });
         Err(self.invalid(format!(
-            "the receive blocks of ranks {one} ({} elements from {}) and {other} ({} elements from {}) \
-             overlap: each rank's elements need a place of their own (send blocks may overlap)",
-            counts[one], begins[one], counts[other], begins[other]
+            "the receive blocks of {one} and {other} overlap: each rank's elements need a place \
+             of their own (send blocks may overlap)"
         )))
     }
 

@@ -8,6 +8,7 @@ mod endurance;
 mod failures;
 mod graphs;
 mod late;
+mod means;
 mod messages;
 mod observed;
 mod order;

@@ -8,6 +8,7 @@ mod collectives;
 mod failures;
 mod graphs;
 mod late;
+mod means;
 mod messages;
 mod order;
 mod own_kernels;

@@ -13,6 +13,7 @@ mod failures;
 mod graphs;
 mod late;
 mod lengths;
+mod means;
 mod messages;
 mod observed;
 mod processes;

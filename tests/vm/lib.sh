@@ -139,9 +139,11 @@ for line in sys.stdin:
 fake_gpus() {
     local folder=$1 source
     shift
-    # Linked on its own, so that a sanitizer among the flags is the program's.
+    # Linked on its own, so that a sanitizer among the flags is the program's. Products are rounded
+    # before they are added, as those of the kernels are.
     for source in crates/perf/tests/fake_gpu/*.cpp; do
-        c++ -std=c++17 -O1 -Wall -Wextra -Werror -fPIC -Icrates/gpu/tests "$@" -c "$source" -o "$folder/$(basename "$source").o"
+        c++ -std=c++17 -O1 -ffp-contract=off -Wall -Wextra -Werror -fPIC -Icrates/gpu/tests "$@" \
+            -c "$source" -o "$folder/$(basename "$source").o"
     done
     # NCCL enqueues in CUDA's streams: both are one library.
     c++ -shared "$folder"/*.cpp.o -o "$folder/libcuda.so.1"

@@ -5,7 +5,7 @@ use spark_ccl_types::DType;
 /// Divides `count` integers in place, rounding towards zero.
 ///
 /// A divisor of 0 or 1 changes nothing. Floats are left unchanged: their average is a factor on
-/// each source ([`Scale::Float`](spark_ccl_types::Scale::Float)).
+/// each source ([`Scale::Unrounded`](spark_ccl_types::Scale::Unrounded)).
 ///
 /// # Safety
 /// `ptr`, of any alignment, must be readable and writable for `count` elements of `dtype`, and

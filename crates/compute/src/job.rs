@@ -23,7 +23,8 @@ impl Operand {
 /// `dsts[..] = srcs[0] op srcs[1] op ...`, elementwise, left to right, over `count` elements.
 ///
 /// With one source, it is a copy, which may be scaled. Half and 8-bit floats accumulate in f32 over
-/// all sources and are rounded once. A destination may be the same memory as a source, or as
+/// all sources and are rounded once; whether their products with factors are, too, is up to the
+/// [`Scale`]. A destination may be the same memory as a source, or as
 /// another destination, but must not overlap one partly.
 #[derive(Debug, Clone, Copy)]
 pub struct Job<'a> {

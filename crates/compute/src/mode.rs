@@ -1,11 +1,12 @@
-//! The mode in which a thread's processor computes with floats: how it rounds, and what it makes of denormals. A
-//! program may have changed it in its threads (FTZ and DAZ by `-ffast-math`, or `torch.set_flush_denormal`), and ranks
-//! with different modes would get different bits. Knows the processor's register; knows no elements.
+//! The mode in which a thread's processor computes with floats: how it rounds, and what it makes of
+//! denormals. A program may have changed it in its threads (FTZ and DAZ by `-ffast-math`, or
+//! `torch.set_flush_denormal`), and ranks with different modes would get different bits. Knows the
+//! processor's register; knows no elements.
 
 use std::hint::black_box;
 
-/// Runs `work` in the mode of IEEE 754: it rounds to nearest, and keeps denormals. A mode that differs is set for the
-/// time being, and restored with the exceptions that it had noted.
+/// Runs `work` in the mode of IEEE 754: it rounds to nearest, and keeps denormals. A mode that
+/// differs is set for the time being, and restored with the exceptions that it had noted.
 #[inline(always)]
 pub(crate) fn with_default_mode<T>(work: impl FnOnce() -> T) -> T {
     if is_default() {
@@ -16,8 +17,9 @@ pub(crate) fn with_default_mode<T>(work: impl FnOnce() -> T) -> T {
     work()
 }
 
-/// Whether sums come out as in that mode: the register says the same, but to read it takes some processors 20 ns, which
-/// is a tenth of a small call. The sums note that they were rounded, as almost any reduction does.
+/// Whether sums come out as in that mode: the register says the same, but to read it takes some
+/// processors 20 ns, which is a tenth of a small call. The sums note that they were rounded, as
+/// almost any reduction does.
 #[inline(always)]
 fn is_default() -> bool {
     const SMALLEST: f32 = f32::from_bits(1);
@@ -48,8 +50,8 @@ mod register {
 
     pub(super) fn read() -> Word {
         let mut mode: Word = 0;
-        // SAFETY: the instruction belongs to SSE, which the architecture's baseline has. It writes four bytes, which
-        // `mode` has.
+        // SAFETY: the instruction belongs to SSE, which the architecture's baseline has. It writes
+        // four bytes, which `mode` has.
         unsafe {
             asm!("stmxcsr [{}]", in(reg) &raw mut mode, options(nostack, preserves_flags));
         }
@@ -57,9 +59,9 @@ mod register {
     }
 
     pub(super) fn write(mode: Word) {
-        // SAFETY: the instruction belongs to SSE, which the architecture's baseline has. It reads four bytes, which
-        // `mode` has; they are the mode that compiled code assumes, or the one that was read before: no reserved bit is
-        // set, and the thread ends up with its own.
+        // SAFETY: the instruction belongs to SSE, which the architecture's baseline has. It reads
+        // four bytes, which `mode` has; they are the mode that compiled code assumes, or the one
+        // that was read before: no reserved bit is set, and the thread ends up with its own.
         unsafe {
             asm!("ldmxcsr [{}]", in(reg) &raw const mode, options(nostack, preserves_flags));
         }
@@ -83,8 +85,9 @@ mod register {
     }
 
     pub(super) fn write(mode: Word) {
-        // SAFETY: any program may write the register, which the architecture's baseline has. It gets the mode that
-        // compiled code assumes, or the one that was read before, so the thread ends up with its own.
+        // SAFETY: any program may write the register, which the architecture's baseline has. It
+        // gets the mode that compiled code assumes, or the one that was read before, so the thread
+        // ends up with its own.
         unsafe { asm!("msr fpcr, {}", in(reg) mode, options(nostack, preserves_flags)) };
     }
 }

@@ -1,7 +1,7 @@
 //! What the control plane knows of a communicator, as far as it is read and written without the monitor's mutex.
 //! Knows faults and departures; knows no stream and no frame.
 
-use parking_lot::Mutex;
+use spark_ccl_log::Mutex;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};

@@ -4,10 +4,11 @@
 #include "reduction.h"
 #include "session.h"
 
-// Multiplies by this rank's factor, if there is one, before anything else.
+// Multiplies by this rank's factor, if it has one of its own, before anything else. One that all
+// share is applied by who reduces: what is sent is what the rank has.
 template <class Protocol>
 DEVICE void scale(const Call& call, Batch<Protocol>& batch) {
-    if (call.is_scaled == 0) {
+    if (call.scaling != OWN) {
         return;
     }
     UNROLL for (u32 i = 0; i < HELD * Protocol::OF_LANE; i++) {

@@ -8,6 +8,7 @@
 template <class B, class N>
 struct Integer {
     static const bool IN_PAIRS = false;
+    static const bool IS_INTEGER = true;
     typedef B Bits;
     typedef N Number;
     DEVICE static Number unpack(Bits bits) { return (Number)bits; }
@@ -33,6 +34,7 @@ DEVICE Number smaller_of(Number a, Number b) {
 template <class B, class N>
 struct Float {
     static const bool IN_PAIRS = false;
+    static const bool IS_INTEGER = false;
     typedef B Bits;
     typedef N Number;
     DEVICE static bool is_nan(Number a) { return a != a; }
@@ -146,7 +148,7 @@ struct Elements {
         UNROLL for (u32 i = 0; i < COUNT; i++) of[i] = Type::prod(of[i], factor);
     }
 
-    // Results are divided before they are rounded; those of integers towards zero.
+    // Integers, towards zero.
     DEVICE void divide(u32 divisor) {
         UNROLL for (u32 i = 0; i < COUNT; i++) of[i] = (Number)(of[i] / (Number)divisor);
     }
@@ -180,23 +182,41 @@ DEVICE auto with_type(u32 type, Arguments&... arguments) {
     }
 }
 
+// The factor that all ranks share, which is rounded to nearest.
+template <class Type>
+DEVICE typename Type::Number shared_factor(const Call& call) {
+    return (typename Type::Number)as_double(call.factor);
+}
+
 template <class Type>
 struct Reduced {
-    DEVICE static u64 call(u32 combine, u32 divisor, u32 ranks, const u64* words) {
-        Elements<Type> total(words[0]);
+    DEVICE static u64 call(const Call& call, u32 ranks, const u64* words) {
+        Elements<Type> total = operand(call, words[0]);
         ROLLED for (u32 rank = 1; rank < ranks; rank++) {
-            total.combine(combine, Elements<Type>(words[rank]));
+            total.combine(call.combine, operand(call, words[rank]));
         }
-        if (divisor > 1) {
-            total.divide(divisor);
+        if constexpr (Type::IS_INTEGER) {
+            if (call.divisor > 1) {
+                total.divide(call.divisor);
+            }
         }
         return total.word();
+    }
+
+    DEVICE static Elements<Type> operand(const Call& call, u64 word) {
+        Elements<Type> elements(word);
+        if constexpr (!Type::IS_INTEGER) {
+            if (call.scaling == SHARED) {
+                elements.scale(shared_factor<Type>(call));
+            }
+        }
+        return elements;
     }
 };
 
 // The elements of a word of each rank, as one.
-NOT_INLINED u64 reduced_word(u32 type, u32 combine, u32 divisor, u32 ranks, const u64* words) {
-    return with_type<Reduced>(type, combine, divisor, ranks, words);
+NOT_INLINED u64 reduced_word(const Call& call, u32 ranks, const u64* words) {
+    return with_type<Reduced>(call.type, call, ranks, words);
 }
 
 template <class Type>

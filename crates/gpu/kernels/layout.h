@@ -91,10 +91,12 @@ struct Call {
     u64 output_stride;
     // The signature: what all ranks must have alike.
     u64 words[2];
-    // The bits of an element by which those of `input` are multiplied first, if `is_scaled` is not 0.
+    // By `scaling`: the bits of an element by which those of `input` are multiplied first; or those
+    // of a `double`, by which every rank's elements are multiplied as they are reduced.
     u64 factor;
-    u32 is_scaled;
-    // `Combine`, and the divisor of the results, or 1.
+    // `Scaling`.
+    u32 scaling;
+    // `Combine`, and the divisor of the results, which are integers, or 1.
     u32 combine;
     u32 divisor;
     // `Type`.
@@ -109,6 +111,11 @@ struct Arguments {
     Member member;
     Call call;
 };
+
+// Which elements a factor is for: none; this rank's, where the products are rounded before they go
+// anywhere, as other ranks have other factors; all ranks', where the products are added as they
+// are.
+enum Scaling : u32 { PLAIN = 0, OWN = 1, SHARED = 2 };
 
 enum Reason : u32 { LATE = 1, ABORTED = 2, MISMATCH = 3, OTHER_MESSAGE = 4 };
 

@@ -5,18 +5,21 @@
 #include "elements.h"
 #include "protocols.h"
 
-// In these, the divisor is a power of two, so that a factor has the same results.
-template <class Type, u32 COMBINE, bool IS_DIVIDED, class Protocol, u32 RANKS>
-DEVICE void reduce_as(u32 ranks, u32 divisor, Batch<Protocol> (&batches)[RANKS]) {
-    float factor = as_float((254u << 23) - as_bits((float)divisor));
+// With the factor that all ranks share, if `IS_SCALED`.
+template <class Type, u32 COMBINE, bool IS_SCALED, class Protocol, u32 RANKS>
+DEVICE void reduce_as(u32 ranks, typename Type::Number factor, Batch<Protocol> (&batches)[RANKS]) {
     WORDS_AT_ONCE for (u32 i = 0; i < HELD * Protocol::OF_LANE; i++) {
         u32 held = i / Protocol::OF_LANE, word = i % Protocol::OF_LANE;
         Elements<Type> total(batches[0].of[held].word[word]);
-        RANKS_AT_ONCE for (u32 rank = 1; rank < ranks; rank++) {
-            total.combine(COMBINE, Elements<Type>(batches[rank].of[held].word[word]));
-        }
-        if (IS_DIVIDED) {
+        if (IS_SCALED) {
             total.scale(factor);
+        }
+        RANKS_AT_ONCE for (u32 rank = 1; rank < ranks; rank++) {
+            Elements<Type> next(batches[rank].of[held].word[word]);
+            if (IS_SCALED) {
+                next.scale(factor);
+            }
+            total.combine(COMBINE, next);
         }
         batches[0].of[held].word[word] = total.word();
     }
@@ -25,20 +28,16 @@ DEVICE void reduce_as(u32 ranks, u32 divisor, Batch<Protocol> (&batches)[RANKS])
 // Whether it was done.
 template <class Type, class Protocol, u32 RANKS>
 DEVICE bool reduce_by(const Call& call, u32 ranks, Batch<Protocol> (&batches)[RANKS]) {
-    u32 divisor = call.divisor;
-    if ((divisor & (divisor - 1)) != 0) {
-        return false;
-    }
     switch (call.combine) {
     case SUM:
-        if (divisor > 1) {
-            reduce_as<Type, SUM, true>(ranks, divisor, batches);
+        if (call.scaling == SHARED) {
+            reduce_as<Type, SUM, true>(ranks, shared_factor<Type>(call), batches);
         } else {
-            reduce_as<Type, SUM, false>(ranks, divisor, batches);
+            reduce_as<Type, SUM, false>(ranks, 1, batches);
         }
         return true;
-    case MAX: reduce_as<Type, MAX, false>(ranks, divisor, batches); return true;
-    case MIN: reduce_as<Type, MIN, false>(ranks, divisor, batches); return true;
+    case MAX: reduce_as<Type, MAX, false>(ranks, 1, batches); return true;
+    case MIN: reduce_as<Type, MIN, false>(ranks, 1, batches); return true;
     default: return false;
     }
 }
@@ -51,8 +50,7 @@ DEVICE void reduce_words(const Call& call, u32 ranks, Batch<Protocol> (&batches)
         RANKS_AT_ONCE for (u32 rank = 0; rank < ranks; rank++) {
             words[rank] = batches[rank].of[held].word[word];
         }
-        batches[0].of[held].word[word] =
-            reduced_word(call.type, call.combine, call.divisor, ranks, words);
+        batches[0].of[held].word[word] = reduced_word(call, ranks, words);
     }
 }
 

@@ -1,9 +1,9 @@
 //! An operation on a rank's buffers.
 
-use spark_ccl_types::{Combine, DType, Extent, Operation, ReduceOp, Side};
+use spark_ccl_types::{Combine, DType, Extent, Operation, ReduceOp, Reduction, Scale, Side};
 
 use crate::Error;
-use crate::layout::CallLayout;
+use crate::layout::{CallLayout, Scaling};
 
 /// An operation on a rank's buffers, given by their addresses on its GPU, of any alignment. Ranks other than the root
 /// do not touch a buffer that only the root has.
@@ -46,8 +46,7 @@ impl Call {
                 ranks,
             });
         }
-        let is_reduction = self.operation.reduces();
-        let is_mean = is_reduction && self.op == ReduceOp::Avg;
+        let (scaling, factor, divisor) = self.arithmetic(ranks);
         Ok(CallLayout {
             input: self.input,
             output: self.output,
@@ -55,14 +54,29 @@ impl Call {
             input_stride: self.stride(Side::Input),
             output_stride: self.stride(Side::Output),
             words: self.words,
-            factor: self.factor,
-            is_scaled: u32::from(is_reduction && self.op == ReduceOp::PreMulSum),
+            factor,
+            scaling: scaling as u32,
             combine: self.combine() as u32,
-            divisor: if is_mean { ranks as u32 } else { 1 },
+            divisor,
             dtype: u32::from(self.dtype.code()),
             to: self.partners(Side::Input, rank, ranks),
             from: self.partners(Side::Output, rank, ranks),
         })
+    }
+
+    /// Whose elements have a factor, its bits, and the divisor of the results.
+    fn arithmetic(&self, ranks: usize) -> (Scaling, u64, u32) {
+        if !self.operation.reduces() {
+            return (Scaling::Plain, 0, 1);
+        }
+        let reduction = Reduction::of(self.dtype, self.op, self.factor.to_ne_bytes(), ranks as u32);
+        // Of at most 8 ranks.
+        let divisor = reduction.divisor.unwrap_or(1) as u32;
+        match reduction.scale {
+            Scale::Unrounded(factor) => (Scaling::Shared, factor.to_bits(), divisor),
+            Scale::Float(_) | Scale::Int(_) => (Scaling::Own, self.factor, divisor),
+            Scale::One => (Scaling::Plain, 0, divisor),
+        }
     }
 
     /// The distance between the blocks of two adjacent ranks, in bytes.

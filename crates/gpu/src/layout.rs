@@ -37,6 +37,15 @@ pub(crate) struct MemberLayout {
     pub(crate) ranks: u32,
 }
 
+/// Which elements a factor is for; `layout.h` says more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum Scaling {
+    Plain = 0,
+    Own = 1,
+    Shared = 2,
+}
+
 /// An operation of a rank.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
@@ -48,7 +57,7 @@ pub(crate) struct CallLayout {
     pub(crate) output_stride: u64,
     pub(crate) words: [u64; 2],
     pub(crate) factor: u64,
-    pub(crate) is_scaled: u32,
+    pub(crate) scaling: u32,
     pub(crate) combine: u32,
     pub(crate) divisor: u32,
     pub(crate) dtype: u32,
@@ -66,7 +75,7 @@ impl CallLayout {
         output_stride: 0,
         words: [0; 2],
         factor: 0,
-        is_scaled: 0,
+        scaling: Scaling::Plain as u32,
         combine: 0,
         divisor: 1,
         dtype: 0,
@@ -99,7 +108,7 @@ mod tests {
         assert_eq!(offset_of!(MemberLayout, failure), 88);
         assert_eq!(offset_of!(MemberLayout, ranks), 100);
         assert_eq!(offset_of!(CallLayout, words), 40);
-        assert_eq!(offset_of!(CallLayout, is_scaled), 64);
+        assert_eq!(offset_of!(CallLayout, scaling), 64);
         assert_eq!(offset_of!(CallLayout, from), 84);
         assert_eq!(offset_of!(Arguments, call), 104);
     }

@@ -26,10 +26,11 @@
 //! when the [patience](Member::set_patience) is over, or when [`Member::abort`] was called. The rank's
 //! scratch is no longer in step then: later operations do nothing but return the error.
 //!
-//! **Bits.** All ranks have the same. Ranks are combined in their order; floats of less than 32 bits
-//! are computed in 32, and rounded once, at the end. A mean is the sum divided by the number of
-//! ranks. Before a sum with factors, each rank's elements are multiplied by its own, and rounded. NaN and
-//! zeros are as in `spark-ccl-compute`.
+//! **Bits.** All ranks have the same. Ranks are combined in their order; floats of less than 32
+//! bits are computed in 32, and rounded once, at the end. For a mean, floats are multiplied by
+//! 1/ranks, in the bits that they are computed in, before they are added; integers are divided at
+//! the end. Before a sum with factors, each rank's elements are multiplied by its own, and rounded.
+//! NaN and zeros are as in `spark-ccl-compute`.
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 mod call;

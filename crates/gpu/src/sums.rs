@@ -4,7 +4,7 @@
 use spark_ccl_cuda::{Function, Kernels};
 use spark_ccl_types::{Combine, DType};
 
-use crate::layout::Arguments;
+use crate::layout::{Arguments, Scaling};
 use crate::{Error, Kernel};
 
 const TYPES: [(DType, [&str; 2]); 3] = [
@@ -32,8 +32,9 @@ impl Sums {
     /// The one that does the same as this kernel, if there is one.
     pub(crate) fn of(&self, kernel: Kernel, arguments: &Arguments) -> Option<&Function> {
         let call = &arguments.call;
-        let is_plain_sum =
-            call.combine == Combine::Sum as u32 && call.divisor == 1 && call.is_scaled == 0;
+        let is_plain_sum = call.combine == Combine::Sum as u32
+            && call.divisor == 1
+            && call.scaling == Scaling::Plain as u32;
         let lines = match kernel {
             Kernel::OneShotPackets => 0,
             Kernel::OneShotLines => 1,

@@ -273,6 +273,7 @@ impl Trace {
             recv_from,
             src,
             dst,
+            receives_contribution: false,
         });
     }
 }

@@ -17,12 +17,15 @@ void reduce_batches(const Call& call, u32 ranks, u64* words) {
 
 }  // namespace
 
-// Reduces a batch of packets' words of each rank into that of the first.
-extern "C" void reduce(u32 type, u32 combine, u32 divisor, u32 ranks, u64* words) {
+// Reduces a batch of packets' words of each rank into that of the first; with a factor that all
+// share, if it is not 0.
+extern "C" void reduce(u32 type, u32 combine, u32 divisor, double factor, u32 ranks, u64* words) {
     Call call = {};
     call.type = type;
     call.combine = combine;
     call.divisor = divisor;
+    call.scaling = factor != 0 ? SHARED : PLAIN;
+    call.factor = as_bits(factor);
     if (ranks == 2) {
         reduce_batches<2>(call, ranks, words);
     } else {

@@ -139,7 +139,7 @@ fn messages_without_an_other_end_name_the_peer() {
     }
 }
 
-type Reduce = unsafe extern "C" fn(u32, u32, u32, u32, *mut u64);
+type Reduce = unsafe extern "C" fn(u32, u32, u32, f64, u32, *mut u64);
 /// The words of a batch.
 const BATCH: usize = 32;
 type Scale = extern "C" fn(u32, u64, u64) -> u64;
@@ -212,9 +212,10 @@ fn arithmetic_is_that_of_the_library() {
 /// Reduces a batch, which has a word of each rank in each place.
 fn reduced(reduce: Reduce, dtype: DType, op: ReduceOp, batch: &[Vec<u64>]) -> Vec<u64> {
     let ranks = batch[0].len();
-    let (combine, divisor) = match op {
-        ReduceOp::Avg => (ReduceOp::Sum.code(), ranks as u32),
-        op => (op.code(), 1),
+    let (combine, divisor, factor) = match op {
+        ReduceOp::Avg if dtype.is_integer() => (ReduceOp::Sum.code(), ranks as u32, 0.0),
+        ReduceOp::Avg => (ReduceOp::Sum.code(), 1, 1.0 / ranks as f64),
+        op => (op.code(), 1, 0.0),
     };
     let mut by_rank: Vec<_> = (0..ranks)
         .flat_map(|rank| batch.iter().map(move |words| words[rank]))
@@ -222,7 +223,16 @@ fn reduced(reduce: Reduce, dtype: DType, op: ReduceOp, batch: &[Vec<u64>]) -> Ve
     let (code, combine) = (u32::from(dtype.code()), u32::from(combine));
     // SAFETY: `by_rank` has `BATCH` words of each of the `ranks` ranks, from 2 to 8, which are all that
     // `reduce` reads and writes by its pointer.
-    unsafe { reduce(code, combine, divisor, ranks as u32, by_rank.as_mut_ptr()) };
+    unsafe {
+        reduce(
+            code,
+            combine,
+            divisor,
+            factor,
+            ranks as u32,
+            by_rank.as_mut_ptr(),
+        )
+    };
     by_rank.truncate(BATCH);
     by_rank
 }

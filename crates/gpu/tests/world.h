@@ -207,7 +207,7 @@ inline Call call_of(const Operation& operation, u32 number, u32 ranks, u32 rank,
     call.words[0] = number;
     call.words[1] = (u64)kind << 32 | operation.bytes;
     call.factor = factor_of(number, rank);
-    call.is_scaled = operation.is_scaled;
+    call.scaling = operation.is_scaled ? OWN : PLAIN;
     call.combine = operation.combine;
     call.divisor = operation.divisor;
     call.type = operation.type;

@@ -99,6 +99,10 @@ pub enum Problem {
     ReadOverwrittenInput,
     /// Reduced a contribution that was not read as input, so that it would not be scaled.
     ReadUnscaled,
+    /// Reduced a contribution without the factor that all ranks share.
+    Unscaled,
+    /// Multiplied what had been reduced, and so multiplied, before.
+    ScaledTwice,
     /// Reduced two elements with different indices.
     MixedElements,
     /// Wrote what another channel of the rank uses, or used what another channel wrote.

@@ -17,6 +17,8 @@ pub struct Hosts {
     /// The ring of the ranks with the same position on all hosts. If a host has no such position,
     /// the neighbours are meaningless.
     pub(crate) across: RingPosition,
+    /// Whether the host before this one in that ring has one rank only.
+    pub(crate) prev_is_alone: bool,
     /// The positions that every host has: the number of ranks of the smallest host.
     pub(crate) lanes: u32,
 }
@@ -56,6 +58,7 @@ impl Hosts {
                 all[*rank as usize] = Self {
                     inside: RingPosition::new(place, host.len() as u32, inside),
                     across: RingPosition::new(row, hosts.len() as u32, across),
+                    prev_is_alone: hosts[before(row, 1, hosts.len() as u32) as usize].len() == 1,
                     lanes,
                     ..all[*rank as usize]
                 };
@@ -71,6 +74,7 @@ impl Hosts {
             ranks,
             inside: RingPosition::new(rank, ranks, |place| place),
             across: RingPosition::new(0, 1, |_| rank),
+            prev_is_alone: ranks == 1,
             lanes: ranks,
         }
     }
@@ -113,6 +117,10 @@ mod tests {
         assert_eq!(all[3].inside, position(1, 3, 4, 1));
         assert_eq!(all[3].across, position(1, 2, 2, 2));
         assert_eq!(all[4].inside, position(2, 3, 1, 3));
+        assert!(all.iter().all(|hosts| !hosts.prev_is_alone));
+        let uneven = Hosts::of_all(&["a", "b", "a"]);
+        let after_one: Vec<_> = uneven.iter().map(|hosts| hosts.prev_is_alone).collect();
+        assert_eq!(after_one, [true, false, true]);
     }
 
     #[test]

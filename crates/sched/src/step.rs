@@ -7,7 +7,7 @@ pub type Rank = u32;
 /// The buffer in which a [`Span`] lies.
 ///
 /// `Input` and `Output` may be the same memory (in place), but they remain different roles: data
-/// that is read from `Input` is this rank's own contribution, not scaled yet.
+/// that is read from `Input` is this rank's own contribution, not reduced yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Buf {
     /// The caller's send buffer.
@@ -118,6 +118,14 @@ pub struct Step {
     pub src: Span,
     /// What is written.
     pub dst: Span,
+    /// Of [`Kind::RecvReduce`] and the like: what is received is the contribution of one rank,
+    /// which no other has joined yet. An executor multiplies it by a factor that all ranks share,
+    /// as it does with what it reads from [`Buf::Input`]; what has been reduced is multiplied
+    /// already.
+    ///
+    /// [`Kind::ReduceLocal`], [`Kind::GetReduce`] and [`Kind::GetReducePut`] reduce contributions
+    /// only.
+    pub receives_contribution: bool,
 }
 
 impl Span {
@@ -191,6 +199,15 @@ impl Step {
             recv_from: rank,
             src,
             dst,
+            receives_contribution: false,
+        }
+    }
+
+    /// Says whether what it receives is the contribution of one rank.
+    pub(crate) const fn of_contribution(self, receives_contribution: bool) -> Self {
+        Self {
+            receives_contribution,
+            ..self
         }
     }
 
@@ -209,6 +226,7 @@ impl Step {
             recv_from: rank,
             src,
             dst: Span::EMPTY,
+            receives_contribution: false,
         }
     }
 
@@ -219,6 +237,7 @@ impl Step {
             recv_from: from,
             src: Span::EMPTY,
             dst,
+            receives_contribution: false,
         }
     }
 
@@ -229,6 +248,7 @@ impl Step {
             recv_from: from,
             src,
             dst,
+            receives_contribution: false,
         }
     }
 
@@ -239,6 +259,7 @@ impl Step {
             recv_from: from,
             src,
             dst: Span::EMPTY,
+            receives_contribution: false,
         }
     }
 
@@ -249,6 +270,7 @@ impl Step {
             recv_from: from,
             src,
             dst,
+            receives_contribution: false,
         }
     }
 
@@ -259,6 +281,7 @@ impl Step {
             recv_from: from,
             src: Span::EMPTY,
             dst,
+            receives_contribution: false,
         }
     }
 
@@ -269,6 +292,7 @@ impl Step {
             recv_from: from,
             src,
             dst,
+            receives_contribution: false,
         }
     }
 
@@ -279,6 +303,7 @@ impl Step {
             recv_from: rank,
             src: Span::EMPTY,
             dst: Span::EMPTY,
+            receives_contribution: false,
         }
     }
 
@@ -289,6 +314,7 @@ impl Step {
             recv_from: from,
             src: Span::EMPTY,
             dst: Span::EMPTY,
+            receives_contribution: false,
         }
     }
 
@@ -299,6 +325,7 @@ impl Step {
             recv_from: from,
             src,
             dst,
+            receives_contribution: false,
         }
     }
 }

@@ -117,7 +117,8 @@ fn a_lost_contribution_is_a_wrong_result() {
             dst: Span::output(step.src.offset, step.src.len),
             ..step
         };
-        Some(if (rank, index) == (1, 1) { lossy } else { step })
+        // What comes is reduced already, and so is what it sends on.
+        Some(if (rank, index) == (1, 2) { lossy } else { step })
     });
     assert!(matches!(defect, Defect::Result { .. }), "{defect}");
 }
@@ -200,6 +201,28 @@ fn reading_and_writing_the_wrong_memory_is_named() {
         },
     );
     assert_eq!(into_input, Problem::WroteInput);
+}
+
+/// Whoever reduces a contribution first multiplies it, and nobody does so again.
+#[test]
+fn a_contribution_is_multiplied_once() {
+    let algorithms = [
+        Algorithm::Ring,
+        Algorithm::RecursiveDoubling,
+        Algorithm::HalvingDoubling,
+        Algorithm::DoubleTree,
+    ];
+    for algorithm in algorithms {
+        let call = case(Operation::AllReduce, algorithm, false);
+        for claims in [false, true] {
+            let wrong = problem(call, |_, _, mut step| {
+                step.receives_contribution = claims;
+                Some(step)
+            });
+            let expected = [Problem::Unscaled, Problem::ScaledTwice][usize::from(claims)];
+            assert_eq!(wrong, expected, "{algorithm:?}");
+        }
+    }
 }
 
 #[test]

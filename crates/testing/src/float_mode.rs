@@ -1,4 +1,5 @@
-//! Modes in which a processor computes with floats other than the default, as some programs set them.
+//! Modes in which a processor computes with floats other than the default, as some programs set
+//! them.
 
 /// Modes that a program may set. All change the bits of results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,8 +69,8 @@ mod register {
     }
 
     pub(super) fn write(mode: Word) {
-        // SAFETY: reads the four bytes of `mode`, which has no reserved bits. The thread is a test's, which does no
-        // arithmetic of its own until the default is back.
+        // SAFETY: reads the four bytes of `mode`, which has no reserved bits. The thread is a
+        // test's, which does no arithmetic of its own until the default is back.
         unsafe { asm!("ldmxcsr [{}]", in(reg) &raw const mode, options(nostack)) };
     }
 }
@@ -95,8 +96,8 @@ mod register {
     }
 
     pub(super) fn write(mode: Word) {
-        // SAFETY: any program may write the register. The thread is a test's, which does no arithmetic of its own
-        // until the default is back.
+        // SAFETY: any program may write the register. The thread is a test's, which does no
+        // arithmetic of its own until the default is back.
         unsafe { asm!("msr fpcr, {}", in(reg) mode, options(nostack)) };
     }
 }

@@ -119,10 +119,14 @@ pub enum RedOp<T> {
     Min,
     /// The largest; NaN wins over numbers.
     Max,
-    /// Mean over the ranks. Floats are multiplied by 1/size before they are summed, so that sums in half precision
-    /// cannot overflow. Integers are summed and then divided, rounding towards zero.
+    /// Mean over the ranks. Floats are multiplied by 1/size before they are added, so that nothing
+    /// overflows where the mean does not: `f32` and `f64` in their type (denormals may lose their
+    /// last bits), narrower ones in `f32`, where the products are not rounded before they are
+    /// added, and each step of the algorithm rounds once. Integers are summed and then divided,
+    /// rounding towards zero.
     Avg,
-    /// Every rank's elements times that rank's factor, summed.
+    /// Every rank's elements times that rank's factor, summed. Each product is rounded to the type
+    /// before it is added.
     PreMulSum(T),
 }
 

@@ -1,4 +1,12 @@
 //! A reduction as engines execute it, without the element type.
+//!
+//! **Who scales.** A mean of floats has one factor, 1/n, that all ranks know. A contribution that
+//! no other has joined yet is passed on as it is. A reduction multiplies each such operand, this
+//! rank's or another's, does not round the products, and rounds its result once; what has been
+//! reduced is multiplied already. So a sum of two numbers never overflows where their mean does
+//! not. A pre-multiplied sum has a factor for each rank, which no other rank knows: each rank
+//! multiplies its own elements where it reads them, and rounds the product to the type, so that it
+//! has the same bits wherever it is added.
 
 use crate::{Combine, DType, Element, RedOp, ReduceOp, Scale};
 
@@ -8,13 +16,13 @@ use crate::{Combine, DType, Element, RedOp, ReduceOp, Scale};
 /// use spark_ccl_types::{Combine, RedOp, Reduction, Scale};
 ///
 /// let mean = Reduction::new(RedOp::<f32>::Avg, 4);
-/// assert_eq!((mean.scale, mean.combine), (Scale::Float(0.25), Combine::Sum));
+/// assert_eq!((mean.scale, mean.combine), (Scale::Unrounded(0.25), Combine::Sum));
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Reduction {
     /// How two elements are combined.
     pub combine: Combine,
-    /// The factor on input.
+    /// The factor of this rank's own elements in a reduction.
     pub scale: Scale,
     /// The divisor of the results, if any.
     pub divisor: Option<u64>,
@@ -55,7 +63,7 @@ impl Reduction {
                 ..Self::plain(Combine::Sum, op)
             },
             ReduceOp::Avg => Self {
-                scale: Scale::Float(1.0 / f64::from(ranks)),
+                scale: Scale::Unrounded(reciprocal(ranks)),
                 ..Self::plain(Combine::Sum, op)
             },
             ReduceOp::PreMulSum => Self {
@@ -81,6 +89,27 @@ impl Reduction {
         matches!(self.op, Some(ReduceOp::PreMulSum))
     }
 
+    /// The factor of this rank's own elements where they are passed on, or copied, without being
+    /// reduced.
+    #[inline]
+    pub const fn scale_of_sent(&self) -> Scale {
+        if self.differs_by_rank() {
+            self.scale
+        } else {
+            Scale::One
+        }
+    }
+
+    /// The factor of another rank's elements that have come as that rank has passed them on.
+    #[inline]
+    pub const fn scale_of_received(&self) -> Scale {
+        if self.differs_by_rank() {
+            Scale::One
+        } else {
+            self.scale
+        }
+    }
+
     #[inline]
     const fn plain(combine: Combine, op: ReduceOp) -> Self {
         Self {
@@ -91,6 +120,21 @@ impl Reduction {
             factor: [0; 8],
         }
     }
+}
+
+/// 1/n, rounded to nearest in whatever way the thread rounds: all ranks must have the same.
+///
+/// Of n from 2^k to 2^(k+1), it is a number of 53 bits, the highest of which is worth 2^-(k+1). One
+/// more bit, where n is 2^k, is carried into the exponent.
+const fn reciprocal(n: u32) -> f64 {
+    if n == 0 {
+        return f64::INFINITY;
+    }
+    let k = n.ilog2();
+    let n = n as u128;
+    let significand = ((1_u128 << (53 + k)) + n / 2) / n;
+    let exponent = (1022 - k as u64) << 52;
+    f64::from_bits(exponent + (significand as u64 - (1 << 52)))
 }
 
 fn bytes<T: Element>(factor: T) -> [u8; 8] {
@@ -107,10 +151,40 @@ mod tests {
     #[test]
     fn means_divide_floats_before_and_integers_after() {
         let float = Reduction::new(RedOp::<f64>::Avg, 8);
-        assert_eq!((float.scale, float.divisor), (Scale::Float(0.125), None));
+        assert_eq!(
+            (float.scale, float.divisor),
+            (Scale::Unrounded(0.125), None)
+        );
         let integer = Reduction::new(RedOp::<i32>::Avg, 8);
         assert_eq!((integer.scale, integer.divisor), (Scale::One, Some(8)));
         assert_eq!([float.combine, integer.combine], [Combine::Sum; 2]);
+    }
+
+    #[test]
+    fn reciprocals_are_those_of_a_division() {
+        let large = (0..32).flat_map(|k| [-1, 0, 1].map(|by| (1_i64 << k) + by));
+        for n in (1..100_000).chain(large) {
+            if let Ok(n @ 1..) = u32::try_from(n) {
+                let quotient = 1.0 / f64::from(n);
+                assert_eq!(reciprocal(n).to_bits(), quotient.to_bits(), "{n}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_factor_is_applied_by_who_knows_it() {
+        let mean = Reduction::new(RedOp::<f32>::Avg, 4);
+        let scale = Scale::Unrounded(0.25);
+        assert_eq!(
+            [mean.scale_of_sent(), mean.scale, mean.scale_of_received()],
+            [Scale::One, scale, scale]
+        );
+        let own = Reduction::new(RedOp::PreMulSum(3.0_f32), 4);
+        let scale = Scale::Float(3.0);
+        assert_eq!(
+            [own.scale_of_sent(), own.scale, own.scale_of_received()],
+            [scale, scale, Scale::One]
+        );
     }
 
     #[test]

@@ -26,8 +26,8 @@ pub(super) trait Arithmetic: Copy {
 pub(super) fn float_factor(scale: Scale) -> f64 {
     match scale {
         Scale::One => 1.0,
-        Scale::Float(x) if x.is_nan() => f64::NAN,
-        Scale::Float(x) => x,
+        Scale::Float(x) | Scale::Unrounded(x) if x.is_nan() => f64::NAN,
+        Scale::Float(x) | Scale::Unrounded(x) => x,
         Scale::Int(x) => x as f64,
     }
 }
@@ -35,7 +35,7 @@ pub(super) fn float_factor(scale: Scale) -> f64 {
 fn int_factor(scale: Scale) -> u64 {
     match scale {
         Scale::One => 1,
-        Scale::Float(x) => x as i64 as u64,
+        Scale::Float(x) | Scale::Unrounded(x) => x as i64 as u64,
         Scale::Int(x) => x,
     }
 }

@@ -5,7 +5,6 @@ use std::ptr;
 
 use spark_ccl_types::Scale;
 
-use super::arithmetic::Arithmetic;
 use super::lane::{Lane, Op};
 use crate::Operand;
 
@@ -115,7 +114,6 @@ unsafe fn fold<L: Lane, O: Op, const FIRST: bool, const SCALED: bool>(
     scale: Scale,
     len: usize,
 ) {
-    let factor = L::Acc::factor(scale);
     for i in 0..len {
         // SAFETY: `i < len`, and both hold `len` elements, of which a group is one. `acc` is aligned, and is
         // read only unless `FIRST`, so where it is initialised. The machine has the lane's instructions. This
@@ -123,7 +121,7 @@ unsafe fn fold<L: Lane, O: Op, const FIRST: bool, const SCALED: bool>(
         unsafe {
             let mut x = L::unpack(L::read(src.add(i * L::SIZE)));
             if SCALED {
-                x = L::unpack(L::pack(x.times(factor)));
+                x = O::scaled::<L>(x, scale);
             }
             if !FIRST {
                 x = O::apply(acc.add(i).read(), x);

@@ -1,6 +1,5 @@
 //! Loops over groups of elements, for lanes that use intrinsics.
 
-use super::arithmetic::Arithmetic;
 use super::lane::{Lane, Op};
 use crate::Operand;
 
@@ -97,9 +96,9 @@ unsafe fn fold<L: Lane, O: Op>(srcs: &[Operand], at: usize, len: usize) -> L::Pa
     // a group, or less where `L` is no tile, and the machine has the lane's instructions: what `operand`
     // requires, this function requires as well.
     unsafe {
-        let mut acc = operand::<L>(srcs.get_unchecked(0), at, len);
+        let mut acc = operand::<L, O>(srcs.get_unchecked(0), at, len);
         for src in srcs.get_unchecked(1..) {
-            acc = O::apply(acc, operand::<L>(src, at, len));
+            acc = O::apply(acc, operand::<L, O>(src, at, len));
         }
         O::pack::<L>(acc)
     }
@@ -109,7 +108,7 @@ unsafe fn fold<L: Lane, O: Op>(srcs: &[Operand], at: usize, len: usize) -> L::Pa
 /// The source must hold `len` elements at the offset: a group, or less if `L` is not a tile. The machine must
 /// have the lane's instructions.
 #[inline(always)]
-unsafe fn operand<L: Lane>(src: &Operand, at: usize, len: usize) -> L::Acc {
+unsafe fn operand<L: Lane, O: Op>(src: &Operand, at: usize, len: usize) -> L::Acc {
     // SAFETY: the source holds `len` elements at the offset, and only those are read: all of a group, or a
     // part where there is less than one, and then `L` is no tile. The machine has the lane's instructions.
     // This function requires all of that.
@@ -124,6 +123,6 @@ unsafe fn operand<L: Lane>(src: &Operand, at: usize, len: usize) -> L::Acc {
     if src.is_plain() {
         acc
     } else {
-        L::unpack(L::pack(acc.times(L::Acc::factor(src.scale))))
+        O::scaled::<L>(acc, src.scale)
     }
 }

@@ -5,7 +5,7 @@ use std::ptr;
 
 use half::{bf16, f16};
 use spark_ccl_types::small_float::{Half, narrow, widen};
-use spark_ccl_types::{Combine, F8E4M3, F8E5M2};
+use spark_ccl_types::{Combine, F8E4M3, F8E5M2, Scale};
 
 use super::arithmetic::{Arithmetic, each};
 
@@ -91,6 +91,17 @@ pub(super) trait Lane: Sized {
 /// An elementwise operation as a type.
 pub(super) trait Op {
     const NAME: Combine;
+
+    /// `x` times a factor, which is not 1.
+    #[inline(always)]
+    fn scaled<L: Lane>(x: L::Acc, scale: Scale) -> L::Acc {
+        let product = x.times(L::Acc::factor(scale));
+        match (Self::NAME, scale) {
+            (Combine::Sum | Combine::Prod, Scale::Unrounded(_)) => product,
+            // Packing the larger one of two rounds nothing.
+            _ => L::unpack(L::pack(product)),
+        }
+    }
 
     /// `a op b`.
     #[inline(always)]

@@ -1,7 +1,8 @@
 //! Reductions on the calling thread. Knows types, operations and instruction sets; knows neither
 //! ranks nor links.
 //!
-//! All arithmetic of floats begins in [`Cpu::start`](Compute::start), which sees to the thread's mode.
+//! All arithmetic of floats begins in [`Cpu::start`](Compute::start), which sees to the thread's
+//! mode.
 
 mod arithmetic;
 #[cfg(target_arch = "x86_64")]
@@ -59,16 +60,16 @@ impl Cpu {
 }
 
 /// # Safety
-/// `kernel` must be one for the job's type and operation, at a level that the machine supports. The conditions of
-/// [`Compute::start`] must hold for the job.
+/// `kernel` must be one for the job's type and operation, at a level that the machine supports. The
+/// conditions of [`Compute::start`] must hold for the job.
 unsafe fn compute(kernel: Kernel, job: &Job<'_>) {
     // SAFETY: kernel and job are as this function requires, which is all that both require.
     unsafe {
-        match job.streaming {
-            #[cfg(target_arch = "x86_64")]
-            true => streaming::reduce(kernel, job),
-            _ => kernel(job, 0),
+        #[cfg(target_arch = "x86_64")]
+        if job.streaming {
+            return streaming::reduce(kernel, job);
         }
+        kernel(job, 0);
     }
 }
 

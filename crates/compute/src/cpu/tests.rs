@@ -1,5 +1,6 @@
 //! Compares every kernel, at every level of the machine, with a plain loop, bit for bit.
 
+mod means;
 mod reference;
 
 use std::fmt::Debug;
@@ -101,7 +102,7 @@ impl Case {
                 let values = sources
                     .iter()
                     .enumerate()
-                    .map(|(i, s)| s[at].scaled(self.scale(i)));
+                    .map(|(i, s)| (s[at], self.scale(i)));
                 T::combine(self.op, values)
             })
             .collect()
@@ -262,7 +263,7 @@ fn check_pairs<T: Reference>(op: Combine, some: &[T], others: &[T]) {
         .flat_map(|&a| others.iter().map(move |&b| (a, b)))
         .unzip();
     let expected: Vec<T> = (a.iter().zip(&b))
-        .map(|(&a, &b)| T::combine(op, [a, b].into_iter()))
+        .map(|(&a, &b)| T::combine(op, plain([a, b])))
         .collect();
     for level in Level::available() {
         let mut result = Buffer::new(&vec![T::default(); a.len()], 0);
@@ -284,10 +285,15 @@ fn check_pairs<T: Reference>(op: Combine, some: &[T], others: &[T]) {
     }
 }
 
+fn plain<T, const N: usize>(values: [T; N]) -> impl Iterator<Item = (T, Scale)> {
+    values.into_iter().map(|x| (x, Scale::One))
+}
+
 fn cases() -> impl Strategy<Value = (DType, Case)> {
     let scale = prop::option::of(prop_oneof![
         prop::sample::select(vec![0.0, -1.0, 0.5, 1.0 / 3.0, 3.0, 1e30, f64::NAN])
             .prop_map(Scale::Float),
+        prop::sample::select(vec![0.0, 0.5, 1.0 / 3.0, 1e30, f64::NAN]).prop_map(Scale::Unrounded),
         prop::sample::select(vec![0, 3, u64::MAX]).prop_map(Scale::Int),
     ]);
     (
@@ -411,7 +417,7 @@ fn one_rounding_over_all_sources() {
     // In half precision 2048 + 1 rounds to 2048, but 2048 + 2 is exact.
     let [big, one] = [f16::from_f32(2048.0), f16::from_f32(1.0)];
     assert_eq!(
-        f16::combine(Combine::Sum, [big, one, one].into_iter()),
+        f16::combine(Combine::Sum, plain([big, one, one])),
         f16::from_f32(2050.0)
     );
     let case = Case {

@@ -69,10 +69,7 @@ impl State {
 fn differs(roster: &Roster, rank: u32, number: u64, called: [Option<[u64; 2]>; 2]) -> Fault {
     let view = &roster.view;
     let words = |signature: Option<[u64; 2]>| {
-        signature.map_or_else(
-            || "what it no longer knows".to_owned(),
-            view.describe,
-        )
+        signature.map_or_else(|| "what it no longer knows".to_owned(), view.describe)
     };
     let [own, mut theirs] = called.map(words);
     if called[0] == called[1] {

@@ -1,5 +1,6 @@
 //! What a reduction should give, bit by bit: ranks in their order, small floats in 32 bits, one
-//! rounding at the end; and what the library makes of factors.
+//! rounding at the end; of a mean of floats, each operand times 1/n in these bits before it is
+//! added. And what the library makes of factors.
 
 use spark_ccl_compute::{Compute, Cpu, Job, Operand, Started};
 use spark_ccl_types::small_float::{Half, narrow, widen};
@@ -22,8 +23,10 @@ macro_rules! integers {
 
 macro_rules! floats {
     ($ty:ty, $op:expr, $inputs:expr, $unpack:expr, $pack:expr) => {{
-        let ranks = $inputs.len() as $ty;
-        let is_mean = $op == ReduceOp::Avg;
+        let factor = match $op {
+            ReduceOp::Avg => 1.0 / $inputs.len() as $ty,
+            _ => 1.0,
+        };
         // NaN wins, and +0 is larger than -0.
         let pick = |a: $ty, b: $ty, larger: bool| {
             if a.is_nan() || b.is_nan() {
@@ -40,8 +43,8 @@ macro_rules! floats {
             ReduceOp::Min => pick(a, b, false),
             _ => a + b,
         };
-        let pack = |x: $ty| $pack(if is_mean { x / ranks } else { x });
-        fold($inputs, $unpack, step, pack)
+        let unpack = |bits| $unpack(bits) * factor;
+        fold($inputs, unpack, step, $pack)
     }};
 }
 

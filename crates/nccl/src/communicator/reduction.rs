@@ -17,7 +17,7 @@ pub enum RedOp<'a> {
     Max,
     /// The smallest.
     Min,
-    /// The sum, divided by the number of ranks.
+    /// The mean: of floats, the sum of products with 1/ranks; of integers, the sum, divided.
     Avg,
     /// The sum of the ranks' elements, each multiplied by its rank's factor.
     PreMulSum(&'a PreMulSum),

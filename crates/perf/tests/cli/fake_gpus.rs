@@ -28,7 +28,7 @@ pub(crate) fn build(functions: &str) -> TempDir {
     let library = folder.path().join("libcuda.so");
     let compiled = Command::new("c++")
         .args(["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror"])
-        .args(["-fPIC", "-shared", "-I"])
+        .args(["-ffp-contract=off", "-fPIC", "-shared", "-I"])
         .arg(source.join("../../../gpu/tests"))
         .args(
             [

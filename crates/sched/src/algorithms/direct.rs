@@ -102,7 +102,7 @@ impl Direct {
         let result = Span::output(round.offset, round.len);
         if self.size == 2 {
             let from = 1 - self.rank;
-            return Step::recv_reduce(self.rank, from, own, result);
+            return Step::recv_reduce(self.rank, from, own, result).of_contribution(true);
         }
         if place == self.size - 1 {
             return Step::local(self.rank, Kind::ReduceLocal, own, result);

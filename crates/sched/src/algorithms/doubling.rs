@@ -10,6 +10,8 @@ use crate::step::{Rank, Span, Step};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Doubling {
     rank: Rank,
+    /// The number of ranks beyond the power of two: the first ranks are their proxies.
+    extras: u32,
     part: Part,
     rounds: Rounds,
 }
@@ -37,6 +39,7 @@ impl Doubling {
         };
         Self {
             rank: shape.rank,
+            extras: shape.size - core,
             part,
             rounds: Rounds {
                 total: shape.count,
@@ -60,7 +63,7 @@ impl Doubling {
                 phases,
             } => {
                 if place == 0 {
-                    Step::recv_reduce(self.rank, extra, input, output)
+                    Step::recv_reduce(self.rank, extra, input, output).of_contribution(true)
                 } else if place <= 2 * phases {
                     self.exchange(place - 1, input, output, false)
                 } else {
@@ -78,6 +81,7 @@ impl Doubling {
             Step::send(self.rank, partner, partial)
         } else {
             Step::recv_reduce(self.rank, partner, partial, output)
+                .of_contribution(phase == 0 && partner >= self.extras)
         }
     }
 }

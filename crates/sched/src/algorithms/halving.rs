@@ -15,6 +15,8 @@ use crate::step::{Rank, Span, Step};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Halving {
     rank: Rank,
+    /// The number of ranks beyond the power of two: the first ranks are their proxies.
+    extras: u32,
     part: Part,
     /// How many times exchanges halve a round.
     phases: u32,
@@ -63,6 +65,7 @@ impl Halving {
         };
         Self {
             rank: shape.rank,
+            extras: shape.size - core,
             part,
             phases,
             rounds: Rounds {
@@ -83,7 +86,8 @@ impl Halving {
             Part::Extra(proxy) if place == 0 => return Some(Step::send(self.rank, proxy, input)),
             Part::Extra(proxy) => return Some(Step::recv(self.rank, proxy, output)),
             Part::Core { extra: Some(extra) } if place == 0 => {
-                return Some(Step::recv_reduce(self.rank, extra, input, output));
+                let step = Step::recv_reduce(self.rank, extra, input, output);
+                return Some(step.of_contribution(true));
             }
             Part::Core { extra: Some(extra) } => (Some(extra), place - 1),
             Part::Core { extra: None } => (None, place),
@@ -120,6 +124,7 @@ impl Halving {
             Step::send(self.rank, partner, partial)
         } else {
             Step::recv_reduce(self.rank, partner, partial, output)
+                .of_contribution(phase == 0 && partner >= self.extras)
         }
     }
 

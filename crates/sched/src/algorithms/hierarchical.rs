@@ -94,10 +94,10 @@ impl Hierarchical {
         if k == 0 {
             Step::send(self.rank, next, input)
         } else if k < size - 1 {
-            Step::recv_reduce_send(prev, next, input)
+            Step::recv_reduce_send(prev, next, input).of_contribution(k == 1)
         } else {
             let output = Span::output(offset, len);
-            Step::recv_reduce(self.rank, prev, input, output)
+            Step::recv_reduce(self.rank, prev, input, output).of_contribution(k == 1)
         }
     }
 
@@ -120,12 +120,14 @@ impl Hierarchical {
         } else {
             output
         };
+        let is_contribution = k == 1 && self.hosts.prev_is_alone;
         if k == 0 {
             Step::send(self.rank, next, partial)
         } else if k < size - 1 {
-            Step::recv_reduce_send(prev, next, partial)
+            Step::recv_reduce_send(prev, next, partial).of_contribution(is_contribution)
         } else if k == size - 1 {
             Step::recv_reduce_copy_send(prev, next, partial, output)
+                .of_contribution(is_contribution)
         } else if k < 2 * size - 2 {
             Step::recv_copy_send(prev, next, output)
         } else {

@@ -97,9 +97,9 @@ impl Ring {
         if k == 0 {
             Step::send(self.rank, self.next, input)
         } else if k < n - 1 {
-            Step::recv_reduce_send(self.prev, self.next, input)
+            Step::recv_reduce_send(self.prev, self.next, input).of_contribution(k == 1)
         } else if k == n - 1 {
-            Step::recv_reduce_copy_send(self.prev, self.next, input, output)
+            Step::recv_reduce_copy_send(self.prev, self.next, input, output).of_contribution(k == 1)
         } else if k < 2 * n - 2 {
             Step::recv_copy_send(self.prev, self.next, output)
         } else {
@@ -135,10 +135,10 @@ impl Ring {
         if k == 0 {
             Step::send(self.rank, self.next, input)
         } else if k < self.size - 1 {
-            Step::recv_reduce_send(self.prev, self.next, input)
+            Step::recv_reduce_send(self.prev, self.next, input).of_contribution(k == 1)
         } else {
             let output = Span::output(round.offset, round.len);
-            Step::recv_reduce(self.rank, self.prev, input, output)
+            Step::recv_reduce(self.rank, self.prev, input, output).of_contribution(k == 1)
         }
     }
 }

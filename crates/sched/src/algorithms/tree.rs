@@ -37,6 +37,9 @@ enum Goal {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Branch {
     node: Node,
+    /// Which of the children have no children themselves, in the order for incoming data: a bit
+    /// each.
+    leaves: u32,
     /// The first element of the share.
     offset: u64,
     rounds: Rounds,
@@ -124,6 +127,7 @@ impl Tree {
 
     /// Receives contributions from the children, and sends the sum to the parent with the last one.
     fn reduce(&self, branch: &Branch, piece: Piece, place: u32) -> Step {
+        let is_leaf = branch.leaves >> place & 1 != 0;
         let input = Span::input(piece.offset, piece.len);
         let output = Span::output(piece.offset, piece.len);
         let Node { parent, children } = branch.node;
@@ -135,9 +139,10 @@ impl Tree {
         match (parent, children.inward(place)) {
             (Some(parent), None) => Step::send(self.rank, parent, input),
             (Some(parent), Some(child)) if place + 1 == children.count() => {
-                Step::recv_reduce_send(child, parent, own)
+                Step::recv_reduce_send(child, parent, own).of_contribution(is_leaf)
             }
-            (_, child) => Step::recv_reduce(self.rank, child.unwrap_or(self.rank), own, partial),
+            (_, child) => Step::recv_reduce(self.rank, child.unwrap_or(self.rank), own, partial)
+                .of_contribution(is_leaf),
         }
     }
 
@@ -180,7 +185,8 @@ impl Branch {
         share: Piece,
         piece: u64,
     ) -> Self {
-        let node = topology.node(tree, goal == Goal::AllReduce, shape);
+        let is_free = goal == Goal::AllReduce;
+        let node = topology.node(tree, is_free, shape);
         let rounds = share.len.div_ceil(piece);
         let children = u64::from(node.children.count());
         let (inward, outward) = match node.parent {
@@ -197,6 +203,7 @@ impl Branch {
         };
         Self {
             node,
+            leaves: topology.leaves(tree, is_free, shape, node.children),
             offset: share.offset,
             rounds: Rounds {
                 total: share.len,

@@ -16,6 +16,8 @@ pub(super) struct Cell<V> {
     pub(super) value: V,
     /// Whether it is unchanged since the collective began.
     pub(super) is_fresh: bool,
+    /// Whether it was reduced, and so multiplied by a factor that all ranks share.
+    pub(super) is_reduced: bool,
 }
 
 /// The index of an element within a step, and what is wrong with it.
@@ -43,6 +45,7 @@ impl<V: Value> Memory<V> {
                 index,
                 value: V::input(rank, index),
                 is_fresh: true,
+                is_reduced: false,
             });
         }
         Self {
@@ -144,6 +147,21 @@ impl<V: Value> Memory<V> {
     }
 }
 
+/// Checks that operands which are about to be reduced are multiplied once: contributions by this
+/// step, if `is_scaled_here`, and all else before.
+pub(super) fn check_scaling<V>(
+    cells: &[Cell<V>],
+    is_scaled_here: bool,
+    slice: Slice,
+) -> Result<(), ElementProblem> {
+    let mut all = (slice.offset..).zip(cells);
+    match all.find(|(_, cell)| cell.is_reduced == is_scaled_here) {
+        Some((element, _)) if is_scaled_here => Err((element, Problem::ScaledTwice)),
+        Some((element, _)) => Err((element, Problem::Unscaled)),
+        None => Ok(()),
+    }
+}
+
 /// Reduces element by element; `left` is that of the lower rank.
 pub(super) fn reduce<V: Value>(
     left: &[Cell<V>],
@@ -156,7 +174,11 @@ pub(super) fn reduce<V: Value>(
             return Err(wrong(Problem::MixedElements));
         }
         let value = V::reduce(left.value, right.value).ok_or(wrong(Problem::ReducedTwice))?;
-        Ok(Cell { value, ..*left })
+        Ok(Cell {
+            value,
+            is_reduced: true,
+            ..*left
+        })
     };
     (0..).zip(left.iter().zip(right)).map(reduce).collect()
 }

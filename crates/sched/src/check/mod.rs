@@ -4,8 +4,8 @@
 //! All ranks' schedules run in lock-step over links of limited size, on memory whose elements
 //! record their origin. This finds deadlocks, messages whose two ends disagree, lost and duplicate
 //! contributions, results whose order of reduction differs between ranks, contributions that are
-//! not read as input (which an executor would not scale), writes outside of what a rank owns, and
-//! races in registered memory.
+//! not read as input (which an executor would not scale) or scaled more than once, writes outside
+//! of what a rank owns, and races in registered memory.
 
 mod goal;
 mod memory;

@@ -4,12 +4,12 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use super::goal::{Goal, Want};
-use super::memory::{Cell, ElementProblem, Memory, reduce};
+use super::memory::{Cell, ElementProblem, Memory, check_scaling, reduce};
 use super::order::{Clock, Order};
 use super::value::Value;
 use crate::defect::Defect;
 use crate::lockstep::{Model, ProcessId, Slice};
-use crate::step::{Kind, Rank, Span, Step};
+use crate::step::{Buf, Kind, Rank, Span, Step};
 use crate::steps::Steps;
 
 pub(super) struct Checker<V> {
@@ -68,7 +68,8 @@ impl<V: Value> Checker<V> {
                             Some(elsewhere) => elsewhere == cell.value,
                             None => cell.value.is_total(size, index),
                         };
-                        has_all && cell.index == index && !cell.is_fresh
+                        let is_scaled = cell.is_reduced || size == 1;
+                        has_all && cell.index == index && !cell.is_fresh && is_scaled
                     }
                     (Want::Same, cell) => cell.is_none_or(|cell| cell.is_fresh),
                     (_, None) => false,
@@ -139,6 +140,8 @@ impl<V: Value> Checker<V> {
         received: &[Cell<V>],
     ) -> Result<Vec<Cell<V>>, ElementProblem> {
         let own = self.read(at, at.rank, step.src, slice)?;
+        check_scaling(&own, step.src.buf == Buf::Input, slice)?;
+        check_scaling(received, step.receives_contribution, slice)?;
         if step.recv_from < at.rank {
             reduce(received, &own, slice)
         } else {
@@ -146,7 +149,7 @@ impl<V: Value> Checker<V> {
         }
     }
 
-    /// Reduces the operands of all ranks in rank order.
+    /// Reduces the contributions of all ranks in rank order.
     fn reduce_all(
         &mut self,
         at: ProcessId,
@@ -155,9 +158,11 @@ impl<V: Value> Checker<V> {
     ) -> Result<Vec<Cell<V>>, ElementProblem> {
         let (owner, span) = operand(0);
         let mut total = self.read(at, owner, span, slice)?;
+        check_scaling(&total, true, slice)?;
         for rank in 1..self.memories.len() as Rank {
             let (owner, span) = operand(rank);
             let next = self.read(at, owner, span, slice)?;
+            check_scaling(&next, true, slice)?;
             total = reduce(&total, &next, slice)?;
         }
         Ok(total)

@@ -5,8 +5,9 @@ use spark_ccl_types::{Combine, Element, F8E4M3, F8E5M2, Scale};
 
 /// What the tests need to know about a type.
 pub(super) trait Reference: Element {
-    fn combine(op: Combine, values: impl Iterator<Item = Self>) -> Self;
-    fn scaled(self, scale: Scale) -> Self;
+    /// Of operands with their factors, in order: each product is rounded, unless it is added or
+    /// multiplied and the factor says that it is not.
+    fn combine(op: Combine, operands: impl Iterator<Item = (Self, Scale)>) -> Self;
     /// A value made from random bits: either arbitrary bits or a small number.
     fn sample(bits: u64) -> Self;
 }
@@ -14,7 +15,14 @@ pub(super) trait Reference: Element {
 macro_rules! integer_reference {
     ($($ty:ty)*) => {$(
         impl Reference for $ty {
-            fn combine(op: Combine, values: impl Iterator<Item = Self>) -> Self {
+            fn combine(op: Combine, operands: impl Iterator<Item = (Self, Scale)>) -> Self {
+                let values = operands.map(|(x, scale)| match scale {
+                    Scale::One => x,
+                    Scale::Int(factor) => x.wrapping_mul(factor as $ty),
+                    Scale::Float(factor) | Scale::Unrounded(factor) => {
+                        x.wrapping_mul(factor.trunc() as i64 as $ty)
+                    }
+                });
                 let f = match op {
                     Combine::Sum => <$ty>::wrapping_add,
                     Combine::Prod => <$ty>::wrapping_mul,
@@ -22,14 +30,6 @@ macro_rules! integer_reference {
                     Combine::Min => <$ty>::min,
                 };
                 values.reduce(f).unwrap()
-            }
-
-            fn scaled(self, scale: Scale) -> Self {
-                match scale {
-                    Scale::One => self,
-                    Scale::Int(x) => self.wrapping_mul(x as $ty),
-                    Scale::Float(x) => self.wrapping_mul(x.trunc() as i64 as $ty),
-                }
             }
 
             fn sample(bits: u64) -> Self {
@@ -45,13 +45,28 @@ integer_reference! { i8 u8 i32 u32 i64 u64 }
 macro_rules! float_reference {
     ($($ty:ty, $bits:ty, $wide:ty, $nan:expr, $round:expr, $widen:expr;)*) => {$(
         impl Reference for $ty {
-            fn combine(op: Combine, values: impl Iterator<Item = Self>) -> Self {
-                let mut values = values.peekable();
-                let first = values.next().unwrap();
-                if values.peek().is_none() {
-                    return first;
+            fn combine(op: Combine, operands: impl Iterator<Item = (Self, Scale)>) -> Self {
+                let mut operands = operands.peekable();
+                let first = operands.next().unwrap();
+                if operands.peek().is_none() && first.1 == Scale::One {
+                    return first.0;
                 }
-                let result = values.map($widen).fold($widen(first), |a: $wide, b: $wide| {
+                let value = |(x, scale): (Self, Scale)| {
+                    let x: $wide = $widen(x);
+                    match scale {
+                        Scale::One => x,
+                        Scale::Unrounded(factor) if matches!(op, Combine::Sum | Combine::Prod) => {
+                            x * factor as $wide
+                        }
+                        Scale::Float(factor) | Scale::Unrounded(factor) => {
+                            $widen(Self::canonical(x * factor as $wide))
+                        }
+                        Scale::Int(factor) => {
+                            $widen(Self::canonical(x * factor as f64 as $wide))
+                        }
+                    }
+                };
+                let result = operands.map(value).fold(value(first), |a: $wide, b: $wide| {
                     match op {
                         Combine::Sum => a + b,
                         Combine::Prod => a * b,
@@ -63,15 +78,6 @@ macro_rules! float_reference {
                     }
                 });
                 Self::canonical(result)
-            }
-
-            fn scaled(self, scale: Scale) -> Self {
-                let factor = match scale {
-                    Scale::One => return self,
-                    Scale::Float(x) => x as $wide,
-                    Scale::Int(x) => x as f64 as $wide,
-                };
-                Self::canonical($widen(self) * factor)
             }
 
             fn sample(bits: u64) -> Self {

@@ -90,6 +90,18 @@ impl Topology {
         std::iter::successors(parent(shape), parent).count() as u32
     }
 
+    /// Which of a rank's children have no children themselves: a bit each, in the order for
+    /// incoming data.
+    pub(crate) fn leaves(self, tree: u32, free: bool, shape: &Shape, children: Children) -> u32 {
+        let is_leaf = |rank: Rank| {
+            let node = self.node(tree, free, &Shape { rank, ..*shape });
+            node.children.count() == 0
+        };
+        (0..children.count())
+            .filter(|&index| children.inward(index).is_some_and(is_leaf))
+            .fold(0, |leaves, index| leaves | 1 << index)
+    }
+
     /// The neighbours of `shape.rank` in tree `tree`. If the tree is `free` to have any root, the
     /// two trees of a double tree have different roots, and `shape.root` is ignored.
     pub(crate) fn node(self, tree: u32, free: bool, shape: &Shape) -> Node {
