@@ -1,4 +1,4 @@
-//! A data-parallel loop that goes on with fewer ranks when one dies.
+//! A data-parallel loop that goes on with fewer ranks when one dies or is stopped.
 //!
 //! By itself it starts three ranks as processes, one of which ends in the middle: `cargo run --example recover`.
 //! Under a launcher it takes the ranks that the launcher made, which must let the others live when one dies.
@@ -54,7 +54,7 @@ fn train(mut comm: Communicator) -> Result<(), Error> {
             }
             Err(Error::Failed(fault)) => {
                 println!("{fault}");
-                comm = comm.shrink(&[])?;
+                comm = comm.recover()?;
             }
             Err(error) => return Err(error),
         }

@@ -22,13 +22,24 @@ pub enum Error {
     },
     /// The communicator has failed: a rank died or was late, calls did not match, or a rank
     /// aborted. It refuses further work; the remaining ranks can make a new one
-    /// ([`Communicator::shrink`](crate::Communicator::shrink)).
+    /// ([`Communicator::recover`](crate::Communicator::recover)).
     #[error("{0}")]
     Failed(Arc<Fault>),
-    /// The ranks that are left of a communicator did not agree on who goes on, or go on without this one.
-    #[error("shrink: {problem}")]
+    /// The ranks that are left of a communicator did not agree on who goes on.
+    #[error("{operation}: {problem}")]
     Shrink {
+        /// The function: `shrink` or `recover`.
+        operation: &'static str,
         /// What each of them means, and what to do.
+        problem: String,
+    },
+    /// The other ranks go on without this one: it was stopped or cut off for too long, or the
+    /// program on the others has called it lost. It cannot come back.
+    #[error("{operation}: {problem}")]
+    LeftOut {
+        /// The function: `shrink` or `recover`.
+        operation: &'static str,
+        /// Who goes on, and what to do.
         problem: String,
     },
     /// This process is a child that was forked from the communicator's. Its copy of the communicator does nothing;
@@ -111,7 +122,7 @@ impl Error {
                 Fault::TimedOut { .. } => ExitClass::Timeout,
                 _ => ExitClass::Remote,
             },
-            Self::Shrink { .. } => ExitClass::Remote,
+            Self::Shrink { .. } | Self::LeftOut { .. } => ExitClass::Remote,
             Self::Bootstrap(error) => bootstrap_class(error),
             Self::Memory { .. } | Self::Unsupported { .. } | Self::System { .. } => {
                 ExitClass::System

@@ -21,6 +21,7 @@ mod deadline;
 mod device;
 mod engine;
 mod error;
+mod hearing;
 mod host;
 mod launch;
 mod lineage;

@@ -1,11 +1,14 @@
-//! Communicators that come from one another by shrinking, and how their ranks agree on the next one.
+//! Communicators that come from one another by leaving ranks out, and how their ranks agree on the
+//! next one. What the agreement is, and why it holds, is in `crates/control/src/agreement.rs`; here
+//! it meets the control plane and time.
 
 use crate::error::Error;
+use crate::hearing::Hearing;
 use crate::host::push_all;
 use spark_ccl_bootstrap::Session;
-use spark_ccl_control::{Proposal, Watch};
-use spark_ccl_log::{Mutex, MutexGuard};
-use std::collections::{BTreeSet, HashMap};
+use spark_ccl_control::{Agreement, Outcome, Rule, Sight, Step, Watch};
+use spark_ccl_log::Mutex;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -26,61 +29,53 @@ pub(crate) struct Lineage {
     /// there.
     root: Arc<Watch>,
     context: u64,
-    members: Vec<u32>,
     /// Locked while a thread shrinks.
-    said: Mutex<Said>,
-}
-
-/// What this rank has told the others.
-#[derive(Default)]
-struct Said {
-    /// Of its last proposal.
-    generation: u64,
-    /// The context of the last communicator that came of a proposal.
-    accepted: Option<u64>,
+    agreement: Mutex<Agreement>,
 }
 
 /// A rank's part in agreeing on who goes on. Ends with [`accept`](Self::accept), or takes back what it has proposed.
 pub(crate) struct Bid<'a> {
     lineage: &'a Lineage,
     session: &'a Session,
-    /// Of the communicator that is shrunk.
-    watch: &'a Watch,
-    members: &'a [u32],
-    /// World ranks that the new communicator leaves out.
-    lost: BTreeSet<u32>,
-    said: MutexGuard<'a, Said>,
+    wish: Wish<'a>,
+    agreement: MutexGuard<'a, Agreement>,
+    hearing: Hearing,
+    /// World ranks of the last agreement.
     survivors: Vec<u32>,
-    proposed: Option<Proposal>,
+    is_accepted: bool,
+}
+
+/// What a rank wants to agree on.
+pub(crate) struct Wish<'a> {
+    /// The function that it called.
+    pub(crate) operation: &'static str,
+    /// Of the communicator that it called it on.
+    pub(crate) watch: &'a Watch,
+    /// World ranks of that communicator.
+    pub(crate) members: &'a [u32],
+    /// Which of them go on.
+    pub(crate) rule: Rule,
 }
 
 impl Lineage {
-    pub(crate) fn new(root: &Arc<Watch>, context: u64, members: &[u32]) -> Arc<Self> {
+    pub(crate) fn new(root: &Arc<Watch>, context: u64, me: u32, members: &[u32]) -> Arc<Self> {
         Arc::new(Self {
             root: Arc::clone(root),
             context,
-            members: members.to_vec(),
-            said: Mutex::default(),
+            agreement: Mutex::new(Agreement::new(me, members)),
         })
     }
 
-    /// Begins to agree on a communicator of `members` without `lost`. `None` while another thread does so.
-    pub(crate) fn bid<'a>(
-        &'a self,
-        session: &'a Session,
-        watch: &'a Watch,
-        members: &'a [u32],
-        lost: BTreeSet<u32>,
-    ) -> Option<Bid<'a>> {
+    /// Begins to agree. `None` while another thread does so.
+    pub(crate) fn bid<'a>(&'a self, session: &'a Session, wish: Wish<'a>) -> Option<Bid<'a>> {
         Some(Bid {
             lineage: self,
             session,
-            watch,
-            members,
-            lost,
-            said: self.said.try_lock()?,
+            wish,
+            agreement: self.agreement.try_lock()?,
+            hearing: Hearing::default(),
             survivors: Vec::new(),
-            proposed: None,
+            is_accepted: false,
         })
     }
 
@@ -95,67 +90,48 @@ impl Lineage {
 }
 
 impl Bid<'_> {
-    /// Waits until all survivors propose the same; returns the new context and its members. May be called again after
-    /// an error.
-    ///
-    /// A rank proposes each context at most once, and the generations of those that wait rise to the greatest. So a
-    /// context has proposals of all its members only where all of them mean the same call.
+    /// Waits until all survivors agree; returns the new context and its members. May be called
+    /// again after an error.
     pub(crate) fn agree(&mut self, deadline: Instant) -> Result<(u64, Vec<u32>), Error> {
         let since = Instant::now();
-        let next = self.said.generation.checked_add(1);
-        // Else the next context would be one that was used before.
-        let mut generation = next.ok_or_else(|| Error::Shrink {
-            problem: "another rank has sent the last number of an agreement that there is, which only a damaged or \
-                foreign program does; have all ranks meet anew"
-                .to_owned(),
-        })?;
+        let given_up = self.agreement.begin().map_err(|_| self.exhausted())?;
+        self.renounce(given_up);
         let mut pause = FIRST_PAUSE;
         let mut excluded: Option<Instant> = None;
-        self.renounce();
         loop {
-            // Checked before the proposals: a rank that is gone by now has sent all its proposals, and may have
-            // accepted and left in order.
-            let gone = self.lineage.root.gone();
-            let theirs = self.lineage.root.proposals();
-            if let Some(context) = self.agreed(&theirs) {
-                return Ok((context, self.survivors.clone()));
+            let sight = self.sight();
+            self.check_presence(&sight)?;
+            let (lineage, session) = (self.lineage, self.session);
+            let step = self
+                .agreement
+                .step(&self.wish.rule, &sight, |generation, members| {
+                    lineage.context_of(session, generation, members)
+                });
+            self.carry_out(&step);
+            match step.outcome {
+                Some(Outcome::Formed { context, members }) => {
+                    self.survivors.clone_from(&members);
+                    return Ok((context, members));
+                }
+                Some(Outcome::LeftOut { by }) => return Err(self.left_out(by)),
+                Some(Outcome::Exhausted) => return Err(self.exhausted()),
+                None => {}
             }
-            let survivors = self.members.iter().copied();
-            let survivors: Vec<u32> = survivors
-                .filter(|member| !self.lost.contains(member) && !gone.contains(member))
-                .collect();
-            self.check_presence(&survivors)?;
-            match self.excluding(&survivors, &theirs) {
+            match self.excluding(&sight) {
                 None => excluded = None,
                 Some(by) if excluded.get_or_insert_with(Instant::now).elapsed() >= NEWS_WITHIN => {
-                    return Err(self.excluded(by));
+                    return Err(self.left_out(by));
                 }
                 Some(_) => {}
             }
-            let latest = self
-                .others(&survivors)
-                .filter_map(|member| theirs.get(&member))
-                .map(|theirs| theirs.generation);
-            generation = latest.max().unwrap_or(0).max(generation);
-            self.propose(generation, survivors);
             if Instant::now() >= deadline {
-                return Err(self.disagreement(&theirs, since.elapsed()));
+                return Err(self.disagreement(&sight, since.elapsed()));
             }
             // Others may wait for what this rank has in flight, here or in other communicators.
             push_all();
             std::thread::sleep(pause);
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
-    }
-
-    /// The context that all survivors propose, or have accepted before they went on, if they do.
-    fn agreed(&self, theirs: &HashMap<u32, Proposal>) -> Option<u64> {
-        let own = self.proposed.as_ref()?.context?;
-        let agrees = |member| {
-            let theirs = theirs.get(&member);
-            theirs.is_some_and(|theirs| theirs.agrees_with(own))
-        };
-        self.others(&self.survivors).all(agrees).then_some(own)
     }
 
     /// Whether a rank of the last agreement is gone.
@@ -166,126 +142,216 @@ impl Bid<'_> {
 
     /// Leaves the proposal as it is: this rank is in the communicator that came of it.
     pub(crate) fn accept(mut self) {
-        let proposed = self.proposed.take();
-        self.said.accepted = proposed.and_then(|proposed| proposed.context);
+        self.agreement.accept();
+        self.is_accepted = true;
     }
 
     fn own(&self) -> u32 {
         self.session.rank()
     }
 
-    fn others<'b>(&self, survivors: &'b [u32]) -> impl Iterator<Item = u32> + use<'b> {
-        let own = self.own();
-        let survivors = survivors.iter().copied();
-        survivors.filter(move |&member| member != own)
+    /// What this rank knows of the others.
+    fn sight(&mut self) -> Sight {
+        let root = &self.lineage.root;
+        // Before the proposals: a rank that is gone by now has sent all its proposals.
+        let (ended, gone) = (root.ended(), root.gone());
+        let mut sight = Sight {
+            members: self.wish.members.iter().copied().collect(),
+            gone,
+            ended,
+            silent: BTreeSet::new(),
+            theirs: root.proposals(),
+        };
+        if matches!(self.wish.rule, Rule::Answering) {
+            let awaited = self.awaited(&sight);
+            sight.silent = self.hearing.silent(root, &awaited, Instant::now());
+        }
+        sight
     }
 
-    /// Proposes a communicator of these ranks, once.
-    fn propose(&mut self, generation: u64, survivors: Vec<u32>) {
-        let proposed = self.proposed.as_ref();
-        if proposed.is_some_and(|proposed| proposed.generation == generation)
-            && survivors == self.survivors
-        {
-            return;
-        }
-        self.renounce();
-        let context = self
-            .lineage
-            .context_of(self.session, generation, &survivors);
-        let all = self.lineage.members.iter().copied();
-        let proposal = Proposal {
-            generation,
-            context: Some(context),
-            accepted: self.said.accepted,
-            without: all.filter(|member| !survivors.contains(member)).collect(),
+    /// The ranks that this one waits for.
+    fn awaited(&self, sight: &Sight) -> BTreeSet<u32> {
+        let told = self.agreement.told();
+        let has_agreed = |rank: &u32| {
+            let (Some(context), Some(theirs)) = (told.context, sight.theirs.get(rank)) else {
+                return false;
+            };
+            if told.is_bound_to(context) {
+                theirs.is_bound_to(context)
+            } else {
+                theirs.agrees_with(context)
+            }
         };
-        self.said.generation = generation;
-        self.survivors = survivors;
-        self.lineage.root.propose(proposal.clone());
-        self.proposed = Some(proposal);
+        let candidates = &self.agreement.scope(&sight.members) - &sight.gone;
+        let others = candidates.into_iter().filter(|&rank| rank != self.own());
+        others.filter(|rank| !has_agreed(rank)).collect()
+    }
+
+    fn carry_out(&self, step: &Step) {
+        self.renounce(step.renounced);
+        if let Some(proposal) = &step.tell {
+            self.lineage.root.propose(proposal.clone());
+        }
     }
 
     /// Others may already have agreed to this rank's proposal. This tells them that it does not
     /// come.
-    fn renounce(&mut self) -> Option<Proposal> {
-        let proposed = self.proposed.take()?;
-        if let Some(context) = proposed.context {
+    fn renounce(&self, context: Option<u64>) {
+        if let Some(context) = context {
             self.lineage.root.renounce(context);
             // Streams that they have opened for it are closed.
             self.session.dismiss(context);
         }
-        Some(proposed)
     }
 
     /// The error if the others go on without this process.
-    fn check_presence(&self, survivors: &[u32]) -> Result<(), Error> {
-        if survivors.contains(&self.own()) {
+    fn check_presence(&self, sight: &Sight) -> Result<(), Error> {
+        if !sight.gone.contains(&self.own()) {
             return Ok(());
         }
-        Err(Error::Shrink {
+        Err(Error::LeftOut {
+            operation: self.wish.operation,
             problem: "the other ranks have lost the connection to this process, and go on without it; end it, or \
                 have all ranks meet anew"
                 .to_owned(),
         })
     }
 
-    /// One of the survivors that goes on without this rank.
-    fn excluding(&self, survivors: &[u32], theirs: &HashMap<u32, Proposal>) -> Option<u32> {
+    /// One of the survivors that goes on without this rank, which it was told is lost.
+    fn excluding(&self, sight: &Sight) -> Option<u32> {
+        if matches!(self.wish.rule, Rule::Answering) {
+            return None;
+        }
         let own = self.own();
-        self.others(survivors).find(|member| {
-            let theirs = theirs.get(member);
+        let survivors = self.agreement.members();
+        let mut others = survivors.into_iter().filter(|&member| member != own);
+        others.find(|member| {
+            let theirs = sight.theirs.get(member);
             theirs.is_some_and(|theirs| theirs.context.is_some() && theirs.without.contains(&own))
         })
     }
+}
 
-    fn excluded(&self, by: u32) -> Error {
-        Error::Shrink {
+impl Drop for Bid<'_> {
+    fn drop(&mut self) {
+        if !self.is_accepted {
+            let step = self.agreement.give_up();
+            self.carry_out(&step);
+        }
+    }
+}
+
+/// What a rank says when it cannot go on.
+impl Bid<'_> {
+    fn exhausted(&self) -> Error {
+        self.error(
+            "another rank has sent the last number of an agreement that there is, \
+             which only a damaged or foreign program does; have all ranks meet anew"
+                .to_owned(),
+        )
+    }
+
+    fn left_out(&self, by: u32) -> Error {
+        let why = match self.wish.rule {
+            Rule::Named(_) => "which it was told is lost",
+            Rule::Answering => "which did not answer in time, or was called lost",
+        };
+        Error::LeftOut {
+            operation: self.wish.operation,
             problem: format!(
-                "{} goes on without this rank, which it was told is lost; end this process, or have all ranks meet \
-                anew",
+                "{} goes on without this rank, {why}; end this process, \
+                or have all ranks meet anew",
                 self.name(by)
             ),
         }
     }
 
     /// What keeps the ranks from agreeing.
-    fn disagreement(&self, theirs: &HashMap<u32, Proposal>, waited: Duration) -> Error {
-        let own = self.proposed.as_ref();
-        let describe = |member| {
-            let name = self.name(member);
-            let (own, theirs) = (own?, theirs.get(&member));
-            let context = own.context?;
-            if theirs.is_some_and(|theirs| theirs.agrees_with(context)) {
-                return None;
-            }
-            match theirs.filter(|theirs| theirs.generation == own.generation) {
-                None => Some(format!("{name} has not called it")),
-                Some(theirs) if theirs.without != own.without => {
-                    Some(format!("{name} goes on {}", self.without(&theirs.without)))
-                }
-                Some(_) => Some(format!("{name} no longer waits")),
-            }
+    fn disagreement(&self, sight: &Sight, waited: Duration) -> Error {
+        let what = match self.wish.rule {
+            Rule::Named(_) => format!(
+                "this rank goes on {}; {}; call it on all ranks that are left, \
+                and name the same ranks as lost",
+                self.without(&self.agreement.told().without),
+                self.list(self.agreement.members(), |member| self
+                    .differs(sight, member))
+            ),
+            Rule::Answering => self.obstacles(sight),
         };
-        let mut named: Vec<String> = self.others(&self.survivors).filter_map(describe).collect();
+        self.error(format!("no agreement within {waited:.1?}: {what}"))
+    }
+
+    /// How another rank's proposal differs from this one's.
+    fn differs(&self, sight: &Sight, member: u32) -> Option<String> {
+        let name = self.name(member);
+        let (own, theirs) = (self.agreement.told(), sight.theirs.get(&member));
+        let context = own.context?;
+        if theirs.is_some_and(|theirs| theirs.agrees_with(context)) {
+            return None;
+        }
+        Some(
+            match theirs.filter(|theirs| theirs.generation == own.generation) {
+                None => format!("{name} has not called it"),
+                Some(theirs) if theirs.without != own.without => {
+                    format!("{name} goes on {}", self.without(&theirs.without))
+                }
+                Some(_) => format!("{name} no longer waits"),
+            },
+        )
+    }
+
+    /// Why the ranks that answer do not go on.
+    fn obstacles(&self, sight: &Sight) -> String {
+        let candidates = &self.agreement.scope(&sight.members) - &sight.gone;
+        let heard = &candidates - &sight.silent;
+        if !self.agreement.is_majority(&heard, &sight.ended) {
+            return format!(
+                "this rank hears {} of {} ranks that may still work, and the others may go on \
+                 without it: {}; if they do not, name them as lost on all ranks that are left (shrink)",
+                heard.len(),
+                (&sight.members - &sight.ended).len(),
+                self.list(&sight.members - &heard, |member| {
+                    (!sight.ended.contains(&member)).then(|| self.name(member))
+                })
+            );
+        }
+        let obstacle = |member| {
+            let name = self.name(member);
+            if !sight.silent.contains(&member) {
+                return self.differs(sight, member);
+            }
+            let hears = heard.iter().find(|other| {
+                let theirs = sight.theirs.get(other);
+                theirs.is_some_and(|theirs| !theirs.silent.contains(&member))
+            });
+            let hears = hears.map(|other| format!(", but answers {}", self.name(*other)));
+            let hears = hears.unwrap_or_default();
+            Some(format!("{name} does not answer this rank{hears}"))
+        };
+        format!(
+            "{}; call it on all ranks that are left, \
+             or name those that do not come as lost (shrink)",
+            self.list(candidates, obstacle)
+        )
+    }
+
+    /// Some of the other ranks, with what `describe` says of them.
+    fn list(&self, ranks: BTreeSet<u32>, describe: impl Fn(u32) -> Option<String>) -> String {
+        let others = ranks.into_iter().filter(|&rank| rank != self.own());
+        let mut named: Vec<String> = others.filter_map(describe).collect();
         let more = named.len().saturating_sub(MAX_NAMED);
         named.truncate(MAX_NAMED);
         if more > 0 {
             named.push(format!("and {more} more ranks"));
         }
-        let named = named.join("; ");
-        let own = self.without(own.map_or(&[], |own| &own.without));
-        Error::Shrink {
-            problem: format!(
-                "no agreement within {waited:.1?}: this rank goes on {own}; {named}; call it on all ranks that are \
-                left, and name the same ranks as lost"
-            ),
-        }
+        named.join("; ")
     }
 
     /// These world ranks, by their ranks in the communicator that is shrunk.
     fn without(&self, worlds: &[u32]) -> String {
-        let ranks = (0..self.members.len()).filter(|&rank| worlds.contains(&self.members[rank]));
-        let ranks: Vec<String> = ranks.map(|rank| rank.to_string()).collect();
+        let members = self.wish.members.iter().zip(0..);
+        let ranks = members.filter(|(world, _)| worlds.contains(world));
+        let ranks: Vec<String> = ranks.map(|(_, rank): (_, u32)| rank.to_string()).collect();
         match &ranks[..] {
             [] => "with all ranks".to_owned(),
             [one] => format!("without rank {one}"),
@@ -294,19 +360,16 @@ impl Bid<'_> {
     }
 
     fn name(&self, world: u32) -> String {
-        let rank = self.members.iter().position(|&member| member == world);
+        let mut members = self.wish.members.iter();
+        let rank = members.position(|&member| member == world);
         let rank = rank.map_or(u32::MAX, |rank| rank as u32);
-        self.watch.member(rank).to_string()
+        self.wish.watch.member(rank).to_string()
     }
-}
 
-impl Drop for Bid<'_> {
-    fn drop(&mut self) {
-        if let Some(proposed) = self.renounce() {
-            self.lineage.root.propose(Proposal {
-                context: None,
-                ..proposed
-            });
+    fn error(&self, problem: String) -> Error {
+        Error::Shrink {
+            operation: self.wish.operation,
+            problem,
         }
     }
 }
@@ -317,14 +380,20 @@ mod tests {
     use crate::communicator::Communicator;
     use crate::deadline::deadline_in;
     use spark_ccl_bootstrap::{Attendant, Delivery, Kind, Purpose, Via};
+    use spark_ccl_control::Proposal;
     use std::sync::atomic::{AtomicU32, Ordering};
 
     #[test]
     fn the_last_generation_is_followed_by_an_error() {
-        let comm = Communicator::local(1).unwrap().remove(0);
-        comm.inner.lineage.said.lock().generation = u64::MAX - 1;
-        let shrunk = comm.shrink(&[]).unwrap();
-        let error = shrunk.shrink(&[]).err().unwrap();
+        let soon = Duration::from_millis(300);
+        let comms = Communicator::builder().init_timeout(soon).local(2).unwrap();
+        comms[1].inner.lineage.root.propose(Proposal {
+            generation: u64::MAX,
+            ..Proposal::default()
+        });
+        let error = comms[0].shrink(&[]).err().unwrap();
+        assert!(error.to_string().contains("no longer waits"), "{error}");
+        let error = comms[0].shrink(&[]).err().unwrap();
         assert!(error.to_string().contains("the last number"), "{error}");
     }
 
@@ -335,12 +404,15 @@ mod tests {
         let [caller, called] = [0, 1].map(|rank| &comms[rank].inner);
         let session = &called.world.session;
         let members = &called.members;
-        let bid = called
-            .lineage
-            .bid(session, &called.watch, members, BTreeSet::new());
-        let mut bid = bid.unwrap();
-        bid.propose(1, members.clone());
-        let context = bid.proposed.as_ref().unwrap().context.unwrap();
+        let wish = Wish {
+            operation: "shrink",
+            watch: &called.watch,
+            members,
+            rule: Rule::Named(BTreeSet::new()),
+        };
+        let mut bid = called.lineage.bid(session, wish).unwrap();
+        assert!(bid.agree(Instant::now()).is_err());
+        let context = bid.agreement.told().context.unwrap();
         let purpose = Purpose {
             context,
             kind: Kind::Tcp,

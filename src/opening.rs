@@ -102,7 +102,7 @@ pub(crate) fn communicator(
     let membership = Arc::new(Membership::new(engine, Arc::clone(&watch), rank));
     let is_wanted = membership.planner().over_rdma() && settings.path != Path::Safe;
     let registry = is_wanted.then(|| Arc::clone(world.nics().registry()));
-    let lineage = lineage.unwrap_or_else(|| Lineage::new(&watch, context, &members));
+    let lineage = lineage.unwrap_or_else(|| Lineage::new(&watch, context, own, &members));
     let inner = Arc::new(Inner {
         membership,
         watch,

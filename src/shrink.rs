@@ -1,16 +1,22 @@
-//! `Communicator::shrink`: going on without lost ranks. The agreement itself is in `lineage.rs`.
+//! `Communicator::shrink` and `recover`: going on without lost ranks. The agreement itself is in
+//! `lineage.rs`.
 
 use crate::communicator::Communicator;
 use crate::deadline::deadline_in;
 use crate::error::Error;
+use crate::lineage::Wish;
 use crate::opening::{Caller, communicator, with_devices};
+use spark_ccl_control::Rule;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
 impl Communicator {
-    /// A new communicator of the ranks that are left, in their old order. All of them must call it, on a communicator
-    /// that has failed or one that works; it stays as it is.
+    /// A new communicator of the ranks that are left, in their old order, where the program says
+    /// who is left out. All of them must call it, on a communicator that has failed or one that
+    /// works; it stays as it is. Where the program does not know better than the library,
+    /// [`recover`](Self::recover) is right: do not take `lost` from
+    /// [`Fault::ranks`](crate::Fault::ranks), which may differ between ranks.
     ///
     /// Ranks that are dead or lost, or whose processes have left the world, are left out automatically, also those that
     /// die meanwhile. `lost` names further ranks to leave out, such as stopped or hanging ones, by their ranks in this
@@ -45,21 +51,78 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Invalid`] when `lost` names this rank or one that does not exist, or while another thread shrinks the
-    /// same communicator, or one that comes from it. [`Error::Shrink`] when others go on without this rank, or when the
-    /// ranks that are left have not all called it within the init timeout
-    /// ([`Builder::init_timeout`](crate::Builder::init_timeout)), or name different ranks: who is missing, and what the
-    /// others named. It can be called again then.
+    /// [`Error::Invalid`] when `lost` names this rank or one that does not exist, or while another
+    /// thread shrinks the same communicator, or one that comes from it. [`Error::LeftOut`] when
+    /// others go on without this rank. [`Error::Shrink`] when the ranks that are left have not all
+    /// called it within the init timeout ([`Builder::init_timeout`](crate::Builder::init_timeout)),
+    /// or name different ranks: who is missing, and what the others named. It can be called again
+    /// then.
     pub fn shrink(&self, lost: &[usize]) -> Result<Self, Error> {
         self.membership().check_process()?;
+        self.go_on("shrink", Rule::Named(self.lost(lost)?))
+    }
+
+    /// A new communicator of the ranks that are left, in their old order, on which these ranks
+    /// agree by themselves. All of them must call it, on a communicator that has failed or one that
+    /// works; it stays as it is.
+    ///
+    /// Left out are ranks that are dead or lost, or whose processes have left the world, also those
+    /// that die meanwhile; and stopped ones (by a signal, a debugger, or because their hosts hang),
+    /// which for 1.5 s have answered none of the others. A rank that answers is waited for, even if
+    /// it hangs in the program: only [`shrink`](Self::shrink) leaves it out. If no rank is missing,
+    /// for instance after [`abort`](Self::abort), the new communicator has all ranks.
+    ///
+    /// A rank that was left out gets [`Error::LeftOut`] when it calls this, whenever it wakes up.
+    ///
+    /// At most one group of ranks goes on. A rank that is stopped or lost may still work, so the
+    /// ranks that are left must be more than half of those that are not known to have ended, or
+    /// half of them with the first. So if the network between hosts is cut, one side goes on, and
+    /// the other gets an error.
+    ///
+    /// As after [`shrink`](Self::shrink), some ranks may already have the new communicator when one
+    /// dies during the call, and the ranks must agree again on where the program goes on.
+    ///
+    /// ```
+    /// # use spark_ccl::{Communicator, Error, RedOp};
+    /// # let ranks = Communicator::local(3)?.into_iter().map(|mut comm| std::thread::spawn(move ||
+    /// {
+    /// # if comm.rank() == 1 { return Ok(()); }
+    /// let mut count = [1_u32];
+    /// if let Err(Error::Failed(_)) = comm.all_reduce_in_place(&mut count, RedOp::Sum).run() {
+    ///     comm = comm.recover()?;
+    ///     count = [1];
+    ///     comm.all_reduce_in_place(&mut count, RedOp::Sum).run()?;
+    /// }
+    /// assert_eq!(count, [2]); // Rank 1 has left.
+    /// # comm.finalize()
+    /// # }));
+    /// # let ranks: Vec<_> = ranks.collect();
+    /// # for rank in ranks { rank.join().unwrap()?; }
+    /// # Ok::<(), spark_ccl::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::LeftOut`] when others go on without this rank. [`Error::Shrink`] when the ranks
+    /// that answer have not all called it within the init timeout
+    /// ([`Builder::init_timeout`](crate::Builder::init_timeout)), do not hear the same ranks, or
+    /// are too few: who is missing. It can be called again then. [`Error::Invalid`] while another
+    /// thread shrinks the same communicator, or one that comes from it.
+    pub fn recover(&self) -> Result<Self, Error> {
+        self.membership().check_process()?;
+        self.go_on("recover", Rule::Answering)
+    }
+
+    fn go_on(&self, operation: &'static str, rule: Rule) -> Result<Self, Error> {
         let world = &self.inner.world;
-        let lost = self.lost(lost)?;
-        let bid =
-            self.inner
-                .lineage
-                .bid(&world.session, &self.inner.watch, &self.inner.members, lost);
+        let wish = Wish {
+            operation,
+            watch: &self.inner.watch,
+            members: &self.inner.members,
+            rule,
+        };
+        let bid = self.inner.lineage.bid(&world.session, wish);
         let mut bid = bid.ok_or_else(|| Error::Invalid {
-            operation: "shrink",
+            operation,
             problem:
                 "another thread of this rank shrinks the communicator, or one that comes from it"
                     .to_owned(),

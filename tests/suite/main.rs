@@ -35,6 +35,7 @@ mod processes_calls;
 mod processes_rank;
 mod ranks;
 mod rdma;
+mod recover;
 mod registered;
 mod shrink;
 mod shrink_processes;

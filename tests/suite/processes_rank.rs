@@ -67,7 +67,8 @@ impl State {
             ["perform", step] => self.perform(step)?,
             ["split", color, key] => self.split(number(color), number(key))?,
             ["shrink", ref lost @ ..] => self.shrink(lost)?,
-            ["recover", ref call @ ..] => return self.recover(call),
+            ["recover"] => return self.recover(),
+            ["go-on-by", function, ref call @ ..] => return self.go_on_by(function, call),
             ["start-and-shrink", count] => self.start_and_shrink(number(count))?,
             ["shrink-over-and-over", times] => return self.shrink_over_and_over(number(times)),
             ["leave-in-flight", count] => self.leave_in_flight(number(count), drop)?,
@@ -198,10 +199,23 @@ impl State {
         pending.wait().map_err(Error::from).map(drop)
     }
 
-    /// Shrinks until a call succeeds; how many ranks are left. The pause is for deaths that are on their way.
-    fn recover(&mut self, call: &[&str]) -> Result<String, Error> {
+    /// Goes on with the ranks that agree; how many they are. Keeps this communicator where that
+    /// fails.
+    fn recover(&mut self) -> Result<String, Error> {
+        let communicator = self.communicator().recover()?;
+        let size = communicator.size();
+        self.communicator = Some(Arc::new(communicator));
+        Ok(size.to_string())
+    }
+
+    /// Shrinks or recovers until a call succeeds; how many ranks are left. The pause is for deaths
+    /// that are on their way.
+    fn go_on_by(&mut self, function: &str, call: &[&str]) -> Result<String, Error> {
         loop {
-            self.shrink(&[])?;
+            match function {
+                "shrink" => self.shrink(&[])?,
+                _ => drop(self.recover()?),
+            }
             std::thread::sleep(Duration::from_millis(300));
             match self.call(call) {
                 Ok(()) => return Ok(self.communicator().size().to_string()),

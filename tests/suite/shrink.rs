@@ -16,7 +16,7 @@ fn assert_works(comm: &Communicator) {
 
 fn problem(result: Result<Communicator, Error>) -> String {
     match result {
-        Err(Error::Shrink { problem }) => problem,
+        Err(Error::Shrink { problem, .. } | Error::LeftOut { problem, .. }) => problem,
         Err(error) => panic!("{error}"),
         Ok(comm) => panic!("{comm:?}"),
     }

@@ -134,21 +134,34 @@ fn a_rank_dies_while_the_others_wait_for_it() {
 fn a_rank_dies_while_all_shrink() {
     let _alone = alone();
     for round in 0..6 {
-        let transport = [SHM, TCP][round % 2];
-        let mut ranks = world(5, &[transport]);
-        kill_in_the_middle(&mut ranks, &[1]);
-        let mut victim = ranks.pop().unwrap();
-        victim.order("recover f32 all_reduce sum 100000");
-        for rank in &mut ranks {
-            rank.order("recover f32 all_reduce sum 100000");
-        }
-        std::thread::sleep(Duration::from_micros(400) * round as u32);
-        victim.kill();
-        for rank in &ranks {
-            assert_eq!(rank.hear(), "3");
-        }
-        assert_they_work(&mut ranks);
+        kill_while_all_go_on_by("shrink", round);
     }
+}
+
+#[test]
+fn a_rank_dies_while_all_recover() {
+    let _alone = alone();
+    for round in 0..6 {
+        kill_while_all_go_on_by("recover", round);
+    }
+}
+
+fn kill_while_all_go_on_by(function: &str, round: usize) {
+    let transport = [SHM, TCP][round % 2];
+    let mut ranks = world(5, &[transport]);
+    kill_in_the_middle(&mut ranks, &[1]);
+    let mut victim = ranks.pop().unwrap();
+    let order = format!("go-on-by {function} f32 all_reduce sum 100000");
+    victim.order(&order);
+    for rank in &mut ranks {
+        rank.order(&order);
+    }
+    std::thread::sleep(Duration::from_micros(400) * round as u32);
+    victim.kill();
+    for rank in &ranks {
+        assert_eq!(rank.hear(), "3");
+    }
+    assert_they_work(&mut ranks);
 }
 
 #[test]

@@ -16,6 +16,10 @@ pub const DEVICE_MARK: u64 = 1 << 62;
 /// A rank that was heard of within this time counts as alive: announcements and replies come about once a second.
 pub(crate) const ALIVE: Duration = Duration::from_secs(3);
 
+/// A rank that does not wait tells a companion that does within this time: at most so often does it
+/// answer.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(1);
+
 /// How many late ranks an error text lists.
 const MAX_NAMED: usize = 8;
 
@@ -47,8 +51,11 @@ pub struct Late {
     pub rank: Member,
     /// The last operation it is known to have entered: its sequence number, and its signature in words.
     pub last: Option<(u64, String)>,
-    /// How long ago anything was heard of it in this communicator.
-    pub age: Duration,
+    /// How long ago anything was heard of it in this communicator; `None` if nothing ever was.
+    pub age: Option<Duration>,
+    /// Whether it is a rank of the process that waits for it, and no thread but the one that waits
+    /// has called on it.
+    pub needs_thread: bool,
 }
 
 /// Why a communicator cannot continue. Ranks are numbered as in the communicator.
@@ -120,7 +127,7 @@ pub enum Fault {
     #[error(
         "{by} gave up after {waited:.1?} in operation {} ({words}); {}",
         number(*sequence),
-        late_text(late, *sequence)
+        late_text(late, *sequence, *waited)
     )]
     TimedOut {
         /// The rank whose deadline passed.
@@ -131,8 +138,9 @@ pub enum Fault {
         words: String,
         /// How long it waited.
         waited: Duration,
-        /// The ranks that did not take part, as far as `by` could tell. Of a message, its other end, whom that one waits for
-        /// in a message, and so on.
+        /// The ranks that did not take part, as far as `by` could tell, without those that only
+        /// wait for another one of them. Of a message, its other end, whom that one waits for in a
+        /// message, and so on.
         late: Vec<Late>,
     },
     /// The link that carries data between two ranks failed.
@@ -172,6 +180,27 @@ impl Fault {
         first.into_iter().chain(second).chain(late)
     }
 
+    /// A timeout as a remark on an operation that goes on waiting for this long; `None` of other
+    /// faults.
+    pub fn so_far(&self, left: Duration) -> Option<String> {
+        let Self::TimedOut {
+            by,
+            sequence,
+            words,
+            waited,
+            late,
+        } = self
+        else {
+            return None;
+        };
+        Some(format!(
+            "{by} has waited for {waited:.0?} in operation {} ({words}), \
+             and gives up in {left:.0?}; {}",
+            number(*sequence),
+            late_text(late, *sequence, *waited)
+        ))
+    }
+
     /// Every rank that the fault names.
     pub(crate) fn members_mut(&mut self) -> Vec<&mut Member> {
         match self {
@@ -209,7 +238,7 @@ fn last_text(sequence: u64) -> String {
     }
 }
 
-fn late_text(late: &[Late], sequence: u64) -> String {
+fn late_text(late: &[Late], sequence: u64, waited: Duration) -> String {
     let on_devices = sequence & DEVICE_MARK != 0;
     if on_devices && late.is_empty() {
         return "a rank has not made the same call, or a GPU or the network between them is stuck: \
@@ -229,7 +258,7 @@ fn late_text(late: &[Late], sequence: u64) -> String {
                 // Its last operation in host memory says nothing about its kernels.
                 late.rank.to_string()
             } else {
-                one_late(late, sequence)
+                one_late(late, sequence, waited)
             }
         })
         .collect();
@@ -242,191 +271,45 @@ fn late_text(late: &[Late], sequence: u64) -> String {
     )
 }
 
-fn one_late(late: &Late, sequence: u64) -> String {
-    let Late { rank, last, age } = late;
-    let silent = *age > ALIVE;
-    match last
+/// A rank that is alive answers one that waits, so what came before that began says nothing about
+/// now.
+fn one_late(late: &Late, sequence: u64, waited: Duration) -> String {
+    let Late {
+        rank, last, age, ..
+    } = late;
+    let limit = waited.clamp(ANSWERS_WITHIN, ALIVE);
+    let silent = match age {
+        None => Some("which has not answered (stopped, or its host hangs)".to_owned()),
+        Some(age) if *age > limit => {
+            Some(format!("silent for {age:.1?} (stopped, or its host hangs)"))
+        }
+        Some(_) => None,
+    };
+    let last = last
         .as_ref()
-        .map(|(last, words)| (*last, number(*last), words))
-    {
-        Some((_, last, words)) if silent => format!(
-            "{rank}, silent for {age:.1?} (stopped, or its host hangs), last seen in \
-             operation {last} ({words})"
-        ),
-        Some((number, last, words)) if number >= sequence => {
+        .map(|(last, words)| (*last, number(*last), words));
+    let text = match (silent, last) {
+        (Some(silent), Some((_, last, words))) => {
+            format!("{rank}, {silent}, last seen in operation {last} ({words})")
+        }
+        (Some(silent), None) => format!("{rank}, {silent}; its last call is not known"),
+        (None, Some((number, last, words))) if number >= sequence => {
             format!("{rank}, which called operation {last} ({words}) but does not progress in it")
         }
-        Some((_, last, words)) => format!(
+        (None, Some((_, last, words))) => format!(
             "{rank}, which is alive but has not made this call; its last is operation {last} \
              ({words})"
         ),
-        None if silent => {
-            format!("{rank}, silent for {age:.1?} (stopped, or its host hangs)")
-        }
-        None => format!("{rank}, which is alive but has made no call yet"),
+        (None, None) => format!("{rank}, which is alive but in no call that it has told of"),
+    };
+    if late.needs_thread {
+        return format!(
+            "{text} (it is a rank of this process, and no other thread has called on it: \
+             each rank needs a thread of its own, or calls that are started before one is waited for)"
+        );
     }
+    text
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn member(rank: u32, world: u32) -> Member {
-        Member {
-            rank,
-            world,
-            name: format!("rank {world} (host{world}, pid 1{world})").into(),
-        }
-    }
-
-    #[test]
-    fn a_rank_of_a_split_has_both_numbers() {
-        assert_eq!(member(3, 3).to_string(), "rank 3 (host3, pid 13)");
-        assert_eq!(
-            member(1, 3).to_string(),
-            "rank 1 (world rank 3 (host3, pid 13))"
-        );
-    }
-
-    #[test]
-    fn a_timeout_tells_the_stopped_from_the_busy() {
-        let last = Some((4, "barrier".to_string()));
-        let fault = Fault::TimedOut {
-            by: member(0, 0),
-            sequence: 5,
-            words: "all_reduce of 8 f32, sum".into(),
-            waited: Duration::from_secs(600),
-            late: vec![
-                Late {
-                    rank: member(1, 1),
-                    last: last.clone(),
-                    age: Duration::from_secs(590),
-                },
-                Late {
-                    rank: member(2, 2),
-                    last,
-                    age: Duration::from_millis(100),
-                },
-                Late {
-                    rank: member(3, 3),
-                    last: None,
-                    age: Duration::from_secs(600),
-                },
-            ],
-        };
-        let text = fault.to_string();
-        for part in [
-            "rank 0 (host0, pid 10) gave up after 600.0s in operation #5 (all_reduce of 8 f32, sum)",
-            "rank 1 (host1, pid 11), silent for 590.0s",
-            "rank 2 (host2, pid 12), which is alive but has not made this call; its last is operation #4 (barrier)",
-            "rank 3 (host3, pid 13), silent for 600.0s",
-        ] {
-            assert!(text.contains(part), "{part:?} is not in {text:?}");
-        }
-    }
-
-    /// One fault of each kind but timeouts, and what the troubleshooting guide quotes of its text.
-    fn faults(by: &Member, rank: &Member) -> Vec<(Fault, &'static str)> {
-        let text = || "so".to_string();
-        let (by, rank) = (by.clone(), rank.clone());
-        let died = Fault::Died { rank: rank.clone() };
-        let lost = Fault::Lost {
-            rank: rank.clone(),
-            error: text(),
-        };
-        let left = Fault::Left {
-            rank: rank.clone(),
-            last_sequence: 1,
-            sequence: 2,
-            words: text(),
-        };
-        let aborted = Fault::Aborted {
-            by: rank.clone(),
-            reason: text(),
-        };
-        let mismatch = Fault::Mismatch {
-            sequence: 1,
-            rank_a: by.clone(),
-            words_a: text(),
-            rank_b: rank.clone(),
-            words_b: text(),
-        };
-        let link = Fault::Link {
-            by,
-            peer: rank,
-            text: text(),
-        };
-        vec![
-            (died, "died: its process ended without a goodbye"),
-            (lost, "is lost: "),
-            (left, "left the communicator "),
-            (aborted, "aborted the communicator: "),
-            (mismatch, " differs between the ranks: "),
-            (link, "the link between "),
-        ]
-    }
-
-    /// Timeouts for each state of the late rank, and what the troubleshooting guide quotes of their texts.
-    fn timeouts(by: &Member, rank: &Member) -> Vec<(Fault, &'static str)> {
-        let timed_out = |late| Fault::TimedOut {
-            by: by.clone(),
-            sequence: 5,
-            words: "so".to_string(),
-            waited: ALIVE,
-            late,
-        };
-        let late = |last: Option<u64>, age| {
-            let rank = rank.clone();
-            let last = last.map(|sequence| (sequence, "so".to_string()));
-            timed_out(vec![Late { rank, last, age }])
-        };
-        vec![
-            (late(None, ALIVE * 2), "(stopped, or its host hangs)"),
-            (late(None, ALIVE), "alive but has made no call yet"),
-            (
-                late(Some(4), ALIVE),
-                "alive but has not made this call; its last is ",
-            ),
-            (late(Some(5), ALIVE), "but does not progress in it"),
-            (
-                timed_out(Vec::new()),
-                "every other rank is in it too, so the links are slow or stuck",
-            ),
-        ]
-    }
-
-    #[test]
-    fn a_timeout_on_devices_names_who_is_late() {
-        let late = Late {
-            rank: member(1, 1),
-            last: Some((4, "barrier".to_string())),
-            age: Duration::from_secs(590),
-        };
-        let fault = Fault::TimedOut {
-            by: member(0, 0),
-            sequence: DEVICE_MARK | 7,
-            words: "all_reduce".into(),
-            waited: Duration::from_secs(3),
-            late: vec![late],
-        };
-        let text = fault.to_string();
-        assert!(text.contains("#7 on the device"), "{text}");
-        assert!(
-            text.contains("it waits for: rank 1 (host1, pid 11); look"),
-            "{text}"
-        );
-    }
-
-    #[test]
-    fn the_troubleshooting_guide_explains_every_fault() {
-        let guide = include_str!("../../../docs/troubleshooting.md");
-        let [by, rank] = [member(0, 0), member(1, 1)];
-        for (fault, quote) in faults(&by, &rank).into_iter().chain(timeouts(&by, &rank)) {
-            assert!(fault.to_string().contains(quote), "{fault}");
-            assert!(
-                guide.contains(quote),
-                "the guide does not explain {quote:?}"
-            );
-        }
-    }
-}
+mod tests;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::comparison::Claim;
 use crate::device_calls::{DeviceCalls, DevicePart};
 use crate::ledger::Entry;
-use crate::proposal::Proposal;
+use crate::proposal::{Bound, Proposal};
 use crate::standing::{Answer, KINDS, Wait};
 use crate::wire::{
     Content, Failure, Flood, Frame, Heartbeat, News, Notice, Progress, Report, WaitingFor, encode,
@@ -68,7 +68,7 @@ fn some_contents() -> [Content; 5] {
         sequence: 3,
         rank: 4,
         last: Some((2, [4, 5])),
-        age: Duration::from_millis(6),
+        age: Some(Duration::from_millis(6)),
     };
     let answer = Answer {
         context: 1,
@@ -130,8 +130,13 @@ fn some_news() -> [News; 4] {
             proposal: Proposal {
                 generation: 2,
                 context: Some(3),
-                accepted: Some(5),
+                bound: Some(Bound {
+                    generation: 2,
+                    context: 5,
+                    without: vec![4],
+                }),
                 without: vec![4],
+                silent: vec![4],
             },
         },
     ]

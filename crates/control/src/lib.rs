@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
+mod agreement;
 mod comparison;
 mod device_calls;
 mod fault;
@@ -38,10 +39,11 @@ mod view;
 mod watch;
 mod wire;
 
+pub use agreement::{Agreement, MAX_LISTED, Outcome, Rule, Sight, Step};
 pub use device_calls::{DeviceCalls, DevicePart};
 pub use fault::{DEVICE_MARK, Fault, Late, Member, POINT_TO_POINT_MARK};
 pub use monitor::{Adopter, Monitor};
-pub use proposal::Proposal;
+pub use proposal::{Bound, Proposal};
 pub use repair::{Dial, Redial, Unreached};
 pub use standing::{Answer, KINDS, Presence, Standing, Wait};
 pub use topology::neighbours;

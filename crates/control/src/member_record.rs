@@ -106,7 +106,7 @@ impl MemberRecord {
         sequence: u64,
         window: Duration,
         now: Instant,
-    ) -> Option<(Option<Operation>, Duration)> {
+    ) -> Option<(Option<Operation>, Option<Duration>)> {
         let Reported { report, at } = self.reported?;
         let since = now.saturating_duration_since(at);
         let last = report.last.map(|(sequence, signature)| Operation {
@@ -114,7 +114,7 @@ impl MemberRecord {
             signature,
         });
         let is_late = report.sequence == sequence && since <= window;
-        is_late.then(|| (last, report.age.saturating_add(since)))
+        is_late.then(|| (last, report.age.map(|age| age.saturating_add(since))))
     }
 
     pub(crate) fn update(&mut self, progress: &Progress, now: Instant) {
@@ -178,6 +178,20 @@ impl MemberRecord {
             },
             since: now.saturating_duration_since(waiting.since),
         })
+    }
+
+    /// How long ago anything was heard of it.
+    pub(crate) fn age(&self, now: Instant) -> Option<Duration> {
+        self.at.map(|at| now.saturating_duration_since(at))
+    }
+
+    /// Whom it waits for, if it has said within `window` that it waits.
+    pub(crate) fn waits_lately(&self, window: Duration, now: Instant) -> Option<WaitingFor> {
+        let waiting = self.waiting.filter(|waiting| {
+            now.saturating_duration_since(waiting.at) <= window
+                && waiting.operation.sequence > self.finished
+        });
+        waiting.map(|waiting| waiting.whom)
     }
 
     /// The rank in the world that it waits for in a message.

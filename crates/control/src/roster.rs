@@ -1,7 +1,7 @@
 //! What this rank knows about the members of one communicator: who waits, who is late, who has left. It decides what
 //! to tell, and does not send.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,6 @@ const STALE_AFTER: Duration = Duration::from_millis(2500);
 
 pub(crate) struct Roster {
     pub(crate) view: Arc<View>,
-    created: Instant,
     /// When this rank's progress was last announced.
     announced_at: Option<Instant>,
     /// By communicator rank. This rank's own announcements are recorded, too.
@@ -39,12 +38,11 @@ pub(crate) struct Roster {
 }
 
 impl Roster {
-    pub(crate) fn new(view: Arc<View>, now: Instant) -> Self {
+    pub(crate) fn new(view: Arc<View>) -> Self {
         let heard = vec![MemberRecord::default(); view.members.len()];
         let companions = neighbours(view.me.rank, view.members.len() as u32);
         Self {
             view,
-            created: now,
             announced_at: None,
             heard,
             companions,
@@ -113,7 +111,9 @@ impl Roster {
         for sequence in self.inquiries.due(now) {
             for &rank in &self.companions {
                 let heard = &self.heard[rank as usize];
+                let cause = self.cause(rank, STALE_AFTER, now);
                 if heard.takes_part(sequence, STALE_AFTER, now)
+                    || cause.is_some_and(|cause| cause != rank)
                     || !self.pace.passes(Topic::Late(sequence, rank), now)
                 {
                     continue;
@@ -124,7 +124,7 @@ impl Roster {
                     sequence,
                     rank: self.view.members[rank as usize],
                     last: last.map(|last| (last.sequence, last.signature)),
-                    age: now.saturating_duration_since(heard.at.unwrap_or(self.created)),
+                    age: heard.age(now),
                 });
             }
         }
@@ -210,6 +210,12 @@ impl Roster {
             self.announced_at = Some(now);
         }
         owes
+    }
+
+    /// Whether this rank has lately told its companions that it waits itself.
+    pub(crate) fn has_told_wait(&self, now: Instant) -> bool {
+        let own = self.heard.get(self.view.me.rank as usize);
+        own.is_some_and(|own| own.waits_lately(ANSWER_EVERY, now).is_some())
     }
 
     /// Records that a member left. Returns a fault if this rank is already in a later operation.
@@ -367,9 +373,46 @@ impl Roster {
         }
     }
 
-    /// The members that have neither finished `sequence` nor announced within `window` that they wait in it. For
-    /// companions this rank's own records count, for the others the reports of their companions.
+    /// The members that have neither finished `sequence` nor announced within `window` that they
+    /// wait in it. For companions this rank's own records count, for the others the reports of
+    /// their companions. Members that wait themselves are replaced by those that they wait for in
+    /// turn.
     pub(crate) fn late(&self, sequence: u64, window: Duration, now: Instant) -> Vec<Late> {
+        let late = self.absent(sequence, window, now);
+        let is_known = |rank: &u32| {
+            self.companions.contains(rank) || late.iter().any(|late| late.rank.rank == *rank)
+        };
+        let causes = late.iter();
+        let causes = causes.filter_map(|late| self.cause(late.rank.rank, window, now));
+        let causes: BTreeSet<u32> = causes.filter(is_known).collect();
+        if causes.is_empty() {
+            // Some wait for each other.
+            return late;
+        }
+        let named = |&rank: &u32| {
+            let late = late.iter().find(|late| late.rank.rank == rank);
+            late.cloned().or_else(|| self.last_seen(rank, now))
+        };
+        causes.iter().filter_map(named).collect()
+    }
+
+    /// The member for which another one waits, in turn: itself, if it does not wait. `None` where
+    /// that is not known, or some wait for each other.
+    fn cause(&self, rank: u32, window: Duration, now: Instant) -> Option<u32> {
+        let mut chain = vec![rank];
+        let mut last = rank;
+        while let Some(waiting) = self.heard.get(last as usize)?.waits_lately(window, now) {
+            let WaitingFor::Rank(world) = waiting else {
+                return None;
+            };
+            last = self.view.rank(world).filter(|next| !chain.contains(next))?;
+            chain.push(last);
+        }
+        Some(last).filter(|&last| last != self.view.me.rank)
+    }
+
+    /// The members that do not take part in a collective.
+    fn absent(&self, sequence: u64, window: Duration, now: Instant) -> Vec<Late> {
         let ranks = (0..).zip(&self.heard);
         let late = ranks.filter(|(_, heard)| !heard.takes_part(sequence, window, now));
         late.filter_map(|(rank, heard)| {
@@ -409,16 +452,16 @@ impl Roster {
     /// How long ago a member was last heard of, and in which operation it was.
     pub(crate) fn last_seen(&self, rank: u32, now: Instant) -> Option<Late> {
         let heard = self.heard.get(rank as usize)?;
-        let age = now.saturating_duration_since(heard.at.unwrap_or(self.created));
-        Some(self.named(rank, heard.last(), age))
+        Some(self.named(rank, heard.last(), heard.age(now)))
     }
 
-    fn named(&self, rank: u32, last: Option<Operation>, age: Duration) -> Late {
+    fn named(&self, rank: u32, last: Option<Operation>, age: Option<Duration>) -> Late {
         let describe = self.view.describe;
         Late {
             rank: self.view.member(self.view.members[rank as usize]),
             last: last.map(|last| (last.sequence, describe(last.signature))),
             age,
+            needs_thread: false,
         }
     }
 }

@@ -247,7 +247,7 @@ impl State {
         let context = view.context;
         if self
             .rosters
-            .insert(context, Roster::new(Arc::clone(view), now))
+            .insert(context, Roster::new(Arc::clone(view)))
             .is_some()
         {
             spark_ccl_log::warn!("a second communicator with context {context} replaces the first");
@@ -306,6 +306,13 @@ impl State {
     /// The ranks of the world that have left it, in order or not.
     pub(crate) fn gone(&self) -> BTreeSet<u32> {
         self.departures.keys().copied().collect()
+    }
+
+    /// The ranks among them that have ended for sure.
+    pub(crate) fn ended_ranks(&self) -> BTreeSet<u32> {
+        let departures = self.departures.iter();
+        let ended = departures.filter(|(_, how)| !matches!(how, Departure::Lost(_)));
+        ended.map(|(&rank, _)| rank).collect()
     }
 
     /// Records a fault that this rank found, and floods it unless the communicator has a fault already.

@@ -167,8 +167,7 @@ mod tests {
                     proposal: Proposal {
                         generation,
                         context: Some(generation),
-                        accepted: None,
-                        without: Vec::new(),
+                        ..Proposal::default()
                     },
                 },
             })

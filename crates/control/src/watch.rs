@@ -71,6 +71,11 @@ impl Watch {
             .with(|_| self.view.alarm.set(Box::new(alarm)).is_ok());
     }
 
+    /// What identifies the communicator.
+    pub fn context(&self) -> u64 {
+        self.view.context
+    }
+
     /// A rank with its numbers and name, for a fault.
     pub fn member(&self, rank: u32) -> Member {
         match self.view.members.get(rank as usize) {
@@ -126,7 +131,9 @@ impl Watch {
             .with(|state| state.announce(context, sequence, signature, waiting, Instant::now()));
     }
 
-    /// The ranks that have neither finished collective `sequence` nor announced within `window` that they wait in it.
+    /// The ranks that have neither finished collective `sequence` nor announced within `window`
+    /// that they wait in it. In the place of one that waits in another operation stands the rank
+    /// that it waits for, in turn.
     ///
     /// Use a window of some seconds: ranks that wait announce it once a second, and the others answer about as often.
     pub fn late(&self, sequence: u64, window: Duration) -> Vec<Late> {
@@ -153,7 +160,8 @@ impl Watch {
         known.flatten().unwrap_or_else(|| Late {
             rank: self.member(rank),
             last: None,
-            age: Duration::MAX,
+            age: None,
+            needs_thread: false,
         })
     }
 
@@ -179,7 +187,22 @@ impl Watch {
 
     /// Asks all other ranks how far they are. [`standings`](Self::standings) has their answers when they come.
     pub fn ask(&self) {
-        self.monitor.with(|state| state.ask(self.view.context));
+        let all = self.view.members.iter().copied().collect();
+        self.ask_some(&all);
+    }
+
+    /// Asks some of the other ranks, by their ranks in the world.
+    pub fn ask_some(&self, whom: &BTreeSet<u32>) {
+        self.monitor
+            .with(|state| state.ask(self.view.context, whom));
+    }
+
+    /// How long ago each of them has answered last, by their ranks in the world. Ranks that have
+    /// never done so are missing.
+    pub fn answered(&self) -> HashMap<u32, Duration> {
+        let standings = self.standings().into_iter();
+        let answers = standings.filter_map(|it| Some((it.rank.world, it.answer?.1)));
+        answers.collect()
     }
 
     /// What is known of how far each rank is, by rank.
@@ -289,6 +312,14 @@ impl Watch {
     /// It names itself where others have given it up.
     pub fn gone(&self) -> BTreeSet<u32> {
         self.monitor.with(|state| state.gone()).unwrap_or_default()
+    }
+
+    /// The ranks among them that have ended for sure: those that died, or have said goodbye. Ranks
+    /// that are only lost may still work somewhere.
+    pub fn ended(&self) -> BTreeSet<u32> {
+        self.monitor
+            .with(|state| state.ended_ranks())
+            .unwrap_or_default()
     }
 
     /// If a rank has left, the last collective that it took part in; 0 for none.

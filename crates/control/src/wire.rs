@@ -11,7 +11,7 @@ use crate::comparison::Claim;
 use crate::device_calls::DeviceCalls;
 use crate::fault::Fault;
 use crate::ledger::Entry;
-use crate::proposal::Proposal;
+use crate::proposal::{Bound, Proposal};
 use crate::standing::Answer;
 use body::{Reader, Writer};
 
@@ -89,8 +89,8 @@ pub(crate) struct Report {
     pub(crate) rank: u32,
     /// Its last operation: sequence number and signature.
     pub(crate) last: Option<(u64, [u64; 2])>,
-    /// How long ago anything was heard of it.
-    pub(crate) age: Duration,
+    /// How long ago anything was heard of it; `None` if nothing ever was.
+    pub(crate) age: Option<Duration>,
 }
 
 /// News and its origin.
@@ -253,7 +253,7 @@ fn read_content(kind: u8, body: &mut Reader<'_>) -> Option<Content> {
             } else {
                 None
             },
-            age: body.millis()?,
+            age: body.optional_millis()?,
         }),
         QUERY => Content::Query {
             context: body.u64()?,
@@ -304,12 +304,17 @@ fn read_news(kind: u8, body: &mut Reader<'_>) -> Option<News> {
                 } else {
                     None
                 },
-                accepted: if body.flag()? {
-                    Some(body.u64()?)
+                bound: if body.flag()? {
+                    Some(Bound {
+                        generation: body.u64()?,
+                        context: body.u64()?,
+                        without: body.members()?,
+                    })
                 } else {
                     None
                 },
-                without: body.ranks()?,
+                without: body.members()?,
+                silent: body.members()?,
             },
         },
         _ => return None,
@@ -377,7 +382,7 @@ fn write_content(content: &Content, body: &mut Writer) -> u8 {
                 body.u64(signature[0]);
                 body.u64(signature[1]);
             });
-            body.millis(report.age);
+            body.optional(report.age, Writer::millis);
             LATE
         }
         Content::Query { context } => {
@@ -434,8 +439,13 @@ fn write_news(news: &News, body: &mut Writer) -> u8 {
             body.u64(*context);
             body.u64(proposal.generation);
             body.optional(proposal.context, Writer::u64);
-            body.optional(proposal.accepted, Writer::u64);
-            body.ranks(&proposal.without);
+            body.optional(proposal.bound.as_ref(), |body, bound| {
+                body.u64(bound.generation);
+                body.u64(bound.context);
+                body.members(&bound.without);
+            });
+            body.members(&proposal.without);
+            body.members(&proposal.silent);
             PROPOSAL
         }
     }

@@ -281,7 +281,7 @@ fn a_timeout_tells_everyone_who_was_late() {
             late: late
                 .iter()
                 .map(|late| Late {
-                    age: Duration::from_secs(9),
+                    age: Some(Duration::from_secs(9)),
                     ..late.clone()
                 })
                 .collect(),

@@ -272,8 +272,8 @@ fn the_latest_proposal_reaches_all_also_those_who_watch_later() {
     let proposal = |generation, context| Proposal {
         generation,
         context,
-        accepted: None,
         without: vec![2],
+        ..Proposal::default()
     };
     first.propose(proposal(1, Some(5)));
     first.propose(proposal(2, None));

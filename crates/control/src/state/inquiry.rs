@@ -1,5 +1,6 @@
 //! Inquiries: this rank asks the members of a communicator how far they are, and they answer it directly.
 
+use std::collections::BTreeSet;
 use std::time::Instant;
 
 use super::{Departure, State};
@@ -7,12 +8,12 @@ use crate::standing::{Presence, Standing};
 use crate::wire::Content;
 
 impl State {
-    /// Asks all other members that are not known to be gone.
-    pub(crate) fn ask(&mut self, context: u64) {
-        let Some(roster) = self.rosters.get(&context) else {
+    /// Asks those of the other members that are not known to be gone.
+    pub(crate) fn ask(&mut self, context: u64, whom: &BTreeSet<u32>) {
+        if !self.rosters.contains_key(&context) {
             return;
-        };
-        let others = roster.view.members.iter().copied();
+        }
+        let others = whom.iter().copied();
         let asked =
             others.filter(|other| *other != self.me && !self.departures.contains_key(other));
         let asked: Vec<u32> = asked.collect();

@@ -72,7 +72,9 @@ impl State {
         let own = roster.own();
         let to_all = roster.should_answer(now);
         let looks_after = roster.companions().any(|companion| companion == origin);
-        let to_origin = waits_for(waiting, self.me) && !(to_all && looks_after);
+        // An answer would replace what was announced, if that has not left yet.
+        let is_told = looks_after && (to_all || roster.has_told_wait(now));
+        let to_origin = waits_for(waiting, self.me) && !is_told;
         if to_all || to_origin {
             let notice = self.new_notice(Content::Progress(own));
             if to_all {

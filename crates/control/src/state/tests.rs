@@ -77,7 +77,7 @@ fn notice() -> impl Strategy<Value = Frame> {
             sequence,
             rank,
             last,
-            age: std::time::Duration::from_millis(age),
+            age: Some(std::time::Duration::from_millis(age)),
         })
     });
     let content = prop_oneof![4 => progress, 1 => report];

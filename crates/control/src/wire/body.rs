@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use crate::agreement::MAX_LISTED;
 use crate::device_calls::{DeviceCalls, MOST_PEERS, Messages};
 use crate::fault::{Fault, Late, Member};
 use crate::standing::{Answer, KINDS, Wait};
@@ -13,8 +14,7 @@ const MAX_TEXT: usize = 512;
 const MAX_WORDS: usize = 192;
 /// How many late ranks a fault carries. A test checks that they fit into a frame.
 pub(super) const MAX_LATE: usize = 12;
-/// How many ranks a heartbeat or a proposal lists. That is enough for all neighbours in a world of any size. Ranks
-/// agree without a proposal's list; only errors depend on it.
+/// How many ranks a heartbeat lists. That is enough for all neighbours in a world of any size.
 pub(super) const MAX_RANKS: usize = 128;
 
 #[derive(Default)]
@@ -61,6 +61,15 @@ impl Writer {
     pub(super) fn ranks(&mut self, ranks: &[u32]) {
         let ranks = &ranks[..ranks.len().min(MAX_RANKS)];
         self.u8(ranks.len() as u8);
+        for &rank in ranks {
+            self.u32(rank);
+        }
+    }
+
+    /// A proposal's list of members.
+    pub(super) fn members(&mut self, ranks: &[u32]) {
+        let ranks = &ranks[..ranks.len().min(MAX_LISTED)];
+        self.0.extend((ranks.len() as u16).to_le_bytes());
         for &rank in ranks {
             self.u32(rank);
         }
@@ -176,13 +185,20 @@ impl Writer {
     fn late(&mut self, late: &[Late]) {
         let late = &late[..late.len().min(MAX_LATE)];
         self.u8(late.len() as u8);
-        for Late { rank, last, age } in late {
+        for late in late {
+            let Late {
+                rank,
+                last,
+                age,
+                needs_thread,
+            } = late;
             self.u32(rank.world);
             self.optional(last.as_ref(), |body, (sequence, words)| {
                 body.u64(*sequence);
                 body.words(words);
             });
-            self.millis(*age);
+            self.optional(*age, Self::millis);
+            self.u8((*needs_thread).into());
         }
     }
 }
@@ -232,6 +248,14 @@ impl<'a> Reader<'a> {
         (0..count).map(|_| self.rank()).collect()
     }
 
+    pub(super) fn members(&mut self) -> Option<Vec<u32>> {
+        let count: usize = self.array().map(u16::from_le_bytes)?.into();
+        if count > MAX_LISTED {
+            return None;
+        }
+        (0..count).map(|_| self.rank()).collect()
+    }
+
     pub(super) fn device_calls(&mut self) -> Option<DeviceCalls> {
         let collectives = self.u64()?;
         let has_uncounted = match self.u8()? {
@@ -276,6 +300,14 @@ impl<'a> Reader<'a> {
 
     pub(super) fn millis(&mut self) -> Option<Duration> {
         self.u64().map(Duration::from_millis)
+    }
+
+    pub(super) fn optional_millis(&mut self) -> Option<Option<Duration>> {
+        if self.flag()? {
+            self.millis().map(Some)
+        } else {
+            Some(None)
+        }
     }
 
     pub(super) fn flag(&mut self) -> Option<bool> {
@@ -388,7 +420,8 @@ impl<'a> Reader<'a> {
                     } else {
                         None
                     },
-                    age: self.millis()?,
+                    age: self.optional_millis()?,
+                    needs_thread: self.flag()?,
                 })
             })
             .collect()

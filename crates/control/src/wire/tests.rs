@@ -5,6 +5,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
+use crate::agreement::MAX_LISTED;
 use crate::device_calls::{MOST_PEERS, Messages};
 use crate::fault::{Late, Member};
 use crate::standing::{KINDS, Wait};
@@ -27,9 +28,15 @@ fn late() -> impl Strategy<Value = Late> {
     (
         member(),
         proptest::option::of((any::<u64>(), "\\PC{0,40}")),
-        millis(),
+        proptest::option::of(millis()),
+        any::<bool>(),
     )
-        .prop_map(|(rank, last, age)| Late { rank, last, age })
+        .prop_map(|(rank, last, age, needs_thread)| Late {
+            rank,
+            last,
+            age,
+            needs_thread,
+        })
 }
 
 pub(crate) fn fault() -> impl Strategy<Value = Fault> {
@@ -129,15 +136,24 @@ fn claim() -> impl Strategy<Value = Claim> {
 }
 
 pub(crate) fn proposal() -> impl Strategy<Value = Proposal> {
-    let without = prop::collection::vec(0..SIZE, 0..=body::MAX_RANKS);
-    let context = proptest::option::of(any::<u64>());
-    let accepted = context.clone();
-    let parts = (any::<u64>(), context, accepted, without);
-    parts.prop_map(|(generation, context, accepted, without)| Proposal {
+    let members = || prop::collection::vec(0..SIZE, 0..=MAX_LISTED);
+    let bound = (any::<u64>(), any::<u64>(), members());
+    let bound = bound.prop_map(|(generation, context, without)| Bound {
         generation,
         context,
-        accepted,
         without,
+    });
+    let (bound, context) = (
+        proptest::option::of(bound),
+        proptest::option::of(any::<u64>()),
+    );
+    let parts = (any::<u64>(), context, bound, members(), members());
+    parts.prop_map(|(generation, context, bound, without, silent)| Proposal {
+        generation,
+        context,
+        bound,
+        without,
+        silent,
     })
 }
 
@@ -154,7 +170,8 @@ fn device_calls() -> impl Strategy<Value = DeviceCalls> {
 
 fn frame() -> impl Strategy<Value = Frame> {
     let last = proptest::option::of((any::<u64>(), any::<[u64; 2]>()));
-    let report = (any::<[u64; 2]>(), 0..SIZE, last, millis());
+    let age = proptest::option::of(millis());
+    let report = (any::<[u64; 2]>(), 0..SIZE, last, age);
     let report = report.prop_map(|([context, sequence], rank, last, age)| Report {
         context,
         sequence,
@@ -282,6 +299,36 @@ fn a_rank_beyond_the_world_is_refused() {
 }
 
 #[test]
+fn the_longest_proposal_fits_and_keeps_its_lists() {
+    let members: Vec<u32> = (0..MAX_LISTED as u32).collect();
+    let proposal = Proposal {
+        generation: u64::MAX,
+        context: Some(u64::MAX),
+        bound: Some(Bound {
+            generation: u64::MAX,
+            context: u64::MAX,
+            without: members.clone(),
+        }),
+        without: members.clone(),
+        silent: members,
+    };
+    let frame = Frame::Flood(Flood {
+        origin: 1,
+        counter: 1,
+        news: News::Proposal {
+            context: 1,
+            proposal,
+        },
+    });
+    let bytes = encode(&frame);
+    assert!(bytes.len() <= HEADER + MAX_BODY);
+    assert_eq!(
+        parse(&bytes, MAX_LISTED as u32),
+        Ok(Some((frame, bytes.len())))
+    );
+}
+
+#[test]
 fn the_longest_fault_fits_and_texts_are_cut_between_characters() {
     let long = "\u{e9}".repeat(5000);
     let member = Member {
@@ -292,7 +339,8 @@ fn the_longest_fault_fits_and_texts_are_cut_between_characters() {
     let late = Late {
         rank: member.clone(),
         last: Some((7, long.clone())),
-        age: Duration::MAX,
+        age: Some(Duration::MAX),
+        needs_thread: true,
     };
     let faults = [
         Fault::Aborted {

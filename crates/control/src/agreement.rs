@@ -1,0 +1,382 @@
+//! How the ranks that are left of a communicator agree on who goes on. Knows proposals and what a
+//! rank has seen of the others; knows no clock, no stream and no communicator.
+//!
+//! A rank proposes members. It *binds* itself to a proposal that it sees all its members make. A
+//! communicator is *formed* where a rank sees all its members bound to it. A bound rank takes no
+//! members from outside, so the sets only shrink from there, and the others follow a rank that is
+//! bound.
+//!
+//! **Why never two communicators without a common rank go on** (by [`Rule::Answering`]). A proposal
+//! must have a majority of the communicator that was formed last, and of every later proposal that
+//! a rank is bound to, because that one may have been formed by others. Ranks that have ended do
+//! not count. Of a half, the one with the first rank is a majority. Let X and Y be formed from the
+//! same communicator P. If they have a rank in common, it bound itself to both, and the later one
+//! is a majority of the earlier one. If not, both are majorities of P: no member of X or Y had
+//! ended when the other was proposed, so both halves are equal, nobody else is alive, and only one
+//! has the first rank.
+//!
+//! The proposals of a rank have an order (greater generations, then fewer members), so that two
+//! ranks never bind themselves to proposals that each of them has given up for the other.
+
+use std::collections::{BTreeSet, HashMap};
+
+use crate::proposal::{Bound, Proposal};
+
+/// How many ranks a proposal can list.
+pub const MAX_LISTED: usize = 300;
+
+/// What a rank knows of an agreement, as long as there are communicators that come from one
+/// another.
+pub struct Agreement {
+    me: u32,
+    /// World ranks of the first communicator's members, in order.
+    all: Vec<u32>,
+    /// Of the latest proposal.
+    generation: u64,
+    /// The communicator that was formed last.
+    formed: Bond,
+    /// Later proposals that this rank is bound to. They may have been formed, as others see it.
+    bonds: Vec<Bond>,
+    /// The last proposal.
+    last: Option<Bond>,
+    /// Whether it stands.
+    proposes: bool,
+    /// What the others were told last.
+    told: Proposal,
+    /// It has changed since.
+    has_news: bool,
+}
+
+/// A proposal and its members.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Bond {
+    generation: u64,
+    context: u64,
+    members: BTreeSet<u32>,
+}
+
+/// Which members go on.
+#[derive(Debug, Clone)]
+pub enum Rule {
+    /// All but those that are gone, and these.
+    Named(BTreeSet<u32>),
+    /// All but those that are gone, and those that answer none of the others, if the rest is a
+    /// majority.
+    Answering,
+}
+
+/// What a rank sees of the others. All ranks are of the world.
+#[derive(Debug, Clone, Default)]
+pub struct Sight {
+    /// Members of the communicator that the agreement follows.
+    pub members: BTreeSet<u32>,
+    /// Ranks that have ended, or cannot be reached.
+    pub gone: BTreeSet<u32>,
+    /// The ranks among them that have ended for sure.
+    pub ended: BTreeSet<u32>,
+    /// Members that do not answer this rank.
+    pub silent: BTreeSet<u32>,
+    /// The latest proposals of the other ranks.
+    pub theirs: HashMap<u32, Proposal>,
+}
+
+/// What a look at the others leads to.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Step {
+    /// The context of a proposal that this rank has given up.
+    pub renounced: Option<u64>,
+    /// What to tell all others, before anything follows from the outcome.
+    pub tell: Option<Proposal>,
+    /// How the agreement ended, if it has.
+    pub outcome: Option<Outcome>,
+}
+
+/// How an agreement ends.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// All members are bound to this communicator.
+    Formed {
+        /// Its context.
+        context: u64,
+        /// World ranks of its members, in order.
+        members: Vec<u32>,
+    },
+    /// A rank is bound to a communicator without this one.
+    LeftOut {
+        /// That rank.
+        by: u32,
+    },
+    /// There is no greater generation.
+    Exhausted,
+}
+
+impl Agreement {
+    /// For rank `me` of the world, of a communicator of `all` these ranks.
+    pub fn new(me: u32, all: &[u32]) -> Self {
+        Self {
+            me,
+            all: all.to_vec(),
+            generation: 0,
+            formed: Bond {
+                generation: 0,
+                context: 0,
+                members: all.iter().copied().collect(),
+            },
+            bonds: Vec::new(),
+            last: None,
+            proposes: false,
+            told: Proposal::default(),
+            has_news: false,
+        }
+    }
+
+    /// Starts a new agreement: its proposals are later than all before. Returns the context of a
+    /// proposal that this gives up.
+    ///
+    /// # Errors
+    /// [`Outcome::Exhausted`] where there is no greater generation.
+    pub fn begin(&mut self) -> Result<Option<u64>, Outcome> {
+        let next = self.generation.checked_add(1);
+        self.generation = next.ok_or(Outcome::Exhausted)?;
+        let proposed = self.proposed().map(|proposed| proposed.context);
+        self.proposes = false;
+        Ok(proposed)
+    }
+
+    /// Keeps the proposal as it is, since its communicator was made.
+    pub fn accept(&mut self) {
+        self.proposes = false;
+    }
+
+    /// Gives up. In the step is what to tell the others.
+    pub fn give_up(&mut self) -> Step {
+        let renounced = self.proposed().map(|proposed| proposed.context);
+        self.proposes = false;
+        let without = self.told.without.clone();
+        Step {
+            renounced,
+            tell: self.telling(without, Vec::new()),
+            outcome: None,
+        }
+    }
+
+    /// What the others were told last.
+    pub fn told(&self) -> &Proposal {
+        &self.told
+    }
+
+    /// World ranks of the members that this rank proposes.
+    pub fn members(&self) -> BTreeSet<u32> {
+        let proposed = self.proposed();
+        proposed.map_or_else(BTreeSet::new, |proposed| proposed.members.clone())
+    }
+
+    /// Looks at the others. `context_of` derives a context from a generation and members in order:
+    /// each pair has another one.
+    pub fn step(
+        &mut self,
+        rule: &Rule,
+        sight: &Sight,
+        context_of: impl Fn(u64, &[u32]) -> u64,
+    ) -> Step {
+        if self.advance(&sight.theirs) {
+            let (without, silent) = (self.told.without.clone(), self.told.silent.clone());
+            return Step {
+                renounced: None,
+                tell: self.telling(without, silent),
+                outcome: Some(self.form()),
+            };
+        }
+        if let Some(by) = self.follow(rule, sight) {
+            return Step {
+                outcome: Some(Outcome::LeftOut { by }),
+                ..Step::default()
+            };
+        }
+        let wanted = self.wanted(rule, sight);
+        let before = self.proposed().map(|proposed| proposed.context);
+        let outcome = self.propose(&wanted, rule, sight, context_of).err();
+        let now = self.proposed().map(|proposed| proposed.context);
+        let without = self.all.iter().copied();
+        let without = without.filter(|rank| !wanted.contains(rank)).collect();
+        let silent = match rule {
+            Rule::Named(lost) => lost,
+            Rule::Answering => &sight.silent,
+        };
+        Step {
+            renounced: before.filter(|_| before != now),
+            tell: self.telling(without, silent.iter().copied().collect()),
+            outcome,
+        }
+    }
+
+    /// Whether these members may go on without being named: they are a majority of the communicator
+    /// that was formed last, and of all that others may have formed since.
+    pub fn is_majority(&self, members: &BTreeSet<u32>, ended: &BTreeSet<u32>) -> bool {
+        self.bases().all(|base| {
+            let left = self.ordered(&(&base.members - ended));
+            let here = left.iter().filter(|rank| members.contains(rank)).count();
+            let has_first = left.first().is_some_and(|first| members.contains(first));
+            2 * here > left.len() || (2 * here == left.len() && has_first)
+        })
+    }
+
+    /// Members of the communicator that the agreement follows which may still go on.
+    pub fn scope(&self, members: &BTreeSet<u32>) -> BTreeSet<u32> {
+        self.bases()
+            .fold(members.clone(), |scope, base| &scope & &base.members)
+    }
+
+    fn bases(&self) -> impl Iterator<Item = &Bond> {
+        std::iter::once(&self.formed).chain(&self.bonds)
+    }
+
+    fn proposed(&self) -> Option<&Bond> {
+        self.last.as_ref().filter(|_| self.proposes)
+    }
+
+    fn ordered(&self, members: &BTreeSet<u32>) -> Vec<u32> {
+        let all = self.all.iter().copied();
+        all.filter(|rank| members.contains(rank)).collect()
+    }
+
+    /// Binds this rank to its proposal once all members make it. Returns whether all are bound to
+    /// it.
+    fn advance(&mut self, theirs: &HashMap<u32, Proposal>) -> bool {
+        let Some(proposed) = self.proposed() else {
+            return false;
+        };
+        let context = proposed.context;
+        let all = |holds: fn(&Proposal, u64) -> bool| {
+            let mut others = proposed.members.iter().filter(|&&rank| rank != self.me);
+            others.all(|rank| theirs.get(rank).is_some_and(|it| holds(it, context)))
+        };
+        let (are_agreed, are_bound) = (all(Proposal::agrees_with), all(Proposal::is_bound_to));
+        if are_agreed && !self.told.is_bound_to(context) {
+            let bond = proposed.clone();
+            self.told.bound = Some(Bound {
+                generation: bond.generation,
+                context,
+                without: self.told.without.clone(),
+            });
+            self.has_news = true;
+            self.bonds.push(bond);
+        }
+        are_agreed && are_bound
+    }
+
+    fn form(&mut self) -> Outcome {
+        if let Some(formed) = self.proposed().cloned() {
+            self.bonds.clear();
+            self.formed = formed;
+        }
+        Outcome::Formed {
+            context: self.formed.context,
+            members: self.ordered(&self.formed.members),
+        }
+    }
+
+    /// Takes over what others are bound to. Returns one that is bound to a communicator without
+    /// this rank.
+    fn follow(&mut self, rule: &Rule, sight: &Sight) -> Option<u32> {
+        if matches!(rule, Rule::Named(_)) {
+            return None;
+        }
+        loop {
+            let scope = self.scope(&sight.members);
+            let mut bounds = scope.iter().filter_map(|&rank| {
+                let bound = sight.theirs.get(&rank)?.bound.as_ref()?;
+                let is_old = bound.generation < self.formed.generation
+                    || self.bases().any(|base| base.context == bound.context);
+                (!is_old && rank != self.me).then_some((rank, bound))
+            });
+            let (by, bound) = bounds.next()?;
+            let members = self.all.iter().copied();
+            let members = members.filter(|rank| !bound.without.contains(rank));
+            let bond = Bond {
+                generation: bound.generation,
+                context: bound.context,
+                members: members.collect(),
+            };
+            if !bond.members.contains(&self.me) {
+                return Some(by);
+            }
+            self.bonds.push(bond);
+        }
+    }
+
+    /// The members with which this rank would go on.
+    fn wanted(&self, rule: &Rule, sight: &Sight) -> BTreeSet<u32> {
+        match rule {
+            Rule::Named(lost) => &(&sight.members - &sight.gone) - lost,
+            Rule::Answering => {
+                let candidates = &self.scope(&sight.members) - &sight.gone;
+                let heard = &candidates - &sight.silent;
+                // Silent for this rank, and for all others that it hears.
+                let mut silent = &candidates & &sight.silent;
+                for other in heard.iter().filter(|&&rank| rank != self.me) {
+                    let theirs = sight.theirs.get(other);
+                    let theirs = theirs.map_or(&[][..], |theirs| &theirs.silent);
+                    silent.retain(|rank| theirs.contains(rank));
+                }
+                &candidates - &silent
+            }
+        }
+    }
+
+    /// Proposes these members, unless they are too few.
+    fn propose(
+        &mut self,
+        wanted: &BTreeSet<u32>,
+        rule: &Rule,
+        sight: &Sight,
+        context_of: impl Fn(u64, &[u32]) -> u64,
+    ) -> Result<(), Outcome> {
+        let left_out = self.all.len() - wanted.len();
+        let may_go_on = left_out <= MAX_LISTED && self.is_majority(wanted, &sight.ended);
+        if matches!(rule, Rule::Answering) && !may_go_on {
+            self.proposes = false;
+            return Ok(());
+        }
+        let others = wanted.iter().filter_map(|rank| sight.theirs.get(rank));
+        let latest = others.map(|theirs| theirs.generation).max();
+        let mut generation = latest.unwrap_or(0).max(self.generation);
+        if let Some(last) = &self.last {
+            let is_same = last.generation == generation;
+            if is_same && self.proposes && last.members == *wanted {
+                return Ok(());
+            }
+            let follows = wanted.is_subset(&last.members) && *wanted != last.members;
+            if is_same && !follows {
+                generation = generation.checked_add(1).ok_or(Outcome::Exhausted)?;
+            }
+        }
+        self.generation = generation;
+        self.proposes = true;
+        self.last = Some(Bond {
+            generation,
+            context: context_of(generation, &self.ordered(wanted)),
+            members: wanted.clone(),
+        });
+        Ok(())
+    }
+
+    /// What to tell the others, if they do not know it.
+    fn telling(&mut self, mut without: Vec<u32>, mut silent: Vec<u32>) -> Option<Proposal> {
+        without.truncate(MAX_LISTED);
+        silent.truncate(MAX_LISTED);
+        let proposal = Proposal {
+            generation: self.generation,
+            context: self.proposed().map(|proposed| proposed.context),
+            bound: self.told.bound.clone(),
+            without,
+            silent,
+        };
+        let is_news = std::mem::take(&mut self.has_news) || proposal != self.told;
+        self.told = proposal;
+        is_news.then(|| self.told.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests;

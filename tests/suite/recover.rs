@@ -1,0 +1,196 @@
+//! Ranks that agree by themselves on who goes on: never do two groups of them, and all that answer
+//! go on together.
+
+use crate::processes::{
+    Rank, all, alone, assert_all_ok, assert_contains, assert_gave_up, assert_names, is_named,
+    some_time, world,
+};
+use crate::ranks::{each, run};
+use rustix::process::Signal;
+use spark_ccl::{Communicator, Error, RedOp};
+use std::sync::Barrier;
+use std::time::Duration;
+
+const SHM: (&str, &str) = ("SPARK_CCL_SHM", "1");
+const TCP: (&str, &str) = ("SPARK_CCL_SHM", "0");
+/// Of operations.
+const TIMEOUT: (&str, &str) = ("SPARK_CCL_TIMEOUT", "1");
+
+/// All ranks reduce a buffer over and over; one of them is stopped in the middle. What the others
+/// say, in which only that one may be named as late.
+fn stop_in_the_middle(ranks: &mut [Rank], stopped: usize) {
+    for answer in all(ranks, "loop ordinary 100000") {
+        assert_eq!(answer, "running");
+    }
+    std::thread::sleep(some_time(1..600));
+    ranks[stopped].stop();
+    let size = ranks.len();
+    for number in (0..size).filter(|&number| number != stopped) {
+        let answer = ranks[number].hear();
+        assert_gave_up(&answer, 1.0);
+        let (_, late) = answer.split_once("waits for: ").expect(&answer);
+        assert_names(late, stopped, ranks[stopped].pid());
+        assert_contains(late, &["(stopped, or its host hangs)"]);
+        for other in (0..size).filter(|&other| other != stopped) {
+            assert!(!is_named(late, other, ranks[other].pid()), "{answer}");
+        }
+    }
+}
+
+#[test]
+fn the_others_go_on_together_without_a_stopped_rank() {
+    let _alone = alone();
+    for (round, stopped) in [1, 0, 2, 1].into_iter().enumerate() {
+        let mut ranks = world(3, &[[SHM, TCP][round % 2], TIMEOUT]);
+        stop_in_the_middle(&mut ranks, stopped);
+        let sleeper = ranks.remove(stopped);
+        for answer in all(&mut ranks, "recover") {
+            assert_eq!(answer, "2");
+        }
+        sleeper.signal(Signal::CONT);
+        assert_gave_up(&sleeper.hear(), 1.0);
+        let mut sleeper = sleeper;
+        let answer = sleeper.ask("recover");
+        assert_contains(
+            &answer,
+            &["error: recover: rank ", "goes on without this rank"],
+        );
+        assert!(
+            ranks
+                .iter()
+                .any(|rank| answer.contains(&format!("pid {}", rank.pid())))
+        );
+        assert_all_ok(&mut ranks, "call f32 all_reduce sum 1000000");
+        assert_all_ok(&mut ranks, "finalize");
+        // Also when the others are gone.
+        drop(ranks);
+        assert_contains(
+            &sleeper.ask("recover"),
+            &["error: recover: ", "goes on without"],
+        );
+    }
+}
+
+/// A rank that wakes up at any time is either taken along by all, or left out by all.
+#[test]
+fn a_rank_that_wakes_up_meanwhile_makes_no_second_world() {
+    let _alone = alone();
+    for round in 0..6 {
+        let mut ranks = world(3, &[[SHM, TCP][round % 2], TIMEOUT]);
+        stop_in_the_middle(&mut ranks, 2);
+        for rank in &mut ranks[..2] {
+            rank.order("recover");
+        }
+        std::thread::sleep(some_time(500..2500));
+        ranks[2].signal(Signal::CONT);
+        assert_gave_up(&ranks[2].hear(), 1.0);
+        ranks[2].order("recover");
+        let answers: Vec<String> = ranks.iter().map(Rank::hear).collect();
+        if answers[2] == "3" {
+            assert_eq!(answers, ["3", "3", "3"]);
+        } else {
+            assert_contains(&answers[2], &["goes on without this rank"]);
+            assert_eq!(answers[..2], ["2", "2"]);
+            ranks.pop();
+        }
+        assert_all_ok(&mut ranks, "call f32 all_reduce sum 100000");
+    }
+}
+
+#[test]
+fn half_of_the_ranks_do_not_go_on_where_the_first_may_still_work() {
+    let _alone = alone();
+    let mut ranks = world(2, &[TIMEOUT, ("SPARK_CCL_INIT_TIMEOUT", "4")]);
+    stop_in_the_middle(&mut ranks, 0);
+    let answer = ranks[1].ask("recover");
+    assert_contains(
+        &answer,
+        &[
+            "error: recover: no agreement within ",
+            "hears 1 of 2 ranks",
+            "shrink",
+        ],
+    );
+    assert_names(&answer, 0, ranks[0].pid());
+    ranks[0].signal(Signal::CONT);
+    assert_gave_up(&ranks[0].hear(), 1.0);
+    for answer in all(&mut ranks, "recover") {
+        assert_eq!(answer, "2");
+    }
+    assert_all_ok(&mut ranks, "call f32 all_reduce sum 100000");
+}
+
+#[test]
+fn half_of_the_ranks_go_on_where_the_others_are_dead() {
+    let _alone = alone();
+    let mut ranks = world(2, &[TIMEOUT]);
+    for answer in all(&mut ranks, "loop ordinary 100000") {
+        assert_eq!(answer, "running");
+    }
+    ranks.remove(0).kill();
+    assert_contains(&ranks[0].hear(), &["died"]);
+    assert_eq!(ranks[0].ask("recover"), "1");
+    assert_all_ok(&mut ranks, "call f32 all_reduce sum 100000");
+}
+
+/// It answers, so it is waited for; only the program may call it lost.
+#[test]
+fn a_rank_that_hangs_in_the_program_is_not_left_out() {
+    let builder = Communicator::builder().init_timeout(Duration::from_secs(4));
+    let gave_up = Barrier::new(3);
+    each(builder.local(3).unwrap(), |comm| {
+        if comm.rank() == 1 {
+            gave_up.wait();
+        } else {
+            let text = comm.recover().unwrap_err().to_string();
+            assert!(text.contains("recover: no agreement within "), "{text}");
+            assert!(
+                text.contains("rank 1 (") && text.contains("has not called it"),
+                "{text}"
+            );
+            gave_up.wait();
+        }
+        let all = comm.recover().unwrap();
+        assert_eq!((all.rank(), all.size()), (comm.rank(), 3));
+        all.barrier().run().unwrap();
+    });
+}
+
+#[test]
+fn a_recovered_communicator_is_recovered_and_shrunk_again() {
+    run(4, |comm| {
+        let all = comm.recover().unwrap();
+        assert_eq!((all.rank(), all.size()), (comm.rank(), 4));
+        if comm.rank() == 3 {
+            // The others leave it out by name.
+            return;
+        }
+        let fewer = all.shrink(&[3]).unwrap().recover().unwrap();
+        let mut sum = [1_u32];
+        fewer
+            .all_reduce_in_place(&mut sum, RedOp::Sum)
+            .run()
+            .unwrap();
+        assert_eq!(sum, [3]);
+    });
+}
+
+/// The error has a name of its own, with both functions.
+#[test]
+fn a_rank_that_the_others_name_is_left_out() {
+    let gone_on = Barrier::new(3);
+    each(Communicator::local(3).unwrap(), |comm| {
+        if comm.rank() == 1 {
+            gone_on.wait();
+            for result in [comm.recover(), comm.shrink(&[])] {
+                assert!(matches!(result, Err(Error::LeftOut { .. })), "{result:?}");
+            }
+            gone_on.wait();
+            return;
+        }
+        let rest = comm.shrink(&[1]).unwrap();
+        gone_on.wait();
+        gone_on.wait();
+        rest.barrier().run().unwrap();
+    });
+}
