@@ -36,7 +36,7 @@ int main(void)
     }
     printf("rank %d: %s\n", rank, spark_ccl_last_error());
 
-    check(spark_ccl_comm_shrink(comm, NULL, 0, &rest));
+    check(spark_ccl_comm_recover(comm, &rest));
     check(spark_ccl_comm_destroy(comm));
     check(spark_ccl_comm_rank(rest, &rank));
     check(spark_ccl_comm_size(rest, &size));

@@ -16,7 +16,7 @@
  *
  * Failures. After SPARK_CCL_TIMEOUT or SPARK_CCL_REMOTE from a call, its communicator refuses all further calls with
  * the same text, and what the call should have received is undefined. Destroy the communicator, or go on without the
- * ranks that are lost: spark_ccl_comm_shrink. After other failures it still works. But a rank whose
+ * ranks that are lost: spark_ccl_comm_recover. After other failures it still works. But a rank whose
  * collective call was refused has not taken part in it: the others wait for it until their timeout.
  *
  * Time. No function waits for other ranks without a limit. Joining them takes at most SPARK_CCL_INIT_TIMEOUT (120 seconds by
@@ -224,9 +224,17 @@ spark_ccl_result spark_ccl_comm_split(spark_ccl_comm *comm, int color, int key,
 
 /*
  * Makes a communicator of the ranks that are left, in their order, usually after `comm` has failed. All of these
- * ranks call this. Ranks that have died are left out by themselves. `lost` names `lost_count` others that hang, by
- * their ranks in `comm`; all name the same; it may be NULL if there are none. *rest is the new communicator, or NULL
- * on failure, such as on a rank that the others have left out. `comm` stays as it is: destroy it.
+ * ranks call this, and agree on who is left out: ranks that have died or are lost, and those that are stopped. One that
+ * answers is waited for. The ranks that are left must be more than half of those that may still work, or half of them
+ * with the first. *rest is the new communicator, or NULL on failure, which is SPARK_CCL_REMOTE on a rank that the others
+ * have left out. `comm` stays as it is: destroy it.
+ */
+spark_ccl_result spark_ccl_comm_recover(spark_ccl_comm *comm, spark_ccl_comm **rest);
+
+/*
+ * The same, where the program says who is left out: besides ranks that have died, the `lost_count` ranks that `lost`
+ * names, by their ranks in `comm`; all name the same; it may be NULL if there are none. Two groups that name each other
+ * both go on.
  */
 spark_ccl_result spark_ccl_comm_shrink(spark_ccl_comm *comm, const int *lost, size_t lost_count,
                                        spark_ccl_comm **rest);
@@ -488,10 +496,10 @@ spark_ccl_result spark_ccl_probe(spark_ccl_comm *comm, int from, size_t *count,
  * happens in it.
  *
  * A call with a request is not the group's. What waits for other ranks by itself is SPARK_CCL_INVALID within a group:
- * spark_ccl_comm_create, spark_ccl_comm_from_env, spark_ccl_comm_split, spark_ccl_comm_shrink,
- * spark_ccl_comm_finalize and spark_ccl_alloc. A communicator that is destroyed stays until the group's calls are
- * done; those on devices, until they are enqueued. It then waits 2 s for what runs, and aborts the rest: wait for the
- * streams first.
+ * spark_ccl_comm_create, spark_ccl_comm_from_env, spark_ccl_comm_split, spark_ccl_comm_recover,
+ * spark_ccl_comm_shrink, spark_ccl_comm_finalize and spark_ccl_alloc. A communicator that is destroyed stays until the
+ * group's calls are done; those on devices, until they are enqueued. It then waits 2 s for what runs, and aborts the
+ * rest: wait for the streams first.
  *
  * The thread that has started a group must end it. If it ends before, nobody can wait for the group's calls but
  * spark_ccl_comm_finalize: until then their buffers must stay. A child that is forked has no open group.

@@ -64,7 +64,8 @@ functions! {
     groups { spark_ccl_group_end spark_ccl_group_start }
     log { spark_ccl_set_log }
     meeting {
-        spark_ccl_comm_create spark_ccl_comm_finalize spark_ccl_comm_from_env spark_ccl_comm_shrink spark_ccl_comm_split
+        spark_ccl_comm_create spark_ccl_comm_finalize spark_ccl_comm_from_env spark_ccl_comm_recover
+        spark_ccl_comm_shrink spark_ccl_comm_split
     }
     memory { spark_ccl_alloc spark_ccl_free }
     requests {

@@ -93,6 +93,25 @@ pub unsafe extern "C" fn spark_ccl_comm_split(
     })
 }
 
+/// `spark_ccl_comm_recover`.
+///
+/// # Safety
+/// `rest` is null or points to a pointer that can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn spark_ccl_comm_recover(
+    comm: *mut Handle,
+    rest: *mut *mut Handle,
+) -> Status {
+    guarded(|| {
+        // SAFETY: `rest` is null or can be written (this function's contract), and the output does
+        // not outlive this call.
+        let rest = unsafe { Output::new(rest) }?;
+        must_be_closed("comm_recover")?;
+        rest.give(find(comm)?.inner.recover()?);
+        Ok(())
+    })
+}
+
 /// `spark_ccl_comm_shrink`.
 ///
 /// # Safety

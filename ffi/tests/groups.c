@@ -49,6 +49,7 @@ static void calls_that_wait(void)
     require(none == NULL, "no communicator");
     REFUSED(spark_ccl_comm_from_env(NULL, 0, &none), word);
     REFUSED(spark_ccl_comm_split(comm, 0, 0, &none), word);
+    REFUSED(spark_ccl_comm_recover(comm, &none), word);
     REFUSED(spark_ccl_comm_shrink(comm, NULL, 0, &none), word);
     REFUSED(spark_ccl_alloc(comm, 8, &memory), word);
     require(memory == NULL, "no memory");

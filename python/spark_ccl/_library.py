@@ -59,6 +59,7 @@ _ARGUMENTS = {
     "comm_create": [POINTER(UniqueIdBytes), c_int, c_int, POINTER(Setting), c_size_t, POINTER(c_void_p)],
     "comm_from_env": [POINTER(Setting), c_size_t, POINTER(c_void_p)],
     "comm_split": [c_void_p, c_int, c_int, POINTER(c_void_p)],
+    "comm_recover": [c_void_p, POINTER(c_void_p)],
     "comm_shrink": [c_void_p, POINTER(c_int), c_size_t, POINTER(c_void_p)],
     "comm_rank": [c_void_p, POINTER(c_int)],
     "comm_size": [c_void_p, POINTER(c_int)],

@@ -72,10 +72,18 @@ class Communicator(Collectives):
         handle = made("comm_split", self._handle.pointer, part, _library.int_of(key, "the key"))
         return None if handle is None else Communicator._of(handle)
 
-    def shrink(self, lost: Sequence[int] = ()) -> Communicator:
+    def recover(self) -> Communicator:
         """Makes a communicator of the ranks that are left after a failure.
 
-        Ranks that have died are left out by themselves; `lost` names others that hang.
+        They agree on who is left out: ranks that have died, are lost, or are stopped. On such a rank, this raises
+        `RemoteError`.
+        """
+        return Communicator._of(made("comm_recover", self._handle.pointer))
+
+    def shrink(self, lost: Sequence[int] = ()) -> Communicator:
+        """Makes a communicator of the ranks that are left after a failure, where the program says who is left out.
+
+        Ranks that have died are left out by themselves; `lost` names others, the same ones on all ranks.
         """
         ranks = (ctypes.c_int * len(lost))(*(_library.int_of(rank, "a lost rank") for rank in lost))
         return Communicator._of(made("comm_shrink", self._handle.pointer, ranks, len(lost)))

@@ -75,7 +75,7 @@ def death(comm: Communicator) -> str:
         text = str(error)
     else:
         raise AssertionError("a rank has died")
-    with comm.shrink() as rest:
+    with comm.recover() as once, once.shrink() as rest:
         total = numpy.array([1.0])
         rest.all_reduce(total)
         assert total[0] == rest.size == comm.size - 1

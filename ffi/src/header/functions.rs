@@ -33,6 +33,10 @@ pub type spark_ccl_comm_split = unsafe extern "C" fn(
     key: core::ffi::c_int,
     part: *mut *mut spark_ccl_comm,
 ) -> spark_ccl_result;
+pub type spark_ccl_comm_recover = unsafe extern "C" fn(
+    comm: *mut spark_ccl_comm,
+    rest: *mut *mut spark_ccl_comm,
+) -> spark_ccl_result;
 pub type spark_ccl_comm_shrink = unsafe extern "C" fn(
     comm: *mut spark_ccl_comm,
     lost: *const core::ffi::c_int,
