@@ -7,7 +7,7 @@ use crate::hearing::Hearing;
 use crate::host::push_all;
 use spark_ccl_bootstrap::Session;
 use spark_ccl_control::{Agreement, Outcome, Rule, Sight, Step, Watch};
-use spark_ccl_log::Mutex;
+use spark_ccl_log::{Mutex, MutexGuard};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -8,6 +8,7 @@ pub(crate) use ids::{Ids, first_done};
 #[cfg(feature = "cuda")]
 use super::Direction;
 use super::blocked::wake_others;
+use super::first_caller::FirstCallerView;
 use super::request::Request;
 #[cfg(feature = "cuda")]
 use super::spin_budget::SpinBudget;
@@ -38,6 +39,9 @@ static ENGINES: PerProcess<Mutex<Vec<EngineEntry>>> = PerProcess::new();
 struct EngineEntry {
     engine: Weak<HostEngine>,
     waiters: Waiters,
+    /// Its communicator's context, and its rank there.
+    place: (u64, Rank),
+    first_caller: FirstCallerView,
 }
 
 /// How many threads wait on an engine. It is apart from the engine, so that reading it does not touch memory to which
@@ -77,6 +81,15 @@ pub(super) fn unattended_engines(mut work: impl FnMut(&HostEngine)) {
     }
 }
 
+/// Whether this process has an engine of the rank, and no thread but this one has called on it.
+pub(super) fn is_without_thread(context: u64, rank: Rank) -> bool {
+    let all = ENGINES.get().lock();
+    let mut others = all
+        .iter()
+        .filter(|entry| entry.place == (context, rank) && entry.engine.strong_count() > 0);
+    others.any(|entry| entry.first_caller.is_none_but_this())
+}
+
 /// An engine that threads share. In a forked child it refuses everything: a thread of the parent may have it locked,
 /// and its links are the parent's.
 pub(crate) struct HostEngine {
@@ -91,6 +104,8 @@ pub(crate) struct HostEngine {
 
 impl HostEngine {
     pub(crate) fn new(core: Core, planner: Planner) -> Arc<Self> {
+        let place = (core.watch.context(), core.wires.rank);
+        let first_caller = core.first_caller.view();
         let engine = Arc::new(Self {
             planner,
             core: Owned::new(Mutex::new(core)),
@@ -103,6 +118,8 @@ impl HostEngine {
         all.push(EngineEntry {
             engine: Arc::downgrade(&engine),
             waiters: Arc::clone(&engine.waiters),
+            place,
+            first_caller,
         });
         engine
     }
@@ -436,12 +453,15 @@ fn poll<R>(
     ControlFlow::Continue(rounds)
 }
 
-/// Lets others have the engine, and drops the buffers that it is done with.
+/// Lets others have the engine, drops the buffers that it is done with, and says what it has to
+/// say.
 pub(super) fn unlock(mut core: MutexGuard<'_, Core>) {
     let discarded = core.ops.discarded();
+    let remarks = std::mem::take(&mut core.remarks);
     if std::mem::take(&mut core.has_news) && core.is_blocked {
         core.wires.bell.ring();
     }
     MutexGuard::unlock_fair(core);
     drop(discarded);
+    remarks.iter().for_each(|remark| spark_ccl_log::remark(remark));
 }

@@ -8,6 +8,7 @@ mod engine;
 mod exchange;
 mod exec;
 mod execution;
+mod first_caller;
 mod in_memory;
 mod lending;
 mod loans;
@@ -38,6 +39,7 @@ use crate::task::Task;
 use active::Active;
 use exec::Run;
 use execution::{Advance, Execution};
+use first_caller::FirstCaller;
 use loans::Loans;
 use ops::Ops;
 use pair_tag::PairTag;
@@ -75,6 +77,10 @@ pub(crate) struct Core {
     has_news: bool,
     /// A thread blocks on the links.
     is_blocked: bool,
+    /// The thread that made the first call, for other engines of the process.
+    first_caller: FirstCaller,
+    /// What to tell the user once the engine is unlocked.
+    remarks: Vec<String>,
 }
 
 /// A direction, as this rank sees it.
@@ -113,6 +119,8 @@ impl Core {
             spin_budget: SpinBudget::default(),
             has_news: false,
             is_blocked: false,
+            first_caller: FirstCaller::default(),
+            remarks: Vec::new(),
         }
     }
 
@@ -146,6 +154,7 @@ impl Core {
     ) -> Result<Option<OpId>, Error> {
         self.check()?;
         let program = self.programs.get(planner, task)?;
+        self.first_caller.note();
         let number = enter(
             &mut self.sequence,
             task,
@@ -182,6 +191,7 @@ impl Core {
     /// Queues an operation.
     fn issue(&mut self, request: Request) -> OpId {
         self.has_news = true;
+        self.first_caller.note();
         if let Program::PointToPoint(step) = &request.program {
             let pair = pair_of(step);
             return self.issue_pair(request, pair, true);
@@ -205,6 +215,7 @@ impl Core {
     fn issue_pair(&mut self, request: Request, pair: (Rank, Direction), is_first: bool) -> OpId {
         self.has_news = true;
         let limit = self.limit_of(&request);
+        self.first_caller.note();
         let queue = self.pair_queues.entry(pair).or_default();
         queue.sequence += u64::from(is_first);
         let record = self.observed.as_ref().map(|observed| {

@@ -18,6 +18,8 @@ pub(super) struct Stall {
     pub(super) suspicious: Option<Instant>,
     pub(super) announced: Option<Instant>,
     checked: Option<Instant>,
+    /// A remark on the wait was made.
+    pub(super) is_remarked: bool,
     /// When, after the deadline has passed, the others count as late.
     judged_at: Option<Instant>,
 }

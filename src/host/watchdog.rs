@@ -2,12 +2,13 @@
 //! obstacles; it moves no data.
 
 use super::active::Active;
+use super::engine::is_without_thread;
 use super::pair_tag::PairTag;
 use super::signal_payload::SignalPayload;
 use super::wires::{Obstacle, Wires};
 use super::{Core, OpId};
 use crate::names;
-use spark_ccl_control::{Fault, Member, POINT_TO_POINT_MARK, Watch};
+use spark_ccl_control::{Fault, Late, Member, POINT_TO_POINT_MARK, Watch};
 use spark_ccl_sched::Rank;
 use spark_ccl_types::{Operation, describe_message};
 use std::time::{Duration, Instant};
@@ -23,6 +24,8 @@ const CAUSE_WITHIN: Duration = Duration::from_millis(1500);
 const CAUSE_OF_CLOSE_WITHIN: Duration = Duration::from_secs(3);
 /// Ranks from which nothing has come for this long are late, at a deadline.
 const SIGN_OF_LIFE: Duration = Duration::from_millis(2500);
+/// An operation that waits for this long says so, once.
+const REMARK_AFTER: Duration = Duration::from_secs(30);
 
 impl Core {
     /// Checks the operations at the heads of their queues: deadlines, obstacles, announcements. Called when waiting
@@ -54,6 +57,12 @@ impl Core {
                 return;
             }
             announce(active, &self.watch, now, waited);
+            if waited >= REMARK_AFTER && !active.execution.stall.is_remarked {
+                active.execution.stall.is_remarked = true;
+                let so_far = timed_out(active, &self.watch, &self.wires, waited);
+                let left = self.timeout.saturating_sub(waited);
+                self.remarks.extend(so_far.so_far(left));
+            }
         }
     }
 }
@@ -225,12 +234,16 @@ fn timed_out(active: &Active, watch: &Watch, wires: &Wires, waited: Duration) ->
     {
         words = format!("{words}; no link to {}: {silence}", watch.member(peer));
     }
+    let late = late.into_iter().map(|late| Late {
+        needs_thread: is_without_thread(watch.context(), late.rank.rank),
+        ..late
+    });
     Fault::TimedOut {
         by: watch.member(wires.rank),
         sequence: marked(active),
         words,
         waited,
-        late,
+        late: late.collect(),
     }
 }
 
@@ -256,4 +269,41 @@ fn describe(active: &Active) -> String {
 
 fn waiting_for(active: &Active) -> Option<Rank> {
     active.execution.stall.obstacle.as_ref()?.peer()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::communicator::Communicator;
+
+    #[test]
+    fn an_operation_that_waits_for_half_a_minute_says_so_once() {
+        let comms = Communicator::local(2).unwrap();
+        let pending = comms[0].recv(vec![0_u8], 1).start().unwrap();
+        let remarks_after = |seconds| {
+            let look = |core: &mut Core| {
+                core.run_watchdog(Instant::now() + Duration::from_secs(seconds));
+                std::mem::take(&mut core.remarks)
+            };
+            comms[0].membership().with(look).unwrap()
+        };
+        assert!(remarks_after(0).is_empty());
+        assert!(remarks_after(29).is_empty());
+        let [remark] = &remarks_after(31)[..] else {
+            panic!("one remark");
+        };
+        let waits = "rank 0 (";
+        assert!(remark.starts_with(waits), "{remark}");
+        for part in [
+            " has waited for 31",
+            "s in operation point-to-point #1 (recv",
+            "gives up in 5",
+            "it waits for: rank 1 (",
+        ] {
+            assert!(remark.contains(part), "{part:?} is not in {remark:?}");
+        }
+        assert!(remarks_after(62).is_empty());
+        comms[1].send(&[7_u8], 0).run().unwrap();
+        pending.wait().unwrap();
+    }
 }

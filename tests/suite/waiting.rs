@@ -3,6 +3,7 @@
 use crate::processes::{alone, assert_all_ok, assert_contains, world};
 use crate::ranks::{connected, each, run_with};
 use spark_ccl::{Builder, Communicator, RedOp};
+use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 /// Longer than a waiter only yields.
@@ -221,4 +222,25 @@ fn a_long_wait_ends_at_its_deadline() {
             assert!(begin.elapsed() >= DEADLINE, "{error}");
         });
     }
+}
+
+#[test]
+fn ranks_that_share_a_thread_are_told_from_late_ones() {
+    let builder = Communicator::builder().operation_timeout(Duration::from_secs(1));
+    let comms = builder.local(2).unwrap();
+    let text = comms[0].barrier().run().unwrap_err().to_string();
+    for part in ["rank 1 (", "each rank needs a thread of its own"] {
+        assert!(text.contains(part), "{part:?} is not in {text:?}");
+    }
+    // Here each has its own, and one does something else.
+    let gave_up = Barrier::new(2);
+    each(builder.local(2).unwrap(), |comm| {
+        comm.barrier().run().unwrap();
+        if comm.rank() == 0 {
+            let text = comm.barrier().run().unwrap_err().to_string();
+            assert!(text.contains("rank 1 ("), "{text}");
+            assert!(!text.contains("each rank needs"), "{text}");
+        }
+        gave_up.wait();
+    });
 }

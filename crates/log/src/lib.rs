@@ -24,7 +24,7 @@ mod queue;
 mod thread;
 
 pub use event::{Held, abort, say, wants};
-pub use lines::{Lines, tell};
+pub use lines::{Lines, remark, tell};
 pub use locks::{
     Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, WaitTimeoutResult,
 };

@@ -17,6 +17,16 @@ pub fn tell(line: impl Into<String>) {
     queue::push(Job { text, out });
 }
 
+/// Says what a user should see although no setting asks for logs: as a warning where a subscriber
+/// takes log events, else as a line on standard error.
+pub fn remark(text: &str) {
+    if tracing::dispatcher::has_been_set() {
+        crate::warn!("{text}");
+    } else {
+        tell(format!("spark-ccl: {text}"));
+    }
+}
+
 /// A writer that returns at once. What it is given in one call is written together, or counted as
 /// lost.
 #[derive(Clone)]
