@@ -3,7 +3,11 @@
 use spark_ccl_config::{Log, files};
 use spark_ccl_log::{Lines, tell};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 use tracing_subscriber::EnvFilter;
+
+/// A call that waits for this long says so, once.
+pub(crate) const REMARK_AFTER: Duration = Duration::from_secs(30);
 
 static INSTALLED: AtomicBool = AtomicBool::new(false);
 

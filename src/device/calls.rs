@@ -1,5 +1,6 @@
 //! Counts the enqueued calls, and watches one of them at a time. Knows events; knows no backend.
 
+use crate::logging::REMARK_AFTER;
 use spark_ccl_control::{DeviceCalls, DevicePart};
 use spark_ccl_cuda::{Error, RecordedEvent};
 use std::collections::VecDeque;
@@ -124,6 +125,7 @@ pub(super) struct Mark {
 pub(super) struct Stall {
     since: Instant,
     progress: u64,
+    is_remarked: bool,
 }
 
 impl Stall {
@@ -132,6 +134,7 @@ impl Stall {
         Self {
             since: Instant::now(),
             progress,
+            is_remarked: false,
         }
     }
 
@@ -143,9 +146,17 @@ impl Stall {
     /// How long there has been none, after a look at it.
     pub(super) fn lasts(&mut self, progress: u64) -> Duration {
         if self.progress != progress {
-            *self = Self::new(progress);
+            *self = Self {
+                is_remarked: self.is_remarked,
+                ..Self::new(progress)
+            };
         }
         self.since.elapsed()
+    }
+
+    /// Whether to tell the user now that a call has waited for this long: once.
+    pub(super) fn needs_remark(&mut self, waited: Duration) -> bool {
+        waited >= REMARK_AFTER && !std::mem::replace(&mut self.is_remarked, true)
     }
 }
 
@@ -265,5 +276,19 @@ impl Calls {
             event,
             limit: self.waypoints.limit,
         }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_is_remarked_on_once_also_after_some_progress() {
+        let mut stall = Stall::new(0);
+        assert!(!stall.needs_remark(REMARK_AFTER / 2));
+        assert!(stall.needs_remark(REMARK_AFTER));
+        stall.lasts(1);
+        assert!(!stall.needs_remark(REMARK_AFTER * 2));
     }
 }

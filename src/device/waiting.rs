@@ -88,6 +88,10 @@ fn still_waits<E: Guarded>(
         let waited = stall.lasts(engine.progress().wrapping_add(passed));
         if waited > limit.saturating_add(E::GRACE) {
             base.raise_timeout(calls, waited);
+        } else if stall.needs_remark(waited) {
+            let so_far = base.timed_out(calls, waited, Vec::new());
+            let remark = so_far.so_far(limit.saturating_sub(waited));
+            remark.iter().for_each(|remark| spark_ccl_log::remark(remark));
         }
     }
     engine.check()

@@ -8,6 +8,7 @@ use super::signal_payload::SignalPayload;
 use super::wires::{Obstacle, Wires};
 use super::{Core, OpId};
 use crate::names;
+use crate::logging::REMARK_AFTER;
 use spark_ccl_control::{Fault, Late, Member, POINT_TO_POINT_MARK, Watch};
 use spark_ccl_sched::Rank;
 use spark_ccl_types::{Operation, describe_message};
@@ -24,8 +25,6 @@ const CAUSE_WITHIN: Duration = Duration::from_millis(1500);
 const CAUSE_OF_CLOSE_WITHIN: Duration = Duration::from_secs(3);
 /// Ranks from which nothing has come for this long are late, at a deadline.
 const SIGN_OF_LIFE: Duration = Duration::from_millis(2500);
-/// An operation that waits for this long says so, once.
-const REMARK_AFTER: Duration = Duration::from_secs(30);
 
 impl Core {
     /// Checks the operations at the heads of their queues: deadlines, obstacles, announcements. Called when waiting
@@ -60,7 +59,7 @@ impl Core {
             if waited >= REMARK_AFTER && !active.execution.stall.is_remarked {
                 active.execution.stall.is_remarked = true;
                 let so_far = timed_out(active, &self.watch, &self.wires, waited);
-                let left = self.timeout.saturating_sub(waited);
+                let left = active.limit.saturating_sub(waited);
                 self.remarks.extend(so_far.so_far(left));
             }
         }
