@@ -91,7 +91,9 @@ fn still_waits<E: Guarded>(
         } else if stall.needs_remark(waited) {
             let so_far = base.timed_out(calls, waited, Vec::new());
             let remark = so_far.so_far(limit.saturating_sub(waited));
-            remark.iter().for_each(|remark| spark_ccl_log::remark(remark));
+            if let Some(remark) = remark {
+                spark_ccl_log::remark(&remark);
+            }
         }
     }
     engine.check()

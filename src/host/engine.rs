@@ -463,5 +463,7 @@ pub(super) fn unlock(mut core: MutexGuard<'_, Core>) {
     }
     MutexGuard::unlock_fair(core);
     drop(discarded);
-    remarks.iter().for_each(|remark| spark_ccl_log::remark(remark));
+    for remark in &remarks {
+        spark_ccl_log::remark(remark);
+    }
 }

@@ -54,7 +54,7 @@ impl Steps {
             Step(parts) => {
                 let operand = |part: &Self| match part {
                     Of(rank) => T::times(values[*rank].wide(), 1.0 / values.len() as f64),
-                    reduced => reduced.mean(values).wide(),
+                    reduced @ Step(_) => reduced.mean(values).wide(),
                 };
                 let mut operands = parts.iter().map(operand);
                 let first = operands.next().unwrap();

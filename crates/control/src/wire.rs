@@ -253,7 +253,11 @@ fn read_content(kind: u8, body: &mut Reader<'_>) -> Option<Content> {
             } else {
                 None
             },
-            age: body.optional_millis()?,
+            age: if body.flag()? {
+                Some(body.millis()?)
+            } else {
+                None
+            },
         }),
         QUERY => Content::Query {
             context: body.u64()?,

@@ -231,7 +231,7 @@ fn reduced(reduce: Reduce, dtype: DType, op: ReduceOp, batch: &[Vec<u64>]) -> Ve
             factor,
             ranks as u32,
             by_rank.as_mut_ptr(),
-        )
+        );
     };
     by_rank.truncate(BATCH);
     by_rank

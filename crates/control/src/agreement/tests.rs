@@ -164,10 +164,10 @@ impl World {
         match self.below(12) {
             0 => self.ends(rank),
             1..=3 if self.rank(rank).doing == Doing::Agrees => {
-                self.rank(rank).doing = Doing::Stopped
+                self.rank(rank).doing = Doing::Stopped;
             }
             4..=6 if self.rank(rank).doing == Doing::Stopped => {
-                self.rank(rank).doing = Doing::Agrees
+                self.rank(rank).doing = Doing::Agrees;
             }
             7 => self.begins_again(rank),
             8 if rank != other => {
@@ -279,7 +279,7 @@ fn the_others_go_on_together_without_a_stopped_rank_which_learns_it() {
         for &rank in &others {
             assert_eq!(
                 world.rank(rank).formed,
-                [others.clone()],
+                std::slice::from_ref(&others),
                 "rank {rank}, seed {seed}"
             );
         }
@@ -313,7 +313,7 @@ fn a_rank_that_answers_one_of_the_others_is_not_left_out() {
         world.calm_down();
         let all: Vec<u32> = (0..size).collect();
         for rank in &world.ranks {
-            assert_eq!(rank.formed, [all.clone()], "seed {seed}");
+            assert_eq!(rank.formed, std::slice::from_ref(&all), "seed {seed}");
         }
     }
 }

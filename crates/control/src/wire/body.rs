@@ -302,14 +302,6 @@ impl<'a> Reader<'a> {
         self.u64().map(Duration::from_millis)
     }
 
-    pub(super) fn optional_millis(&mut self) -> Option<Option<Duration>> {
-        if self.flag()? {
-            self.millis().map(Some)
-        } else {
-            Some(None)
-        }
-    }
-
     pub(super) fn flag(&mut self) -> Option<bool> {
         match self.u8()? {
             0 => Some(false),
@@ -420,7 +412,11 @@ impl<'a> Reader<'a> {
                     } else {
                         None
                     },
-                    age: self.optional_millis()?,
+                    age: if self.flag()? {
+                        Some(self.millis()?)
+                    } else {
+                        None
+                    },
                     needs_thread: self.flag()?,
                 })
             })

@@ -16,16 +16,16 @@ fn a_mean_of_two_is_rounded_once() {
         .map(|_| [0, 16].map(|shift| f16::from_bits((random.next() >> shift) as u16)))
         .collect();
     check_means(&halves, |[a, b]| {
-        f16::from_f64((a.to_f64() + b.to_f64()) / 2.0)
+        f16::from_f64(f64::midpoint(a.to_f64(), b.to_f64()))
     });
     let bytes = || (0..=u8::MAX).flat_map(|a| (0..=u8::MAX).map(move |b| [a, b]));
     let e4m3: Vec<_> = bytes().map(|pair| pair.map(F8E4M3::from_bits)).collect();
     check_means(&e4m3, |[a, b]| {
-        F8E4M3::from_f32((a.to_f32() + b.to_f32()) / 2.0)
+        F8E4M3::from_f32(f32::midpoint(a.to_f32(), b.to_f32()))
     });
     let e5m2: Vec<_> = bytes().map(|pair| pair.map(F8E5M2::from_bits)).collect();
     check_means(&e5m2, |[a, b]| {
-        F8E5M2::from_f32((a.to_f32() + b.to_f32()) / 2.0)
+        F8E5M2::from_f32(f32::midpoint(a.to_f32(), b.to_f32()))
     });
 }
 
