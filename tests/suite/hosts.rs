@@ -6,7 +6,9 @@ use crate::processes::{
     lost_host, some_time,
 };
 use spark_ccl_testing::{Need, has};
-use std::process::Command;
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Two ranks, each on a host of its own, which one cable joins.
@@ -300,6 +302,99 @@ fn sent_bytes(pid: u32, interface: &str) -> u64 {
 }
 
 /// Nobody is on its host who could tell but the kernel.
+/// If set, this test program is a silent stranger: the first of the ports at which it listens.
+const SILENT: &str = "SPARK_CCL_TEST_SILENT";
+/// An address that both hosts have, as containers' bridges do.
+const BRIDGE: &str = "10.88.0.1";
+/// How many ports a host uses.
+const PORTS: u16 = 20;
+
+/// The first port that the kernel chooses on a host.
+fn first_port(host: u16) -> u16 {
+    40_000 + 1000 * host
+}
+
+/// Listens where another test's rank might expect its peer; the kernel takes the connections.
+#[test]
+#[ignore = "another test here starts it as a child process, with --ignored --exact"]
+fn listen_silently() {
+    let Ok(first) = std::env::var(SILENT) else {
+        return;
+    };
+    let first: u16 = first.parse().unwrap();
+    let listen = |port| TcpListener::bind((BRIDGE, port)).unwrap();
+    let listeners: Vec<_> = (first..first + PORTS).map(listen).collect();
+    eprintln!("listening");
+    std::thread::sleep(3 * WATCHDOG);
+    drop(listeners);
+}
+
+/// A silent stranger, which ends when this is dropped.
+struct Stranger(Child);
+
+impl Drop for Stranger {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A stranger on the host of a process, at the ports of the other host.
+fn stranger_at_ports_of(other: u16, pid: &str) -> Stranger {
+    let mut child = Command::new("nsenter")
+        .args(["--target", pid, "--net"])
+        .arg(std::env::current_exe().unwrap())
+        .args([
+            "--ignored",
+            "--exact",
+            "hosts::listen_silently",
+            "--nocapture",
+        ])
+        .env(SILENT, first_port(other).to_string())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let stranger = Stranger(child);
+    assert!(lines.any(|line| line.unwrap() == "listening"));
+    stranger
+}
+
+#[test]
+fn an_address_that_both_hosts_have_is_no_way_to_the_other() {
+    let _alone = alone();
+    if !has(Need::Namespaces) {
+        return;
+    }
+    let mut ranks = vec![new_host(&[]), new_host(&[])];
+    let pids = [ranks[0].pid().to_string(), ranks[1].pid().to_string()];
+    lay("cable", 0, &pids);
+    let mut strangers = Vec::new();
+    for (pid, host) in pids.iter().zip([0, 1]) {
+        ip(
+            pid,
+            &[
+                "link", "add", "bridge", "type", "veth", "peer", "name", "inside",
+            ],
+        );
+        ip(
+            pid,
+            &["address", "add", &format!("{BRIDGE}/24"), "dev", "bridge"],
+        );
+        bring_up("bridge", pid);
+        bring_up("inside", pid);
+        until_usable(pid, "bridge");
+        let (first, last) = (first_port(host), first_port(host) + PORTS - 1);
+        let range = format!("echo {first} {last} > /proc/sys/net/ipv4/ip_local_port_range");
+        on_host(pid, "sh", &["-c", &range]);
+        strangers.push(stranger_at_ports_of(1 - host, pid));
+    }
+    join(&mut ranks);
+    assert_eq!(links_of(&mut ranks, 0), "self; tcp 10.77.0.1 -> 10.77.0.2");
+    drop(strangers);
+}
+
 #[test]
 fn a_rank_of_another_host_whose_child_lives_on_has_died() {
     let _alone = alone();
