@@ -319,7 +319,8 @@ impl Lobby {
 
     /// Closes up to `count` connections that may go, and returns how many.
     fn evict(&mut self, count: usize, may_go: impl Fn(&PendingConnection) -> bool) -> usize {
-        let evicted = eviction::take(&mut self.pending, count, may_go);
+        let origin = |pending: &PendingConnection| may_go(pending).then_some(pending.origin);
+        let evicted = eviction::take(&mut self.pending, count, origin);
         for pending in &evicted {
             // Reset rather than closed in order: thousands a second would stay with the kernel for
             // a minute each.

@@ -6,8 +6,6 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use socket2::SockAddr;
 
-use super::pending::PendingConnection;
-
 /// Where a connection comes from, as far as a stranger cannot choose it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Origin {
@@ -29,18 +27,17 @@ impl Origin {
     }
 }
 
-/// Takes up to `count` of those that may go out of `pending`, which has the oldest first. Each
-/// comes from the listener that has the most of these, and there from the host that has the most,
-/// and is that one's oldest.
-pub(super) fn take(
-    pending: &mut VecDeque<PendingConnection>,
+/// Takes up to `count` connections out of `pending`, which has the oldest first. Those that may not
+/// go have no origin here. Each comes from the listener that has the most of the others, and there
+/// from the host that has the most, and is that one's oldest.
+pub(super) fn take<T>(
+    pending: &mut VecDeque<T>,
     count: usize,
-    may_go: impl Fn(&PendingConnection) -> bool,
-) -> VecDeque<PendingConnection> {
-    let origins = pending.iter().filter(|one| may_go(one));
-    let mut quotas = quotas(origins.map(|one| one.origin), count);
+    origin: impl Fn(&T) -> Option<Origin>,
+) -> VecDeque<T> {
+    let mut quotas = quotas(pending.iter().filter_map(&origin), count);
     let (gone, left) = std::mem::take(pending).into_iter().partition(|one| {
-        let quota = may_go(one).then(|| quotas.get_mut(&one.origin)).flatten();
+        let quota = origin(one).and_then(|origin| quotas.get_mut(&origin));
         quota.is_some_and(|quota| {
             let goes = *quota > 0;
             *quota -= usize::from(goes);
@@ -100,6 +97,16 @@ mod tests {
         assert_eq!(quotas.values().sum::<usize>(), 6);
         assert_eq!(quotas[&at(1, 7)], 4);
         assert_eq!(quotas[&at(2, 7)], 2);
+    }
+
+    #[test]
+    fn the_oldest_of_an_origin_go_and_the_others_stay_in_order() {
+        let mut pending: VecDeque<_> = (0..9).collect();
+        // 0, 3 and 6 may not go. Of 2, 4 and 8, and of 1, 5 and 7, the oldest one does.
+        let origin = |number: &i32| (number % 3 != 0).then(|| at(0, 1 + (number % 2) as u8));
+        let gone = take(&mut pending, 2, origin);
+        assert_eq!(gone, [1, 2]);
+        assert_eq!(pending, [0, 3, 4, 5, 6, 7, 8]);
     }
 
     #[test]
