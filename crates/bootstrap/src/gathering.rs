@@ -1,18 +1,17 @@
-//! The rendezvous' thread: one loop over all connections, in three stages. The ranks gather, the ranks report whether
+//! A world's rendezvous, in three stages. The ranks gather, the ranks report whether
 //! their links are up, and all ranks get the verdict.
 
 use std::collections::HashSet;
 use std::fmt::Write;
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags};
+use rustix::event::PollFd;
 
 use crate::hello::{Hello, Table};
-use crate::lobby::{Admitted, Lobby, Refused};
+use crate::lobby::Refused;
 use crate::member::{Member, News};
-use crate::net::{self, deadline_in};
+use crate::net::deadline_in;
 use crate::parcel::Parcel;
 use crate::secret::random;
 use crate::stop::Stop;
@@ -29,8 +28,8 @@ const DRAIN: Duration = Duration::from_secs(5);
 const MARGIN: Duration = Duration::from_millis(500);
 
 pub(crate) struct Service {
-    /// `None` once no further rank may join.
-    lobby: Option<Lobby>,
+    /// Whether further ranks may join.
+    is_open: bool,
     stop: Arc<Stop>,
     nonce: [u8; 32],
     started: Instant,
@@ -54,9 +53,9 @@ enum Stage {
 }
 
 impl Service {
-    pub(crate) fn new(lobby: Lobby, stop: Arc<Stop>, timeout: Duration) -> Result<Self, Error> {
+    pub(crate) fn new(stop: Arc<Stop>, timeout: Duration) -> Result<Self, Error> {
         Ok(Service {
-            lobby: Some(lobby),
+            is_open: true,
             stop,
             nonce: random()?,
             started: Instant::now(),
@@ -70,73 +69,42 @@ impl Service {
         })
     }
 
-    pub(crate) fn run(mut self) {
-        while !self.finished() {
-            let ready = match self.sleep() {
-                Ok(ready) => ready,
-                Err(error) => {
-                    spark_ccl_log::error!(
-                        "the rendezvous cannot wait for its connections: {error}"
-                    );
-                    return;
-                }
-            };
-            let now = Instant::now();
-            if self.stop.stopped() {
-                self.abandon(now);
-            }
-            for connection in self
-                .lobby
-                .as_mut()
-                .map(|lobby| lobby.serve(now, &|_, _| true))
-                .unwrap_or_default()
-            {
-                if let Admitted::Rank {
-                    hello,
-                    stream,
-                    reader,
-                    sealer,
-                } = connection
-                {
-                    let member = Member::new(*hello, stream, reader, sealer);
-                    self.add_member(member, now);
-                }
-            }
-            for index in ready {
-                self.listen_to(index, now);
-            }
-            self.decide(now);
-        }
+    /// Whether further ranks may join.
+    pub(crate) fn is_open(&self) -> bool {
+        self.is_open
     }
 
-    /// Sleeps until something happens. Returns the members whose streams are ready.
-    fn sleep(&self) -> std::io::Result<Vec<usize>> {
-        let mut fds = vec![];
-        // The stop's bell is never silenced, so it must not be polled after the stop: poll would return at once.
-        let bell = (!self.stop.stopped()).then(|| self.stop.bell().as_fd());
-        fds.extend(bell.map(|bell| PollFd::from_borrowed_fd(bell, PollFlags::IN)));
-        let open: Vec<usize> = (0..self.members.len())
-            .filter(|&index| self.members[index].is_open())
-            .collect();
-        let first = fds.len();
+    /// Adds the descriptors that wake [`Service::serve`], and returns the members that they belong to.
+    pub(crate) fn watch<'a>(&'a self, fds: &mut Vec<PollFd<'a>>) -> Vec<usize> {
+        let open = (0..self.members.len()).filter(|&index| self.members[index].is_open());
+        let open: Vec<usize> = open.collect();
         fds.extend(open.iter().map(|&index| self.members[index].poll_fd()));
-        if let Some(lobby) = &self.lobby {
-            lobby.watch(&mut fds);
-        }
-        let lobby_wake = self.lobby.as_ref().and_then(Lobby::next_wake);
-        let until = [self.deadline, self.fails_at, lobby_wake]
-            .into_iter()
-            .flatten()
-            .min();
-        net::poll(&mut fds, until)?;
-        let members = fds[first..].iter().zip(open);
-        Ok(members
-            .filter(|(fd, _)| !fd.revents().is_empty())
-            .map(|(_, index)| index)
-            .collect())
+        open
     }
 
-    fn add_member(&mut self, mut member: Member, now: Instant) {
+    /// When [`Service::serve`] is due even if no descriptor is ready.
+    pub(crate) fn next_wake(&self) -> Option<Instant> {
+        [self.deadline, self.fails_at].into_iter().flatten().min()
+    }
+
+    /// Hears the members whose streams are ready, and decides. `refused` returns the connections that its listener has
+    /// refused.
+    pub(crate) fn serve<'a>(
+        &mut self,
+        ready: &[usize],
+        now: Instant,
+        refused: &dyn Fn() -> Option<&'a Refused>,
+    ) {
+        if self.stop.stopped() {
+            self.abandon(now);
+        }
+        for &index in ready {
+            self.listen_to(index, now);
+        }
+        self.decide(now, refused);
+    }
+
+    pub(crate) fn add_member(&mut self, mut member: Member, now: Instant) {
         spark_ccl_log::debug!(
             "{} of {} ranks has arrived",
             member.hello.peer,
@@ -188,7 +156,7 @@ impl Service {
         }
     }
 
-    fn decide(&mut self, now: Instant) {
+    fn decide<'a>(&mut self, now: Instant, refused: &dyn Fn() -> Option<&'a Refused>) {
         let must_fail = self.fails_at.is_some_and(|at| at <= now);
         let late = self.deadline.is_some_and(|at| at <= now);
         match self.stage {
@@ -198,7 +166,7 @@ impl Service {
                     None => self.hand_out_table(),
                 }
             }
-            Stage::Gathering if must_fail || late => self.fail_gathering(now),
+            Stage::Gathering if must_fail || late => self.fail_gathering(now, refused()),
             Stage::Sealing if self.fails_at.is_none() && self.is_sealed() => {
                 spark_ccl_log::info!("all links of {} ranks are up", self.members.len());
                 self.end(now, Parcel::new(FrameKind::Sealed, Vec::new()));
@@ -244,13 +212,13 @@ impl Service {
         }
         spark_ccl_log::info!("all {} ranks have arrived and agree", self.members.len());
         // Frees the port for the next world.
-        self.lobby = None;
+        self.is_open = false;
         self.stage = Stage::Sealing;
         // Each rank brings its own deadline with its report.
         self.deadline = None;
     }
 
-    fn fail_gathering(&mut self, now: Instant) {
+    fn fail_gathering(&mut self, now: Instant, refused: Option<&Refused>) {
         let hellos = self.hellos();
         let lost: Vec<_> = self
             .members
@@ -262,7 +230,7 @@ impl Service {
             Some(text) => (VerdictKind::Mismatch, text),
             None if !lost.is_empty() => (VerdictKind::Lost, roster::links(&lost, &[])),
             None => {
-                let refused = self.lobby.as_ref().map(Lobby::refused).map(refused_text);
+                let refused = refused.map(refused_text);
                 let waited = self.waited(now);
                 let text = roster::missing(&hellos, waited, &refused.unwrap_or_default());
                 self.gave_up = Some(text.clone());
@@ -334,7 +302,7 @@ impl Service {
             member.send(&last);
             member.finish();
         }
-        let late_comers = self.lobby.is_some() && !self.stop.stopped();
+        let late_comers = self.is_open && !self.stop.stopped();
         let wait = if late_comers {
             self.timeout.min(Duration::from_secs(60))
         } else {
@@ -347,7 +315,7 @@ impl Service {
 
     /// Stops because the owner has dropped the rendezvous.
     fn abandon(&mut self, now: Instant) {
-        self.lobby = None;
+        self.is_open = false;
         match self.stage {
             Stage::Ending(_) => {
                 let drained = now + DRAIN;
@@ -361,14 +329,14 @@ impl Service {
         }
     }
 
-    fn finished(&self) -> bool {
+    pub(crate) fn finished(&self) -> bool {
         let over = self.deadline.is_some_and(|at| at <= Instant::now());
         let all_told = self.members.iter().all(|member| !member.is_open());
         let expected = self
             .members
             .first()
             .map_or(0, |first| first.hello.size as usize);
-        let no_more_expected = self.lobby.is_none() || self.members.len() >= expected.max(1);
+        let no_more_expected = !self.is_open || self.members.len() >= expected.max(1);
         matches!(self.stage, Stage::Ending(_)) && (over || all_told && no_more_expected)
     }
 }
@@ -401,7 +369,7 @@ mod tests {
     use crate::dial::{Call, call, routes};
     use crate::handshake::Intent;
     use crate::hello::tests::hello;
-    use crate::{Options, Session, UniqueId, parcel, root};
+    use crate::{Options, Session, UniqueId, net, parcel, root};
 
     /// Sends a hello to the rendezvous, as a rank does, and closes the connection.
     fn arrive_and_leave(id: &UniqueId, hello: &Hello) {
@@ -410,7 +378,9 @@ mod tests {
             peer: "the rendezvous",
             routes: &routes(&[], &id.addresses(), None),
             key: &root::key(&id.secret()),
-            intent: Intent::Rendezvous,
+            intent: Intent::Rendezvous {
+                world: root::world(&id.secret()),
+            },
             deadline,
             refusal: Duration::ZERO,
             interrupt: &|| None,

@@ -41,11 +41,14 @@ pub(crate) const SERVER: &[u8] = b"server";
 
 const MAGIC: [u8; 4] = *b"SCCL";
 
+/// Tells worlds apart whose rendezvous have the same address.
+pub(crate) type WorldName = [u8; 8];
+
 /// What a connection is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Intent {
-    /// A rank joins the rendezvous.
-    Rendezvous,
+    /// A rank joins the rendezvous of this world.
+    Rendezvous { world: WorldName },
     /// A stream between two ranks.
     Stream {
         from: u32,
@@ -75,7 +78,7 @@ impl Open {
         let mut to = Writer::default();
         to.bytes(&MAGIC).u16(self.version);
         match self.intent {
-            Intent::Rendezvous => to.u8(0),
+            Intent::Rendezvous { world } => to.u8(0).bytes(&world),
             Intent::Stream {
                 from,
                 to: target,
@@ -101,7 +104,9 @@ impl Open {
             return Err(OpenError::Version(version));
         }
         let intent = match from.u8()? {
-            0 => Intent::Rendezvous,
+            0 => Intent::Rendezvous {
+                world: from.array()?,
+            },
             1 => Intent::Stream {
                 from: from.u32()?,
                 to: from.u32()?,
@@ -194,6 +199,8 @@ pub(crate) enum Rejection {
     Owner = 6,
     /// The server's process has no descriptor for the connection.
     Descriptors = 7,
+    /// The server has no such world, or no longer.
+    Over = 8,
 }
 
 impl Rejection {
@@ -248,6 +255,9 @@ impl Rejection {
                 user_error(&problem, peer)
             }
             Ok((3, _)) => protocol("another rank or another kind of listener answered there"),
+            Ok((8, _)) => Error::Expired(format!(
+                "{peer} knows it no longer: its ranks have met already, or its time is over"
+            )),
             Ok((7, _)) => Error::Os {
                 doing: format!("be accepted by {peer}"),
                 error: "its process, or its host, has as many files open as it may: raise \
@@ -418,7 +428,7 @@ mod tests {
 
     #[test]
     fn another_version_is_told_apart_from_garbage() {
-        let mut open = Open::new(Intent::Rendezvous).unwrap();
+        let mut open = Open::new(Intent::Rendezvous { world: [1; 8] }).unwrap();
         assert_eq!(Open::decode(&open.encode()), Ok(open.clone()));
         open.version = 7;
         assert_eq!(Open::decode(&open.encode()), Err(OpenError::Version(7)));

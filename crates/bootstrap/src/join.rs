@@ -15,6 +15,7 @@ use crate::frame::{FrameReader, ReadError};
 use crate::handshake::{Entered, Intent};
 use crate::hello::{Hello, MAX_RANKS, PeerInfo, Table};
 use crate::host::HostId;
+use crate::keys::Keys;
 use crate::lobby::{ListenerRole, Lobby};
 use crate::mailbox::Mailbox;
 use crate::meeting::{Contexts, LinkStreams, Requests};
@@ -105,7 +106,9 @@ impl Joining<'_> {
             peer: name,
             routes: &ways,
             key: &root::key(self.secret),
-            intent: Intent::Rendezvous,
+            intent: Intent::Rendezvous {
+                world: root::world(self.secret),
+            },
             deadline: self.deadline,
             refusal: self.refusal,
             interrupt: &|| None,
@@ -161,7 +164,7 @@ impl Joining<'_> {
         let acceptor = Acceptor {
             link_streams: LinkStreams::new(self.rank, key, requests.clone(), contexts.clone()),
             requests: requests.clone(),
-            lobby: Lobby::new(role, key, endpoints.listeners),
+            lobby: Lobby::new(role, Keys::one(key), endpoints.listeners),
             mailbox: mailbox.clone(),
             stop: stop.clone(),
             rendezvous,

@@ -15,6 +15,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::Shutdown;
 use std::os::fd::{AsFd, AsRawFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
@@ -23,11 +24,12 @@ use socket2::Socket;
 use spark_ccl_fork::Unshared;
 use spark_ccl_seal::{Sealer, Stream};
 
+use crate::Purpose;
 use crate::frame::{FrameReader, ReadError};
-use crate::handshake::{Intent, OpenError, Rejection};
+use crate::handshake::{Intent, OpenError, Rejection, WorldName};
 use crate::hello::Hello;
+use crate::keys::Keys;
 use crate::net::{self, Bell};
-use crate::{Purpose, Secret};
 use eviction::Origin;
 use pending::{HandshakeError, PendingConnection, Step};
 
@@ -65,6 +67,7 @@ pub(crate) enum ListenerRole {
 pub(crate) enum Admitted {
     /// A rank at the rendezvous.
     Rank {
+        world: WorldName,
         hello: Box<Hello>,
         stream: Unshared<Socket>,
         reader: FrameReader,
@@ -84,7 +87,7 @@ pub(crate) type Admits<'a> = &'a dyn Fn(u32, Purpose) -> bool;
 /// Listeners, and the connections that are not authenticated yet.
 pub(crate) struct Lobby {
     role: ListenerRole,
-    key: Secret,
+    pub(crate) keys: Arc<Keys>,
     /// Not shared with forked children: after this process has died, its address must refuse connections.
     listeners: Vec<Unshared<Socket>>,
     pending: VecDeque<PendingConnection>,
@@ -146,12 +149,16 @@ impl Tally {
 }
 
 impl Lobby {
-    /// Serves the non-blocking `listeners`, and admits holders of `key`.
-    pub(crate) fn new(role: ListenerRole, key: Secret, listeners: Vec<Socket>) -> Self {
+    /// Serves the non-blocking `listeners`, and admits holders of one of the `keys`.
+    pub(crate) fn new(
+        role: ListenerRole,
+        keys: impl Into<Arc<Keys>>,
+        listeners: Vec<Socket>,
+    ) -> Self {
         let pending = VecDeque::new();
         Lobby {
             role,
-            key,
+            keys: keys.into(),
             listeners: listeners.into_iter().map(Unshared::new).collect(),
             pending,
             closed_until: None,
@@ -217,7 +224,7 @@ impl Lobby {
         now: Instant,
         admits: Admits<'_>,
     ) -> Option<Admitted> {
-        match pending.step(self.role, &self.key, admits) {
+        match pending.step(self.role, &self.keys, admits) {
             Ok(Step::Done(connection)) => return Some(pending.into_admitted(connection)),
             Ok(Step::Wait) if pending.since + HANDSHAKE_TIMEOUT > now => {
                 self.pending.push_back(pending);
@@ -357,6 +364,7 @@ impl Lobby {
                 is_told = self.refused.owner.add(format!("{from}, {problem}"));
                 Some(Rejection::of_user(problem))
             }
+            HandshakeError::Over => Some(Rejection::Over.frame()),
             HandshakeError::Misdirected => Some(Rejection::Misdirected.frame()),
             HandshakeError::Crossed => Some(Rejection::Crossed.frame()),
             HandshakeError::Open(OpenError::Wire(_)) | HandshakeError::Wire(_) => {
@@ -386,7 +394,7 @@ impl Lobby {
 impl ListenerRole {
     fn check(self, intent: Intent) -> Result<(), HandshakeError> {
         let is_expected = match (self, intent) {
-            (ListenerRole::Rendezvous, Intent::Rendezvous) => true,
+            (ListenerRole::Rendezvous, Intent::Rendezvous { .. }) => true,
             (ListenerRole::Streams { rank, size }, Intent::Stream { from, to, .. }) => {
                 to == rank && from < size
             }

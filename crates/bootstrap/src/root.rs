@@ -8,9 +8,9 @@ use std::sync::Arc;
 use socket2::Socket;
 use spark_ccl_fork::Process;
 
-use crate::gathering::Service;
-use crate::lobby::{ListenerRole, Lobby};
+use crate::handshake::WorldName;
 use crate::options::Address;
+use crate::server::{self, Place, Served};
 use crate::stop::Stop;
 use crate::{Error, Options, Secret, UniqueId, net};
 
@@ -35,12 +35,8 @@ impl Root {
     /// # Errors
     /// There is no address to listen on, or the system refuses the socket or the thread.
     pub fn create(options: &Options) -> Result<Self, Error> {
-        Self::with_secret(&Secret::generate()?, options)
-    }
-
-    fn with_secret(secret: &Secret, options: &Options) -> Result<Self, Error> {
-        let listeners = listen_on(options.listen_addresses()?)?;
-        Self::start(listeners, secret, options)
+        let place = Place::Shared(options.listen_addresses()?);
+        Self::serve(place, &Secret::generate()?, options)
     }
 
     /// Serves a world on `listeners`.
@@ -49,11 +45,11 @@ impl Root {
         secret: &Secret,
         options: &Options,
     ) -> Result<Self, Error> {
-        let os = |error: io::Error| Error::os("start the rendezvous", &error);
-        let addresses: Vec<SocketAddr> = listeners
-            .iter()
-            .filter_map(|listener| listener.local_addr().ok()?.as_socket())
-            .collect();
+        Self::serve(Place::Alone(listeners), secret, options)
+    }
+
+    fn serve(place: Place<'_>, secret: &Secret, options: &Options) -> Result<Self, Error> {
+        let Served { addresses, stop } = server::serve(place, secret, options.init_timeout)?;
         let (id, published) = UniqueId::new(secret, &addresses, Some(options.init_timeout));
         if published < addresses.len() {
             spark_ccl_log::info!(
@@ -61,10 +57,6 @@ impl Root {
                 addresses.len() - published
             );
         }
-        let stop = Arc::new(Stop::new().map_err(os)?);
-        let lobby = Lobby::new(ListenerRole::Rendezvous, key(secret), listeners);
-        let service = Service::new(lobby, stop.clone(), options.init_timeout)?;
-        spark_ccl_log::spawn("spark-ccl-root", move || service.run()).map_err(os)?;
         spark_ccl_log::info!("rendezvous started at {addresses:?}");
         Ok(Root {
             id,
@@ -107,10 +99,13 @@ impl UniqueId {
     /// # Errors
     /// Those of [`Root::create`].
     pub fn serve(secret: Option<&Secret>, options: &Options) -> Result<Self, Error> {
-        let root = match secret {
-            Some(secret) => Root::with_secret(secret, options),
-            None => Root::with_secret(&Secret::public(), &options.on_loopback()),
+        let on_loopback = options.on_loopback();
+        let (secret, options) = match secret {
+            Some(secret) => (*secret, options),
+            None => (Secret::public(), &on_loopback),
         };
+        let listeners = listen_on(options.listen_addresses()?)?;
+        let root = Root::start(listeners, &secret, options);
         root.map(Root::into_background)
     }
 }
@@ -122,6 +117,14 @@ impl Drop for Root {
             stop.stop();
         }
     }
+}
+
+/// The name by which the ranks of a world tell it from others at the same address. It tells nothing of the secret.
+pub(crate) fn world(secret: &Secret) -> WorldName {
+    let whole = key(secret).sign(b"name", &[]);
+    let mut name = WorldName::default();
+    name.copy_from_slice(&whole[..size_of::<WorldName>()]);
+    name
 }
 
 /// The key of a rendezvous.

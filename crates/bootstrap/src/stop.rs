@@ -1,6 +1,7 @@
 //! The stop flag of this crate's threads, and the bell that wakes them for it.
 
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::net::Bell;
@@ -8,15 +9,20 @@ use crate::net::Bell;
 /// Tells a thread that sleeps in [`net::poll`](crate::net::poll) to end.
 pub(crate) struct Stop {
     flag: AtomicBool,
-    bell: Bell,
+    bell: Arc<Bell>,
 }
 
 impl Stop {
     pub(crate) fn new() -> io::Result<Self> {
-        Ok(Stop {
+        Ok(Self::ringing(Arc::new(Bell::new()?)))
+    }
+
+    /// One that wakes a thread which has others to serve, too.
+    pub(crate) fn ringing(bell: Arc<Bell>) -> Self {
+        Stop {
             flag: AtomicBool::new(false),
-            bell: Bell::new()?,
-        })
+            bell,
+        }
     }
 
     pub(crate) fn stop(&self) {

@@ -4,6 +4,7 @@ use spark_ccl_fork::Unshared;
 
 use super::*;
 use crate::handshake::{EnterError, Entry, Intent, Open};
+use crate::keys::Keys;
 use crate::lobby::ListenerRole;
 use crate::meeting::Contexts;
 use crate::{Kind, Secret};
@@ -25,7 +26,7 @@ fn acceptor(name: &str) -> (Acceptor, Socket) {
         "the rendezvous".to_owned(),
     );
     let acceptor = Acceptor {
-        lobby: Lobby::new(role, key, vec![listener]),
+        lobby: Lobby::new(role, Keys::one(key), vec![listener]),
         mailbox: Arc::default(),
         stop: Arc::new(Stop::new().unwrap()),
         rendezvous,

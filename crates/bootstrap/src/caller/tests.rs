@@ -1,6 +1,7 @@
 //! A call survives a wrong server at one address, and refusals by the peer.
 
 use super::*;
+use crate::keys::Keys;
 use crate::lobby::{Admitted, ListenerRole, Lobby};
 use crate::options::Address;
 use crate::{Kind, Purpose};
@@ -17,7 +18,7 @@ fn listening(rank: u32) -> (Lobby, Route) {
     let listener = net::listen_tcp(Address::LOOPBACK.with_port(0)).unwrap();
     let target = listener.local_addr().unwrap().as_socket().unwrap();
     let role = ListenerRole::Streams { rank, size: 2 };
-    let lobby = Lobby::new(role, Secret::from_text(KEY), vec![listener]);
+    let lobby = Lobby::new(role, Keys::one(Secret::from_text(KEY)), vec![listener]);
     let source = None;
     (lobby, Route::Tcp { source, target })
 }

@@ -10,8 +10,9 @@ use spark_ccl_seal::{Sealer, Seals};
 use super::eviction::Origin;
 use super::{Admits, Admitted, ListenerRole};
 use crate::frame::{Frame, FrameReader, ReadError};
-use crate::handshake::{self, Entered, Intent, MAX_HANDSHAKE, Open, OpenError};
+use crate::handshake::{self, Entered, Intent, MAX_HANDSHAKE, Open, OpenError, WorldName};
 use crate::hello::{Hello, MAX_HELLO};
+use crate::keys::Keys;
 use crate::net;
 use crate::owner::{self, NotOwn};
 use crate::secret::random;
@@ -31,9 +32,11 @@ enum Stage {
     Proving {
         transcript: Vec<u8>,
         intent: Intent,
+        world: WorldName,
+        key: Secret,
     },
     /// Authenticated; its hello is next, which the reader opens.
-    Greeting(Sealer),
+    Greeting(WorldName, Sealer),
 }
 
 pub(super) enum Step {
@@ -42,7 +45,7 @@ pub(super) enum Step {
 }
 
 pub(super) enum Outcome {
-    Rank(Box<Hello>, Sealer),
+    Rank(WorldName, Box<Hello>, Sealer),
     Stream {
         from: u32,
         purpose: Purpose,
@@ -66,6 +69,8 @@ pub(super) enum HandshakeError {
     Crossed,
     #[error("it looks for another rank or another kind of listener")]
     Misdirected,
+    #[error("it looks for a world that is not here, or no longer")]
+    Over,
 }
 
 impl PendingConnection {
@@ -88,7 +93,7 @@ impl PendingConnection {
 
     /// Whether it has proved that it holds the secret.
     pub(super) fn is_authenticated(&self) -> bool {
-        matches!(self.stage, Stage::Greeting(_))
+        matches!(self.stage, Stage::Greeting(..))
     }
 
     pub(super) fn name(&self) -> String {
@@ -106,7 +111,8 @@ impl PendingConnection {
     pub(super) fn into_admitted(self, outcome: Outcome) -> Admitted {
         let (socket, reader) = (self.socket, self.reader);
         match outcome {
-            Outcome::Rank(hello, sealer) => Admitted::Rank {
+            Outcome::Rank(world, hello, sealer) => Admitted::Rank {
+                world,
                 hello,
                 stream: socket,
                 reader,
@@ -128,18 +134,18 @@ impl PendingConnection {
     pub(super) fn step(
         &mut self,
         role: ListenerRole,
-        key: &Secret,
+        keys: &Keys,
         admits: Admits<'_>,
     ) -> Result<Step, HandshakeError> {
         loop {
             let limit = match self.stage {
-                Stage::Greeting(_) => MAX_HELLO,
+                Stage::Greeting(..) => MAX_HELLO,
                 _ => MAX_HANDSHAKE,
             };
             let Some((kind, body)) = self.reader.poll(&self.socket, limit)? else {
                 return Ok(Step::Wait);
             };
-            if let Some(outcome) = self.advance(role, key, admits, (kind, body))? {
+            if let Some(outcome) = self.advance(role, keys, admits, (kind, body))? {
                 return Ok(Step::Done(outcome));
             }
         }
@@ -148,7 +154,7 @@ impl PendingConnection {
     fn advance(
         &mut self,
         role: ListenerRole,
-        key: &Secret,
+        keys: &Keys,
         admits: Admits<'_>,
         (kind, body): Frame,
     ) -> Result<Option<Outcome>, HandshakeError> {
@@ -157,6 +163,7 @@ impl PendingConnection {
             (Stage::Opening, FrameKind::Open) => {
                 let intent = Open::decode(&body)?.intent;
                 role.check(intent)?;
+                let (world, key) = keys.of(intent).ok_or(HandshakeError::Over)?;
                 if key.is_public() {
                     owner::check(&self.socket)?;
                 }
@@ -164,10 +171,23 @@ impl PendingConnection {
                 let challenge = handshake::challenge(&nonce.map_err(ReadError::Io)?);
                 self.send(FrameKind::Challenge, &challenge)?;
                 let transcript = handshake::transcript(&body, &challenge);
-                self.stage = Stage::Proving { transcript, intent };
+                self.stage = Stage::Proving {
+                    transcript,
+                    intent,
+                    world,
+                    key,
+                };
                 Ok(None)
             }
-            (Stage::Proving { transcript, intent }, FrameKind::Proof) => {
+            (
+                Stage::Proving {
+                    transcript,
+                    intent,
+                    world,
+                    key,
+                },
+                FrameKind::Proof,
+            ) => {
                 let proof = body
                     .as_slice()
                     .try_into()
@@ -182,11 +202,11 @@ impl PendingConnection {
                 }
                 let proof = key.sign(handshake::SERVER, &transcript);
                 self.send(FrameKind::Accept, &proof)?;
-                let seals = handshake::seals(key, &transcript, handshake::SERVER);
+                let seals = handshake::seals(&key, &transcript, handshake::SERVER);
                 match intent {
-                    Intent::Rendezvous => {
+                    Intent::Rendezvous { .. } => {
                         self.reader = FrameReader::sealed(seals.opener);
-                        self.stage = Stage::Greeting(seals.sealer);
+                        self.stage = Stage::Greeting(world, seals.sealer);
                         Ok(None)
                     }
                     Intent::Stream { from, purpose, .. } => Ok(Some(Outcome::Stream {
@@ -196,9 +216,9 @@ impl PendingConnection {
                     })),
                 }
             }
-            (Stage::Greeting(sealer), FrameKind::Hello) => {
+            (Stage::Greeting(world, sealer), FrameKind::Hello) => {
                 let hello = Box::new(Hello::decode(&body)?);
-                Ok(Some(Outcome::Rank(hello, sealer)))
+                Ok(Some(Outcome::Rank(world, hello, sealer)))
             }
             (_, seen) => Err(WireError::Unexpected {
                 expected: "handshake",

@@ -11,7 +11,7 @@ use crate::handshake::{self, EnterError, Entered, Entry, MAX_HANDSHAKE, Open, PR
 use crate::hello::tests::hello;
 use crate::options::Address;
 use crate::wire::{FrameKind, frame};
-use crate::{Error, Kind, parcel};
+use crate::{Error, Kind, Secret, parcel};
 
 const KEY: &[u8] = b"the key";
 /// Places in the lobbies of the tests that fill them, which need no more descriptors than any
@@ -23,7 +23,7 @@ fn serve() -> (Route, std::thread::JoinHandle<Option<u32>>) {
     let listener = net::listen_tcp(Address::LOOPBACK.with_port(0)).unwrap();
     let target = listener.local_addr().unwrap().as_socket().unwrap();
     let role = ListenerRole::Streams { rank: 1, size: 2 };
-    let mut lobby = Lobby::new(role, Secret::from_text(KEY), vec![listener]);
+    let mut lobby = Lobby::new(role, Keys::one(Secret::from_text(KEY)), vec![listener]);
     let deadline = Instant::now() + Duration::from_secs(30);
     let served = std::thread::spawn(move || {
         while Instant::now() < deadline && lobby.refused.secret.count == 0 {
@@ -98,7 +98,7 @@ fn only_the_right_key_opens_a_stream() {
 #[test]
 fn a_stream_for_another_rank_or_listener_is_refused() {
     let (route, served) = serve();
-    for intent in [stream_to(0), Intent::Rendezvous] {
+    for intent in [stream_to(0), Intent::Rendezvous { world: [1; 8] }] {
         let error = connect(&route, KEY, intent).unwrap_err();
         assert!(matches!(error, Error::Protocol { .. }), "{error}");
     }
@@ -207,14 +207,14 @@ fn a_rank_that_has_yet_to_say_hello_keeps_its_place() {
     let listener = net::listen_tcp(Address::LOOPBACK.with_port(0)).unwrap();
     let target = listener.local_addr().unwrap().as_socket().unwrap();
     let key = Secret::from_text(KEY);
-    let mut lobby = Lobby::new(ListenerRole::Rendezvous, key, vec![listener]);
+    let mut lobby = Lobby::new(ListenerRole::Rendezvous, Keys::one(key), vec![listener]);
     lobby.capacity = PLACES;
     let begin = Instant::now();
     let deadline = begin + Duration::from_secs(30);
     let dial = || net::connect_tcp(None, target, deadline).unwrap();
 
     let rank = dial();
-    let open = Open::new(Intent::Rendezvous).unwrap();
+    let open = Open::new(Intent::Rendezvous { world: [1; 8] }).unwrap();
     let Ok(mut entry) = Entry::begin(&rank, &open) else {
         panic!("the first message is not sent")
     };
@@ -300,7 +300,7 @@ fn assert_all_get_in(delay: Duration, step: Duration) {
     let target = listener.local_addr().unwrap().as_socket().unwrap();
     let role = ListenerRole::Streams { rank: 1, size: 2 };
     let key = Secret::from_text(KEY);
-    let mut lobby = Lobby::new(role, key, vec![listener]);
+    let mut lobby = Lobby::new(role, Keys::one(key), vec![listener]);
     lobby.capacity = PLACES;
     let (mut now, mut admitted) = (Instant::now(), 0);
     let mut callers: Vec<_> = (0..CALLERS).map(|_| SlowCaller::begin(target)).collect();
@@ -355,7 +355,7 @@ fn silent_strangers_delay_no_rank() {
         let target = listener.local_addr().unwrap().as_socket().unwrap();
         let role = ListenerRole::Streams { rank: 1, size: 2 };
         let key = Secret::from_text(KEY);
-        let mut lobby = Lobby::new(role, key, vec![listener]);
+        let mut lobby = Lobby::new(role, Keys::one(key), vec![listener]);
         lobby.capacity = PLACES;
         let mut flood = Flood::begin(target);
         let mut caller = SlowCaller::begin(target);
@@ -382,7 +382,11 @@ fn strangers_at_one_listener_leave_the_others_their_places() {
     let (flooded, quiet) = (listener(), listener());
     let [target, other] = [&flooded, &quiet].map(|l| l.local_addr().unwrap().as_socket().unwrap());
     let role = ListenerRole::Streams { rank: 1, size: 2 };
-    let mut lobby = Lobby::new(role, Secret::from_text(KEY), vec![flooded, quiet]);
+    let mut lobby = Lobby::new(
+        role,
+        Keys::one(Secret::from_text(KEY)),
+        vec![flooded, quiet],
+    );
     lobby.capacity = PLACES;
     let begin = Instant::now();
     // It says nothing for as long as a handshake may take.
@@ -401,7 +405,7 @@ fn strangers_leave_the_program_descriptors() {
     let listener = net::listen_tcp(Address::LOOPBACK.with_port(0)).unwrap();
     let target = listener.local_addr().unwrap().as_socket().unwrap();
     let role = ListenerRole::Streams { rank: 1, size: 2 };
-    let mut lobby = Lobby::new(role, Secret::from_text(KEY), vec![listener]);
+    let mut lobby = Lobby::new(role, Keys::one(Secret::from_text(KEY)), vec![listener]);
     // As if the program had used its share already.
     lobby.descriptors = 0;
     let mut flood = Flood::begin(target);
@@ -456,7 +460,7 @@ proptest! {
         let from = ours.peer_addr().unwrap();
         let mut pending = PendingConnection::new(ours, Origin::new(0, &from), Instant::now());
         let role = ListenerRole::Streams { rank: 1, size: 2 };
-        let step = pending.step(role, &Secret::from_text(KEY), &|_, _| true);
+        let step = pending.step(role, &Keys::one(Secret::from_text(KEY)), &|_, _| true);
         prop_assert!(!matches!(step, Ok(Step::Done(_))));
     }
 }

@@ -1,0 +1,51 @@
+//! The keys that a listener admits connections by.
+
+use spark_ccl_log::Mutex;
+
+use crate::Secret;
+use crate::handshake::{Intent, WorldName};
+
+/// The keys of the worlds that share a listener. Worlds come while the listener is served.
+pub(crate) struct Keys {
+    /// Whether a connection has to name its world. Where there is but one, it counts as meant, so that a rank with
+    /// another secret, whose world has another name, is told that.
+    is_shared: bool,
+    worlds: Mutex<Vec<(WorldName, Secret)>>,
+}
+
+impl Keys {
+    pub(crate) fn new(is_shared: bool) -> Self {
+        Keys {
+            is_shared,
+            worlds: Mutex::default(),
+        }
+    }
+
+    /// The one key of a listener for streams.
+    pub(crate) fn one(key: Secret) -> Self {
+        Keys {
+            is_shared: false,
+            worlds: Mutex::new(vec![(WorldName::default(), key)]),
+        }
+    }
+
+    pub(crate) fn add(&self, world: WorldName, key: Secret) {
+        self.worlds.lock().push((world, key));
+    }
+
+    pub(crate) fn remove(&self, world: WorldName) {
+        self.worlds.lock().retain(|(known, _)| *known != world);
+    }
+
+    /// The world that a connection is for, and its key; `None` if the world is not here, or no longer.
+    pub(crate) fn of(&self, intent: Intent) -> Option<(WorldName, Secret)> {
+        let worlds = self.worlds.lock();
+        match intent {
+            Intent::Rendezvous { world } if self.is_shared => {
+                let mut worlds = worlds.iter();
+                worlds.find(|(known, _)| *known == world).copied()
+            }
+            _ => worlds.first().copied(),
+        }
+    }
+}

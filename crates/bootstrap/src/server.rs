@@ -1,0 +1,324 @@
+//! The thread that serves all rendezvous of this process. A unique id costs neither a thread nor a descriptor of its
+//! own: ids share the listeners of their addresses, and a rank says which world it looks for.
+
+use std::collections::HashSet;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags};
+use socket2::Socket;
+use spark_ccl_fork::PerProcess;
+use spark_ccl_log::Mutex;
+
+use crate::gathering::Service;
+use crate::handshake::WorldName;
+use crate::keys::Keys;
+use crate::lobby::{Admitted, ListenerRole, Lobby};
+use crate::member::Member;
+use crate::net::{self, Bell};
+use crate::options::Address;
+use crate::stop::Stop;
+use crate::{Error, Secret, root};
+
+/// How many rendezvous a process may have. Each takes a little memory for as long as its id is good.
+const MOST: usize = 4096;
+/// How long to pause if the system refuses to wait.
+const PAUSE: Duration = Duration::from_millis(50);
+
+static SERVER: PerProcess<Server> = PerProcess::new();
+
+/// Where a rendezvous listens.
+pub(crate) enum Place<'a> {
+    /// With listeners of its own, which close once its ranks have come.
+    Alone(Vec<Socket>),
+    /// At free ports of these addresses, together with others. The secret is no other world's.
+    Shared(&'a [Address]),
+}
+
+/// A rendezvous that is served.
+pub(crate) struct Served {
+    pub(crate) addresses: Vec<SocketAddr>,
+    pub(crate) stop: Arc<Stop>,
+}
+
+/// Serves a world whose ranks hold this secret.
+pub(crate) fn serve(place: Place<'_>, secret: &Secret, timeout: Duration) -> Result<Served, Error> {
+    SERVER.get().serve(place, secret, timeout)
+}
+
+/// What is handed to the thread.
+#[derive(Default)]
+struct Server(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    /// Wakes the thread; `None` while there is none.
+    bell: Option<Arc<Bell>>,
+    new: Vec<New>,
+    shared: Vec<Shared>,
+    last_listener: u64,
+    /// How many rendezvous there are.
+    count: usize,
+}
+
+/// Listeners that several worlds share.
+struct Shared {
+    listener: u64,
+    addresses: Vec<Address>,
+    bound: Vec<SocketAddr>,
+    keys: Arc<Keys>,
+}
+
+/// A rendezvous of which the thread has yet to learn.
+struct New {
+    listener: u64,
+    /// Its listeners, unless the thread has them.
+    lobby: Option<Lobby>,
+    world: WorldName,
+    service: Service,
+}
+
+impl Server {
+    fn serve(
+        &'static self,
+        place: Place<'_>,
+        secret: &Secret,
+        timeout: Duration,
+    ) -> Result<Served, Error> {
+        // Not under the lock, since it logs.
+        let (shared, listeners) = match place {
+            Place::Alone(listeners) => (None, listeners),
+            Place::Shared(addresses) if self.0.lock().knows(addresses).is_some() => {
+                (Some(addresses), Vec::new())
+            }
+            Place::Shared(addresses) => (Some(addresses), root::listen_on(addresses)?),
+        };
+        let mut state = self.0.lock();
+        if state.count >= MOST {
+            return Err(Error::Argument(format!(
+                "{MOST} unique ids of this process wait for their ranks: use them, or wait until \
+                 they are good no longer"
+            )));
+        }
+        let known = shared.and_then(|addresses| state.knows(addresses));
+        let known = known.map(|known| {
+            let keys = Arc::clone(&known.keys);
+            (known.listener, None, known.bound.clone(), keys)
+        });
+        if let (Some(addresses), None, true) = (shared, &known, listeners.is_empty()) {
+            // They have closed meanwhile.
+            drop(state);
+            return self.serve(Place::Shared(addresses), secret, timeout);
+        }
+        let bell = self.bell(&mut state)?;
+        let stop = Arc::new(Stop::ringing(Arc::clone(&bell)));
+        let service = Service::new(Arc::clone(&stop), timeout)?;
+        let known = known.unwrap_or_else(|| state.add(listeners, shared));
+        let (listener, lobby, addresses, keys) = known;
+        let world = root::world(secret);
+        // First, so that the thread finds it once a rank has proved that it holds the key.
+        state.new.push(New {
+            listener,
+            lobby,
+            world,
+            service,
+        });
+        keys.add(world, root::key(secret));
+        state.count += 1;
+        drop(state);
+        bell.ring();
+        Ok(Served { addresses, stop })
+    }
+
+    /// What wakes the thread, which is started if there is none. It ends when there is nothing to serve.
+    fn bell(&'static self, state: &mut State) -> Result<Arc<Bell>, Error> {
+        if let Some(bell) = &state.bell {
+            return Ok(Arc::clone(bell));
+        }
+        let os = |error| Error::os("start the rendezvous", &error);
+        let bell = Arc::new(Bell::new().map_err(os)?);
+        let worker = Worker {
+            server: self,
+            bell: Arc::clone(&bell),
+            lobbies: Vec::new(),
+            rendezvous: Vec::new(),
+        };
+        spark_ccl_log::spawn("spark-ccl-root", move || worker.run()).map_err(os)?;
+        state.bell = Some(Arc::clone(&bell));
+        Ok(bell)
+    }
+}
+
+impl State {
+    fn knows(&self, addresses: &[Address]) -> Option<&Shared> {
+        let mut shared = self.shared.iter();
+        shared.find(|shared| shared.addresses == addresses)
+    }
+
+    /// Takes new listeners: their number, what serves them, and where they listen.
+    fn add(
+        &mut self,
+        listeners: Vec<Socket>,
+        shared: Option<&[Address]>,
+    ) -> (u64, Option<Lobby>, Vec<SocketAddr>, Arc<Keys>) {
+        let local = listeners.iter().map(Socket::local_addr);
+        let bound = local.filter_map(|address| address.ok()?.as_socket());
+        let bound: Vec<SocketAddr> = bound.collect();
+        self.last_listener += 1;
+        let keys = Arc::new(Keys::new(shared.is_some()));
+        self.shared.extend(shared.map(|addresses| Shared {
+            listener: self.last_listener,
+            addresses: addresses.to_vec(),
+            bound: bound.clone(),
+            keys: Arc::clone(&keys),
+        }));
+        let lobby = Lobby::new(ListenerRole::Rendezvous, Arc::clone(&keys), listeners);
+        (self.last_listener, Some(lobby), bound, keys)
+    }
+}
+
+/// The thread's part.
+struct Worker {
+    server: &'static Server,
+    bell: Arc<Bell>,
+    lobbies: Vec<(u64, Lobby)>,
+    rendezvous: Vec<Rendezvous>,
+}
+
+struct Rendezvous {
+    listener: u64,
+    world: WorldName,
+    service: Service,
+    /// Whether its listener still admits its ranks.
+    is_open: bool,
+}
+
+impl Worker {
+    fn run(mut self) {
+        while self.go_on() {
+            let ready = self.sleep().unwrap_or_else(|error| {
+                // Most likely out of memory. The pause keeps the thread from spinning.
+                spark_ccl_log::warn!("the rendezvous cannot wait for its connections: {error}");
+                std::thread::sleep(PAUSE);
+                vec![Vec::new(); self.rendezvous.len()]
+            });
+            let now = Instant::now();
+            self.bell.silence();
+            self.admit(now);
+            for (rendezvous, ready) in self.rendezvous.iter_mut().zip(ready) {
+                let mut lobbies = self.lobbies.iter();
+                let lobby = lobbies.find(|(listener, _)| *listener == rendezvous.listener);
+                let refused = || lobby.map(|(_, lobby)| lobby.refused());
+                rendezvous.service.serve(&ready, now, &refused);
+            }
+            self.close();
+        }
+    }
+
+    /// Takes what is new, and gives back what is over. Returns whether there is anything to serve; else the thread is
+    /// none any more.
+    fn go_on(&mut self) -> bool {
+        let mut state = self.server.0.lock();
+        self.take_new(&mut state);
+        let before = self.rendezvous.len();
+        self.rendezvous
+            .retain(|rendezvous| rendezvous.is_open || !rendezvous.service.finished());
+        state.count -= before - self.rendezvous.len();
+        // Under the lock: else a new world could come to listeners that are about to close.
+        let open = self
+            .rendezvous
+            .iter()
+            .filter(|rendezvous| rendezvous.is_open);
+        let open: HashSet<u64> = open.map(|rendezvous| rendezvous.listener).collect();
+        self.lobbies.retain(|(listener, _)| open.contains(listener));
+        state
+            .shared
+            .retain(|shared| open.contains(&shared.listener));
+        if self.rendezvous.is_empty() {
+            state.bell = None;
+        }
+        !self.rendezvous.is_empty()
+    }
+
+    fn take_new(&mut self, state: &mut State) {
+        for new in std::mem::take(&mut state.new) {
+            let lobby = new.lobby.map(|lobby| (new.listener, lobby));
+            self.lobbies.extend(lobby);
+            self.rendezvous.push(Rendezvous {
+                listener: new.listener,
+                world: new.world,
+                service: new.service,
+                is_open: true,
+            });
+        }
+    }
+
+    /// Sleeps until something happens. Returns, for each rendezvous, the members whose streams are ready.
+    fn sleep(&self) -> std::io::Result<Vec<Vec<usize>>> {
+        let mut fds = vec![PollFd::from_borrowed_fd(self.bell.as_fd(), PollFlags::IN)];
+        let services = self.rendezvous.iter().map(|rendezvous| &rendezvous.service);
+        let watched: Vec<Vec<usize>> = services.clone().map(|one| one.watch(&mut fds)).collect();
+        for (_, lobby) in &self.lobbies {
+            lobby.watch(&mut fds);
+        }
+        let lobbies = self
+            .lobbies
+            .iter()
+            .filter_map(|(_, lobby)| lobby.next_wake());
+        let until = services.filter_map(Service::next_wake).chain(lobbies).min();
+        net::poll(&mut fds, until)?;
+        let mut polled = fds[1..].iter().map(|fd| !fd.revents().is_empty());
+        let ready = |members: Vec<usize>| {
+            let members = members.into_iter();
+            members.filter(|_| polled.next() == Some(true)).collect()
+        };
+        Ok(watched.into_iter().map(ready).collect())
+    }
+
+    fn admit(&mut self, now: Instant) {
+        let mut admitted = Vec::new();
+        for (listener, lobby) in &mut self.lobbies {
+            let new = lobby.serve(now, &|_, _| true).into_iter();
+            admitted.extend(new.map(|admitted| (*listener, admitted)));
+        }
+        if admitted.is_empty() {
+            return;
+        }
+        // A rank may be as new as its world.
+        let server = self.server;
+        self.take_new(&mut server.0.lock());
+        for (listener, admitted) in admitted {
+            let Admitted::Rank {
+                world,
+                hello,
+                stream,
+                reader,
+                sealer,
+            } = admitted
+            else {
+                continue;
+            };
+            let mut rendezvous = self.rendezvous.iter_mut();
+            let its = rendezvous.find(|one| one.listener == listener && one.world == world);
+            if let Some(its) = its {
+                let member = Member::new(*hello, stream, reader, sealer);
+                its.service.add_member(member, now);
+            }
+        }
+    }
+
+    /// Admits no more ranks to worlds that are complete, or over.
+    fn close(&mut self) {
+        for rendezvous in &mut self.rendezvous {
+            let service = &rendezvous.service;
+            if rendezvous.is_open && (!service.is_open() || service.finished()) {
+                rendezvous.is_open = false;
+                let mut lobbies = self.lobbies.iter_mut();
+                let lobby = lobbies.find(|(listener, _)| *listener == rendezvous.listener);
+                lobby.map(|(_, lobby)| lobby.keys.remove(rendezvous.world));
+            }
+        }
+    }
+}
