@@ -30,9 +30,11 @@ use std::time::Duration;
 /// All ranks must call the same collectives with matching arguments in the same order. A
 /// communicator can be shared by threads (it is `Sync`), which then must agree on that order.
 ///
-/// Dropping it leaves the communicator. If operations are in flight, the rank stays until the last of their handles is
-/// dropped. That drop waits until they are done, the other ranks have failed or left, or the operation timeout has
-/// passed. A thread that panics does not wait, but [aborts](Self::abort) them.
+/// Dropping it leaves the communicator: the other ranks hear at once that this one begins nothing
+/// more. What is in flight goes on until the last of its handles is dropped. That drop waits until
+/// it is done, the other ranks have failed, left, or made a call that needs more of this rank, or
+/// the operation timeout has passed. A thread that panics does not wait, but [aborts](Self::abort)
+/// it.
 ///
 /// It belongs to the process that made it. A child that is forked later has a copy that does nothing: every call
 /// returns [`Error::Forked`], and the others do not notice when the child drops it or ends. The child may make a
@@ -274,8 +276,8 @@ impl Communicator {
             device.finalize()?;
         }
         // Operations whose handles were dropped go on to their end.
-        self.inner.membership.drain()?;
-        self.inner.membership.leave_if_idle();
+        self.inner.membership.engine().drain()?;
+        self.inner.membership.leave();
         spark_ccl_log::flush();
         Ok(())
     }
@@ -316,8 +318,8 @@ impl Drop for Communicator {
         }
         // Carries nothing but itself; the progress thread looks at it now and then.
         self.inner.closed.store(true, Ordering::Relaxed);
-        // While something is in flight, the rank stays; it leaves with the last handle.
-        self.inner.membership.leave_if_idle();
+        // It begins nothing more. What is in flight goes on until its last handle is dropped.
+        self.inner.membership.leave();
     }
 }
 

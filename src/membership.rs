@@ -2,16 +2,23 @@
 //! control plane's watch; knows no calls and no links.
 
 use crate::engine::Engine;
+use crate::error::Error;
 use crate::host::HostEngine;
 use spark_ccl_control::{Fault, Watch};
 use std::ops::Deref;
 use std::sync::Arc;
+use std::time::Duration;
+
+/// After this, a rank that leaves says what it waits for.
+const SOON: Duration = Duration::from_secs(1);
 
 /// A rank's place in its communicator, which the communicator and the handles of operations in flight
 /// hold together.
 ///
-/// The last of them to be dropped waits for what is in flight still, because the other ranks need this one's part in
-/// it, and then leaves the communicator. That lasts no longer than operations may take.
+/// The communicator, when it is dropped, tells the other ranks that this one begins nothing more.
+/// The last holder to be dropped waits for what is in flight, because the others need this rank's
+/// part in it, and then leaves for good. That lasts until the others cannot take part in it any
+/// more, and no longer than operations may take.
 pub(crate) struct Membership {
     engine: Arc<HostEngine>,
     watch: Arc<Watch>,
@@ -32,14 +39,32 @@ impl Membership {
         &self.engine
     }
 
-    /// Leaves the communicator, unless something is in flight or this is a forked child.
-    pub(crate) fn leave_if_idle(&self) {
-        let last = self
-            .engine
-            .with(|core| core.is_idle().then(|| core.last_sequence()));
-        if let Ok(Some(last)) = last {
-            self.watch.leave(last);
+    /// Tells the others that this rank takes part in nothing that it has not begun. What is in
+    /// flight goes on.
+    ///
+    /// Does nothing in a forked child, nor while a panic drops handles of what is in flight:
+    /// another thread may wait for that, and if none does, the last handle aborts it.
+    pub(crate) fn leave(&self) {
+        let Ok(leave) = self.engine.with(|core| core.leave()) else {
+            return;
+        };
+        if leave.is_in_flight && std::thread::panicking() {
+            return;
         }
+        self.watch.leave(leave);
+    }
+
+    /// Waits for what is in flight. Says so if that takes long.
+    fn drain(&self) -> Result<(), Error> {
+        if !self.engine.is_idle_within(SOON)? {
+            let rank = self.watch.member(self.rank);
+            spark_ccl_log::warn!(
+                "{rank} leaves, and waits for the other ranks' parts in what it has in flight, \
+                 until the operation timeout at most; wait for operations before their handles \
+                 are dropped"
+            );
+        }
+        self.engine.drain()
     }
 }
 
@@ -64,9 +89,10 @@ impl Drop for Membership {
                 reason: "its thread panicked while operations were in flight".to_owned(),
             });
         }
-        if let Err(error) = self.engine.drain() {
+        self.leave();
+        if !is_idle && let Err(error) = self.drain() {
             spark_ccl_log::warn!("operations whose handles were dropped have failed: {error}");
         }
-        self.leave_if_idle();
+        self.leave();
     }
 }

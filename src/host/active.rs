@@ -1,14 +1,15 @@
 //! One operation in flight: its task and steps, its number and tag, and how far it is. The queues that it waits in are
 //! in `mod.rs`.
 
-use super::Number;
 use super::exec::Run;
 use super::execution::{Advance, Execution};
 use super::loans::Loans;
 use super::pair_tag::PairTag;
 use super::request::Request;
 use super::wires::Wires;
+use super::{Direction, Number, pair_of};
 use crate::mesh::POINT_TO_POINT_LANE;
+use crate::plan::Program;
 use std::time::Duration;
 
 /// An operation that is queued or running.
@@ -68,6 +69,14 @@ impl Active {
 
     pub(super) fn is_pair(&self) -> bool {
         self.first_lane == POINT_TO_POINT_LANE
+    }
+
+    /// Which way a message goes.
+    pub(super) fn direction(&self) -> Direction {
+        match &self.request.program {
+            Program::PointToPoint(step) => pair_of(step).1,
+            _ => Direction::In,
+        }
     }
 
     /// A turn on each channel.

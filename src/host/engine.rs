@@ -320,6 +320,16 @@ impl HostEngine {
         unlock(core);
     }
 
+    /// Makes progress until nothing is in flight, but not for longer than this. Returns whether
+    /// that is so.
+    pub(crate) fn is_idle_within(&self, limit: Duration) -> Result<bool, Forked> {
+        let until = Instant::now() + limit;
+        self.drive(|core| match core.is_idle() {
+            true => Some(true),
+            false => (Instant::now() >= until).then_some(false),
+        })
+    }
+
     /// Hands the buffers of an operation that nobody waits for to the engine. In a forked child they are freed: the
     /// operation is the parent's, and does not touch the child's memory.
     fn detach(&self, id: OpId, buffers: Box<dyn Any + Send>) {

@@ -44,7 +44,7 @@ use loans::Loans;
 use ops::Ops;
 use pair_tag::PairTag;
 use request::Request;
-use spark_ccl_control::Watch;
+use spark_ccl_control::{Leave, MOST_CALLS, Messages, Watch};
 use spark_ccl_sched::{Kind, Rank, Step};
 use spark_ccl_status::Peer;
 use spark_ccl_transport::Rails;
@@ -124,9 +124,24 @@ impl Core {
         }
     }
 
-    /// The number of the last collective that was issued.
-    pub(crate) fn last_sequence(&self) -> u64 {
-        self.sequence
+    /// What this rank says when it leaves.
+    pub(crate) fn leave(&mut self) -> Leave {
+        let mut messages: BTreeMap<Rank, Messages> = BTreeMap::new();
+        for (&(peer, direction), queue) in &self.pair_queues {
+            let messages = messages.entry(peer).or_default();
+            match direction {
+                Direction::Out => messages.sent = queue.sequence,
+                Direction::In => messages.received = queue.sequence,
+            }
+        }
+        let calls = (1..=self.sequence).rev().take(MOST_CALLS);
+        let calls = calls.filter_map(|sequence| Some((sequence, self.watch.called(sequence)?)));
+        Leave {
+            is_in_flight: !self.is_idle(),
+            calls: calls.collect(),
+            messages: Some(messages),
+            ..Leave::after(self.sequence)
+        }
     }
 
     /// What carries data to each rank.

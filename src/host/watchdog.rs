@@ -6,10 +6,10 @@ use super::engine::is_without_thread;
 use super::pair_tag::PairTag;
 use super::signal_payload::SignalPayload;
 use super::wires::{Obstacle, Wires};
-use super::{Core, OpId};
+use super::{Core, Direction, OpId};
 use crate::logging::REMARK_AFTER;
 use crate::names;
-use spark_ccl_control::{Fault, Late, Member, POINT_TO_POINT_MARK, Watch};
+use spark_ccl_control::{Fault, Late, Leave, Member, POINT_TO_POINT_MARK, Watch};
 use spark_ccl_sched::Rank;
 use spark_ccl_types::{Operation, describe_message};
 use std::time::{Duration, Instant};
@@ -108,13 +108,11 @@ fn forgotten(active: &Active, watch: &Watch, tag: u64, [here, there]: [Member; 2
     let sent = sequence_of(tag, active.sequence);
     let own = describe(active);
     let (sequence, words_a, words_b) = if sent < active.sequence {
-        let called = watch.called(sent).map(names::describe);
-        let called = called.unwrap_or_else(|| "what it no longer knows".to_owned());
         let found = format!(
             "something else, as its data shows at operation #{} ({own})",
             active.sequence
         );
-        (sent, called, found)
+        (sent, called(watch, sent), found)
     } else {
         let sends = format!("something else, as its data of operation #{sent} shows");
         (active.sequence, own, sends)
@@ -128,6 +126,12 @@ fn forgotten(active: &Active, watch: &Watch, tag: u64, [here, there]: [Member; 2
     }
 }
 
+/// What this rank has called as a collective with which it is done.
+fn called(watch: &Watch, sequence: u64) -> String {
+    let called = watch.called(sequence).map(names::describe);
+    called.unwrap_or_else(|| "what it no longer knows".to_owned())
+}
+
 /// Whether the obstacle means that the operation can never be completed.
 fn inspect(active: &mut Active, watch: &Watch, wires: &Wires, now: Instant) -> Option<Fault> {
     let peer = waiting_for(active)?;
@@ -138,11 +142,12 @@ fn inspect(active: &mut Active, watch: &Watch, wires: &Wires, now: Instant) -> O
     } else {
         None
     };
+    let left = left.filter(|leave| !expects(active, leave, wires.rank));
     if left.is_none() && obstacle.is_wait() {
         active.execution.stall.suspicious = None;
         return None;
     }
-    let (fault, certain) = meaning(active, obstacle, (peer, left), watch, wires);
+    let (fault, certain) = meaning(active, obstacle, (peer, left.as_ref()), watch, wires);
     let first = *active.execution.stall.suspicious.get_or_insert(now);
     let patience = if obstacle.is_closed() {
         CAUSE_OF_CLOSE_WITHIN
@@ -154,11 +159,12 @@ fn inspect(active: &mut Active, watch: &Watch, wires: &Wires, now: Instant) -> O
 }
 
 /// The fault that an obstacle other than a mere wait amounts to, and whether that is certain. If it is not, the control
-/// plane may still report the true cause. `left` is the last operation of a peer that has left.
+/// plane may still report the true cause. `left` is what a peer has said that has left without its
+/// part in a message.
 fn meaning(
     active: &Active,
     obstacle: &Obstacle,
-    (peer, left): (Rank, Option<u64>),
+    (peer, left): (Rank, Option<&Leave>),
     watch: &Watch,
     wires: &Wires,
 ) -> (Fault, bool) {
@@ -197,17 +203,30 @@ fn meaning(
             };
             (fault, false)
         }
-        (_, last_sequence) => {
+        (_, left) => {
             let fault = Fault::Left {
                 rank: there,
-                last_sequence: last_sequence.unwrap_or_default(),
+                last_sequence: left.map_or(0, |leave| leave.last_sequence),
                 sequence: marked(active),
                 words,
             };
-            // While the link has not ended, data may still be in flight, and even the link itself may still come.
-            (fault, matches!(obstacle, Obstacle::Link { .. }))
+            let lacks = active.direction() == Direction::In
+                && left.and_then(|leave| leave.has_sent(wires.rank, active.sequence))
+                    == Some(false);
+            // While the link has not ended, data that was sent may be in flight, and even the link
+            // itself may still come.
+            (fault, lacks || matches!(obstacle, Obstacle::Link { .. }))
         }
     }
+}
+
+/// Whether a peer that leaves does its part in a message, or may still do so.
+fn expects(active: &Active, leave: &Leave, own: Rank) -> bool {
+    let has_begun = match active.direction() {
+        Direction::Out => leave.has_received(own, active.sequence),
+        Direction::In => leave.has_sent(own, active.sequence),
+    };
+    has_begun.unwrap_or(leave.is_in_flight)
 }
 
 /// What to do about a link that has failed.

@@ -132,6 +132,93 @@ fn nobody_waits_for_ranks_that_have_left() {
     });
 }
 
+/// Longer than any of these tests takes, unless a rank waits until its operations time out.
+const WATCHDOG: Duration = Duration::from_secs(60);
+
+/// Out of a function that returns early, say. The others hear it at once, and it does not wait for
+/// them any longer.
+#[test]
+fn a_rank_that_leaves_with_something_in_flight_says_so_at_once() {
+    for builder in transports() {
+        let has_left = Barrier::new(3);
+        each(
+            builder.operation_timeout(WATCHDOG).local(3).unwrap(),
+            |comm| {
+                comm.barrier().run().unwrap();
+                if comm.rank() == 0 {
+                    let call = comm.all_reduce_in_place(vec![1_i32; COUNT], RedOp::Sum);
+                    let _pending = call.start().unwrap();
+                    drop(_pending);
+                    drop(comm);
+                    has_left.wait();
+                    return;
+                }
+                // Rank 2 waits in the call that rank 0 has in flight, for rank 1, which makes
+                // another one.
+                let error = match comm.rank() {
+                    1 => comm.recv(&mut [0_u8; 4], 0).run().unwrap_err(),
+                    _ => {
+                        let mut values = vec![1_i32; COUNT];
+                        comm.all_reduce_in_place(&mut values, RedOp::Sum)
+                            .run()
+                            .unwrap_err()
+                    }
+                };
+                // Of both, that rank 0 has left is the cause.
+                match fault(error) {
+                    Fault::Left {
+                        rank,
+                        last_sequence,
+                        ..
+                    } => assert_eq!((rank.rank, last_sequence), (0, 2)),
+                    other => panic!("{other}"),
+                }
+                // They still have their communicators when rank 0 has dropped its own.
+                has_left.wait();
+            },
+        );
+    }
+}
+
+#[test]
+fn what_a_rank_that_leaves_has_begun_is_completed_and_what_comes_next_is_not() {
+    for builder in transports() {
+        each(
+            builder.operation_timeout(WATCHDOG).local(2).unwrap(),
+            |comm| {
+                if comm.rank() == 0 {
+                    drop(comm.send(vec![7_u64; COUNT], 1).start().unwrap());
+                    let call = comm.all_reduce_in_place(vec![1_i32; COUNT], RedOp::Sum);
+                    drop(call.start().unwrap());
+                    return;
+                }
+                // Longer than the control plane gets to name the cause of an unmet wait.
+                std::thread::sleep(Duration::from_secs(2));
+                let mut got = vec![0_u64; COUNT];
+                comm.recv(&mut got, 0).run().unwrap();
+                assert_eq!(got, vec![7; COUNT]);
+                let mut sum = vec![1_i32; COUNT];
+                comm.all_reduce_in_place(&mut sum, RedOp::Sum)
+                    .run()
+                    .unwrap();
+                assert_eq!(sum, vec![2; COUNT]);
+                let fault = fault(comm.recv(&mut got, 0).run().unwrap_err());
+                assert!(
+                    matches!(
+                        fault,
+                        Fault::Left {
+                            last_sequence: 1,
+                            ..
+                        }
+                    ),
+                    "{fault}"
+                );
+                assert!(fault.to_string().contains("point-to-point #2"), "{fault}");
+            },
+        );
+    }
+}
+
 #[test]
 fn the_wait_for_a_rank_that_calls_nothing_ends_at_the_timeout() {
     let (gone, is_gone) = channel::<()>();

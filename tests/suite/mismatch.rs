@@ -170,6 +170,40 @@ fn a_rank_that_is_done_with_its_different_call_learns_it_at_its_next_one() {
     }
 }
 
+/// It has nothing to wait for in its call, and is gone when the others find out.
+#[test]
+fn what_a_rank_has_called_last_is_known_when_it_has_left() {
+    let _alone = alone();
+    for env in [&[][..], &[("SPARK_CCL_SHM", "0")]] {
+        for (own, others, words) in [
+            (
+                "f32 all_reduce sum 0",
+                "f32 all_reduce sum 8",
+                ["count 0,", "count 8,"],
+            ),
+            (
+                "f32 gather 1 9",
+                "f32 gather 1 10",
+                ["count 9,", "count 10,"],
+            ),
+            ("f32 reduce 2 9", "f32 reduce 1 9", ["root 2)", "root 1)"]),
+        ] {
+            let mut ranks = world(3, env);
+            assert_all_ok(&mut ranks, "call barrier");
+            assert_eq!(ranks[0].ask(&format!("call {own}")), "ok");
+            ranks[0].order("drop");
+            ranks[0].order("exit");
+            assert_eq!(ranks[0].hear(), "ok");
+            ranks[1].order(&format!("call {others}"));
+            let answer = ranks[1].hear_before(Instant::now() + promptly());
+            assert_contains(&answer, &["operation #2 differs", words[0], words[1]]);
+            for number in 0..2 {
+                assert_names(&answer, number, ranks[number].pid());
+            }
+        }
+    }
+}
+
 /// Both are done with their different calls, and have made more calls since than ranks remember.
 #[test]
 fn a_difference_that_nobody_remembers_is_explained() {

@@ -16,11 +16,13 @@ pub struct DeviceCalls {
     pub(crate) has_uncounted: bool,
 }
 
-/// How many messages a rank has passed with another.
+/// How many messages one rank passes with another.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Messages {
-    pub(crate) sent: u64,
-    pub(crate) received: u64,
+pub struct Messages {
+    /// Those that it sends.
+    pub sent: u64,
+    /// Those that it receives.
+    pub received: u64,
 }
 
 /// A rank's part in a call of device memory.

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use crate::comparison::Claim;
-use crate::device_calls::{DeviceCalls, DevicePart};
+use crate::device_calls::{DeviceCalls, DevicePart, Messages};
+use crate::leave::Leave;
 use crate::ledger::Entry;
 use crate::proposal::{Bound, Proposal};
 use crate::standing::{Answer, KINDS, Wait};
@@ -104,6 +105,21 @@ fn some_contents() -> [Content; 5] {
     ]
 }
 
+fn some_leave() -> Leave {
+    let messages = Messages {
+        sent: 1,
+        received: 2,
+    };
+    Leave {
+        is_in_flight: true,
+        calls: vec![(2, [4, 5])],
+        messages: Some([(1, messages)].into()),
+        device_calls: some_calls(),
+        cause: None,
+        ..Leave::after(2)
+    }
+}
+
 fn some_calls() -> DeviceCalls {
     let mut calls = DeviceCalls::default();
     for part in [DevicePart::SendTo(1), DevicePart::ReceiveFrom(2)] {
@@ -117,8 +133,7 @@ fn some_news() -> [News; 4] {
     [
         News::Leave {
             context: 1,
-            last_sequence: 2,
-            device_calls: some_calls(),
+            leave: Box::new(some_leave()),
         },
         News::Goodbye,
         News::Gone {

@@ -21,6 +21,7 @@ mod flood;
 #[doc(hidden)]
 pub mod fuzz;
 mod history;
+mod leave;
 mod ledger;
 mod member_record;
 mod monitor;
@@ -40,8 +41,9 @@ mod watch;
 mod wire;
 
 pub use agreement::{Agreement, MAX_LISTED, Outcome, Rule, Sight, Step};
-pub use device_calls::{DeviceCalls, DevicePart};
+pub use device_calls::{DeviceCalls, DevicePart, Messages};
 pub use fault::{DEVICE_MARK, Fault, Late, Member, POINT_TO_POINT_MARK};
+pub use leave::{Leave, MOST_CALLS};
 pub use monitor::{Adopter, Monitor};
 pub use proposal::{Bound, Proposal};
 pub use repair::{Dial, Redial, Unreached};

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use crate::comparison::Comparison;
-use crate::device_calls::DeviceCalls;
 use crate::fault::{ALIVE, is_point_to_point};
+use crate::leave::Leave;
 use crate::standing::{Answer, Wait};
 use crate::wire::{Content, Notice, Progress, Report, WaitingFor};
 
@@ -18,9 +18,8 @@ pub(crate) struct MemberRecord {
     finished: u64,
     entered: Option<Operation>,
     pub(crate) waiting: Option<Waiting>,
-    pub(crate) left: Option<u64>,
-    /// What it has done of the calls of device memory, once it has left.
-    pub(crate) device_calls: DeviceCalls,
+    /// What it has said when it left, or began to.
+    pub(crate) left: Option<Box<Leave>>,
     /// What other members report about it, if it does not send its notices to this rank.
     reported: Option<Reported>,
     /// What it has answered last when this rank asked, and when that came.
@@ -200,11 +199,21 @@ impl MemberRecord {
         wait.for_rank.filter(|_| is_point_to_point(wait.sequence))
     }
 
-    /// The collectives that it is known to have entered, and may still be in.
+    /// Collectives that it is known to have entered.
     pub(crate) fn operations(&self) -> impl Iterator<Item = Operation> {
         let waiting = self.waiting.map(|waiting| waiting.operation);
         let waiting = waiting.filter(|operation| !is_point_to_point(operation.sequence));
-        waiting.into_iter().chain(self.entered)
+        let last = self.left.iter().flat_map(|leave| &leave.calls);
+        let last = last.map(|&(sequence, signature)| Operation {
+            sequence,
+            signature,
+        });
+        waiting.into_iter().chain(self.entered).chain(last)
+    }
+
+    /// What it has said when it left, and all that it had begun was done.
+    pub(crate) fn has_left(&self) -> Option<&Leave> {
+        self.left.as_deref().filter(|leave| !leave.is_in_flight)
     }
 
     /// The operation that it was last known to be in.
@@ -219,7 +228,10 @@ impl MemberRecord {
             let since = now.saturating_duration_since(waiting.at);
             waiting.operation.sequence == sequence && since <= window
         });
-        waits || self.finished >= sequence || self.left.is_some_and(|last| last >= sequence)
+        let has_left = self.has_left();
+        waits
+            || self.finished >= sequence
+            || has_left.is_some_and(|leave| leave.last_sequence >= sequence)
     }
 }
 

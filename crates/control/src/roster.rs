@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::comparison::{Claim, Verdict};
-use crate::device_calls::DeviceCalls;
 use crate::fault::{Fault, Late, is_point_to_point};
+use crate::leave::Leave;
 use crate::member_record::{MemberRecord, Operation};
 use crate::pace::{Inquiries, Pace, Topic};
 use crate::proposal::Proposal;
@@ -218,32 +218,48 @@ impl Roster {
         own.is_some_and(|own| own.waits_lately(ANSWER_EVERY, now).is_some())
     }
 
-    /// Records that a member left. Returns a fault if this rank is already in a later operation.
-    pub(crate) fn leave(
-        &mut self,
-        rank: u32,
-        last_sequence: u64,
-        device_calls: DeviceCalls,
-    ) -> Option<Fault> {
+    /// Records that a member leaves. Returns a fault if it has called something else than this
+    /// rank, or if this rank is already in a later operation.
+    pub(crate) fn leave(&mut self, rank: u32, leave: Leave) -> Option<Fault> {
         let heard = self.heard.get_mut(rank as usize)?;
-        if heard.left.is_some() {
+        if heard.has_left().is_some() {
             return None;
         }
-        heard.left = Some(last_sequence);
-        heard.device_calls = device_calls;
+        let heard = heard.left.insert(Box::new(leave)).clone();
         self.schedule_inspection();
+        let differs = heard.calls.iter().find_map(|&(sequence, signature)| {
+            let mine = self.view.history.get(sequence)?;
+            let theirs = Operation {
+                sequence,
+                signature,
+            };
+            (mine != signature).then(|| self.mismatch(rank, theirs, mine))
+        });
         let entered = self.view.history.latest();
-        (entered > last_sequence).then(|| self.left_fault(rank, last_sequence, entered))
+        let lacks = entered > heard.last_sequence;
+        differs.or_else(|| lacks.then(|| self.left_fault(rank, &heard, entered)))
     }
 
-    pub(crate) fn left(&self, rank: u32) -> Option<u64> {
-        self.heard.get(rank as usize)?.left
+    /// Records that a member has left the world. If it had begun to leave before, nothing of it is
+    /// in flight any more.
+    pub(crate) fn leave_world(&mut self, rank: u32) -> Option<Fault> {
+        match &mut self.heard.get_mut(rank as usize)?.left {
+            Some(leave) => {
+                leave.is_in_flight = false;
+                None
+            }
+            None => self.leave(rank, Leave::default()),
+        }
     }
 
-    /// What a member that has left had done of the calls of device memory.
-    pub(crate) fn left_with(&self, rank: u32) -> Option<&DeviceCalls> {
-        let heard = self.heard.get(rank as usize)?;
-        heard.left.map(|_| &heard.device_calls)
+    /// What a member has said when it left, or began to.
+    pub(crate) fn left(&self, rank: u32) -> Option<&Leave> {
+        self.heard.get(rank as usize)?.left.as_deref()
+    }
+
+    /// What a member has said when it left, and all that it had begun was done.
+    pub(crate) fn has_left(&self, rank: u32) -> Option<&Leave> {
+        self.heard.get(rank as usize)?.has_left()
     }
 
     /// Compares an operation of this rank with what is known about the other members.
@@ -253,8 +269,9 @@ impl Roster {
             return None;
         }
         (0..).zip(&self.heard).find_map(|(rank, heard)| {
-            if let Some(last) = heard.left.filter(|&last| last < sequence) {
-                return Some(self.left_fault(rank, last, sequence));
+            let left = heard.left.as_deref();
+            if let Some(leave) = left.filter(|leave| leave.last_sequence < sequence) {
+                return Some(self.left_fault(rank, leave, sequence));
             }
             let theirs = heard
                 .operations()
@@ -348,7 +365,8 @@ impl Roster {
         let next = self.heard.iter().flat_map(|heard| {
             let ahead = heard.operations().map(|theirs| theirs.sequence);
             let ahead = ahead.filter(|&sequence| sequence > entered);
-            ahead.chain(heard.left.map(|last| last.saturating_add(1)))
+            let left = heard.left.as_deref();
+            ahead.chain(left.map(|leave| leave.last_sequence.saturating_add(1)))
         });
         self.view.set_inspect_from(next.min().unwrap_or(u64::MAX));
     }
@@ -363,11 +381,16 @@ impl Roster {
         }
     }
 
-    fn left_fault(&self, rank: u32, last_sequence: u64, sequence: u64) -> Fault {
+    /// The fault of a call that needs a member which leaves: the root cause, if that one lacks
+    /// another member itself.
+    fn left_fault(&self, rank: u32, leave: &Leave, sequence: u64) -> Fault {
+        if let Some(cause) = &leave.cause {
+            return self.view.localise(cause.clone());
+        }
         let signature = self.view.history.get(sequence);
         Fault::Left {
             rank: self.view.member(self.view.members[rank as usize]),
-            last_sequence,
+            last_sequence: leave.last_sequence,
             sequence,
             words: signature.map_or_else(|| "unknown".into(), self.view.describe),
         }

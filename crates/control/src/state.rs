@@ -12,9 +12,9 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::device_calls::DeviceCalls;
 use crate::fault::Fault;
 use crate::flood::Seen;
+use crate::leave::Leave;
 use crate::neighbour::{End, Neighbour};
 use crate::outbound::Class;
 use crate::proposal::Proposal;
@@ -189,12 +189,8 @@ impl State {
             return;
         };
         match &flood.news {
-            News::Leave {
-                last_sequence,
-                device_calls,
-                ..
-            } => {
-                let fault = roster.leave(rank, *last_sequence, device_calls.clone());
+            News::Leave { leave, .. } => {
+                let fault = roster.leave(rank, (**leave).clone());
                 self.raise_some(context, fault);
             }
             News::Fault { fault, .. } => {
@@ -237,9 +233,13 @@ impl State {
             return;
         }
         self.departures.insert(rank, departure.clone());
-        self.rosters
-            .values_mut()
-            .for_each(|roster| apply(roster, rank, departure));
+        let faults = self.rosters.iter_mut().filter_map(|(&context, roster)| {
+            fault_of(roster, rank, departure).map(|fault| (context, fault))
+        });
+        let faults: Vec<(u64, Fault)> = faults.collect();
+        for (context, fault) in faults {
+            self.fail(context, fault);
+        }
     }
 
     /// Starts to follow a communicator, and applies what is known of it already.
@@ -260,9 +260,13 @@ impl State {
             }
         }
         if let Some(roster) = self.rosters.get_mut(&context) {
-            self.departures
-                .iter()
-                .for_each(|(&rank, departure)| apply(roster, rank, departure));
+            let departures = self.departures.iter();
+            let faults =
+                departures.filter_map(|(&rank, departure)| fault_of(roster, rank, departure));
+            let faults: Vec<Fault> = faults.collect();
+            for fault in faults {
+                self.fail(context, fault);
+            }
         }
     }
 
@@ -290,12 +294,16 @@ impl State {
         self.raise_some(context, fault);
     }
 
-    pub(crate) fn leave(&mut self, context: u64, last_sequence: u64, device_calls: DeviceCalls) {
-        self.originate(News::Leave {
-            context,
-            last_sequence,
-            device_calls,
-        });
+    /// Tells all ranks that this one leaves a communicator, unless it has said as much before.
+    pub(crate) fn leave_once(&mut self, view: &View, leave: Leave) {
+        if view.begins_to_leave(leave.is_in_flight) {
+            self.leave(view.context, leave);
+        }
+    }
+
+    pub(crate) fn leave(&mut self, context: u64, leave: Leave) {
+        let leave = Box::new(leave);
+        self.originate(News::Leave { context, leave });
     }
 
     /// Tells all ranks how this one wants to go on after a communicator.
@@ -317,14 +325,29 @@ impl State {
 
     /// Records a fault that this rank found, and floods it unless the communicator has a fault already.
     pub(crate) fn raise(&mut self, context: u64, fault: Fault) {
-        let first = self
-            .rosters
-            .get(&context)
-            .is_some_and(|roster| roster.view.fail(fault.clone()));
         // A departure concerns only ranks that still need the one that left, and they find that out themselves.
-        if first && !matches!(fault, Fault::Left { .. }) {
+        let spreads = !matches!(fault, Fault::Left { .. });
+        if self.fail(context, fault.clone()) && spreads {
             self.originate(News::Fault { context, fault });
         }
+    }
+
+    /// Records a fault. Returns whether it is the first of this communicator.
+    ///
+    /// A rank that lacks one that has left takes part in nothing further, and says so: its own
+    /// calls that are not done are lacking elsewhere.
+    fn fail(&mut self, context: u64, fault: Fault) -> bool {
+        let Some(roster) = self.rosters.get(&context) else {
+            return false;
+        };
+        let view = Arc::clone(&roster.view);
+        let is_first = view.fail(fault.clone());
+        if is_first && matches!(fault, Fault::Left { .. }) {
+            let cause = Some(fault);
+            let leave = Leave::after(view.finished());
+            self.leave_once(&view, Leave { cause, ..leave });
+        }
+        is_first
     }
 
     fn raise_some(&mut self, context: u64, fault: Option<Fault>) {
@@ -334,16 +357,16 @@ impl State {
     }
 }
 
-/// Applies a departure from the world to one communicator.
-fn apply(roster: &mut Roster, world: u32, departure: &Departure) {
+/// What a departure from the world means for one communicator.
+fn fault_of(roster: &mut Roster, world: u32, departure: &Departure) -> Option<Fault> {
     let view = Arc::clone(&roster.view);
-    let Some(rank) = view.rank(world) else { return };
-    let fault = match departure {
-        Departure::Goodbye => roster.leave(rank, 0, DeviceCalls::default()),
+    let rank = view.rank(world)?;
+    match departure {
+        Departure::Goodbye => roster.leave_world(rank),
         // A rank that left the communicator before is not needed any more. What it had sent comes from its host, unless that
         // is lost, too.
-        Departure::Died if roster.left(rank).is_some() => None,
-        Departure::Lost(_) if roster.left(rank).is_some() && !view.is_in_call() => None,
+        Departure::Died if roster.has_left(rank).is_some() => None,
+        Departure::Lost(_) if roster.has_left(rank).is_some() && !view.is_in_call() => None,
         Departure::Died => Some(Fault::Died {
             rank: view.member(world),
         }),
@@ -351,9 +374,6 @@ fn apply(roster: &mut Roster, world: u32, departure: &Departure) {
             rank: view.member(world),
             error: error.clone(),
         }),
-    };
-    if let Some(fault) = fault {
-        view.fail(fault);
     }
 }
 

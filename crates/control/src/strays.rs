@@ -107,7 +107,6 @@ fn number(stray: &Stray) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device_calls::DeviceCalls;
     use crate::proposal::Proposal;
     use crate::wire::Progress;
 
@@ -133,8 +132,7 @@ mod tests {
             counter: 1,
             news: News::Leave {
                 context,
-                last_sequence: 0,
-                device_calls: DeviceCalls::default(),
+                leave: Box::default(),
             },
         })
     }

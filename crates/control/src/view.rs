@@ -3,7 +3,7 @@
 
 use spark_ccl_log::Mutex;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use crate::device_calls::DeviceCalls;
@@ -28,6 +28,8 @@ pub(crate) struct View {
     pub(crate) calls: OnceLock<Box<dyn Fn() -> [u64; KINDS] + Send + Sync>>,
     /// What this rank has done of the calls of device memory; set before it leaves.
     pub(crate) device_calls: OnceLock<DeviceCalls>,
+    /// How far this rank is in leaving: a stage of [`begins_to_leave`](Self::begins_to_leave).
+    leaving: AtomicU8,
     /// The last operation that this rank has finished. It and the next one order no other memory: relaxed.
     finished: AtomicU64,
     /// The next operation that has to be compared with what is known of the other members.
@@ -62,6 +64,7 @@ impl View {
             alarm: OnceLock::new(),
             calls: OnceLock::new(),
             device_calls: OnceLock::new(),
+            leaving: AtomicU8::new(0),
             finished: AtomicU64::new(0),
             inspect_from: AtomicU64::new(u64::MAX),
             ledger: Mutex::default(),
@@ -108,6 +111,14 @@ impl View {
 
     pub(crate) fn finished(&self) -> u64 {
         self.finished.load(Ordering::Relaxed)
+    }
+
+    /// Records that this rank leaves, with or without something in flight. Returns whether the
+    /// others do not know it.
+    pub(crate) fn begins_to_leave(&self, is_in_flight: bool) -> bool {
+        let stage = if is_in_flight { 1 } else { 2 };
+        // Relaxed: this only decides which caller is the first, and publishes no other data.
+        self.leaving.fetch_max(stage, Ordering::Relaxed) < stage
     }
 
     /// Whether this rank is in a collective.

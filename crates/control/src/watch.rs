@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::device_calls::DeviceCalls;
 use crate::fault::{Fault, Late, Member, is_point_to_point};
+use crate::leave::Leave;
 use crate::monitor::Monitor;
 use crate::proposal::Proposal;
 use crate::standing::{KINDS, Standing};
@@ -23,7 +23,6 @@ use crate::wire::WaitingFor;
 pub struct Watch {
     monitor: Arc<Monitor>,
     view: Arc<View>,
-    has_left: AtomicBool,
 }
 
 impl Monitor {
@@ -43,7 +42,6 @@ impl Monitor {
         Arc::new(Watch {
             monitor: Arc::clone(self),
             view: self.follow(context, members, describe),
-            has_left: AtomicBool::new(false),
         })
     }
 }
@@ -223,15 +221,16 @@ impl Watch {
             .with(|state| state.raise(self.view.context, fault));
     }
 
-    /// Tells all ranks that this one leaves the communicator, and takes part in no collective after `last_sequence`.
-    /// Only the first call counts.
-    pub fn leave(&self, last_sequence: u64) {
-        // Relaxed: the swap only decides which caller is the first, and publishes no other data.
-        if !self.has_left.swap(true, Ordering::Relaxed) {
-            let device_calls = self.view.device_calls.get().cloned().unwrap_or_default();
-            self.monitor
-                .with(|state| state.leave(self.view.context, last_sequence, device_calls));
-        }
+    /// Tells all ranks that this one leaves the communicator, and takes part in nothing that it has
+    /// not begun. Only the first call counts, and the first with nothing in flight.
+    pub fn leave(&self, leave: Leave) {
+        let device_calls = self.view.device_calls.get().cloned().unwrap_or_default();
+        let leave = Leave {
+            device_calls,
+            ..leave
+        };
+        self.monitor
+            .with(|state| state.leave_once(&self.view, leave));
     }
 
     /// Says which calls of device memory this rank has done, before it [leaves](Self::leave). Only the first call counts;
@@ -305,7 +304,7 @@ impl Watch {
     /// Tells all ranks that this one will not be in a communicator that it had proposed.
     pub fn renounce(&self, proposed: u64) {
         self.monitor
-            .with(|state| state.leave(proposed, 0, DeviceCalls::default()));
+            .with(|state| state.leave(proposed, Leave::default()));
     }
 
     /// The ranks of the world that are gone, as far as this rank knows: those that died, are lost, or have said goodbye.
@@ -322,10 +321,10 @@ impl Watch {
             .unwrap_or_default()
     }
 
-    /// If a rank has left, the last collective that it took part in; 0 for none.
-    pub fn left(&self, rank: u32) -> Option<u64> {
+    /// What a rank has said when it left, or began to.
+    pub fn left(&self, rank: u32) -> Option<Leave> {
         self.monitor
-            .with(|state| state.roster(self.view.context)?.left(rank))
+            .with(|state| state.roster(self.view.context)?.left(rank).cloned())
             .flatten()
     }
 
@@ -334,7 +333,8 @@ impl Watch {
         self.monitor
             .with(|state| {
                 let roster = state.roster(self.view.context)?;
-                roster.left_with(rank).cloned()
+                let left = roster.has_left(rank);
+                left.map(|leave| leave.device_calls.clone())
             })
             .flatten()
     }
@@ -342,7 +342,7 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        self.leave(self.view.finished());
+        self.leave(Leave::after(self.view.finished()));
         self.monitor.with(|state| state.unwatch(&self.view));
     }
 }

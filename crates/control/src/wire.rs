@@ -8,8 +8,8 @@ mod body;
 use std::time::Duration;
 
 use crate::comparison::Claim;
-use crate::device_calls::DeviceCalls;
 use crate::fault::Fault;
+use crate::leave::Leave;
 use crate::ledger::Entry;
 use crate::proposal::{Bound, Proposal};
 use crate::standing::Answer;
@@ -115,11 +115,7 @@ pub(crate) enum Failure {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum News {
     /// `origin` leaves a communicator.
-    Leave {
-        context: u64,
-        last_sequence: u64,
-        device_calls: DeviceCalls,
-    },
+    Leave { context: u64, leave: Box<Leave> },
     /// `origin` leaves the world.
     Goodbye,
     /// A neighbour of `origin` left the world without a goodbye.
@@ -283,8 +279,7 @@ fn read_news(kind: u8, body: &mut Reader<'_>) -> Option<News> {
     Some(match kind {
         LEAVE => News::Leave {
             context: body.u64()?,
-            last_sequence: body.u64()?,
-            device_calls: body.device_calls()?,
+            leave: Box::new(body.leave()?),
         },
         GOODBYE => News::Goodbye,
         GONE => News::Gone {
@@ -414,14 +409,9 @@ fn write_content(content: &Content, body: &mut Writer) -> u8 {
 
 fn write_news(news: &News, body: &mut Writer) -> u8 {
     match news {
-        News::Leave {
-            context,
-            last_sequence,
-            device_calls,
-        } => {
+        News::Leave { context, leave } => {
             body.u64(*context);
-            body.u64(*last_sequence);
-            body.device_calls(device_calls);
+            body.leave(leave);
             LEAVE
         }
         News::Goodbye => GOODBYE,

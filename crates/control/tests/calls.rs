@@ -4,7 +4,7 @@
 mod common;
 
 use common::{everyone_fails, fault, until, watches, world};
-use spark_ccl_control::{Fault, Watch};
+use spark_ccl_control::{Fault, Leave, Watch};
 use std::sync::Arc;
 
 /// All of these ranks make the same calls, each named by a number.
@@ -98,7 +98,7 @@ fn nobody_waits_for_a_rank_that_has_left() {
     let world = world(3);
     let all = watches(&world, 1);
     make(&all, [1, 2]);
-    all[2].leave(0);
+    all[2].leave(Leave::after(0));
     until("the departure", || all[0].left(2).is_some());
     compare(&all[0]);
     until("the comparison", || all[0].calls_compared() == 2);

@@ -9,7 +9,7 @@ use std::time::Duration;
 use common::{
     everyone_fails, fault, name, start, streams, until, watches, words, world, world_with_victims,
 };
-use spark_ccl_control::{Fault, Late, Monitor, Watch};
+use spark_ccl_control::{Fault, Late, Leave, Monitor, Watch};
 
 const SIZES: [u32; 5] = [2, 3, 5, 8, 16];
 
@@ -201,9 +201,11 @@ fn a_rank_that_leaves_is_a_fault_only_for_later_operations() {
             watch.finish(1);
         }
         let (leaver, others) = watches.split_last().unwrap();
-        leaver.leave(1);
+        leaver.leave(Leave::after(1));
         for watch in others {
-            until("the departure", || watch.left(size - 1) == Some(1));
+            until("the departure", || {
+                watch.left(size - 1) == Some(Leave::after(1))
+            });
             assert!(!watch.failed(), "leaving is no fault by itself");
             watch.enter(2, [1, 2]);
             let left = Fault::Left {
@@ -223,7 +225,7 @@ fn a_rank_that_leaves_fails_those_who_already_wait_for_it() {
     let watches = watches(&world, 7);
     watches[0].enter(1, [1, 1]);
     watches[0].announce(1, [1, 1], Some(2));
-    watches[2].leave(0);
+    watches[2].leave(Leave::after(0));
     match &*fault(&watches[0]) {
         Fault::Left {
             rank,
@@ -233,7 +235,9 @@ fn a_rank_that_leaves_fails_those_who_already_wait_for_it() {
         } => assert_eq!(rank.rank, 2),
         other => panic!("{other}"),
     }
-    until("the departure", || watches[1].left(2) == Some(0));
+    until("the departure", || {
+        watches[1].left(2) == Some(Leave::after(0))
+    });
     assert!(!watches[1].failed(), "it is in no operation");
 }
 
@@ -245,10 +249,14 @@ fn leaving_the_world_is_leaving_each_communicator_and_no_death() {
         drop(watches.pop());
         drop(world.pop());
         for (monitor, watch) in world.iter().zip(&watches) {
-            until("the departure", || watch.left(size - 1) == Some(0));
+            until("the departure", || {
+                watch.left(size - 1) == Some(Leave::after(0))
+            });
             // A communicator that is created after the goodbye, and that the leaving rank never created.
             let next = monitor.watch(8, (0..size).collect(), words);
-            until("the goodbye", || next.left(size - 1) == Some(0));
+            until("the goodbye", || {
+                next.left(size - 1) == Some(Leave::after(0))
+            });
             assert!(!watch.failed() && !next.failed());
             next.enter(1, [1, 1]);
             assert!(matches!(*fault(&next), Fault::Left { .. }));

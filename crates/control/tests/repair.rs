@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 
 use common::{Streams, everyone_fails, fault, name, names, until, words};
 use socket2::Socket;
-use spark_ccl_control::{Adopter, Dial, Fault, Monitor, Redial, Unreached, Watch, neighbours};
+use spark_ccl_control::{
+    Adopter, Dial, Fault, Leave, Monitor, Redial, Unreached, Watch, neighbours,
+};
 use spark_ccl_fork::Unshared;
 use spark_ccl_log::Mutex;
 use spark_ccl_seal::{Seals, Stream};
@@ -165,14 +167,14 @@ fn departures_arrive_in_their_order_although_streams_break() {
         theirs.push(monitors[1].watch(context, vec![0, 1], words));
     }
     for (context, watch) in contexts.zip(&mine) {
-        watch.leave(context + 1);
+        watch.leave(Leave::after(context + 1));
         if context % 20 == 0 {
             network.cut(0, 1);
         }
     }
     until("the last departure", || theirs[299].left(0).is_some());
     for (last, watch) in (1..).zip(&theirs) {
-        assert_eq!(watch.left(0), Some(last));
+        assert_eq!(watch.left(0), Some(Leave::after(last)));
         assert!(!watch.failed());
     }
 }

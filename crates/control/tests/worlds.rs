@@ -10,7 +10,7 @@ use common::{
     everyone_fails, fault, name, names, start, until, watches, words, world, world_with_victims,
 };
 use socket2::Socket;
-use spark_ccl_control::{Fault, Monitor, Presence, Proposal};
+use spark_ccl_control::{Fault, Leave, Monitor, Presence, Proposal};
 use spark_ccl_fork::Unshared;
 
 #[test]
@@ -56,7 +56,7 @@ fn ranks_that_are_asked_say_how_far_they_are() {
         assert_eq!(waits, (rank == 5).then_some((6, Some(3))));
     }
     all[5].finish(6);
-    all[3].leave(4);
+    all[3].leave(Leave::after(4));
     until("the departure", || {
         standings()[3].presence == Presence::Left
     });
@@ -124,13 +124,13 @@ fn news_of_a_communicator_that_is_not_built_yet_are_kept() {
     });
     waiting.enter(1, [1, 1]);
     waiting.announce(1, [1, 1], Some(4));
-    left.leave(0);
+    left.leave(Leave::after(0));
     // Each neighbour gets the mark last, so once it has arrived, the rest has.
     let mark = |rank: usize| watch(rank, 100 + rank as u64);
     let marks: Vec<_> = (0..3).map(mark).collect();
     let seen: Vec<_> = (0..3).map(|rank| watch(4, 100 + rank)).collect();
     for (rank, (mark, seen)) in marks.iter().zip(&seen).enumerate() {
-        mark.leave(0);
+        mark.leave(Leave::after(0));
         until("the mark", || seen.left(rank as u32).is_some());
     }
     assert!(watch(4, 1).failed());
@@ -138,7 +138,7 @@ fn news_of_a_communicator_that_is_not_built_yet_are_kept() {
     assert_eq!(late.last_seen(1).last, Some((1, words([1, 1]))));
     late.enter(1, [2, 2]);
     assert!(matches!(*fault(&late), Fault::Mismatch { sequence: 1, .. }));
-    assert_eq!(watch(4, 3).left(2), Some(0));
+    assert_eq!(watch(4, 3).left(2), Some(Leave::after(0)));
 }
 
 #[test]
@@ -297,7 +297,7 @@ fn a_context_that_a_rank_renounces_fails_in_the_first_call() {
     let root = watches(&world, 1);
     root[1].renounce(4);
     let made = world[0].watch(4, vec![0, 1, 2], words);
-    until("the departure", || made.left(1) == Some(0));
+    until("the departure", || made.left(1) == Some(Leave::after(0)));
     made.enter(1, [1, 1]);
     assert!(matches!(&*fault(&made), Fault::Left { rank, .. } if rank.world == 1));
 }

@@ -91,9 +91,20 @@ fn notice() -> impl Strategy<Value = Frame> {
     })
 }
 
+fn leave() -> impl Strategy<Value = Leave> {
+    let calls = prop::collection::vec((number(), signature()), 0..4);
+    let parts = (number(), any::<bool>(), calls);
+    parts.prop_map(|(last_sequence, is_in_flight, calls)| Leave {
+        is_in_flight,
+        calls,
+        ..Leave::after(last_sequence)
+    })
+}
+
 fn flood() -> impl Strategy<Value = Frame> {
     let news = prop_oneof![
-        1 => (context(), number()).prop_map(|(context, last_sequence)| News::Leave { context, last_sequence, device_calls: DeviceCalls::default() }),
+        1 => (context(), leave().prop_map(Box::new))
+            .prop_map(|(context, leave)| News::Leave { context, leave }),
         1 => Just(News::Goodbye),
         1 => (rank(), failure()).prop_map(|(rank, failure)| News::Gone { rank, failure }),
         1 => (context(), fault()).prop_map(|(context, fault)| News::Fault { context, fault }),
@@ -125,6 +136,8 @@ struct Rank {
     state: State,
     neighbour: UnixStream,
     views: HashMap<u64, Arc<View>>,
+    /// The number of the neighbour's last flood.
+    received: u64,
 }
 
 impl Rank {
@@ -140,6 +153,7 @@ impl Rank {
             state: State::new(ME, names, vec![known], None),
             neighbour,
             views: HashMap::new(),
+            received: 0,
         }
     }
 
@@ -176,7 +190,7 @@ impl Rank {
                     .announce(*context, *sequence, *signature, waiting, now);
             }
             Event::Leave(context, last) => {
-                self.state.leave(*context, *last, DeviceCalls::default());
+                self.state.leave(*context, Leave::after(*last));
             }
         }
         for roster in self.state.rosters.values() {
@@ -185,6 +199,16 @@ impl Rank {
                 roster.late(1, std::time::Duration::ZERO, now),
             );
         }
+    }
+
+    fn receive_from_neighbour(&mut self, news: News) {
+        self.received += 1;
+        let flood = Flood {
+            origin: NEIGHBOUR,
+            counter: self.received,
+            news,
+        };
+        self.handle(&Event::Received(Box::new(Frame::Flood(flood))));
     }
 
     /// All frames that the rank has sent to the neighbour.
@@ -230,8 +254,7 @@ fn a_rank_that_has_left_may_die_or_get_lost() {
             rank.handle(&Event::Watch(1));
             let leave = News::Leave {
                 context: 1,
-                last_sequence: 0,
-                device_calls: DeviceCalls::default(),
+                leave: Box::default(),
             };
             let gone = News::Gone {
                 rank: NEIGHBOUR,
@@ -255,8 +278,7 @@ fn a_rank_that_has_left_may_not_get_lost_while_a_call_needs_it() {
         rank.views[&1].history.record(1, [1, 1]);
         let leave = News::Leave {
             context: 1,
-            last_sequence: 1,
-            device_calls: DeviceCalls::default(),
+            leave: Box::new(Leave::after(1)),
         };
         let is_lost = failure != Failure::Died;
         let gone = News::Gone {
@@ -266,6 +288,102 @@ fn a_rank_that_has_left_may_not_get_lost_while_a_call_needs_it() {
         rank.handle(&Event::Received(Box::new(flooded(NEIGHBOUR, leave))));
         rank.handle(&Event::Received(Box::new(flooded(0, gone))));
         assert_eq!(rank.views[&1].fault().is_some(), is_lost);
+    }
+}
+
+/// Until then the others need it, although it begins nothing more.
+#[test]
+fn a_rank_that_leaves_may_not_end_before_what_it_has_in_flight() {
+    for failure in failures() {
+        for is_done in [false, true] {
+            let mut rank = Rank::new();
+            rank.handle(&Event::Watch(1));
+            rank.receive_from_neighbour(leave_of(Leave {
+                is_in_flight: true,
+                ..Leave::after(1)
+            }));
+            if is_done {
+                rank.receive_from_neighbour(leave_of(Leave::after(1)));
+            }
+            let gone = News::Gone {
+                rank: NEIGHBOUR,
+                failure: failure.clone(),
+            };
+            rank.receive_from_neighbour(gone);
+            assert_eq!(rank.views[&1].fault().is_none(), is_done);
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_lacks_one_that_has_left_says_so_and_why() {
+    let mut rank = Rank::new();
+    rank.handle(&Event::Watch(1));
+    for sequence in [1, 2] {
+        rank.handle(&Event::Enter(1, sequence, [0, 0]));
+    }
+    rank.views[&1].finish(1);
+    rank.receive_from_neighbour(leave_of(Leave::after(1)));
+    let fault = rank.views[&1].fault().cloned().unwrap();
+    assert!(matches!(&*fault, Fault::Left { rank, sequence: 2, .. } if rank.world == NEIGHBOUR));
+    // Its own end afterwards is no news.
+    rank.state
+        .leave_once(&rank.views[&1].clone(), Leave::after(2));
+    let said = rank
+        .sent_frames()
+        .into_iter()
+        .filter_map(|frame| match frame {
+            Frame::Flood(Flood {
+                origin: ME,
+                news: News::Leave { leave, .. },
+                ..
+            }) => Some(*leave),
+            _ => None,
+        });
+    let said: Vec<Leave> = said.collect();
+    assert_eq!(said.len(), 1, "{said:?}");
+    assert_eq!(said[0].last_sequence, 1);
+    // Who needs it now needs the one that left.
+    let mut other = Rank::new();
+    other.handle(&Event::Watch(1));
+    other.receive_from_neighbour(leave_of(said[0].clone()));
+    other.handle(&Event::Enter(1, 2, [0, 0]));
+    assert_eq!(other.views[&1].fault(), Some(&fault));
+}
+
+/// Whether this rank has made the call before, or makes it afterwards.
+#[test]
+fn what_a_rank_has_called_last_is_compared_when_it_has_left() {
+    for is_first in [true, false] {
+        for signature in [[0, 0], [0, 1]] {
+            let mut rank = Rank::new();
+            rank.handle(&Event::Watch(1));
+            let enters = Event::Enter(1, 1, [0, 0]);
+            if is_first {
+                rank.handle(&enters);
+            }
+            rank.receive_from_neighbour(leave_of(Leave {
+                calls: vec![(1, signature)],
+                ..Leave::after(1)
+            }));
+            if !is_first {
+                rank.handle(&enters);
+            }
+            let fault = rank.views[&1].fault().map(|fault| (**fault).clone());
+            let differs = signature != [0, 0];
+            assert_eq!(
+                matches!(fault, Some(Fault::Mismatch { sequence: 1, .. })),
+                differs
+            );
+            assert_eq!(fault.is_some(), differs, "{fault:?}");
+        }
+    }
+}
+
+fn leave_of(leave: Leave) -> News {
+    News::Leave {
+        context: 1,
+        leave: Box::new(leave),
     }
 }
 

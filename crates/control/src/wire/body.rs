@@ -1,11 +1,13 @@
 //! Encoding and decoding of the fields of a frame's body. Pure functions of bytes; each length is checked before it is
 //! used.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::agreement::MAX_LISTED;
 use crate::device_calls::{DeviceCalls, MOST_PEERS, Messages};
 use crate::fault::{Fault, Late, Member};
+use crate::leave::{Leave, MOST_CALLS};
 use crate::standing::{Answer, KINDS, Wait};
 
 /// Longest text of a fault (a reason, an error), in bytes.
@@ -75,12 +77,32 @@ impl Writer {
         }
     }
 
+    pub(super) fn leave(&mut self, leave: &Leave) {
+        self.u64(leave.last_sequence);
+        self.u8(leave.is_in_flight.into());
+        let calls = &leave.calls[..leave.calls.len().min(MOST_CALLS)];
+        self.u8(calls.len() as u8);
+        for &(sequence, signature) in calls {
+            self.u64(sequence);
+            self.signature(signature);
+        }
+        let told = leave.messages.as_ref();
+        self.optional(told.filter(|messages| are_few(messages)), Self::messages);
+        self.device_calls(&leave.device_calls);
+        self.optional(leave.cause.as_ref(), Self::fault);
+    }
+
     pub(super) fn device_calls(&mut self, calls: &DeviceCalls) {
         self.u64(calls.collectives);
-        let told = Some(&calls.messages).filter(|messages| messages.len() <= MOST_PEERS);
-        self.u8((calls.has_uncounted || told.is_none()).into());
-        self.u8(told.map_or(0, |messages| messages.len() as u8));
-        for (&rank, messages) in told.into_iter().flatten() {
+        let are_told = are_few(&calls.messages);
+        self.u8((calls.has_uncounted || !are_told).into());
+        let none = BTreeMap::new();
+        self.messages(if are_told { &calls.messages } else { &none });
+    }
+
+    fn messages(&mut self, messages: &BTreeMap<u32, Messages>) {
+        self.u8(messages.len() as u8);
+        for (&rank, messages) in messages {
             self.u32(rank);
             self.u64(messages.sent);
             self.u64(messages.received);
@@ -203,6 +225,11 @@ impl Writer {
     }
 }
 
+/// Whether all of the messages can be told.
+fn are_few(messages: &BTreeMap<u32, Messages>) -> bool {
+    messages.len() <= MOST_PEERS
+}
+
 /// Every method returns `None` if the body ends early or the value is out of bounds.
 pub(super) struct Reader<'a> {
     rest: &'a [u8],
@@ -256,13 +283,44 @@ impl<'a> Reader<'a> {
         (0..count).map(|_| self.rank()).collect()
     }
 
+    pub(super) fn leave(&mut self) -> Option<Leave> {
+        let last_sequence = self.u64()?;
+        let is_in_flight = self.flag()?;
+        let calls: usize = self.u8()?.into();
+        if calls > MOST_CALLS {
+            return None;
+        }
+        let calls = (0..calls).map(|_| Some((self.u64()?, self.signature()?)));
+        Some(Leave {
+            last_sequence,
+            is_in_flight,
+            calls: calls.collect::<Option<_>>()?,
+            messages: if self.flag()? {
+                Some(self.messages()?)
+            } else {
+                None
+            },
+            device_calls: self.device_calls()?,
+            cause: if self.flag()? {
+                let cause = self.fault()?;
+                Some(Some(cause).filter(|cause| matches!(cause, Fault::Left { .. }))?)
+            } else {
+                None
+            },
+        })
+    }
+
     pub(super) fn device_calls(&mut self) -> Option<DeviceCalls> {
         let collectives = self.u64()?;
-        let has_uncounted = match self.u8()? {
-            0 => false,
-            1 => true,
-            _ => return None,
-        };
+        let has_uncounted = self.flag()?;
+        Some(DeviceCalls {
+            collectives,
+            messages: self.messages()?,
+            has_uncounted,
+        })
+    }
+
+    fn messages(&mut self) -> Option<BTreeMap<u32, Messages>> {
         let peers: usize = self.u8()?.into();
         if peers > MOST_PEERS {
             return None;
@@ -272,12 +330,7 @@ impl<'a> Reader<'a> {
             let (sent, received) = (self.u64()?, self.u64()?);
             Some((rank, Messages { sent, received }))
         });
-        let messages = messages.collect::<Option<_>>()?;
-        Some(DeviceCalls {
-            collectives,
-            messages,
-            has_uncounted,
-        })
+        messages.collect()
     }
 
     pub(super) fn text(&mut self) -> Option<String> {

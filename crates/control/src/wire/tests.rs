@@ -1,13 +1,15 @@
 //! Frames are read back as written, and malformed ones are refused without a panic.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use proptest::prelude::*;
 
 use super::*;
 use crate::agreement::MAX_LISTED;
-use crate::device_calls::{MOST_PEERS, Messages};
+use crate::device_calls::{DeviceCalls, MOST_PEERS, Messages};
 use crate::fault::{Late, Member};
+use crate::leave::MOST_CALLS;
 use crate::standing::{KINDS, Wait};
 
 pub(crate) const SIZE: u32 = 1000;
@@ -157,10 +159,40 @@ pub(crate) fn proposal() -> impl Strategy<Value = Proposal> {
     })
 }
 
-fn device_calls() -> impl Strategy<Value = DeviceCalls> {
+fn messages() -> impl Strategy<Value = BTreeMap<u32, Messages>> {
     let messages = any::<[u64; 2]>().prop_map(|[sent, received]| Messages { sent, received });
-    let peers = prop::collection::btree_map(0..SIZE, messages, 0..=MOST_PEERS);
-    let calls = (any::<u64>(), peers, any::<bool>());
+    prop::collection::btree_map(0..SIZE, messages, 0..=MOST_PEERS)
+}
+
+fn leave() -> impl Strategy<Value = Leave> {
+    let calls = prop::collection::vec(any::<(u64, [u64; 2])>(), 0..=MOST_CALLS);
+    let cause = (member(), any::<[u64; 2]>(), "\\PC{0,40}");
+    let cause = cause.prop_map(|(rank, [last_sequence, sequence], words)| Fault::Left {
+        rank,
+        last_sequence,
+        sequence,
+        words,
+    });
+    let options = (
+        proptest::option::of(messages()),
+        device_calls(),
+        proptest::option::of(cause),
+    );
+    let parts = (any::<u64>(), any::<bool>(), calls, options);
+    parts.prop_map(
+        |(last_sequence, is_in_flight, calls, (messages, device_calls, cause))| Leave {
+            last_sequence,
+            is_in_flight,
+            calls,
+            messages,
+            device_calls,
+            cause,
+        },
+    )
+}
+
+fn device_calls() -> impl Strategy<Value = DeviceCalls> {
+    let calls = (any::<u64>(), messages(), any::<bool>());
     calls.prop_map(|(collectives, messages, has_uncounted)| DeviceCalls {
         collectives,
         messages,
@@ -187,12 +219,9 @@ fn frame() -> impl Strategy<Value = Frame> {
         claim().prop_map(Content::Claim),
     ];
     let news = prop_oneof![
-        (any::<[u64; 2]>(), device_calls()).prop_map(|([context, last_sequence], device_calls)| {
-            News::Leave {
-                context,
-                last_sequence,
-                device_calls,
-            }
+        (any::<u64>(), leave()).prop_map(|(context, leave)| News::Leave {
+            context,
+            leave: Box::new(leave)
         }),
         Just(News::Goodbye),
         (0..SIZE, failure()).prop_map(|(rank, failure)| News::Gone { rank, failure }),

@@ -1,0 +1,58 @@
+//! What a rank says when it leaves a communicator: which calls it has begun, so that the others
+//! know what they may still expect of it. Knows calls by number and signature only.
+
+use std::collections::BTreeMap;
+
+use crate::device_calls::{DeviceCalls, Messages};
+use crate::fault::Fault;
+
+/// How many calls a rank that leaves names at most.
+pub const MOST_CALLS: usize = 8;
+
+/// How a rank leaves a communicator.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Leave {
+    /// The last collective that it has begun; 0 for none.
+    pub last_sequence: u64,
+    /// Whether something that it has begun is not done. It does its part in that, and says again
+    /// that it leaves.
+    pub is_in_flight: bool,
+    /// Collectives that it has called, by number and signature, for the others to compare with
+    /// theirs. At most [`MOST_CALLS`] are sent.
+    pub calls: Vec<(u64, [u64; 2])>,
+    /// By rank: how many messages of host memory it has begun to send and to receive. `None` if it
+    /// does not say.
+    pub messages: Option<BTreeMap<u32, Messages>>,
+    /// The calls of device memory that it has done: see
+    /// [`Watch::has_done`](crate::Watch::has_done).
+    pub device_calls: DeviceCalls,
+    /// A [`Fault::Left`], if it leaves because its own calls lack a rank that has left.
+    pub cause: Option<Fault>,
+}
+
+impl Leave {
+    /// After this collective, and with nothing in flight.
+    pub fn after(last_sequence: u64) -> Self {
+        Self {
+            last_sequence,
+            ..Self::default()
+        }
+    }
+
+    /// Whether it has begun to send the message of this number to a rank. `None` if that is not
+    /// known.
+    pub fn has_sent(&self, to: u32, number: u64) -> Option<bool> {
+        self.has_begun(to, |messages| messages.sent >= number)
+    }
+
+    /// Whether it has begun to receive the message of this number from a rank. `None` if that is
+    /// not known.
+    pub fn has_received(&self, from: u32, number: u64) -> Option<bool> {
+        self.has_begun(from, |messages| messages.received >= number)
+    }
+
+    fn has_begun(&self, peer: u32, enough: impl FnOnce(Messages) -> bool) -> Option<bool> {
+        let messages = self.messages.as_ref()?;
+        Some(enough(messages.get(&peer).copied().unwrap_or_default()))
+    }
+}
