@@ -209,7 +209,9 @@ impl Communicator {
         });
     }
 
-    /// Whether the communicator still works; its error, if not.
+    /// Whether the communicator still works; its error, if not. It does not if data of an earlier
+    /// operation lies unread, because the ranks called different ones: this takes up to 1.5 s then,
+    /// until the other rank has said what it called.
     ///
     /// # Errors
     /// [`Error::Failed`], the error that every call returns from now on.
@@ -220,7 +222,7 @@ impl Communicator {
             let _context = keep_context();
             device.check()?;
         }
-        self.inner.membership.with(crate::host::Core::check)?
+        self.inner.membership.engine().check()
     }
 
     /// The next message from rank `from`, to memory of the host: its type, and how many elements it has. `None` if none

@@ -45,11 +45,14 @@ impl Membership {
     /// Does nothing in a forked child, nor while a panic drops handles of what is in flight:
     /// another thread may wait for that, and if none does, the last handle aborts it.
     pub(crate) fn leave(&self) {
-        let Ok(leave) = self.engine.with(|core| core.leave()) else {
-            return;
-        };
+        let left = self.engine.with(|core| (core.leave(), core.unread_text()));
+        let Ok((leave, unread)) = left else { return };
         if leave.is_in_flight && std::thread::panicking() {
             return;
+        }
+        if let Some(unread) = unread {
+            let rank = self.watch.member(self.rank);
+            tracing::warn!("{rank} leaves a message unread: {unread}");
         }
         self.watch.leave(leave);
     }

@@ -1,6 +1,7 @@
 //! The engine behind its mutex, and how callers wait on it. Knows the mutex, threads and time; what an operation does
 //! is below, in [`Core`].
 
+mod check;
 mod ids;
 
 pub(crate) use ids::{Ids, first_done};
@@ -148,6 +149,12 @@ impl HostEngine {
         let mut core = self.core.lock();
         core.check()?;
         let (first, second) = Request::of(task, &self.planner, &mut core.programs)?;
+        if !first.program.receives()
+            && let Err(refusal) = core.begin_unheard()
+        {
+            unlock(core);
+            return Err(self.refuse(refusal));
+        }
         let ids = Ids(core.issue(first), second.map(|request| core.issue(request)));
         core.progress();
         self.leave(core);
@@ -161,8 +168,9 @@ impl HostEngine {
         self.check_process()?;
         self.planner.locate(task)?;
         let mut core = self.core.lock();
-        let id = core.run_inline(task, &self.planner, SpinBudget::ONE_LOOK)?;
+        let outcome = core.run_inline(task, &self.planner, SpinBudget::ONE_LOOK);
         self.leave(core);
+        let id = outcome.map_err(|refusal| self.refuse(refusal))?;
         Ok(id.map(|id| Ids(id, None)))
     }
 
@@ -404,11 +412,12 @@ impl Engine for HostEngine {
         self.planner.locate(task)?;
         let mut core = self.core.lock();
         let budget = core.spin_budget;
-        let id = core.run_inline(task, &self.planner, budget)?;
+        let outcome = core.run_inline(task, &self.planner, budget);
         unlock(core);
-        match id {
-            None => Ok(()),
-            Some(id) => self.wait(id),
+        match outcome {
+            Ok(None) => Ok(()),
+            Ok(Some(id)) => self.wait(id),
+            Err(refusal) => Err(self.refuse(refusal)),
         }
     }
 

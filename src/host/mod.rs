@@ -23,6 +23,7 @@ mod stall;
 #[cfg(test)]
 mod tests;
 mod transfer;
+mod unread;
 mod watchdog;
 mod wires;
 
@@ -53,6 +54,7 @@ use spin_budget::SpinBudget;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
+use unread::Refusal;
 
 /// Operations in flight and the links they share. Collectives run one after the other, in the order
 /// of their calls; point-to-point operations run beside them, in order per peer and direction.
@@ -71,6 +73,8 @@ pub(crate) struct Core {
     /// Point-to-point operations that are queued or running.
     pairs: usize,
     sequence: u64,
+    /// In how many calls this rank has only sent, since it last received something.
+    unheard: u32,
     broken: Option<Error>,
     spin_budget: SpinBudget,
     /// Something moved, or was queued, since the engine was last unlocked.
@@ -115,6 +119,7 @@ impl Core {
             pair_queues: BTreeMap::new(),
             pairs: 0,
             sequence: 0,
+            unheard: 0,
             broken: None,
             spin_budget: SpinBudget::default(),
             has_news: false,
@@ -134,7 +139,9 @@ impl Core {
                 Direction::In => messages.received = queue.sequence,
             }
         }
-        let calls = (1..=self.sequence).rev().take(MOST_CALLS);
+        let unread = self.unread().map(|unread| unread.sequence);
+        let last = (1..=self.sequence).rev().take(MOST_CALLS - 1);
+        let calls = unread.into_iter().chain(last);
         let calls = calls.filter_map(|sequence| Some((sequence, self.watch.called(sequence)?)));
         Leave {
             is_in_flight: !self.is_idle(),
@@ -166,9 +173,15 @@ impl Core {
         task: &Task,
         planner: &Planner,
         budget: SpinBudget,
-    ) -> Result<Option<OpId>, Error> {
+    ) -> Result<Option<OpId>, Refusal> {
         self.check()?;
-        let program = self.programs.get(planner, task)?;
+        let mut program = self.programs.get(planner, task)?;
+        if program.receives() {
+            self.unheard = 0;
+        } else {
+            self.begin_unheard()?;
+            program = self.programs.get(planner, task)?;
+        }
         self.first_caller.note();
         let number = enter(
             &mut self.sequence,

@@ -20,7 +20,7 @@ const ANNOUNCE_AFTER: Duration = Duration::from_millis(200);
 const ANNOUNCE_EVERY: Duration = Duration::from_secs(1);
 /// How long the control plane gets to name the cause of a broken link or a message of another tag. It takes about a
 /// second to tell that a process on another host is gone (`REFUSED_FOR` in `crates/control/src/repair.rs`).
-const CAUSE_WITHIN: Duration = Duration::from_millis(1500);
+pub(super) const CAUSE_WITHIN: Duration = Duration::from_millis(1500);
 /// The same where the peer has closed the link: it may know why, and itself wait that long before it says so.
 const CAUSE_OF_CLOSE_WITHIN: Duration = Duration::from_secs(3);
 /// Ranks from which nothing has come for this long are late, at a deadline.
@@ -98,7 +98,7 @@ fn doubtful(active: &Active, watch: &Watch) -> Option<(u64, [u64; 2])> {
 
 /// The collective to which a message belongs that has come while this rank is in `own`: tags hold the low half of the
 /// number.
-fn sequence_of(tag: u64, own: u64) -> u64 {
+pub(super) fn sequence_of(tag: u64, own: u64) -> u64 {
     let ahead = ((tag >> 32) as u32).wrapping_sub(own as u32) as i32;
     own.wrapping_add_signed(i64::from(ahead))
 }
@@ -127,7 +127,7 @@ fn forgotten(active: &Active, watch: &Watch, tag: u64, [here, there]: [Member; 2
 }
 
 /// What this rank has called as a collective with which it is done.
-fn called(watch: &Watch, sequence: u64) -> String {
+pub(super) fn called(watch: &Watch, sequence: u64) -> String {
     let called = watch.called(sequence).map(names::describe);
     called.unwrap_or_else(|| "what it no longer knows".to_owned())
 }

@@ -142,6 +142,19 @@ impl Wires {
         &self.mesh
     }
 
+    /// The lines to others whose links are made.
+    pub(super) fn made(&self) -> &[Line] {
+        &self.made
+    }
+
+    /// Takes the links that are ready, though no operation has asked for them.
+    pub(super) fn take_ready(&mut self) {
+        for line in self.mesh.ready() {
+            // Asked for again by the operation that needs it.
+            let _ = self.form(line);
+        }
+    }
+
     /// Whether some link has made progress since this was last asked.
     pub(super) fn have_grown(&mut self) -> bool {
         self.mesh.has_grown()

@@ -146,6 +146,14 @@ impl Mesh {
         }
     }
 
+    /// The links that can be [taken](Self::take).
+    pub(crate) fn ready(&mut self) -> Vec<Line> {
+        self.look();
+        let forming = self.forming.iter();
+        let ready = forming.filter(|(_, stage)| matches!(stage, Stage::Ready(_)));
+        ready.map(|(&line, _)| line).collect()
+    }
+
     /// Takes note of links that were taken.
     pub(crate) fn arm(&mut self) {
         self.awaited.retain(|(_, chime)| !chime.is_answered());

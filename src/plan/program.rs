@@ -98,6 +98,17 @@ impl Program {
         }
     }
 
+    /// Whether a rank takes messages of collectives from the links.
+    #[inline]
+    pub(crate) fn receives(&self) -> bool {
+        match self {
+            Self::Schedule(planned) => planned.receives,
+            // Every two ranks exchange signals.
+            Self::Blocks(_) => true,
+            Self::PointToPoint(_) => false,
+        }
+    }
+
     /// Whether it is one message. It is sent even if it is empty, because it tells the receiver its length.
     pub(crate) fn is_message(&self) -> bool {
         matches!(self, Self::PointToPoint(_))
@@ -124,6 +135,7 @@ impl Program {
 pub(crate) struct Planned {
     schedule: Schedule,
     few: Option<Box<[Step]>>,
+    receives: bool,
 }
 
 impl Planned {
@@ -135,7 +147,15 @@ impl Planned {
         } else {
             None
         };
-        Self { schedule, few }
+        let receives = (0..schedule.channels()).any(|channel| {
+            let mut steps = (0..).map_while(|index| schedule.step(channel, index));
+            steps.any(|step| step.kind.receives() && !step.is_empty())
+        });
+        Self {
+            schedule,
+            few,
+            receives,
+        }
     }
 }
 
@@ -162,6 +182,40 @@ mod tests {
     use super::Program;
     use spark_ccl_sched::{Shape, schedule};
     use spark_ccl_types::{Algorithm, Operation};
+
+    #[test]
+    fn a_rank_that_only_sends_is_told_from_one_that_receives() {
+        use Algorithm::{Binomial, Direct, DoubleTree, Linear, Ring};
+        for (operation, algorithm, rank, count, receives) in [
+            (Operation::Broadcast, Binomial, 0, 8, false),
+            (Operation::Broadcast, Binomial, 1, 8, true),
+            (Operation::Broadcast, DoubleTree, 0, 100_000, false),
+            (Operation::Broadcast, DoubleTree, 3, 100_000, true),
+            (Operation::Gather, Linear, 0, 8, true),
+            (Operation::Gather, Linear, 1, 8, false),
+            (Operation::Scatter, Linear, 0, 8, false),
+            (Operation::Scatter, Linear, 1, 8, true),
+            (Operation::AllReduce, Direct, 1, 8, true),
+            (Operation::AllReduce, Ring, 1, 8, true),
+            (Operation::AllReduce, Ring, 1, 0, false),
+        ] {
+            let shape = Shape {
+                rank,
+                size: 7,
+                count,
+                root: 0,
+                chunk: 8,
+                hosts: None,
+            };
+            let made = schedule(operation, algorithm, false, shape).unwrap();
+            let program = Program::schedule(made);
+            assert_eq!(
+                program.receives(),
+                receives,
+                "{operation} by {algorithm:?} at {rank}"
+            );
+        }
+    }
 
     #[test]
     fn few_steps_are_those_of_the_schedule() {
