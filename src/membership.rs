@@ -4,6 +4,7 @@
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::host::HostEngine;
+use crate::world::Stay;
 use spark_ccl_control::{Fault, Watch};
 use std::ops::Deref;
 use std::sync::Arc;
@@ -23,14 +24,22 @@ pub(crate) struct Membership {
     engine: Arc<HostEngine>,
     watch: Arc<Watch>,
     rank: u32,
+    /// Dropped last: the rank leaves the world with its last communicator.
+    _stay: Option<Arc<Stay>>,
 }
 
 impl Membership {
-    pub(crate) fn new(engine: Arc<HostEngine>, watch: Arc<Watch>, rank: u32) -> Self {
+    pub(crate) fn new(
+        engine: Arc<HostEngine>,
+        watch: Arc<Watch>,
+        rank: u32,
+        stay: Option<Arc<Stay>>,
+    ) -> Self {
         Self {
             engine,
             watch,
             rank,
+            _stay: stay,
         }
     }
 
@@ -52,7 +61,7 @@ impl Membership {
         }
         if let Some(unread) = unread {
             let rank = self.watch.member(self.rank);
-            tracing::warn!("{rank} leaves a message unread: {unread}");
+            spark_ccl_log::warn!("{rank} leaves a message unread: {unread}");
         }
         self.watch.leave(leave);
     }

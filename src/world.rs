@@ -6,12 +6,13 @@ use crate::plan::Network;
 use crate::redial;
 use spark_ccl_bootstrap::{HostId, Kind, Purpose, Session, Via};
 use spark_ccl_compute::{Compute, Cpu};
-use spark_ccl_config::{Net, Settings, Tuning};
+use spark_ccl_config::{Backend, Net, Settings, Tuning};
 use spark_ccl_control::{Monitor, Redial, neighbours};
 use spark_ccl_log::Held;
+use spark_ccl_log::Mutex;
 use spark_ccl_transport::rdma::link::Nics;
 use std::collections::{BTreeSet, HashSet};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
 
 /// The context of streams that belong to no communicator.
@@ -47,6 +48,21 @@ pub(crate) struct World {
     /// Opened before the ranks meet, to tell the others, or for the first communicator that needs them.
     nics: OnceLock<Nics>,
     pub(crate) monitor: Arc<Monitor>,
+    stay: Mutex<Weak<Stay>>,
+}
+
+/// This rank's stay in the world, which its places in communicators hold together. Its end says
+/// goodbye to the other ranks.
+///
+/// The monitor says goodbye when it is dropped, too. But threads of the library may hold it a
+/// little longer than the program does (the session's, while it delivers a link), and would be
+/// ended with the process, which the others would take for dead.
+pub(crate) struct Stay(Arc<Monitor>);
+
+impl Drop for Stay {
+    fn drop(&mut self) {
+        self.0.leave_world();
+    }
 }
 
 impl World {
@@ -102,7 +118,22 @@ impl World {
             reducer,
             nics,
             monitor,
+            stay: Mutex::default(),
         })
+    }
+
+    /// What a place in a communicator holds. `None` with a backend for devices, whose engines end
+    /// on threads of their own and may have something to tell the other ranks until then.
+    pub(crate) fn stay(&self) -> Option<Arc<Stay>> {
+        if self.settings.backend != Backend::Host {
+            return None;
+        }
+        let mut known = self.stay.lock();
+        let stay = known
+            .upgrade()
+            .unwrap_or_else(|| Arc::new(Stay(Arc::clone(&self.monitor))));
+        *known = Arc::downgrade(&stay);
+        Some(stay)
     }
 
     /// The RDMA ports that links may use.

@@ -21,10 +21,15 @@ fn two_hosts() -> Option<Vec<Rank>> {
 /// Two hosts of `per_host` ranks each, the first host's first. These cables join them; the hosts' addresses on the
 /// n-th are 10.77.n.1 and 10.77.n.2. `None`, loudly, where this process may not make hosts.
 fn two_hosts_of(per_host: usize, cables: &[&str]) -> Option<Vec<Rank>> {
+    two_hosts_with(&[], per_host, cables)
+}
+
+/// The same, with these variables.
+fn two_hosts_with(env: &[(&str, &str)], per_host: usize, cables: &[&str]) -> Option<Vec<Rank>> {
     if !has(Need::Namespaces) {
         return None;
     }
-    let hosts = [new_host(&[]), new_host(&[])];
+    let hosts = [new_host(env), new_host(env)];
     let pids = [hosts[0].pid().to_string(), hosts[1].pid().to_string()];
     for (number, cable) in cables.iter().enumerate() {
         lay(cable, number, &pids);
@@ -33,7 +38,7 @@ fn two_hosts_of(per_host: usize, cables: &[&str]) -> Option<Vec<Rank>> {
     for first in hosts {
         let pid = first.pid();
         ranks.push(first);
-        ranks.extend((1..per_host).map(|_| beside(pid, &[])));
+        ranks.extend((1..per_host).map(|_| beside(pid, env)));
     }
     join(&mut ranks);
     Some(ranks)
@@ -406,4 +411,33 @@ fn a_rank_of_another_host_whose_child_lives_on_has_died() {
     let answer = ranks[0].hear_before(Instant::now() + Duration::from_secs(5));
     assert_names(&answer, 1, pid);
     assert_contains(&answer, &["died"]);
+}
+
+/// A thread of the library may hold what the program has dropped, and is ended with the process:
+/// here the one that makes progress, which looks ten times a second whether it is to end.
+#[test]
+fn a_process_that_ends_right_after_its_drop_has_said_goodbye() {
+    let _alone = alone();
+    let logs = tempfile::tempdir().unwrap();
+    let log = |process: &str| format!("{}/{process}", logs.path().display());
+    let env = [
+        ("SPARK_CCL_PROGRESS_THREAD", "1"),
+        ("SPARK_CCL_LOG", "info"),
+        ("SPARK_CCL_LOG_FILE", &log("%p")),
+    ];
+    let Some(mut ranks) = two_hosts_with(&env, 1, &["cable"]) else {
+        return;
+    };
+    assert_all_ok(&mut ranks, "call f32 all_reduce sum 1000");
+    let [first, second] = &mut ranks[..] else {
+        unreachable!("there are two")
+    };
+    assert_eq!(first.ask("drop"), "ok");
+    first.order("exit");
+    assert_eq!(first.ended(), Some(0));
+    // The end of the other's stream is noticed within a moment.
+    assert_eq!(second.ask("sleep 300"), "ok");
+    let log = std::fs::read_to_string(log(&second.pid().to_string())).unwrap();
+    assert_contains(&log, &["watches ranks [0]"]);
+    assert!(!log.contains("will be reopened"), "{log}");
 }

@@ -23,11 +23,11 @@ const ATTEMPT: Duration = Duration::from_secs(2);
 
 /// The control streams of one process, and the thread that polls them.
 ///
-/// Dropping it says goodbye to the other ranks, so that they do not take this process for dead. That takes 300 ms at
-/// most, or 2 s when streams are broken and no neighbour can be told. Each [`Watch`](crate::Watch) keeps it alive.
+/// [`leave_world`](Self::leave_world) says goodbye to the other ranks, and so does dropping it.
+/// Each [`Watch`](crate::Watch) keeps it alive.
 pub struct Monitor {
     shared: Arc<Shared>,
-    thread: Option<Owned<JoinHandle<()>>>,
+    thread: Mutex<Option<Owned<JoinHandle<()>>>>,
 }
 
 /// Hands streams that other ranks have reopened to a monitor. It does not keep the monitor alive.
@@ -106,8 +106,29 @@ impl Monitor {
         };
         Ok(Arc::new(Self {
             shared,
-            thread: Some(Owned::new(thread)),
+            thread: Mutex::new(Some(Owned::new(thread))),
         }))
+    }
+
+    /// Says goodbye to the other ranks, so that they do not take this process for dead, and ends
+    /// the monitor's thread. That takes 300 ms at most, or 2 s when streams are broken and no
+    /// neighbour can be told. A process that ends must have called it: other threads may keep the
+    /// monitor.
+    ///
+    /// In a forked child this does nothing: the child is no rank, and has no monitor thread to
+    /// join.
+    pub fn leave_world(&self) {
+        if !self.shared.process.is_here() {
+            return;
+        }
+        let thread = self.thread.lock().take().and_then(Owned::into_inner);
+        let Some(thread) = thread else { return };
+        // Relaxed: the flag publishes no other data, and the wake-up below makes the thread check
+        // it.
+        self.shared.stop.store(true, Ordering::Relaxed);
+        self.shared.wake_up();
+        // The farewell has a deadline. If the thread panicked, nobody is left to report it to.
+        let _ = thread.join();
     }
 
     /// The handle that takes the streams that other ranks reopen. It works even while the monitor is being dropped.
@@ -134,15 +155,8 @@ impl Monitor {
 }
 
 impl Drop for Monitor {
-    /// In a forked child this does nothing: the child is no rank, and has no monitor thread to join.
     fn drop(&mut self) {
-        let thread = self.thread.take().and_then(Owned::into_inner);
-        let Some(thread) = thread else { return };
-        // Relaxed: the flag publishes no other data, and the wake-up below makes the thread check it.
-        self.shared.stop.store(true, Ordering::Relaxed);
-        self.shared.wake_up();
-        // The farewell has a deadline. If the thread panicked, nobody is left to report it to.
-        let _ = thread.join();
+        self.leave_world();
     }
 }
 

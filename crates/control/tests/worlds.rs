@@ -257,6 +257,24 @@ fn a_goodbye_over_tcp_is_not_lost() {
     }
 }
 
+/// A thread may hold a handle for a moment longer, and be ended with the process.
+#[test]
+fn a_goodbye_is_said_although_something_holds_the_monitor() {
+    let (mine, theirs) = tcp_pair();
+    let first = Monitor::start(0, names(2), vec![(1, mine.into())], None).unwrap();
+    let second = Monitor::start(1, names(2), vec![(0, theirs.into())], None).unwrap();
+    let watch = first.watch(7, vec![0, 1], words);
+    let held = second.watch(7, vec![0, 1], words);
+    second.leave_world();
+    until("the goodbye", || watch.left(1).is_some());
+    let later = first.watch(8, vec![0, 1], words);
+    assert!(!later.failed(), "{:?}", later.fault());
+    // What is told afterwards goes nowhere, and harms nobody.
+    held.announce(1, [1, 1], None);
+    second.leave_world();
+    drop((held, second));
+}
+
 fn tcp_pair() -> (Unshared<Socket>, Unshared<Socket>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mine = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
