@@ -31,13 +31,12 @@ pub(crate) fn install(log: &Log, host: &str) {
     });
     let lines = match log.file_for(host, std::process::id()) {
         Some(path) => Lines::to_file(move || {
-            let refused = |error| {
-                tell(format!(
-                    "spark-ccl: cannot log to {}: {error}",
-                    path.display()
-                ))
-            };
-            files::create_log(&path).map_err(refused).ok()
+            let opened = files::create_log(&path);
+            if let Err(error) = &opened {
+                let path = path.display();
+                tell(format!("spark-ccl: cannot log to {path}: {error}"));
+            }
+            opened.ok()
         }),
         None => Lines::to_stderr(),
     };

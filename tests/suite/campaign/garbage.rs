@@ -2,8 +2,12 @@
 //! connections to them in silence.
 
 use super::case::Dice;
+use crate::processes::WATCHDOG;
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, recv};
+use rustix::net::{
+    AddressFamily, RecvFlags, SocketAddrAny, SocketAddrUnix, SocketFlags, SocketType, connect,
+    recv, socket_with,
+};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::collections::{BTreeMap, VecDeque};
@@ -15,6 +19,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -46,20 +51,24 @@ impl Storm {
     pub(super) fn start(pids: &[u32], seed: u32, manner: Manner) -> Self {
         allow_many_descriptors();
         let is_over = Arc::new(AtomicBool::new(false));
+        let (ready, are_ready) = channel();
         let start = |&pid: &u32| {
-            let is_over = Arc::clone(&is_over);
+            let (is_over, ready) = (Arc::clone(&is_over), ready.clone());
             std::thread::spawn(move || {
                 enter_network_of(pid);
                 match manner {
                     Manner::Talks => pester(pid, seed, &is_over),
-                    Manner::IsSilent => keep_silent(pid, &is_over),
+                    Manner::IsSilent => keep_silent(pid, &is_over, &ready),
                 }
             })
         };
-        Self {
-            strangers: pids.iter().map(start).collect(),
-            is_over,
+        let strangers = pids.iter().map(start).collect();
+        if matches!(manner, Manner::IsSilent) {
+            // Each is there before anything else happens, and at all ports that exist by now.
+            pids.iter()
+                .for_each(|_| are_ready.recv_timeout(WATCHDOG).unwrap());
         }
+        Self { strangers, is_over }
     }
 }
 
@@ -102,7 +111,7 @@ fn pester(pid: u32, seed: u32, is_over: &AtomicBool) {
 }
 
 /// Holds connections to each port, and opens those again that the process closes.
-fn keep_silent(pid: u32, is_over: &AtomicBool) {
+fn keep_silent(pid: u32, is_over: &AtomicBool, ready: &Sender<()>) {
     let mut held: BTreeMap<String, Vec<File>> = BTreeMap::new();
     while !is_over.load(Ordering::Relaxed) {
         for port in ports(pid) {
@@ -110,11 +119,15 @@ fn keep_silent(pid: u32, is_over: &AtomicBool) {
             streams.retain(is_open);
             while streams.len() < SILENT && !is_over.load(Ordering::Relaxed) {
                 // Whatever refuses a stranger does well.
-                let Ok(stream) = port.connect() else { break };
+                let Ok(stream) = port.connect_later() else {
+                    break;
+                };
                 OPENED.fetch_add(1, Ordering::Relaxed);
                 streams.push(stream);
             }
         }
+        // Fails once nobody waits for it any more.
+        let _ = ready.send(());
         std::thread::sleep(PAUSE);
     }
 }
@@ -150,6 +163,24 @@ enum Port {
 }
 
 impl Port {
+    /// A connection that may still be under way: nobody waits for whom it reaches.
+    fn connect_later(&self) -> rustix::io::Result<File> {
+        let (family, address): (AddressFamily, SocketAddrAny) = match self {
+            Self::Tcp(SocketAddr::V4(address)) => (AddressFamily::INET, (*address).into()),
+            Self::Tcp(SocketAddr::V6(address)) => (AddressFamily::INET6, (*address).into()),
+            Self::Unix(name) => {
+                let address = SocketAddrUnix::new_abstract_name(name.as_bytes())?;
+                (AddressFamily::UNIX, address.into())
+            }
+        };
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let stream = socket_with(family, SocketType::STREAM, flags, None)?;
+        match connect(&stream, &address) {
+            Ok(()) | Err(Errno::INPROGRESS) => Ok(stream.into()),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Bytes can be written to it, though not for long.
     fn connect(&self) -> std::io::Result<File> {
         let stream: OwnedFd = match self {
