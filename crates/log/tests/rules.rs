@@ -87,10 +87,7 @@ fn events_wait_for_the_last_lock_and_come_from_the_thread_that_says_them() {
         "held",
         "last",
     ];
-    let wanted: String = lines
-        .iter()
-        .map(|line| format!("locks: {line}\n"))
-        .collect();
+    let wanted = lines.map(|line| format!("locks: {line}\n")).concat();
     assert_eq!(text, wanted);
 }
 

@@ -65,10 +65,11 @@ impl Storm {
         let strangers = pids.iter().map(start).collect();
         if matches!(manner, Manner::IsSilent) {
             // Each is there before anything else happens, and at all ports that exist by now.
-            pids.iter()
-                .for_each(|_| are_ready.recv_timeout(WATCHDOG).unwrap());
+            for _ in pids {
+                are_ready.recv_timeout(WATCHDOG).unwrap();
+            }
         }
-        Self { strangers, is_over }
+        Self { is_over, strangers }
     }
 }
 
