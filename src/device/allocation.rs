@@ -9,7 +9,11 @@ use crate::error::Error;
 use spark_ccl_cuda::{DeviceBlock, make_current, relaxed};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// How long an allocation waits for memory that was set aside: the calls in flight that it waits for may need one that
+/// this thread makes next.
+const FOR_SET_ASIDE: Duration = Duration::from_secs(5);
 
 /// New memory of the GPU.
 pub(super) fn new_block(engine: &impl Guarded, bytes: usize) -> Result<Arc<Block>, Error> {
@@ -20,7 +24,7 @@ pub(super) fn new_block(engine: &impl Guarded, bytes: usize) -> Result<Arc<Block
     })
 }
 
-/// If memory runs out, waits for blocks that were dropped while in use.
+/// If memory runs out, waits for blocks that were dropped while in use, and a little for memory that was set aside.
 pub(super) fn new_block_of(
     engine: &impl Guarded,
     bytes: usize,
@@ -32,7 +36,7 @@ pub(super) fn new_block_of(
         // What is set aside is left to the guards: to free it may take long.
         block::sweep();
         // Asked before the attempt: what is being freed then may have become free when it has failed.
-        let will_free = engine.will_free() || set_aside::any();
+        let (will_free, is_set_aside) = (engine.will_free(), set_aside::any());
         let error = match base.own(make()) {
             Ok(memory) => return Ok(Block::new(memory, bytes, Arc::clone(&base.gpu))),
             Err(
@@ -41,9 +45,14 @@ pub(super) fn new_block_of(
             ) => error,
             Err(error) => return Err(error.into()),
         };
-        let is_short = error.is_of_memory();
-        let is_late = || Ok::<_, Error>(start.elapsed() > base.lock()?.calls.timeout);
-        if !is_short || !will_free || is_late()? {
+        let timeout = || Ok::<_, Error>(base.lock()?.calls.timeout);
+        let patience = match &error {
+            spark_ccl_cuda::Error::SetAside { .. } => timeout()?.min(FOR_SET_ASIDE),
+            error if error.is_of_memory() && will_free => timeout()?,
+            error if error.is_of_memory() && is_set_aside => timeout()?.min(FOR_SET_ASIDE),
+            _ => Duration::ZERO,
+        };
+        if start.elapsed() >= patience {
             return Err(Error::Memory {
                 what: format!("{what} for {}", base.member()),
                 problem: error.to_string(),

@@ -109,7 +109,7 @@ impl Communicator {
     /// ranks should pass such memory, or none: where they differ, calls longer than 128 KiB fail, and the error names both.
     /// Freeing such memory waits for all kernels of its GPU, and holds up all threads that use the GPU meanwhile. So memory that
     /// was dropped is kept for later calls of this, and freed by a thread of the library while no call is in flight there.
-    /// Where more than 256 MiB wait for that (`SPARK_CCL_GPU_SET_ASIDE`), this waits as well, up to the operation timeout.
+    /// Where more than 256 MiB wait for that (`SPARK_CCL_GPU_SET_ASIDE`), this waits as well, for up to 5 s, and then fails.
     ///
     /// # Errors
     /// [`Error::Memory`] when there is not enough; [`Error::Unsupported`] without a [`Backend`](crate::Backend) for device

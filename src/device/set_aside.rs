@@ -2,7 +2,7 @@
 //! kernels there, and meanwhile no thread can launch what one of them may wait for. Knows no backend.
 
 use super::guarded::Guarded;
-use spark_ccl_cuda::{devices_with_memory_set_aside, free_set_aside, settle_device};
+use spark_ccl_cuda::{devices_with_memory_set_aside, free_set_aside};
 use spark_ccl_log::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -44,7 +44,8 @@ pub(super) fn any() -> bool {
 
 /// Whether there is memory that could be freed now.
 pub(super) fn is_ready() -> bool {
-    devices_with_memory_set_aside().into_iter().any(is_idle)
+    let mut devices = devices_with_memory_set_aside().into_iter();
+    devices.any(|device| while_idle(device, &mut || true))
 }
 
 /// Frees what can be freed now. May wait for kernels of the program, so it is for threads that nobody waits for.
@@ -55,19 +56,12 @@ pub(super) fn free() {
         return;
     }
     for device in devices_with_memory_set_aside() {
-        // Kernels of the program may run for long. To wait for them here holds nobody up.
-        if is_idle(device) && settle_device(device).is_ok() {
-            while_idle(device, &mut || {
-                free_set_aside(device);
-                true
-            });
-        }
+        while_idle(device, &mut || {
+            free_set_aside(device);
+            true
+        });
     }
     IS_UNDER_WAY.store(false, Ordering::Relaxed);
-}
-
-fn is_idle(device: usize) -> bool {
-    while_idle(device, &mut || true)
 }
 
 /// Does something while no rank of this process enqueues on a GPU, or has a call in flight there.

@@ -64,7 +64,7 @@ pub use pointer::{bytes_from, device_of};
 pub use pool::share_default_pool;
 pub use recorded::{EventPool, RecordedEvent};
 pub use set_aside::{
-    check_set_aside, devices_with_memory_set_aside, free_set_aside, set_aside_bytes, settle_device,
+    check_set_aside, devices_with_memory_set_aside, free_set_aside, set_aside_bytes,
 };
 pub use stream::{
     OwnStream, Relaxed, capture_of, counted_stream, is_capturing, is_idle, is_of_the_thread,

@@ -153,25 +153,6 @@ pub fn devices_with_memory_set_aside() -> Vec<usize> {
     devices
 }
 
-/// Waits until all has run that was enqueued on a device of which memory is set aside. Holds nobody up.
-///
-/// # Errors
-/// Something has failed, or a graph is being captured in the context.
-pub fn settle_device(device: usize) -> Result<(), Error> {
-    let context = {
-        let all = all();
-        let mut contexts = all.values().map(|unused| &unused.context);
-        contexts
-            .find(|context| context.ordinal() == device)
-            .cloned()
-    };
-    let Some(context) = context else {
-        return Ok(());
-    };
-    let _relaxed = relaxed(make_current(&context)?)?;
-    checked("cuCtxSynchronize", device, result::ctx::synchronize())
-}
-
 /// Frees what is set aside of a device. Waits for all kernels that run there, and holds up all threads
 /// that use it meanwhile: none of these kernels may wait for what such a thread has yet to do.
 pub fn free_set_aside(device: usize) {
@@ -223,7 +204,6 @@ mod tests {
         assert!(words.all(|word| word.load(std::sync::atomic::Ordering::Relaxed) == 0));
         drop(others);
         assert_eq!(set_aside_bytes(&context), (1001 + 499) * 8);
-        settle_device(DEVICE).unwrap();
         free_set_aside(DEVICE);
         assert_eq!(set_aside_bytes(&context), 0);
     }

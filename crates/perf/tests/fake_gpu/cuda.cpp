@@ -237,12 +237,19 @@ int cuCtxSetCurrent(void *context) {
     current = context ? static_cast<int>(static_cast<char *>(context) - contexts) : NO_DEVICE_IS_CURRENT;
     return SUCCESS;
 }
-// Waits for all that runs on the device. Unlike calls that free memory, it holds nobody up.
+// Waits for all that runs on the device. Unlike calls that free memory, it holds nobody up; but it makes captures of the device
+// invalid, also in the relaxed mode.
 int cuCtxSynchronize() {
     if (current == NO_DEVICE_IS_CURRENT) return INVALID_CONTEXT;
     {
         Guard guard(everything);
         counts[SETTLED]++;
+        bool captures = false;
+        for (Stream *stream : streams) {
+            if (stream->device != current || !stream->capture) continue;
+            captures = stream->capture->invalid = true;
+        }
+        if (captures) return CAPTURE_UNSUPPORTED;
     }
     wait_for_device();
     return current == broken ? ILLEGAL_ADDRESS : SUCCESS;
