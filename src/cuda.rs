@@ -93,12 +93,13 @@
 //! there, with results of no use. [`finalize`](crate::Communicator::finalize) waits for it. What the program has enqueued
 //! itself behind that call counts for neither.
 //!
-//! CUDA's calls that free memory (`cudaFree`, `cudaFreeHost`, `cudaHostUnregister`) wait for all kernels of a GPU, and hold up
-//! all threads that use it meanwhile. The library makes none while a call of its own is in flight there. A program whose
-//! thread drives several ranks of a process must not either, where a call of one may wait for one that this thread makes next.
+//! CUDA's calls that free memory (`cudaFree`, `cudaFreeHost`, `cudaHostUnregister`) wait for all
+//! kernels of a GPU, and hold up all threads that use it meanwhile. The library makes none while a
+//! call of its own is in flight there. A program whose thread drives several ranks of a process
+//! must not either, where a call of one may wait for one that this thread makes next.
 //!
-//! A stream is used in calls only: it may be captured, or destroyed, at any time afterwards. Calls leave the thread's
-//! current context as it was.
+//! A stream is used in calls only: it may be captured, or destroyed, at any time afterwards. Calls
+//! leave the thread's current context as it was.
 //!
 //! The first call of each operation, type, reduction, root and power of two of bytes is compared
 //! between the ranks, over the links, which host collectives use as well: so threads that share a

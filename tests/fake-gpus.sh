@@ -40,8 +40,9 @@ for name in libspark_ccl.so libspark_ccl.so.0; do
     ln -s "$target/debug/libspark_ccl.so" "$libraries/$name"
 done
 for program in device context; do
-    cc -std=c11 -D_POSIX_C_SOURCE=200809L -O1 -pthread -Wall -Wextra -Wpedantic -Werror -Iffi/include \
-        "ffi/tests/$program.c" -o "$libraries/$program" -L "$libraries" -lspark_ccl -lcuda
+    cc -std=c11 -D_POSIX_C_SOURCE=200809L -O1 -pthread -Wall -Wextra -Wpedantic -Werror \
+        -Iffi/include "ffi/tests/$program.c" -o "$libraries/$program" \
+        -L "$libraries" -lspark_ccl -lcuda
 done
 for ranks in 1 2 3; do
     env -u SPARK_CCL_NCCL_LIBRARY LD_LIBRARY_PATH="$libraries" FAKE_GPUS=$ranks SPARK_CCL_BACKEND=nccl SPARK_CCL_TUNING=off \

@@ -303,21 +303,22 @@ spark_ccl_result spark_ccl_free(spark_ccl_comm *comm, void *memory);
  * order; the setting SPARK_CCL_DEVICE is the number of a rank's own one. Communicators that are split or shrunk from it
  * know the same GPUs.
  *
- * A call with `on_device` in its options is enqueued, and returns. It runs when all has run that was enqueued in its
- * stream before, and what is enqueued there afterwards runs when it is done. Buffers are memory that the rank's GPU has
- * or reaches, by the driver's own account: of cudaMalloc and its like, managed or pinned. What they are is said by the
- * program and not found out, since calls without elements are of one kind or the other, too, and since managed and
- * pinned memory could be both; calls on memory of the host never ask the driver. SPARK_CCL_INVALID before anything is
- * enqueued if a buffer is neither, or another GPU's, or longer than its memory. Mappings of the GPU's memory that follow
- * each other are one memory.
+ * A call with `on_device` in its options is enqueued, and returns. It runs when all has run that
+ * was enqueued in its stream before, and what is enqueued there afterwards runs when it is done.
+ * Buffers are memory that the rank's GPU has or reaches, by the driver's own account: of cudaMalloc
+ * and its like, managed or pinned. What they are is said by the program and not found out, since
+ * calls without elements are of one kind or the other, too, and since managed and pinned memory
+ * could be both; calls on memory of the host never ask the driver. SPARK_CCL_INVALID before
+ * anything is enqueued if a buffer is neither, or another GPU's, or longer than its memory.
+ * Mappings of the GPU's memory that follow each other are one memory.
  *
  * Lifetimes. The stream must live until the call has returned, or the outermost group has ended. The buffers must stay,
  * and be used by nobody else, until the call has run (those of spark_ccl_device_alloc do, also if they are freed
  * before); as long as a graph is launched that has captured it, too. Make
  * each call once before it is captured. Do not destroy a communicator whose graph is still launched.
  *
- * Contexts. Streams and memory are of the GPU's primary context, as those of the runtime API are. No function changes
- * which context is current in the calling thread.
+ * Contexts. Streams and memory are of the GPU's primary context, as those of the runtime API are.
+ * No function changes which context is current in the calling thread.
  *
  * Order. Calls of a communicator run one after the other, also in several streams; messages count among them. All ranks
  * enqueue the same calls in the same order. Two communicators whose calls are in different orders on different ranks can

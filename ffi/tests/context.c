@@ -1,7 +1,7 @@
 /*
- * No function changes which of CUDA's contexts is current in the thread that calls it, whether that is another device's, or
- * none. One rank, on device 0 of two: SPARK_CCL_RANK=0 and SPARK_CCL_SIZE=1. A test checks that every function is called
- * here.
+ * No function changes which of CUDA's contexts is current in the thread that calls it, whether that
+ * is another device's, or none. One rank, on device 0 of two: SPARK_CCL_RANK=0 and
+ * SPARK_CCL_SIZE=1. A test checks that every function is called here.
  *
  * SPARK_CCL_BACKEND says what does the collectives.
  */
@@ -43,12 +43,14 @@ static void call_what_enqueues(void *send, void *recv)
     CALL(spark_ccl_reduce(comm, send, recv, COUNT, SPARK_CCL_INT32, SPARK_CCL_SUM, 0, &options));
     CALL(spark_ccl_broadcast(comm, send, recv, COUNT, SPARK_CCL_INT32, 0, &options));
     CALL(spark_ccl_all_gather(comm, send, recv, COUNT, SPARK_CCL_INT32, &options));
-    CALL(spark_ccl_reduce_scatter(comm, send, recv, COUNT, SPARK_CCL_INT32, SPARK_CCL_SUM, &options));
+    CALL(spark_ccl_reduce_scatter(comm, send, recv, COUNT, SPARK_CCL_INT32, SPARK_CCL_SUM,
+                                  &options));
     CALL(spark_ccl_gather(comm, send, recv, COUNT, SPARK_CCL_INT32, 0, &options));
     CALL(spark_ccl_scatter(comm, send, recv, COUNT, SPARK_CCL_INT32, 0, &options));
     CALL(spark_ccl_all_to_all(comm, send, recv, COUNT, SPARK_CCL_INT32, &options));
     const size_t counts[] = {COUNT}, begins[] = {0};
-    CALL(spark_ccl_all_to_all_v(comm, send, counts, begins, recv, counts, begins, SPARK_CCL_INT32, &options));
+    CALL(spark_ccl_all_to_all_v(comm, send, counts, begins, recv, counts, begins, SPARK_CCL_INT32,
+                                &options));
     CALL(spark_ccl_group_start());
     CALL(spark_ccl_send(comm, send, COUNT, SPARK_CCL_INT32, 0, &options));
     CALL(spark_ccl_recv(comm, recv, COUNT, SPARK_CCL_INT32, 0, &options));
@@ -129,7 +131,8 @@ int main(void)
     require(cuInit(0) == 0, "the driver");
     require(cuDevicePrimaryCtxRetain(&contexts[0], 1) == 0, "the context of device 1");
     CALL(spark_ccl_set_log(log_nothing, NULL, NULL));
-    require(spark_ccl_version() > 0 && spark_ccl_result_string(SPARK_CCL_SUCCESS) && spark_ccl_last_error(), "words");
+    require(spark_ccl_version() > 0 && spark_ccl_last_error() != NULL, "the version, and an error");
+    require(spark_ccl_result_string(SPARK_CCL_SUCCESS) != NULL, "a result");
     for (int i = 0; i < 2; i++) {
         own = contexts[i];
         call_all();

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// How long an allocation waits for memory that was set aside: the calls in flight that it waits for may need one that
-/// this thread makes next.
+/// How long an allocation waits for memory that was set aside: the calls in flight that it waits
+/// for may need one that this thread makes next.
 const FOR_SET_ASIDE: Duration = Duration::from_secs(5);
 
 /// New memory of the GPU.
@@ -24,7 +24,8 @@ pub(super) fn new_block(engine: &impl Guarded, bytes: usize) -> Result<Arc<Block
     })
 }
 
-/// If memory runs out, waits for blocks that were dropped while in use, and a little for memory that was set aside.
+/// If memory runs out, waits for blocks that were dropped while in use, and a little for memory
+/// that was set aside.
 pub(super) fn new_block_of(
     engine: &impl Guarded,
     bytes: usize,
@@ -62,7 +63,8 @@ pub(super) fn new_block_of(
     }
 }
 
-/// Frees dropped memory on a separate thread: the driver may take long, and may wait for kernels of the program.
+/// Frees dropped memory on a separate thread: the driver may take long, and may wait for kernels of
+/// the program.
 pub(super) fn tidy_in_background<E: Guarded>(engine: &Arc<E>) {
     in_background(engine, |engine| {
         engine.tidy();

@@ -104,12 +104,14 @@ impl Communicator {
     /// `len` elements of memory of this rank's device, for [`register_device`](Self::register_device). What they are is
     /// not defined. The memory comes from the driver, in whole pages of the GPU (2 MiB).
     ///
-    /// Where calls go by way of the host, and all ranks have `SPARK_CCL_GPU_PINNED=1`, it is pinned memory of the host, as
-    /// [`device_path`](Self::device_path) then says. Collectives whose buffers are all such memory are not staged, so all
-    /// ranks should pass such memory, or none: where they differ, calls longer than 128 KiB fail, and the error names both.
-    /// Freeing such memory waits for all kernels of its GPU, and holds up all threads that use the GPU meanwhile. So memory that
-    /// was dropped is kept for later calls of this, and freed by a thread of the library while no call is in flight there.
-    /// Where more than 256 MiB wait for that (`SPARK_CCL_GPU_SET_ASIDE`), this waits as well, for up to 5 s, and then fails.
+    /// Where calls go by way of the host, and all ranks have `SPARK_CCL_GPU_PINNED=1`, it is pinned
+    /// memory of the host, as [`device_path`](Self::device_path) then says. Collectives whose
+    /// buffers are all such memory are not staged, so all ranks should pass such memory, or none:
+    /// where they differ, calls longer than 128 KiB fail, and the error names both. Freeing such
+    /// memory waits for all kernels of its GPU, and holds up all threads that use the GPU
+    /// meanwhile. So memory that was dropped is kept for later calls of this, and freed by a thread
+    /// of the library while no call is in flight there. Where more than 256 MiB wait for that
+    /// (`SPARK_CCL_GPU_SET_ASIDE`), this waits as well, for up to 5 s, and then fails.
     ///
     /// # Errors
     /// [`Error::Memory`] when there is not enough; [`Error::Unsupported`] without a [`Backend`](crate::Backend) for device

@@ -58,8 +58,8 @@ pub(super) trait Guarded: Send + Sync + 'static {
         block::any()
     }
 
-    /// Has the backend give up what it has of dropped memory that is no longer in use. May wait for kernels, of any rank of the
-    /// process.
+    /// Has the backend give up what it has of dropped memory that is no longer in use. May wait for
+    /// kernels, of any rank of the process.
     fn tidy(&self) {}
 
     /// Records an enqueued call with its end, and which calls have run. Captured calls are left out: how often their graphs are

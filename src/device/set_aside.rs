@@ -1,5 +1,6 @@
-//! Frees memory that was set aside, while no call of this process is in flight on its GPU: the driver waits for all
-//! kernels there, and meanwhile no thread can launch what one of them may wait for. Knows no backend.
+//! Frees memory that was set aside, while no call of this process is in flight on its GPU: the
+//! driver waits for all kernels there, and meanwhile no thread can launch what one of them may wait
+//! for. Knows no backend.
 
 use super::guarded::Guarded;
 use spark_ccl_cuda::{devices_with_memory_set_aside, free_set_aside};
@@ -9,8 +10,8 @@ use std::sync::{Arc, Weak};
 
 /// A rank that enqueues calls on a GPU.
 trait Enqueues: Send + Sync {
-    /// Does something while the rank can enqueue nothing. Does not where a call of it is in flight, or about to be
-    /// enqueued; returns whether it did.
+    /// Does something while the rank can enqueue nothing. Does not where a call of it is in flight,
+    /// or about to be enqueued; returns whether it did.
     fn while_idle(&self, work: &mut dyn FnMut() -> bool) -> bool;
 }
 
@@ -48,7 +49,8 @@ pub(super) fn is_ready() -> bool {
     devices.any(|device| while_idle(device, &mut || true))
 }
 
-/// Frees what can be freed now. May wait for kernels of the program, so it is for threads that nobody waits for.
+/// Frees what can be freed now. May wait for kernels of the program, so it is for threads that
+/// nobody waits for.
 pub(super) fn free() {
     /// One thread at a time is enough. Relaxed: it orders no other memory.
     static IS_UNDER_WAY: AtomicBool = AtomicBool::new(false);

@@ -53,10 +53,10 @@ impl Communicator {
     /// runs once that communicator is gone.
     ///
     /// # Errors
-    /// Those of [`Call::on`](crate::Call::on) and [`run_untyped`](Self::run_untyped); also [`Error::Invalid`] for
-    /// addresses that the driver does not know, for buffers longer than their memory (which may be mappings of one
-    /// device that follow each other), for registered memory, and for calls that move no data. If a call is invalid,
-    /// nothing is enqueued.
+    /// Those of [`Call::on`](crate::Call::on) and [`run_untyped`](Self::run_untyped); also
+    /// [`Error::Invalid`] for addresses that the driver does not know, for buffers longer than
+    /// their memory (which may be mappings of one device that follow each other), for registered
+    /// memory, and for calls that move no data. If a call is invalid, nothing is enqueued.
     pub unsafe fn enqueue_untyped(calls: &[DeviceCall<'_>]) -> Result<(), Error> {
         let _context = keep_context();
         let prepared = calls.iter().map(|call| {
@@ -214,6 +214,7 @@ fn of_the_program(gpu: &Gpu, address: u64, bytes: u64) -> Result<Result<usize, S
 
 fn too_long(bytes: u64, there: u64) -> String {
     format!(
-        "has {bytes} bytes, and the memory there only {there}: pass as many elements as were allocated"
+        "has {bytes} bytes, and the memory there only {there}: pass as many elements as were \
+         allocated"
     )
 }

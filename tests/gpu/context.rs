@@ -63,7 +63,8 @@ fn calls(own: &Own, comm: &Communicator) {
     };
     for calls in [&[one][..], &[one, one]] {
         own.keeps("enqueue_untyped", || {
-            // SAFETY: the memory stays, and nothing else uses it until the stream has been waited for.
+            // SAFETY: the memory stays, and nothing else uses it until the stream has been waited
+            // for.
             unsafe { Communicator::enqueue_untyped(calls) }.unwrap();
         });
     }

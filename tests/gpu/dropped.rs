@@ -1,5 +1,5 @@
-//! Pinned memory that is dropped while a kernel waits for a rank: the driver frees none meanwhile, and would hold up all
-//! threads that use the GPU. Here one thread drives all ranks of a GPU.
+//! Pinned memory that is dropped while a kernel waits for a rank: the driver frees none meanwhile,
+//! and would hold up all threads that use the GPU. Here one thread drives all ranks of a GPU.
 
 use super::{BACKEND, builder, gpus, text};
 use spark_ccl::cuda::DeviceMemory;
@@ -60,7 +60,8 @@ fn ranks(builder: &Builder) -> Vec<Rank> {
     all.into_iter().map(Rank::new).collect()
 }
 
-/// Has `meanwhile` run while the first rank's kernel waits for the others, which this thread calls afterwards.
+/// Has `meanwhile` run while the first rank's kernel waits for the others, which this thread calls
+/// afterwards.
 fn while_one_waits(ranks: &mut [Rank], meanwhile: impl FnOnce(&[Rank])) {
     ranks[0].enqueue();
     meanwhile(ranks);

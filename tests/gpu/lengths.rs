@@ -1,5 +1,5 @@
-//! Untyped calls whose buffers are as long as their memory, or longer: blocks of the library's, allocations of the program's,
-//! and mappings that follow each other.
+//! Untyped calls whose buffers are as long as their memory, or longer: blocks of the library's,
+//! allocations of the program's, and mappings that follow each other.
 
 use super::{builder, gpus, text};
 use spark_ccl::cuda::DeviceCall;
@@ -19,8 +19,8 @@ fn sum(comm: &Communicator, address: u64, bytes: usize) -> Result<(), Error> {
         call: &call,
         stream,
     }];
-    // SAFETY: the memory stays until the default stream has been waited for, and nothing else uses it. Calls that are
-    // longer than their memory are refused, which is what is tested.
+    // SAFETY: the memory stays until the default stream has been waited for, and nothing else uses
+    // it. Calls that are longer than their memory are refused, which is what is tested.
     unsafe {
         Communicator::enqueue_untyped(&calls)?;
         comm.wait_raw(stream)
@@ -67,7 +67,8 @@ fn allocations_of_the_program_end_where_the_driver_says() {
     comm.finalize().unwrap();
 }
 
-/// Addresses that are reserved, of which the first are mapped piece by piece: as PyTorch's expandable segments.
+/// Addresses that are reserved, of which the first are mapped piece by piece: as PyTorch's
+/// expandable segments.
 struct Segment {
     start: u64,
     page: usize,

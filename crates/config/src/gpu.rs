@@ -20,7 +20,8 @@ pub struct Gpu {
     pub protocol: GpuProtocol,
     /// Whether memory for calls that go by way of the host is pinned memory of the host. Ranks agree on it by themselves.
     pub pinned: bool,
-    /// How many bytes of dropped pinned memory may wait to be freed, per GPU, before no more is allocated.
+    /// How many bytes of dropped pinned memory may wait to be freed, per GPU, before no more is
+    /// allocated.
     pub most_set_aside: usize,
 }
 

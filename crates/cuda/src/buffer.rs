@@ -154,8 +154,8 @@ impl Buffer {
     /// # Errors
     /// The driver fails; later users then do not wait.
     pub unsafe fn was_used(&self, stream: &CudaStream) -> Result<(), Error> {
-        /// Keeps other threads from recording the event between this wait and this record. One for each device, since
-        /// the driver holds up those of a device where memory is freed.
+        /// Keeps other threads from recording the event between this wait and this record. One for
+        /// each device, since the driver holds up those of a device where memory is freed.
         static NOTING: [Mutex<()>; 16] = [const { Mutex::new(()) }; 16];
         if !self.is_tracked(self.write) {
             return Ok(());

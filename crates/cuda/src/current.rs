@@ -47,8 +47,8 @@ impl Drop for KeptContext {
         let Some(before) = self.before else { return };
         let _ = IS_KEPT.try_with(|kept| kept.set(false));
         // SAFETY: null means no context. Another one was current when the call began, and only the
-        // program destroys it, which it does not do while it is in this call. Where CUDA was not even
-        // initialised, the call fails, and no context is current either.
+        // program destroys it, which it does not do while it is in this call. Where CUDA was not
+        // even initialised, the call fails, and no context is current either.
         let _ = unsafe { result::ctx::set_current(before) };
     }
 }

@@ -57,9 +57,10 @@ pub enum Error {
     },
     /// So much memory was dropped, and is not freed yet, that no more is allocated.
     #[error(
-        "{bytes} bytes of pinned memory of device {device} were dropped and wait to be freed, which is \
-         done while no call is in flight there; more than {most} may not wait: wait for the calls that \
-         were enqueued, keep memory for later calls, or set SPARK_CCL_GPU_SET_ASIDE to more"
+        "{bytes} bytes of pinned memory of device {device} were dropped and wait to be freed, \
+         which is done while no call is in flight there; more than {most} may not wait: wait for \
+         the calls that were enqueued, keep memory for later calls, or set \
+         SPARK_CCL_GPU_SET_ASIDE to more"
     )]
     SetAside {
         /// CUDA's device ordinal.

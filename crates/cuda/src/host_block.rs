@@ -11,8 +11,8 @@ use crate::set_aside::{Kind, Reusable, Unused};
 use crate::stream::relaxed;
 use crate::{Error, Feature, checked, require};
 
-/// Memory of the host that kernels of a context reach. Nothing may use it any more when this is dropped; it stays
-/// registered until memory that is set aside [is freed](crate::free_set_aside).
+/// Memory of the host that kernels of a context reach. Nothing may use it any more when this is
+/// dropped; it stays registered until memory that is set aside [is freed](crate::free_set_aside).
 #[derive(Debug)]
 pub struct HostBlock {
     memory: Reusable,

@@ -18,8 +18,8 @@ use crate::{Error, Feature, checked, require};
 /// Memory of a device. The kernels of other GPUs can reach it, if the GPU is within
 /// [reach](crate::reach_of).
 ///
-/// Nothing may use it any more when it is dropped: see [`settle`](Self::settle). Dropping it waits for no
-/// kernel.
+/// Nothing may use it any more when it is dropped: see [`settle`](Self::settle). Dropping it waits
+/// for no kernel.
 #[derive(Debug)]
 pub struct DeviceBlock {
     /// Dropped in the context.
@@ -31,7 +31,8 @@ pub struct DeviceBlock {
 enum Memory {
     /// From `cuMemCreate`.
     Mapped(Mapping),
-    /// From `cuMemAlloc`, if the device or the driver lacks `cuMemCreate`; set aside when it is dropped.
+    /// From `cuMemAlloc`, if the device or the driver lacks `cuMemCreate`; set aside when it is
+    /// dropped.
     Allocated(Reusable),
 }
 
@@ -152,9 +153,9 @@ fn allocate(context: &Arc<CudaContext>, device: usize, bytes: usize) -> Result<R
     }))
 }
 
-/// 64-bit words in pinned host memory that kernels reach, all 0 at first. No kernel may still use them when they are
-/// dropped, or while their [bytes](Self::bytes_mut) are borrowed. Their memory is then set aside: see
-/// [`free_set_aside`](crate::free_set_aside).
+/// 64-bit words in pinned host memory that kernels reach, all 0 at first. No kernel may still use
+/// them when they are dropped, or while their [bytes](Self::bytes_mut) are borrowed. Their memory
+/// is then set aside: see [`free_set_aside`](crate::free_set_aside).
 #[derive(Debug)]
 pub struct PinnedWords {
     start: *const AtomicU64,
@@ -228,9 +229,10 @@ impl PinnedWords {
     /// Their bytes, for calls of the operating system.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         let bytes = self.count * size_of::<AtomicU64>();
-        // SAFETY: there are this many bytes, which were set to 0. They live as long as `self`. This borrow is the only
-        // reference of the process to them, and no kernel uses them meanwhile: a kernel is started by unsafe code only, which must not let
-        // it run while the bytes are borrowed (this type's documentation).
+        // SAFETY: there are this many bytes, which were set to 0. They live as long as `self`. This
+        // borrow is the only reference of the process to them, and no kernel uses them meanwhile: a
+        // kernel is started by unsafe code only, which must not let it run while the bytes are
+        // borrowed (this type's documentation).
         unsafe { std::slice::from_raw_parts_mut(self.start.cast_mut().cast(), bytes) }
     }
 

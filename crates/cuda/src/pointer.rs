@@ -55,8 +55,8 @@ pub fn bytes_from(context: &CudaContext, address: u64, bytes: u64) -> Result<u64
 /// `CU_POINTER_ATTRIBUTE_RANGE_SIZE` would not do: of mapped memory it tells how much is reserved.
 fn end_of_range(device: usize, address: u64) -> Result<Option<u64>, Error> {
     let (mut start, mut bytes) = (0, 0);
-    // SAFETY: the driver writes one address, to `start`, and one number, to `bytes`. It only looks the
-    // address up.
+    // SAFETY: the driver writes one address, to `start`, and one number, to `bytes`. It only looks
+    // the address up.
     let status = unsafe { sys::cuMemGetAddressRange_v2(&raw mut start, &raw mut bytes, address) };
     match status {
         sys::CUresult::CUDA_ERROR_NOT_FOUND | sys::CUresult::CUDA_ERROR_INVALID_VALUE => Ok(None),

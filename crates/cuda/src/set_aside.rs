@@ -1,10 +1,11 @@
 //! Memory that nothing uses any more, and that is not freed yet.
 //!
-//! `cuMemFree`, `cuMemFreeHost` and `cuMemHostUnregister` wait for all kernels of a GPU. Meanwhile no
-//! thread can launch there, record or create events, create streams, copy or allocate (measured on
-//! H200). If one of these kernels waits for a peer whose thread is held up so, both wait for ever. So
-//! dropping memory only sets it aside, which calls no driver; [`free_set_aside`] frees it, and is to be
-//! called while no kernel may wait for a peer. Later allocations take what is set aside.
+//! `cuMemFree`, `cuMemFreeHost` and `cuMemHostUnregister` wait for all kernels of a GPU. Meanwhile
+//! no thread can launch there, record or create events, create streams, copy or allocate (measured
+//! on H200). If one of these kernels waits for a peer whose thread is held up so, both wait for
+//! ever. So dropping memory only sets it aside, which calls no driver; [`free_set_aside`] frees it,
+//! and is to be called while no kernel may wait for a peer. Later allocations take what is set
+//! aside.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -30,7 +31,8 @@ pub(crate) enum Kind {
     Registered,
 }
 
-/// Memory of one of these kinds. It is set aside when it is dropped: nothing may use it any more then.
+/// Memory of one of these kinds. It is set aside when it is dropped: nothing may use it any more
+/// then.
 #[derive(Debug)]
 pub(crate) struct Reusable(ManuallyDrop<Unused>);
 
@@ -64,8 +66,8 @@ impl Reusable {
         Self(ManuallyDrop::new(memory))
     }
 
-    /// Memory of this kind that was set aside: the smallest of at least this many bytes, and not more
-    /// than twice as many.
+    /// Memory of this kind that was set aside: the smallest of at least this many bytes, and not
+    /// more than twice as many.
     pub(crate) fn take(context: &CudaContext, kind: Kind, bytes: usize) -> Option<Self> {
         let (device, handle) = (context.ordinal(), context.cu_ctx().addr());
         let most = bytes.saturating_mul(2);
@@ -103,8 +105,8 @@ impl Unused {
         let start = std::ptr::without_provenance_mut(self.start as usize);
         let freed = make_current(&self.context).and_then(|device| {
             let _relaxed = relaxed(device)?;
-            // SAFETY: the memory was made so in this context. Its owner has dropped it when nothing used it
-            // any more, and nobody else has it.
+            // SAFETY: the memory was made so in this context. Its owner has dropped it when nothing
+            // used it any more, and nobody else has it.
             let freed = unsafe {
                 match self.kind {
                     Kind::Device => result::free_sync(self.start),
@@ -115,8 +117,8 @@ impl Unused {
             checked("cuMemFree", device, freed)
         });
         if freed.is_err() {
-            // The context has failed, which ends all use. What keeps the memory mapped stays, as the driver
-            // may still know of it.
+            // The context has failed, which ends all use. What keeps the memory mapped stays, as
+            // the driver may still know of it.
             std::mem::forget(self.owner);
         }
     }
@@ -153,8 +155,9 @@ pub fn devices_with_memory_set_aside() -> Vec<usize> {
     devices
 }
 
-/// Frees what is set aside of a device. Waits for all kernels that run there, and holds up all threads
-/// that use it meanwhile: none of these kernels may wait for what such a thread has yet to do.
+/// Frees what is set aside of a device. Waits for all kernels that run there, and holds up all
+/// threads that use it meanwhile: none of these kernels may wait for what such a thread has yet to
+/// do.
 pub fn free_set_aside(device: usize) {
     let unused: Vec<_> = {
         let mut all = all();

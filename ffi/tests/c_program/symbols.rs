@@ -47,7 +47,8 @@ fn what_is_exported_is_on_record() {
     assert_eq!(exported(), record.lines().collect::<Vec<_>>());
 }
 
-/// Each function is among those that leave the current context of CUDA alone, which `tests/fake-gpus.sh` runs.
+/// Each function is among those that leave the current context of CUDA alone, which
+/// `tests/fake-gpus.sh` runs.
 #[test]
 fn every_function_is_called_beside_another_context() {
     let program = include_str!("../context.c");

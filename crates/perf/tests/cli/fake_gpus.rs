@@ -284,14 +284,27 @@ fn only_the_engine_shares_gpus_and_only_in_tests() {
 fn the_path_of_each_size_is_explained() {
     let args = "all_reduce --backend engine -g 2 -b 8 -e 8K -f 1024 --explain";
     let Some(libraries) = libraries() else { return };
-    let run = run_in(libraries, args, &[("SPARK_CCL_PATH", "safe")]);
-    assert_eq!(run.code, Some(0), "{}", run.stderr);
-    for part in [
-        "not the GPUs' memory: SPARK_CCL_PATH=safe",
+    let shared = [
+        "pinned memory of the host",
+        "# engine for 8 B: kernel one_shot_packets",
+        "through the host",
+    ];
+    let staged = [
         "# engine for 8 B: staged, 1 piece of up to 8 bytes on 1 CTA",
         "# engine for 8 KiB: staged, 1 piece of up to 8192 bytes on 1 CTA",
-    ] {
-        assert!(run.stdout.contains(part), "{part}\n{}", run.stdout);
+        "not memory that ranks share: SPARK_CCL_GPU_PROTOCOL=proxy",
+    ];
+    for (protocol, parts) in [("auto", shared), ("proxy", staged)] {
+        let variables = [
+            ("SPARK_CCL_PATH", "safe"),
+            ("SPARK_CCL_GPU_PROTOCOL", protocol),
+        ];
+        let run = run_in(libraries, args, &variables);
+        assert_eq!(run.code, Some(0), "{}", run.stderr);
+        let parts = parts.into_iter();
+        for part in parts.chain(["not the GPUs' memory: SPARK_CCL_PATH=safe"]) {
+            assert!(run.stdout.contains(part), "{part}\n{}", run.stdout);
+        }
     }
 }
 

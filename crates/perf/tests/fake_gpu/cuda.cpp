@@ -130,8 +130,8 @@ static bool idle_device(int device) {
 // Of each device: how many threads are in a call that frees memory there.
 static std::atomic<int> freeing[64];
 
-// What the driver does first in calls that take the lock of a context: they wait while a thread frees memory there. Measured on
-// H200 (driver 580). To be called without a lock.
+// What the driver does first in calls that take the lock of a context: they wait while a thread
+// frees memory there. Measured on H200 (driver 580). To be called without a lock.
 static int enter() {
     if (current == NO_DEVICE_IS_CURRENT) return INVALID_CONTEXT;
     while (freeing[current]) std::this_thread::yield();
@@ -234,11 +234,12 @@ int cuCtxGetCurrent(void **context) {
     return *context = current == NO_DEVICE_IS_CURRENT ? nullptr : contexts + current, SUCCESS;
 }
 int cuCtxSetCurrent(void *context) {
-    current = context ? static_cast<int>(static_cast<char *>(context) - contexts) : NO_DEVICE_IS_CURRENT;
+    current = NO_DEVICE_IS_CURRENT;
+    if (context) current = static_cast<int>(static_cast<char *>(context) - contexts);
     return SUCCESS;
 }
-// Waits for all that runs on the device. Unlike calls that free memory, it holds nobody up; but it makes captures of the device
-// invalid, also in the relaxed mode.
+// Waits for all that runs on the device. Unlike calls that free memory, it holds nobody up; but it
+// makes captures of the device invalid, also in the relaxed mode.
 int cuCtxSynchronize() {
     if (current == NO_DEVICE_IS_CURRENT) return INVALID_CONTEXT;
     {
@@ -349,7 +350,8 @@ int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, void *stream)
 }
 // Like CUDA with memory that is not pinned: returns when the copy is complete.
 int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t bytes, void *stream) {
-    if (int said = cuMemcpyDtoDAsync_v2(reinterpret_cast<uint64_t>(to), from, bytes, stream)) return said;
+    auto place = reinterpret_cast<uint64_t>(to);
+    if (int said = cuMemcpyDtoDAsync_v2(place, from, bytes, stream)) return said;
     return cuStreamSynchronize(stream);
 }
 int cuMemsetD8Async(uint64_t to, unsigned char value, size_t bytes, void *stream) {
