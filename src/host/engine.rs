@@ -332,9 +332,9 @@ impl HostEngine {
     /// that is so.
     pub(crate) fn is_idle_within(&self, limit: Duration) -> Result<bool, Forked> {
         let until = Instant::now() + limit;
-        self.drive(|core| match core.is_idle() {
-            true => Some(true),
-            false => (Instant::now() >= until).then_some(false),
+        self.drive(|core| {
+            let is_idle = core.is_idle();
+            (is_idle || Instant::now() >= until).then_some(is_idle)
         })
     }
 

@@ -77,7 +77,7 @@ impl Core {
     #[inline]
     pub(super) fn begin_unheard(&mut self) -> Result<(), Refusal> {
         self.unheard = self.unheard.wrapping_add(1);
-        if !self.unheard.is_power_of_two() && self.unheard % LOOK_EVERY != 0 {
+        if !self.unheard.is_power_of_two() && !self.unheard.is_multiple_of(LOOK_EVERY) {
             return Ok(());
         }
         self.unread()

@@ -147,22 +147,19 @@ fn a_rank_that_leaves_with_something_in_flight_says_so_at_once() {
                 comm.barrier().run().unwrap();
                 if comm.rank() == 0 {
                     let call = comm.all_reduce_in_place(vec![1_i32; COUNT], RedOp::Sum);
-                    let _pending = call.start().unwrap();
-                    drop(_pending);
+                    drop(call.start().unwrap());
                     drop(comm);
                     has_left.wait();
                     return;
                 }
                 // Rank 2 waits in the call that rank 0 has in flight, for rank 1, which makes
                 // another one.
-                let error = match comm.rank() {
-                    1 => comm.recv(&mut [0_u8; 4], 0).run().unwrap_err(),
-                    _ => {
-                        let mut values = vec![1_i32; COUNT];
-                        comm.all_reduce_in_place(&mut values, RedOp::Sum)
-                            .run()
-                            .unwrap_err()
-                    }
+                let error = if comm.rank() == 1 {
+                    comm.recv(&mut [0_u8; 4], 0).run().unwrap_err()
+                } else {
+                    let mut values = vec![1_i32; COUNT];
+                    let call = comm.all_reduce_in_place(&mut values, RedOp::Sum);
+                    call.run().unwrap_err()
                 };
                 // Of both, that rank 0 has left is the cause.
                 match fault(error) {

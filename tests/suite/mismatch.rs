@@ -231,8 +231,8 @@ fn what_a_rank_has_called_last_is_known_when_it_has_left() {
             ranks[1].order(&format!("call {others}"));
             let answer = ranks[1].hear_before(Instant::now() + promptly());
             assert_contains(&answer, &["operation #2 differs", words[0], words[1]]);
-            for number in 0..2 {
-                assert_names(&answer, number, ranks[number].pid());
+            for (number, rank) in ranks[..2].iter().enumerate() {
+                assert_names(&answer, number, rank.pid());
             }
         }
     }
