@@ -317,7 +317,9 @@ impl Worker {
                 rendezvous.is_open = false;
                 let mut lobbies = self.lobbies.iter_mut();
                 let lobby = lobbies.find(|(listener, _)| *listener == rendezvous.listener);
-                lobby.map(|(_, lobby)| lobby.keys.remove(rendezvous.world));
+                if let Some((_, lobby)) = lobby {
+                    lobby.keys.remove(rendezvous.world);
+                }
             }
         }
     }

@@ -2,11 +2,14 @@
 
 use std::time::Duration;
 
+use spark_ccl_seal::{Opener, Sealer};
+
 use crate::comparison::Claim;
 use crate::device_calls::{DeviceCalls, DevicePart, Messages};
 use crate::leave::Leave;
 use crate::ledger::Entry;
 use crate::proposal::{Bound, Proposal};
+use crate::record::{self, Records};
 use crate::standing::{Answer, KINDS, Wait};
 use crate::wire::{
     Content, Failure, Flood, Frame, Heartbeat, News, Notice, Progress, Report, WaitingFor, encode,
@@ -17,7 +20,10 @@ use crate::wire::{
 pub type Target = (&'static str, fn(&[u8]), fn() -> Vec<Vec<u8>>);
 
 /// All targets of this crate.
-pub const TARGETS: &[Target] = &[("control-frames", frames, some_frames)];
+pub const TARGETS: &[Target] = &[
+    ("control-frames", frames, some_frames),
+    ("control-records", records, some_records),
+];
 
 const SIZE: u32 = 5;
 
@@ -27,6 +33,25 @@ fn frames(mut bytes: &[u8]) {
         assert_eq!(parse(&whole, SIZE), Ok(Some((frame, whole.len()))));
         bytes = &bytes[len..];
     }
+}
+
+/// Only what was sealed is read, and in its order, wherever the stream is cut.
+fn records(bytes: &[u8]) {
+    let sent = some_frames().concat();
+    for cut in [1, 100, bytes.len().max(1)] {
+        let mut records = Records::new(Opener::new(&[7; 32]));
+        let mut read = Vec::new();
+        let is_good = |part| records.open(part, &mut read).is_ok();
+        let _ = bytes.chunks(cut).all(is_good);
+        assert!(sent.starts_with(&read));
+    }
+}
+
+fn some_records() -> Vec<Vec<u8>> {
+    let mut sealer = Sealer::new(&[7; 32]);
+    let frames = some_frames().into_iter();
+    let sealed = frames.map(|frame| record::seal(&mut sealer, &frame));
+    vec![sealed.collect::<Vec<_>>().concat()]
 }
 
 fn some_frames() -> Vec<Vec<u8>> {
