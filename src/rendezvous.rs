@@ -41,7 +41,8 @@ pub(crate) fn meet(
             Ok(Session::join(&id, rank, size, &options(root)?)?)
         }
         Rendezvous::Address { host, port, bind } => {
-            // A hint, which must not take the time that joining needs. Joining looks the name up again.
+            // A hint, which must not take the time that joining needs. Joining looks the name up
+            // again.
             let hint = deadline_after(since, settings.init_timeout / 4);
             let root = lookup(&host, port, hint).unwrap_or_default();
             let options = options(root.first().map(SocketAddr::ip))?;

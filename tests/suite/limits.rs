@@ -105,7 +105,8 @@ fn a_silent_name_server_does_not_outlast_the_deadline() {
 fn meet_at_a_name_that_nobody_tells() {
     let _silent = UdpSocket::bind("127.0.0.1:53").unwrap();
     let begin = Instant::now();
-    // The first rank needs no address for its rendezvous, but a name to choose the best interface by.
+    // The first rank needs no address for its rendezvous, but a name to choose the best interface
+    // by.
     for (rank, why) in [
         (0, "rank 1 of 2 did not arrive"),
         (1, "host name nowhere.example"),

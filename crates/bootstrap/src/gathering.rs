@@ -74,7 +74,8 @@ impl Service {
         self.is_open
     }
 
-    /// Adds the descriptors that wake [`Service::serve`], and returns the members that they belong to.
+    /// Adds the descriptors that wake [`Service::serve`], and returns the members that they belong
+    /// to.
     pub(crate) fn watch<'a>(&'a self, fds: &mut Vec<PollFd<'a>>) -> Vec<usize> {
         let open = (0..self.members.len()).filter(|&index| self.members[index].is_open());
         let open: Vec<usize> = open.collect();
@@ -87,8 +88,8 @@ impl Service {
         [self.deadline, self.fails_at].into_iter().flatten().min()
     }
 
-    /// Hears the members whose streams are ready, and decides. `refused` returns the connections that its listener has
-    /// refused.
+    /// Hears the members whose streams are ready, and decides. `refused` returns the connections
+    /// that its listener has refused.
     pub(crate) fn serve<'a>(
         &mut self,
         ready: &[usize],
@@ -369,7 +370,7 @@ mod tests {
     use crate::dial::{Call, call, routes};
     use crate::handshake::Intent;
     use crate::hello::tests::hello;
-    use crate::{Options, Session, UniqueId, net, parcel, root};
+    use crate::{Options, Session, UniqueId, keys, net, parcel};
 
     /// Sends a hello to the rendezvous, as a rank does, and closes the connection.
     fn arrive_and_leave(id: &UniqueId, hello: &Hello) {
@@ -377,9 +378,9 @@ mod tests {
         let mut stream = call(&Call {
             peer: "the rendezvous",
             routes: &routes(&[], &id.addresses(), None),
-            key: &root::key(&id.secret()),
+            key: &keys::key(&id.secret()),
             intent: Intent::Rendezvous {
-                world: root::world(&id.secret()),
+                world: keys::world(&id.secret()),
             },
             deadline,
             refusal: Duration::ZERO,

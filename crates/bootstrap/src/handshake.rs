@@ -169,7 +169,8 @@ pub(crate) struct Entered {
 }
 
 impl Entered {
-    /// A stream between two ranks. Within a host there is only the kernel between them, and nothing to seal.
+    /// A stream between two ranks. Within a host there is only the kernel between them, and nothing
+    /// to seal.
     pub(crate) fn into_stream(self) -> Stream {
         let Entered { socket, seals } = self;
         let is_tcp = |domain| matches!(domain, Domain::IPV4 | Domain::IPV6);

@@ -15,7 +15,7 @@ use crate::frame::{FrameReader, ReadError};
 use crate::handshake::{Entered, Intent};
 use crate::hello::{Hello, MAX_RANKS, PeerInfo, Table};
 use crate::host::HostId;
-use crate::keys::Keys;
+use crate::keys::{self, Keys};
 use crate::lobby::{ListenerRole, Lobby};
 use crate::mailbox::Mailbox;
 use crate::meeting::{Contexts, LinkStreams, Requests};
@@ -24,7 +24,7 @@ use crate::secret::random;
 use crate::stop::Stop;
 use crate::verdict::MAX_VERDICT;
 use crate::wire::FrameKind;
-use crate::{Error, Options, Secret, net, parcel, root};
+use crate::{Error, Options, Secret, listening, net, parcel};
 
 /// A rank that has the table of all ranks.
 pub(crate) struct Joined {
@@ -105,9 +105,9 @@ impl Joining<'_> {
         call(&Call {
             peer: name,
             routes: &ways,
-            key: &root::key(self.secret),
+            key: &keys::key(self.secret),
             intent: Intent::Rendezvous {
-                world: root::world(self.secret),
+                world: keys::world(self.secret),
             },
             deadline: self.deadline,
             refusal: self.refusal,
@@ -190,7 +190,7 @@ struct Endpoints {
 
 impl Endpoints {
     fn open(options: &Options) -> Result<Self, Error> {
-        let mut listeners = root::listen_on(options.listen_addresses()?)?;
+        let mut listeners = listening::listen_on(options.listen_addresses()?)?;
         let mut addresses = Vec::new();
         for listener in &listeners {
             let bound = listener

@@ -1,14 +1,17 @@
-//! The keys that a listener admits connections by.
+//! The keys that a listener admits connections by, and the names of the worlds that they are of.
 
 use spark_ccl_log::Mutex;
 
 use crate::Secret;
 use crate::handshake::{Intent, WorldName};
 
+/// The label under which the rendezvous' key is derived from the secret.
+const KEY_LABEL: &[u8] = b"rendezvous";
+
 /// The keys of the worlds that share a listener. Worlds come while the listener is served.
 pub(crate) struct Keys {
-    /// Whether a connection has to name its world. Where there is but one, it counts as meant, so that a rank with
-    /// another secret, whose world has another name, is told that.
+    /// Whether a connection has to name its world. Where there is but one, it counts as meant, so
+    /// that a rank with another secret, whose world has another name, is told that.
     is_shared: bool,
     worlds: Mutex<Vec<(WorldName, Secret)>>,
 }
@@ -37,7 +40,8 @@ impl Keys {
         self.worlds.lock().retain(|(known, _)| *known != world);
     }
 
-    /// The world that a connection is for, and its key; `None` if the world is not here, or no longer.
+    /// The world that a connection is for, and its key; `None` if the world is not here, or no
+    /// longer.
     pub(crate) fn of(&self, intent: Intent) -> Option<(WorldName, Secret)> {
         let worlds = self.worlds.lock();
         match intent {
@@ -48,4 +52,17 @@ impl Keys {
             _ => worlds.first().copied(),
         }
     }
+}
+
+/// The name by which the ranks of a world tell it from others at the same address.
+pub(crate) fn world(secret: &Secret) -> WorldName {
+    let whole = key(secret).sign(b"name", &[]);
+    let mut name = WorldName::default();
+    name.copy_from_slice(&whole[..size_of::<WorldName>()]);
+    name
+}
+
+/// The key of a rendezvous.
+pub(crate) fn key(secret: &Secret) -> Secret {
+    secret.derive(KEY_LABEL, &[])
 }

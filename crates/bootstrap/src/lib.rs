@@ -44,6 +44,7 @@ mod hello;
 mod host;
 mod join;
 mod keys;
+mod listening;
 mod lobby;
 mod local;
 mod mailbox;

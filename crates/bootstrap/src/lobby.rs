@@ -283,7 +283,8 @@ impl Lobby {
         {
             // It fits into the empty send buffer of a new connection.
             let _ = net::try_write(&socket, &Rejection::Descriptors.frame());
-            // Closed with the first message unread, it would be reset, and the answer might be lost.
+            // Closed with the first message unread, it would be reset, and the answer might be
+            // lost.
             let until = Instant::now() + LAST_WORD;
             let _ = socket.shutdown(Shutdown::Write);
             let _ = net::wait(socket.as_fd(), PollFlags::IN, until);

@@ -45,8 +45,8 @@ pub struct Options {
     pub addresses: Vec<Address>,
     /// How long the rendezvous may take.
     pub init_timeout: Duration,
-    /// Since when this rank is on its way to the rendezvous, which counts for [`init_timeout`](Self::init_timeout).
-    /// `None` means that it starts when it joins.
+    /// Since when this rank is on its way to the rendezvous, which counts for
+    /// [`init_timeout`](Self::init_timeout). `None` means that it starts when it joins.
     pub since: Option<Instant>,
     /// The build of the library; all ranks must have the same.
     pub build: String,

@@ -1,5 +1,5 @@
-//! Sealed frames: after the handshake, a frame's header and its body are each followed by their tag. So a length is
-//! known to be right before its bytes are waited for.
+//! Sealed frames: after the handshake, a frame's header and its body are each followed by their
+//! tag. So a length is known to be right before its bytes are waited for.
 
 use std::sync::Arc;
 
@@ -8,8 +8,8 @@ use spark_ccl_seal::{Changed, Opener, Sealer, TAG};
 
 use crate::wire::{FRAME_HEADER, FrameKind, header};
 
-/// A message to be sealed for one or several receivers. Its body, which may be the table of a large world, is hashed
-/// once; the tags are over its hash.
+/// A message to be sealed for one or several receivers. Its body, which may be the table of a large
+/// world, is hashed once; the tags are over its hash.
 #[derive(Debug, Clone)]
 pub(crate) struct Parcel {
     header: [u8; FRAME_HEADER],

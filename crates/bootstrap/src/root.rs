@@ -1,21 +1,17 @@
 //! The rendezvous: a thread that waits for all ranks of one world, compares their hellos, and sends every rank the
 //! table, or every rank the same error.
 
-use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use socket2::Socket;
 use spark_ccl_fork::Process;
 
-use crate::handshake::WorldName;
+use crate::listening::listen_on;
 use crate::options::Address;
 use crate::server::{self, Place, Served};
 use crate::stop::Stop;
-use crate::{Error, Options, Secret, UniqueId, net};
-
-/// The label under which the rendezvous' key is derived from the secret.
-const KEY_LABEL: &[u8] = b"rendezvous";
+use crate::{Error, Options, Secret, UniqueId};
 
 /// Owns the rendezvous of one world. Dropping it before the world is complete ends the rendezvous, and every rank that
 /// waits for it gets an error.
@@ -116,75 +112,6 @@ impl Drop for Root {
         if let Some(stop) = self.stop.as_ref().filter(|_| self.process.is_here()) {
             stop.stop();
         }
-    }
-}
-
-/// The name by which the ranks of a world tell it from others at the same address. It tells nothing of the secret.
-pub(crate) fn world(secret: &Secret) -> WorldName {
-    let whole = key(secret).sign(b"name", &[]);
-    let mut name = WorldName::default();
-    name.copy_from_slice(&whole[..size_of::<WorldName>()]);
-    name
-}
-
-/// The key of a rendezvous.
-pub(crate) fn key(secret: &Secret) -> Secret {
-    secret.derive(KEY_LABEL, &[])
-}
-
-/// A TCP listener. The error names the address.
-pub(crate) fn listen(address: SocketAddr) -> Result<Socket, Error> {
-    net::listen_tcp(address).map_err(|error| match error.kind() {
-        io::ErrorKind::AddrInUse => Error::AddressInUse { address },
-        _ => Error::os(format!("listen on {address}"), &error),
-    })
-}
-
-/// Listeners on free ports of those addresses that can be used. A new IPv6 address cannot be used until the kernel has
-/// checked that no other host has it.
-pub(crate) fn listen_on(addresses: &[Address]) -> Result<Vec<Socket>, Error> {
-    let mut listeners = Vec::new();
-    let mut failure = None;
-    for address in addresses {
-        match listen(address.with_port(0)) {
-            Ok(listener) => listeners.push(listener),
-            Err(error) => {
-                spark_ccl_log::warn!("an address is left out: {error}");
-                failure = Some(error);
-            }
-        }
-    }
-    match failure {
-        Some(error) if listeners.is_empty() => Err(error),
-        _ => Ok(listeners),
-    }
-}
-
-/// Listeners at the well-known port of a rendezvous: on those `addresses` that this host has, or on all of this host's
-/// if none are given.
-pub(crate) fn listen_for(addresses: &[SocketAddr], port: u16) -> Result<Vec<Socket>, Error> {
-    if addresses.is_empty() {
-        let any = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port);
-        let listener = match listen(any) {
-            // No IPv6 on this host.
-            Err(Error::Os { .. }) => listen(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port)),
-            other => other,
-        };
-        return Ok(vec![listener?]);
-    }
-    let mut listeners = Vec::new();
-    let mut failure = None;
-    for &address in addresses {
-        match listen(address) {
-            Ok(listener) => listeners.push(listener),
-            Err(error @ Error::AddressInUse { .. }) => return Err(error),
-            // "localhost" may have an IPv6 address on a host without IPv6.
-            Err(error) => failure = Some(error),
-        }
-    }
-    match failure {
-        Some(error) if listeners.is_empty() => Err(error),
-        _ => Ok(listeners),
     }
 }
 

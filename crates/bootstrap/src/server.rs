@@ -1,5 +1,6 @@
-//! The thread that serves all rendezvous of this process. A unique id costs neither a thread nor a descriptor of its
-//! own: ids share the listeners of their addresses, and a rank says which world it looks for.
+//! The thread that serves all rendezvous of this process. A unique id costs neither a thread nor a
+//! descriptor of its own: ids share the listeners of their addresses, and a rank says which world
+//! it looks for.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -14,15 +15,16 @@ use spark_ccl_log::Mutex;
 
 use crate::gathering::Service;
 use crate::handshake::WorldName;
-use crate::keys::Keys;
+use crate::keys::{self, Keys};
 use crate::lobby::{Admitted, ListenerRole, Lobby};
 use crate::member::Member;
 use crate::net::{self, Bell};
 use crate::options::Address;
 use crate::stop::Stop;
-use crate::{Error, Secret, root};
+use crate::{Error, Secret, listening};
 
-/// How many rendezvous a process may have. Each takes a little memory for as long as its id is good.
+/// How many rendezvous a process may have. Each takes a little memory for as long as its id is
+/// good.
 const MOST: usize = 4096;
 /// How long to pause if the system refuses to wait.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -93,7 +95,7 @@ impl Server {
             Place::Shared(addresses) if self.0.lock().knows(addresses).is_some() => {
                 (Some(addresses), Vec::new())
             }
-            Place::Shared(addresses) => (Some(addresses), root::listen_on(addresses)?),
+            Place::Shared(addresses) => (Some(addresses), listening::listen_on(addresses)?),
         };
         let mut state = self.0.lock();
         if state.count >= MOST {
@@ -116,8 +118,8 @@ impl Server {
         let stop = Arc::new(Stop::ringing(Arc::clone(&bell)));
         let service = Service::new(Arc::clone(&stop), timeout)?;
         let known = known.unwrap_or_else(|| state.add(listeners, shared));
-        let (listener, lobby, addresses, keys) = known;
-        let world = root::world(secret);
+        let (listener, lobby, addresses, its_keys) = known;
+        let world = keys::world(secret);
         // First, so that the thread finds it once a rank has proved that it holds the key.
         state.new.push(New {
             listener,
@@ -125,14 +127,15 @@ impl Server {
             world,
             service,
         });
-        keys.add(world, root::key(secret));
+        its_keys.add(world, keys::key(secret));
         state.count += 1;
         drop(state);
         bell.ring();
         Ok(Served { addresses, stop })
     }
 
-    /// What wakes the thread, which is started if there is none. It ends when there is nothing to serve.
+    /// What wakes the thread, which is started if there is none. It ends when there is nothing to
+    /// serve.
     fn bell(&'static self, state: &mut State) -> Result<Arc<Bell>, Error> {
         if let Some(bell) = &state.bell {
             return Ok(Arc::clone(bell));
@@ -217,8 +220,8 @@ impl Worker {
         }
     }
 
-    /// Takes what is new, and gives back what is over. Returns whether there is anything to serve; else the thread is
-    /// none any more.
+    /// Takes what is new, and gives back what is over. Returns whether there is anything to serve;
+    /// else the thread is none any more.
     fn go_on(&mut self) -> bool {
         let mut state = self.server.0.lock();
         self.take_new(&mut state);
@@ -255,7 +258,8 @@ impl Worker {
         }
     }
 
-    /// Sleeps until something happens. Returns, for each rendezvous, the members whose streams are ready.
+    /// Sleeps until something happens. Returns, for each rendezvous, the members whose streams are
+    /// ready.
     fn sleep(&self) -> std::io::Result<Vec<Vec<usize>>> {
         let mut fds = vec![PollFd::from_borrowed_fd(self.bell.as_fd(), PollFlags::IN)];
         let services = self.rendezvous.iter().map(|rendezvous| &rendezvous.service);

@@ -16,7 +16,7 @@ use crate::meeting::{Attendant, Contexts};
 use crate::network::{Network, reachable};
 use crate::root::{self, Root};
 use crate::unique_id::expired;
-use crate::{Error, Kind, Options, PeerInfo, Purpose, Secret, UniqueId, Via, net};
+use crate::{Error, Kind, Options, PeerInfo, Purpose, Secret, UniqueId, Via, listening, net};
 
 /// How long a rank's listener may refuse connections. That is short: it exists before other ranks get its address.
 const REFUSAL: Duration = Duration::from_millis(500);
@@ -113,7 +113,7 @@ impl Session {
         let options = on_loopback.as_ref().unwrap_or(options);
         let secret = secret.copied().unwrap_or_else(Secret::public);
         let root = if serves {
-            let root = Root::start(root::listen_for(&targets, port)?, &secret, options)?;
+            let root = Root::start(listening::listen_for(&targets, port)?, &secret, options)?;
             targets = root::local_targets(root.addresses());
             Some(root)
         } else {
@@ -212,8 +212,8 @@ impl Session {
         (matches!(self.mode, Mode::Local(_)) || listen) && peer.host_id == own.host_id
     }
 
-    /// Opens a stream to a peer, which gets its end from [`Session::accept`]. Not for streams of links. Over TCP it has
-    /// seals, which are the caller's to use.
+    /// Opens a stream to a peer, which gets its end from [`Session::accept`]. Not for streams of
+    /// links. Over TCP it has seals, which are the caller's to use.
     ///
     /// # Errors
     /// [`Error::Unreachable`] names every address that was tried; if the world's initialisation fails meanwhile, its

@@ -1,4 +1,5 @@
-//! Unique ids are cheap: they share a thread and listeners. Alone in its process, since it counts both.
+//! Unique ids are cheap: they share a thread and listeners. Alone in its process, since it counts
+//! both.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::fs;
@@ -53,7 +54,8 @@ fn many_ids_share_a_thread_and_listeners() {
     let before = descriptors();
     let id = |seconds| UniqueId::create(&options(seconds));
     let ids: Vec<UniqueId> = (0..200).map(|_| id(60).unwrap()).collect();
-    // The listener, what wakes the thread, what it has to spare; and whatever else the process opens meanwhile.
+    // The listener, what wakes the thread, what it has to spare; and whatever else the process
+    // opens meanwhile.
     assert!(
         descriptors() <= before + 20,
         "{before} -> {}",
@@ -72,7 +74,8 @@ fn many_ids_share_a_thread_and_listeners() {
     assert!(error.to_string().contains("have met already"), "{error}");
     assert!(begin.elapsed() < Duration::from_secs(30));
 
-    // A secret of the ranks' own may be that of several worlds, which listeners of their own tell apart.
+    // A secret of the ranks' own may be that of several worlds, which listeners of their own tell
+    // apart.
     let secret = spark_ccl_bootstrap::Secret::from_text(b"a secret");
     let [one, two] = [0, 1].map(|_| UniqueId::serve(Some(&secret), &options(60)).unwrap());
     assert_ne!(world(one), world(two));

@@ -1,4 +1,5 @@
-//! A relay between a rank and the rendezvous that changes, leaves out, repeats or moves one message.
+//! A relay between a rank and the rendezvous that changes, leaves out, repeats or moves one
+//! message.
 #![allow(clippy::unwrap_used)]
 
 use std::io::{self, Read, Write};
@@ -10,7 +11,8 @@ use spark_ccl_bootstrap::{Error, Options, PeerInfo, Secret, Session, UniqueId};
 
 /// Far longer than any of these worlds may take.
 const WATCHDOG: Duration = Duration::from_secs(60);
-/// A frame's length and kind; once both ends are authenticated, a tag follows it, and another one its body.
+/// A frame's length and kind; once both ends are authenticated, a tag follows it, and another one
+/// its body.
 const HEADER: usize = 5;
 const TAG: usize = 16;
 
@@ -24,7 +26,8 @@ enum Change {
     Swap,
 }
 
-/// Which message: who sends it, and how many the sender has sent before, since both ends are authenticated.
+/// Which message: who sends it, and how many the sender has sent before, since both ends are
+/// authenticated.
 #[derive(Debug, Clone, Copy)]
 struct Victim {
     from_rank: bool,
@@ -114,8 +117,8 @@ fn next_frame(from: &mut TcpStream, is_sealed: bool) -> io::Result<Vec<u8>> {
     Ok(frame)
 }
 
-/// A world of two, of which rank 1 reaches the rendezvous through the relay: what each has come to, and the tables
-/// that they got. Rank 0 reaches it directly.
+/// A world of two, of which rank 1 reaches the rendezvous through the relay: what each has come to,
+/// and the tables that they got. Rank 0 reaches it directly.
 fn world(victim: Victim, change: Change) -> ([Result<(), Error>; 2], Vec<Vec<PeerInfo>>) {
     let secret = Secret::generate().unwrap();
     let options = Options {
@@ -201,8 +204,8 @@ fn messages_that_are_left_out_repeated_or_moved_never_pass() {
             assert!(!rank.is_empty(), "{victim:?} {change:?}");
         }
     }
-    // A hello that comes twice stands where the report should, which the rendezvous tells all; a table, where the
-    // verdict should.
+    // A hello that comes twice stands where the report should, which the rendezvous tells all; a
+    // table, where the verdict should.
     for rank in told(HELLO, Change::Repeat) {
         assert!(rank.contains(CHANGED), "{rank}");
     }

@@ -127,8 +127,8 @@ impl Env {
             .map(|(name, value)| (name.as_str(), value))
     }
 
-    /// Adds the `NAME=value` lines of a file of at most 1 MiB for names that are not set yet. A pipe has a quarter of
-    /// `SPARK_CCL_INIT_TIMEOUT`, 5 s at most, to deliver them.
+    /// Adds the `NAME=value` lines of a file of at most 1 MiB for names that are not set yet. A
+    /// pipe has a quarter of `SPARK_CCL_INIT_TIMEOUT`, 5 s at most, to deliver them.
     ///
     /// Malformed lines become warnings, which [`Settings`](crate::Settings) passes on.
     ///
@@ -146,7 +146,8 @@ impl Env {
         Ok(())
     }
 
-    /// How long the ranks may take to meet, where that is set and valid; else as long as by default.
+    /// How long the ranks may take to meet, where that is set and valid; else as long as by
+    /// default.
     pub fn init_timeout(&self) -> Duration {
         let value = self.value(INIT_TIMEOUT);
         let time = value.and_then(|value| match &value.typed {

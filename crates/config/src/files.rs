@@ -1,6 +1,7 @@
-//! Files that settings name. Those that the library writes are often in folders where others may write, too, such as
-//! `/tmp`: a link that another user has put there is not followed. Those that it reads may be pipes that nobody writes
-//! to, or devices without an end: they are read up to a length, and until a deadline.
+//! Files that settings name. Those that the library writes are often in folders where others may
+//! write, too, such as `/tmp`: a link that another user has put there is not followed. Those that
+//! it reads may be pipes that nobody writes to, or devices without an end: they are read up to a
+//! length, and until a deadline.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
@@ -21,12 +22,15 @@ pub(crate) fn patience(limit: Duration) -> Duration {
     (limit / 4).min(LONGEST)
 }
 
-/// Reads a file of at most `most` bytes to its end, until the deadline. A pipe may deliver until then.
+/// Reads a file of at most `most` bytes to its end, until the deadline. A pipe may deliver until
+/// then.
 ///
-/// Only pipes and devices are waited for: a file on a network that hangs holds the caller up as it does every program.
+/// Only pipes and devices are waited for: a file on a network that hangs holds the caller up as it
+/// does every program.
 ///
 /// # Errors
-/// If the system refuses it; `InvalidData` for a longer file; `TimedOut` for one whose end has not come by the deadline.
+/// If the system refuses it; `InvalidData` for a longer file; `TimedOut` for one whose end has not
+/// come by the deadline.
 pub fn read(path: &Path, most: usize, deadline: Instant) -> io::Result<Vec<u8>> {
     read_open(&open_to_read(path)?, most, deadline)
 }

@@ -37,7 +37,8 @@ impl Secret {
         ))
     }
 
-    /// A secret from a file that is read until the deadline, and a warning if other users can read that file.
+    /// A secret from a file that is read until the deadline, and a warning if other users can read
+    /// that file.
     pub(crate) fn from_file(
         path: &Path,
         deadline: Instant,

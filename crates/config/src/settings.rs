@@ -20,7 +20,8 @@ use crate::tuning::Tuning;
 use crate::tuning_file::tuning_file;
 use crate::variables::{self, READ_ELSEWHERE, hint};
 
-/// How long a file is waited for that cannot be missing, at most: any longer timeout is as good as none.
+/// How long a file is waited for that cannot be missing, at most: any longer timeout is as good as
+/// none.
 const LONGEST_WAIT: Duration = Duration::from_secs(365 * 24 * 3600);
 /// Over loopback, the kernel passes the bytes on at once: a second connection would only cost system calls.
 const LOOPBACK_SOCKETS: usize = 1;

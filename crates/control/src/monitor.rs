@@ -63,10 +63,11 @@ struct Shared {
 impl Monitor {
     /// Starts to watch the ranks at the other ends of `streams`, for rank `me` of the world.
     ///
-    /// `names` has the name of each rank of the world ("rank 3 (hostB, pid 17)"). `streams` are connected,
-    /// authenticated streams, TCP or Unix, each with the rank at its other end: the
-    /// [`neighbours`](crate::neighbours). On one with seals, a rank whose messages are changed on the way counts as lost. With `redial`, broken TCP streams are reopened. Without it, a rank whose
-    /// stream ends counts as gone.
+    /// `names` has the name of each rank of the world ("rank 3 (hostB, pid 17)"). `streams` are
+    /// connected, authenticated streams, TCP or Unix, each with the rank at its other end: the
+    /// [`neighbours`](crate::neighbours). On one with seals, a rank whose messages are changed on
+    /// the way counts as lost. With `redial`, broken TCP streams are reopened. Without it, a rank
+    /// whose stream ends counts as gone.
     ///
     /// # Errors
     ///

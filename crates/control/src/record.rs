@@ -1,6 +1,6 @@
-//! Records: over a stream that leaves the host, frames travel in records, whose length and content are each followed by
-//! a tag. So a length is known to be right before its bytes are waited for, and no byte is parsed that the neighbour has
-//! not sent.
+//! Records: over a stream that leaves the host, frames travel in records, whose length and content
+//! are each followed by a tag. So a length is known to be right before its bytes are waited for,
+//! and no byte is parsed that the neighbour has not sent.
 
 use spark_ccl_seal::{Changed, Opener, Sealer, TAG};
 
@@ -99,8 +99,8 @@ mod tests {
             prop_assert!(records.arrived.is_empty());
         }
 
-        /// Whatever is done to the bytes, only a beginning of what was sent is read; and what was done is found once
-        /// the bytes that it concerns, and those of their tag, have come.
+        /// Whatever is done to the bytes, only a beginning of what was sent is read; and what was
+        /// done is found once the bytes that it concerns, and those of their tag, have come.
         #[test]
         fn what_is_changed_is_found(
             at: prop::sample::Index, bit in 0u8..8, cut in 1usize..80,

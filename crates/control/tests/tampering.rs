@@ -1,4 +1,5 @@
-//! A relay between two ranks that changes, leaves out, repeats or moves a record of a control stream in use.
+//! A relay between two ranks that changes, leaves out, repeats or moves a record of a control
+//! stream in use.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;

@@ -8,13 +8,15 @@ use std::time::Instant;
 
 use crate::PerProcess;
 
-/// How many calls may be under way. A program that tries again and again what never returns must not grow.
+/// How many calls may be under way. A program that tries again and again what never returns must
+/// not grow.
 const MOST: usize = 64;
 
 /// How many calls of [`within`] are under way; those left behind are among them.
 static UNDER_WAY: PerProcess<AtomicUsize> = PerProcess::new();
 
-/// The addresses of a host name, as the system's resolver finds them, which has no deadline of its own.
+/// The addresses of a host name, as the system's resolver finds them, which has no deadline of its
+/// own.
 ///
 /// # Errors
 /// Those of [`within`], and the resolver's.
@@ -29,8 +31,8 @@ pub fn lookup(host: &str, port: u16, deadline: Instant) -> io::Result<Vec<Socket
 /// and nobody gets its result.
 ///
 /// # Errors
-/// `TimedOut` at the deadline; `ResourceBusy` where 64 earlier calls have not ended; the system's error if it refuses
-/// the thread.
+/// `TimedOut` at the deadline; `ResourceBusy` where 64 earlier calls have not ended; the system's
+/// error if it refuses the thread.
 pub fn within<T: Send + 'static>(
     deadline: Instant,
     work: impl FnOnce() -> T + Send + 'static,

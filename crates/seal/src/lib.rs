@@ -1,8 +1,10 @@
-//! Tags by which the end of a stream knows that a message is the next one that the other end has sent, unchanged.
+//! Tags by which the end of a stream knows that a message is the next one that the other end has
+//! sent, unchanged.
 //!
-//! Each direction of a stream has a key of its own, and counts its messages. A message that was changed, repeated,
-//! left out, moved, or sent back to where it came from has a wrong tag. So has one of another stream, whose keys are
-//! others. Messages are not encrypted. How a message lies on the stream is the business of its user.
+//! Each direction of a stream has a key of its own, and counts its messages. A message that was
+//! changed, repeated, left out, moved, or sent back to where it came from has a wrong tag. So has
+//! one of another stream, whose keys are others. Messages are not encrypted. How a message lies on
+//! the stream is the business of its user.
 //!
 //! ```
 //! use spark_ccl_seal::{Opener, Sealer};
@@ -24,14 +26,15 @@ use sha2::Sha256;
 
 pub use stream::{Seals, Stream};
 
-/// The bytes of a tag: the first half of HMAC-SHA256. Nobody can guess 128 bits, and a stream gives one guess.
+/// The bytes of a tag: the first half of HMAC-SHA256. Nobody can guess 128 bits, and a stream gives
+/// one guess.
 pub const TAG: usize = 16;
 
 /// What came over a stream is not the next message that the other end has sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "what it sent was changed on the way, or left out, repeated or moved, by something between the hosts: look for \
-     what is in the path, and run the job where only its hosts are"
+    "what it sent was changed on the way, or left out, repeated or moved, by something between the \
+     hosts: look for what is in the path, and run the job where only its hosts are"
 )]
 pub struct Changed;
 
@@ -88,8 +91,8 @@ impl Opener {
 
 impl Counted {
     fn new(key: &[u8; 32]) -> Self {
-        // HMAC pads a short key with zeros to the hash's block size. Padded here, the key has the exact length, and
-        // the constructor cannot fail.
+        // HMAC pads a short key with zeros to the hash's block size. Padded here, the key has the
+        // exact length, and the constructor cannot fail.
         let mut block = [0; 64];
         block[..32].copy_from_slice(key);
         Self {
@@ -131,7 +134,8 @@ mod tests {
         (Sealer::new(&[7; 32]), Opener::new(&[7; 32]))
     }
 
-    /// By another implementation: Python's `hmac.digest(bytes([7]) * 32, bytes(8) + b"text", "sha256")[:16]`.
+    /// By another implementation: Python's `hmac.digest(bytes([7]) * 32, bytes(8) + b"text",
+    /// "sha256")[:16]`.
     #[test]
     fn a_tag_is_the_first_half_of_an_hmac_over_the_count_and_the_message() {
         let tag = ends().0.tag(&[b"te", b"xt"]);
@@ -166,8 +170,8 @@ mod tests {
                 is_right &= which == place;
                 if let Some((at, index, bit)) = flip && at == place {
                     let index = index.index(message.len() + TAG);
-                    let len = message.len();
-                    let byte = if index < len { &mut message[index] } else { &mut tag[index - len] };
+                    let mut bytes = message.iter_mut().chain(&mut tag);
+                    let byte = bytes.nth(index).unwrap();
                     *byte ^= 1 << bit;
                     is_right = false;
                 }

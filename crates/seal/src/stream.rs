@@ -17,7 +17,8 @@ pub struct Seals {
 }
 
 impl Seals {
-    /// The seals of the end that sends with the first key. The other end has the keys the other way round.
+    /// The seals of the end that sends with the first key. The other end has the keys the other way
+    /// round.
     pub fn new(to_send: &[u8; 32], to_receive: &[u8; 32]) -> Self {
         Self {
             sealer: Sealer::new(to_send),
@@ -31,7 +32,8 @@ impl Seals {
 pub struct Stream {
     /// The socket. It is blocking, and has no timeouts set.
     pub socket: Unshared<Socket>,
-    /// `None` where nobody but the kernel is between the ends: over Unix sockets, and within a process.
+    /// `None` where nobody but the kernel is between the ends: over Unix sockets, and within a
+    /// process.
     pub seals: Option<Seals>,
 }
 

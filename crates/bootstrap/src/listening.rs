@@ -1,0 +1,65 @@
+//! The listeners of a rendezvous and of a rank.
+
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use socket2::Socket;
+
+use crate::options::Address;
+use crate::{Error, net};
+
+/// A TCP listener. The error names the address.
+pub(crate) fn listen(address: SocketAddr) -> Result<Socket, Error> {
+    net::listen_tcp(address).map_err(|error| match error.kind() {
+        io::ErrorKind::AddrInUse => Error::AddressInUse { address },
+        _ => Error::os(format!("listen on {address}"), &error),
+    })
+}
+
+/// Listeners on free ports of those addresses that can be used. A new IPv6 address cannot be used until the kernel has
+/// checked that no other host has it.
+pub(crate) fn listen_on(addresses: &[Address]) -> Result<Vec<Socket>, Error> {
+    let mut listeners = Vec::new();
+    let mut failure = None;
+    for address in addresses {
+        match listen(address.with_port(0)) {
+            Ok(listener) => listeners.push(listener),
+            Err(error) => {
+                spark_ccl_log::warn!("an address is left out: {error}");
+                failure = Some(error);
+            }
+        }
+    }
+    match failure {
+        Some(error) if listeners.is_empty() => Err(error),
+        _ => Ok(listeners),
+    }
+}
+
+/// Listeners at the well-known port of a rendezvous: on those `addresses` that this host has, or on all of this host's
+/// if none are given.
+pub(crate) fn listen_for(addresses: &[SocketAddr], port: u16) -> Result<Vec<Socket>, Error> {
+    if addresses.is_empty() {
+        let any = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port);
+        let listener = match listen(any) {
+            // No IPv6 on this host.
+            Err(Error::Os { .. }) => listen(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port)),
+            other => other,
+        };
+        return Ok(vec![listener?]);
+    }
+    let mut listeners = Vec::new();
+    let mut failure = None;
+    for &address in addresses {
+        match listen(address) {
+            Ok(listener) => listeners.push(listener),
+            Err(error @ Error::AddressInUse { .. }) => return Err(error),
+            // "localhost" may have an IPv6 address on a host without IPv6.
+            Err(error) => failure = Some(error),
+        }
+    }
+    match failure {
+        Some(error) if listeners.is_empty() => Err(error),
+        _ => Ok(listeners),
+    }
+}
