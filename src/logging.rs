@@ -2,6 +2,7 @@
 
 use spark_ccl_config::{Log, files};
 use spark_ccl_log::{Lines, tell};
+use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tracing_subscriber::EnvFilter;
@@ -29,7 +30,7 @@ pub(crate) fn install(log: &Log, host: &str) {
         ));
         EnvFilter::new("info")
     });
-    let lines = match log.file_for(host, std::process::id()) {
+    let mut lines = match log.file_for(host, std::process::id()) {
         Some(path) => Lines::to_file(move || {
             let opened = files::create_log(&path);
             if let Err(error) = &opened {
@@ -40,6 +41,8 @@ pub(crate) fn install(log: &Log, host: &str) {
         }),
         None => Lines::to_stderr(),
     };
+    // Has the file opened, even if nothing is ever logged. It returns at once, and never fails.
+    let _ = lines.write(&[]);
     // A program that has a subscriber keeps it, and gets our events there.
     let _kept = tracing_subscriber::fmt()
         .with_env_filter(filter)

@@ -1,7 +1,8 @@
 //! Messages that are read straight out of the sender's memory, until the kernel does not allow that any more.
 
-use crate::processes::{Rank, alone, assert_all_ok, some_time, world};
+use crate::processes::{Rank, WATCHDOG, alone, assert_all_ok, some_time, world};
 use spark_ccl_testing::{Need, has};
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// What moves messages that are long enough to be read where they lie.
@@ -12,6 +13,8 @@ const CALLS: [&str; 4] = [
     "call i32 all_reduce sum 300000",
 ];
 
+/// How long a line of the log may take that would be wrong.
+const A_LITTLE: Duration = Duration::from_millis(200);
 /// What the receiver's log says, for whatever reason.
 const TWO_COPIES: &str = "messages take two copies";
 /// What it says when it is refused a message that was lent, as nothing is where messages go through slots anyway.
@@ -29,7 +32,7 @@ fn a_rank_that_may_not_be_read_any_more_sends_on() {
             assert_all_ok(&mut ranks, call);
         }
         for rank in &ranks {
-            assert!(!logs.of(rank).contains(TWO_COPIES));
+            logs.assert_says(rank, TWO_COPIES, false);
         }
         let moment = some_time(0..100).as_millis();
         assert_eq!(ranks[1].ask(&format!("undumpable-after {moment}")), "ok");
@@ -46,7 +49,7 @@ fn a_rank_that_may_not_be_read_any_more_sends_on() {
         assert_eq!(ranks[2].ask("call f32 recv 1 1000000"), "ok");
         assert_eq!(ranks[1].hear(), "ok");
         for (rank, is_refused) in ranks.iter().zip([true, false, true]) {
-            assert_eq!(logs.of(rank).contains(FROM_NOW_ON), is_refused);
+            logs.assert_says(rank, FROM_NOW_ON, is_refused);
         }
         assert_all_ok(&mut ranks, "finalize");
     }
@@ -72,10 +75,10 @@ fn what_was_probed_is_read_where_it_lies() {
     assert_eq!(sender.ask("undumpable"), "ok");
     sender.order("call f64 send 1 300000");
     assert_eq!(receiver.ask("probe 0"), "F64 300000");
-    assert!(!logs.of(receiver).contains(TWO_COPIES));
+    logs.assert_says(receiver, TWO_COPIES, false);
     assert_eq!(receiver.ask("call f64 recv 0 300000"), "ok");
     assert_eq!(sender.hear(), "ok");
-    assert!(logs.of(receiver).contains(FROM_NOW_ON));
+    logs.assert_says(receiver, FROM_NOW_ON, true);
 }
 
 /// Ranks that read one another's memory as ordinary users do, and their logs.
@@ -100,7 +103,14 @@ impl Logs {
         format!("{}/{process}", self.0.path().display())
     }
 
-    fn of(&self, rank: &Rank) -> String {
-        std::fs::read_to_string(self.path(&rank.pid().to_string())).unwrap()
+    /// Whether the text is there: a thread of the rank writes it, a little later.
+    fn assert_says(&self, rank: &Rank, text: &str, wanted: bool) {
+        let path = self.path(&rank.pid().to_string());
+        let is_there = || std::fs::read_to_string(&path).is_ok_and(|log| log.contains(text));
+        let until = Instant::now() + if wanted { WATCHDOG } else { A_LITTLE };
+        while !is_there() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert_eq!(is_there(), wanted, "{text} in {path}");
     }
 }
