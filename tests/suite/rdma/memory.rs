@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::processes::links_of;
+use std::time::Duration;
 
 /// Two ranks which may lock next to no memory, each on a host of its own as far as both know: what tells
 /// hosts apart is the kernel's boot id.
@@ -40,6 +41,8 @@ fn log_of(host: &str) -> String {
 
 /// What a rank whose log is `log_of("%p")` was warned of, about the path of memory.
 fn warnings_of(rank: &Rank) -> Vec<String> {
+    // A thread of the rank writes it, a little later.
+    std::thread::sleep(Duration::from_millis(200));
     let log = std::fs::read_to_string(log_of(&rank.pid().to_string())).unwrap();
     let lines = log.lines().filter(|line| line.contains("through slots"));
     lines.map(str::to_owned).collect()
