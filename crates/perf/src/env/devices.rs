@@ -6,7 +6,7 @@ use spark_ccl_topology::cages::CageEnd;
 use spark_ccl_topology::cluster::Evidence;
 use spark_ccl_topology::{Cluster, Host, cages};
 
-use super::values::{Setting, both};
+use super::setting::{Setting, both};
 
 /// The devices of the rails between the hosts, unless all are used anyway.
 ///

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use spark_ccl_topology::Host;
 
-use super::values::{LeftOut, Setting, Values};
+use super::setting::{LeftOut, Setting, Values};
 
 /// The version of the JSON form.
 const FORMAT: u32 = 1;

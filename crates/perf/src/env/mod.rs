@@ -4,6 +4,7 @@
 
 mod devices;
 mod format;
+mod setting;
 mod values;
 
 use clap::{Parser, ValueEnum};

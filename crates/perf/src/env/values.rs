@@ -3,44 +3,12 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use serde::Serialize;
 use spark_ccl_topology::netif::{is_link_local, network, same_subnet};
 use spark_ccl_topology::{Cluster, CudaDevice, Host, Netdev, cages};
 
 use super::Mode;
 use super::devices::devices;
-
-/// A setting.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(super) struct Setting {
-    pub(super) name: &'static str,
-    pub(super) value: String,
-    /// What was found that decides it.
-    pub(super) probe: String,
-}
-
-/// A setting for which no value fits all hosts.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(super) struct LeftOut {
-    pub(super) name: &'static str,
-    pub(super) why: String,
-}
-
-/// What was decided.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Values {
-    pub(super) settings: Vec<Setting>,
-    pub(super) left_out: Vec<LeftOut>,
-}
-
-impl Values {
-    fn add(&mut self, name: &'static str, decided: Result<Vec<Setting>, String>) {
-        match decided {
-            Ok(settings) => self.settings.extend(settings),
-            Err(why) => self.left_out.push(LeftOut { name, why }),
-        }
-    }
-}
+use super::setting::{Setting, Values, both};
 
 /// The settings of all hosts.
 ///
@@ -219,16 +187,6 @@ fn staged(probe: &str) -> Vec<Setting> {
         value("NCCL_DMABUF_ENABLE", "0"),
         value("NCCL_NET_GDR_LEVEL", "LOC"),
     ]
-}
-
-/// The same value for a variable of ours and one of NCCL's.
-pub(super) fn both(names: [&'static str; 2], value: &str, probe: &str) -> Vec<Setting> {
-    let one = |name| Setting {
-        name,
-        value: value.to_owned(),
-        probe: probe.to_owned(),
-    };
-    names.map(one).to_vec()
 }
 
 /// The first address of an interface that leads to others, and its prefix.
