@@ -109,12 +109,15 @@ static void call_all(void)
     CALL(spark_ccl_free(comm, shared));
     CALL(spark_ccl_comm_check(comm));
 
-    spark_ccl_comm *all = comm, *split, *rest;
+    spark_ccl_comm *all = comm, *split, *rest, *again;
     CALL(spark_ccl_comm_split(all, 0, 0, &split));
     CALL(spark_ccl_comm_abort(split, "a test"));
     CALL(spark_ccl_comm_shrink(split, NULL, 0, &rest));
     CALL(spark_ccl_comm_destroy(split));
+    CALL(spark_ccl_comm_abort(rest, "a test"));
+    CALL(spark_ccl_comm_recover(rest, &again));
     CALL(spark_ccl_comm_destroy(rest));
+    CALL(spark_ccl_comm_destroy(again));
     CALL(spark_ccl_comm_finalize(all));
     CALL(spark_ccl_comm_destroy(all));
 

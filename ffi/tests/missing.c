@@ -7,7 +7,7 @@
 #ifndef __cplusplus
 _Static_assert(offsetof(spark_ccl_options, registered) == 4 * sizeof(void *), "the first version's options");
 _Static_assert(offsetof(spark_ccl_options, stream) == 5 * sizeof(void *), "the options behind them");
-_Static_assert(sizeof(spark_ccl_options) == 7 * sizeof(void *), "the size of the options");
+_Static_assert(sizeof(spark_ccl_options) == 8 * sizeof(void *), "the size of the options");
 #endif
 
 static void check_backend(const char *backend)
