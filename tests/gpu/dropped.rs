@@ -98,7 +98,11 @@ fn one_thread_drives_ranks_that_drop_memory() {
     for _ in 0..5 {
         while_one_waits(&mut ranks, drop_some);
     }
-    let context = Arc::clone(ranks[0].comm.context().unwrap());
+    until_all_is_freed(&ranks[0].comm);
+}
+
+fn until_all_is_freed(comm: &Communicator) {
+    let context = Arc::clone(comm.context().unwrap());
     let end = Instant::now() + SOON;
     while set_aside_bytes(&context) > 0 {
         assert!(Instant::now() < end, "{} bytes", set_aside_bytes(&context));
@@ -156,6 +160,8 @@ fn memory_that_waits_to_be_freed_is_bounded() {
         .local(1)
         .unwrap()
         .remove(0);
+    // Of tests before this one.
+    until_all_is_freed(&bounded);
     while_one_waits(&mut ranks, |_| {
         drop(bounded.alloc_device::<u8>(4 << 20).unwrap());
         let said = text(bounded.alloc_device::<u8>(64 << 20));

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::CStr;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use cudarc::driver::{CudaContext, result, sys};
 
@@ -211,9 +211,15 @@ pub fn adopt(context: &Arc<CudaContext>) -> Result<(), Error> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use spark_ccl_testing::{Need, has};
+
+    /// Excludes other tests of the second device: only one object of its context may be in use.
+    pub(crate) fn second_device() -> MutexGuard<'static, ()> {
+        static ALONE: Mutex<()> = Mutex::new(());
+        ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 
     #[test]
     fn one_object_of_a_context_is_in_use() {
@@ -222,6 +228,7 @@ mod tests {
         if !has(Need::Gpus(2)) {
             return;
         }
+        let _alone = second_device();
         open().unwrap();
         let [own, other] = [(); 2].map(|()| CudaContext::new(DEVICE).unwrap());
         adopt(&own).unwrap();

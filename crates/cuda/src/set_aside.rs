@@ -186,6 +186,7 @@ mod tests {
         if !has(Need::Gpus(2)) {
             return;
         }
+        let _alone = crate::device::tests::second_device();
         let context = crate::context(DEVICE).unwrap();
         let words = PinnedWords::new(&context, 1000).unwrap();
         words.words()[999].store(7, std::sync::atomic::Ordering::Relaxed);
@@ -203,10 +204,12 @@ mod tests {
         drop(words);
         let words = PinnedWords::new(&context, 1000).unwrap();
         assert_eq!(words.words().as_ptr(), start);
-        let mut words = words.words().iter();
-        assert!(words.all(|word| word.load(std::sync::atomic::Ordering::Relaxed) == 0));
+        let mut all = words.words().iter();
+        assert!(all.all(|word| word.load(std::sync::atomic::Ordering::Relaxed) == 0));
         drop(others);
         assert_eq!(set_aside_bytes(&context), (1001 + 499) * 8);
+        // What is set aside keeps the context's object in use.
+        drop(words);
         free_set_aside(DEVICE);
         assert_eq!(set_aside_bytes(&context), 0);
     }
