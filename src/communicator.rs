@@ -31,10 +31,10 @@ use std::time::Duration;
 /// communicator can be shared by threads (it is `Sync`), which then must agree on that order.
 ///
 /// Dropping it leaves the communicator: the other ranks hear at once that this one begins nothing
-/// more. What is in flight goes on until the last of its handles is dropped. That drop waits until
-/// it is done, the other ranks have failed, left, or made a call that needs more of this rank, or
-/// the operation timeout has passed. A thread that panics does not wait, but [aborts](Self::abort)
-/// it.
+/// more. Operations in flight go on. The last of their handles, when it is dropped, waits until they
+/// are done or can no longer be: because the other ranks have failed, left, or made a call that
+/// needs more of this rank, or because the operation timeout has passed. A thread that panics does
+/// not wait, but [aborts](Self::abort) the communicator.
 ///
 /// It belongs to the process that made it. A child that is forked later has a copy that does nothing: every call
 /// returns [`Error::Forked`], and the others do not notice when the child drops it or ends. The child may make a
@@ -135,8 +135,8 @@ impl Communicator {
         self.planner().layout()
     }
 
-    /// Changes how long each call may take that begins from now on. Calls under way keep their
-    /// time, also those that only wait to be waited for; [`Call::timeout`](crate::Call::timeout) is
+    /// Changes how long each call may take that begins from now on. Calls that have
+    /// begun keep their time, also if they are waited for later; [`Call::timeout`](crate::Call::timeout) is
     /// for one call. Communicators made from this one start with the time from the settings.
     pub fn set_timeout(&self, timeout: Duration) {
         if self.membership().check_process().is_err() {
@@ -256,7 +256,8 @@ impl Communicator {
     /// The orderly end: waits until all ranks have called it, and operations whose handles were dropped are done. Make
     /// no calls afterwards, on any rank.
     ///
-    /// Dropping a communicator without it waits for nobody: ranks that still wait for this one get an error.
+    /// Dropping a communicator without it waits only for operations that this rank has begun. Ranks that need it for
+    /// anything else get an error.
     ///
     /// A backend for device memory frees its memory here, or when the communicator is dropped. CUDA then waits for
     /// everything that runs on the device, also for other communicators, and meanwhile no thread of the process can

@@ -84,10 +84,10 @@
 //! does not hang either: when a rank dies, aborts, or does not take part in time
 //! ([`operation_timeout`](crate::Builder::operation_timeout)), the communicators of the other ranks
 //! are aborted, which ends what runs; ask [`check`](crate::Communicator::check) afterwards. The
-//! time is what counted when the call was enqueued
+//! timeout of a call is the one in force when it was enqueued
 //! ([`Communicator::set_timeout`](crate::Communicator::set_timeout),
-//! [`Call::timeout`](crate::Call::timeout)); of calls in graphs, what counts when they run. It
-//! includes what the program has enqueued itself before, and before it is waited for.
+//! [`Call::timeout`](crate::Call::timeout)); for a call in a graph, the one in force when it runs.
+//! It includes the program's own work in the stream before the call.
 //!
 //! Dropping a communicator waits two seconds for the last call, then aborts, on all ranks: what is still in a stream ends
 //! there, with results of no use. [`finalize`](crate::Communicator::finalize) waits for it. What the program has enqueued
@@ -95,8 +95,8 @@
 //!
 //! CUDA's calls that free memory (`cudaFree`, `cudaFreeHost`, `cudaHostUnregister`) wait for all
 //! kernels of a GPU, and hold up all threads that use it meanwhile. The library makes none while a
-//! call of its own is in flight there. A program whose thread drives several ranks of a process
-//! must not either, where a call of one may wait for one that this thread makes next.
+//! call of its own is in flight there. A thread that drives several ranks must not make one while a
+//! call of one rank waits for a call that the thread makes next for another.
 //!
 //! A stream is used in calls only: it may be captured, or destroyed, at any time afterwards. Calls
 //! leave the thread's current context as it was.

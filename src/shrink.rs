@@ -84,8 +84,8 @@ impl Communicator {
     ///
     /// ```
     /// # use spark_ccl::{Communicator, Error, RedOp};
-    /// # let ranks = Communicator::local(3)?.into_iter().map(|mut comm| std::thread::spawn(move ||
-    /// {
+    /// # let ranks = Communicator::local(3)?.into_iter();
+    /// # let ranks = ranks.map(|mut comm| std::thread::spawn(move || {
     /// # if comm.rank() == 1 { return Ok(()); }
     /// let mut count = [1_u32];
     /// if let Err(Error::Failed(_)) = comm.all_reduce_in_place(&mut count, RedOp::Sum).run() {
@@ -106,7 +106,7 @@ impl Communicator {
     /// that answer have not all called it within the init timeout
     /// ([`Builder::init_timeout`](crate::Builder::init_timeout)), do not hear the same ranks, or
     /// are too few: who is missing. It can be called again then. [`Error::Invalid`] while another
-    /// thread shrinks the same communicator, or one that comes from it.
+    /// thread shrinks or recovers the same communicator, or one that comes from it.
     pub fn recover(&self) -> Result<Self, Error> {
         self.membership().check_process()?;
         self.go_on("recover", Rule::Answering)

@@ -19,8 +19,9 @@
  * ranks that are lost: spark_ccl_comm_recover. After other failures it still works. But a rank whose
  * collective call was refused has not taken part in it: the others wait for it until their timeout.
  *
- * Time. No function waits for other ranks without a limit. Joining them takes at most SPARK_CCL_INIT_TIMEOUT (120 seconds by
- * default), and a call at most SPARK_CCL_TIMEOUT (600 seconds).
+ * Time. No function waits for other ranks without a limit. Joining them takes at most the setting SPARK_CCL_INIT_TIMEOUT
+ * (120 seconds by default), and so do spark_ccl_comm_recover and spark_ccl_comm_shrink. A call takes at most the setting
+ * SPARK_CCL_TIMEOUT (600 seconds), unless spark_ccl_comm_set_timeout or its options say otherwise.
  *
  * Threads. Any thread may call any function, also several at once with one communicator. The program then sees to it
  * that collective calls come in the same order on all ranks.
@@ -169,7 +170,10 @@ typedef struct {
      * same calls. Neither `request` nor `registered` goes with it.
      */
     size_t on_device;
-    /* Not 0: how long this call may take, in milliseconds, and not the communicator's timeout. */
+    /*
+     * Not 0: how long this call may take, in milliseconds, instead of the communicator's timeout. When it passes, the
+     * communicator fails, as with its own.
+     */
     size_t timeout;
 } spark_ccl_options;
 #define SPARK_CCL_OPTIONS_INIT {sizeof(spark_ccl_options), NULL, NULL, NULL, 0, NULL, 0, 0}
@@ -224,10 +228,11 @@ spark_ccl_result spark_ccl_comm_split(spark_ccl_comm *comm, int color, int key,
 
 /*
  * Makes a communicator of the ranks that are left, in their order, usually after `comm` has failed. All of these
- * ranks call this, and agree on who is left out: ranks that have died or are lost, and those that are stopped. One that
- * answers is waited for. The ranks that are left must be more than half of those that may still work, or half of them
- * with the first. *rest is the new communicator, or NULL on failure, which is SPARK_CCL_REMOTE on a rank that the others
- * have left out. `comm` stays as it is: destroy it.
+ * ranks call this, and agree on who is left out: ranks that have died or are lost, and ranks that are stopped. A rank
+ * that answers is waited for, for SPARK_CCL_INIT_TIMEOUT at most. Of the ranks that have not ended for sure, more than
+ * half must be left, or half with the lowest rank among them. *rest is the new communicator, or NULL on failure. It is
+ * SPARK_CCL_REMOTE on a rank that the others have left out ("goes on without this rank"), and where the ranks do not
+ * agree ("no agreement within"); only after the latter may it be called again. `comm` stays as it is: destroy it.
  */
 spark_ccl_result spark_ccl_comm_recover(spark_ccl_comm *comm, spark_ccl_comm **rest);
 
@@ -251,7 +256,10 @@ spark_ccl_result spark_ccl_comm_size(spark_ccl_comm *comm, int *size);
  */
 spark_ccl_result spark_ccl_comm_set_timeout(spark_ccl_comm *comm, unsigned milliseconds);
 
-/* SPARK_CCL_SUCCESS while the communicator works; after it has failed, what its calls return. Waits for nothing. */
+/*
+ * SPARK_CCL_SUCCESS while the communicator works; after it has failed, what its calls return. Returns at once, unless a
+ * message lies unread because two ranks made different calls: then it takes up to 1.5 s to find out which.
+ */
 spark_ccl_result spark_ccl_comm_check(spark_ccl_comm *comm);
 
 /*

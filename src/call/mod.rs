@@ -59,7 +59,9 @@ impl<'c, T: Element, O: Operands<T>> Call<'c, T, O> {
         self
     }
 
-    /// How long this call may take, instead of the communicator's timeout.
+    /// How long this call may take, instead of the communicator's timeout. When it passes, the
+    /// communicator fails on all ranks, as with its own timeout. If ranks set different times, the
+    /// shortest counts.
     ///
     /// ```
     /// # let comm = spark_ccl::Communicator::local(1)?.remove(0);

@@ -78,7 +78,7 @@ impl Waypoints {
         }
     }
 
-    /// Drops every other end. The next one is that of its calls as well.
+    /// Drops every other end. The calls of a dropped one count for the next one.
     fn thin_out(&mut self) {
         self.stride *= 2;
         let (stride, mut dropped) = (self.stride, Duration::ZERO);

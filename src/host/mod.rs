@@ -73,7 +73,7 @@ pub(crate) struct Core {
     /// Point-to-point operations that are queued or running.
     pairs: usize,
     sequence: u64,
-    /// In how many calls this rank has only sent, since it last received something.
+    /// The number of calls that only sent, since this rank last received something.
     unheard: u32,
     broken: Option<Error>,
     spin_budget: SpinBudget,

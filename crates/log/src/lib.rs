@@ -51,7 +51,7 @@ macro_rules! info {
     ($($text:tt)+) => { $crate::event!(INFO, $($text)+) };
 }
 
-/// An event for whom looks for a fault.
+/// An event that helps to find a fault.
 #[macro_export]
 macro_rules! debug {
     ($($text:tt)+) => { $crate::event!(DEBUG, $($text)+) };

@@ -25,8 +25,9 @@ impl HostEngine {
     /// Whether the communicator works. It does not if a message has come that no call of this rank
     /// will read.
     ///
-    /// # Errors The fault. Where a message is unread, this takes until its sender has said what it
-    /// has called.
+    /// # Errors
+    /// The fault. Where a message is unread, this takes until its sender has said what it has
+    /// called.
     pub(crate) fn check(&self) -> Result<(), Error> {
         let unread = self.with(|core| core.check().map(|()| core.unread()))??;
         unread.map_or(Ok(()), |unread| Err(self.fail_for(unread)))
