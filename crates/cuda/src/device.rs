@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::CStr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use cudarc::driver::{CudaContext, result, sys};
 
@@ -214,6 +214,7 @@ pub fn adopt(context: &Arc<CudaContext>) -> Result<(), Error> {
 pub(crate) mod tests {
     use super::*;
     use spark_ccl_testing::{Need, has};
+    use std::sync::MutexGuard;
 
     /// Excludes other tests of the second device: only one object of its context may be in use.
     pub(crate) fn second_device() -> MutexGuard<'static, ()> {

@@ -39,6 +39,7 @@ mod error;
 mod kernels;
 mod launch;
 mod layout;
+mod loaded;
 mod mailbox;
 mod member;
 mod message;

@@ -17,7 +17,7 @@ use crate::mailbox::Mailbox;
 use crate::message::{Launch, Launches};
 use crate::plan::Protocol;
 use crate::scratch::check_host;
-use crate::{Call, Error, Limits, Message, Plan, Scratch, Wire};
+use crate::{Call, Error, Limits, Message, Plan, Scratch, Wire, loaded};
 
 /// Limits that must be the same on all ranks of a communicator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -141,7 +141,7 @@ impl Member {
                 wire: settings.wire,
             },
             parts: ManuallyDrop::new(Parts {
-                kernels: Kernels::load(own.context())?,
+                kernels: loaded::between(own.context())?,
                 own,
                 _peers: peers,
                 mailbox,

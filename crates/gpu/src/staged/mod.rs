@@ -14,28 +14,28 @@
 
 mod cut;
 mod host;
+mod kernels;
 mod layout;
 mod postings;
 
 pub use cut::Cut;
 pub use host::{Buffers, Lane, Rung};
+pub(crate) use kernels::Kernels;
 
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::time::Duration;
 
 use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaStream};
-use spark_ccl_cuda::{DeviceBlock, Function, Images, OwnStream, make_current, relaxed};
+use spark_ccl_cuda::{DeviceBlock, OwnStream, make_current, relaxed};
 use spark_ccl_types::Side;
 
 use crate::launch::{Streams, first_turn, launch_in};
-use crate::{Call, Error, Message};
+use crate::{Call, Error, Message, loaded};
 use cut::blocks;
 use host::HostPart;
 use layout::{Manner, Passing, Posting, STAGE_CTAS, StageLayout, Transfer};
 use postings::{Launch, launches};
-
-static IMAGES: Images = Images::new("staged.cu", include_bytes!("../../kernels/staged.images"));
 
 /// The most threads of a CTA.
 const THREADS: u64 = 512;
@@ -69,12 +69,6 @@ struct Parts {
     context: Arc<CudaContext>,
 }
 
-#[derive(Debug)]
-struct Kernels {
-    operations: Function,
-    messages: Function,
-}
-
 impl Stage {
     /// Sets memory of the host aside for one of this many ranks, and loads and warms up the kernels. Operations take up to
     /// `ctas` CTAs, and never more than 8; messages one for each peer and direction. The patience is 30 s.
@@ -90,7 +84,7 @@ impl Stage {
         let host = HostPart::new(context, ranks)?;
         let state = DeviceBlock::zeroed(context, HostPart::state_bytes(ranks))?;
         let [operations, messages] = host.layout(context, state.address())?;
-        let images = IMAGES.load(context)?;
+        let kernels = loaded::by_host(context)?;
         let stage = Self {
             rank,
             ranks,
@@ -98,10 +92,7 @@ impl Stage {
             operations,
             messages,
             parts: ManuallyDrop::new(Parts {
-                kernels: Kernels {
-                    operations: images.function("staged")?,
-                    messages: images.function("staged_messages")?,
-                },
+                kernels,
                 host,
                 state,
                 streams: Streams::default(),

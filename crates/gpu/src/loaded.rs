@@ -1,0 +1,25 @@
+//! Loads the kernels of all ways at once, whichever way comes first.
+//!
+//! The driver loads none before all kernels that run on the GPU have ended (measured on an H200,
+//! driver 580). One of these may wait for a rank whose thread loads another way's kernels, for the
+//! next communicator.
+
+use std::sync::Arc;
+
+use spark_ccl_cuda::cudarc::driver::CudaContext;
+
+use crate::Error;
+use crate::kernels::Kernels;
+use crate::staged;
+
+/// The kernels between the GPUs of a host.
+pub(crate) fn between(context: &Arc<CudaContext>) -> Result<Kernels, Error> {
+    staged::Kernels::load(context)?;
+    Kernels::load(context)
+}
+
+/// The kernels by way of the host.
+pub(crate) fn by_host(context: &Arc<CudaContext>) -> Result<staged::Kernels, Error> {
+    Kernels::load(context)?;
+    staged::Kernels::load(context)
+}
