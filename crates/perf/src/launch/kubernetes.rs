@@ -31,9 +31,9 @@ pub(crate) struct KubernetesArgs {
     /// GPUs of each pod
     #[arg(long, value_name = "N", default_value_t = 0, requires = "kubernetes")]
     gpus: usize,
-    /// A resource of RDMA devices that each pod gets, as its device plugin calls it:
-    /// rdma/rdma_shared_device_a. The pods may then lock memory (IPC_LOCK)
-    #[arg(long, value_name = "NAME[=N]", requires = "kubernetes", value_parser = resource)]
+    /// RDMA devices that each pod gets, by the name of their device plugin's resource. The pods may
+    /// then lock memory
+    #[arg(long, value_name = "DOMAIN/NAME[=N]", requires = "kubernetes", value_parser = resource)]
     rdma: Option<(String, usize)>,
     /// The networks that each pod joins, as an annotation of Multus: rail-0,rail-1
     #[arg(long, value_name = "NAME,..", requires = "kubernetes")]

@@ -23,7 +23,7 @@ pub(crate) struct HostArgs {
     #[arg(short = 'H', long = "host", value_name = "HOST[:SLOTS],..")]
     pub(crate) list: Vec<String>,
     /// A file with a host on each line: HOST, HOST:SLOTS or HOST slots=SLOTS; # begins a comment.
-    /// Hostfiles of Open MPI (max-slots=N) and MPICH are taken, and headings ([GROUP]) are left out
+    /// Hostfiles of Open MPI (max-slots=N) and MPICH are taken; headings of groups are left out
     #[arg(long, value_name = "FILE")]
     pub(crate) hostfile: Option<PathBuf>,
     #[command(flatten)]
