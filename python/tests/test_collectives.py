@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unittest
+from typing import Any
 
 import jobs
 import numpy
@@ -136,6 +137,7 @@ def factors(comm: Communicator) -> None:
         comm.all_reduce(own, factor=comm.rank + 2)
         parts = [of_rank(rank, 1000, dtype) * numpy.dtype(dtype).type(rank + 2) for rank in range(comm.size)]
         assert_same(own, numpy.add.reduce(parts, axis=0, dtype=dtype), dtype)
+    unknown: Any
     for unknown in (9, "sum", None):
         try:
             comm.all_reduce(numpy.zeros(1), op=unknown)

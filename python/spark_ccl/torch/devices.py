@@ -238,7 +238,7 @@ class DeviceCalls(Calls):
 
 def _captures() -> bool:
     """Whether the current stream captures a graph."""
-    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+    return bool(torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
 
 
 def _check_tag(tag: int) -> None:
