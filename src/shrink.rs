@@ -76,8 +76,14 @@ impl Communicator {
     ///
     /// At most one group of ranks goes on. A rank that is stopped or lost may still work, so the
     /// ranks that are left must be more than half of those that are not known to have ended, or
-    /// half of them with the first. So if the network between hosts is cut, one side goes on, and
-    /// the other gets an error.
+    /// half of them with the first. So if the network between hosts is cut, or a firewall refuses
+    /// connections between them, one side goes on, and the other gets an error.
+    ///
+    /// Only a rank on the same host sees that a process has ended for sure. Where all ranks of a
+    /// host end at once, the others cannot tell that from a firewall, and need a majority against
+    /// them, too: of two hosts with as many ranks each, the one without the first rank gets
+    /// [`Error::Shrink`]. If the program knows that the others have ended,
+    /// [`shrink`](Self::shrink) goes on without them.
     ///
     /// As after [`shrink`](Self::shrink), some ranks may already have the new communicator when one
     /// dies during the call, and the ranks must agree again on where the program goes on.

@@ -25,7 +25,11 @@ fn two_hosts_of(per_host: usize, cables: &[&str]) -> Option<Vec<Rank>> {
 }
 
 /// The same, with these variables.
-fn two_hosts_with(env: &[(&str, &str)], per_host: usize, cables: &[&str]) -> Option<Vec<Rank>> {
+pub(crate) fn two_hosts_with(
+    env: &[(&str, &str)],
+    per_host: usize,
+    cables: &[&str],
+) -> Option<Vec<Rank>> {
     if !has(Need::Namespaces) {
         return None;
     }

@@ -1,6 +1,7 @@
 //! Ranks that agree by themselves on who goes on: never do two groups of them, and all that answer
 //! go on together.
 
+use crate::hosts::{on_host, two_hosts_with};
 use crate::processes::{
     Rank, all, alone, assert_all_ok, assert_contains, assert_gave_up, assert_names, is_named,
     some_time, world,
@@ -8,6 +9,7 @@ use crate::processes::{
 use crate::ranks::{each, run};
 use rustix::process::Signal;
 use spark_ccl::{Communicator, Error, RedOp};
+use spark_ccl_testing::{Need, has};
 use std::sync::Barrier;
 use std::time::Duration;
 
@@ -130,6 +132,51 @@ fn half_of_the_ranks_go_on_where_the_others_are_dead() {
     ranks.remove(0).kill();
     assert_contains(&ranks[0].hear(), &["died"]);
     assert_eq!(ranks[0].ask("recover"), "1");
+    assert_all_ok(&mut ranks, "call f32 all_reduce sum 100000");
+}
+
+/// Each side is told at once that the other one's host refuses, as if its processes had ended.
+#[test]
+fn of_two_hosts_whose_firewalls_refuse_one_goes_on() {
+    let _alone = alone();
+    if !has(Need::Nft) {
+        return;
+    }
+    let env = [("SPARK_CCL_INIT_TIMEOUT", "5")];
+    let Some(mut ranks) = two_hosts_with(&env, 2, &["cable"]) else {
+        return;
+    };
+    for answer in all(&mut ranks, "loop ordinary 100000") {
+        assert_eq!(answer, "running");
+    }
+    let rules = "add table inet cut; \
+                 add chain inet cut out { type filter hook output priority 0; }; \
+                 add rule inet cut out oif cable meta l4proto tcp reject with tcp reset";
+    for host in [0, 2] {
+        on_host(&ranks[host].pid().to_string(), "nft", &[rules]);
+    }
+    for rank in &ranks {
+        assert_contains(&rank.hear(), &["died"]);
+    }
+    let mut second = ranks.split_off(2);
+    for rank in ranks.iter_mut().chain(&mut second) {
+        rank.order("recover");
+    }
+    for rank in &ranks {
+        assert_eq!(rank.hear(), "2");
+    }
+    for rank in &second {
+        let answer = rank.hear();
+        let reasons = [
+            "error: recover: no agreement",
+            "hears 2 of 4 ranks",
+            "shrink",
+        ];
+        assert_contains(&answer, &reasons);
+        for (number, other) in ranks.iter().enumerate() {
+            assert_names(&answer, number, other.pid());
+        }
+    }
     assert_all_ok(&mut ranks, "call f32 all_reduce sum 100000");
 }
 

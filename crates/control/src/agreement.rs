@@ -8,12 +8,18 @@
 //!
 //! **Why never two communicators without a common rank go on** (by [`Rule::Answering`]). A proposal
 //! must have a majority of the communicator that was formed last, and of every later proposal that
-//! a rank is bound to, because that one may have been formed by others. Ranks that have ended do
-//! not count. Of a half, the one with the first rank is a majority. Let X and Y be formed from the
-//! same communicator P. If they have a rank in common, it bound itself to both, and the later one
-//! is a majority of the earlier one. If not, both are majorities of P: no member of X or Y had
-//! ended when the other was proposed, so both halves are equal, nobody else is alive, and only one
-//! has the first rank.
+//! a rank is bound to, because that one may have been formed by others. Of a half, the one with the
+//! first rank is a majority. Ranks that have ended for sure do not count. A rank that is silent or
+//! lost counts, and so does one whose host refuses connections: it may still work.
+//!
+//! Let X and Y be formed from the same communicator P. If they have a rank in common, it bound
+//! itself to both, and the later one is a majority of the earlier one. If not, let Y's ranks know
+//! that a member of X has ended. It bound itself to X and said so before its end, and the control
+//! streams keep that order: Y's ranks know of X, and are left out. So neither knows of an end
+//! within the other. Then both are majorities of a part of P that holds both, so both are halves of
+//! the same part, and only one has its first rank. The streams keep no order for a rank that ends
+//! while it says to what it is bound, after one neighbour and before the next. If a member of X
+//! does, and the network between X and Y is cut in the same moment, both may go on.
 //!
 //! The proposals of a rank have an order (greater generations, then fewer members), so that two
 //! ranks never bind themselves to proposals that each of them has given up for the other.
@@ -72,7 +78,7 @@ pub struct Sight {
     pub members: BTreeSet<u32>,
     /// Ranks that have ended, or cannot be reached.
     pub gone: BTreeSet<u32>,
-    /// The ranks among them that have ended for sure.
+    /// The ranks among them that have ended for sure: see [`Watch::ended`](crate::Watch::ended).
     pub ended: BTreeSet<u32>,
     /// Members that do not answer this rank.
     pub silent: BTreeSet<u32>,

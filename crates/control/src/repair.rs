@@ -18,7 +18,7 @@ const LAST_PAUSE_OF_STOPPED: Duration = Duration::from_secs(10);
 pub(crate) const SILENT: Duration = Duration::from_secs(3);
 /// The longest pause while the host refuses connections and may still accept them again.
 const LAST_PAUSE_OF_REFUSED: Duration = Duration::from_millis(250);
-/// A process counts as gone once its host has refused connections to it for this long and this often. Before that, a
+/// A process counts as dead once its host has refused connections to it for this long and this often. Before that, a
 /// firewall may be about to let them through again, or another rank's news of it may be in flight.
 const REFUSED_FOR: Duration = Duration::from_secs(1);
 const REFUSALS: u32 = 4;
@@ -39,7 +39,8 @@ pub trait Dial: Send + Sync {
 /// Why a rank could not be reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Unreached {
-    /// Its host refuses the connection: the process no longer listens.
+    /// Its host refuses the connection: the process no longer listens, or a firewall keeps this rank
+    /// from it.
     Refused(String),
     /// No route to its host exists, or none answers.
     NoAnswer(String),
@@ -179,7 +180,7 @@ impl Repair {
     ) -> Option<Failure> {
         let outcome = self.outcome.as_ref()?;
         if self.is_refused_for_good() && witness.is_none() {
-            return Some(Failure::Died);
+            return Some(Failure::Refused);
         }
         let broken = self.broken.as_ref()?;
         let (Unreached::Refused(text) | Unreached::NoAnswer(text)) = outcome else {
@@ -265,7 +266,7 @@ mod tests {
         let mut repair = Repair::default();
         repair.mark_broken("reset".into(), start);
         let (verdict, after) = verdict_after(&mut repair, start, |_| refused());
-        assert_eq!(verdict, Failure::Died);
+        assert_eq!(verdict, Failure::Refused);
         assert!((REFUSED_FOR..2 * REFUSED_FOR).contains(&after), "{after:?}");
         // Any other outcome restarts the time.
         let pause = REFUSED_FOR * 3 / 4;
@@ -276,7 +277,7 @@ mod tests {
             _ => Unreached::NoAnswer("no answer in time".into()),
         };
         let (verdict, after) = verdict_after(&mut repair, start, outcome);
-        assert_eq!(verdict, Failure::Died);
+        assert_eq!(verdict, Failure::Refused);
         assert!(after >= pause * 2 + REFUSED_FOR, "{after:?}");
     }
 

@@ -46,8 +46,18 @@ pub(crate) struct State {
 #[derive(Clone)]
 enum Departure {
     Goodbye,
-    Died,
+    /// Its process ended. It is not sure where only its host's refusals say so.
+    Died {
+        is_sure: bool,
+    },
     Lost(String),
+}
+
+impl Departure {
+    /// Whether the rank has ended for sure.
+    fn is_sure(&self) -> bool {
+        matches!(self, Self::Goodbye | Self::Died { is_sure: true })
+    }
 }
 
 impl State {
@@ -109,9 +119,14 @@ impl State {
         self.deliver(flood);
     }
 
-    /// Whether `news` is a death that is known already. A death that several ranks notice is forwarded once.
+    /// Whether `news` is a death that is known already, as surely. A death that several ranks notice
+    /// is forwarded once, or twice where some were not sure.
     fn is_known(&self, news: &News) -> bool {
-        matches!(news, News::Gone { rank, .. } if self.departures.contains_key(rank))
+        let News::Gone { rank, failure } = news else {
+            return false;
+        };
+        let known = self.departures.get(rank);
+        known.is_some_and(|known| known.is_sure() || *failure != Failure::Died)
     }
 
     fn ended(&mut self, index: usize, end: End, now: Instant) {
@@ -134,12 +149,14 @@ impl State {
 
     /// Floods that a neighbour is gone.
     fn report_gone(&mut self, peer: u32, failure: Failure) {
-        if !self.departures.contains_key(&peer) {
-            self.originate(News::Gone {
-                rank: peer,
-                failure: failure.clone(),
-            });
-            self.handle_gone(self.me, peer, failure);
+        let rank = peer;
+        let news = News::Gone {
+            rank,
+            failure: failure.clone(),
+        };
+        if !self.is_known(&news) {
+            self.originate(news);
+            self.handle_gone(self.me, rank, failure);
         }
     }
 
@@ -209,7 +226,7 @@ impl State {
         let name = |rank: u32| Arc::clone(&self.names[rank as usize]);
         let departure = if rank == self.me {
             let error = match failure {
-                Failure::Died => "it was closed".into(),
+                Failure::Died | Failure::Refused => "it was closed".into(),
                 Failure::Lost(error) => error,
             };
             Departure::Lost(format!(
@@ -218,7 +235,8 @@ impl State {
             ))
         } else {
             match failure {
-                Failure::Died => Departure::Died,
+                Failure::Died => Departure::Died { is_sure: true },
+                Failure::Refused => Departure::Died { is_sure: false },
                 Failure::Lost(error) => Departure::Lost(format!(
                     "the control connection between it and {} failed: {error}",
                     name(noticed_by)
@@ -229,10 +247,16 @@ impl State {
     }
 
     fn record_departure(&mut self, rank: u32, departure: &Departure) {
-        if self.departures.contains_key(&rank) {
+        let known = self.departures.get(&rank);
+        let is_surer = |known: &Departure| departure.is_sure() && !known.is_sure();
+        if !known.is_none_or(is_surer) {
             return;
         }
-        self.departures.insert(rank, departure.clone());
+        let is_first = self.departures.insert(rank, departure.clone()).is_none();
+        if !is_first {
+            // The communicators have their faults already.
+            return;
+        }
         let faults = self.rosters.iter_mut().filter_map(|(&context, roster)| {
             fault_of(roster, rank, departure).map(|fault| (context, fault))
         });
@@ -319,7 +343,7 @@ impl State {
     /// The ranks among them that have ended for sure.
     pub(crate) fn ended_ranks(&self) -> BTreeSet<u32> {
         let departures = self.departures.iter();
-        let ended = departures.filter(|(_, how)| !matches!(how, Departure::Lost(_)));
+        let ended = departures.filter(|(_, how)| how.is_sure());
         ended.map(|(&rank, _)| rank).collect()
     }
 
@@ -365,9 +389,9 @@ fn fault_of(roster: &mut Roster, world: u32, departure: &Departure) -> Option<Fa
         Departure::Goodbye => roster.leave_world(rank),
         // A rank that left the communicator before is not needed any more. What it had sent comes from its host, unless that
         // is lost, too.
-        Departure::Died if roster.has_left(rank).is_some() => None,
+        Departure::Died { .. } if roster.has_left(rank).is_some() => None,
         Departure::Lost(_) if roster.has_left(rank).is_some() && !view.is_in_call() => None,
-        Departure::Died => Some(Fault::Died {
+        Departure::Died { .. } => Some(Fault::Died {
             rank: view.member(world),
         }),
         Departure::Lost(error) => Some(Fault::Lost {

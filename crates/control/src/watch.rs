@@ -313,8 +313,9 @@ impl Watch {
         self.monitor.with(|state| state.gone()).unwrap_or_default()
     }
 
-    /// The ranks among them that have ended for sure: those that died, or have said goodbye. Ranks
-    /// that are only lost may still work somewhere.
+    /// The ranks among them that have ended for sure: those that have said goodbye, and those that
+    /// died as a rank on the same host has seen, which the kernel tells. Ranks that are lost may
+    /// still work somewhere, and so may those whose hosts refuse connections: a firewall may do so.
     pub fn ended(&self) -> BTreeSet<u32> {
         self.monitor
             .with(|state| state.ended_ranks())

@@ -16,7 +16,7 @@ use crate::standing::Answer;
 use body::{Reader, Writer};
 
 const MAGIC: u16 = 0x5CC1;
-const VERSION: u8 = 7;
+const VERSION: u8 = 8;
 const HEADER: usize = 8;
 /// Longer bodies are refused before anything is allocated for them.
 pub(crate) const MAX_BODY: usize = 4096;
@@ -106,10 +106,13 @@ pub(crate) struct Flood {
 /// How a rank left the world without a goodbye.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Failure {
-    /// Its process ended.
+    /// Its process ended, as the kernel says that it ran on.
     Died,
     /// It cannot be reached, for this reason.
     Lost(String),
+    /// Its host refuses connections to it. Most likely its process ended; but a firewall may refuse
+    /// them, too.
+    Refused,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -284,10 +287,11 @@ fn read_news(kind: u8, body: &mut Reader<'_>) -> Option<News> {
         GOODBYE => News::Goodbye,
         GONE => News::Gone {
             rank: body.rank()?,
-            failure: if body.flag()? {
-                Failure::Lost(body.text()?)
-            } else {
-                Failure::Died
+            failure: match body.u8()? {
+                0 => Failure::Died,
+                1 => Failure::Lost(body.text()?),
+                2 => Failure::Refused,
+                _ => return None,
             },
         },
         FAULT => News::Fault {
@@ -417,11 +421,14 @@ fn write_news(news: &News, body: &mut Writer) -> u8 {
         News::Goodbye => GOODBYE,
         News::Gone { rank, failure } => {
             body.u32(*rank);
-            let error = match failure {
-                Failure::Died => None,
-                Failure::Lost(error) => Some(error),
-            };
-            body.optional(error, |body, error| body.text(error));
+            match failure {
+                Failure::Died => body.u8(0),
+                Failure::Lost(error) => {
+                    body.u8(1);
+                    body.text(error);
+                }
+                Failure::Refused => body.u8(2),
+            }
             GONE
         }
         News::Fault { context, fault } => {

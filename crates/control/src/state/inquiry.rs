@@ -42,7 +42,7 @@ impl State {
         let standing = |(rank, &world): (u32, &u32)| Standing {
             rank: roster.view.member(world),
             presence: match self.departures.get(&world) {
-                Some(Departure::Died | Departure::Lost(_)) => Presence::Gone,
+                Some(Departure::Died { .. } | Departure::Lost(_)) => Presence::Gone,
                 Some(Departure::Goodbye) => Presence::Left,
                 None if roster.left(rank).is_some() => Presence::Left,
                 None => Presence::Here,

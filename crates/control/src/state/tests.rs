@@ -280,7 +280,7 @@ fn a_rank_that_has_left_may_not_get_lost_while_a_call_needs_it() {
             context: 1,
             leave: Box::new(Leave::after(1)),
         };
-        let is_lost = failure != Failure::Died;
+        let is_lost = matches!(failure, Failure::Lost(_));
         let gone = News::Gone {
             rank: NEIGHBOUR,
             failure,
@@ -387,9 +387,73 @@ fn leave_of(leave: Leave) -> News {
     }
 }
 
-fn failures() -> [Failure; 2] {
+/// A firewall may refuse connections to a process that works.
+#[test]
+fn a_rank_whose_host_refuses_connections_has_died_and_may_still_work() {
+    for failure in failures() {
+        let mut rank = Rank::new();
+        rank.handle(&Event::Watch(1));
+        let news = News::Gone {
+            rank: 0,
+            failure: failure.clone(),
+        };
+        rank.receive_from_neighbour(news);
+        let is_lost = matches!(failure, Failure::Lost(_));
+        let fault = rank.views[&1].fault().unwrap();
+        assert_eq!(matches!(**fault, Fault::Lost { .. }), is_lost, "{fault}");
+        assert_eq!(rank.state.gone(), [0].into());
+        let is_sure = failure == Failure::Died;
+        assert_eq!(
+            rank.state.ended_ranks().contains(&0),
+            is_sure,
+            "{failure:?}"
+        );
+    }
+}
+
+#[test]
+fn a_rank_that_was_given_up_has_ended_once_that_is_sure() {
+    let gone = |failure| News::Gone { rank: 0, failure };
+    for unsure in &failures()[1..] {
+        let mut rank = Rank::new();
+        rank.handle(&Event::Watch(1));
+        rank.receive_from_neighbour(gone(unsure.clone()));
+        let fault = rank.views[&1].fault().cloned().unwrap();
+        rank.receive_from_neighbour(gone(Failure::Died));
+        assert_eq!(rank.state.ended_ranks(), [0].into());
+        let now = rank.views[&1].fault().unwrap();
+        assert!(Arc::ptr_eq(now, &fault), "the first fault stays");
+        // What is less sure is no news, nor is the same once more.
+        rank.receive_from_neighbour(gone(unsure.clone()));
+        assert_eq!(rank.state.ended_ranks(), [0].into());
+        // A communicator that is made later fails, too.
+        rank.handle(&Event::Watch(2));
+        let fault = rank.views[&2].fault().unwrap();
+        assert!(matches!(**fault, Fault::Died { .. }), "{fault}");
+    }
+}
+
+/// What a rank on its host notices reaches all others, although they have given it up.
+#[test]
+fn a_neighbour_that_was_given_up_and_ends_is_reported_once_more() {
+    for unsure in &failures()[1..] {
+        let mut rank = Rank::new();
+        let flood = News::Gone {
+            rank: NEIGHBOUR,
+            failure: unsure.clone(),
+        };
+        rank.handle(&Event::Received(Box::new(flooded(0, flood))));
+        assert_eq!(rank.state.ended_ranks(), [].into());
+        rank.state.ended(0, End::Closed, Instant::now());
+        assert_eq!(rank.state.ended_ranks(), [NEIGHBOUR].into());
+        let notices = rank.state.seen.originate(ME, News::Goodbye).counter;
+        assert_eq!(notices, 2, "one flood went out before");
+    }
+}
+
+fn failures() -> [Failure; 3] {
     let reason = "its host does not answer".to_owned();
-    [Failure::Died, Failure::Lost(reason)]
+    [Failure::Died, Failure::Lost(reason), Failure::Refused]
 }
 
 fn flooded(origin: u32, news: News) -> Frame {

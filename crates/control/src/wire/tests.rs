@@ -313,7 +313,7 @@ fn refusals_say_what_was_expected_and_seen() {
     assert_eq!(changed(7, 0xFF), Err(WireError::Length(0xFF00_0004)));
     assert_eq!(changed(4, 3), Err(WireError::Body(ACK)));
     let text = WireError::Version(9).to_string();
-    assert_eq!(text, "expected control protocol version 7, saw version 9");
+    assert_eq!(text, "expected control protocol version 8, saw version 9");
 }
 
 #[test]
@@ -398,5 +398,9 @@ fn the_longest_fault_fits_and_texts_are_cut_between_characters() {
 }
 
 pub(crate) fn failure() -> impl Strategy<Value = Failure> {
-    prop_oneof![Just(Failure::Died), "\\PC{0,40}".prop_map(Failure::Lost),]
+    prop_oneof![
+        Just(Failure::Died),
+        "\\PC{0,40}".prop_map(Failure::Lost),
+        Just(Failure::Refused),
+    ]
 }
