@@ -7,7 +7,7 @@ use crate::hearing::Hearing;
 use crate::host::push_all;
 use spark_ccl_bootstrap::Session;
 use spark_ccl_control::{Agreement, Outcome, Rule, Sight, Step, Watch};
-use spark_ccl_log::{Mutex, MutexGuard};
+use spark_ccl_log::Mutex;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -29,8 +29,9 @@ pub(crate) struct Lineage {
     /// there.
     root: Arc<Watch>,
     context: u64,
-    /// Locked while a thread shrinks.
-    agreement: Mutex<Agreement>,
+    /// `None` while a thread shrinks. The lock is not held meanwhile: under it, nothing that the
+    /// thread logs would be emitted.
+    agreement: Mutex<Option<Agreement>>,
 }
 
 /// A rank's part in agreeing on who goes on. Ends with [`accept`](Self::accept), or takes back what it has proposed.
@@ -38,7 +39,8 @@ pub(crate) struct Bid<'a> {
     lineage: &'a Lineage,
     session: &'a Session,
     wish: Wish<'a>,
-    agreement: MutexGuard<'a, Agreement>,
+    /// The lineage's, which gets it back.
+    agreement: Agreement,
     hearing: Hearing,
     /// World ranks of the last agreement.
     survivors: Vec<u32>,
@@ -62,7 +64,7 @@ impl Lineage {
         Arc::new(Self {
             root: Arc::clone(root),
             context,
-            agreement: Mutex::new(Agreement::new(me, members)),
+            agreement: Mutex::new(Some(Agreement::new(me, members))),
         })
     }
 
@@ -72,7 +74,7 @@ impl Lineage {
             lineage: self,
             session,
             wish,
-            agreement: self.agreement.try_lock()?,
+            agreement: self.agreement.lock().take()?,
             hearing: Hearing::default(),
             survivors: Vec::new(),
             is_accepted: false,
@@ -238,6 +240,9 @@ impl Drop for Bid<'_> {
             let step = self.agreement.give_up();
             self.carry_out(&step);
         }
+        let nothing = Agreement::new(self.own(), &[]);
+        let agreement = std::mem::replace(&mut self.agreement, nothing);
+        *self.lineage.agreement.lock() = Some(agreement);
     }
 }
 
@@ -395,6 +400,35 @@ mod tests {
         assert!(error.to_string().contains("no longer waits"), "{error}");
         let error = comms[0].shrink(&[]).err().unwrap();
         assert!(error.to_string().contains("the last number"), "{error}");
+    }
+
+    /// Under a lock, it would be said after the agreement.
+    #[test]
+    fn what_a_thread_says_while_it_agrees_is_said_at_once() {
+        let comms = Communicator::local(1).unwrap();
+        let own = &comms[0].inner;
+        let wish = || Wish {
+            operation: "shrink",
+            watch: &own.watch,
+            members: &own.members,
+            rule: Rule::Named(BTreeSet::new()),
+        };
+        let bid = own.lineage.bid(&own.world.session, wish()).unwrap();
+        let said = Arc::new(AtomicU32::new(0));
+        let writer = {
+            let said = Arc::clone(&said);
+            move || {
+                // Looked at by the same thread.
+                said.fetch_add(1, Ordering::Relaxed);
+                std::io::sink()
+            }
+        };
+        let subscriber = tracing_subscriber::fmt().with_writer(writer).finish();
+        tracing::subscriber::with_default(subscriber, || spark_ccl_log::warn!("it takes long"));
+        assert_eq!(said.load(Ordering::Relaxed), 1);
+        assert!(own.lineage.bid(&own.world.session, wish()).is_none());
+        drop(bid);
+        assert!(own.lineage.bid(&own.world.session, wish()).is_some());
     }
 
     /// Otherwise nobody would ever close them.
