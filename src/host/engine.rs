@@ -20,7 +20,7 @@ use crate::error::Error;
 use crate::plan::Planner;
 use crate::task::Task;
 use spark_ccl_fork::{Forked, Owned, PerProcess};
-use spark_ccl_log::{Condvar, Mutex, MutexGuard};
+use spark_ccl_log::{Condvar, Held, Mutex, MutexGuard};
 use spark_ccl_sched::Rank;
 use spark_ccl_types::DType;
 use std::any::Any;
@@ -352,6 +352,8 @@ impl HostEngine {
     /// Unlocks the engine, on which this thread no longer waits. Threads that wait on other engines, or the progress
     /// thread, may have to push it from now on.
     fn leave(&self, core: MutexGuard<'_, Core>) {
+        // What is said is emitted after the wake-ups: the program's subscriber may block.
+        let _held = Held::new();
         let bell = (!core.is_idle()).then(|| Arc::clone(&core.wires.bell));
         unlock(core);
         if let Some(bell) = bell {
@@ -374,6 +376,7 @@ impl HostEngine {
         loop {
             let mut core = self.core.lock();
             if core.is_idle() && stop() {
+                unlock(core);
                 break;
             }
             let others_wait = self.waiters.load(Ordering::Relaxed) > 1;
@@ -486,3 +489,6 @@ pub(super) fn unlock(mut core: MutexGuard<'_, Core>) {
         spark_ccl_log::remark(remark);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use spark_ccl_fork::{Owned, Process};
-use spark_ccl_log::Mutex;
+use spark_ccl_log::{Held, Mutex};
 use spark_ccl_seal::Stream;
 
 use crate::neighbour::{Neighbour, PollTargets, Retry};
@@ -186,6 +186,8 @@ impl Shared {
         if !self.process.is_here() {
             return None;
         }
+        // What is said is emitted after the wake-up: the program's subscriber may block.
+        let _held = Held::new();
         let mut state = self.state.lock();
         let result = work(&mut state);
         let now = Instant::now();
@@ -314,5 +316,41 @@ impl Shared {
             }
             self.tick();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The subscriber may block, and the monitor thread has work.
+    #[test]
+    fn the_monitor_thread_is_woken_up_before_anything_is_said() {
+        let names: Arc<[Arc<str>]> = ["rank 0".into(), "rank 1".into()].into();
+        let mut full = Neighbour::without_stream(1, Instant::now());
+        full.retry = Some(Retry::WhenWritable);
+        let shared = Arc::new(Shared {
+            me: 0,
+            names: Arc::clone(&names),
+            state: Mutex::new(State::new(0, names, vec![full], None)),
+            redial: None,
+            process: Process::here(),
+            wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap(),
+            stop: AtomicBool::new(false),
+        });
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let writer = {
+            let (shared, seen) = (Arc::clone(&shared), Arc::clone(&seen));
+            move || {
+                let is_woken = rustix::io::read(&shared.wake, &mut [0u8; 8]).is_ok();
+                seen.lock().push(is_woken);
+                std::io::sink()
+            }
+        };
+        let subscriber = tracing_subscriber::fmt().with_writer(writer).finish();
+        tracing::subscriber::with_default(subscriber, || {
+            shared.with(|_| spark_ccl_log::warn!("said under the lock"));
+        });
+        assert_eq!(*seen.lock(), [true]);
     }
 }

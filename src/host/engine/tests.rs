@@ -1,0 +1,51 @@
+//! What an engine says, and when.
+
+use super::super::blocked;
+use super::*;
+use crate::communicator::Communicator;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use spark_ccl_transport::Bell;
+
+/// The subscriber may block, and the other threads are needed.
+#[test]
+fn other_threads_are_woken_up_before_anything_is_said() {
+    let comms = Communicator::local(2).unwrap();
+    let pending = comms[0].recv(vec![0_u8], 1).start().unwrap();
+    let bell = Bell::shared().unwrap();
+    blocked::note(&bell);
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let writer = {
+        let (bell, seen) = (Arc::clone(&bell), Arc::clone(&seen));
+        move || {
+            let mut polled = [PollFd::new(&*bell, PollFlags::IN)];
+            let rung = poll(&mut polled, Some(&Timespec::default())).unwrap();
+            seen.lock().push(rung);
+            std::io::sink()
+        }
+    };
+    let subscriber = tracing_subscriber::fmt().with_writer(writer).finish();
+    let engine = comms[0].membership().engine();
+    tracing::subscriber::with_default(subscriber, || {
+        let core = engine.core.lock();
+        bell.silence();
+        spark_ccl_log::warn!("said under the lock");
+        engine.leave(core);
+    });
+    blocked::forget(&bell);
+    assert_eq!(*seen.lock(), [1]);
+    comms[1].send(&[7_u8], 0).run().unwrap();
+    pending.wait().unwrap();
+}
+
+#[test]
+fn what_an_engine_has_to_say_is_said_when_its_thread_ends() {
+    let comms = Communicator::local(1).unwrap();
+    let engine = comms[0].membership().engine();
+    engine
+        .core
+        .lock()
+        .remarks
+        .push("a test says this".to_owned());
+    engine.run_in_background(|| true);
+    assert!(engine.core.lock().remarks.is_empty());
+}
