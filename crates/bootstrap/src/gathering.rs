@@ -17,7 +17,7 @@ use crate::secret::random;
 use crate::stop::Stop;
 use crate::verdict::{Verdict, VerdictKind};
 use crate::wire::FrameKind;
-use crate::{Error, roster};
+use crate::{Error, PeerInfo, roster};
 
 /// How long the rendezvous waits after it has found a problem, so that its error can name all ranks concerned.
 const ERROR_GRACE: Duration = Duration::from_millis(300);
@@ -221,15 +221,12 @@ impl Service {
 
     fn fail_gathering(&mut self, now: Instant, refused: Option<&Refused>) {
         let hellos = self.hellos();
-        let lost: Vec<_> = self
-            .members
-            .iter()
-            .filter(|m| !m.is_open())
-            .map(|m| &m.hello.peer)
-            .collect();
+        let (lost, failed) = self.broken();
         let (kind, text) = match roster::disagreement(&hellos) {
+            // Nobody has reported yet: what they sent was changed on the way.
+            _ if !failed.is_empty() => links_verdict(&lost, &failed),
             Some(text) => (VerdictKind::Mismatch, text),
-            None if !lost.is_empty() => (VerdictKind::Lost, roster::links(&lost, &[])),
+            None if !lost.is_empty() => links_verdict(&lost, &failed),
             None => {
                 let refused = refused.map(refused_text);
                 let waited = self.waited(now);
@@ -263,27 +260,29 @@ impl Service {
     }
 
     fn fail_sealing(&mut self, now: Instant) {
+        let (lost, mut failed) = self.broken();
+        if failed.is_empty() && lost.is_empty() {
+            let silent = self.members.iter().filter(|member| member.report.is_none());
+            let peers = silent.map(|member| &member.hello.peer);
+            failed.extend(peers.map(|peer| (peer, "its links are not up in time")));
+        }
+        let (kind, text) = links_verdict(&lost, &failed);
+        self.fail(now, kind, &text);
+    }
+
+    /// The ranks that have ended, and those that have reported a problem or whose words were
+    /// changed on the way.
+    fn broken(&self) -> (Vec<&PeerInfo>, Vec<(&PeerInfo, &str)>) {
         let mut lost = Vec::new();
         let mut failed = Vec::new();
-        let mut silent = Vec::new();
         for member in &self.members {
             match &member.report {
                 Some(Err(reason)) => failed.push((&member.hello.peer, reason.as_str())),
                 _ if !member.is_open() => lost.push(&member.hello.peer),
-                None => silent.push((&member.hello.peer, "its links are not up in time")),
-                Some(Ok(())) => {}
+                _ => {}
             }
         }
-        if failed.is_empty() && lost.is_empty() {
-            failed = silent;
-        }
-        let kind = if lost.is_empty() {
-            VerdictKind::Links
-        } else {
-            VerdictKind::Lost
-        };
-        let text = roster::links(&lost, &failed);
-        self.fail(now, kind, &text);
+        (lost, failed)
     }
 
     fn fail(&mut self, now: Instant, kind: VerdictKind, text: &str) {
@@ -342,6 +341,15 @@ impl Service {
     }
 }
 
+fn links_verdict(lost: &[&PeerInfo], failed: &[(&PeerInfo, &str)]) -> (VerdictKind, String) {
+    let kind = if lost.is_empty() {
+        VerdictKind::Links
+    } else {
+        VerdictKind::Lost
+    };
+    (kind, roster::links(lost, failed))
+}
+
 fn refused_text(refused: &Refused) -> String {
     let mut text = String::new();
     for (tally, why) in [
@@ -366,30 +374,81 @@ fn refused_text(refused: &Refused) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read;
+
     use super::*;
     use crate::dial::{Call, call, routes};
-    use crate::handshake::Intent;
+    use crate::handshake::{Entered, Intent};
     use crate::hello::tests::hello;
     use crate::{Options, Session, UniqueId, keys, net, parcel};
 
-    /// Sends a hello to the rendezvous, as a rank does, and closes the connection.
-    fn arrive_and_leave(id: &UniqueId, hello: &Hello) {
-        let deadline = Instant::now() + Duration::from_secs(30);
-        let mut stream = call(&Call {
+    /// A connection to the rendezvous, as a rank opens it.
+    fn connect(id: &UniqueId) -> Entered {
+        call(&Call {
             peer: "the rendezvous",
             routes: &routes(&[], &id.addresses(), None),
             key: &keys::key(&id.secret()),
             intent: Intent::Rendezvous {
                 world: keys::world(&id.secret()),
             },
-            deadline,
+            deadline: soon(),
             refusal: Duration::ZERO,
             interrupt: &|| None,
         })
-        .unwrap();
-        let sealer = &mut stream.seals.sealer;
-        let hello = parcel::sealed(sealer, FrameKind::Hello, hello.encode());
-        net::write_all(&stream.socket, &hello, deadline).unwrap();
+        .unwrap()
+    }
+
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_secs(30)
+    }
+
+    /// Sends a message to the rendezvous, of which something changes the last byte if that is so.
+    fn say(stream: &mut Entered, kind: FrameKind, body: Vec<u8>, is_changed: bool) {
+        let mut bytes = parcel::sealed(&mut stream.seals.sealer, kind, body);
+        if let Some(last) = bytes.last_mut() {
+            *last ^= u8::from(is_changed);
+        }
+        net::write_all(&stream.socket, &bytes, soon()).unwrap();
+    }
+
+    /// Sends a hello to the rendezvous, as a rank does, and closes the connection.
+    fn arrive_and_leave(id: &UniqueId, hello: &Hello) {
+        say(&mut connect(id), FrameKind::Hello, hello.encode(), false);
+    }
+
+    /// Otherwise the error would be about the ranks that are missing.
+    #[test]
+    fn a_message_that_is_changed_while_others_are_missing_is_named() {
+        let id = UniqueId::create(&Options::default()).unwrap();
+        let agreeing = Hello {
+            build: Options::default().build,
+            wire_hash: 0,
+            ..hello(1, 3)
+        };
+        let mut stream = connect(&id);
+        say(&mut stream, FrameKind::Hello, agreeing.encode(), false);
+        say(&mut stream, FrameKind::Report, vec![0; 20], true);
+        let error = Session::join(&id, 0, 3, &Options::default()).unwrap_err();
+        assert!(matches!(error, Error::Links(_)), "{error}");
+        let text = error.to_string();
+        assert!(text.contains("rank 1 (host1, pid 101): "), "{text}");
+        assert!(text.contains("changed on the way"), "{text}");
+    }
+
+    /// What is not sealed would look changed on the way to it.
+    #[test]
+    fn a_rank_whose_hello_is_no_hello_is_told_nothing_that_is_not_sealed() {
+        let id = UniqueId::create(&Options::default()).unwrap();
+        for (kind, body) in [
+            (FrameKind::Hello, vec![1]),
+            (FrameKind::Report, vec![0; 20]),
+        ] {
+            let mut stream = connect(&id);
+            say(&mut stream, kind, body, false);
+            let mut told = Vec::new();
+            (&*stream.socket).read_to_end(&mut told).unwrap();
+            assert!(told.is_empty(), "{kind:?}: {told:?}");
+        }
     }
 
     #[test]

@@ -351,7 +351,7 @@ impl Lobby {
                 is_told = self.refused.changed.add(from.clone());
                 None
             }
-            HandshakeError::Read(_) => None,
+            HandshakeError::Read(_) | HandshakeError::Hello(_) => None,
             HandshakeError::Open(OpenError::Version(theirs)) => {
                 let last = format!("{from}, version {theirs}");
                 is_told = self.refused.version.add(last);

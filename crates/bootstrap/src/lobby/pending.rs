@@ -61,6 +61,9 @@ pub(super) enum HandshakeError {
     Open(#[from] OpenError),
     #[error("it sent {0}")]
     Wire(#[from] WireError),
+    /// From a rank that already expects sealed answers: an open one would only look changed to it.
+    #[error("instead of a hello, it sent {0}")]
+    Hello(WireError),
     #[error("it has a different secret")]
     Secret,
     #[error("{0}; set SPARK_CCL_SECRET on all ranks to admit other users")]
@@ -217,9 +220,13 @@ impl PendingConnection {
                 }
             }
             (Stage::Greeting(world, sealer), FrameKind::Hello) => {
-                let hello = Box::new(Hello::decode(&body)?);
-                Ok(Some(Outcome::Rank(world, hello, sealer)))
+                let hello = Hello::decode(&body).map_err(HandshakeError::Hello)?;
+                Ok(Some(Outcome::Rank(world, Box::new(hello), sealer)))
             }
+            (Stage::Greeting(..), seen) => Err(HandshakeError::Hello(WireError::Unexpected {
+                expected: "hello",
+                seen,
+            })),
             (_, seen) => Err(WireError::Unexpected {
                 expected: "handshake",
                 seen,
