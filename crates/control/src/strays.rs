@@ -60,7 +60,7 @@ impl Strays {
 fn insert(news: &mut Vec<Stray>, stray: Stray) {
     let earlier = news.iter().position(|old| are_of_one_rank(&stray, old));
     if let Some(place) = earlier {
-        if number(&stray) < number(&news[place]) {
+        if number(&stray) < number(&news[place]) || has_left(&news[place]) {
             return;
         }
         news.remove(place);
@@ -75,21 +75,33 @@ fn insert(news: &mut Vec<Stray>, stray: Stray) {
     news.push(stray);
 }
 
-/// Whether both are progress of the same rank, or its proposals, so that only the later one counts.
+/// Whether both are progress of the same rank, its proposals, or how it leaves, so that only the
+/// later one counts.
 fn are_of_one_rank(one: &Stray, other: &Stray) -> bool {
-    let are_proposals = is_proposal(one) && is_proposal(other);
-    let (one, other) = match (one, other) {
-        (Stray::Notice(one), Stray::Notice(other)) => (one, other),
-        (Stray::Flood(one), Stray::Flood(other)) => {
-            return are_proposals && one.origin == other.origin;
+    match (one, other) {
+        (Stray::Notice(one), Stray::Notice(other)) => {
+            let contents = (one.content, other.content);
+            let are_progress = matches!(contents, (Content::Progress(_), Content::Progress(_)));
+            are_progress && one.origin == other.origin
         }
-        _ => return false,
+        (Stray::Flood(one), Stray::Flood(other)) => {
+            let are_alike = matches!(
+                (&one.news, &other.news),
+                (News::Proposal { .. }, News::Proposal { .. })
+                    | (News::Leave { .. }, News::Leave { .. })
+            );
+            are_alike && one.origin == other.origin
+        }
+        _ => false,
+    }
+}
+
+/// Whether its sender has left for good. Anything that it says of that afterwards is no news.
+fn has_left(stray: &Stray) -> bool {
+    let Stray::Flood(flood) = stray else {
+        return false;
     };
-    let both_progress = matches!(
-        (one.content, other.content),
-        (Content::Progress(_), Content::Progress(_))
-    );
-    both_progress && one.origin == other.origin
+    matches!(&flood.news, News::Leave { leave, .. } if !leave.is_in_flight)
 }
 
 /// Each counts: this rank would wait in vain for one that it lacks.
@@ -107,6 +119,7 @@ fn number(stray: &Stray) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::leave::Leave;
     use crate::proposal::Proposal;
     use crate::wire::Progress;
 
@@ -127,12 +140,16 @@ mod tests {
     }
 
     fn leave(origin: u32, context: u64) -> Stray {
+        leave_with(origin, context, (1, Leave::default()))
+    }
+
+    fn leave_with(origin: u32, context: u64, (counter, leave): (u64, Leave)) -> Stray {
         Stray::Flood(Flood {
             origin,
-            counter: 1,
+            counter,
             news: News::Leave {
                 context,
-                leave: Box::default(),
+                leave: Box::new(leave),
             },
         })
     }
@@ -151,6 +168,25 @@ mod tests {
         assert_eq!(kept.last(), Some(&leave(7, 1)));
         assert_eq!(kept[0], progress(137, 1, 3));
         assert_eq!(strays.take(1), []);
+    }
+
+    /// A rank may say that it begins to leave, and again that it has left.
+    #[test]
+    fn keeps_one_departure_of_each_rank() {
+        let begins = Leave {
+            is_in_flight: true,
+            ..Leave::after(3)
+        };
+        let mut strays = Strays::default();
+        let ranks = 0..MAX_NEWS as u32;
+        for origin in ranks.clone() {
+            strays.keep(1, leave_with(origin, 1, (1, begins.clone())));
+            strays.keep(1, leave_with(origin, 1, (2, Leave::after(3))));
+            // What comes after the last word is no news.
+            strays.keep(1, leave_with(origin, 1, (3, Leave::default())));
+        }
+        let last = ranks.map(|origin| leave_with(origin, 1, (2, Leave::after(3))));
+        assert_eq!(strays.take(1), last.collect::<Vec<_>>());
     }
 
     /// Of a large communicator, which its other members shrink before this rank has it.
