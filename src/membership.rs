@@ -3,7 +3,7 @@
 
 use crate::engine::Engine;
 use crate::error::Error;
-use crate::host::HostEngine;
+use crate::host::{Core, HostEngine};
 use crate::world::Stay;
 use spark_ccl_control::{Fault, Watch};
 use std::ops::Deref;
@@ -54,16 +54,21 @@ impl Membership {
     /// Does nothing in a forked child, nor while a panic drops handles of what is in flight:
     /// another thread may wait for that, and if none does, the last handle aborts it.
     pub(crate) fn leave(&self) {
-        let left = self.engine.with(|core| (core.leave(), core.unread_text()));
-        let Ok((leave, unread)) = left else { return };
+        let left = self.engine.with(Core::leave);
+        let Ok(leave) = left else { return };
         if leave.is_in_flight && std::thread::panicking() {
             return;
         }
-        if let Some(unread) = unread {
+        self.watch.leave(leave);
+    }
+
+    /// Says that another rank has called something else, if only its message shows that, which
+    /// nobody will read.
+    fn mention_unread(&self) {
+        if let Ok(Some(unread)) = self.engine.with(Core::unread_text) {
             let rank = self.watch.member(self.rank);
             spark_ccl_log::warn!("{rank} leaves a message unread: {unread}");
         }
-        self.watch.leave(leave);
     }
 
     /// Waits for what is in flight. Says so if that takes long.
@@ -105,6 +110,53 @@ impl Drop for Membership {
         if !is_idle && let Err(error) = self.drain() {
             spark_ccl_log::warn!("operations whose handles were dropped have failed: {error}");
         }
+        self.mention_unread();
         self.leave();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::communicator::Communicator;
+    use std::io::Write;
+    use std::sync::{Arc, Mutex};
+
+    /// Keeps what is written.
+    #[derive(Clone, Default)]
+    struct Text(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Text {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_rank_says_once_that_it_leaves_a_message_unread() {
+        let comms = Communicator::local(2).unwrap();
+        for (root, comm) in comms.iter().enumerate() {
+            // Both only send.
+            comm.broadcast_in_place(&mut [7_u8], root).run().unwrap();
+        }
+        let text = Text::default();
+        let writer = {
+            let text = text.clone();
+            move || text.clone()
+        };
+        let subscriber = tracing_subscriber::fmt().with_writer(writer).finish();
+        tracing::subscriber::with_default(subscriber, || drop(comms));
+        let said = String::from_utf8(text.0.lock().unwrap().clone()).unwrap();
+        for rank in 0..2 {
+            let own = format!(" rank {rank} (");
+            let lines = said
+                .lines()
+                .filter_map(|line| line.split_once("leaves a message unread"))
+                .filter(|(by, _)| by.contains(&own));
+            assert_eq!(lines.count(), 1, "rank {rank}: {said}");
+        }
     }
 }
