@@ -14,6 +14,7 @@ pub(crate) mod choice;
 mod communicator;
 mod engine;
 mod error;
+mod gate;
 mod gpu;
 mod group;
 mod guard;

@@ -2,6 +2,7 @@
 //! backend.
 
 use super::calls::Calls;
+use super::gate::{Gate, Passed, gate};
 use super::gpu::Gpu;
 use super::notes::Notes;
 use super::order::{self, were_lost, were_used};
@@ -17,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-/// How often a thread that waits for the state checks whether the communicator has failed.
+/// How often a thread that waits for the state, or to launch, checks whether the communicator has failed.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// A rank with its GPU, and the backend's communicator.
@@ -27,6 +28,7 @@ pub(super) struct DeviceRank<B> {
     pub(super) rank: usize,
     pub(super) size: usize,
     pub(super) watch: Arc<Watch>,
+    gate: Arc<Gate>,
     pub(super) state: Mutex<State<B>>,
     /// What notes the calls, if anyone wants to know of them.
     pub(super) notes: Option<Notes>,
@@ -50,6 +52,7 @@ impl<B> DeviceRank<B> {
         let observation = inner.observation.as_ref();
         Ok(Self {
             gpu: Gpu::new(&context, rank)?,
+            gate: gate(context.ordinal()),
             context,
             rank,
             size: comm.size(),
@@ -86,6 +89,20 @@ impl<B> DeviceRank<B> {
         loop {
             if let Some(state) = self.state.try_lock_for(LOOK_EVERY) {
                 return Ok(state);
+            }
+            if self.watch.failed() {
+                return Err(self.gone());
+            }
+        }
+    }
+
+    /// Waits until nothing is freed on the GPU. While the value returned lives, nothing is.
+    ///
+    /// It is taken before the state, which would otherwise be held while the driver waits.
+    pub(super) fn to_launch(&self) -> Result<Passed<'_>, Error> {
+        loop {
+            if let Some(passed) = self.gate.pass_within(LOOK_EVERY) {
+                return Ok(passed);
             }
             if self.watch.failed() {
                 return Err(self.gone());

@@ -1,7 +1,7 @@
 //! Pinned memory that is dropped while a kernel waits for a rank: the driver frees none meanwhile,
 //! and would hold up all threads that use the GPU. Here one thread drives all ranks of a GPU.
 
-use super::{BACKEND, builder, gpus, text};
+use super::{BACKEND, builder, gpus, of_fakes, text};
 use spark_ccl::cuda::DeviceMemory;
 use spark_ccl::cuda::cudarc::driver::CudaStream;
 use spark_ccl::{Builder, Communicator, RedOp};
@@ -89,6 +89,52 @@ fn drop_some(ranks: &[Rank]) {
             memory.write(&vec![7; len]).unwrap();
         }
     }
+}
+
+/// A kernel of the program's runs on the GPU until this is dropped.
+struct Occupied(extern "C" fn(i32) -> i32);
+
+impl Occupied {
+    /// `None` where the GPU is no fake one.
+    fn new() -> Option<Self> {
+        let occupy = of_fakes(c"fake_occupy")?;
+        occupy(0);
+        Some(Self(occupy))
+    }
+}
+
+impl Drop for Occupied {
+    fn drop(&mut self) {
+        self.0(-1);
+    }
+}
+
+/// The driver waits for that kernel before it frees memory.
+#[test]
+fn ranks_that_enqueue_nothing_do_not_wait_for_the_programs_kernels() {
+    let Some(_gpus) = gpus(1) else { return };
+    let mut ranks = ranks(&on_one_gpu());
+    while_one_waits(&mut ranks, |_| ());
+    until_all_is_freed(&ranks[0].comm);
+    let memory = ranks[0].comm.alloc_device::<u8>(1 << 20).unwrap();
+    let Some(occupied) = Occupied::new() else {
+        return;
+    };
+    drop(memory);
+    // A thread has taken it, and waits for the driver.
+    until_all_is_freed(&ranks[0].comm);
+    let (sender, done) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let last = ranks.pop().unwrap();
+        last.comm.set_timeout(SOON);
+        drop(ranks);
+        let checked = last.comm.check();
+        sender.send((last, checked)).unwrap();
+    });
+    let (mut last, checked) = done.recv_timeout(SOON).unwrap();
+    checked.unwrap();
+    drop(occupied);
+    last.finish();
 }
 
 #[test]

@@ -177,19 +177,41 @@ impl<T: ?Sized> RwLock<T> {
     /// Waits for the lock, to read.
     #[inline]
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
-        RwLockReadGuard {
-            lock: self.0.read(),
-            _held: Held::new(),
-        }
+        reading(self.0.read())
+    }
+
+    /// Waits for the lock for a while, to read.
+    #[inline]
+    pub fn try_read_for(&self, limit: Duration) -> Option<RwLockReadGuard<'_, T>> {
+        self.0.try_read_for(limit).map(reading)
     }
 
     /// Waits for the lock, to write.
     #[inline]
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
-        RwLockWriteGuard {
-            lock: self.0.write(),
-            _held: Held::new(),
-        }
+        writing(self.0.write())
+    }
+
+    /// The lock, to write, if nobody has it.
+    #[inline]
+    pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
+        self.0.try_write().map(writing)
+    }
+}
+
+#[inline]
+fn reading<T: ?Sized>(lock: parking_lot::RwLockReadGuard<'_, T>) -> RwLockReadGuard<'_, T> {
+    RwLockReadGuard {
+        lock,
+        _held: Held::new(),
+    }
+}
+
+#[inline]
+fn writing<T: ?Sized>(lock: parking_lot::RwLockWriteGuard<'_, T>) -> RwLockWriteGuard<'_, T> {
+    RwLockWriteGuard {
+        lock,
+        _held: Held::new(),
     }
 }
 

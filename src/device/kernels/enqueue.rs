@@ -167,6 +167,7 @@ impl KernelEngine {
         if base.watch.failed() {
             return Err(base.gone());
         }
+        let passed = base.to_launch()?;
         let launched = {
             let State { backend, calls, .. } = &mut *base.lock()?;
             let member = backend.as_ref().ok_or_else(|| base.gone())?;
@@ -180,6 +181,7 @@ impl KernelEngine {
                 launched => launched.map(|()| base.record(calls, stream, parts, limit)),
             }
         };
+        drop(passed);
         launched.map_err(|error| self.failed(error))
     }
 }

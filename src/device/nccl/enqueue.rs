@@ -31,12 +31,14 @@ impl NcclEngine {
         self.base.hold_back(operation, regions, stream)?;
         let is_compared = self.is_compared(task, stream)?;
         let mut goes_on = false;
+        let passed = self.base.to_launch()?;
         let called = self.with(operation, |calls, nccl| {
             self.record_call(task, is_compared);
             let done = self.call(nccl, task, stream);
             goes_on = done.as_ref().is_err_and(nccl::Error::goes_on);
             done.map(|()| self.base.record(calls, stream, parts_of(task), task.limit))
         });
+        drop(passed);
         match called {
             Ok(end) => {
                 self.observe(task, &end);

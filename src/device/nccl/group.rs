@@ -22,6 +22,9 @@ impl NcclEngine {
         }
         meetings.into_iter().try_for_each(Meeting::wait)?;
         calls.iter().try_for_each(Admitted::hold_back)?;
+        // The group's end launches them.
+        let passed = calls.iter().map(|call| call.engine.base.to_launch());
+        let passed = passed.collect::<Result<Vec<_>, _>>()?;
         for call in &calls {
             call.goes_inside(true);
         }
@@ -37,6 +40,7 @@ impl NcclEngine {
                 noted = noted.and(call.note(done.is_ok()));
             }
         }
+        drop(passed);
         match done {
             Ok(()) => noted,
             Err(Failure::Own(error)) => Err(error),

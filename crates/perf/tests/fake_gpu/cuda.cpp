@@ -16,6 +16,8 @@ static std::vector<Stream *> &streams = *new std::vector<Stream *>;
 // The device on which a kernel has failed. A real one recovers when its context is reset; this one
 // never does.
 static std::atomic<int> broken{-1};
+// The device on which a kernel of the program's runs, which no stream here knows.
+static std::atomic<int> occupied{-1};
 static std::map<int, Stream *> &default_streams = *new std::map<int, Stream *>;
 long counts[COUNTS];
 // How many of the next waits for events fail.
@@ -124,6 +126,7 @@ static bool idle(Stream *stream) {
 static bool idle_device(int device) {
     Guard guard(everything);
     work_off();
+    if (device == occupied) return false;
     return std::all_of(streams.begin(), streams.end(), [=](Stream *one) { return one->device != device || one->steps.empty(); });
 }
 
@@ -540,7 +543,9 @@ int cuEventElapsedTime(float *elapsed, void *start, void *end) {
     return SUCCESS;
 }
 
-// For tests: work of a device no longer runs, and its streams report why; waits fail; a launch is refused; counters.
+// For tests: a kernel of the program's runs on a device until another is named (-1: none); work of
+// a device no longer runs, and its streams report why; waits fail; a launch is refused; counters.
+int fake_occupy(int device) { return occupied = device, 0; }
 int fake_break(int device) { return broken = device, 0; }
 int fake_fail_waits(int count) {
     Guard guard(everything);

@@ -1,0 +1,41 @@
+//! What keeps launches and freeing apart on a GPU. Knows no ranks.
+//!
+//! All that launch pass a GPU's gate until the call is recorded; a thread that frees memory closes
+//! it. The locks of the ranks' states would not do: other threads need those while the driver
+//! waits, and a rank that is added meanwhile has another one.
+
+use spark_ccl_log::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A GPU's gate.
+#[derive(Debug, Default)]
+pub(super) struct Gate(RwLock<()>);
+
+/// Keeps the gate open.
+pub(super) type Passed<'a> = RwLockReadGuard<'a, ()>;
+
+/// Keeps the gate closed.
+pub(super) type Closed<'a> = RwLockWriteGuard<'a, ()>;
+
+/// The gates of the GPUs, by CUDA's numbers.
+static GATES: Mutex<BTreeMap<usize, Arc<Gate>>> = Mutex::new(BTreeMap::new());
+
+/// The gate of a GPU.
+pub(super) fn gate(device: usize) -> Arc<Gate> {
+    Arc::clone(GATES.lock().entry(device).or_default())
+}
+
+impl Gate {
+    /// Waits for a while until it is open. A thread may pass it several times: none waits to close
+    /// it.
+    pub(super) fn pass_within(&self, limit: Duration) -> Option<Passed<'_>> {
+        self.0.try_read_for(limit)
+    }
+
+    /// Closes it, if no thread passes it now, and none has closed it.
+    pub(super) fn close(&self) -> Option<Closed<'_>> {
+        self.0.try_write()
+    }
+}
