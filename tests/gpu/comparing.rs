@@ -2,7 +2,7 @@
 //! both.
 
 use super::failures::memory;
-use super::{builder, gpus};
+use super::{builder, gpus, of_fakes};
 use spark_ccl::cuda::DeviceMemory;
 use spark_ccl::cuda::cudarc::driver::CudaStream;
 use spark_ccl::{Communicator, Error, Fault, RedOp};
@@ -134,6 +134,50 @@ fn who_only_enqueues_is_compared_with() {
             if comm.rank() == 0 {
                 comm.wait(&stream).unwrap();
             }
+        }
+        comm.finalize().unwrap();
+    });
+}
+
+/// NCCL does not come back from a call of another thread of the rank.
+#[test]
+fn a_wait_compares_while_another_thread_is_stuck() {
+    let Some(gpus) = gpus(2) else { return };
+    let Some(block) = of_fakes(c"fake_block") else {
+        return;
+    };
+    let step = std::sync::Barrier::new(2);
+    gpus.each(&builder(), |comm| {
+        let context = comm.context().unwrap();
+        let [stream, other] = [(); 2].map(|()| context.new_stream().unwrap());
+        let [mut memory, mut message] = [(); 2].map(|()| memory(&comm));
+        sum(&comm, &mut memory, &stream, &[1024]).unwrap();
+        comm.wait(&stream).unwrap();
+        if comm.rank() == 0 {
+            sum(&comm, &mut memory, &stream, &[1024]).unwrap();
+            step.wait();
+            step.wait();
+            comm.recv(&mut message, 1).on(&other).unwrap();
+            comm.wait(&other).unwrap();
+        } else {
+            sum(&comm, &mut memory, &stream, &[1024]).unwrap();
+            step.wait();
+            // It has run, and is not compared, as neither rank has waited for it.
+            stream.synchronize().unwrap();
+            std::thread::scope(|scope| {
+                block(1);
+                scope.spawn(|| comm.send(&message, 0).on(&other).map(drop).unwrap());
+                std::thread::sleep(Duration::from_millis(50));
+                let (sender, waited) = std::sync::mpsc::channel();
+                let (comm, stream) = (&comm, &stream);
+                scope.spawn(move || sender.send(comm.wait(stream)));
+                let waited = waited.recv_timeout(SOON);
+                // It is to end also where this fails.
+                block(0);
+                step.wait();
+                waited.unwrap().unwrap();
+            });
+            comm.wait(&other).unwrap();
         }
         comm.finalize().unwrap();
     });

@@ -41,8 +41,8 @@ impl NcclEngine {
         if watch.calls_compared() >= made {
             return Ok(());
         }
-        let limit = self.base.lock()?.calls.patience();
         let start = Instant::now();
+        let mut limit = None;
         let (mut question, mut asked) = (watch.ask_of_calls(), start);
         let (mut heard, mut looked) = (0, start);
         while watch.calls_compared() < made && !watch.failed() {
@@ -53,7 +53,12 @@ impl NcclEngine {
                 if missing.is_empty() {
                     break;
                 }
-                if start.elapsed() > limit {
+                // A thread that holds the lock enqueues a call; the time is checked at a later look.
+                if limit.is_none() {
+                    let state = self.base.state.try_lock();
+                    limit = state.map(|state| state.calls.patience());
+                }
+                if limit.is_some_and(|limit| start.elapsed() > limit) {
                     watch.raise(self.unanswered(made, start.elapsed(), &missing));
                 }
             }
