@@ -123,3 +123,33 @@ fn who_is_stuck_in_nccl_does_not_hold_up_others_after_a_fault() {
     });
     assert!(start.elapsed() < SOON);
 }
+
+/// NCCL comes back from it later than from calls without a time of their own.
+#[test]
+fn a_call_that_may_take_longer_may_also_do_so_inside_nccl() {
+    const SHORT: Duration = Duration::from_secs(1);
+    let Some(gpus) = gpus(2) else { return };
+    let Some(block) = of_fakes(c"fake_block") else {
+        return;
+    };
+    gpus.each(&builder().operation_timeout(SHORT), |comm| {
+        let stream = comm.context().unwrap().new_stream().unwrap();
+        let mut memory = memory(&comm);
+        if comm.rank() == 0 {
+            let call = comm.recv(&mut memory, 1).timeout(SOON);
+            call.on(&stream).map(drop).unwrap();
+            comm.wait(&stream).unwrap();
+        } else {
+            block(1);
+            std::thread::scope(|scope| {
+                let call = comm.send(&memory, 0).timeout(SOON);
+                let sent = scope.spawn(|| call.on(&stream).map(drop));
+                std::thread::sleep(3 * SHORT);
+                block(0);
+                sent.join().unwrap().unwrap();
+            });
+            comm.wait(&stream).unwrap();
+        }
+        comm.finalize().unwrap();
+    });
+}

@@ -3,6 +3,8 @@
 use super::joined::Joined;
 use super::measured::candidates;
 use super::patience::Patience;
+use super::way::Way;
+use crate::device::calls::Calls;
 use crate::device::guarded::Guarded;
 use crate::device::rank::DeviceRank;
 use crate::device::waiting::CALL;
@@ -101,11 +103,22 @@ impl KernelEngine {
         };
         let overdue = state.calls.overdue().map(Patience::Over);
         let patience = overdue.unwrap_or(Patience::Longest(state.calls.patience()));
-        drop(state);
         let mut told = self.patience.lock();
         if *told != Some(patience)
             && let Some(member) = self.member()
         {
+            member.set_patience(patience);
+            *told = Some(patience);
+        }
+    }
+
+    /// Has the member wait as long as a call may take that is about to be launched: where its stream
+    /// is full, its thread has the state for long, which the guard needs.
+    pub(super) fn allow(&self, member: &Way, calls: &Calls, limit: Option<Duration>) {
+        let longest = calls.patience().max(limit.unwrap_or_default());
+        let mut told = self.patience.lock();
+        if !matches!(*told, Some(Patience::Longest(told)) if told >= longest) {
+            let patience = Patience::Longest(longest);
             member.set_patience(patience);
             *told = Some(patience);
         }

@@ -171,6 +171,7 @@ impl KernelEngine {
         let launched = {
             let State { backend, calls, .. } = &mut *base.lock()?;
             let member = backend.as_ref().ok_or_else(|| base.gone())?;
+            self.allow(member, calls, limit);
             let followed = follow(calls, stream).map_err(gpu::Error::from);
             match followed.and_then(|()| launch(member)) {
                 Err(error @ gpu::Error::InPart(_)) => {

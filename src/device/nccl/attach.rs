@@ -3,6 +3,7 @@
 use super::NcclEngine;
 use super::error::refused;
 use super::helper_thread::on_helper_thread;
+use super::inside::Inside;
 use super::look::Memory;
 use super::registration_table::RegistrationTable;
 use crate::communicator::Communicator;
@@ -45,7 +46,7 @@ pub(crate) fn attach(
             reason: format!("it could not connect: {error}"),
         });
     })?;
-    let call_timeout = nccl.call_timeout();
+    let inside = Inside::new(nccl.call_timeout());
     let base = DeviceRank::new(comm, context, nccl)?;
     let engine = Arc::new(NcclEngine {
         base,
@@ -54,9 +55,7 @@ pub(crate) fn attach(
         oldest: oldest(&all),
         met: Mutex::default(),
         kept: kept(id),
-        begun: AtomicU64::new(0),
-        ended: AtomicU64::new(0),
-        call_timeout,
+        inside,
         stuck: AtomicBool::new(false),
         last_key: AtomicU64::new(u64::MAX),
     });

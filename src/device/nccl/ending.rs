@@ -61,7 +61,7 @@ impl NcclEngine {
     /// aborted. If a call of NCCL's does not return, nothing can be ended.
     pub(super) fn end_nccl(&self, is_idle: bool) {
         // Threads that wait for NCCL return.
-        self.call_timeout.set(Duration::ZERO);
+        self.inside.call_timeout.set(Duration::ZERO);
         let is_stuck = self.stuck.load(Ordering::Relaxed);
         let limit = if is_stuck { Duration::ZERO } else { CALL };
         let rank = self.base.rank;

@@ -2,6 +2,7 @@
 
 use super::connection_key::ConnectionKey;
 use super::error::{is_harmless, may_be_remote, refused};
+use super::inside::Inside;
 use super::registration_table::RegistrationTable;
 use crate::buffer::Region;
 use crate::device::calls::Calls;
@@ -15,10 +16,10 @@ use crate::task::Task;
 use spark_ccl_cuda::cudarc::driver::CudaStream;
 use spark_ccl_cuda::cudarc::driver::sys::CUresult;
 use spark_ccl_log::Mutex;
-use spark_ccl_nccl::{self as nccl, CallTimeout, DeviceSlice, Library};
+use spark_ccl_nccl::{self as nccl, DeviceSlice, Library};
 use spark_ccl_types::{DType, ReduceOp};
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -39,12 +40,8 @@ pub(crate) struct NcclEngine {
     pub(super) met: Mutex<HashSet<ConnectionKey>>,
     /// What is registered with it, and with others of this process.
     pub(super) kept: Arc<RegistrationTable>,
-    /// How many calls of NCCL's were begun, and how many have returned: the guard checks whether one does not. They
-    /// publish nothing.
-    pub(super) begun: AtomicU64,
-    pub(super) ended: AtomicU64,
-    /// That of calls which do not block.
-    pub(super) call_timeout: CallTimeout,
+    /// The calls of NCCL's under way: the guard checks whether one does not come back.
+    pub(super) inside: Inside,
     /// Whether a call of NCCL's has held up an abort for too long. A hint as well.
     pub(super) stuck: AtomicBool,
     /// The kind of the last call, for which the ranks have met. It publishes nothing either.
@@ -182,10 +179,12 @@ impl NcclEngine {
         self.base.used(task.regions(), stream, end)
     }
 
-    /// Does something with NCCL's communicator, which then may have failed.
+    /// Does something with NCCL's communicator, which then may have failed. It may take as long as
+    /// `limit`, if it has a time of its own.
     pub(super) fn with<R>(
         &self,
         operation: &'static str,
+        limit: Option<Duration>,
         work: impl FnOnce(&mut Calls, &nccl::Communicator) -> Result<R, nccl::Error>,
     ) -> Result<R, Error> {
         if self.base.watch.failed() {
@@ -195,7 +194,7 @@ impl NcclEngine {
             let State { backend, calls, .. } = &mut *self.base.lock()?;
             backend
                 .as_ref()
-                .map(|nccl| self.inside(|| work(calls, nccl)))
+                .map(|nccl| self.counted(limit, || work(calls, nccl)))
         };
         match done {
             Some(done) => done.map_err(|error| self.failed(operation, error)),
@@ -204,10 +203,10 @@ impl NcclEngine {
     }
 
     /// Makes a call of NCCL's that may not return.
-    fn inside<R>(&self, work: impl FnOnce() -> R) -> R {
-        self.begun.fetch_add(1, Ordering::Relaxed);
+    fn counted<R>(&self, limit: Option<Duration>, work: impl FnOnce() -> R) -> R {
+        self.inside.enter(limit);
         let result = work();
-        self.ended.fetch_add(1, Ordering::Relaxed);
+        self.inside.leave();
         result
     }
 

@@ -32,7 +32,7 @@ impl NcclEngine {
         let is_compared = self.is_compared(task, stream)?;
         let mut goes_on = false;
         let passed = self.base.to_launch()?;
-        let called = self.with(operation, |calls, nccl| {
+        let called = self.with(operation, task.limit, |calls, nccl| {
             self.record_call(task, is_compared);
             let done = self.call(nccl, task, stream);
             goes_on = done.as_ref().is_err_and(nccl::Error::goes_on);
@@ -59,7 +59,7 @@ impl NcclEngine {
     /// Makes a call part of this thread's group of NCCL's.
     pub(super) fn enqueue_in_group(&self, task: &Task, stream: &CudaStream) -> Result<(), Error> {
         let is_compared = self.is_compared(task, stream)?;
-        self.with(task.operation().name(), |_, nccl| {
+        self.with(task.operation().name(), task.limit, |_, nccl| {
             self.record_call(task, is_compared);
             self.call(nccl, task, stream)
         })

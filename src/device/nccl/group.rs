@@ -8,7 +8,6 @@ use crate::task::Task;
 use spark_ccl_cuda::cudarc::driver::CudaStream;
 use spark_ccl_nccl as nccl;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 impl NcclEngine {
     /// Admits, meets for, enqueues and notes the calls of a group.
@@ -25,8 +24,9 @@ impl NcclEngine {
         // The group's end launches them.
         let passed = calls.iter().map(|call| call.engine.base.to_launch());
         let passed = passed.collect::<Result<Vec<_>, _>>()?;
+        // From the group's end NCCL may not come back.
         for call in &calls {
-            call.goes_inside(true);
+            call.engine.inside.enter(call.task.limit);
         }
         let done = self.library.group(|| {
             let mut steps = calls.iter();
@@ -35,7 +35,7 @@ impl NcclEngine {
         let goes_on = matches!(&done, Err(Failure::Nccl(error)) if error.goes_on());
         let mut noted = Ok(());
         for call in &calls {
-            call.goes_inside(false);
+            call.engine.inside.leave();
             if !goes_on {
                 noted = noted.and(call.note(done.is_ok()));
             }
@@ -107,13 +107,6 @@ impl<'a> Admitted<'a> {
 
     fn enqueue(&self) -> Result<(), Error> {
         self.engine.enqueue_in_group(self.task, self.stream)
-    }
-
-    /// The group is about to end, from which NCCL may not come back; or has ended.
-    fn goes_inside(&self, inside: bool) {
-        let NcclEngine { begun, ended, .. } = self.engine;
-        let count = if inside { begun } else { ended };
-        count.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Notes it, after the group's end, and whether that has enqueued it as a whole.

@@ -3,7 +3,6 @@
 use super::NcclEngine;
 use super::engine::noticed;
 use crate::device::guarded::Guarded;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// How often the other ranks are asked whether they have made the same calls.
@@ -14,8 +13,8 @@ pub(super) struct Memory {
     /// The calls at the last look.
     before: u64,
     /// The call of NCCL's that has not come back.
-    inside: Option<Inside>,
-    /// How long the next one may take.
+    inside: Option<Stuck>,
+    /// How long the next one may take without a time of its own.
     timeout: Duration,
     /// When the other ranks were last asked about this one's calls.
     asked: Instant,
@@ -23,7 +22,7 @@ pub(super) struct Memory {
 
 /// A call of NCCL's that has not come back.
 #[derive(Clone, Copy)]
-struct Inside {
+struct Stuck {
     call: u64,
     since: Instant,
     /// How long it may take.
@@ -50,7 +49,7 @@ impl NcclEngine {
             self.ask_about(self.base.watch.calls_made());
         }
         if let Some(state) = self.base.state.try_lock() {
-            (memory.timeout, memory.before) = (state.calls.timeout, state.calls.count);
+            (memory.timeout, memory.before) = (state.calls.patience(), state.calls.count);
         }
         if !self.base.look(Duration::ZERO, self.progress()) {
             return;
@@ -64,22 +63,21 @@ impl NcclEngine {
 
     /// A call of NCCL's that does not return cannot be ended, but the other ranks need not wait for it.
     fn look_inside(&self, memory: &mut Memory) {
-        let begun = self.begun.load(Ordering::Relaxed);
-        if begun == self.ended.load(Ordering::Relaxed) {
+        let Some((begun, own)) = self.inside.last() else {
             memory.inside = None;
             return;
-        }
+        };
         match memory.inside {
-            Some(Inside { call, since, limit }) if call == begun => {
+            Some(Stuck { call, since, limit }) if call == begun => {
                 if since.elapsed() > limit {
                     self.base.raise_timeout(memory.before + 1, since.elapsed());
                 }
             }
             _ => {
-                memory.inside = Some(Inside {
+                memory.inside = Some(Stuck {
                     call: begun,
                     since: Instant::now(),
-                    limit: memory.timeout,
+                    limit: memory.timeout.max(own),
                 });
             }
         }

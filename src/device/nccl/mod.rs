@@ -14,6 +14,7 @@ mod enqueue;
 mod error;
 mod group;
 mod helper_thread;
+mod inside;
 mod look;
 mod meeting;
 mod registration;
@@ -46,7 +47,7 @@ impl Engine for NcclEngine {
     fn set_timeout(&self, timeout: Duration) {
         // After a failure it stays 0, which ends calls under way.
         if !self.base.watch.failed() {
-            self.call_timeout.set(timeout);
+            self.inside.call_timeout.set(timeout);
         }
         self.base.wait_at_most(timeout);
     }

@@ -101,7 +101,7 @@ impl NcclEngine {
         kind: Registration,
         block: &Arc<Block>,
     ) -> Result<bool, Error> {
-        let made = self.with(REGISTER, |_, nccl| match kind {
+        let made = self.with(REGISTER, None, |_, nccl| match kind {
             Registration::Local => nccl.register(slice).map(Made::Local),
             Registration::Symmetric => nccl
                 .register_window(slice, WindowKind::Symmetric)
@@ -126,7 +126,7 @@ impl NcclEngine {
 
     /// Ends registrations of blocks that are not in use.
     pub(super) fn deregister(&self, unused: impl FnOnce() -> Vec<Entry>) {
-        let ended = self.with(DEREGISTER, |_, nccl| {
+        let ended = self.with(DEREGISTER, None, |_, nccl| {
             // Another thread's group may have the communicator; then it is tried again.
             nccl.async_error()?;
             self.kept.deregister(unused(), nccl)

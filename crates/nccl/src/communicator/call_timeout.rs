@@ -17,9 +17,15 @@ use std::time::{Duration, Instant};
 /// # Ok(())
 /// # }
 /// ```
-// In nanoseconds. Relaxed: only the value itself matters.
 #[derive(Clone, Debug)]
-pub struct CallTimeout(Arc<AtomicU64>);
+pub struct CallTimeout(Arc<Limits>);
+
+// In nanoseconds. Relaxed: only the values themselves matter.
+#[derive(Debug, Default)]
+struct Limits {
+    of_all: AtomicU64,
+    at_least: AtomicU64,
+}
 
 impl CallTimeout {
     pub(super) fn new(timeout: Duration) -> Self {
@@ -30,16 +36,48 @@ impl CallTimeout {
 
     /// Sets the time limit of calls that begin from now on; zero is also that of calls under way.
     pub fn set(&self, timeout: Duration) {
-        let nanos = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
-        self.0.store(nanos, Ordering::Relaxed);
+        self.0.of_all.store(nanoseconds(timeout), Ordering::Relaxed);
+    }
+
+    /// Lets calls that begin from now on take this long even if the time limit is shorter, unless
+    /// that is zero.
+    pub fn allow(&self, at_least: Duration) {
+        let nanos = nanoseconds(at_least);
+        self.0.at_least.store(nanos, Ordering::Relaxed);
     }
 
     pub(super) fn get(&self) -> Duration {
-        Duration::from_nanos(self.0.load(Ordering::Relaxed))
+        let Limits { of_all, at_least } = &*self.0;
+        let longest = of_all.load(Ordering::Relaxed);
+        Duration::from_nanos(longest.max(at_least.load(Ordering::Relaxed)))
     }
 
     /// Whether the time is over of a call that began at `start` with the time limit `own`.
     pub(super) fn is_over(&self, start: Instant, own: Duration) -> bool {
-        self.get().is_zero() || start.elapsed() >= own
+        self.0.of_all.load(Ordering::Relaxed) == 0 || start.elapsed() >= own
+    }
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_has_the_longer_time_until_zero_ends_all() {
+        let [short, long] = [1, 1000].map(Duration::from_secs);
+        let call_timeout = CallTimeout::new(short);
+        call_timeout.allow(long);
+        assert_eq!(call_timeout.get(), long);
+        let start = Instant::now();
+        assert!(!call_timeout.is_over(start, long));
+        call_timeout.set(Duration::ZERO);
+        assert!(call_timeout.is_over(start, long));
+        call_timeout.set(short);
+        call_timeout.allow(Duration::ZERO);
+        assert_eq!(call_timeout.get(), short);
     }
 }
