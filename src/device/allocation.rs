@@ -66,18 +66,15 @@ pub(super) fn new_block_of(
 /// Frees dropped memory on a separate thread: the driver may take long, and may wait for kernels of
 /// the program.
 pub(super) fn tidy_in_background<E: Guarded>(engine: &Arc<E>) {
-    in_background(engine, |engine| {
-        engine.tidy();
-        set_aside::free();
-    });
+    in_background(engine, E::tidy);
 }
 
 /// The same of an engine that has failed, without the backend.
 pub(super) fn free_in_background<E: Guarded>(engine: &Arc<E>) {
-    in_background(engine, |_| set_aside::free());
+    in_background(engine, |_| ());
 }
 
-fn in_background<E: Guarded>(engine: &Arc<E>, work: fn(&E)) {
+fn in_background<E: Guarded>(engine: &Arc<E>, tidy: fn(&E)) {
     // This swap claims the flag, and the stores below clear it. They order no other memory:
     // relaxed.
     if engine.base().tidies.swap(true, Ordering::Relaxed) {
@@ -86,11 +83,17 @@ fn in_background<E: Guarded>(engine: &Arc<E>, work: fn(&E)) {
     let engine_there = Arc::clone(engine);
     let started = spawn("spark-gpu-free", move || {
         let base = engine_there.base();
-        match make_current(&base.context).and_then(relaxed) {
-            Ok(_relaxed) => work(&engine_there),
+        let current = make_current(&base.context).and_then(relaxed);
+        match &current {
+            Ok(_) => tidy(&engine_there),
             Err(error) => spark_ccl_log::warn!("rank {}: {error}", base.rank),
         }
+        // What comes next may take as long as kernels of the program, and the backend may have more
+        // to give up meanwhile.
         base.tidies.store(false, Ordering::Relaxed);
+        if current.is_ok() {
+            set_aside::free();
+        }
     });
     if let Err(error) = started {
         let base = engine.base();
