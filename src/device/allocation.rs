@@ -4,16 +4,12 @@ use super::block::{self, Block, Memory};
 use super::guarded::Guarded;
 use super::helper_thread::spawn;
 use super::pause::pause;
-use super::set_aside;
+use super::set_aside::{self, FOR_SET_ASIDE};
 use crate::error::Error;
 use spark_ccl_cuda::{DeviceBlock, make_current, relaxed};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-
-/// How long an allocation waits for memory that was set aside: the calls in flight that it waits
-/// for may need one that this thread makes next.
-const FOR_SET_ASIDE: Duration = Duration::from_secs(5);
 
 /// New memory of the GPU.
 pub(super) fn new_block(engine: &impl Guarded, bytes: usize) -> Result<Arc<Block>, Error> {

@@ -4,7 +4,6 @@
 use super::allocation::{free_in_background, tidy_in_background};
 use super::calls::{CallEnd, Mark};
 use super::guarded::Guarded;
-use super::helper_thread::spawn;
 use super::rank::{DeviceRank, State};
 use super::waiting::SUBSIDES;
 use super::{block, set_aside};
@@ -59,8 +58,7 @@ fn watch_over<E: Guarded>(engine: &Weak<E>, mut look: impl FnMut(&E)) {
     loop {
         block::sweep();
         if set_aside::is_ready() {
-            // If no thread can be started, another guard, or the end of the process, frees it.
-            let _ = spawn("spark-gpu-free", set_aside::free);
+            set_aside::free_in_background();
         }
         if !block::any() && !set_aside::any() || Instant::now() > end {
             break;

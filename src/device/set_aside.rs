@@ -4,9 +4,19 @@
 
 use super::gate::{Closed, Gate, gate};
 use super::guarded::Guarded;
-use spark_ccl_cuda::{devices_with_memory_set_aside, free_set_aside};
+use super::helper_thread::spawn;
+use super::pause::pause;
+use spark_ccl_cuda::cudarc::driver::CudaContext;
+use spark_ccl_cuda::{Error, check_set_aside, devices_with_memory_set_aside, free_set_aside};
 use spark_ccl_log::Mutex;
 use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+/// How long an allocation waits for memory that was set aside: the calls in flight that it waits
+/// for may need one that this thread makes next.
+pub(super) const FOR_SET_ASIDE: Duration = Duration::from_secs(5);
+/// How often such a wait has memory freed.
+const FREE_EVERY: Duration = Duration::from_millis(50);
 
 /// A rank that enqueues calls on a GPU.
 trait Enqueues: Send + Sync {
@@ -56,6 +66,33 @@ pub(super) fn free() {
             free_set_aside(device);
         }
     }
+}
+
+/// The same on a thread of its own. If none can be started, a guard, or the end of the process, frees
+/// it.
+pub(super) fn free_in_background() {
+    let _ = spawn("spark-gpu-free", free);
+}
+
+/// Waits a little until of a context not more bytes are set aside than may be.
+///
+/// # Errors
+/// There still are more.
+pub(super) fn wait_for_room(context: &CudaContext, most: usize) -> Result<(), Error> {
+    let start = Instant::now();
+    let mut next = Duration::ZERO;
+    while let Err(error) = check_set_aside(context, most) {
+        let waited = start.elapsed();
+        if waited >= FOR_SET_ASIDE {
+            return Err(error);
+        }
+        if waited >= next && is_ready() {
+            free_in_background();
+            next = waited + FREE_EVERY;
+        }
+        pause(waited);
+    }
+    Ok(())
 }
 
 /// Keeps all ranks of this process from launching on a GPU; not where a call of one is in flight

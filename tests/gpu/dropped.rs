@@ -196,6 +196,23 @@ fn one_thread_ends_communicators_while_another_waits() {
     }
 }
 
+/// The one before has set memory aside when it is made.
+#[test]
+fn a_communicator_waits_until_there_is_room_for_pinned_memory() {
+    let Some(_gpus) = gpus(1) else { return };
+    let builder = Communicator::builder()
+        .backend(BACKEND)
+        .set("SPARK_CCL_SHARE_GPU", "1")
+        .set("SPARK_CCL_DEVICE", "0")
+        .set("SPARK_CCL_GPU_SET_ASIDE", "1")
+        .set("SPARK_CCL_PATH", "safe");
+    for _ in 0..3 {
+        let ranks = ranks(&builder);
+        let said = ranks[0].comm.device_path().unwrap();
+        assert!(said.contains("pinned memory of the host"), "{said}");
+    }
+}
+
 #[test]
 fn memory_that_waits_to_be_freed_is_bounded() {
     let Some(_gpus) = gpus(1) else { return };

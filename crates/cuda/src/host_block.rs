@@ -47,6 +47,7 @@ impl HostBlock {
                 kind: Kind::Registered,
                 start: start.addr() as u64,
                 bytes,
+                counts: true,
                 owner: Some(Box::new(owner)),
             }),
             address: 0,
@@ -56,6 +57,14 @@ impl HostBlock {
             unsafe { sys::cuMemHostGetDevicePointer_v2(&raw mut block.address, start.cast(), 0) };
         checked("cuMemHostGetDevicePointer", device, status.result())?;
         Ok(block)
+    }
+
+    /// The block, which [`set_aside_bytes`](crate::set_aside_bytes) does not count: the same memory
+    /// is registered elsewhere, too.
+    #[must_use]
+    pub fn uncounted(mut self) -> Self {
+        self.memory.count_not();
+        self
     }
 
     /// Where it starts for the context's kernels.

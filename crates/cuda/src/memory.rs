@@ -149,6 +149,7 @@ fn allocate(context: &Arc<CudaContext>, device: usize, bytes: usize) -> Result<R
         kind: Kind::Device,
         start: checked("cuMemAlloc", device, start)?,
         bytes,
+        counts: true,
         owner: None,
     }))
 }
@@ -202,6 +203,7 @@ impl PinnedWords {
             kind: Kind::Pinned,
             start: start.expose_provenance() as u64,
             bytes,
+            counts: true,
             owner: None,
         });
         Ok(Self::zeroed(memory, count))

@@ -43,6 +43,8 @@ pub(crate) struct Unused {
     pub(crate) kind: Kind,
     pub(crate) start: u64,
     pub(crate) bytes: usize,
+    /// Whether it counts where it is set aside: not where it is another registration's, too.
+    pub(crate) counts: bool,
     /// What keeps registered memory mapped.
     pub(crate) owner: Option<Box<dyn Owner>>,
 }
@@ -64,6 +66,11 @@ fn all() -> MutexGuard<'static, BTreeMap<Key, Unused>> {
 impl Reusable {
     pub(crate) fn new(memory: Unused) -> Self {
         Self(ManuallyDrop::new(memory))
+    }
+
+    /// It is another registration's, too.
+    pub(crate) fn count_not(&mut self) {
+        self.0.counts = false;
     }
 
     /// Memory of this kind that was set aside: the smallest of at least this many bytes, and not
@@ -124,12 +131,17 @@ impl Unused {
     }
 }
 
-/// How many bytes are set aside of a context.
+/// How many bytes are set aside of a context, each of them counted once.
 pub fn set_aside_bytes(context: &CudaContext) -> usize {
     let own = context.cu_ctx().addr();
     let all = all();
-    let of_context = all.keys().filter(|(_, handle, ..)| *handle == own);
-    of_context.map(|(.., bytes, _)| bytes).sum()
+    let of_context = all
+        .values()
+        .filter(|unused| unused.context.cu_ctx().addr() == own);
+    of_context
+        .filter(|unused| unused.counts)
+        .map(|unused| unused.bytes)
+        .sum()
 }
 
 /// Checks that of a context not more bytes are set aside than may be.
@@ -220,16 +232,19 @@ mod tests {
         if !has(Need::Gpus(2)) {
             return;
         }
-        let context = crate::context(DEVICE - 1).unwrap();
+        let _alone = crate::device::tests::second_device();
+        let context = crate::context(DEVICE).unwrap();
         let owner = Arc::new(());
         let layout = std::alloc::Layout::from_size_align(4096, 4096).unwrap();
         // SAFETY: the layout has a size. The memory is freed below.
         let start = unsafe { std::alloc::alloc_zeroed(layout) };
         // SAFETY: the memory stays until the registration has ended.
         let block = unsafe { HostBlock::register(&context, start, 4096, Arc::clone(&owner)) };
-        drop(block.unwrap());
+        drop(block.unwrap().uncounted());
+        assert_eq!(set_aside_bytes(&context), 0);
+        assert!(devices_with_memory_set_aside().contains(&DEVICE));
         assert_eq!(Arc::strong_count(&owner), 2);
-        free_set_aside(DEVICE - 1);
+        free_set_aside(DEVICE);
         assert_eq!(Arc::strong_count(&owner), 1);
         // SAFETY: it was allocated by this layout, and nothing uses it.
         unsafe { std::alloc::dealloc(start, layout) };

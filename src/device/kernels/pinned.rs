@@ -5,10 +5,11 @@ use super::joined::Joined;
 use super::pass::exchange;
 use super::way::Way;
 use crate::communicator::Communicator;
+use crate::device::set_aside::wait_for_room;
 use crate::error::Error;
 use spark_ccl_config::GpuProtocol;
+use spark_ccl_cuda::HostBlock;
 use spark_ccl_cuda::cudarc::driver::CudaContext;
-use spark_ccl_cuda::{HostBlock, check_set_aside};
 use spark_ccl_gpu::{MAX_RANKS, Member, Scratch, Settings};
 use spark_ccl_transport::memory::SharedMemory;
 use std::os::fd::OwnedFd;
@@ -41,7 +42,7 @@ impl Pinned {
         }
         // It cannot be freed at once when the communicator ends.
         let most = world.settings.gpu.most_set_aside;
-        check_set_aside(context, most).map_err(|error| error.to_string())?;
+        wait_for_room(context, most).map_err(|error| error.to_string())?;
         let bytes = Scratch::bytes_in_host(comm.size());
         let made = SharedMemory::create(bytes, bytes);
         let (memory, exported) = made.map_err(|error| error.to_string())?;
@@ -68,7 +69,10 @@ impl Pinned {
             let memory = SharedMemory::from_fd(exported, bytes, bytes);
             let memory = memory.map_err(|error| error.to_string());
             let block = memory.and_then(|memory| {
-                register(&self.context, memory).map_err(|error| error.to_string())
+                let registered = register(&self.context, memory);
+                // Its rank counts it.
+                let block = registered.map(HostBlock::uncounted);
+                block.map_err(|error| error.to_string())
             });
             block.map_err(|error| format!("rank {rank}'s: {error}"))
         };
