@@ -56,7 +56,8 @@ impl Communicator {
     /// others go on without this rank. [`Error::Shrink`] when the ranks that are left have not all
     /// called it within the init timeout ([`Builder::init_timeout`](crate::Builder::init_timeout)),
     /// or name different ranks: who is missing, and what the others named. It can be called again
-    /// then.
+    /// then. From [`recover`](Self::recover), a rank that it would have left out may get
+    /// [`Error::LeftOut`] from then on: nobody can tell it whether others have gone on without it.
     pub fn shrink(&self, lost: &[usize]) -> Result<Self, Error> {
         self.membership().check_process()?;
         self.go_on("shrink", Rule::Named(self.lost(lost)?))

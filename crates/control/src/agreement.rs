@@ -248,6 +248,10 @@ impl Agreement {
 
     /// Binds this rank to its proposal once all members make it. Returns whether all are bound to
     /// it.
+    ///
+    /// The bond stays where this rank gives up afterwards, by [`Rule::Named`], too: the others may
+    /// have formed the communicator, and a later agreement must not go on beside it. So a rank that
+    /// a `shrink` has left out may be left out by `recover`, although that `shrink` has failed.
     fn advance(&mut self, theirs: &HashMap<u32, Proposal>) -> bool {
         let Some(proposed) = self.proposed() else {
             return false;
