@@ -18,8 +18,9 @@ const LAST_PAUSE_OF_STOPPED: Duration = Duration::from_secs(10);
 pub(crate) const SILENT: Duration = Duration::from_secs(3);
 /// The longest pause while the host refuses connections and may still accept them again.
 const LAST_PAUSE_OF_REFUSED: Duration = Duration::from_millis(250);
-/// A process counts as dead once its host has refused connections to it for this long and this often. Before that, a
-/// firewall may be about to let them through again, or another rank's news of it may be in flight.
+/// A process counts as dead once its host has refused connections to it for this long and this
+/// often. Before that, a firewall may be about to let them through again, or another rank's news of
+/// it may be in flight.
 const REFUSED_FOR: Duration = Duration::from_secs(1);
 const REFUSALS: u32 = 4;
 /// By how much the number of a new stream may exceed the current one. There are never more failed attempts than that.
@@ -39,8 +40,8 @@ pub trait Dial: Send + Sync {
 /// Why a rank could not be reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Unreached {
-    /// Its host refuses the connection: the process no longer listens, or a firewall keeps this rank
-    /// from it.
+    /// Its host refuses the connection: the process no longer listens, or a firewall keeps this
+    /// rank from it.
     Refused(String),
     /// No route to its host exists, or none answers.
     NoAnswer(String),

@@ -119,8 +119,8 @@ impl State {
         self.deliver(flood);
     }
 
-    /// Whether `news` is a death that is known already, as surely. A death that several ranks notice
-    /// is forwarded once, or twice where some were not sure.
+    /// Whether `news` is a death that is known already, as surely. A death that several ranks
+    /// notice is forwarded once, or twice where some were not sure.
     fn is_known(&self, news: &News) -> bool {
         let News::Gone { rank, failure } = news else {
             return false;
