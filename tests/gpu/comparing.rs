@@ -183,6 +183,53 @@ fn a_wait_compares_while_another_thread_is_stuck() {
     });
 }
 
+/// Another thread's group has the communicator; the rank makes the call again afterwards.
+#[test]
+fn a_call_that_was_refused_is_not_compared() {
+    let Some(gpus) = gpus(2) else { return };
+    let Some(block) = of_fakes(c"fake_block") else {
+        return;
+    };
+    gpus.each(&builder(), |comm| {
+        let pair = comm.split(Some(0), comm.rank() as i32).unwrap().unwrap();
+        let context = comm.context().unwrap();
+        let [stream, other] = [(); 2].map(|()| context.new_stream().unwrap());
+        let [mut memory, mut grouped] = [(); 2].map(|()| memory(&comm));
+        let mut message = super::failures::memory(&pair);
+        sum(&comm, &mut memory, &stream, &[1024]).unwrap();
+        comm.wait(&stream).unwrap();
+        if comm.rank() == 0 {
+            sum(&comm, &mut grouped, &other, &[1024]).unwrap();
+            pair.recv(&mut message, 1).on(&other).unwrap();
+        } else {
+            std::thread::scope(|scope| {
+                block(1);
+                let group = scope.spawn(|| {
+                    comm.group(|group| {
+                        let part = grouped.view_mut(0..1024)?;
+                        comm.all_reduce_in_place(part, RedOp::Sum)
+                            .within(group, &other);
+                        pair.send(&message, 0).within(group, &other);
+                        Ok(())
+                    })
+                });
+                std::thread::sleep(Duration::from_millis(200));
+                let refused = sum(&comm, &mut memory, &stream, &[1024]);
+                block(0);
+                group.join().unwrap().unwrap();
+                let said = refused.unwrap_err();
+                assert!(matches!(said, Error::Invalid { .. }), "{said}");
+            });
+        }
+        sum(&comm, &mut memory, &stream, &[1024, 1000]).unwrap();
+        comm.wait(&stream).unwrap();
+        comm.wait(&other).unwrap();
+        comm.check().unwrap();
+        comm.finalize().unwrap();
+        pair.finalize().unwrap();
+    });
+}
+
 /// Nothing is left to wait for when a program ends its communicator.
 #[test]
 fn finalize_compares_calls_that_have_run() {

@@ -42,6 +42,14 @@ impl Ledger {
         self.claimed.is_some_and(|claimed| claimed <= self.count)
     }
 
+    /// Takes the last call back, which was not made after all. Where others have agreed to it, they
+    /// are ahead by it, and a different one is found at the call after that.
+    pub(crate) fn take_back(&mut self) {
+        if self.kept.pop_back().is_some() {
+            self.count -= 1;
+        }
+    }
+
     /// How many calls there are.
     pub(crate) fn count(&self) -> u64 {
         self.count
@@ -93,6 +101,18 @@ mod tests {
         let mut turned = ledger([1, 2]);
         turned.add([7, 3]);
         assert_ne!(last(&same[0]), last(&turned));
+    }
+
+    #[test]
+    fn a_call_that_is_taken_back_leaves_no_trace() {
+        let (straight, mut again) = (ledger([1, 2, 3]), ledger([1, 2, 5]));
+        again.take_back();
+        assert_eq!(again.count(), 2);
+        again.add([3, 7]);
+        assert_eq!(last(&straight), last(&again));
+        let mut none = Ledger::default();
+        none.take_back();
+        assert_eq!(none.count(), 0);
     }
 
     #[test]

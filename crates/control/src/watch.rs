@@ -250,6 +250,12 @@ impl Watch {
         }
     }
 
+    /// Takes back the last call recorded, which was refused before anything of it could run. Callers
+    /// must be serialised.
+    pub fn take_back_call(&self) {
+        self.view.ledger.lock().take_back();
+    }
+
     /// How many such calls this rank has made.
     pub fn calls_made(&self) -> u64 {
         self.view.ledger.lock().count()

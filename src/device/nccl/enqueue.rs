@@ -3,6 +3,7 @@
 
 use super::NcclEngine;
 use super::calls::CallTarget;
+use super::error::is_harmless;
 use crate::buffer::Region;
 use crate::device::guarded::Guarded;
 use crate::device::parts::parts_of;
@@ -33,8 +34,7 @@ impl NcclEngine {
         let mut goes_on = false;
         let passed = self.base.to_launch()?;
         let called = self.with(operation, task.limit, |calls, nccl| {
-            self.record_call(task, is_compared);
-            let done = self.call(nccl, task, stream);
+            let done = self.recorded(nccl, task, stream, is_compared);
             goes_on = done.as_ref().is_err_and(nccl::Error::goes_on);
             done.map(|()| self.base.record(calls, stream, parts_of(task), task.limit))
         });
@@ -60,17 +60,30 @@ impl NcclEngine {
     pub(super) fn enqueue_in_group(&self, task: &Task, stream: &CudaStream) -> Result<(), Error> {
         let is_compared = self.is_compared(task, stream)?;
         self.with(task.operation().name(), task.limit, |_, nccl| {
-            self.record_call(task, is_compared);
-            self.call(nccl, task, stream)
+            self.recorded(nccl, task, stream, is_compared)
         })
     }
 
-    /// Records a call that the ranks compare: before it can run, so that no rank has its result and
-    /// asks in vain.
-    fn record_call(&self, task: &Task, is_compared: bool) {
-        if is_compared {
-            self.base.watch.record_call(task.signature.words());
+    /// Makes a call, and records it if the ranks compare it: before it can run, so that no rank has
+    /// its result and asks in vain.
+    fn recorded(
+        &self,
+        nccl: &nccl::Communicator,
+        task: &Task,
+        stream: &CudaStream,
+        is_compared: bool,
+    ) -> Result<(), nccl::Error> {
+        if !is_compared {
+            return self.call(nccl, task, stream);
         }
+        let watch = &self.base.watch;
+        watch.record_call(task.signature.words());
+        // What NCCL refuses does not run, and the program may make it again.
+        self.call(nccl, task, stream).inspect_err(|error| {
+            if is_harmless(error) {
+                watch.take_back_call();
+            }
+        })
     }
 
     fn call(
