@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use cudarc::driver::{CudaContext, result, sys};
 
+use crate::set_aside::{free_set_aside, only_set_aside_has};
 use crate::{Error, checked, open};
 
 /// A GPU.
@@ -185,7 +186,8 @@ pub fn context(ordinal: usize) -> Result<Arc<CudaContext>, Error> {
 }
 
 /// Makes a program's own object of a primary context the one that [`context`] returns while it
-/// exists.
+/// exists. Where only memory that was [set aside](free_set_aside) has another object, that is freed
+/// first, which waits for all kernels of the device.
 ///
 /// # Errors
 /// It is no primary context, or another object of the device's is in use.
@@ -197,7 +199,13 @@ pub fn adopt(context: &Arc<CudaContext>) -> Result<(), Error> {
             problem: "it is not the primary context, which NCCL uses",
         });
     }
-    let mut known = CONTEXTS.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = || CONTEXTS.lock().unwrap_or_else(PoisonError::into_inner);
+    let before = known().get(&device).and_then(Weak::upgrade);
+    if before.is_some_and(|before| !Arc::ptr_eq(&before, context) && only_set_aside_has(&before)) {
+        // None of its kernels waits for a peer any more. Not under the lock, as it may take long.
+        free_set_aside(device);
+    }
+    let mut known = known();
     let in_use = known.get(&device).and_then(Weak::upgrade);
     if in_use.is_some_and(|other| !Arc::ptr_eq(&other, context)) {
         return Err(Error::Context {
@@ -213,6 +221,7 @@ pub fn adopt(context: &Arc<CudaContext>) -> Result<(), Error> {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::PinnedWords;
     use spark_ccl_testing::{Need, has};
     use std::sync::MutexGuard;
 
@@ -241,5 +250,13 @@ pub(crate) mod tests {
         drop(own);
         adopt(&other).unwrap();
         assert!(Arc::ptr_eq(&context(DEVICE).unwrap(), &other));
+        // Memory that nothing uses keeps an object; it does not keep another one out.
+        let [words, more] = [(); 2].map(|()| PinnedWords::new(&other, 1000).unwrap());
+        drop((words, other));
+        let next = CudaContext::new(DEVICE).unwrap();
+        adopt(&next).unwrap_err();
+        drop(more);
+        adopt(&next).unwrap();
+        assert!(Arc::ptr_eq(&context(DEVICE).unwrap(), &next));
     }
 }

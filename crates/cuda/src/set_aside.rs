@@ -144,6 +144,14 @@ pub fn set_aside_bytes(context: &CudaContext) -> usize {
         .sum()
 }
 
+/// Whether a context's object is in use by nothing but memory that is set aside, and by the caller.
+pub(crate) fn only_set_aside_has(context: &Arc<CudaContext>) -> bool {
+    let all = all();
+    let has = |unused: &&Unused| Arc::ptr_eq(&unused.context, context);
+    let count = all.values().filter(has).count();
+    count > 0 && Arc::strong_count(context) == count + 1
+}
+
 /// Checks that of a context not more bytes are set aside than may be.
 ///
 /// # Errors
