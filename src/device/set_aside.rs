@@ -68,8 +68,8 @@ pub(super) fn free() {
     }
 }
 
-/// The same on a thread of its own. If none can be started, a guard, or the end of the process, frees
-/// it.
+/// The same on a thread of its own. If none can be started, a guard, or the end of the process,
+/// frees it.
 pub(super) fn free_in_background() {
     let _ = spawn("spark-gpu-free", free);
 }
