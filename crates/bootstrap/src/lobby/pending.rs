@@ -164,22 +164,7 @@ impl PendingConnection {
         // An error ends the connection, whatever its stage was.
         match (std::mem::replace(&mut self.stage, Stage::Opening), kind) {
             (Stage::Opening, FrameKind::Open) => {
-                let intent = Open::decode(&body)?.intent;
-                role.check(intent)?;
-                let (world, key) = keys.of(intent).ok_or(HandshakeError::Over)?;
-                if key.is_public() {
-                    owner::check(&self.socket)?;
-                }
-                let nonce = random().map_err(|error| io::Error::other(error.to_string()));
-                let challenge = handshake::challenge(&nonce.map_err(ReadError::Io)?);
-                self.send(FrameKind::Challenge, &challenge)?;
-                let transcript = handshake::transcript(&body, &challenge);
-                self.stage = Stage::Proving {
-                    transcript,
-                    intent,
-                    world,
-                    key,
-                };
+                self.stage = self.challenge(role, keys, &body)?;
                 Ok(None)
             }
             (
@@ -206,18 +191,7 @@ impl PendingConnection {
                 let proof = key.sign(handshake::SERVER, &transcript);
                 self.send(FrameKind::Accept, &proof)?;
                 let seals = handshake::seals(&key, &transcript, handshake::SERVER);
-                match intent {
-                    Intent::Rendezvous { .. } => {
-                        self.reader = FrameReader::sealed(seals.opener);
-                        self.stage = Stage::Greeting(world, seals.sealer);
-                        Ok(None)
-                    }
-                    Intent::Stream { from, purpose, .. } => Ok(Some(Outcome::Stream {
-                        from,
-                        purpose,
-                        seals,
-                    })),
-                }
+                Ok(self.accepted(intent, world, seals))
             }
             (Stage::Greeting(world, sealer), FrameKind::Hello) => {
                 let hello = Hello::decode(&body).map_err(HandshakeError::Hello)?;
@@ -232,6 +206,47 @@ impl PendingConnection {
                 seen,
             }
             .into()),
+        }
+    }
+
+    /// Answers what the connection is for; it owes the proof then.
+    fn challenge(
+        &self,
+        role: ListenerRole,
+        keys: &Keys,
+        open: &[u8],
+    ) -> Result<Stage, HandshakeError> {
+        let intent = Open::decode(open)?.intent;
+        role.check(intent)?;
+        let (world, key) = keys.of(intent).ok_or(HandshakeError::Over)?;
+        if key.is_public() {
+            owner::check(&self.socket)?;
+        }
+        let nonce = random().map_err(|error| io::Error::other(error.to_string()));
+        let challenge = handshake::challenge(&nonce.map_err(ReadError::Io)?);
+        self.send(FrameKind::Challenge, &challenge)?;
+        let transcript = handshake::transcript(open, &challenge);
+        Ok(Stage::Proving {
+            transcript,
+            intent,
+            world,
+            key,
+        })
+    }
+
+    /// Goes on with a client that is authenticated: a rank at the rendezvous has yet to say hello.
+    fn accepted(&mut self, intent: Intent, world: WorldName, seals: Seals) -> Option<Outcome> {
+        match intent {
+            Intent::Rendezvous { .. } => {
+                self.reader = FrameReader::sealed(seals.opener);
+                self.stage = Stage::Greeting(world, seals.sealer);
+                None
+            }
+            Intent::Stream { from, purpose, .. } => Some(Outcome::Stream {
+                from,
+                purpose,
+                seals,
+            }),
         }
     }
 
