@@ -5,6 +5,7 @@ use crate::blocks::Blocks;
 use crate::buffer::{RecvBuf, SendBuf};
 use crate::call::{Call, InPlace, Nothing, OutOfPlace, Receiving, Sending};
 use crate::communicator::Communicator;
+use crate::names::FINALIZING;
 use crate::task::{Spec, Tables};
 use spark_ccl_types::{DType, Element, Operation, RedOp, Reduction};
 use std::sync::Arc;
@@ -424,6 +425,15 @@ impl Communicator {
     /// Returns only after all ranks have called it.
     pub fn barrier(&self) -> Call<'_, u8, Nothing> {
         Call::new(self, Spec::new(Operation::Barrier, DType::U8), Nothing)
+    }
+
+    /// The barrier of `finalize`, which matches no other call.
+    pub(crate) fn last_barrier(&self) -> Call<'_, u8, Nothing> {
+        let spec = Spec {
+            name: FINALIZING,
+            ..Spec::new(Operation::Barrier, DType::U8)
+        };
+        Call::new(self, spec, Nothing)
     }
 
     fn reducing<T: Element>(&self, operation: Operation, op: RedOp<T>) -> Spec {

@@ -273,7 +273,7 @@ impl Communicator {
         if let Some(device) = &self.device {
             device.drain()?;
         }
-        self.barrier().run()?;
+        self.last_barrier().run()?;
         #[cfg(feature = "cuda")]
         if let Some(device) = &self.device {
             device.finalize()?;

@@ -3,12 +3,16 @@
 //! Ranks compare a hash of a name. So that an error can show another rank's name, too, each process remembers those
 //! that it has used: the ranks of one program use the same names, in a different order if there is an error.
 
+use spark_ccl_control::FINALIZE;
 use spark_ccl_fork::PerProcess;
 use spark_ccl_log::Mutex;
 use std::collections::BTreeMap;
 
 /// The bound keeps a program that always makes up new names from filling the memory.
 const MOST: usize = 1 << 16;
+
+/// Names the barrier of `finalize`, so that it is no barrier of the program. Of no other name.
+pub(crate) const FINALIZING: u32 = (1 << 19) - 1;
 
 static NAMES: PerProcess<Mutex<BTreeMap<u32, String>>> = PerProcess::new();
 
@@ -27,6 +31,7 @@ pub(crate) fn describe(words: [u64; 2]) -> String {
     let call = spark_ccl_types::describe(words);
     match spark_ccl_types::name_of(words) {
         0 => call,
+        FINALIZING => FINALIZE.to_owned(),
         code => match NAMES.get().lock().get(&code) {
             Some(name) => format!("{call} named {name:?}"),
             None => format!("{call} of a name that is not known here"),
@@ -40,5 +45,5 @@ fn code(name: &str) -> u32 {
         (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
     });
     let folded = (hash ^ hash >> 19) & ((1 << 19) - 1);
-    folded.max(1)
+    folded.clamp(1, FINALIZING - 1)
 }

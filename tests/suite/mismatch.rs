@@ -152,6 +152,34 @@ fn different_calls_are_explained_over_tcp() {
 }
 
 #[test]
+fn an_end_that_comes_too_early_is_named_with_the_call_of_the_others() {
+    let _alone = alone();
+    for [early, late] in [[0, 1], [1, 0]] {
+        for call in ["f32 all_reduce sum 100", "barrier"] {
+            let mut ranks = world(2, &[]);
+            assert_all_ok(&mut ranks, "call f32 all_reduce sum 100");
+            ranks[early].order("finalize");
+            ranks[late].order(&format!("call {call}"));
+            let deadline = Instant::now() + promptly();
+            for rank in &ranks {
+                let answer = rank.hear_before(deadline);
+                for (number, rank) in ranks.iter().enumerate() {
+                    assert_names(&answer, number, rank.pid());
+                }
+                let [ended, (_, called)] = [early, late].map(|rank| {
+                    let start = answer.find(&format!("rank {rank} (")).unwrap();
+                    (start, &answer[start..])
+                });
+                let end = ") called finalize after operation #1, but rank";
+                assert!(ended.1.contains(end), "{answer}");
+                let name = call.split(' ').find(|word| word.len() > 3).unwrap();
+                assert_contains(called, &[&format!(") called {name}"), " as operation #2; "]);
+            }
+        }
+    }
+}
+
+#[test]
 fn a_rank_that_is_done_with_its_different_call_learns_it_at_its_next_one() {
     let _alone = alone();
     for env in [&[][..], &[("SPARK_CCL_SHM", "0")]] {

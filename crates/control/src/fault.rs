@@ -13,12 +13,19 @@ pub const POINT_TO_POINT_MARK: u64 = 1 << 63;
 /// not announced to other ranks.
 pub const DEVICE_MARK: u64 = 1 << 62;
 
+/// The orderly end of a communicator in words. A mismatch of it reads as the end that came too early.
+pub const FINALIZE: &str = "finalize";
+
 /// A rank that was heard of within this time counts as alive: announcements and replies come about once a second.
 pub(crate) const ALIVE: Duration = Duration::from_secs(3);
 
 /// A rank that does not wait tells a companion that does within this time: at most so often does it
 /// answer.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(1);
+
+/// What to do where a rank has ended while others went on.
+const UNEVEN: &str = "every rank must make the same calls before any of them finalizes or drops \
+                      the communicator";
 
 /// How many late ranks an error text lists.
 const MAX_NAMED: usize = 8;
@@ -82,8 +89,7 @@ pub enum Fault {
     },
     /// A rank left the communicator although this operation needs it.
     #[error(
-        "{rank} left the communicator {}, but operation {} ({words}) needs it; every rank must make the same calls \
-        before any of them finalizes or drops the communicator",
+        "{rank} left the communicator {}, but operation {} ({words}) needs it; {UNEVEN}",
         last_text(*last_sequence),
         number(*sequence)
     )]
@@ -106,11 +112,7 @@ pub enum Fault {
         reason: String,
     },
     /// Two ranks made different calls as the same operation.
-    #[error(
-        "operation {} differs between the ranks: {rank_a} called {words_a}, but {rank_b} called \
-         {words_b}; all ranks must make the same calls, with the same arguments, in the same order",
-        number(*sequence)
-    )]
+    #[error("{}", mismatch_text(*sequence, (rank_a, words_a), (rank_b, words_b)))]
     Mismatch {
         /// The operation's sequence number.
         sequence: u64,
@@ -236,6 +238,26 @@ fn last_text(sequence: u64) -> String {
         0 => "without taking part in any operation".into(),
         _ => format!("after operation {}", number(sequence)),
     }
+}
+
+fn mismatch_text(sequence: u64, first: (&Member, &str), second: (&Member, &str)) -> String {
+    let [(ended, words), (other, other_words)] = match second.1 {
+        FINALIZE => [second, first],
+        _ => [first, second],
+    };
+    let number = number(sequence);
+    if words == FINALIZE {
+        let last = last_text(sequence.saturating_sub(1));
+        return format!(
+            "{ended} called {FINALIZE} {last}, but {other} called {other_words} as operation \
+             {number}; {UNEVEN}"
+        );
+    }
+    format!(
+        "operation {number} differs between the ranks: {ended} called {words}, but {other} called \
+         {other_words}; all ranks must make the same calls, with the same arguments, in the same \
+         order"
+    )
 }
 
 fn late_text(late: &[Late], sequence: u64, waited: Duration) -> String {

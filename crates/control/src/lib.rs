@@ -42,7 +42,7 @@ mod wire;
 
 pub use agreement::{Agreement, MAX_LISTED, Outcome, Rule, Sight, Step};
 pub use device_calls::{DeviceCalls, DevicePart, Messages};
-pub use fault::{DEVICE_MARK, Fault, Late, Member, POINT_TO_POINT_MARK};
+pub use fault::{DEVICE_MARK, FINALIZE, Fault, Late, Member, POINT_TO_POINT_MARK};
 pub use leave::{Leave, MOST_CALLS};
 pub use monitor::{Adopter, Monitor};
 pub use proposal::{Bound, Proposal};

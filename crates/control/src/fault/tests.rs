@@ -120,13 +120,14 @@ fn faults(by: &Member, rank: &Member) -> Vec<(Fault, &'static str)> {
         by: rank.clone(),
         reason: text(),
     };
-    let mismatch = Fault::Mismatch {
-        sequence: 1,
+    let mismatch = |words: &str| Fault::Mismatch {
+        sequence: 4,
         rank_a: by.clone(),
         words_a: text(),
         rank_b: rank.clone(),
-        words_b: text(),
+        words_b: words.to_owned(),
     };
+    let [mismatch, ended] = ["so", FINALIZE].map(mismatch);
     let link = Fault::Link {
         by,
         peer: rank,
@@ -138,6 +139,7 @@ fn faults(by: &Member, rank: &Member) -> Vec<(Fault, &'static str)> {
         (left, "left the communicator "),
         (aborted, "aborted the communicator: "),
         (mismatch, " differs between the ranks: "),
+        (ended, " called finalize after operation #"),
         (link, "the link between "),
     ]
 }
