@@ -82,6 +82,7 @@ impl LaunchOverrides {
         let meeting = meeting.clone().map(|(host, port)| Rendezvous::Address {
             host,
             port,
+            setting: "meet_at",
             bind: true,
         });
         let (rank, size) = (rank.map(narrow), size.map(narrow));

@@ -40,12 +40,19 @@ pub(crate) fn meet(
             let root = id.addresses().first().map(SocketAddr::ip);
             Ok(Session::join(&id, rank, size, &options(root)?)?)
         }
-        Rendezvous::Address { host, port, bind } => {
+        Rendezvous::Address {
+            host,
+            port,
+            setting,
+            bind,
+        } => {
             // A hint, which must not take the time that joining needs. Joining looks the name up
             // again.
             let hint = deadline_after(since, settings.init_timeout / 4);
-            let root = lookup(&host, port, hint).unwrap_or_default();
-            let options = options(root.first().map(SocketAddr::ip))?;
+            let found = lookup(&host, port, hint);
+            let root = found.as_ref().ok().and_then(|found| found.first());
+            let options = options(root.map(SocketAddr::ip))?;
+            let options = options.meeting_at(&format!("{setting}={host}"), &found, rank);
             Ok(Session::at_address(
                 (&host, port),
                 rank,

@@ -106,7 +106,7 @@ pub enum Error {
     #[error("{0}")]
     Links(String),
     /// No address of the other end answered.
-    #[error("cannot reach {peer}: {}", list_attempts(.attempts))]
+    #[error("cannot reach {peer}: {}{}", list_attempts(.attempts), advice(.peer, *.refused))]
     Unreachable {
         /// The other end.
         peer: String,
@@ -145,6 +145,17 @@ impl Error {
             doing: doing.into(),
             error: format!("{error}{advice}"),
         }
+    }
+}
+
+/// The rendezvous, as an error names it that lists its addresses.
+pub(crate) const RENDEZVOUS: &str = "the rendezvous";
+
+fn advice(peer: &str, refused: bool) -> &'static str {
+    if refused && peer == RENDEZVOUS {
+        "; has rank 0 been started there?"
+    } else {
+        ""
     }
 }
 

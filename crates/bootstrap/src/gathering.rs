@@ -3,6 +3,7 @@
 
 use std::collections::HashSet;
 use std::fmt::Write;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -13,11 +14,12 @@ use crate::lobby::Refused;
 use crate::member::{Member, News};
 use crate::net::deadline_in;
 use crate::parcel::Parcel;
+use crate::reminder::{Pace, left};
 use crate::secret::random;
 use crate::stop::Stop;
 use crate::verdict::{Verdict, VerdictKind};
 use crate::wire::FrameKind;
-use crate::{Error, PeerInfo, roster};
+use crate::{Error, Options, PeerInfo, roster};
 
 /// How long the rendezvous waits after it has found a problem, so that its error can name all ranks concerned.
 const ERROR_GRACE: Duration = Duration::from_millis(300);
@@ -34,6 +36,12 @@ pub(crate) struct Service {
     nonce: [u8; 32],
     started: Instant,
     timeout: Duration,
+    /// Where the ranks meet, in words.
+    place: String,
+    /// [`Options::doubt`].
+    doubt: String,
+    /// When to say who is missing, once a rank has come: an id may be made long before its use.
+    pace: Option<Pace>,
     members: Vec<Member>,
     ranks: HashSet<u32>,
     stage: Stage,
@@ -53,13 +61,17 @@ enum Stage {
 }
 
 impl Service {
-    pub(crate) fn new(stop: Arc<Stop>, timeout: Duration) -> Result<Self, Error> {
+    pub(crate) fn new(stop: Arc<Stop>, options: &Options) -> Result<Self, Error> {
+        let timeout = options.init_timeout;
         Ok(Service {
             is_open: true,
             stop,
             nonce: random()?,
             started: Instant::now(),
             timeout,
+            place: options.meeting.clone(),
+            doubt: options.doubt.clone(),
+            pace: None,
             members: Vec::new(),
             ranks: HashSet::new(),
             stage: Stage::Gathering,
@@ -67,6 +79,15 @@ impl Service {
             fails_at: None,
             gave_up: None,
         })
+    }
+
+    /// Notes its listeners, for messages.
+    pub(crate) fn listens_at(&mut self, addresses: &[SocketAddr]) {
+        let setting = match &*self.place {
+            "" => String::new(),
+            setting => format!(" ({setting})"),
+        };
+        self.place = roster::list(addresses) + &setting;
     }
 
     /// Whether further ranks may join.
@@ -85,7 +106,11 @@ impl Service {
 
     /// When [`Service::serve`] is due even if no descriptor is ready.
     pub(crate) fn next_wake(&self) -> Option<Instant> {
-        [self.deadline, self.fails_at].into_iter().flatten().min()
+        let reminder = self.pace.as_ref().map(Pace::next);
+        [self.deadline, self.fails_at, reminder]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Hears the members whose streams are ready, and decides. `refused` returns the connections
@@ -103,6 +128,35 @@ impl Service {
             self.listen_to(index, now);
         }
         self.decide(now, refused);
+        if let Some(text) = self.reminder(now, refused) {
+            spark_ccl_log::remark(&text);
+        }
+    }
+
+    /// Who is missing, if that is to be said now.
+    fn reminder<'a>(
+        &mut self,
+        now: Instant,
+        refused: &dyn Fn() -> Option<&'a Refused>,
+    ) -> Option<String> {
+        if !matches!(self.stage, Stage::Gathering) {
+            self.pace = None;
+        }
+        let is_due = self.pace.as_mut()?.is_due(now);
+        let left = left(self.deadline?, now);
+        is_due.then(|| {
+            let missing = roster::awaited(&self.hellos(), &self.place, &left);
+            missing + &self.explanation(refused())
+        })
+    }
+
+    /// What may have kept ranks from coming.
+    fn explanation(&self, refused: Option<&Refused>) -> String {
+        let refused = refused.map(refused_text).unwrap_or_default();
+        match &*self.doubt {
+            "" => refused,
+            doubt => format!("{refused}; {doubt}"),
+        }
     }
 
     pub(crate) fn add_member(&mut self, mut member: Member, now: Instant) {
@@ -128,6 +182,7 @@ impl Service {
                     self.fails_at.get_or_insert(now + ERROR_GRACE);
                 }
                 self.tighten_deadline(now, time_left);
+                self.pace.get_or_insert_with(|| Pace::new(now));
             }
         }
         self.members.push(member);
@@ -228,9 +283,8 @@ impl Service {
             Some(text) => (VerdictKind::Mismatch, text),
             None if !lost.is_empty() => links_verdict(&lost, &failed),
             None => {
-                let refused = refused.map(refused_text);
                 let waited = self.waited(now);
-                let text = roster::missing(&hellos, waited, &refused.unwrap_or_default());
+                let text = roster::missing(&hellos, waited, &self.explanation(refused));
                 self.gave_up = Some(text.clone());
                 (VerdictKind::Missing, text)
             }
@@ -373,108 +427,4 @@ fn refused_text(refused: &Refused) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::io::Read;
-
-    use super::*;
-    use crate::dial::{Call, call, routes};
-    use crate::handshake::{Entered, Intent};
-    use crate::hello::tests::hello;
-    use crate::{Options, Session, UniqueId, keys, net, parcel};
-
-    /// A connection to the rendezvous, as a rank opens it.
-    fn connect(id: &UniqueId) -> Entered {
-        call(&Call {
-            peer: "the rendezvous",
-            routes: &routes(&[], &id.addresses(), None),
-            key: &keys::key(&id.secret()),
-            intent: Intent::Rendezvous {
-                world: keys::world(&id.secret()),
-            },
-            deadline: soon(),
-            refusal: Duration::ZERO,
-            interrupt: &|| None,
-        })
-        .unwrap()
-    }
-
-    fn soon() -> Instant {
-        Instant::now() + Duration::from_secs(30)
-    }
-
-    /// Sends a message to the rendezvous, of which something changes the last byte if that is so.
-    fn say(stream: &mut Entered, kind: FrameKind, body: Vec<u8>, is_changed: bool) {
-        let mut bytes = parcel::sealed(&mut stream.seals.sealer, kind, body);
-        if let Some(last) = bytes.last_mut() {
-            *last ^= u8::from(is_changed);
-        }
-        net::write_all(&stream.socket, &bytes, soon()).unwrap();
-    }
-
-    /// Sends a hello to the rendezvous, as a rank does, and closes the connection.
-    fn arrive_and_leave(id: &UniqueId, hello: &Hello) {
-        say(&mut connect(id), FrameKind::Hello, hello.encode(), false);
-    }
-
-    /// Otherwise the error would be about the ranks that are missing.
-    #[test]
-    fn a_message_that_is_changed_while_others_are_missing_is_named() {
-        let id = UniqueId::create(&Options::default()).unwrap();
-        let agreeing = Hello {
-            build: Options::default().build,
-            wire_hash: 0,
-            ..hello(1, 3)
-        };
-        let mut stream = connect(&id);
-        say(&mut stream, FrameKind::Hello, agreeing.encode(), false);
-        say(&mut stream, FrameKind::Report, vec![0; 20], true);
-        let error = Session::join(&id, 0, 3, &Options::default()).unwrap_err();
-        assert!(matches!(error, Error::Links(_)), "{error}");
-        let text = error.to_string();
-        assert!(text.contains("rank 1 (host1, pid 101): "), "{text}");
-        assert!(text.contains("changed on the way"), "{text}");
-    }
-
-    /// What is not sealed would look changed on the way to it.
-    #[test]
-    fn a_rank_whose_hello_is_no_hello_is_told_nothing_that_is_not_sealed() {
-        let id = UniqueId::create(&Options::default()).unwrap();
-        for (kind, body) in [
-            (FrameKind::Hello, vec![1]),
-            (FrameKind::Report, vec![0; 20]),
-        ] {
-            let mut stream = connect(&id);
-            say(&mut stream, kind, body, false);
-            let mut told = Vec::new();
-            (&*stream.socket).read_to_end(&mut told).unwrap();
-            assert!(told.is_empty(), "{kind:?}: {told:?}");
-        }
-    }
-
-    #[test]
-    fn a_rank_that_leaves_while_others_are_missing_is_named_at_once() {
-        // If the departure went unnoticed, the error would come after two minutes and be about the missing rank.
-        let id = UniqueId::create(&Options::default()).unwrap();
-        let agreeing = Hello {
-            build: Options::default().build,
-            wire_hash: 0,
-            ..hello(1, 3)
-        };
-        arrive_and_leave(&id, &agreeing);
-        let error = Session::join(&id, 0, 3, &Options::default()).unwrap_err();
-        assert!(matches!(error, Error::Lost(_)), "{error}");
-        assert!(
-            error.to_string().contains("rank 1 (host1, pid 101) ended"),
-            "{error}"
-        );
-    }
-
-    #[test]
-    fn an_absurd_size_is_refused_in_words() {
-        let id = UniqueId::create(&Options::default()).unwrap();
-        arrive_and_leave(&id, &hello(1, u32::MAX));
-        let error = Session::join(&id, 0, 2, &Options::default()).unwrap_err();
-        assert!(matches!(error, Error::Mismatch(_)), "{error}");
-        assert!(error.to_string().contains("4294967295"), "{error}");
-    }
-}
+mod tests;

@@ -11,6 +11,7 @@ use spark_ccl_seal::Sealer;
 
 use crate::acceptor::{Acceptor, Rendezvous, failed, lost};
 use crate::dial::{Call, Route, call, routes};
+use crate::error::RENDEZVOUS;
 use crate::frame::{FrameReader, ReadError};
 use crate::handshake::{Entered, Intent};
 use crate::hello::{Hello, MAX_RANKS, PeerInfo, Table};
@@ -24,7 +25,7 @@ use crate::secret::random;
 use crate::stop::Stop;
 use crate::verdict::MAX_VERDICT;
 use crate::wire::FrameKind;
-use crate::{Error, Options, Secret, listening, net, parcel};
+use crate::{Error, Options, Secret, listening, net, parcel, reminder, roster};
 
 /// A rank that has the table of all ranks.
 pub(crate) struct Joined {
@@ -88,7 +89,8 @@ impl Joining<'_> {
         self.start(endpoints, table, rendezvous, (socket, seals.sealer))
     }
 
-    fn go_to_rendezvous(&self, name: &str) -> Result<Entered, Error> {
+    /// The routes to the rendezvous.
+    fn ways(&self) -> Vec<Route> {
         let mut ways = routes(&self.options.addresses, self.targets, None);
         // The rendezvous may be on this host, where the scopes in its addresses are valid.
         for &target in self.targets {
@@ -102,16 +104,43 @@ impl Joining<'_> {
         }
         // On another host, it is not at the addresses that this host has, too, such as docker0's.
         ways.sort_by_cached_key(Route::leads_here);
-        call(&Call {
-            peer: name,
-            routes: &ways,
-            key: &keys::key(self.secret),
-            intent: Intent::Rendezvous {
-                world: keys::world(self.secret),
+        ways
+    }
+
+    fn go_to_rendezvous(&self, name: &str) -> Result<Entered, Error> {
+        let call_it = || {
+            call(&Call {
+                peer: name,
+                routes: &self.ways(),
+                key: &keys::key(self.secret),
+                intent: Intent::Rendezvous {
+                    world: keys::world(self.secret),
+                },
+                deadline: self.deadline,
+                refusal: self.refusal,
+                interrupt: &|| None,
+            })
+        };
+        let Joining { rank, size, .. } = *self;
+        let place = match &*self.options.meeting {
+            "" => name.to_owned(),
+            setting => format!("{name} ({setting})"),
+        };
+        let text = move |left: &str| {
+            format!(
+                "rank {rank} of {size} has not reached {place}, and tries for {left} more; has \
+                 rank 0 been started there?"
+            )
+        };
+        reminder::while_waiting(text, self.deadline, call_it).map_err(|error| match error {
+            Error::Unreachable {
+                attempts, refused, ..
+            } => Error::Unreachable {
+                peer: RENDEZVOUS.to_owned(),
+                attempts,
+                refused,
             },
-            deadline: self.deadline,
-            refusal: self.refusal,
-            interrupt: &|| None,
+            error => error,
         })
     }
 
@@ -229,8 +258,7 @@ impl Endpoints {
 }
 
 fn rendezvous_name(targets: &[SocketAddr]) -> String {
-    let texts: Vec<String> = targets.iter().map(SocketAddr::to_string).collect();
-    format!("the rendezvous at {}", texts.join(", "))
+    format!("the rendezvous at {}", roster::list(targets))
 }
 
 /// Resolves the host name of a rendezvous.
@@ -238,6 +266,14 @@ pub(crate) fn resolve(host: &str, port: u16, deadline: Instant) -> Result<Vec<So
     if let Ok(ip) = host.parse() {
         return Ok(vec![SocketAddr::new(ip, port)]);
     }
+    let name = host.to_owned();
+    let text = move |left: &str| {
+        format!("the rendezvous' host {name} is not known yet, and is looked up for {left} more")
+    };
+    reminder::while_waiting(text, deadline, || look_up(host, port, deadline))
+}
+
+fn look_up(host: &str, port: u16, deadline: Instant) -> Result<Vec<SocketAddr>, Error> {
     let mut last = "no answer in time".to_owned();
     loop {
         match lookup(host, port, deadline) {
@@ -250,7 +286,7 @@ pub(crate) fn resolve(host: &str, port: u16, deadline: Instant) -> Result<Vec<So
         if Instant::now() + pause >= deadline {
             let attempts = vec![(host.to_owned(), last)];
             return Err(Error::Unreachable {
-                peer: format!("host name {host}"),
+                peer: RENDEZVOUS.to_owned(),
                 attempts,
                 refused: false,
             });

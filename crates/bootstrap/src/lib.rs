@@ -56,6 +56,7 @@ mod options;
 mod owner;
 mod parcel;
 mod purpose;
+mod reminder;
 mod root;
 mod roster;
 mod secret;

@@ -1,9 +1,10 @@
 //! The options of a rank's bootstrap. This crate reads no environment: callers set them.
 
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::time::{Duration, Instant};
 
-use crate::Error;
+use crate::{Error, net};
 
 /// The most addresses a rank listens on.
 pub(crate) const MAX_ADDRESSES: usize = 16;
@@ -60,6 +61,11 @@ pub struct Options {
     pub rdma_ports: u8,
     /// Rank 0's note to all ranks, at most [`MAX_NOTE`](crate::MAX_NOTE) bytes. Other ranks' notes are ignored.
     pub note: String,
+    /// The setting that says where the ranks meet, as in `MASTER_ADDR=spark-1`, for messages only;
+    /// empty where a unique id says it.
+    pub meeting: String,
+    /// Why the other ranks may not find rank 0 there; empty if nothing speaks against it.
+    pub doubt: String,
 }
 
 impl Default for Options {
@@ -75,6 +81,8 @@ impl Default for Options {
             host: crate::host::name(),
             rdma_ports: 0,
             note: String::new(),
+            meeting: String::new(),
+            doubt: String::new(),
         }
     }
 }
@@ -98,6 +106,39 @@ impl Options {
         }
     }
 
+    /// The same options, for a meeting at the host that `setting` names. `found` has the addresses
+    /// of that host, as they are looked up here. Rank 0 doubts an address that is not its host's.
+    #[must_use]
+    pub fn meeting_at(
+        self,
+        setting: &str,
+        found: &io::Result<Vec<SocketAddr>>,
+        rank: u32,
+    ) -> Options {
+        let problem = match found {
+            _ if rank != 0 => None,
+            Ok(found) if found.iter().any(leads_here) => None,
+            Ok(_) => {
+                let own = self.addresses.iter().map(|own| own.ip.to_string());
+                let own = own.collect::<Vec<_>>().join(", ");
+                Some(format!("is no address of this host (it has {own})"))
+            }
+            Err(error) => Some(format!("is not known on this host ({error})")),
+        };
+        let doubt = problem.map(|problem| {
+            format!(
+                "rank 0 ({}): {setting} {problem}; set it, on all ranks, to an address of rank 0's \
+                 host",
+                self.host
+            )
+        });
+        Options {
+            meeting: setting.to_owned(),
+            doubt: doubt.unwrap_or_default(),
+            ..self
+        }
+    }
+
     /// The same options, with loopback addresses only.
     pub(crate) fn on_loopback(&self) -> Options {
         let mut options = self.clone();
@@ -109,6 +150,11 @@ impl Options {
     }
 }
 
+/// Whether this host itself is there.
+fn leads_here(address: &SocketAddr) -> bool {
+    address.ip().is_unspecified() || net::is_own(address.ip())
+}
+
 /// Whether an address is link-local IPv6, and so needs a scope of the host that uses it.
 pub(crate) fn needs_scope(ip: IpAddr) -> bool {
     matches!(ip, IpAddr::V6(v6) if is_link_local(v6))
@@ -116,4 +162,39 @@ pub(crate) fn needs_scope(ip: IpAddr) -> bool {
 
 fn is_link_local(ip: Ipv6Addr) -> bool {
     ip.segments()[0] & 0xffc0 == 0xfe80
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rank_0_doubts_an_address_that_is_not_its_hosts() {
+        let options = Options {
+            host: "here".to_owned(),
+            ..Options::default()
+        };
+        let doubt = |found: io::Result<&str>, rank| {
+            let found = found.map(|address| vec![address.parse().unwrap()]);
+            let options = options
+                .clone()
+                .meeting_at("MASTER_ADDR=there", &found, rank);
+            assert_eq!(options.meeting, "MASTER_ADDR=there");
+            options.doubt
+        };
+        let elsewhere = doubt(Ok("192.0.2.1:5"), 0);
+        let text =
+            "rank 0 (here): MASTER_ADDR=there is no address of this host (it has 127.0.0.1); ";
+        assert!(elsewhere.starts_with(text), "{elsewhere}");
+        let unknown = doubt(Err(io::Error::other("no such name")), 0);
+        assert!(
+            unknown.contains("MASTER_ADDR=there is not known on this host (no such name)"),
+            "{unknown}"
+        );
+        // Another rank's host need not have it.
+        assert_eq!(doubt(Ok("192.0.2.1:5"), 1), "");
+        for own in ["127.0.0.1:5", "[::1]:5", "0.0.0.0:5"] {
+            assert_eq!(doubt(Ok(own), 0), "", "{own}");
+        }
+    }
 }

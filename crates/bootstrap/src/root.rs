@@ -45,7 +45,7 @@ impl Root {
     }
 
     fn serve(place: Place<'_>, secret: &Secret, options: &Options) -> Result<Self, Error> {
-        let Served { addresses, stop } = server::serve(place, secret, options.init_timeout)?;
+        let Served { addresses, stop } = server::serve(place, secret, options)?;
         let (id, published) = UniqueId::new(secret, &addresses, Some(options.init_timeout));
         if published < addresses.len() {
             spark_ccl_log::info!(

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{Display, Write};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::hello::{Hello, MAX_RANKS, PeerInfo};
@@ -131,12 +132,26 @@ fn parse_summary(summary: &str) -> BTreeMap<&str, &str> {
         .collect()
 }
 
-/// The error if ranks did not arrive. `refused` describes the connections that were refused.
-pub(crate) fn missing(hellos: &[&Hello], timeout: Duration, refused: &str) -> String {
+/// The error if ranks did not arrive. `why` says what may have kept them from it.
+pub(crate) fn missing(hellos: &[&Hello], timeout: Duration, why: &str) -> String {
     let seconds = timeout.as_secs_f64();
-    let Some(first) = hellos.first() else {
-        return format!("no rank arrived at the rendezvous within {seconds} s{refused}");
+    let Some((absent, present)) = absent(hellos) else {
+        return format!("no rank arrived at the rendezvous within {seconds} s{why}");
     };
+    format!("{absent} did not arrive at the rendezvous within {seconds} s; present: {present}{why}")
+}
+
+/// A remark while ranks are missing that may come for as long as `left`.
+pub(crate) fn awaited(hellos: &[&Hello], place: &str, left: &str) -> String {
+    let (absent, present) = absent(hellos).unwrap_or_default();
+    format!(
+        "waiting for {absent} at the rendezvous at {place}, for {left} more; present: {present}"
+    )
+}
+
+/// The ranks that are missing, and those that are there; `None` if none is.
+fn absent(hellos: &[&Hello]) -> Option<(String, String)> {
+    let first = hellos.first()?;
     let present: BTreeSet<u32> = hellos.iter().map(|hello| hello.peer.rank).collect();
     let absent: Vec<u32> = (0..first.size)
         .filter(|rank| !present.contains(rank))
@@ -147,12 +162,14 @@ pub(crate) fn missing(hellos: &[&Hello], timeout: Duration, refused: &str) -> St
         .iter()
         .map(|peer| format!("{} ({})", peer.rank, peer.host))
         .collect();
-    format!(
-        "{} of {} did not arrive at the rendezvous within {seconds} s; present: {}{refused}",
-        ranks_text(&absent),
-        first.size,
-        join(&there, ", "),
-    )
+    let absent = format!("{} of {}", ranks_text(&absent), first.size);
+    Some((absent, join(&there, ", ")))
+}
+
+/// Addresses in words.
+pub(crate) fn list(addresses: &[SocketAddr]) -> String {
+    let texts: Vec<String> = addresses.iter().map(SocketAddr::to_string).collect();
+    join(&texts, ", ")
 }
 
 /// The error if links are not up: the ranks that are gone, and those that could not set up theirs.

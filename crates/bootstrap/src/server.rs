@@ -21,7 +21,7 @@ use crate::member::Member;
 use crate::net::{self, Bell};
 use crate::options::Address;
 use crate::stop::Stop;
-use crate::{Error, Secret, listening};
+use crate::{Error, Options, Secret, listening};
 
 /// How many rendezvous a process may have. Each takes a little memory for as long as its id is
 /// good.
@@ -46,8 +46,8 @@ pub(crate) struct Served {
 }
 
 /// Serves a world whose ranks hold this secret.
-pub(crate) fn serve(place: Place<'_>, secret: &Secret, timeout: Duration) -> Result<Served, Error> {
-    SERVER.get().serve(place, secret, timeout)
+pub(crate) fn serve(place: Place<'_>, secret: &Secret, options: &Options) -> Result<Served, Error> {
+    SERVER.get().serve(place, secret, options)
 }
 
 /// What is handed to the thread.
@@ -87,7 +87,7 @@ impl Server {
         &'static self,
         place: Place<'_>,
         secret: &Secret,
-        timeout: Duration,
+        options: &Options,
     ) -> Result<Served, Error> {
         // Not under the lock, since it logs.
         let (shared, listeners) = match place {
@@ -112,13 +112,14 @@ impl Server {
         if let (Some(addresses), None, true) = (shared, &known, listeners.is_empty()) {
             // They have closed meanwhile.
             drop(state);
-            return self.serve(Place::Shared(addresses), secret, timeout);
+            return self.serve(Place::Shared(addresses), secret, options);
         }
         let bell = self.bell(&mut state)?;
         let stop = Arc::new(Stop::ringing(Arc::clone(&bell)));
-        let service = Service::new(Arc::clone(&stop), timeout)?;
+        let mut service = Service::new(Arc::clone(&stop), options)?;
         let known = known.unwrap_or_else(|| state.add(listeners, shared));
         let (listener, lobby, addresses, its_keys) = known;
+        service.listens_at(&addresses);
         let world = keys::world(secret);
         // First, so that the thread finds it once a rank has proved that it holds the key.
         state.new.push(New {

@@ -114,6 +114,9 @@ impl Session {
         let secret = secret.copied().unwrap_or_else(Secret::public);
         let root = if serves {
             let root = Root::start(listening::listen_for(&targets, port)?, &secret, options)?;
+            if !options.doubt.is_empty() {
+                spark_ccl_log::remark(&options.doubt);
+            }
             targets = root::local_targets(root.addresses());
             Some(root)
         } else {

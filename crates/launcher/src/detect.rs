@@ -286,6 +286,7 @@ fn own_rendezvous(env: Lookup<'_>, claim: &Claim, deadline: Instant) -> Result<R
         return Ok(Rendezvous::Address {
             host,
             port,
+            setting: name,
             bind: true,
         });
     }
@@ -369,6 +370,7 @@ fn slurm_rendezvous(env: Lookup<'_>) -> Result<Rendezvous, Error> {
     Ok(Rendezvous::Address {
         host,
         port,
+        setting: LIST,
         bind: true,
     })
 }
@@ -387,6 +389,7 @@ fn master(env: Lookup<'_>) -> Result<Option<Rendezvous>, Error> {
     Ok(host.zip(port).map(|(host, port)| Rendezvous::Address {
         host,
         port,
+        setting: "MASTER_ADDR",
         bind: true,
     }))
 }

@@ -79,6 +79,8 @@ pub enum Rendezvous {
         host: String,
         /// Port on that host.
         port: u16,
+        /// The setting that names the host.
+        setting: &'static str,
         /// Whether rank 0 binds the port. Otherwise another process owns it.
         bind: bool,
     },
@@ -90,9 +92,14 @@ impl fmt::Debug for Rendezvous {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::KeyValue(space) => write!(f, "KeyValue({})", space.describe()),
-            Self::Address { host, port, bind } => f
+            Self::Address {
+                host,
+                port,
+                setting,
+                bind,
+            } => f
                 .debug_struct("Address")
-                .field("host", host)
+                .field(setting, host)
                 .field("port", port)
                 .field("bind", bind)
                 .finish(),

@@ -87,11 +87,13 @@ fn own_rendezvous_in_order_of_preference() {
     let own = "SPARK_CCL_RANK=0 SPARK_CCL_SIZE=2";
     let id = launch(&format!("{own} SPARK_CCL_UNIQUE_ID=abc NCCL_COMM_ID=h:5"));
     assert!(matches!(id.rendezvous, Rendezvous::UniqueId(id) if id == "abc"));
-    let address = r#"Address { host: "fe80::1", port: 5, bind: true }"#;
-    assert_eq!(meeting(&format!("{own} NCCL_COMM_ID=[fe80::1]:5")), address);
+    let address = |setting| format!(r#"Address {{ {setting}: "fe80::1", port: 5, bind: true }}"#);
+    let theirs = meeting(&format!("{own} NCCL_COMM_ID=[fe80::1]:5"));
+    assert_eq!(theirs, address("NCCL_COMM_ID"));
     let both = "SPARK_CCL_COMM_ID=[fe80::1]:5 NCCL_COMM_ID=h:6";
-    assert_eq!(meeting(&format!("{own} {both}")), address);
-    let address = r#"Address { host: "h", port: 7, bind: true }"#;
+    let ours = meeting(&format!("{own} {both}"));
+    assert_eq!(ours, address("SPARK_CCL_COMM_ID"));
+    let address = r#"Address { MASTER_ADDR: "h", port: 7, bind: true }"#;
     assert_eq!(
         meeting(&format!("{own} MASTER_ADDR=h MASTER_PORT=7")),
         address
@@ -115,7 +117,7 @@ fn a_unique_id_is_read_from_a_file_and_not_shown() {
 fn the_agents_port_is_never_bound() {
     assert_eq!(
         meeting(TORCH),
-        r#"Address { host: "h", port: 29500, bind: true }"#
+        r#"Address { MASTER_ADDR: "h", port: 29500, bind: true }"#
     );
     let agent = format!("{TORCH} TORCHELASTIC_USE_AGENT_STORE=True TORCHELASTIC_RUN_ID=r");
     assert_eq!(meeting(&agent), "KeyValue(torchrun's store at h:29500)");
@@ -153,7 +155,7 @@ fn slurm_offers_pmix_or_pmi_or_its_first_node() {
     let pmi = format!("{STEP} PMI_RANK=1 PMI_SIZE=4 PMI_FD=9");
     assert!(meeting(&pmi).contains("PMI_FD=9"));
     assert_eq!(launch(&pmi).kind, LauncherKind::Slurm);
-    assert!(meeting(STEP).starts_with(r#"Address { host: "n01", port: "#));
+    assert!(meeting(STEP).starts_with(r#"Address { SLURM_STEP_NODELIST: "n01", port: "#));
     assert_ne!(
         meeting(STEP),
         meeting(&STEP.replace("STEP_ID=0", "STEP_ID=1"))

@@ -186,6 +186,50 @@ fn a_launchers_ranks_are_taken() {
 }
 
 #[test]
+fn rank_0_says_that_its_address_is_not_its_own_and_who_is_missing() {
+    let args = ["all_reduce", "-b", "8", "-e", "8"];
+    let mut rank_0 = launched(&args, 0, free_port());
+    let rank_0 = rank_0.env("MASTER_ADDR", "203.0.113.1").envs([
+        ("SPARK_CCL_SECRET", "0123456789abcdef"),
+        ("SPARK_CCL_INIT_TIMEOUT", "8"),
+    ]);
+    let run = Run::from(rank_0.output().unwrap());
+    assert_eq!(run.code, Some(4), "{}", run.stderr);
+    let lines: Vec<_> = run.stderr.lines().collect();
+    let [at_once, meanwhile, at_the_end] = lines[..] else {
+        panic!("three lines: {}", run.stderr);
+    };
+    for line in lines {
+        let doubt = "MASTER_ADDR=203.0.113.1 is no address of this host (it has ";
+        assert!(line.contains(doubt), "{line}");
+    }
+    assert!(at_once.starts_with("spark-ccl: rank 0 ("), "{at_once}");
+    let waits = "spark-ccl: waiting for rank 1 of 2 at the rendezvous at ";
+    assert!(meanwhile.starts_with(waits), "{meanwhile}");
+    let error = "spark-perf: rank 0: rank 1 of 2 did not arrive at the rendezvous within ";
+    assert!(at_the_end.starts_with(error), "{at_the_end}");
+}
+
+#[test]
+fn a_rank_that_finds_nobody_asks_for_rank_0() {
+    let args = ["all_reduce", "-b", "8", "-e", "8"];
+    let port = free_port();
+    let mut rank_1 = launched(&args, 1, port);
+    let run = Run::from(rank_1.env("SPARK_CCL_INIT_TIMEOUT", "6").output().unwrap());
+    assert_eq!(run.code, Some(3), "{}", run.stderr);
+    let place = format!("127.0.0.1:{port}");
+    let lines = [
+        format!(
+            "spark-ccl: rank 1 of 2 has not reached the rendezvous at {place} (MASTER_ADDR=127.0.0.1), and tries for 1 s more; has rank 0 been started there?"
+        ),
+        format!(
+            "spark-perf: rank 1: cannot reach the rendezvous: {place}: Connection refused (os error 111); has rank 0 been started there?"
+        ),
+    ];
+    assert_eq!(run.stderr.lines().collect::<Vec<_>>(), lines);
+}
+
+#[test]
 fn a_launcher_of_another_size_is_refused() {
     let args = ["all_reduce", "--procs", "3"];
     let run = Run::from(launched(&args, 0, 1).output().unwrap());

@@ -1,0 +1,146 @@
+//! The rendezvous of one world, as its ranks see it.
+
+use std::io::Read;
+
+use spark_ccl_fork::Unshared;
+use spark_ccl_seal::{Opener, Sealer};
+
+use super::*;
+use crate::dial::{Call, call, routes};
+use crate::frame::FrameReader;
+use crate::handshake::{Entered, Intent};
+use crate::hello::tests::hello;
+use crate::{Options, Session, UniqueId, keys, net, parcel};
+
+/// A connection to the rendezvous, as a rank opens it.
+fn connect(id: &UniqueId) -> Entered {
+    call(&Call {
+        peer: "the rendezvous",
+        routes: &routes(&[], &id.addresses(), None),
+        key: &keys::key(&id.secret()),
+        intent: Intent::Rendezvous {
+            world: keys::world(&id.secret()),
+        },
+        deadline: soon(),
+        refusal: Duration::ZERO,
+        interrupt: &|| None,
+    })
+    .unwrap()
+}
+
+fn soon() -> Instant {
+    Instant::now() + Duration::from_secs(30)
+}
+
+/// Sends a message to the rendezvous, of which something changes the last byte if that is so.
+fn say(stream: &mut Entered, kind: FrameKind, body: Vec<u8>, is_changed: bool) {
+    let mut bytes = parcel::sealed(&mut stream.seals.sealer, kind, body);
+    if let Some(last) = bytes.last_mut() {
+        *last ^= u8::from(is_changed);
+    }
+    net::write_all(&stream.socket, &bytes, soon()).unwrap();
+}
+
+/// Sends a hello to the rendezvous, as a rank does, and closes the connection.
+fn arrive_and_leave(id: &UniqueId, hello: &Hello) {
+    say(&mut connect(id), FrameKind::Hello, hello.encode(), false);
+}
+
+/// Otherwise the error would be about the ranks that are missing.
+#[test]
+fn a_message_that_is_changed_while_others_are_missing_is_named() {
+    let id = UniqueId::create(&Options::default()).unwrap();
+    let agreeing = Hello {
+        build: Options::default().build,
+        wire_hash: 0,
+        ..hello(1, 3)
+    };
+    let mut stream = connect(&id);
+    say(&mut stream, FrameKind::Hello, agreeing.encode(), false);
+    say(&mut stream, FrameKind::Report, vec![0; 20], true);
+    let error = Session::join(&id, 0, 3, &Options::default()).unwrap_err();
+    assert!(matches!(error, Error::Links(_)), "{error}");
+    let text = error.to_string();
+    assert!(text.contains("rank 1 (host1, pid 101): "), "{text}");
+    assert!(text.contains("changed on the way"), "{text}");
+}
+
+/// What is not sealed would look changed on the way to it.
+#[test]
+fn a_rank_whose_hello_is_no_hello_is_told_nothing_that_is_not_sealed() {
+    let id = UniqueId::create(&Options::default()).unwrap();
+    for (kind, body) in [
+        (FrameKind::Hello, vec![1]),
+        (FrameKind::Report, vec![0; 20]),
+    ] {
+        let mut stream = connect(&id);
+        say(&mut stream, kind, body, false);
+        let mut told = Vec::new();
+        (&*stream.socket).read_to_end(&mut told).unwrap();
+        assert!(told.is_empty(), "{kind:?}: {told:?}");
+    }
+}
+
+#[test]
+fn a_rank_that_leaves_while_others_are_missing_is_named_at_once() {
+    // If the departure went unnoticed, the error would come after two minutes and be about the missing rank.
+    let id = UniqueId::create(&Options::default()).unwrap();
+    let agreeing = Hello {
+        build: Options::default().build,
+        wire_hash: 0,
+        ..hello(1, 3)
+    };
+    arrive_and_leave(&id, &agreeing);
+    let error = Session::join(&id, 0, 3, &Options::default()).unwrap_err();
+    assert!(matches!(error, Error::Lost(_)), "{error}");
+    assert!(
+        error.to_string().contains("rank 1 (host1, pid 101) ended"),
+        "{error}"
+    );
+}
+
+#[test]
+fn an_absurd_size_is_refused_in_words() {
+    let id = UniqueId::create(&Options::default()).unwrap();
+    arrive_and_leave(&id, &hello(1, u32::MAX));
+    let error = Session::join(&id, 0, 2, &Options::default()).unwrap_err();
+    assert!(matches!(error, Error::Mismatch(_)), "{error}");
+    assert!(error.to_string().contains("4294967295"), "{error}");
+}
+
+fn member(hello: Hello) -> Member {
+    let (stream, _) =
+        socket2::Socket::pair(socket2::Domain::UNIX, socket2::Type::STREAM, None).unwrap();
+    let reader = FrameReader::sealed(Opener::new(&[0; 32]));
+    Member::new(hello, Unshared::new(stream), reader, Sealer::new(&[0; 32]))
+}
+
+#[test]
+fn who_is_missing_is_said_now_and_then_once_a_rank_has_come() {
+    let options = Options {
+        meeting: "MASTER_ADDR=there".to_owned(),
+        doubt: "it is not here".to_owned(),
+        ..Options::default()
+    };
+    let start = Instant::now();
+    let mut service = Service::new(Arc::new(Stop::new().unwrap()), &options).unwrap();
+    service.listens_at(&["0.0.0.0:29500".parse().unwrap()]);
+    let said = |service: &mut Service, second| {
+        service.reminder(start + Duration::from_secs(second), &|| None)
+    };
+    assert_eq!(said(&mut service, 60), None);
+    let hello = Hello {
+        time_left: Duration::from_secs(100),
+        ..hello(0, 3)
+    };
+    service.add_member(member(hello), start);
+    assert_eq!(said(&mut service, 4), None);
+    let text = said(&mut service, 5).unwrap();
+    let wanted = "waiting for ranks 1, 2 of 3 at the rendezvous at 0.0.0.0:29500 \
+                  (MASTER_ADDR=there), for 95 s more; present: 0 (host0); it is not here";
+    assert_eq!(text, wanted);
+    assert_eq!(said(&mut service, 6), None);
+    assert!(said(&mut service, 15).is_some());
+    service.stage = Stage::Sealing;
+    assert_eq!(said(&mut service, 60), None);
+}
