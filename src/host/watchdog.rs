@@ -252,6 +252,9 @@ fn timed_out(active: &Active, watch: &Watch, wires: &Wires, waited: Duration) ->
     {
         words = format!("{words}; no link to {}: {silence}", watch.member(peer));
     }
+    if let Some(silent) = wires.silent_rails() {
+        words = format!("{words}; {silent}");
+    }
     let late = late.into_iter().map(|late| Late {
         needs_thread: is_without_thread(watch.context(), late.rank.rank),
         ..late

@@ -7,7 +7,8 @@ use super::signal_payload::Disagreement;
 use crate::mesh::{Halves, LANES, Line, Mesh, index};
 use spark_ccl_compute::{Compute, Job, Operand, Started, Ticket};
 use spark_ccl_sched::Rank;
-use spark_ccl_transport::{Bell, LinkError, LinkRx, LinkTx, Rails, Wait};
+use spark_ccl_transport::{Bell, LinkError, LinkRx, LinkTx, Rails, SilentRail, Wait};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -276,6 +277,20 @@ impl Wires {
             })
         };
         self.tx.chunks(LANES).map(of_peer).collect()
+    }
+
+    /// In words, the rails over which nothing comes back any more, and for how long; `None` if none are known.
+    pub(super) fn silent_rails(&self) -> Option<String> {
+        let mut silent = BTreeMap::new();
+        for tx in self.tx.iter().flatten() {
+            for SilentRail { name, silence } in tx.silent_rails() {
+                let longest = silent.entry(name).or_insert(silence);
+                *longest = silence.max(*longest);
+            }
+        }
+        let silent = silent.iter().map(|(name, silence)| format!("{name} for {silence:.1?}"));
+        let silent = silent.collect::<Vec<_>>().join(", ");
+        (!silent.is_empty()).then(|| format!("nothing comes back over {silent}"))
     }
 
     /// Prepares a wait for the peers. To be followed by a look at everything that is waited for.

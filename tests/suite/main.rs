@@ -4,6 +4,7 @@
 mod arithmetic;
 mod blocked_log;
 mod buffers;
+mod cables;
 mod builder;
 mod campaign;
 mod collectives;

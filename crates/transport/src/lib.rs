@@ -20,11 +20,12 @@ pub mod memory;
 pub mod rdma;
 pub mod shm;
 pub mod tcp;
+mod upkeep;
 mod wait;
 
 pub use link::{
     Arrival, Borrowing, Direct, Geometry, LEND_MOST, Lending, Lends, LinkError, LinkRx, LinkTx,
-    Rails,
+    Rails, SilentRail,
 };
 pub use spark_ccl_topology::netif;
 pub use wait::{Bell, Wait};

@@ -1,5 +1,7 @@
 //! The traits that every transport implements, and what their calls return. Engines know links only by them.
 
+use std::time::Duration;
+
 use crate::Wait;
 use crate::memory::MemoryError;
 
@@ -31,6 +33,15 @@ pub struct Rails {
     pub dropped: u64,
     /// How often a dropped rail was put back into use.
     pub returned: u64,
+}
+
+/// A rail over which nothing comes back any more, although the peer's host is asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SilentRail {
+    /// Its interface and addresses.
+    pub name: String,
+    /// For how long.
+    pub silence: Duration,
 }
 
 /// Why a link has ended, or refused a call.
@@ -179,6 +190,11 @@ pub trait LinkTx: Send {
     /// The state of the link's rails.
     fn rails(&self) -> Rails {
         Rails::default()
+    }
+
+    /// The rails over which nothing comes back any more, as far as the link knows.
+    fn silent_rails(&self) -> Vec<SilentRail> {
+        Vec::new()
     }
 
     /// Whether committed bytes are still held back, so that only [`flush`](Self::flush) sends them.

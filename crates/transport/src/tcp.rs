@@ -10,10 +10,12 @@
 //!
 //! # Trust
 //! Every header is checked before its length is used; see [`Header::parse`].
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod header;
 mod inbox;
+mod kernel;
+mod rails;
 mod rx;
 #[cfg(test)]
 mod tests;
@@ -25,7 +27,9 @@ use rustix::io::Errno;
 use socket2::Socket;
 use spark_ccl_fork::Unshared;
 
-use crate::{Geometry, LinkError};
+use rails::Rails;
+
+use crate::{Geometry, LinkError, upkeep};
 
 pub use header::{HEADER_BYTES, Header};
 pub use rx::Rx;
@@ -49,7 +53,14 @@ pub fn link(sockets: Vec<Unshared<Socket>>, geometry: Geometry) -> Result<(Tx, R
         }
     }
     let shared: Vec<_> = sockets.into_iter().map(Arc::new).collect();
-    Ok((Tx::new(&shared, geometry), Rx::new(&shared, geometry)))
+    let rails = Rails::of(&shared).map(Arc::new);
+    if let Some(rails) = &rails
+        && let Err(error) = upkeep::keep(rails)
+    {
+        // Only the timeout then ends what waits for a cable that is out.
+        spark_ccl_log::warn!("no thread looks after a link over TCP: {error}");
+    }
+    Ok((Tx::new(&shared, geometry, rails), Rx::new(&shared, geometry)))
 }
 
 fn check(sockets: &[Unshared<Socket>], geometry: Geometry) -> Result<(), LinkError> {

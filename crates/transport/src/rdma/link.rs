@@ -42,14 +42,12 @@ mod rx;
 mod slots;
 mod tx;
 mod unconnected;
-mod upkeep;
 
 pub use connect::connect;
 pub use nics::Nics;
 pub use offer::{NoLink, Wait};
 pub use rx::Rx;
-pub use tx::Tx;
-pub use upkeep::keep_polled;
+pub use tx::{Tx, keep_polled};
 
 #[cfg(test)]
 mod tests;

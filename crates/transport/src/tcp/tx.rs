@@ -11,8 +11,9 @@ use socket2::Socket;
 use spark_ccl_fork::Unshared;
 
 use super::header::{HEADER_BYTES, Header};
+use super::rails::Rails;
 use super::{SLOTLESS_BYTES, ended_by, resize};
-use crate::{Direct, Geometry, LinkError, LinkTx, Wait};
+use crate::{Direct, Geometry, LinkError, LinkTx, SilentRail, Wait};
 
 /// Offset of a frame (header, then payload) in its slot. It makes the payload start at a multiple of 16 bytes,
 /// since the allocator aligns to 16.
@@ -38,6 +39,7 @@ pub struct Tx {
     /// How many messages the kernel has not accepted completely.
     unsent: usize,
     ended: Option<LinkError>,
+    rails: Option<Arc<Rails>>,
 }
 
 struct Outgoing {
@@ -56,7 +58,11 @@ struct Slot {
 }
 
 impl Tx {
-    pub(super) fn new(sockets: &[Arc<Unshared<Socket>>], geometry: Geometry) -> Self {
+    pub(super) fn new(
+        sockets: &[Arc<Unshared<Socket>>],
+        geometry: Geometry,
+        rails: Option<Arc<Rails>>,
+    ) -> Self {
         let outgoing = |(index, socket): (usize, &Arc<Unshared<Socket>>)| Outgoing {
             socket: Arc::clone(socket),
             message: index as u64,
@@ -71,6 +77,7 @@ impl Tx {
             reserved: None,
             unsent: 0,
             ended: None,
+            rails,
         }
     }
 
@@ -262,6 +269,10 @@ impl LinkTx for Tx {
         }
         let result = self.send_now(payload, tag);
         self.end(result).map(|()| Direct::Done)
+    }
+
+    fn silent_rails(&self) -> Vec<SilentRail> {
+        self.rails.as_ref().map_or_else(Vec::new, |rails| rails.silent())
     }
 
     fn holds_back(&self) -> bool {

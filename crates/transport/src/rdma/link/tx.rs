@@ -1,5 +1,6 @@
 //! The sending half of a link over RDMA: the trait's calls, on the state that both halves share (`core.rs`).
 
+use std::io;
 use std::sync::Arc;
 
 use spark_ccl_log::Mutex;
@@ -7,6 +8,7 @@ use spark_ccl_log::Mutex;
 use super::core::{Core, LEND_LEAST};
 use super::immediate::Immediate;
 use super::slots::Header;
+use crate::upkeep::{self, Upkeep};
 use crate::{Geometry, Lending, Lends, LinkError, LinkTx, Rails};
 
 /// The sending half of a link over RDMA.
@@ -27,6 +29,27 @@ impl Tx {
             core: Arc::clone(core),
             geometry,
             reserved: None,
+        }
+    }
+}
+
+/// Has a thread of this process poll a link that nobody else polls, until both halves are dropped. With only one rail,
+/// there is nothing to do.
+///
+/// # Errors
+/// The thread cannot be started.
+pub fn keep_polled(tx: &Tx) -> io::Result<()> {
+    if tx.core.lock().rails().count() < 2 {
+        return Ok(());
+    }
+    upkeep::keep(&tx.core)
+}
+
+impl Upkeep for Mutex<Core> {
+    fn look(&self) {
+        // Where another thread has the link, it polls.
+        if let Some(mut core) = self.try_lock() {
+            core.poll_if_neglected();
         }
     }
 }

@@ -1,0 +1,64 @@
+//! Two hosts that two cables join, of which one goes while data are on their way.
+
+use crate::hosts::{ip, two_hosts_with, until_usable};
+use crate::processes::{Rank, alone, assert_all_ok, assert_contains, links_of, some_time};
+use std::time::Duration;
+
+const CABLES: [&str; 2] = ["left", "right"];
+
+/// Takes a cable away in the middle of a call. The other end of it keeps its address, but carries nothing either.
+fn unplug(ranks: &mut [Rank], cable: &str, call: &str) {
+    assert_all_ok(ranks, "call barrier");
+    for rank in ranks.iter_mut() {
+        rank.order(call);
+    }
+    std::thread::sleep(some_time(0..100));
+    ip(&ranks[1].pid().to_string(), &["link", "set", cable, "down"]);
+}
+
+fn plug_in(ranks: &[Rank], cable: &str) {
+    let pids = [ranks[0].pid().to_string(), ranks[1].pid().to_string()];
+    ip(&pids[1], &["link", "set", cable, "up"]);
+    for pid in pids {
+        until_usable(&pid, cable);
+    }
+}
+
+#[test]
+fn a_cable_that_goes_for_good_is_named() {
+    let _alone = alone();
+    let env = [("SPARK_CCL_SOCKETS", "1"), ("SPARK_CCL_TIMEOUT", "15")];
+    let Some(mut ranks) = two_hosts_with(&env, 1, &CABLES) else {
+        return;
+    };
+    let links = links_of(&mut ranks, 0);
+    let number = CABLES.iter().enumerate().position(|(number, _)| {
+        links == format!("self; tcp 10.77.{number}.1 -> 10.77.{number}.2")
+    });
+    let number = number.unwrap_or_else(|| panic!("one cable carries the data: {links}"));
+    unplug(&mut ranks, CABLES[number], "loop ordinary 4000000");
+    for rank in &ranks {
+        assert_eq!(rank.hear(), "running");
+    }
+    let named = format!("nothing comes back over {} (10.77.{number}.", CABLES[number]);
+    for rank in &ranks {
+        assert_contains(&rank.hear(), &[&named]);
+    }
+}
+
+#[test]
+fn a_call_goes_on_when_the_cable_is_back() {
+    let _alone = alone();
+    let Some(mut ranks) = two_hosts_with(&[("SPARK_CCL_SOCKETS", "1")], 1, &CABLES) else {
+        return;
+    };
+    for cable in CABLES {
+        unplug(&mut ranks, cable, "rounds 20 f32 all_reduce sum 1000000");
+        std::thread::sleep(Duration::from_secs(4));
+        plug_in(&ranks, cable);
+        for rank in &ranks {
+            assert_eq!(rank.hear(), "ok");
+        }
+    }
+    assert_all_ok(&mut ranks, "finalize");
+}
