@@ -93,6 +93,7 @@ pub(crate) fn communicator(
     let (number, rank) = (next_number(), rank as u32);
     let tuning = &world.tuning;
     let planner = Planner::new(number, rank, &hosts, settings, algorithms, tuning, network);
+    let planner = planner.with_ways_round(world.has_ways_round(&members));
     let observation = match caller {
         Caller::Program => observe::start(world, &watch, context, &members)?,
         Caller::Library => None,

@@ -1,7 +1,7 @@
 //! Control streams that break: lets the monitor, which knows no sessions, open them again through the session.
 
 use spark_ccl_bootstrap::{Kind, Purpose, Session};
-use spark_ccl_control::{Dial, Monitor, Unreached};
+use spark_ccl_control::{Dial, Monitor, Unreached, Way};
 use spark_ccl_seal::Stream;
 use std::sync::Arc;
 use std::time::Instant;
@@ -26,6 +26,14 @@ impl Dial for Redialler {
             Missed::NoAnswer(text) => Unreached::NoAnswer(text),
             Missed::Unresponsive(text) => Unreached::Unresponsive(text),
         })
+    }
+
+    fn way(&self, to: u32, gone: &dyn Fn(u32) -> bool) -> Way {
+        let (wiring, rank) = (self.session.wiring(), self.session.rank());
+        if wiring.is_complete() {
+            return Way::Closer;
+        }
+        Way::By(wiring.next_hop(rank, to, gone))
     }
 }
 

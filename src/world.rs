@@ -4,7 +4,7 @@
 use crate::error::Error;
 use crate::plan::Network;
 use crate::redial;
-use spark_ccl_bootstrap::{HostId, Kind, Purpose, Session, Via};
+use spark_ccl_bootstrap::{HostId, Kind, Purpose, Session};
 use spark_ccl_compute::{Compute, Cpu};
 use spark_ccl_config::{Backend, Net, Settings, Tuning};
 use spark_ccl_control::{Monitor, Redial, neighbours};
@@ -81,23 +81,7 @@ impl World {
             kind: Kind::Control,
             number: 0,
         };
-        let mut streams = Vec::new();
-        for peer in control_neighbours(&session) {
-            let via = if session.local_to(peer) {
-                Via::Unix
-            } else {
-                Via::Tcp {
-                    source: None,
-                    target: None,
-                }
-            };
-            let stream = if peer < rank {
-                session.connect(peer, purpose, via, deadline)?
-            } else {
-                session.accept(peer, purpose, deadline)?
-            };
-            streams.push((peer, stream));
-        }
+        let streams = session.connect_all(&control_neighbours(&session), purpose, deadline)?;
         let names = (0..size).map(|rank| session.describe(rank)).collect();
         let session = Arc::new(session);
         let redial = Redial {
@@ -182,6 +166,13 @@ impl World {
                 least.map_or(0, |(ports, _)| ports as u32),
             )),
         }
+    }
+
+    /// Whether some of these ranks reach each other by way of others only.
+    pub(crate) fn has_ways_round(&self, members: &[u32]) -> bool {
+        let wiring = self.session.wiring();
+        let reaches_all = |&one: &u32| members.iter().all(|&another| wiring.joins(one, another));
+        !wiring.is_complete() && !members.iter().all(reaches_all)
     }
 
     /// Whether ranks of one host share no memory, and so have links over TCP where nobody demands RDMA.

@@ -288,7 +288,9 @@ impl Wires {
                 *longest = silence.max(*longest);
             }
         }
-        let silent = silent.iter().map(|(name, silence)| format!("{name} for {silence:.1?}"));
+        let silent = silent
+            .iter()
+            .map(|(name, silence)| format!("{name} for {silence:.1?}"));
         let silent = silent.collect::<Vec<_>>().join(", ");
         (!silent.is_empty()).then(|| format!("nothing comes back over {silent}"))
     }

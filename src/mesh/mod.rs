@@ -247,7 +247,10 @@ impl Mesh {
     }
 
     fn connected(&mut self, line: Line, sockets: Sockets) -> Result<Halves, LinkError> {
-        let (halves, route) = sockets.link(&self.owner)?;
+        let (halves, mut route) = sockets.link(&self.owner)?;
+        if !self.owner.reaches(line.0) {
+            route.push_str(", passed on by other ranks");
+        }
         self.note(line, Carrier::Tcp, Some(route));
         Ok(halves)
     }

@@ -69,6 +69,12 @@ impl LinkOwner {
         }
     }
 
+    /// Whether a peer is reached without the help of other ranks.
+    pub(super) fn reaches(&self, peer: Rank) -> bool {
+        let [own, member] = [self.rank, peer].map(|rank| self.members[rank as usize]);
+        self.world.session.wiring().joins(own, member)
+    }
+
     fn tries_rdma(&self, member: u32) -> bool {
         let own = self.members[self.rank as usize];
         match self.settings().net {
@@ -94,7 +100,7 @@ impl LinkOwner {
         let ways = match kind {
             Kind::SharedMemory => vec![Via::Unix],
             Kind::Tcp => self.rails_of_tcp(member, socket),
-            _ => vec![ANY],
+            _ => vec![Via::ANY],
         };
         let deadline = deadline_in(self.settings().init_timeout);
         self.world.session.reach(member, purpose, &ways, deadline)
@@ -106,7 +112,7 @@ impl LinkOwner {
         let _held = Held::new();
         let interfaces = self.interfaces.get_or_init(|| self.list_interfaces());
         let rails = netif::rails(interfaces, &self.world.session.peer(member).addresses);
-        let mut ways = vec![ANY];
+        let mut ways = vec![Via::ANY];
         if rails.len() > 1 {
             let rail = &rails[socket as usize % rails.len()];
             let via = Via::Tcp {
@@ -130,11 +136,6 @@ impl LinkOwner {
             .unwrap_or_default()
     }
 }
-
-const ANY: Via = Via::Tcp {
-    source: None,
-    target: None,
-};
 
 /// Whether a rank's links and registered memory go through shared memory.
 pub(crate) fn shares_memory(session: &Session, settings: &Settings, rank: u32) -> bool {

@@ -38,6 +38,8 @@ pub(crate) struct Planner {
     pub(crate) algorithms: AlgorithmChoice,
     /// Whether all ranks share memory.
     pub(crate) all_share_memory: bool,
+    /// Whether some ranks reach each other by way of others only.
+    has_ways_round: bool,
     topology: Topology,
     /// The links' costs, as the model assumes them.
     fabric: Fabric,
@@ -76,10 +78,19 @@ impl Planner {
             path: settings.path,
             algorithms,
             all_share_memory,
+            has_ways_round: false,
             fabric: topology.fabric(slot_bytes),
             measured: measured(tuning, topology.layout()),
             topology,
             hosts: Hosts::of_all(host_of)[rank as usize],
+        }
+    }
+
+    /// Where some ranks reach each other by way of others only, if that is so. Alike on all ranks.
+    pub(crate) fn with_ways_round(self, has_ways_round: bool) -> Self {
+        Self {
+            has_ways_round,
+            ..self
         }
     }
 

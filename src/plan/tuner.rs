@@ -116,19 +116,46 @@ fn without_memory(planner: &Planner, signature: Signature, best: Choice) -> Choi
 
 /// What the cost model finds fastest through links; of those equally fast, the first.
 fn modelled(planner: &Planner, signature: Signature, reason: &'static str) -> Choice {
-    let time = |algorithm: &Algorithm| planner.estimate(signature, *algorithm);
     let all = Algorithm::of(signature.operation).iter().copied();
-    let fastest = all
-        .filter(|algorithm| *algorithm != Algorithm::OneSided)
-        .filter(|algorithm| competes(planner, signature, *algorithm))
-        .min_by(|a, b| time(a).total_cmp(&time(b)));
+    let fastest = fastest(planner, signature, all);
     Choice {
         algorithm: fastest.unwrap_or(Algorithm::Ring),
         reason,
     }
 }
 
+fn fastest(
+    planner: &Planner,
+    signature: Signature,
+    among: impl Iterator<Item = Algorithm>,
+) -> Option<Algorithm> {
+    let time = |algorithm: &Algorithm| planner.estimate(signature, *algorithm);
+    among
+        .filter(|algorithm| *algorithm != Algorithm::OneSided)
+        .filter(|algorithm| competes(planner, signature, *algorithm))
+        .min_by(|a, b| time(a).total_cmp(&time(b)))
+}
+
+/// The fastest of those whose messages go to the next rank or host only. `None` for operations
+/// that have none of these.
+fn between_neighbours(planner: &Planner, signature: Signature) -> Option<Choice> {
+    let all = Algorithm::of(signature.operation).iter().copied();
+    let near = all.filter(|algorithm| {
+        use Algorithm::{Chain, Hierarchical, Ring};
+        matches!(algorithm, Ring | Chain | Hierarchical)
+    });
+    Some(Choice {
+        algorithm: fastest(planner, signature, near)?,
+        reason: "between neighbours only: some ranks reach each other by way of others",
+    })
+}
+
 fn through_links(planner: &Planner, signature: Signature, vector: u64) -> Choice {
+    if planner.has_ways_round
+        && let Some(choice) = between_neighbours(planner, signature)
+    {
+        return choice;
+    }
     if let Some(algorithm) = planner.measured.fastest(signature.operation, vector) {
         return Choice {
             algorithm,

@@ -32,15 +32,19 @@ fn a_cable_that_goes_for_good_is_named() {
         return;
     };
     let links = links_of(&mut ranks, 0);
-    let number = CABLES.iter().enumerate().position(|(number, _)| {
-        links == format!("self; tcp 10.77.{number}.1 -> 10.77.{number}.2")
-    });
+    let number = CABLES
+        .iter()
+        .enumerate()
+        .position(|(number, _)| links == format!("self; tcp 10.77.{number}.1 -> 10.77.{number}.2"));
     let number = number.unwrap_or_else(|| panic!("one cable carries the data: {links}"));
     unplug(&mut ranks, CABLES[number], "loop ordinary 4000000");
     for rank in &ranks {
         assert_eq!(rank.hear(), "running");
     }
-    let named = format!("nothing comes back over {} (10.77.{number}.", CABLES[number]);
+    let named = format!(
+        "nothing comes back over {} (10.77.{number}.",
+        CABLES[number]
+    );
     for rank in &ranks {
         assert_contains(&rank.hear(), &[&named]);
     }

@@ -4,8 +4,8 @@
 mod arithmetic;
 mod blocked_log;
 mod buffers;
-mod cables;
 mod builder;
+mod cables;
 mod campaign;
 mod collectives;
 mod collectives_model;

@@ -12,15 +12,17 @@ use rustix::event::{PollFd, PollFlags};
 use socket2::Socket;
 use spark_ccl_fork::Unshared;
 
+use crate::dial::Route;
 use crate::frame::{FrameReader, ReadError};
 use crate::lobby::{Admitted, Lobby};
 use crate::mailbox::Mailbox;
 use crate::meeting::{LinkStreams, Requests};
 use crate::net;
+use crate::relay::Relays;
 use crate::stop::Stop;
 use crate::verdict::{MAX_VERDICT, Verdict};
 use crate::wire::FrameKind;
-use crate::{Error, Purpose};
+use crate::{Error, Purpose, Wiring};
 
 /// How long to pause if the system refuses to wait.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -32,6 +34,9 @@ pub(crate) struct Acceptor {
     pub(crate) rendezvous: Rendezvous,
     pub(crate) requests: Arc<Requests>,
     pub(crate) link_streams: LinkStreams,
+    pub(crate) relays: Relays,
+    /// The routes to a rank to which connections are passed on.
+    pub(crate) routes: Box<dyn Fn(u32) -> Vec<Route> + Send>,
 }
 
 /// The connection to the rendezvous, after the table has arrived.
@@ -41,6 +46,15 @@ pub(crate) struct Rendezvous {
     reader: FrameReader,
     /// For errors.
     name: String,
+    /// The number of ranks.
+    size: u32,
+}
+
+/// A message of the rendezvous.
+enum Heard {
+    Wiring(Wiring),
+    /// The last one.
+    Verdict(Result<(), Error>),
 }
 
 impl Acceptor {
@@ -57,8 +71,11 @@ impl Acceptor {
             }
             self.answer();
             self.link_streams.serve(Instant::now());
-            if let Some(outcome) = self.rendezvous.listen() {
-                self.mailbox.conclude(outcome);
+            self.relays.serve(Instant::now());
+            match self.rendezvous.listen() {
+                Some(Heard::Wiring(wiring)) => self.mailbox.learn(wiring),
+                Some(Heard::Verdict(outcome)) => self.mailbox.conclude(outcome),
+                None => {}
             }
         }
     }
@@ -80,18 +97,25 @@ impl Acceptor {
                 .note_strangers(self.lobby.refused().unproved_text());
         }
         for connection in connections {
-            if let Admitted::Stream {
-                from,
-                purpose,
-                stream,
-            } = connection
-            {
-                spark_ccl_log::debug!("stream accepted from {from}: {purpose:?}");
-                if purpose.kind.is_link() {
-                    self.link_streams.accept_call(from, purpose, stream);
-                } else {
-                    self.mailbox.file(from, purpose, stream);
+            match connection {
+                Admitted::Stream {
+                    from,
+                    purpose,
+                    stream,
+                } => {
+                    spark_ccl_log::debug!("stream accepted from {from}: {purpose:?}");
+                    if purpose.kind.is_link() {
+                        self.link_streams.accept_call(from, purpose, stream);
+                    } else {
+                        self.mailbox.file(from, purpose, stream);
+                    }
                 }
+                Admitted::Relay { next, near } => {
+                    spark_ccl_log::debug!("passes a connection on to rank {next}");
+                    self.relays
+                        .begin(near, &(self.routes)(next), Instant::now());
+                }
+                Admitted::Rank { .. } => {}
             }
         }
     }
@@ -110,26 +134,46 @@ impl Acceptor {
         );
         self.lobby.watch(&mut fds);
         self.link_streams.watch(&mut fds);
-        let wakes = [self.lobby.next_wake(), self.link_streams.next_wake()];
+        self.relays.watch(&mut fds);
+        let wakes = [
+            self.lobby.next_wake(),
+            self.link_streams.next_wake(),
+            self.relays.next_wake(),
+        ];
         net::poll(&mut fds, wakes.into_iter().flatten().min())
     }
 }
 
 impl Rendezvous {
     /// The reader goes on with the stream.
-    pub(crate) fn new(stream: Arc<Unshared<Socket>>, reader: FrameReader, name: String) -> Self {
+    pub(crate) fn new(
+        stream: Arc<Unshared<Socket>>,
+        reader: FrameReader,
+        name: String,
+        size: u32,
+    ) -> Self {
         Rendezvous {
             stream: Some(stream),
             reader,
             name,
+            size,
         }
     }
 
-    /// The verdict of the rendezvous, if it has arrived.
-    fn listen(&mut self) -> Option<Result<(), Error>> {
+    /// What the rendezvous says next, if it has arrived.
+    fn listen(&mut self) -> Option<Heard> {
         let stream = self.stream.as_deref()?;
         let outcome = match self.reader.poll(stream, MAX_VERDICT) {
             Ok(None) => return None,
+            Ok(Some((FrameKind::Wiring, body))) => {
+                match Wiring::decode(&body, self.size as usize) {
+                    Ok(wiring) => return Some(Heard::Wiring(wiring)),
+                    Err(error) => Err(Error::Protocol {
+                        peer: self.name.clone(),
+                        reason: format!("it sent {error}"),
+                    }),
+                }
+            }
             Ok(Some((FrameKind::Sealed, _))) => Ok(()),
             Ok(Some((FrameKind::Failed, body))) => Err(failed(&body, &self.name)),
             Ok(Some((seen, _))) => Err(Error::Protocol {
@@ -141,7 +185,7 @@ impl Rendezvous {
         // Tells the rendezvous that its verdict has arrived. Dropping the socket would not: the session shares it.
         let _ = stream.shutdown(Shutdown::Both);
         self.stream = None;
-        Some(outcome)
+        Some(Heard::Verdict(outcome))
     }
 }
 

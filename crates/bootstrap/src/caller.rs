@@ -9,8 +9,9 @@ use socket2::Socket;
 use spark_ccl_fork::Unshared;
 use spark_ccl_seal::Stream;
 
+use crate::approach::Approach;
 use crate::dial::{ATTEMPT, FIRST_PAUSE, LAST_PAUSE, Route, describe};
-use crate::handshake::{EnterError, Entered, Entry, Intent, Open};
+use crate::handshake::{EnterError, Intent};
 use crate::{Error, Secret, net};
 
 /// How long a rank's listener may refuse connections. That is short: it exists before other ranks get its address.
@@ -36,13 +37,14 @@ pub(crate) struct Caller {
     pause: Duration,
     round: Round,
     unanswered: Vec<Unanswered>,
+    /// After how long without any connection it gives up; at the deadline if `None`.
+    patience: Option<Duration>,
 }
 
 /// A connection that was taken, and not answered yet.
 struct Unanswered {
     route: usize,
-    socket: Unshared<Socket>,
-    entry: Entry,
+    approach: Approach,
 }
 
 enum Stage {
@@ -54,8 +56,7 @@ enum Stage {
         until: Instant,
     },
     Entering {
-        socket: Unshared<Socket>,
-        entry: Entry,
+        approach: Approach,
         until: Instant,
     },
     /// No route is being tried: only the unanswered connections are left.
@@ -68,6 +69,8 @@ struct Round {
     attempts: Vec<(String, String)>,
     /// Whether there was any other outcome than a refused connection.
     answered: bool,
+    /// Whether any route led to a connection.
+    is_connected: bool,
     /// An error after which retrying its route is pointless. It may come from a stranger if addresses are not unique.
     final_error: Option<Error>,
     /// Whether retrying may help on some route.
@@ -94,7 +97,14 @@ impl Caller {
             pause: FIRST_PAUSE,
             round: Round::default(),
             unanswered: Vec::new(),
+            patience: None,
         }
+    }
+
+    /// Gives up when no route has led to a connection for that long: others may pass it on.
+    pub(crate) fn with_patience(self, patience: Duration) -> Self {
+        let patience = Some(patience);
+        Self { patience, ..self }
     }
 
     /// The routes that lead to a connection that is not answered, in words.
@@ -114,10 +124,12 @@ impl Caller {
         match &self.stage {
             Stage::Pausing { .. } | Stage::Listening => {}
             Stage::Connecting { socket, .. } => fds.push(PollFd::new(socket, PollFlags::OUT)),
-            Stage::Entering { socket, .. } => fds.push(PollFd::new(socket, PollFlags::IN)),
+            Stage::Entering { approach, .. } => {
+                fds.push(PollFd::new(&approach.socket, PollFlags::IN));
+            }
         }
         let unanswered = self.unanswered.iter();
-        fds.extend(unanswered.map(|one| PollFd::new(&one.socket, PollFlags::IN)));
+        fds.extend(unanswered.map(|one| PollFd::new(&one.approach.socket, PollFlags::IN)));
     }
 
     /// When [`step`](Self::step) is due even if no descriptor is ready.
@@ -149,7 +161,10 @@ impl Caller {
                     self.stage = stage;
                     return None;
                 }
-                Ok(Step::Go(stage)) => self.stage = stage,
+                Ok(Step::Go(stage)) => {
+                    self.round.is_connected = true;
+                    self.stage = stage;
+                }
                 Ok(Step::Keep(unanswered)) => self.unanswered.push(unanswered),
                 Err(error) => {
                     self.record_failure(self.route, error);
@@ -162,11 +177,8 @@ impl Caller {
     /// Advances the connections that were not answered at first. Returns the first that is.
     fn hear(&mut self, key: &Secret, now: Instant) -> Option<Stream> {
         for mut one in std::mem::take(&mut self.unanswered) {
-            match one.entry.step(&one.socket, key, &self.name) {
-                Ok(true) => {
-                    let (socket, seals) = (one.socket, one.entry.seals(key));
-                    return Some(Entered { socket, seals }.into_stream());
-                }
+            match one.approach.step(key, &self.name) {
+                Ok(true) => return Some(one.approach.into_stream(key)),
                 Ok(false) => self.unanswered.push(one),
                 Err(error) => {
                     self.record_failure(one.route, error);
@@ -195,27 +207,17 @@ impl Caller {
                 self.enter(socket, now).map(Step::Go)
             }
             Stage::Entering {
-                socket,
-                mut entry,
+                mut approach,
                 until,
             } => {
-                if entry.step(&socket, key, &self.name)? {
-                    let seals = entry.seals(key);
-                    return Ok(Step::Done(Entered { socket, seals }.into_stream()));
+                if approach.step(key, &self.name)? {
+                    return Ok(Step::Done(approach.into_stream(key)));
                 }
                 if until > now {
-                    return Ok(Step::Wait(Stage::Entering {
-                        socket,
-                        entry,
-                        until,
-                    }));
+                    return Ok(Step::Wait(Stage::Entering { approach, until }));
                 }
                 let route = self.route;
-                Ok(Step::Keep(Unanswered {
-                    route,
-                    socket,
-                    entry,
-                }))
+                Ok(Step::Keep(Unanswered { route, approach }))
             }
             Stage::Listening => Ok(Step::Wait(stage)),
         }
@@ -242,14 +244,10 @@ impl Caller {
     }
 
     fn enter(&self, socket: Unshared<Socket>, now: Instant) -> Result<Stage, EnterError> {
-        let open = Open::new(self.intent).map_err(EnterError::Final)?;
-        let entry = Entry::begin(&socket, &open)?;
+        let relays = self.routes.get(self.route).map_or(&[][..], Route::relays);
+        let approach = Approach::begin(socket, relays, self.intent)?;
         let until = now + ATTEMPT;
-        Ok(Stage::Entering {
-            socket,
-            entry,
-            until,
-        })
+        Ok(Stage::Entering { approach, until })
     }
 
     fn record_failure(&mut self, route: usize, error: EnterError) {
@@ -290,8 +288,10 @@ impl Caller {
         {
             return Some(error);
         }
-        let refused = !round.answered && now >= self.since + REFUSAL;
-        if refused || is_last {
+        let lasts = now.saturating_duration_since(self.since);
+        let is_refused = !round.answered && lasts >= REFUSAL;
+        let is_cut_off = !round.is_connected && self.patience.is_some_and(|most| lasts >= most);
+        if is_refused || is_cut_off || is_last {
             return Some(Error::Unreachable {
                 peer: self.name.clone(),
                 attempts: round.attempts,

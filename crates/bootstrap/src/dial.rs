@@ -30,6 +30,12 @@ pub(crate) enum Route {
         source: Option<SocketAddr>,
         target: SocketAddr,
     },
+    /// To a rank that passes the connection on.
+    Relayed {
+        first: Box<Route>,
+        /// What that rank and the following ones are asked for.
+        relays: Vec<Intent>,
+    },
 }
 
 impl Route {
@@ -37,6 +43,7 @@ impl Route {
         let socket = match self {
             Route::Unix { name } => net::connect_unix(name, deadline),
             Route::Tcp { source, target } => net::connect_tcp(*source, *target, deadline),
+            Route::Relayed { first, .. } => return first.connect(deadline),
         };
         socket.map(Unshared::new)
     }
@@ -46,6 +53,7 @@ impl Route {
         let (socket, is_complete) = match self {
             Route::Unix { name } => (net::begin_unix(name)?, true),
             Route::Tcp { source, target } => net::begin_tcp(*source, *target)?,
+            Route::Relayed { first, .. } => return first.begin(),
         };
         Ok((Unshared::new(socket), is_complete))
     }
@@ -55,6 +63,15 @@ impl Route {
         match self {
             Route::Unix { .. } => true,
             Route::Tcp { target, .. } => net::is_own(target.ip()),
+            Route::Relayed { first, .. } => first.leads_here(),
+        }
+    }
+
+    /// What the ranks are asked for that pass the connection on.
+    pub(crate) fn relays(&self) -> &[Intent] {
+        match self {
+            Route::Relayed { relays, .. } => relays,
+            _ => &[],
         }
     }
 
@@ -70,6 +87,10 @@ impl Route {
                 target,
             } => {
                 format!("{target} from {}", source.ip())
+            }
+            Route::Relayed { first, relays } => {
+                let ranks = if relays.len() == 1 { "rank" } else { "ranks" };
+                format!("{}, passed on by {} {ranks}", first.name(), relays.len())
             }
         }
     }

@@ -19,7 +19,8 @@ use crate::secret::random;
 use crate::stop::Stop;
 use crate::verdict::{Verdict, VerdictKind};
 use crate::wire::FrameKind;
-use crate::{Error, Options, PeerInfo, roster};
+use crate::wiring::{Survey, Wiring};
+use crate::{Error, HostId, Options, PeerInfo, roster};
 
 /// How long the rendezvous waits after it has found a problem, so that its error can name all ranks concerned.
 const ERROR_GRACE: Duration = Duration::from_millis(300);
@@ -45,6 +46,8 @@ pub(crate) struct Service {
     members: Vec<Member>,
     ranks: HashSet<u32>,
     stage: Stage,
+    /// Whether the ranks know which of them reach each other.
+    is_surveyed: bool,
     /// When the stage times out.
     deadline: Option<Instant>,
     /// When the stage fails because of a problem that was found.
@@ -75,6 +78,7 @@ impl Service {
             members: Vec::new(),
             ranks: HashSet::new(),
             stage: Stage::Gathering,
+            is_surveyed: false,
             deadline: Some(deadline_in(timeout)),
             fails_at: None,
             gave_up: None,
@@ -205,6 +209,7 @@ impl Service {
                 }
                 self.tighten_deadline(now, time_left);
             }
+            (Stage::Sealing, News::Survey { time_left }) => self.tighten_deadline(now, time_left),
             (Stage::Gathering | Stage::Sealing, _) => {
                 self.fails_at.get_or_insert(now + ERROR_GRACE);
             }
@@ -228,6 +233,7 @@ impl Service {
                 self.end(now, Parcel::new(FrameKind::Sealed, Vec::new()));
             }
             Stage::Sealing if must_fail || late => self.fail_sealing(now),
+            Stage::Sealing if !self.is_surveyed => self.compare_surveys(now),
             _ => {}
         }
     }
@@ -313,10 +319,37 @@ impl Service {
         }
     }
 
+    /// Tells all ranks which of them reach each other, once each has said what it found. Where no
+    /// way joins them all, their world does not come up.
+    fn compare_surveys(&mut self, now: Instant) {
+        let surveys = self.members.iter().map(|member| member.survey.as_ref());
+        let Some(surveys) = surveys.collect::<Option<Vec<&Survey>>>() else {
+            return;
+        };
+        let peers: Vec<&PeerInfo> = self.members.iter().map(|one| &one.hello.peer).collect();
+        let hosts: Vec<HostId> = peers.iter().map(|peer| peer.host_id).collect();
+        let wiring = Wiring::of(&hosts, &surveys);
+        if let Some(text) = roster::cut(&peers, &surveys, &wiring.parts()) {
+            return self.fail(now, VerdictKind::Links, &text);
+        }
+        let wiring = Parcel::new(FrameKind::Wiring, wiring.encode());
+        for member in &mut self.members {
+            member.send(&wiring);
+        }
+        self.is_surveyed = true;
+        // Each rank brings its own deadline with its report.
+        self.deadline = None;
+    }
+
     fn fail_sealing(&mut self, now: Instant) {
         let (lost, mut failed) = self.broken();
         if failed.is_empty() && lost.is_empty() {
-            let silent = self.members.iter().filter(|member| member.report.is_none());
+            let has_any = self.members.iter().any(|member| member.survey.is_some());
+            let is_silent = |member: &&Member| match has_any && !self.is_surveyed {
+                true => member.survey.is_none(),
+                false => member.report.is_none(),
+            };
+            let silent = self.members.iter().filter(is_silent);
             let peers = silent.map(|member| &member.hello.peer);
             failed.extend(peers.map(|peer| (peer, "its links are not up in time")));
         }

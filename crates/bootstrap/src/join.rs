@@ -20,11 +20,13 @@ use crate::keys::{self, Keys};
 use crate::lobby::{ListenerRole, Lobby};
 use crate::mailbox::Mailbox;
 use crate::meeting::{Contexts, LinkStreams, Requests};
-use crate::network::Network;
+use crate::network::{Network, reachable};
+use crate::relay::Relays;
 use crate::secret::random;
 use crate::stop::Stop;
 use crate::verdict::MAX_VERDICT;
 use crate::wire::FrameKind;
+use crate::wiring::MOST_RANKS;
 use crate::{Error, Options, Secret, listening, net, parcel, reminder, roster};
 
 /// A rank that has the table of all ranks.
@@ -85,7 +87,7 @@ impl Joining<'_> {
         let mut reader = FrameReader::sealed(seals.opener);
         let table = self.wait_for_table(&socket, &mut reader, &name)?;
         let socket = Arc::new(socket);
-        let rendezvous = Rendezvous::new(Arc::clone(&socket), reader, name);
+        let rendezvous = Rendezvous::new(Arc::clone(&socket), reader, name, self.size);
         self.start(endpoints, table, rendezvous, (socket, seals.sealer))
     }
 
@@ -173,6 +175,21 @@ impl Joining<'_> {
         }
     }
 
+    /// The routes to the ranks to which this one passes connections on.
+    fn routes_onward(&self, table: &Table) -> Box<dyn Fn(u32) -> Vec<Route> + Send> {
+        let own = self.options.addresses.clone();
+        let host = HostId::of_this_process();
+        let peers = match self.size <= MOST_RANKS {
+            true => table.peers.clone(),
+            false => Vec::new(),
+        };
+        Box::new(move |rank| {
+            let peer = peers.get(rank as usize);
+            let targets = peer.map(|peer| reachable(peer, peer.host_id == host, net::is_own));
+            routes(&own, &targets.unwrap_or_default(), None)
+        })
+    }
+
     fn start(
         &self,
         endpoints: Endpoints,
@@ -197,6 +214,8 @@ impl Joining<'_> {
             mailbox: mailbox.clone(),
             stop: stop.clone(),
             rendezvous,
+            relays: Relays::default(),
+            routes: self.routes_onward(&table),
         };
         spark_ccl_log::spawn("spark-ccl-accept", move || acceptor.run()).map_err(os)?;
         let own = self.options.addresses.clone();

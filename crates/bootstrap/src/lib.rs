@@ -31,6 +31,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 mod acceptor;
+mod approach;
 mod caller;
 mod dial;
 mod error;
@@ -56,6 +57,7 @@ mod options;
 mod owner;
 mod parcel;
 mod purpose;
+mod relay;
 mod reminder;
 mod root;
 mod roster;
@@ -67,6 +69,7 @@ mod talk;
 mod unique_id;
 mod verdict;
 mod wire;
+mod wiring;
 
 pub use dial::Unreached;
 pub use error::Error;
@@ -80,3 +83,4 @@ pub use secret::Secret;
 pub use session::Session;
 pub use talk::{Talk, Turn};
 pub use unique_id::UniqueId;
+pub use wiring::Wiring;

@@ -79,6 +79,8 @@ pub(crate) enum Admitted {
         purpose: Purpose,
         stream: Stream,
     },
+    /// A connection of a rank, which is to be passed on to the next one.
+    Relay { next: u32, near: Unshared<Socket> },
 }
 
 /// Whether to admit a stream from that rank for that purpose.
@@ -398,6 +400,9 @@ impl ListenerRole {
             (ListenerRole::Rendezvous, Intent::Rendezvous { .. }) => true,
             (ListenerRole::Streams { rank, size }, Intent::Stream { from, to, .. }) => {
                 to == rank && from < size
+            }
+            (ListenerRole::Streams { rank, size }, Intent::Relay { from, next }) => {
+                next != rank && from.max(next) < size
             }
             _ => false,
         };

@@ -8,7 +8,7 @@ use std::time::Instant;
 use spark_ccl_log::{Condvar, Mutex};
 use spark_ccl_seal::Stream;
 
-use crate::{Error, Kind, Purpose};
+use crate::{Error, Kind, Purpose, Wiring};
 
 /// Gets reopened streams as they arrive.
 pub(crate) type Receiver = Box<dyn Fn(u32, Purpose, Stream) + Send + Sync>;
@@ -27,6 +27,8 @@ struct State {
     streams: HashMap<(u32, Purpose), Stream>,
     /// The outcome of the initialisation, once there is one.
     outcome: Option<Result<(), Error>>,
+    /// Which ranks reach each other, once the rendezvous has said it.
+    wiring: Option<Wiring>,
     /// For the error about a stream that did not come: the connections that never authenticated.
     strangers: String,
     /// Ranks that will open no more streams.
@@ -70,6 +72,23 @@ impl Mailbox {
     pub(crate) fn conclude(&self, outcome: Result<(), Error>) {
         self.state.lock().outcome.get_or_insert(outcome);
         self.changed.notify_all();
+    }
+
+    /// Keeps what the rendezvous says of which ranks reach each other.
+    pub(crate) fn learn(&self, wiring: Wiring) {
+        self.state.lock().wiring = Some(wiring);
+        self.changed.notify_all();
+    }
+
+    /// Waits until it is known which ranks reach each other; `None` at the deadline.
+    pub(crate) fn wiring(&self, deadline: Instant) -> Option<Result<Wiring, Error>> {
+        let mut state = self.state.lock();
+        let is_open = |state: &mut State| state.wiring.is_none() && state.outcome.is_none();
+        self.changed.wait_while_until(&mut state, is_open, deadline);
+        match &state.outcome {
+            Some(Err(error)) => Some(Err(error.clone())),
+            _ => state.wiring.clone().map(Ok),
+        }
     }
 
     /// Keeps what is to be said of the connections that never authenticated.

@@ -17,11 +17,14 @@ use crate::net;
 use crate::parcel::Parcel;
 use crate::verdict::{MAX_REPORT, Report};
 use crate::wire::FrameKind;
+use crate::wiring::Survey;
 
 pub(crate) struct Member {
     pub(crate) hello: Hello,
     /// Its report on its links.
     pub(crate) report: Option<Result<(), String>>,
+    /// Which other ranks it reached.
+    pub(crate) survey: Option<Survey>,
     stream: Unshared<Socket>,
     reader: FrameReader,
     sealer: Sealer,
@@ -35,6 +38,7 @@ pub(crate) struct Member {
 /// What a member did.
 pub(crate) enum News {
     Report { time_left: Duration, failed: bool },
+    Survey { time_left: Duration },
     Gone,
 }
 
@@ -49,6 +53,7 @@ impl Member {
         Member {
             hello,
             report: None,
+            survey: None,
             stream,
             reader,
             sealer,
@@ -100,6 +105,16 @@ impl Member {
                             time_left: report.time_left,
                             failed,
                         })
+                    }
+                    Err(_) => Some(self.close()),
+                }
+            }
+            Ok(Some((FrameKind::Survey, body))) if self.survey.is_none() => {
+                match Survey::decode(&body) {
+                    Ok(survey) => {
+                        let time_left = survey.time_left;
+                        self.survey = Some(survey);
+                        Some(News::Survey { time_left })
                     }
                     Err(_) => Some(self.close()),
                 }

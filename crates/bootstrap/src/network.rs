@@ -16,6 +16,7 @@ use crate::options::Address;
 use crate::stop::Stop;
 use crate::verdict::Report;
 use crate::wire::FrameKind;
+use crate::wiring::Survey;
 use crate::{Error, PeerInfo, Secret, Via, net, parcel};
 
 /// The part that only sessions between processes have.
@@ -81,6 +82,15 @@ impl Network {
                     peer.addresses.len()
                 ))),
             },
+        }
+    }
+
+    /// Tells the rendezvous which ranks this one reached. It needs no answer here: if it is gone,
+    /// the mailbox hears of it.
+    pub(crate) fn tell(&self, survey: &Survey, deadline: Instant) {
+        if let Some((stream, sealer)) = &mut *self.rendezvous.lock() {
+            let survey = parcel::sealed(sealer, FrameKind::Survey, survey.encode());
+            let _ = net::write_all(stream, &survey, deadline);
         }
     }
 

@@ -46,6 +46,14 @@ pub enum Via {
     },
 }
 
+impl Via {
+    /// TCP, from and to whatever address leads to the peer.
+    pub const ANY: Via = Via::Tcp {
+        source: None,
+        target: None,
+    };
+}
+
 impl Kind {
     pub(crate) fn from_byte(byte: u8) -> Option<Self> {
         [

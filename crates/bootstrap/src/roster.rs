@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::hello::{Hello, MAX_RANKS, PeerInfo};
+use crate::wiring::Survey;
 
 /// How many ranks, hosts or reasons one message lists.
 const LISTED: usize = 16;
@@ -182,6 +183,36 @@ pub(crate) fn links(lost: &[&PeerInfo], failed: &[(&PeerInfo, &str)]) -> String 
         .map(|(peer, reason)| format!("{peer}: {reason}"));
     let texts: Vec<String> = lost.chain(failed).collect();
     format!("not all links are up: {}", join(&texts, "; "))
+}
+
+/// The error if no way joins all ranks, which fall into these parts: a pair that was tried, and why
+/// it failed.
+pub(crate) fn cut(peers: &[&PeerInfo], surveys: &[&Survey], parts: &[Vec<u32>]) -> Option<String> {
+    let [first, second, ..] = parts else {
+        return None;
+    };
+    let part_of = |rank: u32| parts.iter().position(|part| part.contains(&rank));
+    let missed = (0..).zip(surveys).flat_map(|(rank, survey)| {
+        let missed = survey.missed.iter();
+        missed.map(move |(peer, why)| (rank, *peer, why.as_str()))
+    });
+    let across = missed.filter(|(rank, peer, _)| part_of(*rank) != part_of(*peer));
+    let (rank, peer, why) = across.min_by_key(|(rank, peer, _)| (*peer, *rank))?;
+    let name = |rank: u32| {
+        peers
+            .get(rank as usize)
+            .map_or_else(String::new, |it| it.to_string())
+    };
+    Some(format!(
+        "{} and {} do not reach each other, neither by themselves nor by way of other ranks: \
+         nothing joins {} and {}; look at the cables between their hosts, and at \
+         SPARK_CCL_SOCKET_IFNAME, which may leave out the network that joins them; {} tried: {why}",
+        name(peer),
+        name(rank),
+        ranks_text(first),
+        ranks_text(second),
+        ranks_text(&[rank]),
+    ))
 }
 
 /// "rank 2", or "ranks 0, 2, 5-9".

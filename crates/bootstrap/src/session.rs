@@ -1,13 +1,13 @@
 //! A session, the result of the bootstrap: a rank that has the table of all ranks and opens streams to them.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use sha2::{Digest, Sha256};
 use spark_ccl_seal::Stream;
 
 use crate::caller::Caller;
-use crate::dial::{Call, Unreached, call, redial, routes};
+use crate::dial::{Call, Route, Unreached, call, redial, routes};
 use crate::handshake::{Entered, Intent};
 use crate::join::{Joined, Joining, check_rank, join_deadline, resolve};
 use crate::local::LocalRank;
@@ -16,7 +16,11 @@ use crate::meeting::{Attendant, Contexts};
 use crate::network::{Network, reachable};
 use crate::root::{self, Root};
 use crate::unique_id::expired;
-use crate::{Error, Kind, Options, PeerInfo, Purpose, Secret, UniqueId, Via, listening, net};
+use crate::{
+    Error, Kind, Options, PeerInfo, Purpose, Secret, UniqueId, Via, Wiring, listening, net,
+};
+
+mod survey;
 
 /// How long a rank's listener may refuse connections. That is short: it exists before other ranks get its address.
 const REFUSAL: Duration = Duration::from_millis(500);
@@ -38,6 +42,8 @@ pub struct Session {
     mailbox: Arc<Mailbox>,
     contexts: Arc<Contexts>,
     mode: Mode,
+    /// Which ranks reach each other, once that is known.
+    wiring: OnceLock<Wiring>,
     /// The rendezvous, if this rank owns it.
     _root: Option<Root>,
 }
@@ -149,6 +155,7 @@ impl Session {
             mailbox: local_rank.mailbox().clone(),
             contexts: local_rank.contexts().clone(),
             mode: Mode::Local(local_rank),
+            wiring: OnceLock::new(),
             _root: None,
         });
         Ok(sessions.collect())
@@ -170,6 +177,7 @@ impl Session {
             mailbox,
             contexts,
             mode,
+            wiring: OnceLock::new(),
             _root: root,
         }
     }
@@ -271,10 +279,7 @@ impl Session {
         match &self.mode {
             Mode::Local(local_rank) => local_rank.reach(peer, purpose, ways),
             Mode::Network(network) => {
-                let mut routes = Vec::new();
-                for &via in ways {
-                    routes.extend(network.routes(self.peer(peer), via, self.local_to(peer))?);
-                }
+                let routes = self.routes(network, peer, ways)?;
                 if routes.is_empty() {
                     return Err(Error::Argument(format!(
                         "{} has no address that this host could reach: {:?}",
@@ -298,6 +303,29 @@ impl Session {
                 Ok(())
             }
         }
+    }
+
+    /// The routes to a peer in these ways; if it is not reached by itself, those by way of others.
+    fn routes(&self, network: &Network, peer: u32, ways: &[Via]) -> Result<Vec<Route>, Error> {
+        let direct = |to: u32, via| network.routes(self.peer(to), via, self.local_to(to));
+        let mut routes = Vec::new();
+        if self.wiring().joins(self.rank, peer) {
+            for &via in ways {
+                routes.extend(direct(peer, via)?);
+            }
+            return Ok(routes);
+        }
+        for way in self.wiring().ways(self.rank, peer) {
+            let from = self.rank;
+            let relays = way[1..].iter().map(|&next| Intent::Relay { from, next });
+            let relays: Vec<Intent> = relays.collect();
+            // Over TCP also within the host: streams whose ends are on two hosts are sealed.
+            routes.extend(direct(way[0], Via::ANY)?.into_iter().map(|first| {
+                let (first, relays) = (Box::new(first), relays.clone());
+                Route::Relayed { first, relays }
+            }));
+        }
+        Ok(routes)
     }
 
     /// Which routes to a peer lead to connections that it does not answer, while streams of links

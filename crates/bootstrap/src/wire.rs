@@ -31,15 +31,21 @@ pub(crate) enum FrameKind {
     Sealed = 9,
     /// The world will not come up, and why.
     Failed = 10,
+    /// Which other ranks a rank reached by itself.
+    Survey = 11,
+    /// Which ranks reach each other by themselves.
+    Wiring = 12,
 }
 
 impl FrameKind {
     fn from_byte(byte: u8) -> Option<Self> {
         use FrameKind::{
-            Accept, Challenge, Failed, Hello, Open, Proof, Reject, Report, Sealed, Table,
+            Accept, Challenge, Failed, Hello, Open, Proof, Reject, Report, Sealed, Survey, Table,
+            Wiring,
         };
         [
-            Open, Challenge, Proof, Accept, Reject, Hello, Table, Report, Sealed, Failed,
+            Open, Challenge, Proof, Accept, Reject, Hello, Table, Report, Sealed, Failed, Survey,
+            Wiring,
         ]
         .into_iter()
         .find(|kind| *kind as u8 == byte)

@@ -35,6 +35,20 @@ pub trait Dial: Send + Sync {
     /// # Errors
     /// [`Unreached`], by the deadline or soon after it.
     fn dial(&self, peer: u32, number: u32, deadline: Instant) -> Result<Stream, Unreached>;
+
+    /// By which neighbour notices reach a rank, past those that are `gone`.
+    fn way(&self, _to: u32, _gone: &dyn Fn(u32) -> bool) -> Way {
+        Way::Closer
+    }
+}
+
+/// How notices reach a rank that may be no neighbour.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// By whichever neighbour is closest to it: the streams are those of [`neighbours`](crate::neighbours).
+    Closer,
+    /// By this neighbour; not at all if `None`.
+    By(Option<u32>),
 }
 
 /// Why a rank could not be reached.

@@ -60,7 +60,10 @@ pub fn link(sockets: Vec<Unshared<Socket>>, geometry: Geometry) -> Result<(Tx, R
         // Only the timeout then ends what waits for a cable that is out.
         spark_ccl_log::warn!("no thread looks after a link over TCP: {error}");
     }
-    Ok((Tx::new(&shared, geometry, rails), Rx::new(&shared, geometry)))
+    Ok((
+        Tx::new(&shared, geometry, rails),
+        Rx::new(&shared, geometry),
+    ))
 }
 
 fn check(sockets: &[Unshared<Socket>], geometry: Geometry) -> Result<(), LinkError> {

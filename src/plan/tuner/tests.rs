@@ -53,6 +53,45 @@ fn all_reduce(host_of: &[u32], shm: bool, bytes: u64) -> Algorithm {
 }
 
 #[test]
+fn where_some_ranks_are_reached_by_way_of_others_messages_go_to_neighbours() {
+    use Algorithm::{Chain, Dissemination, Hierarchical, Linear, Pairwise, Ring};
+    let of = |operation, bytes| Signature {
+        operation,
+        ..of(bytes)
+    };
+    let ring = planner(&[0, 1, 2, 3], true, "auto", &Tuning::default()).with_ways_round(true);
+    for bytes in [8, 1 << 10, 1 << 20, 1 << 30] {
+        for (operation, expected) in [
+            (Operation::AllReduce, Ring),
+            (Operation::AllGather, Ring),
+            (Operation::ReduceScatter, Ring),
+            (Operation::Broadcast, Chain),
+            (Operation::Reduce, Chain),
+        ] {
+            let Choice { algorithm, .. } = choose(&ring, of(operation, bytes), false, false);
+            assert_eq!(algorithm, expected, "{operation} of {bytes}");
+        }
+    }
+    // These have none between neighbours only.
+    for (operation, expected) in [
+        (Operation::AllToAll, Pairwise),
+        (Operation::Gather, Linear),
+        (Operation::Barrier, Dissemination),
+    ] {
+        let Choice { algorithm, .. } = choose(&ring, of(operation, 1 << 20), false, false);
+        assert_eq!(algorithm, expected, "{operation}");
+    }
+    let levels = planner(&[0, 0, 1, 1, 2, 2, 3, 3], true, "auto", &Tuning::default());
+    let levels = levels.with_ways_round(true);
+    let Choice { algorithm, .. } = choose(&levels, of(Operation::AllReduce, 1 << 20), false, false);
+    assert!([Ring, Hierarchical].contains(&algorithm), "{algorithm}");
+    // What a program asks for is done all the same.
+    let asked = planner(&[0, 1, 2, 3], true, "direct", &Tuning::default()).with_ways_round(true);
+    let Choice { algorithm, .. } = choose(&asked, of(Operation::AllReduce, 1 << 20), false, false);
+    assert_eq!(algorithm, Algorithm::Direct);
+}
+
+#[test]
 fn links_of_a_kind_have_thresholds() {
     use Algorithm::{Direct, HalvingDoubling, RecursiveDoubling, Ring};
     for (host_of, shm, expected) in [

@@ -24,6 +24,7 @@ fn acceptor(name: &str) -> (Acceptor, Socket) {
         Arc::new(Unshared::new(rendezvous)),
         FrameReader::default(),
         "the rendezvous".to_owned(),
+        2,
     );
     let acceptor = Acceptor {
         lobby: Lobby::new(role, Keys::one(key), vec![listener]),
@@ -32,6 +33,8 @@ fn acceptor(name: &str) -> (Acceptor, Socket) {
         rendezvous,
         requests: Arc::clone(&requests),
         link_streams: LinkStreams::new(1, key, requests, contexts),
+        relays: Relays::default(),
+        routes: Box::new(|_| Vec::new()),
     };
     (acceptor, its_end)
 }

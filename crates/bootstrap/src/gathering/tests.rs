@@ -1,4 +1,4 @@
-//! The rendezvous of one world, as its ranks see it.
+//! What ranks hear of others that leave, lie or are late.
 
 use std::io::Read;
 

@@ -51,6 +51,9 @@ pub(super) enum Outcome {
         purpose: Purpose,
         seals: Seals,
     },
+    Relay {
+        next: u32,
+    },
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -130,6 +133,7 @@ impl PendingConnection {
                 purpose,
                 stream: Entered { socket, seals }.into_stream(),
             },
+            Outcome::Relay { next } => Admitted::Relay { next, near: socket },
         }
     }
 
@@ -247,6 +251,7 @@ impl PendingConnection {
                 purpose,
                 seals,
             }),
+            Intent::Relay { next, .. } => Some(Outcome::Relay { next }),
         }
     }
 

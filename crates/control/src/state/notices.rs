@@ -9,8 +9,10 @@ use std::time::Instant;
 
 use super::State;
 use crate::fault::is_point_to_point;
+use crate::neighbour::Neighbour;
 use crate::outbound::{About, Class, Subject};
 use crate::pace::waits_for;
+use crate::repair::Way;
 use crate::strays::Stray;
 use crate::topology::distance;
 use crate::wire::{self, Content, Frame, Notice, Progress, Report, WaitingFor};
@@ -159,17 +161,9 @@ impl State {
 
     /// Sends a notice one hop closer to `to`. If no neighbour is closer, it is dropped: it is announced again later.
     pub(super) fn forward(&mut self, to: u32, notice: &Notice) {
-        let size = self.names.len() as u32;
-        let own = distance(self.me, to, size);
-        let neighbours = self
-            .neighbours
-            .iter_mut()
-            .filter(|neighbour| neighbour.is_reading && !neighbour.is_done_writing());
-        let Some(neighbour) = neighbours.min_by_key(|neighbour| distance(neighbour.peer, to, size))
-        else {
-            return;
-        };
-        if distance(neighbour.peer, to, size) < own {
+        let next = self.next_hop(to);
+        let mut neighbours = self.neighbours.iter_mut();
+        if let Some(neighbour) = neighbours.find(|neighbour| Some(neighbour.peer) == next) {
             let about = match notice.content {
                 Content::Progress(_) => About::Origin,
                 Content::Late(report) => About::Late(report.rank),
@@ -187,6 +181,22 @@ impl State {
             let frame: Arc<[u8]> = wire::encode(&Frame::Notice { to, notice }).into();
             neighbour.outbound.push(Class::Replaceable(subject), &frame);
             neighbour.flush();
+        }
+    }
+
+    /// The neighbour that is closer to `to`, if its stream is open.
+    fn next_hop(&self, to: u32) -> Option<u32> {
+        let size = self.names.len() as u32;
+        let is_open = |neighbour: &&Neighbour| neighbour.is_reading && !neighbour.is_done_writing();
+        let mut open = self.neighbours.iter().filter(is_open).map(|it| it.peer);
+        let gone = |rank: u32| self.departures.contains_key(&rank);
+        let dial = self.redial.as_ref().map(|redial| &redial.dial);
+        match dial.map_or(Way::Closer, |dial| dial.way(to, &gone)) {
+            Way::By(next) => open.find(|&peer| Some(peer) == next),
+            Way::Closer => {
+                let next = open.min_by_key(|&peer| distance(peer, to, size));
+                next.filter(|&peer| distance(peer, to, size) < distance(self.me, to, size))
+            }
         }
     }
 }

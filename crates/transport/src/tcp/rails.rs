@@ -119,7 +119,10 @@ impl Rail {
                 self.silent_since = None;
                 if SAID.get().lock().remove(&self.way.to_string()) {
                     let silence = since.elapsed();
-                    spark_ccl_log::remark(&format!("{} answers again, after {silence:.1?}", self.way));
+                    spark_ccl_log::remark(&format!(
+                        "{} answers again, after {silence:.1?}",
+                        self.way
+                    ));
                 }
             }
             _ => {}
@@ -141,9 +144,8 @@ impl Way {
             SocketAddr::V6(own) => own.scope_id(),
             SocketAddr::V4(_) => 0,
         };
-        let fits = |one: &&Interface| {
-            one.addr == self.own.ip() && (scope == 0 || scope == one.index)
-        };
+        let fits =
+            |one: &&Interface| one.addr == self.own.ip() && (scope == 0 || scope == one.index);
         self.interface = interfaces.iter().find(fits).map(|one| one.name.clone());
     }
 
@@ -162,7 +164,11 @@ impl Way {
 
 impl fmt::Display for Way {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { interface, own, peer } = self;
+        let Self {
+            interface,
+            own,
+            peer,
+        } = self;
         let interface = interface.as_deref().unwrap_or("an interface that is gone");
         write!(f, "{interface} ({} -> {})", own.ip(), peer.ip())
     }

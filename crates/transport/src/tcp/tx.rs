@@ -272,7 +272,9 @@ impl LinkTx for Tx {
     }
 
     fn silent_rails(&self) -> Vec<SilentRail> {
-        self.rails.as_ref().map_or_else(Vec::new, |rails| rails.silent())
+        self.rails
+            .as_ref()
+            .map_or_else(Vec::new, |rails| rails.silent())
     }
 
     fn holds_back(&self) -> bool {

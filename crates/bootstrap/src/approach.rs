@@ -1,0 +1,58 @@
+//! A connection on its way through handshakes: with the ranks that pass it on, one after the other,
+//! and at last with the rank that it is for. Each sees only bytes of the handshakes that follow its
+//! own.
+
+use std::collections::VecDeque;
+
+use socket2::Socket;
+use spark_ccl_fork::Unshared;
+use spark_ccl_seal::Stream;
+
+use crate::Secret;
+use crate::handshake::{EnterError, Entered, Entry, Intent, Open};
+
+pub(crate) struct Approach {
+    pub(crate) socket: Unshared<Socket>,
+    entry: Entry,
+    /// The handshakes that follow the current one.
+    next: VecDeque<Intent>,
+}
+
+impl Approach {
+    /// Sends the first message over a new connection. The last intent is that of the stream.
+    pub(crate) fn begin(
+        socket: Unshared<Socket>,
+        relays: &[Intent],
+        intent: Intent,
+    ) -> Result<Self, EnterError> {
+        let mut next: VecDeque<Intent> = relays.iter().copied().chain([intent]).collect();
+        let first = next.pop_front().unwrap_or(intent);
+        Ok(Self {
+            entry: begin(&socket, first)?,
+            socket,
+            next,
+        })
+    }
+
+    /// Advances as far as the bytes that have arrived allow. Returns whether the stream is there.
+    pub(crate) fn step(&mut self, key: &Secret, peer: &str) -> Result<bool, EnterError> {
+        while self.entry.step(&self.socket, key, peer)? {
+            let Some(intent) = self.next.pop_front() else {
+                return Ok(true);
+            };
+            self.entry = begin(&self.socket, intent)?;
+        }
+        Ok(false)
+    }
+
+    /// The stream, once it is there.
+    pub(crate) fn into_stream(self, key: &Secret) -> Stream {
+        let (socket, seals) = (self.socket, self.entry.seals(key));
+        Entered { socket, seals }.into_stream()
+    }
+}
+
+fn begin(socket: &Socket, intent: Intent) -> Result<Entry, EnterError> {
+    let open = Open::new(intent).map_err(EnterError::Final)?;
+    Entry::begin(socket, &open)
+}

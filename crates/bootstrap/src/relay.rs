@@ -1,0 +1,164 @@
+//! Passing connections on, for ranks that do not reach each other by themselves. A relay copies
+//! bytes both ways; what they say, and who may say it, is the business of the two ends, which prove
+//! the secret to each other as over any connection.
+//!
+//! A rank that asks for a relay has proved that it holds the secret. It names the next rank only,
+//! and asks that one itself for the one after: so no relay chooses a way, and none can be led round
+//! in circles by others.
+
+mod flow;
+
+use std::io;
+use std::net::Shutdown;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags};
+use socket2::Socket;
+use spark_ccl_fork::Unshared;
+
+use crate::dial::Route;
+use crate::handshake::Rejection;
+use crate::net;
+use flow::Flow;
+
+/// How long the next rank may take to accept a connection.
+const DIALLING: Duration = Duration::from_secs(5);
+
+/// The connections that this process passes on.
+#[derive(Default)]
+pub(crate) struct Relays {
+    dialling: Vec<Dialling>,
+    joined: Vec<Joined>,
+}
+
+/// A connection whose other half is being made, over all routes at once.
+struct Dialling {
+    near: Unshared<Socket>,
+    attempts: Vec<Unshared<Socket>>,
+    until: Instant,
+}
+
+struct Joined {
+    near: Unshared<Socket>,
+    far: Unshared<Socket>,
+    outward: Flow,
+    back: Flow,
+}
+
+impl Relays {
+    /// Passes a connection on over the first of these routes that leads somewhere.
+    pub(crate) fn begin(&mut self, near: Unshared<Socket>, routes: &[Route], now: Instant) {
+        let attempts = routes.iter().filter_map(|route| route.begin().ok());
+        self.dialling.push(Dialling {
+            near,
+            attempts: attempts.map(|(socket, _)| socket).collect(),
+            until: now + DIALLING,
+        });
+    }
+
+    /// Advances all connections without blocking, and drops those that are over.
+    pub(crate) fn serve(&mut self, now: Instant) {
+        for one in std::mem::take(&mut self.dialling) {
+            match one.step(now) {
+                Dialled::Going(one) => self.dialling.push(one),
+                Dialled::Joined(joined) => self.joined.push(joined),
+                Dialled::Over => {}
+            }
+        }
+        self.joined.retain_mut(Joined::goes_on);
+    }
+
+    /// Adds the descriptors that wake [`serve`](Self::serve).
+    pub(crate) fn watch<'a>(&'a self, fds: &mut Vec<PollFd<'a>>) {
+        let attempts = self.dialling.iter().flat_map(|one| &one.attempts);
+        fds.extend(attempts.map(|socket| PollFd::new(socket, PollFlags::OUT)));
+        for one in &self.joined {
+            let near = one.outward.wants_input() | one.back.wants_output();
+            let far = one.back.wants_input() | one.outward.wants_output();
+            for (socket, flags) in [(&one.near, near), (&one.far, far)] {
+                // Without a wish, the end of a connection would wake the thread again and again.
+                if !flags.is_empty() {
+                    fds.push(PollFd::new(socket, flags));
+                }
+            }
+        }
+    }
+
+    /// When [`serve`](Self::serve) is due even if no descriptor is ready.
+    pub(crate) fn next_wake(&self) -> Option<Instant> {
+        let busy = self.joined.iter().any(Joined::is_busy);
+        let dialling = self.dialling.iter().map(|one| one.until);
+        dialling.chain(busy.then(Instant::now)).min()
+    }
+}
+
+enum Dialled {
+    Going(Dialling),
+    Joined(Joined),
+    Over,
+}
+
+impl Dialling {
+    fn step(mut self, now: Instant) -> Dialled {
+        let mut connected = None;
+        self.attempts = std::mem::take(&mut self.attempts)
+            .into_iter()
+            .filter_map(|socket| match outcome(&socket) {
+                None => Some(socket),
+                Some(Ok(())) => {
+                    connected.get_or_insert(socket);
+                    None
+                }
+                Some(Err(_)) => None,
+            })
+            .collect();
+        match connected {
+            Some(far) => Dialled::Joined(Joined {
+                near: self.near,
+                far,
+                outward: Flow::default(),
+                back: Flow::default(),
+            }),
+            None if self.attempts.is_empty() || self.until <= now => {
+                turn_away(&self.near);
+                Dialled::Over
+            }
+            None => Dialled::Going(self),
+        }
+    }
+}
+
+impl Joined {
+    fn goes_on(&mut self) -> bool {
+        let moved = self.outward.run(&self.near, &self.far);
+        let moved = moved.and_then(|()| self.back.run(&self.far, &self.near));
+        moved.is_ok() && !(self.outward.is_over() && self.back.is_over())
+    }
+
+    /// Whether it has more to do at once.
+    fn is_busy(&self) -> bool {
+        self.outward.is_busy() || self.back.is_busy()
+    }
+}
+
+/// The outcome of connecting; `None` while it goes on.
+fn outcome(socket: &Socket) -> Option<io::Result<()>> {
+    let mut fds = [PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::OUT)];
+    match net::poll(&mut fds, Some(Instant::now())) {
+        Ok(()) if fds[0].revents().is_empty() => None,
+        Ok(()) => Some(net::end_tcp(socket)),
+        Err(error) => Some(Err(error)),
+    }
+}
+
+/// Says that the next rank is not reached. The other end has sent its first message to that rank.
+fn turn_away(near: &Socket) {
+    let _ = net::try_write(near, &Rejection::Unreached.frame());
+    let _ = near.shutdown(Shutdown::Write);
+    // Closed with this unread, the connection would be reset, and the answer might be lost.
+    let _ = net::try_read(near, &mut [0; 512]);
+}
+
+#[cfg(test)]
+mod tests;

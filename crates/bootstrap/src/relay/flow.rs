@@ -1,0 +1,115 @@
+//! One direction of a connection that is passed on: a buffer between two sockets.
+
+use std::io;
+use std::net::Shutdown;
+
+use rustix::event::PollFlags;
+use socket2::Socket;
+
+use crate::net;
+
+const BUFFER: usize = 64 * 1024;
+/// How many buffers are moved before it is the turn of other connections.
+const TURN: u32 = 8;
+
+#[derive(Default)]
+pub(super) struct Flow {
+    /// What was read, and is not all written yet.
+    buffer: Vec<u8>,
+    written: usize,
+    end: End,
+    is_busy: bool,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum End {
+    #[default]
+    Open,
+    /// Nothing more comes.
+    Read,
+    /// The receiver knows it.
+    Told,
+}
+
+impl Flow {
+    /// Moves what is there without blocking.
+    ///
+    /// # Errors
+    /// The system's: one of the two connections is broken.
+    pub(super) fn run(&mut self, from: &Socket, to: &Socket) -> io::Result<()> {
+        self.is_busy = true;
+        for _ in 0..TURN {
+            if !self.step(from, to)? {
+                self.is_busy = false;
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves at most one buffer. Returns whether there may be more to do.
+    fn step(&mut self, from: &Socket, to: &Socket) -> io::Result<bool> {
+        if self.buffer.is_empty() {
+            return match self.end {
+                End::Open => self.read(from),
+                End::Read => {
+                    self.end = End::Told;
+                    to.shutdown(Shutdown::Write).map(|()| false)
+                }
+                End::Told => Ok(false),
+            };
+        }
+        let Some(count) = net::try_write(to, &self.buffer[self.written..])? else {
+            return Ok(false);
+        };
+        self.written += count;
+        if self.written == self.buffer.len() {
+            self.buffer.clear();
+            self.written = 0;
+        }
+        Ok(true)
+    }
+
+    fn read(&mut self, from: &Socket) -> io::Result<bool> {
+        self.buffer.resize(BUFFER, 0);
+        let read = net::try_read(from, &mut self.buffer);
+        self.buffer
+            .truncate(read.as_ref().map_or(0, |read| read.unwrap_or(0)));
+        match read? {
+            Some(0) => self.end = End::Read,
+            Some(_) => {}
+            // Idle connections hold no memory.
+            None => {
+                self.buffer = Vec::new();
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// What the socket that is read from is to be polled for.
+    pub(super) fn wants_input(&self) -> PollFlags {
+        match self.end == End::Open && self.buffer.is_empty() {
+            true => PollFlags::IN,
+            false => PollFlags::empty(),
+        }
+    }
+
+    /// What the socket that is written to is to be polled for.
+    pub(super) fn wants_output(&self) -> PollFlags {
+        match self.buffer.is_empty() {
+            true => PollFlags::empty(),
+            false => PollFlags::OUT,
+        }
+    }
+
+    /// Whether it was interrupted for others' sake.
+    pub(super) fn is_busy(&self) -> bool {
+        self.is_busy
+    }
+
+    /// Whether nothing more comes, and the receiver knows it.
+    pub(super) fn is_over(&self) -> bool {
+        self.end == End::Told
+    }
+}

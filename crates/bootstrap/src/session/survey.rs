@@ -1,0 +1,173 @@
+//! A rank's first streams to others, and with them which ranks reach each other: each calls those
+//! below it, and tells the rendezvous whom it reached. The rendezvous tells all ranks.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use rustix::event::PollFd;
+use spark_ccl_seal::Stream;
+
+use super::{Mode, Session};
+use crate::caller::Caller;
+use crate::handshake::Intent;
+use crate::network::Network;
+use crate::wiring::{MOST_RANKS, Survey, Wiring};
+use crate::{Error, Purpose, Via, net};
+
+/// How long a rank tries to reach another one by itself, if others may pass its streams on.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How often a rank that calls others looks whether the initialisation has failed.
+const LOOK: Duration = Duration::from_millis(100);
+
+impl Session {
+    /// Opens a stream to each of `peers` that this rank reaches by itself. All ranks call this
+    /// once, for the same purpose, and name each other.
+    ///
+    /// In worlds of up to 64 ranks, those that some do not reach are left out, as long as others
+    /// lead to them; [`wiring`](Self::wiring) says which ones.
+    ///
+    /// # Errors
+    /// [`Error::Links`], on all ranks, names two that do not reach each other, not even by way of others. Otherwise those
+    /// of [`Session::connect`] and [`Session::accept`].
+    pub fn connect_all(
+        &self,
+        peers: &BTreeSet<u32>,
+        purpose: Purpose,
+        deadline: Instant,
+    ) -> Result<Vec<(u32, Stream)>, Error> {
+        let (above, below): (Vec<u32>, Vec<u32>) = peers.iter().partition(|&&it| it > self.rank);
+        let mut streams = match &self.mode {
+            Mode::Local(_) => {
+                let via = |peer| (peer, self.connect(peer, purpose, Via::Unix, deadline));
+                let calls = below.into_iter().map(via);
+                calls.map(|(peer, it)| Ok((peer, it?))).collect()
+            }
+            Mode::Network(network) => self.survey(network, &below, purpose, deadline),
+        }?;
+        for peer in above {
+            if self.wiring().joins(self.rank, peer) {
+                streams.push((peer, self.accept(peer, purpose, deadline)?));
+            }
+        }
+        Ok(streams)
+    }
+
+    /// Which ranks reach each other by themselves: all of them, as far as is known before
+    /// [`connect_all`](Self::connect_all) has returned.
+    pub fn wiring(&self) -> &Wiring {
+        static COMPLETE: Wiring = Wiring::complete();
+        self.wiring.get().unwrap_or(&COMPLETE)
+    }
+
+    /// Calls the ranks below, and learns which ranks reach each other.
+    fn survey(
+        &self,
+        network: &Network,
+        below: &[u32],
+        purpose: Purpose,
+        deadline: Instant,
+    ) -> Result<Vec<(u32, Stream)>, Error> {
+        let has_ways_round = self.size() <= MOST_RANKS;
+        let mut calls = Vec::new();
+        for &peer in below {
+            let caller = self.caller(network, peer, purpose, deadline)?;
+            calls.push(match has_ways_round {
+                true => (peer, caller.with_patience(PATIENCE)),
+                false => (peer, caller),
+            });
+        }
+        let (mut streams, mut missed) = (Vec::new(), Vec::new());
+        for (peer, outcome) in self.call(network, calls, deadline)? {
+            match outcome {
+                Ok(stream) => streams.push((peer, stream)),
+                Err(error @ Error::Unreachable { .. }) if has_ways_round => {
+                    missed.push((peer, error.to_string()));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        if has_ways_round {
+            missed.sort_unstable();
+            let reached = streams.iter().fold(0, |mask, (peer, _)| mask | 1 << peer);
+            let survey = Survey {
+                reached,
+                missed,
+                time_left: deadline.saturating_duration_since(Instant::now()),
+            };
+            self.learn(network, &survey, deadline)?;
+        }
+        Ok(streams)
+    }
+
+    fn caller(
+        &self,
+        network: &Network,
+        peer: u32,
+        purpose: Purpose,
+        deadline: Instant,
+    ) -> Result<Caller, Error> {
+        let is_local = self.local_to(peer);
+        let via = if is_local { Via::Unix } else { Via::ANY };
+        let routes = network.routes(self.peer(peer), via, is_local)?;
+        let intent = Intent::Stream {
+            from: self.rank,
+            to: peer,
+            purpose,
+        };
+        let name = self.describe(peer);
+        Ok(Caller::new(name, routes, intent, Instant::now(), deadline))
+    }
+
+    /// Makes calls at the same time, and returns their outcomes.
+    fn call(
+        &self,
+        network: &Network,
+        mut calls: Vec<(u32, Caller)>,
+        deadline: Instant,
+    ) -> Result<Vec<(u32, Result<Stream, Error>)>, Error> {
+        let mut outcomes = Vec::new();
+        loop {
+            let now = Instant::now();
+            calls.retain_mut(|(peer, caller)| {
+                let outcome = caller.step(&network.key, now);
+                let goes_on = outcome.is_none();
+                outcomes.extend(outcome.map(|outcome| (*peer, outcome)));
+                goes_on
+            });
+            let Some((peer, caller)) = calls.first() else {
+                return Ok(outcomes);
+            };
+            if let Some(error) = self.mailbox.failure() {
+                return Err(error);
+            }
+            if now >= deadline {
+                let silence = caller.silence().unwrap_or_default();
+                let name = self.describe(*peer);
+                return Err(Error::Timeout(format!("{name} does not answer: {silence}")));
+            }
+            let mut fds: Vec<PollFd<'_>> = Vec::new();
+            calls.iter().for_each(|(_, caller)| caller.watch(&mut fds));
+            let wakes = calls.iter().filter_map(|(_, caller)| caller.next_wake());
+            let until = wakes.chain([now + LOOK, deadline]).min();
+            net::poll(&mut fds, until).map_err(|error| Error::os("wait for ranks", &error))?;
+        }
+    }
+
+    /// Tells the rendezvous what was found, and takes what it makes of all ranks' findings.
+    fn learn(&self, network: &Network, survey: &Survey, deadline: Instant) -> Result<(), Error> {
+        network.tell(survey, deadline);
+        let wiring = self.mailbox.wiring(deadline).unwrap_or_else(|| {
+            let text = "the rendezvous did not say in time which ranks reach each other";
+            Err(Error::Timeout(text.to_owned()))
+        })?;
+        for (peer, why) in &survey.missed {
+            spark_ccl_log::warn!(
+                "rank {} reaches {} by way of other ranks only, which is slow: {why}",
+                self.rank,
+                self.describe(*peer)
+            );
+        }
+        let _ = self.wiring.set(wiring);
+        Ok(())
+    }
+}

@@ -1,0 +1,209 @@
+//! Which ranks reach each other by themselves, and the ways round where some do not. Pure functions.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::HostId;
+use crate::hello::millis;
+use crate::verdict::MAX_REPORT;
+use crate::wire::{Reader, WireError, Writer};
+
+/// Worlds of up to this many ranks find ways round. In larger ones, every rank has to reach those
+/// that it needs by itself.
+pub(crate) const MOST_RANKS: u32 = 64;
+
+/// The bytes of a survey that are not about ranks which were missed.
+const FIXED: usize = 64;
+
+/// What a rank found when it called the others.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Survey {
+    /// The ranks that it reached, a bit each.
+    pub(crate) reached: u64,
+    /// The ranks that it did not reach, in ascending order, and why not.
+    pub(crate) missed: Vec<(u32, String)>,
+    /// How long it will wait for the others' surveys.
+    pub(crate) time_left: Duration,
+}
+
+impl Survey {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let room = (MAX_REPORT - FIXED) / self.missed.len().max(1) - 8;
+        let mut to = Writer::default();
+        to.u64(millis(self.time_left)).u64(self.reached);
+        to.u8(self.missed.len() as u8);
+        for (rank, why) in &self.missed {
+            to.u32(*rank).text(why, room);
+        }
+        to.finish()
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, WireError> {
+        let mut from = Reader::new(bytes);
+        let time_left = Duration::from_millis(from.u64()?);
+        let reached = from.u64()?;
+        let count = from.u8()?;
+        let missed = (0..count).map(|_| {
+            let rank = from.u32()?;
+            let is_possible = rank < MOST_RANKS;
+            let rank = is_possible
+                .then_some(rank)
+                .ok_or(WireError::Field("rank"))?;
+            Ok((rank, from.text(MAX_REPORT)?))
+        });
+        let missed = missed.collect::<Result<_, WireError>>()?;
+        from.end()?;
+        Ok(Survey {
+            reached,
+            missed,
+            time_left,
+        })
+    }
+}
+
+/// Which ranks of a world reach each other by themselves.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Wiring {
+    /// By rank, the ranks that it reaches, a bit each. Empty where all reach each other.
+    reached: Vec<u64>,
+}
+
+impl Wiring {
+    /// Of the ranks of these hosts, which found this. Where any rank was missed, two that did not
+    /// call each other count as their hosts do.
+    pub(crate) fn of(hosts: &[HostId], surveys: &[&Survey]) -> Self {
+        if surveys.iter().all(|survey| survey.missed.is_empty()) {
+            return Self::default();
+        }
+        let on_host = |host: HostId| mask((0..).zip(hosts).filter(|(_, one)| **one == host));
+        let on_host: Vec<u64> = hosts.iter().map(|host| on_host(*host)).collect();
+        let mut reached = on_host.clone();
+        for (survey, own) in surveys.iter().zip(&on_host) {
+            for (peer, its) in on_host.iter().enumerate() {
+                if survey.reached >> peer & 1 == 1 {
+                    ranks(*own).for_each(|rank| reached[rank as usize] |= its);
+                    ranks(*its).for_each(|rank| reached[rank as usize] |= own);
+                }
+            }
+        }
+        for (rank, survey) in surveys.iter().enumerate() {
+            for &(peer, _) in &survey.missed {
+                reached[rank] &= !(1 << peer);
+                if let Some(its) = reached.get_mut(peer as usize) {
+                    *its &= !(1 << rank);
+                }
+            }
+        }
+        Self { reached }
+    }
+
+    /// All ranks reach each other.
+    pub(crate) const fn complete() -> Self {
+        Self {
+            reached: Vec::new(),
+        }
+    }
+
+    /// Whether all ranks reach each other by themselves.
+    pub fn is_complete(&self) -> bool {
+        self.reached.is_empty()
+    }
+
+    /// Whether two ranks reach each other by themselves.
+    pub fn joins(&self, a: u32, b: u32) -> bool {
+        self.is_complete() || a == b || self.around(a) >> b & 1 == 1
+    }
+
+    fn around(&self, rank: u32) -> u64 {
+        self.reached.get(rank as usize).copied().unwrap_or(0)
+    }
+
+    /// The ways from one rank to another that it does not reach by itself, the shortest first: one
+    /// for each rank that may be the first to pass a connection on. Each way begins with that rank,
+    /// and ends with the last one.
+    pub(crate) fn ways(&self, from: u32, to: u32) -> Vec<Vec<u32>> {
+        let first = ranks(self.around(from)).filter(|&first| first != from && first != to);
+        let way = |first| self.way(first, to, &|rank| rank == from);
+        let mut ways: Vec<Vec<u32>> = first.filter_map(way).collect();
+        ways.sort_by_key(Vec::len);
+        ways
+    }
+
+    /// The neighbour by which the shortest way leads to a rank, past those that are `gone`.
+    pub fn next_hop(&self, from: u32, to: u32, gone: &dyn Fn(u32) -> bool) -> Option<u32> {
+        if self.joins(from, to) {
+            return Some(to);
+        }
+        self.way(from, to, gone)?.get(1).copied()
+    }
+
+    /// The shortest way, with both of its ends.
+    fn way(&self, from: u32, to: u32, closed: &dyn Fn(u32) -> bool) -> Option<Vec<u32>> {
+        let mut before = vec![None; self.reached.len()];
+        let mut queue = VecDeque::from([from]);
+        while let Some(at) = queue.pop_front().filter(|&at| at != to) {
+            for next in ranks(self.around(at)) {
+                let known = &mut before[next as usize];
+                if known.is_none() && next != from && !closed(next) {
+                    *known = Some(at);
+                    queue.push_back(next);
+                }
+            }
+        }
+        let mut way = vec![to];
+        while let Some(&at) = way.last().filter(|&&at| at != from) {
+            way.push((*before.get(at as usize)?)?);
+        }
+        way.reverse();
+        Some(way)
+    }
+
+    /// The groups of ranks that no way joins; one group unless something is cut.
+    pub(crate) fn parts(&self) -> Vec<Vec<u32>> {
+        let mut parts: Vec<Vec<u32>> = Vec::new();
+        for rank in 0..self.reached.len() as u32 {
+            let its = parts
+                .iter_mut()
+                .find(|part| self.way(part[0], rank, &|_| false).is_some());
+            match its {
+                Some(part) => part.push(rank),
+                None => parts.push(vec![rank]),
+            }
+        }
+        parts
+    }
+
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut to = Writer::default();
+        for ranks in &self.reached {
+            to.u64(*ranks);
+        }
+        to.finish()
+    }
+
+    /// Reads the wiring of a world of `size` ranks.
+    pub(crate) fn decode(bytes: &[u8], size: usize) -> Result<Self, WireError> {
+        let mut from = Reader::new(bytes);
+        let rows = if bytes.is_empty() { 0 } else { size };
+        let reached = (0..rows).map(|_| from.u64());
+        let reached: Vec<u64> = reached.collect::<Result<_, _>>()?;
+        from.end()?;
+        let beyond = |row: &u64| size < 64 && row >> size != 0;
+        if reached.iter().any(beyond) {
+            return Err(WireError::Field("rank"));
+        }
+        Ok(Self { reached })
+    }
+}
+
+/// The ranks whose bits are set.
+fn ranks(mask: u64) -> impl Iterator<Item = u32> {
+    (0..MOST_RANKS).filter(move |rank| mask >> rank & 1 == 1)
+}
+
+fn mask<T>(ranks: impl Iterator<Item = (u32, T)>) -> u64 {
+    ranks.fold(0, |mask, (rank, _)| mask | 1 << rank)
+}
+
+#[cfg(test)]
+mod tests;
