@@ -470,9 +470,9 @@ fn the_document_explains_exactly_the_variables_that_have_an_effect() {
 #[test]
 fn measured_choices_are_kept_in_the_cache_unless_told_otherwise() {
     let file = |values: &[(&str, &str)]| settings(values).tuning;
-    let home = ("HOME", "/home/a");
+    let home = ("HOME", "/a");
     let in_cache = file(&[home]).unwrap();
-    assert!(in_cache.starts_with("/home/a/.cache/spark-ccl"));
+    assert!(in_cache.starts_with("/a/.cache/spark-ccl"));
     assert_eq!(in_cache.extension().unwrap(), "json");
     let elsewhere = file(&[home, ("XDG_CACHE_HOME", "/cache")]).unwrap();
     assert!(elsewhere.starts_with("/cache/spark-ccl"));

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Display};
 
-use crate::tree::Tree;
+use super::tree::Tree;
 
 /// Files that all depend on each other, directly or indirectly.
 #[derive(Debug)]
@@ -25,10 +25,7 @@ type Edges = BTreeMap<(usize, usize), (usize, String)>;
 
 pub(crate) fn circles(tree: &Tree) -> Vec<Circle> {
     let edges = edges(tree);
-    let reached: BTreeMap<_, _> = edges
-        .keys()
-        .map(|&(from, _)| (from, reach(&edges, from)))
-        .collect();
+    let reached = reached(&edges.keys().copied().collect());
     let is_mutual = |a: usize, b: usize| {
         reached[&a].contains(&b) && reached.get(&b).is_some_and(|of| of.contains(&a))
     };
@@ -57,7 +54,8 @@ pub(crate) fn circles(tree: &Tree) -> Vec<Circle> {
     circles.into_values().collect()
 }
 
-fn edges(tree: &Tree) -> Edges {
+/// Which files import which, except a module and its children.
+pub(crate) fn edges(tree: &Tree) -> Edges {
     let mut edges = Edges::new();
     for (index, module) in tree.modules.iter().enumerate() {
         for mention in module.mentions.iter().chain(&module.globs) {
@@ -73,17 +71,23 @@ fn edges(tree: &Tree) -> Edges {
     edges
 }
 
-/// All modules that a module depends on, directly or indirectly.
-fn reach(edges: &Edges, from: usize) -> BTreeSet<usize> {
-    let mut reached = BTreeSet::new();
-    let mut open = vec![from];
-    while let Some(module) = open.pop() {
-        let next = edges
-            .range((module, 0)..=(module, usize::MAX))
-            .map(|(&(_, to), _)| to);
-        open.extend(next.filter(|&to| reached.insert(to)));
+/// All that each depends on, directly or indirectly.
+pub(crate) fn reached<T: Copy + Ord>(pairs: &BTreeSet<(T, T)>) -> BTreeMap<T, BTreeSet<T>> {
+    let next = |one| {
+        pairs
+            .iter()
+            .filter(move |pair| pair.0 == one)
+            .map(|pair| pair.1)
+    };
+    let mut all = BTreeMap::new();
+    for &(one, _) in pairs {
+        let (mut reached, mut open) = (BTreeSet::new(), vec![one]);
+        while let Some(from) = open.pop() {
+            open.extend(next(from).filter(|&to| reached.insert(to)));
+        }
+        all.insert(one, reached);
     }
-    reached
+    all
 }
 
 impl Circle {

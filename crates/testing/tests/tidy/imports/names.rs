@@ -1,6 +1,6 @@
 //! Resolves paths to the modules that define what they name.
 
-use crate::tree::{Meaning, Tree};
+use super::tree::{Meaning, Tree};
 
 /// The limit of resolution steps, which ends cyclic imports. No real name takes as many.
 const DEPTH: usize = 24;

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use crate::circles::circles;
-use crate::tree::Tree;
+use super::circles::circles;
+use super::tree::Tree;
 
 /// The cycles of a crate with these files, each as a list of its files.
 fn circles_of(files: &[(&str, &str)]) -> Vec<Vec<String>> {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use crate::source::{Contents, Mention};
+use super::source::{Contents, Mention};
 
 /// Reads a file; `None` if there is none.
 pub(crate) type Reader<'a> = &'a dyn Fn(&Path) -> Option<String>;
