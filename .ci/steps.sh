@@ -1,5 +1,7 @@
-# Sourced by `run`: steps one after another, and beside them.
+# Sourced by the scripts of this folder: steps one after another, and beside them.
 
+# A line for each step that has ended: its seconds, and its name.
+times=$(mktemp)
 # The process group of each function that `beside` has started, and its output's folder.
 declare -A groups
 output=$(mktemp -d)
@@ -7,12 +9,18 @@ trap end_groups EXIT
 
 # step NAME COMMAND...
 step() {
-    local code=0 name=$1
+    local code=0 name=$1 start=$SECONDS
     printf '\n=== %s (%s s)\n' "$name" "$SECONDS"
     shift
     "$@" || code=$?
     [ $code = 0 ] || printf '\n=== FAILED with %s: %s (%s s)\n' $code "$name" "$SECONDS"
+    printf '%6d s  %s\n' $((SECONDS - start)) "$name" >>"$times"
     return $code
+}
+
+# part PART NAME COMMAND...: a step, if the list `parts` has its part.
+part() {
+    [[ " $parts " != *" $1 "* ]] || step "${@:2}"
 }
 
 # beside FUNCTION: starts it in the background. It gets what other steps leave of the processors.
@@ -29,11 +37,18 @@ beside() {
 
 # finish FUNCTION: waits for it, shows what it printed, and returns what it returned.
 finish() {
-    local code=0
+    local code=0 start=$SECONDS
     wait "${groups[$1]}" || code=$?
     unset "groups[$1]"
     cat "$output/$1"
+    printf '%6d s  waiting for: %s\n' $((SECONDS - start)) "$1" >>"$times"
     return "$code"
+}
+
+# all_passed: the seconds of each step. Those beside others took them from these.
+all_passed() {
+    printf '\n=== All passed (%s s)\n' "$SECONDS"
+    cat "$times"
 }
 
 end_groups() {
@@ -41,5 +56,5 @@ end_groups() {
     for group in "${groups[@]}"; do kill -- "-$group" || true; done
     # The output of steps that had not ended.
     for group in "${!groups[@]}"; do tail -n 50 "$output/$group"; done
-    rm -rf "$output"
+    rm -rf "$output" "$times"
 }

@@ -1,4 +1,5 @@
-"""Compiles the shared library, and puts it into the wheel. To install the wheel takes no compiler."""
+"""Compiles the shared library, or takes the one that SPARK_LIBRARY names, and puts it into the
+wheel. To install the wheel takes no compiler."""
 
 from __future__ import annotations
 
@@ -17,19 +18,23 @@ NAME = "libspark_ccl.so"
 
 class BuildLibrary(BuildHookInterface[Any]):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        workspace = Path(self.root).parent
-        target = Path(os.environ.get("CARGO_TARGET_DIR", workspace / "target"))
-        command = ["cargo", "build", "--release", "-p", "spark-ccl-ffi", "--target-dir", str(target)]
-        subprocess.run(command, cwd=workspace, check=True)
+        built = os.environ.get("SPARK_LIBRARY") or self.build()
         folder = Path(self.directory)
         folder.mkdir(parents=True, exist_ok=True)
         library = folder / NAME
-        shutil.copyfile(target / "release" / NAME, library)
+        shutil.copyfile(built, library)
         subprocess.run(["strip", "--strip-unneeded", str(library)], check=True)
         build_data["force_include"][str(library)] = f"spark_ccl/{NAME}"
         build_data["pure_python"] = False
         # Any Python 3.
         build_data["tag"] = f"py3-none-{platform_of(library)}"
+
+    def build(self) -> Path:
+        workspace = Path(self.root).parent
+        target = Path(os.environ.get("CARGO_TARGET_DIR", workspace / "target"))
+        command = ["cargo", "build", "--release", "-p", "spark-ccl-ffi"]
+        subprocess.run([*command, "--target-dir", str(target)], cwd=workspace, check=True)
+        return target / "release" / NAME
 
 
 def platform_of(library: Path) -> str:

@@ -5,7 +5,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-perf=${SPARK_PERF:-${CARGO_TARGET_DIR:-target}/release/spark-perf}
+. tests/vm/lib.sh
+perf=$(spark_perf)
 collectives=(all_reduce all_gather reduce_scatter broadcast reduce gather scatter alltoall alltoallv
     sendrecv hypercube)
 work=$(mktemp -d)

@@ -2,7 +2,7 @@
 # Installs the C interface into a temporary folder as users do, builds the examples against that by pkg-config, and runs them. Then
 # runs the programs of its tests under valgrind, and with GCC's sanitizers.
 #   tests/capi.sh [argument of `cargo cinstall`]...      (such as --debug)
-# Needs cargo-c: cargo install cargo-c --locked (its message names the version for an older Rust)
+# cargo-c is compiled where it is missing, which takes minutes, and kept in $XDG_CACHE_HOME/spark-ccl.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . tests/vm/lib.sh
@@ -13,7 +13,18 @@ fail() {
     exit 1
 }
 
-cargo capi --version >/dev/null || fail "cargo-c is missing: cargo install cargo-c --locked (its message names the version for an older Rust)"
+# install_tool [VERSION]: without optimisations, which take several times as long.
+install_tool() {
+    cargo install --locked --debug --root "$tool" "cargo-c${1:+@$1}" 2>&1 | tee "$tool.log" >&2
+}
+
+tool=$(dirname "$cache")/cargo-c
+export PATH=$tool/bin:$PATH
+if ! command -v cargo-capi >/dev/null; then
+    need libssl-dev pkg-config
+    # The newest may need a newer Rust; it says then which one does not.
+    install_tool || install_tool "$(sed -n 's/^`cargo-c \([0-9.]*\).*` supports rustc.*/\1/p' "$tool.log")"
+fi
 
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

@@ -30,8 +30,9 @@ while IFS=$'\t' read -r todo name folder program; do
     [ "$name" != staged ] ||
         SPARK_CCL_TEST_RDMA_SEED=$RANDOM on_fakes "$program" -q --skip processes:: --skip failures:: --skip unstaged:: "$@"
 done <"$libraries/programs"
-cargo test -p spark-ccl-cuda --lib --no-run
-on_fakes cargo test -q -p spark-ccl-cuda --lib -- "$@"
+test_programs --workspace --lib >"$libraries/programs"
+cuda=$(awk -F'\t' '$2 == "spark_ccl_cuda" { print $4 }' "$libraries/programs")
+(cd crates/cuda && on_fakes "$cuda" -q "$@")
 # The C interface, whose ranks are threads there: all fakes belong to one process.
 cargo build --workspace --lib --test c_program
 target=$(cargo metadata --format-version 1 --no-deps | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')

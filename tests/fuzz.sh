@@ -9,9 +9,8 @@ cd "$(dirname "$0")/.."
 seconds=$1
 shift
 if [ $# = 0 ]; then
-    SPARK_CCL_FUZZ_SECONDS=$seconds cargo test -p spark-ccl-bootstrap -p spark-ccl-config -p spark-ccl-control \
-        -p spark-ccl-launcher -p spark-ccl-status -p spark-ccl-topology -p spark-ccl-transport -p spark-perf --lib --bins \
-        -- --exact fuzz::any_bytes_are_read_or_refused --nocapture
+    # As other tests are built, so that nothing is built anew.
+    SPARK_CCL_FUZZ_SECONDS=$seconds cargo test --workspace --lib --bins -- --exact fuzz::any_bytes_are_read_or_refused --nocapture
     exit
 fi
 

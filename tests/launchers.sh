@@ -9,7 +9,6 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . tests/vm/lib.sh
 
-perf=$(realpath "${SPARK_PERF:-${CARGO_TARGET_DIR:-target}/release/spark-perf}")
 ranks=4
 work=$(mktemp -d)
 daemons=()
@@ -18,7 +17,7 @@ trap stop EXIT
 main() {
     local part
     [ $# != 0 ] || set -- slurm
-    [ -n "${SPARK_PERF:-}" ] || cargo build --release --bin spark-perf
+    perf=$(spark_perf)
     for part in "$@"; do
         case $part in
         slurm | torchrun | launch) $part ;;

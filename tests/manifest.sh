@@ -7,8 +7,7 @@ cd "$(dirname "$0")/.."
 . tests/vm/lib.sh
 need python3 python3-venv
 
-[ -n "${SPARK_PERF:-}" ] || cargo build --release --bin spark-perf
-perf=$(realpath "${SPARK_PERF:-${CARGO_TARGET_DIR:-target}/release/spark-perf}")
+perf=$(spark_perf)
 environment=$(dirname "$cache")/kubernetes
 if ! [ -x "$environment/bin/kubernetes-validate" ]; then
     /usr/bin/python3 -m venv "$environment"

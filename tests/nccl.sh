@@ -36,7 +36,7 @@ main() {
             skip "NCCL's own libraries are not here, and could not be fetched"
     done
     SPARK_CCL_TEST_REQUIRE=nccl SPARK_CCL_TEST_NCCL=$(IFS=: && echo "${folders[*]}") \
-        cargo test -p spark-ccl-nccl --test real_nccl -- --nocapture "$@"
+        cargo test --workspace --test real_nccl -- --nocapture "$@"
 }
 
 main "$@"

@@ -1,8 +1,10 @@
 #!/bin/bash
 # Runs the tests under ThreadSanitizer and AddressSanitizer, and those of plain memory under Miri.
 #   tests/sanitizers.sh [--require] [thread|address|miri]...      (default: all)
-# Needs a nightly toolchain: `rustup toolchain install nightly -c rust-src,miri`. A part whose tools
-# are missing is skipped, with `--require` it is an error.
+#   tests/sanitizers.sh [--require] device      of `thread` only device memory on GPUs that are none
+# Needs the sources of std, `rustup component add rust-src`, and for Miri a nightly toolchain, `rustup
+# toolchain install nightly -c rust-src,miri`. A part whose tools are missing is skipped, with
+# `--require` it is an error.
 #
 # Left out of all parts: types, sched, config, launcher and perf, which share no memory between threads, or
 # have no unsafe code but calls of C; the C ABI, whose test is a C program that would have to bring
@@ -21,14 +23,21 @@ folder=${CARGO_TARGET_DIR:-target}
 export SPARK_CCL_TUNING=off
 require=
 
-# Whether the nightly toolchain has a component; says so if it has not.
+# has TOOLCHAIN FILE COMPONENT: whether a toolchain has it; says so if it has not.
 has() {
-    if rustup run nightly rustc --version >/dev/null 2>&1 && [ -e "$(rustup run nightly rustc --print sysroot)/$1" ]; then
+    local folder
+    if folder=$(rustup run "$1" rustc --print sysroot 2>/dev/null) && [ -e "$folder/$2" ]; then
         return 0
     fi
-    echo "skipped: $part, for lack of a nightly toolchain with $2"
+    echo "skipped: $part, for lack of a toolchain $1 with $3"
     [ -z "$require" ] || exit 1
     return 1
+}
+
+# sanitized SANITIZER FLAGS ARGUMENT...: tests of cargo's. Any toolchain only has to be told.
+sanitized() {
+    RUSTC_BOOTSTRAP=1 CARGO_TARGET_DIR=$folder/$1 RUSTFLAGS="-Zsanitizer=$1 $2" \
+        cargo test --target "$target" "${@:3}"
 }
 
 # In TSan's eyes an address is the memory behind it, what it was not compiled into does not
@@ -36,19 +45,27 @@ has() {
 # shared memory at one address (`one_mapping`), std is built anew, and rustix calls libc.
 # Its own functions are exported, for what threads play the kernels with (crates/perf/tests/fake_gpu).
 # No suppressions: all that it reports counts.
+tsan() {
+    TSAN_OPTIONS=halt_on_error=1:allocator_may_return_null=1 \
+        sanitized thread "--cfg one_mapping --cfg rustix_use_libc -Clink-arg=-rdynamic" -Zbuild-std "$@"
+}
+
 # Left out: private copies of shared memory. They are no copies where all have one mapping, and
 # rustix on libc cannot put a mapping in the place of another.
 thread() {
-    has lib/rustlib/src/rust/library rust-src || return 0
-    local -x CARGO_TARGET_DIR=$folder/thread TSAN_OPTIONS=halt_on_error=1:allocator_may_return_null=1
-    local -x RUSTFLAGS="-Zsanitizer=thread --cfg one_mapping --cfg rustix_use_libc -Clink-arg=-rdynamic"
-    cargo +nightly test -Zbuild-std --target "$target" "${packages[@]}" --lib --tests --no-fail-fast -- "${skips[@]}" \
+    has stable lib/rustlib/src/rust/library rust-src || return 0
+    tsan "${packages[@]}" --lib --tests --no-fail-fast -- "${skips[@]}" \
         --skip memory::tests::a_private_copy_keeps_the_address_and_the_contents \
         --skip memory::tests::no_bytes_are_memory_too \
         --skip memory::tests::readers_see_the_address_mapped_all_the_while \
         --skip a_private_copy_is_out_of_the_peers_reach \
         --skip registered::memory_keeps_its_contents_after_an_abort
-    # Device memory by way of the host, from the kernels to RDMA devices, of which both are none.
+    device
+}
+
+# Device memory by way of the host, from the kernels to RDMA devices, of which both are none.
+device() {
+    has stable lib/rustlib/src/rust/library rust-src || return 0
     local libraries
     libraries=$(mktemp -d)
     fake_gpus "$libraries" -fsanitize=thread
@@ -61,24 +78,21 @@ thread() {
 
 # staged LIBRARIES SEED PINNED ARGUMENT...: with a seed, over RDMA devices. Those belong to one process.
 staged() {
-    env ${2:+SPARK_CCL_TEST_RDMA_SEED=$2} SPARK_CCL_GPU_PINNED="$3" LD_LIBRARY_PATH="$1" FAKE_GPUS=2 \
-        SPARK_CCL_TEST_REQUIRE=gpus,fake-gpus \
-        cargo +nightly test -Zbuild-std --target "$target" -p spark-ccl --test staged -- --skip processes:: "${@:4}"
+    [ -z "$2" ] || local -x SPARK_CCL_TEST_RDMA_SEED=$2
+    SPARK_CCL_GPU_PINNED=$3 LD_LIBRARY_PATH=$1 FAKE_GPUS=2 SPARK_CCL_TEST_REQUIRE=gpus,fake-gpus \
+        tsan -p spark-ccl --test staged -- --skip processes:: "${@:4}"
 }
 
 # Leaks do not count: tests forget handles on purpose, whose buffers then stay.
 address() {
-    has bin/rustc rustc || return 0
-    CARGO_TARGET_DIR=$folder/address ASAN_OPTIONS=detect_leaks=0 RUSTFLAGS="-Zsanitizer=address" \
-        cargo +nightly test --target "$target" "${packages[@]}" -p spark-ccl-nccl --lib --tests \
-        --no-fail-fast -- "${skips[@]}"
+    ASAN_OPTIONS=detect_leaks=0 sanitized address "" "${packages[@]}" -p spark-ccl-nccl --lib --tests --no-fail-fast -- "${skips[@]}"
 }
 
 # Miri knows no shared memory files, few of the sockets that the rest is about, and no assembly, of
 # which streaming stores are made: the portable kernels, but for tests of millions of elements, and
 # the fake link without the conformance suite, which gives up on a link that is so slow.
 miri() {
-    has bin/miri miri || return 0
+    has nightly bin/miri miri || return 0
     # Proptest asks for the working directory.
     export CARGO_TARGET_DIR=$folder/miri MIRIFLAGS=-Zmiri-disable-isolation PROPTEST_CASES=2
     cargo +nightly miri test -p spark-ccl-compute --lib -- cpu:: delayed:: divide:: \
@@ -98,7 +112,7 @@ fi
 [ $# != 0 ] || set -- thread address miri
 for part in "$@"; do
     case $part in
-    thread | address | miri) $part ;;
+    thread | device | address | miri) $part ;;
     *) echo "unknown part $part" >&2 && exit 2 ;;
     esac
 done

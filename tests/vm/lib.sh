@@ -135,6 +135,12 @@ for line in sys.stdin:
         print(todo, message["target"]["name"], folder, message["executable"], sep="\t")'
 }
 
+# spark_perf: prints the program that SPARK_PERF names, or builds it, optimised.
+spark_perf() {
+    [ -n "${SPARK_PERF:-}" ] || cargo build --release --bin spark-perf || return
+    realpath "${SPARK_PERF:-${CARGO_TARGET_DIR:-target}/release/spark-perf}"
+}
+
 # fake_gpus FOLDER [FLAG...]: builds a driver of CUDA, with an NCCL, whose GPUs are none (crates/perf/tests/fake_gpu).
 fake_gpus() {
     local folder=$1 source

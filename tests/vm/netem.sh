@@ -7,13 +7,13 @@ cd "$(dirname "$0")/../.."
 . tests/vm/lib.sh
 
 main() {
-    local kernel
+    local kernel perf
     need qemu-system-x86 busybox-static iproute2 kmod cpio
-    cargo build --release --bin spark-perf
+    perf=$(spark_perf)
     work=$(mktemp -d)
     trap 'rm -rf "$work"' EXIT
     kernel=$(unpacked "$(newest_kernel linux-image-cloud-amd64)")
-    make_guest "$work/root" "$kernel" "${CARGO_TARGET_DIR:-target}/release/spark-perf"
+    make_guest "$work/root" "$kernel" "$perf"
     boot "${VM_SECONDS:-300}" "$work/root" qemu-system-x86_64 -M pc -cpu max \
         -accel tcg,thread=multi -smp 2 -m 1024 -nic none \
         -append "console=ttyS0 quiet panic=-1 mitigations=off loss=${LOSS:-1%}" \
@@ -29,8 +29,8 @@ make_guest() {
         place_program "$root" "$file"
         ln -s "$file" "$root/tools/"
     done
-    place_program "$root" "$(realpath "$perf")"
-    ln -s "$(realpath "$perf")" "$root/usr/bin/spark-perf"
+    place_program "$root" "$perf"
+    ln -s "$perf" "$root/usr/bin/spark-perf"
     place_modules "$root" "$kernel" veth sch_netem
     cp tests/vm/netem-guest.sh "$root/guest.sh"
 }

@@ -20,8 +20,7 @@ main() {
     done
     need qemu-system-x86 busybox-static dash iproute2 kmod cpio xz-utils zstd python3 ibverbs-providers \
         openssh-server openssh-client
-    cargo build --release --bin spark-perf
-    perf=$(realpath "${CARGO_TARGET_DIR:-target}/release/spark-perf")
+    perf=$(spark_perf)
     kernel=$(newest_kernel "$meta")
     kernel=$(unpacked "$kernel")
     # Made once, since both machines start it.
