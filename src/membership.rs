@@ -5,7 +5,7 @@ use crate::engine::Engine;
 use crate::error::Error;
 use crate::host::{Core, HostEngine};
 use crate::world::Stay;
-use spark_ccl_control::{Fault, Watch};
+use spark_ccl_control::{Fault, Leave, Watch};
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
@@ -56,10 +56,21 @@ impl Membership {
     pub(crate) fn leave(&self) {
         let left = self.engine.with(Core::leave);
         let Ok(leave) = left else { return };
-        if leave.is_in_flight && std::thread::panicking() {
+        let panicked = std::thread::panicking();
+        if leave.is_in_flight && panicked {
             return;
         }
-        self.watch.leave(leave);
+        let cause = panicked.then(|| self.panicked(""));
+        self.watch.leave(Leave { cause, ..leave });
+    }
+
+    /// The fault of ranks that need this one, which ends by a panic.
+    fn panicked(&self, meanwhile: &str) -> Fault {
+        let reason = format!("its thread panicked{meanwhile}: look at what its process printed");
+        Fault::Aborted {
+            by: self.watch.member(self.rank),
+            reason,
+        }
     }
 
     /// Says that another rank has called something else, if only its message shows that, which
@@ -101,10 +112,8 @@ impl Drop for Membership {
         };
         // The others may wait for something else that the panic keeps this rank from.
         if std::thread::panicking() && !is_idle {
-            self.watch.raise(Fault::Aborted {
-                by: self.watch.member(self.rank),
-                reason: "its thread panicked while operations were in flight".to_owned(),
-            });
+            self.watch
+                .raise(self.panicked(" while operations were in flight"));
         }
         self.leave();
         if !is_idle && let Err(error) = self.drain() {

@@ -14,6 +14,7 @@ use crate::mesh::{LinkOwner, Mesh, shares_memory};
 use crate::names::describe;
 use crate::observe::{self, Observed};
 use crate::plan::Planner;
+use crate::rendezvous::check_addresses;
 use crate::world::{NO_CONTEXT, Reducer, World};
 use spark_ccl_bootstrap::{HostId, Session};
 use spark_ccl_config::{AlgorithmChoice, Backend, Path, Settings, Tuning};
@@ -49,6 +50,11 @@ pub(crate) fn open(
     nics: OnceLock<Nics>,
 ) -> Result<Communicator, Error> {
     let deadline = deadline_in(settings.init_timeout);
+    if let Err(error) = check_addresses(&session, &settings) {
+        // The verdict of the others has this one's reason.
+        let _verdict = session.seal(Err(error.to_string()), deadline);
+        return Err(error);
+    }
     let world = World::connect(session, settings, tuning, reducer, nics, deadline)?;
     let world = Arc::new(world);
     let all = (0..world.session.size()).collect();

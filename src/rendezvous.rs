@@ -159,3 +159,37 @@ pub(crate) fn options(
         ..Options::default()
     })
 }
+
+/// Refuses a world of several hosts where this rank has loopback addresses alone.
+pub(crate) fn check_addresses(session: &Session, settings: &Settings) -> Result<(), Error> {
+    if session.is_local() {
+        return Ok(());
+    }
+    let own = session.peer(session.rank());
+    let mut peers = (0..session.size()).map(|rank| session.peer(rank));
+    let elsewhere = peers.find(|peer| peer.host_id != own.host_id);
+    let is_alone = own
+        .addresses
+        .iter()
+        .all(|address| address.ip().is_loopback());
+    let Some(peer) = elsewhere.filter(|_| is_alone) else {
+        return Ok(());
+    };
+    let because = match &settings.socket_ifname {
+        Some(choice) => format!("with {}={} ", choice.variable, choice.pattern),
+        None => String::new(),
+    };
+    let all = netif::list().unwrap_or_default();
+    let others = all.iter().filter(|one| !one.loopback);
+    let others: Vec<_> = others
+        .map(|one| format!("{} ({})", one.name, one.addr))
+        .collect();
+    Err(Error::Invalid {
+        operation: "choosing network interfaces",
+        problem: format!(
+            "{because}{own} has loopback addresses only, at which {peer}, on another host, does \
+             not reach it; there are also: {}",
+            others.join(", ")
+        ),
+    })
+}

@@ -153,12 +153,10 @@ impl World {
         let least = members.iter().map(|&member| (ports(member), member)).min();
         match least {
             Some((0, member)) if demanded => Err(Error::System {
-                what: format!(
-                    "setting up the RDMA link to {}",
-                    self.session.describe(member)
-                ),
+                what: "setting up RDMA".to_owned(),
                 problem: format!(
-                    "it has no port that can be used{}; SPARK_CCL_NET=tcp does without",
+                    "{} has no port that can be used{}; SPARK_CCL_NET=tcp does without",
+                    self.session.describe(member),
                     self.why_no_rails(member)
                 ),
             }),

@@ -204,12 +204,14 @@ fn meaning(
             (fault, false)
         }
         (_, left) => {
-            let fault = Fault::Left {
-                rank: there,
-                last_sequence: left.map_or(0, |leave| leave.last_sequence),
-                sequence: marked(active),
-                words,
-            };
+            let fault = left
+                .and_then(|leave| leave.cause.clone())
+                .unwrap_or(Fault::Left {
+                    rank: there,
+                    last_sequence: left.map_or(0, |leave| leave.last_sequence),
+                    sequence: marked(active),
+                    words,
+                });
             let lacks = active.direction() == Direction::In
                 && left.and_then(|leave| leave.has_sent(wires.rank, active.sequence))
                     == Some(false);

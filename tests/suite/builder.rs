@@ -25,6 +25,22 @@ fn refusal(builder: &Builder) -> String {
 }
 
 #[test]
+fn rdma_that_cannot_be_had_names_the_rank_and_no_link_to_itself() {
+    let library = "/nowhere/libibverbs.so.1";
+    let builder = Communicator::builder()
+        .shared_memory(false)
+        .set("SPARK_CCL_NET", "rdma")
+        .set("SPARK_CCL_IBVERBS_LIBRARY", library);
+    let error = builder.local(2).unwrap_err().to_string();
+    assert!(error.starts_with("setting up RDMA: rank 0 ("), "{error}");
+    assert!(
+        error.contains(") has no port that can be used ("),
+        "{error}"
+    );
+    assert!(error.contains(library), "{error}");
+}
+
+#[test]
 fn each_setting_takes_effect() {
     let builder = Communicator::builder;
     let (one_sided, memory) = (Algorithm::OneSided, Carrier::SharedMemory);

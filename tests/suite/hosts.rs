@@ -48,6 +48,38 @@ pub(crate) fn two_hosts_with(
     Some(ranks)
 }
 
+#[test]
+fn a_rank_whose_filter_leaves_only_loopback_names_the_setting() {
+    if !has(Need::Namespaces) {
+        return;
+    }
+    let _alone = alone();
+    let filter = [("SPARK_CCL_SOCKET_IFNAME", "=lo")];
+    let mut ranks = [new_host(&[]), new_host(&filter)];
+    let pids = ranks.each_ref().map(|rank| rank.pid().to_string());
+    lay("cable", 0, &pids);
+    let id = ranks[0].ask("id");
+    for (number, rank) in ranks.iter_mut().enumerate() {
+        rank.order(&format!("join {id} {number} 2"));
+    }
+    for rank in &ranks {
+        let error = rank.hear();
+        assert_contains(
+            &error,
+            &[
+                "with SPARK_CCL_SOCKET_IFNAME==lo rank 1 (",
+                "has loopback addresses only, at which rank 0 (",
+                "there are also: cable (10.77.0.2)",
+            ],
+        );
+    }
+    // An id of such a rank leads nowhere else.
+    let id = ranks[1].ask("id");
+    let error = ranks[0].ask(&format!("join {id} 0 2"));
+    let why = "it was made on another host, where SPARK_CCL_SOCKET_IFNAME leaves only loopback";
+    assert_contains(&error, &[why]);
+}
+
 /// A rank on a host of its own, with these variables.
 pub(crate) fn new_host(env: &[(&str, &str)]) -> Rank {
     let mut rank = started(&["unshare", "--net"], env);

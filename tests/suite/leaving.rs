@@ -257,6 +257,33 @@ fn a_thread_that_panics_does_not_wait() {
     });
 }
 
+/// Its last call is done, and nothing of it is in flight.
+#[test]
+fn who_needs_a_rank_that_panicked_hears_that_it_did() {
+    for is_message in [false, true] {
+        each(narrow().local(2).unwrap(), |comm| {
+            comm.barrier().run().unwrap();
+            if comm.rank() == 0 {
+                let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                    let _comm = comm;
+                    std::panic::resume_unwind(Box::new("on purpose"));
+                }));
+                assert_eq!(panic.unwrap_err().downcast_ref(), Some(&"on purpose"));
+                return;
+            }
+            let needs = match is_message {
+                false => comm.barrier().run().map(drop),
+                true => comm.recv(&mut [0_u8; 4], 0).run().map(drop),
+            };
+            let fault = fault(needs.unwrap_err());
+            assert!(matches!(fault, Fault::Aborted { .. }), "{fault}");
+            let text = fault.to_string();
+            assert!(text.starts_with("rank 0 ("), "{text}");
+            assert!(text.contains("its thread panicked: look at"), "{text}");
+        });
+    }
+}
+
 #[test]
 fn finalize_says_that_something_in_flight_has_failed() {
     each(narrow().local(2).unwrap(), |comm| {

@@ -79,7 +79,8 @@ impl Session {
         };
         // Before the wait, which takes as long as an id is good for.
         let life = id.life();
-        let joined = joining.join().map_err(|error| expired(error, life))?;
+        let joined = joining.join();
+        let joined = joined.map_err(|error| expired(error, life, &id.addresses()))?;
         Ok(Self::between_processes(rank, joined, None))
     }
 

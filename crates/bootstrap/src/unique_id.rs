@@ -211,12 +211,21 @@ fn hex_pair(pair: &[u8]) -> Option<u8> {
 
 /// The error of a rank that finds no rendezvous, as `life` explains it: how old the id was when the
 /// rank came, and how long it is good for.
-pub(crate) fn expired(error: Error, life: Option<(Duration, Duration)>) -> Error {
+pub(crate) fn expired(
+    error: Error,
+    life: Option<(Duration, Duration)>,
+    addresses: &[SocketAddr],
+) -> Error {
     let (&Error::Unreachable { refused, .. }, Some((age, good_for))) = (&error, life) else {
         return error;
     };
+    let is_local = addresses.iter().all(|address| address.ip().is_loopback());
     let why = match (age > good_for, refused) {
         (true, _) => "its time is over",
+        (false, true) if is_local => {
+            "its process has ended, its ranks have met already, or it was made on another host, \
+             where SPARK_CCL_SOCKET_IFNAME leaves only loopback"
+        }
         (false, true) => "its process has ended, or its ranks have met already",
         (false, false) => return error,
     };
@@ -239,6 +248,7 @@ mod tests {
 
     #[test]
     fn what_is_known_of_an_id_explains_that_nobody_answers() {
+        let addresses = ["10.0.0.1:4000"].map(|address| address.parse().unwrap());
         let explained = |refused, life: Option<[u64; 2]>| {
             let error = Error::Unreachable {
                 peer: "the rendezvous".to_owned(),
@@ -246,7 +256,7 @@ mod tests {
                 refused,
             };
             let [age, good_for] = life.unwrap_or_default().map(Duration::from_secs);
-            expired(error, life.map(|_| (age, good_for)))
+            expired(error, life.map(|_| (age, good_for)), &addresses)
         };
         for refused in [false, true] {
             let old = explained(refused, Some([121, 120])).to_string();

@@ -13,7 +13,7 @@ pub const POINT_TO_POINT_MARK: u64 = 1 << 63;
 /// not announced to other ranks.
 pub const DEVICE_MARK: u64 = 1 << 62;
 
-/// The orderly end of a communicator in words. A mismatch of it reads as the end that came too early.
+/// The orderly end of a communicator in words. A mismatch of it reads as an end that came too early.
 pub const FINALIZE: &str = "finalize";
 
 /// A rank that was heard of within this time counts as alive: announcements and replies come about once a second.

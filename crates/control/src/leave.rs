@@ -26,7 +26,8 @@ pub struct Leave {
     /// The calls of device memory that it has done: see
     /// [`Watch::has_done`](crate::Watch::has_done).
     pub device_calls: DeviceCalls,
-    /// A [`Fault::Left`], if it leaves because its own calls lack a rank that has left.
+    /// A [`Fault::Left`], if it leaves because its own calls lack a rank that has left; a
+    /// [`Fault::Aborted`], if a panic makes it leave.
     pub cause: Option<Fault>,
 }
 

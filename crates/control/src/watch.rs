@@ -330,9 +330,12 @@ impl Watch {
 
     /// What a rank has said when it left, or began to.
     pub fn left(&self, rank: u32) -> Option<Leave> {
-        self.monitor
+        let leave = self
+            .monitor
             .with(|state| state.roster(self.view.context)?.left(rank).cloned())
-            .flatten()
+            .flatten()?;
+        let cause = leave.cause.map(|cause| self.view.localise(cause));
+        Some(Leave { cause, ..leave })
     }
 
     /// If a rank has left, the calls of device memory that it had done.

@@ -4,6 +4,6 @@ pub mod link;
 mod local;
 mod registry;
 
-pub use local::{LocalDevice, LocalPort, devices, library};
+pub use local::{LocalDevice, LocalPort, devices, library, no_device};
 pub use registry::{Keys, Memory, Registration, Registry};
 pub use spark_ccl_topology::rdma::*;

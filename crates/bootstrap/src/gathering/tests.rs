@@ -83,7 +83,8 @@ fn a_rank_whose_hello_is_no_hello_is_told_nothing_that_is_not_sealed() {
 
 #[test]
 fn a_rank_that_leaves_while_others_are_missing_is_named_at_once() {
-    // If the departure went unnoticed, the error would come after two minutes and be about the missing rank.
+    // If the departure went unnoticed, the error would come after two minutes and be about the
+    // missing rank.
     let id = UniqueId::create(&Options::default()).unwrap();
     let agreeing = Hello {
         build: Options::default().build,

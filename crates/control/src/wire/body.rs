@@ -303,7 +303,8 @@ impl<'a> Reader<'a> {
             device_calls: self.device_calls()?,
             cause: if self.flag()? {
                 let cause = self.fault()?;
-                Some(Some(cause).filter(|cause| matches!(cause, Fault::Left { .. }))?)
+                let is_one = matches!(cause, Fault::Left { .. } | Fault::Aborted { .. });
+                Some(Some(cause).filter(|_| is_one)?)
             } else {
                 None
             },

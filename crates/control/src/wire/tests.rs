@@ -167,12 +167,20 @@ fn messages() -> impl Strategy<Value = BTreeMap<u32, Messages>> {
 fn leave() -> impl Strategy<Value = Leave> {
     let calls = prop::collection::vec(any::<(u64, [u64; 2])>(), 0..=MOST_CALLS);
     let cause = (member(), any::<[u64; 2]>(), "\\PC{0,40}");
-    let cause = cause.prop_map(|(rank, [last_sequence, sequence], words)| Fault::Left {
-        rank,
-        last_sequence,
-        sequence,
-        words,
-    });
+    let cause = cause.prop_map(
+        |(rank, [last_sequence, sequence], words)| match sequence % 2 {
+            0 => Fault::Aborted {
+                by: rank,
+                reason: words,
+            },
+            _ => Fault::Left {
+                rank,
+                last_sequence,
+                sequence,
+                words,
+            },
+        },
+    );
     let options = (
         proptest::option::of(messages()),
         device_calls(),

@@ -51,11 +51,7 @@ pub(crate) fn gids(args: &Args) -> Result<u8, Error> {
     let library = rdma::library(&settings.rdma).map_err(no_rdma)?;
     let devices = rdma::devices(library).map_err(no_rdma)?;
     if devices.is_empty() {
-        return Err(Error::NoRdma(
-            "libibverbs lists no device; is its driver loaded (mlx5_ib), and is /dev/infiniband \
-             visible here?"
-                .to_owned(),
-        ));
+        return Err(Error::NoRdma(rdma::no_device(&settings.rdma)));
     }
     let mut list = List::default();
     for (device, ports) in &devices {

@@ -1,6 +1,6 @@
 //! The RDMA ports of this machine.
 
-use spark_ccl_config::Rdma;
+use spark_ccl_config::{Hcas, Rdma};
 use spark_ccl_topology::netif::{self, Interface};
 use spark_ccl_verbs::{
     AddressVector, Context, Device, Error, GidEntry, Library, Mtu, Peer, PortState,
@@ -51,6 +51,16 @@ pub fn devices(library: Library) -> Result<Vec<LocalDevice>, Error> {
             (device, ports)
         })
         .collect())
+}
+
+/// Why this machine has no device, as far as the settings and libibverbs tell.
+pub fn no_device(settings: &Rdma) -> String {
+    let ask = "is its driver loaded (mlx5_ib), and is /dev/infiniband visible here?";
+    if settings.hcas == Hcas::default() {
+        return format!("libibverbs lists no device; {ask}");
+    }
+    let filter = &settings.hcas;
+    format!("libibverbs lists no device, so none of {filter} is there; {ask}")
 }
 
 impl LocalPort {
@@ -136,4 +146,24 @@ fn port(
         gids,
         description,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use spark_ccl_config::{Env, Settings};
+
+    use super::*;
+
+    #[test]
+    fn a_machine_without_devices_is_told_from_one_whose_filter_leaves_none() {
+        let text = |variables: &[(&str, &str)]| {
+            let env = Env::from_pairs(variables.iter().copied());
+            no_device(&Settings::from_env(&env).unwrap().rdma)
+        };
+        let ask = "is its driver loaded (mlx5_ib), and is /dev/infiniband visible here?";
+        assert_eq!(text(&[]), format!("libibverbs lists no device; {ask}"));
+        let filtered = text(&[("NCCL_IB_HCA", "rocep1s0f0,roceP2p1s0f0")]);
+        let none = "libibverbs lists no device, so none of NCCL_IB_HCA=rocep1s0f0,roceP2p1s0f0 is";
+        assert!(filtered.starts_with(none), "{filtered}");
+    }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use spark_ccl_config::Rdma;
 use spark_ccl_verbs::{AddressVector, Error, Library, ProtectionDomain};
 
-use super::super::{LocalPort, Port, Rail, Registry, devices, library};
+use super::super::{LocalPort, Port, Rail, Registry, devices, library, no_device};
 
 /// The RDMA ports of this machine that may be used.
 #[derive(Debug, Default)]
@@ -35,7 +35,12 @@ impl Nics {
     pub fn of(library: Library, settings: &Rdma) -> Result<Self, Error> {
         let mut nics = Self::default();
         let mut problems = Vec::new();
-        for (device, ports) in devices(library)? {
+        let devices = devices(library)?;
+        if devices.is_empty() {
+            nics.none_because = Some(no_device(settings));
+            return Ok(nics);
+        }
+        for (device, ports) in devices {
             // A device that cannot be used does not exclude the others.
             let ports = ports.unwrap_or_else(|error| {
                 problems.push(format!("{}: {error}", device.name()));
