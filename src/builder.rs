@@ -341,6 +341,7 @@ impl Builder {
             Settings::from_env(&self.env).map_err(|error| Error::Config(Arc::new(error)))?;
         settings.device = self.device;
         logging::install(&settings.log, &Options::default().host);
+        logging::warn_once(settings.warnings());
         settings.log_origins();
         Ok(settings)
     }

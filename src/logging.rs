@@ -1,7 +1,9 @@
 //! Log output by the environment: `SPARK_CCL_LOG`, or NCCL's variables.
 
 use spark_ccl_config::{Log, files};
-use spark_ccl_log::{Lines, tell};
+use spark_ccl_fork::PerProcess;
+use spark_ccl_log::{Lines, Mutex, remark, tell};
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -11,6 +13,18 @@ use tracing_subscriber::EnvFilter;
 pub(crate) const REMARK_AFTER: Duration = Duration::from_secs(30);
 
 static INSTALLED: AtomicBool = AtomicBool::new(false);
+
+/// Says warnings about settings, also where nothing asks for logs: a misspelt name has no other
+/// effect. A process that makes several communicators says each once.
+pub(crate) fn warn_once(warnings: &[String]) {
+    static SAID: PerProcess<Mutex<BTreeSet<String>>> = PerProcess::new();
+    for warning in warnings {
+        let is_new = SAID.get().lock().insert(warning.clone());
+        if is_new {
+            remark(warning);
+        }
+    }
+}
 
 /// Installs a subscriber where the settings ask for logs and the program has none of its own. Its
 /// lines are written by a thread of their own, so a pipe that nobody reads, or a file system that

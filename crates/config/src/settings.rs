@@ -171,11 +171,8 @@ impl Settings {
         &self.warnings
     }
 
-    /// Logs all warnings, and at level INFO each variable's origin.
+    /// Logs each variable's origin at level INFO.
     pub fn log_origins(&self) {
-        for warning in &self.warnings {
-            spark_ccl_log::warn!("{warning}");
-        }
         for used in &self.origins {
             spark_ccl_log::info!("{used}");
         }
