@@ -71,14 +71,15 @@ fn code(homes: [&Home; 2], communicator: u64) -> Option<u64> {
 
 fn refusal(operation: Operation, planner: &Planner) -> Error {
     let reason = if planner.all_share_memory {
-        "the buffers are not registered: allocate them with Communicator::alloc on every rank (and \
+        "the buffers are not registered: allocate them with Communicator::alloc on every rank \
+         (spark-perf: --memory registered; and \
          a scatter or all_to_all must be of the kind that has a one-sided form, which a \
          pre-multiplied sum has not), or allow the safe \
          path (SPARK_CCL_PATH=auto)"
     } else if planner.over_rdma() {
         "the buffers are not registered with this rank's RDMA devices: allocate them with \
-         Communicator::alloc, or register them (the log says why a device cannot), or allow the safe path \
-         (SPARK_CCL_PATH=auto)"
+         Communicator::alloc, or register them (spark-perf: --memory registered; the log says \
+         why a device cannot), or allow the safe path (SPARK_CCL_PATH=auto)"
     } else {
         "the ranks share no memory, and a link between them goes over TCP; allow the safe path \
          (SPARK_CCL_PATH=auto)"

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{ArgAction, Parser, ValueEnum};
-use spark_ccl::Backend;
+use spark_ccl::{AlgorithmChoice, Backend};
 
 use crate::call::collective::Collective;
 use crate::cli::ranks::RankArgs;
@@ -83,7 +83,7 @@ Examples:
   spark-perf alltoall -t 4 -b 1M -e 1M             4 threads of one process
   spark-perf all_reduce -b 8 -e 1G -f 8 -R 2 -G 4  all GPUs, symmetric windows, CUDA graphs
   torchrun --nproc-per-node 2 --no-python spark-perf all_gather -b 1K -e 64M -f 4
-  mpirun -n 4 spark-perf reduce -r 1 -o max -J reduce.json --plot reduce.svg
+  mpirun -n 2 spark-perf reduce -r 1 -o max -J reduce.json --plot reduce.svg
   spark-perf all_reduce -b 8 -e 1G -f 2 --explain  what would run, and why
   spark-perf launch -H a,b -- spark-perf all_reduce  ranks on several hosts, over ssh; any program";
 
@@ -189,7 +189,7 @@ pub(crate) struct OperationArgs {
     pub(crate) path: Option<PathArg>,
     /// Algorithm instead of the tuner's choice, as the header names them: ring, direct, chain, ...
     #[arg(long, value_name = "NAME")]
-    pub(crate) algo: Option<String>,
+    pub(crate) algo: Option<AlgorithmChoice>,
     /// Print how each size is done and why, and measure nothing: the algorithm; on GPUs, the path and the kernel or the pieces
     #[arg(long)]
     pub(crate) explain: bool,

@@ -118,7 +118,7 @@ pub(crate) fn builder(args: &Args) -> Builder {
         });
     }
     if let Some(algorithm) = &args.operation.algo {
-        builder = builder.set("SPARK_CCL_ALGO", algorithm);
+        builder = builder.algorithms(algorithm.clone());
     }
     builder
 }

@@ -64,7 +64,12 @@ impl Error {
         Self::Ssh {
             host: host.name.clone(),
             advice: advice(&host.name, &said),
-            said: last.unwrap_or("it said nothing").to_owned(),
+            // The client begins its own lines so, and the error does, too.
+            said: last
+                .map_or("it said nothing", |line| {
+                    line.strip_prefix("ssh: ").unwrap_or(line)
+                })
+                .to_owned(),
         }
     }
 
@@ -191,7 +196,9 @@ mod tests {
         for (said, todo) in cases {
             let text = Error::ssh(host, said.as_bytes()).to_string();
             assert!(
-                text.starts_with("spark-b: ssh: ") && text.contains(todo),
+                text.starts_with("spark-b: ssh: ")
+                    && !text.contains("ssh: ssh: ")
+                    && text.contains(todo),
                 "{text}"
             );
         }

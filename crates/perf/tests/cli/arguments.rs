@@ -61,7 +61,8 @@ fn nonsense_is_refused_with_exit_code_6() {
 fn settings_that_the_library_refuses_exit_with_6_too() {
     let out = run("all_reduce --algo frobnicate -b 8 -e 8");
     assert_eq!(out.code, Some(6), "{}", out.stderr);
-    assert!(out.stderr.contains("frobnicate"), "{}", out.stderr);
+    let flag = "invalid value 'frobnicate' for '--algo <NAME>': expected known algorithms: auto, ";
+    assert!(out.stderr.contains(flag), "{}", out.stderr);
 
     let out = command(&["all_reduce", "-b", "8", "-e", "8"])
         .env("NCCL_SOCKET_IFNAME", "=nonesuch0")
@@ -70,6 +71,14 @@ fn settings_that_the_library_refuses_exit_with_6_too() {
     let text = String::from_utf8(out.stderr).unwrap();
     assert_eq!(out.status.code(), Some(6), "{text}");
     assert!(text.contains("nonesuch0"), "{text}");
+}
+
+#[test]
+fn zero_copy_of_ordinary_memory_names_the_flag_for_registered() {
+    let mut run = command(&["all_reduce", "-b", "8", "-e", "8", "-n", "1"]);
+    let output = run.env("SPARK_CCL_PATH", "zero-copy").output().unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(text.contains("spark-perf: --memory registered"), "{text}");
 }
 
 #[test]
