@@ -8,7 +8,7 @@ use crate::launch::LaunchOverrides;
 use crate::logging;
 use crate::opening::open;
 use crate::rendezvous::{meet, options};
-use crate::world::{Reducer, open_nics};
+use crate::world::{Reducer, local_monitors, open_nics};
 use spark_ccl_bootstrap::{Options, Session, UniqueId};
 use spark_ccl_config::{AlgorithmChoice, Backend, Env, Net, Path, Settings, Tuning};
 use spark_ccl_transport::rdma::link::Nics;
@@ -231,13 +231,14 @@ impl Builder {
         let sessions = Session::local(size)?;
         // Read once, since all ranks must choose the same.
         let tuning = settings.read_tuning();
-        let start = |session| {
+        let monitors = local_monitors(&sessions)?;
+        let start = |(session, monitor)| {
             let (settings, tuning, reducer) = (settings.clone(), tuning.clone(), self.reducer);
             let nics = self.local_nics(&settings);
-            let open = move || open(session, settings, tuning, reducer, nics);
+            let open = move || open(session, Some(monitor), settings, tuning, reducer, nics);
             spark_ccl_log::spawn("spark-local", open)
         };
-        let threads: Vec<_> = sessions.into_iter().map(start).collect();
+        let threads: Vec<_> = sessions.into_iter().zip(monitors).map(start).collect();
         let (opened, failed): (Vec<_>, Vec<_>) =
             threads.into_iter().map(joined).partition(Result::is_ok);
         // A rank that fails ends the others. Its own error is more useful than theirs.
@@ -311,7 +312,7 @@ impl Builder {
     ) -> Result<Communicator, Error> {
         // Cannot fail: rank 0 has checked it, and all ranks run the same build.
         let tuning = Tuning::parse(session.note().as_bytes()).unwrap_or_default();
-        open(session, settings, tuning, self.reducer, nics.into())
+        open(session, None, settings, tuning, self.reducer, nics.into())
     }
 
     /// The RDMA ports of a rank of this process, where a test has brought devices.

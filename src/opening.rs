@@ -18,7 +18,7 @@ use crate::rendezvous::check_addresses;
 use crate::world::{NO_CONTEXT, Reducer, World};
 use spark_ccl_bootstrap::{HostId, Session};
 use spark_ccl_config::{AlgorithmChoice, Backend, Path, Settings, Tuning};
-use spark_ccl_control::Watch;
+use spark_ccl_control::{Monitor, Watch};
 #[cfg(feature = "cuda")]
 use spark_ccl_cuda::keep_context;
 use spark_ccl_fork::Owned;
@@ -41,9 +41,10 @@ pub(crate) enum Caller {
     Library,
 }
 
-/// The communicator of all of the session's ranks.
+/// The communicator of all of the session's ranks, with its `monitor` where one exists already.
 pub(crate) fn open(
     session: Session,
+    monitor: Option<Arc<Monitor>>,
     settings: Settings,
     tuning: Tuning,
     reducer: Reducer,
@@ -55,7 +56,7 @@ pub(crate) fn open(
         let _verdict = session.seal(Err(error.to_string()), deadline);
         return Err(error);
     }
-    let world = World::connect(session, settings, tuning, reducer, nics, deadline)?;
+    let world = World::connect(session, monitor, settings, tuning, reducer, nics, deadline)?;
     let world = Arc::new(world);
     let all = (0..world.session.size()).collect();
     // Unlike that of any other world.

@@ -66,35 +66,22 @@ impl Drop for Stay {
 }
 
 impl World {
-    /// Connects the control plane of the session's ranks: starts the monitor on streams to this rank's neighbours.
+    /// Connects the control plane of the session's ranks. The `monitor` is that of a rank of this process; else one is
+    /// started on streams to this rank's neighbours.
     pub(crate) fn connect(
         session: Session,
+        monitor: Option<Arc<Monitor>>,
         settings: Settings,
         tuning: Tuning,
         reducer: Reducer,
         nics: OnceLock<Nics>,
         deadline: Instant,
     ) -> Result<Self, Error> {
-        let (rank, size) = (session.rank(), session.size());
-        let purpose = Purpose {
-            context: NO_CONTEXT,
-            kind: Kind::Control,
-            number: 0,
-        };
-        let streams = session.connect_all(&control_neighbours(&session), purpose, deadline)?;
-        let names = (0..size).map(|rank| session.describe(rank)).collect();
         let session = Arc::new(session);
-        let redial = Redial {
-            dial: redial::dial(&session, NO_CONTEXT),
-            unheard: settings.lost_after,
-            heard: settings.cut_after,
+        let monitor = match monitor {
+            Some(monitor) => monitor,
+            None => watch_neighbours(&session, &settings, deadline)?,
         };
-        let started = Monitor::start(rank, names, streams, Some(redial));
-        let monitor = started.map_err(|error| Error::System {
-            what: "starting the monitor thread".to_owned(),
-            problem: error.to_string(),
-        })?;
-        redial::answer(&session, &monitor);
         Ok(Self {
             session,
             settings,
@@ -195,6 +182,47 @@ pub(crate) fn open_nics(settings: &Settings) -> Nics {
     match settings.net {
         Net::Tcp => Nics::default(),
         Net::Auto | Net::Rdma => Nics::open(&settings.rdma),
+    }
+}
+
+/// The monitors of ranks that are all in this process.
+pub(crate) fn local_monitors(sessions: &[Session]) -> Result<Vec<Arc<Monitor>>, Error> {
+    let names = (0..).zip(sessions);
+    let names = names
+        .map(|(rank, session)| session.describe(rank))
+        .collect();
+    Monitor::local(names).map_err(|error| no_monitor(&error))
+}
+
+/// Starts a monitor on streams to this rank's neighbours.
+fn watch_neighbours(
+    session: &Arc<Session>,
+    settings: &Settings,
+    deadline: Instant,
+) -> Result<Arc<Monitor>, Error> {
+    let (rank, size) = (session.rank(), session.size());
+    let purpose = Purpose {
+        context: NO_CONTEXT,
+        kind: Kind::Control,
+        number: 0,
+    };
+    let streams = session.connect_all(&control_neighbours(session), purpose, deadline)?;
+    let names = (0..size).map(|rank| session.describe(rank)).collect();
+    let redial = Redial {
+        dial: redial::dial(session, NO_CONTEXT),
+        unheard: settings.lost_after,
+        heard: settings.cut_after,
+    };
+    let started = Monitor::start(rank, names, streams, Some(redial));
+    let monitor = started.map_err(|error| no_monitor(&error))?;
+    redial::answer(session, &monitor);
+    Ok(monitor)
+}
+
+fn no_monitor(error: &std::io::Error) -> Error {
+    Error::System {
+        what: "starting the monitor thread".to_owned(),
+        problem: error.to_string(),
     }
 }
 

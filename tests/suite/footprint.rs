@@ -29,10 +29,10 @@ const SOCKETS: Limits = [
     ("parts", [160, 3, 1, 24_000]),
 ];
 const THREADS: Limits = [
-    ("ready", [20, 2, 1, 200]),
-    ("first", [20, 2, 30, 200]),
-    ("collectives", [20, 2, 60, 250]),
-    ("parts", [30, 2, 500, 1300]),
+    ("ready", [3, 1, 1, 200]),
+    ("first", [3, 1, 30, 200]),
+    ("collectives", [3, 1, 60, 250]),
+    ("parts", [24, 1, 500, 1300]),
 ];
 
 #[test]

@@ -156,7 +156,7 @@ fn ordinary_user(env: &[(&str, &str)]) -> Rank {
 fn a_lack_of_descriptors_is_named_with_what_helps() {
     let mut rank = Rank::start(&[]);
     assert_eq!(rank.ask("open-files-at-most 128"), "ok");
-    let answer = rank.ask("local 64");
+    let answer = rank.ask("local 200");
     assert!(
         answer.contains("Too many open files") && answer.contains("raise `ulimit -n`"),
         "{answer}"

@@ -1,8 +1,9 @@
 //! The control plane: tracks which ranks are alive and what each is doing, and spreads faults.
 //!
-//! A [`Monitor`] owns one process's control streams to its [`neighbours`], and a thread that polls them. Each
-//! communicator has a [`Watch`]. It records the operations that this rank enters, announces what the rank waits for,
-//! and holds the first [`Fault`] that reaches this rank from anywhere in the world.
+//! A [`Monitor`] owns one rank's control streams to its [`neighbours`], and a thread that polls
+//! them; ranks of one process share a board instead. Each communicator has a [`Watch`]. It records
+//! the operations that this rank enters, announces what the rank waits for, and holds the first
+//! [`Fault`] that reaches this rank from anywhere in the world.
 //!
 //! Faults and departures are flooded: each rank forwards each of them once to all its neighbours. They reach every
 //! live rank in few hops, and no single rank, not even rank 0, is needed for that. Progress is not flooded: each rank
@@ -13,6 +14,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 mod agreement;
+mod board;
 mod comparison;
 mod device_calls;
 mod fault;
@@ -32,6 +34,7 @@ mod proposal;
 mod record;
 mod repair;
 mod roster;
+mod service;
 mod standing;
 mod state;
 mod strays;

@@ -1,38 +1,38 @@
-//! The monitor thread, which polls the control streams, and its handle. What happens with the frames is in `state.rs`.
+//! A rank's handle to the monitor thread, which is in `service.rs`.
 
 use std::io;
-use std::os::fd::OwnedFd;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use spark_ccl_fork::{Owned, Process};
-use spark_ccl_log::{Held, Mutex};
+use spark_ccl_log::Mutex;
 use spark_ccl_seal::Stream;
 
-use crate::neighbour::{Neighbour, PollTargets, Retry};
-use crate::repair::{Redial, Unreached};
-use crate::state::{Attempt, State};
+use crate::board::Board;
+use crate::neighbour::Neighbour;
+use crate::repair::Redial;
+use crate::service::{Service, Thread};
+use crate::state::State;
 use crate::view::View;
 
-/// How long one attempt to reopen a stream may take.
-const ATTEMPT: Duration = Duration::from_secs(2);
-
-/// The control streams of one process, and the thread that polls them.
+/// A rank's place in the control plane: its control streams, and the thread that polls them. The
+/// ranks of a world within one process need no streams, and share a thread.
 ///
 /// [`leave_world`](Self::leave_world) says goodbye to the other ranks, and so does dropping it.
 /// Each [`Watch`](crate::Watch) keeps it alive.
 pub struct Monitor {
-    shared: Arc<Shared>,
-    thread: Mutex<Option<Owned<JoinHandle<()>>>>,
+    me: u32,
+    names: Arc<[Arc<str>]>,
+    service: Arc<Service>,
+    /// `None` once this rank has said goodbye. The last holder ends the thread.
+    thread: Mutex<Option<Arc<Thread>>>,
 }
 
 /// Hands streams that other ranks have reopened to a monitor. It does not keep the monitor alive.
 #[derive(Clone)]
-pub struct Adopter(Weak<Shared>);
+pub struct Adopter {
+    me: u32,
+    service: Weak<Service>,
+}
 
 impl Adopter {
     /// Replaces the broken stream to `peer` by `stream`. `number` is the one that the peer's [`Dial`](crate::Dial) was
@@ -40,24 +40,16 @@ impl Adopter {
     ///
     /// Returns whether the monitor still exists.
     pub fn adopt(&self, peer: u32, number: u32, stream: Stream) -> bool {
-        let Some(shared) = self.0.upgrade() else {
+        let Some(service) = self.service.upgrade() else {
             return false;
         };
-        let by_higher = peer > shared.me;
-        shared.with(|state| state.adopt(peer, number, by_higher, stream, Instant::now()));
-        shared.wake_up();
+        let by_higher = peer > self.me;
+        service.with(self.me, |state| {
+            state.adopt(peer, number, by_higher, stream, Instant::now());
+        });
+        service.wake_up();
         true
     }
-}
-
-struct Shared {
-    me: u32,
-    names: Arc<[Arc<str>]>,
-    redial: Option<Redial>,
-    process: Process,
-    state: Mutex<State>,
-    wake: OwnedFd,
-    stop: AtomicBool,
 }
 
 impl Monitor {
@@ -92,23 +84,52 @@ impl Monitor {
             "{} watches ranks {peers:?} over its control streams",
             names[me as usize]
         );
-        let shared = Arc::new(Shared {
-            me,
-            names: Arc::clone(&names),
-            state: Mutex::new(State::new(me, names, neighbours, redial.clone())),
-            redial,
-            process: Process::here(),
-            wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
-            stop: AtomicBool::new(false),
-        });
-        let thread = {
-            let shared = Arc::clone(&shared);
-            spark_ccl_log::spawn("spark-monitor", move || shared.run())?
+        let state = State::new(me, Arc::clone(&names), neighbours, redial.clone());
+        let service = Service::new([state], redial, None)?;
+        let thread = Arc::new(Thread::start(&service)?);
+        Ok(Arc::new(Self::of(me, names, service, thread)))
+    }
+
+    /// The monitors of a world whose ranks are all in this process, by rank. They need no streams:
+    /// what a rank says is handed to the others by one thread.
+    ///
+    /// # Errors
+    ///
+    /// The system's, when it refuses a descriptor or the thread.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> {
+    /// use spark_ccl_control::Monitor;
+    ///
+    /// let monitors = Monitor::local(vec!["rank 0".to_owned(), "rank 1".to_owned()])?;
+    /// let watch = monitors[0].watch(7, vec![0, 1], |words| format!("{words:?}"));
+    /// assert!(!watch.failed());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn local(names: Vec<String>) -> io::Result<Vec<Arc<Self>>> {
+        let names: Arc<[Arc<str>]> = names.into_iter().map(Arc::from).collect();
+        let board = Arc::new(Board::default());
+        let ranks = 0..names.len() as u32;
+        let state = |me| State::on_board(me, Arc::clone(&names), Arc::clone(&board));
+        let service = Service::new(ranks.clone().map(state), None, Some(Arc::clone(&board)))?;
+        let thread = Arc::new(Thread::start(&service)?);
+        let monitor = |me| {
+            let (service, thread) = (Arc::clone(&service), Arc::clone(&thread));
+            Arc::new(Self::of(me, Arc::clone(&names), service, thread))
         };
-        Ok(Arc::new(Self {
-            shared,
-            thread: Mutex::new(Some(Owned::new(thread))),
-        }))
+        Ok(ranks.map(monitor).collect())
+    }
+
+    fn of(me: u32, names: Arc<[Arc<str>]>, service: Arc<Service>, thread: Arc<Thread>) -> Self {
+        Self {
+            me,
+            names,
+            service,
+            thread: Mutex::new(Some(thread)),
+        }
     }
 
     /// Says goodbye to the other ranks, so that they do not take this process for dead, and ends
@@ -119,22 +140,25 @@ impl Monitor {
     /// In a forked child this does nothing: the child is no rank, and has no monitor thread to
     /// join.
     pub fn leave_world(&self) {
-        if !self.shared.process.is_here() {
+        if !self.service.is_here() {
             return;
         }
-        let thread = self.thread.lock().take().and_then(Owned::into_inner);
-        let Some(thread) = thread else { return };
-        // Relaxed: the flag publishes no other data, and the wake-up below makes the thread check
-        // it.
-        self.shared.stop.store(true, Ordering::Relaxed);
-        self.shared.wake_up();
-        // The farewell has a deadline. If the thread panicked, nobody is left to report it to.
-        let _ = thread.join();
+        let Some(thread) = self.thread.lock().take() else {
+            return;
+        };
+        if self.service.has_board() {
+            // Others may stay, and the thread with them.
+            self.with(|state| state.say_goodbye(Instant::now()));
+        }
+        drop(thread);
     }
 
     /// The handle that takes the streams that other ranks reopen. It works even while the monitor is being dropped.
     pub fn adopter(&self) -> Adopter {
-        Adopter(Arc::downgrade(&self.shared))
+        Adopter {
+            me: self.me,
+            service: Arc::downgrade(&self.service),
+        }
     }
 
     /// Starts to follow a communicator, as [`watch`](Self::watch) (`watch.rs`) documents.
@@ -144,14 +168,14 @@ impl Monitor {
         members: Vec<u32>,
         describe: fn([u64; 2]) -> String,
     ) -> Arc<View> {
-        let (names, me) = (Arc::clone(&self.shared.names), self.shared.me);
-        let view = Arc::new(View::new(context, members, me, names, describe));
+        let names = Arc::clone(&self.names);
+        let view = Arc::new(View::new(context, members, self.me, names, describe));
         self.with(|state| state.watch(&view, Instant::now()));
         view
     }
 
     pub(crate) fn with<T>(&self, work: impl FnOnce(&mut State) -> T) -> Option<T> {
-        self.shared.with(work)
+        self.service.with(self.me, work)
     }
 }
 
@@ -176,181 +200,4 @@ fn check_ranks(me: u32, size: usize, streams: &[(u32, Stream)]) -> io::Result<()
         (None, None) => return Ok(()),
     };
     Err(io::Error::new(io::ErrorKind::InvalidInput, text))
-}
-
-impl Shared {
-    /// Runs `work` on the state. Wakes the monitor thread if a socket was full or an earlier deadline is due.
-    ///
-    /// Returns `None` in a forked child: there the mutex may stay locked for good, and the streams are the parent's.
-    fn with<T>(&self, work: impl FnOnce(&mut State) -> T) -> Option<T> {
-        if !self.process.is_here() {
-            return None;
-        }
-        // What is said is emitted after the wake-up: the program's subscriber may block.
-        let _held = Held::new();
-        let mut state = self.state.lock();
-        let result = work(&mut state);
-        let now = Instant::now();
-        let mut neighbours = state.neighbours.iter();
-        let is_full = neighbours.any(|neighbour| neighbour.retry == Some(Retry::WhenWritable));
-        let has_work = is_full || state.is_due_before_wakeup(now);
-        drop(state);
-        if has_work {
-            self.wake_up();
-        }
-        Some(result)
-    }
-
-    fn wake_up(&self) {
-        // Fails only if the counter is full, and then the thread is awake already.
-        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
-    }
-
-    fn run(self: &Arc<Self>) {
-        // Relaxed: all data that the thread uses is behind the mutex.
-        while !self.stop.load(Ordering::Relaxed) {
-            for neighbour in self.sleep(None) {
-                let mut state = self.state.lock();
-                state.neighbours[neighbour].flush();
-                state.serve(neighbour, Instant::now());
-            }
-            self.tick();
-        }
-        self.farewell();
-    }
-
-    /// Does what is due, and starts the redials that are due.
-    fn tick(self: &Arc<Self>) {
-        let attempts = self.state.lock().tick(Instant::now());
-        for attempt in attempts {
-            self.attempt(attempt);
-        }
-    }
-
-    /// Reopens a stream, on a thread of its own because dialling blocks.
-    fn attempt(self: &Arc<Self>, attempt: Attempt) {
-        let Some(redial) = &self.redial else { return };
-        let (shared, dial) = (Arc::clone(self), Arc::clone(&redial.dial));
-        let work = move || {
-            let Attempt { peer, number } = attempt;
-            let dial = || dial.dial(peer, number, Instant::now() + ATTEMPT);
-            // After an attempt without an outcome there would be no other one, and no verdict on the neighbour.
-            let outcome = catch_unwind(AssertUnwindSafe(dial))
-                .unwrap_or_else(|_| Err(Unreached::NoAnswer("the attempt panicked".to_owned())));
-            let outcome = outcome.and_then(|stream| {
-                stream.set_nonblocking(false)?;
-                Ok(stream)
-            });
-            shared
-                .state
-                .lock()
-                .attempt_ended(attempt, outcome, Instant::now());
-            shared.wake_up();
-        };
-        if let Err(error) = spark_ccl_log::spawn("spark-redial", work) {
-            let outcome = Err(Unreached::from(error));
-            self.state
-                .lock()
-                .attempt_ended(attempt, outcome, Instant::now());
-        }
-    }
-
-    /// Sleeps until a stream is ready, the next deadline is due, or `limit` has passed. Returns the ready neighbours.
-    fn sleep(&self, limit: Option<Duration>) -> Vec<usize> {
-        let now = Instant::now();
-        let (polled, due) = {
-            let mut state = self.state.lock();
-            let neighbours = state.neighbours.iter().enumerate();
-            let polled = neighbours
-                .filter_map(|(index, neighbour)| Some((index, neighbour.poll_targets()?)));
-            let polled: Vec<(usize, PollTargets)> = polled.collect();
-            (polled, state.plan_sleep(now))
-        };
-        let mut waits = vec![PollFd::new(&self.wake, PollFlags::IN)];
-        let mut neighbours = Vec::new();
-        for (index, polled) in &polled {
-            waits.push(PollFd::new(&**polled.stream, polled.flags));
-            neighbours.push(*index);
-            if let Some(process) = &polled.process {
-                waits.push(PollFd::new(process, PollFlags::IN));
-                neighbours.push(*index);
-            }
-        }
-        let due = due.map(|due| due.saturating_duration_since(now));
-        let limit = [limit, due].into_iter().flatten().min();
-        let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
-        match poll(&mut waits, limit.as_ref()) {
-            Ok(_) => {}
-            Err(rustix::io::Errno::INTR) => return Vec::new(),
-            Err(error) => {
-                // Most likely out of memory. The pause keeps the thread from spinning.
-                spark_ccl_log::warn!("the monitor cannot wait for its streams: {error}");
-                std::thread::sleep(Duration::from_millis(100));
-                return Vec::new();
-            }
-        }
-        if !waits[0].revents().is_empty() {
-            // Fails if an earlier read has consumed this wake-up, too.
-            let _ = rustix::io::read(&self.wake, &mut [0u8; 8]);
-        }
-        let waits = waits[1..].iter().zip(neighbours);
-        let ready = waits.filter(|(wait, _)| !wait.revents().is_empty());
-        let mut ready: Vec<usize> = ready.map(|(_, neighbour)| neighbour).collect();
-        ready.dedup();
-        ready
-    }
-
-    /// Says goodbye, and keeps serving the streams until the neighbours have it or a deadline passes.
-    fn farewell(self: &Arc<Self>) {
-        let mut farewell = self.state.lock().say_goodbye(Instant::now());
-        loop {
-            let left = self
-                .state
-                .lock()
-                .continue_farewell(&mut farewell, Instant::now());
-            let Some(left) = left else { return };
-            for neighbour in self.sleep(Some(left)) {
-                let mut state = self.state.lock();
-                state.neighbours[neighbour].flush();
-                state.serve_leaving(neighbour, Instant::now());
-            }
-            self.tick();
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The subscriber may block, and the monitor thread has work.
-    #[test]
-    fn the_monitor_thread_is_woken_up_before_anything_is_said() {
-        let names: Arc<[Arc<str>]> = ["rank 0".into(), "rank 1".into()].into();
-        let mut full = Neighbour::without_stream(1, Instant::now());
-        full.retry = Some(Retry::WhenWritable);
-        let shared = Arc::new(Shared {
-            me: 0,
-            names: Arc::clone(&names),
-            state: Mutex::new(State::new(0, names, vec![full], None)),
-            redial: None,
-            process: Process::here(),
-            wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap(),
-            stop: AtomicBool::new(false),
-        });
-        let seen = Arc::new(Mutex::new(Vec::new()));
-        let writer = {
-            let (shared, seen) = (Arc::clone(&shared), Arc::clone(&seen));
-            move || {
-                let is_woken = rustix::io::read(&shared.wake, &mut [0u8; 8]).is_ok();
-                seen.lock().push(is_woken);
-                std::io::sink()
-            }
-        };
-        let subscriber = tracing_subscriber::fmt().with_writer(writer).finish();
-        tracing::subscriber::with_default(subscriber, || {
-            shared.with(|_| spark_ccl_log::warn!("said under the lock"));
-        });
-        assert_eq!(*seen.lock(), [true]);
-    }
 }

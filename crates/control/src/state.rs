@@ -12,6 +12,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Instant;
 
+use crate::board::Board;
 use crate::fault::Fault;
 use crate::flood::Seen;
 use crate::leave::Leave;
@@ -28,6 +29,9 @@ pub(crate) struct State {
     pub(crate) neighbours: Vec<Neighbour>,
     pub(crate) names: Arc<[Arc<str>]>,
     pub(crate) me: u32,
+    /// In place of neighbours, where all ranks are in this process; `None` also once this rank has
+    /// left.
+    board: Option<Arc<Board>>,
     seen: Seen,
     rosters: HashMap<u64, Roster>,
     strays: Strays,
@@ -72,6 +76,7 @@ impl State {
             neighbours,
             names,
             me,
+            board: None,
             rosters: HashMap::new(),
             strays: Strays::default(),
             departures: HashMap::new(),
@@ -79,6 +84,14 @@ impl State {
             last_heartbeat: None,
             notices_sent: 0,
             wakes_at: None,
+        }
+    }
+
+    /// A rank that needs no streams: all ranks are in this process.
+    pub(crate) fn on_board(me: u32, names: Arc<[Arc<str>]>, board: Arc<Board>) -> Self {
+        Self {
+            board: Some(board),
+            ..Self::new(me, names, Vec::new(), None)
         }
     }
 
@@ -97,15 +110,34 @@ impl State {
     pub(crate) fn handle_frames(&mut self, neighbour: usize, frames: Vec<Frame>, now: Instant) {
         for frame in frames {
             match frame {
-                Frame::Flood(flood) => self.receive(neighbour, &flood, now),
+                Frame::Flood(flood) => self.receive(Some(neighbour), &flood, now),
                 Frame::Notice { to, notice } => self.route_notice(to, notice, now),
                 Frame::Ack { .. } | Frame::Heartbeat(_) => {}
             }
         }
     }
 
-    fn receive(&mut self, neighbour: usize, flood: &Flood, now: Instant) {
-        if flood.news == News::Goodbye && flood.origin == self.neighbours[neighbour].peer {
+    /// Handles what ranks of this process have posted, unless this one has left.
+    pub(crate) fn handle_posts(&mut self, frames: &[Frame], now: Instant) {
+        if self.board.is_none() {
+            return;
+        }
+        for frame in frames {
+            match frame {
+                Frame::Flood(flood) => self.receive(None, flood, now),
+                Frame::Notice { to, notice } if *to == self.me => {
+                    self.route_notice(*to, notice.clone(), now);
+                }
+                Frame::Notice { .. } | Frame::Ack { .. } | Frame::Heartbeat(_) => {}
+            }
+        }
+    }
+
+    fn receive(&mut self, from: Option<usize>, flood: &Flood, now: Instant) {
+        if let Some(neighbour) = from
+            && flood.news == News::Goodbye
+            && flood.origin == self.neighbours[neighbour].peer
+        {
             // The leaving rank waits for this confirmation, even if its goodbye came here by way of another rank first.
             let hears = self.hears(now);
             self.neighbours[neighbour].heartbeat(&hears, now);
@@ -115,7 +147,7 @@ impl State {
         if own || !self.seen.is_new(flood) || self.is_known(&flood.news) {
             return;
         }
-        self.send(flood, Some(neighbour));
+        self.send(flood, from);
         self.deliver(flood);
     }
 
@@ -167,6 +199,13 @@ impl State {
     }
 
     fn send(&mut self, flood: &Flood, except: Option<usize>) {
+        if let Some(board) = &self.board {
+            // All ranks have what is posted: nobody forwards it.
+            if flood.origin == self.me {
+                board.post(Frame::Flood(flood.clone()));
+            }
+            return;
+        }
         let frame: Arc<[u8]> = wire::encode(&Frame::Flood(flood.clone())).into();
         let class = match &flood.news {
             News::Leave { .. } => Class::Bounded,

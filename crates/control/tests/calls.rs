@@ -1,11 +1,20 @@
 //! Ranks compare their calls of device memory.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+#[macro_use]
 mod common;
 
-use common::{everyone_fails, fault, until, watches, world};
+use common::{World, everyone_fails, fault, until, watches};
 use spark_ccl_control::{Fault, Leave, Watch};
 use std::sync::Arc;
+
+in_any_world! {
+    the_same_calls_are_known_to_be_the_same,
+    the_first_different_call_is_named_with_its_ranks,
+    calls_in_another_order_are_different,
+    nobody_waits_for_a_rank_that_is_not_as_far,
+    nobody_waits_for_a_rank_that_has_left,
+}
 
 /// All of these ranks make the same calls, each named by a number.
 fn make(watches: &[Arc<Watch>], calls: impl IntoIterator<Item = u64>) {
@@ -24,8 +33,7 @@ fn compare(watch: &Watch) {
     });
 }
 
-#[test]
-fn the_same_calls_are_known_to_be_the_same() {
+fn the_same_calls_are_known_to_be_the_same(world: World) {
     for size in [1, 2, 5, 20] {
         let world = world(size);
         let all = watches(&world, 1);
@@ -38,8 +46,7 @@ fn the_same_calls_are_known_to_be_the_same() {
     }
 }
 
-#[test]
-fn the_first_different_call_is_named_with_its_ranks() {
+fn the_first_different_call_is_named_with_its_ranks(world: World) {
     let world = world(4);
     let all = watches(&world, 1);
     make(&all, 1..=99);
@@ -65,8 +72,7 @@ fn the_first_different_call_is_named_with_its_ranks() {
     everyone_fails(&all);
 }
 
-#[test]
-fn calls_in_another_order_are_different() {
+fn calls_in_another_order_are_different(world: World) {
     let world = world(2);
     let all = watches(&world, 1);
     make(&all, [1]);
@@ -77,8 +83,7 @@ fn calls_in_another_order_are_different() {
 }
 
 /// A rank that is not as far says so, and compares the others' calls when it makes its own.
-#[test]
-fn nobody_waits_for_a_rank_that_is_not_as_far() {
+fn nobody_waits_for_a_rank_that_is_not_as_far(world: World) {
     let world = world(2);
     let all = watches(&world, 1);
     make(&all, [1]);
@@ -93,8 +98,7 @@ fn nobody_waits_for_a_rank_that_is_not_as_far() {
     everyone_fails(&all);
 }
 
-#[test]
-fn nobody_waits_for_a_rank_that_has_left() {
+fn nobody_waits_for_a_rank_that_has_left(world: World) {
     let world = world(3);
     let all = watches(&world, 1);
     make(&all, [1, 2]);

@@ -1,20 +1,34 @@
 //! Every fault reaches every rank, and names the rank that caused it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+#[macro_use]
 mod common;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use common::{
-    everyone_fails, fault, name, start, streams, until, watches, words, world, world_with_victims,
+    World, everyone_fails, fault, name, start, streams, until, watches, words, world_with_victims,
 };
 use spark_ccl_control::{Fault, Late, Leave, Monitor, Watch};
 
+in_any_world! {
+    an_abort_reaches_everyone,
+    a_waiting_rank_finds_a_mismatch_and_all_learn_of_it,
+    a_mismatch_is_found_when_the_other_rank_arrives,
+    a_rank_that_is_behind_compares_each_operation_once_it_gets_there,
+    point_to_point_operations_are_compared_with_nobody,
+    a_rank_that_leaves_is_a_fault_only_for_later_operations,
+    a_rank_that_leaves_fails_those_who_already_wait_for_it,
+    leaving_the_world_is_leaving_each_communicator_and_no_death,
+    a_timeout_tells_everyone_who_was_late,
+    a_broken_link_is_told_to_everyone,
+    of_two_faults_at_once_each_rank_keeps_its_own,
+}
+
 const SIZES: [u32; 5] = [2, 3, 5, 8, 16];
 
-#[test]
-fn an_abort_reaches_everyone() {
+fn an_abort_reaches_everyone(world: World) {
     for size in SIZES {
         let world = world(size);
         let watches = watches(&world, 7);
@@ -116,8 +130,7 @@ fn garbage_on_a_stream_names_the_neighbour_that_sent_it() {
     }
 }
 
-#[test]
-fn a_waiting_rank_finds_a_mismatch_and_all_learn_of_it() {
+fn a_waiting_rank_finds_a_mismatch_and_all_learn_of_it(world: World) {
     for size in SIZES {
         let world = world(size);
         let watches = watches(&world, 7);
@@ -138,8 +151,7 @@ fn a_waiting_rank_finds_a_mismatch_and_all_learn_of_it() {
     }
 }
 
-#[test]
-fn a_mismatch_is_found_when_the_other_rank_arrives() {
+fn a_mismatch_is_found_when_the_other_rank_arrives(world: World) {
     let world = world(5);
     let watches = watches(&world, 7);
     for watch in &watches[1..] {
@@ -158,8 +170,7 @@ fn a_mismatch_is_found_when_the_other_rank_arrives() {
     }
 }
 
-#[test]
-fn a_rank_that_is_behind_compares_each_operation_once_it_gets_there() {
+fn a_rank_that_is_behind_compares_each_operation_once_it_gets_there(world: World) {
     let world = world(2);
     let watches = watches(&world, 7);
     (1..=5).for_each(|sequence| watches[0].enter(sequence, [1, sequence]));
@@ -173,8 +184,7 @@ fn a_rank_that_is_behind_compares_each_operation_once_it_gets_there() {
     assert_mismatch(&fault(&watches[0]), 5, 1);
 }
 
-#[test]
-fn point_to_point_operations_are_compared_with_nobody() {
+fn point_to_point_operations_are_compared_with_nobody(world: World) {
     let world = world(2);
     let watches = watches(&world, 7);
     let first = spark_ccl_control::POINT_TO_POINT_MARK | 1;
@@ -191,8 +201,7 @@ fn point_to_point_operations_are_compared_with_nobody() {
     assert!(!watches[0].failed() && !watches[1].failed());
 }
 
-#[test]
-fn a_rank_that_leaves_is_a_fault_only_for_later_operations() {
+fn a_rank_that_leaves_is_a_fault_only_for_later_operations(world: World) {
     for size in SIZES {
         let world = world(size);
         let watches = watches(&world, 7);
@@ -219,8 +228,7 @@ fn a_rank_that_leaves_is_a_fault_only_for_later_operations() {
     }
 }
 
-#[test]
-fn a_rank_that_leaves_fails_those_who_already_wait_for_it() {
+fn a_rank_that_leaves_fails_those_who_already_wait_for_it(world: World) {
     let world = world(3);
     let watches = watches(&world, 7);
     watches[0].enter(1, [1, 1]);
@@ -241,8 +249,7 @@ fn a_rank_that_leaves_fails_those_who_already_wait_for_it() {
     assert!(!watches[1].failed(), "it is in no operation");
 }
 
-#[test]
-fn leaving_the_world_is_leaving_each_communicator_and_no_death() {
+fn leaving_the_world_is_leaving_each_communicator_and_no_death(world: World) {
     for size in SIZES {
         let mut world = world(size);
         let mut watches = watches(&world, 7);
@@ -264,8 +271,7 @@ fn leaving_the_world_is_leaving_each_communicator_and_no_death() {
     }
 }
 
-#[test]
-fn a_timeout_tells_everyone_who_was_late() {
+fn a_timeout_tells_everyone_who_was_late(world: World) {
     for size in SIZES {
         let world = world(size);
         let watches = watches(&world, 7);
@@ -301,8 +307,7 @@ fn a_timeout_tells_everyone_who_was_late() {
     }
 }
 
-#[test]
-fn a_broken_link_is_told_to_everyone() {
+fn a_broken_link_is_told_to_everyone(world: World) {
     let world = world(16);
     let watches = watches(&world, 7);
     let watch = &watches[5];
@@ -317,8 +322,7 @@ fn a_broken_link_is_told_to_everyone() {
     }
 }
 
-#[test]
-fn of_two_faults_at_once_each_rank_keeps_its_own() {
+fn of_two_faults_at_once_each_rank_keeps_its_own(world: World) {
     let world = world(2);
     let watches = watches(&world, 7);
     let aborted = |rank: usize| Fault::Aborted {

@@ -1,20 +1,29 @@
 //! Communicators side by side, news that arrives early, and neighbours that do not read.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+#[macro_use]
 mod common;
 
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
 use common::{
-    everyone_fails, fault, name, names, start, until, watches, words, world, world_with_victims,
+    World, everyone_fails, fault, name, names, start, until, watches, words, world_with_victims,
 };
 use socket2::Socket;
 use spark_ccl_control::{Fault, Leave, Monitor, Presence, Proposal};
 use spark_ccl_fork::Unshared;
 
-#[test]
-fn a_fault_stays_in_its_communicator() {
+in_any_world! {
+    a_fault_stays_in_its_communicator,
+    ranks_that_are_asked_say_how_far_they_are,
+    news_of_a_communicator_that_is_not_built_yet_are_kept,
+    ranks_that_finished_or_wait_are_not_late,
+    communicators_come_and_go,
+    a_context_that_a_rank_renounces_fails_in_the_first_call,
+}
+
+fn a_fault_stays_in_its_communicator(world: World) {
     let world = world(5);
     let all = watches(&world, 1);
     let others = watches(&world, 2);
@@ -27,8 +36,7 @@ fn a_fault_stays_in_its_communicator() {
 }
 
 /// Each rank answers the one that asks how far it is, also where that is not its neighbour, and whether it waits or not.
-#[test]
-fn ranks_that_are_asked_say_how_far_they_are() {
+fn ranks_that_are_asked_say_how_far_they_are(world: World) {
     let world = world(9);
     let all = watches(&world, 1);
     for (rank, watch) in (0..).zip(&all) {
@@ -112,8 +120,7 @@ fn ranks_of_a_split_have_their_own_numbers() {
     }
 }
 
-#[test]
-fn news_of_a_communicator_that_is_not_built_yet_are_kept() {
+fn news_of_a_communicator_that_is_not_built_yet_are_kept(world: World) {
     let world = world(5);
     let members: Vec<u32> = (0..5).collect();
     let watch = |rank: usize, context| world[rank].watch(context, members.clone(), words);
@@ -141,8 +148,7 @@ fn news_of_a_communicator_that_is_not_built_yet_are_kept() {
     assert_eq!(watch(4, 3).left(2), Some(Leave::after(0)));
 }
 
-#[test]
-fn ranks_that_finished_or_wait_are_not_late() {
+fn ranks_that_finished_or_wait_are_not_late(world: World) {
     let world = world(5);
     let watches = watches(&world, 7);
     // Rank 1 has finished, 2 waits, 3 is one operation behind, 4 has entered but does not wait.
@@ -198,8 +204,7 @@ fn a_neighbour_that_does_not_read_holds_nobody_up() {
     drop(stopped);
 }
 
-#[test]
-fn communicators_come_and_go() {
+fn communicators_come_and_go(world: World) {
     let world = world(3);
     for context in 0..200 {
         let watches = watches(&world, context);
@@ -309,8 +314,7 @@ fn the_latest_proposal_reaches_all_also_those_who_watch_later() {
     }
 }
 
-#[test]
-fn a_context_that_a_rank_renounces_fails_in_the_first_call() {
+fn a_context_that_a_rank_renounces_fails_in_the_first_call(world: World) {
     let world = world(3);
     let root = watches(&world, 1);
     root[1].renounce(4);

@@ -31,6 +31,7 @@ impl State {
             .iter_mut()
             .for_each(|neighbour| neighbour.outbound.drop_notices());
         self.originate(News::Goodbye);
+        self.board = None;
         Farewell {
             began: now,
             was_broken: false,

@@ -160,7 +160,12 @@ impl State {
     }
 
     /// Sends a notice one hop closer to `to`. If no neighbour is closer, it is dropped: it is announced again later.
+    /// All ranks of this process are one hop away.
     pub(super) fn forward(&mut self, to: u32, notice: &Notice) {
+        if let Some(board) = &self.board {
+            let notice = notice.clone();
+            return board.post(Frame::Notice { to, notice });
+        }
         let next = self.next_hop(to);
         let mut neighbours = self.neighbours.iter_mut();
         if let Some(neighbour) = neighbours.find(|neighbour| Some(neighbour.peer) == next) {

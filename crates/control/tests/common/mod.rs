@@ -1,5 +1,9 @@
 //! Test support: worlds of ranks within one process, connected by socket pairs.
-#![allow(dead_code, reason = "each test binary uses a part of it")]
+#![allow(
+    dead_code,
+    unused_macros,
+    reason = "each test binary uses a part of it"
+)]
 
 pub(crate) mod process;
 
@@ -38,6 +42,25 @@ pub(crate) fn streams(size: u32) -> Vec<Streams> {
         }
     }
     streams
+}
+
+/// Makes the monitors of a world of this size.
+pub(crate) type World = fn(u32) -> Vec<Arc<Monitor>>;
+
+/// Runs tests in worlds with streams, and in worlds on a board.
+macro_rules! in_any_world {
+    ($($test:ident),+ $(,)?) => {
+        mod with_streams {
+            $(#[test] fn $test() { super::$test(super::common::world); })+
+        }
+        mod on_a_board {
+            $(#[test] fn $test() { super::$test(super::common::world_on_a_board); })+
+        }
+    };
+}
+
+pub(crate) fn world_on_a_board(size: u32) -> Vec<Arc<Monitor>> {
+    Monitor::local(names(size)).unwrap()
 }
 
 pub(crate) fn world(size: u32) -> Vec<Arc<Monitor>> {
