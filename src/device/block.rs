@@ -1,7 +1,11 @@
 //! Blocks of device memory: what uses them, when they can be freed, and which one an address is in. Knows no engine.
+//!
+//! The guards of this process's ranks free what is dropped; without a rank, a thread that lives
+//! until all is freed.
 
 use super::gpu::Gpu;
 use super::pause::until;
+use super::set_aside::{self, FREE_EVERY};
 use crate::registered::Segment;
 use spark_ccl_cuda::cudarc::driver::CudaStream;
 use spark_ccl_cuda::{DeviceBlock, Error, RecordedEvent};
@@ -245,10 +249,64 @@ impl Drop for Block {
             uses: std::mem::take(self.uses.get_mut()),
             _memory: memory,
         };
-        // Otherwise it is given back here, which waits for nothing.
-        if !block.uses.are_over() {
+        if block.uses.are_over() {
+            // It is set aside, which waits for nothing.
+            drop(block);
+        } else {
             DROPPED.lock().push(block);
         }
+        free_the_rest_in_background();
+    }
+}
+
+/// Whether a thread frees what is left without a rank.
+static FREES: Mutex<bool> = Mutex::new(false);
+
+/// Frees what was dropped, unless this process has a rank, whose guard does so, or another thread
+/// does.
+pub(super) fn free_the_rest() {
+    if begins_to_free() {
+        free_until_nothing_is_left();
+    }
+}
+
+/// The same on a thread of its own.
+fn free_the_rest_in_background() {
+    if !begins_to_free() {
+        return;
+    }
+    if let Err(error) = spark_ccl_log::spawn("spark-gpu-rest", free_until_nothing_is_left) {
+        spark_ccl_log::warn!("dropped memory stays until the next communicator: {error}");
+        *FREES.lock() = false;
+    }
+}
+
+/// Claims the flag for the caller, if there is anything to free and nobody who does.
+fn begins_to_free() -> bool {
+    !set_aside::has_ranks() && is_any_left() && !std::mem::replace(&mut *FREES.lock(), true)
+}
+
+/// Whether there is dropped memory that is not freed yet, but will be.
+fn is_any_left() -> bool {
+    any() || set_aside::any()
+}
+
+/// Gives the flag back at the end. A rank that comes meanwhile has a guard that goes on.
+fn free_until_nothing_is_left() {
+    loop {
+        sweep();
+        if set_aside::is_ready() {
+            set_aside::free_in_background();
+        }
+        {
+            // A drop takes this lock after it has set its block aside, so none is missed.
+            let mut frees = FREES.lock();
+            if set_aside::has_ranks() || !is_any_left() {
+                *frees = false;
+                return;
+            }
+        }
+        std::thread::sleep(FREE_EVERY);
     }
 }
 

@@ -2,11 +2,11 @@
 //! nothing of communicators, so the library's own waits are not enough.
 
 use super::allocation::{free_in_background, tidy_in_background};
+use super::block;
 use super::calls::{CallEnd, Mark};
 use super::guarded::Guarded;
 use super::rank::{DeviceRank, State};
-use super::waiting::SUBSIDES;
-use super::{block, set_aside};
+use super::set_aside::{self, Enqueues};
 use crate::error::Error;
 use spark_ccl_control::Fault;
 use std::sync::{Arc, Weak};
@@ -22,8 +22,9 @@ pub(super) fn start<E: Guarded>(
     engine: &Arc<E>,
     look: impl FnMut(&E) + Send + 'static,
 ) -> Result<(), Error> {
-    set_aside::add(engine);
+    let device = engine.base().device();
     let engine = Arc::downgrade(engine);
+    set_aside::add(device, engine.clone());
     spark_ccl_log::spawn("spark-gpu-guard", move || watch_over(&engine, look))
         .map(drop)
         .map_err(|error| Error::System {
@@ -53,17 +54,16 @@ fn watch_over<E: Guarded>(engine: &Weak<E>, mut look: impl FnMut(&E)) {
             tidy_in_background(&engine);
         }
     }
-    // What ran ends soon. Blocks that the program itself uses for longer are freed by another guard.
-    let end = Instant::now() + SUBSIDES;
-    loop {
-        block::sweep();
-        if set_aside::is_ready() {
-            set_aside::free_in_background();
-        }
-        if !block::any() && !set_aside::any() || Instant::now() > end {
-            break;
-        }
-        std::thread::sleep(TICK);
+    block::free_the_rest();
+}
+
+impl<E: Guarded> Enqueues for E {
+    fn is_idle(&self) -> bool {
+        let Some(state) = self.base().state.try_lock() else {
+            return false;
+        };
+        // Kernels of a communicator that has ended wait for nobody.
+        state.backend.is_none() || !state.calls.may_run()
     }
 }
 

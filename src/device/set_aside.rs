@@ -3,46 +3,40 @@
 //! for. Knows no backend.
 
 use super::gate::{Closed, Gate, gate};
-use super::guarded::Guarded;
 use super::helper_thread::spawn;
 use super::pause::pause;
 use spark_ccl_cuda::cudarc::driver::CudaContext;
 use spark_ccl_cuda::{Error, check_set_aside, devices_with_memory_set_aside, free_set_aside};
 use spark_ccl_log::Mutex;
-use std::sync::{Arc, Weak};
+use std::sync::Weak;
 use std::time::{Duration, Instant};
 
 /// How long an allocation waits for memory that was set aside: the calls in flight that it waits
 /// for may need one that this thread makes next.
 pub(super) const FOR_SET_ASIDE: Duration = Duration::from_secs(5);
 /// How often such a wait has memory freed.
-const FREE_EVERY: Duration = Duration::from_millis(50);
+pub(super) const FREE_EVERY: Duration = Duration::from_millis(50);
 
 /// A rank that enqueues calls on a GPU.
-trait Enqueues: Send + Sync {
+pub(super) trait Enqueues: Send + Sync {
     /// Whether no call of it is known to be in flight. To be asked while none can be launched.
     fn is_idle(&self) -> bool;
-}
-
-impl<E: Guarded> Enqueues for E {
-    fn is_idle(&self) -> bool {
-        let Some(state) = self.base().state.try_lock() else {
-            return false;
-        };
-        // Kernels of a communicator that has ended wait for nobody.
-        state.backend.is_none() || !state.calls.may_run()
-    }
 }
 
 /// The ranks of this process, each with CUDA's number of its GPU.
 static RANKS: Mutex<Vec<(usize, Weak<dyn Enqueues>)>> = Mutex::new(Vec::new());
 
-/// Adds a rank, before it enqueues anything.
-pub(super) fn add<E: Guarded>(engine: &Arc<E>) {
-    let engine_there: Weak<E> = Arc::downgrade(engine);
+/// Adds a rank of a GPU, before it enqueues anything.
+pub(super) fn add(device: usize, rank: Weak<dyn Enqueues>) {
     let mut ranks = RANKS.lock();
     ranks.retain(|(_, rank)| rank.strong_count() > 0);
-    ranks.push((engine.base().device(), engine_there));
+    ranks.push((device, rank));
+}
+
+/// Whether this process has a rank, whose guard frees what is dropped.
+pub(super) fn has_ranks() -> bool {
+    let ranks = RANKS.lock();
+    ranks.iter().any(|(_, rank)| rank.strong_count() > 0)
 }
 
 /// Whether there is any memory that was set aside.

@@ -3,7 +3,7 @@
 
 use super::{BACKEND, builder, gpus, of_fakes, text};
 use spark_ccl::cuda::DeviceMemory;
-use spark_ccl::cuda::cudarc::driver::CudaStream;
+use spark_ccl::cuda::cudarc::driver::{CudaContext, CudaStream};
 use spark_ccl::{Builder, Communicator, RedOp};
 use spark_ccl_cuda::set_aside_bytes;
 use std::sync::Arc;
@@ -72,14 +72,12 @@ fn while_one_waits(ranks: &mut [Rank], meanwhile: impl FnOnce(&[Rank])) {
     ranks.iter_mut().for_each(Rank::finish);
 }
 
-/// The threads of this process that free memory.
-fn threads_that_free() -> usize {
+/// The threads of this process of this name.
+fn threads(named: &str) -> usize {
     let threads = std::fs::read_dir("/proc/self/task").unwrap();
     let name = |thread: std::fs::DirEntry| std::fs::read_to_string(thread.path().join("comm"));
     let names = threads.filter_map(|thread| name(thread.ok()?).ok());
-    names
-        .filter(|name| name.starts_with("spark-gpu-free"))
-        .count()
+    names.filter(|name| name.trim_end() == named).count()
 }
 
 fn drop_some(ranks: &[Rank]) {
@@ -115,14 +113,14 @@ fn ranks_that_enqueue_nothing_do_not_wait_for_the_programs_kernels() {
     let Some(_gpus) = gpus(1) else { return };
     let mut ranks = ranks(&on_one_gpu());
     while_one_waits(&mut ranks, |_| ());
-    until_all_is_freed(&ranks[0].comm);
+    until_all_is_freed(ranks[0].comm.context().unwrap());
     let memory = ranks[0].comm.alloc_device::<u8>(1 << 20).unwrap();
     let Some(occupied) = Occupied::new() else {
         return;
     };
     drop(memory);
     // A thread has taken it, and waits for the driver.
-    until_all_is_freed(&ranks[0].comm);
+    until_all_is_freed(ranks[0].comm.context().unwrap());
     let (sender, done) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         let last = ranks.pop().unwrap();
@@ -144,15 +142,37 @@ fn one_thread_drives_ranks_that_drop_memory() {
     for _ in 0..5 {
         while_one_waits(&mut ranks, drop_some);
     }
-    until_all_is_freed(&ranks[0].comm);
+    until_all_is_freed(ranks[0].comm.context().unwrap());
 }
 
-fn until_all_is_freed(comm: &Communicator) {
-    let context = Arc::clone(comm.context().unwrap());
+fn until_all_is_freed(context: &Arc<CudaContext>) {
     let end = Instant::now() + SOON;
-    while set_aside_bytes(&context) > 0 {
-        assert!(Instant::now() < end, "{} bytes", set_aside_bytes(&context));
+    while set_aside_bytes(context) > 0 {
+        assert!(Instant::now() < end, "{} bytes", set_aside_bytes(context));
         std::thread::sleep(A_WHILE);
+    }
+}
+
+/// The guard of a rank goes with it.
+fn until_no_guard_is_there() {
+    let end = Instant::now() + SOON;
+    while threads("spark-gpu-guard") > 0 {
+        assert!(Instant::now() < end);
+        std::thread::sleep(A_WHILE);
+    }
+}
+
+#[test]
+fn memory_that_outlives_all_communicators_is_freed() {
+    let Some(_gpus) = gpus(1) else { return };
+    let comm = on_one_gpu().local(1).unwrap().remove(0);
+    let context = Arc::clone(comm.context().unwrap());
+    let blocks = [1 << 20, 5000].map(|len| comm.alloc_device::<u8>(len).unwrap());
+    drop(comm);
+    until_no_guard_is_there();
+    for block in blocks {
+        drop(block);
+        until_all_is_freed(&context);
     }
 }
 
@@ -168,7 +188,7 @@ fn many_drops_take_no_threads() {
         }
         let more = set_aside_bytes(context).saturating_sub(before);
         assert!(more <= 2 * 4096, "{more} bytes more wait to be freed");
-        let threads = threads_that_free();
+        let threads = threads("spark-gpu-free");
         assert!(threads <= ranks.len(), "{threads} threads");
     });
 }
@@ -224,7 +244,7 @@ fn memory_that_waits_to_be_freed_is_bounded() {
         .unwrap()
         .remove(0);
     // Of tests before this one.
-    until_all_is_freed(&bounded);
+    until_all_is_freed(bounded.context().unwrap());
     while_one_waits(&mut ranks, |_| {
         drop(bounded.alloc_device::<u8>(4 << 20).unwrap());
         let said = text(bounded.alloc_device::<u8>(64 << 20));
