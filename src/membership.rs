@@ -25,7 +25,7 @@ pub(crate) struct Membership {
     watch: Arc<Watch>,
     rank: u32,
     /// Dropped last: the rank leaves the world with its last communicator.
-    _stay: Option<Arc<Stay>>,
+    _stay: Arc<Stay>,
 }
 
 impl Membership {
@@ -33,7 +33,7 @@ impl Membership {
         engine: Arc<HostEngine>,
         watch: Arc<Watch>,
         rank: u32,
-        stay: Option<Arc<Stay>>,
+        stay: Arc<Stay>,
     ) -> Self {
         Self {
             engine,

@@ -6,7 +6,7 @@ use crate::plan::Network;
 use crate::redial;
 use spark_ccl_bootstrap::{HostId, Kind, Purpose, Session};
 use spark_ccl_compute::{Compute, Cpu};
-use spark_ccl_config::{Backend, Net, Settings, Tuning};
+use spark_ccl_config::{Net, Settings, Tuning};
 use spark_ccl_control::{Monitor, Redial, neighbours};
 use spark_ccl_log::Held;
 use spark_ccl_log::Mutex;
@@ -54,9 +54,9 @@ pub(crate) struct World {
 /// This rank's stay in the world, which its places in communicators hold together. Its end says
 /// goodbye to the other ranks.
 ///
-/// The monitor says goodbye when it is dropped, too. But threads of the library may hold it a
-/// little longer than the program does (the session's, while it delivers a link), and would be
-/// ended with the process, which the others would take for dead.
+/// The monitor says goodbye when it is dropped, too. But threads of the library may hold it longer
+/// than the program does (the session's, while it delivers a link; one that frees memory of a GPU),
+/// and would be ended with the process, which the others would take for dead.
 pub(crate) struct Stay(Arc<Monitor>);
 
 impl Drop for Stay {
@@ -66,8 +66,8 @@ impl Drop for Stay {
 }
 
 impl World {
-    /// Connects the control plane of the session's ranks. The `monitor` is that of a rank of this process; else one is
-    /// started on streams to this rank's neighbours.
+    /// Connects the control plane of the session's ranks. The `monitor` is that of a rank of this
+    /// process; else one is started on streams to this rank's neighbours.
     pub(crate) fn connect(
         session: Session,
         monitor: Option<Arc<Monitor>>,
@@ -93,18 +93,14 @@ impl World {
         })
     }
 
-    /// What a place in a communicator holds. `None` with a backend for devices, whose engines end
-    /// on threads of their own and may have something to tell the other ranks until then.
-    pub(crate) fn stay(&self) -> Option<Arc<Stay>> {
-        if self.settings.backend != Backend::Host {
-            return None;
-        }
+    /// What a place in a communicator holds.
+    pub(crate) fn stay(&self) -> Arc<Stay> {
         let mut known = self.stay.lock();
         let stay = known
             .upgrade()
             .unwrap_or_else(|| Arc::new(Stay(Arc::clone(&self.monitor))));
         *known = Arc::downgrade(&stay);
-        Some(stay)
+        stay
     }
 
     /// The RDMA ports that links may use.

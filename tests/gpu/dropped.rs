@@ -176,6 +176,28 @@ fn memory_that_outlives_all_communicators_is_freed() {
     }
 }
 
+/// A thread that waits for the driver holds a rank's engine, and would be ended with the process.
+#[test]
+fn ranks_say_goodbye_although_a_thread_frees_their_memory() {
+    let Some(_gpus) = gpus(1) else { return };
+    let comms = on_one_gpu().local(2).unwrap();
+    let context = Arc::clone(comms[0].context().unwrap());
+    let memory = comms[0].alloc_device::<u8>(1 << 20).unwrap();
+    until_all_is_freed(&context);
+    let Some(_occupied) = Occupied::new() else {
+        return;
+    };
+    drop(memory);
+    // A thread has taken it.
+    until_all_is_freed(&context);
+    drop(comms);
+    assert_eq!(
+        threads("spark-monitor"),
+        0,
+        "it serves ranks until they have left"
+    );
+}
+
 #[test]
 fn many_drops_take_no_threads() {
     let Some(_gpus) = gpus(1) else { return };
