@@ -1,8 +1,10 @@
 #!/bin/bash
-# Installs the C interface into a temporary folder as users do, builds the examples against that by pkg-config, and runs them. Then
-# runs the programs of its tests under valgrind, and with GCC's sanitizers.
+# Installs the C interface into a temporary folder as users do, builds the examples against that by
+# pkg-config, and runs them. Then runs the programs of its tests under valgrind, and with GCC's
+# sanitizers.
 #   tests/capi.sh [argument of `cargo cinstall`]...      (such as --debug)
-# cargo-c is compiled where it is missing, which takes minutes, and kept in $XDG_CACHE_HOME/spark-ccl.
+# cargo-c is compiled where it is missing, which takes minutes, and kept in
+# $XDG_CACHE_HOME/spark-ccl.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . tests/vm/lib.sh
@@ -23,7 +25,8 @@ export PATH=$tool/bin:$PATH
 if ! command -v cargo-capi >/dev/null; then
     need libssl-dev pkg-config
     # The newest may need a newer Rust; it says then which one does not.
-    install_tool || install_tool "$(sed -n 's/^`cargo-c \([0-9.]*\).*` supports rustc.*/\1/p' "$tool.log")"
+    older='s/^`cargo-c \([0-9.]*\).*` supports rustc.*/\1/p'
+    install_tool || install_tool "$(sed -n "$older" "$tool.log")"
 fi
 
 folder=$(mktemp -d)

@@ -2,6 +2,7 @@
 # Builds the Python package, installs it into an environment of its own as users do, checks its types, and tests it.
 # Debian 12.
 #   tests/python.sh [argument of `unittest`]...
+#   SPARK_LIBRARY=target/ci/libspark_ccl.so tests/python.sh      # with one that is built already
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . tests/vm/lib.sh

@@ -2,14 +2,14 @@
 # Runs the tests under ThreadSanitizer and AddressSanitizer, and those of plain memory under Miri.
 #   tests/sanitizers.sh [--require] [thread|address|miri]...      (default: all)
 #   tests/sanitizers.sh [--require] device      of `thread` only device memory on GPUs that are none
-# Needs the sources of std, `rustup component add rust-src`, and for Miri a nightly toolchain, `rustup
-# toolchain install nightly -c rust-src,miri`. A part whose tools are missing is skipped, with
-# `--require` it is an error.
+# Needs the sources of std, `rustup component add rust-src`, and for Miri a nightly toolchain,
+# `rustup toolchain install nightly -c rust-src,miri`. A part whose tools are missing is skipped,
+# with `--require` it is an error.
 #
-# Left out of all parts: types, sched, config, launcher and perf, which share no memory between threads, or
-# have no unsafe code but calls of C; the C ABI, whose test is a C program that would have to bring
-# the sanitizer's runtime; tests that start a compiler or an example, where nothing of ours runs in
-# the instrumented program.
+# Left out of all parts: types, sched, config, launcher and perf, which share no memory between
+# threads, or have no unsafe code but calls of C; the C ABI, whose test is a C program that would
+# have to bring the sanitizer's runtime; tests that start a compiler or an example, where nothing of
+# ours runs in the instrumented program.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . tests/vm/lib.sh
@@ -42,12 +42,13 @@ sanitized() {
 
 # In TSan's eyes an address is the memory behind it, what it was not compiled into does not
 # synchronise, and what does not go through libc does not happen. So ranks that are threads map
-# shared memory at one address (`one_mapping`), std is built anew, and rustix calls libc.
-# Its own functions are exported, for what threads play the kernels with (crates/perf/tests/fake_gpu).
-# No suppressions: all that it reports counts.
+# shared memory at one address (`one_mapping`), std is built anew, and rustix calls libc. Its own
+# functions are exported, for what threads play the kernels with (crates/perf/tests/fake_gpu). No
+# suppressions: all that it reports counts.
 tsan() {
     TSAN_OPTIONS=halt_on_error=1:allocator_may_return_null=1 \
-        sanitized thread "--cfg one_mapping --cfg rustix_use_libc -Clink-arg=-rdynamic" -Zbuild-std "$@"
+        sanitized thread "--cfg one_mapping --cfg rustix_use_libc -Clink-arg=-rdynamic" \
+        -Zbuild-std "$@"
 }
 
 # Left out: private copies of shared memory. They are no copies where all have one mapping, and
@@ -76,7 +77,8 @@ device() {
     rm -r "$libraries"
 }
 
-# staged LIBRARIES SEED PINNED ARGUMENT...: with a seed, over RDMA devices. Those belong to one process.
+# staged LIBRARIES SEED PINNED ARGUMENT...: with a seed, over RDMA devices. Those belong to one
+# process.
 staged() {
     [ -z "$2" ] || local -x SPARK_CCL_TEST_RDMA_SEED=$2
     SPARK_CCL_GPU_PINNED=$3 LD_LIBRARY_PATH=$1 FAKE_GPUS=2 SPARK_CCL_TEST_REQUIRE=gpus,fake-gpus \
@@ -85,7 +87,8 @@ staged() {
 
 # Leaks do not count: tests forget handles on purpose, whose buffers then stay.
 address() {
-    ASAN_OPTIONS=detect_leaks=0 sanitized address "" "${packages[@]}" -p spark-ccl-nccl --lib --tests --no-fail-fast -- "${skips[@]}"
+    ASAN_OPTIONS=detect_leaks=0 sanitized address "" "${packages[@]}" -p spark-ccl-nccl \
+        --lib --tests --no-fail-fast -- "${skips[@]}"
 }
 
 # Miri knows no shared memory files, few of the sockets that the rest is about, and no assembly, of
@@ -99,8 +102,8 @@ miri() {
         --skip both_destinations_are_sources --skip factors_and_operands_in_place --skip every_ \
         --skip halves_with_those_at_the_edges
     cargo +nightly miri test -p spark-ccl-transport --lib -- fake:: --skip conforms_
-    # On the stand-in for libibverbs, but for devices with threads, and what opens libraries or asks for limits. What a device
-    # may still have is leaked.
+    # On the stand-in for libibverbs, but for devices with threads, and what opens libraries or asks
+    # for limits. What a device may still have is leaked.
     MIRIFLAGS="$MIRIFLAGS -Zmiri-ignore-leaks" cargo +nightly miri test -p spark-ccl-verbs --lib \
         -- tests:: --skip network:: --skip missing_library --skip another_library --skip the_memory_limit --skip sysfs
 }
