@@ -136,11 +136,9 @@ pub(crate) fn options(
         .iter()
         .map(|interface| Address {
             ip: interface.addr,
-            scope: if netif::is_link_local(interface.addr) {
-                interface.index
-            } else {
-                0
-            },
+            prefix: interface.prefix,
+            interface: interface.index,
+            speed: interface.rank(),
         })
         .collect();
     // These are the last resort: every link has the same subnet of them.
@@ -171,7 +169,7 @@ pub(crate) fn check_addresses(session: &Session, settings: &Settings) -> Result<
     let is_alone = own
         .addresses
         .iter()
-        .all(|address| address.ip().is_loopback());
+        .all(|address| address.address.ip().is_loopback());
     let Some(peer) = elsewhere.filter(|_| is_alone) else {
         return Ok(());
     };

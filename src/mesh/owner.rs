@@ -11,7 +11,7 @@ use spark_ccl_config::{Net, Settings};
 use spark_ccl_control::Watch;
 use spark_ccl_log::Held;
 use spark_ccl_sched::Rank;
-use spark_ccl_transport::netif::{self, Interface};
+use spark_ccl_transport::netif::{self, Interface, PeerAddress};
 use spark_ccl_transport::{Bell, Geometry, shm};
 use std::sync::{Arc, OnceLock};
 
@@ -106,22 +106,24 @@ impl LinkOwner {
         self.world.session.reach(member, purpose, &ways, deadline)
     }
 
-    /// Sockets of a link take turns on the interfaces that lead to the peer; where there are none, or one
-    /// does not carry, the session finds a way.
+    /// Sockets of a link take turns on the rails to the peer; where there are none, or one does not
+    /// carry, the session finds a way.
     fn rails_of_tcp(&self, member: u32, socket: u32) -> Vec<Via> {
         let _held = Held::new();
         let interfaces = self.interfaces.get_or_init(|| self.list_interfaces());
-        let rails = netif::rails(interfaces, &self.world.session.peer(member).addresses);
-        let mut ways = vec![Via::ANY];
-        if rails.len() > 1 {
-            let rail = &rails[socket as usize % rails.len()];
-            let via = Via::Tcp {
-                source: Some(rail.source),
-                target: Some(rail.target),
-            };
-            ways.insert(0, via);
-        }
-        ways
+        let addresses = self.world.session.peer(member).addresses.iter();
+        let addresses = addresses.map(|one| PeerAddress {
+            ip: one.address.ip(),
+            interface: one.interface,
+            speed: one.speed,
+        });
+        let rails = netif::rails(interfaces, &addresses.collect::<Vec<_>>());
+        let turn = socket as usize % rails.len().max(1);
+        let rail = rails.get(turn).map(|rail| Via::Tcp {
+            source: Some(rail.source),
+            target: Some(rail.target),
+        });
+        rail.into_iter().chain([Via::ANY]).collect()
     }
 
     fn list_interfaces(&self) -> Vec<Interface> {

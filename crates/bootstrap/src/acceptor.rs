@@ -133,11 +133,12 @@ impl Acceptor {
                 .map(|s| PollFd::new(s, PollFlags::IN)),
         );
         self.lobby.watch(&mut fds);
-        self.link_streams.watch(&mut fds);
+        let now = Instant::now();
+        self.link_streams.watch(now, &mut fds);
         self.relays.watch(&mut fds);
         let wakes = [
             self.lobby.next_wake(),
-            self.link_streams.next_wake(),
+            self.link_streams.next_wake(now),
             self.relays.next_wake(),
         ];
         net::poll(&mut fds, wakes.into_iter().flatten().min())

@@ -6,7 +6,6 @@ use std::collections::VecDeque;
 
 use socket2::Socket;
 use spark_ccl_fork::Unshared;
-use spark_ccl_seal::Stream;
 
 use crate::Secret;
 use crate::handshake::{EnterError, Entered, Entry, Intent, Open};
@@ -45,10 +44,15 @@ impl Approach {
         Ok(false)
     }
 
-    /// The stream, once it is there.
-    pub(crate) fn into_stream(self, key: &Secret) -> Stream {
+    /// Whether the peer itself has this end's proof.
+    pub(crate) fn has_proved(&self) -> bool {
+        self.next.is_empty() && self.entry.has_proved()
+    }
+
+    /// The connection, once it is there.
+    pub(crate) fn into_entered(self, key: &Secret) -> Entered {
         let (socket, seals) = (self.socket, self.entry.seals(key));
-        Entered { socket, seals }.into_stream()
+        Entered { socket, seals }
     }
 }
 

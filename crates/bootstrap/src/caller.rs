@@ -1,327 +1,319 @@
-//! A non-blocking call to another rank: connects, authenticates, and retries.
+//! A non-blocking call to another process: connects over the first route that leads there,
+//! authenticates, and retries.
+
+mod attempt;
 
 use std::io;
-use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags};
-use socket2::Socket;
-use spark_ccl_fork::Unshared;
-use spark_ccl_seal::Stream;
+use rustix::event::PollFd;
 
-use crate::approach::Approach;
 use crate::dial::{ATTEMPT, FIRST_PAUSE, LAST_PAUSE, Route, describe};
-use crate::handshake::{EnterError, Intent};
-use crate::{Error, Secret, net};
+use crate::handshake::{EnterError, Entered, Intent};
+use crate::{Error, Secret};
+use attempt::{Attempt, Step};
 
-/// How long a rank's listener may refuse connections. That is short: it exists before other ranks get its address.
-const REFUSAL: Duration = Duration::from_millis(500);
 /// How soon to try again if the backlog is full.
 const FULL: Duration = Duration::from_millis(2);
 
-/// A call to another rank. It tries all routes in rounds until the deadline, unless the answers
-/// show that retrying is pointless. A connection that is not answered within [`ATTEMPT`] is kept,
-/// and the other routes are tried, too: its end may be a stranger, or the peer, which is stopped.
-/// How long that may take is not for the bootstrap to decide, so a call that has such connections
-/// goes on.
+/// A call. It begins with the best route, and tries the next one beside it as soon as one has
+/// failed, or has not connected for a moment ([`Route::patience`]); a connection that is taken is
+/// waited for longer, up to [`ATTEMPT`]. Only one connection at a time gets the proof of the
+/// secret, so the peer takes no other for the stream; these are closed.
+///
+/// Routes that have failed are retried in rounds until the deadline, unless the answers show that
+/// this is pointless. A connection that is not answered is kept meanwhile: its end may be a
+/// stranger, or the peer, which is stopped. How long that may take is not for the bootstrap to
+/// decide, so a call that has such connections goes on.
 pub(crate) struct Caller {
     /// The other end, for errors.
     name: String,
     routes: Vec<Route>,
     intent: Intent,
     deadline: Instant,
-    since: Instant,
-    stage: Stage,
-    /// The route that is being tried, or is next.
-    route: usize,
+    /// Until when a peer that refuses connections may not listen yet.
+    refusal: Instant,
+    attempts: Vec<Attempt>,
+    /// How the last attempt of each route has failed.
+    failures: Vec<Option<Failure>>,
+    /// The next route of this round, and when it may begin.
+    next: usize,
+    next_at: Instant,
     pause: Duration,
-    round: Round,
-    unanswered: Vec<Unanswered>,
-    /// After how long without any connection it gives up; at the deadline if `None`.
-    patience: Option<Duration>,
-}
-
-/// A connection that was taken, and not answered yet.
-struct Unanswered {
-    route: usize,
-    approach: Approach,
-}
-
-enum Stage {
-    Pausing {
-        until: Instant,
-    },
-    Connecting {
-        socket: Unshared<Socket>,
-        until: Instant,
-    },
-    Entering {
-        approach: Approach,
-        until: Instant,
-    },
-    /// No route is being tried: only the unanswered connections are left.
-    Listening,
-}
-
-/// The outcomes of one round over all routes.
-#[derive(Default)]
-struct Round {
-    attempts: Vec<(String, String)>,
-    /// Whether there was any other outcome than a refused connection.
-    answered: bool,
-    /// Whether any route led to a connection.
+    /// There is no other round: only the attempts are left.
+    is_last_round: bool,
+    /// The route that has led to the peer.
+    used: Option<usize>,
+    /// Until when a route must have led to a connection; the deadline if `None`.
+    patience: Option<Instant>,
+    /// Whether any route has, in this round.
     is_connected: bool,
-    /// An error after which retrying its route is pointless. It may come from a stranger if addresses are not unique.
-    final_error: Option<Error>,
-    /// Whether retrying may help on some route.
-    may_recover: bool,
+}
+
+/// Why an attempt has failed.
+enum Failure {
+    Refused(String),
+    /// Retrying the route is pointless. A stranger may have said so if addresses are not unique.
+    Final(Error),
+    /// The other end calls this process itself.
+    Crossed,
+    Broken(String),
 }
 
 impl Caller {
-    /// A call that starts at `begin`.
+    /// A call that starts at `begin`. The peer may refuse connections for `refusal`.
     pub(crate) fn new(
         name: String,
         routes: Vec<Route>,
         intent: Intent,
-        begin: Instant,
-        deadline: Instant,
+        refusal: Duration,
+        (begin, deadline): (Instant, Instant),
     ) -> Self {
         Self {
             name,
-            routes,
             intent,
             deadline,
-            since: begin,
-            stage: Stage::Pausing { until: begin },
-            route: 0,
+            refusal: begin + refusal,
+            attempts: Vec::new(),
+            failures: routes.iter().map(|_| None).collect(),
+            routes,
+            next: 0,
+            next_at: begin,
             pause: FIRST_PAUSE,
-            round: Round::default(),
-            unanswered: Vec::new(),
+            is_last_round: false,
+            used: None,
             patience: None,
+            is_connected: false,
         }
     }
 
-    /// Gives up when no route has led to a connection for that long: others may pass it on.
-    pub(crate) fn with_patience(self, patience: Duration) -> Self {
-        let patience = Some(patience);
+    /// Gives up when no route has led to a connection by then: others may pass it on.
+    pub(crate) fn with_patience(self, until: Instant) -> Self {
+        let patience = Some(until);
         Self { patience, ..self }
     }
 
     /// The routes that lead to a connection that is not answered, in words.
-    pub(crate) fn silence(&self) -> Option<String> {
-        let names = self.unanswered.iter().map(|one| self.route_name(one.route));
-        let names: Vec<_> = names.collect();
+    pub(crate) fn silence(&self, now: Instant) -> Option<String> {
+        let silent = self.attempts.iter().filter(|one| one.is_silent(now));
+        let names: Vec<_> = silent.map(|one| self.routes[one.route].name()).collect();
         (!names.is_empty())
             .then(|| format!("{} took the connection and is silent", names.join(", and ")))
     }
 
-    fn route_name(&self, route: usize) -> String {
-        self.routes.get(route).map(Route::name).unwrap_or_default()
-    }
-
     /// Adds the descriptors that wake [`step`](Self::step).
-    pub(crate) fn watch<'a>(&'a self, fds: &mut Vec<PollFd<'a>>) {
-        match &self.stage {
-            Stage::Pausing { .. } | Stage::Listening => {}
-            Stage::Connecting { socket, .. } => fds.push(PollFd::new(socket, PollFlags::OUT)),
-            Stage::Entering { approach, .. } => {
-                fds.push(PollFd::new(&approach.socket, PollFlags::IN));
-            }
-        }
-        let unanswered = self.unanswered.iter();
-        fds.extend(unanswered.map(|one| PollFd::new(&one.approach.socket, PollFlags::IN)));
+    pub(crate) fn watch<'a>(&'a self, now: Instant, fds: &mut Vec<PollFd<'a>>) {
+        let prover = self.prover(now);
+        let may_go_on = |one: &&Attempt| !one.is_connected() || may_prove(prover, one.route);
+        fds.extend(self.attempts.iter().filter(may_go_on).map(Attempt::watch));
     }
 
     /// When [`step`](Self::step) is due even if no descriptor is ready.
-    pub(crate) fn next_wake(&self) -> Option<Instant> {
-        match &self.stage {
-            Stage::Pausing { until }
-            | Stage::Connecting { until, .. }
-            | Stage::Entering { until, .. } => Some(*until),
-            Stage::Listening => None,
-        }
+    pub(crate) fn next_wake(&self, now: Instant) -> Option<Instant> {
+        let next = (self.next < self.routes.len()).then(|| self.next_begin(now));
+        let attempts = self.attempts.iter().filter_map(|one| one.wake(now));
+        attempts.chain(next).min()
     }
 
-    /// Advances as far as possible without blocking. Returns the stream, or why there is none, once that is decided.
-    pub(crate) fn step(&mut self, key: &Secret, now: Instant) -> Option<Result<Stream, Error>> {
-        if let Some(stream) = self.hear(key, now) {
-            return Some(Ok(stream));
-        }
+    /// Advances as far as possible without blocking. Returns the connection, or why there is none,
+    /// once that is decided.
+    pub(crate) fn step(&mut self, key: &Secret, now: Instant) -> Option<Result<Entered, Error>> {
         loop {
-            while self.unanswered.iter().any(|one| one.route == self.route) {
-                self.route += 1;
+            if let Some(entered) = self.advance(key, now) {
+                return Some(Ok(entered));
             }
-            if self.route >= self.routes.len() {
-                return self.end_round(now).map(Err);
+            while self.attempts.iter().any(|one| one.route == self.next) {
+                self.next += 1;
             }
-            let stage = std::mem::replace(&mut self.stage, Stage::Pausing { until: now });
-            match self.advance(stage, key, now) {
-                Ok(Step::Done(stream)) => return Some(Ok(stream)),
-                Ok(Step::Wait(stage)) => {
-                    self.stage = stage;
+            if self.next < self.routes.len() {
+                if self.next_begin(now) > now {
                     return None;
                 }
-                Ok(Step::Go(stage)) => {
-                    self.round.is_connected = true;
-                    self.stage = stage;
-                }
-                Ok(Step::Keep(unanswered)) => self.unanswered.push(unanswered),
-                Err(error) => {
-                    self.record_failure(self.route, error);
-                    self.route += 1;
-                }
+                self.begin(now);
+            } else if self.is_last_round
+                || self.attempts.iter().any(|one| one.awaited(now).is_some())
+            {
+                return None;
+            } else if let Some(error) = self.end_round(now) {
+                return Some(Err(error));
             }
         }
     }
 
-    /// Advances the connections that were not answered at first. Returns the first that is.
-    fn hear(&mut self, key: &Secret, now: Instant) -> Option<Stream> {
-        for mut one in std::mem::take(&mut self.unanswered) {
-            match one.approach.step(key, &self.name) {
-                Ok(true) => return Some(one.approach.into_stream(key)),
-                Ok(false) => self.unanswered.push(one),
-                Err(error) => {
-                    self.record_failure(one.route, error);
-                    if matches!(self.stage, Stage::Listening) {
-                        self.begin_round(now);
-                    }
+    /// Which routes that were chosen do not lead to the peer, and which one does; `None` if no
+    /// chosen one was given up.
+    pub(crate) fn detour(&self) -> Option<String> {
+        let used = self.used?;
+        let given_up = (0..used).filter(|&route| self.routes[route].is_chosen());
+        let texts =
+            given_up.map(|route| format!("{}: {}", self.routes[route].name(), self.failure(route)));
+        let texts: Vec<_> = texts.collect();
+        let used = self.routes[used].name();
+        let peer = &self.name;
+        (!texts.is_empty())
+            .then(|| format!("data for {peer} go to {used}, since {}", texts.join(", ")))
+    }
+
+    /// The error of a call that ends now.
+    pub(crate) fn unreachable(&self) -> Error {
+        let routes = 0..self.routes.len();
+        let attempt = |route: usize| (self.routes[route].name(), self.failure(route));
+        Error::Unreachable {
+            peer: self.name.clone(),
+            attempts: routes.map(attempt).collect(),
+            refused: self.is_refused(),
+        }
+    }
+
+    /// Advances the attempts. Returns the connection of the first that is through; the others are
+    /// closed then.
+    fn advance(&mut self, key: &Secret, now: Instant) -> Option<Entered> {
+        let mut prover = self.prover(now);
+        for attempt in std::mem::take(&mut self.attempts) {
+            let route = attempt.route;
+            if attempt.is_connected() && !may_prove(prover, route) {
+                self.attempts.push(attempt);
+                continue;
+            }
+            match attempt.step(self.intent, (key, &self.name), now) {
+                Ok(Step::Done(entered)) => {
+                    self.used = Some(route);
+                    return Some(entered);
                 }
+                Ok(Step::Wait(attempt)) => {
+                    if attempt.is_proving(now) {
+                        prover = Some(route);
+                    }
+                    self.is_connected |= attempt.is_connected();
+                    self.attempts.push(attempt);
+                }
+                Err(error) => self.fail(route, error, now),
             }
         }
         None
     }
 
-    fn advance(&self, stage: Stage, key: &Secret, now: Instant) -> Result<Step, EnterError> {
-        match stage {
-            Stage::Pausing { until } if until > now => Ok(Step::Wait(stage)),
-            Stage::Pausing { .. } => self.connect(now),
-            Stage::Connecting { socket, until } => {
-                if !is_writable(&socket)? {
-                    return if until > now {
-                        Ok(Step::Wait(Stage::Connecting { socket, until }))
-                    } else {
-                        Err(EnterError::Broken(io::ErrorKind::TimedOut.into()))
-                    };
-                }
-                net::end_tcp(&socket).map_err(EnterError::Broken)?;
-                self.enter(socket, now).map(Step::Go)
-            }
-            Stage::Entering {
-                mut approach,
-                until,
-            } => {
-                if approach.step(key, &self.name)? {
-                    return Ok(Step::Done(approach.into_stream(key)));
-                }
-                if until > now {
-                    return Ok(Step::Wait(Stage::Entering { approach, until }));
-                }
-                let route = self.route;
-                Ok(Step::Keep(Unanswered { route, approach }))
-            }
-            Stage::Listening => Ok(Step::Wait(stage)),
-        }
+    /// The route whose connection has the proof and has yet to be accepted.
+    fn prover(&self, now: Instant) -> Option<usize> {
+        let proving = self.attempts.iter().find(|one| one.is_proving(now));
+        proving.map(|one| one.route)
     }
 
-    fn connect(&self, now: Instant) -> Result<Step, EnterError> {
-        let Some(route) = self.routes.get(self.route) else {
-            return Err(EnterError::Broken(io::ErrorKind::NotFound.into()));
+    /// When the next route may begin.
+    fn next_begin(&self, now: Instant) -> Instant {
+        let awaited = self.attempts.iter().filter_map(|one| one.awaited(now));
+        awaited.chain([self.next_at]).max().unwrap_or(now)
+    }
+
+    /// Begins with the next route.
+    fn begin(&mut self, now: Instant) {
+        let index = self.next;
+        let limit = match self.routes.len() {
+            1 => self.deadline,
+            _ => self.deadline.min(now + ATTEMPT),
         };
-        match route.begin() {
-            Ok((socket, true)) => self.enter(socket, now).map(Step::Go),
-            Ok((socket, false)) => {
-                let until = match self.routes.len() {
-                    1 => self.deadline,
-                    _ => self.deadline.min(now + ATTEMPT),
-                };
-                Ok(Step::Wait(Stage::Connecting { socket, until }))
+        let route = &self.routes[index];
+        let patience = route.patience();
+        match Attempt::begin((index, route), self.intent, limit, now) {
+            Ok(attempt) => {
+                self.attempts.push(attempt);
+                self.next_at = now + patience;
             }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock && self.deadline > now => {
-                Ok(Step::Wait(Stage::Pausing { until: now + FULL }))
+            Err(EnterError::Broken(error))
+                if error.kind() == io::ErrorKind::WouldBlock && self.deadline > now =>
+            {
+                self.next_at = now + FULL;
+                return;
             }
-            Err(error) => Err(EnterError::from_connect(error)),
+            Err(error) => self.fail(index, error, now),
         }
+        self.next += 1;
     }
 
-    fn enter(&self, socket: Unshared<Socket>, now: Instant) -> Result<Stage, EnterError> {
-        let relays = self.routes.get(self.route).map_or(&[][..], Route::relays);
-        let approach = Approach::begin(socket, relays, self.intent)?;
-        let until = now + ATTEMPT;
-        Ok(Stage::Entering { approach, until })
-    }
-
-    fn record_failure(&mut self, route: usize, error: EnterError) {
-        let text = match error {
-            EnterError::Final(error) => {
-                let text = error.to_string();
-                self.round.final_error.get_or_insert(error);
-                text
+    /// Notes how an attempt has failed. Another route need not wait any longer.
+    fn fail(&mut self, route: usize, error: EnterError, now: Instant) {
+        self.failures[route] = Some(match error {
+            EnterError::Final(error) => Failure::Final(error),
+            EnterError::Crossed => Failure::Crossed,
+            EnterError::Broken(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                Failure::Refused(describe(&error))
             }
-            EnterError::Broken(error) => {
-                self.round.may_recover = true;
-                self.round.answered |= error.kind() != io::ErrorKind::ConnectionRefused;
-                describe(&error)
-            }
-            EnterError::Crossed => {
-                self.round.may_recover = true;
-                self.round.answered = true;
-                "it calls this rank itself".to_owned()
-            }
-        };
-        self.round.attempts.push((self.route_name(route), text));
+            EnterError::Broken(error) => Failure::Broken(describe(&error)),
+        });
+        if self.is_last_round {
+            self.begin_round(now);
+        } else if self.next > 0 {
+            self.next_at = now;
+        }
     }
 
     /// Ends a round. Returns the error if another round is pointless; otherwise pauses before the next one.
     fn end_round(&mut self, now: Instant) -> Option<Error> {
-        let round = std::mem::take(&mut self.round);
-        let is_last = now + self.pause >= self.deadline;
-        if !self.unanswered.is_empty() {
-            if is_last || self.unanswered.len() == self.routes.len() {
-                self.stage = Stage::Listening;
-            } else {
+        let is_late = now + self.pause >= self.deadline;
+        if !self.attempts.is_empty() {
+            self.is_last_round = is_late || self.attempts.len() == self.routes.len();
+            if !self.is_last_round {
                 self.begin_round(now);
             }
             return None;
         }
-        if let Some(error) = round.final_error
-            && !round.may_recover
-        {
+        if let Some(error) = self.final_error() {
             return Some(error);
         }
-        let lasts = now.saturating_duration_since(self.since);
-        let is_refused = !round.answered && lasts >= REFUSAL;
-        let is_cut_off = !round.is_connected && self.patience.is_some_and(|most| lasts >= most);
-        if is_refused || is_cut_off || is_last {
-            return Some(Error::Unreachable {
-                peer: self.name.clone(),
-                attempts: round.attempts,
-                refused: !round.answered,
-            });
+        let is_cut_off = !self.is_connected && self.patience.is_some_and(|until| now >= until);
+        if is_late || is_cut_off || self.is_refused() && now >= self.refusal {
+            return Some(self.unreachable());
         }
         self.begin_round(now);
         None
     }
 
     fn begin_round(&mut self, now: Instant) {
-        self.route = 0;
-        let until = now + self.pause;
-        self.stage = Stage::Pausing { until };
+        self.is_last_round = false;
+        self.is_connected = false;
+        self.next = 0;
+        self.next_at = now + self.pause;
         self.pause = (self.pause * 2).min(LAST_PAUSE);
+    }
+
+    /// An error after which retrying is pointless, unless it may be a stranger's: between ranks,
+    /// another route may lead to the peer.
+    fn final_error(&self) -> Option<Error> {
+        let is_stream = matches!(self.intent, Intent::Stream { .. });
+        let may_recover = |failure: &Failure| match failure {
+            Failure::Crossed => true,
+            Failure::Refused(_) | Failure::Broken(_) => is_stream,
+            Failure::Final(_) => false,
+        };
+        let mut failures = self.failures.iter().flatten();
+        if failures.clone().any(may_recover) {
+            return None;
+        }
+        failures.find_map(|failure| match failure {
+            Failure::Final(error) => Some(error.clone()),
+            _ => None,
+        })
+    }
+
+    /// Whether all routes were refused.
+    fn is_refused(&self) -> bool {
+        let mut failures = self.failures.iter();
+        failures.all(|failure| matches!(failure, Some(Failure::Refused(_))))
+    }
+
+    /// How a route has failed, or what is seen of it so far.
+    fn failure(&self, route: usize) -> String {
+        match &self.failures[route] {
+            Some(Failure::Final(error)) => error.to_string(),
+            Some(Failure::Crossed) => "it calls this process itself".to_owned(),
+            Some(Failure::Refused(text) | Failure::Broken(text)) => text.clone(),
+            None => describe(&io::ErrorKind::TimedOut.into()),
+        }
     }
 }
 
-/// What follows a stage.
-enum Step {
-    Done(Stream),
-    Wait(Stage),
-    Go(Stage),
-    Keep(Unanswered),
-}
-
-fn is_writable(socket: &Socket) -> Result<bool, EnterError> {
-    let mut fds = [PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::OUT)];
-    net::poll(&mut fds, Some(Instant::now())).map_err(EnterError::Broken)?;
-    Ok(!fds[0].revents().is_empty())
+fn may_prove(prover: Option<usize>, route: usize) -> bool {
+    prover.is_none_or(|prover| prover == route)
 }
 
 #[cfg(test)]

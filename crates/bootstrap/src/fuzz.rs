@@ -9,7 +9,7 @@ use spark_ccl_seal::{Opener, Sealer};
 
 use crate::frame::{Frame, FrameReader};
 use crate::handshake::{Intent, Open, PROTOCOL};
-use crate::hello::{Hello, PeerInfo, Table};
+use crate::hello::{Endpoint, Hello, PeerInfo, Table};
 use crate::verdict::{Report, Verdict, VerdictKind};
 use crate::wire::{FrameKind, frame};
 use crate::{HostId, Kind, Purpose, Secret, UniqueId, parcel, roster};
@@ -166,7 +166,7 @@ fn a_hello(rank: u32) -> Hello {
             host: "höst".to_owned(),
             host_id,
             pid: 77,
-            addresses: addresses(),
+            addresses: addresses().into_iter().map(Endpoint::from).collect(),
             unix_name: "spark".to_owned(),
             rdma_ports: 2,
         },

@@ -365,6 +365,11 @@ impl Entry {
         })
     }
 
+    /// Whether the other end has this end's proof.
+    pub(crate) fn has_proved(&self) -> bool {
+        self.is_challenged
+    }
+
     /// The seals of the connection, once both ends are authenticated.
     pub(crate) fn seals(&self, key: &Secret) -> Seals {
         seals(key, &self.transcript, CLIENT)

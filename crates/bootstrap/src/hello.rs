@@ -34,11 +34,48 @@ pub struct PeerInfo {
     /// Its process id, as its own namespace numbers it.
     pub pid: u32,
     /// Where it listens, the best address first. Empty for ranks that are threads of one process.
-    pub addresses: Vec<SocketAddr>,
+    pub addresses: Vec<Endpoint>,
     /// How many RDMA ports it can use; none for ranks that are threads of one process.
     pub rdma_ports: u8,
     /// The name of its abstract Unix listener; empty if it has none.
     pub(crate) unix_name: String,
+}
+
+/// An address at which a rank listens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Endpoint {
+    /// The address. The scope of a link-local IPv6 address is of the rank's host.
+    pub address: SocketAddr,
+    /// The index of its interface on the rank's host; 0 if it is not known.
+    pub interface: u32,
+    /// The speed of its interface in Mbit/s; 0 if it is not known.
+    pub speed: u32,
+}
+
+impl From<SocketAddr> for Endpoint {
+    fn from(address: SocketAddr) -> Self {
+        Endpoint {
+            address,
+            interface: 0,
+            speed: 0,
+        }
+    }
+}
+
+impl Endpoint {
+    fn encode(&self, to: &mut Writer) {
+        to.address(&self.address)
+            .u32(self.interface)
+            .u32(self.speed);
+    }
+
+    fn decode(from: &mut Reader<'_>) -> Result<Self, WireError> {
+        Ok(Endpoint {
+            address: from.address()?,
+            interface: from.u32()?,
+            speed: from.u32()?,
+        })
+    }
 }
 
 impl fmt::Display for PeerInfo {
@@ -58,7 +95,7 @@ impl PeerInfo {
         let addresses = &self.addresses[..self.addresses.len().min(MAX_ADDRESSES)];
         to.u8(self.rdma_ports).u8(addresses.len() as u8);
         for address in addresses {
-            to.address(address);
+            address.encode(to);
         }
     }
 
@@ -77,7 +114,7 @@ impl PeerInfo {
             return Err(WireError::Field("number of addresses"));
         }
         let addresses = (0..count)
-            .map(|_| from.address())
+            .map(|_| Endpoint::decode(from))
             .collect::<Result<_, _>>()?;
         Ok(PeerInfo {
             rank,
@@ -201,10 +238,13 @@ pub(crate) mod tests {
                     network: 5,
                 },
                 pid: 100 + rank,
-                addresses: vec![
-                    "10.0.0.1:80".parse().unwrap(),
-                    "[fe80::2]:81".parse().unwrap(),
-                ],
+                addresses: ["10.0.0.1:80", "[fe80::2]:81"]
+                    .map(|text| Endpoint {
+                        address: text.parse().unwrap(),
+                        interface: 3,
+                        speed: 200_000,
+                    })
+                    .to_vec(),
                 rdma_ports: 2,
                 unix_name: "spark-ccl-x".to_owned(),
             },
@@ -222,7 +262,7 @@ pub(crate) mod tests {
         let mut hello = hello(0, 1);
         hello.peer.host = "h".repeat(10_000);
         hello.peer.unix_name = "u".repeat(10_000);
-        hello.peer.addresses = vec!["[fe80::2]:81".parse().unwrap(); 1000];
+        hello.peer.addresses = vec![hello.peer.addresses[1]; 1000];
         let table = Table {
             nonce: [0; 32],
             peers: vec![hello.peer.clone()],

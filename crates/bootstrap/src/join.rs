@@ -10,11 +10,12 @@ use spark_ccl_fork::{Unshared, lookup};
 use spark_ccl_seal::Sealer;
 
 use crate::acceptor::{Acceptor, Rendezvous, failed, lost};
-use crate::dial::{Call, Route, call, routes};
+use crate::call::{Call, call};
+use crate::dial::Route;
 use crate::error::RENDEZVOUS;
 use crate::frame::{FrameReader, ReadError};
 use crate::handshake::{Entered, Intent};
-use crate::hello::{Hello, MAX_RANKS, PeerInfo, Table};
+use crate::hello::{Endpoint, Hello, MAX_RANKS, PeerInfo, Table};
 use crate::host::HostId;
 use crate::keys::{self, Keys};
 use crate::lobby::{ListenerRole, Lobby};
@@ -22,12 +23,13 @@ use crate::mailbox::Mailbox;
 use crate::meeting::{Contexts, LinkStreams, Requests};
 use crate::network::{Network, reachable};
 use crate::relay::Relays;
+use crate::routes::routes;
 use crate::secret::random;
 use crate::stop::Stop;
 use crate::verdict::MAX_VERDICT;
 use crate::wire::FrameKind;
 use crate::wiring::MOST_RANKS;
-use crate::{Error, Options, Secret, listening, net, parcel, reminder, roster};
+use crate::{Address, Error, Options, Secret, listening, net, parcel, reminder, roster};
 
 /// A rank that has the table of all ranks.
 pub(crate) struct Joined {
@@ -93,7 +95,8 @@ impl Joining<'_> {
 
     /// The routes to the rendezvous.
     fn ways(&self) -> Vec<Route> {
-        let mut ways = routes(&self.options.addresses, self.targets, None);
+        let targets: Vec<Endpoint> = self.targets.iter().copied().map(Into::into).collect();
+        let mut ways = routes(&self.options.addresses, &targets, None);
         // The rendezvous may be on this host, where the scopes in its addresses are valid.
         for &target in self.targets {
             let way = Route::Tcp {
@@ -232,7 +235,7 @@ impl Joining<'_> {
 /// Where a rank listens.
 struct Endpoints {
     listeners: Vec<Socket>,
-    addresses: Vec<SocketAddr>,
+    addresses: Vec<Endpoint>,
     unix_name: String,
 }
 
@@ -244,7 +247,8 @@ impl Endpoints {
             let bound = listener
                 .local_addr()
                 .map_err(|e| Error::os("read a socket's address", &e))?;
-            addresses.extend(bound.as_socket());
+            let endpoint = |bound| endpoint(&options.addresses, bound);
+            addresses.extend(bound.as_socket().map(endpoint));
         }
         let mut unix_name = format!("spark-ccl-{:032x}", u128::from_le_bytes(random()?));
         match net::listen_unix(&unix_name) {
@@ -274,6 +278,16 @@ impl Endpoints {
             unix_name: self.unix_name.clone(),
         }
     }
+}
+
+/// What the others are told of an address that this rank listens on.
+fn endpoint(own: &[Address], bound: SocketAddr) -> Endpoint {
+    let known = own.iter().find(|one| one.with_port(bound.port()) == bound);
+    known.map_or(bound.into(), |one| Endpoint {
+        address: bound,
+        interface: one.interface,
+        speed: one.speed,
+    })
 }
 
 fn rendezvous_name(targets: &[SocketAddr]) -> String {

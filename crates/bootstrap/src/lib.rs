@@ -32,6 +32,7 @@
 
 mod acceptor;
 mod approach;
+mod call;
 mod caller;
 mod dial;
 mod error;
@@ -61,6 +62,7 @@ mod relay;
 mod reminder;
 mod root;
 mod roster;
+mod routes;
 mod secret;
 mod server;
 mod session;
@@ -71,9 +73,9 @@ mod verdict;
 mod wire;
 mod wiring;
 
-pub use dial::Unreached;
+pub use call::Unreached;
 pub use error::Error;
-pub use hello::{MAX_NOTE, MAX_RANKS, PeerInfo};
+pub use hello::{Endpoint, MAX_NOTE, MAX_RANKS, PeerInfo};
 pub use host::HostId;
 pub use meeting::{Attendant, Delivery, End};
 pub use options::{Address, Options};

@@ -184,6 +184,8 @@ pub(crate) struct LinkStreams {
     /// The streams that exist or existed, by their context.
     established: HashMap<u64, HashSet<(u32, Purpose)>>,
     talks: Talks,
+    /// What was said of routes that do not carry.
+    detours: HashSet<String>,
 }
 
 impl LinkStreams {
@@ -201,6 +203,7 @@ impl LinkStreams {
             calls: HashMap::new(),
             established: HashMap::new(),
             talks: Talks::default(),
+            detours: HashSet::new(),
         }
     }
 
@@ -231,7 +234,7 @@ impl LinkStreams {
                 self.calls.entry((peer, purpose)).or_insert(caller);
             }
         }
-        let mut done = Vec::new();
+        let (mut done, mut detours) = (Vec::new(), Vec::new());
         let (key, contexts) = (&self.key, &self.contexts);
         self.calls.retain(|&(peer, purpose), caller| {
             if contexts.is_over(purpose.context) {
@@ -240,13 +243,21 @@ impl LinkStreams {
             let outcome = caller.step(key, now);
             let goes_on = outcome.is_none();
             done.extend(outcome.map(|outcome| (peer, purpose, outcome)));
+            detours.extend(caller.detour());
             goes_on
         });
         let silent = self.calls.iter();
-        let silent = silent.filter_map(|(&(peer, _), caller)| Some((peer, caller.silence()?)));
+        let silent = silent.filter_map(|(&(peer, _), caller)| Some((peer, caller.silence(now)?)));
         *self.requests.silences.lock() = silent.collect();
+        for detour in detours {
+            // Once for all streams to the peer.
+            if !self.detours.contains(&detour) {
+                spark_ccl_log::warn!("rank {}: {detour}", self.rank);
+                self.detours.insert(detour);
+            }
+        }
         for (peer, purpose, outcome) in done {
-            let stream = outcome.map(|stream| (stream, End::Caller));
+            let stream = outcome.map(|entered| (entered.into_stream(), End::Caller));
             self.finish_call(peer, purpose, stream);
         }
         let early = std::mem::take(&mut *self.requests.early.lock());
@@ -278,18 +289,18 @@ impl LinkStreams {
     }
 
     /// Adds the descriptors that wake [`serve`](Self::serve).
-    pub(crate) fn watch<'a>(&'a self, fds: &mut Vec<PollFd<'a>>) {
-        self.calls.values().for_each(|caller| caller.watch(fds));
+    pub(crate) fn watch<'a>(&'a self, now: Instant, fds: &mut Vec<PollFd<'a>>) {
+        let calls = self.calls.values();
+        calls.for_each(|caller| caller.watch(now, fds));
         self.talks.watch(fds);
     }
 
     /// When [`serve`](Self::serve) is due even if no descriptor is ready.
-    pub(crate) fn next_wake(&self) -> Option<Instant> {
-        let calls = self.calls.values().filter_map(Caller::next_wake);
+    pub(crate) fn next_wake(&self, now: Instant) -> Option<Instant> {
+        let calls = self.calls.values();
+        let calls = calls.filter_map(|caller| caller.next_wake(now));
         let any_to_retry = self.talks.any_to_retry();
-        calls
-            .chain(any_to_retry.then(|| Instant::now() + RETRY_PAUSE))
-            .min()
+        calls.chain(any_to_retry.then(|| now + RETRY_PAUSE)).min()
     }
 }
 

@@ -1,6 +1,6 @@
 //! The networked part of a session: the routes to its peers, and the rendezvous until the world is sealed.
 
-use std::net::{IpAddr, Shutdown, SocketAddr};
+use std::net::{IpAddr, Shutdown};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -9,15 +9,16 @@ use spark_ccl_fork::{Process, Unshared};
 use spark_ccl_log::Mutex;
 use spark_ccl_seal::Sealer;
 
-use crate::dial::{Route, routes};
+use crate::dial::Route;
 use crate::mailbox::Mailbox;
 use crate::meeting::Requests;
 use crate::options::Address;
+use crate::routes::routes;
 use crate::stop::Stop;
 use crate::verdict::Report;
 use crate::wire::FrameKind;
 use crate::wiring::Survey;
-use crate::{Error, PeerInfo, Secret, Via, net, parcel};
+use crate::{Endpoint, Error, PeerInfo, Secret, Via, net, parcel};
 
 /// The part that only sessions between processes have.
 #[derive(Debug)]
@@ -140,9 +141,9 @@ pub(crate) fn reachable(
     peer: &PeerInfo,
     local: bool,
     is_own: impl Fn(IpAddr) -> bool,
-) -> Vec<SocketAddr> {
+) -> Vec<Endpoint> {
     let all = peer.addresses.iter().copied();
-    let elsewhere: Vec<_> = all.filter(|address| !is_own(address.ip())).collect();
+    let elsewhere: Vec<_> = all.filter(|one| !is_own(one.address.ip())).collect();
     if local || elsewhere.is_empty() {
         peer.addresses.clone()
     } else {
@@ -154,11 +155,13 @@ pub(crate) fn reachable(
 mod tests {
     use super::*;
     use crate::HostId;
+    use std::net::SocketAddr;
 
     #[test]
     fn what_leads_to_this_host_is_the_last_resort_for_another() {
-        let addresses = ["127.0.0.1:1", "[::1]:2", "10.0.0.1:3"].map(|one| one.parse().unwrap());
-        let peer = |addresses: &[SocketAddr]| PeerInfo {
+        let endpoint = |text: &str| Endpoint::from(text.parse::<SocketAddr>().unwrap());
+        let addresses = ["127.0.0.1:1", "[::1]:2", "10.0.0.1:3"].map(endpoint);
+        let peer = |addresses: &[Endpoint]| PeerInfo {
             rank: 1,
             host: "other".to_owned(),
             host_id: HostId {
@@ -176,9 +179,9 @@ mod tests {
         let only = &addresses[..2];
         assert_eq!(reachable(&peer(only), false, none), only);
         // As docker0's.
-        let bridge = "172.17.0.1:4".parse().unwrap();
+        let bridge = endpoint("172.17.0.1:4");
         let all = [addresses[0], bridge, addresses[2]];
-        let is_own = |ip: IpAddr| ip.is_loopback() || ip == bridge.ip();
+        let is_own = |ip: IpAddr| ip.is_loopback() || ip == bridge.address.ip();
         assert_eq!(reachable(&peer(&all), false, is_own), [addresses[2]]);
         assert_eq!(reachable(&peer(&all), true, is_own), all);
         assert_eq!(reachable(&peer(&[bridge]), false, is_own), [bridge]);

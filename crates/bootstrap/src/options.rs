@@ -14,28 +14,54 @@ pub(crate) const MAX_ADDRESSES: usize = 16;
 pub struct Address {
     /// The address.
     pub ip: IpAddr,
-    /// The interface index of a link-local IPv6 address, otherwise 0.
-    pub scope: u32,
+    /// The length of its subnet's prefix, in bits.
+    pub prefix: u8,
+    /// The index of its interface, which is the scope of a link-local IPv6 address; 0 if it is not
+    /// known.
+    pub interface: u32,
+    /// The speed of its interface in Mbit/s; 0 if it is not known.
+    pub speed: u32,
 }
 
 impl Address {
     /// 127.0.0.1, which only ranks of this host can reach.
     pub const LOOPBACK: Address = Address {
         ip: IpAddr::V4(Ipv4Addr::LOCALHOST),
-        scope: 0,
+        prefix: 8,
+        interface: 0,
+        speed: 0,
     };
 
     pub(crate) fn with_port(self, port: u16) -> SocketAddr {
         match self.ip {
             IpAddr::V4(_) => SocketAddr::new(self.ip, port),
-            IpAddr::V6(ip) => SocketAddr::V6(SocketAddrV6::new(ip, port, 0, self.scope)),
+            IpAddr::V6(ip) => {
+                let scope = if is_link_local(ip) { self.interface } else { 0 };
+                SocketAddr::V6(SocketAddrV6::new(ip, port, 0, scope))
+            }
         }
+    }
+
+    /// Whether another address is in its subnet.
+    pub(crate) fn reaches(&self, ip: IpAddr) -> bool {
+        let (differing, bits) = match (self.ip, ip) {
+            (IpAddr::V4(a), IpAddr::V4(b)) => (u128::from(a.to_bits() ^ b.to_bits()) << 96, 32),
+            (IpAddr::V6(a), IpAddr::V6(b)) => (a.to_bits() ^ b.to_bits(), 128),
+            _ => return false,
+        };
+        differing.leading_zeros() >= u32::from(self.prefix).min(bits)
     }
 }
 
 impl From<IpAddr> for Address {
+    /// An address whose subnet and interface are not known.
     fn from(ip: IpAddr) -> Self {
-        Address { ip, scope: 0 }
+        Address {
+            ip,
+            prefix: if ip.is_ipv4() { 32 } else { 128 },
+            interface: 0,
+            speed: 0,
+        }
     }
 }
 

@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 use sha2::{Digest, Sha256};
 use spark_ccl_seal::Stream;
 
+use crate::call::{Call, Unreached, call, redial};
 use crate::caller::Caller;
-use crate::dial::{Call, Route, Unreached, call, redial, routes};
+use crate::dial::Route;
 use crate::handshake::{Entered, Intent};
 use crate::join::{Joined, Joining, check_rank, join_deadline, resolve};
 use crate::local::LocalRank;
@@ -15,6 +16,7 @@ use crate::mailbox::{Empty, Mailbox};
 use crate::meeting::{Attendant, Contexts};
 use crate::network::{Network, reachable};
 use crate::root::{self, Root};
+use crate::routes::routes;
 use crate::unique_id::expired;
 use crate::{
     Error, Kind, Options, PeerInfo, Purpose, Secret, UniqueId, Via, Wiring, listening, net,
@@ -297,8 +299,8 @@ impl Session {
                     self.describe(peer),
                     routes,
                     intent,
-                    self.begin(peer),
-                    deadline,
+                    REFUSAL,
+                    (self.begin(peer), deadline),
                 );
                 network.requests.call(peer, purpose, caller);
                 Ok(())

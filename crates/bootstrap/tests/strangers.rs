@@ -74,7 +74,7 @@ fn garbage_is_closed_and_the_world_comes_up() {
     }
     let sessions = join_two(id);
     for bytes in GARBAGE {
-        assert!(send_and_wait_for_the_end(sessions[1].peer(1).addresses[0], bytes) < 32);
+        assert!(send_and_wait_for_the_end(sessions[1].peer(1).addresses[0].address, bytes) < 32);
     }
     both(sessions);
 }
@@ -96,7 +96,7 @@ fn silent_and_half_spoken_clients_delay_nobody() {
     };
     let at_root = hold(id.addresses()[0]);
     let sessions = join_two(id);
-    let at_rank = hold(sessions[1].peer(1).addresses[0]);
+    let at_rank = hold(sessions[1].peer(1).addresses[0].address);
     both(sessions);
     drop((at_root, at_rank));
 }
@@ -111,7 +111,7 @@ fn a_storm_of_strangers_does_not_keep_ranks_out() {
     };
     let at_root = storm(id.addresses()[0]);
     let sessions = join_two(id);
-    let at_rank = storm(sessions[1].peer(1).addresses[0]);
+    let at_rank = storm(sessions[1].peer(1).addresses[0].address);
     both(sessions);
     drop((at_root, at_rank));
 }
@@ -212,7 +212,7 @@ fn thousands_of_silent_strangers_keep_nobody_waiting() {
     let at_root = Flood::begin(id.addresses()[0]);
     let sessions = join_two(id);
     drop(at_root);
-    let at_rank = Flood::begin(sessions[1].peer(1).addresses[0]);
+    let at_rank = Flood::begin(sessions[1].peer(1).addresses[0].address);
     in_parallel(sessions, |session| {
         for (number, via) in [(0, Via::Unix), (1, TCP)] {
             let (wanted, begin) = (purpose(Kind::Control, number), Instant::now());

@@ -128,7 +128,7 @@ fn a_target_and_a_source_can_be_chosen() {
         .unwrap();
     assert_eq!(
         stream.peer_addr().unwrap().as_socket(),
-        Some(sessions[1].peer(1).addresses[1])
+        Some(sessions[1].peer(1).addresses[1].address)
     );
     assert_eq!(
         stream.local_addr().unwrap().as_socket().unwrap().ip(),
@@ -221,7 +221,7 @@ fn without_a_secret_all_listeners_are_on_loopback_only() {
     };
     let id = UniqueId::serve(None, &options).unwrap();
     let session = Session::join(&id, 0, 1, &options).unwrap();
-    let addresses = [id.addresses(), session.peer(0).addresses.clone()].concat();
+    let addresses = [id.addresses(), listening_at(&session, 0)].concat();
     assert!(addresses.iter().all(|address| address.ip().is_loopback()));
     let secret = Secret::from_text(b"s");
     let addresses = UniqueId::serve(Some(&secret), &options)
@@ -275,7 +275,7 @@ fn threads_and_sockets_end_with_their_session() {
         session
     });
     let listeners: Vec<_> = (0..3)
-        .flat_map(|rank| sessions[0].peer(rank).addresses.clone())
+        .flat_map(|rank| listening_at(&sessions[0], rank))
         .collect();
     drop(sessions);
     for address in listeners {
@@ -295,4 +295,9 @@ fn accept_gives_up_at_its_deadline_and_names_the_peer() {
         assert!(matches!(error, Error::Timeout(_)));
         assert!(error.to_string().contains("rank 1 ("), "{error}");
     }
+}
+
+fn listening_at(session: &Session, rank: u32) -> Vec<std::net::SocketAddr> {
+    let endpoints = session.peer(rank).addresses.iter();
+    endpoints.map(|one| one.address).collect()
 }

@@ -9,11 +9,16 @@ use std::net::IpAddr;
 use spark_ccl_config::Settings;
 
 pub use list::list;
-pub use rails::{Rail, rails};
+pub use rails::{PeerAddress, Rail, rails};
 pub(crate) use select::is_internal;
 pub use select::{is_link_local, select};
 
 use crate::model::{Address, Netdev};
+
+/// What an interface that reports no speed ranks as, in Mbit/s, and what one of an RDMA device
+/// does.
+const UNKNOWN: u32 = 1_000;
+const UNKNOWN_RDMA: u32 = 100_000;
 
 /// An address of an interface that is up and has a carrier.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,13 +33,15 @@ pub struct Interface {
     pub prefix: u8,
     /// Speed in Mbit/s, if the driver reports it.
     pub speed: Option<u32>,
+    /// Whether it belongs to an RDMA device.
+    pub rdma: bool,
     /// Whether it is the loopback interface.
     pub loopback: bool,
 }
 
 impl Interface {
-    /// Each address of an interface.
-    pub fn of(netdev: &Netdev) -> Vec<Self> {
+    /// Each address of an interface, which may belong to an RDMA device.
+    pub fn of(netdev: &Netdev, rdma: bool) -> Vec<Self> {
         let addresses = netdev.addresses.iter();
         let interface = |address: &Address| Self {
             name: address.label.clone().unwrap_or_else(|| netdev.name.clone()),
@@ -42,9 +49,15 @@ impl Interface {
             addr: address.ip,
             prefix: address.prefix,
             speed: netdev.speed,
+            rdma,
             loopback: netdev.loopback,
         };
         addresses.map(interface).collect()
+    }
+
+    /// The speed by which it is ranked, in Mbit/s.
+    pub fn rank(&self) -> u32 {
+        ranked(self.speed, self.rdma)
     }
 
     /// Whether `addr` is on this interface's subnet. Every link has the same link-local IPv6 subnet, so for
@@ -52,6 +65,12 @@ impl Interface {
     pub fn reaches(&self, addr: IpAddr) -> bool {
         same_subnet(self.addr, addr, self.prefix)
     }
+}
+
+/// The speed by which an interface is ranked. Radios, bridges and virtual machines' interfaces
+/// report none; no RDMA device is that slow.
+pub(crate) fn ranked(speed: Option<u32>, rdma: bool) -> u32 {
+    speed.unwrap_or(if rdma { UNKNOWN_RDMA } else { UNKNOWN })
 }
 
 /// Whether the first `prefix` bits of two addresses are equal. `false` if they are of different families.
@@ -165,6 +184,7 @@ mod tests {
             addr: "fe80::1".parse().unwrap(),
             prefix: 64,
             speed: None,
+            rdma: false,
             loopback: false,
         };
         assert!(one.reaches("fe80::2".parse().unwrap()));

@@ -4,9 +4,12 @@ use super::*;
 use crate::keys::Keys;
 use crate::lobby::{Admitted, ListenerRole, Lobby};
 use crate::options::Address;
-use crate::{Kind, Purpose};
+use crate::{Kind, Purpose, net};
+use socket2::Socket;
+use std::net::SocketAddr;
 
 const KEY: &[u8] = b"the key";
+const REFUSAL: Duration = Duration::from_millis(500);
 const PURPOSE: Purpose = Purpose {
     context: 1,
     kind: Kind::Tcp,
@@ -36,7 +39,7 @@ fn a_stranger_at_one_address_does_not_end_the_call() {
     let begin = Instant::now();
     let deadline = begin + Duration::from_secs(30);
     let name = "rank 1".to_owned();
-    let mut caller = Caller::new(name, vec![wrong, right], intent, begin, deadline);
+    let mut caller = Caller::new(name, vec![wrong, right], intent, REFUSAL, (begin, deadline));
     let turned_down = std::cell::Cell::new(0);
     let admits = |_, _| turned_down.replace(turned_down.get() + 1) >= 2;
     let (mut called, mut calling) = (false, None);
@@ -71,7 +74,8 @@ fn call(routes: &[&Route], limit: Duration) -> (Caller, Instant) {
     };
     let routes = routes.iter().map(|&route| route.clone()).collect();
     let begin = Instant::now();
-    let caller = Caller::new("rank 1".to_owned(), routes, intent, begin, begin + limit);
+    let name = "rank 1".to_owned();
+    let caller = Caller::new(name, routes, intent, REFUSAL, (begin, begin + limit));
     (caller, begin)
 }
 
@@ -81,7 +85,7 @@ fn until_the_end(
     caller: &mut Caller,
     begin: Instant,
     mut work: impl FnMut(Instant, &Caller),
-) -> Result<Stream, Error> {
+) -> Result<Entered, Error> {
     let watchdog = Instant::now() + Duration::from_secs(30);
     let mut now = begin;
     loop {
@@ -102,7 +106,7 @@ fn a_silent_address_does_not_keep_the_call_from_another() {
     let mut silence = None;
     until_the_end(&mut caller, begin, |now, caller| {
         assert!(now < begin + 2 * ATTEMPT);
-        silence = silence.take().or(caller.silence());
+        silence = silence.take().or(caller.silence(now));
         peer.serve(now, &|_, _| true);
     })
     .unwrap();
@@ -118,13 +122,12 @@ fn a_call_that_was_taken_waits_for_its_answer() {
     let limit = Duration::from_secs(10);
     for routes in [&[&route][..], &[&route, &wrong], &[&wrong, &route]] {
         let (mut caller, begin) = call(routes, limit);
+        let mut has_answered = false;
         until_the_end(&mut caller, begin, |now, caller| {
             if now > begin + 3 * limit {
-                assert!(
-                    caller
-                        .silence()
-                        .is_some_and(|text| text.contains(&route.name()))
-                );
+                let silence = caller.silence(now).unwrap_or_default();
+                assert!(has_answered || silence.contains(&route.name()), "{silence}");
+                has_answered = true;
                 peer.serve(now, &|_, _| true);
             }
         })
@@ -145,12 +148,12 @@ fn the_error_names_every_route() {
         if now > begin + 2 * limit && stranger.take().is_some() {
             assert!(
                 caller
-                    .silence()
+                    .silence(now)
                     .is_some_and(|text| text.contains(&wrong.name()))
             );
         }
     });
-    let error = error.unwrap_err().to_string();
+    let error = error.err().unwrap().to_string();
     assert!(error.contains(&refusing.name()), "{error}");
     assert!(error.contains(&wrong.name()), "{error}");
 }
@@ -165,7 +168,8 @@ fn a_handshake_that_is_broken_off_ends_though_a_child_lives() {
     };
     let begin = Instant::now();
     let deadline = begin + Duration::from_secs(30);
-    let mut caller = Caller::new("rank 1".to_owned(), vec![route], intent, begin, deadline);
+    let name = "rank 1".to_owned();
+    let mut caller = Caller::new(name, vec![route], intent, REFUSAL, (begin, deadline));
     while peer.next_wake().is_none() {
         assert!(Instant::now() < deadline);
         assert!(
@@ -183,4 +187,136 @@ fn a_handshake_that_is_broken_off_ends_though_a_child_lives() {
         assert!(Instant::now() < soon, "the connection is still open");
         assert!(peer.serve(Instant::now(), &|_, _| true).is_empty());
     }
+}
+
+/// An address that takes no connection and does not refuse one: its backlog is full.
+fn dead() -> (Vec<Socket>, Route) {
+    let listener = Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    listener
+        .bind(&Address::LOOPBACK.with_port(0).into())
+        .unwrap();
+    listener.listen(0).unwrap();
+    let target = listener.local_addr().unwrap().as_socket().unwrap();
+    let fill = net::begin_tcp(None, target).unwrap().0;
+    let source = None;
+    (vec![listener, fill], Route::Tcp { source, target })
+}
+
+/// The route from a source that the caller has chosen.
+fn chosen(route: &Route) -> Route {
+    let &Route::Tcp { target, .. } = route else {
+        unreachable!("tests here have no other routes")
+    };
+    let source = Some(SocketAddr::new(target.ip(), 0));
+    Route::Tcp { source, target }
+}
+
+#[test]
+fn routes_that_do_not_connect_are_not_waited_for() {
+    let dead: Vec<_> = (0..6).map(|_| dead()).collect();
+    let (mut peer, right) = listening(1);
+    let routes: Vec<_> = dead
+        .iter()
+        .map(|(_, route)| route)
+        .chain([&right])
+        .collect();
+    let (mut caller, begin) = call(&routes, Duration::from_secs(30));
+    until_the_end(&mut caller, begin, |now, _| {
+        assert!(now < begin + ATTEMPT, "a dead route has held up the others");
+        peer.serve(now, &|_, _| true);
+    })
+    .unwrap();
+    // None of them was chosen, so there is nothing to say.
+    assert_eq!(caller.detour(), None);
+}
+
+#[test]
+fn a_chosen_route_that_does_not_answer_is_passed_over_and_named() {
+    let (_sockets, wrong) = dead();
+    let (mut peer, right) = listening(1);
+    let wrong = chosen(&wrong);
+    let (mut caller, begin) = call(&[&wrong, &right], Duration::from_secs(30));
+    until_the_end(&mut caller, begin, |now, caller| {
+        let is_early = now <= begin + wrong.patience();
+        assert!(
+            !is_early || caller.attempts.len() == 1,
+            "it has not got its time"
+        );
+        peer.serve(now, &|_, _| true);
+    })
+    .unwrap();
+    let (used, wrong) = (right.name(), wrong.name());
+    let expected = format!("data for rank 1 go to {used}, since {wrong}: no answer in time");
+    assert_eq!(caller.detour(), Some(expected));
+}
+
+#[test]
+fn a_chosen_route_that_carries_is_the_only_one() {
+    let (mut peer, right) = listening(1);
+    let (_stranger, other) = silent();
+    let (mut caller, begin) = call(&[&chosen(&right), &other], Duration::from_secs(30));
+    until_the_end(&mut caller, begin, |now, caller| {
+        assert_eq!(caller.attempts.len(), 1);
+        peer.serve(now, &|_, _| true);
+    })
+    .unwrap();
+    assert_eq!(caller.detour(), None);
+}
+
+/// Two routes to the peer connect at once. The peer must not take both for the stream, and forgets
+/// the one that is closed.
+#[test]
+fn only_one_connection_gets_the_proof() {
+    let (mut peer, route) = listening(1);
+    let (mut caller, now) = call(&[&route, &route], Duration::from_secs(30));
+    for index in 0..2 {
+        caller.next = index;
+        caller.begin(now);
+    }
+    let watchdog = Instant::now() + Duration::from_secs(30);
+    let mut admitted = Vec::new();
+    let mut entered = None;
+    while entered.is_none() {
+        assert!(Instant::now() < watchdog);
+        // Both answers are there before the caller reads one.
+        admitted.extend(peer.serve(now, &|_, _| true));
+        entered = caller.step(&Secret::from_text(KEY), now);
+        let proved = caller.attempts.iter().filter(|one| one.is_proving(now));
+        assert!(proved.count() <= 1);
+    }
+    entered.unwrap().unwrap();
+    while peer.next_wake().is_some() {
+        assert!(
+            Instant::now() < watchdog,
+            "the peer keeps the other connection"
+        );
+        admitted.extend(peer.serve(now, &|_, _| true));
+    }
+    assert_eq!(admitted.len(), 1);
+    assert_eq!(peer.refused().unproved.count, 0);
+}
+
+#[test]
+fn a_peer_that_does_not_listen_yet_is_reached_though_another_address_is_dead() {
+    let (_sockets, dead) = dead();
+    let (unused, right) = silent();
+    drop(unused);
+    let Route::Tcp { target, .. } = right else {
+        unreachable!("it is one of TCP")
+    };
+    let mut peer = None;
+    let (mut caller, begin) = call(&[&dead, &right], Duration::from_secs(30));
+    until_the_end(&mut caller, begin, |now, _| {
+        assert!(
+            now < begin + ATTEMPT,
+            "the dead address has held up the other"
+        );
+        let lobby = peer.get_or_insert_with(|| {
+            let listener = net::listen_tcp(target).unwrap();
+            let role = ListenerRole::Streams { rank: 1, size: 2 };
+            Lobby::new(role, Keys::one(Secret::from_text(KEY)), vec![listener])
+        });
+        lobby.serve(now, &|_, _| true);
+    })
+    .unwrap();
 }

@@ -6,17 +6,19 @@ use spark_ccl_fork::Unshared;
 use spark_ccl_seal::{Opener, Sealer};
 
 use super::*;
-use crate::dial::{Call, call, routes};
+use crate::call::{Call, call};
 use crate::frame::FrameReader;
 use crate::handshake::{Entered, Intent};
 use crate::hello::tests::hello;
+use crate::routes::routes;
 use crate::{Options, Session, UniqueId, keys, net, parcel};
 
 /// A connection to the rendezvous, as a rank opens it.
 fn connect(id: &UniqueId) -> Entered {
+    let targets: Vec<_> = id.addresses().into_iter().map(Into::into).collect();
     call(&Call {
         peer: "the rendezvous",
-        routes: &routes(&[], &id.addresses(), None),
+        routes: &routes(&[], &targets, None),
         key: &keys::key(&id.secret()),
         intent: Intent::Rendezvous {
             world: keys::world(&id.secret()),

@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 
 use super::*;
-use crate::dial::{Call, Route, Unreached, call, redial};
+use crate::call::{Call, Unreached, call, redial};
+use crate::dial::Route;
 use crate::frame::FrameReader;
 use crate::handshake::{self, EnterError, Entered, Entry, MAX_HANDSHAKE, Open, PROTOCOL, enter};
 use crate::hello::tests::hello;

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::caller::Caller;
-use crate::handshake::Intent;
+use crate::handshake::{Entered, Intent};
 use crate::keys::Keys;
 use crate::lobby::{Admitted, ListenerRole, Lobby};
 use crate::options::Address;
@@ -32,7 +32,8 @@ fn listening(rank: u32) -> (Lobby, Route) {
 
 fn calling(way: Route, deadline: Instant) -> Caller {
     let name = "rank 2".to_owned();
-    Caller::new(name, vec![way], INTENT, Instant::now(), deadline)
+    let times = (Instant::now(), deadline);
+    Caller::new(name, vec![way], INTENT, Duration::from_millis(500), times)
 }
 
 struct Ring {
@@ -97,7 +98,7 @@ impl Ring {
         loop {
             self.serve();
             if let Some(outcome) = self.caller.step(key, Instant::now()) {
-                return outcome;
+                return outcome.map(Entered::into_stream);
             }
         }
     }

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use rustix::event::PollFd;
 use spark_ccl_seal::Stream;
 
-use super::{Mode, Session};
+use super::{Mode, REFUSAL, Session};
 use crate::caller::Caller;
-use crate::handshake::Intent;
+use crate::handshake::{Entered, Intent};
 use crate::network::Network;
 use crate::wiring::{MOST_RANKS, Survey, Wiring};
 use crate::{Error, Purpose, Via, net};
@@ -72,7 +72,7 @@ impl Session {
         for &peer in below {
             let caller = self.caller(network, peer, purpose, deadline)?;
             calls.push(match has_ways_round {
-                true => (peer, caller.with_patience(PATIENCE)),
+                true => (peer, caller.with_patience(Instant::now() + PATIENCE)),
                 false => (peer, caller),
             });
         }
@@ -115,7 +115,8 @@ impl Session {
             purpose,
         };
         let name = self.describe(peer);
-        Ok(Caller::new(name, routes, intent, Instant::now(), deadline))
+        let times = (Instant::now(), deadline);
+        Ok(Caller::new(name, routes, intent, REFUSAL, times))
     }
 
     /// Makes calls at the same time, and returns their outcomes.
@@ -131,6 +132,7 @@ impl Session {
             calls.retain_mut(|(peer, caller)| {
                 let outcome = caller.step(&network.key, now);
                 let goes_on = outcome.is_none();
+                let outcome = outcome.map(|it| it.map(Entered::into_stream));
                 outcomes.extend(outcome.map(|outcome| (*peer, outcome)));
                 goes_on
             });
@@ -141,13 +143,15 @@ impl Session {
                 return Err(error);
             }
             if now >= deadline {
-                let silence = caller.silence().unwrap_or_default();
+                let silence = caller.silence(now).unwrap_or_default();
                 let name = self.describe(*peer);
                 return Err(Error::Timeout(format!("{name} does not answer: {silence}")));
             }
             let mut fds: Vec<PollFd<'_>> = Vec::new();
-            calls.iter().for_each(|(_, caller)| caller.watch(&mut fds));
-            let wakes = calls.iter().filter_map(|(_, caller)| caller.next_wake());
+            calls
+                .iter()
+                .for_each(|(_, caller)| caller.watch(now, &mut fds));
+            let wakes = calls.iter().filter_map(|(_, caller)| caller.next_wake(now));
             let until = wakes.chain([now + LOOK, deadline]).min();
             net::poll(&mut fds, until).map_err(|error| Error::os("wait for ranks", &error))?;
         }

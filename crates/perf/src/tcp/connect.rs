@@ -1,14 +1,14 @@
 //! Connects the two ranks over each pair of interfaces.
 
 use std::io::{self, ErrorKind};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use rustix::rand::{GetRandomFlags, getrandom};
 use serde::{Deserialize, Serialize};
 use spark_ccl::Communicator;
 use spark_ccl_config::Settings;
-use spark_ccl_topology::netif;
+use spark_ccl_topology::netif::{self, Interface, PeerAddress};
 
 use super::args::Args;
 use super::stream::{Stream, connect_from};
@@ -29,11 +29,40 @@ pub(super) struct Lane {
     pub(super) streams: Vec<Stream>,
 }
 
-/// What a rank tells the other one: an address of an interface, or where it listens.
+/// What a rank tells the other one.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Own {
-    interfaces: Vec<(String, IpAddr)>,
+    interfaces: Vec<Named>,
     token: [u8; 16],
+}
+
+/// An address of an interface.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Named {
+    name: String,
+    ip: IpAddr,
+    index: u32,
+    /// Mbit/s, as interfaces are ranked.
+    speed: u32,
+}
+
+impl Named {
+    fn of(one: &Interface) -> Self {
+        Self {
+            name: one.name.clone(),
+            ip: one.addr,
+            index: one.index,
+            speed: one.rank(),
+        }
+    }
+
+    fn for_peer(&self) -> PeerAddress {
+        PeerAddress {
+            ip: self.ip,
+            interface: self.index,
+            speed: self.speed,
+        }
+    }
 }
 
 /// A rail, as rank 0 chooses it: the source's address, and that of the other rank.
@@ -49,19 +78,14 @@ pub(super) fn connect(
     let mut token = [0; 16];
     getrandom(&mut token, GetRandomFlags::empty())
         .map_err(|error| Error::system("drawing a random number")(error.into()))?;
-    let named = interfaces.iter().map(|one| (one.name.clone(), one.addr));
     let own = Own {
-        interfaces: named.collect(),
+        interfaces: interfaces.iter().map(Named::of).collect(),
         token,
     };
     let all = share(comm, &own)?;
-    let peers: Vec<SocketAddr> = all[1]
-        .interfaces
-        .iter()
-        .map(|one| (one.1, 0).into())
-        .collect();
+    let peers: Vec<_> = all[1].interfaces.iter().map(Named::for_peer).collect();
     let rails = netif::rails(&interfaces, &peers).into_iter();
-    let ways: Vec<Way> = rails.map(|it| (it.source, peers[it.target].ip())).collect();
+    let ways: Vec<Way> = rails.map(|it| (it.source, peers[it.target].ip)).collect();
     // Rank 0's choice counts.
     let mut ways = share(comm, &ways)?.swap_remove(0);
     ways.truncate(args.pair.rails.used(ways.len()));
@@ -88,17 +112,17 @@ pub(super) fn connect(
     Ok(lanes)
 }
 
-fn list(interfaces: &[(String, IpAddr)]) -> String {
+fn list(interfaces: &[Named]) -> String {
     let names: Vec<_> = interfaces
         .iter()
-        .map(|(name, ip)| format!("{name} {ip}"))
+        .map(|one| format!("{} {}", one.name, one.ip))
         .collect();
     names.join(", ")
 }
 
 fn end(own: &Own, address: IpAddr) -> String {
-    let name = own.interfaces.iter().find(|one| one.1 == address);
-    format!("{} ({address})", name.map_or("", |one| &one.0))
+    let name = own.interfaces.iter().find(|one| one.ip == address);
+    format!("{} ({address})", name.map_or("", |one| &one.name))
 }
 
 /// All sockets of each rail. Rank 1 listens at its end of each.

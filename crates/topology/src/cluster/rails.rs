@@ -142,7 +142,7 @@ fn interfaces(host: &Host) -> Vec<Port> {
         netdev: Some(netdev.name.clone()),
         mtu: netdev.mtu,
         speed: netdev.speed,
-        gids: Interface::of(netdev)
+        gids: Interface::of(netdev, false)
             .iter()
             .filter(|one| !is_link_local(one.addr))
             .map(gid)

@@ -17,7 +17,8 @@ pub fn list() -> Result<Vec<Interface>, NetifError> {
     Ok(usable(all)
         .flat_map(|mut netdev| {
             netdev.speed = speed(&tree, &netdev.name);
-            Interface::of(&netdev)
+            let rdma = tree.has(&format!("sys/class/net/{}/device/infiniband", netdev.name));
+            Interface::of(&netdev, rdma)
         })
         .collect())
 }

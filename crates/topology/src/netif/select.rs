@@ -44,7 +44,7 @@ pub fn select(
         (
             class,
             is_link_local(one.addr),
-            Reverse(one.speed),
+            Reverse(one.rank()),
             one.index,
         )
     });
@@ -119,6 +119,7 @@ mod tests {
             addr: addr.parse().unwrap(),
             prefix,
             speed,
+            rdma: false,
             loopback: name == "lo",
         }
     }

@@ -312,6 +312,7 @@ mod tests {
             addr: "10.0.0.1".parse().unwrap(),
             prefix: 24,
             speed: None,
+            rdma: true,
             loopback: false,
         }]);
         let prefixes: Vec<_> = port.gids.iter().map(|gid| gid.prefix).collect();

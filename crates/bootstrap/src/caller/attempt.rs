@@ -1,0 +1,133 @@
+//! One connection of a call: it connects, and authenticates both ends.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::time::Instant;
+
+use rustix::event::{PollFd, PollFlags};
+use socket2::Socket;
+use spark_ccl_fork::Unshared;
+
+use crate::approach::Approach;
+use crate::dial::{ATTEMPT, LONGEST_ATTEMPT, Route};
+use crate::handshake::{EnterError, Entered, Intent};
+use crate::{Secret, net};
+
+pub(super) struct Attempt {
+    /// The index of its route.
+    pub(super) route: usize,
+    stage: Stage,
+    /// When it fails, if it has not connected; else when other routes no longer wait for it.
+    until: Instant,
+}
+
+enum Stage {
+    Connecting {
+        socket: Unshared<Socket>,
+        /// What the ranks are asked for that pass the connection on.
+        relays: Vec<Intent>,
+    },
+    Entering(Approach),
+}
+
+pub(super) enum Step {
+    Done(Entered),
+    Wait(Attempt),
+}
+
+impl Attempt {
+    /// Begins to connect, which may take until `limit`.
+    pub(super) fn begin(
+        (index, route): (usize, &Route),
+        intent: Intent,
+        limit: Instant,
+        now: Instant,
+    ) -> Result<Self, EnterError> {
+        let (socket, is_complete) = route.begin().map_err(EnterError::from_connect)?;
+        let relays = route.relays().to_vec();
+        let (stage, until) = match is_complete {
+            true => {
+                let approach = Approach::begin(socket, &relays, intent)?;
+                (Stage::Entering(approach), now + ATTEMPT)
+            }
+            false => (Stage::Connecting { socket, relays }, limit),
+        };
+        Ok(Self {
+            route: index,
+            stage,
+            until,
+        })
+    }
+
+    /// Advances without blocking.
+    pub(super) fn step(
+        mut self,
+        intent: Intent,
+        (key, peer): (&Secret, &str),
+        now: Instant,
+    ) -> Result<Step, EnterError> {
+        let mut approach = match self.stage {
+            Stage::Connecting { socket, relays } => {
+                if !is_writable(&socket)? {
+                    if self.until <= now {
+                        return Err(EnterError::Broken(io::ErrorKind::TimedOut.into()));
+                    }
+                    self.stage = Stage::Connecting { socket, relays };
+                    return Ok(Step::Wait(self));
+                }
+                net::end_tcp(&socket).map_err(EnterError::Broken)?;
+                self.until = now + ATTEMPT;
+                Approach::begin(socket, &relays, intent)?
+            }
+            Stage::Entering(approach) => approach,
+        };
+        let has_proved = approach.has_proved();
+        if approach.step(key, peer)? {
+            return Ok(Step::Done(approach.into_entered(key)));
+        }
+        if !has_proved && approach.has_proved() {
+            self.until = now + LONGEST_ATTEMPT;
+        }
+        self.stage = Stage::Entering(approach);
+        Ok(Step::Wait(self))
+    }
+
+    /// Whether other routes wait for its answer, and until when.
+    pub(super) fn awaited(&self, now: Instant) -> Option<Instant> {
+        (self.is_connected() && self.until > now).then_some(self.until)
+    }
+
+    /// Whether the peer may take it for the stream. Until it answers, no other connection may be
+    /// that, too.
+    pub(super) fn is_proving(&self, now: Instant) -> bool {
+        matches!(&self.stage, Stage::Entering(approach) if approach.has_proved())
+            && self.until > now
+    }
+
+    /// Whether it is taken, and the others need not wait for it any longer.
+    pub(super) fn is_silent(&self, now: Instant) -> bool {
+        self.is_connected() && self.until <= now
+    }
+
+    pub(super) fn is_connected(&self) -> bool {
+        matches!(self.stage, Stage::Entering(_))
+    }
+
+    pub(super) fn watch(&self) -> PollFd<'_> {
+        match &self.stage {
+            Stage::Connecting { socket, .. } => PollFd::new(socket, PollFlags::OUT),
+            Stage::Entering(approach) => PollFd::new(&approach.socket, PollFlags::IN),
+        }
+    }
+
+    /// When a step is due though its socket is not ready.
+    pub(super) fn wake(&self, now: Instant) -> Option<Instant> {
+        (!self.is_silent(now)).then_some(self.until)
+    }
+}
+
+fn is_writable(socket: &Socket) -> Result<bool, EnterError> {
+    let mut fds = [PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::OUT)];
+    net::poll(&mut fds, Some(Instant::now())).map_err(EnterError::Broken)?;
+    Ok(!fds[0].revents().is_empty())
+}
