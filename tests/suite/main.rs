@@ -38,6 +38,7 @@ mod ranks;
 mod rdma;
 mod recover;
 mod registered;
+mod ring;
 mod shrink;
 mod shrink_processes;
 mod single_copy;

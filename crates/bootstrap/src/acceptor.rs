@@ -12,13 +12,14 @@ use rustix::event::{PollFd, PollFlags};
 use socket2::Socket;
 use spark_ccl_fork::Unshared;
 
+use crate::detour::Post;
 use crate::dial::Route;
 use crate::frame::{FrameReader, ReadError};
 use crate::lobby::{Admitted, Lobby};
 use crate::mailbox::Mailbox;
 use crate::meeting::{LinkStreams, Requests};
 use crate::net;
-use crate::relay::Relays;
+use crate::relay::{Draining, Relays};
 use crate::stop::Stop;
 use crate::verdict::{MAX_VERDICT, Verdict};
 use crate::wire::FrameKind;
@@ -26,6 +27,8 @@ use crate::{Error, Purpose, Wiring};
 
 /// How long to pause if the system refuses to wait.
 const PAUSE: Duration = Duration::from_millis(50);
+/// How long this rank's verdict may wait until others have theirs by way of it.
+const LAST_VERDICTS: Duration = Duration::from_secs(2);
 
 pub(crate) struct Acceptor {
     pub(crate) lobby: Lobby,
@@ -35,8 +38,13 @@ pub(crate) struct Acceptor {
     pub(crate) requests: Arc<Requests>,
     pub(crate) link_streams: LinkStreams,
     pub(crate) relays: Relays,
+    pub(crate) draining: Arc<Draining>,
+    /// What passes connections on to the rendezvous, until that is over.
+    pub(crate) post: Option<Post>,
     /// The routes to a rank to which connections are passed on.
     pub(crate) routes: Box<dyn Fn(u32) -> Vec<Route> + Send>,
+    /// The verdict, and until when it may wait.
+    pub(crate) verdict: Option<(Result<(), Error>, Instant)>,
 }
 
 /// The connection to the rendezvous, after the table has arrived.
@@ -67,16 +75,42 @@ impl Acceptor {
                 std::thread::sleep(PAUSE);
             }
             if self.stop.stopped() {
-                return;
+                return self.end();
             }
             self.answer();
             self.link_streams.serve(Instant::now());
             self.relays.serve(Instant::now());
+            self.draining.note(!self.relays.is_idle());
             match self.rendezvous.listen() {
                 Some(Heard::Wiring(wiring)) => self.mailbox.learn(wiring),
-                Some(Heard::Verdict(outcome)) => self.mailbox.conclude(outcome),
+                Some(Heard::Verdict(outcome)) => {
+                    self.verdict = Some((outcome, Instant::now() + LAST_VERDICTS));
+                }
                 None => {}
             }
+            self.conclude(Instant::now());
+        }
+    }
+
+    /// Closes the listeners, and passes on what is on its way to others.
+    fn end(self) {
+        let Acceptor {
+            relays, draining, ..
+        } = self;
+        relays.drain();
+        draining.note(false);
+    }
+
+    /// Passes the verdict on to this rank. It may end its process then, so first all get theirs to
+    /// which connections are passed on here.
+    fn conclude(&mut self, now: Instant) {
+        if let Some(post) = &mut self.post {
+            post.serve(now);
+        }
+        let is_idle = self.post.as_ref().is_none_or(Post::is_idle);
+        if let Some((outcome, _)) = self.verdict.take_if(|(_, until)| is_idle || *until <= now) {
+            self.mailbox.conclude(outcome);
+            self.post = None;
         }
     }
 
@@ -115,7 +149,7 @@ impl Acceptor {
                     self.relays
                         .begin(near, &(self.routes)(next), Instant::now());
                 }
-                Admitted::Rank { .. } => {}
+                Admitted::Rank { .. } | Admitted::Onward { .. } => {}
             }
         }
     }
@@ -136,10 +170,15 @@ impl Acceptor {
         let now = Instant::now();
         self.link_streams.watch(now, &mut fds);
         self.relays.watch(&mut fds);
+        if let Some(post) = &self.post {
+            post.watch(&mut fds);
+        }
         let wakes = [
             self.lobby.next_wake(),
             self.link_streams.next_wake(now),
             self.relays.next_wake(),
+            self.post.as_ref().and_then(Post::next_wake),
+            self.verdict.as_ref().map(|(_, until)| *until),
         ];
         net::poll(&mut fds, wakes.into_iter().flatten().min())
     }

@@ -24,6 +24,8 @@ pub(crate) struct Call<'a> {
     pub(crate) refusal: Duration,
     /// Returns an error once something has made the call pointless.
     pub(crate) interrupt: &'a dyn Fn() -> Option<Error>,
+    /// Returns more routes, when none has led to the other end's host. `None` if there can be none.
+    pub(crate) more: Option<&'a dyn Fn() -> Vec<Route>>,
 }
 
 /// Connects and authenticates, by the deadline.
@@ -36,6 +38,9 @@ pub(crate) fn call(call: &Call<'_>) -> Result<Entered, Error> {
         call.refusal,
         (begin, call.deadline),
     );
+    if call.more.is_some() {
+        caller = caller.with_more();
+    }
     loop {
         let now = Instant::now();
         match caller.step(call.key, now) {
@@ -48,6 +53,9 @@ pub(crate) fn call(call: &Call<'_>) -> Result<Entered, Error> {
         }
         if now >= call.deadline {
             return Err(caller.unreachable());
+        }
+        if let Some(find) = call.more.filter(|_| caller.is_at_a_loss()) {
+            caller.add(find());
         }
         let mut fds = Vec::new();
         caller.watch(now, &mut fds);

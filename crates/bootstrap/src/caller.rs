@@ -48,6 +48,10 @@ pub(crate) struct Caller {
     patience: Option<Instant>,
     /// Whether any route has, in this round.
     is_connected: bool,
+    /// How many routes were given, if more may be added.
+    given: Option<usize>,
+    /// Whether the last round has shown that more are needed.
+    is_at_a_loss: bool,
 }
 
 /// Why an attempt has failed.
@@ -84,7 +88,30 @@ impl Caller {
             used: None,
             patience: None,
             is_connected: false,
+            given: None,
+            is_at_a_loss: false,
         }
+    }
+
+    /// Expects more routes to be added when it [is at a loss](Self::is_at_a_loss).
+    pub(crate) fn with_more(self) -> Self {
+        let given = Some(self.routes.len());
+        Self { given, ..self }
+    }
+
+    /// Whether a round over all routes has not led to the peer's host.
+    pub(crate) fn is_at_a_loss(&self) -> bool {
+        self.is_at_a_loss
+    }
+
+    /// Replaces the routes that were added before.
+    pub(crate) fn add(&mut self, more: Vec<Route>) {
+        self.is_at_a_loss = false;
+        self.routes
+            .truncate(self.given.unwrap_or(self.routes.len()));
+        self.routes.extend(more);
+        self.attempts.clear();
+        self.failures = self.routes.iter().map(|_| None).collect();
     }
 
     /// Gives up when no route has led to a connection by then: others may pass it on.
@@ -209,7 +236,7 @@ impl Caller {
     fn begin(&mut self, now: Instant) {
         let index = self.next;
         let limit = match self.routes.len() {
-            1 => self.deadline,
+            1 if self.given.is_none() => self.deadline,
             _ => self.deadline.min(now + ATTEMPT),
         };
         let route = &self.routes[index];
@@ -233,6 +260,10 @@ impl Caller {
     /// Notes how an attempt has failed. Another route need not wait any longer.
     fn fail(&mut self, route: usize, error: EnterError, now: Instant) {
         self.failures[route] = Some(match error {
+            // What a relay that was found says is not the peer's word.
+            EnterError::Final(error) if self.given.is_some_and(|given| route >= given) => {
+                Failure::Broken(error.to_string())
+            }
             EnterError::Final(error) => Failure::Final(error),
             EnterError::Crossed => Failure::Crossed,
             EnterError::Broken(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
@@ -264,6 +295,7 @@ impl Caller {
         if is_late || is_cut_off || self.is_refused() && now >= self.refusal {
             return Some(self.unreachable());
         }
+        self.is_at_a_loss = self.given.is_some() && !self.is_heard();
         self.begin_round(now);
         None
     }
@@ -292,6 +324,15 @@ impl Caller {
         failures.find_map(|failure| match failure {
             Failure::Final(error) => Some(error.clone()),
             _ => None,
+        })
+    }
+
+    /// Whether the peer's host may have heard of the call, be it to refuse the connection.
+    fn is_heard(&self) -> bool {
+        let mut routes = self.routes.iter().zip(&self.failures);
+        routes.any(|(route, failure)| {
+            let is_answer = !matches!(failure, Some(Failure::Broken(_)) | None);
+            is_answer && route.relays().is_empty() && !route.leads_here()
         })
     }
 

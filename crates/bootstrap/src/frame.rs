@@ -1,11 +1,8 @@
-//! Reads frames from sockets: incrementally or with a deadline, and never beyond the end of a frame. What a frame says
+//! Reads frames from sockets: as far as they have arrived, and never beyond the end of a frame. What a frame says
 //! is the caller's business.
 
 use std::io;
-use std::os::fd::AsFd;
-use std::time::Instant;
 
-use rustix::event::PollFlags;
 use socket2::Socket;
 use spark_ccl_seal::{Changed, Opener, TAG};
 
@@ -104,21 +101,6 @@ impl FrameReader {
         match (&mut self.opener, self.head.last_chunk()) {
             (Some(opener), Some(tag)) => opener.check(&[&header], tag),
             _ => Ok(()),
-        }
-    }
-
-    /// Waits for the next frame until the deadline.
-    pub(crate) fn read(
-        &mut self,
-        socket: &Socket,
-        limit: usize,
-        deadline: Instant,
-    ) -> Result<Frame, ReadError> {
-        loop {
-            if let Some(frame) = self.poll(socket, limit)? {
-                return Ok(frame);
-            }
-            net::wait(socket.as_fd(), PollFlags::IN, deadline)?;
         }
     }
 }

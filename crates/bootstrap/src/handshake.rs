@@ -57,6 +57,8 @@ pub(crate) enum Intent {
     },
     /// A connection to be passed on: from a rank, by the one that it calls, to the next one.
     Relay { from: u32, next: u32 },
+    /// A connection to be passed on towards the rendezvous of this world.
+    Onward { world: WorldName },
 }
 
 /// The client's first message.
@@ -93,6 +95,7 @@ impl Open {
                 .u8(purpose.kind as u8)
                 .u32(purpose.number),
             Intent::Relay { from, next } => to.u8(2).u32(from).u32(next),
+            Intent::Onward { world } => to.u8(3).bytes(&world),
         };
         to.bytes(&self.nonce).finish()
     }
@@ -122,6 +125,9 @@ impl Open {
             2 => Intent::Relay {
                 from: from.u32()?,
                 next: from.u32()?,
+            },
+            3 => Intent::Onward {
+                world: from.array()?,
             },
             _ => return Err(WireError::Field("intent").into()),
         };

@@ -2,18 +2,21 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags};
 use socket2::Socket;
 use spark_ccl_fork::{Unshared, lookup};
 use spark_ccl_seal::Sealer;
 
 use crate::acceptor::{Acceptor, Rendezvous, failed, lost};
 use crate::call::{Call, call};
+use crate::detour::{Post, Search, Words};
 use crate::dial::Route;
 use crate::error::RENDEZVOUS;
-use crate::frame::{FrameReader, ReadError};
+use crate::frame::{Frame, FrameReader, ReadError};
 use crate::handshake::{Entered, Intent};
 use crate::hello::{Endpoint, Hello, MAX_RANKS, PeerInfo, Table};
 use crate::host::HostId;
@@ -22,7 +25,7 @@ use crate::lobby::{ListenerRole, Lobby};
 use crate::mailbox::Mailbox;
 use crate::meeting::{Contexts, LinkStreams, Requests};
 use crate::network::{Network, reachable};
-use crate::relay::Relays;
+use crate::relay::{Draining, Relays};
 use crate::routes::routes;
 use crate::secret::random;
 use crate::stop::Stop;
@@ -73,7 +76,8 @@ impl Joining<'_> {
     pub(crate) fn join(&self) -> Result<Joined, Error> {
         let endpoints = Endpoints::open(self.options)?;
         let name = rendezvous_name(self.targets);
-        let Entered { socket, mut seals } = self.go_to_rendezvous(&name)?;
+        let (entered, mut post) = self.go_to_rendezvous(&name)?;
+        let Entered { socket, mut seals } = entered;
         let hello = Hello {
             peer: endpoints.introduce(self.rank, self.options),
             size: self.size,
@@ -87,10 +91,10 @@ impl Joining<'_> {
         net::write_all(&socket, &hello, self.deadline)
             .map_err(|error| lost(&name, &ReadError::Io(error)))?;
         let mut reader = FrameReader::sealed(seals.opener);
-        let table = self.wait_for_table(&socket, &mut reader, &name)?;
+        let table = self.wait_for_table(&socket, &mut reader, &name, &mut post)?;
         let socket = Arc::new(socket);
         let rendezvous = Rendezvous::new(Arc::clone(&socket), reader, name, self.size);
-        self.start(endpoints, table, rendezvous, (socket, seals.sealer))
+        self.start(endpoints, table, rendezvous, (socket, seals.sealer), post)
     }
 
     /// The routes to the rendezvous.
@@ -112,7 +116,30 @@ impl Joining<'_> {
         ways
     }
 
-    fn go_to_rendezvous(&self, name: &str) -> Result<Entered, Error> {
+    /// Connects, and passes others' connections on from then on.
+    fn go_to_rendezvous(&self, name: &str) -> Result<(Entered, Option<Post>), Error> {
+        let own = &self.options.addresses;
+        let is_large = !(3..=MOST_RANKS).contains(&self.size);
+        let words = Words::new(self.secret, self.targets).filter(|_| !is_large);
+        let search = Search::new(self.rank, words, own);
+        let entered = self.call_rendezvous(name, &search, words.is_some());
+        let entered = entered.map_err(|error| search.explain(error))?;
+        let upstream = entered.socket.peer_addr().ok();
+        let upstream = upstream.and_then(|address| address.as_socket());
+        let post = words.zip(upstream).map(|(words, upstream)| {
+            let hops = search.hops_by(upstream);
+            Post::new(words, own, upstream, hops)
+        });
+        Ok((entered, post))
+    }
+
+    fn call_rendezvous(
+        &self,
+        name: &str,
+        search: &Search,
+        may_search: bool,
+    ) -> Result<Entered, Error> {
+        let ask = || search.ask();
         let call_it = || {
             call(&Call {
                 peer: name,
@@ -124,6 +151,7 @@ impl Joining<'_> {
                 deadline: self.deadline,
                 refusal: self.refusal,
                 interrupt: &|| None,
+                more: may_search.then_some(&ask),
             })
         };
         let Joining { rank, size, .. } = *self;
@@ -154,9 +182,10 @@ impl Joining<'_> {
         stream: &Socket,
         reader: &mut FrameReader,
         name: &str,
+        post: &mut Option<Post>,
     ) -> Result<Table, Error> {
         let limit = Table::limit(self.size).max(MAX_VERDICT);
-        let frame = reader.read(stream, limit, self.deadline);
+        let frame = self.read_on(stream, reader, limit, post);
         let protocol = |reason| Error::Protocol {
             peer: name.to_owned(),
             reason,
@@ -175,6 +204,34 @@ impl Joining<'_> {
             }
             Err(ReadError::Wire(error)) => Err(protocol(format!("it sent {error}"))),
             Err(error) => Err(lost(name, &error)),
+        }
+    }
+
+    /// Waits for a frame, and passes others' connections on meanwhile.
+    fn read_on(
+        &self,
+        stream: &Socket,
+        reader: &mut FrameReader,
+        limit: usize,
+        post: &mut Option<Post>,
+    ) -> Result<Frame, ReadError> {
+        loop {
+            if let Some(frame) = reader.poll(stream, limit)? {
+                return Ok(frame);
+            }
+            if Instant::now() >= self.deadline {
+                return Err(io::Error::from(io::ErrorKind::TimedOut).into());
+            }
+            let mut fds = vec![PollFd::from_borrowed_fd(stream.as_fd(), PollFlags::IN)];
+            let mut until = self.deadline;
+            if let Some(post) = &*post {
+                post.watch(&mut fds);
+                until = post.next_wake().map_or(until, |wake| until.min(wake));
+            }
+            net::poll(&mut fds, Some(until))?;
+            if let Some(post) = post {
+                post.serve(Instant::now());
+            }
         }
     }
 
@@ -199,6 +256,7 @@ impl Joining<'_> {
         table: Table,
         rendezvous: Rendezvous,
         report_to: (Arc<Unshared<Socket>>, Sealer),
+        post: Option<Post>,
     ) -> Result<Joined, Error> {
         let os = |error: io::Error| Error::os("start the thread for connections", &error);
         let key = self.secret.derive(b"session", &table.nonce);
@@ -210,6 +268,7 @@ impl Joining<'_> {
         };
         let requests = Arc::new(Requests::new().map_err(os)?);
         let contexts = Arc::<Contexts>::default();
+        let draining = Arc::<Draining>::default();
         let acceptor = Acceptor {
             link_streams: LinkStreams::new(self.rank, key, requests.clone(), contexts.clone()),
             requests: requests.clone(),
@@ -218,11 +277,14 @@ impl Joining<'_> {
             stop: stop.clone(),
             rendezvous,
             relays: Relays::default(),
+            draining: draining.clone(),
+            post,
+            verdict: None,
             routes: self.routes_onward(&table),
         };
         spark_ccl_log::spawn("spark-ccl-accept", move || acceptor.run()).map_err(os)?;
         let own = self.options.addresses.clone();
-        let network = Network::new(key, own, report_to, stop, requests);
+        let network = Network::new(key, own, report_to, (stop, draining), requests);
         Ok(Joined {
             table,
             mailbox,

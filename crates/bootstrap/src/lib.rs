@@ -34,6 +34,7 @@ mod acceptor;
 mod approach;
 mod call;
 mod caller;
+mod detour;
 mod dial;
 mod error;
 mod frame;

@@ -61,6 +61,8 @@ pub(crate) enum ListenerRole {
     Rendezvous,
     /// Streams from other ranks to this one.
     Streams { rank: u32, size: u32 },
+    /// Connections that are to be passed on towards the rendezvous.
+    Onward,
 }
 
 /// A connection that is authenticated.
@@ -81,6 +83,8 @@ pub(crate) enum Admitted {
     },
     /// A connection of a rank, which is to be passed on to the next one.
     Relay { next: u32, near: Unshared<Socket> },
+    /// A connection of a rank, which is to be passed on towards the rendezvous.
+    Onward { near: Unshared<Socket> },
 }
 
 /// Whether to admit a stream from that rank for that purpose.
@@ -398,6 +402,7 @@ impl ListenerRole {
     fn check(self, intent: Intent) -> Result<(), HandshakeError> {
         let is_expected = match (self, intent) {
             (ListenerRole::Rendezvous, Intent::Rendezvous { .. }) => true,
+            (ListenerRole::Onward, Intent::Onward { .. }) => true,
             (ListenerRole::Streams { rank, size }, Intent::Stream { from, to, .. }) => {
                 to == rank && from < size
             }

@@ -13,6 +13,7 @@ use crate::dial::Route;
 use crate::mailbox::Mailbox;
 use crate::meeting::Requests;
 use crate::options::Address;
+use crate::relay::Draining;
 use crate::routes::routes;
 use crate::stop::Stop;
 use crate::verdict::Report;
@@ -28,6 +29,7 @@ pub(crate) struct Network {
     /// `None` once the rank has reported.
     rendezvous: Mutex<Option<(Arc<Unshared<Socket>>, Sealer)>>,
     stop: Arc<Stop>,
+    draining: Arc<Draining>,
     pub(crate) requests: Arc<Requests>,
     process: Process,
 }
@@ -37,7 +39,7 @@ impl Network {
         key: Secret,
         own: Vec<Address>,
         rendezvous: (Arc<Unshared<Socket>>, Sealer),
-        stop: Arc<Stop>,
+        (stop, draining): (Arc<Stop>, Arc<Draining>),
         requests: Arc<Requests>,
     ) -> Self {
         Network {
@@ -45,6 +47,7 @@ impl Network {
             own,
             rendezvous: Mutex::new(Some(rendezvous)),
             stop,
+            draining,
             requests,
             process: Process::here(),
         }
@@ -131,6 +134,7 @@ impl Drop for Network {
             let _ = stream.shutdown(Shutdown::Both);
         }
         self.stop.stop();
+        self.draining.wait();
     }
 }
 

@@ -6,6 +6,7 @@
 //! and asks that one itself for the one after: so no relay chooses a way, and none can be led round
 //! in circles by others.
 
+mod draining;
 mod flow;
 
 use std::io;
@@ -20,7 +21,10 @@ use spark_ccl_fork::Unshared;
 use crate::dial::Route;
 use crate::handshake::Rejection;
 use crate::net;
+use draining::{LONGEST, QUIET};
 use flow::Flow;
+
+pub(crate) use draining::Draining;
 
 /// How long the next rank may take to accept a connection.
 const DIALLING: Duration = Duration::from_secs(5);
@@ -57,16 +61,49 @@ impl Relays {
         });
     }
 
-    /// Advances all connections without blocking, and drops those that are over.
-    pub(crate) fn serve(&mut self, now: Instant) {
+    /// Whether nothing is passed on.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.dialling.is_empty() && self.joined.is_empty()
+    }
+
+    /// Passes on what is on its way, until all connections are over or nothing more comes.
+    pub(crate) fn drain(mut self) {
+        let (until, mut active) = (Instant::now() + LONGEST, Instant::now());
+        while !self.is_idle() {
+            let now = Instant::now();
+            if self.serve(now) {
+                active = now;
+            }
+            let quiet = until.min(active + QUIET);
+            if now >= quiet {
+                return;
+            }
+            let mut fds = Vec::new();
+            self.watch(&mut fds);
+            let wake = self.next_wake().map_or(quiet, |wake| wake.min(quiet));
+            if net::poll(&mut fds, Some(wake)).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Advances all connections without blocking, and drops those that are over. Returns
+    /// whether any has made progress.
+    pub(crate) fn serve(&mut self, now: Instant) -> bool {
+        let mut has_moved = false;
         for one in std::mem::take(&mut self.dialling) {
             match one.step(now) {
                 Dialled::Going(one) => self.dialling.push(one),
-                Dialled::Joined(joined) => self.joined.push(joined),
+                Dialled::Joined(joined) => {
+                    has_moved = true;
+                    self.joined.push(joined);
+                }
                 Dialled::Over => {}
             }
         }
-        self.joined.retain_mut(Joined::goes_on);
+        self.joined
+            .retain_mut(|joined| joined.goes_on(&mut has_moved));
+        has_moved
     }
 
     /// Adds the descriptors that wake [`serve`](Self::serve).
@@ -130,10 +167,18 @@ impl Dialling {
 }
 
 impl Joined {
-    fn goes_on(&mut self) -> bool {
-        let moved = self.outward.run(&self.near, &self.far);
-        let moved = moved.and_then(|()| self.back.run(&self.far, &self.near));
-        moved.is_ok() && !(self.outward.is_over() && self.back.is_over())
+    /// Moves what is there, and says so if there was any. Returns whether more may come.
+    fn goes_on(&mut self, has_moved: &mut bool) -> bool {
+        for (flow, from, to) in [
+            (&mut self.outward, &self.near, &self.far),
+            (&mut self.back, &self.far, &self.near),
+        ] {
+            match flow.run(from, to) {
+                Ok(moved) => *has_moved |= moved,
+                Err(_) => return false,
+            }
+        }
+        !(self.outward.is_over() && self.back.is_over())
     }
 
     /// Whether it has more to do at once.

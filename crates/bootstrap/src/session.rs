@@ -257,6 +257,7 @@ impl Session {
                     deadline,
                     refusal: REFUSAL,
                     interrupt: &|| self.mailbox.failure(),
+                    more: None,
                 })
                 .map(Entered::into_stream)
             }
@@ -407,6 +408,7 @@ impl Session {
             deadline,
             refusal: REFUSAL,
             interrupt: &|| None,
+            more: None,
         };
         redial(&call, own)
     }

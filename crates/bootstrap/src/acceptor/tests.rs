@@ -34,6 +34,9 @@ fn acceptor(name: &str) -> (Acceptor, Socket) {
         requests: Arc::clone(&requests),
         link_streams: LinkStreams::new(1, key, requests, contexts),
         relays: Relays::default(),
+        draining: Arc::default(),
+        post: None,
+        verdict: None,
         routes: Box::new(|_| Vec::new()),
     };
     (acceptor, its_end)

@@ -1,5 +1,6 @@
 //! What ranks hear of others that leave, lie or are late.
 
+use std::collections::BTreeSet;
 use std::io::Read;
 
 use spark_ccl_fork::Unshared;
@@ -11,7 +12,7 @@ use crate::frame::FrameReader;
 use crate::handshake::{Entered, Intent};
 use crate::hello::tests::hello;
 use crate::routes::routes;
-use crate::{Options, Session, UniqueId, keys, net, parcel};
+use crate::{Kind, Options, Purpose, Session, UniqueId, keys, net, parcel};
 
 /// A connection to the rendezvous, as a rank opens it.
 fn connect(id: &UniqueId) -> Entered {
@@ -26,6 +27,7 @@ fn connect(id: &UniqueId) -> Entered {
         deadline: soon(),
         refusal: Duration::ZERO,
         interrupt: &|| None,
+        more: None,
     })
     .unwrap()
 }
@@ -100,6 +102,43 @@ fn a_rank_that_leaves_while_others_are_missing_is_named_at_once() {
         error.to_string().contains("rank 1 (host1, pid 101) ended"),
         "{error}"
     );
+}
+
+/// Two ranks that the rendezvous joins, but nothing else.
+#[test]
+fn ranks_that_no_way_joins_are_named_to_both() {
+    let id = UniqueId::create(&Options::default()).unwrap();
+    let purpose = Purpose {
+        context: 0,
+        kind: Kind::Control,
+        number: 0,
+    };
+    let agreeing = Hello {
+        build: Options::default().build,
+        wire_hash: 0,
+        ..hello(1, 2)
+    };
+    let mut stream = connect(&id);
+    say(&mut stream, FrameKind::Hello, agreeing.encode(), false);
+    let session = Session::join(&id, 0, 2, &Options::default()).unwrap();
+    let survey = Survey {
+        reached: 0,
+        missed: vec![(0, "10.0.1.1: no route".to_owned())],
+        time_left: Duration::from_secs(30),
+    };
+    say(&mut stream, FrameKind::Survey, survey.encode(), false);
+    let error = session
+        .connect_all(&BTreeSet::from([1]), purpose, soon())
+        .unwrap_err();
+    assert!(matches!(error, Error::Links(_)), "{error}");
+    let text = error.to_string();
+    for part in [
+        "rank 0 (",
+        "rank 1 (host1, pid 101) do not reach each other",
+        "10.0.1.1: no route",
+    ] {
+        assert!(text.contains(part), "{text}");
+    }
 }
 
 #[test]

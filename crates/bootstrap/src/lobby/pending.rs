@@ -54,6 +54,7 @@ pub(super) enum Outcome {
     Relay {
         next: u32,
     },
+    Onward,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -134,6 +135,7 @@ impl PendingConnection {
                 stream: Entered { socket, seals }.into_stream(),
             },
             Outcome::Relay { next } => Admitted::Relay { next, near: socket },
+            Outcome::Onward => Admitted::Onward { near: socket },
         }
     }
 
@@ -252,6 +254,7 @@ impl PendingConnection {
                 seals,
             }),
             Intent::Relay { next, .. } => Some(Outcome::Relay { next }),
+            Intent::Onward { .. } => Some(Outcome::Onward),
         }
     }
 

@@ -75,6 +75,7 @@ fn connect_by(routes: &[Route], key: &[u8], intent: Intent) -> Result<Stream, Er
         deadline: Instant::now() + Duration::from_secs(30),
         refusal: Duration::ZERO,
         interrupt: &|| None,
+        more: None,
     })
     .map(Entered::into_stream)
 }
@@ -139,6 +140,7 @@ fn a_silent_stranger_at_one_address_leaves_time_for_another() {
         deadline: Instant::now() + Duration::from_secs(10),
         refusal: Duration::ZERO,
         interrupt: &|| None,
+        more: None,
     };
     redial(&again, |_| false).unwrap();
     assert_eq!(served.join().unwrap(), Some(0));
@@ -186,7 +188,12 @@ fn a_server_without_the_key_is_found_out() {
     let deadline = Instant::now() + Duration::from_secs(30);
     let server = std::thread::spawn(move || {
         let mut reader = FrameReader::default();
-        let mut read = || reader.read(&far, MAX_HANDSHAKE, deadline).unwrap();
+        let mut read = || loop {
+            net::wait(far.as_fd(), PollFlags::IN, deadline).unwrap();
+            if let Some(frame) = reader.poll(&far, MAX_HANDSHAKE).unwrap() {
+                return frame;
+            }
+        };
         read();
         let challenge = frame(FrameKind::Challenge, &handshake::challenge(&[0; 32]));
         net::write_all(&far, &challenge, deadline).unwrap();

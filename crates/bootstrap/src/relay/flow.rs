@@ -32,19 +32,18 @@ enum End {
 }
 
 impl Flow {
-    /// Moves what is there without blocking.
+    /// Moves what is there without blocking. Returns whether there was any.
     ///
     /// # Errors
     /// The system's: one of the two connections is broken.
-    pub(super) fn run(&mut self, from: &Socket, to: &Socket) -> io::Result<()> {
-        self.is_busy = true;
-        for _ in 0..TURN {
-            if !self.step(from, to)? {
-                self.is_busy = false;
-                break;
+    pub(super) fn run(&mut self, from: &Socket, to: &Socket) -> io::Result<bool> {
+        for step in 0..TURN {
+            self.is_busy = self.step(from, to)?;
+            if !self.is_busy {
+                return Ok(step > 0);
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Moves at most one buffer. Returns whether there may be more to do.

@@ -181,6 +181,25 @@ fn a_caller_tries_again_where_the_next_rank_was_not_reached() {
     ring.meet();
 }
 
+/// The connection stays open: its ends have more to say to each other, but not by way of this rank.
+#[test]
+fn what_is_on_its_way_is_passed_on_when_the_relay_ends() {
+    let mut ring = Ring::new();
+    let (near, far) = ring.meet();
+    let sent = vec![7; 1_000_000];
+    let reader = std::thread::spawn(move || {
+        let mut read = Vec::new();
+        std::io::Read::read_to_end(&mut &*far.socket, &mut read).unwrap();
+        read.len()
+    });
+    let relays = ring.relays;
+    let relay = std::thread::spawn(|| relays.drain());
+    net::write_all(&near.socket, &sent, ring.deadline).unwrap();
+    relay.join().unwrap();
+    assert_eq!(reader.join().unwrap(), sent.len());
+    drop(near);
+}
+
 #[test]
 fn nothing_is_passed_on_for_one_that_has_another_secret() {
     let mut ring = Ring::new();

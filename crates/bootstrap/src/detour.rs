@@ -1,0 +1,151 @@
+//! The rendezvous by way of other ranks, for ranks that do not reach it by themselves.
+//!
+//! They know its address only, so they ask on each of their networks, by a datagram to all hosts
+//! there, at the port number of the rendezvous. A rank that has reached it ([`Post`]) answers with
+//! a port at which it passes connections on. Datagrams have a tag that takes the secret, are not
+//! routed, and decide nothing but whom to call: whoever is called has to prove itself like any
+//! other, and so has the rendezvous behind it.
+
+mod note;
+mod post;
+mod sockets;
+
+use std::cell::RefCell;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use crate::dial::Route;
+use crate::handshake::{Intent, WorldName};
+use crate::keys;
+use crate::net;
+use crate::options::Address;
+use crate::{Error, Secret};
+use note::{Note, What};
+use sockets::Sockets;
+
+pub(crate) use post::Post;
+
+/// How long to wait for answers to a question.
+const ANSWER: Duration = Duration::from_millis(100);
+/// The most ranks that are called.
+const MOST_FOUND: usize = 32;
+
+/// What ranks of a world know of each other's datagrams.
+#[derive(Clone, Copy)]
+pub(crate) struct Words {
+    key: Secret,
+    world: WorldName,
+    /// The port number of the rendezvous, and of all datagrams.
+    port: u16,
+}
+
+impl Words {
+    /// Of the world whose rendezvous is at these addresses. `None` without a secret: such ranks
+    /// share a host.
+    pub(crate) fn new(secret: &Secret, targets: &[SocketAddr]) -> Option<Self> {
+        let port = targets.first()?.port();
+        (!secret.is_public()).then(|| Self {
+            key: keys::key(secret),
+            world: keys::world(secret),
+            port,
+        })
+    }
+}
+
+/// Looks for ranks that pass connections on.
+pub(crate) struct Search {
+    rank: u32,
+    words: Option<Words>,
+    own: Vec<Address>,
+    state: RefCell<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Opened for the first question.
+    sockets: Option<Sockets>,
+    /// The addresses of ranks that pass connections on, and by how many others.
+    found: Vec<(SocketAddr, u8)>,
+}
+
+impl Search {
+    pub(crate) fn new(rank: u32, words: Option<Words>, own: &[Address]) -> Self {
+        Self {
+            rank,
+            words,
+            own: own.to_vec(),
+            state: RefCell::default(),
+        }
+    }
+
+    /// Asks on all networks, and returns the routes to the ranks that have answered by now.
+    pub(crate) fn ask(&self) -> Vec<Route> {
+        let Some(words) = &self.words else {
+            return Vec::new();
+        };
+        let mut state = self.state.borrow_mut();
+        let State { sockets, found } = &mut *state;
+        let sockets = sockets.get_or_insert_with(|| Sockets::open(words.port, &self.own));
+        let question = Note {
+            what: What::Question,
+            world: words.world,
+        };
+        sockets.tell_all(|_| Some(question.encode(&words.key)));
+        let until = Instant::now() + ANSWER;
+        while Instant::now() < until {
+            let mut fds = Vec::new();
+            sockets.watch(&mut fds);
+            if net::poll(&mut fds, Some(until)).is_err() {
+                break;
+            }
+            let heard = sockets.hear(words);
+            if heard.is_empty() {
+                continue;
+            }
+            for (mut from, what) in heard {
+                if let What::Answer { port, hops } = what {
+                    from.set_port(port);
+                    let is_new = !found.iter().any(|(known, _)| *known == from);
+                    if is_new && found.len() < MOST_FOUND {
+                        found.push((from, hops));
+                    }
+                }
+            }
+        }
+        found.sort_by_key(|(_, hops)| *hops);
+        let routes = found.iter().map(|&(target, hops)| Route::Relayed {
+            first: Box::new(Route::Tcp {
+                source: None,
+                target,
+            }),
+            relays: vec![Intent::Onward { world: words.world }; usize::from(hops)],
+        });
+        routes.collect()
+    }
+
+    /// By how many ranks a connection to this address is passed on.
+    pub(crate) fn hops_by(&self, target: SocketAddr) -> u8 {
+        let state = self.state.borrow();
+        let found = state.found.iter().find(|(known, _)| *known == target);
+        found.map_or(0, |(_, hops)| *hops)
+    }
+
+    /// Adds to an error where others were asked in vain, if they were.
+    pub(crate) fn explain(&self, mut error: Error) -> Error {
+        let state = self.state.borrow();
+        let is_vain = state.sockets.is_some() && state.found.is_empty();
+        if let (true, Error::Unreachable { attempts, .. }) = (is_vain, &mut error) {
+            let own = self.own.iter().filter(|own| !own.ip.is_loopback());
+            let own: Vec<String> = own.map(|own| own.ip.to_string()).collect();
+            let (rank, own) = (self.rank, own.join(", "));
+            let asked = format!("rank {rank} asked other ranks for a way from {own}");
+            let why = "none that has reached it answered; look at the cables, and at firewalls, \
+                       which must let UDP through at the port number of the rendezvous";
+            attempts.push((asked, why.to_owned()));
+        }
+        error
+    }
+}
+
+#[cfg(test)]
+mod tests;

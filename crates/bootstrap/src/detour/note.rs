@@ -1,0 +1,68 @@
+//! The datagrams as bytes. Pure functions.
+
+use super::Words;
+use crate::Secret;
+use crate::handshake::WorldName;
+use crate::wire::{Reader, WireError, Writer};
+
+const MAGIC: [u8; 4] = *b"SCCN";
+const LABEL: &[u8] = b"note";
+const TAG: usize = 32;
+/// The bytes of a note.
+pub(super) const LENGTH: usize = 4 + 8 + 1 + 2 + 1 + TAG;
+/// The most ranks that pass a connection on.
+const MOST_HOPS: u8 = 64;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Note {
+    pub(super) world: WorldName,
+    pub(super) what: What,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum What {
+    /// Who has reached the rendezvous?
+    Question,
+    /// This rank has, and passes connections on at this port, which this number of ranks pass on,
+    /// itself included.
+    Answer { port: u16, hops: u8 },
+}
+
+impl Note {
+    pub(super) fn encode(&self, key: &Secret) -> Vec<u8> {
+        let (kind, port, hops) = match self.what {
+            What::Question => (0, 0, 0),
+            What::Answer { port, hops } => (1, port, hops),
+        };
+        let mut to = Writer::default();
+        to.bytes(&MAGIC).bytes(&self.world);
+        to.u8(kind).u16(port).u8(hops);
+        let mut bytes = to.finish();
+        bytes.extend(key.sign(LABEL, &bytes));
+        bytes
+    }
+
+    /// What a datagram says, if a rank of this world has sent it.
+    pub(super) fn decode(bytes: &[u8], words: &Words) -> Option<What> {
+        let (content, tag) = bytes.split_last_chunk::<TAG>()?;
+        let read = || -> Result<(WorldName, u8, u16, u8), WireError> {
+            let mut from = Reader::new(content);
+            if from.array()? != MAGIC {
+                return Err(WireError::Field("mark"));
+            }
+            let fields = (from.array()?, from.u8()?, from.u16()?, from.u8()?);
+            from.end()?;
+            Ok(fields)
+        };
+        let (world, kind, port, hops) = read().ok()?;
+        // The world's name spares the digest for datagrams of others.
+        if world != words.world || !words.key.verify(LABEL, content, tag) {
+            return None;
+        }
+        match kind {
+            0 => Some(What::Question),
+            1 if (1..=MOST_HOPS).contains(&hops) => Some(What::Answer { port, hops }),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! A rank that has reached the rendezvous: it answers those that ask for it, and passes their
+//! connections on, until the rendezvous is over.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use rustix::event::PollFd;
+
+use super::Words;
+use super::note::{Note, What};
+use super::sockets::Sockets;
+use crate::dial::Route;
+use crate::keys::Keys;
+use crate::listening;
+use crate::lobby::{Admitted, ListenerRole, Lobby};
+use crate::options::Address;
+use crate::relay::Relays;
+
+/// The shortest time between two answers. Each is for all that have asked.
+const BETWEEN_ANSWERS: Duration = Duration::from_millis(20);
+
+pub(crate) struct Post {
+    words: Words,
+    own: Vec<Address>,
+    /// How this rank has reached the rendezvous, and by how many others.
+    upstream: Route,
+    hops: u8,
+    sockets: Sockets,
+    /// The listeners for connections to be passed on, once anybody has asked.
+    lobby: Option<Lobby>,
+    bound: Vec<SocketAddr>,
+    relays: Relays,
+    answers_from: Instant,
+}
+
+impl Post {
+    /// Of a rank that has reached the rendezvous at this address, by way of `hops` others.
+    pub(crate) fn new(words: Words, own: &[Address], upstream: SocketAddr, hops: u8) -> Self {
+        let route = Route::Tcp {
+            source: None,
+            target: upstream,
+        };
+        Self {
+            words,
+            own: own.to_vec(),
+            upstream: route,
+            hops,
+            sockets: Sockets::open(words.port, own),
+            lobby: None,
+            bound: Vec::new(),
+            relays: Relays::default(),
+            answers_from: Instant::now(),
+        }
+    }
+
+    /// Whether it passes nothing on.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.relays.is_idle()
+    }
+
+    /// Answers questions, and advances the connections, without blocking.
+    pub(crate) fn serve(&mut self, now: Instant) {
+        let heard = self.sockets.hear(&self.words);
+        let is_asked = heard.iter().any(|(_, what)| *what == What::Question);
+        if is_asked && now >= self.answers_from {
+            self.answer();
+            self.answers_from = now + BETWEEN_ANSWERS;
+        }
+        if let Some(lobby) = &mut self.lobby {
+            for admitted in lobby.serve(now, &|_, _| true) {
+                if let Admitted::Onward { near } = admitted {
+                    spark_ccl_log::info!("passes a connection on to the rendezvous");
+                    self.relays
+                        .begin(near, std::slice::from_ref(&self.upstream), now);
+                }
+            }
+        }
+        self.relays.serve(now);
+    }
+
+    fn answer(&mut self) {
+        if self.lobby.is_none() {
+            let Ok(listeners) = listening::listen_on(&self.own) else {
+                return;
+            };
+            let bound = listeners
+                .iter()
+                .filter_map(|it| it.local_addr().ok()?.as_socket());
+            self.bound = bound.collect();
+            let keys = Keys::one(self.words.key);
+            self.lobby = Some(Lobby::new(ListenerRole::Onward, keys, listeners));
+        }
+        self.sockets.tell_all(|own| {
+            let is_there = |bound: &&SocketAddr| **bound == own.with_port(bound.port());
+            let port = self.bound.iter().find(is_there)?.port();
+            let answer = Note {
+                world: self.words.world,
+                what: What::Answer {
+                    port,
+                    hops: self.hops + 1,
+                },
+            };
+            Some(answer.encode(&self.words.key))
+        });
+    }
+
+    /// Adds the descriptors that wake [`serve`](Self::serve).
+    pub(crate) fn watch<'a>(&'a self, fds: &mut Vec<PollFd<'a>>) {
+        self.sockets.watch(fds);
+        if let Some(lobby) = &self.lobby {
+            lobby.watch(fds);
+        }
+        self.relays.watch(fds);
+    }
+
+    /// When [`serve`](Self::serve) is due even if no descriptor is ready.
+    pub(crate) fn next_wake(&self) -> Option<Instant> {
+        let lobby = self.lobby.as_ref().and_then(Lobby::next_wake);
+        lobby.into_iter().chain(self.relays.next_wake()).min()
+    }
+}

@@ -1,0 +1,146 @@
+//! Hosts in a ring, each with a cable to the next one and nothing else: no LAN, no routes.
+
+use crate::hosts::{lay, new_host};
+use crate::processes::{
+    Rank, all, alone, assert_all_ok, assert_contains, assert_names, join, links_of,
+};
+use spark_ccl_testing::{Need, has};
+
+/// A rank on each of `size` hosts, of which these pairs have a cable. `None`, loudly, where this
+/// process may not make hosts.
+fn hosts(size: usize, cables: &[(usize, usize)], env: &[(&str, &str)]) -> Option<Vec<Rank>> {
+    if !has(Need::Namespaces) {
+        return None;
+    }
+    let ranks: Vec<Rank> = (0..size).map(|_| new_host(env)).collect();
+    for (number, &(one, another)) in cables.iter().enumerate() {
+        let pids = [&ranks[one], &ranks[another]].map(|rank| rank.pid().to_string());
+        lay(&format!("cable{number}"), number, &pids);
+    }
+    Some(ranks)
+}
+
+fn around(size: usize) -> Vec<(usize, usize)> {
+    (0..size).map(|host| (host, (host + 1) % size)).collect()
+}
+
+fn ring(size: usize) -> Option<Vec<Rank>> {
+    let mut ranks = hosts(size, &around(size), &[])?;
+    join(&mut ranks);
+    Some(ranks)
+}
+
+/// Calls between all ranks, and between those that no cable joins.
+fn assert_works(ranks: &mut [Rank]) {
+    let last = ranks.len() - 1;
+    for count in [1, 1000, 1_000_000] {
+        assert_all_ok(ranks, &format!("call f32 all_reduce sum {count}"));
+    }
+    for call in [
+        "all_gather 10000".to_owned(),
+        "reduce_scatter 10000".to_owned(),
+        format!("broadcast {last} 100000"),
+        "reduce 1 100000".to_owned(),
+        "gather 0 10000".to_owned(),
+        "scatter 1 10000".to_owned(),
+        "all_to_all 100000".to_owned(),
+        "all_to_all_v 1000".to_owned(),
+    ] {
+        assert_all_ok(ranks, &format!("call f32 {call}"));
+    }
+}
+
+#[test]
+fn rings_of_3_to_8_hosts_do_all_calls() {
+    let _alone = alone();
+    for size in [3, 4, 8] {
+        let Some(mut ranks) = ring(size) else { return };
+        for bytes in [8, 1_000_000] {
+            for answer in all(&mut ranks, &format!("explain ordinary {bytes}")) {
+                let is_ring = answer.starts_with("ring (between neighbours only");
+                assert_eq!(is_ring, size > 3, "{answer}");
+            }
+        }
+        assert_works(&mut ranks);
+        let links = links_of(&mut ranks, 0);
+        assert_eq!(
+            links.contains("passed on by other ranks"),
+            size > 3,
+            "{links}"
+        );
+        assert_all_ok(&mut ranks, "finalize");
+    }
+}
+
+/// The cables lead from each rank to the one after the next, and numbers of ranks do not follow them.
+#[test]
+fn ranks_may_have_any_numbers() {
+    let _alone = alone();
+    let cables: Vec<(usize, usize)> = (0..5).map(|host| (host, (host + 2) % 5)).collect();
+    let Some(mut ranks) = hosts(5, &cables, &[]) else {
+        return;
+    };
+    join(&mut ranks);
+    assert_works(&mut ranks);
+    assert_all_ok(&mut ranks, "finalize");
+}
+
+#[test]
+fn a_ring_that_is_cut_once_works_as_a_line() {
+    let _alone = alone();
+    let Some(mut ranks) = hosts(4, &[(0, 1), (1, 2), (2, 3)], &[]) else {
+        return;
+    };
+    join(&mut ranks);
+    assert_works(&mut ranks);
+    assert_all_ok(&mut ranks, "finalize");
+}
+
+#[test]
+fn ranks_on_both_sides_of_two_cuts_hear_who_is_missing_and_what_to_look_at() {
+    let _alone = alone();
+    let env = [("SPARK_CCL_INIT_TIMEOUT", "6")];
+    let Some(mut ranks) = hosts(4, &[(0, 1), (2, 3)], &env) else {
+        return;
+    };
+    let id = ranks[0].ask("id");
+    for (number, rank) in ranks.iter_mut().enumerate() {
+        rank.order(&format!("join {id} {number} 4"));
+    }
+    let answers: Vec<String> = ranks.iter().map(Rank::hear).collect();
+    for answer in &answers[..2] {
+        assert_contains(answer, &["ranks 2, 3 of 4 did not arrive"]);
+    }
+    for (number, answer) in (2..).zip(&answers[2..]) {
+        let asked = format!("rank {number} asked other ranks for a way from 10.77.1.");
+        assert_contains(
+            answer,
+            &["the rendezvous at 10.77.0.1:", &asked, "look at the cables"],
+        );
+    }
+}
+
+/// News goes round the ring the other way.
+#[test]
+fn a_rank_that_dies_is_named_to_all_and_the_others_go_on_as_a_line() {
+    let _alone = alone();
+    let Some(mut ranks) = ring(5) else { return };
+    assert_works(&mut ranks);
+    for answer in all(&mut ranks, "loop ordinary 1000") {
+        assert_eq!(answer, "running");
+    }
+    let mut killed = ranks.remove(2);
+    killed.kill();
+    for rank in &ranks {
+        assert_names(&rank.hear(), 2, killed.pid());
+    }
+    for answer in all(&mut ranks, "recover") {
+        assert_eq!(answer, "4");
+    }
+    for answer in all(&mut ranks, "explain ordinary 1000") {
+        assert_contains(&answer, &["ring (between neighbours only"]);
+    }
+    assert_all_ok(&mut ranks, "call f32 all_reduce sum 100000");
+    assert_all_ok(&mut ranks, "call f32 all_to_all 1000");
+    assert_all_ok(&mut ranks, "finalize");
+}
