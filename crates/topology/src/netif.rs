@@ -8,7 +8,7 @@ use std::net::IpAddr;
 
 use spark_ccl_config::Settings;
 
-pub use list::list;
+pub use list::{all, list};
 pub use rails::{PeerAddress, Rail, rails};
 pub(crate) use select::is_internal;
 pub use select::{is_link_local, select};

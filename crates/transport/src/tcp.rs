@@ -12,11 +12,14 @@
 //! Every header is checked before its length is used; see [`Header::parse`].
 #![deny(unsafe_code)]
 
+mod buffers;
+mod detours;
 mod header;
 mod inbox;
-mod kernel;
+mod outbox;
 mod rails;
 mod rx;
+mod stream;
 #[cfg(test)]
 mod tests;
 mod tx;
@@ -27,9 +30,10 @@ use rustix::io::Errno;
 use socket2::Socket;
 use spark_ccl_fork::Unshared;
 
-use rails::Rails;
+use rails::Link;
+use stream::Stream;
 
-use crate::{Geometry, LinkError, upkeep};
+use crate::{Geometry, LinkError};
 
 pub use header::{HEADER_BYTES, Header};
 pub use rx::Rx;
@@ -52,18 +56,21 @@ pub fn link(sockets: Vec<Unshared<Socket>>, geometry: Geometry) -> Result<(Tx, R
             let _ = rustix::net::sockopt::set_tcp_congestion(socket, "reno");
         }
     }
-    let shared: Vec<_> = sockets.into_iter().map(Arc::new).collect();
-    let rails = Rails::of(&shared).map(Arc::new);
-    if let Some(rails) = &rails
-        && let Err(error) = upkeep::keep(rails)
-    {
-        // Only the timeout then ends what waits for a cable that is out.
-        spark_ccl_log::warn!("no thread looks after a link over TCP: {error}");
-    }
-    Ok((
-        Tx::new(&shared, geometry, rails),
-        Rx::new(&shared, geometry),
-    ))
+    let streams = sockets
+        .into_iter()
+        .map(|socket| Arc::new(socket) as _)
+        .collect::<Vec<_>>();
+    let link = Arc::new(Link::new(&streams, geometry));
+    link.be_kept();
+    Ok(halves(link, &streams, geometry))
+}
+
+fn halves(link: Arc<Link>, streams: &[Arc<dyn Stream>], geometry: Geometry) -> (Tx, Rx) {
+    let may_detour = link.outbox.lock().retains;
+    (
+        Tx::new(link, geometry),
+        Rx::new(streams, geometry, may_detour),
+    )
 }
 
 fn check(sockets: &[Unshared<Socket>], geometry: Geometry) -> Result<(), LinkError> {

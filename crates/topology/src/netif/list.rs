@@ -23,6 +23,17 @@ pub fn list() -> Result<Vec<Interface>, NetifError> {
         .collect())
 }
 
+/// Every IP address of every interface, whether it is up or not, in the system's order,
+/// without speeds and without RDMA devices.
+///
+/// # Errors
+/// When the operating system refuses.
+pub fn all() -> Result<Vec<Interface>, NetifError> {
+    let all = netdevs().map_err(|error| NetifError::List(error.to_string()))?;
+    let addresses = all.iter().flat_map(|one| Interface::of(one, false));
+    Ok(addresses.collect())
+}
+
 /// A cable takes seconds to get a carrier. A rank that starts meanwhile names the address that others will reach soon:
 /// with the loopback's alone, they would try in vain until the end of the timeout.
 fn usable(all: Vec<Netdev>) -> impl Iterator<Item = Netdev> {

@@ -1,6 +1,7 @@
 //! The header of a message on the wire. Parsing is a pure function of the bytes and what is expected.
 
 use std::fmt::Display;
+use std::ops::RangeInclusive;
 
 use crate::LinkError;
 
@@ -31,13 +32,13 @@ impl Header {
         bytes
     }
 
-    /// Parses a header, whose sequence number and largest length are known.
+    /// Parses a header, of which the possible sequence numbers and the largest length are known.
     ///
     /// # Errors
     /// [`LinkError::Protocol`] for any other header, with what was expected and seen.
     pub fn parse(
         bytes: &[u8; HEADER_BYTES],
-        sequence: u64,
+        sequences: RangeInclusive<u64>,
         slot_bytes: usize,
     ) -> Result<Self, LinkError> {
         let [
@@ -72,8 +73,8 @@ impl Header {
         };
         if magic != MAGIC {
             expect("a message's first word", &MAGIC, &magic)
-        } else if header.sequence != sequence {
-            expect("message number", &sequence, &header.sequence)
+        } else if !sequences.contains(&header.sequence) {
+            expect("message number", sequences.end(), &header.sequence)
         } else if header.len as usize > slot_bytes {
             expect("a length of at most", &slot_bytes, &header.len)
         } else {
@@ -91,7 +92,7 @@ mod tests {
         #[test]
         fn what_is_encoded_is_read_back(sequence: u64, len in 0_u32..=4096, tag: u64) {
             let header = Header { sequence, len, tag };
-            let parsed = Header::parse(&header.encode(), sequence, 4096).unwrap();
+            let parsed = Header::parse(&header.encode(), sequence..=sequence, 4096).unwrap();
             prop_assert_eq!(parsed, header);
         }
 
@@ -107,7 +108,7 @@ mod tests {
                 bytes[..4].copy_from_slice(&MAGIC.to_le_bytes());
                 bytes[4..12].copy_from_slice(&sequence.to_le_bytes());
             }
-            match Header::parse(&bytes, sequence, slot_bytes) {
+            match Header::parse(&bytes, sequence..=sequence, slot_bytes) {
                 Ok(header) => {
                     prop_assert!(header.len as usize <= slot_bytes);
                     prop_assert_eq!(header.encode(), bytes);
@@ -129,11 +130,11 @@ mod tests {
             (8, 64, "expected message number 8, saw 7"),
             (7, 63, "expected a length of at most 63, saw 64"),
         ] {
-            let error = Header::parse(&bytes, sequence, slot_bytes).unwrap_err();
+            let error = Header::parse(&bytes, sequence..=sequence, slot_bytes).unwrap_err();
             assert!(error.to_string().contains(what), "{error}");
         }
         let garbage = *b"GET / HTTP/1.1\r\nHost: a\r";
-        let error = Header::parse(&garbage, 0, 64).unwrap_err();
+        let error = Header::parse(&garbage, 0..=0, 64).unwrap_err();
         assert!(error.to_string().contains("first word"), "{error}");
     }
 }

@@ -1,17 +1,18 @@
 //! The read buffer of one socket: finds messages in a stream of bytes, and reads no more ahead than pays.
 
 use std::io::IoSliceMut;
-
-use rustix::net::{RecvAncillaryBuffer, RecvFlags, recv, recvmsg};
-use socket2::Socket;
+use std::ops::RangeInclusive;
 
 use super::header::{HEADER_BYTES, Header};
+use super::stream::Stream;
 use super::{ended_by, resize};
 use crate::{Direct, LinkError};
 
 /// How much is read ahead of small messages, to save system calls. Of large messages only the next header is read
 /// ahead: their bytes may be read directly to their destination, and late reads leave the data in the caches.
 const SMALL_BYTES: usize = 32 << 10;
+/// How far a message that has come over another socket than its own may be ahead.
+const MOST_AHEAD: u64 = 1 << 32;
 
 /// A buffer of bytes in stream order. Messages are returned in place, so each must be contiguous. Reads end at
 /// boundaries that leave hardly anything to move for this.
@@ -26,40 +27,52 @@ pub(super) struct Inbox {
     /// The message at the head is being received directly, and this many of its bytes have arrived; its header is
     /// no longer in the buffer.
     placed: Option<usize>,
+    /// How many bytes come before the next header, of a message that has come over another socket.
+    outdated: usize,
 }
 
-/// What the next header must contain.
+/// What the next header may contain.
 #[derive(Clone, Copy)]
 pub(super) struct Expected {
+    /// The number of the message that the receiver wants.
     pub(super) sequence: u64,
     pub(super) slot_bytes: usize,
+    /// A message may come over any socket, and twice.
+    pub(super) may_detour: bool,
+}
+
+impl Expected {
+    fn sequences(self) -> RangeInclusive<u64> {
+        if self.may_detour {
+            0..=self.sequence.saturating_add(MOST_AHEAD)
+        } else {
+            self.sequence..=self.sequence
+        }
+    }
 }
 
 impl Inbox {
-    /// The next message, after at most one system call. `None`: not yet.
+    /// The socket's next message that is not outdated, after at most one system call. `None`: not yet.
     ///
     /// # Errors
     /// When the stream has ended, or is not as expected.
     pub(super) fn message(
         &mut self,
-        socket: &Socket,
+        stream: &dyn Stream,
         expected: Expected,
-    ) -> Result<Option<(u64, &[u8])>, LinkError> {
-        if self.placed.is_some() {
-            return Err(received_directly());
-        }
+    ) -> Result<Option<(Header, &[u8])>, LinkError> {
         if !self.has_message(expected)? {
-            self.read(socket, expected, SMALL_BYTES)?;
+            if self.placed.is_some() {
+                return Err(received_directly());
+            }
+            self.read(stream, expected, SMALL_BYTES)?;
             if !self.has_message(expected)? {
                 return Ok(None);
             }
         }
         Ok(self.header.map(|header| {
             let payload = self.start + HEADER_BYTES;
-            (
-                header.tag,
-                &self.bytes[payload..payload + header.len as usize],
-            )
+            (header, &self.bytes[payload..payload + header.len as usize])
         }))
     }
 
@@ -69,12 +82,13 @@ impl Inbox {
     /// When the stream has ended, or is not as expected.
     pub(super) fn message_into(
         &mut self,
-        socket: &Socket,
+        stream: &dyn Stream,
         expected: Expected,
         payload: &mut [u8],
         tag: u64,
     ) -> Result<Direct, LinkError> {
-        let Some(header) = self.head(socket, expected)? else {
+        let head = self.head(stream, expected)?;
+        let Some(header) = head.filter(|head| head.sequence == expected.sequence) else {
             return Ok(Direct::NotYet);
         };
         let meant = header.tag == tag && header.len as usize == payload.len();
@@ -96,7 +110,7 @@ impl Inbox {
         let read = if rest.is_empty() {
             0
         } else {
-            self.read_into(socket, rest)?
+            self.read_into(stream, rest)?
         };
         if read < rest.len() {
             self.placed = Some(placed + buffered + read);
@@ -118,11 +132,15 @@ impl Inbox {
     }
 
     /// The header of the next message, after at most one system call.
-    fn head(&mut self, socket: &Socket, expected: Expected) -> Result<Option<Header>, LinkError> {
+    fn head(
+        &mut self,
+        stream: &dyn Stream,
+        expected: Expected,
+    ) -> Result<Option<Header>, LinkError> {
         self.parse(expected)?;
         if self.header.is_none() {
             // The payload is then read directly to its destination.
-            self.read(socket, expected, HEADER_BYTES)?;
+            self.read(stream, expected, HEADER_BYTES)?;
             self.parse(expected)?;
         }
         Ok(self.header)
@@ -130,32 +148,58 @@ impl Inbox {
 
     fn has_message(&mut self, expected: Expected) -> Result<bool, LinkError> {
         self.parse(expected)?;
-        Ok(self
-            .header
-            .is_some_and(|header| self.end - self.start >= frame_bytes(&header)))
+        let buffered = self.end - self.start;
+        let is_whole = |header: Header| buffered >= frame_bytes(&header);
+        Ok(self.placed.is_none() && self.header.is_some_and(is_whole))
     }
 
-    /// Checks the header at the head, once it is complete.
+    /// Whether the head is a message after the expected one.
+    pub(super) fn is_ahead(&self, expected: Expected) -> bool {
+        self.header
+            .is_some_and(|head| head.sequence > expected.sequence)
+    }
+
+    /// Checks the header at the head, once it is complete, and passes over what is outdated.
     fn parse(&mut self, expected: Expected) -> Result<(), LinkError> {
-        if self.header.is_none()
-            && let Some(head) = self.bytes[self.start..self.end].first_chunk()
-        {
-            let Expected {
-                sequence,
-                slot_bytes,
-            } = expected;
-            self.header = Some(Header::parse(head, sequence, slot_bytes)?);
+        loop {
+            if let Some(old) = self
+                .header
+                .take_if(|head| head.sequence < expected.sequence)
+            {
+                self.outdated += match self.placed.take() {
+                    Some(placed) => old.len as usize - placed,
+                    None => frame_bytes(&old),
+                };
+            }
+            let passed = self.outdated.min(self.end - self.start);
+            self.start += passed;
+            self.outdated -= passed;
+            if self.header.is_some() || self.outdated > 0 {
+                return Ok(());
+            }
+            let Some(head) = self.bytes[self.start..self.end].first_chunk() else {
+                return Ok(());
+            };
+            let head = Header::parse(head, expected.sequences(), expected.slot_bytes)?;
+            self.header = Some(head);
         }
-        Ok(())
     }
 
     /// Reads up to the end of the header after the next message, or `ahead` bytes if that is more.
-    fn read(&mut self, socket: &Socket, expected: Expected, ahead: usize) -> Result<(), LinkError> {
-        let needed = self.header.map_or(0, |header| frame_bytes(&header)) + HEADER_BYTES;
+    fn read(
+        &mut self,
+        stream: &dyn Stream,
+        expected: Expected,
+        ahead: usize,
+    ) -> Result<(), LinkError> {
+        let head = self
+            .header
+            .map_or(self.outdated, |header| frame_bytes(&header));
+        let needed = head + HEADER_BYTES;
         self.make_room(needed, expected.slot_bytes)?;
         let limit = self.bytes.len().min(self.start + needed.max(ahead));
         let space = &mut self.bytes[self.end..limit];
-        let count = received(recv(socket, space, RecvFlags::DONTWAIT).map(|(count, _)| count))?;
+        let count = received(stream.receive(&mut [IoSliceMut::new(space)]))?;
         self.end += count;
         Ok(())
     }
@@ -181,16 +225,14 @@ impl Inbox {
     }
 
     /// Reads into a message's destination, and the next header into the buffer, which is empty.
-    fn read_into(&mut self, socket: &Socket, rest: &mut [u8]) -> Result<usize, LinkError> {
+    fn read_into(&mut self, stream: &dyn Stream, rest: &mut [u8]) -> Result<usize, LinkError> {
         (self.start, self.end) = (0, 0);
         let missing = rest.len();
         let mut spaces = [
             IoSliceMut::new(rest),
             IoSliceMut::new(&mut self.bytes[..HEADER_BYTES]),
         ];
-        let mut ancillary = RecvAncillaryBuffer::default();
-        let got = recvmsg(socket, &mut spaces, &mut ancillary, RecvFlags::DONTWAIT);
-        let count = received(got.map(|message| message.bytes))?;
+        let count = received(stream.receive(&mut spaces))?;
         self.end = count.saturating_sub(missing);
         Ok(count.min(missing))
     }

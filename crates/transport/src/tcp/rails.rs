@@ -1,75 +1,83 @@
 //! The rails of a link to another host: the ways that its connections take. Notices a rail over which nothing comes
-//! back any more, and names it. Knows interfaces and what the kernel knows of connections; knows no messages.
+//! back any more, names it, and has the others carry its messages. Knows interfaces, and what the kernel knows of
+//! connections.
 
 use std::collections::BTreeSet;
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
-use socket2::{Socket, TcpKeepalive};
-use spark_ccl_fork::{PerProcess, Unshared};
+use spark_ccl_fork::PerProcess;
 use spark_ccl_log::Mutex;
 
-use super::kernel;
-use crate::SilentRail;
+use super::outbox::Outbox;
+use super::stream::Stream;
 use crate::netif::{self, Interface};
-use crate::upkeep::Upkeep;
+use crate::upkeep::{self, Upkeep};
+use crate::{Geometry, SilentRail};
 
 /// A rail over which nothing has come back for this long, although the kernel asks, is silent.
 const SILENT_AFTER: Duration = Duration::from_secs(3);
-/// How soon, and how often, the kernel asks over a connection on which nothing is on its way. It gives the connection up
-/// after as long as one on which bytes are.
-const ASK: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(7)];
-const ASK_AT_MOST: u32 = 127;
+/// How long the end of a link may wait for what is not acknowledged: longer than it takes to find a silent rail.
+const CLOSE_WITHIN: Duration = Duration::from_secs(5);
+/// How late an acknowledgement may come from a peer whose rails carry.
+const DOUBT_AFTER: Duration = Duration::from_secs(1);
+const PAUSE: Duration = Duration::from_millis(5);
 
-/// The silent rails that a remark was made on.
+/// The silent rails that the log tells of.
 static SAID: PerProcess<Mutex<BTreeSet<String>>> = PerProcess::new();
 
-/// The rails of a link.
-pub(super) struct Rails(Mutex<Vec<Rail>>);
+/// The sending half of a link, and its rails; the thread that looks after links has it as well.
+pub(super) struct Link {
+    pub(super) outbox: Mutex<Outbox>,
+    /// In the order of the sockets; none if no cable can be pulled.
+    rails: Mutex<Vec<Rail>>,
+}
 
 /// A connection, and the way that it takes.
 struct Rail {
-    socket: Arc<Unshared<Socket>>,
+    stream: Arc<dyn Stream>,
     way: Way,
     silent_since: Option<Instant>,
 }
 
 /// Where a connection leads.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Way {
-    /// The interface, as far as it is known.
+struct Way {
+    /// The interface, once it was looked up.
     interface: Option<String>,
     own: SocketAddr,
     peer: SocketAddr,
 }
 
-impl Rails {
-    /// Those of the sockets. `None` where no cable can be pulled: within this host.
-    pub(super) fn of(sockets: &[Arc<Unshared<Socket>>]) -> Option<Self> {
-        let rail = |socket: &Arc<Unshared<Socket>>| {
-            let way = Way::of(socket).filter(|way| way.own.ip() != way.peer.ip())?;
-            let [idle, interval] = ASK;
-            let asks = TcpKeepalive::new()
-                .with_time(idle)
-                .with_interval(interval)
-                .with_retries(ASK_AT_MOST);
-            // Otherwise only a rank that sends notices.
-            let _ = socket.set_tcp_keepalive(&asks);
-            Some(Rail {
-                socket: Arc::clone(socket),
-                way,
-                silent_since: None,
-            })
-        };
-        let rails: Option<Vec<_>> = sockets.iter().map(rail).collect();
-        rails.map(|rails| Self(Mutex::new(rails)))
+impl Link {
+    pub(super) fn new(streams: &[Arc<dyn Stream>], geometry: Geometry) -> Self {
+        let rails = rails_of(streams);
+        let retains = rails.iter().any(|rail| rail.way.differs(&rails[0].way));
+        Self {
+            outbox: Mutex::new(Outbox::new(streams, geometry, retains)),
+            rails: Mutex::new(rails),
+        }
+    }
+
+    /// Has a thread look after the link, if a cable can be pulled.
+    pub(super) fn be_kept(self: &Arc<Self>) {
+        let rails = self.rails.lock();
+        rails.iter().for_each(|rail| rail.stream.keep_asking());
+        if rails.is_empty() {
+            return;
+        }
+        if let Err(error) = upkeep::keep(self) {
+            // Only the timeout then ends what waits for a cable that is out.
+            spark_ccl_log::warn!("no thread looks after a link over TCP: {error}");
+        }
     }
 
     /// The silent rails, once for each of their connections.
     pub(super) fn silent(&self) -> Vec<SilentRail> {
-        let rails = self.0.lock();
+        let rails = self.rails.lock();
         let silent = rails.iter().filter_map(|rail| {
             Some(SilentRail {
                 name: rail.way.to_string(),
@@ -79,64 +87,126 @@ impl Rails {
         silent.collect()
     }
 
-    /// Notes which rails are silent now.
-    fn listen(&self) {
-        let mut rails = self.0.lock();
-        if rails.iter().any(|rail| rail.way.interface.is_none()) {
-            let interfaces = netif::list().unwrap_or_default();
-            rails.iter_mut().for_each(|rail| rail.way.name(&interfaces));
+    /// Waits until all messages have arrived, as long as that takes no longer than finding out that a rail is silent.
+    pub(super) fn settle(&self) {
+        let until = Instant::now() + CLOSE_WITHIN;
+        let doubt = Instant::now() + DOUBT_AFTER;
+        loop {
+            let mut outbox = self.outbox.lock();
+            outbox.note_acknowledged();
+            let now = Instant::now();
+            let is_late = now > until || now > doubt && !outbox.is_in_doubt();
+            if is_late || outbox.is_settled() {
+                return;
+            }
+            drop(outbox);
+            thread::sleep(PAUSE);
+            self.look();
         }
-        rails.iter_mut().for_each(Rail::listen);
     }
 }
 
-impl Upkeep for Rails {
+/// Those of the sockets. None where no cable can be pulled, within this host.
+fn rails_of(streams: &[Arc<dyn Stream>]) -> Vec<Rail> {
+    let rail = |stream: &Arc<dyn Stream>| {
+        let [own, peer] = stream
+            .addresses()
+            .filter(|[own, peer]| own.ip() != peer.ip())?;
+        let interface = None;
+        Some(Rail {
+            stream: Arc::clone(stream),
+            way: Way {
+                interface,
+                own,
+                peer,
+            },
+            silent_since: None,
+        })
+    };
+    let rails: Option<Vec<_>> = streams.iter().map(rail).collect();
+    rails.unwrap_or_default()
+}
+
+impl Upkeep for Link {
+    /// Finds out which rails are silent now.
     fn look(&self) {
-        self.listen();
+        let mut rails = self.rails.lock();
+        if rails.iter().any(|rail| rail.way.interface.is_none()) {
+            let interfaces = netif::all().unwrap_or_default();
+            rails.iter_mut().for_each(|rail| rail.way.name(&interfaces));
+        }
+        let heard: Vec<_> = rails.iter_mut().map(Rail::listen).collect();
+        for (rail, heard) in rails.iter().zip(heard) {
+            if let Some(heard) = heard {
+                rail.remark(heard, &rails);
+            }
+        }
+        let silent: Vec<_> = rails
+            .iter()
+            .map(|rail| rail.silent_since.is_some())
+            .collect();
+        drop(rails);
+        self.outbox.lock().heed(&silent);
     }
+}
+
+/// That a rail has fallen silent, or answers again, and for how long it has been silent.
+#[derive(Debug, Clone, Copy)]
+enum Heard {
+    Nothing(Duration),
+    Again(Duration),
 }
 
 impl Rail {
-    /// Asks the kernel, and logs what has changed, once for all links over this rail.
-    fn listen(&mut self) {
-        let Ok(silence) = kernel::silence(&self.socket) else {
-            return;
-        };
+    /// Asks the kernel; returns what has changed.
+    fn listen(&mut self) -> Option<Heard> {
+        let silence = self.stream.silence().ok()?;
         let silence = silence.filter(|silence| *silence >= SILENT_AFTER);
         match (silence, self.silent_since) {
             (Some(silence), None) => {
                 self.silent_since = Instant::now().checked_sub(silence);
-                if SAID.get().lock().insert(self.way.to_string()) {
-                    spark_ccl_log::remark(&format!(
-                        "nothing has come back over {}{} for {silence:.1?}: check its cable, ports, interfaces \
-                         and addresses, here and at the peer",
-                        self.way,
-                        self.way.state()
-                    ));
-                }
+                Some(Heard::Nothing(silence))
             }
             (None, Some(since)) => {
                 self.silent_since = None;
-                if SAID.get().lock().remove(&self.way.to_string()) {
-                    let silence = since.elapsed();
-                    spark_ccl_log::remark(&format!(
-                        "{} answers again, after {silence:.1?}",
-                        self.way
-                    ));
-                }
+                Some(Heard::Again(since.elapsed()))
             }
-            _ => {}
+            _ => None,
         }
+    }
+
+    /// Tells people, once for all links over this rail.
+    fn remark(&self, heard: Heard, all: &[Self]) {
+        let name = self.way.to_string();
+        let mut said = SAID.get().lock();
+        let text = match heard {
+            Heard::Nothing(silence) if said.insert(name.clone()) => {
+                let others = all.iter().filter(|rail| rail.silent_since.is_none());
+                let others: BTreeSet<_> = others.map(|rail| rail.way.to_string()).collect();
+                let others: Vec<_> = others.into_iter().collect();
+                let goes_on = match &others[..] {
+                    [] => "no other rail carries its data".to_owned(),
+                    others => format!("its data go over {}", others.join(", ")),
+                };
+                format!(
+                    "nothing has come back over {name}{} for {silence:.1?}, {goes_on}: check its cable, ports, \
+                     interfaces and addresses, here and at the peer",
+                    self.way.state()
+                )
+            }
+            Heard::Again(silence) if said.remove(&name) => {
+                format!("{name} answers again, after {silence:.1?}")
+            }
+            _ => return,
+        };
+        spark_ccl_log::warn!("{text}");
     }
 }
 
 impl Way {
-    fn of(socket: &Socket) -> Option<Self> {
-        Some(Self {
-            interface: None,
-            own: socket.local_addr().ok()?.as_socket()?,
-            peer: socket.peer_addr().ok()?.as_socket()?,
-        })
+    /// Whether another cable may be out while this one is not.
+    fn differs(&self, other: &Self) -> bool {
+        [self.own.ip(), self.peer.ip()] != [other.own.ip(), other.peer.ip()]
     }
 
     fn name(&mut self, interfaces: &[Interface]) {
@@ -146,7 +216,8 @@ impl Way {
         };
         let fits =
             |one: &&Interface| one.addr == self.own.ip() && (scope == 0 || scope == one.index);
-        self.interface = interfaces.iter().find(fits).map(|one| one.name.clone());
+        let name = interfaces.iter().find(fits).map(|one| one.name.clone());
+        self.interface = Some(name.unwrap_or_else(|| "an unknown interface".to_owned()));
     }
 
     /// The state of an interface that is not up, in words.
@@ -155,7 +226,7 @@ impl Way {
         let path = format!("/sys/class/net/{interface}/operstate");
         match std::fs::read_to_string(path) {
             Ok(state) if !["up", "unknown"].contains(&state.trim()) => {
-                format!(", which is {},", state.trim())
+                format!(" (its state: {})", state.trim())
             }
             _ => String::new(),
         }
@@ -169,7 +240,7 @@ impl fmt::Display for Way {
             own,
             peer,
         } = self;
-        let interface = interface.as_deref().unwrap_or("an interface that is gone");
+        let interface = interface.as_deref().unwrap_or_default();
         write!(f, "{interface} ({} -> {})", own.ip(), peer.ip())
     }
 }

@@ -3,45 +3,72 @@
 use std::sync::Arc;
 
 use rustix::event::PollFlags;
-use socket2::Socket;
-use spark_ccl_fork::Unshared;
 
 use super::SLOTLESS_BYTES;
+use super::detours::Detours;
 use super::inbox::{Expected, Inbox};
+use super::stream::Stream;
 use crate::{Arrival, Direct, Geometry, LinkError, LinkRx, Wait};
 
 /// The receiving half of a link over TCP.
 pub struct Rx {
     geometry: Geometry,
-    sockets: Vec<(Arc<Unshared<Socket>>, Inbox)>,
+    sockets: Vec<Incoming>,
     /// The number of the next message.
     next: u64,
-    /// Whether `peek` has handed out the message at the head, and `release` was not called yet.
-    is_peeked: bool,
+    /// Where `peek` has found the message at the head, if `release` was not called yet.
+    peeked: Option<Place>,
     /// Whether the next message was looked for since the last [`arm`](LinkRx::arm) and was not there.
     missed: bool,
+    /// Of a link over several rails.
+    detours: Option<Detours>,
     /// Set when the peer violated the protocol: nothing after that can be trusted.
     ended: Option<LinkError>,
 }
 
+/// A socket, and what was read of it.
+struct Incoming {
+    stream: Arc<dyn Stream>,
+    inbox: Inbox,
+    /// Its messages come over other sockets, or none come any more.
+    is_detoured: bool,
+    /// Why nothing more will come over it.
+    closed: Option<LinkError>,
+}
+
+/// Where the next message is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// At its own socket.
+    Home,
+    /// Among those that have come over other sockets.
+    Detours,
+}
+
 impl Rx {
-    pub(super) fn new(sockets: &[Arc<Unshared<Socket>>], geometry: Geometry) -> Self {
-        let inbox = |socket: &Arc<Unshared<Socket>>| (Arc::clone(socket), Inbox::default());
+    pub(super) fn new(streams: &[Arc<dyn Stream>], geometry: Geometry, may_detour: bool) -> Self {
+        let incoming = |stream: &Arc<dyn Stream>| Incoming {
+            stream: Arc::clone(stream),
+            inbox: Inbox::default(),
+            is_detoured: false,
+            closed: None,
+        };
         Self {
             geometry,
-            sockets: sockets.iter().map(inbox).collect(),
+            sockets: streams.iter().map(incoming).collect(),
             next: 0,
-            is_peeked: false,
+            peeked: None,
             missed: false,
+            detours: may_detour.then(Detours::default),
             ended: None,
         }
     }
 
-    fn head(&self) -> usize {
+    fn home(&self) -> usize {
         (self.next % self.sockets.len() as u64) as usize
     }
 
-    /// What the next header must contain; an error if the link has ended.
+    /// What the next header may contain; an error if the link has ended.
     fn expected(&self) -> Result<Expected, LinkError> {
         if let Some(ended) = &self.ended {
             return Err(ended.clone());
@@ -49,29 +76,158 @@ impl Rx {
         Ok(Expected {
             sequence: self.next,
             slot_bytes: self.geometry.slot_bytes,
+            may_detour: self.detours.is_some(),
         })
+    }
+
+    /// The next message, if it has come over another socket before.
+    fn detoured(&self) -> Option<(u64, &[u8])> {
+        self.detours.as_ref()?.get(self.next)
+    }
+
+    /// Where the next message is.
+    fn find(&mut self, expected: Expected) -> Result<Option<Place>, LinkError> {
+        if self.detoured().is_some() {
+            return Ok(Some(Place::Detours));
+        }
+        let home = self.home();
+        let Incoming { stream, inbox, .. } = &mut self.sockets[home];
+        match inbox.message(&**stream, expected) {
+            Ok(Some((header, _))) if header.sequence == self.next => {
+                self.sockets[home].is_detoured = false;
+                Ok(Some(Place::Home))
+            }
+            Ok(_) => self.look_elsewhere(expected, None),
+            Err(error) => self.look_elsewhere(expected, Some(error)),
+        }
+    }
+
+    /// Looks for the next message at the other sockets, where it may come over them. `error` is why it will not come
+    /// over its own.
+    fn look_elsewhere(
+        &mut self,
+        expected: Expected,
+        error: Option<LinkError>,
+    ) -> Result<Option<Place>, LinkError> {
+        let home = self.home();
+        let has_ended = matches!(error, Some(LinkError::Closed | LinkError::Os { .. }));
+        let Some(detours) = self
+            .detours
+            .as_mut()
+            .filter(|_| error.is_none() || has_ended)
+        else {
+            return error.map_or(Ok(None), Err);
+        };
+        let Incoming {
+            inbox,
+            closed,
+            is_detoured,
+            ..
+        } = &mut self.sockets[home];
+        *closed = error;
+        *is_detoured |= closed.is_some() || inbox.is_ahead(expected);
+        *is_detoured = *is_detoured || detours.is_overdue(self.next);
+        if !*is_detoured {
+            return Ok(None);
+        }
+        for socket in (0..self.sockets.len()).filter(|&socket| socket != home) {
+            self.drain(socket, expected)?;
+            if self.detoured().is_some() {
+                return Ok(Some(Place::Detours));
+            }
+        }
+        let have_ended = self.sockets.iter().all(|socket| socket.closed.is_some());
+        let error = self.sockets[home].closed.clone().filter(|_| have_ended);
+        error.map_or(Ok(None), Err)
+    }
+
+    /// Takes what another socket has, up to the next message.
+    fn drain(&mut self, socket: usize, expected: Expected) -> Result<(), LinkError> {
+        let Incoming {
+            stream,
+            inbox,
+            closed,
+            ..
+        } = &mut self.sockets[socket];
+        let Some(detours) = &mut self.detours else {
+            return Ok(());
+        };
+        loop {
+            match inbox.message(&**stream, expected) {
+                Ok(Some((header, payload))) => {
+                    detours.put(header, payload)?;
+                    inbox.release();
+                    if header.sequence == expected.sequence {
+                        return Ok(());
+                    }
+                }
+                Ok(None) => return Ok(()),
+                Err(error @ (LinkError::Closed | LinkError::Os { .. })) => {
+                    *closed = Some(error);
+                    return Ok(());
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Notes the outcome of a look for the next message.
+    fn note<T>(&mut self, found: Result<T, LinkError>, missed: bool) -> Result<T, LinkError> {
+        self.missed = missed;
+        if let Err(error @ LinkError::Protocol(_)) = &found {
+            self.ended = Some(error.clone());
+        }
+        found
+    }
+
+    /// Receives the next message from where messages wait that have come over other sockets.
+    fn take_detoured(&mut self, payload: &mut [u8], tag: u64) -> Direct {
+        match self.detoured() {
+            Some((its_tag, bytes)) if its_tag == tag && bytes.len() == payload.len() => {
+                payload.copy_from_slice(bytes);
+                self.pass(Place::Detours);
+                Direct::Done
+            }
+            Some(_) => Direct::Unable,
+            None => Direct::NotYet,
+        }
+    }
+
+    /// Goes on to the message after this one.
+    fn pass(&mut self, place: Place) {
+        if place == Place::Detours
+            && let Some(detours) = &mut self.detours
+        {
+            detours.remove(self.next);
+        }
+        self.peeked = None;
+        self.next += 1;
     }
 }
 
 impl LinkRx for Rx {
     fn peek(&mut self) -> Result<Option<Arrival<'_>>, LinkError> {
         let expected = self.expected()?;
-        let head = self.head();
-        let (socket, inbox) = &mut self.sockets[head];
-        let message = inbox.message(socket, expected);
-        self.missed = matches!(message, Ok(None));
-        match message {
-            Ok(message) => {
-                self.is_peeked = message.is_some();
-                Ok(message.map(|(tag, payload)| Arrival { tag, payload }))
+        let found = self.find(expected);
+        let missed = matches!(found, Ok(None));
+        let Some(place) = self.note(found, missed)? else {
+            return Ok(None);
+        };
+        self.peeked = Some(place);
+        let home = self.home();
+        let (tag, payload) = match place {
+            Place::Detours => self.detoured().unzip(),
+            Place::Home => {
+                let Incoming { stream, inbox, .. } = &mut self.sockets[home];
+                let message = inbox.message(&**stream, expected)?;
+                message
+                    .map(|(header, payload)| (header.tag, payload))
+                    .unzip()
             }
-            Err(error) => {
-                if matches!(error, LinkError::Protocol(_)) {
-                    self.ended = Some(error.clone());
-                }
-                Err(error)
-            }
-        }
+        };
+        Ok(tag
+            .zip(payload)
+            .map(|(tag, payload)| Arrival { tag, payload }))
     }
 
     fn receive_into(&mut self, payload: &mut [u8], tag: u64) -> Result<Direct, LinkError> {
@@ -79,26 +235,36 @@ impl LinkRx for Rx {
         if payload.len() < SLOTLESS_BYTES {
             return Ok(Direct::Unable);
         }
-        let head = self.head();
-        let (socket, inbox) = &mut self.sockets[head];
-        let received = inbox.message_into(socket, expected, payload, tag);
-        self.missed = matches!(received, Ok(Direct::NotYet));
-        match &received {
-            Ok(Direct::Done) => {
-                self.is_peeked = false;
-                self.next += 1;
-            }
-            Err(error @ LinkError::Protocol(_)) => self.ended = Some(error.clone()),
-            _ => {}
+        if self.detoured().is_some() {
+            return Ok(self.take_detoured(payload, tag));
         }
-        received
+        let home = self.home();
+        let Incoming { stream, inbox, .. } = &mut self.sockets[home];
+        let received = inbox.message_into(&**stream, expected, payload, tag);
+        let received = match received {
+            Ok(Direct::NotYet) => self.look_elsewhere(expected, None),
+            Err(error) => self.look_elsewhere(expected, Some(error)),
+            Ok(done) => {
+                self.sockets[home].is_detoured = false;
+                self.missed = false;
+                if done == Direct::Done {
+                    self.pass(Place::Home);
+                }
+                return Ok(done);
+            }
+        };
+        let missed = matches!(received, Ok(None));
+        self.note(received, missed)?;
+        Ok(self.take_detoured(payload, tag))
     }
 
     fn release(&mut self) {
-        if std::mem::take(&mut self.is_peeked) {
-            let head = self.head();
-            self.sockets[head].1.release();
-            self.next += 1;
+        if let Some(place) = self.peeked {
+            if place == Place::Home {
+                let home = self.home();
+                self.sockets[home].inbox.release();
+            }
+            self.pass(place);
         }
     }
 
@@ -106,10 +272,17 @@ impl LinkRx for Rx {
         self.missed = false;
     }
 
-    /// Adds only a socket that is being read: messages for later operations would end every wait at once.
+    /// Adds only sockets that are being read: messages for later operations would end every wait at once.
     fn watch(&self, wait: &mut Wait) {
-        if self.missed {
-            wait.add(Arc::clone(&self.sockets[self.head()].0) as _, PollFlags::IN);
+        if !self.missed {
+            return;
+        }
+        let home = self.home();
+        let looks_elsewhere = self.sockets[home].is_detoured;
+        for (number, socket) in self.sockets.iter().enumerate() {
+            if (number == home || looks_elsewhere) && socket.closed.is_none() {
+                wait.add(Arc::clone(&socket.stream) as _, PollFlags::IN);
+            }
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Links over real sockets on the loopback interface.
 
+mod cables;
 mod direct;
 
 use std::io::{Read, Write};
@@ -14,7 +15,7 @@ use spark_ccl_testing::{Need, has};
 
 use super::{HEADER_BYTES, Header, Rx, Tx, link};
 use crate::conformance::{self, End, Harness};
-use crate::{Geometry, LinkError, LinkRx, LinkTx};
+use crate::{Direct, Geometry, LinkError, LinkRx, LinkTx};
 
 const WATCHDOG: Duration = Duration::from_secs(30);
 const SMALL: Geometry = Geometry {

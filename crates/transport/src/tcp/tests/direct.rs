@@ -2,7 +2,6 @@
 
 use super::super::SLOTLESS_BYTES;
 use super::*;
-use crate::Direct;
 
 const LARGE: Geometry = Geometry {
     slot_bytes: 64 << 10,

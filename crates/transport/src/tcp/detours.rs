@@ -1,0 +1,64 @@
+//! Messages that may come over another socket than their own, since a rail has fallen silent. Only links over several
+//! rails have them.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use super::header::Header;
+use crate::LinkError;
+
+/// How long a message is awaited at its own socket before the others are looked at. Doing so costs system calls.
+const AWAIT: Duration = Duration::from_millis(500);
+/// The most bytes of messages that wait for earlier ones. A sender has no more on its way than fits into the buffers of
+/// kernels.
+const MOST: usize = 1 << 30;
+
+/// What has come over other sockets, and where that is to be expected.
+#[derive(Default)]
+pub(super) struct Detours {
+    /// Tag and payload of messages that were found behind others, by number.
+    stash: BTreeMap<u64, (u64, Vec<u8>)>,
+    bytes: usize,
+    /// The message that was missed last, and since when.
+    missed: Option<(u64, Instant)>,
+}
+
+impl Detours {
+    /// The message, if it was found.
+    pub(super) fn get(&self, sequence: u64) -> Option<(u64, &[u8])> {
+        let (tag, payload) = self.stash.get(&sequence)?;
+        Some((*tag, payload))
+    }
+
+    pub(super) fn remove(&mut self, sequence: u64) {
+        if let Some((_, payload)) = self.stash.remove(&sequence) {
+            self.bytes -= payload.len();
+        }
+    }
+
+    /// Keeps a message until its turn comes.
+    ///
+    /// # Errors
+    /// More is kept than any sender has on its way.
+    pub(super) fn put(&mut self, header: Header, payload: &[u8]) -> Result<(), LinkError> {
+        self.remove(header.sequence);
+        self.bytes += payload.len();
+        if self.bytes > MOST {
+            return Err(LinkError::Protocol(format!(
+                "expected at most {MOST} bytes before a message that is missing, saw {}",
+                self.bytes
+            )));
+        }
+        self.stash
+            .insert(header.sequence, (header.tag, payload.to_vec()));
+        Ok(())
+    }
+
+    /// Whether a message has been missed for so long that it may come over another socket.
+    pub(super) fn is_overdue(&mut self, sequence: u64) -> bool {
+        let now = Instant::now();
+        let missed = self.missed.filter(|(missed, _)| *missed == sequence);
+        let (_, since) = *self.missed.insert(missed.unwrap_or((sequence, now)));
+        now - since > AWAIT
+    }
+}

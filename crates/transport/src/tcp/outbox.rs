@@ -1,0 +1,405 @@
+//! What a link over TCP has to send: which socket carries a message, and until when it is kept. Knows sockets and
+//! headers; knows neither operations nor peers' ranks.
+//!
+//! A link over several rails keeps a message until the peer's host has acknowledged it. A rail may fall silent before;
+//! then the other rails carry the message, too, and the receiver drops what comes twice. The silent connection stays
+//! open: it carries again once it gets through.
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+use super::buffers::Buffers;
+use super::ended_by;
+use super::header::{HEADER_BYTES, Header};
+use super::stream::Stream;
+use crate::{Geometry, LinkError};
+
+/// Offset of a frame (header, then payload) in its buffer. It makes the payload start at a multiple of 16 bytes, since
+/// the allocator aligns to 16.
+const FRAME: usize = 8;
+pub(super) const PAYLOAD: usize = FRAME + HEADER_BYTES;
+/// The most messages in one system call.
+const BATCH: usize = 16;
+
+/// The messages that are not sent, or not known to have arrived.
+pub(super) struct Outbox {
+    geometry: Geometry,
+    pub(super) sockets: Vec<Outgoing>,
+    /// The messages from number `first` on.
+    frames: VecDeque<Frame>,
+    first: u64,
+    /// The number of the next message.
+    next: u64,
+    /// How many messages the kernel has not accepted completely.
+    unsent: usize,
+    /// Messages are kept until they are acknowledged.
+    pub(super) retains: bool,
+    /// The kernel is asked for acknowledgements once so many messages are kept.
+    ask_at: usize,
+    pub(super) buffers: Buffers,
+    pub(super) ended: Option<LinkError>,
+}
+
+/// A socket, and what it has to send.
+pub(super) struct Outgoing {
+    pub(super) stream: Arc<dyn Stream>,
+    /// The end of a message that was begun here before other sockets took it over. It comes before `queue`.
+    rest: Vec<u8>,
+    /// The messages that the kernel has not accepted completely.
+    queue: VecDeque<u64>,
+    /// How many bytes of the first one's frame the kernel has accepted.
+    written: usize,
+    /// How many bytes the kernel has accepted in all.
+    accepted: u64,
+    /// The messages that it has accepted and that are kept, and `accepted` at the end of each.
+    unacknowledged: VecDeque<(u64, u64)>,
+    is_silent: bool,
+    /// The kernel has given the connection up.
+    is_dead: bool,
+}
+
+/// A message; without bytes if it need not be sent again.
+struct Frame {
+    bytes: Vec<u8>,
+    /// Offset of the frame's end.
+    end: usize,
+    is_done: bool,
+}
+
+impl Outbox {
+    pub(super) fn new(streams: &[Arc<dyn Stream>], geometry: Geometry, retains: bool) -> Self {
+        let outgoing = |stream: &Arc<dyn Stream>| Outgoing {
+            stream: Arc::clone(stream),
+            rest: Vec::new(),
+            queue: VecDeque::new(),
+            written: 0,
+            accepted: 0,
+            unacknowledged: VecDeque::new(),
+            is_silent: false,
+            is_dead: false,
+        };
+        Self {
+            geometry,
+            sockets: streams.iter().map(outgoing).collect(),
+            frames: VecDeque::new(),
+            first: 0,
+            next: 0,
+            unsent: 0,
+            retains,
+            ask_at: geometry.slots,
+            buffers: Buffers::default(),
+            ended: None,
+        }
+    }
+
+    pub(super) fn check_open(&self) -> Result<(), LinkError> {
+        self.ended.clone().map_or(Ok(()), Err)
+    }
+
+    pub(super) fn end<T>(&mut self, result: Result<T, LinkError>) -> Result<T, LinkError> {
+        if let Err(error) = &result {
+            self.ended = Some(error.clone());
+        }
+        result
+    }
+
+    /// Whether the kernel has all of the message that is as many messages back as there are slots, and those before.
+    pub(super) fn has_room(&self) -> bool {
+        let heads = self
+            .sockets
+            .iter()
+            .filter_map(|socket| socket.queue.front());
+        let oldest = heads.min().unwrap_or(&self.next);
+        self.next < oldest + self.geometry.slots as u64
+    }
+
+    /// Whether the kernel has not accepted all messages.
+    pub(super) fn holds_back(&self) -> bool {
+        self.unsent > 0
+    }
+
+    /// Whether nothing is left to wait for: all messages are known to have arrived, or cannot arrive any more.
+    pub(super) fn is_settled(&self) -> bool {
+        let is_gone = |socket: &Outgoing| !socket.is_dead && socket.stream.silence().is_err();
+        !self.retains
+            || self.frames.is_empty()
+            || self.ended.is_some()
+            || self.sockets.iter().any(is_gone)
+    }
+
+    /// Whether some of the peer's acknowledgements are missing, not just late.
+    pub(super) fn is_in_doubt(&self) -> bool {
+        let mut sockets = self.sockets.iter();
+        sockets.any(|socket| matches!(socket.stream.silence(), Ok(Some(_))))
+    }
+
+    /// A buffer for a message of that length.
+    pub(super) fn buffer(&mut self, len: usize) -> Result<Vec<u8>, LinkError> {
+        if self.retains && self.frames.len() >= self.ask_at {
+            self.note_acknowledged();
+            self.ask_at = self.frames.len() + self.geometry.slots;
+        }
+        self.buffers.take(len)
+    }
+
+    /// Sends a message that is in a buffer, as far as the kernel accepts it now.
+    pub(super) fn send(
+        &mut self,
+        mut bytes: Vec<u8>,
+        len: usize,
+        tag: u64,
+    ) -> Result<(), LinkError> {
+        bytes[FRAME..PAYLOAD].copy_from_slice(&self.header(len, tag));
+        let (message, socket) = (self.next, self.socket_of(self.next));
+        self.add(bytes, PAYLOAD + len);
+        let outgoing = &mut self.sockets[socket];
+        outgoing.queue.push_back(message);
+        self.unsent += 1;
+        // If an earlier message is still unsent, the kernel's buffer is full, so another call would be useless.
+        if self.sockets[socket].queue.len() == 1 {
+            self.write_to(socket)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Sends a message from elsewhere, as far as the kernel accepts it now; the rest is copied to a buffer.
+    pub(super) fn send_from(&mut self, payload: &[u8], tag: u64) -> Result<(), LinkError> {
+        let header = self.header(payload.len(), tag);
+        let (message, socket) = (self.next, self.socket_of(self.next));
+        let outgoing = &mut self.sockets[socket];
+        let mut sent = 0;
+        if outgoing.queue.is_empty() {
+            let parts = [IoSlice::new(&header), IoSlice::new(payload)];
+            let taken = outgoing.stream.send(&parts);
+            sent = taken.or_else(|error| ended_by("send", error).map_or(Ok(0), Err))?;
+            outgoing.accepted += sent as u64;
+            if sent == HEADER_BYTES + payload.len() {
+                self.add(Vec::new(), 0);
+                self.finish(message);
+                return Ok(());
+            }
+            outgoing.written = sent;
+        }
+        let mut bytes = self.buffers.take(payload.len())?;
+        bytes[FRAME..PAYLOAD].copy_from_slice(&header);
+        let rest = sent.saturating_sub(HEADER_BYTES);
+        bytes[PAYLOAD + rest..PAYLOAD + payload.len()].copy_from_slice(&payload[rest..]);
+        self.add(bytes, PAYLOAD + payload.len());
+        self.sockets[socket].queue.push_back(message);
+        self.unsent += 1;
+        Ok(())
+    }
+
+    /// Writes what the sockets accept now.
+    pub(super) fn write(&mut self) -> Result<(), LinkError> {
+        (0..self.sockets.len()).try_for_each(|socket| self.write_to(socket))
+    }
+
+    /// The sockets that would take more of what they have to send later.
+    pub(super) fn blocked(&self) -> impl Iterator<Item = &Arc<dyn Stream>> {
+        let blocked = self
+            .sockets
+            .iter()
+            .filter(|socket| !socket.queue.is_empty());
+        blocked.map(|socket| &socket.stream)
+    }
+
+    /// Takes note of which sockets' rails are silent. The others carry what these have not delivered.
+    pub(super) fn heed(&mut self, silent: &[bool]) {
+        for (socket, is_silent) in self.sockets.iter_mut().zip(silent) {
+            socket.is_silent = *is_silent || socket.is_dead;
+        }
+        if self.retains && self.ended.is_none() {
+            self.detour();
+            let written = self.write();
+            let _ = self.end(written);
+        }
+    }
+
+    /// Forgets the messages that the peer's host has acknowledged.
+    pub(super) fn note_acknowledged(&mut self) {
+        for socket in 0..self.sockets.len() {
+            let outgoing = &mut self.sockets[socket];
+            if outgoing.unacknowledged.is_empty() {
+                continue;
+            }
+            let Ok(on_its_way) = outgoing.stream.unacknowledged() else {
+                continue;
+            };
+            let arrived = outgoing.accepted.saturating_sub(on_its_way);
+            while let Some(&(message, end)) = self.sockets[socket].unacknowledged.front()
+                && end <= arrived
+            {
+                self.sockets[socket].unacknowledged.pop_front();
+                self.finish(message);
+            }
+        }
+    }
+
+    /// Has the other sockets carry what the silent ones have not delivered.
+    fn detour(&mut self) {
+        self.note_acknowledged();
+        let live = self.live();
+        if live.is_empty() {
+            return;
+        }
+        for socket in 0..self.sockets.len() {
+            if !self.sockets[socket].is_silent {
+                continue;
+            }
+            for message in self.take_over(socket) {
+                let target = live[message as usize % live.len()];
+                self.sockets[target].queue.push_back(message);
+            }
+        }
+        for target in live {
+            let outgoing = &mut self.sockets[target];
+            let begun = usize::from(outgoing.written > 0);
+            // The receiver waits for the oldest.
+            outgoing.queue.make_contiguous()[begun..].sort_unstable();
+        }
+    }
+
+    /// Takes its messages from a socket, which keeps only the end of the one that it has begun.
+    fn take_over(&mut self, socket: usize) -> Vec<u64> {
+        let lost = &mut self.sockets[socket];
+        if let Some(begun) = lost.queue.front().filter(|_| lost.written > 0) {
+            let frame = &self.frames[(begun - self.first) as usize];
+            lost.rest = frame.bytes[FRAME + lost.written..frame.end].to_vec();
+            lost.written = 0;
+        }
+        self.unsent += lost.unacknowledged.len();
+        let sent = lost.unacknowledged.drain(..).map(|(message, _)| message);
+        sent.chain(lost.queue.drain(..)).collect()
+    }
+
+    fn live(&self) -> Vec<usize> {
+        let all = 0..self.sockets.len();
+        all.filter(|&socket| !self.sockets[socket].is_silent)
+            .collect()
+    }
+
+    /// Writes what a socket accepts now.
+    fn write_to(&mut self, socket: usize) -> Result<(), LinkError> {
+        loop {
+            let outgoing = &self.sockets[socket];
+            let mut parts = [IoSlice::new(&[]); BATCH];
+            let mut count = 0;
+            let mut offered = 0;
+            let mut offer = |bytes| {
+                parts[count] = IoSlice::new(bytes);
+                count += 1;
+                offered += bytes.len();
+            };
+            if !outgoing.rest.is_empty() {
+                offer(&outgoing.rest);
+            }
+            let mut skip = outgoing.written;
+            for message in outgoing.queue.iter().take(BATCH - 1) {
+                let frame = &self.frames[(message - self.first) as usize];
+                offer(&frame.bytes[FRAME + skip..frame.end]);
+                skip = 0;
+            }
+            if count == 0 {
+                return Ok(());
+            }
+            let sent = match outgoing.stream.send(&parts[..count]) {
+                Ok(sent) => sent,
+                Err(error) => return self.give_up(socket, error),
+            };
+            self.note_sent(socket, sent);
+            if sent < offered {
+                // The kernel's buffer is full.
+                return Ok(());
+            }
+        }
+    }
+
+    /// Accounts for bytes that the kernel accepted.
+    fn note_sent(&mut self, socket: usize, bytes: usize) {
+        let outgoing = &mut self.sockets[socket];
+        outgoing.accepted += bytes as u64;
+        let rest = bytes.min(outgoing.rest.len());
+        outgoing.rest.drain(..rest);
+        outgoing.written += bytes - rest;
+        while let Some(&message) = self.sockets[socket].queue.front() {
+            let frame = self.frames[(message - self.first) as usize].end - FRAME;
+            let outgoing = &mut self.sockets[socket];
+            if outgoing.written < frame {
+                return;
+            }
+            outgoing.written -= frame;
+            outgoing.queue.pop_front();
+            self.unsent -= 1;
+            if self.retains {
+                let end = outgoing.accepted - outgoing.written as u64;
+                outgoing.unacknowledged.push_back((message, end));
+            } else {
+                self.finish(message);
+            }
+        }
+    }
+
+    /// What an error of `send` means: that the kernel has given up a rail where there are others, or the link's end.
+    fn give_up(&mut self, socket: usize, error: Errno) -> Result<(), LinkError> {
+        let Some(ended) = ended_by("send", error) else {
+            return Ok(());
+        };
+        let outgoing = &mut self.sockets[socket];
+        let is_new = !std::mem::replace(&mut outgoing.is_dead, true);
+        outgoing.is_silent = true;
+        if !self.retains || matches!(ended, LinkError::Closed) || self.live().is_empty() {
+            return Err(ended);
+        }
+        if is_new {
+            self.detour();
+        }
+        Ok(())
+    }
+
+    /// Adds the next message.
+    fn add(&mut self, bytes: Vec<u8>, end: usize) {
+        self.frames.push_back(Frame {
+            bytes,
+            end,
+            is_done: false,
+        });
+        self.next += 1;
+    }
+
+    /// Forgets a message, once those before are forgotten.
+    fn finish(&mut self, message: u64) {
+        self.frames[(message - self.first) as usize].is_done = true;
+        while self.frames.front().is_some_and(|frame| frame.is_done) {
+            if let Some(frame) = self.frames.pop_front() {
+                self.buffers.put(frame.bytes);
+                self.first += 1;
+            }
+        }
+    }
+
+    /// The header of the next message.
+    fn header(&self, len: usize, tag: u64) -> [u8; HEADER_BYTES] {
+        let header = Header {
+            sequence: self.next,
+            len: len as u32,
+            tag,
+        };
+        header.encode()
+    }
+
+    /// The socket that carries a new message.
+    fn socket_of(&self, message: u64) -> usize {
+        let home = (message % self.sockets.len() as u64) as usize;
+        if !self.sockets[home].is_silent || !self.retains {
+            return home;
+        }
+        let live = self.live();
+        let around = live.get(message as usize % live.len().max(1));
+        around.copied().unwrap_or(home)
+    }
+}

@@ -1,0 +1,357 @@
+//! Links over several cables, which are pulled and plugged in again: messages get over the others, once each.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Weak};
+
+use rustix::io::Errno;
+use spark_ccl_log::Mutex;
+
+use super::super::rails::Link;
+use super::super::stream::Stream;
+use super::super::{SLOTLESS_BYTES, halves};
+use super::*;
+use crate::upkeep::Upkeep;
+
+const GEOMETRY: Geometry = Geometry {
+    slot_bytes: 20_032,
+    slots: 4,
+};
+/// How much the kernel takes of what does not get through.
+const BUFFER: usize = 64 << 10;
+
+/// One direction of a connection, whose cable can be pulled.
+struct Cable {
+    socket: Unshared<Socket>,
+    number: u8,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    is_out: bool,
+    /// How many bytes get through before the cable is out.
+    passes: usize,
+    /// What the kernel has taken and was not delivered.
+    held: Vec<u8>,
+    is_closed: bool,
+}
+
+impl Cable {
+    /// Pulls the cable, once so many more bytes are through.
+    fn pull(&self, passes: usize) {
+        let mut state = self.state.lock();
+        (state.is_out, state.passes) = (true, passes);
+    }
+
+    fn plug_in(&self) {
+        self.state.lock().is_out = false;
+        let _ = self.repeat();
+    }
+
+    /// What the kernel does by itself: delivers what was held.
+    fn repeat(&self) -> rustix::io::Result<()> {
+        let mut state = self.state.lock();
+        let most = if state.is_out {
+            state.passes
+        } else {
+            usize::MAX
+        };
+        let some = &state.held[..most.min(state.held.len())];
+        let sent = match self.socket.send(&[IoSlice::new(some)]) {
+            Err(Errno::AGAIN) => 0,
+            sent => sent?,
+        };
+        state.held.drain(..sent);
+        state.passes = state.passes.saturating_sub(sent);
+        if state.is_closed && !state.is_out && state.held.is_empty() {
+            Stream::close(&self.socket);
+        }
+        Ok(())
+    }
+}
+
+impl AsFd for Cable {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Stream for Cable {
+    fn send(&self, parts: &[IoSlice<'_>]) -> rustix::io::Result<usize> {
+        self.repeat()?;
+        let bytes: Vec<u8> = parts.iter().flat_map(|part| part.iter().copied()).collect();
+        let mut state = self.state.lock();
+        let taken = bytes.len().min(BUFFER - state.held.len());
+        if taken == 0 {
+            return Err(Errno::AGAIN);
+        }
+        state.held.extend(&bytes[..taken]);
+        drop(state);
+        self.repeat().map(|()| taken)
+    }
+
+    fn receive(&self, spaces: &mut [IoSliceMut<'_>]) -> rustix::io::Result<usize> {
+        self.socket.receive(spaces)
+    }
+
+    fn close(&self) {
+        self.state.lock().is_closed = true;
+        let _ = self.repeat();
+    }
+
+    fn addresses(&self) -> Option<[SocketAddr; 2]> {
+        let address = |host| SocketAddr::from(([192, 0, 2 + self.number, host], 0));
+        Some([address(1), address(2)])
+    }
+
+    fn keep_asking(&self) {}
+
+    fn silence(&self) -> rustix::io::Result<Option<Duration>> {
+        let silence = Duration::from_secs(10);
+        Ok(self.state.lock().is_out.then_some(silence))
+    }
+
+    fn unacknowledged(&self) -> rustix::io::Result<u64> {
+        self.repeat()?;
+        Ok(self.state.lock().held.len() as u64)
+    }
+}
+
+/// One end of a link, and its cables.
+struct Side {
+    tx: Tx,
+    rx: Rx,
+    link: Arc<Link>,
+    cables: Vec<Arc<Cable>>,
+}
+
+fn sides(geometry: Geometry, count: u8) -> [Side; 2] {
+    let pairs: Vec<_> = (0..count).map(|_| UnixStream::pair().unwrap()).collect();
+    let (here, there): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
+    [here, there].map(|sockets| {
+        let cable = |(number, socket): (u8, UnixStream)| {
+            Arc::new(Cable {
+                socket: Unshared::new(socket.into()),
+                number,
+                state: Mutex::default(),
+            })
+        };
+        let cables: Vec<_> = (0..).zip(sockets).map(cable).collect();
+        let streams: Vec<_> = cables.iter().map(|cable| Arc::clone(cable) as _).collect();
+        let link = Arc::new(Link::new(&streams, geometry));
+        let (tx, rx) = halves(Arc::clone(&link), &streams, geometry);
+        Side {
+            tx,
+            rx,
+            link,
+            cables,
+        }
+    })
+}
+
+/// The thread that looks after links runs between polls here.
+#[derive(Default)]
+struct Cables {
+    links: Vec<Weak<Link>>,
+    /// The first cable is out, once so many bytes are through.
+    pulled_after: Option<usize>,
+}
+
+impl Harness for Cables {
+    fn connect(&mut self, geometry: Geometry) -> (End, End) {
+        self.links.clear();
+        let ends = sides(geometry, 2).map(|side| {
+            if let Some(passes) = self.pulled_after {
+                side.cables[0].pull(passes);
+            }
+            self.links.push(Arc::downgrade(&side.link));
+            End::from((side.tx, side.rx))
+        });
+        ends.into()
+    }
+
+    fn pass_time(&mut self) {
+        let links = self.links.iter().filter_map(Weak::upgrade);
+        links.for_each(|link| link.look());
+        std::thread::yield_now();
+    }
+
+    fn exact_credits(&self) -> bool {
+        false
+    }
+}
+
+#[test]
+fn conforms_over_two_cables() {
+    conformance::run(&mut Cables::default());
+}
+
+#[test]
+fn conforms_over_two_cables_of_which_one_is_out() {
+    for pulled_after in [0, HEADER_BYTES + 5] {
+        let mut cables = Cables::default();
+        cables.pulled_after = Some(pulled_after);
+        conformance::messages_keep_their_order(&mut cables);
+        conformance::many_laps_wrap_around(&mut cables);
+        conformance::traffic_flows_both_ways(&mut cables);
+        conformance::payloads_of_all_sizes_arrive(&mut cables);
+        conformance::a_full_link_delivers_what_it_took(&mut cables);
+    }
+}
+
+/// What happens between two messages.
+#[derive(Debug, Clone, Copy)]
+enum Event {
+    Pull { cable: usize, passes: usize },
+    PlugIn { cable: usize },
+    Look,
+    Nothing,
+}
+
+fn events() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        (0..3_usize, 0..30_000_usize).prop_map(|(cable, passes)| Event::Pull { cable, passes }),
+        (0..3_usize).prop_map(|cable| Event::PlugIn { cable }),
+        Just(Event::Look),
+        Just(Event::Nothing),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn each_message_arrives_once_whatever_becomes_of_cables(
+        messages in proptest::collection::vec((0..=GEOMETRY.slot_bytes, events(), any::<bool>()), 1..60),
+        cables in 2_u8..=3,
+        stays: usize,
+    ) {
+        let [mut here, mut there] = sides(GEOMETRY, cables);
+        // One cable is never pulled.
+        let stays = stays % cables as usize;
+        let mut received = 0;
+        let mut receive = |rx: &mut Rx, link: &Arc<Link>, (len, _, direct): (usize, Event, bool)| {
+            link.look();
+            let taken = if direct && len >= SLOTLESS_BYTES {
+                receive_some(rx, received, len)
+            } else {
+                peek_some(rx, received, len)
+            };
+            received += usize::from(taken);
+            received
+        };
+        let mut count = 0;
+        for (number, &(len, event, _)) in messages.iter().enumerate() {
+            match event {
+                Event::Pull { cable, passes } if cable != stays && cable < cables.into() => {
+                    here.cables[cable].pull(passes);
+                }
+                Event::PlugIn { cable } if cable < cables.into() => here.cables[cable].plug_in(),
+                Event::Look => here.link.look(),
+                _ => {}
+            }
+            poll("a slot", || {
+                here.tx.flush().unwrap();
+                let slot = here.tx.reserve(len).unwrap();
+                let slot = slot.map(|slot| slot.copy_from_slice(&payload(number, len)));
+                if slot.is_none() {
+                    count = receive(&mut there.rx, &here.link, messages[count]);
+                }
+                slot
+            });
+            here.tx.commit(len, number as u64).unwrap();
+        }
+        poll("all messages", || {
+            if count < messages.len() {
+                count = receive(&mut there.rx, &here.link, messages[count]);
+            }
+            (count == messages.len()).then_some(())
+        });
+        // Also what comes twice comes once.
+        here.cables.iter().for_each(|cable| cable.plug_in());
+        for _ in 0..20 {
+            here.link.look();
+            prop_assert!(there.rx.peek().unwrap().is_none());
+        }
+        for number in messages.len()..messages.len() + 5 {
+            super::send(&mut here.tx, number, 100);
+            super::receive(&mut there.rx, number, 100);
+        }
+    }
+}
+
+/// Receives a message, if it is there, without a slot.
+fn receive_some(rx: &mut Rx, message: usize, len: usize) -> bool {
+    let mut bytes = vec![0; len];
+    // Once begun, it goes on in the same memory.
+    poll("the rest of a message", || {
+        match rx.receive_into(&mut bytes, message as u64).unwrap() {
+            Direct::Done => {
+                assert!(bytes == payload(message, len), "bytes of message {message}");
+                Some(true)
+            }
+            Direct::NotYet if bytes.iter().all(|byte| *byte == 0) => Some(false),
+            Direct::NotYet => None,
+            Direct::Unable => Some(peek_some(rx, message, len)),
+        }
+    })
+}
+
+fn peek_some(rx: &mut Rx, message: usize, len: usize) -> bool {
+    let Some(arrival) = rx.peek().unwrap() else {
+        return false;
+    };
+    assert_eq!((arrival.tag, arrival.payload.len()), (message as u64, len));
+    assert!(
+        arrival.payload == payload(message, len),
+        "bytes of message {message}"
+    );
+    rx.release();
+    true
+}
+
+#[test]
+fn what_is_on_its_way_arrives_although_its_sender_is_gone() {
+    let [here, mut there] = sides(GEOMETRY, 2);
+    let Side {
+        mut tx,
+        rx: _rx,
+        cables,
+        ..
+    } = here;
+    super::send(&mut tx, 0, 100);
+    super::send(&mut tx, 1, 100);
+    for message in 0..2 {
+        super::receive(&mut there.rx, message, 100);
+    }
+    cables[0].pull(7);
+    for message in 2..6 {
+        super::send(&mut tx, message, 100);
+    }
+    drop(tx);
+    for message in 2..6 {
+        super::receive(&mut there.rx, message, 100);
+    }
+}
+
+#[test]
+fn silent_rails_are_named_with_their_addresses() {
+    let [here, _there] = sides(GEOMETRY, 2);
+    here.link.look();
+    assert!(here.tx.silent_rails().is_empty());
+    here.cables[1].pull(0);
+    here.link.look();
+    let [silent] = &here.tx.silent_rails()[..] else {
+        panic!("one rail is silent");
+    };
+    assert!(
+        silent.name.ends_with(" (192.0.3.1 -> 192.0.3.2)"),
+        "{}",
+        silent.name
+    );
+    assert!(silent.silence >= Duration::from_secs(10));
+    here.cables[1].plug_in();
+    here.link.look();
+    assert!(here.tx.silent_rails().is_empty());
+}
