@@ -13,6 +13,7 @@
 //! Memory for the headers is allocated when the link is made. The sender allocates memory for a body or slot just
 //! before the first payload is written there. A link therefore takes only as much memory as it uses, and a lack of
 //! memory is an error of the sender and not a signal.
+//! If a link goes on, a thread allocates what it is about to use (`ahead.rs`).
 //!
 //! A longer payload may be lent instead: the header holds its address, and the receiver has the kernel copy it
 //! directly from the sender's memory ([`Tx::allow_lending`]). If the kernel starts to refuse this during a run, the
@@ -26,6 +27,7 @@
 //! peer can do is to send wrong bytes. It may also ring without need, or not at all, so an end never blocks for
 //! long without checking again.
 
+mod ahead;
 mod beacon;
 mod cost;
 mod detour;

@@ -1,6 +1,8 @@
 //! The layout of a segment: the offsets of its words, headers, bodies and slots. Arithmetic only: no memory is touched
 //! here.
 
+use std::ops::Range;
+
 use crate::Geometry;
 use crate::memory::MemoryError;
 
@@ -216,6 +218,23 @@ impl Layout {
     /// The body of the ring's first cell.
     pub(super) fn bodies(&self, direction: Direction) -> usize {
         self.at_once() + self.room * direction as usize
+    }
+
+    /// All bodies of the ring.
+    pub(super) fn all_bodies(&self, direction: Direction) -> Range<usize> {
+        let start = self.bodies(direction);
+        start..start + self.size.bodies() * BODY_STRIDE
+    }
+
+    /// The first `bytes`, or fewer, of each slot of the ring.
+    pub(super) fn heads_of_slots(
+        &self,
+        direction: Direction,
+        bytes: usize,
+    ) -> impl Iterator<Item = Range<usize>> {
+        let (geometry, first) = (self.size.geometry, self.slots(direction));
+        let starts = (0..geometry.slots).map(move |slot| first + slot * slot_stride(geometry));
+        starts.map(move |start| start..start + bytes.min(geometry.slot_bytes))
     }
 
     /// The first slot of the ring.

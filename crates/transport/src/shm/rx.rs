@@ -4,6 +4,8 @@
 use std::slice;
 use std::sync::Arc;
 
+use super::INLINE_BYTES;
+use super::ahead::Ahead;
 use super::detour::Detour;
 use super::doorbell::Doorbell;
 use super::layout::{BODY_BYTES, Direction, Side, cells};
@@ -26,6 +28,7 @@ pub struct Rx {
     slot_bytes: usize,
     ring: Ring,
     consumer: Consumer,
+    ahead: Ahead,
     /// The message at the head, with its length checked.
     held: Option<Held>,
     /// Holds a lent message that is peeked at.
@@ -72,6 +75,7 @@ impl Rx {
             slot_bytes: geometry.slot_bytes,
             ring: Ring::new(segment, direction),
             consumer: Consumer::new(cells(geometry)),
+            ahead: Ahead::default(),
             held: None,
             copy: Vec::new(),
             detour: Detour::default(),
@@ -107,6 +111,9 @@ impl Rx {
             borrowed: 0,
             copied: 0,
         });
+        if len > INLINE_BYTES && matches!(place, PayloadLocation::Slot) {
+            self.ahead.note(&self.segment, self.direction, len);
+        }
         if len >= PROBE_BYTES && matches!(self.lender, Lender::Unknown) {
             self.probe();
         }

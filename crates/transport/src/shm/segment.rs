@@ -3,6 +3,7 @@
 // The layout's offsets and the start of a mapping are aligned for everything that is read there.
 #![allow(clippy::cast_ptr_alignment)]
 
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -57,6 +58,10 @@ impl Segment {
         }
     }
 
+    pub(super) fn layout(&self) -> Layout {
+        self.layout
+    }
+
     pub(super) fn size(&self) -> Size {
         self.layout.size()
     }
@@ -64,7 +69,12 @@ impl Segment {
     /// Allocates the memory from `start` on, which lies within the segment.
     fn provide(&self, start: *const u8, bytes: usize) -> Result<(), MemoryError> {
         let offset = start as usize - self.memory.as_ptr() as usize;
-        self.memory.set_aside(offset..offset + bytes)
+        self.set_aside(offset..offset + bytes)
+    }
+
+    /// Allocates a part of the segment.
+    pub(super) fn set_aside(&self, part: Range<usize>) -> Result<(), MemoryError> {
+        self.memory.set_aside(part)
     }
 
     /// The word that is set when this end is closed.

@@ -6,6 +6,7 @@ use std::ptr::NonNull;
 use std::slice;
 use std::sync::Arc;
 
+use super::ahead::Ahead;
 use super::doorbell::Doorbell;
 use super::layout::{BODY_BYTES, Direction, Side, cells};
 use super::pieces::{self, Piece};
@@ -27,6 +28,7 @@ pub struct Tx {
     producer: Producer,
     /// For each body and then each slot, how many bytes of it are allocated.
     provided: Box<[u32]>,
+    ahead: Ahead,
     /// The reserved cell and the number of bytes it was reserved for.
     reserved: Option<(Cell, usize)>,
     /// Loans that are not known to have returned, in the order of their numbers.
@@ -62,6 +64,7 @@ impl Tx {
             ring,
             producer: Producer::new(cells(geometry)),
             provided: vec![0; size.bodies() + geometry.slots].into_boxed_slice(),
+            ahead: Ahead::default(),
             reserved: None,
             loans: VecDeque::new(),
             doorbell,
@@ -85,7 +88,10 @@ impl Tx {
     fn provide(&mut self, cell: Cell, len: usize) -> Result<(), LinkError> {
         let provided = &mut self.provided[self.ring.room(cell, len)];
         if *provided < len as u32 {
-            self.ring.provide(cell, len)?;
+            if !self.ahead.has(len) {
+                self.ring.provide(cell, len)?;
+                self.ahead.note(&self.segment, self.direction, len);
+            }
             *provided = len as u32;
         }
         Ok(())

@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 
-use super::super::layout::cells;
+use super::super::layout::{BODY_BYTES, cells};
 use super::super::ring::Producer;
 use super::super::segment::Ring;
 use super::*;
@@ -55,6 +55,57 @@ fn a_link_takes_as_much_as_it_is_used_for() {
         pass(&mut tx, &mut rx, 1000);
     }
     assert!(taken(&fd) - headers - body - slot <= 32 * (8 << 10));
+}
+
+/// The bytes of the link's memory that each mapping of it has in the page table.
+fn entered(fd: &OwnedFd) -> Vec<usize> {
+    let inode = format!(" {} ", rustix::fs::fstat(fd).unwrap().st_ino);
+    let is_of_file = |line: &str| line.contains(&inode) && line.contains("/memfd:spark-ccl");
+    let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let mut lines = maps.lines();
+    let mut entered = Vec::new();
+    while lines.any(is_of_file) {
+        let rss = lines.find_map(|line| line.strip_prefix("Rss:")).unwrap();
+        let kib = rss.trim().strip_suffix(" kB").unwrap();
+        entered.push(kib.parse::<usize>().unwrap() << 10);
+    }
+    entered
+}
+
+#[test]
+fn a_link_that_goes_on_finds_its_memory_allocated_and_entered_at_both_ends() {
+    let geometry = Geometry {
+        slot_bytes: 64 << 10,
+        slots: 8,
+    };
+    let (bodies, slots) = (64 * BODY_BYTES, 8 * (32 << 10));
+    for (len, several, all) in [
+        (1000, 16, bodies),
+        (BODY_BYTES, 16, bodies),
+        (BODY_BYTES + 1, 4, slots),
+        (32 << 10, 4, slots),
+    ] {
+        let deadline = soon();
+        let ((mut tx, _rx), (_tx, mut rx), fd) = link(geometry);
+        let before = entered(&fd);
+        assert!(!before.is_empty());
+        let headers = taken(&fd);
+        for _ in 1..several {
+            pass(&mut tx, &mut rx, len);
+        }
+        assert!(taken(&fd) - headers < all, "{len}");
+        pass(&mut tx, &mut rx, len);
+        let is_there = || {
+            let now = entered(&fd);
+            let mut ends = before.iter().zip(&now);
+            ends.all(|(before, now)| now - before >= all)
+        };
+        while !is_there() {
+            let (now, late) = (entered(&fd), Instant::now() > deadline);
+            assert!(!late, "{len}: {before:?}, then {now:?}");
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
 }
 
 #[test]

@@ -1,0 +1,159 @@
+//! Allocates what a link is about to use, on a thread of its own.
+//!
+//! Each message of a ring's first lap finds a body, or a slot, that the kernel has not allocated yet. To allocate it
+//! may take longer than all the rest of a call. Most links of a large world carry only a few messages, so each begins
+//! with what these need. Once a link has carried [several](Kind::several) messages of a kind, a thread allocates all
+//! bodies, or the beginning of all slots, and enters them into this end's page table. Messages go on meanwhile.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+
+use spark_ccl_fork::PerProcess;
+use spark_ccl_log::Mutex;
+
+use super::layout::{BODY_BYTES, Direction};
+use super::segment::Segment;
+
+/// Of a slot, this much is allocated ahead. Longer messages take so long that the kernel's part hardly counts.
+const SLOT_BYTES_AHEAD: usize = 32 << 10;
+
+/// The kinds of messages by where they are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Bodies,
+    Slots,
+}
+
+impl Kind {
+    #[inline]
+    fn of(len: usize) -> Self {
+        if len <= BODY_BYTES {
+            Self::Bodies
+        } else {
+            Self::Slots
+        }
+    }
+
+    /// From this many messages on, more are expected. Few slots are left by then, and most bodies.
+    #[inline]
+    fn several(self) -> u8 {
+        match self {
+            Self::Bodies => 16,
+            Self::Slots => 4,
+        }
+    }
+}
+
+/// What one end of a direction allocates ahead.
+#[derive(Debug, Default)]
+pub(super) struct Ahead {
+    bodies: Stock,
+    slots: Stock,
+}
+
+/// The memory for messages of a kind.
+#[derive(Debug, Default)]
+struct Stock {
+    messages: u8,
+    /// Publishes nothing: what the kernel has allocated is there for all threads. So relaxed ordering is enough.
+    is_there: Arc<AtomicBool>,
+}
+
+impl Ahead {
+    /// Notes a message of `len` bytes that is neither in a header nor lent; the last of several has the rest allocated.
+    #[inline]
+    pub(super) fn note(&mut self, segment: &Arc<Segment>, direction: Direction, len: usize) {
+        let kind = Kind::of(len);
+        let stock = self.stock(kind);
+        if stock.messages < kind.several() && len <= SLOT_BYTES_AHEAD {
+            stock.messages += 1;
+            if stock.messages == kind.several() {
+                stock.fill(segment, direction, kind);
+            }
+        }
+    }
+
+    /// Whether memory for every message of `len` bytes is allocated.
+    pub(super) fn has(&mut self, len: usize) -> bool {
+        let stock = self.stock(Kind::of(len));
+        len <= SLOT_BYTES_AHEAD && stock.is_there.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    fn stock(&mut self, kind: Kind) -> &mut Stock {
+        match kind {
+            Kind::Bodies => &mut self.bodies,
+            Kind::Slots => &mut self.slots,
+        }
+    }
+}
+
+impl Stock {
+    #[cold]
+    fn fill(&self, segment: &Arc<Segment>, direction: Direction, kind: Kind) {
+        let layout = segment.layout();
+        let parts = match kind {
+            Kind::Bodies => vec![layout.all_bodies(direction)],
+            Kind::Slots => layout.heads_of_slots(direction, SLOT_BYTES_AHEAD).collect(),
+        };
+        request(Job {
+            segment: Arc::downgrade(segment),
+            parts,
+            is_there: Arc::clone(&self.is_there),
+        });
+    }
+}
+
+/// Parts of a segment that are to be allocated.
+#[derive(Debug)]
+struct Job {
+    segment: Weak<Segment>,
+    parts: Vec<Range<usize>>,
+    is_there: Arc<AtomicBool>,
+}
+
+impl Job {
+    /// A lack of memory is no error here: it is one of the message that needs the memory.
+    fn run(&self) {
+        let Some(segment) = self.segment.upgrade() else {
+            return;
+        };
+        let mut parts = self.parts.iter().cloned();
+        if parts.all(|part| segment.set_aside(part).is_ok()) {
+            self.is_there.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+static JOBS: PerProcess<Mutex<Jobs>> = PerProcess::new();
+
+#[derive(Debug, Default)]
+struct Jobs {
+    waiting: Vec<Job>,
+    /// There is a thread that does them.
+    are_done: bool,
+}
+
+/// Has a thread of this process do the job. Where none can be started, messages allocate their memory one by one.
+fn request(job: Job) {
+    let mut jobs = JOBS.get().lock();
+    jobs.waiting.push(job);
+    if !jobs.are_done {
+        jobs.are_done = spark_ccl_log::spawn("spark-pages", do_all).is_ok();
+    }
+}
+
+/// Ends when there is nothing more to do.
+fn do_all() {
+    loop {
+        let mut jobs = JOBS.get().lock();
+        let waiting = std::mem::take(&mut jobs.waiting);
+        if waiting.is_empty() {
+            jobs.are_done = false;
+            return;
+        }
+        drop(jobs);
+        waiting.iter().for_each(Job::run);
+    }
+}
