@@ -83,12 +83,15 @@ fn what_is_started_goes_out_whichever_end_makes_the_link() {
 #[test]
 fn a_peer_that_is_stopped_for_longer_than_ranks_may_take_to_meet_is_waited_for() {
     let _alone = alone();
-    for shm in ["0", "1"] {
+    let mut worlds = ["0", "1"].map(|shm| {
         let env = [("SPARK_CCL_SHM", shm), ("SPARK_CCL_INIT_TIMEOUT", "5")];
         let mut ranks = world(2, &env);
         ranks[1].signal(Signal::STOP);
         ranks[0].order("call barrier");
-        std::thread::sleep(Duration::from_secs(8));
+        ranks
+    });
+    std::thread::sleep(Duration::from_secs(8));
+    for ranks in &mut worlds {
         ranks[1].signal(Signal::CONT);
         assert_eq!(ranks[1].ask("call barrier"), "ok");
         assert_eq!(ranks[0].hear(), "ok");
