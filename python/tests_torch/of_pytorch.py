@@ -62,7 +62,8 @@ def exchanged(text: str, backend: str) -> str:
     text = re.sub(r"(?<!\n    )dist\.Backend\.GLOO", f'"{backend}"', text)
     # It has all_to_all, which gloo had not.
     text = text.replace('BACKEND != "mpi"', f'BACKEND not in ("mpi", "{backend}")')
-    features = f'for _feature in ("ddp", "subgroup"):\n    DistTestCases.backend_feature[_feature].add("{backend}")\n'
+    features = 'for _feature in ("ddp", "subgroup"):\n    DistTestCases.backend_feature[_feature]'
+    features += f'.add("{backend}")\n'
     # Before the first of the decorators that ask for it.
     begin = text.index("\nclass NetWithBuffers")
     return f"{text[:begin]}\nimport spark_ccl.torch  # noqa\n{features}{text[begin:]}{CASES}"
