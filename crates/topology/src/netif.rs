@@ -3,6 +3,7 @@
 mod list;
 mod rails;
 mod select;
+mod shared;
 
 use std::net::IpAddr;
 
@@ -12,6 +13,7 @@ pub use list::{all, list};
 pub use rails::{PeerAddress, Rail, rails};
 pub(crate) use select::is_internal;
 pub use select::{is_link_local, select};
+pub use shared::SharedSubnets;
 
 use crate::model::{Address, Netdev};
 

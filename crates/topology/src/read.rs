@@ -21,10 +21,10 @@ use std::time::UNIX_EPOCH;
 use serde::de::DeserializeOwned;
 use spark_ccl_config::Env;
 
-pub(crate) use netlink::netdevs;
 use netlink::network;
 #[cfg(any(test, fuzzing))]
 pub(crate) use netlink::{Listed, messages, read_any};
+pub(crate) use netlink::{netdevs, routes};
 pub(crate) use tree::Tree;
 
 use crate::model::{Cuda, Network, Traffic};
@@ -66,15 +66,18 @@ fn host(tree: &Tree, mut network: Network, cuda: Cuda, places: &software::Places
         let folder = format!("sys/class/net/{}", netdev.name);
         netdev.speed = speed(tree, &netdev.name);
         netdev.pci = tree.pci_address(&format!("{folder}/device"));
-        let ignore = |of: &str| {
-            let file = format!("proc/sys/net/ipv4/conf/{of}/arp_ignore");
-            tree.number::<u8>(&file)
+        // The greater of both counts.
+        let setting = |setting: &str| {
+            let of =
+                |of: &str| tree.number::<u8>(&format!("proc/sys/net/ipv4/conf/{of}/{setting}"));
+            of("all").max(of(&netdev.name))
         };
         let count = |name: &str| tree.number(&format!("{folder}/statistics/{name}"));
         netdev.traffic = count("tx_bytes")
             .zip(count("rx_bytes"))
             .map(|(sent, received)| Traffic { sent, received });
-        netdev.arp_ignore = ignore("all").max(ignore(&netdev.name));
+        let (arp_ignore, rp_filter) = (setting("arp_ignore"), setting("rp_filter"));
+        (netdev.arp_ignore, netdev.rp_filter) = (arp_ignore, rp_filter);
     }
     let prefixes: BTreeMap<_, _> = network
         .netdevs

@@ -45,6 +45,10 @@ pub struct Netdev {
     /// Whether it answers for the addresses of other interfaces: yes at 0, the kernel's default (`arp_ignore`).
     #[serde(default)]
     pub arp_ignore: Option<u8>,
+    /// Whether it drops what routes would have come by another interface: all of it at 1, only what
+    /// no route leads to at 2, nothing at 0 (`rp_filter`).
+    #[serde(default)]
+    pub rp_filter: Option<u8>,
     /// What it has carried since it is there, if the kernel counts it.
     #[serde(default)]
     pub traffic: Option<Traffic>,

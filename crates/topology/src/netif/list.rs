@@ -71,6 +71,7 @@ mod tests {
             speed: None,
             pci: None,
             arp_ignore: None,
+            rp_filter: None,
             traffic: None,
             addresses: vec![address],
         }

@@ -17,19 +17,28 @@ use crate::model::{Address, Neighbour, NeighbourState, Netdev, Network, Route};
 /// The network of this process's namespace, without what only sysfs tells.
 pub(crate) fn network() -> Result<Network, Error> {
     let netdevs = netdevs()?;
-    let name_of = |index: u32| {
-        let found = netdevs.iter().find(|netdev| netdev.index == index);
-        found.map(|netdev| netdev.name.clone())
-    };
-    let routes = dump(&LIST_ROUTES)?;
-    let routes = routes.iter().flat_map(|one| routes_of(one, name_of));
+    let routes = routes(&netdevs)?;
     let neighbours = dump(&LIST_NEIGHBOURS)?;
-    let neighbours = neighbours.iter().filter_map(|one| neighbour(one, name_of));
+    let neighbours = neighbours.iter();
+    let neighbours = neighbours.filter_map(|one| neighbour(one, |index| name_of(&netdevs, index)));
     Ok(Network {
-        routes: routes.collect(),
+        routes,
         neighbours: neighbours.collect(),
         netdevs,
     })
+}
+
+/// The routes over these interfaces.
+pub(crate) fn routes(netdevs: &[Netdev]) -> Result<Vec<Route>, Error> {
+    let routes = dump(&LIST_ROUTES)?;
+    let routes = routes.iter();
+    let routes = routes.flat_map(|one| routes_of(one, |index| name_of(netdevs, index)));
+    Ok(routes.collect())
+}
+
+fn name_of(netdevs: &[Netdev], index: u32) -> Option<String> {
+    let found = netdevs.iter().find(|netdev| netdev.index == index);
+    found.map(|netdev| netdev.name.clone())
 }
 
 /// The interfaces with their addresses.
@@ -72,6 +81,7 @@ fn netdev(message: &Message) -> Option<Netdev> {
         speed: None,
         pci: None,
         arp_ignore: None,
+        rp_filter: None,
         traffic: None,
         addresses: Vec::new(),
     };

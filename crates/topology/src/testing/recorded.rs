@@ -294,6 +294,7 @@ fn netdev(name: &str, index: u32, mac: Option<&str>) -> Netdev {
         speed: None,
         pci: None,
         arp_ignore: None,
+        rp_filter: None,
         traffic: None,
         addresses: Vec::new(),
     }

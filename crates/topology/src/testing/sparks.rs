@@ -111,6 +111,7 @@ fn lan(own: &mut Recorded, number: u8) {
         speed: None,
         pci: None,
         arp_ignore: None,
+        rp_filter: None,
         traffic: None,
         addresses: Vec::new(),
     });
