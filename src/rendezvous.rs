@@ -132,6 +132,8 @@ pub(crate) fn options(
         operation: "choosing network interfaces",
         problem: error.to_string(),
     })?;
+    // Without this, all works as the routes have it.
+    let shared = netif::SharedSubnets::here().unwrap_or_default();
     let mut addresses: Vec<Address> = interfaces
         .iter()
         .map(|interface| Address {
@@ -139,6 +141,7 @@ pub(crate) fn options(
             prefix: interface.prefix,
             interface: interface.index,
             speed: interface.rank(),
+            device: shared.device(interface.addr),
         })
         .collect();
     // These are the last resort: every link has the same subnet of them.

@@ -6,6 +6,7 @@
 
 mod attend;
 mod inbox;
+mod interfaces;
 mod line;
 mod owner;
 mod rails;
@@ -41,6 +42,8 @@ pub(crate) struct Mesh {
     awaited: Vec<(Line, shm::Chime)>,
     /// Peers to which TCP carries the data although there are ports.
     without_rails: BTreeSet<Rank>,
+    /// Peers to which an interface may carry nothing, which was said.
+    unbound: BTreeSet<Rank>,
     /// By rank: what carries data, as far as that is known.
     peers: Vec<PeerLink>,
     /// A link has made progress since `has_grown` was last called.
@@ -87,6 +90,7 @@ impl Mesh {
             forming: HashMap::new(),
             awaited: Vec::new(),
             without_rails: BTreeSet::new(),
+            unbound: BTreeSet::new(),
             has_grown: false,
             owner,
         }
@@ -247,12 +251,24 @@ impl Mesh {
     }
 
     fn connected(&mut self, line: Line, sockets: Sockets) -> Result<Halves, LinkError> {
-        let (halves, mut route) = sockets.link(&self.owner)?;
+        let mut made = sockets.link(&self.owner, line.0)?;
         if !self.owner.reaches(line.0) {
-            route.push_str(", passed on by other ranks");
+            made.route.push_str(", passed on by other ranks");
         }
-        self.note(line, Carrier::Tcp, Some(route));
-        Ok(halves)
+        // Once for all lines to the peer.
+        if let Some(unbound) = made.unbound
+            && self.unbound.insert(line.0)
+        {
+            spark_ccl_log::warn!(
+                "TCP to {}: {unbound} may carry nothing: no connection is bound to it, and other \
+                 interfaces are in its subnet; the connections are {}; spark-perf doctor says what \
+                 to set",
+                self.owner.describe(line.0),
+                made.route
+            );
+        }
+        self.note(line, Carrier::Tcp, Some(made.route));
+        Ok(made.halves)
     }
 
     fn shared(&mut self, line: Line, end: End, link: shm::End) -> Halves {

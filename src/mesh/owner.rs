@@ -2,16 +2,18 @@
 //! reached. Makes no links.
 
 use super::Line;
+use super::interfaces::Interfaces;
 use super::line::stream_number;
 use crate::deadline::deadline_in;
 use crate::peer_link::Carrier;
 use crate::world::World;
+use socket2::Socket;
 use spark_ccl_bootstrap::{Error, Kind, Purpose, Session, Via};
 use spark_ccl_config::{Net, Settings};
 use spark_ccl_control::Watch;
+use spark_ccl_fork::Unshared;
 use spark_ccl_log::Held;
 use spark_ccl_sched::Rank;
-use spark_ccl_transport::netif::{self, Interface, PeerAddress};
 use spark_ccl_transport::{Bell, Geometry, shm};
 use std::sync::{Arc, OnceLock};
 
@@ -28,7 +30,7 @@ pub(crate) struct LinkOwner {
     /// The other ranks wake up this rank by it.
     pub(crate) bell: Arc<Bell>,
     /// The interfaces to choose rails of TCP from.
-    pub(crate) interfaces: OnceLock<Vec<Interface>>,
+    pub(crate) interfaces: OnceLock<Interfaces>,
 }
 
 impl LinkOwner {
@@ -110,32 +112,28 @@ impl LinkOwner {
     /// carry, the session finds a way.
     fn rails_of_tcp(&self, member: u32, socket: u32) -> Vec<Via> {
         let _held = Held::new();
-        let interfaces = self.interfaces.get_or_init(|| self.list_interfaces());
-        let addresses = self.world.session.peer(member).addresses.iter();
-        let addresses = addresses.map(|one| PeerAddress {
-            ip: one.address.ip(),
-            interface: one.interface,
-            speed: one.speed,
-        });
-        let rails = netif::rails(interfaces, &addresses.collect::<Vec<_>>());
-        let turn = socket as usize % rails.len().max(1);
-        let rail = rails.get(turn).map(|rail| Via::Tcp {
-            source: Some(rail.source),
-            target: Some(rail.target),
-        });
-        rail.into_iter().chain([Via::ANY]).collect()
+        let addresses = &self.world.session.peer(member).addresses;
+        let mut ways = self.interfaces().ways(addresses, socket);
+        ways.push(Via::ANY);
+        ways
     }
 
-    fn list_interfaces(&self) -> Vec<Interface> {
-        let settings = self.settings();
-        let session = &self.world.session;
-        if self.members.iter().all(|&member| session.local_to(member)) {
-            return Vec::new();
-        }
-        let choice = settings.socket_ifname.as_ref();
-        netif::list()
-            .and_then(|all| netif::select(&all, choice, settings.socket_family, None))
-            .unwrap_or_default()
+    /// The interfaces that a link over TCP should use and to which none of its sockets is bound, in
+    /// words, if any.
+    pub(super) fn unbound(&self, peer: Rank, sockets: &[Unshared<Socket>]) -> Option<String> {
+        let _held = Held::new();
+        let member = self.members[peer as usize];
+        let addresses = &self.world.session.peer(member).addresses;
+        self.interfaces().unbound(addresses, sockets)
+    }
+
+    fn interfaces(&self) -> &Interfaces {
+        self.interfaces.get_or_init(|| {
+            let session = &self.world.session;
+            let are_here = self.members.iter().all(|&member| session.local_to(member));
+            let found = (!are_here).then(|| Interfaces::find(self.settings()));
+            found.and_then(Result::ok).unwrap_or_default()
+        })
     }
 }
 

@@ -36,13 +36,24 @@ impl Sockets {
         self.0.iter().all(Option::is_some)
     }
 
-    /// The link, and its route.
-    pub(super) fn link(self, owner: &LinkOwner) -> Result<(Halves, String), LinkError> {
+    pub(super) fn link(self, owner: &LinkOwner, peer: Rank) -> Result<Made, LinkError> {
         let sockets: Vec<_> = self.0.into_iter().flatten().collect();
-        let route = route(&sockets);
+        let (route, unbound) = (route(&sockets), owner.unbound(peer, &sockets));
         let (tx, rx) = tcp::link(sockets, owner.geometry())?;
-        Ok(((Box::new(tx), Box::new(rx)), route))
+        Ok(Made {
+            halves: (Box::new(tx), Box::new(rx)),
+            route,
+            unbound,
+        })
     }
+}
+
+/// A link over TCP.
+pub(super) struct Made {
+    pub(super) halves: Halves,
+    pub(super) route: String,
+    /// The interfaces that should carry a part of it, and may not.
+    pub(super) unbound: Option<String>,
 }
 
 /// The addresses that a link's sockets join, for people.

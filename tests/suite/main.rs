@@ -39,6 +39,7 @@ mod rdma;
 mod recover;
 mod registered;
 mod ring;
+mod shared_subnets;
 mod shrink;
 mod shrink_processes;
 mod single_copy;

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
 use socket2::Socket;
@@ -9,6 +10,7 @@ use spark_ccl_fork::Unshared;
 
 use crate::handshake::Intent;
 use crate::net;
+use crate::options::Address;
 
 /// How long one address may take to connect if there are others, and to answer before they are
 /// tried, too.
@@ -20,6 +22,8 @@ pub(crate) const LONGEST_ATTEMPT: Duration = Duration::from_secs(20);
 const STAGGER: Duration = Duration::from_millis(50);
 /// The same of a route that the caller has chosen: the kernel repeats a packet that was lost once.
 const CHOSEN: Duration = Duration::from_millis(1500);
+/// The same of one that is bound to an interface, whose cable may lead elsewhere.
+const BOUND: Duration = Duration::from_millis(200);
 /// The pause after all addresses have failed: the first one, and the longest that backoff reaches.
 pub(crate) const FIRST_PAUSE: Duration = Duration::from_millis(10);
 pub(crate) const LAST_PAUSE: Duration = Duration::from_millis(400);
@@ -31,7 +35,7 @@ pub(crate) enum Route {
         name: String,
     },
     Tcp {
-        source: Option<SocketAddr>,
+        source: Option<Address>,
         target: SocketAddr,
     },
     /// To a rank that passes the connection on.
@@ -64,7 +68,13 @@ impl Route {
 
     /// How long it may take to connect before the next one is tried beside it.
     pub(crate) fn patience(&self) -> Duration {
-        if self.is_chosen() { CHOSEN } else { STAGGER }
+        match self {
+            Route::Tcp {
+                source: Some(source),
+                ..
+            } => source.device.map_or(CHOSEN, |_| BOUND),
+            _ => STAGGER,
+        }
     }
 
     /// Whether the caller has chosen it, by its source.
@@ -106,7 +116,8 @@ impl Route {
                 source: Some(source),
                 target,
             } => {
-                format!("{target} from {}", source.ip())
+                let over = source.device.map_or_else(String::new, over);
+                format!("{target} from {}{over}", source.ip)
             }
             Route::Relayed { first, relays } => {
                 let ranks = if relays.len() == 1 { "rank" } else { "ranks" };
@@ -114,6 +125,11 @@ impl Route {
             }
         }
     }
+}
+
+/// The interface of this index, in words.
+fn over(device: NonZeroU32) -> String {
+    format!(" over interface {device}")
 }
 
 pub(crate) fn describe(error: &io::Error) -> String {

@@ -312,6 +312,7 @@ impl Endpoints {
             let endpoint = |bound| endpoint(&options.addresses, bound);
             addresses.extend(bound.as_socket().map(endpoint));
         }
+        listeners.extend(listening::listen_on_devices(&options.addresses, &listeners));
         let mut unix_name = format!("spark-ccl-{:032x}", u128::from_le_bytes(random()?));
         match net::listen_unix(&unix_name) {
             Ok(listener) => listeners.push(listener),

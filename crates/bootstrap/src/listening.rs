@@ -36,6 +36,22 @@ pub(crate) fn listen_on(addresses: &[Address]) -> Result<Vec<Socket>, Error> {
     }
 }
 
+/// Beside these listeners those of interfaces, at the same ports, where interfaces share a subnet.
+pub(crate) fn listen_on_devices(addresses: &[Address], listeners: &[Socket]) -> Vec<Socket> {
+    let of = |listener: &Socket| {
+        let at = listener.local_addr().ok()?.as_socket()?.ip();
+        let address = *addresses.iter().find(|one| one.ip == at)?;
+        let device = address.device?;
+        let bound = net::listen_on_device(listener, address);
+        bound
+            .inspect_err(|error| {
+                spark_ccl_log::warn!("{at}: no listener of interface {device}: {error}");
+            })
+            .ok()
+    };
+    listeners.iter().filter_map(of).collect()
+}
+
 /// Listeners at the well-known port of a rendezvous: on those `addresses` that this host has, or on all of this host's
 /// if none are given.
 pub(crate) fn listen_for(addresses: &[SocketAddr], port: u16) -> Result<Vec<Socket>, Error> {

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
 use crate::{Error, net};
@@ -21,6 +22,9 @@ pub struct Address {
     pub interface: u32,
     /// The speed of its interface in Mbit/s; 0 if it is not known.
     pub speed: u32,
+    /// The interface to bind sockets to, where the address alone does not choose it: several
+    /// interfaces of this host are in its subnet.
+    pub device: Option<NonZeroU32>,
 }
 
 impl Address {
@@ -30,6 +34,7 @@ impl Address {
         prefix: 8,
         interface: 0,
         speed: 0,
+        device: None,
     };
 
     pub(crate) fn with_port(self, port: u16) -> SocketAddr {
@@ -61,6 +66,7 @@ impl From<IpAddr> for Address {
             prefix: if ip.is_ipv4() { 32 } else { 128 },
             interface: 0,
             speed: 0,
+            device: None,
         }
     }
 }

@@ -1,7 +1,8 @@
 //! What a stream between two ranks is for, and how it reaches the other one. For this crate a purpose is only a name.
 
 use std::fmt;
-use std::net::IpAddr;
+
+use crate::Address;
 
 /// Identifies one stream between two ranks. The connecting and the accepting rank pass the same purpose. Each may be in
 /// use once at a time.
@@ -38,8 +39,8 @@ pub enum Via {
     Unix,
     /// TCP.
     Tcp {
-        /// The address of this host to connect from; any if `None`.
-        source: Option<IpAddr>,
+        /// The address of this host to connect from, and perhaps its interface; any if `None`.
+        source: Option<Address>,
         /// Which of the peer's [`addresses`](crate::PeerInfo::addresses) to connect to. `None` tries all of them until
         /// one answers, those in a subnet of ours first.
         target: Option<usize>,

@@ -5,7 +5,6 @@
 //! nothing in it says which network it is in.
 
 use std::cmp::Reverse;
-use std::net::IpAddr;
 
 use crate::dial::Route;
 use crate::hello::Endpoint;
@@ -22,23 +21,27 @@ enum Grade {
 
 /// The routes to `targets`, best first; the order is kept among equals. With a `source`, only those
 /// from there.
-pub(crate) fn routes(own: &[Address], targets: &[Endpoint], source: Option<IpAddr>) -> Vec<Route> {
+pub(crate) fn routes(own: &[Address], targets: &[Endpoint], source: Option<Address>) -> Vec<Route> {
     let from: Vec<Address> = match source {
         None => own.to_vec(),
-        Some(ip) => {
-            let known = own.iter().copied().find(|one| one.ip == ip);
-            vec![known.unwrap_or_else(|| ip.into())]
+        Some(source) => {
+            let known = own.iter().copied().find(|one| one.ip == source.ip);
+            let device = source.device;
+            vec![Address {
+                device,
+                ..known.unwrap_or(source)
+            }]
         }
     };
     let joined = joined(own, targets);
     let is_of_family =
-        |target: &&Endpoint| source.is_none_or(|ip| ip.is_ipv4() == target.address.is_ipv4());
+        |target: &&Endpoint| source.is_none_or(|one| one.ip.is_ipv4() == target.address.is_ipv4());
     let mut ranked = Vec::new();
     for target in targets.iter().filter(is_of_family) {
         if needs_scope(target.address.ip()) {
             ranked.extend(link_local(&from, target, &joined, source.is_some()));
         } else {
-            let bound = source.and(from.first()).map(|one| one.with_port(0));
+            let bound = source.and(from.first().copied());
             let route = Route::Tcp {
                 source: bound,
                 target: target.address,
@@ -79,7 +82,7 @@ fn link_local<'a>(
             ..*one
         };
         let route = Route::Tcp {
-            source: is_bound.then(|| one.with_port(0)),
+            source: is_bound.then_some(*one),
             target: there.with_port(target.address.port()),
         };
         let differ = one.speed != target.speed;
@@ -118,7 +121,7 @@ fn speed(own: &Address, target: &Endpoint) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::SocketAddr;
+    use std::net::{IpAddr, SocketAddr};
 
     /// An address like `10.0.0.1/24`, of this interface and speed.
     fn own(text: &str, interface: u32, speed: u32) -> Address {
@@ -128,6 +131,7 @@ mod tests {
             prefix: prefix.parse().unwrap(),
             interface,
             speed,
+            device: None,
         }
     }
 
@@ -244,7 +248,11 @@ mod tests {
             target("10.1.2.9", 3, 0),
         ];
         assert_eq!(
-            names(&routes(&own, &there, Some("10.1.2.3".parse().unwrap()))),
+            names(&routes(
+                &own,
+                &there,
+                Some("10.1.2.3".parse::<IpAddr>().unwrap().into())
+            )),
             ["10.1.2.9:1 from 10.1.2.3", "192.168.7.9:1 from 10.1.2.3"]
         );
     }

@@ -120,7 +120,7 @@ fn a_target_and_a_source_can_be_chosen() {
     let sessions = common::join_all(id, &[0, 1], 2, &options);
     let sessions: Vec<Session> = sessions.into_iter().map(Result::unwrap).collect();
     let via = Via::Tcp {
-        source: Some(loopbacks[0].ip),
+        source: Some(loopbacks[0]),
         target: Some(1),
     };
     let stream = sessions[0]

@@ -6,7 +6,6 @@ use crate::lobby::{Admitted, ListenerRole, Lobby};
 use crate::options::Address;
 use crate::{Kind, Purpose, net};
 use socket2::Socket;
-use std::net::SocketAddr;
 
 const KEY: &[u8] = b"the key";
 const REFUSAL: Duration = Duration::from_millis(500);
@@ -207,7 +206,7 @@ fn chosen(route: &Route) -> Route {
     let &Route::Tcp { target, .. } = route else {
         unreachable!("tests here have no other routes")
     };
-    let source = Some(SocketAddr::new(target.ip(), 0));
+    let source = Some(target.ip().into());
     Route::Tcp { source, target }
 }
 
