@@ -75,10 +75,16 @@ fn titles(what: &str, memory: MemoryKind, rails: &[RailEnds]) -> String {
     let mut text = format!("# {what}, {}\n", memory.name());
     for (index, rail) in rails.iter().enumerate() {
         let _ = write!(text, "# rail {index}: {}", rail.name());
-        let _ = match rail.round_trip_us {
-            Some(us) => writeln!(text, ", round trip {us:.1} us"),
-            None => writeln!(text),
-        };
+        if let Some(us) = rail.round_trip_us {
+            let _ = write!(text, ", round trip {us:.1} us");
+        }
+        if let Some(why) = &rail.unbound {
+            let _ = write!(
+                text,
+                ", not bound to them, so routes choose what carries it ({why})"
+            );
+        }
+        text.push('\n');
     }
     text
 }
@@ -91,6 +97,7 @@ mod tests {
     fn titles_name_the_memory_and_the_rails() {
         let rails = [RailEnds {
             ends: ["a (10.0.0.1)", "b (10.0.0.2)"].map(str::to_owned),
+            unbound: None,
             round_trip_us: Some(12.34),
         }];
         let expected = "# TCP, one way, pinned memory\n# rail 0: a (10.0.0.1) to b (10.0.0.2), round trip 12.3 us\n";

@@ -36,6 +36,10 @@ pub(crate) struct Measured<R> {
 pub(crate) struct RailEnds {
     /// The port or interface of rank 0, with its address, and that of rank 1.
     pub(crate) ends: [String; 2],
+    /// Why its sockets are not bound to these interfaces, although others share their subnet: then
+    /// routes, and not the rail, choose what carries the data.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) unbound: Option<String>,
     /// Half of it is the latency of one byte; `None` where another command measures it.
     pub(crate) round_trip_us: Option<f64>,
 }

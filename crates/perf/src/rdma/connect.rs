@@ -247,6 +247,7 @@ impl Setup<'_> {
             let remote = Remote { addr, rkey };
             let rail = RailEnds {
                 ends: [rail.own.to_string(), rail.peer.to_string()],
+                unbound: None,
                 round_trip_us: None,
             };
             let mut endpoint = Endpoint::new(rail, connection, memory, remote);

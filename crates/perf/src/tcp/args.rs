@@ -13,7 +13,9 @@ const AFTER_HELP: &str = "\
 What it does:
   Rank 0 writes messages to rank 1 over sockets of TCP, as fast as these take them: each message
   goes over the rail that is free first. A rail is a pair of network interfaces with a subnet in
-  common, as fast as the fastest of them. Sockets are bound to the addresses of the interfaces.
+  common, as fast as the fastest of them. Sockets are bound to the addresses of the interfaces, and
+  to the interfaces themselves where several of a host share a subnet. Where that does not work, the
+  rail's line says so: the kernel's routes then choose what carries it.
 
 Table:
   The round trip is the median of 200, of one byte. time is from the first message until the other

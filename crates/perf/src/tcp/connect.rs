@@ -8,10 +8,11 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use serde::{Deserialize, Serialize};
 use spark_ccl::Communicator;
 use spark_ccl_config::Settings;
-use spark_ccl_topology::netif::{self, Interface, PeerAddress};
+use spark_ccl_topology::netif::{self, Interface, PeerAddress, SharedSubnets};
 
 use super::args::Args;
 use super::stream::{Stream, connect_from};
+use super::ways::{Door, Rail, Way, choose};
 use crate::error::Error;
 use crate::pair::RailEnds;
 use crate::ranks::hosts::share;
@@ -29,7 +30,7 @@ pub(super) struct Lane {
     pub(super) streams: Vec<Stream>,
 }
 
-/// What a rank tells the other one.
+/// What a rank tells the other one; sockets of rank 0 begin with its token.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Own {
     interfaces: Vec<Named>,
@@ -65,9 +66,6 @@ impl Named {
     }
 }
 
-/// A rail, as rank 0 chooses it: the source's address, and that of the other rank.
-type Way = (IpAddr, IpAddr);
-
 /// The rails between the two ranks, in the same order on both.
 pub(super) fn connect(
     comm: &Communicator,
@@ -83,33 +81,53 @@ pub(super) fn connect(
         token,
     };
     let all = share(comm, &own)?;
-    let peers: Vec<_> = all[1].interfaces.iter().map(Named::for_peer).collect();
-    let rails = netif::rails(&interfaces, &peers).into_iter();
-    let ways: Vec<Way> = rails.map(|it| (it.source, peers[it.target].ip)).collect();
     // Rank 0's choice counts.
-    let mut ways = share(comm, &ways)?.swap_remove(0);
-    ways.truncate(args.pair.rails.used(ways.len()));
-    if ways.is_empty() {
+    let mut rails = share(comm, &rails(&interfaces, &all[1]))?.swap_remove(0);
+    rails.truncate(args.pair.rails.used(rails.len()));
+    if rails.is_empty() {
         let [a, b] = [&all[0], &all[1]].map(|one| list(&one.interfaces));
         return Err(failed(format!(
             "no interface of rank 0 ({a}) has a subnet in common with one of rank 1 ({b}); do both run on one host?"
         )));
     }
-    let streams = meet(comm, args, &ways, &all[0].token)?;
-    let lane = |(way, streams): (&Way, Vec<Stream>)| Lane {
+    // Without this, all is measured as the routes have it.
+    let shared = SharedSubnets::here().unwrap_or_default();
+    let (ways, streams) = meet(comm, args, &rails, &shared, &all[0].token)?;
+    let lane = |(way, streams): (Way, Vec<Stream>)| Lane {
         rail: RailEnds {
-            ends: [end(&all[0], way.0), end(&all[1], way.1)],
+            ends: [end(&all[0], way.source), end(&all[1], way.target)],
+            unbound: way.unbound,
             round_trip_us: None,
         },
         streams,
     };
-    let mut lanes: Vec<_> = ways.iter().zip(streams).map(lane).collect();
+    let mut lanes: Vec<_> = ways.into_iter().zip(streams).map(lane).collect();
     for lane in &mut lanes {
         let median = round_trip(comm.rank(), &lane.streams[0]);
         lane.rail.round_trip_us = Some(median.map_err(|error| broken(&lane.rail, args, error))?);
         comm.barrier().run()?;
     }
     Ok(lanes)
+}
+
+/// The rails from these interfaces to the other rank.
+fn rails(own: &[Interface], peer: &Own) -> Vec<Rail> {
+    let peers: Vec<_> = peer.interfaces.iter().map(Named::for_peer).collect();
+    let rails = netif::rails(own, &peers).into_iter();
+    let rail = |it: netif::Rail| {
+        let first = peers[it.target].ip;
+        let reaches = |ip: IpAddr| {
+            own.iter()
+                .any(|one| one.addr == it.source && one.reaches(ip))
+        };
+        let others = peers.iter().map(|one| one.ip);
+        let others = others.filter(|ip| *ip != first && reaches(*ip));
+        Rail {
+            source: it.source,
+            targets: std::iter::once(first).chain(others).collect(),
+        }
+    };
+    rails.map(rail).collect()
 }
 
 fn list(interfaces: &[Named]) -> String {
@@ -125,31 +143,37 @@ fn end(own: &Own, address: IpAddr) -> String {
     format!("{} ({address})", name.map_or("", |one| &one.name))
 }
 
-/// All sockets of each rail. Rank 1 listens at its end of each.
+/// The way of each rail, and all of its sockets. Rank 1 listens at its end of each.
 fn meet(
     comm: &Communicator,
     args: &Args,
-    ways: &[Way],
+    rails: &[Rail],
+    shared: &SharedSubnets,
     token: &[u8; 16],
-) -> Result<Vec<Vec<Stream>>, Error> {
+) -> Result<(Vec<Way>, Vec<Vec<Stream>>), Error> {
     let deadline = Instant::now() + args.pair.timeout();
     let listening = || Error::system("listening at an interface");
-    let here = ways.iter().filter(|_| comm.rank() == 1);
-    let own: io::Result<Vec<_>> = here.map(|way| TcpListener::bind((way.1, 0))).collect();
-    let own = own.map_err(listening())?;
-    let ports = own.iter().map(|one| one.local_addr().map(|it| it.port()));
-    let ports: io::Result<Vec<u16>> = ports.collect();
-    let ports = ports.map_err(listening())?;
-    let ports = share(comm, &ports)?.swap_remove(1);
+    let is_called = comm.rank() == 1;
+    let named = if is_called { rails } else { &[] };
+    let doors = Door::open(named, shared).map_err(listening())?;
+    let ports: io::Result<Vec<_>> = doors.iter().map(Door::ports).collect();
+    let ports = share(comm, &ports.map_err(listening())?)?.swap_remove(1);
+    let own = if is_called {
+        Vec::new()
+    } else {
+        choose(rails, &ports, shared)
+    };
+    let ways = share(comm, &own)?.swap_remove(0);
     let count = 2 * usize::from(args.sockets);
     let mut lanes = Vec::new();
-    for (index, &(source, target)) in ways.iter().enumerate() {
+    for way in &ways {
         let left = deadline.saturating_duration_since(Instant::now());
-        let one = || match own.get(index) {
+        let one = || match doors.iter().find_map(|door| door.listener(way)) {
             Some(listener) => accept(listener, token, deadline),
-            None => call((source, target, ports[index]), token, left),
+            None => call(way, shared, token, left),
         };
         let streams: io::Result<Vec<_>> = (0..count).map(|_| one()).collect();
+        let Way { source, target, .. } = way;
         let named = format!(
             "connecting {source} with {target} (spark-perf doctor says whether a firewall is in the way)"
         );
@@ -159,15 +183,21 @@ fn meet(
         }
         lanes.push(streams);
     }
-    Ok(lanes)
+    Ok((ways, lanes))
 }
 
 fn call(
-    (source, target, port): (IpAddr, IpAddr, u16),
+    way: &Way,
+    shared: &SharedSubnets,
     token: &[u8; 16],
     limit: Duration,
 ) -> io::Result<Stream> {
-    let socket = connect_from(Some(source), (target, port).into(), limit)?;
+    let device = match way.unbound {
+        Some(_) => None,
+        None => shared.device_to(way.source, way.target),
+    };
+    let target = (way.target, way.port).into();
+    let socket = connect_from(Some(way.source), device, target, limit)?;
     let stream = Stream::new(socket)?;
     stream.write(token)?;
     Ok(stream)

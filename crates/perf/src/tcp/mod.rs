@@ -6,6 +6,7 @@ mod args;
 mod bandwidth;
 mod connect;
 mod stream;
+mod ways;
 
 use crate::cli;
 use crate::error::Error;

@@ -65,6 +65,77 @@ fn each_rail_alone_and_all_together() {
     assert!(run.rows()[0][2].parse::<u64>().unwrap() < 1_000_000_000);
 }
 
+/// Two cables whose interfaces are all in one subnet, as NVIDIA's link-local set-up has them: the
+/// n-th of the first host leads to this one of the second.
+fn in_one_subnet(ends: [usize; 2]) -> Option<Cluster> {
+    let cluster = Cluster::new(2)?;
+    for host in 1..=2 {
+        cluster.on(
+            host,
+            "ip link set cable down; ip link set cable name docker0; ip link set docker0 up",
+        );
+    }
+    for (own, end) in ends.into_iter().enumerate() {
+        cluster.cable([(1, &format!("rail{own}")), (2, &format!("rail{end}"))]);
+    }
+    for (host, rail) in [(1, 0), (1, 1), (2, 0), (2, 1)] {
+        let address = format!("ip address add 169.254.{host}.{rail}/16 dev rail{rail}");
+        cluster.on(host, &address);
+    }
+    Some(cluster)
+}
+
+#[test]
+fn a_rail_is_measured_over_its_own_cable() {
+    for ends in [[0, 1], [1, 0]] {
+        let Some(cluster) = in_one_subnet(ends) else {
+            return;
+        };
+        let sent = |rail: usize| -> u64 {
+            let counter = format!("cat /sys/class/net/rail{rail}/statistics/tx_bytes");
+            cluster.on(1, &counter).trim().parse().unwrap()
+        };
+        let before = [0, 1].map(sent);
+        let program = "/proc/self/exe tcp_bw --rails each -b 1M -e 1M -n 20 -w 0";
+        let program: Vec<_> = program.split(' ').collect();
+        let run = cluster.launch("-H node1,node2 --no-prefix", &program);
+        assert_eq!(run.code, Some(0), "{}\n{}", run.stdout, run.stderr);
+        for (own, end) in ends.into_iter().enumerate() {
+            let title =
+                format!("rail {own}: rail{own} (169.254.1.{own}) to rail{end} (169.254.2.{end}), ");
+            assert!(run.stdout.contains(&title), "{}", run.stdout);
+            let carried = sent(own) - before[own];
+            assert!(carried >= 20 << 20, "{carried} over rail{own}");
+        }
+        assert!(!run.stdout.contains("not bound"), "{}", run.stdout);
+    }
+}
+
+/// The kernel drops what comes by another interface than its own route would take.
+#[test]
+fn a_rail_that_cannot_be_bound_to_its_interfaces_is_told() {
+    let Some(cluster) = in_one_subnet([0, 1]) else {
+        return;
+    };
+    cluster.on(2, "echo 1 > /proc/sys/net/ipv4/conf/all/rp_filter");
+    let program = "/proc/self/exe tcp_bw -b 1M -e 1M -n 20 -w 0";
+    let program: Vec<_> = program.split(' ').collect();
+    let run = cluster.launch("-H node1,node2 --no-prefix", &program);
+    assert_eq!(run.code, Some(0), "{}\n{}", run.stdout, run.stderr);
+    let told: Vec<_> = run
+        .stdout
+        .lines()
+        .filter(|line| line.contains("not bound"))
+        .collect();
+    let [told] = told[..] else {
+        panic!("{}", run.stdout);
+    };
+    assert!(
+        told.starts_with("# rail 1: rail1 (169.254.1.1) to rail1"),
+        "{told}"
+    );
+}
+
 #[test]
 fn what_makes_no_sense_is_refused() {
     for args in [

@@ -105,7 +105,7 @@ fn say(value: &impl serde::Serialize) -> Result<(), Error> {
 /// Connects, and reads who is there.
 fn attempt(one: &Attempt) -> Outcome {
     let read = || -> io::Result<String> {
-        let socket = connect_from(one.source, (one.target, one.port).into(), ATTEMPT)?;
+        let socket = connect_from(one.source, None, (one.target, one.port).into(), ATTEMPT)?;
         socket.set_read_timeout(Some(ATTEMPT))?;
         let mut said = vec![0; one.token.len()];
         (&socket).read_exact(&mut said)?;

@@ -13,6 +13,9 @@ use crate::report::compare::Document;
 const ENOUGH: f64 = 0.85;
 /// Less than this part of what the fastest rail carries is slow, where nothing else says what to expect.
 const ALIKE: f64 = 0.5;
+/// A collective with less than this part of what the rails carry goes another way, or waits. Over
+/// fast rails, processors allow TCP less than a third: all ranks send, receive and compute at once.
+const OF_RAILS: f64 = 0.1;
 /// Interfaces up to this speed, in Mbit/s, carry TCP at their rate; for faster ones, a processor is too slow.
 const FILLED: u32 = 25_000;
 /// What of an interface's rate is data of TCP.
@@ -63,6 +66,12 @@ fn judged(
     let fastest = alone.map(|row| row.gb_per_s).fold(0.0, f64::max);
     let row = |row: &BandwidthRow| {
         let seen = seen(pair, kind, measured, row);
+        if let [rail] = row.rails[..]
+            && row.wrong == 0
+            && let Some(why) = &measured.rails[rail].unbound
+        {
+            return unbound(kind, names, &seen, why);
+        }
         let wanted = wanted(cluster, pair, kind, measured, row, fastest);
         finding(kind, names, row, seen, wanted)
     };
@@ -181,6 +190,18 @@ fn finding(
     }
 }
 
+/// A rail whose sockets are not bound to its interfaces.
+fn unbound(kind: &Kind, names: [&str; 2], seen: &str, why: &str) -> Finding {
+    let problem = Problem::new(
+        format!("{seen}, not bound to these interfaces: {why}"),
+        "sockets that are bound to the interfaces of the rail",
+        "other interfaces are in the same subnet, so routes choose what carries the data, and this \
+         may be the rate of another cable",
+        Fix::look("net.subnets above; without it, where the cable of the interface leads"),
+    );
+    Finding::warn(kind.id, &names, problem)
+}
+
 /// Rails that should be there, and do not carry.
 fn missing(
     cluster: &Cluster<'_>,
@@ -212,8 +233,13 @@ fn failed(kind: &Kind, names: [&str; 2], why: &str) -> Finding {
     Finding::fail(kind.id, &names, problem)
 }
 
-/// The finding about the collective.
-pub(super) fn collective(cluster: &Cluster<'_>, outcome: &Outcome<Document>) -> Finding {
+/// The finding about the collective, where the rails of the slowest pair carry this many GB/s if
+/// each carries the same.
+pub(super) fn collective(
+    cluster: &Cluster<'_>,
+    outcome: &Outcome<Document>,
+    of_rails: Option<f64>,
+) -> Finding {
     const ID: &str = "probe.collective";
     let names: Vec<_> = cluster
         .hosts
@@ -244,11 +270,34 @@ pub(super) fn collective(cluster: &Cluster<'_>, outcome: &Outcome<Document>) -> 
                 rows[rows.len() - 1].size,
                 shown(last.bus_bw, 2)
             );
-            Finding::ok(ID, &names, seen)
+            match of_rails {
+                Some(rate) if last.bus_bw < OF_RAILS * rate => {
+                    Finding::warn(ID, &names, slower(seen, rate, &names))
+                }
+                _ => Finding::ok(ID, &names, seen),
+            }
         }
         (Some(_), Some(_)) => fail(format!("all_reduce: {wrong} elements wrong")),
         _ => fail("all_reduce: no results".to_owned()),
     }
+}
+
+/// A collective that the rails alone do not explain.
+fn slower(seen: String, of_rails: f64, names: &[&str]) -> Problem {
+    let look = format!(
+        "the line \"links\" of: spark-perf launch -H {} -- spark-perf all_reduce --backend host; \
+         then spark-perf check, which counts what crosses which interface",
+        names.join(",")
+    );
+    Problem::new(
+        seen,
+        format!(
+            "more than {}, a tenth of what the rails carry",
+            shown(OF_RAILS * of_rails, 2)
+        ),
+        "the data takes another way than the rails, or the hosts are busy",
+        Fix::look(look),
+    )
 }
 
 /// The names of both hosts.

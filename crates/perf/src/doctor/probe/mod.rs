@@ -142,15 +142,21 @@ pub(crate) fn probe(launcher: &Launcher<'_>, cluster: &Cluster<'_>) -> (Probed, 
     }
     let all: Vec<_> = (0..cluster.hosts.len()).collect();
     let collective = launcher.ask(&all, &format!("{COLLECTIVE} -e {}", last_size(&pairs)));
-    found.push(judge::collective(cluster, &collective));
+    let even = slowest(&pairs, Pair::even);
+    found.push(judge::collective(cluster, &collective, even));
     (Probed { pairs, collective }, found)
 }
 
 /// The last size of the collective, in bytes: a slow network gets a smaller one.
 fn last_size(pairs: &[Pair]) -> u64 {
-    let rates = pairs.iter().filter_map(Pair::fastest);
-    let bytes = rates.fold(f64::INFINITY, f64::min) * 1e9 * OF_A_CALL;
+    let rate = slowest(pairs, Pair::fastest).unwrap_or(f64::INFINITY);
+    let bytes = rate * 1e9 * OF_A_CALL;
     (bytes as u64).clamp(8, LAST_SIZE)
+}
+
+/// The rate of the slowest pair, in GB/s.
+fn slowest(pairs: &[Pair], rate: impl Fn(&Pair) -> Option<f64>) -> Option<f64> {
+    pairs.iter().filter_map(rate).reduce(f64::min)
 }
 
 fn measured(launcher: &Launcher<'_>, cluster: &Cluster<'_>, hosts: [usize; 2]) -> Pair {
@@ -183,12 +189,24 @@ fn with_known_rails(measured: Measured<BandwidthRow>) -> Outcome<Measured<Bandwi
 }
 
 impl Pair {
-    /// What it carries as collectives use it, in GB/s; over TCP also where RDMA failed.
+    /// The most that it carries, in GB/s.
     fn fastest(&self) -> Option<f64> {
-        let mut all = self.rdma.iter().chain([&self.tcp]);
-        let measured = all.find_map(|one| one.as_ref().ok())?;
-        let rates = measured.rows.iter().map(|row| row.gb_per_s);
+        let rates = self.measured()?.rows.iter().map(|row| row.gb_per_s);
         rates.reduce(f64::max)
+    }
+
+    /// What it carries as collectives use it, in GB/s: each rail the same, so the slowest counts.
+    fn even(&self) -> Option<f64> {
+        let Measured { rails, rows, .. } = self.measured()?;
+        let of_all =
+            |row: &BandwidthRow| row.gb_per_s * (rails.len() as f64 / row.rails.len() as f64);
+        rows.iter().map(of_all).reduce(f64::min)
+    }
+
+    /// By what collectives use; over TCP also where RDMA failed.
+    fn measured(&self) -> Option<&Measured<BandwidthRow>> {
+        let mut all = self.rdma.iter().chain([&self.tcp]);
+        all.find_map(|one| one.as_ref().ok())
     }
 
     /// Takes what another attempt has measured where that is faster. Wrong data and failures of either stay.

@@ -21,6 +21,7 @@ fn row(rails: &[usize], gb_per_s: f64) -> BandwidthRow {
 fn measured(ends: &[[&str; 2]], rates: [f64; 3]) -> Measured<BandwidthRow> {
     let rail = |ends: &[&str; 2]| RailEnds {
         ends: ends.map(str::to_owned),
+        unbound: None,
         round_trip_us: Some(30.0),
     };
     Measured {
@@ -179,6 +180,71 @@ fn where_no_figure_is_known_rails_are_compared() {
         .collect();
     assert_eq!(slow.len(), 1);
     assert!(slow[0].seen.contains("v1"), "{}", slow[0]);
+}
+
+#[test]
+fn a_rail_that_routes_choose_is_not_ok() {
+    let hosts = testing::hosts(&testing::pair());
+    let mut tcp = measured(&[["v0 (x)"; 2], ["v1 (x)"; 2]], [2.0; 3]);
+    tcp.rails[1].unbound = Some("refused".to_owned());
+    let pair = Pair {
+        hosts: [0, 1],
+        tcp: Ok(tcp),
+        rdma: None,
+        latency: None,
+    };
+    let found = judge::pair(&Cluster::of(&hosts), &pair);
+    let warned = found.iter().filter(|one| one.status == Status::Warn);
+    let [one] = warned.collect::<Vec<_>>()[..] else {
+        panic!("{found:#?}");
+    };
+    assert!(
+        one.seen.contains("v1") && one.seen.ends_with(": refused"),
+        "{one}"
+    );
+}
+
+#[test]
+fn a_collective_is_judged_by_the_rails() {
+    let hosts = testing::hosts(&testing::pair());
+    let cluster = Cluster::of(&hosts);
+    let judged = |bus_bw: f64, of_rails| {
+        let row = |size: u64| {
+            serde_json::json!({"size": size, "type": "float", "redop": "sum", "root": "-1",
+                "out_of_place": {"time": 2.0, "bus_bw": bus_bw, "nwrong": 0}, "in_place": null})
+        };
+        let document = serde_json::json!({"results": [row(8), row(1 << 24)]});
+        let document = serde_json::from_value(document).unwrap();
+        judge::collective(&cluster, &Ok(document), of_rails)
+    };
+    // What a LAN carries beside a rail of 12 GB/s.
+    let found = judged(0.11, Some(12.0));
+    assert_eq!(found.status, Status::Warn, "{found}");
+    assert!(found.wanted.unwrap().contains("1.20 GB/s"));
+    for (bus_bw, of_rails) in [(0.11, Some(0.12)), (4.0, Some(12.0)), (0.11, None)] {
+        assert_eq!(
+            judged(bus_bw, of_rails).status,
+            Status::Ok,
+            "{bus_bw} {of_rails:?}"
+        );
+    }
+}
+
+/// Each rail carries the same.
+#[test]
+fn a_slow_rail_slows_the_collective() {
+    let even = |rates| {
+        let pair = Pair {
+            hosts: [0, 1],
+            tcp: Ok(measured(&[["v0 (x)"; 2], ["v1 (x)"; 2]], rates)),
+            rdma: None,
+            latency: None,
+        };
+        pair.even()
+    };
+    assert_eq!(even([3.0, 0.5, 3.0]), Some(1.0));
+    // Processors are too slow for both at once.
+    assert_eq!(even([3.0, 3.0, 4.0]), Some(4.0));
 }
 
 #[test]
