@@ -41,8 +41,7 @@ What it does, in this order:
   2. a sweep of all_reduce from 8 B to 64 MiB in host memory; every result is verified
   3. all_reduce of 16 MiB for --minutes
   4. reads the byte counters of all interfaces and RDMA ports before 2 and after 3: the bytes must
-    have crossed the rails,
-     and few of them other interfaces
+    have crossed the rails, a part over each and in each direction, and few of them other interfaces
   It prints the findings that are not ok, and a summary. --report writes check.json, check.md and
   check.html, which needs no other file; --compare says what became slower or otherwise since the
   check.json of an earlier check. Slower is: bandwidth below 0.85 of what it was, latency of small

@@ -89,7 +89,7 @@ fn nothing_moved_proves_nothing() {
 
 #[test]
 fn an_idle_rail_fails() {
-    let [name, _] = first_rail();
+    let [name, device] = first_rail();
     let rest = |host: &mut Host| {
         netdev(host, &name).traffic = Some(Counted {
             sent: 5,
@@ -98,11 +98,19 @@ fn an_idle_rail_fails() {
     };
     let found = counted(1_200_000_000, 0, 1e9, rest);
     all_are(&found, Status::Fail);
-    assert!(found[0].seen.contains("as good as nothing"), "{found:#?}");
+    let idle = format!("as good as nothing: sent by {device}, received by {device}");
+    assert!(found[0].seen.contains(&idle), "{found:#?}");
 }
 
-/// What the first of two hosts finds whose rails have no RDMA, where each rail has carried this.
+/// What the first of two hosts finds whose rails have no RDMA, where each rail has carried this
+/// both ways.
 fn found_over_tcp(carried: &[u64]) -> Finding {
+    let both = carried.iter().map(|one| [*one, *one]);
+    found_over_rails(&both.collect::<Vec<_>>())
+}
+
+/// The same, where each rail has sent and received this.
+fn found_over_rails(carried: &[[u64; 2]]) -> Finding {
     let hosts = testing::hosts(&testing::pair());
     let mut cluster = Cluster::of(&hosts);
     let rail = cluster.rails[0].clone();
@@ -115,12 +123,12 @@ fn found_over_tcp(carried: &[u64]) -> Finding {
         rail
     };
     cluster.rails = (0..carried.len()).map(named).collect();
-    let traffic = |(number, &sent)| traffic::Traffic {
+    let traffic = |(number, &[sent, received]): (usize, &[u64; 2])| traffic::Traffic {
         host: hosts[0].name.clone(),
         name: format!("net{number}"),
         rail: true,
         sent,
-        received: sent,
+        received,
     };
     let traffic: Vec<_> = carried.iter().enumerate().map(traffic).collect();
     traffic::judge(&cluster, 0, &traffic, 1e9)
@@ -139,6 +147,47 @@ fn more_rails_than_connections_are_told() {
         assert_eq!(found_over_tcp(carried).status, Status::Fail, "{carried:?}");
     }
     let found = found_over_tcp(&[400_000_000; 3]);
+    assert_eq!(found.status, Status::Ok, "{found:#?}");
+}
+
+#[test]
+fn each_direction_counts() {
+    let half = 600_000_000;
+    assert_eq!(found_over_rails(&[[half; 2]; 2]).status, Status::Ok);
+    let cases = [
+        // All arrives by one, as where an interface answers for its twin.
+        ([[half, 5], [half, 2 * half]], "received by net0"),
+        ([[5, half], [2 * half, half]], "sent by net0"),
+        // What was sent over the rails was answered by another network.
+        ([[half, 5], [half, 5]], "over other interfaces"),
+    ];
+    for (carried, seen) in cases {
+        let found = found_over_rails(&carried);
+        assert_eq!(found.status, Status::Fail, "{found:#?}");
+        assert!(found.seen.contains(seen), "{found:#?}");
+    }
+}
+
+#[test]
+fn a_ring_may_use_each_cable_one_way() {
+    let hosts = testing::hosts(&testing::ring());
+    let cluster = Cluster::of(&hosts);
+    let traffic = cluster
+        .between(0, 1)
+        .chain(cluster.between(0, 2))
+        .map(|rail| {
+            let [own, peer] = &rail.ends;
+            let carried = [5, 600_000_000];
+            traffic::Traffic {
+                host: hosts[0].name.clone(),
+                name: format!("{}:1", own.device),
+                rail: true,
+                sent: carried[usize::from(peer.host == 1)],
+                received: carried[usize::from(peer.host == 2)],
+            }
+        });
+    let traffic: Vec<_> = traffic.collect();
+    let found = traffic::judge(&cluster, 0, &traffic, 1e9);
     assert_eq!(found.status, Status::Ok, "{found:#?}");
 }
 

@@ -30,6 +30,11 @@ pub(super) struct Traffic {
     pub(super) received: u64,
 }
 
+/// The directions, and what went that way. Each is judged: a network that is idle one way delays
+/// all.
+const WAYS: [(&str, fn(&Traffic) -> u64); 2] =
+    [("sent", |one| one.sent), ("received", |one| one.received)];
+
 /// What a host has counted between two readings; the loopback interface counts as none. What has no counter in both readings
 /// is left out, and so is what a rail lies on, or what lies on it: those bytes would count twice.
 pub(super) fn between(
@@ -111,10 +116,12 @@ pub(super) fn judge(
     if ends(cluster, index).next().is_none() {
         return unknown("no rail of this host is known".to_owned());
     }
-    let of_rails = traffic.iter().filter(|one| one.rail);
-    let sent = of_rails.fold(0, |sum: u64, one| sum.saturating_add(one.sent));
+    let rails = traffic.iter().filter(|one| one.rail);
+    let is_short = WAYS
+        .iter()
+        .any(|(_, of)| (sum(rails.clone().map(of)) as f64) < 0.9 * moved);
     let idle = idle(cluster, index, traffic, moved);
-    if (sent as f64) < 0.9 * moved || !idle.is_empty() {
+    if is_short || !idle.is_empty() {
         let missing = missing(cluster, index, traffic);
         if !missing.is_empty() {
             return unknown(format!(
@@ -123,8 +130,8 @@ pub(super) fn judge(
             ));
         }
         let rails = most_rails(cluster, index);
-        let is_over_tcp = idle.iter().all(|end| end.device == end.netdev);
-        return if sent as f64 >= 0.9 * moved && is_over_tcp && rails > CONNECTIONS {
+        let is_over_tcp = idle.iter().all(|(end, _)| end.device == end.netdev);
+        return if !is_short && is_over_tcp && rails > CONNECTIONS {
             Finding::warn(ID, &[host], short_of_connections(traffic, &idle, rails))
         } else {
             Finding::fail(ID, &[host], astray(traffic, &idle, moved))
@@ -162,10 +169,10 @@ fn others(host: &str, traffic: &[Traffic], moved: f64) -> Finding {
 }
 
 /// There are more rails to a host than connections of a link over TCP.
-fn short_of_connections(traffic: &[Traffic], idle: &[&RailEnd], rails: usize) -> Problem {
+fn short_of_connections(traffic: &[Traffic], idle: &[Idle<'_>], rails: usize) -> Problem {
     Problem::new(
         format!(
-            "sent over the rails: {}{}",
+            "over the rails: {}{}",
             names(traffic.iter().filter(|one| one.rail)),
             idle_names(idle)
         ),
@@ -180,28 +187,33 @@ fn short_of_connections(traffic: &[Traffic], idle: &[&RailEnd], rails: usize) ->
 }
 
 /// The rails have carried too little.
-fn astray(traffic: &[Traffic], idle: &[&RailEnd], moved: f64) -> Problem {
+fn astray(traffic: &[Traffic], idle: &[Idle<'_>], moved: f64) -> Problem {
     Problem::new(
         format!(
-            "sent over the rails: {}{}; over other interfaces: {}; the collectives moved {}",
+            "over the rails: {}{}; over other interfaces: {}; the collectives moved {}",
             names(traffic.iter().filter(|one| one.rail)),
             idle_names(idle),
             names(traffic.iter().filter(|one| !one.rail)),
             bytes(moved)
         ),
-        "all of it over the rails, a part over each",
+        "all of it over the rails, a part over each, both ways",
         "the data takes a slower way than the one that was built for it, and disturbs others there",
         Fix::look(
-            "spark-perf env, and what NCCL_SOCKET_IFNAME, SPARK_CCL_SOCKET_IFNAME and NCCL_IB_DISABLE are set to",
+            "net.subnets above, where interfaces share a subnet; spark-perf env, and what \
+             NCCL_SOCKET_IFNAME, SPARK_CCL_SOCKET_IFNAME and NCCL_IB_DISABLE are set to",
         ),
     )
 }
 
-fn idle_names(idle: &[&RailEnd]) -> String {
+/// The end of a rail, and the direction in which it is idle.
+type Idle<'a> = (&'a RailEnd, &'static str);
+
+fn idle_names(idle: &[Idle<'_>]) -> String {
     if idle.is_empty() {
         return String::new();
     }
-    let names: Vec<_> = idle.iter().map(|end| end.device.as_str()).collect();
+    let name = |(end, way): &Idle<'_>| format!("{way} by {}", end.device);
+    let names: Vec<_> = idle.iter().map(name).collect();
     format!("; as good as nothing: {}", names.join(", "))
 }
 
@@ -212,31 +224,35 @@ fn most_rails(cluster: &Cluster<'_>, index: usize) -> usize {
     rails.max().unwrap_or(0)
 }
 
-/// The rails that carry nothing while another to the same host carries something. A ring does not join all hosts: where all
-/// rails to a host are idle, nothing is wrong.
+/// The rails that carry nothing one way while another to the same host carries something. A ring
+/// does not join all hosts, and may use a cable one way only: where all rails to a host are idle,
+/// nothing is wrong.
 fn idle<'a>(
     cluster: &'a Cluster<'_>,
     index: usize,
     traffic: &[Traffic],
     moved: f64,
-) -> Vec<&'a RailEnd> {
-    let carried = |end: &RailEnd| -> u64 {
-        let own = traffic.iter().filter(|one| is_of(one, end));
-        own.fold(0, |sum, one| sum.saturating_add(one.sent.max(one.received)))
-    };
+) -> Vec<Idle<'a>> {
     let mut found = Vec::new();
     for peer in 0..cluster.hosts.len() {
         let to_peer = ends(cluster, index).filter(|(_, host)| *host == peer);
         let rails: Vec<_> = to_peer.map(|(end, _)| end).collect();
         let least = PART * moved / rails.len() as f64;
-        let (busy, idle): (Vec<_>, Vec<_>) = rails
-            .into_iter()
-            .partition(|end| carried(end) as f64 > least);
-        if !busy.is_empty() {
-            found.extend(idle);
+        for (way, of) in WAYS {
+            let carried = |end: &RailEnd| sum(traffic.iter().filter(|one| is_of(one, end)).map(of));
+            let (busy, idle): (Vec<_>, Vec<_>) =
+                rails.iter().partition(|end| carried(end) as f64 > least);
+            if !busy.is_empty() {
+                found.extend(idle.into_iter().map(|end| (end, way)));
+            }
         }
     }
     found
+}
+
+/// A host may have counted anything.
+fn sum(all: impl Iterator<Item = u64>) -> u64 {
+    all.fold(0, u64::saturating_add)
 }
 
 /// The interfaces and RDMA devices of rails without a counter.
@@ -260,7 +276,10 @@ fn device(one: &Traffic) -> &str {
 
 fn names<'a>(all: impl Iterator<Item = &'a Traffic>) -> String {
     let each: Vec<_> = all
-        .map(|one| format!("{} {}", one.name, bytes(one.sent as f64)))
+        .map(|one| {
+            let [sent, received] = [one.sent, one.received].map(|count| bytes(count as f64));
+            format!("{} {sent} out and {received} in", one.name)
+        })
         .collect();
     if each.is_empty() {
         return "nothing".to_owned();
