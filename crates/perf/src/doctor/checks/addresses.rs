@@ -6,7 +6,6 @@ use std::net::IpAddr;
 use spark_ccl_config::Rdma;
 use spark_ccl_topology::cages::CageEnd;
 use spark_ccl_topology::cluster::{Shape, leading};
-use spark_ccl_topology::netif::same_subnet;
 use spark_ccl_topology::rdma::Gid;
 use spark_ccl_topology::{Cluster, Host, Netdev};
 
@@ -25,14 +24,10 @@ pub(super) fn checks(wires: &Wires<'_>, proposals: &[Proposal<'_>], index: usize
     let mut found = Vec::new();
     for place in wires.places.iter().filter(|place| place.host == index) {
         let active = place.cage.ends.iter();
-        let active: Vec<_> = active
-            .filter(|end| end.is_active() && is_ethernet(end))
-            .collect();
-        for end in &active {
+        for end in active.filter(|end| end.is_active() && is_ethernet(end)) {
             found.extend(mtu(wires, place, end));
             found.push(address(wires, proposals, index, end));
         }
-        found.extend(twins(&wires.hosts[index], &active));
     }
     found
 }
@@ -247,47 +242,6 @@ fn bare(wires: &Wires<'_>, is_apart: bool) -> Vec<Finding> {
         Some(Finding::warn("net.subnet", &name, problem))
     });
     found.collect()
-}
-
-/// Twins in one subnet: the kernel may answer for the address of either on both.
-fn twins(host: &Host, active: &[&CageEnd<'_>]) -> Option<Finding> {
-    let netdevs = active.iter().filter_map(|end| end.netdev);
-    let addresses: Vec<_> = netdevs
-        .flat_map(|netdev| ipv4(netdev).map(move |one| (netdev, one)))
-        .collect();
-    let pairs = addresses.iter().enumerate();
-    let mut pairs =
-        pairs.flat_map(|(place, one)| addresses[..place].iter().map(move |other| (other, one)));
-    let ((first, (a, _)), (second, (b, _))) =
-        pairs.find(|((first, (a, prefix)), (second, (b, _)))| {
-            let shared =
-                first.name != second.name && same_subnet((*a).into(), (*b).into(), *prefix);
-            // NVIDIA's recommended set-up has all ports in the link-local subnet, and the library probes there.
-            shared && !a.is_link_local()
-        })?;
-    if [first, second]
-        .iter()
-        .all(|one| one.arp_ignore.is_some_and(|level| level > 0))
-    {
-        return None;
-    }
-    let set = |netdev: &Netdev| {
-        let at = format!("net/ipv4/conf/{}", netdev.name);
-        format!("{at}/arp_ignore=1 {at}/arp_announce=2")
-    };
-    let problem = Problem::new(
-        format!(
-            "{} ({a}) and {} ({b}) are in one subnet",
-            first.name, second.name
-        ),
-        "each answers for its own address only, or a subnet for each",
-        "the kernel may answer for both on either, and what is meant for one function then goes through the other",
-        Fix::run(
-            &host.name,
-            format!("sudo sysctl -w {} {}", set(first), set(second)),
-        ),
-    );
-    Some(Finding::warn("net.subnets", &[&host.name], problem))
 }
 
 /// Addresses that several interfaces have.

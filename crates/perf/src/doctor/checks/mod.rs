@@ -13,6 +13,7 @@ mod pinned;
 mod proposals;
 mod routes;
 mod software;
+mod subnets;
 #[cfg(test)]
 mod tests;
 mod wires;
@@ -47,6 +48,7 @@ pub(super) fn all(subject: &Subject<'_>) -> Vec<Finding> {
         found.extend(limits::checks(host));
         found.extend(cards::checks(host, cluster.hosts.len() == 1));
         found.extend(addresses::checks(&wires, &proposals, index));
+        found.extend(subnets::checks(&wires, index));
         found.extend(overlap::checks(&wires, index));
         found.extend(pinned::checks(host, subject.pinned));
     }

@@ -4,6 +4,7 @@ mod apply;
 mod cabling;
 mod machines;
 mod network;
+mod subnets;
 
 use std::sync::OnceLock;
 

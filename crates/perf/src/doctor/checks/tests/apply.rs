@@ -111,6 +111,9 @@ fn set(host: &mut Host, setting: &str) {
             host.netdev_mut(netdev).arp_ignore = Some(number as u8);
         }
         ["net", "ipv4", "conf", _, "arp_announce"] => {}
+        ["net", "ipv4", "conf", netdev, "rp_filter"] => {
+            host.netdev_mut(netdev).rp_filter = Some(number as u8);
+        }
         _ => panic!("nobody knows this setting: {setting}"),
     }
 }

@@ -1,0 +1,98 @@
+//! Interfaces that share a subnet, on hosts whose data go over TCP.
+
+use spark_ccl_topology::{Neighbour, NeighbourState};
+
+use super::apply::mend;
+use super::*;
+
+/// The functions of a Spark's first cage.
+const TWINS: [&str; 2] = ["enp1s0f0np0", "enP2p1s0f0np0"];
+
+/// Two hosts without RDMA. On the first, this subnet has both interfaces.
+fn hosts(network: [u8; 2], prefix: u8) -> Vec<Host> {
+    let mut hosts = pair();
+    for (index, host) in hosts.iter_mut().enumerate() {
+        host.rdma.clear();
+        host.pci.clear();
+        host.network.neighbours.clear();
+        host.network.routes.clear();
+        for (number, name) in TWINS.iter().enumerate() {
+            // The second host has a subnet for each, unless there is only one for all.
+            let third = if index == 0 || prefix == 16 {
+                0
+            } else {
+                number as u8
+            };
+            let [a, b] = network;
+            let ip = [a, b, third, 1 + 2 * number as u8 + index as u8].into();
+            host.netdev_mut(name).addresses = vec![Address {
+                ip,
+                prefix,
+                label: None,
+            }];
+        }
+    }
+    hosts
+}
+
+/// What is said of subnets.
+fn said(hosts: &[Host]) -> Vec<Finding> {
+    let found = wrong(hosts).into_iter();
+    found.filter(|one| one.id == "net.subnets").collect()
+}
+
+#[test]
+fn interfaces_of_tcp_in_one_subnet_are_told_how_to_answer() {
+    let mut hosts = hosts([10, 0], 24);
+    let found = said(&hosts);
+    let [one] = found.as_slice() else {
+        panic!("expected one finding: {found:#?}");
+    };
+    assert_eq!(
+        (one.status, &one.hosts[..]),
+        (Status::Warn, &["spark-1".to_owned()][..])
+    );
+    assert!(TWINS.iter().all(|name| one.seen.contains(name)), "{one}");
+    let command = one.command().unwrap();
+    assert!(command.contains("enP2p1s0f0np0/arp_ignore=1"), "{one}");
+    assert!(!command.contains("rp_filter"), "{one}");
+    mend(&mut hosts);
+    assert_eq!(said(&hosts), []);
+}
+
+/// The kernel drops what comes by the second interface, although each answers for itself.
+#[test]
+fn a_strict_filter_is_relaxed() {
+    let mut hosts = hosts([10, 0], 24);
+    mend(&mut hosts);
+    hosts[0].netdev_mut(TWINS[0]).rp_filter = Some(1);
+    let found = said(&hosts);
+    let command = found[0].command().unwrap();
+    assert!(
+        command.ends_with(" net/ipv4/conf/enp1s0f0np0/rp_filter=2"),
+        "{command}"
+    );
+    mend(&mut hosts);
+    assert_eq!(said(&hosts), []);
+}
+
+/// NVIDIA's set-up has all interfaces in the link-local subnet.
+#[test]
+fn of_link_local_addresses_only_those_on_one_network_are_told() {
+    let mut hosts = hosts([169, 254], 16);
+    let hear = |host: &mut Host, netdev: &str, mac: &str| {
+        host.network.neighbours.push(Neighbour {
+            ip: "169.254.0.9".parse().unwrap(),
+            netdev: netdev.to_owned(),
+            mac: Some(mac.to_owned()),
+            state: NeighbourState::Known,
+        });
+    };
+    for (number, name) in TWINS.iter().enumerate() {
+        hear(&mut hosts[0], name, &format!("02:00:00:00:09:0{number}"));
+    }
+    assert_eq!(said(&hosts), []);
+    hear(&mut hosts[0], TWINS[1], "02:00:00:00:09:00");
+    let found = said(&hosts);
+    assert_eq!(ids(&found), [(Status::Warn, "net.subnets")], "{found:#?}");
+}
