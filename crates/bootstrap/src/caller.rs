@@ -114,9 +114,8 @@ impl Caller {
         self.failures = self.routes.iter().map(|_| None).collect();
     }
 
-    /// Gives up when no route has led to a connection by then: others may pass it on.
-    pub(crate) fn with_patience(self, until: Instant) -> Self {
-        let patience = Some(until);
+    /// Gives up when no route has led to a connection by then, if set: others may pass it on.
+    pub(crate) fn with_patience(self, patience: Option<Instant>) -> Self {
         Self { patience, ..self }
     }
 

@@ -20,7 +20,7 @@ use crate::stop::Stop;
 use crate::verdict::{Verdict, VerdictKind};
 use crate::wire::FrameKind;
 use crate::wiring::{Survey, Wiring};
-use crate::{Error, HostId, Options, PeerInfo, roster};
+use crate::{Error, Options, PeerInfo, roster};
 
 /// How long the rendezvous waits after it has found a problem, so that its error can name all ranks concerned.
 const ERROR_GRACE: Duration = Duration::from_millis(300);
@@ -327,8 +327,7 @@ impl Service {
             return;
         };
         let peers: Vec<&PeerInfo> = self.members.iter().map(|one| &one.hello.peer).collect();
-        let hosts: Vec<HostId> = peers.iter().map(|peer| peer.host_id).collect();
-        let wiring = Wiring::of(&hosts, &surveys);
+        let wiring = Wiring::of(&surveys);
         if let Some(text) = roster::cut(&peers, &surveys, &wiring.parts()) {
             return self.fail(now, VerdictKind::Links, &text);
         }
@@ -345,9 +344,12 @@ impl Service {
         let (lost, mut failed) = self.broken();
         if failed.is_empty() && lost.is_empty() {
             let has_any = self.members.iter().any(|member| member.survey.is_some());
-            let is_silent = |member: &&Member| match has_any && !self.is_surveyed {
-                true => member.survey.is_none(),
-                false => member.report.is_none(),
+            let is_silent = |member: &&Member| {
+                if has_any && !self.is_surveyed {
+                    member.survey.is_none()
+                } else {
+                    member.report.is_none()
+                }
             };
             let silent = self.members.iter().filter(is_silent);
             let peers = silent.map(|member| &member.hello.peer);

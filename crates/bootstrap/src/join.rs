@@ -239,9 +239,10 @@ impl Joining<'_> {
     fn routes_onward(&self, table: &Table) -> Box<dyn Fn(u32) -> Vec<Route> + Send> {
         let own = self.options.addresses.clone();
         let host = HostId::of_this_process();
-        let peers = match self.size <= MOST_RANKS {
-            true => table.peers.clone(),
-            false => Vec::new(),
+        let peers = if self.size <= MOST_RANKS {
+            table.peers.clone()
+        } else {
+            Vec::new()
         };
         Box::new(move |rank| {
             let peer = peers.get(rank as usize);

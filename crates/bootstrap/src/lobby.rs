@@ -401,8 +401,8 @@ impl Lobby {
 impl ListenerRole {
     fn check(self, intent: Intent) -> Result<(), HandshakeError> {
         let is_expected = match (self, intent) {
-            (ListenerRole::Rendezvous, Intent::Rendezvous { .. }) => true,
-            (ListenerRole::Onward, Intent::Onward { .. }) => true,
+            (ListenerRole::Rendezvous, Intent::Rendezvous { .. })
+            | (ListenerRole::Onward, Intent::Onward { .. }) => true,
             (ListenerRole::Streams { rank, size }, Intent::Stream { from, to, .. }) => {
                 to == rank && from < size
             }

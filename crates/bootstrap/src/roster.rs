@@ -201,7 +201,7 @@ pub(crate) fn cut(peers: &[&PeerInfo], surveys: &[&Survey], parts: &[Vec<u32>]) 
     let name = |rank: u32| {
         peers
             .get(rank as usize)
-            .map_or_else(String::new, |it| it.to_string())
+            .map_or_else(String::new, ToString::to_string)
     };
     Some(format!(
         "{} and {} do not reach each other, neither by themselves nor by way of other ranks: \

@@ -3,14 +3,13 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::HostId;
 use crate::hello::millis;
 use crate::verdict::MAX_REPORT;
 use crate::wire::{Reader, WireError, Writer};
 
-/// Worlds of up to this many ranks find ways round. In larger ones, every rank has to reach those
-/// that it needs by itself.
-pub(crate) const MOST_RANKS: u32 = 64;
+/// Worlds of up to this many ranks find ways round: there, every rank calls every other. In larger
+/// ones, every rank has to reach those that it needs by itself.
+pub(crate) const MOST_RANKS: u32 = 8;
 
 /// The bytes of a survey that are not about ranks which were missed.
 const FIXED: usize = 64;
@@ -19,7 +18,7 @@ const FIXED: usize = 64;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Survey {
     /// The ranks that it reached, a bit each.
-    pub(crate) reached: u64,
+    pub(crate) reached: u8,
     /// The ranks that it did not reach, in ascending order, and why not.
     pub(crate) missed: Vec<(u32, String)>,
     /// How long it will wait for the others' surveys.
@@ -30,7 +29,7 @@ impl Survey {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let room = (MAX_REPORT - FIXED) / self.missed.len().max(1) - 8;
         let mut to = Writer::default();
-        to.u64(millis(self.time_left)).u64(self.reached);
+        to.u64(millis(self.time_left)).u8(self.reached);
         to.u8(self.missed.len() as u8);
         for (rank, why) in &self.missed {
             to.u32(*rank).text(why, room);
@@ -41,7 +40,7 @@ impl Survey {
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, WireError> {
         let mut from = Reader::new(bytes);
         let time_left = Duration::from_millis(from.u64()?);
-        let reached = from.u64()?;
+        let reached = from.u8()?;
         let count = from.u8()?;
         let missed = (0..count).map(|_| {
             let rank = from.u32()?;
@@ -65,32 +64,21 @@ impl Survey {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Wiring {
     /// By rank, the ranks that it reaches, a bit each. Empty where all reach each other.
-    reached: Vec<u64>,
+    reached: Vec<u8>,
 }
 
 impl Wiring {
-    /// Of the ranks of these hosts, which found this. Where any rank was missed, two that did not
-    /// call each other count as their hosts do.
-    pub(crate) fn of(hosts: &[HostId], surveys: &[&Survey]) -> Self {
+    /// Of ranks that found this when each called those below it.
+    pub(crate) fn of(surveys: &[&Survey]) -> Self {
         if surveys.iter().all(|survey| survey.missed.is_empty()) {
             return Self::default();
         }
-        let on_host = |host: HostId| mask((0..).zip(hosts).filter(|(_, one)| **one == host));
-        let on_host: Vec<u64> = hosts.iter().map(|host| on_host(*host)).collect();
-        let mut reached = on_host.clone();
-        for (survey, own) in surveys.iter().zip(&on_host) {
-            for (peer, its) in on_host.iter().enumerate() {
-                if survey.reached >> peer & 1 == 1 {
-                    ranks(*own).for_each(|rank| reached[rank as usize] |= its);
-                    ranks(*its).for_each(|rank| reached[rank as usize] |= own);
-                }
-            }
-        }
+        let mut reached: Vec<u8> = (0..surveys.len()).map(|rank| 1 << rank).collect();
         for (rank, survey) in surveys.iter().enumerate() {
-            for &(peer, _) in &survey.missed {
-                reached[rank] &= !(1 << peer);
+            for peer in ranks(survey.reached) {
                 if let Some(its) = reached.get_mut(peer as usize) {
-                    *its &= !(1 << rank);
+                    *its |= 1 << rank;
+                    reached[rank] |= 1 << peer;
                 }
             }
         }
@@ -114,7 +102,7 @@ impl Wiring {
         self.is_complete() || a == b || self.around(a) >> b & 1 == 1
     }
 
-    fn around(&self, rank: u32) -> u64 {
+    fn around(&self, rank: u32) -> u8 {
         self.reached.get(rank as usize).copied().unwrap_or(0)
     }
 
@@ -176,7 +164,7 @@ impl Wiring {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut to = Writer::default();
         for ranks in &self.reached {
-            to.u64(*ranks);
+            to.u8(*ranks);
         }
         to.finish()
     }
@@ -185,10 +173,13 @@ impl Wiring {
     pub(crate) fn decode(bytes: &[u8], size: usize) -> Result<Self, WireError> {
         let mut from = Reader::new(bytes);
         let rows = if bytes.is_empty() { 0 } else { size };
-        let reached = (0..rows).map(|_| from.u64());
-        let reached: Vec<u64> = reached.collect::<Result<_, _>>()?;
+        if rows > MOST_RANKS as usize {
+            return Err(WireError::Field("number of ranks"));
+        }
+        let reached = (0..rows).map(|_| from.u8());
+        let reached: Vec<u8> = reached.collect::<Result<_, _>>()?;
         from.end()?;
-        let beyond = |row: &u64| size < 64 && row >> size != 0;
+        let beyond = |row: &u8| ranks(*row).any(|rank| rank as usize >= size);
         if reached.iter().any(beyond) {
             return Err(WireError::Field("rank"));
         }
@@ -197,12 +188,8 @@ impl Wiring {
 }
 
 /// The ranks whose bits are set.
-fn ranks(mask: u64) -> impl Iterator<Item = u32> {
+fn ranks(mask: u8) -> impl Iterator<Item = u32> {
     (0..MOST_RANKS).filter(move |rank| mask >> rank & 1 == 1)
-}
-
-fn mask<T>(ranks: impl Iterator<Item = (u32, T)>) -> u64 {
-    ranks.fold(0, |mask, (rank, _)| mask | 1 << rank)
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use super::Words;
 use crate::Secret;
 use crate::handshake::WorldName;
 use crate::wire::{Reader, WireError, Writer};
+use crate::wiring::MOST_RANKS;
 
 const MAGIC: [u8; 4] = *b"SCCN";
 const LABEL: &[u8] = b"note";
@@ -11,7 +12,7 @@ const TAG: usize = 32;
 /// The bytes of a note.
 pub(super) const LENGTH: usize = 4 + 8 + 1 + 2 + 1 + TAG;
 /// The most ranks that pass a connection on.
-const MOST_HOPS: u8 = 64;
+const MOST_HOPS: u8 = MOST_RANKS as u8;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Note {

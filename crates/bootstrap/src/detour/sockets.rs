@@ -27,6 +27,8 @@ pub(super) struct Sockets {
 
 impl Sockets {
     pub(super) fn open(port: u16, own: &[Address]) -> Self {
+        let own = own.iter().filter(|own| !own.ip.is_loopback());
+        let own: Vec<Address> = own.copied().collect();
         let has = |is_wanted: fn(&IpAddr) -> bool| own.iter().any(|own| is_wanted(&own.ip));
         let open = |any: IpAddr| match bound(SocketAddr::new(any, port)) {
             Ok(socket) => Some(Unshared::new(socket)),
@@ -39,7 +41,7 @@ impl Sockets {
         let v6 = has(IpAddr::is_ipv6).then(|| open(Ipv6Addr::UNSPECIFIED.into()));
         Self {
             port,
-            own: own.to_vec(),
+            own,
             v4: v4.flatten(),
             v6: v6.flatten(),
         }
@@ -48,7 +50,7 @@ impl Sockets {
     /// Sends to all hosts of each network what `note` makes for the own address there. What is not
     /// sent is asked for again.
     pub(super) fn tell_all(&self, note: impl Fn(Address) -> Option<Vec<u8>>) {
-        for own in self.own.iter().filter(|own| !own.ip.is_loopback()) {
+        for own in &self.own {
             let Some(bytes) = note(*own) else { continue };
             let sent = match (own.ip, &self.v4, &self.v6) {
                 (IpAddr::V4(ip), Some(socket), _) => SockRef::from(&**socket)

@@ -88,17 +88,19 @@ impl Flow {
 
     /// What the socket that is read from is to be polled for.
     pub(super) fn wants_input(&self) -> PollFlags {
-        match self.end == End::Open && self.buffer.is_empty() {
-            true => PollFlags::IN,
-            false => PollFlags::empty(),
+        if self.end == End::Open && self.buffer.is_empty() {
+            PollFlags::IN
+        } else {
+            PollFlags::empty()
         }
     }
 
     /// What the socket that is written to is to be polled for.
     pub(super) fn wants_output(&self) -> PollFlags {
-        match self.buffer.is_empty() {
-            true => PollFlags::empty(),
-            false => PollFlags::OUT,
+        if self.buffer.is_empty() {
+            PollFlags::empty()
+        } else {
+            PollFlags::OUT
         }
     }
 

@@ -19,12 +19,15 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// How often a rank that calls others looks whether the initialisation has failed.
 const LOOK: Duration = Duration::from_millis(100);
 
+/// What came of a call to a rank.
+type Outcome = (u32, Result<Stream, Error>);
+
 impl Session {
     /// Opens a stream to each of `peers` that this rank reaches by itself. All ranks call this
     /// once, for the same purpose, and name each other.
     ///
-    /// In worlds of up to 64 ranks, those that some do not reach are left out, as long as others
-    /// lead to them; [`wiring`](Self::wiring) says which ones.
+    /// In worlds of up to 8 ranks, which all name all others, those are left out that this rank does not
+    /// reach, as long as others lead to them; [`wiring`](Self::wiring) says which ones.
     ///
     /// # Errors
     /// [`Error::Links`], on all ranks, names two that do not reach each other, not even by way of others. Otherwise those
@@ -71,10 +74,8 @@ impl Session {
         let mut calls = Vec::new();
         for &peer in below {
             let caller = self.caller(network, peer, purpose, deadline)?;
-            calls.push(match has_ways_round {
-                true => (peer, caller.with_patience(Instant::now() + PATIENCE)),
-                false => (peer, caller),
-            });
+            let patience = has_ways_round.then(|| Instant::now() + PATIENCE);
+            calls.push((peer, caller.with_patience(patience)));
         }
         let (mut streams, mut missed) = (Vec::new(), Vec::new());
         for (peer, outcome) in self.call(network, calls, deadline)? {
@@ -125,7 +126,7 @@ impl Session {
         network: &Network,
         mut calls: Vec<(u32, Caller)>,
         deadline: Instant,
-    ) -> Result<Vec<(u32, Result<Stream, Error>)>, Error> {
+    ) -> Result<Vec<Outcome>, Error> {
         let mut outcomes = Vec::new();
         loop {
             let now = Instant::now();
@@ -148,9 +149,9 @@ impl Session {
                 return Err(Error::Timeout(format!("{name} does not answer: {silence}")));
             }
             let mut fds: Vec<PollFd<'_>> = Vec::new();
-            calls
-                .iter()
-                .for_each(|(_, caller)| caller.watch(now, &mut fds));
+            for (_, caller) in &calls {
+                caller.watch(now, &mut fds);
+            }
             let wakes = calls.iter().filter_map(|(_, caller)| caller.next_wake(now));
             let until = wakes.chain([now + LOOK, deadline]).min();
             net::poll(&mut fds, until).map_err(|error| Error::os("wait for ranks", &error))?;

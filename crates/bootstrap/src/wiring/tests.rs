@@ -3,21 +3,15 @@
 use super::*;
 use proptest::prelude::*;
 
-fn hosts(count: u32) -> Vec<HostId> {
-    let host = |network: u32| HostId {
-        boot: [0; 16],
-        network: network.into(),
-    };
-    (0..count).map(host).collect()
-}
-
 /// The wiring of ranks on hosts of their own, of which these pairs are joined.
 fn wired(size: u32, pairs: &[(u32, u32)]) -> Wiring {
     let survey = |rank: u32| {
         let is_joined =
             |peer: &u32| pairs.contains(&(*peer, rank)) || pairs.contains(&(rank, *peer));
         Survey {
-            reached: mask((0..rank).filter(is_joined).map(|peer| (peer, ()))),
+            reached: (0..rank)
+                .filter(is_joined)
+                .fold(0, |mask, peer| mask | 1 << peer),
             missed: (0..rank)
                 .filter(|peer| !is_joined(peer))
                 .map(|peer| (peer, "no route".to_owned()))
@@ -26,7 +20,7 @@ fn wired(size: u32, pairs: &[(u32, u32)]) -> Wiring {
         }
     };
     let surveys: Vec<Survey> = (0..size).map(survey).collect();
-    Wiring::of(&hosts(size), &surveys.iter().collect::<Vec<_>>())
+    Wiring::of(&surveys.iter().collect::<Vec<_>>())
 }
 
 fn ring(size: u32) -> Vec<(u32, u32)> {
@@ -91,44 +85,9 @@ fn a_line_is_one_part_and_a_ring_that_is_cut_twice_is_two() {
     assert_eq!(cut.next_hop(0, 3, NOBODY), None);
 }
 
-/// Ranks 0 and 1, 2 and 3, 4 and 5 share hosts, which form a line. Few ranks called each other.
-#[test]
-fn ranks_that_did_not_call_each_other_count_as_their_hosts_do() {
-    let hosts: Vec<HostId> = hosts(3).into_iter().flat_map(|host| [host; 2]).collect();
-    let found = |reached: &[u32], missed: &[u32]| Survey {
-        reached: mask(reached.iter().map(|&rank| (rank, ()))),
-        missed: missed.iter().map(|&rank| (rank, String::new())).collect(),
-        time_left: Duration::ZERO,
-    };
-    let none = || found(&[], &[]);
-    // Rank 3 did not reach rank 1, although their hosts are joined.
-    let surveys = [
-        none(),
-        none(),
-        found(&[0], &[]),
-        found(&[], &[1]),
-        found(&[3], &[0]),
-        none(),
-    ];
-    let wiring = Wiring::of(&hosts, &surveys.iter().collect::<Vec<_>>());
-    for (a, b, joined) in [
-        (0, 1, true),
-        (1, 2, true),
-        (1, 3, false),
-        (2, 5, true),
-        (1, 5, false),
-    ] {
-        assert_eq!(
-            (wiring.joins(a, b), wiring.joins(b, a)),
-            (joined, joined),
-            "{a} {b}"
-        );
-    }
-}
-
 proptest! {
     #[test]
-    fn any_bytes_are_read_without_panic(bytes: Vec<u8>, size in 0usize..65) {
+    fn any_bytes_are_read_without_panic(bytes: Vec<u8>, size in 0usize..12) {
         let _ = Survey::decode(&bytes);
         if let Ok(wiring) = Wiring::decode(&bytes, size) {
             prop_assert_eq!(wiring.encode(), bytes);
@@ -137,21 +96,20 @@ proptest! {
     }
 
     #[test]
-    fn surveys_and_wirings_survive(reached: u64, count in 0u32..64, why in ".{0,40}") {
+    fn surveys_and_wirings_survive(reached: u8, count in 0u32..8, why in ".{0,40}") {
         let missed = (0..count).map(|rank| (rank, why.clone())).collect();
         let survey = Survey { reached, missed, time_left: Duration::from_millis(5) };
         let bytes = survey.encode();
         prop_assert!(bytes.len() <= MAX_REPORT);
         let read = Survey::decode(&bytes).unwrap();
         prop_assert_eq!((read.reached, read.missed.len()), (reached, count as usize));
-        let wiring = wired(9, &ring(9));
-        prop_assert_eq!(Wiring::decode(&wiring.encode(), 9), Ok(wiring));
+        let wiring = wired(8, &ring(8));
+        prop_assert_eq!(Wiring::decode(&wiring.encode(), 8), Ok(wiring));
     }
 
-    /// A way that is found is one, and no shorter one exists than the distance by squaring.
     #[test]
-    fn ways_are_ways(pairs in prop::collection::vec((0u32..10, 0u32..10), 0..20), to in 1u32..10) {
-        let wiring = wired(10, &pairs);
+    fn ways_are_ways(pairs in prop::collection::vec((0u32..8, 0u32..8), 0..14), to in 1u32..8) {
+        let wiring = wired(8, &pairs);
         for way in wiring.ways(0, to) {
             prop_assert_eq!(way.last(), Some(&to));
             let whole: Vec<u32> = [&[0], &way[..]].concat();
