@@ -7,7 +7,7 @@ declare -A groups
 output=$(mktemp -d)
 trap end_groups EXIT
 
-# step NAME COMMAND...
+# step NAME COMMAND... Within a function, `set -e` has no effect then.
 step() {
     local code=0 name=$1 start=$SECONDS
     printf '\n=== %s (%s s)\n' "$name" "$SECONDS"
