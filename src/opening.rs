@@ -145,9 +145,8 @@ fn host_engine(
     planner: Planner,
     observed: Option<&Arc<Observed>>,
 ) -> Result<Arc<HostEngine>, Error> {
-    let bell = Bell::shared().map_err(|error| Error::System {
-        what: "making an eventfd to be woken up by".to_owned(),
-        problem: error.to_string(),
+    let bell = Bell::shared().map_err(|error| {
+        spark_ccl_bootstrap::Error::os("make an eventfd to be woken up by", &error)
     })?;
     let (rank, slot_bytes) = (planner.rank, planner.slot_bytes);
     let mesh = Mesh::new(LinkOwner {

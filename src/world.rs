@@ -216,10 +216,7 @@ fn watch_neighbours(
 }
 
 fn no_monitor(error: &std::io::Error) -> Error {
-    Error::System {
-        what: "starting the monitor thread".to_owned(),
-        problem: error.to_string(),
-    }
+    spark_ccl_bootstrap::Error::os("start the monitor thread", error).into()
 }
 
 /// The ranks that this one holds a control stream to: its neighbours in the world, and the ranks before and after it on

@@ -1,7 +1,8 @@
 #!/bin/bash
 # Random faults (killed, stopped, cut off, mistaken and forked ranks, lost packets, garbage or
-# hundreds of silent connections on every port, logs that nobody takes) in random calls of real
-# processes. Prints how many hung, were wrong, named nobody, or left something behind, and fails
+# hundreds of silent connections on every port, logs that nobody takes, memory that is dropped while
+# it is in use) in random calls of real processes. With a C++ compiler, that memory is of GPUs that
+# are none; else it is registered memory of the host. Prints how many hung, were wrong, named nobody, or left something behind, and fails
 # where any did.
 #   tests/faults.sh [-r] N SEED    N cases; `tests/faults.sh [-r] 1 SEED` repeats that of a SEED which it prints
 #   -r    over RDMA, in an emulated machine: up to 15 minutes of cases
@@ -23,4 +24,13 @@ if [ $over = rdma ]; then
     exec tests/vm/rdma-tests.sh -m wire random_faults_over_rdma
 fi
 export SPARK_CCL_TEST_REQUIRE=namespaces,nft
-exec cargo test -q -p spark-ccl --test suite -- --ignored --exact campaign::as_many_as_told --nocapture
+if command -v c++ >/dev/null; then
+    . tests/vm/lib.sh
+    libraries=$(mktemp -d)
+    trap 'rm -r "$libraries"' EXIT
+    fake_gpus "$libraries"
+    export SPARK_CCL_TEST_FAKE_GPUS=$libraries
+else
+    echo "no C++ compiler: ranks drop registered memory only" >&2
+fi
+cargo test -q -p spark-ccl --test suite -- --ignored --exact campaign::as_many_as_told --nocapture

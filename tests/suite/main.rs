@@ -15,6 +15,7 @@ mod compile_fail;
 mod compute;
 mod counts;
 mod dmabuf;
+mod dropping;
 mod examples;
 mod faults;
 mod footprint;

@@ -2,6 +2,7 @@
 
 use crate::blocked_log::{self, answer};
 use crate::collectives_model::Case;
+use crate::dropping::Dropping;
 use crate::footprint::Ranks;
 use crate::processes::ROLE;
 use crate::processes_calls::{self, number};
@@ -47,6 +48,7 @@ fn rank() {
 #[derive(Default)]
 struct State {
     communicator: Option<Arc<Communicator>>,
+    dropping: Option<Dropping>,
     ordinary: Vec<f32>,
     registered: Option<Registered<f32>>,
     /// What `perform` is for: several, or that of the communicator.
@@ -99,6 +101,7 @@ impl State {
                 }
             )),
             ["record", path] => self.communicator().record(path)?,
+            ["drop-memory"] => self.dropping = Some(Dropping::start(self.communicator())),
             ["drop"] => *self = Self::default(),
             ["finalize"] => self.finalize()?,
             ["exit"] => std::process::exit(0),
@@ -253,6 +256,7 @@ impl State {
     }
 
     fn finalize(&mut self) -> Result<(), Error> {
+        self.dropping = None;
         let communicator = self.communicator.take().unwrap();
         Arc::try_unwrap(communicator).unwrap().finalize()
     }

@@ -129,7 +129,8 @@ pub enum Error {
 }
 
 impl Error {
-    pub(crate) fn os(doing: impl Into<String>, error: &io::Error) -> Self {
+    /// [`Error::Os`], with what to do about it where that is known.
+    pub fn os(doing: impl Into<String>, error: &io::Error) -> Self {
         let advice = match Errno::from_io_error(error) {
             Some(Errno::MFILE) => {
                 let most = getrlimit(Resource::Nofile).current;

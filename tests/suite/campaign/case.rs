@@ -47,6 +47,8 @@ pub(super) enum Fault {
     Silence,
     /// It is killed, and nobody takes what the ranks log.
     BlockedLog,
+    /// It is killed, while all ranks drop memory as it is in use.
+    Frees,
     /// It has a child that does this.
     Fork(&'static str),
     /// It is killed, and has a child that lives on.
@@ -69,6 +71,7 @@ impl Fault {
             Self::Garbage => "garbage",
             Self::Silence => "silence",
             Self::BlockedLog => "blocked log",
+            Self::Frees => "frees",
             Self::Fork(what) => what,
             Self::KillParent => "kill parent",
         }
@@ -132,9 +135,9 @@ impl Case {
 
 fn fault(call: &Call, size: usize, net: Net, hosts: usize, dice: &mut Dice) -> Fault {
     let kinds = match net {
-        Net::Shm | Net::Loopback => 12,
-        Net::Rdma => 16,
-        Net::Hosts => 20,
+        Net::Shm | Net::Loopback => 13,
+        Net::Rdma => 17,
+        Net::Hosts => 21,
     };
     match dice.below(kinds) {
         0 => Fault::None,
@@ -148,14 +151,15 @@ fn fault(call: &Call, size: usize, net: Net, hosts: usize, dice: &mut Dice) -> F
         9 => Fault::KillParent,
         10 => Fault::Silence,
         11 => Fault::BlockedLog,
-        12 | 13 => Fault::Loss(1 + dice.below(5)),
+        12 => Fault::Frees,
+        13 | 14 => Fault::Loss(1 + dice.below(5)),
         _ if net == Net::Rdma => Fault::Rail,
         way => {
             let one = dice.below(hosts);
             let other = (one + 1 + dice.below(hosts - 1)) % hosts;
             match way {
-                14 | 15 => Fault::Cut([one, other]),
-                16 | 17 => Fault::Mute([one, other]),
+                15 | 16 => Fault::Cut([one, other]),
+                17 | 18 => Fault::Mute([one, other]),
                 _ => Fault::Gap([one, other]),
             }
         }

@@ -28,7 +28,12 @@ pub(super) fn failures(case: &Case, job: &Job<'_>) -> Vec<Failure> {
 fn must_fail(fault: &Fault) -> bool {
     matches!(
         fault,
-        Fault::Kill | Fault::KillParent | Fault::BlockedLog | Fault::Stop | Fault::Mismatch(_)
+        Fault::Kill
+            | Fault::KillParent
+            | Fault::BlockedLog
+            | Fault::Frees
+            | Fault::Stop
+            | Fault::Mismatch(_)
     )
 }
 
@@ -40,7 +45,7 @@ fn explains(case: &Case, job: &Job<'_>, error: &str) -> bool {
     };
     let is_victim = |rank, _| rank == case.victim;
     match &case.fault {
-        Fault::Kill | Fault::KillParent | Fault::BlockedLog => {
+        Fault::Kill | Fault::KillParent | Fault::BlockedLog | Fault::Frees => {
             error.contains("died") && names(error, &is_victim)
         }
         Fault::Stop => {

@@ -96,13 +96,13 @@ fn failures_of(case: &Case) -> Vec<Failure> {
 
 #[test]
 fn random_faults() {
-    run(16, 2937, &[Net::Shm, Net::Loopback]);
+    run(17, 1489, &[Net::Shm, Net::Loopback]);
 }
 
 #[test]
 fn random_faults_between_hosts() {
     if has(Need::Namespaces) && has(Need::Nft) {
-        run(22, 202_168, &[Net::Hosts]);
+        run(24, 104_547, &[Net::Hosts]);
     }
 }
 
@@ -110,7 +110,7 @@ fn random_faults_between_hosts() {
 #[test]
 fn random_faults_over_rdma() {
     if has(Need::Rails) {
-        let (count, first) = told().unwrap_or((17, 15_400));
+        let (count, first) = told().unwrap_or((18, 73_965));
         run(count, first, &[Net::Rdma]);
     }
 }

@@ -9,6 +9,7 @@ use crate::processes::{Rank, Silence, WATCHDOG};
 use crate::rdma::{self, Impaired};
 use crate::switch::{cut, lose, mend, stop_losing, switched_hosts};
 use rustix::process::Signal;
+use spark_ccl_testing::{Need, has};
 use std::fs::File;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -110,12 +111,16 @@ impl<'a> Job<'a> {
         self.settle(0..size)
     }
 
-    /// A child, or a log that takes nothing, to begin with.
+    /// A child, a log that takes nothing, or memory that comes and goes, to begin with.
     fn order_what_the_fault_needs(&mut self) -> Result<(), Failure> {
         let victim = self.case.victim;
         match self.case.fault {
             Fault::BlockedLog => {
                 self.order_all("block-log");
+                return self.settle(0..self.case.size);
+            }
+            Fault::Frees => {
+                self.order_all("drop-memory");
                 return self.settle(0..self.case.size);
             }
             Fault::KillParent => self.order(victim, "fork sleep"),
@@ -159,7 +164,7 @@ impl<'a> Job<'a> {
     fn inflict(&mut self) -> Remedy {
         let victim = &mut self.ranks[self.case.victim];
         match self.case.fault {
-            Fault::Kill | Fault::KillParent | Fault::BlockedLog => victim.kill(),
+            Fault::Kill | Fault::KillParent | Fault::BlockedLog | Fault::Frees => victim.kill(),
             Fault::Stop | Fault::Pause => {
                 victim.stop();
                 return Remedy::Wake;
@@ -324,7 +329,7 @@ fn started(case: &Case, traces: &Traces) -> Vec<Rank> {
     } else {
         "off"
     };
-    let env = [
+    let mut env = vec![
         traces.mark(),
         ("SPARK_CCL_LOG", log),
         ("SPARK_CCL_TIMEOUT", timeout),
@@ -333,9 +338,16 @@ fn started(case: &Case, traces: &Traces) -> Vec<Rank> {
         ("SPARK_CCL_CUT_AFTER", "4"),
         ("SPARK_CCL_SHM", shm),
     ];
+    let gpus = fake_gpus();
+    if case.fault == Fault::Frees {
+        env.extend(gpus.iter().map(|(name, value)| (*name, &**value)));
+    }
     match case.net {
         Net::Shm | Net::Loopback => (0..case.size).map(|_| Rank::start(&env)).collect(),
-        Net::Rdma => rdma::started(case.size, 2, &env[..5]),
+        Net::Rdma => {
+            env.retain(|(name, _)| *name != "SPARK_CCL_SHM");
+            rdma::started(case.size, 2, &env)
+        }
         Net::Hosts => {
             let hosts = switched_hosts(case.hosts, &env);
             let pids: Vec<u32> = hosts.iter().map(Rank::pid).collect();
@@ -349,4 +361,23 @@ fn started(case: &Case, traces: &Traces) -> Vec<Rank> {
             (0..case.size).map(start).collect()
         }
     }
+}
+
+/// What gives a rank a GPU that is none, whose memory is the host's, where there is a library of
+/// such: memory that is dropped while kernels run has to wait.
+fn fake_gpus() -> Vec<(&'static str, String)> {
+    if !has(Need::FakeGpuLibrary) {
+        return Vec::new();
+    }
+    let folder = std::env::var("SPARK_CCL_TEST_FAKE_GPUS").unwrap();
+    let env = [
+        ("LD_LIBRARY_PATH", &*folder),
+        ("FAKE_GPUS", "1"),
+        ("SPARK_CCL_BACKEND", "engine"),
+        ("SPARK_CCL_DEVICE", "0"),
+        ("SPARK_CCL_SHARE_GPU", "1"),
+        ("SPARK_CCL_GPU_PROTOCOL", "proxy"),
+        ("SPARK_CCL_GPU_PINNED", "1"),
+    ];
+    env.map(|(name, value)| (name, value.to_owned())).into()
 }
