@@ -96,7 +96,7 @@ fn failures_of(case: &Case) -> Vec<Failure> {
 
 #[test]
 fn random_faults() {
-    run(17, 1489, &[Net::Shm, Net::Loopback]);
+    run(17, 146_913, &[Net::Shm, Net::Loopback]);
 }
 
 #[test]
