@@ -6,7 +6,7 @@ mod rails;
 mod shape;
 
 pub use cables::{Cable, CableEnd};
-pub use rails::{Evidence, HostRail, RailEnd, dark, leading, rails};
+pub use rails::{Evidence, HostRail, RailEnd, dark, leading, rails, rank};
 pub use shape::Shape;
 
 use crate::Host;
@@ -34,8 +34,18 @@ impl<'a> Cluster<'a> {
             .into_iter()
             .flat_map(|pair| rails::rails(hosts, pair))
             .collect();
-        let cables = cables::cables(hosts, &rails);
-        let shape = shape::shape(hosts.len(), &cables);
+        let all: Vec<_> = (0..rails.len()).collect();
+        let fastest = all
+            .iter()
+            .copied()
+            .filter(|&rail| rails[rail].is_leading(hosts));
+        let mut cables = cables::cables(hosts, &rails, fastest);
+        let mut shape = shape::shape(hosts.len(), &cables);
+        if shape == Shape::Apart {
+            // A slower network joins what the fastest ones do not.
+            cables = cables::cables(hosts, &rails, all);
+            shape = shape::shape(hosts.len(), &cables);
+        }
         Self {
             hosts,
             rails,
@@ -229,11 +239,45 @@ mod tests {
         }
         hosts[1].network.neighbours.clear();
         let cluster = Cluster::of(&hosts);
-        assert!(
-            cluster
-                .rails
-                .iter()
-                .all(|rail| rail.evidence == Evidence::Silent)
-        );
+        // The cables are named, and the local network carries the data.
+        let names = |is_silent: bool| {
+            let rails = cluster.rails.iter();
+            let rails = rails.filter(|rail| (rail.evidence == Evidence::Silent) == is_silent);
+            rails
+                .map(|rail| rail.ends[0].netdev.as_str())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(names(true), ["enp1s0f0np0", "enP2p1s0f0np0"]);
+        assert_eq!(names(false), ["enP7s7"]);
+        assert_eq!(cables(&cluster).len(), 2);
+        let lan = hosts[0].netdev_mut("enP7s7");
+        lan.running = false;
+        assert_eq!(Cluster::of(&hosts).rails.len(), 2);
+    }
+
+    /// Of a ring without RDMA, opposite hosts have only the local network in common.
+    #[test]
+    fn a_slower_network_joins_what_cables_do_not() {
+        let mut hosts = hosts(&testing::ring());
+        for host in &mut hosts {
+            host.rdma.clear();
+        }
+        let ring = Cluster::of(&hosts);
+        assert_eq!(ring.shape, Shape::Ring);
+        let is_lan = |rail: &&HostRail| rail.ends[0].netdev == "enP7s7";
+        assert_eq!(ring.rails.iter().filter(is_lan).count(), 0);
+        // A cable is out, so the two hosts meet in the local network; their other cables lead
+        // elsewhere.
+        for host in &mut hosts[..2] {
+            for netdev in &mut host.network.netdevs {
+                let ips = netdev.addresses.iter().map(|one| one.ip.to_string());
+                let is_cut = |ip: String| ip.starts_with("10.0.0.") || ip.starts_with("10.0.1.");
+                netdev.running &= !ips.into_iter().any(is_cut);
+            }
+        }
+        let chain = Cluster::of(&hosts);
+        let lan: Vec<_> = chain.between(0, 1).collect();
+        assert!(!lan.is_empty() && lan.iter().all(is_lan), "{lan:?}");
+        assert_eq!(chain.shape, Shape::Chain);
     }
 }

@@ -150,6 +150,33 @@ fn more_rails_than_connections_are_told() {
     assert_eq!(found.status, Status::Ok, "{found:#?}");
 }
 
+/// The library passes the cable over, so the local network is what must have carried the data.
+#[test]
+fn a_cable_that_does_not_answer_is_no_rail() {
+    let mut hosts = testing::hosts(&testing::pair());
+    for host in &mut hosts {
+        host.rdma.clear();
+        for netdev in &mut host.network.netdevs {
+            let (sent, received) = (0, 0);
+            netdev.traffic = Some(Counted { sent, received });
+        }
+        for neighbour in &mut host.network.neighbours {
+            neighbour.mac = None;
+            neighbour.state = spark_ccl_topology::NeighbourState::Failed;
+        }
+    }
+    let cluster = Cluster::of(&hosts);
+    let mut after = hosts[0].clone();
+    let (sent, received) = (1_200_000_000, 1_200_000_000);
+    netdev(&mut after, "enP7s7").traffic = Some(Counted { sent, received });
+    let traffic = traffic::between(&cluster, 0, &hosts[0], &after);
+    let rails: Vec<_> = traffic.iter().filter(|one| one.rail).collect();
+    assert_eq!(rails.len(), 1);
+    assert_eq!(rails[0].name, "enP7s7");
+    let found = traffic::judge(&cluster, 0, &traffic, 1e9);
+    assert_eq!(found.status, Status::Ok, "{found:#?}");
+}
+
 #[test]
 fn each_direction_counts() {
     let half = 600_000_000;

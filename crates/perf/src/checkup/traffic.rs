@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use serde::Serialize;
-use spark_ccl_topology::cluster::RailEnd;
+use spark_ccl_topology::cluster::{Evidence, HostRail, RailEnd};
 use spark_ccl_topology::{Cluster, Host, Netdev};
 
 use crate::doctor::{Finding, Fix, Problem};
@@ -88,9 +88,10 @@ pub(super) fn between(
     found
 }
 
-/// The ends of rails at a host, each with the index of the host at the other end.
+/// The ends at a host of rails that answer, each with the index of the host at the other end.
 fn ends<'a>(cluster: &'a Cluster<'_>, index: usize) -> impl Iterator<Item = (&'a RailEnd, usize)> {
-    let ends = cluster.rails.iter().flat_map(|rail| {
+    let answering = |rail: &&HostRail| rail.evidence != Evidence::Silent;
+    let ends = cluster.rails.iter().filter(answering).flat_map(|rail| {
         let [a, b] = &rail.ends;
         [(a, b.host), (b, a.host)]
     });

@@ -4,6 +4,7 @@
 
 mod devices;
 mod format;
+mod interfaces;
 mod setting;
 mod values;
 

@@ -1,14 +1,14 @@
 //! The value of each setting, and the probe that decides it. A pure function of the hosts.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
 
-use spark_ccl_topology::netif::{is_link_local, network, same_subnet};
-use spark_ccl_topology::{Cluster, CudaDevice, Host, Netdev, cages};
+use spark_ccl_topology::netif::network;
+use spark_ccl_topology::{Cluster, CudaDevice, Host, cages};
 
 use super::Mode;
 use super::devices::devices;
-use super::setting::{Setting, Values, both};
+use super::interfaces::interfaces;
+use super::setting::{Setting, Values};
 
 /// The settings of all hosts.
 ///
@@ -17,67 +17,11 @@ use super::setting::{Setting, Values, both};
 pub(super) fn values(cluster: &Cluster<'_>, mode: Mode) -> Result<Values, String> {
     let mut values = Values::default();
     values.add("NCCL_IB_HCA", devices(cluster));
-    values.add("NCCL_SOCKET_IFNAME", meeting(cluster));
+    values.add("NCCL_SOCKET_IFNAME", interfaces(cluster));
     values.settings.extend(routing(cluster));
     values.settings.extend(merging(cluster));
     values.settings.extend(memory(cluster, mode)?);
     Ok(values)
-}
-
-/// The interfaces over which ranks meet: in a subnet that all hosts share, the fastest.
-///
-/// # Errors
-/// Why no list of names fits all hosts.
-fn meeting(cluster: &Cluster<'_>) -> Result<Vec<Setting>, String> {
-    let [first, others @ ..] = cluster.hosts else {
-        return Ok(Vec::new());
-    };
-    // Without RDMA, data takes these interfaces, too: by default, all that are equally fast.
-    let are_all_tcp = cluster.rails.iter().all(|rail| !rail.rdma);
-    if others.is_empty() || (are_all_tcp && cluster.rails.len() > 1) {
-        return Ok(Vec::new());
-    }
-    let shared = first.network.netdevs.iter().filter_map(|own| {
-        let subnet = subnet(own)?;
-        let same = others.iter().map(|host| in_subnet(host, subnet));
-        let mut names: Vec<_> = same.collect::<Option<Vec<_>>>()?;
-        names.push(&own.name);
-        names.sort();
-        names.dedup();
-        Some((own, subnet, names))
-    });
-    let best = shared.max_by_key(|(own, ..)| (own.speed, std::cmp::Reverse(own.index)));
-    let (_, (ip, prefix), names) = best.ok_or("these hosts share no subnet")?;
-    let probe =
-        format!("the fastest interface in a subnet that all hosts share, that of {ip}/{prefix}");
-    // All hosts get all names: none of them may be an interface of another network anywhere.
-    let is_elsewhere = |netdev: &Netdev| {
-        let mut addresses = netdev.addresses.iter().filter(|one| !is_link_local(one.ip));
-        names.contains(&&netdev.name)
-            && netdev.running
-            && addresses.any(|one| !same_subnet(one.ip, ip, prefix))
-    };
-    for host in cluster.hosts {
-        if let Some(netdev) = host.network.netdevs.iter().find(|one| is_elsewhere(one)) {
-            return Err(format!(
-                "the hosts share {ip}/{prefix}, by {}; on {}, {} is in another network",
-                names
-                    .iter()
-                    .map(|name| name.as_str())
-                    .collect::<Vec<_>>()
-                    .join(" and "),
-                host.name,
-                netdev.name
-            ));
-        }
-    }
-    let names: Vec<_> = names.into_iter().map(String::as_str).collect();
-    let value = format!("={}", names.join(","));
-    Ok(both(
-        ["SPARK_CCL_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"],
-        &value,
-        &probe,
-    ))
 }
 
 /// NCCL tries pairs of devices that do not reach each other, unless it is told to look at subnets.
@@ -189,28 +133,6 @@ fn staged(probe: &str) -> Vec<Setting> {
     ]
 }
 
-/// The first address of an interface that leads to others, and its prefix.
-fn subnet(netdev: &Netdev) -> Option<(IpAddr, u8)> {
-    let leads = netdev.running && !netdev.loopback;
-    let address = netdev
-        .addresses
-        .iter()
-        .find(|one| one.ip.is_ipv4())
-        .filter(|_| leads)?;
-    Some((address.ip, address.prefix))
-}
-
-/// The name of the interface of a host in a subnet in which it has an address of its own.
-fn in_subnet(host: &Host, (ip, prefix): (IpAddr, u8)) -> Option<&String> {
-    let mut netdevs = host.network.netdevs.iter();
-    let found = netdevs.find(|netdev| {
-        let own = subnet(netdev);
-        // Container networks use the same addresses on every host.
-        own.is_some_and(|(own, _)| own != ip && same_subnet(own, ip, prefix))
-    });
-    found.map(|netdev| &netdev.name)
-}
-
 #[cfg(test)]
 mod tests {
     use spark_ccl_topology::testing::{self, Recorded};
@@ -257,38 +179,6 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_in_another_network_on_some_host_is_not_set() {
-        let mut hosts = testing::hosts(&testing::pair());
-        for host in &mut hosts {
-            let netdevs = &mut host.network.netdevs;
-            netdevs.retain(|one| ["lo", "enp1s0f0np0", "enp1s0f1np1"].contains(&&*one.name));
-        }
-        // The second host's p1 is in the subnet of the first host's p0, and its p0 in another one.
-        let shared = hosts[1].netdev_mut("enp1s0f0np0").addresses.clone();
-        let mut other = shared.clone();
-        other[0].ip = "10.9.9.2".parse().unwrap();
-        hosts[1].netdev_mut("enp1s0f0np0").addresses = other;
-        let second = hosts[1].netdev_mut("enp1s0f1np1");
-        (second.addresses, second.running) = (shared, true);
-        let interfaces = |hosts: &[Host]| {
-            let values = values(&Cluster::of(hosts), Mode::Auto).unwrap();
-            let is_named = values
-                .left_out
-                .iter()
-                .any(|one| one.name == "NCCL_SOCKET_IFNAME");
-            let settings = values.settings.into_iter();
-            let mut settings = settings.filter(|one| one.name == "NCCL_SOCKET_IFNAME");
-            let value = settings.next().map(|one| one.value);
-            assert_ne!(value.is_some(), is_named);
-            value
-        };
-        assert_eq!(interfaces(&hosts), None);
-        hosts[1].netdev_mut("enp1s0f0np0").running = false;
-        let both = "=enp1s0f0np0,enp1s0f1np1".to_owned();
-        assert_eq!(interfaces(&hosts), Some(both));
-    }
-
-    #[test]
     fn a_cable_to_another_host_is_not_named() {
         let mut hosts = testing::hosts(&testing::pair());
         let other = hosts[1].netdev_mut("enp1s0f1np1");
@@ -316,22 +206,6 @@ mod tests {
         hosts.pop();
         let found = values(&Cluster::of(&hosts), Mode::Auto).unwrap();
         assert_eq!(found.left_out, []);
-    }
-
-    #[test]
-    fn without_rdma_no_cable_is_left_idle() {
-        let mut hosts = testing::hosts(&testing::pair());
-        for host in &mut hosts {
-            host.rdma.clear();
-        }
-        let cluster = Cluster::of(&hosts);
-        assert!(cluster.rails.len() > 1);
-        assert_eq!(meeting(&cluster), Ok(Vec::new()));
-        for host in &mut hosts {
-            host.netdev_mut("enP2p1s0f0np0").running = false;
-        }
-        let names = meeting(&Cluster::of(&hosts)).unwrap();
-        assert!(names.iter().all(|one| one.value == "=enp1s0f0np0") && names.len() == 2);
     }
 
     #[test]

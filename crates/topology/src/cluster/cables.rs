@@ -38,12 +38,16 @@ impl Cable {
     }
 }
 
-/// The cables that carry these rails.
-pub(super) fn cables(hosts: &[Host], rails: &[HostRail]) -> Vec<Cable> {
+/// The cables that carry the rails of these indices.
+pub(super) fn cables(
+    hosts: &[Host],
+    rails: &[HostRail],
+    indices: impl IntoIterator<Item = usize>,
+) -> Vec<Cable> {
     let mut found: BTreeMap<[CableEnd; 2], Vec<usize>> = BTreeMap::new();
-    for (index, rail) in rails.iter().enumerate() {
+    for index in indices {
         let ends = [0, 1].map(|side| {
-            let end = &rail.ends[side];
+            let end = &rails[index].ends[side];
             end_of(&hosts[end.host], end.host, &end.netdev)
         });
         found.entry(ends).or_default().push(index);

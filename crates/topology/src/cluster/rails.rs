@@ -2,7 +2,7 @@
 
 use crate::Host;
 use crate::model::{NeighbourState, Netdev, PortState};
-use crate::netif::{Interface, is_internal, is_link_local};
+use crate::netif::{Interface, is_internal, is_link_local, ranked};
 use crate::rdma::{self, Candidate, Gid, Port, Roce};
 
 /// A path from a port of one host to a port of another.
@@ -47,10 +47,20 @@ impl HostRail {
     pub fn hosts(&self) -> [usize; 2] {
         [self.ends[0].host, self.ends[1].host]
     }
+
+    /// Whether neither host has a faster interface that rails may use.
+    pub(super) fn is_leading(&self, hosts: &[Host]) -> bool {
+        let leads = |end: &RailEnd| {
+            let mut netdevs = leading(&hosts[end.host]).into_iter();
+            netdevs.any(|netdev| netdev.name == end.netdev)
+        };
+        self.rdma || self.ends.iter().all(leads)
+    }
 }
 
-/// The rails between two of the hosts, as the library would choose them: by RDMA ports if both hosts have any, otherwise by
-/// network interfaces. Each port is in at most one rail.
+/// The rails between two of the hosts, as the library would choose them: by RDMA ports if both
+/// hosts have any, otherwise by network interfaces, of the fastest network that they share and that
+/// answers. A faster one that is silent is named, too. Each port is in at most one rail.
 pub fn rails(hosts: &[Host], pair: [usize; 2]) -> Vec<HostRail> {
     let [a, b] = pair.map(|index| &hosts[index]);
     let is_rdma = !a.rdma.is_empty() && !b.rdma.is_empty();
@@ -82,12 +92,34 @@ pub fn rails(hosts: &[Host], pair: [usize; 2]) -> Vec<HostRail> {
         }
     };
     let mut found: Vec<_> = candidates.iter().map(rail).collect();
+    if !is_rdma {
+        keep_fastest(&mut found, |end| {
+            let mut netdevs = addressed(&hosts[end.host]);
+            let netdev = netdevs.find(|one| one.name == end.netdev);
+            netdev.map_or(0, |one| rank(&hosts[end.host], one))
+        });
+    }
     // Evidence decides between ports in one subnet; without it they keep their order.
     found.sort_by_key(|rail| rail.evidence);
     distinct(found)
 }
 
-/// The rails with the best evidence, no two with a common port, all at the highest speed.
+/// Keeps the rails of the fastest network that answers, and of silent ones that would be as fast or
+/// faster. A network is as fast as its slower end.
+fn keep_fastest(found: &mut Vec<HostRail>, rank: impl Fn(&RailEnd) -> u32) {
+    let speed = |rail: &HostRail| rank(&rail.ends[0]).min(rank(&rail.ends[1]));
+    let answering = found
+        .iter()
+        .filter(|rail| rail.evidence != Evidence::Silent);
+    let fastest = answering.map(speed).max();
+    let fastest = fastest.or_else(|| found.iter().map(speed).max());
+    found.retain(|rail| match rail.evidence {
+        Evidence::Silent => Some(speed(rail)) >= fastest,
+        _ => Some(speed(rail)) == fastest,
+    });
+}
+
+/// The rails with the best evidence, no two with a common port.
 fn distinct(found: Vec<HostRail>) -> Vec<HostRail> {
     let mut rails: Vec<HostRail> = Vec::new();
     for rail in found {
@@ -148,20 +180,31 @@ fn interfaces(host: &Host) -> Vec<Port> {
             .map(gid)
             .collect(),
     };
-    fastest(host)
+    leading_out(host)
         .map(port)
         .filter(|port| !port.gids.is_empty())
         .collect()
 }
 
-/// The fastest of the interfaces that lead to other hosts. A pair of virtual interfaces leads to a container, unless this
-/// is the container, which has no other.
+/// The fastest of the interfaces that lead to other hosts.
 fn fastest(host: &Host) -> impl Iterator<Item = &Netdev> {
+    let fastest = leading_out(host).map(|one| rank(host, one)).max();
+    leading_out(host).filter(move |one| Some(rank(host, one)) == fastest)
+}
+
+/// The interfaces that lead to other hosts. A pair of virtual interfaces leads to a container,
+/// unless this is the container, which has no other.
+fn leading_out(host: &Host) -> impl Iterator<Item = &Netdev> {
     let netdevs = addressed(host).filter(|one| one.running);
     let has_other = netdevs.clone().any(|one| !is_virtual_pair(one));
-    let netdevs = netdevs.filter(move |one| !(has_other && is_virtual_pair(one)));
-    let fastest = netdevs.clone().map(|netdev| netdev.speed).max();
-    netdevs.filter(move |netdev| Some(netdev.speed) == fastest)
+    netdevs.filter(move |one| !(has_other && is_virtual_pair(one)))
+}
+
+/// The speed by which the library ranks an interface of a host, in Mbit/s.
+pub fn rank(host: &Host, netdev: &Netdev) -> u32 {
+    let mut ports = host.ports();
+    let rdma = ports.any(|(_, port)| port.netdev.as_deref() == Some(&netdev.name));
+    ranked(netdev.speed, rdma)
 }
 
 /// The interfaces that are meant to lead to other hosts: those with an address.
