@@ -10,7 +10,7 @@ use rustix::event::PollFd;
 
 use crate::dial::{ATTEMPT, FIRST_PAUSE, LAST_PAUSE, Route, describe};
 use crate::handshake::{EnterError, Entered, Intent};
-use crate::{Error, Secret};
+use crate::{Error, Secret, net};
 use attempt::{Attempt, Step};
 
 /// How soon to try again if the backlog is full.
@@ -77,7 +77,7 @@ impl Caller {
             name,
             intent,
             deadline,
-            refusal: begin + refusal,
+            refusal: net::deadline_after(begin, refusal),
             attempts: Vec::new(),
             failures: routes.iter().map(|_| None).collect(),
             routes,
@@ -280,15 +280,15 @@ impl Caller {
     /// Ends a round. Returns the error if another round is pointless; otherwise pauses before the next one.
     fn end_round(&mut self, now: Instant) -> Option<Error> {
         let is_late = now + self.pause >= self.deadline;
+        if let Some(error) = self.final_error(now) {
+            return Some(error);
+        }
         if !self.attempts.is_empty() {
             self.is_last_round = is_late || self.attempts.len() == self.routes.len();
             if !self.is_last_round {
                 self.begin_round(now);
             }
             return None;
-        }
-        if let Some(error) = self.final_error() {
-            return Some(error);
         }
         let is_cut_off = !self.is_connected && self.patience.is_some_and(|until| now >= until);
         if is_late || is_cut_off || self.is_refused() && now >= self.refusal {
@@ -308,9 +308,13 @@ impl Caller {
     }
 
     /// An error after which retrying is pointless, unless it may be a stranger's: between ranks,
-    /// another route may lead to the peer.
-    fn final_error(&self) -> Option<Error> {
+    /// another route may lead to the peer, even one that is silent.
+    fn final_error(&self, now: Instant) -> Option<Error> {
         let is_stream = matches!(self.intent, Intent::Stream { .. });
+        let may_answer = |one: &Attempt| is_stream || !one.is_silent(now);
+        if self.attempts.iter().any(may_answer) {
+            return None;
+        }
         let may_recover = |failure: &Failure| match failure {
             Failure::Crossed => true,
             Failure::Refused(_) | Failure::Broken(_) => is_stream,

@@ -134,6 +134,27 @@ fn a_call_that_was_taken_waits_for_its_answer() {
     }
 }
 
+/// Of the rendezvous there is only one, and it has said no.
+#[test]
+fn a_rendezvous_that_refuses_ends_the_call_though_another_address_is_silent() {
+    let (_stranger, silent) = silent();
+    let (mut root, refusing) = listening(1);
+    let begin = Instant::now();
+    let mut caller = Caller::new(
+        "the rendezvous".to_owned(),
+        vec![silent, refusing],
+        Intent::Rendezvous { world: [0; 8] },
+        REFUSAL,
+        (begin, begin + Duration::from_secs(120)),
+    );
+    let error = until_the_end(&mut caller, begin, |now, _| {
+        assert!(now < begin + 2 * ATTEMPT);
+        root.serve(now, &|_, _| true);
+    });
+    let error = error.err().unwrap();
+    assert!(matches!(error, Error::Protocol { .. }), "{error}");
+}
+
 #[test]
 fn the_error_names_every_route() {
     let (stranger, wrong) = silent();
