@@ -112,7 +112,7 @@ pub(crate) fn lay(cable: &str, number: usize, pids: &[String; 2]) {
     }
 }
 
-fn plug_in(cable: &str, number: usize, pids: &[String; 2]) {
+pub(crate) fn plug_in(cable: &str, number: usize, pids: &[String; 2]) {
     let link = ["link", "add", cable, "type", "veth"];
     let peer = ["peer", cable, "netns", &pids[1]];
     ip(&pids[0], &[&link[..], &peer].concat());
@@ -123,7 +123,7 @@ fn plug_in(cable: &str, number: usize, pids: &[String; 2]) {
     }
 }
 
-fn bring_up(cable: &str, pid: &str) {
+pub(crate) fn bring_up(cable: &str, pid: &str) {
     // Without an address of its own, which would not be usable at once.
     ip(pid, &["link", "set", cable, "addrgenmode", "none", "up"]);
 }
@@ -331,7 +331,7 @@ fn two_cables_carry_the_same() {
 }
 
 /// What an interface of a process's host has sent.
-fn sent_bytes(pid: u32, interface: &str) -> u64 {
+pub(crate) fn sent_bytes(pid: u32, interface: &str) -> u64 {
     let all = std::fs::read_to_string(format!("/proc/{pid}/net/dev")).unwrap();
     let line = all.lines().find_map(|line| {
         let (name, counters) = line.split_once(':')?;

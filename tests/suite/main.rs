@@ -54,3 +54,4 @@ mod types;
 mod untyped;
 mod values;
 mod waiting;
+mod wires;

@@ -1,0 +1,176 @@
+//! Which network joins two hosts that share several, and which is passed over. Hosts are
+//! namespaces, as in [`hosts`](crate::hosts), with speeds as their interfaces report them.
+
+use crate::hosts::{bring_up, ip, on_host, plug_in, sent_bytes, started, until_usable};
+use crate::processes::{Rank, alone, assert_all_ok, assert_contains, join, links_of};
+use spark_ccl_testing::{Need, has};
+
+/// A network of two hosts: the interface of each, and Mbit/s.
+type Network = (&'static str, u32);
+
+const LAN: Network = ("lan", 1_000);
+const RADIO: Network = ("radio", 600);
+const CABLE: Network = ("cable", 200_000);
+const TWIN: Network = ("twin", 200_000);
+
+/// The ranks of two hosts that these networks join; the n-th has the addresses 10.77.n.1 and
+/// 10.77.n.2, and link-local ones. `None`, loudly, where this process may not make hosts.
+fn two_hosts(networks: &[Network], env: &[(&str, &str)]) -> Option<Vec<Rank>> {
+    if !has(Need::Namespaces) {
+        return None;
+    }
+    let ranks = vec![new_host(env), new_host(env)];
+    let pids = [ranks[0].pid().to_string(), ranks[1].pid().to_string()];
+    for (number, &(name, speed)) in networks.iter().enumerate() {
+        plug_in(name, number, &pids);
+        for pid in &pids {
+            // An address that says nothing, as most systems have it.
+            ip(pid, &["link", "set", name, "addrgenmode", "random", "up"]);
+            report_speed(pid, name, speed);
+        }
+    }
+    for pid in &pids {
+        for (name, _) in networks {
+            until_usable(pid, name);
+        }
+    }
+    Some(ranks)
+}
+
+/// A rank on a host of its own, whose kernel takes new link-local addresses at their word.
+fn new_host(env: &[(&str, &str)]) -> Rank {
+    let mut rank = started(&["unshare", "--net", "--mount"], env);
+    assert_eq!(rank.ask("sleep 0"), "ok");
+    let prepare = "mount -t sysfs none /sys && mount -t tmpfs none /mnt \
+                   && cd /proc/sys/net/ipv6/conf/default && echo 0 > accept_dad || true";
+    in_host(&rank.pid().to_string(), prepare);
+    rank
+}
+
+/// Has an interface report this speed: all virtual ones report the same.
+fn report_speed(pid: &str, name: &str, speed: u32) {
+    let file = format!("/mnt/{name}");
+    let there = format!("$(readlink -f /sys/class/net/{name})/speed");
+    in_host(
+        pid,
+        &format!("echo {speed} > {file} && mount --bind {file} {there}"),
+    );
+}
+
+/// Runs a line of a shell with the host's interfaces and mounts.
+fn in_host(pid: &str, line: &str) {
+    let inside = ["--target", pid, "--mount", "/bin/sh", "-c", line];
+    on_host(pid, "nsenter", &inside);
+}
+
+/// How many TCP connections a rank's host has begun, and how many of them have failed.
+fn dials(rank: &Rank) -> [u64; 2] {
+    let path = format!("/proc/{}/net/snmp", rank.pid());
+    let all = std::fs::read_to_string(path).unwrap();
+    let mut lines = all.lines().filter_map(|line| line.strip_prefix("Tcp: "));
+    let [names, values] = [lines.next().unwrap(), lines.next().unwrap()];
+    ["ActiveOpens", "AttemptFails"].map(|wanted| {
+        let place = names.split(' ').position(|name| name == wanted).unwrap();
+        values.split(' ').nth(place).unwrap().parse().unwrap()
+    })
+}
+
+/// Only what is needed is dialled: a connection of each rank to the rendezvous, and one between the
+/// ranks. Each interface has link-local addresses, which other interfaces do not reach.
+#[test]
+fn a_start_dials_no_route_that_leads_nowhere() {
+    let _alone = alone();
+    let Some(mut ranks) = two_hosts(&[LAN, RADIO, CABLE, TWIN], &[]) else {
+        return;
+    };
+    join(&mut ranks);
+    let each = [dials(&ranks[0]), dials(&ranks[1])];
+    assert_eq!(each.map(|[_, failed]| failed), [0, 0]);
+    assert_eq!(
+        each.iter().map(|[begun, _]| begun).sum::<u64>(),
+        3,
+        "{each:?}"
+    );
+    assert_all_ok(&mut ranks, "finalize");
+}
+
+#[test]
+fn the_fastest_network_carries_the_data() {
+    let _alone = alone();
+    for networks in [&[LAN, CABLE][..], &[CABLE, RADIO], &[LAN, CABLE, RADIO]] {
+        for family in ["", "AF_INET"] {
+            let env = [("SPARK_CCL_SOCKET_FAMILY", family)];
+            let env = &env[usize::from(family.is_empty())..];
+            let Some(mut ranks) = two_hosts(networks, env) else {
+                return;
+            };
+            join(&mut ranks);
+            let fastest = networks.iter().position(|one| *one == CABLE).unwrap();
+            let route = format!("self; tcp 10.77.{fastest}.1 -> 10.77.{fastest}.2");
+            assert_eq!(links_of(&mut ranks, 0), route);
+            let count = 1_000_000;
+            assert_all_ok(&mut ranks, &format!("call f32 all_reduce sum {count}"));
+            for rank in &ranks {
+                let sent = networks
+                    .iter()
+                    .map(|(name, _)| sent_bytes(rank.pid(), name));
+                for (place, sent) in sent.enumerate() {
+                    let is_fast = place == fastest;
+                    assert_eq!(sent > count, is_fast, "{}: {sent}", networks[place].0);
+                }
+            }
+            assert_all_ok(&mut ranks, "finalize");
+        }
+    }
+}
+
+/// Both rails carry; the slower networks carry none of it.
+#[test]
+fn two_fast_networks_carry_the_data_together() {
+    let _alone = alone();
+    let Some(mut ranks) = two_hosts(&[LAN, CABLE, RADIO, TWIN], &[]) else {
+        return;
+    };
+    join(&mut ranks);
+    let routes = "self; tcp 10.77.1.1 -> 10.77.1.2, 10.77.3.1 -> 10.77.3.2";
+    assert_eq!(links_of(&mut ranks, 0), routes);
+    assert_all_ok(&mut ranks, "finalize");
+}
+
+/// The interfaces are up and have addresses of one subnet, but no cable joins them.
+#[test]
+fn a_fast_network_that_does_not_answer_is_passed_over_and_named() {
+    let _alone = alone();
+    let logs = tempfile::tempdir().unwrap();
+    let log = |process: &str| format!("{}/{process}", logs.path().display());
+    let env = [
+        ("SPARK_CCL_LOG", "warn"),
+        ("SPARK_CCL_LOG_FILE", &log("%p")),
+    ];
+    let Some(mut ranks) = two_hosts(&[LAN], &env) else {
+        return;
+    };
+    for (rank, address) in ranks.iter().zip(["10.77.1.1/24", "10.77.1.2/24"]) {
+        let pid = rank.pid().to_string();
+        let (name, speed) = CABLE;
+        let inside = ["type", "veth", "peer", "name", "nowhere"];
+        ip(&pid, &[&["link", "add", name][..], &inside].concat());
+        ip(&pid, &["address", "add", address, "dev", name]);
+        bring_up(name, &pid);
+        bring_up("nowhere", &pid);
+        report_speed(&pid, name, speed);
+        until_usable(&pid, name);
+    }
+    join(&mut ranks);
+    assert_eq!(links_of(&mut ranks, 0), "self; tcp 10.77.0.1 -> 10.77.0.2");
+    // Either rank may have called.
+    let logs = ranks
+        .iter()
+        .map(|rank| std::fs::read_to_string(log(&rank.pid().to_string())));
+    let logs: String = logs.filter_map(Result::ok).collect();
+    assert_contains(
+        &logs,
+        &["data for rank ", " go to 10.77.0.", " since 10.77.1."],
+    );
+    assert_all_ok(&mut ranks, "finalize");
+}
