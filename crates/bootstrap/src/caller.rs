@@ -197,11 +197,8 @@ impl Caller {
         let mut prover = self.prover(now);
         for attempt in std::mem::take(&mut self.attempts) {
             let route = attempt.route;
-            if attempt.is_connected() && !may_prove(prover, route) {
-                self.attempts.push(attempt);
-                continue;
-            }
-            match attempt.step(self.intent, (key, &self.name), now) {
+            let may_prove = may_prove(prover, route);
+            match attempt.step(self.intent, (key, &self.name), may_prove, now) {
                 Ok(Step::Done(entered)) => {
                     self.used = Some(route);
                     return Some(entered);
@@ -277,7 +274,8 @@ impl Caller {
         }
     }
 
-    /// Ends a round. Returns the error if another round is pointless; otherwise pauses before the next one.
+    /// Ends a round. Returns the error if another round is pointless; otherwise pauses before the
+    /// next one.
     fn end_round(&mut self, now: Instant) -> Option<Error> {
         let is_late = now + self.pause >= self.deadline;
         if let Some(error) = self.final_error(now) {

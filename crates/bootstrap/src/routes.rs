@@ -58,9 +58,12 @@ fn grade(own: &[Address], target: &Endpoint) -> Grade {
     let ip = target.address.ip();
     let sharing = own.iter().filter(|one| one.reaches(ip));
     // Nothing is faster than what does not leave the host.
-    let speeds = sharing.map(|one| match one.ip == ip {
-        true => u32::MAX,
-        false => speed(one, target),
+    let speeds = sharing.map(|one| {
+        if one.ip == ip {
+            u32::MAX
+        } else {
+            speed(one, target)
+        }
     });
     speeds
         .max()

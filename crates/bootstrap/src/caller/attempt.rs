@@ -59,11 +59,12 @@ impl Attempt {
         })
     }
 
-    /// Advances without blocking.
+    /// Advances without blocking; beyond the first message only if it may give the proof.
     pub(super) fn step(
         mut self,
         intent: Intent,
         (key, peer): (&Secret, &str),
+        may_prove: bool,
         now: Instant,
     ) -> Result<Step, EnterError> {
         let mut approach = match self.stage {
@@ -81,12 +82,14 @@ impl Attempt {
             }
             Stage::Entering(approach) => approach,
         };
-        let has_proved = approach.has_proved();
-        if approach.step(key, peer)? {
-            return Ok(Step::Done(approach.into_entered(key)));
-        }
-        if !has_proved && approach.has_proved() {
-            self.until = now + LONGEST_ATTEMPT;
+        if may_prove {
+            let has_proved = approach.has_proved();
+            if approach.step(key, peer)? {
+                return Ok(Step::Done(approach.into_entered(key)));
+            }
+            if !has_proved && approach.has_proved() {
+                self.until = now + LONGEST_ATTEMPT;
+            }
         }
         self.stage = Stage::Entering(approach);
         Ok(Step::Wait(self))
