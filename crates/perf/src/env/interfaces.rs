@@ -182,7 +182,9 @@ mod tests {
 
     fn without_rdma(recorded: &[testing::Recorded]) -> Vec<Host> {
         let mut hosts = testing::hosts(recorded);
-        hosts.iter_mut().for_each(|host| host.rdma.clear());
+        for host in &mut hosts {
+            host.rdma.clear();
+        }
         hosts
     }
 
