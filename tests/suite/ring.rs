@@ -120,6 +120,62 @@ fn ranks_on_both_sides_of_two_cuts_hear_who_is_missing_and_what_to_look_at() {
     }
 }
 
+/// Ranks that all reach the rendezvous on another host, but may use the cables only. Their answers
+/// to the order to join.
+fn met_elsewhere(cables: &[(usize, usize)]) -> Option<(Vec<Rank>, Vec<String>)> {
+    let env = [
+        ("SPARK_CCL_SOCKET_IFNAME", "cable"),
+        ("SPARK_CCL_INIT_TIMEOUT", "30"),
+    ];
+    let mut ranks = hosts(4, cables, &env)?;
+    let mut elsewhere = new_host(&[]);
+    for (number, rank) in ranks.iter().enumerate() {
+        let pids = [&elsewhere, rank].map(|rank| rank.pid().to_string());
+        lay(&format!("lan{number}"), 10 + number, &pids);
+    }
+    let id = elsewhere.ask("id");
+    for (number, rank) in ranks.iter_mut().enumerate() {
+        rank.order(&format!("join {id} {number} 4"));
+    }
+    let answers = ranks.iter().map(Rank::hear).collect();
+    Some((ranks, answers))
+}
+
+#[test]
+fn only_the_cables_carry_where_the_rendezvous_is_on_another_network() {
+    let _alone = alone();
+    let Some((mut ranks, answers)) = met_elsewhere(&around(4)) else {
+        return;
+    };
+    assert_eq!(answers, ["ok"; 4]);
+    assert_works(&mut ranks);
+    for link in links_of(&mut ranks, 0).split("; ").skip(1) {
+        assert_contains(link, &["tcp 10.77."]);
+        assert!(!link.contains("10.77.1"), "not over a cable: {link}");
+    }
+    assert_all_ok(&mut ranks, "finalize");
+}
+
+#[test]
+fn a_pair_that_no_way_joins_is_named_to_all() {
+    let _alone = alone();
+    let Some((ranks, answers)) = met_elsewhere(&[(0, 1), (2, 3)]) else {
+        return;
+    };
+    for answer in answers {
+        assert_names(&answer, 0, ranks[0].pid());
+        assert_names(&answer, 2, ranks[2].pid());
+        assert_contains(
+            &answer,
+            &[
+                "do not reach each other",
+                "nothing joins ranks 0, 1 and ranks 2, 3",
+                "SPARK_CCL_SOCKET_IFNAME",
+            ],
+        );
+    }
+}
+
 /// News goes round the ring the other way.
 #[test]
 fn a_rank_that_dies_is_named_to_all_and_the_others_go_on_as_a_line() {
