@@ -11,6 +11,7 @@ use crate::rendezvous::{meet, options};
 use crate::world::{Reducer, local_monitors, open_nics};
 use spark_ccl_bootstrap::{Options, Session, UniqueId};
 use spark_ccl_config::{AlgorithmChoice, Backend, Env, Net, Path, Settings, Tuning};
+use spark_ccl_launcher::local_rank;
 use spark_ccl_transport::rdma::link::Nics;
 use std::any::Any;
 use std::io;
@@ -226,7 +227,7 @@ impl Builder {
     /// # Errors
     /// As there.
     pub fn local(&self, n: usize) -> Result<Vec<Communicator>, Error> {
-        let settings = self.settings()?;
+        let settings = self.settings_of_ranks()?;
         let size = u32::try_from(n).unwrap_or(u32::MAX);
         let sessions = Session::local(size)?;
         // Read once, since all ranks must choose the same.
@@ -268,7 +269,7 @@ impl Builder {
     /// As there.
     pub fn connect(&self, id: &UniqueId, rank: usize, size: usize) -> Result<Communicator, Error> {
         let since = Some(Instant::now());
-        let settings = self.settings()?;
+        let settings = self.settings_of_ranks()?;
         let root = id.addresses().first().map(SocketAddr::ip);
         let narrow = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         let (rank, size) = (narrow(rank), narrow(size));
@@ -288,7 +289,7 @@ impl Builder {
     /// As there.
     pub fn from_env(&self) -> Result<Communicator, Error> {
         let since = Instant::now();
-        let settings = self.settings()?;
+        let settings = self.settings_of_ranks()?;
         let deadline = deadline_after(since, settings.init_timeout);
         let launch = self.launch.launch(&self.env, deadline)?;
         spark_ccl_log::info!(
@@ -337,12 +338,20 @@ impl Builder {
         self
     }
 
+    /// The settings of ranks of this process. The first process of a host says their warnings.
+    fn settings_of_ranks(&self) -> Result<Settings, Error> {
+        let settings = self.settings()?;
+        let look = |name: &str| self.env.get(name).map(str::to_owned);
+        let is_first = local_rank(&look).unwrap_or(0) == 0;
+        logging::warn_once(settings.warnings(), is_first);
+        Ok(settings)
+    }
+
     fn settings(&self) -> Result<Settings, Error> {
         let mut settings =
             Settings::from_env(&self.env).map_err(|error| Error::Config(Arc::new(error)))?;
         settings.device = self.device;
         logging::install(&settings.log, &Options::default().host);
-        logging::warn_once(settings.warnings());
         settings.log_origins();
         Ok(settings)
     }

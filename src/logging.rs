@@ -15,13 +15,16 @@ pub(crate) const REMARK_AFTER: Duration = Duration::from_secs(30);
 static INSTALLED: AtomicBool = AtomicBool::new(false);
 
 /// Says warnings about settings, also where nothing asks for logs: a misspelt name has no other
-/// effect. A process that makes several communicators says each once.
-pub(crate) fn warn_once(warnings: &[String]) {
+/// effect. A process that makes several communicators says each once, and further processes of a
+/// host only to the log.
+pub(crate) fn warn_once(warnings: &[String], is_first: bool) {
     static SAID: PerProcess<Mutex<BTreeSet<String>>> = PerProcess::new();
     for warning in warnings {
         let is_new = SAID.get().lock().insert(warning.clone());
-        if is_new {
-            remark(warning);
+        match is_new {
+            true if is_first => remark(warning),
+            true => spark_ccl_log::warn!("{warning}"),
+            false => {}
         }
     }
 }

@@ -271,9 +271,10 @@ fn who_needs_a_rank_that_panicked_hears_that_it_did() {
                 assert_eq!(panic.unwrap_err().downcast_ref(), Some(&"on purpose"));
                 return;
             }
-            let needs = match is_message {
-                false => comm.barrier().run().map(drop),
-                true => comm.recv(&mut [0_u8; 4], 0).run().map(drop),
+            let needs = if is_message {
+                comm.recv(&mut [0_u8; 4], 0).run().map(drop)
+            } else {
+                comm.barrier().run().map(drop)
             };
             let fault = fault(needs.unwrap_err());
             assert!(matches!(fault, Fault::Aborted { .. }), "{fault}");

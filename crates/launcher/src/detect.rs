@@ -102,6 +102,18 @@ const TORCHRUN: Names = Names {
     local_size: "LOCAL_WORLD_SIZE",
 };
 
+/// This process's number on its host, as the innermost launcher says it that does. Unlike
+/// [`detect`], it asks nothing else, and takes variables that contradict each other.
+pub fn local_rank(env: &dyn Fn(&str) -> Option<String>) -> Option<u32> {
+    let names = [OWN, TORCHRUN, OPEN_MPI, HYDRA].map(|names| names.local_rank);
+    let names = names.into_iter().chain([SLURM_LOCAL_RANK]);
+    names
+        .filter_map(|name| vars::text(env, name))
+        .find_map(|text| text.parse().ok())
+}
+
+const SLURM_LOCAL_RANK: &str = "SLURM_LOCALID";
+
 /// The variables by which [`detect`] finds in a process that it is rank `rank` of `size` on this host, and joins the
 /// communicator with that unique id. The id holds a secret: an environment is private, a command line is not.
 pub fn rank_variables(rank: u32, size: u32, unique_id: String) -> [(&'static str, String); 5] {
@@ -245,7 +257,7 @@ fn slurm_step(env: Lookup<'_>) -> Result<Option<Claim>, Error> {
         kind: LauncherKind::Slurm,
         rank: "SLURM_PROCID",
         size: size_name,
-        local_rank: "SLURM_LOCALID",
+        local_rank: SLURM_LOCAL_RANK,
         // Slurm has no such variable, only a list for all nodes.
         local_size: "",
     };

@@ -22,7 +22,7 @@ mod vars;
 use std::fmt;
 use std::time::Instant;
 
-pub use detect::{detect, rank_variables};
+pub use detect::{detect, local_rank, rank_variables};
 pub use error::Error;
 
 /// What the launcher says about this process.

@@ -3,15 +3,19 @@
 use super::*;
 use proptest::prelude::*;
 
-/// Runs `detect` with variables written as in a shell.
-fn detected(variables: &str) -> Result<Option<Launch>, Error> {
-    let find = |name: &str| {
+/// Variables written as in a shell.
+fn lookup(variables: &str) -> impl Fn(&str) -> Option<String> {
+    move |name| {
         let mut pairs = variables
             .split_whitespace()
             .filter_map(|v| v.split_once('='));
         pairs.find(|(n, _)| *n == name).map(|(_, v)| v.to_owned())
-    };
-    detect(&find, Instant::now())
+    }
+}
+
+/// Runs `detect` with variables written as in a shell.
+fn detected(variables: &str) -> Result<Option<Launch>, Error> {
+    detect(&lookup(variables), Instant::now())
 }
 
 fn launch(variables: &str) -> Launch {
@@ -317,4 +321,16 @@ proptest! {
         prop_assert_eq!(host_and_port(&format!("{host}:{port}")), expected.clone());
         prop_assert_eq!(host_and_port(&format!("[{host}]:{port}")), expected);
     }
+}
+
+#[test]
+fn the_number_on_a_host_is_that_of_the_innermost_launcher() {
+    let of = |variables: &str| local_rank(&lookup(variables));
+    assert_eq!(
+        of("SPARK_CCL_LOCAL_RANK=1 LOCAL_RANK=2 SLURM_LOCALID=3"),
+        Some(1)
+    );
+    assert_eq!(of("LOCAL_RANK=2 SLURM_LOCALID=3"), Some(2));
+    assert_eq!(of("LOCAL_RANK=x SLURM_LOCALID=3"), Some(3));
+    assert_eq!(of("RANK=4"), None);
 }

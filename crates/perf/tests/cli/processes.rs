@@ -234,7 +234,7 @@ fn a_rank_that_finds_nobody_asks_for_rank_0() {
 
 #[test]
 fn a_misspelt_setting_is_said_without_logs() {
-    let mut run = command(&["all_reduce", "-b", "8", "-e", "8", "-n", "1", "-t", "2"]);
+    let mut run = command(&["all_reduce", "-b", "8", "-e", "8", "-n", "1"]);
     let run = Run::from(run.env("SPARK_CCL_TIMOUT", "5").output().unwrap());
     assert_eq!(run.code, Some(0), "{}", run.stderr);
     let line = "spark-ccl: SPARK_CCL_TIMOUT (from environment) is unknown and ignored; did you \
