@@ -18,37 +18,52 @@ pub(crate) fn libraries() -> Option<&'static Path> {
     has(Need::CppCompiler).then(|| MADE.get_or_init(|| build("global: *;")).path())
 }
 
-/// Compiles both libraries; a linker's version script says which functions they have.
+/// Links both libraries; a linker's version script says which functions they have.
 pub(crate) fn build(functions: &str) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fake_gpu");
     let script = folder.path().join("functions");
     std::fs::write(&script, format!("{{ {functions} }};")).unwrap();
     // NCCL enqueues in CUDA's streams, so one library contains both.
     let library = folder.path().join("libcuda.so");
-    let compiled = Command::new("c++")
-        .args(["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror"])
-        .args(["-ffp-contract=off", "-fPIC", "-shared", "-I"])
-        .arg(source.join("../../../gpu/tests"))
-        .args(
-            [
-                "between.cpp",
-                "cuda.cpp",
-                "mapping.cpp",
-                "nccl.cpp",
-                "staged.cpp",
-            ]
-            .map(|name| source.join(name)),
-        )
+    let linked = Command::new("c++")
+        .arg("-shared")
+        .args(SOURCES.map(|name| objects().join(name).with_extension("o")))
         .arg(format!("-Wl,--version-script={}", script.display()))
         .arg("-o")
         .arg(&library)
         .status();
-    assert!(compiled.unwrap().success());
+    assert!(linked.unwrap().success());
     for name in ["libcuda.so.1", "libnccl.so.2"] {
         std::fs::hard_link(&library, folder.path().join(name)).unwrap();
     }
     folder
+}
+
+const SOURCES: [&str; 5] = [
+    "between.cpp",
+    "cuda.cpp",
+    "mapping.cpp",
+    "nccl.cpp",
+    "staged.cpp",
+];
+
+/// A folder with the compiled sources, which takes most of the time of a library.
+fn objects() -> &'static Path {
+    static MADE: OnceLock<TempDir> = OnceLock::new();
+    let compile = || {
+        let folder = tempfile::tempdir().unwrap();
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fake_gpu");
+        let compiled = Command::new("c++")
+            .current_dir(&folder)
+            .args(["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror"])
+            .args(["-ffp-contract=off", "-fPIC", "-c", "-I"])
+            .arg(source.join("../../../gpu/tests"))
+            .args(SOURCES.map(|name| source.join(name)))
+            .status();
+        assert!(compiled.unwrap().success());
+        folder
+    };
+    MADE.get_or_init(compile).path()
 }
 
 /// Runs on four fake GPUs.
