@@ -279,7 +279,8 @@ impl Wires {
         self.tx.chunks(LANES).map(of_peer).collect()
     }
 
-    /// In words, the rails over which nothing comes back any more, and for how long; `None` if none are known.
+    /// In words, the rails over which nothing comes back any more, and for how long; `None` if none
+    /// are known.
     pub(super) fn silent_rails(&self) -> Option<String> {
         let mut silent = BTreeMap::new();
         for tx in self.tx.iter().flatten() {

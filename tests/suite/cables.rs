@@ -6,7 +6,8 @@ use std::time::Duration;
 
 const CABLES: [&str; 2] = ["left", "right"];
 
-/// Takes a cable away in the middle of a call. The other end of it keeps its address, but carries nothing either.
+/// Takes a cable away in the middle of a call. The other end of it keeps its address, but carries
+/// nothing either.
 fn unplug(ranks: &mut [Rank], cable: &str, call: &str) {
     assert_all_ok(ranks, "call barrier");
     for rank in ranks.iter_mut() {
@@ -88,4 +89,19 @@ fn a_call_goes_on_when_the_cable_is_back() {
         }
     }
     assert_all_ok(&mut ranks, "finalize");
+}
+
+/// Its kernel still answers.
+#[test]
+fn the_cable_to_a_stopped_process_is_not_silent() {
+    let _alone = alone();
+    let Some(mut ranks) = two_hosts_with(&[("SPARK_CCL_TIMEOUT", "8")], 1, &CABLES) else {
+        return;
+    };
+    assert_all_ok(&mut ranks, "call f32 all_reduce sum 1000000");
+    ranks[1].stop();
+    ranks[0].order("call f32 all_reduce sum 4000000");
+    let answer = ranks[0].hear();
+    assert_contains(&answer, &["gave up after"]);
+    assert!(!answer.contains("nothing comes back"), "{answer}");
 }

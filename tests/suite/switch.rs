@@ -158,9 +158,10 @@ fn streams_that_are_reset_are_made_anew() {
     let Some(mut ranks) = four_hosts(&[]) else {
         return;
     };
-    assert_all_ok(&mut ranks, "call f32 all_reduce sum 1000");
     let pid = ranks[1].pid().to_string();
-    for ends in control_streams(&pid, 3) {
+    let control = control_streams(&pid, 3);
+    assert_all_ok(&mut ranks, "call f32 all_reduce sum 1000");
+    for ends in control {
         let (source, target) = ends.split_once(' ').unwrap();
         let (port, other) = (port_of(source), port_of(target));
         on_host(
@@ -177,8 +178,8 @@ fn streams_that_are_reset_are_made_anew() {
 }
 
 /// The connections of a host that the kernel probes, each as its two ends: those of the control
-/// plane. The links carry data, and are not made anew. While data waits for its acknowledgement,
-/// the kernel shows another timer, so one look does not show all `expected`.
+/// plane, as long as no call has made a link, which is not made anew. While data waits for its
+/// acknowledgement, the kernel shows another timer, so one look does not show all `expected`.
 fn control_streams(pid: &str, expected: usize) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let deadline = Instant::now() + WATCHDOG;

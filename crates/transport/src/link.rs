@@ -27,7 +27,7 @@ pub struct Arrival<'a> {
 /// queue pairs, each of them counts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Rails {
-    /// Rails in use; 0 over shared memory and TCP, which have no rails that fail and return.
+    /// Rails in use; 0 over shared memory and TCP, which do not count them.
     pub in_use: usize,
     /// How often a rail was dropped, because it failed at either end.
     pub dropped: u64,

@@ -8,6 +8,9 @@
 //! accept at once is copied to one. The receiver reads a little ahead and returns messages in its read buffer, or
 //! reads them directly to their destination.
 //!
+//! A link over several rails copies what it sends, and keeps it until it is acknowledged: when a
+//! rail falls silent, the others carry what it has not delivered.
+//!
 //! # Trust
 //! Every header is checked before its length is used; see [`Header::parse`].
 #![deny(unsafe_code)]

@@ -1,14 +1,20 @@
 //! Buffers of messages, which are used again.
 
-use super::outbox::PAYLOAD;
+use super::header::HEADER_BYTES;
 use super::resize;
 use crate::LinkError;
+
+/// Offset of a frame (header, then payload) in its buffer. It makes the payload start at a multiple
+/// of 16 bytes, since the allocator aligns to 16.
+pub(super) const FRAME: usize = 8;
+/// Offset of the payload.
+pub(super) const PAYLOAD: usize = FRAME + HEADER_BYTES;
 
 /// The least room for a payload.
 const LEAST: usize = 256;
 
-/// Buffers that hold nothing now, by the room for a payload, which is a power of two. A message takes one of about its
-/// own size, so that many small ones do not hold the memory of large ones.
+/// Buffers that hold nothing now, by the room for a payload, which is a power of two. A message
+/// takes one of about its own size, so that many small ones do not hold the memory of large ones.
 #[derive(Default)]
 pub(super) struct Buffers(Vec<Vec<Vec<u8>>>);
 

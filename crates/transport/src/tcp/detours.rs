@@ -1,5 +1,5 @@
-//! Messages that may come over another socket than their own, since a rail has fallen silent. Only links over several
-//! rails have them.
+//! Messages that may come over another socket than their own, since a rail has fallen silent. Only
+//! links over several rails have them.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 use super::header::Header;
 use crate::LinkError;
 
-/// How long a message is awaited at its own socket before the others are looked at. Doing so costs system calls.
+/// How long a message is awaited at its own socket before the others are looked at. Doing so costs
+/// system calls.
 const AWAIT: Duration = Duration::from_millis(500);
-/// The most bytes of messages that wait for earlier ones. A sender has no more on its way than fits into the buffers of
-/// kernels.
+/// The most bytes of messages that wait for earlier ones. A sender has no more on its way than fits
+/// into the buffers of kernels.
 const MOST: usize = 1 << 30;
 
 /// What has come over other sockets, and where that is to be expected.

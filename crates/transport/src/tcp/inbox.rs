@@ -52,7 +52,8 @@ impl Expected {
 }
 
 impl Inbox {
-    /// The socket's next message that is not outdated, after at most one system call. `None`: not yet.
+    /// The socket's next message that is not outdated, after at most one system call. `None`: not
+    /// yet.
     ///
     /// # Errors
     /// When the stream has ended, or is not as expected.

@@ -1,9 +1,9 @@
-//! What a link over TCP has to send: which socket carries a message, and until when it is kept. Knows sockets and
-//! headers; knows neither operations nor peers' ranks.
+//! What a link over TCP has to send: which socket carries a message, and until when it is kept.
+//! Knows sockets and headers; knows neither operations nor peers' ranks.
 //!
-//! A link over several rails keeps a message until the peer's host has acknowledged it. A rail may fall silent before;
-//! then the other rails carry the message, too, and the receiver drops what comes twice. The silent connection stays
-//! open: it carries again once it gets through.
+//! A link over several rails keeps a message until the peer's host has acknowledged it. A rail may
+//! fall silent before; then the other rails carry the message, too, and the receiver drops what
+//! comes twice. The silent connection stays open: it carries again once it gets through.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -11,18 +11,17 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
-use super::buffers::Buffers;
+use super::buffers::{Buffers, FRAME, PAYLOAD};
 use super::ended_by;
 use super::header::{HEADER_BYTES, Header};
 use super::stream::Stream;
 use crate::{Geometry, LinkError};
 
-/// Offset of a frame (header, then payload) in its buffer. It makes the payload start at a multiple of 16 bytes, since
-/// the allocator aligns to 16.
-const FRAME: usize = 8;
-pub(super) const PAYLOAD: usize = FRAME + HEADER_BYTES;
 /// The most messages in one system call.
 const BATCH: usize = 16;
+/// Before a message from this size on, the kernel is asked which buffers are free again: they are
+/// still in the caches. Asking costs much less than sending so much.
+const ASK_FROM: usize = 64 << 10;
 
 /// The messages that are not sent, or not known to have arrived.
 pub(super) struct Outbox {
@@ -37,7 +36,8 @@ pub(super) struct Outbox {
     unsent: usize,
     /// Messages are kept until they are acknowledged.
     pub(super) retains: bool,
-    /// The kernel is asked for acknowledgements once so many messages are kept.
+    /// The kernel is asked for acknowledgements once so many messages are kept, also if they are
+    /// small.
     ask_at: usize,
     pub(super) buffers: Buffers,
     pub(super) ended: Option<LinkError>,
@@ -46,7 +46,8 @@ pub(super) struct Outbox {
 /// A socket, and what it has to send.
 pub(super) struct Outgoing {
     pub(super) stream: Arc<dyn Stream>,
-    /// The end of a message that was begun here before other sockets took it over. It comes before `queue`.
+    /// The end of a message that was begun here before other sockets took it over. It comes before
+    /// `queue`.
     rest: Vec<u8>,
     /// The messages that the kernel has not accepted completely.
     queue: VecDeque<u64>,
@@ -106,7 +107,8 @@ impl Outbox {
         result
     }
 
-    /// Whether the kernel has all of the message that is as many messages back as there are slots, and those before.
+    /// Whether the kernel has all of the message that is as many messages back as there are slots,
+    /// and those before.
     pub(super) fn has_room(&self) -> bool {
         let heads = self
             .sockets
@@ -121,7 +123,8 @@ impl Outbox {
         self.unsent > 0
     }
 
-    /// Whether nothing is left to wait for: all messages are known to have arrived, or cannot arrive any more.
+    /// Whether nothing is left to wait for: all messages are known to have arrived, or cannot
+    /// arrive any more.
     pub(super) fn is_settled(&self) -> bool {
         let is_gone = |socket: &Outgoing| !socket.is_dead && socket.stream.silence().is_err();
         !self.retains
@@ -138,7 +141,8 @@ impl Outbox {
 
     /// A buffer for a message of that length.
     pub(super) fn buffer(&mut self, len: usize) -> Result<Vec<u8>, LinkError> {
-        if self.retains && self.frames.len() >= self.ask_at {
+        let is_due = len >= ASK_FROM || self.frames.len() >= self.ask_at;
+        if self.retains && is_due {
             self.note_acknowledged();
             self.ask_at = self.frames.len() + self.geometry.slots;
         }
@@ -158,7 +162,8 @@ impl Outbox {
         let outgoing = &mut self.sockets[socket];
         outgoing.queue.push_back(message);
         self.unsent += 1;
-        // If an earlier message is still unsent, the kernel's buffer is full, so another call would be useless.
+        // If an earlier message is still unsent, the kernel's buffer is full, so another call would
+        // be useless.
         if self.sockets[socket].queue.len() == 1 {
             self.write_to(socket)
         } else {
@@ -166,7 +171,8 @@ impl Outbox {
         }
     }
 
-    /// Sends a message from elsewhere, as far as the kernel accepts it now; the rest is copied to a buffer.
+    /// Sends a message from elsewhere, as far as the kernel accepts it now; the rest is copied to a
+    /// buffer.
     pub(super) fn send_from(&mut self, payload: &[u8], tag: u64) -> Result<(), LinkError> {
         let header = self.header(payload.len(), tag);
         let (message, socket) = (self.next, self.socket_of(self.next));
@@ -208,7 +214,8 @@ impl Outbox {
         blocked.map(|socket| &socket.stream)
     }
 
-    /// Takes note of which sockets' rails are silent. The others carry what these have not delivered.
+    /// Takes note of which sockets' rails are silent. The others carry what these have not
+    /// delivered.
     pub(super) fn heed(&mut self, silent: &[bool]) {
         for (socket, is_silent) in self.sockets.iter_mut().zip(silent) {
             socket.is_silent = *is_silent || socket.is_dead;
@@ -344,7 +351,8 @@ impl Outbox {
         }
     }
 
-    /// What an error of `send` means: that the kernel has given up a rail where there are others, or the link's end.
+    /// What an error of `send` means: that the kernel has given up a rail where there are others,
+    /// or the link's end.
     fn give_up(&mut self, socket: usize, error: Errno) -> Result<(), LinkError> {
         let Some(ended) = ended_by("send", error) else {
             return Ok(());

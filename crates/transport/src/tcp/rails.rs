@@ -1,6 +1,6 @@
-//! The rails of a link to another host: the ways that its connections take. Notices a rail over which nothing comes
-//! back any more, names it, and has the others carry its messages. Knows interfaces, and what the kernel knows of
-//! connections.
+//! The rails of a link to another host: the ways that its connections take. Notices a rail over
+//! which nothing comes back any more, names it, and has the others carry its messages. Knows
+//! interfaces, and what the kernel knows of connections.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -20,7 +20,8 @@ use crate::{Geometry, SilentRail};
 
 /// A rail over which nothing has come back for this long, although the kernel asks, is silent.
 const SILENT_AFTER: Duration = Duration::from_secs(3);
-/// How long the end of a link may wait for what is not acknowledged: longer than it takes to find a silent rail.
+/// How long the end of a link may wait for what is not acknowledged: longer than it takes to find a
+/// silent rail.
 const CLOSE_WITHIN: Duration = Duration::from_secs(5);
 /// How late an acknowledgement may come from a peer whose rails carry.
 const DOUBT_AFTER: Duration = Duration::from_secs(1);
@@ -87,7 +88,8 @@ impl Link {
         silent.collect()
     }
 
-    /// Waits until all messages have arrived, as long as that takes no longer than finding out that a rail is silent.
+    /// Waits until all messages have arrived, as long as that takes no longer than finding out that
+    /// a rail is silent.
     pub(super) fn settle(&self) {
         let until = Instant::now() + CLOSE_WITHIN;
         let doubt = Instant::now() + DOUBT_AFTER;
@@ -164,7 +166,8 @@ impl Rail {
         let silence = silence.filter(|silence| *silence >= SILENT_AFTER);
         match (silence, self.silent_since) {
             (Some(silence), None) => {
-                self.silent_since = Instant::now().checked_sub(silence);
+                let now = Instant::now();
+                self.silent_since = Some(now.checked_sub(silence).unwrap_or(now));
                 Some(Heard::Nothing(silence))
             }
             (None, Some(since)) => {
@@ -189,8 +192,8 @@ impl Rail {
                     others => format!("its data go over {}", others.join(", ")),
                 };
                 format!(
-                    "nothing has come back over {name}{} for {silence:.1?}, {goes_on}: check its cable, ports, \
-                     interfaces and addresses, here and at the peer",
+                    "nothing has come back over {name}{} for {silence:.1?}, {goes_on}: check its \
+                     cable, ports, interfaces and addresses, here and at the peer",
                     self.way.state()
                 )
             }

@@ -102,8 +102,8 @@ impl Rx {
         }
     }
 
-    /// Looks for the next message at the other sockets, where it may come over them. `error` is why it will not come
-    /// over its own.
+    /// Looks for the next message at the other sockets, where it may come over them. `error` is why
+    /// it will not come over its own.
     fn look_elsewhere(
         &mut self,
         expected: Expected,
@@ -272,7 +272,8 @@ impl LinkRx for Rx {
         self.missed = false;
     }
 
-    /// Adds only sockets that are being read: messages for later operations would end every wait at once.
+    /// Adds only sockets that are being read: messages for later operations would end every wait at
+    /// once.
     fn watch(&self, wait: &mut Wait) {
         if !self.missed {
             return;

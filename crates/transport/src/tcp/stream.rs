@@ -1,5 +1,5 @@
-//! A connection as links over TCP use it: moves bytes, and tells what the kernel knows of those on their way. Part of
-//! that takes calls for which no crate has a safe function.
+//! A connection as links over TCP use it: moves bytes, and tells what the kernel knows of those on
+//! their way. Part of that takes calls for which no crate has a safe function.
 #![allow(unsafe_code)]
 
 use std::io::{IoSlice, IoSliceMut};
@@ -14,11 +14,11 @@ use rustix::net::{recv, recvmsg, send, sendmsg};
 use socket2::{Socket, TcpKeepalive};
 use spark_ccl_fork::Unshared;
 
-/// How often the kernel has asked the peer's host without an answer before that counts as silence. A lost packet is
-/// asked for once or twice.
+/// How often the kernel has asked the peer's host without an answer before that counts as silence.
+/// A lost packet is asked for once or twice.
 const ASKED: u8 = 2;
-/// How soon, and how often, the kernel asks where nothing is on its way. It gives the connection up after about as long
-/// as one on which bytes are.
+/// How soon, and how often, the kernel asks where nothing is on its way. It gives the connection up
+/// after about as long as one on which bytes are.
 const ASK_AFTER: Duration = Duration::from_secs(2);
 const ASK_EVERY: Duration = Duration::from_secs(7);
 const ASK_AT_MOST: u32 = 127;
@@ -40,8 +40,8 @@ pub(super) trait Stream: AsFd + Send + Sync {
     /// Has the kernel ask the peer's host now and then, also where nothing is on its way.
     fn keep_asking(&self);
 
-    /// For how long the peer's host has not answered, although the kernel asks it again and again. `None` if it answers,
-    /// or was not asked. A stopped process is not silent: its kernel answers.
+    /// For how long the peer's host has not answered, although the kernel asks it again and again.
+    /// `None` if it answers, or was not asked. A stopped process is not silent: its kernel answers.
     ///
     /// # Errors
     /// The kernel does not know, or no longer.
@@ -99,8 +99,8 @@ impl Stream for Unshared<Socket> {
             return Err(Errno::NOTCONN);
         }
         let heard = Duration::from_millis(info.tcpi_last_ack_recv.into());
-        // The peer may still be heard where only the way to it is cut. Each repetition has doubled the timeout, so
-        // that it tells since when nothing was acknowledged.
+        // The peer may still be heard where only the way to it is cut. Each repetition has doubled
+        // the timeout, so that it tells since when nothing was acknowledged.
         let repeating = Duration::from_micros(info.tcpi_rto.into()) * 3 / 4;
         Ok(if info.tcpi_retransmits >= ASKED {
             Some(heard.max(repeating))
@@ -111,7 +111,8 @@ impl Stream for Unshared<Socket> {
 
     fn unacknowledged(&self) -> rustix::io::Result<u64> {
         let mut bytes: libc::c_int = 0;
-        // SAFETY: the descriptor is open as long as the socket is borrowed; the kernel writes one `int`.
+        // SAFETY: the descriptor is open as long as the socket is borrowed; the kernel writes one
+        // `int`.
         let outcome = unsafe { libc::ioctl(self.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
         check(outcome).map(|()| u64::try_from(bytes).unwrap_or(0))
     }
@@ -123,8 +124,8 @@ const CLOSED: u8 = 7;
 fn info(socket: &Socket) -> rustix::io::Result<libc::tcp_info> {
     let mut info = MaybeUninit::<libc::tcp_info>::zeroed();
     let mut bytes = size_of::<libc::tcp_info>() as libc::socklen_t;
-    // SAFETY: the descriptor is open as long as the socket is borrowed. The kernel writes at most `bytes` bytes to
-    // `info`, which is as long.
+    // SAFETY: the descriptor is open as long as the socket is borrowed. The kernel writes at most
+    // `bytes` bytes to `info`, which is as long.
     let outcome = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
@@ -135,7 +136,8 @@ fn info(socket: &Socket) -> rustix::io::Result<libc::tcp_info> {
         )
     };
     check(outcome)?;
-    // SAFETY: all fields are numbers, which were zeroed, and some or all of which the kernel has overwritten.
+    // SAFETY: all fields are numbers, which were zeroed, and some or all of which the kernel has
+    // overwritten.
     Ok(unsafe { info.assume_init() })
 }
 

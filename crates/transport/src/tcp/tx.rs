@@ -5,14 +5,14 @@ use std::sync::Arc;
 use rustix::event::PollFlags;
 
 use super::SLOTLESS_BYTES;
-use super::outbox::PAYLOAD;
+use super::buffers::PAYLOAD;
 use super::rails::Link;
 use crate::{Direct, Geometry, LinkError, LinkTx, SilentRail, Wait};
 
 /// The sending half of a link over TCP.
 ///
-/// Dropping it sends what the kernel still accepts, and then shuts the sockets down for sending. Over several rails, it
-/// waits for acknowledgements before, for 5 s at most.
+/// Dropping it sends what the kernel still accepts, and then shuts the sockets down for sending.
+/// Over several rails, it waits for acknowledgements before, for 5 s at most.
 pub struct Tx {
     slot_bytes: usize,
     link: Arc<Link>,

@@ -33,8 +33,8 @@ impl Tx {
     }
 }
 
-/// Has a thread of this process poll a link that nobody else polls, until both halves are dropped. With only one rail,
-/// there is nothing to do.
+/// Has a thread of this process poll a link that nobody else polls, until both halves are dropped.
+/// With only one rail, there is nothing to do.
 ///
 /// # Errors
 /// The thread cannot be started.

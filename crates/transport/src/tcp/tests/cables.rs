@@ -1,4 +1,5 @@
-//! Links over several cables, which are pulled and plugged in again: messages get over the others, once each.
+//! Links over several cables, which are pulled and plugged in again: messages get over the others,
+//! once each.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -190,8 +191,10 @@ fn conforms_over_two_cables() {
 #[test]
 fn conforms_over_two_cables_of_which_one_is_out() {
     for pulled_after in [0, HEADER_BYTES + 5] {
-        let mut cables = Cables::default();
-        cables.pulled_after = Some(pulled_after);
+        let mut cables = Cables {
+            pulled_after: Some(pulled_after),
+            ..Cables::default()
+        };
         conformance::messages_keep_their_order(&mut cables);
         conformance::many_laps_wrap_around(&mut cables);
         conformance::traffic_flows_both_ways(&mut cables);
@@ -223,7 +226,10 @@ proptest! {
 
     #[test]
     fn each_message_arrives_once_whatever_becomes_of_cables(
-        messages in proptest::collection::vec((0..=GEOMETRY.slot_bytes, events(), any::<bool>()), 1..60),
+        messages in proptest::collection::vec(
+            (0..=GEOMETRY.slot_bytes, events(), any::<bool>()),
+            1..60,
+        ),
         cables in 2_u8..=3,
         stays: usize,
     ) {
@@ -277,6 +283,33 @@ proptest! {
         for number in messages.len()..messages.len() + 5 {
             super::send(&mut here.tx, number, 100);
             super::receive(&mut there.rx, number, 100);
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_headers_are_read_or_refused(
+        frames in proptest::collection::vec((0..6_u64, 0..=20_100_u32, 0..200_usize), 1..10),
+        cable in 0..2_usize,
+        direct: bool,
+    ) {
+        let [here, mut there] = sides(GEOMETRY, 2);
+        for (sequence, len, bytes) in frames {
+            let header = Header { sequence, len, tag: 7 };
+            let payload = vec![1; bytes.min(len as usize)];
+            let frame = [&header.encode()[..], &payload].concat();
+            here.cables[cable].send(&[IoSlice::new(&frame)]).unwrap();
+        }
+        let mut room = vec![0; SLOTLESS_BYTES];
+        for _ in 0..20 {
+            if direct {
+                let _ = there.rx.receive_into(&mut room, 7);
+            }
+            if let Ok(Some(arrival)) = there.rx.peek() {
+                prop_assert!(arrival.payload.len() <= GEOMETRY.slot_bytes);
+            }
+            there.rx.release();
         }
     }
 }
@@ -354,4 +387,22 @@ fn silent_rails_are_named_with_their_addresses() {
     here.cables[1].plug_in();
     here.link.look();
     assert!(here.tx.silent_rails().is_empty());
+}
+
+/// Its kernel answers that there is no room.
+#[test]
+fn a_peer_that_reads_nothing_is_not_silent_and_lacks_what_was_sent() {
+    let (here, mut there) = tcp_pair(v4());
+    here.set_nonblocking(true).unwrap();
+    let here = Unshared::new(Socket::from(here));
+    let mut sent = 0;
+    while let Ok(count) = Stream::send(&here, &[IoSlice::new(&[7; 4096])]) {
+        sent += count;
+    }
+    assert!(here.unacknowledged().unwrap() > 0);
+    assert_eq!(here.silence().unwrap(), None);
+    there.read_exact(&mut vec![0; sent]).unwrap();
+    poll("the last acknowledgement", || {
+        (here.unacknowledged().unwrap() == 0).then_some(())
+    });
 }
