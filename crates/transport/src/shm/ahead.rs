@@ -1,9 +1,10 @@
 //! Allocates what a link is about to use, on a thread of its own.
 //!
-//! Each message of a ring's first lap finds a body, or a slot, that the kernel has not allocated yet. To allocate it
-//! may take longer than all the rest of a call. Most links of a large world carry only a few messages, so each begins
-//! with what these need. Once a link has carried [several](Kind::several) messages of a kind, a thread allocates all
-//! bodies, or the beginning of all slots, and enters them into this end's page table. Messages go on meanwhile.
+//! Each message of a ring's first lap finds a body, or a slot, that the kernel has not allocated
+//! yet. To allocate it may take longer than all the rest of a call. Most links of a large world
+//! carry only a few messages, so each begins with what these need. Once a link has carried
+//! [several](Kind::several) messages of a kind, a thread allocates all bodies, or the beginning of
+//! all slots, and enters them into this end's page table. Messages go on meanwhile.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +16,8 @@ use spark_ccl_log::Mutex;
 use super::layout::{BODY_BYTES, Direction};
 use super::segment::Segment;
 
-/// Of a slot, this much is allocated ahead. Longer messages take so long that the kernel's part hardly counts.
+/// Of a slot, this much is allocated ahead. Longer messages take so long that the kernel's part
+/// hardly counts.
 const SLOT_BYTES_AHEAD: usize = 32 << 10;
 
 /// The kinds of messages by where they are.
@@ -35,7 +37,8 @@ impl Kind {
         }
     }
 
-    /// From this many messages on, more are expected. Few slots are left by then, and most bodies.
+    /// From this many messages on, more are expected. Links for collectives that only set up
+    /// communicators carry fewer.
     #[inline]
     fn several(self) -> u8 {
         match self {
@@ -56,12 +59,14 @@ pub(super) struct Ahead {
 #[derive(Debug, Default)]
 struct Stock {
     messages: u8,
-    /// Publishes nothing: what the kernel has allocated is there for all threads. So relaxed ordering is enough.
+    /// Publishes nothing, so relaxed ordering is enough: what the kernel has allocated is there for
+    /// all threads.
     is_there: Arc<AtomicBool>,
 }
 
 impl Ahead {
-    /// Notes a message of `len` bytes that is neither in a header nor lent; the last of several has the rest allocated.
+    /// Notes a message of `len` bytes in a body or slot; the last of several has the rest
+    /// allocated.
     #[inline]
     pub(super) fn note(&mut self, segment: &Arc<Segment>, direction: Direction, len: usize) {
         let kind = Kind::of(len);
@@ -135,7 +140,8 @@ struct Jobs {
     are_done: bool,
 }
 
-/// Has a thread of this process do the job. Where none can be started, messages allocate their memory one by one.
+/// Has a thread of this process do the job. Where none can be started, messages allocate their
+/// memory one by one.
 fn request(job: Job) {
     let mut jobs = JOBS.get().lock();
     jobs.waiting.push(job);
