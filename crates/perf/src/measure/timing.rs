@@ -8,6 +8,10 @@ use crate::error::Error;
 use crate::ranks::hosts::reduce;
 use crate::report::stats::PerIteration;
 
+/// The calls that rehearse a row have vectors of this many bytes together. Longer vectors need
+/// fewer calls: each uses more of a link's memory.
+const REHEARSED_BYTES: usize = 4 << 20;
+
 /// The time of one call, combined over all ranks.
 #[derive(Debug)]
 pub(crate) struct Timed {
@@ -47,6 +51,15 @@ impl Timed {
             per_iteration,
         })
     }
+}
+
+/// The number of calls with vectors of this many bytes that run untimed before those of a row: at
+/// least one, and as many as `most` if that is soon done.
+///
+/// Links and buffers get their memory when they are used first, and devices their kernels. None of
+/// that belongs to the time of a call.
+pub(crate) fn rehearsals(most: usize, bytes: usize) -> usize {
+    most.min(REHEARSED_BYTES / bytes.max(1)).max(1)
 }
 
 /// The processor seconds that all threads of this process have used.

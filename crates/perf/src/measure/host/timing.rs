@@ -10,7 +10,10 @@ use crate::cli::args::BuffersArg;
 use crate::cli::options::{Blocking, Options};
 use crate::error::Error;
 use crate::exact::{from_bits, whole_number};
-use crate::measure::timing::{Timed, processor_time};
+use crate::measure::timing::{Timed, processor_time, rehearsals};
+
+/// How many messages go over a link before one finds the memory of an earlier one.
+const LAP: usize = 64;
 
 /// The buffers of a run. They may be larger than one call needs: calls then use their parts in
 /// turn.
@@ -69,6 +72,7 @@ pub(super) fn time<T: Element, B: Buffer<T>>(
 ) -> Result<Timed, Error> {
     let turns = buffers.turns(call, options);
     let calls = options.iterations * options.aggregated;
+    rehearse(comm, call, buffers, mode, turns.min(calls))?;
     // Buffers that should be colder than the caches are touched completely, which evicts their
     // first parts again.
     let touched = match options.buffers {
@@ -115,6 +119,24 @@ pub(super) fn time<T: Element, B: Buffer<T>>(
     Timed::agreed(comm, own, times.iter().map(micros).collect(), options)
 }
 
+/// Runs the call on each of the first `turns` parts of the buffers, and until links have memory for
+/// all their messages.
+fn rehearse<T: Element, B: Buffer<T>>(
+    comm: &Communicator,
+    call: &Invocation<T>,
+    buffers: &mut Buffers<B>,
+    mode: BufferMode,
+    turns: usize,
+) -> Result<(), Error> {
+    let bytes = call.layout.larger() * size_of::<T>();
+    let calls = turns.max(rehearsals(LAP, bytes));
+    let Buffers { send, recv, base } = buffers;
+    for turn in (0..turns).cycle().take(calls) {
+        call.run(comm, send, recv, *base, turn, mode)?;
+    }
+    Ok(())
+}
+
 /// Touches the first `turns` parts of the buffers, and runs the call once, untimed, on the last of
 /// them.
 fn prepare<T: Element, B: Buffer<T>>(
@@ -147,4 +169,70 @@ fn touch<T: Element, B: Buffer<T>>(call: &Invocation<T>, buffers: &mut Buffers<B
     };
     touch(&mut buffers.send, call.send_stride());
     touch(&mut buffers.recv, call.recv_stride());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::call::collective::Collective;
+    use crate::call::invocation::Case;
+    use spark_ccl::{ReduceOp, Registered};
+
+    const CALLS: usize = 20;
+    const RANKS: usize = 3;
+
+    /// How many pages this thread has touched first.
+    fn faults() -> u64 {
+        let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
+        let (_, fields) = stat.rsplit_once(") ").unwrap();
+        fields.split(' ').nth(7).unwrap().parse().unwrap()
+    }
+
+    /// The pages that calls touch first on parts of the buffers on which the same was rehearsed.
+    fn fresh_pages<B: Buffer<f32>>(comm: &Communicator, bytes: u64) -> u64 {
+        let case = Case {
+            collective: Collective::AllReduce,
+            bytes,
+            op: ReduceOp::Sum,
+            root: 0,
+            ranks: RANKS,
+        };
+        let call = Invocation::new(&case, comm.rank());
+        let length = CALLS * call.recv_stride();
+        let mut buffers = Buffers {
+            send: B::allocate(comm, length).unwrap(),
+            recv: B::allocate(comm, length).unwrap(),
+            base: 0,
+        };
+        let mode = BufferMode::OutOfPlace;
+        rehearse(comm, &call, &mut buffers, mode, CALLS).unwrap();
+        comm.barrier().run().unwrap();
+        let before = faults();
+        let Buffers { send, recv, base } = &mut buffers;
+        for turn in 0..CALLS {
+            call.run(comm, send, recv, *base, turn, mode).unwrap();
+        }
+        faults() - before
+    }
+
+    #[test]
+    fn rehearsed_calls_touch_no_fresh_page() {
+        let comms = Communicator::builder().local(RANKS).unwrap();
+        std::thread::scope(|scope| {
+            for comm in &comms {
+                scope.spawn(move || {
+                    // Longer vectors of ordinary memory go by ways that depend on the time.
+                    let seen = [
+                        fresh_pages::<Vec<f32>>(comm, 512),
+                        fresh_pages::<Vec<f32>>(comm, 4096),
+                        fresh_pages::<Registered<f32>>(comm, 4096),
+                        fresh_pages::<Registered<f32>>(comm, 256 << 10),
+                    ];
+                    // The counter itself takes some memory.
+                    let few = seen.iter().all(|&pages| pages < CALLS as u64 / 4);
+                    assert!(few, "{seen:?} pages in {CALLS} calls");
+                });
+            }
+        });
+    }
 }
