@@ -112,6 +112,7 @@ impl Feature {
                 "cuStreamBeginCapture_v2",
                 "cuStreamEndCapture",
                 "cuGraphInstantiateWithFlags",
+                "cuGraphUpload",
                 "cuGraphLaunch",
                 "cuGraphDestroy",
                 "cuGraphExecDestroy",

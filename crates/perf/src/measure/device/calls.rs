@@ -81,6 +81,14 @@ impl<T: Element> Calls<'_, T> {
     }
 }
 
+/// Enqueues what the first launch of each graph would otherwise do.
+pub(super) fn upload(graphs: &[CudaGraph], gpus: &[Gpu]) -> Result<(), Error> {
+    for (graph, gpu) in graphs.iter().zip(gpus) {
+        gpu.checked("cuGraphUpload", graph.upload())?;
+    }
+    Ok(())
+}
+
 /// Launches each graph once.
 pub(super) fn launch(graphs: &[CudaGraph], gpus: &[Gpu]) -> Result<(), Error> {
     for (graph, gpu) in graphs.iter().zip(gpus) {

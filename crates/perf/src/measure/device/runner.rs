@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use spark_ccl::{Backend, Communicator, Element};
 
 use super::call::Call;
-use super::calls::{Calls, launch};
+use super::calls::{Calls, launch, upload};
 use super::check;
 use super::events::Events;
 use super::gpu::Gpu;
@@ -14,7 +14,7 @@ use crate::call::invocation::{BufferMode, Case};
 use crate::cli::options::{Blocking, Options};
 use crate::error::Error;
 use crate::measure::bench::Runner;
-use crate::measure::timing::Timed;
+use crate::measure::timing::{Timed, rehearsals};
 
 /// The seed of the buffers' contents while calls are timed. The seeds of checks start at 1.
 const TIMED: u64 = 0;
@@ -51,8 +51,7 @@ impl<T: Element> Runner<T> for GpuRunner<'_> {
             self.fill::<T>(case, mode, TIMED)?;
         }
         let calls = self.calls::<T>(case, mode)?;
-        calls.start(0..1)?;
-        calls.wait()?;
+        self.rehearse(&calls, case.bytes as usize)?;
         let (elapsed, micros) = if options.graph_launches > 0 {
             (self.replay(&calls)?, Vec::new())
         } else {
@@ -94,6 +93,17 @@ impl GpuRunner<'_> {
         let slices = slices.ok_or_else(|| Error::Usage("-u: larger than the buffers".into()))?;
         let largest = self.options.sweep.last() as usize / size_of::<T>();
         Ok(Call::new(case, mode, gpu.comm.rank(), slices, largest))
+    }
+
+    /// Runs iterations as they will be timed: the driver loads a kernel, and its queues grow, when
+    /// calls need it first.
+    fn rehearse<T: Element>(&self, calls: &Calls<'_, T>, bytes: usize) -> Result<(), Error> {
+        let (iterations, aggregated) = (self.options.iterations, self.options.aggregated);
+        let count = rehearsals(iterations * aggregated, bytes);
+        for turn in (0..count).step_by(aggregated.max(1)) {
+            calls.start(turn..turn + aggregated)?;
+        }
+        Ok(calls.wait()?)
     }
 
     /// Enqueues all iterations.
@@ -176,6 +186,8 @@ impl GpuRunner<'_> {
                 calls.start(turn..turn + options.aggregated)
             })
         })?;
+        upload(&graphs, calls.gpus)?;
+        calls.wait()?;
         self.control.barrier().run()?;
         let start = Instant::now();
         for _ in 0..options.graph_launches {
