@@ -100,7 +100,6 @@ pub(crate) fn communicator(
     let (number, rank) = (next_number(), rank as u32);
     let tuning = &world.tuning;
     let planner = Planner::new(number, rank, &hosts, settings, algorithms, tuning, network);
-    let planner = planner.with_ways_round(world.has_ways_round(&members));
     let observation = match caller {
         Caller::Program => observe::start(world, &watch, context, &members)?,
         Caller::Library => None,
@@ -148,6 +147,7 @@ fn host_engine(
     let bell = Bell::shared().map_err(|error| {
         spark_ccl_bootstrap::Error::os("make an eventfd to be woken up by", &error)
     })?;
+    let planner = planner.with_ways_round(world.has_ways_round(members));
     let (rank, slot_bytes) = (planner.rank, planner.slot_bytes);
     let mesh = Mesh::new(LinkOwner {
         world: Arc::clone(world),

@@ -64,6 +64,9 @@ impl State {
         match words[..] {
             ["id"] => return Ok(Communicator::builder().unique_id()?.to_string()),
             ["join", id, rank, size] => self.join(id, number(rank), number(size))?,
+            ["join-by-environment"] => {
+                self.communicator = Some(Arc::new(Communicator::from_env()?));
+            }
             ["local", size] => drop(Communicator::local(number(size))?),
             ["ranks", size] => self.ranks = Ranks::local(number(size))?,
             ["perform", step] => self.perform(step)?,

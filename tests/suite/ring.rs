@@ -13,11 +13,15 @@ fn hosts(size: usize, cables: &[(usize, usize)], env: &[(&str, &str)]) -> Option
         return None;
     }
     let ranks: Vec<Rank> = (0..size).map(|_| new_host(env)).collect();
+    lay_all(&ranks, cables);
+    Some(ranks)
+}
+
+fn lay_all(ranks: &[Rank], cables: &[(usize, usize)]) {
     for (number, &(one, another)) in cables.iter().enumerate() {
         let pids = [&ranks[one], &ranks[another]].map(|rank| rank.pid().to_string());
         lay(&format!("cable{number}"), number, &pids);
     }
-    Some(ranks)
 }
 
 fn around(size: usize) -> Vec<(usize, usize)> {
@@ -72,7 +76,7 @@ fn rings_of_3_to_8_hosts_do_all_calls() {
     }
 }
 
-/// The cables lead from each rank to the one after the next, and numbers of ranks do not follow them.
+/// The cables lead from each rank to the one after the next.
 #[test]
 fn ranks_may_have_any_numbers() {
     let _alone = alone();
@@ -81,6 +85,28 @@ fn ranks_may_have_any_numbers() {
         return;
     };
     join(&mut ranks);
+    assert_works(&mut ranks);
+    assert_all_ok(&mut ranks, "finalize");
+}
+
+/// Rank 4 has a cable to rank 0's host, and no route to that address of it; ranks 2 and 3 have none.
+#[test]
+fn ranks_that_know_one_address_of_rank_0_meet() {
+    let _alone = alone();
+    if !has(Need::Namespaces) {
+        return;
+    }
+    let rank = |number: usize| {
+        new_host(&[
+            ("SPARK_CCL_RANK", &number.to_string()),
+            ("SPARK_CCL_SIZE", "5"),
+            ("SPARK_CCL_COMM_ID", "10.77.0.1:29555"),
+            ("SPARK_CCL_SECRET", "a secret of all five ranks"),
+        ])
+    };
+    let mut ranks: Vec<Rank> = (0..5).map(rank).collect();
+    lay_all(&ranks, &around(5));
+    assert_all_ok(&mut ranks, "join-by-environment");
     assert_works(&mut ranks);
     assert_all_ok(&mut ranks, "finalize");
 }

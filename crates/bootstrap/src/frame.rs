@@ -1,5 +1,5 @@
-//! Reads frames from sockets: as far as they have arrived, and never beyond the end of a frame. What a frame says
-//! is the caller's business.
+//! Reads frames from sockets, as far as they have arrived, and never beyond the end of a frame. What
+//! a frame says is the caller's business.
 
 use std::io;
 

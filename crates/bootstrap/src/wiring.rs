@@ -1,4 +1,5 @@
-//! Which ranks reach each other by themselves, and the ways round where some do not. Pure functions.
+//! Which ranks reach each other by themselves, and the ways round where some do not. Pure
+//! functions.
 
 use std::collections::VecDeque;
 use std::time::Duration;

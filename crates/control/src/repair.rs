@@ -45,7 +45,8 @@ pub trait Dial: Send + Sync {
 /// How notices reach a rank that may be no neighbour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
-    /// By whichever neighbour is closest to it: the streams are those of [`neighbours`](crate::neighbours).
+    /// By whichever neighbour is closest to it: the streams are those of
+    /// [`neighbours`](crate::neighbours).
     Closer,
     /// By this neighbour; not at all if `None`.
     By(Option<u32>),

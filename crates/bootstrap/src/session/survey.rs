@@ -26,12 +26,12 @@ impl Session {
     /// Opens a stream to each of `peers` that this rank reaches by itself. All ranks call this
     /// once, for the same purpose, and name each other.
     ///
-    /// In worlds of up to 8 ranks, which all name all others, those are left out that this rank does not
-    /// reach, as long as others lead to them; [`wiring`](Self::wiring) says which ones.
+    /// In worlds of up to 8 ranks, which all name all others, those are left out that this rank
+    /// does not reach, as long as others lead to them; [`wiring`](Self::wiring) says which ones.
     ///
     /// # Errors
-    /// [`Error::Links`], on all ranks, names two that do not reach each other, not even by way of others. Otherwise those
-    /// of [`Session::connect`] and [`Session::accept`].
+    /// [`Error::Links`], on all ranks, names two that do not reach each other, not even by way of
+    /// others. Otherwise those of [`Session::connect`] and [`Session::accept`].
     pub fn connect_all(
         &self,
         peers: &BTreeSet<u32>,

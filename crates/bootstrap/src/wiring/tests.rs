@@ -51,7 +51,7 @@ fn a_ring_has_two_ways_round_and_the_shorter_is_first() {
 #[test]
 fn rings_of_3_to_8_lead_everywhere_in_any_order() {
     for size in 3..=8 {
-        // Cabled in steps of a number without a common factor, so that neighbours are not consecutive.
+        // Cabled in steps of a number without a common factor: neighbours are not consecutive.
         for step in (1..size).filter(|step| (2..=*step).all(|d| step % d + size % d > 0)) {
             let pairs: Vec<_> = (0..size).map(|rank| (rank, (rank + step) % size)).collect();
             let wiring = wired(size, &pairs);
