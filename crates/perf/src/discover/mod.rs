@@ -10,6 +10,7 @@ mod keys;
 mod lldp;
 mod mdns;
 mod names;
+mod neighbour_table;
 mod neighbours;
 mod ssh;
 

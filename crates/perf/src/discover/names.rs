@@ -25,6 +25,14 @@ pub(super) fn of_system(name: &str) -> Option<String> {
     is_fine.then(|| name.to_owned())
 }
 
+/// The first name in the lines of `getent hosts`: an address, and its names.
+pub(super) fn of_addresses(lines: &str) -> Option<String> {
+    let mut names = lines
+        .lines()
+        .filter_map(|line| line.split_whitespace().nth(1));
+    names.find_map(of_system)
+}
+
 fn is_name(name: &str) -> bool {
     let is_part = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
     name.len() <= LONGEST && name.chars().all(is_part) && parse_one(name).is_ok()
@@ -57,6 +65,13 @@ mod tests {
         ] {
             assert_eq!(announced(&format!("{name}.")), None, "{name:?}");
         }
+    }
+
+    #[test]
+    fn the_first_name_of_an_address_is_taken() {
+        let lines = "10.0.0.2  localhost\n10.0.0.2        spark-2.lab spark-2\n10.0.9.2 other\n";
+        assert_eq!(of_addresses(lines).as_deref(), Some("spark-2.lab"));
+        assert_eq!(of_addresses("10.0.0.2 a\u{1b}[2J.lab\n"), None);
     }
 
     #[test]

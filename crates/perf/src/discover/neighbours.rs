@@ -10,6 +10,7 @@ use spark_ccl_transport::netif;
 
 use super::found::{Found, MOST, scoped};
 use super::is_pause;
+use super::neighbour_table::NeighbourTable;
 
 /// All nodes of a link.
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
@@ -35,8 +36,13 @@ pub(super) fn ask(time: Duration) -> Result<Vec<Found>, String> {
     let foreign = answers
         .into_iter()
         .filter(|from| !own.contains(&IpAddr::V6(*from.ip())));
-    let sighting =
-        |from: SocketAddrV6| Found::seen(None, BTreeSet::from([text(from, &links)]), "neighbours");
+    let table = NeighbourTable::read();
+    let sighting = |from: SocketAddrV6| {
+        let link = links.get(&from.scope_id()).copied().unwrap_or_default();
+        let mut addresses = table.ipv4_of(IpAddr::V6(*from.ip()), link);
+        addresses.insert(text(from, &links));
+        Found::seen(None, addresses, "neighbours")
+    };
     Ok(foreign.map(sighting).collect())
 }
 

@@ -6,18 +6,25 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
+use spark_ccl_fork::within;
+
 use super::found::Found;
+use super::names;
 
 /// How long all hosts together may take to answer.
 pub(super) const LIMIT: Duration = Duration::from_secs(10);
 /// How many hosts are asked, and how many addresses of each: anybody on the link may announce more.
 const MOST_HOSTS: usize = 256;
 const MOST_ADDRESSES: usize = 8;
+/// How long this system may look for the name of an address.
+const LOOKUP: Duration = Duration::from_secs(3);
 /// The kinds of keys.
 const KINDS: [&str; 3] = ["ssh-ed25519", "ecdsa-", "ssh-rsa"];
 
 /// What a host has answered.
 struct Answer {
+    /// Its name: what it has said, or else what this system calls its addresses.
+    name: Option<String>,
     name_resolves: bool,
     /// An address, and the server's key there.
     server: Option<(String, String)>,
@@ -29,7 +36,7 @@ pub(super) fn ask(found: &mut [Found]) -> io::Result<usize> {
     for (number, host) in found.iter().take(MOST_HOSTS).enumerate() {
         let (name, addresses, sender) = (host.name.clone(), in_order(host), sender.clone());
         // A thread that takes longer is ignored; it ends with this process at the latest.
-        std::thread::spawn(move || sender.send((number, ask_one(name.as_deref(), &addresses))));
+        std::thread::spawn(move || sender.send((number, ask_one(name, &addresses))));
     }
     drop(sender);
     let deadline = Instant::now() + LIMIT;
@@ -39,6 +46,7 @@ pub(super) fn ask(found: &mut [Found]) -> io::Result<usize> {
     {
         let answer = answer?;
         silent -= 1;
+        found[number].name = answer.name;
         found[number].name_resolves = answer.name_resolves;
         (found[number].ssh_address, found[number].ssh_key) = answer.server.unzip();
     }
@@ -52,16 +60,34 @@ fn in_order(host: &Found) -> Vec<String> {
     all.take(MOST_ADDRESSES).collect()
 }
 
-fn ask_one(name: Option<&str>, addresses: &[String]) -> io::Result<Answer> {
+fn ask_one(name: Option<String>, addresses: &[String]) -> io::Result<Answer> {
     let text = keys(addresses)?;
     let server = addresses.iter().find_map(|address| {
         let key = key(&text, address)?;
         Some((address.clone(), key))
     });
+    let name = name.or_else(|| name_of(addresses));
     Ok(Answer {
         server,
-        name_resolves: name.is_some_and(|name| leads_to(name, addresses)),
+        name_resolves: name.as_ref().is_some_and(|name| leads_to(name, addresses)),
+        name,
     })
+}
+
+/// The name that this system has for one of these addresses: in its file of hosts, or by a server.
+fn name_of(addresses: &[String]) -> Option<String> {
+    let global = addresses.iter().filter(|address| !address.contains('%'));
+    let global: Vec<String> = global.cloned().collect();
+    if global.is_empty() {
+        return None;
+    }
+    let ask = move || {
+        let mut command = Command::new("getent");
+        command.arg("hosts").args(&global).stderr(Stdio::null());
+        command.output()
+    };
+    let output = within(Instant::now() + LOOKUP, ask).ok()?.ok()?;
+    names::of_addresses(&String::from_utf8_lossy(&output.stdout))
 }
 
 /// Whether the system takes a name for one of these addresses: any host may say that it has another one's name.

@@ -47,6 +47,20 @@ fn neighbours_without_configuration_are_found() {
 }
 
 #[test]
+fn a_neighbour_is_listed_by_the_ipv4_address_of_its_card() {
+    let Some(cluster) = Cluster::new(1) else {
+        return;
+    };
+    // Nobody listens; but this host then knows the other's card.
+    cluster.on(1, "bash -c ': > /dev/tcp/10.88.0.100/9' 2>&1");
+    let run = discover(&cluster, &[]);
+    let line = run.stdout.lines().nth(2).unwrap_or_default();
+    let known = line.starts_with("10.88.0.1 # 10.88.0.1, fe80::");
+    let is_whole = known && line.ends_with("%bridge; by neighbours");
+    assert!(is_whole, "{}\n{}", run.stdout, run.stderr);
+}
+
+#[test]
 fn an_announced_server_is_found_by_its_name() {
     let Some(cluster) = Cluster::new(1) else {
         return;
