@@ -16,6 +16,7 @@ mod state;
 mod trial;
 mod yaml;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use serde::Serialize;
@@ -34,6 +35,9 @@ pub(crate) fn run(args: &NetplanArgs) -> Result<u8, Error> {
     if args.apply {
         return apply::apply(args, &nodes);
     }
+    if let Some(text) = absent(&nodes, &interfaces()) {
+        console::print_error(format_args!("{text}"));
+    }
     if let Some(folder) = &args.output {
         return write_files(folder, &nodes).map(|()| 0);
     }
@@ -43,6 +47,30 @@ pub(crate) fn run(args: &NetplanArgs) -> Result<u8, Error> {
         files(&nodes)
     })?;
     Ok(0)
+}
+
+/// The interfaces of this host, also those that are down. None where the kernel does not tell.
+fn interfaces() -> BTreeSet<String> {
+    let entries = std::fs::read_dir("/sys/class/net").into_iter().flatten();
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    names.filter(|name| name != "lo").collect()
+}
+
+/// Which planned interfaces this host lacks, if any. Only `--apply` asks the nodes.
+fn absent(nodes: &[Node], present: &BTreeSet<String>) -> Option<String> {
+    let planned = nodes.iter().flat_map(|node| &node.interfaces);
+    let planned: BTreeSet<&str> = planned.map(|one| &*one.name).collect();
+    let absent = planned.into_iter().filter(|name| !present.contains(*name));
+    let absent: Vec<&str> = absent.collect();
+    let present: Vec<&str> = present.iter().map(String::as_str).collect();
+    (!absent.is_empty()).then(|| {
+        format!(
+            "this host has no interface {} (it has: {}); the nodes were not asked: if they have \
+             other interfaces, too, name them by --interfaces",
+            absent.join(", "),
+            present.join(", ")
+        )
+    })
 }
 
 fn files(nodes: &[Node]) -> String {

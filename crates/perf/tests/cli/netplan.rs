@@ -105,6 +105,17 @@ network:
 }
 
 #[test]
+fn interfaces_that_are_not_there_are_named_beside_the_plan() {
+    let run = succeed(
+        "netplan --topology direct --nodes a,b --interfaces nonesuch0+nonesuch1,nonesuch2+nonesuch3",
+    );
+    assert!(run.stdout.contains("nonesuch0:"), "{}", run.stdout);
+    let line = "spark-perf: this host has no interface nonesuch0, nonesuch1 (it has: ";
+    assert!(run.stderr.starts_with(line), "{}", run.stderr);
+    assert!(run.stderr.contains("--interfaces"), "{}", run.stderr);
+}
+
+#[test]
 fn the_plan_is_written_to_a_file_for_each_node() {
     let folder = tempfile::tempdir().unwrap();
     let plan = folder.path().join("new/plan");
