@@ -46,6 +46,11 @@ mod world;
 
 /// How to use the library, chapter by chapter. All code here is compiled and run by the tests.
 pub mod tutorial {
+    #[allow(unused_imports, reason = "the chapters link to them")]
+    use crate::{
+        Builder, Call, Communicator, Error, Failed, Fault, Pending, UniqueId, rank_variables,
+    };
+
     #[doc = include_str!("../docs/tutorial/1-first-all-reduce.md")]
     pub mod first_all_reduce {}
     #[doc = include_str!("../docs/tutorial/2-launchers.md")]

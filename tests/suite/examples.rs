@@ -1,5 +1,6 @@
 //! The examples run as they are.
 
+use std::path::Path;
 use std::process::{Command, Output};
 
 fn run(name: &str) -> String {
@@ -79,4 +80,27 @@ fn nccl_all_reduce() {
         errors.contains("libcuda") || errors.contains("finds no GPU"),
         "{errors}"
     );
+}
+
+/// A page is also read where it lies, without what hides lines and knows the language.
+#[test]
+fn the_programs_of_the_tutorial_are_whole() {
+    let pages = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/tutorial");
+    let mut programs = 0;
+    for page in std::fs::read_dir(pages).unwrap() {
+        let text = std::fs::read_to_string(page.unwrap().path()).unwrap();
+        for block in text.split("\n```").skip(1).step_by(2) {
+            let (language, code) = block.split_once('\n').unwrap();
+            let is_whole = match language {
+                "rust" | "rust,no_run" => code.contains("fn main()"),
+                "c" => code.starts_with("#include <spark_ccl.h>\n"),
+                _ => language == "sh",
+            };
+            assert!(is_whole, "{language}: {code}");
+            let is_hidden = |line: &str| line == "#" || line.starts_with("# ");
+            assert!(!code.lines().any(is_hidden), "{code}");
+            programs += usize::from(language != "sh");
+        }
+    }
+    assert!(programs > 10, "{programs} programs");
 }

@@ -35,7 +35,7 @@ Ranks:
 Examples:
   spark-perf tune                              2 local processes
   SPARK_CCL_SHM=0 spark-perf tune all_reduce   the same over TCP
-  mpirun -n 4 spark-perf tune -e 256M
+  mpirun -n 2 spark-perf tune -e 256M
   spark-perf tune --backend engine             the kernels between all GPUs of this host";
 
 /// The collectives that have several algorithms.
