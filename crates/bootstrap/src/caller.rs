@@ -167,10 +167,12 @@ impl Caller {
     }
 
     /// Which routes that were chosen do not lead to the peer, and which one does; `None` if no
-    /// chosen one was given up.
+    /// chosen one was given up, or only for another address behind the same interface.
     pub(crate) fn detour(&self) -> Option<String> {
         let used = self.used?;
-        let given_up = (0..used).filter(|&route| self.routes[route].is_chosen());
+        let is_lost =
+            |route: &Route| route.is_chosen() && route.source() != self.routes[used].source();
+        let given_up = (0..used).filter(|&route| is_lost(&self.routes[route]));
         let texts =
             given_up.map(|route| format!("{}: {}", self.routes[route].name(), self.failure(route)));
         let texts: Vec<_> = texts.collect();

@@ -79,13 +79,15 @@ impl Route {
 
     /// Whether the caller has chosen it, by its source.
     pub(crate) fn is_chosen(&self) -> bool {
-        matches!(
-            self,
-            Route::Tcp {
-                source: Some(_),
-                ..
-            }
-        )
+        self.source().is_some()
+    }
+
+    /// Where it begins, if the caller has chosen that.
+    pub(crate) fn source(&self) -> Option<Address> {
+        match self {
+            Route::Tcp { source, .. } => *source,
+            Route::Unix { .. } | Route::Relayed { .. } => None,
+        }
     }
 
     /// Whether it ends on this host.

@@ -241,6 +241,7 @@ mod tests {
 
     #[test]
     fn a_source_chooses_family_and_interface() {
+        let from = Some("10.1.2.3".parse::<IpAddr>().unwrap().into());
         let own = [
             own("192.168.7.2/24", 2, 1_000),
             own("10.1.2.3/24", 3, 1_000),
@@ -251,11 +252,7 @@ mod tests {
             target("10.1.2.9", 3, 0),
         ];
         assert_eq!(
-            names(&routes(
-                &own,
-                &there,
-                Some("10.1.2.3".parse::<IpAddr>().unwrap().into())
-            )),
+            names(&routes(&own, &there, from)),
             ["10.1.2.9:1 from 10.1.2.3", "192.168.7.9:1 from 10.1.2.3"]
         );
     }
