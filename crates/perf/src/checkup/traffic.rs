@@ -30,10 +30,10 @@ pub(super) struct Traffic {
     pub(super) received: u64,
 }
 
-/// The directions, and what went that way. Each is judged: a network that is idle one way delays
-/// all.
-const WAYS: [(&str, fn(&Traffic) -> u64); 2] =
-    [("sent", |one| one.sent), ("received", |one| one.received)];
+/// A direction, and what went that way.
+type Way = (&'static str, fn(&Traffic) -> u64);
+/// Each is judged: a network that is idle one way delays all.
+const WAYS: [Way; 2] = [("sent", |one| one.sent), ("received", |one| one.received)];
 
 /// What a host has counted between two readings; the loopback interface counts as none. What has no counter in both readings
 /// is left out, and so is what a rail lies on, or what lies on it: those bytes would count twice.
