@@ -2,8 +2,9 @@
 //! namespaces, as in [`hosts`](crate::hosts), with speeds as their interfaces report them.
 
 use crate::hosts::{bring_up, ip, on_host, plug_in, sent_bytes, started, until_usable};
-use crate::processes::{Rank, alone, assert_all_ok, assert_contains, join, links_of};
+use crate::processes::{Rank, WATCHDOG, alone, assert_all_ok, assert_contains, join, links_of};
 use spark_ccl_testing::{Need, has};
+use std::time::{Duration, Instant};
 
 /// A network of two hosts: the interface of each, and Mbit/s.
 type Network = (&'static str, u32);
@@ -167,14 +168,16 @@ fn a_fast_network_that_does_not_answer_is_passed_over_and_named() {
     }
     join(&mut ranks);
     assert_eq!(links_of(&mut ranks, 0), "self; tcp 10.77.0.1 -> 10.77.0.2");
-    // Either rank may have called.
-    let logs = ranks
-        .iter()
-        .map(|rank| std::fs::read_to_string(log(&rank.pid().to_string())));
-    let logs: String = logs.filter_map(Result::ok).collect();
-    assert_contains(
-        &logs,
-        &["data for rank ", " go to 10.77.0.", " since 10.77.1."],
-    );
     assert_all_ok(&mut ranks, "finalize");
+    // Either rank may have called; another thread writes the log.
+    let deadline = Instant::now() + WATCHDOG;
+    let mut logs = String::new();
+    while !logs.contains("data for rank ") && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(5));
+        let all = ranks
+            .iter()
+            .map(|rank| std::fs::read_to_string(log(&rank.pid().to_string())));
+        logs = all.filter_map(Result::ok).collect();
+    }
+    assert_contains(&logs, &[" go to 10.77.0.", " since 10.77.1."]);
 }
