@@ -15,8 +15,8 @@ fn main() {
     }
 }
 
-/// `+` and the commit, where this is built from a checkout. A package that is unpacked within another project's
-/// checkout has none: that project's commit says nothing about this crate.
+/// `+` and the commit, where this is built from a checkout. A package that is unpacked within
+/// another project's checkout has none: that project's commit says nothing about this crate.
 fn commit() -> String {
     git(&["ls-files", "--error-unmatch", "build.rs"])
         .and_then(|_| git(&["rev-parse", "--short=12", "HEAD"]))

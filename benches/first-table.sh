@@ -1,7 +1,8 @@
 #!/bin/bash
-# Measures what spark-perf's own warm-up leaves to be desired: each row of a table with the defaults beside the same row
-# after 1,000 warm-up calls of each size, or 20 from 2 MiB on, in turns. Prints medians of microseconds, and their ratios.
-# Needs nothing but a built program; RANKS are counts of processes, as in "2 4 8", MAX is the largest size in MiB.
+# Measures what spark-perf's own warm-up leaves to be desired: each row of a table with the defaults
+# beside the same row after 1,000 warm-up calls of each size, or 20 from 2 MiB on, in turns. Prints
+# medians of microseconds, and their ratios. Needs nothing but a built program; RANKS are counts of
+# processes, as in "2 4 8", MAX is the largest size in MiB.
 #   benches/first-table.sh SPARK_PERF [RANKS] [ROUNDS] [MAX] [argument of spark-perf]...
 set -euo pipefail
 exec python3 - "${1:?the path of spark-perf}" "${2:-2}" "${3:-9}" "${4:-1}" "${@:5}" <<'PYTHON'

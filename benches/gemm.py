@@ -1,12 +1,14 @@
-"""A matrix product beside all_reduce, by our own kernels and by NCCL, in turns: what each costs the other on the same GPU.
+"""A matrix product beside all_reduce, by our own kernels and by NCCL, in turns: what each costs the
+other on the same GPU.
 
     torchrun --nproc-per-node 2 benches/gemm.py           # a GPU for each rank; prints Markdown
 
-The package spark_ccl must be importable. Both streams are held back until everything is enqueued, so the processor's time
-does not count. One loses to the other what its work takes longer than alone, as a part of that; the other keeps running all
-the time. The loss for each call is what a product is late by, divided by the calls that ran meanwhile: an all_reduce that is
-faster gets more of them done. Figures are medians of the rounds, of the slowest rank. CTAs are those of the kernels that a
-profile of one call shows.
+The package spark_ccl must be importable. Both streams are held back until everything is enqueued,
+so the processor's time does not count. One loses to the other what its work takes longer than
+alone, as a part of that; the other keeps running all the time. The loss for each call is what a
+product is late by, divided by the calls that ran meanwhile: an all_reduce that is faster gets more
+of them done. Figures are medians of the rounds, of the slowest rank. CTAs are those of the kernels
+that a profile of one call shows.
 """
 
 from __future__ import annotations
@@ -65,7 +67,8 @@ class Product:
 
 @dataclass
 class Span:
-    """Work that is enqueued a number of times in a stream of its own; the times of its end, in ms from its begin."""
+    """Work that is enqueued a number of times in a stream of its own; the times of its end, in ms
+    from its begin."""
 
     call: Callable[[], None]
     times: int

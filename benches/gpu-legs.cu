@@ -1,8 +1,8 @@
-// What a call by way of the host consists of, on a GPU and a processor without this library: each leg on its own, in
-// microseconds, median and 99th percentile.
-//   nvcc -O3 -arch=native -o gpu-legs benches/gpu-legs.cu && ./gpu-legs
-// One thread polls as the proxy does. The clocks of GPU and processor are set by the exchange that takes the least time, so one
-// way is exact to half of the difference between its directions.
+// What a call by way of the host consists of, on a GPU and a processor without this library: each
+// leg on its own, in microseconds, median and 99th percentile. nvcc -O3 -arch=native -o gpu-legs
+// benches/gpu-legs.cu && ./gpu-legs One thread polls as the proxy does. The clocks of GPU and
+// processor are set by the exchange that takes the least time, so one way is exact to half of the
+// difference between its directions.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -47,7 +47,8 @@ __device__ u64 acquire(const void *from) {
     return value;
 }
 
-// Rings, and waits for the answer, again and again; `pause` nanoseconds lie between an answer and the next bell.
+// Rings, and waits for the answer, again and again; `pause` nanoseconds lie between an answer and
+// the next bell.
 __global__ void exchange(Flags *flags, Exchange *exchanges, int count, u64 pause) {
     for (int i = 0; i < count; i++) {
         u64 begin = clock_of_gpu();

@@ -1,8 +1,8 @@
-// Which calls of CUDA return only once a kernel has ended that runs meanwhile: on the same GPU, or on another one of the process;
-// and whether another thread can launch a kernel on the other GPU until then.
-//   nvcc -O3 -arch=native -o gpu-waits benches/gpu-waits.cu && ./gpu-waits
-// A rank whose kernel waits for another rank of its process stops both, if a call of the driver keeps that one from its own
-// kernel. Each call is made by itself, and while a kernel runs for 300 ms.
+// Which calls of CUDA return only once a kernel has ended that runs meanwhile: on the same GPU, or
+// on another one of the process; and whether another thread can launch a kernel on the other GPU
+// until then. nvcc -O3 -arch=native -o gpu-waits benches/gpu-waits.cu && ./gpu-waits A rank whose
+// kernel waits for another rank of its process stops both, if a call of the driver keeps that one
+// from its own kernel. Each call is made by itself, and while a kernel runs for 300 ms.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -134,8 +134,9 @@ void launch_beside(double *took) {
     CHECK(cudaStreamDestroy(own));
 }
 
-// Milliseconds of a call on GPU 0; meanwhile a kernel runs on the GPU `busy`, if that is one. If `launched` is there, it
-// becomes how long another thread takes for a launch on GPU 1 that begins a little later.
+// Milliseconds of a call on GPU 0; meanwhile a kernel runs on the GPU `busy`, if that is one. If
+// `launched` is there, it becomes how long another thread takes for a launch on GPU 1 that begins a
+// little later.
 double measure(const Call &call, int busy, int round, double *launched = nullptr) {
     cudaStream_t other;
     std::thread beside;

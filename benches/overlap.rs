@@ -1,7 +1,8 @@
 //! Whether a GPU computes in one stream while NCCL works in another: a timeline of both.
 //!
-//! `cargo bench -p spark-ccl --bench overlap`, with two GPUs. Rank 1 may call later than rank 0 (`late`): until then
-//! rank 0's call runs without an end, and its computing should not wait for it.
+//! `cargo bench -p spark-ccl --bench overlap`, with two GPUs. Rank 1 may call later than rank 0
+//! (`late`): until then rank 0's call runs without an end, and its computing should not wait for
+//! it.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -104,7 +105,8 @@ impl Bench {
             let at = |event| spark_ccl_cuda::elapsed_ms(&start, event).unwrap();
             let computed = &pieces[PIECES - 1];
             println!(
-                "{name}, rank 1 calls {late:?} later: call 0.00 to {:.2} ms, computing {:.2} to {:.2} ms",
+                "{name}, rank 1 calls {late:?} later: call 0.00 to {:.2} ms, computing {:.2} to \
+                 {:.2} ms",
                 at(&called),
                 at(&begin),
                 at(computed)

@@ -3,7 +3,8 @@
 # allow, all in one go, and writes the tables to docs/performance.md. Debian 12, on a machine that
 # does nothing else; takes about half an hour.
 #   benches/peers.sh [--only NAME,...] [--rounds N] [--min BYTES] [--max BYTES] [--print-only]
-#                    [--against SPARK_PERF]  beside another build of ours, instead of beside the peers
+#                    [--against SPARK_PERF]  beside another build of ours, instead of beside the
+#                                        peers
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

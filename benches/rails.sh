@@ -1,6 +1,6 @@
 #!/bin/bash
-# Measures what a second network interface gains: all_reduce between two network namespaces, over one
-# virtual cable and over two, each limited to the same rate. Needs root.
+# Measures what a second network interface gains: all_reduce between two network namespaces, over
+# one virtual cable and over two, each limited to the same rate. Needs root.
 #   benches/rails.sh [RATE]
 set -euo pipefail
 cd "$(dirname "$0")/.."

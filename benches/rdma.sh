@@ -1,8 +1,9 @@
 #!/bin/bash
 # Measures what spark-perf and others' programs reach over soft-RoCE in the emulated machine of
-# tests/vm/rdma.sh: bandwidth on one rail, on two that are limited to the same rate, latency, and all_reduce. All
-# take turns, in one boot; a line is the median of the rounds, with the least and the most. Before that, what
-# posting costs without a kernel; after it, what the model predicts for two Sparks.
+# tests/vm/rdma.sh: bandwidth on one rail, on two that are limited to the same rate, latency, and
+# all_reduce. All take turns, in one boot; a line is the median of the rounds, with the least and
+# the most. Before that, what posting costs without a kernel; after it, what the model predicts for
+# two Sparks.
 #   benches/rdma.sh [ROUNDS]
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -24,7 +25,8 @@ in_the_machine() {
         "sh $PWD/benches/rdma/guest.sh $1"
 }
 
-# What criterion prints, long names on a line of their own: "name time: [least ns middle ns most ns]".
+# What criterion prints, long names on a line of their own: "name time: [least ns middle ns most
+# ns]".
 posting() {
     cargo bench -p spark-ccl-verbs --bench post 2>/dev/null | awk '
         /^post\// { name = $0; sub(/ *time:.*/, "", name); gsub(/ /, "_", name) }
@@ -50,8 +52,8 @@ table() {
         END { line() }'
 }
 
-# Between two Sparks, over one rail and over both; the core that copies and reduces is as fast as one here, or
-# twice as fast.
+# Between two Sparks, over one rail and over both; the core that copies and reduces is as fast as
+# one here, or twice as fast.
 on_paper() {
     local core beta path collective
     for core in 25 50; do

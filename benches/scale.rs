@@ -1,7 +1,8 @@
-//! What worlds of many ranks take: time until they are ready, memory, first and later calls, splits, a killed rank.
+//! What worlds of many ranks take: time until they are ready, memory, first and later calls,
+//! splits, a killed rank.
 //!
-//! `cargo bench --bench scale [-- N...]`: for each N (16, 64 and 256, if none is given) a table for processes, and
-//! one for threads. Without a bench run (`cargo test --benches`) it does nothing.
+//! `cargo bench --bench scale [-- N...]`: for each N (16, 64 and 256, if none is given) a table for
+//! processes, and one for threads. Without a bench run (`cargo test --benches`) it does nothing.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use spark_ccl::{Communicator, RedOp, UniqueId};

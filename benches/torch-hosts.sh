@@ -1,6 +1,7 @@
 #!/bin/bash
-# Measures PyTorch's collectives over TCP, by spark_ccl and by gloo, with ranks in two network namespaces that a virtual
-# cable joins. Needs root, and the environment that tests/torch.sh has made.
+# Measures PyTorch's collectives over TCP, by spark_ccl and by gloo, with ranks in two network
+# namespaces that a virtual cable joins. Needs root, and the environment that tests/torch.sh has
+# made.
 #   benches/torch-hosts.sh [--ranks RANKS_PER_HOST] [argument of `spark_ccl.bench`]...
 set -euo pipefail
 

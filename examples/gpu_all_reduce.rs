@@ -1,9 +1,10 @@
-//! The shortest all-reduce by this library's own kernels, between GPUs of one host: every rank contributes a vector, every
-//! rank gets the sum. Nothing but NVIDIA's driver is needed.
+//! The shortest all-reduce by this library's own kernels, between GPUs of one host: every rank
+//! contributes a vector, every rank gets the sum. Nothing but NVIDIA's driver is needed.
 //!
-//! Under a launcher, each process takes a GPU: `torchrun --no-python --nproc-per-node 2
-//! target/debug/examples/gpu_all_reduce`, or `mpirun -n 2 ...`; by itself it is one rank. With one GPU for both,
-//! `SPARK_CCL_SHARE_GPU=1` lets them share it.
+//! Under a launcher, each process takes a GPU:
+//! `torchrun --no-python --nproc-per-node 2 target/debug/examples/gpu_all_reduce`, or
+//! `mpirun -n 2 ...`; by itself it is one rank. With one GPU for both, `SPARK_CCL_SHARE_GPU=1` lets
+//! them share it.
 
 use spark_ccl::{Backend, Communicator, RedOp, launcher};
 

@@ -1,7 +1,8 @@
 //! A data-parallel loop that goes on with fewer ranks when one dies or is stopped.
 //!
-//! By itself it starts three ranks as processes, one of which ends in the middle: `cargo run --example recover`.
-//! Under a launcher it takes the ranks that the launcher made, which must let the others live when one dies.
+//! By itself it starts three ranks as processes, one of which ends in the middle:
+//! `cargo run --example recover`. Under a launcher it takes the ranks that the launcher made, which
+//! must let the others live when one dies.
 
 use spark_ccl::{Communicator, Error, RedOp, rank_variables};
 use std::process::Command;

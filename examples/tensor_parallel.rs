@@ -1,8 +1,9 @@
-//! Two linear layers that are divided among the ranks, as in tensor-parallel transformers: the first by columns,
-//! the second by rows. So each rank goes from one to the other by itself, and one `all_reduce` gives all the output.
+//! Two linear layers that are divided among the ranks, as in tensor-parallel transformers: the
+//! first by columns, the second by rows. So each rank goes from one to the other by itself, and one
+//! `all_reduce` gives all the output.
 //!
-//! By itself it runs four ranks as threads: `cargo run --example tensor_parallel`. Under a launcher it takes the ranks that
-//! the launcher made.
+//! By itself it runs four ranks as threads: `cargo run --example tensor_parallel`. Under a launcher
+//! it takes the ranks that the launcher made.
 
 use spark_ccl::{Communicator, Error, RedOp, bf16};
 use std::ops::Range;
@@ -110,8 +111,8 @@ fn activated(mut values: Vec<bf16>) -> Vec<bf16> {
     values
 }
 
-/// -1, 0 and 1. All sums here are whole numbers up to 256, which bf16 has exactly: so the order of a sum
-/// does not matter.
+/// -1, 0 and 1. All sums here are whole numbers up to 256, which bf16 has exactly: so the order of
+/// a sum does not matter.
 fn whole_numbers(len: usize, seed: usize) -> Vec<bf16> {
     let number = |i: usize| (i * i + seed * i / 3 + i / 7) % 3;
     (0..len)

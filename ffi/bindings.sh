@@ -1,6 +1,6 @@
 #!/bin/bash
-# Makes src/header/functions.rs and types.rs from the header, with the bindgen of Debian 12. They are not part of the
-# library: src/header.rs compares them with it when tests are compiled.
+# Makes src/header/functions.rs and types.rs from the header, with the bindgen of Debian 12. They
+# are not part of the library: src/header.rs compares them with it when tests are compiled.
 #   bindings.sh            writes the files
 #   bindings.sh --check    fails if the files are not what the header gives
 set -euo pipefail
@@ -17,8 +17,8 @@ made() {
         pointers | rustfmt --edition 2024 --config max_width=100
 }
 
-# The types are the library's own, so that functions can be compared as a whole; but for the function that C passes a
-# result to, which may be any number.
+# The types are the library's own, so that functions can be compared as a whole; but for the
+# function that C passes a result to, which may be any number.
 functions() {
     made --raw-line "use super::library::*;" --allowlist-function "spark_ccl_.*" --blocklist-function spark_ccl_result_string \
         --blocklist-type "spark_ccl_.*|__uint64_t"

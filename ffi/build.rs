@@ -6,8 +6,10 @@ fn main() {
     if target != "linux" {
         return;
     }
-    // The number changes with the ABI. What is at hand is linked with under the name without a number.
+    // The number changes with the ABI. What is at hand is linked with under the name without a
+    // number.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libspark_ccl.so.0");
-    // Threads of the library, and destructors of thread-locals, run code of it: it must not be unloaded under them.
+    // Threads of the library, and destructors of thread-locals, run code of it: it must not be
+    // unloaded under them.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
 }

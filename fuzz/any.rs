@@ -1,4 +1,5 @@
-//! libFuzzer on the target that `FUZZ_TARGET` names; its right inputs go to the folder `FUZZ_SEEDS`.
+//! libFuzzer on the target that `FUZZ_TARGET` names; its right inputs go to the folder
+//! `FUZZ_SEEDS`.
 #![no_main]
 
 use std::path::PathBuf;

@@ -38,8 +38,8 @@ class BuildLibrary(BuildHookInterface[Any]):
 
 
 def platform_of(library: Path) -> str:
-    """The platforms that the library runs on: this machine's processor, and the C library from the version on that it
-    asks for. PyPI takes no wheel without that version."""
+    """The platforms that the library runs on: this machine's processor, and the C library from the
+    version on that it asks for. PyPI takes no wheel without that version."""
     platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
     command = ["objdump", "--private-headers", str(library)]
     said = subprocess.run(command, check=True, capture_output=True, text=True).stdout

@@ -1,6 +1,6 @@
-//! Memory that links use in place: `comm.alloc`, called by all ranks together, and `comm.register`, for existing
-//! memory. How it is kept and taken back is in `registered.rs`. Knows communicators, since all ranks take part; knows
-//! no link.
+//! Memory that links use in place: `comm.alloc`, called by all ranks together, and `comm.register`,
+//! for existing memory. How it is kept and taken back is in `registered.rs`. Knows communicators,
+//! since all ranks take part; knows no link.
 
 use crate::call::{Call, Nothing};
 use crate::communicator::{Communicator, Inner};
@@ -47,8 +47,8 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Memory`] on every rank when one of them lacks memory, with the name of that rank; [`Error::Failed`]
-    /// when the communicator has failed.
+    /// [`Error::Memory`] on every rank when one of them lacks memory, with the name of that rank;
+    /// [`Error::Failed`] when the communicator has failed.
     pub fn alloc<T: Element>(&self, len: usize) -> Result<Registered<T>, Error> {
         let operation = Spec {
             elements: len,
@@ -58,8 +58,8 @@ impl Communicator {
         let here = self.here();
         let part = part_bytes(len.saturating_mul(size_of::<T>()));
         let all = part.saturating_mul(here.len());
-        // Before each step all ranks agree to go on, so none is left waiting, and nothing is allocated that not all
-        // ranks have.
+        // Before each step all ranks agree to go on, so none is left waiting, and nothing is
+        // allocated that not all ranks have.
         self.agree(len, fits(all))?;
         let id = self.inner.allocations.fetch_add(1, Ordering::Relaxed);
         let leads = here[0] == self.rank();
@@ -74,9 +74,9 @@ impl Communicator {
         // Each rank allocates its own part, so that the pages are near its processor.
         self.agree(len, memory.set_aside(start..start + part))?;
         let base = memory.as_ptr().wrapping_add(start);
-        // SAFETY: the segment keeps the mapping until the registration has ended. Only the engine lends the memory,
-        // from the regions of a `Registered`, and it gives the links up before an operation that fails gives its
-        // buffers back.
+        // SAFETY: the segment keeps the mapping until the registration has ended. Only the engine
+        // lends the memory, from the regions of a `Registered`, and it gives the links up before an
+        // operation that fails gives its buffers back.
         let registration = unsafe { self.inner.plug(base, part, None) };
         let allocation = Allocation {
             id,
@@ -90,11 +90,11 @@ impl Communicator {
         Ok(Registered::new(segment, len))
     }
 
-    /// Registers existing memory with this rank's RDMA devices, if links use them. Each rank may do so independently:
-    /// the others may use ordinary memory.
+    /// Registers existing memory with this rank's RDMA devices, if links use them. Each rank may do
+    /// so independently: the others may use ordinary memory.
     ///
-    /// If no device can register it (the log has the reason), or links have no use for it (ranks of one host only share
-    /// [allocated](Self::alloc) memory), it works like ordinary memory.
+    /// If no device can register it (the log has the reason), or links have no use for it (ranks of
+    /// one host only share [allocated](Self::alloc) memory), it works like ordinary memory.
     ///
     /// ```
     /// # let comm = spark_ccl::Communicator::local(1)?.remove(0);
@@ -109,23 +109,25 @@ impl Communicator {
         let memory = Box::into_raw(memory);
         let base = memory.cast();
         let held = Holder::Own(Box::new(Held(memory)));
-        // SAFETY: the segment keeps the memory, which is on the heap, until the registration has ended. Only the engine
-        // lends it, from the regions of a `Registered`, and it gives the links up before an operation that fails gives
-        // its buffers back.
+        // SAFETY: the segment keeps the memory, which is on the heap, until the registration has
+        // ended. Only the engine lends it, from the regions of a `Registered`, and it gives the
+        // links up before an operation that fails gives its buffers back.
         let registration = unsafe { self.inner.plug(base, len * size_of::<T>(), None) };
         Registered::new(Segment::new(base, registration, held), len)
     }
 
     /// `len` elements of a dma-buf that are mapped at `start`, registered as by
-    /// [`register`](Self::register), but by means of the dma-buf: `offset` is where in it they begin, in
-    /// bytes. Devices whose driver cannot do that say so in the log, and then the memory is ordinary.
+    /// [`register`](Self::register), but by means of the dma-buf: `offset` is where in it they
+    /// begin, in bytes. Devices whose driver cannot do that say so in the log, and then the memory
+    /// is ordinary.
     ///
     /// # Safety
-    /// The mapping is readable and writable, `start` is aligned for `T` and as far from the begin of a page as
-    /// `offset`, nobody else uses that part of the dma-buf, and it stays as it is until the value returned is dropped,
-    /// no operation on it is in flight, and no [`UntypedCall`](crate::UntypedCall) is left that was told of it
-    /// ([`within`](crate::UntypedCall::within)); for ever, if the value is forgotten, or the log says that the memory
-    /// is never freed.
+    /// The mapping is readable and writable, `start` is aligned for `T` and as far from the begin
+    /// of a page as `offset`, nobody else uses that part of the dma-buf, and it stays as it is
+    /// until the value returned is dropped, no operation on it is in flight, and no
+    /// [`UntypedCall`](crate::UntypedCall) is left that was told of it
+    /// ([`within`](crate::UntypedCall::within)); for ever, if the value is forgotten, or the log
+    /// says that the memory is never freed.
     pub unsafe fn register_dmabuf<T: Element>(
         &self,
         fd: BorrowedFd<'_>,
@@ -134,10 +136,11 @@ impl Communicator {
         len: usize,
     ) -> Registered<T> {
         let base = start.as_ptr().cast();
-        // SAFETY: the mapping stays as it is until nothing has the segment any more: neither the value returned, nor an
-        // operation, nor an untyped call (this function's contract). Its drop ends the registration. Nobody else uses
-        // the memory (the same contract): only the engine lends it, from the regions of a `Registered`, and it gives
-        // the links up before an operation that fails gives its buffers back.
+        // SAFETY: the mapping stays as it is until nothing has the segment any more: neither the
+        // value returned, nor an operation, nor an untyped call (this function's contract). Its
+        // drop ends the registration. Nobody else uses the memory (the same contract): only the
+        // engine lends it, from the regions of a `Registered`, and it gives the links up before an
+        // operation that fails gives its buffers back.
         let registration = unsafe {
             self.inner
                 .plug(base, len * size_of::<T>(), Some((fd, offset)))
@@ -145,7 +148,8 @@ impl Communicator {
         Registered::new(Segment::new(base, registration, Holder::Foreign), len)
     }
 
-    /// This rank's result if all ranks have one; otherwise, on all ranks, the error of the first rank without one.
+    /// This rank's result if all ranks have one; otherwise, on all ranks, the error of the first
+    /// rank without one.
     fn agree<R>(&self, len: usize, result: Result<R, MemoryError>) -> Result<R, Error> {
         const NOBODY: u32 = u32::MAX;
         let rank = self.rank() as u32;
@@ -260,9 +264,9 @@ impl Inner {
     /// [`register`](Communicator::register).
     ///
     /// # Safety
-    /// The memory stays where it is as long as `holder` lives. While an operation on a region of the segment runs, only the
-    /// engine uses the memory of the region. After one that fails, nothing counts that is in its region, or was sent from
-    /// there.
+    /// The memory stays where it is as long as `holder` lives. While an operation on a region of
+    /// the segment runs, only the engine uses the memory of the region. After one that fails,
+    /// nothing counts that is in its region, or was sent from there.
     #[cfg(feature = "cuda")]
     pub(crate) unsafe fn register_held(
         &self,
@@ -270,17 +274,19 @@ impl Inner {
         bytes: usize,
         holder: Box<dyn Hold>,
     ) -> Segment {
-        // SAFETY: the segment ends the registration before it drops the holder, which keeps the memory where it is. Only
-        // the engine lends it, and where that fails, nothing counts that a device still moves (this function's contract).
+        // SAFETY: the segment ends the registration before it drops the holder, which keeps the
+        // memory where it is. Only the engine lends it, and where that fails, nothing counts that a
+        // device still moves (this function's contract).
         let registration = unsafe { self.plug(start, bytes, None) };
         Segment::new(start, registration, Holder::Own(holder))
     }
 
-    /// Registers memory with the devices of this rank's links, if there are any, and that is wanted.
+    /// Registers memory with the devices of this rank's links, if there are any, and that is
+    /// wanted.
     ///
     /// # Safety
-    /// The memory stays where it is while it is registered. Only operations of the engine lend it and
-    /// borrow to it, and before those that fail give it back, links are given up.
+    /// The memory stays where it is while it is registered. Only operations of the engine lend it
+    /// and borrow to it, and before those that fail give it back, links are given up.
     unsafe fn plug(
         &self,
         start: *mut u8,
@@ -300,9 +306,9 @@ impl Inner {
                 bytes,
             },
         };
-        // SAFETY: the memory stays mapped while it is registered, since it stays where it is. What is lent or borrowed
-        // is left alone, or the links are given up: only operations of the engine lend it and borrow to it. All of that
-        // is this function's contract.
+        // SAFETY: the memory stays mapped while it is registered, since it stays where it is. What
+        // is lent or borrowed is left alone, or the links are given up: only operations of the
+        // engine lend it and borrow to it. All of that is this function's contract.
         let registered = unsafe { registry.register(memory) };
         registered
             .inspect_err(|error| {
@@ -338,7 +344,8 @@ fn fits(bytes: usize) -> Result<(), MemoryError> {
     }
 }
 
-/// Memory that was allocated as a boxed slice. Only a pointer, since others use the memory meanwhile.
+/// Memory that was allocated as a boxed slice. Only a pointer, since others use the memory
+/// meanwhile.
 #[derive(Debug)]
 struct Held<T: Element>(*mut [T]);
 

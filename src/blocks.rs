@@ -1,12 +1,12 @@
-//! Where the blocks of an `all_to_all_v` are in a buffer: counts and displacements, unchecked. Whether they fit a
-//! buffer and each other is checked with the call.
+//! Where the blocks of an `all_to_all_v` are in a buffer: counts and displacements, unchecked.
+//! Whether they fit a buffer and each other is checked with the call.
 
 use std::sync::Arc;
 
 /// The blocks of a buffer, one for each rank: how many elements each has, and where it begins.
 ///
-/// Cloning it copies nothing. Where blocks follow each other, a slice or array of their counts will do wherever blocks are
-/// asked for.
+/// Cloning it copies nothing. Where blocks follow each other, a slice or array of their counts will
+/// do wherever blocks are asked for.
 ///
 /// ```
 /// # let comm = spark_ccl::Communicator::local(1)?.remove(0);

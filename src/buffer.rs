@@ -1,5 +1,5 @@
-//! How memory enters a call: host slices, owned vectors, registered memory. Device memory is in `device`. Knows
-//! regions and where they are registered; knows no call and no engine.
+//! How memory enters a call: host slices, owned vectors, registered memory. Device memory is in
+//! `device`. Knows regions and where they are registered; knows no call and no engine.
 
 #[cfg(feature = "cuda")]
 use crate::device::Site;
@@ -14,7 +14,8 @@ pub struct Region {
     pub(crate) len: usize,
     /// The registered memory that it lies in; `None` for ordinary memory.
     pub(crate) home: Option<Home>,
-    /// The device that has it, if it is not host memory. Boxed, since regions are moved about in small calls.
+    /// The device that has it, if it is not host memory. Boxed, since regions are moved about in
+    /// small calls.
     pub(crate) site: Option<Box<Site>>,
 }
 
@@ -87,8 +88,8 @@ impl Region {
 /// # Safety
 /// [`region`](Self::region) must describe memory that is initialised, readable for its whole
 /// length, not written by anyone and at the same address until the value is dropped, even when the
-/// value itself is moved. Device memory is at its address for CUDA, and these hold in the order of the
-/// stream that the region names.
+/// value itself is moved. Device memory is at its address for CUDA, and these hold in the order of
+/// the stream that the region names.
 pub unsafe trait SendBuf<T: Element> {
     /// The memory.
     fn region(&self) -> Region;
@@ -97,10 +98,10 @@ pub unsafe trait SendBuf<T: Element> {
 /// Memory that a call may write (and read).
 ///
 /// # Safety
-/// [`region_mut`](Self::region_mut) must describe memory that is initialised, readable and writable for its
-/// whole length, reachable through nothing else and at the same address until the value is dropped, even
-/// when the value itself is moved. Device memory is at its address for CUDA, and these hold in the order of
-/// the stream that the region names.
+/// [`region_mut`](Self::region_mut) must describe memory that is initialised, readable and writable
+/// for its whole length, reachable through nothing else and at the same address until the value is
+/// dropped, even when the value itself is moved. Device memory is at its address for CUDA, and
+/// these hold in the order of the stream that the region names.
 pub unsafe trait RecvBuf<T: Element> {
     /// The memory.
     fn region_mut(&mut self) -> Region;
@@ -122,9 +123,9 @@ impl<T: Element> OwnedBuf for Registered<T> {}
 
 macro_rules! slices {
     ($([$($generic:tt)*] $type:ty),+ $(,)?) => {$(
-        // SAFETY: the type borrows or owns its elements, which are not within the value, so moving the value
-        // does not move them. While a call has the value, Rust's borrow rules keep others from using the
-        // elements, and from freeing them.
+        // SAFETY: the type borrows or owns its elements, which are not within the value, so moving
+        // the value does not move them. While a call has the value, Rust's borrow rules keep others
+        // from using the elements, and from freeing them.
         unsafe impl<T: Element, $($generic)*> SendBuf<T> for $type {
             fn region(&self) -> Region {
                 let slice: &[T] = &self[..];
@@ -148,8 +149,9 @@ slices! {
 
 macro_rules! slices_mut {
     ($([$($generic:tt)*] $type:ty),+ $(,)?) => {$(
-        // SAFETY: the type borrows its elements uniquely, or owns them on the heap, so that moving the value does not
-        // move them. The pointer comes from a unique borrow, so it may be written through.
+        // SAFETY: the type borrows its elements uniquely, or owns them on the heap, so that moving
+        // the value does not move them. The pointer comes from a unique borrow, so it may be
+        // written through.
         unsafe impl<T: Element, $($generic)*> RecvBuf<T> for $type {
             fn region_mut(&mut self) -> Region {
                 let slice: &mut [T] = &mut self[..];
@@ -167,8 +169,8 @@ slices_mut! {
     [] Box<[T]>,
 }
 
-// SAFETY: the value is a borrow of its element, which stays where it is. While a call has the borrow, Rust's
-// borrow rules keep others from using the element, and from freeing it.
+// SAFETY: the value is a borrow of its element, which stays where it is. While a call has the
+// borrow, Rust's borrow rules keep others from using the element, and from freeing it.
 unsafe impl<T: Element> SendBuf<T> for &T {
     fn region(&self) -> Region {
         Region::host(*self, 1)
@@ -182,8 +184,8 @@ unsafe impl<T: Element> SendBuf<T> for &mut T {
     }
 }
 
-// SAFETY: it borrows its element uniquely, which stays where it is. The pointer comes from that borrow, so it may be
-// written through.
+// SAFETY: it borrows its element uniquely, which stays where it is. The pointer comes from that
+// borrow, so it may be written through.
 unsafe impl<T: Element> RecvBuf<T> for &mut T {
     fn region_mut(&mut self) -> Region {
         Region::host(&raw mut **self, 1)
@@ -211,23 +213,26 @@ unsafe impl<T: Element> RecvBuf<T> for Registered<T> {
     }
 }
 
-// SAFETY: it borrows uniquely the only handle of this rank to its memory, whose mapping stays where it is meanwhile.
+// SAFETY: it borrows uniquely the only handle of this rank to its memory, whose mapping stays where
+// it is meanwhile.
 unsafe impl<T: Element> RecvBuf<T> for &mut Registered<T> {
     fn region_mut(&mut self) -> Region {
         Region::registered(self.segment(), 0, self.len())
     }
 }
 
-// SAFETY: a view borrows its `Registered`, whose mapping stays where it is meanwhile, and which nobody can borrow
-// uniquely to write to it. `Registered::view` has checked that the part lies within it.
+// SAFETY: a view borrows its `Registered`, whose mapping stays where it is meanwhile, and which
+// nobody can borrow uniquely to write to it. `Registered::view` has checked that the part lies
+// within it.
 unsafe impl<T: Element> SendBuf<T> for RegisteredView<'_, T> {
     fn region(&self) -> Region {
         Region::registered(self.segment, self.start * size_of::<T>(), self.len)
     }
 }
 
-// SAFETY: a mutable view borrows its `Registered` uniquely, which is the only handle of this rank to its memory, and
-// whose mapping stays where it is meanwhile. `Registered::view_mut` has checked that the part lies within it.
+// SAFETY: a mutable view borrows its `Registered` uniquely, which is the only handle of this rank
+// to its memory, and whose mapping stays where it is meanwhile. `Registered::view_mut` has checked
+// that the part lies within it.
 unsafe impl<T: Element> RecvBuf<T> for RegisteredViewMut<'_, T> {
     fn region_mut(&mut self) -> Region {
         Region::registered(self.segment, self.start * size_of::<T>(), self.len)

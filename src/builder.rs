@@ -1,5 +1,5 @@
-//! How programs make the first communicators: their settings (`Builder`), and the ways in which ranks meet. The meeting
-//! itself is in `rendezvous.rs`.
+//! How programs make the first communicators: their settings (`Builder`), and the ways in which
+//! ranks meet. The meeting itself is in `rendezvous.rs`.
 
 use crate::communicator::Communicator;
 use crate::deadline::deadline_after;
@@ -25,9 +25,10 @@ const PROGRAM: &str = "the program";
 
 /// Settings for new communicators: the environment's, unless set here.
 ///
-/// Whatever is set here wins over the environment and configuration files; of several calls for the same setting, by
-/// its own method or by [`set`](Self::set), the last one wins. Values that are not allowed, alone or together, are an
-/// [`Error::Config`] when the communicator is made. `docs/environment.md` explains each variable.
+/// Whatever is set here wins over the environment and configuration files; of several calls for the
+/// same setting, by its own method or by [`set`](Self::set), the last one wins. Values that are not
+/// allowed, alone or together, are an [`Error::Config`] when the communicator is made.
+/// `docs/environment.md` explains each variable.
 ///
 /// ```
 /// use spark_ccl::{Algorithm, Communicator, Path};
@@ -108,16 +109,16 @@ impl Builder {
         self.with("SPARK_CCL_PATH", &path, path)
     }
 
-    /// The algorithms that may be chosen, the same on all ranks (all): `SPARK_CCL_ALGO`. For some calls only, see
-    /// [`Communicator::restricted`].
+    /// The algorithms that may be chosen, the same on all ranks (all): `SPARK_CCL_ALGO`. For some
+    /// calls only, see [`Communicator::restricted`].
     #[must_use]
     pub fn algorithms(self, algorithms: impl Into<AlgorithmChoice>) -> Self {
         let algorithms = algorithms.into();
         self.with("SPARK_CCL_ALGO", &algorithms.to_string(), algorithms)
     }
 
-    /// Whether ranks of one host use shared memory, the same on all ranks (yes); else they use the network:
-    /// `SPARK_CCL_SHM`.
+    /// Whether ranks of one host use shared memory, the same on all ranks (yes); else they use the
+    /// network: `SPARK_CCL_SHM`.
     #[must_use]
     pub fn shared_memory(self, wanted: bool) -> Self {
         self.with("SPARK_CCL_SHM", &wanted, wanted)
@@ -129,15 +130,15 @@ impl Builder {
         self.with("SPARK_CCL_NET", &network, network)
     }
 
-    /// The network interfaces that may be used, such as `eth0,eth1`, `=eth0` or `^docker,lo` (all, the best first):
-    /// `SPARK_CCL_SOCKET_IFNAME`.
+    /// The network interfaces that may be used, such as `eth0,eth1`, `=eth0` or `^docker,lo` (all,
+    /// the best first): `SPARK_CCL_SOCKET_IFNAME`.
     #[must_use]
     pub fn interfaces(self, pattern: &str) -> Self {
         self.set("SPARK_CCL_SOCKET_IFNAME", pattern)
     }
 
-    /// The secret that admits a process to the communicator: 16 to 4,096 bytes, the same on all ranks; surrounding
-    /// white space is ignored. `SPARK_CCL_SECRET`.
+    /// The secret that admits a process to the communicator: 16 to 4,096 bytes, the same on all
+    /// ranks; surrounding white space is ignored. `SPARK_CCL_SECRET`.
     #[must_use]
     pub fn secret(self, secret: impl AsRef<[u8]>) -> Self {
         let secret = secret.as_ref().to_vec();
@@ -150,7 +151,8 @@ impl Builder {
         self.with("SPARK_CCL_PROGRESS_THREAD", &wanted, wanted)
     }
 
-    /// The backend for collectives of device memory, the same on all ranks ([`Backend::Host`]): `SPARK_CCL_BACKEND`.
+    /// The backend for collectives of device memory, the same on all ranks ([`Backend::Host`]):
+    /// `SPARK_CCL_BACKEND`.
     #[must_use]
     pub fn backend(self, backend: Backend) -> Self {
         self.with("SPARK_CCL_BACKEND", &backend, backend)
@@ -187,16 +189,17 @@ impl Builder {
         self
     }
 
-    /// CUDA's ordinal of the device that the first rank of this host takes (0). The host's other ranks take the
-    /// following ones. A rank with `SPARK_CCL_DEVICE` takes that one instead.
+    /// CUDA's ordinal of the device that the first rank of this host takes (0). The host's other
+    /// ranks take the following ones. A rank with `SPARK_CCL_DEVICE` takes that one instead.
     #[must_use]
     pub fn device(mut self, first: usize) -> Self {
         self.device = first;
         self
     }
 
-    /// Sets a variable as if it were in the environment: for names that are only known at run time, and for settings
-    /// without a method. An unknown `SPARK_CCL_` name is an error when the communicator is made.
+    /// Sets a variable as if it were in the environment: for names that are only known at run time,
+    /// and for settings without a method. An unknown `SPARK_CCL_` name is an error when the
+    /// communicator is made.
     #[must_use]
     pub fn set(mut self, name: &str, value: &str) -> Self {
         self.env.set(name, value, PROGRAM);
@@ -212,8 +215,8 @@ impl Builder {
         self
     }
 
-    /// Gives ranks of this process the RDMA devices of this library, to test them without hardware. The thread that makes
-    /// the ranks opens them.
+    /// Gives ranks of this process the RDMA devices of this library, to test them without hardware.
+    /// The thread that makes the ranks opens them.
     #[cfg(feature = "testing")]
     #[doc(hidden)]
     #[must_use]
@@ -253,8 +256,9 @@ impl Builder {
         }
     }
 
-    /// A new unique id, for [`connect`](Self::connect). This process serves the ranks' rendezvous. The id is good for one
-    /// world, while this process lives, and for as long as [`init_timeout`](Self::init_timeout) from now.
+    /// A new unique id, for [`connect`](Self::connect). This process serves the ranks' rendezvous.
+    /// The id is good for one world, while this process lives, and for as long as
+    /// [`init_timeout`](Self::init_timeout) from now.
     ///
     /// # Errors
     /// No interface matches the settings, or no port is free.

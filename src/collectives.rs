@@ -1,5 +1,5 @@
-//! The collectives and messages of a communicator: methods that each make a [`Call`], and their documentation. No call
-//! is checked or run here.
+//! The collectives and messages of a communicator: methods that each make a [`Call`], and their
+//! documentation. No call is checked or run here.
 
 use crate::blocks::Blocks;
 use crate::buffer::{RecvBuf, SendBuf};
@@ -13,7 +13,8 @@ use std::sync::Arc;
 impl Communicator {
     /// `recv[i] = op over all ranks of send[i]`, on every rank.
     ///
-    /// All ranks get identical bits. [`explain`](Self::explain) says which algorithm a size takes, and why.
+    /// All ranks get identical bits. [`explain`](Self::explain) says which algorithm a size takes,
+    /// and why.
     ///
     /// ```
     /// # use spark_ccl::RedOp;
@@ -302,8 +303,9 @@ impl Communicator {
         )
     }
 
-    /// [`all_to_all`](Self::all_to_all) of a buffer onto itself. With three or more ranks, either all or none must use
-    /// it, because partners take turns in a different order in place; otherwise all get an error.
+    /// [`all_to_all`](Self::all_to_all) of a buffer onto itself. With three or more ranks, either
+    /// all or none must use it, because partners take turns in a different order in place;
+    /// otherwise all get an error.
     pub fn all_to_all_in_place<T, B>(&self, buffer: B) -> Call<'_, T, InPlace<B>>
     where
         T: Element,
@@ -313,9 +315,10 @@ impl Communicator {
         Call::new(self, spec, InPlace(buffer))
     }
 
-    /// Blocks of different lengths: the `p`-th of `send` to rank `p`, and the `p`-th of `recv` from rank `p`. The count
-    /// that one rank sends must equal the count that the other receives; otherwise both get an error that names the
-    /// counts. NCCL does not compare them. Blocks of `send` may overlap; those of `recv` must not.
+    /// Blocks of different lengths: the `p`-th of `send` to rank `p`, and the `p`-th of `recv` from
+    /// rank `p`. The count that one rank sends must equal the count that the other receives;
+    /// otherwise both get an error that names the counts. NCCL does not compare them. Blocks of
+    /// `send` may overlap; those of `recv` must not.
     ///
     /// ```
     /// # let ranks = spark_ccl::Communicator::local(2)?.into_iter().map(|comm| std::thread::spawn(move || {
@@ -352,10 +355,11 @@ impl Communicator {
         Call::new(self, spec, OutOfPlace(send, recv))
     }
 
-    /// A message to one rank, matched in order by a [`recv`](Self::recv) there. A message may have no elements.
+    /// A message to one rank, matched in order by a [`recv`](Self::recv) there. A message may have
+    /// no elements.
     ///
-    /// Links buffer short messages, so the sender may be done before the receiver has called. If the receiver's call
-    /// does not match, the sender gets the error in its next call.
+    /// Links buffer short messages, so the sender may be done before the receiver has called. If
+    /// the receiver's call does not match, the sender gets the error in its next call.
     ///
     /// ```
     /// # let ranks = spark_ccl::Communicator::local(2)?.into_iter().map(|comm| std::thread::spawn(move || {

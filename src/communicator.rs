@@ -1,5 +1,5 @@
-//! The communicator: the type that users hold. It joins what runs calls (engine, plan, mesh) with what reports faults
-//! (control plane), and has the methods that are not collectives.
+//! The communicator: the type that users hold. It joins what runs calls (engine, plan, mesh) with
+//! what reports faults (control plane), and has the methods that are not collectives.
 
 #[cfg(feature = "cuda")]
 use crate::device::StreamEngine;
@@ -31,14 +31,14 @@ use std::time::Duration;
 /// communicator can be shared by threads (it is `Sync`), which then must agree on that order.
 ///
 /// Dropping it leaves the communicator: the other ranks hear at once that this one begins nothing
-/// more. Operations in flight go on. The last of their handles, when it is dropped, waits until they
-/// are done or can no longer be: because the other ranks have failed, left, or made a call that
-/// needs more of this rank, or because the operation timeout has passed. A thread that panics does
-/// not wait, but [aborts](Self::abort) the communicator.
+/// more. Operations in flight go on. The last of their handles, when it is dropped, waits until
+/// they are done or can no longer be: because the other ranks have failed, left, or made a call
+/// that needs more of this rank, or because the operation timeout has passed. A thread that panics
+/// does not wait, but [aborts](Self::abort) the communicator.
 ///
-/// It belongs to the process that made it. A child that is forked later has a copy that does nothing: every call
-/// returns [`Error::Forked`], and the others do not notice when the child drops it or ends. The child may make a
-/// communicator of its own.
+/// It belongs to the process that made it. A child that is forked later has a copy that does
+/// nothing: every call returns [`Error::Forked`], and the others do not notice when the child drops
+/// it or ends. The child may make a communicator of its own.
 #[derive(Debug)]
 pub struct Communicator {
     pub(crate) inner: Arc<Inner>,
@@ -58,7 +58,8 @@ pub(crate) struct Inner {
     pub(crate) context: u64,
     /// By rank of this communicator: the rank of the world.
     pub(crate) members: Vec<u32>,
-    /// Memory that the devices of RDMA links reach; none where there are no such links, or it is not wanted.
+    /// Memory that the devices of RDMA links reach; none where there are no such links, or it is
+    /// not wanted.
     pub(crate) registry: Option<Arc<Registry>>,
     /// Numbers of the next split and allocation: counters on their own, which publish nothing.
     pub(crate) splits: AtomicU32,
@@ -110,15 +111,16 @@ impl Communicator {
         })
     }
 
-    /// The kind of link to each rank. Links are made at their first use. Waits while another thread works on a call.
+    /// The kind of link to each rank. Links are made at their first use. Waits while another thread
+    /// works on a call.
     pub fn links(&self) -> Vec<PeerLink> {
         let links = self.inner.membership.with(|core| core.links());
         // A forked child has none.
         links.unwrap_or_default()
     }
 
-    /// The state of the RDMA rails to each rank: how many are in use, how often one was dropped, and how often one came
-    /// back. Waits while another thread works on a call.
+    /// The state of the RDMA rails to each rank: how many are in use, how often one was dropped,
+    /// and how often one came back. Waits while another thread works on a call.
     pub fn rails(&self) -> Vec<Rails> {
         let rails = self.inner.membership.with(|core| core.rails());
         // A forked child has none.
@@ -135,8 +137,8 @@ impl Communicator {
         self.planner().layout()
     }
 
-    /// Changes how long each call may take that begins from now on. Calls that have
-    /// begun keep their time, also if they are waited for later; [`Call::timeout`](crate::Call::timeout) is
+    /// Changes how long each call may take that begins from now on. Calls that have begun keep
+    /// their time, also if they are waited for later; [`Call::timeout`](crate::Call::timeout) is
     /// for one call. Communicators made from this one start with the time from the settings.
     pub fn set_timeout(&self, timeout: Duration) {
         if self.membership().check_process().is_err() {
@@ -225,9 +227,10 @@ impl Communicator {
         self.inner.membership.engine().check()
     }
 
-    /// The next message from rank `from`, to memory of the host: its type, and how many elements it has. `None` if none
-    /// has come, or a [`recv`](Self::recv) that was called before waits for it. Does not wait. Where several threads
-    /// receive from the same rank, another may get the message first.
+    /// The next message from rank `from`, to memory of the host: its type, and how many elements it
+    /// has. `None` if none has come, or a [`recv`](Self::recv) that was called before waits for it.
+    /// Does not wait. Where several threads receive from the same rank, another may get the message
+    /// first.
     ///
     /// ```
     /// use spark_ccl::{Communicator, DType};
@@ -253,15 +256,16 @@ impl Communicator {
         Ok(found.map(|(dtype, count)| (dtype, count as usize)))
     }
 
-    /// The orderly end: waits until all ranks have called it, and operations whose handles were dropped are done. Make
-    /// no calls afterwards, on any rank.
+    /// The orderly end: waits until all ranks have called it, and operations whose handles were
+    /// dropped are done. Make no calls afterwards, on any rank.
     ///
-    /// Dropping a communicator without it waits only for operations that this rank has begun. Ranks that need it for
-    /// anything else get an error.
+    /// Dropping a communicator without it waits only for operations that this rank has begun. Ranks
+    /// that need it for anything else get an error.
     ///
-    /// A backend for device memory frees its memory here, or when the communicator is dropped. CUDA then waits for
-    /// everything that runs on the device, also for other communicators, and meanwhile no thread of the process can
-    /// destroy a stream. So finish the calls of other communicators first.
+    /// A backend for device memory frees its memory here, or when the communicator is dropped. CUDA
+    /// then waits for everything that runs on the device, also for other communicators, and
+    /// meanwhile no thread of the process can destroy a stream. So finish the calls of other
+    /// communicators first.
     ///
     /// # Errors
     /// [`Error::Failed`] when another rank failed before, or one of those operations did.

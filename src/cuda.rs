@@ -1,5 +1,5 @@
-//! Memory of GPUs and its streams, for communicators with [`Backend::Nccl`](crate::Backend::Nccl) or
-//! [`Backend::Engine`](crate::Backend::Engine).
+//! Memory of GPUs and its streams, for communicators with [`Backend::Nccl`](crate::Backend::Nccl)
+//! or [`Backend::Engine`](crate::Backend::Engine).
 //!
 //! The collectives are those of [`Communicator`](crate::Communicator), on device memory:
 //!
@@ -24,58 +24,66 @@
 //! | [`DeviceMemory`], from [`Communicator::alloc_device`](crate::Communicator::alloc_device), and its parts ([`DeviceView`], [`DeviceViewMut`]) | events of its own: a call that writes waits for all calls before it, one that reads for those that write |
 //! | [`DeviceSlice`], of an address | the program itself (`unsafe`) |
 //!
-//! [`on`](crate::Call::on) enqueues and returns; the buffers come back at once, since what is done to them
-//! next waits in its stream. No borrow can follow a stream: freed memory is freed in a stream's order too. Whatever does
-//! not touch a call's buffers goes on beside it: computing in another stream, also in the one that a buffer was made
-//! with.
+//! [`on`](crate::Call::on) enqueues and returns; the buffers come back at once, since what is done
+//! to them next waits in its stream. No borrow can follow a stream: freed memory is freed in a
+//! stream's order too. Whatever does not touch a call's buffers goes on beside it: computing in
+//! another stream, also in the one that a buffer was made with.
 //!
-//! What the program itself enqueues with [`DeviceMemory`], such as its own kernels, is in order with calls by
-//! [`read_in`](DeviceMemory::read_in) and [`write_in`](DeviceMemory::write_in). Without these, it is in order only in the stream
-//! that the calls are in.
+//! What the program itself enqueues with [`DeviceMemory`], such as its own kernels, is in order
+//! with calls by [`read_in`](DeviceMemory::read_in) and [`write_in`](DeviceMemory::write_in).
+//! Without these, it is in order only in the stream that the calls are in.
 //!
-//! cudarc has one event for all reads of a buffer, that of the last one. So a call that reads is noted as a write, and
-//! cudarc's next read of that buffer waits for it. [`DeviceMemory`] remembers each reader. `CudaView` is no buffer of
-//! calls, since it shows no event of writes: take [`DevicePart`].
+//! cudarc has one event for all reads of a buffer, that of the last one. So a call that reads is
+//! noted as a write, and cudarc's next read of that buffer waits for it. [`DeviceMemory`] remembers
+//! each reader. `CudaView` is no buffer of calls, since it shows no event of writes: take
+//! [`DevicePart`].
 //!
-//! cudarc records an event for each buffer of each call, and waits for those of others, once a context has
-//! a second stream; a call does so for each buffer of cudarc's, some microseconds in all. This library leaves that switch
-//! as the program has set it in its context (`CudaContext::disable_event_tracking`, `unsafe`). Where each microsecond
-//! counts, use [`DeviceMemory`] or [`DeviceSlice`].
+//! cudarc records an event for each buffer of each call, and waits for those of others, once a
+//! context has a second stream; a call does so for each buffer of cudarc's, some microseconds in
+//! all. This library leaves that switch as the program has set it in its context
+//! (`CudaContext::disable_event_tracking`, `unsafe`). Where each microsecond counts, use
+//! [`DeviceMemory`] or [`DeviceSlice`].
 //!
-//! An error that cudarc keeps in its context for the next caller is left there, and calls leave none.
+//! An error that cudarc keeps in its context for the next caller is left there, and calls leave
+//! none.
 //!
-//! Streams and memory are those of [`Communicator::context`](crate::Communicator::context), or [`context`], which is the
-//! same: cudarc keeps nothing in order between two objects of one context. Where a program has made one itself, or a
-//! framework has, [`adopt_context`] makes that the one.
+//! Streams and memory are those of [`Communicator::context`](crate::Communicator::context), or
+//! [`context`], which is the same: cudarc keeps nothing in order between two objects of one
+//! context. Where a program has made one itself, or a framework has, [`adopt_context`] makes that
+//! the one.
 //!
-//! A stream of another library is taken by its handle, a `CUstream` or `cudaStream_t`: [`borrow_stream`]. The legacy
-//! default stream is `CudaContext::default_stream`. The per-thread default stream is refused, since its handle means
-//! another stream in each thread, and NCCL may use others: take a new stream, and let the two wait for each other
-//! (`CudaStream::join`). [`Communicator::enqueue_untyped`](crate::Communicator::enqueue_untyped) does so itself: it takes calls
-//! as other languages make them, by addresses, in streams by their handles.
+//! A stream of another library is taken by its handle, a `CUstream` or `cudaStream_t`:
+//! [`borrow_stream`]. The legacy default stream is `CudaContext::default_stream`. The per-thread
+//! default stream is refused, since its handle means another stream in each thread, and NCCL may
+//! use others: take a new stream, and let the two wait for each other (`CudaStream::join`).
+//! [`Communicator::enqueue_untyped`](crate::Communicator::enqueue_untyped) does so itself: it takes
+//! calls as other languages make them, by addresses, in streams by their handles.
 //!
 //! # Types
 //!
-//! Every collective takes all types of elements, in any of these buffers. cudarc itself allocates slices of
-//! [`f16`](crate::f16) and [`bf16`](crate::bf16) in programs that turn its feature `f16` on. Of 8-bit
-//! floats it makes slices out of memory that is there (`CudaStream::upgrade_device_ptr`, `unsafe`).
+//! Every collective takes all types of elements, in any of these buffers. cudarc itself allocates
+//! slices of [`f16`](crate::f16) and [`bf16`](crate::bf16) in programs that turn its feature `f16`
+//! on. Of 8-bit floats it makes slices out of memory that is there
+//! (`CudaStream::upgrade_device_ptr`, `unsafe`).
 //!
 //! Our own kernels ([`Backend::Engine`](crate::Backend::Engine)) reduce all types.
 //!
-//! Any NCCL and any GPU moves 8-bit floats, but reductions of them take NCCL 2.24.3 and, on all ranks, GPUs of compute
-//! capability 9.0 (Hopper) or later. Elsewhere they are refused on every rank, with
-//! [`Error::Unsupported`] and before anything is enqueued.
+//! Any NCCL and any GPU moves 8-bit floats, but reductions of them take NCCL 2.24.3 and, on all
+//! ranks, GPUs of compute capability 9.0 (Hopper) or later. Elsewhere they are refused on every
+//! rank, with [`Error::Unsupported`] and before anything is enqueued.
 //!
 //! # Graphs
 //!
-//! Calls of [`DeviceSlice`] can be captured. A graph uses memory whenever it is launched, so the promise of
-//! [`DeviceSlice::from_raw`] holds for every launch. Make each call once before it is captured: NCCL connects the ranks
-//! then. Drop graphs before the communicator whose calls they hold, which NCCL otherwise does not free.
-//! Launches are not watched as calls are: wait for them by [`Communicator::wait`](crate::Communicator::wait).
+//! Calls of [`DeviceSlice`] can be captured. A graph uses memory whenever it is launched, so the
+//! promise of [`DeviceSlice::from_raw`] holds for every launch. Make each call once before it is
+//! captured: NCCL connects the ranks then. Drop graphs before the communicator whose calls they
+//! hold, which NCCL otherwise does not free. Launches are not watched as calls are: wait for them
+//! by [`Communicator::wait`](crate::Communicator::wait).
 //!
-//! Our own kernels need no call before, and watch themselves in graphs, too. But launches and calls of one communicator must be
-//! ordered by the program: in one stream, or in streams that wait for each other. Wait for the last launch before the
-//! communicator is finalized or dropped, and launch none afterwards: such kernels would use memory that is freed.
+//! Our own kernels need no call before, and watch themselves in graphs, too. But launches and calls
+//! of one communicator must be ordered by the program: in one stream, or in streams that wait for
+//! each other. Wait for the last launch before the communicator is finalized or dropped, and launch
+//! none afterwards: such kernels would use memory that is freed.
 //!
 //! # Waiting, and failures
 //!
@@ -89,9 +97,10 @@
 //! [`Call::timeout`](crate::Call::timeout)); for a call in a graph, the one in force when it runs.
 //! It includes the program's own work in the stream before the call.
 //!
-//! Dropping a communicator waits two seconds for the last call, then aborts, on all ranks: what is still in a stream ends
-//! there, with results of no use. [`finalize`](crate::Communicator::finalize) waits for it. What the program has enqueued
-//! itself behind that call counts for neither.
+//! Dropping a communicator waits two seconds for the last call, then aborts, on all ranks: what is
+//! still in a stream ends there, with results of no use.
+//! [`finalize`](crate::Communicator::finalize) waits for it. What the program has enqueued itself
+//! behind that call counts for neither.
 //!
 //! CUDA's calls that free memory (`cudaFree`, `cudaFreeHost`, `cudaHostUnregister`) wait for all
 //! kernels of a GPU, and hold up all threads that use it meanwhile. The library makes none while a
@@ -116,8 +125,8 @@
 //! some seconds later. Our own kernels compare each call, among themselves: a difference shows when
 //! the stream is waited for.
 //!
-//! NCCL decides how it reduces: about NaN in minima and maxima, and about the order of sums. Our own kernels reduce in the
-//! order of the ranks, with the same bits on all of them.
+//! NCCL decides how it reduces: about NaN in minima and maxima, and about the order of sums. Our
+//! own kernels reduce in the order of the ranks, with the same bits on all of them.
 
 use crate::Error;
 
@@ -136,7 +145,8 @@ pub fn devices() -> Result<Vec<Device>, Error> {
     Ok(spark_ccl_cuda::devices()?)
 }
 
-/// The context of a device, one object for the whole process: to make memory before there is a communicator.
+/// The context of a device, one object for the whole process: to make memory before there is a
+/// communicator.
 ///
 /// # Errors
 /// [`Error::Unsupported`] where there is no driver; [`Error::Cuda`] where there is no such device.
@@ -145,9 +155,9 @@ pub fn context(device: usize) -> Result<std::sync::Arc<cudarc::driver::CudaConte
     Ok(spark_ccl_cuda::context(device)?)
 }
 
-/// Makes a program's own object of a device's primary context the one that [`context`] returns, and communicators use:
-/// calls then take the streams and buffers that were made with it. To be called before the first communicator of the
-/// device is made.
+/// Makes a program's own object of a device's primary context the one that [`context`] returns, and
+/// communicators use: calls then take the streams and buffers that were made with it. To be called
+/// before the first communicator of the device is made.
 ///
 /// ```no_run
 /// use spark_ccl::cuda::{adopt_context, cudarc::driver::CudaContext};
@@ -163,14 +173,15 @@ pub fn context(device: usize) -> Result<std::sync::Arc<cudarc::driver::CudaConte
 /// ```
 ///
 /// # Errors
-/// [`Error::Invalid`] for another context than the primary one, and while another object of it is in use: that of a
-/// communicator, of memory of one, or from [`context`].
+/// [`Error::Invalid`] for another context than the primary one, and while another object of it is
+/// in use: that of a communicator, of memory of one, or from [`context`].
 pub fn adopt_context(context: &std::sync::Arc<cudarc::driver::CudaContext>) -> Result<(), Error> {
     Ok(spark_ccl_cuda::adopt(context)?)
 }
 
-/// A stream of the program's or of another library, by its handle: a `CUstream`, or a `cudaStream_t`, which is the same.
-/// Null and `CU_STREAM_LEGACY` are the legacy default stream. It is not destroyed when what this returns is dropped.
+/// A stream of the program's or of another library, by its handle: a `CUstream`, or a
+/// `cudaStream_t`, which is the same. Null and `CU_STREAM_LEGACY` are the legacy default stream. It
+/// is not destroyed when what this returns is dropped.
 ///
 /// ```no_run
 /// use spark_ccl::cuda::{DeviceMemory, borrow_stream, cudarc::driver::sys::CUstream};
@@ -186,20 +197,20 @@ pub fn adopt_context(context: &std::sync::Arc<cudarc::driver::CudaContext>) -> R
 /// ```
 ///
 /// # Safety
-/// The handle is one of those two, `CU_STREAM_PER_THREAD`, or that of a stream that lives until what this returns, all
-/// clones of it, and all of cudarc's buffers that were allocated with it are dropped. Calls that were enqueued need it no
-/// longer.
+/// The handle is one of those two, `CU_STREAM_PER_THREAD`, or that of a stream that lives until
+/// what this returns, all clones of it, and all of cudarc's buffers that were allocated with it are
+/// dropped. Calls that were enqueued need it no longer.
 ///
 /// # Errors
-/// [`Error::Invalid`] for a stream of another context, and for the per-thread default stream, which is another one in each
-/// thread; [`Error::Cuda`].
+/// [`Error::Invalid`] for a stream of another context, and for the per-thread default stream, which
+/// is another one in each thread; [`Error::Cuda`].
 pub unsafe fn borrow_stream(
     context: &std::sync::Arc<cudarc::driver::CudaContext>,
     raw: cudarc::driver::sys::CUstream,
 ) -> Result<std::sync::Arc<cudarc::driver::CudaStream>, Error> {
     let _context = spark_ccl_cuda::keep_context();
-    // SAFETY: the handle means the legacy or the per-thread default stream, or a stream that lives until nothing has what
-    // is returned (this function's contract).
+    // SAFETY: the handle means the legacy or the per-thread default stream, or a stream that lives
+    // until nothing has what is returned (this function's contract).
     Ok(unsafe { spark_ccl_cuda::borrow_stream(context, raw) }?)
 }
 

@@ -1,7 +1,8 @@
 //! The trait of all engines.
 //!
-//! An engine does whole collectives on one kind of memory: that of `host` on memory of the processor, those of `device`
-//! on memory of GPUs. It is given checked tasks, whose element types are values and not Rust's types.
+//! An engine does whole collectives on one kind of memory: that of `host` on memory of the
+//! processor, those of `device` on memory of GPUs. It is given checked tasks, whose element types
+//! are values and not Rust's types.
 
 use crate::error::Error;
 use crate::task::Task;

@@ -1,5 +1,5 @@
-//! What can go wrong, for callers to match on and for people to read. Errors of the crates below become the library's
-//! here.
+//! What can go wrong, for callers to match on and for people to read. Errors of the crates below
+//! become the library's here.
 
 use spark_ccl_control::Fault;
 use spark_ccl_fork::Forked;
@@ -42,10 +42,11 @@ pub enum Error {
         /// Who goes on, and what to do.
         problem: String,
     },
-    /// This process is a child that was forked from the communicator's. Its copy of the communicator does nothing;
-    /// a new one can be made.
+    /// This process is a child that was forked from the communicator's. Its copy of the
+    /// communicator does nothing; a new one can be made.
     #[error(
-        "this communicator, or memory of it, cannot be used here: {0}; make a new one after the fork"
+        "this communicator, or memory of it, cannot be used here: {0}; make a new one after the \
+         fork"
     )]
     Forked(Forked),
     /// The ranks could not find, authenticate or reach each other.

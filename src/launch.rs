@@ -126,8 +126,8 @@ impl LaunchOverrides {
 /// The ranks of such a launch meet by the launcher's own numbers.
 fn renumbered(launch: &Launch) -> Error {
     Error::Launcher(format!(
-        "the program says another rank or size than {}, whose ranks meet as it has numbered them ({} of {}): say with \
-         `Builder::meet_at`, too, where they meet",
+        "the program says another rank or size than {}, whose ranks meet as it has numbered them \
+         ({} of {}): say with `Builder::meet_at`, too, where they meet",
         launch.kind, launch.rank, launch.size
     ))
 }

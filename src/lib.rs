@@ -1,7 +1,8 @@
 //! Collective communication for training and inference code in Rust and C.
 //!
-//! Ranks are processes or threads, on one host or several. They reduce, gather, scatter and exchange memory; every wait
-//! has a deadline, and errors name the rank at fault. No GPU, network card or other library is needed.
+//! Ranks are processes or threads, on one host or several. They reduce, gather, scatter and
+//! exchange memory; every wait has a deadline, and errors name the rank at fault. No GPU, network
+//! card or other library is needed.
 //!
 //! Begin with the [`tutorial`].
 

@@ -12,8 +12,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Marks the contexts of shrunk communicators. It is in the place of the number or color of `split` and `restricted`,
-/// which have only 32 bits.
+/// Marks the contexts of shrunk communicators. It is in the place of the number or color of `split`
+/// and `restricted`, which have only 32 bits.
 const SHRUNK: u64 = u64::MAX - 1;
 /// How long a rank sleeps before it looks at the others' proposals again; the time grows.
 const FIRST_PAUSE: Duration = Duration::from_micros(100);
@@ -34,7 +34,8 @@ pub(crate) struct Lineage {
     agreement: Mutex<Option<Agreement>>,
 }
 
-/// A rank's part in agreeing on who goes on. Ends with [`accept`](Self::accept), or takes back what it has proposed.
+/// A rank's part in agreeing on who goes on. Ends with [`accept`](Self::accept), or takes back what
+/// it has proposed.
 pub(crate) struct Bid<'a> {
     lineage: &'a Lineage,
     session: &'a Session,
@@ -312,7 +313,8 @@ impl Bid<'_> {
         if !self.agreement.is_majority(&heard, &sight.ended) {
             return format!(
                 "this rank hears {} of {} ranks that may still work, and the others may go on \
-                 without it: {}; if they do not, name them as lost on all ranks that are left (shrink)",
+                 without it: {}; if they do not, name them as lost on all ranks that are left \
+                 (shrink)",
                 heard.len(),
                 (&sight.members - &sight.ended).len(),
                 self.list(&sight.members - &heard, |member| {

@@ -1,9 +1,10 @@
-//! What is fastest at which size, as `spark-perf tune` has measured it. Knows tables; knows neither what they choose from nor
-//! where they come from.
+//! What is fastest at which size, as `spark-perf tune` has measured it. Knows tables; knows neither
+//! what they choose from nor where they come from.
 
 use spark_ccl_types::Operation;
 
-/// For some operations: the choice up to each size, by ascending size. The last one also applies to all larger sizes.
+/// For some operations: the choice up to each size, by ascending size. The last one also applies to
+/// all larger sizes.
 #[derive(Debug)]
 pub(crate) struct Measured<T>(Vec<(Operation, Vec<(u64, T)>)>);
 

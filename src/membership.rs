@@ -1,5 +1,5 @@
-//! A rank's place in its communicator: its engine of host memory, and how long it stays. Knows the engine and the
-//! control plane's watch; knows no calls and no links.
+//! A rank's place in its communicator: its engine of host memory, and how long it stays. Knows the
+//! engine and the control plane's watch; knows no calls and no links.
 
 use crate::engine::Engine;
 use crate::error::Error;
@@ -13,8 +13,8 @@ use std::time::Duration;
 /// After this, a rank that leaves says what it waits for.
 const SOON: Duration = Duration::from_secs(1);
 
-/// A rank's place in its communicator, which the communicator and the handles of operations in flight
-/// hold together.
+/// A rank's place in its communicator, which the communicator and the handles of operations in
+/// flight hold together.
 ///
 /// The communicator, when it is dropped, tells the other ranks that this one begins nothing more.
 /// The last holder to be dropped waits for what is in flight, because the others need this rank's

@@ -1,7 +1,8 @@
 //! Names that programs give to calls.
 //!
-//! Ranks compare a hash of a name. So that an error can show another rank's name, too, each process remembers those
-//! that it has used: the ranks of one program use the same names, in a different order if there is an error.
+//! Ranks compare a hash of a name. So that an error can show another rank's name, too, each process
+//! remembers those that it has used: the ranks of one program use the same names, in a different
+//! order if there is an error.
 
 use spark_ccl_control::FINALIZE;
 use spark_ccl_fork::PerProcess;

@@ -1,5 +1,5 @@
-//! Makes communicators: that of a whole world, and those of some of its ranks. The only place that makes engines; the
-//! memory of a call then decides which engine gets it.
+//! Makes communicators: that of a whole world, and those of some of its ranks. The only place that
+//! makes engines; the memory of a call then decides which engine gets it.
 
 use crate::call::or_abort;
 use crate::communicator::{Communicator, Inner};
@@ -72,8 +72,8 @@ pub(crate) fn open(
     Ok(communicator)
 }
 
-/// A communicator of some ranks of the world, this one among them. Its links come into being when they are
-/// used. One that is shrunk has the `lineage` of its parent.
+/// A communicator of some ranks of the world, this one among them. Its links come into being when
+/// they are used. One that is shrunk has the `lineage` of its parent.
 pub(crate) fn communicator(
     world: &Arc<World>,
     context: u64,
@@ -207,7 +207,8 @@ pub(crate) fn with_devices(
     };
     let _context = keep_context();
     let host = communicator.inner.membership.engine();
-    // The ranks agree in calls of host memory, which may come late: a rank loads libraries and joins meanwhile.
+    // The ranks agree in calls of host memory, which may come late: a rank loads libraries and
+    // joins meanwhile.
     host.set_timeout(deadline.saturating_duration_since(Instant::now()));
     let device = attach(&communicator, deadline)?;
     host.set_timeout(communicator.inner.world.settings.operation_timeout);

@@ -1,4 +1,5 @@
-//! The kind of link between this rank and another, for programs and people. Links themselves are in `mesh`.
+//! The kind of link between this rank and another, for programs and people. Links themselves are in
+//! `mesh`.
 
 use std::fmt;
 
@@ -33,7 +34,8 @@ impl fmt::Display for Carrier {
 pub struct PeerLink {
     /// What the link is made of, or will be.
     pub carrier: Carrier,
-    /// The addresses or ports that it joins. `None` where there are none, and before the link is made.
+    /// The addresses or ports that it joins. `None` where there are none, and before the link is
+    /// made.
     pub route: Option<String>,
 }
 

@@ -5,12 +5,13 @@ use crate::error::Error;
 use std::path::Path;
 
 impl Communicator {
-    /// Writes this rank's last operations to a file, in the form of PyTorch's flight recorder: up to 1,000 of this
-    /// communicator, and of each other one of the same world that still exists. If the name ends with `.json`, the file has
-    /// JSON; otherwise a pickle, which `python -m torch.distributed.flight_recorder.fr_trace` reads.
+    /// Writes this rank's last operations to a file, in the form of PyTorch's flight recorder: up
+    /// to 1,000 of this communicator, and of each other one of the same world that still exists. If
+    /// the name ends with `.json`, the file has JSON; otherwise a pickle, which
+    /// `python -m torch.distributed.flight_recorder.fr_trace` reads.
     ///
-    /// Operations on device memory are up to 1,000 more, without those that are captured in graphs. Whether one has run is as
-    /// of the last look at it, at most 50 ms ago.
+    /// Operations on device memory are up to 1,000 more, without those that are captured in graphs.
+    /// Whether one has run is as of the last look at it, at most 50 ms ago.
     ///
     /// ```no_run
     /// # fn main() -> Result<(), spark_ccl::Error> {
@@ -23,8 +24,8 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the settings do not ask for records (`SPARK_CCL_RECORD=1`); [`Error::System`] if the file
-    /// cannot be written.
+    /// [`Error::Invalid`] if the settings do not ask for records (`SPARK_CCL_RECORD=1`);
+    /// [`Error::System`] if the file cannot be written.
     pub fn record(&self, path: impl AsRef<Path>) -> Result<(), Error> {
         self.membership().check_process()?;
         let Some(observation) = &self.inner.observation else {

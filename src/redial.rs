@@ -1,4 +1,5 @@
-//! Control streams that break: lets the monitor, which knows no sessions, open them again through the session.
+//! Control streams that break: lets the monitor, which knows no sessions, open them again through
+//! the session.
 
 use spark_ccl_bootstrap::{Kind, Purpose, Session};
 use spark_ccl_control::{Dial, Monitor, Unreached, Way};

@@ -1,5 +1,5 @@
-//! Registered memory: within reach of RDMA devices, and of the ranks of the host that map it. Knows memory and who
-//! maps it; knows neither communicators nor engines.
+//! Registered memory: within reach of RDMA devices, and of the ranks of the host that map it. Knows
+//! memory and who maps it; knows neither communicators nor engines.
 
 use crate::error::Error;
 use bytemuck::Pod;
@@ -38,8 +38,8 @@ pub(crate) enum Holder {
 pub(crate) struct Allocation {
     /// Number of the allocation within its communicator, the same on every rank.
     pub(crate) id: u32,
-    /// This rank's handle of the communicator whose ranks index `parts`; to others, and to those of other ranks
-    /// in this process, this is ordinary memory.
+    /// This rank's handle of the communicator whose ranks index `parts`; to others, and to those of
+    /// other ranks in this process, this is ordinary memory.
     pub(crate) communicator: u64,
     pub(crate) rank: usize,
     /// That of all ranks of this host.
@@ -56,8 +56,8 @@ pub(crate) trait Hold: Send + Sync + std::fmt::Debug {}
 // SAFETY: `own` points into memory that lives as long as the segment; accesses to it go through
 // `Registered` (Rust's borrows) or the engine (the contract of the buffer traits).
 unsafe impl Send for Segment {}
-// SAFETY: nothing in a segment changes after its construction. The memory behind `own` is accessed only through
-// `Registered` (Rust's borrows) or the engine (the contract of the buffer traits).
+// SAFETY: nothing in a segment changes after its construction. The memory behind `own` is accessed
+// only through `Registered` (Rust's borrows) or the engine (the contract of the buffer traits).
 unsafe impl Sync for Segment {}
 
 impl Segment {
@@ -113,8 +113,8 @@ impl Drop for Segment {
             spark_ccl_log::warn!("registered memory is never freed: {error}");
             return;
         }
-        // SAFETY: this runs once, and no field's own drop uses the holder after it. No device of this process reaches
-        // the memory: it was deregistered above, or never registered here.
+        // SAFETY: this runs once, and no field's own drop uses the holder after it. No device of
+        // this process reaches the memory: it was deregistered above, or never registered here.
         unsafe { ManuallyDrop::drop(&mut self.holder) };
     }
 }
@@ -153,17 +153,20 @@ impl Allocation {
 /// `n` elements of registered memory, from [`Communicator::alloc`](crate::Communicator::alloc) or
 /// [`Communicator::register`](crate::Communicator::register).
 ///
-/// Collectives whose buffers are registered take the zero-copy path. Where all ranks share a host, they
-/// reduce straight out of and into each other's memory, if the buffers are views of the same allocation
-/// at the same place on every rank, and each rank passes its own: what another rank (of the same process) or
-/// another communicator has allocated is ordinary memory in a call. Over RDMA, devices read data that is not reduced
-/// straight from the sender's registered memory, and write it straight to the receiver's memory if that is registered,
-/// too. Over TCP, registered memory works like ordinary memory.
+/// Collectives whose buffers are registered take the zero-copy path. Where all ranks share a host,
+/// they reduce straight out of and into each other's memory, if the buffers are views of the same
+/// allocation at the same place on every rank, and each rank passes its own: what another rank (of
+/// the same process) or another communicator has allocated is ordinary memory in a call. Over RDMA,
+/// devices read data that is not reduced straight from the sender's registered memory, and write it
+/// straight to the receiver's memory if that is registered, too. Over TCP, registered memory works
+/// like ordinary memory.
 ///
-/// After a failed operation the memory is ordinary: no other rank writes to it any more, and none takes what it
-/// reads there for a result. What no rank wrote in the operation is kept, unless memory is short.
+/// After a failed operation the memory is ordinary: no other rank writes to it any more, and none
+/// takes what it reads there for a result. What no rank wrote in the operation is kept, unless
+/// memory is short.
 ///
-/// A forked child does not share memory from `alloc` with its parent. It finds zeros there, which are its own.
+/// A forked child does not share memory from `alloc` with its parent. It finds zeros there, which
+/// are its own.
 pub struct Registered<T> {
     segment: Arc<Segment>,
     len: usize,
@@ -193,9 +196,11 @@ impl<T: Element> Registered<T> {
         self.len == 0
     }
 
-    /// Where the elements begin, for interfaces that take pointers. No reference to the elements is made, so calls that
-    /// are under way may use them meanwhile. They can be read and written through the pointer under the rules of
-    /// [`Communicator::run_untyped`](crate::Communicator::run_untyped), as long as this value or a call has the memory.
+    /// Where the elements begin, for interfaces that take pointers. No reference to the elements is
+    /// made, so calls that are under way may use them meanwhile. They can be read and written
+    /// through the pointer under the rules of
+    /// [`Communicator::run_untyped`](crate::Communicator::run_untyped), as long as this value or a
+    /// call has the memory.
     pub fn as_mut_ptr(&self) -> *mut T {
         self.segment.own.cast()
     }
@@ -246,20 +251,21 @@ impl<T: Pod> Deref for Registered<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        // SAFETY: the memory holds `len` elements of a Pod type (any bytes are valid), is aligned for it, and lives as
-        // long as `self.segment`. Peers and devices write it only during a call that has this value or a unique borrow
-        // of it, so not while `&self` lives, or an untyped one: its caller has promised that nothing else uses the
-        // memory (`run_untyped`).
+        // SAFETY: the memory holds `len` elements of a Pod type (any bytes are valid), is aligned
+        // for it, and lives as long as `self.segment`. Peers and devices write it only during a
+        // call that has this value or a unique borrow of it, so not while `&self` lives, or an
+        // untyped one: its caller has promised that nothing else uses the memory (`run_untyped`).
         unsafe { std::slice::from_raw_parts(self.segment.own.cast(), self.len) }
     }
 }
 
 impl<T: Pod> DerefMut for Registered<T> {
     fn deref_mut(&mut self) -> &mut [T] {
-        // SAFETY: the memory holds `len` elements of a Pod type, is aligned for it, and lives as long as
-        // `self.segment`; no other handle of this rank reaches it. Peers and devices read or write it only during a
-        // call that has this value or a borrow of it, so not while `&mut self` lives, or an untyped one, whose caller
-        // has promised that nothing else uses it (`run_untyped`).
+        // SAFETY: the memory holds `len` elements of a Pod type, is aligned for it, and lives as
+        // long as `self.segment`; no other handle of this rank reaches it. Peers and devices read
+        // or write it only during a call that has this value or a borrow of it, so not while
+        // `&mut self` lives, or an untyped one, whose caller has promised that nothing else uses it
+        // (`run_untyped`).
         unsafe { std::slice::from_raw_parts_mut(self.segment.own.cast(), self.len) }
     }
 }

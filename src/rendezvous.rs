@@ -1,5 +1,5 @@
-//! How ranks of several processes find each other: by a unique id, an address, or the launcher's key-value space. The
-//! bootstrap does the rest.
+//! How ranks of several processes find each other: by a unique id, an address, or the launcher's
+//! key-value space. The bootstrap does the rest.
 
 use crate::deadline::deadline_after;
 use crate::error::Error;
@@ -121,8 +121,8 @@ fn unlist(text: &str) -> Result<Vec<SocketAddr>, Error> {
     text.split_whitespace().map(parse).collect()
 }
 
-/// What this rank (`None`: no rank, who serves the rendezvous only) tells the others, and where it listens: the interfaces that the settings allow,
-/// the best for reaching `root` first.
+/// What this rank (`None`: no rank, who serves the rendezvous only) tells the others, and where it
+/// listens: the interfaces that the settings allow, the best for reaching `root` first.
 pub(crate) fn options(
     settings: &Settings,
     root: Option<IpAddr>,

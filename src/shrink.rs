@@ -18,20 +18,24 @@ impl Communicator {
     /// [`recover`](Self::recover) is right: do not take `lost` from
     /// [`Fault::ranks`](crate::Fault::ranks), which may differ between ranks.
     ///
-    /// Ranks that are dead or lost, or whose processes have left the world, are left out automatically, also those that
-    /// die meanwhile. `lost` names further ranks to leave out, such as stopped or hanging ones, by their ranks in this
-    /// communicator. All ranks must name the same ones; order, repetitions and dead ranks do not matter. If `lost` is
-    /// empty and nobody has died, the new communicator has all ranks, for instance after [`abort`](Self::abort).
+    /// Ranks that are dead or lost, or whose processes have left the world, are left out
+    /// automatically, also those that die meanwhile. `lost` names further ranks to leave out, such
+    /// as stopped or hanging ones, by their ranks in this communicator. All ranks must name the
+    /// same ones; order, repetitions and dead ranks do not matter. If `lost` is empty and nobody
+    /// has died, the new communicator has all ranks, for instance after [`abort`](Self::abort).
     ///
-    /// A rank that is left out but alive gets an error from its own call, and cannot disturb the new communicator. If
-    /// two groups of ranks name each other as lost, each gets a communicator of its own; so do the two sides of a
-    /// network that is cut. If only one side may go on, compare [`size`](Self::size) with the old one.
+    /// A rank that is left out but alive gets an error from its own call, and cannot disturb the
+    /// new communicator. If two groups of ranks name each other as lost, each gets a communicator
+    /// of its own; so do the two sides of a network that is cut. If only one side may go on,
+    /// compare [`size`](Self::size) with the old one.
     ///
-    /// If a rank dies during the call, some ranks may already have the new communicator, which has then failed, and
-    /// shrink it again. The others are still in their first call, and all get the same communicator. So after a shrink,
-    /// the ranks must agree again on where the program goes on. A communicator that was shrunk can be shrunk again, and
-    /// split; its links are made when they are used first. With [`Backend::Nccl`](crate::Backend::Nccl) or
-    /// [`Backend::Engine`](crate::Backend::Engine), it gets one of the backend's, as for [`split`](Self::split).
+    /// If a rank dies during the call, some ranks may already have the new communicator, which has
+    /// then failed, and shrink it again. The others are still in their first call, and all get the
+    /// same communicator. So after a shrink, the ranks must agree again on where the program goes
+    /// on. A communicator that was shrunk can be shrunk again, and split; its links are made when
+    /// they are used first. With [`Backend::Nccl`](crate::Backend::Nccl) or
+    /// [`Backend::Engine`](crate::Backend::Engine), it gets one of the backend's, as for
+    /// [`split`](Self::split).
     ///
     /// ```
     /// # use spark_ccl::{Communicator, RedOp};
@@ -139,7 +143,8 @@ impl Communicator {
             let (context, members) = bid.agree(deadline)?;
             let shrunk = self.shrunk(context, members, deadline);
             let works = shrunk.as_ref().is_ok_and(|shrunk| shrunk.check().is_ok());
-            // Others may not have come so far, and wait for a proposal without the rank that is gone.
+            // Others may not have come so far, and wait for a proposal without the rank that is
+            // gone.
             if !works && bid.has_lost_survivor() && Instant::now() < deadline {
                 continue;
             }

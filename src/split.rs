@@ -27,10 +27,12 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Failed`] when the communicator has failed. Links of a new one are made when they are used first;
-    /// when one cannot be, all ranks of that new one get an error then, and this communicator stays as it is.
+    /// [`Error::Failed`] when the communicator has failed. Links of a new one are made when they
+    /// are used first; when one cannot be, all ranks of that new one get an error then, and this
+    /// communicator stays as it is.
     pub fn split(&self, color: Option<u32>, key: i32) -> Result<Option<Self>, Error> {
-        // A sum, in which everyone else says nothing: fewer messages than gathering takes, to fewer ranks.
+        // A sum, in which everyone else says nothing: fewer messages than gathering takes, to fewer
+        // ranks.
         let mut all = vec![0_i64; 2 * self.size()];
         let own = 2 * self.rank();
         all[own..own + 2].copy_from_slice(&[color.map_or(-1, i64::from), i64::from(key)]);
@@ -60,8 +62,8 @@ impl Communicator {
         with_devices(split, deadline).map(Some)
     }
 
-    /// A new communicator of the same ranks, for host memory, which takes only these algorithms, as `SPARK_CCL_ALGO`
-    /// does for all. Collective; all ranks must choose alike. For measurements.
+    /// A new communicator of the same ranks, for host memory, which takes only these algorithms, as
+    /// `SPARK_CCL_ALGO` does for all. Collective; all ranks must choose alike. For measurements.
     ///
     /// ```
     /// # let comm = spark_ccl::Communicator::local(1)?.remove(0);
@@ -73,14 +75,16 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Invalid`] on all ranks where one chooses otherwise; else as for [`split`](Self::split).
+    /// [`Error::Invalid`] on all ranks where one chooses otherwise; else as for
+    /// [`split`](Self::split).
     pub fn restricted(&self, algorithms: impl Into<AlgorithmChoice>) -> Result<Self, Error> {
         let choice = algorithms.into();
         self.agree_on(&choice)?;
         self.of_same_ranks(choice, Caller::Program)
     }
 
-    /// A new communicator of the same ranks, for host memory and this library's own calls. All ranks must make one.
+    /// A new communicator of the same ranks, for host memory and this library's own calls. All
+    /// ranks must make one.
     #[cfg(feature = "cuda")]
     pub(crate) fn twin(&self) -> Result<Self, Error> {
         self.of_same_ranks(self.planner().algorithms.clone(), Caller::Library)
@@ -107,7 +111,8 @@ impl Communicator {
             Some(other) => Err(Error::Invalid {
                 operation: "restricted",
                 problem: format!(
-                    "rank {} chooses {choice}, and rank {other} something else; all ranks must name the same",
+                    "rank {} chooses {choice}, and rank {other} something else; all ranks must \
+                     name the same",
                     self.rank()
                 ),
             }),

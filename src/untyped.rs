@@ -1,7 +1,9 @@
-//! Calls as other languages make them: element types and reductions are values, and buffers are addresses.
+//! Calls as other languages make them: element types and reductions are values, and buffers are
+//! addresses.
 //!
-//! This is one way into the untyped core; the typed calls are the other. It adds what types prove there: alignment,
-//! lengths that memory can have, no null pointers, and nothing that an operation does not have.
+//! This is one way into the untyped core; the typed calls are the other. It adds what types prove
+//! there: alignment, lengths that memory can have, no null pointers, and nothing that an operation
+//! does not have.
 
 mod prepare;
 
@@ -59,7 +61,8 @@ struct Memory {
     len: usize,
 }
 
-// SAFETY: addresses are numbers. Who runs the call answers for the memory, and for every thread that uses it.
+// SAFETY: addresses are numbers. Who runs the call answers for the memory, and for every thread
+// that uses it.
 unsafe impl Send for UntypedCall {}
 // SAFETY: nothing is read or written through the addresses of a call that is shared.
 unsafe impl Sync for UntypedCall {}
@@ -81,7 +84,8 @@ impl UntypedCall {
         }
     }
 
-    /// How elements are combined; for [`ReduceOp::PreMulSum`] see [`pre_mul_sum`](Self::pre_mul_sum).
+    /// How elements are combined; for [`ReduceOp::PreMulSum`] see
+    /// [`pre_mul_sum`](Self::pre_mul_sum).
     pub fn reduction(mut self, op: ReduceOp) -> Self {
         self.op = Some(op);
         self
@@ -151,8 +155,9 @@ impl UntypedCall {
         self
     }
 
-    /// Takes buffers as registered that lie in this memory. This rank must have allocated it by the communicator that runs
-    /// the call, or registered it; what another communicator has allocated is ordinary memory, and an error here.
+    /// Takes buffers as registered that lie in this memory. This rank must have allocated it by the
+    /// communicator that runs the call, or registered it; what another communicator has allocated
+    /// is ordinary memory, and an error here.
     pub fn within(mut self, memory: &Registered<u8>) -> Self {
         self.registered.push(Kept {
             segment: Arc::clone(memory.segment()),
@@ -197,13 +202,13 @@ impl Communicator {
     /// Runs a call to its end.
     ///
     /// # Safety
-    /// What it sends is memory of as many initialised elements, which nothing writes meanwhile; what it receives may be
-    /// written, and nothing else uses it meanwhile.
+    /// What it sends is memory of as many initialised elements, which nothing writes meanwhile;
+    /// what it receives may be written, and nothing else uses it meanwhile.
     ///
     /// # Errors
-    /// Those of [`Call::run`](crate::Call::run); besides [`Error::Invalid`] for null pointers, buffers that are not aligned,
-    /// or lie in registered memory of another communicator, and for buffers, reductions, roots and blocks that the
-    /// operation does not have.
+    /// Those of [`Call::run`](crate::Call::run); besides [`Error::Invalid`] for null pointers,
+    /// buffers that are not aligned, or lie in registered memory of another communicator, and for
+    /// buffers, reductions, roots and blocks that the operation does not have.
     pub unsafe fn run_untyped(&self, call: &UntypedCall) -> Result<(), Error> {
         let (spec, regions) = call.prepare(self)?;
         let mut task = spec.task(regions);
@@ -215,8 +220,8 @@ impl Communicator {
     /// Starts a call.
     ///
     /// # Safety
-    /// Until the call is done, what it sends is memory of as many initialised elements, which nothing writes; what it
-    /// receives may be written, and nothing else uses it.
+    /// Until the call is done, what it sends is memory of as many initialised elements, which
+    /// nothing writes; what it receives may be written, and nothing else uses it.
     ///
     /// # Errors
     /// Those of [`run_untyped`](Self::run_untyped).

@@ -1,5 +1,5 @@
-//! What all communicators of one process's membership share: session, monitor, settings, devices. It knows no
-//! communicator.
+//! What all communicators of one process's membership share: session, monitor, settings, devices.
+//! It knows no communicator.
 
 use crate::error::Error;
 use crate::plan::Network;
@@ -45,7 +45,8 @@ pub(crate) struct World {
     /// What rank 0 has measured on its machine.
     pub(crate) tuning: Tuning,
     pub(crate) reducer: Reducer,
-    /// Opened before the ranks meet, to tell the others, or for the first communicator that needs them.
+    /// Opened before the ranks meet, to tell the others, or for the first communicator that needs
+    /// them.
     nics: OnceLock<Nics>,
     pub(crate) monitor: Arc<Monitor>,
     stay: Mutex<Weak<Stay>>,
@@ -109,7 +110,8 @@ impl World {
         self.nics.get_or_init(|| open_nics(&self.settings))
     }
 
-    /// What joins ranks that share no memory, by what all of them have said of their ports: alike everywhere.
+    /// What joins ranks that share no memory, by what all of them have said of their ports: alike
+    /// everywhere.
     pub(crate) fn network(
         &self,
         members: &[u32],
@@ -156,7 +158,8 @@ impl World {
         !wiring.is_complete() && !members.iter().all(reaches_all)
     }
 
-    /// Whether ranks of one host share no memory, and so have links over TCP where nobody demands RDMA.
+    /// Whether ranks of one host share no memory, and so have links over TCP where nobody demands
+    /// RDMA.
     fn has_tcp_within_a_host(&self, members: &[u32]) -> bool {
         let host = |&member: &u32| self.session.peer(member).host_id;
         let hosts: HashSet<HostId> = members.iter().map(host).collect();
@@ -219,8 +222,8 @@ fn no_monitor(error: &std::io::Error) -> Error {
     spark_ccl_bootstrap::Error::os("start the monitor thread", error).into()
 }
 
-/// The ranks that this one holds a control stream to: its neighbours in the world, and the ranks before and after it on
-/// its host, who are told by the kernel when it dies.
+/// The ranks that this one holds a control stream to: its neighbours in the world, and the ranks
+/// before and after it on its host, who are told by the kernel when it dies.
 fn control_neighbours(session: &Session) -> BTreeSet<u32> {
     let (rank, size) = (session.rank(), session.size());
     let here: Vec<u32> = (0..size).filter(|&other| session.local_to(other)).collect();

@@ -1,4 +1,5 @@
-# Shared by scripts that make bindings of C headers by Debian 12's bindgen. Sourced after tests/vm/lib.sh.
+# Shared by scripts that make bindings of C headers by Debian 12's bindgen. Sourced after
+# tests/vm/lib.sh.
 
 # An `extern` block per function becomes the type of a pointer to it: nothing is linked.
 pointers() {

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Checks licences, versions and sources of everything that is built in (deny.toml). cargo-deny is compiled where it is
-# missing, which takes a minute or two, and kept in $XDG_CACHE_HOME/spark-ccl.
+# Checks licences, versions and sources of everything that is built in (deny.toml). cargo-deny is
+# compiled where it is missing, which takes a minute or two, and kept in $XDG_CACHE_HOME/spark-ccl.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

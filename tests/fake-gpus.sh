@@ -1,6 +1,7 @@
 #!/bin/bash
-# Runs the tests of device memory on GPUs and an NCCL that are none (crates/perf/tests/fake_gpu): which calls are
-# made, in which order, on which memory, and what happens when they fail. About NCCL itself this shows nothing.
+# Runs the tests of device memory on GPUs and an NCCL that are none (crates/perf/tests/fake_gpu):
+# which calls are made, in which order, on which memory, and what happens when they fail. About NCCL
+# itself this shows nothing.
 #   tests/fake-gpus.sh [argument of the test program]...
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -17,7 +18,8 @@ on_fakes() {
 test_programs --workspace --test gpu --test staged --test kernels >"$libraries/programs"
 while IFS=$'\t' read -r todo name folder program; do
     [ "$todo $folder" = "run $PWD" ] || continue
-    # Threads play the kernels between GPUs. The ranks share one, as two fake ones are of different models.
+    # Threads play the kernels between GPUs. The ranks share one, as two fake ones are of different
+    # models.
     if [ "$name" = kernels ]; then
         FAKE_GPUS=1 on_fakes "$program" -q all_take_the_kernels means_are
     else
@@ -26,7 +28,8 @@ while IFS=$'\t' read -r todo name folder program; do
     # Once more on memory that is the host's, on which calls are not staged; messages always are.
     [ "$name" != staged ] ||
         SPARK_CCL_GPU_PINNED=1 on_fakes "$program" -q --skip messages:: --skip by_mail:: --skip unstaged:: "$@"
-    # And over RDMA devices that are none, which belong to one process. How calls fail has nothing to do with the links.
+    # And over RDMA devices that are none, which belong to one process. How calls fail has nothing
+    # to do with the links.
     [ "$name" != staged ] ||
         SPARK_CCL_TEST_RDMA_SEED=$RANDOM on_fakes "$program" -q --skip processes:: --skip failures:: --skip unstaged:: "$@"
 done <"$libraries/programs"

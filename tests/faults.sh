@@ -2,9 +2,10 @@
 # Random faults (killed, stopped, cut off, mistaken and forked ranks, lost packets, garbage or
 # hundreds of silent connections on every port, logs that nobody takes, memory that is dropped while
 # it is in use) in random calls of real processes. With a C++ compiler, that memory is of GPUs that
-# are none; else it is registered memory of the host. Prints how many hung, were wrong, named nobody, or left something behind, and fails
-# where any did.
-#   tests/faults.sh [-r] N SEED    N cases; `tests/faults.sh [-r] 1 SEED` repeats that of a SEED which it prints
+# are none; else it is registered memory of the host. Prints how many hung, were wrong, named
+# nobody, or left something behind, and fails where any did.
+#   tests/faults.sh [-r] N SEED    N cases; `tests/faults.sh [-r] 1 SEED` repeats that of a SEED
+#                                  which it prints
 #   -r    over RDMA, in an emulated machine: up to 15 minutes of cases
 # Needs root, for network namespaces.
 set -euo pipefail

@@ -1,8 +1,10 @@
 #!/bin/bash
 # Fuzzes what reads bytes of others: the targets in the fuzz.rs of each crate.
-#   tests/fuzz.sh SECONDS          each target for that time, with valid inputs that are changed at random
-#   tests/fuzz.sh SECONDS NAME...  these targets, by libFuzzer, which follows what code an input reaches; the inputs that
-#                                  it finds are kept in $XDG_CACHE_HOME/spark-ccl/fuzz
+#   tests/fuzz.sh SECONDS          each target for that time, with valid inputs that are changed at
+#                                  random
+#   tests/fuzz.sh SECONDS NAME...  these targets, by libFuzzer, which follows what code an input
+#                                  reaches; the inputs that it finds are kept in
+#                                  $XDG_CACHE_HOME/spark-ccl/fuzz
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,7 +1,8 @@
 #!/bin/bash
 # Runs each kernel between GPUs under NVIDIA's sanitizers, with all ranks on one GPU.
 # Needs a GPU and compute-sanitizer, which is part of the CUDA toolkit.
-#   tests/gpu-sanitizers.sh [memcheck|racecheck|synccheck|initcheck]...    (default: the first three)
+#   tests/gpu-sanitizers.sh [memcheck|racecheck|synccheck|initcheck]...    (default: the first
+#                                        three)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -2,9 +2,12 @@
 # Real launchers start spark-perf, whose ranks must meet and find every value right.
 #   tests/launchers.sh [slurm|torchrun|launch]...      (default: slurm)
 #   slurm     Debian's packages, with this machine as the only node: pmi2, pmix, and neither
-#   torchrun  PyTorch from PyPI (5.4 GB with its libraries, kept in $XDG_CACHE_HOME/spark-ccl): static and c10d
-#   launch    the same PyTorch, in a program that `spark-perf launch` starts on four network namespaces
-# Needs root for Slurm's daemons; what they write is in a folder of their own. `SPARK_PERF` names another program.
+#   torchrun  PyTorch from PyPI (5.4 GB with its libraries, kept in $XDG_CACHE_HOME/spark-ccl):
+#             static and c10d
+#   launch    the same PyTorch, in a program that `spark-perf launch` starts on four network
+#             namespaces
+# Needs root for Slurm's daemons; what they write is in a folder of their own. `SPARK_PERF` names
+# another program.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . tests/vm/lib.sh
@@ -120,7 +123,8 @@ launch() {
         cargo test --workspace --test cli -- launch::pytorch
 }
 
-# Installs PyTorch in the folder $torch. Returns 1 if it cannot be fetched; exits if SPARK_CCL_TEST_REQUIRE names torch.
+# Installs PyTorch in the folder $torch. Returns 1 if it cannot be fetched; exits if
+# SPARK_CCL_TEST_REQUIRE names torch.
 pytorch() {
     torch=$(dirname "$cache")/torch
     [ ! -e "$torch/bin/torchrun" ] || return 0

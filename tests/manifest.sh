@@ -1,6 +1,7 @@
 #!/bin/bash
-# Validates the manifests of `spark-perf launch --kubernetes` against the schemas that Kubernetes publishes, of its oldest and
-# newest versions that the package kubernetes-validate from PyPI has. Without a network it is skipped.
+# Validates the manifests of `spark-perf launch --kubernetes` against the schemas that Kubernetes
+# publishes, of its oldest and newest versions that the package kubernetes-validate from PyPI has.
+# Without a network it is skipped.
 #   tests/manifest.sh       (`SPARK_PERF` names another program)
 set -euo pipefail
 cd "$(dirname "$0")/.."

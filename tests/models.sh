@@ -1,8 +1,8 @@
 #!/bin/bash
 # Checks the lock-free structures with loom: every interleaving of a small use of each, and every
-# value that the memory model lets a load see. They are the ring, the pieces and the doorbell of the shared-memory
-# link, and the history of operations; all other state that threads share is behind locks, or carries
-# nothing.
+# value that the memory model lets a load see. They are the ring, the pieces and the doorbell of the
+# shared-memory link, and the history of operations; all other state that threads share is behind
+# locks, or carries nothing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

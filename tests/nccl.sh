@@ -1,7 +1,8 @@
 #!/bin/bash
-# Opens NVIDIA's own libnccl, the oldest and the newest that are supported, on a machine without a GPU.
-# The wheels are fetched from PyPI (510 MB); what is kept of them, 700 MB, is in
-# $XDG_CACHE_HOME/spark-ccl/nccl. Without a network the test is skipped, unless SPARK_CCL_TEST_REQUIRE has "nccl".
+# Opens NVIDIA's own libnccl, the oldest and the newest that are supported, on a machine without a
+# GPU. The wheels are fetched from PyPI (510 MB); what is kept of them, 700 MB, is in
+# $XDG_CACHE_HOME/spark-ccl/nccl. Without a network the test is skipped, unless
+# SPARK_CCL_TEST_REQUIRE has "nccl".
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . tests/vm/lib.sh

@@ -1,6 +1,7 @@
 #!/bin/bash
-# Packages all crates, and looks into the packages: each has the licenses' text, and what comes from others has theirs;
-# the one that is stamped with its commit has none where it is unpacked within another project's checkout.
+# Packages all crates, and looks into the packages: each has the licenses' text, and what comes from
+# others has theirs; the one that is stamped with its commit has none where it is unpacked within
+# another project's checkout.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . tests/vm/lib.sh

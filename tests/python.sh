@@ -1,6 +1,6 @@
 #!/bin/bash
-# Builds the Python package, installs it into an environment of its own as users do, checks its types, and tests it.
-# Debian 12.
+# Builds the Python package, installs it into an environment of its own as users do, checks its
+# types, and tests it. Debian 12.
 #   tests/python.sh [argument of `unittest`]...
 #   SPARK_LIBRARY=target/ci/libspark_ccl.so tests/python.sh      # with one that is built already
 set -euo pipefail
@@ -19,7 +19,8 @@ trap 'rm -rf "$folder"' EXIT
 "$environment/bin/pip" wheel -q --no-deps -w "$folder" ./python
 "$environment/bin/pip" install -q --no-deps --force-reinstall "$folder"/spark_ccl-*.whl
 
-# Of the systems that the wheel names, PyPI's own tool must find the same: what it asks for is there, and no older one has it.
+# Of the systems that the wheel names, PyPI's own tool must find the same: what it asks for is
+# there, and no older one has it.
 system=$(echo "$folder"/spark_ccl-*.whl | sed 's/.*-none-\(.*\)\.whl/\1/')
 found=$("$environment/bin/auditwheel" show --json "$folder"/spark_ccl-*.whl)
 "$environment/bin/python" -c 'import json, sys; sys.exit(json.loads(sys.argv[1])["overall_tag"] != sys.argv[2])' \

@@ -1,7 +1,7 @@
 #!/bin/bash
-# Tests the PyTorch backend of the Python package, as users install it. PyTorch comes from PyPI (5.4 GB with its
-# libraries, kept in $XDG_CACHE_HOME/spark-ccl). Without a network the tests are skipped, unless
-# SPARK_CCL_TEST_REQUIRE has "torch". Debian 12.
+# Tests the PyTorch backend of the Python package, as users install it. PyTorch comes from PyPI (5.4
+# GB with its libraries, kept in $XDG_CACHE_HOME/spark-ccl). Without a network the tests are
+# skipped, unless SPARK_CCL_TEST_REQUIRE has "torch". Debian 12.
 #   tests/torch.sh [argument of `unittest`]...
 #   SPARK_CCL_TEST_TORCH=2.4.1 tests/torch.sh      # with this version, in an environment of its own
 set -euo pipefail

@@ -2,8 +2,9 @@
 
 wheels=$(dirname "$cache")
 
-# fetch_wheel PACKAGE==VERSION HASH FOLDER FILE...: puts the wheel's libraries FILE... into a folder. Where
-# they can be had neither there nor from PyPI it returns 1; a wheel that is not the right one ends the script.
+# fetch_wheel PACKAGE==VERSION HASH FOLDER FILE...: puts the wheel's libraries FILE... into a
+# folder. Where they can be had neither there nor from PyPI it returns 1; a wheel that is not the
+# right one ends the script.
 fetch_wheel() {
     local package=$1 hash=$2 folder=$3 work said
     shift 3

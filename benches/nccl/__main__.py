@@ -1,11 +1,11 @@
-"""Measures spark-perf beside nccl-tests on this machine's GPUs, in turns, with the same flags and the
-same libnccl. Prints tables in Markdown, and writes all that was measured as JSON.
+"""Measures spark-perf beside nccl-tests on this machine's GPUs, in turns, with the same flags and
+the same libnccl. Prints tables in Markdown, and writes all that was measured as JSON.
 
   python3 -B benches/nccl --spark-perf target/release/spark-perf --nccl-tests nccl-tests/build \\
       --nccl /path/to/libnccl.so.2 --gpus 2 --out nccl.json
 
-nccl-tests is built with MPI=1. The exit code is 1 if a result was wrong, a program failed, or something
-was not measured.
+nccl-tests is built with MPI=1. The exit code is 1 if a result was wrong, a program failed, or
+something was not measured.
 """
 
 import argparse

@@ -1,4 +1,5 @@
-"""What is measured: collectives, started in three ways, plain, from CUDA graphs, on symmetric windows."""
+"""What is measured: collectives, started in three ways, plain, from CUDA graphs, on symmetric
+windows."""
 
 from dataclasses import dataclass
 
@@ -6,8 +7,8 @@ SWEEP = ("-b", "8", "-e", "1G", "-f", "8")
 # A graph holds the 20 calls. With this number of replays, the start of the first one hardly counts.
 GRAPH = ("-G", "4")
 WINDOWS = ("-R", "2")
-# The time of enqueueing, not of the call, on rank 0: nccl-tests reports no other rank's. There are enough calls that
-# one wakeup hardly counts, and few enough that none waits for room in the stream.
+# The time of enqueueing, not of the call, on rank 0: nccl-tests reports no other rank's. There are
+# enough calls that one wakeup hardly counts, and few enough that none waits for room in the stream.
 ENQUEUE = ("-C", "1", "-a", "0", "-b", "8", "-e", "8", "-n", "200", "-w", "20")
 
 GROUP, THREADS, PROCESSES = "-g", "-t", "mpirun"

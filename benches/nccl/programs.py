@@ -18,7 +18,8 @@ FAREWELL = 5
 
 @dataclass
 class Row:
-    """A line of the table: microseconds and wrong elements by way, None where there is no number."""
+    """A line of the table: microseconds and wrong elements by way, None where there is no
+    number."""
 
     size: int
     times: dict

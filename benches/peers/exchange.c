@@ -3,9 +3,9 @@
  *
  *   exchange PIECE BUFFER BYTES CALLS ROOM
  *
- * Both poll without sleeping, and move at most PIECE bytes in one system call: more keeps a side from
- * receiving meanwhile. BUFFER bytes are under way at most (0: as the system likes); fewer stay in the
- * caches. Calls move through buffers of ROOM bytes. There is no form in place. */
+ * Both poll without sleeping, and move at most PIECE bytes in one system call: more keeps a side
+ * from receiving meanwhile. BUFFER bytes are under way at most (0: as the system likes); fewer stay
+ * in the caches. Calls move through buffers of ROOM bytes. There is no form in place. */
 
 #include "pin.h"
 

@@ -1,5 +1,5 @@
-/* What memory allows: two threads, each on a core of its own, do what no all-reduce of two ranks can
- * do without.
+/* What memory allows: two threads, each on a core of its own, do what no all-reduce of two ranks
+ * can do without.
  *
  *   floor NAME BYTES CALLS ROOM
  *

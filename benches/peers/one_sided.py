@@ -1,5 +1,6 @@
-"""From which size on one-sided calls on registered memory take less time than the links: `ONE_SIDED_BYTES` of
-src/plan/tuner.rs. Both are measured in turn, in hot and in rotating buffers, by a spark-perf that is built."""
+"""From which size on one-sided calls on registered memory take less time than the links:
+`ONE_SIDED_BYTES` of src/plan/tuner.rs. Both are measured in turn, in hot and in rotating buffers,
+by a spark-perf that is built."""
 
 import argparse
 import statistics

@@ -22,8 +22,8 @@ ranks() {
     wait $!
 }
 
-# rdma_bw NAME DEVICES DEVICES BYTES COUNT [ARGUMENT...]: the same as ib_write_bw does, and what processors
-# do for it.
+# rdma_bw NAME DEVICES DEVICES BYTES COUNT [ARGUMENT...]: the same as ib_write_bw does, and what
+# processors do for it.
 rdma_bw() {
     name=$1 devices=$2 others=$3 bytes=$4 count=$5
     shift 5
@@ -33,8 +33,8 @@ rdma_bw() {
     }'
 }
 
-# all_reduce NAME NETWORK MEMORY: 16 MiB between two ranks, both ways counted; and what the processor does
-# in both programs for a MiB of the vector.
+# all_reduce NAME NETWORK MEMORY: 16 MiB between two ranks, both ways counted; and what the
+# processor does in both programs for a MiB of the vector.
 all_reduce() {
     # A report is never replaced.
     rm -f /tmp/report.json

@@ -1,6 +1,6 @@
 /*
- * The shortest program: each rank has its number, and all get the sum. Start it with any launcher, for instance
- *   mpirun -n 2 ./all_reduce
+ * The shortest program: each rank has its number, and all get the sum. Start it with any launcher,
+ * for instance mpirun -n 2 ./all_reduce
  */
 #include <spark_ccl.h>
 

@@ -1,10 +1,12 @@
 /*
- * Sums vectors in the memory of GPUs, one for each rank, in a stream that goes on with the next work by itself.
+ * Sums vectors in the memory of GPUs, one for each rank, in a stream that goes on with the next
+ * work by itself.
  *
  *   cc device_memory.c -o device_memory -lspark_ccl -lcuda       (cuda.h comes with CUDA's toolkit)
  *   torchrun --nproc-per-node 2 --no-python ./device_memory
  *
- * SPARK_CCL_BACKEND says what does the collectives: nccl, engine, or auto, which is the default here.
+ * SPARK_CCL_BACKEND says what does the collectives: nccl, engine, or auto, which is the default
+ * here.
  */
 #include <cuda.h>
 #include <spark_ccl.h>

@@ -1,5 +1,6 @@
 /*
- * Gradients of layers are averaged while the next layer is computed: calls are started, and waited for at the end.
+ * Gradients of layers are averaged while the next layer is computed: calls are started, and waited
+ * for at the end.
  */
 #include <spark_ccl.h>
 

@@ -34,8 +34,8 @@ impl<T> Pointer for *mut T {
 /// `count` elements from a pointer; empty if `count` is 0.
 ///
 /// # Safety
-/// `start` is null, not aligned, or points to `count` initialised elements, which nobody writes or frees while the
-/// slice is used. Anything will do where `count` is 0.
+/// `start` is null, not aligned, or points to `count` initialised elements, which nobody writes or
+/// frees while the slice is used. Anything will do where `count` is 0.
 pub(crate) unsafe fn slice<'a, T>(
     start: *const T,
     count: usize,
@@ -50,9 +50,9 @@ pub(crate) unsafe fn slice<'a, T>(
             "{name} cannot be {count} elements, or is not aligned to them"
         )));
     }
-    // SAFETY: `start` is neither null nor misaligned, and `count` elements fit into `isize::MAX` bytes: all was
-    // checked. So `count` initialised elements are there, which nobody writes while the slice is used (this function's
-    // contract).
+    // SAFETY: `start` is neither null nor misaligned, and `count` elements fit into `isize::MAX`
+    // bytes: all was checked. So `count` initialised elements are there, which nobody writes while
+    // the slice is used (this function's contract).
     Ok(unsafe { std::slice::from_raw_parts(start, count) })
 }
 
@@ -64,11 +64,11 @@ pub(crate) fn natural(value: c_int, name: &str) -> Result<usize, Failure> {
 /// A string; `None` if the pointer is null.
 ///
 /// # Safety
-/// `start` is null, or points to a string that ends in a null character, and that nobody writes or frees while it is
-/// used.
+/// `start` is null, or points to a string that ends in a null character, and that nobody writes or
+/// frees while it is used.
 pub(crate) unsafe fn text<'a>(start: *const c_char) -> Option<Cow<'a, str>> {
-    // SAFETY: `start` is not null, so it points to a string that ends in a null character, and that nobody writes or
-    // frees while it is used (this function's contract).
+    // SAFETY: `start` is not null, so it points to a string that ends in a null character, and that
+    // nobody writes or frees while it is used (this function's contract).
     (!start.is_null()).then(|| unsafe { CStr::from_ptr(start) }.to_string_lossy())
 }
 
@@ -93,21 +93,23 @@ fn unknown(code: c_int, enumeration: &str, len: usize) -> Failure {
 /// Blocks for all ranks, and the elements of the buffer that they are in.
 ///
 /// # Safety
-/// `counts` and `begins` are null, or point to `size` numbers, which nobody writes until this returns.
+/// `counts` and `begins` are null, or point to `size` numbers, which nobody writes until this
+/// returns.
 pub(crate) unsafe fn blocks(
     counts: *const usize,
     begins: *const usize,
     size: usize,
     side: &str,
 ) -> Result<(Blocks, usize), Failure> {
-    // SAFETY: `counts` is null or points to `size` numbers, which nobody writes until this returns (this function's
-    // contract). The slice is not used longer: `Blocks` copies its numbers.
+    // SAFETY: `counts` is null or points to `size` numbers, which nobody writes until this returns
+    // (this function's contract). The slice is not used longer: `Blocks` copies its numbers.
     let counts = unsafe { slice(counts, size, &format!("{side}_counts")) }?;
     let blocks = if begins.is_null() {
         Blocks::packed(counts)
     } else {
-        // SAFETY: `begins` is not null, so it points to `size` numbers, which nobody writes until this returns (this
-        // function's contract). The slice is not used longer: its numbers are collected.
+        // SAFETY: `begins` is not null, so it points to `size` numbers, which nobody writes until
+        // this returns (this function's contract). The slice is not used longer: its numbers are
+        // collected.
         let begins = unsafe { slice(begins, size, &format!("{side}_begins")) }?;
         // The position of an empty block does not matter.
         let begins = begins.iter().zip(counts);

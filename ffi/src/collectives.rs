@@ -1,4 +1,5 @@
-//! The collectives and messages: each function says how long its buffers are, and when it is in place.
+//! The collectives and messages: each function says how long its buffers are, and when it is in
+//! place.
 
 use crate::arguments::{blocks, natural};
 use crate::comm::Handle;
@@ -12,9 +13,9 @@ use std::ffi::{c_int, c_void};
 /// `spark_ccl_all_reduce`.
 ///
 /// # Safety
-/// `send` and `recv` are null or as long as the header says, `send` is initialised, and they only overlap where the
-/// header says that the call is in place. Until the call is done, nobody else writes `send` or uses `recv`. `options` is
-/// [valid](Options#valid-options).
+/// `send` and `recv` are null or as long as the header says, `send` is initialised, and they only
+/// overlap where the header says that the call is in place. Until the call is done, nobody else
+/// writes `send` or uses `recv`. `options` is [valid](Options#valid-options).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spark_ccl_all_reduce(
     comm: *mut Handle,
@@ -26,10 +27,11 @@ pub unsafe extern "C" fn spark_ccl_all_reduce(
     options: *const Options,
 ) -> Status {
     let buffers = Buffers { send, recv, count };
-    // SAFETY: `send` and `recv` are null or as long as the header says, and the call's until it is done. `options` is
-    // null, or as long as its `struct_size` says; its `request` is null or can be written, its `stream` a default one
-    // or there until the call is enqueued, its `name` null or a string, and its `factor` null or an element where `op`
-    // uses it. Nobody else writes these until this returns. All of that is this function's contract.
+    // SAFETY: `send` and `recv` are null or as long as the header says, and the call's until it is
+    // done. `options` is null, or as long as its `struct_size` says; its `request` is null or can
+    // be written, its `stream` a default one or there until the call is enqueued, its `name` null
+    // or a string, and its `factor` null or an element where `op` uses it. Nobody else writes these
+    // until this returns. All of that is this function's contract.
     unsafe {
         run(comm, Operation::AllReduce, dtype, options, |call| {
             call.reduces(op)?;
@@ -41,9 +43,9 @@ pub unsafe extern "C" fn spark_ccl_all_reduce(
 /// `spark_ccl_reduce`.
 ///
 /// # Safety
-/// `send` and `recv` are null or as long as the header says, `send` is initialised, and they only overlap where the
-/// header says that the call is in place. Until the call is done, nobody else writes `send` or uses `recv`. `options` is
-/// [valid](Options#valid-options).
+/// `send` and `recv` are null or as long as the header says, `send` is initialised, and they only
+/// overlap where the header says that the call is in place. Until the call is done, nobody else
+/// writes `send` or uses `recv`. `options` is [valid](Options#valid-options).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spark_ccl_reduce(
     comm: *mut Handle,
@@ -56,10 +58,11 @@ pub unsafe extern "C" fn spark_ccl_reduce(
     options: *const Options,
 ) -> Status {
     let buffers = Buffers { send, recv, count };
-    // SAFETY: `send` and `recv` are null or as long as the header says, and the call's until it is done. `options` is
-    // null, or as long as its `struct_size` says; its `request` is null or can be written, its `stream` a default one
-    // or there until the call is enqueued, its `name` null or a string, and its `factor` null or an element where `op`
-    // uses it. Nobody else writes these until this returns. All of that is this function's contract.
+    // SAFETY: `send` and `recv` are null or as long as the header says, and the call's until it is
+    // done. `options` is null, or as long as its `struct_size` says; its `request` is null or can
+    // be written, its `stream` a default one or there until the call is enqueued, its `name` null
+    // or a string, and its `factor` null or an element where `op` uses it. Nobody else writes these
+    // until this returns. All of that is this function's contract.
     unsafe {
         run(comm, Operation::Reduce, dtype, options, |call| {
             call.reduces(op)?;
@@ -73,9 +76,9 @@ pub unsafe extern "C" fn spark_ccl_reduce(
 /// `spark_ccl_broadcast`.
 ///
 /// # Safety
-/// `send` and `recv` are null or as long as the header says, `send` is initialised, and they only overlap where the
-/// header says that the call is in place. Until the call is done, nobody else writes `send` or uses `recv`. `options` is
-/// [valid](Options#valid-options).
+/// `send` and `recv` are null or as long as the header says, `send` is initialised, and they only
+/// overlap where the header says that the call is in place. Until the call is done, nobody else
+/// writes `send` or uses `recv`. `options` is [valid](Options#valid-options).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spark_ccl_broadcast(
     comm: *mut Handle,
@@ -87,10 +90,11 @@ pub unsafe extern "C" fn spark_ccl_broadcast(
     options: *const Options,
 ) -> Status {
     let buffers = Buffers { send, recv, count };
-    // SAFETY: `send` and `recv` are null or as long as the header says, and the call's until it is done. `options` is
-    // null, or as long as its `struct_size` says; its `request` is null or can be written, its `stream` a default one
-    // or there until the call is enqueued, and its `name` null or a string. Nobody else writes these until this
-    // returns. All of that is this function's contract.
+    // SAFETY: `send` and `recv` are null or as long as the header says, and the call's until it is
+    // done. `options` is null, or as long as its `struct_size` says; its `request` is null or can
+    // be written, its `stream` a default one or there until the call is enqueued, and its `name`
+    // null or a string. Nobody else writes these until this returns. All of that is this function's
+    // contract.
     unsafe {
         run(comm, Operation::Broadcast, dtype, options, |call| {
             let send = usize::from(call.is_root(root)?);
@@ -103,9 +107,9 @@ pub unsafe extern "C" fn spark_ccl_broadcast(
 /// `spark_ccl_all_gather`.
 ///
 /// # Safety
-/// `send` and `recv` are null or as long as the header says, `send` is initialised, and they only overlap where the
-/// header says that the call is in place. Until the call is done, nobody else writes `send` or uses `recv`. `options` is
-/// [valid](Options#valid-options).
+/// `send` and `recv` are null or as long as the header says, `send` is initialised, and they only
+/// overlap where the header says that the call is in place. Until the call is done, nobody else
+/// writes `send` or uses `recv`. `options` is [valid](Options#valid-options).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spark_ccl_all_gather(
     comm: *mut Handle,
@@ -116,10 +120,11 @@ pub unsafe extern "C" fn spark_ccl_all_gather(
     options: *const Options,
 ) -> Status {
     let buffers = Buffers { send, recv, count };
-    // SAFETY: `send` and `recv` are null or as long as the header says, and the call's until it is done. `options` is
-    // null, or as long as its `struct_size` says; its `request` is null or can be written, its `stream` a default one
-    // or there until the call is enqueued, and its `name` null or a string. Nobody else writes these until this
-    // returns. All of that is this function's contract.
+    // SAFETY: `send` and `recv` are null or as long as the header says, and the call's until it is
+    // done. `options` is null, or as long as its `struct_size` says; its `request` is null or can
+    // be written, its `stream` a default one or there until the call is enqueued, and its `name`
+    // null or a string. Nobody else writes these until this returns. All of that is this function's
+    // contract.
     unsafe {
         run(comm, Operation::AllGather, dtype, options, |call| {
             let shape = call.gathering();
@@ -131,9 +136,9 @@ pub unsafe extern "C" fn spark_ccl_all_gather(
 /// `spark_ccl_reduce_scatter`.
 ///
 /// # Safety
-/// `send` and `recv` are null or as long as the header says, `send` is initialised, and they only overlap where the
-/// header says that the call is in place. Until the call is done, nobody else writes `send` or uses `recv`. `options` is
-/// [valid](Options#valid-options).
+/// `send` and `recv` are null or as long as the header says, `send` is initialised, and they only
+/// overlap where the header says that the call is in place. Until the call is done, nobody else
+/// writes `send` or uses `recv`. `options` is [valid](Options#valid-options).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spark_ccl_reduce_scatter(
     comm: *mut Handle,
@@ -145,10 +150,11 @@ pub unsafe extern "C" fn spark_ccl_reduce_scatter(
     options: *const Options,
 ) -> Status {
     let buffers = Buffers { send, recv, count };
-    // SAFETY: `send` and `recv` are null or as long as the header says, and the call's until it is done. `options` is
-    // null, or as long as its `struct_size` says; its `request` is null or can be written, its `stream` a default one
-    // or there until the call is enqueued, its `name` null or a string, and its `factor` null or an element where `op`
-    // uses it. Nobody else writes these until this returns. All of that is this function's contract.
+    // SAFETY: `send` and `recv` are null or as long as the header says, and the call's until it is
+    // done. `options` is null, or as long as its `struct_size` says; its `request` is null or can
+    // be written, its `stream` a default one or there until the call is enqueued, its `name` null
+    // or a string, and its `factor` null or an element where `op` uses it. Nobody else writes these
+    // until this returns. All of that is this function's contract.
     unsafe {
         run(comm, Operation::ReduceScatter, dtype, options, |call| {
             call.reduces(op)?;
@@ -161,9 +167,9 @@ pub unsafe extern "C" fn spark_ccl_reduce_scatter(
 /// `spark_ccl_gather`.
 ///
 /// # Safety
-/// `send` and `recv` are null or as long as the header says, `send` is initialised, and they only overlap where the
-/// header says that the call is in place. Until the call is done, nobody else writes `send` or uses `recv`. `options` is
-/// [valid](Options#valid-options).
+/// `send` and `recv` are null or as long as the header says, `send` is initialised, and they only
+/// overlap where the header says that the call is in place. Until the call is done, nobody else
+/// writes `send` or uses `recv`. `options` is [valid](Options#valid-options).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spark_ccl_gather(
     comm: *mut Handle,
@@ -175,10 +181,11 @@ pub unsafe extern "C" fn spark_ccl_gather(
     options: *const Options,
 ) -> Status {
     let buffers = Buffers { send, recv, count };
-    // SAFETY: `send` and `recv` are null or as long as the header says, and the call's until it is done. `options` is
-    // null, or as long as its `struct_size` says; its `request` is null or can be written, its `stream` a default one
-    // or there until the call is enqueued, and its `name` null or a string. Nobody else writes these until this
-    // returns. All of that is this function's contract.
+    // SAFETY: `send` and `recv` are null or as long as the header says, and the call's until it is
+    // done. `options` is null, or as long as its `struct_size` says; its `request` is null or can
+    // be written, its `stream` a default one or there until the call is enqueued, and its `name`
+    // null or a string. Nobody else writes these until this returns. All of that is this function's
+    // contract.
     unsafe {
         run(comm, Operation::Gather, dtype, options, |call| {
             let shape = call.gathering();
@@ -191,9 +198,9 @@ pub unsafe extern "C" fn spark_ccl_gather(
 /// `spark_ccl_scatter`.
 ///
 /// # Safety
-/// `send` and `recv` are null or as long as the header says, `send` is initialised, and they only overlap where the
-/// header says that the call is in place. Until the call is done, nobody else writes `send` or uses `recv`. `options` is
-/// [valid](Options#valid-options).
+/// `send` and `recv` are null or as long as the header says, `send` is initialised, and they only
+/// overlap where the header says that the call is in place. Until the call is done, nobody else
+/// writes `send` or uses `recv`. `options` is [valid](Options#valid-options).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spark_ccl_scatter(
     comm: *mut Handle,
@@ -205,10 +212,11 @@ pub unsafe extern "C" fn spark_ccl_scatter(
     options: *const Options,
 ) -> Status {
     let buffers = Buffers { send, recv, count };
-    // SAFETY: `send` and `recv` are null or as long as the header says, and the call's until it is done. `options` is
-    // null, or as long as its `struct_size` says; its `request` is null or can be written, its `stream` a default one
-    // or there until the call is enqueued, and its `name` null or a string. Nobody else writes these until this
-    // returns. All of that is this function's contract.
+    // SAFETY: `send` and `recv` are null or as long as the header says, and the call's until it is
+    // done. `options` is null, or as long as its `struct_size` says; its `request` is null or can
+    // be written, its `stream` a default one or there until the call is enqueued, and its `name`
+    // null or a string. Nobody else writes these until this returns. All of that is this function's
+    // contract.
     unsafe {
         run(comm, Operation::Scatter, dtype, options, |call| {
             let shape = call.scattering();
@@ -221,9 +229,9 @@ pub unsafe extern "C" fn spark_ccl_scatter(
 /// `spark_ccl_all_to_all`.
 ///
 /// # Safety
-/// `send` and `recv` are null or as long as the header says, `send` is initialised, and they only overlap where the
-/// header says that the call is in place. Until the call is done, nobody else writes `send` or uses `recv`. `options` is
-/// [valid](Options#valid-options).
+/// `send` and `recv` are null or as long as the header says, `send` is initialised, and they only
+/// overlap where the header says that the call is in place. Until the call is done, nobody else
+/// writes `send` or uses `recv`. `options` is [valid](Options#valid-options).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spark_ccl_all_to_all(
     comm: *mut Handle,
@@ -234,10 +242,11 @@ pub unsafe extern "C" fn spark_ccl_all_to_all(
     options: *const Options,
 ) -> Status {
     let buffers = Buffers { send, recv, count };
-    // SAFETY: `send` and `recv` are null or as long as the header says, and the call's until it is done. `options` is
-    // null, or as long as its `struct_size` says; its `request` is null or can be written, its `stream` a default one
-    // or there until the call is enqueued, and its `name` null or a string. Nobody else writes these until this
-    // returns. All of that is this function's contract.
+    // SAFETY: `send` and `recv` are null or as long as the header says, and the call's until it is
+    // done. `options` is null, or as long as its `struct_size` says; its `request` is null or can
+    // be written, its `stream` a default one or there until the call is enqueued, and its `name`
+    // null or a string. Nobody else writes these until this returns. All of that is this function's
+    // contract.
     unsafe {
         run(comm, Operation::AllToAll, dtype, options, |call| {
             let size = call.comm.inner.size();
@@ -256,10 +265,10 @@ pub unsafe extern "C" fn spark_ccl_all_to_all(
 /// `spark_ccl_all_to_all_v`.
 ///
 /// # Safety
-/// `send` and `recv` are null or reach to the ends of their last blocks, `send` is initialised, no blocks of `recv` overlap,
-/// and `send` and `recv` do not overlap. Until the call is done, nobody else writes `send` or uses `recv`. The counts and
-/// begins are null or point to one number for each rank, which nobody writes until this returns. `options` is
-/// [valid](Options#valid-options).
+/// `send` and `recv` are null or reach to the ends of their last blocks, `send` is initialised, no
+/// blocks of `recv` overlap, and `send` and `recv` do not overlap. Until the call is done, nobody
+/// else writes `send` or uses `recv`. The counts and begins are null or point to one number for
+/// each rank, which nobody writes until this returns. `options` is [valid](Options#valid-options).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spark_ccl_all_to_all_v(
     comm: *mut Handle,
@@ -272,11 +281,12 @@ pub unsafe extern "C" fn spark_ccl_all_to_all_v(
     dtype: c_int,
     options: *const Options,
 ) -> Status {
-    // SAFETY: `send` and `recv` are null or as long as their last blocks reach, and the call's until it is done. The
-    // counts and begins are null or have a number for each rank, `size` of them. `options` is null, or as long as its
-    // `struct_size` says; its `request` is null or can be written, its `stream` a default one or there until the call
-    // is enqueued, and its `name` null or a string. Nobody else writes these, or the numbers, until this returns. All
-    // of that is this function's contract.
+    // SAFETY: `send` and `recv` are null or as long as their last blocks reach, and the call's
+    // until it is done. The counts and begins are null or have a number for each rank, `size` of
+    // them. `options` is null, or as long as its `struct_size` says; its `request` is null or can
+    // be written, its `stream` a default one or there until the call is enqueued, and its `name`
+    // null or a string. Nobody else writes these, or the numbers, until this returns. All of that
+    // is this function's contract.
     unsafe {
         run(comm, Operation::AllToAllV, dtype, options, |call| {
             let size = call.comm.inner.size();
@@ -292,8 +302,8 @@ pub unsafe extern "C" fn spark_ccl_all_to_all_v(
 /// `spark_ccl_send`.
 ///
 /// # Safety
-/// `send` is null or has `count` elements, which are initialised, and which nobody writes until the call is done. `options`
-/// is [valid](Options#valid-options).
+/// `send` is null or has `count` elements, which are initialised, and which nobody writes until the
+/// call is done. `options` is [valid](Options#valid-options).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spark_ccl_send(
     comm: *mut Handle,
@@ -303,10 +313,11 @@ pub unsafe extern "C" fn spark_ccl_send(
     to: c_int,
     options: *const Options,
 ) -> Status {
-    // SAFETY: `send` is null or has `count` elements, which are initialised, and nobody writes until the call is done.
-    // `options` is null, or as long as its `struct_size` says; its `request` is null or can be written, its `stream` a
-    // default one or there until the call is enqueued, and its `name` null or a string. Nobody else writes these until
-    // this returns. All of that is this function's contract.
+    // SAFETY: `send` is null or has `count` elements, which are initialised, and nobody writes
+    // until the call is done. `options` is null, or as long as its `struct_size` says; its
+    // `request` is null or can be written, its `stream` a default one or there until the call is
+    // enqueued, and its `name` null or a string. Nobody else writes these until this returns. All
+    // of that is this function's contract.
     unsafe {
         run(comm, Operation::Send, dtype, options, |call| {
             let to = natural(to, "to")?;
@@ -319,8 +330,8 @@ pub unsafe extern "C" fn spark_ccl_send(
 /// `spark_ccl_recv`.
 ///
 /// # Safety
-/// `recv` is null or has `count` elements, which can be written, and which nobody else uses until the call is done.
-/// `options` is [valid](Options#valid-options).
+/// `recv` is null or has `count` elements, which can be written, and which nobody else uses until
+/// the call is done. `options` is [valid](Options#valid-options).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spark_ccl_recv(
     comm: *mut Handle,
@@ -330,10 +341,11 @@ pub unsafe extern "C" fn spark_ccl_recv(
     from: c_int,
     options: *const Options,
 ) -> Status {
-    // SAFETY: `recv` is null or has `count` elements, which can be written, and nobody else uses until the call is
-    // done. `options` is null, or as long as its `struct_size` says; its `request` is null or can be written, its
-    // `stream` a default one or there until the call is enqueued, and its `name` null or a string. Nobody else writes
-    // these until this returns. All of that is this function's contract.
+    // SAFETY: `recv` is null or has `count` elements, which can be written, and nobody else uses
+    // until the call is done. `options` is null, or as long as its `struct_size` says; its
+    // `request` is null or can be written, its `stream` a default one or there until the call is
+    // enqueued, and its `name` null or a string. Nobody else writes these until this returns. All
+    // of that is this function's contract.
     unsafe {
         run(comm, Operation::Recv, dtype, options, |call| {
             let from = natural(from, "from")?;
@@ -350,8 +362,9 @@ pub unsafe extern "C" fn spark_ccl_recv(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spark_ccl_barrier(comm: *mut Handle, options: *const Options) -> Status {
     let bytes = DType::U8.code().into();
-    // SAFETY: the call has no buffers, since nothing sets any. `options` is null, or as long as its `struct_size` says;
-    // its `request` is null or can be written, its `stream` a default one or there until the call is enqueued, and its
-    // `name` null or a string. Nobody else writes these until this returns. All of that is this function's contract.
+    // SAFETY: the call has no buffers, since nothing sets any. `options` is null, or as long as its
+    // `struct_size` says; its `request` is null or can be written, its `stream` a default one or
+    // there until the call is enqueued, and its `name` null or a string. Nobody else writes these
+    // until this returns. All of that is this function's contract.
     unsafe { run(comm, Operation::Barrier, bytes, options, |_| Ok(())) }
 }

@@ -46,7 +46,8 @@ pub(crate) fn insert(comm: Communicator) -> *mut Handle {
 /// `rank` is null or points to an `int` that can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spark_ccl_comm_rank(comm: *mut Handle, rank: *mut c_int) -> Status {
-    // SAFETY: `number` needs a pointer that is null or can be written: `rank` is (this function's contract).
+    // SAFETY: `number` needs a pointer that is null or can be written: `rank` is (this function's
+    // contract).
     unsafe { number(comm, rank, "rank", Communicator::rank) }
 }
 
@@ -56,7 +57,8 @@ pub unsafe extern "C" fn spark_ccl_comm_rank(comm: *mut Handle, rank: *mut c_int
 /// `size` is null or points to an `int` that can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spark_ccl_comm_size(comm: *mut Handle, size: *mut c_int) -> Status {
-    // SAFETY: `number` needs a pointer that is null or can be written: `size` is (this function's contract).
+    // SAFETY: `number` needs a pointer that is null or can be written: `size` is (this function's
+    // contract).
     unsafe { number(comm, size, "size", Communicator::size) }
 }
 
@@ -85,8 +87,8 @@ pub extern "C" fn spark_ccl_comm_check(comm: *mut Handle) -> Status {
 /// `spark_ccl_probe`.
 ///
 /// # Safety
-/// `count` is null or points to a `size_t`, and `dtype` and `there` are null or point to an `int` each, which can all be
-/// written.
+/// `count` is null or points to a `size_t`, and `dtype` and `there` are null or point to an `int`
+/// each, which can all be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spark_ccl_probe(
     comm: *mut Handle,
@@ -100,8 +102,8 @@ pub unsafe extern "C" fn spark_ccl_probe(
         let there = given(there, "there")?;
         let found = find(comm)?.inner.probe(natural(from, "from")?)?;
         let (kind, elements) = found.unwrap_or((DType::I8, 0));
-        // SAFETY: `given` has refused null, and otherwise all three point to what can be written (this function's
-        // contract).
+        // SAFETY: `given` has refused null, and otherwise all three point to what can be written
+        // (this function's contract).
         unsafe {
             count.write(elements);
             dtype.write(kind.code().into());
@@ -114,12 +116,14 @@ pub unsafe extern "C" fn spark_ccl_probe(
 /// `spark_ccl_comm_abort`.
 ///
 /// # Safety
-/// `reason` is null, or points to a string that ends in a null character, and that nobody writes until this returns.
+/// `reason` is null, or points to a string that ends in a null character, and that nobody writes
+/// until this returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spark_ccl_comm_abort(comm: *mut Handle, reason: *const c_char) -> Status {
     guarded(|| {
-        // SAFETY: `reason` is null, or points to a string that ends in a null character, and that nobody writes until
-        // this returns (this function's contract). The text is used within this closure only, which has ended by then.
+        // SAFETY: `reason` is null, or points to a string that ends in a null character, and that
+        // nobody writes until this returns (this function's contract). The text is used within this
+        // closure only, which has ended by then.
         let reason = unsafe { text(reason) };
         let reason = reason.as_deref().unwrap_or("no reason given");
         find(comm)?.inner.abort(reason);
@@ -151,8 +155,8 @@ unsafe fn number(
     guarded(|| {
         let comm = find(comm)?;
         let value = c_int::try_from(get(&comm.inner)).unwrap_or(c_int::MAX);
-        // SAFETY: `given` refuses null, and otherwise `out` points to an `int` that can be written (this function's
-        // contract).
+        // SAFETY: `given` refuses null, and otherwise `out` points to an `int` that can be written
+        // (this function's contract).
         unsafe { given(out, name)?.write(value) };
         Ok(())
     })

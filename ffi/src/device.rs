@@ -18,8 +18,8 @@ pub unsafe extern "C" fn spark_ccl_comm_device(comm: *mut Handle, device: *mut c
         let device = given(device, "device")?;
         let own = find(comm)?.inner.device();
         let number = own.map_or(-1, |own| c_int::try_from(own).unwrap_or(c_int::MAX));
-        // SAFETY: `given` has refused null, and otherwise `device` points to an `int` that can be written (this
-        // function's contract).
+        // SAFETY: `given` has refused null, and otherwise `device` points to an `int` that can be
+        // written (this function's contract).
         unsafe { device.write(number) };
         Ok(())
     })
@@ -33,7 +33,8 @@ pub unsafe extern "C" fn spark_ccl_comm_device(comm: *mut Handle, device: *mut c
 pub unsafe extern "C" fn spark_ccl_stream_wait(comm: *mut Handle, stream: *mut c_void) -> Status {
     guarded(|| {
         must_be_closed("stream_wait")?;
-        // SAFETY: `stream` is a default one, or lives until this returns (this function's contract).
+        // SAFETY: `stream` is a default one, or lives until this returns (this function's
+        // contract).
         Ok(unsafe { find(comm)?.inner.wait_raw(stream.cast()) }?)
     })
 }
@@ -50,15 +51,15 @@ pub unsafe extern "C" fn spark_ccl_device_alloc(
 ) -> Status {
     guarded(|| {
         let memory = given(memory, "memory")?;
-        // SAFETY: `given` has refused null, and otherwise `memory` points to a pointer that can be written (this
-        // function's contract).
+        // SAFETY: `given` has refused null, and otherwise `memory` points to a pointer that can be
+        // written (this function's contract).
         unsafe { memory.write(std::ptr::null_mut()) };
         let comm = find(comm)?;
         let made = Arc::new(comm.inner.alloc_device::<u8>(bytes)?);
         let start = std::ptr::without_provenance_mut(made.address() as usize);
         comm.device_memory.lock().push(made);
-        // SAFETY: `given` has refused null, and `memory` points to a pointer that can be written until this function
-        // returns (its contract).
+        // SAFETY: `given` has refused null, and `memory` points to a pointer that can be written
+        // until this function returns (its contract).
         unsafe { memory.write(start) };
         Ok(())
     })
@@ -104,7 +105,8 @@ pub unsafe extern "C" fn spark_ccl_device_register(
         };
         let is_used = comm.inner.register_device(&registered, kind)?;
         if !used.is_null() {
-            // SAFETY: `used` is not null, so it points to an `int` that can be written (this function's contract).
+            // SAFETY: `used` is not null, so it points to an `int` that can be written (this
+            // function's contract).
             unsafe { used.write(is_used.into()) };
         }
         Ok(())
@@ -127,8 +129,8 @@ fn place_of(all: &[Arc<DeviceMemory<u8>>], memory: *mut c_void) -> Result<usize,
     let found = all.iter().position(|one| one.address() == address);
     found.ok_or_else(|| {
         Failure::invalid(format!(
-            "the communicator has allocated no device memory that begins at {address:#x}: pass what \
-             spark_ccl_device_alloc has returned"
+            "the communicator has allocated no device memory that begins at {address:#x}: pass \
+             what spark_ccl_device_alloc has returned"
         ))
     })
 }

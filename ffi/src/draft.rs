@@ -70,17 +70,17 @@ impl<'a> Draft<'a> {
     /// Sets the reduction, whose factor is the options'.
     ///
     /// # Safety
-    /// The options' factor is null, or points to an element of the call's type, which nobody writes until this returns.
-    /// Any other will do where `op` is not `SPARK_CCL_PRE_MUL_SUM`.
+    /// The options' factor is null, or points to an element of the call's type, which nobody writes
+    /// until this returns. Any other will do where `op` is not `SPARK_CCL_PRE_MUL_SUM`.
     pub(crate) unsafe fn reduces(&mut self, op: c_int) -> Result<(), Failure> {
         let op = reduction(op)?;
         if op != ReduceOp::PreMulSum {
             self.change(|call| call.reduction(op));
             return Ok(());
         }
-        // SAFETY: the operation multiplies, so `factor` is null or points to an element of `dtype`, which has
-        // `dtype.size()` bytes and is not written until this returns (this function's contract). Its bytes are copied
-        // before that.
+        // SAFETY: the operation multiplies, so `factor` is null or points to an element of `dtype`,
+        // which has `dtype.size()` bytes and is not written until this returns (this function's
+        // contract). Its bytes are copied before that.
         let own = unsafe { slice(self.factor.cast::<u8>(), self.dtype.size(), "factor") }?;
         let mut factor = [0; 8];
         factor[..own.len()].copy_from_slice(own);
@@ -155,13 +155,14 @@ impl<'a> Draft<'a> {
     }
 
     fn in_place(&mut self, start: *mut u8, len: usize) -> Result<(), Failure> {
-        // Ranks other than the root have one buffer only, so their blocks would be at other places than the root's.
+        // Ranks other than the root have one buffer only, so their blocks would be at other places
+        // than the root's.
         let is_alone =
             self.operation.is_rooted() && self.operation.in_place() == InPlaceRule::AlikeIfShared;
         if self.is_registered && is_alone {
             return Err(Failure::invalid(format!(
-                "{} of registered buffers cannot be in place, and is at root {}: pass another buffer there, or leave \
-                 `registered` 0 on all ranks",
+                "{} of registered buffers cannot be in place, and is at root {}: pass another \
+                 buffer there, or leave `registered` 0 on all ranks",
                 self.operation,
                 self.comm.inner.rank()
             )));
@@ -191,9 +192,10 @@ impl<'a> Draft<'a> {
         let Some(home) = home.cloned() else {
             let rank = self.comm.inner.rank();
             return Err(Failure::invalid(format!(
-                "the options of rank {rank} say that buffers are registered, and its {side} buffer of {bytes} bytes lies in \
-                 no memory that spark_ccl_alloc made for this communicator: pass such memory on all ranks, at the same \
-                 offsets, or leave `registered` 0 on all of them"
+                "the options of rank {rank} say that buffers are registered, and its {side} buffer \
+                 of {bytes} bytes lies in no memory that spark_ccl_alloc made for this \
+                 communicator: pass such memory on all ranks, at the same offsets, or leave \
+                 `registered` 0 on all of them"
             )));
         };
         drop(memory);

@@ -17,8 +17,8 @@ pub(crate) struct Enqueued {
 
 impl Enqueued {
     /// # Safety
-    /// The stream is a default one, or lives until what this returns is dropped. The call's buffers are as
-    /// [`enqueue_untyped`](Communicator::enqueue_untyped) demands until the call has run.
+    /// The stream is a default one, or lives until what this returns is dropped. The call's buffers
+    /// are as [`enqueue_untyped`](Communicator::enqueue_untyped) demands until the call has run.
     pub(crate) unsafe fn new(comm: &Arc<Comm>, call: UntypedCall, stream: CUstream) -> Self {
         Self {
             comm: Arc::clone(comm),
@@ -37,8 +37,8 @@ impl Enqueued {
                 stream: own.stream,
             })
             .collect();
-        // SAFETY: each stream is a default one, or lives longer than the borrowed calls; the buffers stay, and are in
-        // order, until the calls have run (contract of `new`).
+        // SAFETY: each stream is a default one, or lives longer than the borrowed calls; the
+        // buffers stay, and are in order, until the calls have run (contract of `new`).
         Ok(unsafe { Communicator::enqueue_untyped(&calls) }?)
     }
 }

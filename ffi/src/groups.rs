@@ -62,8 +62,8 @@ pub extern "C" fn spark_ccl_group_end() -> Status {
 
 impl Group {
     fn end(self) -> Result<(), Failure> {
-        // Device calls come first, since waiting for the others may take long. If a call of the group could not begin,
-        // none is enqueued.
+        // Device calls come first, since waiting for the others may take long. If a call of the
+        // group could not begin, none is enqueued.
         let enqueued = if self.calls.iter().all(Result::is_ok) {
             Enqueued::enqueue(&self.enqueued)
         } else {
@@ -90,7 +90,8 @@ pub(crate) fn must_be_closed(function: &str) -> Result<(), Failure> {
         return Ok(());
     }
     Err(Failure::invalid(format!(
-        "spark_ccl_{function} waits for other ranks, and cannot be called within a group: end the group of this thread first"
+        "spark_ccl_{function} waits for other ranks, and cannot be called within a group: end the \
+         group of this thread first"
     )))
 }
 
@@ -99,7 +100,8 @@ pub(crate) fn keep(started: Started) {
     push(Ok(started));
 }
 
-/// Leaves a call for a stream to the open group, which enqueues it when it ends. Gives it back where none is open.
+/// Leaves a call for a stream to the open group, which enqueues it when it ends. Gives it back
+/// where none is open.
 pub(crate) fn keep_enqueued(call: Enqueued) -> Option<Enqueued> {
     let mut call = Some(call);
     with_group(|group| {

@@ -1,8 +1,9 @@
-//! Handles of communicators and requests: numbers in tables, so that using an invalid one is an error and not undefined
-//! behaviour.
+//! Handles of communicators and requests: numbers in tables, so that using an invalid one is an
+//! error and not undefined behaviour.
 //!
-//! No number is used for two handles, not even in different tables. Each process has its own tables. A forked child
-//! counts on from its parent's last number, so a handle that it has inherited never becomes valid in the child.
+//! No number is used for two handles, not even in different tables. Each process has its own
+//! tables. A forked child counts on from its parent's last number, so a handle that it has
+//! inherited never becomes valid in the child.
 
 use crate::status::Failure;
 use spark_ccl_fork::PerProcess;
@@ -55,7 +56,8 @@ impl<T> Table<T> {
             format!("the {what} is null")
         } else {
             format!(
-                "there is no such {what}: it has ended, or belongs to the process that this one was forked from"
+                "there is no such {what}: it has ended, or belongs to the process that this one \
+                 was forked from"
             )
         })
     }

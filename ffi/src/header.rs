@@ -1,5 +1,5 @@
-//! Compares the library with what bindgen makes of its header: functions and layouts when tests are compiled, numbers
-//! when they run. `bindings.sh` makes the two files.
+//! Compares the library with what bindgen makes of its header: functions and layouts when tests are
+//! compiled, numbers when they run. `bindings.sh` makes the two files.
 
 #[allow(non_camel_case_types, unreachable_pub, missing_docs, clippy::pedantic)]
 mod functions;
@@ -81,7 +81,8 @@ const OF_THE_ROOT: [&str; 3] = [
 ];
 const _: functions::spark_ccl_last_error = crate::spark_ccl_last_error;
 const _: functions::spark_ccl_version = crate::spark_ccl_version;
-// A result is an enumeration only where the library returns it, so this is of the type below instead.
+// A result is an enumeration only where the library returns it, so this is of the type below
+// instead.
 const _: extern "C" fn(c_int) -> *const c_char = crate::spark_ccl_result_string;
 
 /// A structure has the same size, alignment and members.

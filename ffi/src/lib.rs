@@ -1,8 +1,9 @@
 //! C ABI of spark-ccl; `include/spark_ccl.h` is its documentation.
 //!
 //! Every function checks its pointers for null, catches panics, and returns a result code; the
-//! message behind the code is the calling thread's [`spark_ccl_last_error`]. Communicators and requests are handles in
-//! tables ([`handles`]). Nothing here is instantiated by type: calls go to the library's untyped core.
+//! message behind the code is the calling thread's [`spark_ccl_last_error`]. Communicators and
+//! requests are handles in tables ([`handles`]). Nothing here is instantiated by type: calls go to
+//! the library's untyped core.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 

@@ -16,11 +16,11 @@ struct Sink {
     data: *mut c_void,
 }
 
-// SAFETY: `data` is only passed to `function`, which any thread may call with it: so `spark_ccl_set_log`, which alone
-// makes a sink, demands in its contract.
-unsafe impl Send for Sink {}
-// SAFETY: a shared sink is only copied. `function` may be called with `data` by several threads at once: so
+// SAFETY: `data` is only passed to `function`, which any thread may call with it: so
 // `spark_ccl_set_log`, which alone makes a sink, demands in its contract.
+unsafe impl Send for Sink {}
+// SAFETY: a shared sink is only copied. `function` may be called with `data` by several threads at
+// once: so `spark_ccl_set_log`, which alone makes a sink, demands in its contract.
 unsafe impl Sync for Sink {}
 
 impl io::Write for Sink {
@@ -41,8 +41,9 @@ impl io::Write for Sink {
 /// `spark_ccl_set_log`.
 ///
 /// # Safety
-/// `function` may be called with `data` by any thread, by several at once, until the process ends. `filter` is null, or
-/// points to a string that ends in a null character, and that nobody writes until this returns.
+/// `function` may be called with `data` by any thread, by several at once, until the process ends.
+/// `filter` is null, or points to a string that ends in a null character, and that nobody writes
+/// until this returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spark_ccl_set_log(
     function: Option<Function>,
@@ -53,8 +54,9 @@ pub unsafe extern "C" fn spark_ccl_set_log(
         let Some(function) = function else {
             return Err(Failure::invalid("the log function is null".to_owned()));
         };
-        // SAFETY: `filter` is null, or points to a string that ends in a null character, and that nobody writes until
-        // this returns (this function's contract). The text is used within this closure only: `EnvFilter` copies it.
+        // SAFETY: `filter` is null, or points to a string that ends in a null character, and that
+        // nobody writes until this returns (this function's contract). The text is used within this
+        // closure only: `EnvFilter` copies it.
         let filter = unsafe { text(filter) };
         let filter = EnvFilter::try_new(filter.as_deref().unwrap_or("info"))
             .map_err(|error| Failure::invalid(format!("the log filter is not valid: {error}")))?;

@@ -19,9 +19,9 @@ pub struct Setting {
 /// `spark_ccl_comm_create`.
 ///
 /// # Safety
-/// `id` is null or points to a `spark_ccl_unique_id`. `settings` is null or points to `count` settings; their strings
-/// are null or end in a null character. Nobody writes any of them until this returns. `comm` is null or points to a
-/// pointer that can be written.
+/// `id` is null or points to a `spark_ccl_unique_id`. `settings` is null or points to `count`
+/// settings; their strings are null or end in a null character. Nobody writes any of them until
+/// this returns. `comm` is null or points to a pointer that can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spark_ccl_comm_create(
     id: *const Id,
@@ -32,15 +32,17 @@ pub unsafe extern "C" fn spark_ccl_comm_create(
     comm: *mut *mut Handle,
 ) -> Status {
     guarded(|| {
-        // SAFETY: `comm` is null or can be written (this function's contract), and the output does not outlive this call.
+        // SAFETY: `comm` is null or can be written (this function's contract), and the output does
+        // not outlive this call.
         let comm = unsafe { Output::new(comm) }?;
         must_be_closed("comm_create")?;
         let (rank, size) = (natural(rank, "rank")?, natural(size, "size")?);
-        // SAFETY: `given` refuses null, and otherwise `id` points to a `spark_ccl_unique_id` (this function's
-        // contract), which is an array of bytes and needs no alignment.
+        // SAFETY: `given` refuses null, and otherwise `id` points to a `spark_ccl_unique_id` (this
+        // function's contract), which is an array of bytes and needs no alignment.
         let id = unsafe { given(id, "id")?.read() }.known()?;
-        // SAFETY: `settings` is null or points to `count` settings, with strings that are null or end in a null
-        // character, and nobody writes them until this returns (this function's contract).
+        // SAFETY: `settings` is null or points to `count` settings, with strings that are null or
+        // end in a null character, and nobody writes them until this returns (this function's
+        // contract).
         let builder = unsafe { builder(settings, count) }?;
         comm.give(builder.connect(&id, rank, size)?);
         Ok(())
@@ -50,8 +52,9 @@ pub unsafe extern "C" fn spark_ccl_comm_create(
 /// `spark_ccl_comm_from_env`.
 ///
 /// # Safety
-/// `settings` is null or points to `count` settings; their strings are null or end in a null character. Nobody writes
-/// any of them until this returns. `comm` is null or points to a pointer that can be written.
+/// `settings` is null or points to `count` settings; their strings are null or end in a null
+/// character. Nobody writes any of them until this returns. `comm` is null or points to a pointer
+/// that can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spark_ccl_comm_from_env(
     settings: *const Setting,
@@ -59,11 +62,13 @@ pub unsafe extern "C" fn spark_ccl_comm_from_env(
     comm: *mut *mut Handle,
 ) -> Status {
     guarded(|| {
-        // SAFETY: `comm` is null or can be written (this function's contract), and the output does not outlive this call.
+        // SAFETY: `comm` is null or can be written (this function's contract), and the output does
+        // not outlive this call.
         let comm = unsafe { Output::new(comm) }?;
         must_be_closed("comm_from_env")?;
-        // SAFETY: `settings` is null or points to `count` settings, with strings that are null or end in a null
-        // character, and nobody writes them until this returns (this function's contract).
+        // SAFETY: `settings` is null or points to `count` settings, with strings that are null or
+        // end in a null character, and nobody writes them until this returns (this function's
+        // contract).
         let builder = unsafe { builder(settings, count) }?;
         comm.give(builder.from_env()?);
         Ok(())
@@ -82,7 +87,8 @@ pub unsafe extern "C" fn spark_ccl_comm_split(
     part: *mut *mut Handle,
 ) -> Status {
     guarded(|| {
-        // SAFETY: `part` is null or can be written (this function's contract), and the output does not outlive this call.
+        // SAFETY: `part` is null or can be written (this function's contract), and the output does
+        // not outlive this call.
         let part = unsafe { Output::new(part) }?;
         must_be_closed("comm_split")?;
         // Any number below 0 means that the rank is in none.
@@ -115,8 +121,8 @@ pub unsafe extern "C" fn spark_ccl_comm_recover(
 /// `spark_ccl_comm_shrink`.
 ///
 /// # Safety
-/// `lost` is null or points to `count` ranks, which nobody writes until this returns. `rest` is null or points to a
-/// pointer that can be written.
+/// `lost` is null or points to `count` ranks, which nobody writes until this returns. `rest` is
+/// null or points to a pointer that can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spark_ccl_comm_shrink(
     comm: *mut Handle,
@@ -125,11 +131,12 @@ pub unsafe extern "C" fn spark_ccl_comm_shrink(
     rest: *mut *mut Handle,
 ) -> Status {
     guarded(|| {
-        // SAFETY: `rest` is null or can be written (this function's contract), and the output does not outlive this call.
+        // SAFETY: `rest` is null or can be written (this function's contract), and the output does
+        // not outlive this call.
         let rest = unsafe { Output::new(rest) }?;
         must_be_closed("comm_shrink")?;
-        // SAFETY: `lost` is null or points to `count` ranks, which nobody writes until this returns (this function's
-        // contract). They are copied within this closure.
+        // SAFETY: `lost` is null or points to `count` ranks, which nobody writes until this returns
+        // (this function's contract). They are copied within this closure.
         let lost = unsafe { slice(lost, count, "lost") }?;
         let lost = lost.iter().map(|&rank| natural(rank, "a lost rank"));
         let lost = lost.collect::<Result<Vec<_>, _>>()?;
@@ -161,7 +168,8 @@ impl Output {
     }
 
     fn give(&self, comm: Communicator) {
-        // SAFETY: the pointer is not null, and can be written as long as the output lives (contract of `new`).
+        // SAFETY: the pointer is not null, and can be written as long as the output lives (contract
+        // of `new`).
         unsafe { self.0.write(insert(comm)) };
     }
 }
@@ -169,15 +177,16 @@ impl Output {
 /// A builder with the settings.
 ///
 /// # Safety
-/// `settings` is null or points to `count` settings; their strings are null or end in a null character. Nobody writes
-/// any of them until this returns.
+/// `settings` is null or points to `count` settings; their strings are null or end in a null
+/// character. Nobody writes any of them until this returns.
 unsafe fn builder(settings: *const Setting, count: usize) -> Result<Builder, Failure> {
     let mut builder = Communicator::builder();
-    // SAFETY: `settings` is null or points to `count` settings, which nobody writes until this returns (this function's
-    // contract). The slice is not used longer.
+    // SAFETY: `settings` is null or points to `count` settings, which nobody writes until this
+    // returns (this function's contract). The slice is not used longer.
     for setting in unsafe { slice(settings, count, "settings") }? {
-        // SAFETY: the strings of each setting are null or end in a null character, and nobody writes them until this
-        // returns (this function's contract). The texts are not used longer: the builder copies them.
+        // SAFETY: the strings of each setting are null or end in a null character, and nobody
+        // writes them until this returns (this function's contract). The texts are not used longer:
+        // the builder copies them.
         let (name, value) = unsafe { (text(setting.name), text(setting.value)) };
         let (Some(name), Some(value)) = (name, value) else {
             return Err(Failure::invalid(

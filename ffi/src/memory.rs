@@ -19,16 +19,16 @@ pub unsafe extern "C" fn spark_ccl_alloc(
 ) -> Status {
     guarded(|| {
         let memory = given(memory, "memory")?;
-        // SAFETY: `given` has refused null, and otherwise `memory` points to a pointer that can be written (this
-        // function's contract).
+        // SAFETY: `given` has refused null, and otherwise `memory` points to a pointer that can be
+        // written (this function's contract).
         unsafe { memory.write(std::ptr::null_mut()) };
         must_be_closed("alloc")?;
         let comm = find(comm)?;
         let made = Arc::new(comm.inner.alloc::<u8>(bytes)?);
         let start = made.as_mut_ptr().cast();
         comm.memory.lock().push(made);
-        // SAFETY: `given` has refused null, and `memory` points to a pointer that can be written until this function
-        // returns (its contract).
+        // SAFETY: `given` has refused null, and `memory` points to a pointer that can be written
+        // until this function returns (its contract).
         unsafe { memory.write(start) };
         Ok(())
     })

@@ -8,18 +8,19 @@ use std::time::Duration;
 
 /// `spark_ccl_options`.
 ///
-/// Later versions append members. None goes into the padding behind `registered`, which older programs leave to chance, and none
-/// leaves padding at the end, which programs would have to clear.
+/// Later versions append members. None goes into the padding behind `registered`, which older
+/// programs leave to chance, and none leaves padding at the end, which programs would have to
+/// clear.
 ///
 /// # Valid options
-/// A pointer to options that a call takes is null, or points to a `spark_ccl_options`, of as many bytes as its `struct_size`
-/// says. `request` is null or can be written. `name` is null or a string that ends in a null character. `factor` is null or
-/// points to an element of the call's type, where the reduction uses it. Nobody else writes any of these until the call
-/// returns.
+/// A pointer to options that a call takes is null, or points to a `spark_ccl_options`, of as many
+/// bytes as its `struct_size` says. `request` is null or can be written. `name` is null or a string
+/// that ends in a null character. `factor` is null or points to an element of the call's type,
+/// where the reduction uses it. Nobody else writes any of these until the call returns.
 ///
-/// Where they say that the call is on a device, its buffers are device memory, and the call is done when it has run in
-/// `stream`. That is a default stream, or lives until the call is enqueued: when it returns, or at the end of the
-/// thread's group.
+/// Where they say that the call is on a device, its buffers are device memory, and the call is done
+/// when it has run in `stream`. That is a default stream, or lives until the call is enqueued: when
+/// it returns, or at the end of the thread's group.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
@@ -46,14 +47,17 @@ impl Options {
     pub(crate) fn device_stream(&self) -> Result<Option<CUstream>, Failure> {
         let problem = match (self.on_device != 0, self.registered != 0) {
             (false, _) if !self.stream.is_null() => {
-                "a stream, and on_device is 0: set on_device for buffers in device memory, on all ranks"
+                "a stream, and on_device is 0: set on_device for buffers in device memory, on all \
+                 ranks"
             }
             (false, _) => return Ok(None),
             (true, true) => {
-                "both registered and on_device, and registered is of memory of spark_ccl_alloc: leave it 0"
+                "both registered and on_device, and registered is of memory of spark_ccl_alloc: \
+                 leave it 0"
             }
             (true, false) if !self.request.is_null() => {
-                "a request, and on_device: such a call is enqueued, and its stream says when it is done"
+                "a request, and on_device: such a call is enqueued, and its stream says when it is \
+                 done"
             }
             (true, false) => return Ok(Some(self.stream)),
         };
@@ -77,8 +81,9 @@ pub(crate) struct Given {
 /// The caller's options.
 ///
 /// # Safety
-/// `options` is null, or points to `struct_size`. If that is at least `FIRST` and at most `MOST`, that many bytes
-/// are there in all, initialised but for the padding behind `registered`. Nobody writes them until this returns.
+/// `options` is null, or points to `struct_size`. If that is at least `FIRST` and at most `MOST`,
+/// that many bytes are there in all, initialised but for the padding behind `registered`. Nobody
+/// writes them until this returns.
 pub(crate) unsafe fn read(options: *const Options) -> Result<Given, Failure> {
     let mut own = Options {
         struct_size: size_of::<Options>(),
@@ -94,30 +99,32 @@ pub(crate) unsafe fn read(options: *const Options) -> Result<Given, Failure> {
         return Ok(Given { own, newer: None });
     }
     let start = options.cast::<u8>();
-    // SAFETY: `options` is not null, so it points to `struct_size` (this function's contract), which is the first
-    // member. The read needs no alignment.
+    // SAFETY: `options` is not null, so it points to `struct_size` (this function's contract),
+    // which is the first member. The read needs no alignment.
     let size = unsafe { start.cast::<usize>().read_unaligned() };
     if !(FIRST..=MOST).contains(&size) {
         return Err(Failure::invalid(format!(
-            "struct_size of the options is {size}, and no version of them has that (expected {FIRST} to {MOST}): begin with \
-             SPARK_CCL_OPTIONS_INIT"
+            "struct_size of the options is {size}, and no version of them has that (expected \
+             {FIRST} to {MOST}): begin with SPARK_CCL_OPTIONS_INIT"
         )));
     }
     let known = size.min(size_of::<Options>());
-    // SAFETY: `size` is within the bounds, so `size` bytes are there, which nobody writes until this returns (this
-    // function's contract). These are the last of them, since `known` is at most `size`; they are behind all padding,
-    // so initialised.
+    // SAFETY: `size` is within the bounds, so `size` bytes are there, which nobody writes until
+    // this returns (this function's contract). These are the last of them, since `known` is at most
+    // `size`; they are behind all padding, so initialised.
     let newer = unsafe { std::slice::from_raw_parts(start.wrapping_add(known), size - known) };
     let newer = newer.iter().position(|&byte| byte != 0).map(|at| {
         Failure::invalid(format!(
-            "the options have {size} bytes, of which version {} of this library knows {known}, and byte {} is not 0: it is an \
-             option of a newer version; link with that one, or leave the option at its default",
+            "the options have {size} bytes, of which version {} of this library knows {known}, and \
+             byte {} is not 0: it is an option of a newer version; link with that one, or leave \
+             the option at its default",
             env!("CARGO_PKG_VERSION"),
             known + at
         ))
     });
-    // SAFETY: `known` is at most `size`, and `size` bytes are at `start` (this function's contract). It is at most the
-    // size of `own` as well, which is a variable here, so they do not overlap. Any bytes are pointers and numbers.
+    // SAFETY: `known` is at most `size`, and `size` bytes are at `start` (this function's
+    // contract). It is at most the size of `own` as well, which is a variable here, so they do not
+    // overlap. Any bytes are pointers and numbers.
     unsafe { start.copy_to_nonoverlapping((&raw mut own).cast(), known) };
     Ok(Given { own, newer })
 }
@@ -152,8 +159,9 @@ mod tests {
 
     fn seen<const MORE: usize>(options: &Other<MORE>) -> Result<Options, String> {
         let start = (&raw const *options).cast();
-        // SAFETY: `options` is a reference, so `struct_size` is there. The tests say no size from `FIRST` to `MOST`
-        // that is larger than the structure: all others are refused for their number.
+        // SAFETY: `options` is a reference, so `struct_size` is there. The tests say no size from
+        // `FIRST` to `MOST` that is larger than the structure: all others are refused for their
+        // number.
         let given = unsafe { read(start) }.map_err(|failure| failure.message().to_owned())?;
         match given.newer {
             None => Ok(given.own),

@@ -16,13 +16,14 @@ pub(crate) fn insert(started: Started) -> u64 {
 /// `spark_ccl_wait`.
 ///
 /// # Safety
-/// `request` is null or points to a request that can be written, and that nobody else uses until this returns.
+/// `request` is null or points to a request that can be written, and that nobody else uses until
+/// this returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spark_ccl_wait(request: *mut u64) -> Status {
     guarded(|| {
         let request = given(request, "request")?;
-        // SAFETY: `given` has refused null, and otherwise `request` points to a request that can be written, and that
-        // nobody else uses until this returns (this function's contract).
+        // SAFETY: `given` has refused null, and otherwise `request` points to a request that can be
+        // written, and that nobody else uses until this returns (this function's contract).
         let handle = unsafe { request.replace(0) };
         wait(handle)
     })
@@ -31,18 +32,21 @@ pub unsafe extern "C" fn spark_ccl_wait(request: *mut u64) -> Status {
 /// `spark_ccl_wait_all`.
 ///
 /// # Safety
-/// `requests` is null or points to `count` requests that can be written, and that nobody else uses until this returns.
+/// `requests` is null or points to `count` requests that can be written, and that nobody else uses
+/// until this returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spark_ccl_wait_all(requests: *mut u64, count: usize) -> Status {
     guarded(|| {
-        // SAFETY: `requests` is null or points to `count` requests, which nobody else uses until this returns (this
-        // function's contract). They are copied before the first is written below.
+        // SAFETY: `requests` is null or points to `count` requests, which nobody else uses until
+        // this returns (this function's contract). They are copied before the first is written
+        // below.
         let handles = unsafe { slice(requests, count, "requests") }?.to_vec();
         let mut outcome = Ok(());
         for (index, handle) in handles.into_iter().enumerate() {
             let ended = wait(handle);
-            // SAFETY: `index` is less than `count`, of which `handles` has as many. So `slice` has refused null, and
-            // `requests` points to `count` requests that can be written (this function's contract).
+            // SAFETY: `index` is less than `count`, of which `handles` has as many. So `slice` has
+            // refused null, and `requests` points to `count` requests that can be written (this
+            // function's contract).
             unsafe { requests.add(index).write(0) };
             outcome = outcome.and(ended);
         }
@@ -53,8 +57,8 @@ pub unsafe extern "C" fn spark_ccl_wait_all(requests: *mut u64, count: usize) ->
 /// `spark_ccl_wait_any`.
 ///
 /// # Safety
-/// `requests` is null or points to `count` requests, and `index` is null or points to a number. All of these can be
-/// written, and nobody else uses them until this returns.
+/// `requests` is null or points to `count` requests, and `index` is null or points to a number. All
+/// of these can be written, and nobody else uses them until this returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spark_ccl_wait_any(
     requests: *mut u64,
@@ -63,16 +67,16 @@ pub unsafe extern "C" fn spark_ccl_wait_any(
 ) -> Status {
     guarded(|| {
         let index = given(index, "index")?;
-        // SAFETY: `requests` is null or points to `count` requests, which nobody else uses until this returns (this
-        // function's contract). They are copied before one is written below.
+        // SAFETY: `requests` is null or points to `count` requests, which nobody else uses until
+        // this returns (this function's contract). They are copied before one is written below.
         let handles = unsafe { slice(requests, count, "requests") }?.to_vec();
         let (place, outcome) = first_of(&handles);
-        // SAFETY: `given` has refused null, and otherwise `index` points to a number that can be written (this
-        // function's contract).
+        // SAFETY: `given` has refused null, and otherwise `index` points to a number that can be
+        // written (this function's contract).
         unsafe { index.write(place) };
         if place < count {
-            // SAFETY: `place` is less than `count`. So `slice` has refused null, and `requests` points to `count`
-            // requests that can be written (this function's contract).
+            // SAFETY: `place` is less than `count`. So `slice` has refused null, and `requests`
+            // points to `count` requests that can be written (this function's contract).
             unsafe { requests.add(place).write(0) };
         }
         outcome
@@ -82,13 +86,14 @@ pub unsafe extern "C" fn spark_ccl_wait_any(
 /// `spark_ccl_request_free`.
 ///
 /// # Safety
-/// `request` is null or points to a request that can be written, and that nobody else uses until this returns.
+/// `request` is null or points to a request that can be written, and that nobody else uses until
+/// this returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spark_ccl_request_free(request: *mut u64) -> Status {
     guarded(|| {
         let request = given(request, "request")?;
-        // SAFETY: `given` has refused null, and otherwise `request` points to a request that can be written, and that
-        // nobody else uses until this returns (this function's contract).
+        // SAFETY: `given` has refused null, and otherwise `request` points to a request that can be
+        // written, and that nobody else uses until this returns (this function's contract).
         let handle = unsafe { request.replace(0) };
         if handle != 0 {
             drop(REQUESTS.remove(handle)?);
@@ -100,25 +105,25 @@ pub unsafe extern "C" fn spark_ccl_request_free(request: *mut u64) -> Status {
 /// `spark_ccl_test`.
 ///
 /// # Safety
-/// `request` is null or points to a request, and `done` is null or points to an `int`. Both can be written, and nobody
-/// else uses them until this returns.
+/// `request` is null or points to a request, and `done` is null or points to an `int`. Both can be
+/// written, and nobody else uses them until this returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spark_ccl_test(request: *mut u64, done: *mut c_int) -> Status {
     guarded(|| {
         let (request, done) = (given(request, "request")?, given(done, "done")?);
-        // SAFETY: `given` has refused null, and otherwise `request` points to a request, which nobody else uses until
-        // this returns (this function's contract).
+        // SAFETY: `given` has refused null, and otherwise `request` points to a request, which
+        // nobody else uses until this returns (this function's contract).
         let handle = unsafe { request.read() };
         // One that does not exist is done: waiting for it says what is wrong.
         let is_done = handle == 0 || REQUESTS.get(handle).map_or(true, |started| started.test());
-        // SAFETY: `given` has refused null, and otherwise `done` points to an `int` that can be written (this
-        // function's contract).
+        // SAFETY: `given` has refused null, and otherwise `done` points to an `int` that can be
+        // written (this function's contract).
         unsafe { done.write(is_done.into()) };
         if !is_done {
             return Ok(());
         }
-        // SAFETY: `given` has refused null, and `request` points to a request that can be written, and that nobody else
-        // uses until this returns (this function's contract).
+        // SAFETY: `given` has refused null, and `request` points to a request that can be written,
+        // and that nobody else uses until this returns (this function's contract).
         unsafe { request.write(0) };
         wait(handle)
     })
@@ -135,7 +140,8 @@ fn wait(handle: u64) -> Result<(), Failure> {
     ended.wait()
 }
 
-/// Waits until one of several calls is done: its place, or their number if there are none, and what became of it.
+/// Waits until one of several calls is done: its place, or their number if there are none, and what
+/// became of it.
 fn first_of(handles: &[u64]) -> (usize, Result<(), Failure>) {
     let (mut places, mut calls) = (Vec::new(), Vec::new());
     for (place, &handle) in handles

@@ -26,11 +26,11 @@ impl Started {
     /// Starts a call.
     ///
     /// # Safety
-    /// The call's buffers are as [`start_untyped`](spark_ccl::Communicator::start_untyped) demands until the call is
-    /// done, also if that is after what is returned was dropped.
+    /// The call's buffers are as [`start_untyped`](spark_ccl::Communicator::start_untyped) demands
+    /// until the call is done, also if that is after what is returned was dropped.
     pub(crate) unsafe fn start(comm: &Arc<Comm>, call: &UntypedCall) -> Result<Self, Failure> {
-        // SAFETY: until the call is done, what it sends is initialised memory that nobody writes, and what it receives
-        // can be written, and nobody else uses it (this function's contract).
+        // SAFETY: until the call is done, what it sends is initialised memory that nobody writes,
+        // and what it receives can be written, and nobody else uses it (this function's contract).
         let pending = unsafe { comm.inner.start_untyped(call) }?;
         Ok(Self {
             pending: Mutex::new(Some(pending)),

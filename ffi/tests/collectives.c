@@ -1,5 +1,6 @@
 /*
- * Every collective, as many ranks as a launcher has started: each element of each rank has a value of its own.
+ * Every collective, as many ranks as a launcher has started: each element of each rank has a value
+ * of its own.
  */
 #include "check.h"
 
@@ -161,7 +162,8 @@ static void types(void)
     }
 }
 
-/* A small whole number as an element: floats by their exponent's and their fraction's bits, which hold it exactly. */
+/* A small whole number as an element: floats by their exponent's and their fraction's bits, which
+ * hold it exactly. */
 static void encode(int type, unsigned number, unsigned char *element)
 {
     static const struct {

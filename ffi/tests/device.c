@@ -46,7 +46,8 @@ static int32_t sum_of(int place)
     return size * (size - 1) / 2 * 100003 + size * place;
 }
 
-/* This rank's values in one buffer, and nothing of use in the other; in the stream, without waiting. */
+/* This rank's values in one buffer, and nothing of use in the other; in the stream, without
+ * waiting. */
 static void fill(CUdeviceptr memory, int count, CUdeviceptr other)
 {
     for (int i = 0; i < count; i++) {
@@ -256,7 +257,8 @@ static void check_memory(void)
     SUCCEEDS(spark_ccl_device_free(comm, NULL));
 }
 
-/* Memory that is freed while a call waits for another rank: the call still uses it, and no other may. */
+/* Memory that is freed while a call waits for another rank: the call still uses it, and no other
+ * may. */
 static void check_free_in_use(void)
 {
     spark_ccl_options options = in_stream();

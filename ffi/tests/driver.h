@@ -1,5 +1,6 @@
 /*
- * The functions of CUDA's driver that the tests call, so that they are built where there is no cuda.h.
+ * The functions of CUDA's driver that the tests call, so that they are built where there is no
+ * cuda.h.
  */
 #ifndef DRIVER_H
 #define DRIVER_H

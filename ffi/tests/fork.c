@@ -1,5 +1,6 @@
 /*
- * What a forked child has inherited is an error there, also when it has made the same things of its own.
+ * What a forked child has inherited is an error there, also when it has made the same things of its
+ * own.
  */
 #include "check.h"
 

@@ -1,5 +1,6 @@
 /*
- * Groups: calls that fail within one, calls that have no place there, and groups that nobody ends. Two ranks.
+ * Groups: calls that fail within one, calls that have no place there, and groups that nobody ends.
+ * Two ranks.
  */
 #include "check.h"
 

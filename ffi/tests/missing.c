@@ -1,9 +1,11 @@
 /*
- * What is said of device memory where there is none: without a GPU, and by a communicator that knows none.
+ * What is said of device memory where there is none: without a GPU, and by a communicator that
+ * knows none.
  */
 #include "check.h"
 
-/* Programs of the first version have as many bytes: members come at the end, and leave no padding there. */
+/* Programs of the first version have as many bytes: members come at the end, and leave no padding
+ * there. */
 #ifndef __cplusplus
 _Static_assert(offsetof(spark_ccl_options, registered) == 4 * sizeof(void *), "the first version's options");
 _Static_assert(offsetof(spark_ccl_options, stream) == 5 * sizeof(void *), "the options behind them");

@@ -25,7 +25,8 @@ static void expect_sum(const double *seen, const char *what)
     }
 }
 
-/* Where buffers happen to lie in such memory, on some ranks or elsewhere on each, that changes nothing. */
+/* Where buffers happen to lie in such memory, on some ranks or elsewhere on each, that changes
+ * nothing. */
 static void by_chance(void)
 {
     double *send = rank == 0 ? memory : own;

@@ -135,8 +135,9 @@ static void freed(void)
 }
 
 /*
- * A call that is tested needs one of another communicator: the other ranks begin it only after the other has ended
- * there. Ranks are processes here; threads of one process would drive each other's calls.
+ * A call that is tested needs one of another communicator: the other ranks begin it only after the
+ * other has ended there. Ranks are processes here; threads of one process would drive each other's
+ * calls.
  */
 static void of_another_communicator(void)
 {

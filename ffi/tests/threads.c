@@ -59,7 +59,8 @@ static void in_a_call(void)
     }
     SUCCEEDS(spark_ccl_barrier(comm, NULL));
     if (rank == 1) {
-        /* Short: it is sent also to a rank that does not receive it. One that has left is no reason to fail, either. */
+        /* Short: it is sent also to a rank that does not receive it. One that has left is no reason
+         * to fail, either. */
         spark_ccl_result result = spark_ccl_send(shared, &value, 1, TYPE, 0, NULL);
         require(result == SPARK_CCL_SUCCESS || result == SPARK_CCL_REMOTE, "a send");
         SUCCEEDS(spark_ccl_comm_destroy(shared));

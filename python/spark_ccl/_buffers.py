@@ -1,4 +1,5 @@
-"""Where an argument's elements are: of anything with the buffer protocol (NumPy, array, bytearray), or with DLPack.
+"""Where an argument's elements are: of anything with the buffer protocol (NumPy, array, bytearray),
+or with DLPack.
 
 Knows memory layouts, and nothing of communicators.
 """
@@ -27,7 +28,8 @@ from .types import DType
 
 
 class Buffer:
-    """Memory of `count` elements from `pointer` on. It stays where it is as long as this object lives."""
+    """Memory of `count` elements from `pointer` on. It stays where it is as long as this object
+    lives."""
 
     __slots__ = ("_holder", "count", "dtype", "pointer")
 
@@ -46,7 +48,8 @@ def buffer_of(argument: Any, name: str, *, writable: bool) -> Buffer:
     return _of_buffer_protocol(argument, name, writable)
 
 
-# The buffer protocol. Its structure is part of Python's stable interface since 3.11, and has been the same since 3.0.
+# The buffer protocol. Its structure is part of Python's stable interface since 3.11, and has been
+# the same since 3.0.
 
 
 class _PyBuffer(ctypes.Structure):
@@ -142,7 +145,8 @@ def _unknown(name: str, seen: str) -> InvalidError:
     )
 
 
-# DLPack, as its header `dlpack.h` declares it (versions below 1.0, which all producers still speak).
+# DLPack, as its header `dlpack.h` declares it (versions below 1.0, which all producers still
+# speak).
 
 
 class _DLTensor(ctypes.Structure):

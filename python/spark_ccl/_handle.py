@@ -1,4 +1,5 @@
-"""What a communicator and its calls hold: the handle of the C interface, which ends with its last user."""
+"""What a communicator and its calls hold: the handle of the C interface, which ends with its last
+user."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ class Handle:
         self.pointer = pointer
 
     def __del__(self) -> None:
-        # Nobody is there to be told of a failure: a parent's handle in a forked child, for instance.
+        # Nobody is there to be told of a failure: a parent's handle in a forked child, for
+        # instance.
         self._destroy(self.pointer)
 
     def run(
@@ -69,7 +71,8 @@ class Handle:
         factor: Any = None,
         timeout: float | None = None,
     ) -> None:
-        """Enqueues a call on device memory in a CUDA stream, or in the open group. Nothing is kept alive."""
+        """Enqueues a call on device memory in a CUDA stream, or in the open group. Nothing is kept
+        alive."""
         options = Options(struct_size=ctypes.sizeof(Options), stream=stream, on_device=1)
         options.timeout = milliseconds(timeout)
         options.factor = None if factor is None else ctypes.cast(factor, ctypes.c_void_p)

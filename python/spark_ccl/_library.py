@@ -125,7 +125,8 @@ def check(result: int) -> None:
 
 
 def int_of(value: Any, name: str) -> int:
-    """A number as C's `int`; raises `InvalidError` where `ctypes` would cut it off: 2**32 would be 0."""
+    """A number as C's `int`; raises `InvalidError` where `ctypes` would cut it off: 2**32 would be
+    0."""
     number = operator.index(value)
     if not -(1 << 31) <= number < 1 << 31:
         raise errors.InvalidError(f"{name} is {number}; expected less than 2**31")

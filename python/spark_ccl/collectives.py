@@ -1,11 +1,12 @@
 """The calls of a communicator.
 
-A buffer is anything with the buffer protocol (NumPy's arrays, `array.array`, `bytearray`, `memoryview`) or DLPack
-(tensors in host memory), contiguous in C's order. All ranks pass the same counts, types, reductions and roots. A
-block is as long on all ranks; a buffer with a block for each rank has that of rank 0 first.
+A buffer is anything with the buffer protocol (NumPy's arrays, `array.array`, `bytearray`,
+`memoryview`) or DLPack (tensors in host memory), contiguous in C's order. All ranks pass the same
+counts, types, reductions and roots. A block is as long on all ranks; a buffer with a block for each
+rank has that of rank 0 first.
 
-Each call returns when it is done, or, with `async_op=True`, when it has begun: then it returns a `Work` to wait for.
-A `name` is compared between the ranks and shown in errors.
+Each call returns when it is done, or, with `async_op=True`, when it has begun: then it returns a
+`Work` to wait for. A `name` is compared between the ranks and shown in errors.
 """
 
 from __future__ import annotations
@@ -45,10 +46,11 @@ class Collectives:
         name: str | None = None,
         async_op: bool = False,
     ) -> Work | None:
-        """`recv` becomes the reduction of all ranks' `send`, with the same bits on all ranks; `send` itself without it.
+        """`recv` becomes the reduction of all ranks' `send`, with the same bits on all ranks;
+        `send` itself without it.
 
-        With a `factor`, which ranks may have of their own, each rank's elements are multiplied by it before they are
-        summed.
+        With a `factor`, which ranks may have of their own, each rank's elements are multiplied by
+        it before they are summed.
         """
         source, target = self._pair(send, recv)
         op_code, scale = _reduction(op, factor, source)
@@ -66,7 +68,8 @@ class Collectives:
         name: str | None = None,
         async_op: bool = False,
     ) -> Work | None:
-        """The root's `recv` becomes the reduction of all ranks' `send`; the root's `send` itself without it."""
+        """The root's `recv` becomes the reduction of all ranks' `send`; the root's `send` itself
+        without it."""
         if self._rank == root:
             source, target = self._pair(send, recv)
         else:
@@ -90,7 +93,8 @@ class Collectives:
         return self._run("broadcast", *arguments, keep=(memory,), name=name, async_op=async_op)
 
     def all_gather(self, send: Any, recv: Any, *, name: str | None = None, async_op: bool = False) -> Work | None:
-        """Block p of all ranks' `recv` becomes the `send` of rank p, which may be that block of its own `recv`."""
+        """Block p of all ranks' `recv` becomes the `send` of rank p, which may be that block of its
+        own `recv`."""
         source, target = self._blocks("send", send, "recv", recv, whole_is_written=True)
         arguments = (source.pointer, target.pointer, source.count, source.dtype)
         return self._run("all_gather", *arguments, keep=(source, target), name=name, async_op=async_op)
@@ -105,7 +109,8 @@ class Collectives:
         name: str | None = None,
         async_op: bool = False,
     ) -> Work | None:
-        """`recv` becomes this rank's block of the reduction of all ranks' `send`; it may be that block of `send`."""
+        """`recv` becomes this rank's block of the reduction of all ranks' `send`; it may be that
+        block of `send`."""
         target, source = self._blocks("recv", recv, "send", send, whole_is_written=False)
         op_code, scale = _reduction(op, factor, source)
         arguments = (source.pointer, target.pointer, target.count, source.dtype, op_code)
@@ -155,7 +160,8 @@ class Collectives:
         name: str | None = None,
         async_op: bool = False,
     ) -> Work | None:
-        """The same with blocks of any lengths: `send_counts[p]` elements go to rank p, `recv_counts[p]` come from it.
+        """The same with blocks of any lengths: `send_counts[p]` elements go to rank p,
+        `recv_counts[p]` come from it.
 
         Blocks follow each other in both buffers.
         """
@@ -180,7 +186,8 @@ class Collectives:
         return self._run("barrier", keep=(), name=name, async_op=async_op)
 
     def send(self, buffer: Any, to: int, *, name: str | None = None, async_op: bool = False) -> Work | None:
-        """Sends a buffer to a rank, which receives as many elements of the type. It may wait until that rank does.
+        """Sends a buffer to a rank, which receives as many elements of the type. It may wait until
+        that rank does.
 
         Two ranks that send to each other do so in a `group`, or start one of the calls.
         """
@@ -195,7 +202,8 @@ class Collectives:
         return self._run("recv", *arguments, keep=(memory,), name=name, async_op=async_op)
 
     def probe(self, source: int) -> tuple[DType, int] | None:
-        """The next message of the rank `source`: its type, and how many elements it has. Does not wait.
+        """The next message of the rank `source`: its type, and how many elements it has. Does not
+        wait.
 
         `None` if none has come, or a `recv` that was called before waits for it.
         """

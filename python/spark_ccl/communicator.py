@@ -16,8 +16,8 @@ from .unique_id import UniqueId
 class Communicator(Collectives):
     """The ranks that communicate, and this process's place among them.
 
-    All ranks make the same calls in the same order. Use it in a `with` statement: its end waits for all ranks, and an
-    exception tells the others instead of letting them wait.
+    All ranks make the same calls in the same order. Use it in a `with` statement: its end waits for
+    all ranks, and an exception tells the others instead of letting them wait.
 
     >>> import spark_ccl
     >>> with spark_ccl.Communicator(spark_ccl.UniqueId(), rank=0, size=1) as comm:
@@ -30,7 +30,8 @@ class Communicator(Collectives):
     def __init__(self, unique_id: UniqueId, rank: int, size: int, **settings: str) -> None:
         """Joins the `size` ranks that share `unique_id`; returns when all have come.
 
-        `settings` are those of docs/environment.md without their prefix, in lower case: `progress_thread="1"`.
+        `settings` are those of docs/environment.md without their prefix, in lower case:
+        `progress_thread="1"`.
         """
         values, count = settings_of(_names(settings))
         place = (_library.int_of(rank, "rank"), _library.int_of(size, "size"))
@@ -38,7 +39,8 @@ class Communicator(Collectives):
 
     @classmethod
     def from_env(cls, **settings: str) -> Communicator:
-        """Joins the ranks that a launcher has started: torchrun, mpirun, srun, or one that sets `SPARK_CCL_RANK`."""
+        """Joins the ranks that a launcher has started: torchrun, mpirun, srun, or one that sets
+        `SPARK_CCL_RANK`."""
         values, count = settings_of(_names(settings))
         return cls._of(made("comm_from_env", values, count))
 
@@ -65,7 +67,8 @@ class Communicator(Collectives):
         return self._size
 
     def split(self, color: int | None, key: int = 0) -> Communicator | None:
-        """Makes a communicator of the ranks that pass the same color, in the order of `key`; none for `None`."""
+        """Makes a communicator of the ranks that pass the same color, in the order of `key`; none
+        for `None`."""
         if color is not None and color < 0:
             raise InvalidError(f"the color is {color}; expected 0 or more, or None")
         part = -1 if color is None else _library.int_of(color, "the color")
@@ -75,15 +78,17 @@ class Communicator(Collectives):
     def recover(self) -> Communicator:
         """Makes a communicator of the ranks that are left after a failure.
 
-        They agree on who is left out: ranks that have died, are lost, or are stopped. On such a rank, this raises
-        `RemoteError`.
+        They agree on who is left out: ranks that have died, are lost, or are stopped. On such a
+        rank, this raises `RemoteError`.
         """
         return Communicator._of(made("comm_recover", self._handle.pointer))
 
     def shrink(self, lost: Sequence[int] = ()) -> Communicator:
-        """Makes a communicator of the ranks that are left after a failure, where the program says who is left out.
+        """Makes a communicator of the ranks that are left after a failure, where the program says
+        who is left out.
 
-        Ranks that have died are left out by themselves; `lost` names others, the same ones on all ranks.
+        Ranks that have died are left out by themselves; `lost` names others, the same ones on all
+        ranks.
         """
         ranks = (ctypes.c_int * len(lost))(*(_library.int_of(rank, "a lost rank") for rank in lost))
         return Communicator._of(made("comm_shrink", self._handle.pointer, ranks, len(lost)))
@@ -96,21 +101,25 @@ class Communicator(Collectives):
         _library.call("comm_set_timeout", self._handle.pointer, round(seconds * 1000))
 
     def check(self) -> None:
-        """Raises what the calls of a communicator that has failed raise; does nothing while it works."""
+        """Raises what the calls of a communicator that has failed raise; does nothing while it
+        works."""
         _library.call("comm_check", self._handle.pointer)
 
     def abort(self, reason: str) -> None:
-        """Makes the communicator fail on all ranks: their calls raise `RemoteError` with the reason. Does not wait."""
+        """Makes the communicator fail on all ranks: their calls raise `RemoteError` with the
+        reason. Does not wait."""
         _library.call("comm_abort", self._handle.pointer, reason.encode())
 
     def close(self) -> None:
-        """The orderly end: waits until all ranks have called this and all calls are done. Does nothing if closed."""
+        """The orderly end: waits until all ranks have called this and all calls are done. Does
+        nothing if closed."""
         handle, self._held = self._held, None
         if handle is not None:
             _library.call("comm_finalize", handle.pointer)
 
     def leave(self) -> None:
-        """Leaves without waiting for the other ranks; those that still need this one raise `RemoteError`.
+        """Leaves without waiting for the other ranks; those that still need this one raise
+        `RemoteError`.
 
         Calls that were started go on. Does nothing if closed.
         """

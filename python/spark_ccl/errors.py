@@ -1,4 +1,5 @@
-"""What a call raises. Each error's text names the ranks concerned, what was expected, what was seen, and what to do."""
+"""What a call raises. Each error's text names the ranks concerned, what was expected, what was
+seen, and what to do."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ class Error(RuntimeError):
 
 
 class InvalidError(Error, ValueError):
-    """Arguments, settings or an environment that cannot be right. Nothing was sent; the communicator works on."""
+    """Arguments, settings or an environment that cannot be right. Nothing was sent; the
+    communicator works on."""
 
 
 class TimedOutError(Error, TimeoutError):
@@ -20,7 +22,8 @@ class RemoteError(Error):
 
 
 class SystemFailedError(Error, OSError):
-    """The operating system refused something, such as memory or a port, or this machine cannot do it."""
+    """The operating system refused something, such as memory or a port, or this machine cannot do
+    it."""
 
 
 class InternalError(Error):

@@ -22,10 +22,12 @@ _open = _Open()
 
 @contextlib.contextmanager
 def group() -> Iterator[None]:
-    """Calls that this thread makes within it go on side by side; the end of the outermost waits for them.
+    """Calls that this thread makes within it go on side by side; the end of the outermost waits for
+    them.
 
-    It raises the first failure. An exception within it comes out when the calls that have begun are done, or their time
-    is over: they use their buffers until then. Calls with `async_op=True` are not the group's.
+    It raises the first failure. An exception within it comes out when the calls that have begun are
+    done, or their time is over: they use their buffers until then. Calls with `async_op=True` are
+    not the group's.
 
     >>> import spark_ccl
     >>> with spark_ccl.Communicator(spark_ccl.UniqueId(), rank=0, size=1) as comm:

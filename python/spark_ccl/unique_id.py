@@ -8,7 +8,8 @@ from . import _library
 
 
 class UniqueId:
-    """An id for one meeting. The process that makes it serves the meeting, and must live until all ranks have met.
+    """An id for one meeting. The process that makes it serves the meeting, and must live until all
+    ranks have met.
 
     >>> import spark_ccl
     >>> unique_id = spark_ccl.UniqueId()

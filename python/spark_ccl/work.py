@@ -13,10 +13,11 @@ from .errors import Error
 
 
 class Work:
-    """A call that was started. Its buffers are in use until it is done, and are kept alive until then.
+    """A call that was started. Its buffers are in use until it is done, and are kept alive until
+    then.
 
-    A call may go on without its `Work`. It goes on while this process waits or tests in any call of the library; with
-    the setting `PROGRESS_THREAD=1` also by itself. Any thread may use a `Work`.
+    A call may go on without its `Work`. It goes on while this process waits or tests in any call of
+    the library; with the setting `PROGRESS_THREAD=1` also by itself. Any thread may use a `Work`.
     """
 
     def __init__(self, buffers: tuple[Any, ...]) -> None:
@@ -30,7 +31,8 @@ class Work:
     def _start(cls, buffers: tuple[Any, ...], begin: Callable[[_library.Request], None]) -> Work:
         """Starts a call by `begin`, which sets the request."""
         work = cls(buffers)
-        # Before it begins: an interrupt may come in between. The lock keeps others from taking it for done.
+        # Before it begins: an interrupt may come in between. The lock keeps others from taking it
+        # for done.
         with work._lock:
             in_flight.add(work)
             begin(work._request)
@@ -69,7 +71,8 @@ class Work:
             self._lock.release()
 
     def _end_if_interrupted(self) -> None:
-        # The request ends in C. A signal handler that raises can take the result before Python has it.
+        # The request ends in C. A signal handler that raises can take the result before Python has
+        # it.
         if self._buffers is not None and self._request.value == 0:
             if self._failure is None:
                 self._failure = Error("interrupted; what became of this call is not known")

@@ -38,7 +38,8 @@ def reduced(op: Op, size: int, count: int, dtype: str) -> Array:
 
 
 def assert_reduced(actual: Array, op: Op, size: int, what: str) -> None:
-    """Compares with what the reduction must be; means of floats may be rounded elsewhere, as each part is divided."""
+    """Compares with what the reduction must be; means of floats may be rounded elsewhere, as each
+    part is divided."""
     expected = reduced(op, size, actual.size, actual.dtype.name)
     if op == Op.AVG and numpy.issubdtype(actual.dtype, numpy.floating):
         tolerance = size * numpy.finfo(actual.dtype).eps

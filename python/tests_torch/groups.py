@@ -39,10 +39,12 @@ def run(
     destroys: bool = True,
     on_gpus: bool = False,
 ) -> list[Any]:
-    """Calls `function()` on each of `size` ranks of a process group. Returns what they returned, or raises.
+    """Calls `function()` on each of `size` ranks of a process group. Returns what they returned, or
+    raises.
 
-    Ranks that `dies` names end without an answer, and have `None`. Without `destroys`, ranks end without an end of the
-    group. With `on_gpus`, the group is told the GPU of each rank, which ranks share if there are fewer.
+    Ranks that `dies` names end without an answer, and have `None`. Without `destroys`, ranks end
+    without an end of the group. With `on_gpus`, the group is told the GPU of each rank, which ranks
+    share if there are fewer.
     """
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
@@ -96,8 +98,8 @@ def _rank(
     except BaseException:
         answers.send((False, traceback.format_exc()))
     if backend == "gloo":
-        # Gloo's threads outlive its group. A thread that releases a call's Python objects while Python ends aborts the
-        # process.
+        # Gloo's threads outlive its group. A thread that releases a call's Python objects while
+        # Python ends aborts the process.
         os._exit(0)
 
 

@@ -1,9 +1,10 @@
-"""Runs the tests that PyTorch ships of its backends, with the name of gloo exchanged for that of spark_ccl.
+"""Runs the tests that PyTorch ships of its backends, with the name of gloo exchanged for that of
+spark_ccl.
 
     python of_pytorch.py [--ranks 2] [--match REGULAR-EXPRESSION] [--backend gloo]
 
-Prints a line for each test, and how many have passed, failed and been skipped. `--backend gloo` leaves the name as it
-is: what fails then fails without spark_ccl, too.
+Prints a line for each test, and how many have passed, failed and been skipped. `--backend gloo`
+leaves the name as it is: what fails then fails without spark_ccl, too.
 """
 
 from __future__ import annotations

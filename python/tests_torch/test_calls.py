@@ -77,7 +77,8 @@ def reductions() -> None:
 
 
 def reductions_of_other_types() -> None:
-    """Types that PyTorch itself does not add: the numbers that are expected are computed as integers."""
+    """Types that PyTorch itself does not add: the numbers that are expected are computed as
+    integers."""
     rank = dist.get_rank()
     for dtype in (torch.uint32, torch.uint64, torch.float8_e4m3fn, torch.float8_e5m2):
         for count in COUNTS:

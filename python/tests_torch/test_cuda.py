@@ -1,6 +1,7 @@
 """Tensors on GPUs: two ranks, each with its own GPU, or with one for both where there is only one.
 
-A GPU for both takes this library's own kernels, and is slow: what is tested there are values and order.
+A GPU for both takes this library's own kernels, and is slow: what is tested there are values and
+order.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ def device() -> torch.device:
 
 
 def values(rank: int, dtype: torch.dtype = torch.float32, count: int = COUNT) -> torch.Tensor:
-    """What a rank has: other values than the other ranks, at each place another one, and exact in all types."""
+    """What a rank has: other values than the other ranks, at each place another one, and exact in
+    all types."""
     return ((torch.arange(count, device=device()) * 3 + rank * 5) % 61).to(dtype)
 
 
@@ -123,7 +125,8 @@ def copies() -> None:
 
 
 def order() -> None:
-    """Calls run behind what is in the current stream, and `wait` makes that stream wait, and not the program."""
+    """Calls run behind what is in the current stream, and `wait` makes that stream wait, and not
+    the program."""
     rank = dist.get_rank()
     total = sum(values(one) for one in every_rank())
     tensor = torch.zeros(COUNT, device=device())
@@ -307,7 +310,8 @@ def a_death() -> str:
 def an_abort() -> str:
     tensor = values(dist.get_rank())
     try:
-        # The abort may come while the other rank is still in this call, although all has been summed.
+        # The abort may come while the other rank is still in this call, although all has been
+        # summed.
         dist.all_reduce(tensor)
         torch.cuda.synchronize()
         if dist.get_rank() == 0:

@@ -213,7 +213,8 @@ def aborted() -> str:
 
 
 def ends_in_the_middle() -> str:
-    """Rank 1 ends as a program does that forgets all: without an end of its group, and in a call."""
+    """Rank 1 ends as a program does that forgets all: without an end of its group, and in a
+    call."""
     tensor = torch.ones(3)
     dist.all_reduce(tensor)
     if dist.get_rank() == 1:

@@ -52,7 +52,8 @@ def by_order_within_a_tag() -> None:
 
 
 def started_with_tags() -> None:
-    """A long message comes while its receiver waits for something else, whose ranks wait for the message."""
+    """A long message comes while its receiver waits for something else, whose ranks wait for the
+    message."""
     rank = dist.get_rank()
     other, count = 1 - rank, 3_000_000
     tensor = torch.empty(count, dtype=torch.float64)
@@ -142,7 +143,8 @@ def in_parts() -> None:
 
 
 def of_another_length(tag: int) -> str:
-    """What the receiver is told that expects more than was sent; the next message comes all the same."""
+    """What the receiver is told that expects more than was sent; the next message comes all the
+    same."""
     if dist.get_rank() == 1:
         dist.send(torch.ones(3), 0, tag=tag)
         dist.send(torch.ones(5), 0, tag=7)

@@ -56,7 +56,8 @@ def bits() -> None:
 
 
 def sparse_of(rank: int, dtype: torch.dtype, wide: bool) -> torch.Tensor:
-    """Rank r has 3 r elements, of which some are given twice, and some are where other ranks have such, too."""
+    """Rank r has 3 r elements, of which some are given twice, and some are where other ranks have
+    such, too."""
     count = 3 * rank
     places = torch.stack([torch.arange(count) * 5 % 7, torch.arange(count) % 4])
     values = torch.arange(count * 2).view(count, 2) + rank + 1

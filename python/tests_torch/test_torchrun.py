@@ -1,4 +1,5 @@
-"""Under torchrun: the program of the package's README, as it stands there; the benchmark; a restart."""
+"""Under torchrun: the program of the package's README, as it stands there; the benchmark; a
+restart."""
 
 from __future__ import annotations
 

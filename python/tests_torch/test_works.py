@@ -1,4 +1,5 @@
-"""What becomes of started calls: their futures, their results, and the end of their group before them."""
+"""What becomes of started calls: their futures, their results, and the end of their group before
+them."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ def nested_futures() -> None:
 
 
 def earlier_futures() -> None:
-    """A callback waits for a future that was asked for before it began, whose callback does so, too."""
+    """A callback waits for a future that was asked for before it began, whose callback does so,
+    too."""
     rank, size = dist.get_rank(), dist.get_world_size()
     store = dist.distributed_c10d._get_default_store()
     if rank == 0:

@@ -1,5 +1,5 @@
-//! Buffers that an operation in flight holds, without their types: an engine keeps them, and the caller's handle gets
-//! them back with their types.
+//! Buffers that an operation in flight holds, without their types: an engine keeps them, and the
+//! caller's handle gets them back with their types.
 
 use super::Operands;
 use spark_ccl_types::Element;

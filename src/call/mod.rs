@@ -1,7 +1,7 @@
 //! Calls: operations as values that run, start, or start within a scope.
 //!
-//! This is the last place that knows types of elements and buffers. It only converts: what is right or wrong in a
-//! call, `task` decides.
+//! This is the last place that knows types of elements and buffers. It only converts: what is right
+//! or wrong in a call, `task` decides.
 
 mod held;
 mod operands;
@@ -43,8 +43,9 @@ impl<'c, T: Element, O: Operands<T>> Call<'c, T, O> {
         }
     }
 
-    /// Lets the call take any path that its buffers allow, even if all calls must take the zero-copy path
-    /// (`SPARK_CCL_PATH=zero-copy`). Use it for small calls beside the important ones, on all ranks.
+    /// Lets the call take any path that its buffers allow, even if all calls must take the
+    /// zero-copy path (`SPARK_CCL_PATH=zero-copy`). Use it for small calls beside the important
+    /// ones, on all ranks.
     ///
     /// ```
     /// # let comm = spark_ccl::Communicator::local(1)?.remove(0);
@@ -82,9 +83,10 @@ impl<'c, T: Element, O: Operands<T>> Call<'c, T, O> {
         self
     }
 
-    /// Gives the call a name, which ranks compare and errors show. All ranks must give a collective the same name. If
-    /// ranks reduce tensors of one shape in different orders, for instance parameters from a hash map, whose order
-    /// differs between processes, they get an error instead of averages of different tensors.
+    /// Gives the call a name, which ranks compare and errors show. All ranks must give a collective
+    /// the same name. If ranks reduce tensors of one shape in different orders, for instance
+    /// parameters from a hash map, whose order differs between processes, they get an error instead
+    /// of averages of different tensors.
     ///
     /// Messages between two ranks of device memory are not compared by name.
     ///
@@ -101,8 +103,8 @@ impl<'c, T: Element, O: Operands<T>> Call<'c, T, O> {
         self
     }
 
-    /// Runs the operation and gives its buffers back. With device memory, it runs in the memory's own stream and waits
-    /// for it.
+    /// Runs the operation and gives its buffers back. With device memory, it runs in the memory's
+    /// own stream and waits for it.
     ///
     /// # Errors
     /// [`Error::Invalid`] for arguments that cannot be right, before anything was sent;

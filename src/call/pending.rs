@@ -11,15 +11,17 @@ use spark_ccl_types::Element;
 use std::fmt;
 use std::sync::Arc;
 
-/// An operation in flight, whose buffers come back as `B`. Dropping it lets the operation go on; its buffers are freed
-/// when it is done. If the [communicator](crate::Communicator) was dropped before, dropping the last handle waits for
-/// what is in flight. Forgetting a handle leaks its buffers, and no drop waits then: end the communicator by
+/// An operation in flight, whose buffers come back as `B`. Dropping it lets the operation go on;
+/// its buffers are freed when it is done. If the [communicator](crate::Communicator) was dropped
+/// before, dropping the last handle waits for what is in flight. Forgetting a handle leaks its
+/// buffers, and no drop waits then: end the communicator by
 /// [`finalize`](crate::Communicator::finalize).
 #[must_use = "the buffers come back from `wait`"]
 pub struct Pending<B: 'static> {
     membership: Arc<Membership>,
     ids: Ids,
-    /// `None` once they went back to the caller. The lock makes this `Sync`; only who owns the handle opens it.
+    /// `None` once they went back to the caller. The lock makes this `Sync`; only who owns the
+    /// handle opens it.
     held: Mutex<Option<Box<dyn Held<B> + Send>>>,
 }
 
@@ -70,7 +72,8 @@ impl<B> Pending<B> {
         }
     }
 
-    /// Converts what [`wait`](Self::wait) returns, so that operations on buffers of several types fit into one list.
+    /// Converts what [`wait`](Self::wait) returns, so that operations on buffers of several types
+    /// fit into one list.
     ///
     /// ```
     /// # let comm = spark_ccl::Communicator::local(1)?.remove(0);
@@ -102,8 +105,9 @@ impl<B> Pending<B> {
         }
     }
 
-    /// Waits until one of several operations is done, and says which: the first in the list, if several are. `None` for
-    /// no operations. An operation that has failed is done, and so is one of a process that this one was forked from.
+    /// Waits until one of several operations is done, and says which: the first in the list, if
+    /// several are. `None` for no operations. An operation that has failed is done, and so is one
+    /// of a process that this one was forked from.
     pub fn wait_any(pending: &[Self]) -> Option<usize> {
         let all: Vec<_> = pending
             .iter()

@@ -111,7 +111,8 @@ impl<'scope> Scope<'scope, '_> {
 pub struct ScopedPending<'scope, B> {
     membership: Arc<Membership>,
     ids: Ids,
-    /// `None` once they went back to the caller. The lock makes this `Sync`; only who owns the handle opens it.
+    /// `None` once they went back to the caller. The lock makes this `Sync`; only who owns the
+    /// handle opens it.
     held: Mutex<Option<Box<dyn Held<B> + Send + 'scope>>>,
     /// Whether dropping them frees memory that the operation uses.
     owns: bool,
@@ -138,7 +139,8 @@ impl<B> ScopedPending<'_, B> {
 
 impl<B> Drop for ScopedPending<'_, B> {
     fn drop(&mut self) {
-        // Owned buffers would be freed here while the operation uses them. Borrowed ones live until the scope's end.
+        // Owned buffers would be freed here while the operation uses them. Borrowed ones live until
+        // the scope's end.
         if self.held.get_mut().is_some() && self.owns {
             // In a forked child nothing works on the buffers.
             let _ = or_abort(|| self.ids.settle(&self.membership));

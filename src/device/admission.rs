@@ -11,7 +11,8 @@ use spark_ccl_types::Operation;
 use std::sync::Arc;
 
 impl<B> DeviceRank<B> {
-    /// Checks the stream and the location of the buffers, before anything is enqueued, and makes the device current.
+    /// Checks the stream and the location of the buffers, before anything is enqueued, and makes
+    /// the device current.
     pub(super) fn admit(&self, task: &Task, stream: &CudaStream) -> Result<(), Error> {
         let (operation, places) = (task.operation().name(), task.regions());
         if task.in_place && task.operation() == Operation::AllToAll {
@@ -70,8 +71,8 @@ impl<B> DeviceRank<B> {
         Error::Invalid {
             operation,
             problem: format!(
-                "the {what} is of device {device}, but the communicator of device {} (or of another \
-                 context); take what was made with `Communicator::context`",
+                "the {what} is of device {device}, but the communicator of device {} (or of \
+                 another context); take what was made with `Communicator::context`",
                 self.device()
             ),
         }

@@ -32,8 +32,9 @@ pub(super) struct ToldGpu {
     pub(super) multiprocessors: u16,
 }
 
-/// The bus id (at most 16 bytes), the model, of which the end may be missing, and at the end the number of multiprocessors
-/// and the generation; between these, the kernels' revision. Zeros if the rank has no GPU.
+/// The bus id (at most 16 bytes), the model, of which the end may be missing, and at the end the
+/// number of multiprocessors and the generation; between these, the kernels' revision. Zeros if the
+/// rank has no GPU.
 const BYTES: usize = 100;
 const PLACE: usize = 28;
 const MODEL: usize = 64;
@@ -86,13 +87,15 @@ fn no_such_device(comm: &Communicator, own: usize, devices: usize) -> Error {
     Error::Invalid {
         operation: "choosing a device",
         problem: format!(
-            "SPARK_CCL_DEVICE of rank {} is {own}, and this process sees {devices} devices, numbered from 0",
+            "SPARK_CCL_DEVICE of rank {} is {own}, and this process sees {devices} devices, \
+             numbered from 0",
             comm.rank()
         ),
     }
 }
 
-/// What all ranks tell about their GPUs; `None` for a rank that lacks what the backend needs. Collective.
+/// What all ranks tell about their GPUs; `None` for a rank that lacks what the backend needs.
+/// Collective.
 pub(super) fn tell_gpu(
     comm: &Communicator,
     found: Option<&FoundGpu>,
@@ -134,7 +137,8 @@ impl ToldGpu {
     }
 }
 
-/// The GPUs of all ranks, or an error if a rank lacks what the backend needs. That rank reports the reason itself.
+/// The GPUs of all ranks, or an error if a rank lacks what the backend needs. That rank reports the
+/// reason itself.
 pub(super) fn all_have(
     comm: &Communicator,
     backend: &str,
@@ -161,14 +165,16 @@ pub(super) fn have_the_same_kernels(comm: &Communicator, all: &[ToldGpu]) -> Res
         Err(Error::Unsupported {
             what: "this library's own kernels".to_owned(),
             reason: format!(
-                "{own} has their revision {REVISION:08x}, and {other} has {:08x}: use the same build on all ranks",
+                "{own} has their revision {REVISION:08x}, and {other} has {:08x}: use the same \
+                 build on all ranks",
                 all[rank].revision
             ),
         })
     })
 }
 
-/// Refuses two ranks of a host with the same GPU, with the same result on all ranks. `hint` says what to do about it.
+/// Refuses two ranks of a host with the same GPU, with the same result on all ranks. `hint` says
+/// what to do about it.
 pub(super) fn no_other_has(comm: &Communicator, all: &[ToldGpu], hint: &str) -> Result<(), Error> {
     let session = &comm.inner.world.session;
     let members = comm.inner.members.iter();
@@ -182,8 +188,8 @@ pub(super) fn no_other_has(comm: &Communicator, all: &[ToldGpu], hint: &str) -> 
     Err(Error::Invalid {
         operation: "choosing a device",
         problem: format!(
-            "{one} would share the GPU at {} with {other}; start fewer ranks on this host, or show each its own \
-             (CUDA_VISIBLE_DEVICES){hint}",
+            "{one} would share the GPU at {} with {other}; start fewer ranks on this host, or show \
+             each its own (CUDA_VISIBLE_DEVICES){hint}",
             all[first].place
         ),
     })

@@ -32,7 +32,8 @@ pub(super) fn new_block_of(
     loop {
         // What is set aside is left to the guards: to free it may take long.
         block::sweep();
-        // Asked before the attempt: what is being freed then may have become free when it has failed.
+        // Asked before the attempt: what is being freed then may have become free when it has
+        // failed.
         let (will_free, is_set_aside) = (engine.will_free(), set_aside::any());
         let error = match base.own(make()) {
             Ok(memory) => return Ok(Block::new(memory, bytes, Arc::clone(&base.gpu))),

@@ -1,4 +1,5 @@
-//! Blocks of device memory: what uses them, when they can be freed, and which one an address is in. Knows no engine.
+//! Blocks of device memory: what uses them, when they can be freed, and which one an address is in.
+//! Knows no engine.
 //!
 //! The guards of this process's ranks free what is dropped; without a rank, a thread that lives
 //! until all is freed.
@@ -61,7 +62,8 @@ struct Entry {
     segment: Weak<Segment>,
 }
 
-/// Memory of a block. It is in the list until right before it is freed: its addresses may then be another's.
+/// Memory of a block. It is in the list until right before it is freed: its addresses may then be
+/// another's.
 #[derive(Debug)]
 struct Listed(Memory);
 
@@ -145,8 +147,8 @@ impl Block {
         }
     }
 
-    /// The memory of the host that these bytes are in, and where they begin there; also if its owner has dropped it, as long
-    /// as calls use it.
+    /// The memory of the host that these bytes are in, and where they begin there; also if its
+    /// owner has dropped it, as long as calls use it.
     pub(super) fn find_pinned(address: u64, bytes: usize) -> Option<(Arc<Segment>, usize)> {
         let end = address.checked_add(bytes as u64)?;
         let blocks = BLOCKS.lock();
@@ -165,8 +167,8 @@ impl Block {
     /// It was read, or written, up to an event.
     pub(super) fn was_used(&self, end: &Arc<RecordedEvent>, writes: bool) {
         let mut uses = self.uses.lock();
-        // Other uses are kept, even if this one writes: it may be of another part, and then has not waited for them. A
-        // use whose state cannot be queried may still be running.
+        // Other uses are kept, even if this one writes: it may be of another part, and then has not
+        // waited for them. A use whose state cannot be queried may still be running.
         let is_over =
             |other: &Arc<RecordedEvent>| end.follows(other) || other.is_complete().unwrap_or(false);
         uses.readers.retain(|other| !is_over(other));
@@ -180,8 +182,8 @@ impl Block {
 
     /// A call whose order the program keeps has used it, up to an event.
     ///
-    /// Calls of a communicator, which has events of its own, run one after the other. So the last of each stream is
-    /// enough, even if that stream has the handle of one that is gone.
+    /// Calls of a communicator, which has events of its own, run one after the other. So the last
+    /// of each stream is enough, even if that stream has the handle of one that is gone.
     pub(super) fn was_used_by_a_call(&self, end: &Arc<RecordedEvent>) {
         let is_over = |other: &Arc<RecordedEvent>| {
             end.succeeds(other) || other.is_complete().unwrap_or(false)

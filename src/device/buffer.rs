@@ -1,4 +1,5 @@
-//! How device memory enters a call: the types of buffers that calls in streams take. Nothing is enqueued here.
+//! How device memory enters a call: the types of buffers that calls in streams take. Nothing is
+//! enqueued here.
 
 use super::site::{Order, Site};
 use crate::buffer::{RecvBuf, Region, SendBuf};
@@ -24,16 +25,17 @@ impl Region {
 /// Device memory that a call may read.
 ///
 /// # Safety
-/// The [region](SendBuf::region) is device memory, readable for its whole length. Its order makes a stream wait until
-/// it may be read there, and everyone else wait until it was read before they write or free it.
+/// The [region](SendBuf::region) is device memory, readable for its whole length. Its order makes a
+/// stream wait until it may be read there, and everyone else wait until it was read before they
+/// write or free it.
 pub unsafe trait DeviceSend<T: Element>: SendBuf<T> {}
 
 /// Device memory that a call may write (and read).
 ///
 /// # Safety
-/// The [region](RecvBuf::region_mut) is device memory, readable and writable for its whole length. Its order makes a
-/// stream wait until it may be written there, and everyone else wait until it was written before they read, write or
-/// free it.
+/// The [region](RecvBuf::region_mut) is device memory, readable and writable for its whole length.
+/// Its order makes a stream wait until it may be written there, and everyone else wait until it was
+/// written before they read, write or free it.
 pub unsafe trait DeviceRecv<T: Element>: RecvBuf<T> {}
 
 /// Device memory by its address. The code that makes the value keeps the uses of the memory in
@@ -58,11 +60,13 @@ impl<T: Element> DeviceSlice<T> {
     /// `len` elements at `address`, in memory of the device with CUDA's number `device`.
     ///
     /// # Safety
-    /// The memory stays allocated until all calls with this value, or a part of it, have run in their
-    /// streams, and as long as a graph that has captured them is launched. Meanwhile nothing else writes what they read, and nothing else touches what they write.
+    /// The memory stays allocated until all calls with this value, or a part of it, have run in
+    /// their streams, and as long as a graph that has captured them is launched. Meanwhile nothing
+    /// else writes what they read, and nothing else touches what they write.
     ///
-    /// With [`Backend::Engine`](crate::Backend::Engine), launches of graphs with calls of a communicator run one after the
-    /// other, also with its other calls, and none runs once that communicator is gone.
+    /// With [`Backend::Engine`](crate::Backend::Engine), launches of graphs with calls of a
+    /// communicator run one after the other, also with its other calls, and none runs once that
+    /// communicator is gone.
     pub const unsafe fn from_raw(address: u64, len: usize, device: usize) -> Self {
         Self {
             address,
@@ -112,34 +116,34 @@ impl<T: Element> DeviceSlice<T> {
     }
 }
 
-// SAFETY: `from_raw`, from which all such values come, requires that the memory is there for its calls, and
-// that the program keeps its uses in order. The region is that memory: `len` elements of `T` from `address`
-// on, and its order is the program's.
+// SAFETY: `from_raw`, from which all such values come, requires that the memory is there for its
+// calls, and that the program keeps its uses in order. The region is that memory: `len` elements of
+// `T` from `address` on, and its order is the program's.
 unsafe impl<T: Element> SendBuf<T> for DeviceSlice<T> {
     fn region(&self) -> Region {
         self.whole()
     }
 }
 
-// SAFETY: `from_raw`, from which all such values come, requires that the memory is there for its calls, and
-// that nothing else uses it while one writes. The region is that memory: `len` elements of `T` from `address`
-// on, and its order is the program's.
+// SAFETY: `from_raw`, from which all such values come, requires that the memory is there for its
+// calls, and that nothing else uses it while one writes. The region is that memory: `len` elements
+// of `T` from `address` on, and its order is the program's.
 unsafe impl<T: Element> RecvBuf<T> for DeviceSlice<T> {
     fn region_mut(&mut self) -> Region {
         self.whole()
     }
 }
 
-// SAFETY: a call may go on after the borrow: `from_raw` requires of the program that the memory stays, and
-// that nothing writes it before the call has run.
+// SAFETY: a call may go on after the borrow: `from_raw` requires of the program that the memory
+// stays, and that nothing writes it before the call has run.
 unsafe impl<T: Element> DeviceSend<T> for DeviceSlice<T> {}
 
-// SAFETY: a call may go on after the borrow: `from_raw` requires of the program that the memory stays, and
-// that nothing else uses it before the call has run.
+// SAFETY: a call may go on after the borrow: `from_raw` requires of the program that the memory
+// stays, and that nothing else uses it before the call has run.
 unsafe impl<T: Element> DeviceRecv<T> for DeviceSlice<T> {}
 
-/// A part of a buffer of cudarc's, for calls that read it: cudarc's `CudaView` does not show the events that keep its
-/// uses in order.
+/// A part of a buffer of cudarc's, for calls that read it: cudarc's `CudaView` does not show the
+/// events that keep its uses in order.
 ///
 /// ```no_run
 /// # use spark_ccl::cuda::{DeviceMemory, DevicePart, cudarc::driver::CudaSlice};
@@ -192,8 +196,8 @@ fn of_cudarc<T>(buffer: &(impl Observed + Sliced<T>)) -> Region {
 
 macro_rules! sends {
     ($([$($life:lifetime)?] $type:ty, $this:ident => $region:expr);+ $(;)?) => {$(
-        // SAFETY: it borrows or owns a buffer of cudarc's, whose memory stays until its own stream has waited for the
-        // last write, which each call is noted as.
+        // SAFETY: it borrows or owns a buffer of cudarc's, whose memory stays until its own stream
+        // has waited for the last write, which each call is noted as.
         unsafe impl<$($life,)? T: Element> SendBuf<T> for $type {
             fn region(&self) -> Region {
                 let $this = self;
@@ -201,9 +205,10 @@ macro_rules! sends {
             }
         }
 
-        // SAFETY: the call waits for the event of the buffer's last write, and becomes that event. The next use of the
-        // buffer, by cudarc or by this library, waits for it, and so does the buffer's stream before it frees the memory;
-        // unless the program has taken that upon itself (`CudaContext::disable_event_tracking`).
+        // SAFETY: the call waits for the event of the buffer's last write, and becomes that event.
+        // The next use of the buffer, by cudarc or by this library, waits for it, and so does the
+        // buffer's stream before it frees the memory; unless the program has taken that upon itself
+        // (`CudaContext::disable_event_tracking`).
         unsafe impl<$($life,)? T: Element> DeviceSend<T> for $type {}
     )+};
 }
@@ -218,8 +223,8 @@ sends! {
 
 macro_rules! receives {
     ($([$($life:lifetime)?] $type:ty, $this:ident => $buffer:expr);+ $(;)?) => {$(
-        // SAFETY: it is a unique borrow of a buffer of cudarc's, or its only handle; the memory stays until its own
-        // stream has waited for the last write, which each call is noted as.
+        // SAFETY: it is a unique borrow of a buffer of cudarc's, or its only handle; the memory
+        // stays until its own stream has waited for the last write, which each call is noted as.
         unsafe impl<$($life,)? T: Element> RecvBuf<T> for $type {
             fn region_mut(&mut self) -> Region {
                 let $this = self;
@@ -227,9 +232,10 @@ macro_rules! receives {
             }
         }
 
-        // SAFETY: the call waits for the events of the buffer's last reads and write, and becomes that of the write:
-        // the next use of the buffer, by cudarc or by this library, waits for it; unless the program has taken that
-        // upon itself (`CudaContext::disable_event_tracking`).
+        // SAFETY: the call waits for the events of the buffer's last reads and write, and becomes
+        // that of the write: the next use of the buffer, by cudarc or by this library, waits for
+        // it; unless the program has taken that upon itself
+        // (`CudaContext::disable_event_tracking`).
         unsafe impl<$($life,)? T: Element> DeviceRecv<T> for $type {}
     )+};
 }

@@ -12,7 +12,8 @@ const CAPTURES: usize = 16;
 /// How many ends of calls are kept beside the last one's.
 const WAYPOINTS: usize = 64;
 
-/// What was enqueued with a communicator. Its calls run one after the other, even if they are in different streams.
+/// What was enqueued with a communicator. Its calls run one after the other, even if they are in
+/// different streams.
 pub(super) struct Calls {
     /// How long calls may take that are enqueued from now on.
     pub(super) timeout: Duration,
@@ -35,8 +36,8 @@ pub(super) struct Calls {
     is_captured: bool,
 }
 
-/// The ends of some of the calls that are not known to have run, the oldest first. By them, many calls that run one by one
-/// are told from a call that takes too long.
+/// The ends of some of the calls that are not known to have run, the oldest first. By them, many
+/// calls that run one by one are told from a call that takes too long.
 struct Waypoints {
     ends: VecDeque<CallEnd>,
     /// The ends of the calls whose numbers this divides are kept.
@@ -235,7 +236,8 @@ impl Calls {
         self.captured.push((capture, end));
     }
 
-    /// Checks the watched call. If it has run, watches the next one whose end is known, from this progress on.
+    /// Checks the watched call. If it has run, watches the next one whose end is known, from this
+    /// progress on.
     pub(super) fn look(&mut self, progress: u64) -> Result<(), Error> {
         if let Some(mark) = &self.mark {
             if !mark.end.event.is_complete()? {

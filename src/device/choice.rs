@@ -1,4 +1,5 @@
-//! Chooses the backend for `SPARK_CCL_BACKEND=auto`: the same on all ranks, from what all have told about their GPUs.
+//! Chooses the backend for `SPARK_CCL_BACKEND=auto`: the same on all ranks, from what all have told
+//! about their GPUs.
 
 use super::agreement::{all_have, find_gpu, need_gpu, no_other_has, tell_gpu};
 use super::{StreamEngine, kernels, nccl};
@@ -8,7 +9,8 @@ use spark_ccl_fork::Owned;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// NCCL where all ranks have it, and each a GPU of its own; otherwise this library's own kernels. Collective.
+/// NCCL where all ranks have it, and each a GPU of its own; otherwise this library's own kernels.
+/// Collective.
 pub(crate) fn attach(
     comm: &Communicator,
     deadline: Instant,

@@ -1,5 +1,5 @@
-//! What communicators offer for device memory: the context, allocation, registration, waiting. It passes everything to the
-//! engine, and does not know which one that is.
+//! What communicators offer for device memory: the context, allocation, registration, waiting. It
+//! passes everything to the engine, and does not know which one that is.
 
 use super::DeviceMemory;
 use super::engine::{Registration, StreamEngine};
@@ -27,8 +27,9 @@ impl Communicator {
         self.device_engine("context").map(|engine| engine.context())
     }
 
-    /// How device memory reaches the other ranks, for people: through the peers' memory, or staged through the host,
-    /// with how much memory, and why no faster way was taken. `None` where NCCL chooses, or there is no backend for device memory.
+    /// How device memory reaches the other ranks, for people: through the peers' memory, or staged
+    /// through the host, with how much memory, and why no faster way was taken. `None` where NCCL
+    /// chooses, or there is no backend for device memory.
     ///
     /// ```no_run
     /// # use spark_ccl::{Backend, Communicator, Error};
@@ -45,9 +46,9 @@ impl Communicator {
         device.path()
     }
 
-    /// How a call on device memory is done, for people: by which kernel, or in how many pieces. `count` is that of
-    /// [`explain`](Self::explain); of messages, their elements. `None` where NCCL chooses, where there is no backend for device
-    /// memory, or for operations without one.
+    /// How a call on device memory is done, for people: by which kernel, or in how many pieces.
+    /// `count` is that of [`explain`](Self::explain); of messages, their elements. `None` where
+    /// NCCL chooses, where there is no backend for device memory, or for operations without one.
     ///
     /// ```no_run
     /// # use spark_ccl::{Backend, Communicator, Error};
@@ -70,9 +71,10 @@ impl Communicator {
         device.explain(operation, dtype, count)
     }
 
-    /// Among which kernels of our own a call on device memory has a choice, by their names, and the placement of the ranks,
-    /// by which `spark-perf tune --backend engine` stores which is the fastest. `None` where NCCL chooses, where the host
-    /// carries the data, on GPUs of several models, or without a backend for device memory.
+    /// Among which kernels of our own a call on device memory has a choice, by their names, and the
+    /// placement of the ranks, by which `spark-perf tune --backend engine` stores which is the
+    /// fastest. `None` where NCCL chooses, where the host carries the data, on GPUs of several
+    /// models, or without a backend for device memory.
     ///
     /// ```no_run
     /// # use spark_ccl::{Backend, Communicator, Error};
@@ -93,16 +95,17 @@ impl Communicator {
     /// Waits until all has run that was enqueued in the stream.
     ///
     /// # Errors
-    /// [`Error::Failed`] when the communicator has failed or fails meanwhile, which it does after the operation
-    /// timeout; [`Error::Cuda`] when something in the stream has failed.
+    /// [`Error::Failed`] when the communicator has failed or fails meanwhile, which it does after
+    /// the operation timeout; [`Error::Cuda`] when something in the stream has failed.
     pub fn wait(&self, stream: &CudaStream) -> Result<(), Error> {
         let engine = self.device_engine("wait")?;
         let _context = keep_context();
         engine.wait(stream)
     }
 
-    /// `len` elements of memory of this rank's device, for [`register_device`](Self::register_device). What they are is
-    /// not defined. The memory comes from the driver, in whole pages of the GPU (2 MiB).
+    /// `len` elements of memory of this rank's device, for
+    /// [`register_device`](Self::register_device). What they are is not defined. The memory comes
+    /// from the driver, in whole pages of the GPU (2 MiB).
     ///
     /// Where calls go by way of the host, and all ranks have `SPARK_CCL_GPU_PINNED=1`, it is pinned
     /// memory of the host, as [`device_path`](Self::device_path) then says. Collectives whose
@@ -114,8 +117,8 @@ impl Communicator {
     /// (`SPARK_CCL_GPU_SET_ASIDE`), this waits as well, for up to 5 s, and then fails.
     ///
     /// # Errors
-    /// [`Error::Memory`] when there is not enough; [`Error::Unsupported`] without a [`Backend`](crate::Backend) for device
-    /// memory.
+    /// [`Error::Memory`] when there is not enough; [`Error::Unsupported`] without a
+    /// [`Backend`](crate::Backend) for device memory.
     pub fn alloc_device<T: Element>(&self, len: usize) -> Result<DeviceMemory<T>, Error> {
         let bytes = len.saturating_mul(size_of::<T>()).max(1);
         let engine = self.device_engine("alloc_device")?;
@@ -124,9 +127,11 @@ impl Communicator {
         Ok(DeviceMemory::new(block, len))
     }
 
-    /// Registers device memory with this communicator until the memory is dropped, or the communicator ends. Returns
-    /// whether NCCL makes use of it; our own kernels take memory as it is, and make none. Symmetric windows are registered by all ranks together, each in a thread of its
-    /// own. Windows that all ranks have dropped are given up when the ranks register the next one.
+    /// Registers device memory with this communicator until the memory is dropped, or the
+    /// communicator ends. Returns whether NCCL makes use of it; our own kernels take memory as it
+    /// is, and make none. Symmetric windows are registered by all ranks together, each in a thread
+    /// of its own. Windows that all ranks have dropped are given up when the ranks register the
+    /// next one.
     ///
     /// # Errors
     /// [`Error::Unsupported`] when NCCL is older than 2.19, and for windows than 2.27;

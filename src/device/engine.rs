@@ -59,19 +59,21 @@ pub(crate) trait StreamEngine: Engine + Any + Debug {
         &self.gpu().context
     }
 
-    /// Enqueues a checked task. To keep memory from being freed while it is in use, the engine must do all of this:
+    /// Enqueues a checked task. To keep memory from being freed while it is in use, the engine must
+    /// do all of this:
     ///
-    /// - It checks that memory, stream and context are of its GPU, and that no graph captures memory that this library
-    ///   frees.
+    /// - It checks that memory, stream and context are of its GPU, and that no graph captures
+    ///   memory that this library frees.
     /// - Before the task, it calls [`order::hold_back`](super::order::hold_back).
-    /// - After the task, it records an event for [`order::were_used`](super::order::were_used). If it has no event, it
-    ///   calls [`order::were_lost`](super::order::were_lost).
+    /// - After the task, it records an event for [`order::were_used`](super::order::were_used). If
+    ///   it has no event, it calls [`order::were_lost`](super::order::were_lost).
     ///
     /// # Errors
     /// What is wrong with the task or the stream for this engine; the fault that has ended it.
     fn enqueue(&self, task: &Task, stream: &Arc<CudaStream>) -> Result<(), Error>;
 
-    /// Enqueues checked tasks, of this engine and of others, so that no task waits for another to end before it starts.
+    /// Enqueues checked tasks, of this engine and of others, so that no task waits for another to
+    /// end before it starts.
     ///
     /// # Errors
     /// Those of [`enqueue`](Self::enqueue). If a task or a stream is invalid, nothing is enqueued.
@@ -83,7 +85,8 @@ pub(crate) trait StreamEngine: Engine + Any + Debug {
     /// What in it has failed; the fault that has cut it short.
     fn wait(&self, stream: &CudaStream) -> Result<(), Error>;
 
-    /// Checks for errors that its calls have reported and that have not yet failed the communicator.
+    /// Checks for errors that its calls have reported and that have not yet failed the
+    /// communicator.
     ///
     /// # Errors
     /// The fault that this has become.
@@ -101,7 +104,8 @@ pub(crate) trait StreamEngine: Engine + Any + Debug {
         None
     }
 
-    /// The kernels between GPUs that it can choose from for an operation, and by what measured ones are kept.
+    /// The kernels between GPUs that it can choose from for an operation, and by what measured ones
+    /// are kept.
     fn kernels(&self, _: Operation) -> Option<(GpuLayout, Vec<&'static str>)> {
         None
     }
@@ -112,14 +116,16 @@ pub(crate) trait StreamEngine: Engine + Any + Debug {
     /// There is not enough, or the engine has none to give.
     fn alloc(&self, bytes: usize) -> Result<Arc<Block>, Error>;
 
-    /// Registers a block until it is dropped, or the engine ends. Returns whether the engine makes use of that.
+    /// Registers a block until it is dropped, or the engine ends. Returns whether the engine makes
+    /// use of that.
     ///
     /// # Errors
     /// The engine cannot, or the ranks register different windows.
     fn register(self: Arc<Self>, memory: TypedBlock<'_>, kind: Registration)
     -> Result<bool, Error>;
 
-    /// Ends the engine once everything that was enqueued has run on all ranks. All ranks must call this.
+    /// Ends the engine once everything that was enqueued has run on all ranks. All ranks must call
+    /// this.
     ///
     /// # Errors
     /// The fault that has cut it short.

@@ -14,11 +14,12 @@ pub(crate) struct Gpu {
     pub(super) rank: usize,
     /// The ends of calls.
     pub(super) events: Arc<EventPool>,
-    /// The stream for copies of values. Nothing in it waits for another stream, so a copy waits only for collectives on
-    /// its own memory.
+    /// The stream for copies of values. Nothing in it waits for another stream, so a copy waits
+    /// only for collectives on its own memory.
     pub(super) copies: OwnStream,
-    /// The stream for blocking calls. It is made by cudarc, which counts its streams: without one, cudarc neither
-    /// records the events of its buffers nor waits for them, not even before it frees a buffer that a call uses.
+    /// The stream for blocking calls. It is made by cudarc, which counts its streams: without one,
+    /// cudarc neither records the events of its buffers nor waits for them, not even before it
+    /// frees a buffer that a call uses.
     pub(super) sync_stream: Arc<CudaStream>,
     _observer: Observer,
 }

@@ -1,4 +1,5 @@
-//! Groups: calls that start together. They and their buffers are kept until the group ends, and only then enqueued.
+//! Groups: calls that start together. They and their buffers are kept until the group ends, and
+//! only then enqueued.
 
 use super::DeviceOperands;
 use super::engine::{StreamEngine, StreamTask};
@@ -16,17 +17,18 @@ use std::sync::Arc;
 
 /// Calls that are enqueued when it ends: from [`Communicator::group`].
 ///
-/// Its buffers are used after the closure that puts them into the group has returned. So the closure must borrow them
-/// from outside.
+/// Its buffers are used after the closure that puts them into the group has returned. So the
+/// closure must borrow them from outside.
 pub struct Group<'env> {
     calls: RefCell<Vec<Queued<'env>>>,
 }
 
 impl Communicator {
-    /// Lets the calls that `body` puts into the group ([`within`](Call::within)) start together, of this communicator
-    /// and of others: one thread can then drive several devices, and sends and receives do not wait for each other.
-    /// Nothing is enqueued before `body` returns. With [`Backend::Engine`](crate::Backend::Engine), messages are passed
-    /// behind the communicator's collectives of the group.
+    /// Lets the calls that `body` puts into the group ([`within`](Call::within)) start together, of
+    /// this communicator and of others: one thread can then drive several devices, and sends and
+    /// receives do not wait for each other. Nothing is enqueued before `body` returns. With
+    /// [`Backend::Engine`](crate::Backend::Engine), messages are passed behind the communicator's
+    /// collectives of the group.
     ///
     /// ```no_run
     /// # use spark_ccl::cuda::DeviceMemory;
@@ -44,8 +46,8 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// The error of `body`; [`Error::Invalid`] for a call that cannot be right (either way nothing was
-    /// enqueued); [`Error::Failed`] when a communicator has failed.
+    /// The error of `body`; [`Error::Invalid`] for a call that cannot be right (either way nothing
+    /// was enqueued); [`Error::Failed`] when a communicator has failed.
     pub fn group<'env, R, F>(&self, body: F) -> Result<R, Error>
     where
         F: FnOnce(&Group<'env>) -> Result<R, Error>,

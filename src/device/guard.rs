@@ -1,5 +1,5 @@
-//! The guard: a thread that ends calls which cannot complete. A program may wait for its streams by means that know
-//! nothing of communicators, so the library's own waits are not enough.
+//! The guard: a thread that ends calls which cannot complete. A program may wait for its streams by
+//! means that know nothing of communicators, so the library's own waits are not enough.
 
 use super::allocation::{free_in_background, tidy_in_background};
 use super::block;
@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 
 /// How often it looks. A rank's death is noticed within milliseconds, and nobody waits for less.
 const TICK: Duration = Duration::from_millis(50);
-/// How long a call may continue after a rank has left without its part in it: one of a graph is not counted.
+/// How long a call may continue after a rank has left without its part in it: one of a graph is not
+/// counted.
 const AFTER_A_FAREWELL: Duration = Duration::from_secs(2);
 
 /// Watches an engine as long as it exists; `look` checks whether something has gone wrong.
@@ -111,7 +112,8 @@ impl<B> DeviceRank<B> {
         })
     }
 
-    /// Whether a rank has left, and a call needs one that it has not done. What it had done is there, or on its way.
+    /// Whether a rank has left, and a call needs one that it has not done. What it had done is
+    /// there, or on its way.
     fn lacks(&self, end: &CallEnd, rank: u32) -> bool {
         let done = self.watch.left_with(rank);
         done.is_some_and(|done| !end.made.are_met_by(self.rank as u32, &done, rank))

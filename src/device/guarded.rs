@@ -22,8 +22,8 @@ pub(super) trait Guarded: Send + Sync + 'static {
     /// The communicator's error, if it has failed; also what the backend has noticed meanwhile.
     fn check(&self) -> Result<(), Error>;
 
-    /// A number that changes whenever calls that run make progress, where that can be told. The time limit is that of a call
-    /// without any.
+    /// A number that changes whenever calls that run make progress, where that can be told. The
+    /// time limit is that of a call without any.
     fn progress(&self) -> u64 {
         0
     }
@@ -45,7 +45,8 @@ pub(super) trait Guarded: Send + Sync + 'static {
         Ok(())
     }
 
-    /// Aborts what runs; afterwards nothing can be enqueued. If it cannot abort yet, the guard tries again.
+    /// Aborts what runs; afterwards nothing can be enqueued. If it cannot abort yet, the guard
+    /// tries again.
     fn abort(&self);
 
     /// Whether the backend has anything of dropped memory that it can give up now.
@@ -62,8 +63,8 @@ pub(super) trait Guarded: Send + Sync + 'static {
     /// kernels, of any rank of the process.
     fn tidy(&self) {}
 
-    /// Records an enqueued call with its end, and which calls have run. Captured calls are left out: how often their graphs are
-    /// launched is not known.
+    /// Records an enqueued call with its end, and which calls have run. Captured calls are left
+    /// out: how often their graphs are launched is not known.
     fn observe(
         &self,
         task: &Task,

@@ -6,12 +6,13 @@ use spark_ccl_log::{Condvar, Mutex};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Starts a thread that calls NCCL or CUDA. An exiting process waits for it for a while: at exit both are taken down,
-/// and a call that is still running would crash.
+/// Starts a thread that calls NCCL or CUDA. An exiting process waits for it for a while: at exit
+/// both are taken down, and a call that is still running would crash.
 pub(super) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), Error> {
     static IS_AWAITED: AtomicBool = AtomicBool::new(false);
-    // Pairs with nothing: if it is set, some thread has registered the function before. No thread waits for another to
-    // register it, since a forked child might lack that one. Registering it twice does no harm.
+    // Pairs with nothing: if it is set, some thread has registered the function before. No thread
+    // waits for another to register it, since a forked child might lack that one. Registering it
+    // twice does no harm.
     if !IS_AWAITED.load(Ordering::Relaxed) {
         // SAFETY: the function may be called at any time, and does not unwind.
         unsafe { libc::atexit(wait_for_all) };

@@ -1,5 +1,5 @@
-//! Device memory from an engine, which suits its registrations, as users hold it. Its parts are in `view.rs`, its uses
-//! in `block.rs`.
+//! Device memory from an engine, which suits its registrations, as users hold it. Its parts are in
+//! `view.rs`, its uses in `block.rs`.
 
 use super::block::Block;
 use super::buffer::{DeviceRecv, DeviceSend};
@@ -15,11 +15,12 @@ use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// `len` elements of a device's memory, from [`Communicator::alloc_device`](crate::Communicator::alloc_device).
+/// `len` elements of a device's memory, from
+/// [`Communicator::alloc_device`](crate::Communicator::alloc_device).
 ///
-/// It remembers the ends of the calls that use it: the next write waits for all of them, and the next read for the last
-/// write. Dropping it does not block: the memory is freed once all these calls have run, and it is not
-/// [registered](crate::Communicator::register_device) any more.
+/// It remembers the ends of the calls that use it: the next write waits for all of them, and the
+/// next read for the last write. Dropping it does not block: the memory is freed once all these
+/// calls have run, and it is not [registered](crate::Communicator::register_device) any more.
 #[derive(Debug)]
 pub struct DeviceMemory<T> {
     owner: Owned<Owner>,
@@ -69,8 +70,8 @@ impl<T: Element> DeviceMemory<T> {
         self.whole_mut().view_mut(range)
     }
 
-    /// Its first `mid` elements, and the others: two buffers of one call, or of several. Calls that use parts of the
-    /// memory wait for each other in the same way as calls that use all of it.
+    /// Its first `mid` elements, and the others: two buffers of one call, or of several. Calls that
+    /// use parts of the memory wait for each other in the same way as calls that use all of it.
     ///
     /// ```no_run
     /// # use spark_ccl::{Communicator, Error, RedOp};
@@ -95,8 +96,8 @@ impl<T: Element> DeviceMemory<T> {
     /// Copies values to it, when the calls with it have run.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for another number of values than it has elements; [`Error::Cuda`]. The memory cannot be used
-    /// any more after a copy that has failed, since that may still run.
+    /// [`Error::Invalid`] for another number of values than it has elements; [`Error::Cuda`]. The
+    /// memory cannot be used any more after a copy that has failed, since that may still run.
     pub fn write(&mut self, values: &[T]) -> Result<(), Error> {
         self.whole_mut().write(values)
     }
@@ -109,12 +110,13 @@ impl<T: Element> DeviceMemory<T> {
         self.whole().read(values)
     }
 
-    /// Lets the program's own kernels and copies read it in a stream, in order with calls: they run after the calls
-    /// that write it, and the next write waits for them. `enqueue` gets its address, and enqueues them in that stream.
+    /// Lets the program's own kernels and copies read it in a stream, in order with calls: they run
+    /// after the calls that write it, and the next write waits for them. `enqueue` gets its
+    /// address, and enqueues them in that stream.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a stream of another context, the per-thread stream, and one that captures a graph;
-    /// [`Error::Cuda`]. Then nothing is enqueued.
+    /// [`Error::Invalid`] for a stream of another context, the per-thread stream, and one that
+    /// captures a graph; [`Error::Cuda`]. Then nothing is enqueued.
     pub fn read_in<R>(
         &self,
         stream: &Arc<CudaStream>,
@@ -123,9 +125,9 @@ impl<T: Element> DeviceMemory<T> {
         self.whole().read_in(stream, enqueue)
     }
 
-    /// Lets the program's own kernels and copies write it, or read it, in a stream, in order with calls: they run after
-    /// all calls with it, and its next use waits for them. `enqueue` gets its address, and enqueues them in that
-    /// stream.
+    /// Lets the program's own kernels and copies write it, or read it, in a stream, in order with
+    /// calls: they run after all calls with it, and its next use waits for them. `enqueue` gets its
+    /// address, and enqueues them in that stream.
     ///
     /// ```no_run
     /// # use spark_ccl::cuda::DeviceMemory;
@@ -173,36 +175,38 @@ impl<T: Element> DeviceMemory<T> {
     }
 }
 
-// SAFETY: it owns the memory, which stays until all calls have run whose ends its block has been told of.
+// SAFETY: it owns the memory, which stays until all calls have run whose ends its block has been
+// told of.
 unsafe impl<T: Element> SendBuf<T> for &DeviceMemory<T> {
     fn region(&self) -> Region {
         self.whole().region()
     }
 }
 
-// SAFETY: it borrows the memory's owner; the memory stays until all calls have run whose ends its block has been told of.
+// SAFETY: it borrows the memory's owner; the memory stays until all calls have run whose ends its
+// block has been told of.
 unsafe impl<T: Element> SendBuf<T> for &mut DeviceMemory<T> {
     fn region(&self) -> Region {
         self.whole().region()
     }
 }
 
-// SAFETY: it is a unique borrow of the only handle; the memory stays until all calls have run whose ends its block has
-// been told of.
+// SAFETY: it is a unique borrow of the only handle; the memory stays until all calls have run whose
+// ends its block has been told of.
 unsafe impl<T: Element> RecvBuf<T> for &mut DeviceMemory<T> {
     fn region_mut(&mut self) -> Region {
         self.whole_mut().region_mut()
     }
 }
 
-// SAFETY: the region's order is its block. It makes a call that writes wait for all calls before, and a call that reads
-// wait for those that write.
+// SAFETY: the region's order is its block. It makes a call that writes wait for all calls before,
+// and a call that reads wait for those that write.
 unsafe impl<T: Element> DeviceSend<T> for &DeviceMemory<T> {}
 
-// SAFETY: the region's order is its block. It makes a call that writes wait for all calls before, and a call that reads
-// wait for those that write.
+// SAFETY: the region's order is its block. It makes a call that writes wait for all calls before,
+// and a call that reads wait for those that write.
 unsafe impl<T: Element> DeviceSend<T> for &mut DeviceMemory<T> {}
 
-// SAFETY: the region's order is its block. It makes a call that writes wait for all calls before, and a call that reads
-// wait for those that write.
+// SAFETY: the region's order is its block. It makes a call that writes wait for all calls before,
+// and a call that reads wait for those that write.
 unsafe impl<T: Element> DeviceRecv<T> for &mut DeviceMemory<T> {}

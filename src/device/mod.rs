@@ -1,8 +1,9 @@
 //! Collectives of device memory.
 //!
-//! A communicator with a backend for GPUs has a [`StreamEngine`] beside the engine for host memory. All such
-//! engines share what is here: buffers, the order of their uses in streams, groups. Each engine has a folder of its own;
-//! outside of it, only `opening.rs`, `cuda.rs`, errors and texts name it.
+//! A communicator with a backend for GPUs has a [`StreamEngine`] beside the engine for host memory.
+//! All such engines share what is here: buffers, the order of their uses in streams, groups. Each
+//! engine has a folder of its own; outside of it, only `opening.rs`, `cuda.rs`, errors and texts
+//! name it.
 
 mod admission;
 mod agreement;

@@ -22,8 +22,8 @@ pub(super) struct Notes {
 struct Calls {
     /// The number of the last collective, and of the last message with each rank in each direction.
     last: BTreeMap<Option<Peer>, u64>,
-    /// The records of those that are not known to have run, in the order of the calls, and their ends: at most [`DEPTH`], as
-    /// many as are recorded.
+    /// The records of those that are not known to have run, in the order of the calls, and their
+    /// ends: at most [`DEPTH`], as many as are recorded.
     under_way: VecDeque<(u64, Arc<RecordedEvent>)>,
 }
 
@@ -55,8 +55,8 @@ impl Notes {
         }
     }
 
-    /// The record of the last call that has ended, if any has since it was asked. Calls run one after the other. One whose
-    /// state the driver does not tell may still run.
+    /// The record of the last call that has ended, if any has since it was asked. Calls run one
+    /// after the other. One whose state the driver does not tell may still run.
     pub(super) fn last_ended(&self) -> Option<u64> {
         let calls = self.calls.lock();
         let has_ended = |end: &RecordedEvent| end.is_complete().unwrap_or(false);

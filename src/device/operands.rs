@@ -13,8 +13,8 @@ use std::sync::Arc;
 pub trait DeviceOperands<T: Element>: Operands<T> {}
 
 impl<T: Element, O: DeviceOperands<T>> Call<'_, T, O> {
-    /// Enqueues the operation in a stream and gives its buffers back. It runs when all has run that was
-    /// enqueued there before; [`Communicator::wait`](crate::Communicator::wait) waits for it.
+    /// Enqueues the operation in a stream and gives its buffers back. It runs when all has run that
+    /// was enqueued there before; [`Communicator::wait`](crate::Communicator::wait) waits for it.
     ///
     /// ```no_run
     /// # use spark_ccl::cuda::DeviceMemory;
@@ -28,8 +28,9 @@ impl<T: Element, O: DeviceOperands<T>> Call<'_, T, O> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Invalid`] for arguments that cannot be right; [`Error::Unsupported`] where the communicator's
-    /// backend, or the version of NCCL, cannot do it; [`Error::Failed`] when the communicator has failed.
+    /// [`Error::Invalid`] for arguments that cannot be right; [`Error::Unsupported`] where the
+    /// communicator's backend, or the version of NCCL, cannot do it; [`Error::Failed`] when the
+    /// communicator has failed.
     pub fn on(self, stream: &Arc<CudaStream>) -> Result<O::Back, Error> {
         let _context = keep_context();
         let comm = self.comm;

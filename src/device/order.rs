@@ -1,5 +1,5 @@
-//! The uses of a call's memory, in order: lets a stream wait before a call for what came before, and notes after it
-//! what the call has used. Knows no engine.
+//! The uses of a call's memory, in order: lets a stream wait before a call for what came before,
+//! and notes after it what the call has used. Knows no engine.
 
 use super::site::Order;
 use crate::buffer::Region;
@@ -7,8 +7,8 @@ use spark_ccl_cuda::cudarc::driver::CudaStream;
 use spark_ccl_cuda::{Error, RecordedEvent};
 use std::sync::Arc;
 
-/// Whether the program itself keeps all uses of a call's memory in order. Some of the memory has to be its own, even if
-/// all is empty: only for such memory has it promised what holds for a graph.
+/// Whether the program itself keeps all uses of a call's memory in order. Some of the memory has to
+/// be its own, even if all is empty: only for such memory has it promised what holds for a graph.
 pub(super) fn is_the_programs(regions: [&Region; 2]) -> bool {
     let is_own = |region: &Region| {
         let site = region.site.as_ref();
@@ -18,8 +18,9 @@ pub(super) fn is_the_programs(regions: [&Region; 2]) -> bool {
     regions.iter().any(|region| is_own(region)) && used.all(|region| is_own(region))
 }
 
-/// The stream that a call's memory comes with, preferably that of a buffer of cudarc's: it may have been used there
-/// without an event. Our own memory comes with a stream that is only for such calls.
+/// The stream that a call's memory comes with, preferably that of a buffer of cudarc's: it may have
+/// been used there without an event. Our own memory comes with a stream that is only for such
+/// calls.
 pub(super) fn stream_of(regions: [&Region; 2]) -> Option<Arc<CudaStream>> {
     let sites = regions.iter().filter_map(|region| region.site.as_ref());
     let own = sites.filter(|site| site.stream.is_some());
@@ -27,7 +28,8 @@ pub(super) fn stream_of(regions: [&Region; 2]) -> Option<Arc<CudaStream>> {
     first.and_then(|site| site.stream.clone())
 }
 
-/// The other streams that a call's memory comes with, where nothing else makes a stream wait for its uses there.
+/// The other streams that a call's memory comes with, where nothing else makes a stream wait for
+/// its uses there.
 pub(super) fn unordered<'a>(
     regions: [&'a Region; 2],
     stream: &'a Arc<CudaStream>,

@@ -1,4 +1,5 @@
-//! How a waiter passes the time between two looks at a stream or an event: it spins, yields, then sleeps.
+//! How a waiter passes the time between two looks at a stream or an event: it spins, yields, then
+//! sleeps.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +11,8 @@ const LONGEST_SLEEP: Duration = Duration::from_millis(1);
 /// A sleep takes the elapsed wait divided by this, so that it adds only that part to the wait.
 const SLEEP_PART: u32 = 16;
 
-/// Passes the time until the next look. Each look takes a lock of the driver's, which others need to enqueue.
+/// Passes the time until the next look. Each look takes a lock of the driver's, which others need
+/// to enqueue.
 pub(super) fn pause(waited: Duration) {
     if waited < LOOK_FOR {
         std::hint::spin_loop();

@@ -1,5 +1,5 @@
-//! The part that all engines of device memory share: a rank of a communicator, its GPU, and its state. Knows no
-//! backend.
+//! The part that all engines of device memory share: a rank of a communicator, its GPU, and its
+//! state. Knows no backend.
 
 use super::calls::Calls;
 use super::gate::{Gate, Passed, gate};
@@ -18,7 +18,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-/// How often a thread that waits for the state, or to launch, checks whether the communicator has failed.
+/// How often a thread that waits for the state, or to launch, checks whether the communicator has
+/// failed.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// A rank with its GPU, and the backend's communicator.
@@ -32,7 +33,8 @@ pub(super) struct DeviceRank<B> {
     pub(super) state: Mutex<State<B>>,
     /// What notes the calls, if anyone wants to know of them.
     pub(super) notes: Option<Notes>,
-    /// Whether a thread gives memory back. A flag on its own, which orders no other memory: relaxed.
+    /// Whether a thread gives memory back. A flag on its own, which orders no other memory:
+    /// relaxed.
     pub(super) tidies: AtomicBool,
 }
 
@@ -83,8 +85,8 @@ impl<B> DeviceRank<B> {
         result.map_err(|error| error.of_rank(self.rank))
     }
 
-    /// The state; an error where the communicator has failed, and a call of the backend's that has it does not come
-    /// back.
+    /// The state; an error where the communicator has failed, and a call of the backend's that has
+    /// it does not come back.
     pub(super) fn lock(&self) -> Result<MutexGuard<'_, State<B>>, Error> {
         loop {
             if let Some(state) = self.state.try_lock_for(LOOK_EVERY) {
@@ -110,9 +112,9 @@ impl<B> DeviceRank<B> {
         }
     }
 
-    /// Makes a stream wait until a call's memory may be used there. Checks for a capture again, which may have begun
-    /// while the ranks met for the call. If CUDA fails, the communicator fails on all ranks, unless the error is one of
-    /// a capture.
+    /// Makes a stream wait until a call's memory may be used there. Checks for a capture again,
+    /// which may have begun while the ranks met for the call. If CUDA fails, the communicator fails
+    /// on all ranks, unless the error is one of a capture.
     pub(super) fn hold_back(
         &self,
         operation: &'static str,
@@ -144,7 +146,8 @@ impl<B> DeviceRank<B> {
         Ok(None)
     }
 
-    /// An event at the end of a stream. `None` while the stream captures a graph, where the event would never occur.
+    /// An event at the end of a stream. `None` while the stream captures a graph, where the event
+    /// would never occur.
     pub(super) fn end(
         &self,
         stream: &Arc<CudaStream>,
@@ -172,7 +175,8 @@ impl<B> DeviceRank<B> {
         });
         told.map_err(|error| {
             were_lost(regions, &error);
-            // Also if a graph is being captured: what already runs is ended before its memory is freed.
+            // Also if a graph is being captured: what already runs is ended before its memory is
+            // freed.
             self.give_up(error.to_string());
             error.of_rank(self.rank).into()
         })
@@ -220,7 +224,8 @@ impl<B> DeviceRank<B> {
         )
     }
 
-    /// Records the communicator's fault, if that is wanted: the program may end when it hears of it.
+    /// Records the communicator's fault, if that is wanted: the program may end when it hears of
+    /// it.
     fn record_fault(&self) {
         if let Some(notes) = &self.notes {
             notes.record_fault();

@@ -28,13 +28,15 @@ pub(crate) enum Order {
 }
 
 impl Order {
-    /// Makes a stream wait for what must have been done before the memory of a call is read there, or written.
+    /// Makes a stream wait for what must have been done before the memory of a call is read there,
+    /// or written.
     pub(super) fn hold_back(&self, stream: &Arc<CudaStream>, writes: bool) -> Result<(), Error> {
         match self {
             Self::Program | Self::Kept(_) => Ok(()),
             Self::Cudarc(buffer) => {
                 let buffer = buffer.as_ref().map_err(Clone::clone)?;
-                // SAFETY: a call keeps its buffers until it, or the group that it is in, has been enqueued and noted.
+                // SAFETY: a call keeps its buffers until it, or the group that it is in, has been
+                // enqueued and noted.
                 unsafe { buffer.hold_back(stream, writes) }
             }
             Self::Block(block) => block.hold_back(stream, writes),
@@ -52,7 +54,8 @@ impl Order {
             Self::Program => Ok(()),
             Self::Cudarc(buffer) => {
                 let buffer = buffer.as_ref().map_err(Clone::clone)?;
-                // SAFETY: a call keeps its buffers until it, or the group that it is in, has been enqueued and noted.
+                // SAFETY: a call keeps its buffers until it, or the group that it is in, has been
+                // enqueued and noted.
                 unsafe { buffer.was_used(stream) }
             }
             Self::Block(block) => {

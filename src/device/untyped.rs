@@ -1,5 +1,5 @@
-//! Untyped calls on device memory: by addresses, in streams by their handles. The program keeps all uses in order. Memory
-//! of this library stays until the calls that use it have run.
+//! Untyped calls on device memory: by addresses, in streams by their handles. The program keeps all
+//! uses in order. Memory of this library stays until the calls that use it have run.
 
 use super::block::{Block, Found};
 use super::engine::{StreamEngine, StreamTask};
@@ -14,10 +14,12 @@ use spark_ccl_cuda::cudarc::driver::sys::CUstream;
 use spark_ccl_cuda::{CallStream, bytes_from, device_of, keep_context};
 use std::sync::Arc;
 
-/// A call of a communicator, and the stream that it is for: a `CUstream`, or a `cudaStream_t`, which is the same.
+/// A call of a communicator, and the stream that it is for: a `CUstream`, or a `cudaStream_t`,
+/// which is the same.
 ///
-/// Null and `CU_STREAM_LEGACY` are the legacy default stream. For `CU_STREAM_PER_THREAD`, the call runs in a stream of
-/// the library's that waits for the calling thread's default stream, which waits for it.
+/// Null and `CU_STREAM_LEGACY` are the legacy default stream. For `CU_STREAM_PER_THREAD`, the call
+/// runs in a stream of the library's that waits for the calling thread's default stream, which
+/// waits for it.
 #[derive(Debug, Clone, Copy)]
 pub struct DeviceCall<'a> {
     /// Whose call it is.
@@ -29,8 +31,9 @@ pub struct DeviceCall<'a> {
 }
 
 impl Communicator {
-    /// Enqueues calls on device memory, of this communicator and of others, so that no call waits for another to end
-    /// before it starts. Addresses must be in memory that this rank's device has or reaches.
+    /// Enqueues calls on device memory, of this communicator and of others, so that no call waits
+    /// for another to end before it starts. Addresses must be in memory that this rank's device has
+    /// or reaches.
     ///
     /// ```no_run
     /// # use spark_ccl::cuda::{DeviceCall, cudarc::driver::sys::CUstream};
@@ -46,11 +49,12 @@ impl Communicator {
     /// ```
     ///
     /// # Safety
-    /// Each stream is the legacy or the per-thread default stream, or lives until this returns. The buffers stay allocated
-    /// until the calls have run, and as long as a graph that has captured them is launched; meanwhile nothing else writes
-    /// what they read, and nothing else touches what they write. With [`Backend::Engine`](crate::Backend::Engine),
-    /// launches of graphs with calls of a communicator run one after the other, also with its other calls, and none
-    /// runs once that communicator is gone.
+    /// Each stream is the legacy or the per-thread default stream, or lives until this returns. The
+    /// buffers stay allocated until the calls have run, and as long as a graph that has captured
+    /// them is launched; meanwhile nothing else writes what they read, and nothing else touches
+    /// what they write. With [`Backend::Engine`](crate::Backend::Engine), launches of graphs with
+    /// calls of a communicator run one after the other, also with its other calls, and none runs
+    /// once that communicator is gone.
     ///
     /// # Errors
     /// Those of [`Call::on`](crate::Call::on) and [`run_untyped`](Self::run_untyped); also
@@ -60,8 +64,8 @@ impl Communicator {
     pub unsafe fn enqueue_untyped(calls: &[DeviceCall<'_>]) -> Result<(), Error> {
         let _context = keep_context();
         let prepared = calls.iter().map(|call| {
-            // SAFETY: the stream is a default one, or lives until the prepared call is dropped, at the end of this function (its
-            // contract).
+            // SAFETY: the stream is a default one, or lives until the prepared call is dropped, at
+            // the end of this function (its contract).
             unsafe { Prepared::new(call) }
         });
         let prepared = prepared.collect::<Result<Vec<_>, Error>>()?;
@@ -78,7 +82,8 @@ impl Communicator {
             .fold(enqueued, Result::and)
     }
 
-    /// Waits until all has run that was enqueued in a stream: as [`wait`](Self::wait), by the stream's handle.
+    /// Waits until all has run that was enqueued in a stream: as [`wait`](Self::wait), by the
+    /// stream's handle.
     ///
     /// # Safety
     /// The stream is the legacy or the per-thread default stream, or lives until this returns.
@@ -88,8 +93,8 @@ impl Communicator {
     pub unsafe fn wait_raw(&self, stream: CUstream) -> Result<(), Error> {
         let engine = self.device_engine("wait")?;
         let _context = keep_context();
-        // SAFETY: the stream is a default one, or lives until what is borrowed is dropped, at the end of this function
-        // (its contract).
+        // SAFETY: the stream is a default one, or lives until what is borrowed is dropped, at the
+        // end of this function (its contract).
         let borrowed = unsafe { borrow(&**engine, stream) }?;
         engine.wait(borrowed.inner())
     }
@@ -104,7 +109,8 @@ struct Prepared<'a> {
 
 impl<'a> Prepared<'a> {
     /// # Safety
-    /// The call's stream is the legacy or the per-thread default stream, or lives until the prepared call is dropped.
+    /// The call's stream is the legacy or the per-thread default stream, or lives until the
+    /// prepared call is dropped.
     unsafe fn new(given: &DeviceCall<'a>) -> Result<Self, Error> {
         let (comm, call) = (given.comm, given.call);
         let operation = call.operation();
@@ -121,7 +127,8 @@ impl<'a> Prepared<'a> {
         let (spec, regions) = call.prepare_in(comm, place)?;
         let mut task = spec.task(regions);
         check(&spec, &mut task, comm.planner().ranks())?;
-        // SAFETY: the stream is a default one, or lives until the prepared call is dropped (this function's contract).
+        // SAFETY: the stream is a default one, or lives until the prepared call is dropped (this
+        // function's contract).
         let stream = unsafe { borrow(&**engine, given.stream) }?;
         Ok(Self {
             engine,
@@ -146,10 +153,12 @@ impl<'a> Prepared<'a> {
 }
 
 /// # Safety
-/// The stream is the legacy or the per-thread default stream, or lives until what this returns is dropped.
+/// The stream is the legacy or the per-thread default stream, or lives until what this returns is
+/// dropped.
 unsafe fn borrow(engine: &dyn StreamEngine, raw: CUstream) -> Result<CallStream, Error> {
     let gpu = engine.gpu();
-    // SAFETY: the stream is a default one, or lives until what this returns is dropped (this function's contract).
+    // SAFETY: the stream is a default one, or lives until what this returns is dropped (this
+    // function's contract).
     let stream = unsafe { CallStream::new(&gpu.context, raw, &gpu.sync_stream, &gpu.events) };
     Ok(stream.map_err(|error| error.of_rank(gpu.rank))?)
 }

@@ -114,16 +114,17 @@ impl<'a, T: Element> DeviceView<'a, T> {
         let _context = keep_context();
         let (block, gpu) = (self.block(), &self.block().gpu);
         let copied = block.settle(false).and_then(|()| {
-            // SAFETY: the memory is as long as the values, and nothing writes it: what did has run, and a call that
-            // does needs a unique borrow of the part. After an error, nothing ever uses or frees it. All bits are
-            // elements.
+            // SAFETY: the memory is as long as the values, and nothing writes it: what did has run,
+            // and a call that does needs a unique borrow of the part. After an error, nothing ever
+            // uses or frees it. All bits are elements.
             let copied = unsafe { gpu.copies.read(self.address(), values) };
             copied.inspect_err(|error| block.was_lost(error.clone()))
         });
         Ok(copied.map_err(|error| error.of_rank(gpu.rank))?)
     }
 
-    /// Enqueues the program's own reads: as [`DeviceMemory::read_in`](super::DeviceMemory::read_in).
+    /// Enqueues the program's own reads: as
+    /// [`DeviceMemory::read_in`](super::DeviceMemory::read_in).
     ///
     /// # Errors
     /// As there.
@@ -226,14 +227,14 @@ impl Drop for Use<'_> {
     }
 }
 
-// SAFETY: it borrows the memory's owner, and with it the part, which is not written meanwhile. The memory stays until
-// all calls have run whose ends its block has been told of.
+// SAFETY: it borrows the memory's owner, and with it the part, which is not written meanwhile. The
+// memory stays until all calls have run whose ends its block has been told of.
 unsafe impl<T: Element> SendBuf<T> for DeviceView<'_, T> {
     fn region(&self) -> Region {
         DeviceView::region(self)
     }
 }
 
-// SAFETY: the region's order is the block. It makes a call that writes to any part wait for all calls before, and a
-// call that reads wait for those that write.
+// SAFETY: the region's order is the block. It makes a call that writes to any part wait for all
+// calls before, and a call that reads wait for those that write.
 unsafe impl<T: Element> DeviceSend<T> for DeviceView<'_, T> {}

@@ -91,15 +91,17 @@ impl<'a, T: Element> DeviceViewMut<'a, T> {
         let _context = keep_context();
         let (block, gpu) = (self.part.block(), &self.part.block().gpu);
         let copied = block.settle(true).and_then(|()| {
-            // SAFETY: the part is as long as the values, and nothing uses it: what did has run, and no call with it can
-            // be made meanwhile, since this is its only handle. After an error, nothing ever uses or frees it.
+            // SAFETY: the part is as long as the values, and nothing uses it: what did has run, and
+            // no call with it can be made meanwhile, since this is its only handle. After an error,
+            // nothing ever uses or frees it.
             let copied = unsafe { gpu.copies.write(self.address(), values) };
             copied.inspect_err(|error| block.was_lost(error.clone()))
         });
         Ok(copied.map_err(|error| error.of_rank(gpu.rank))?)
     }
 
-    /// Enqueues the program's own writes: as [`DeviceMemory::write_in`](super::DeviceMemory::write_in).
+    /// Enqueues the program's own writes: as
+    /// [`DeviceMemory::write_in`](super::DeviceMemory::write_in).
     ///
     /// # Errors
     /// As there.
@@ -113,26 +115,29 @@ impl<'a, T: Element> DeviceViewMut<'a, T> {
     }
 }
 
-// SAFETY: it borrows the memory's owner, and is the only view of the part. The memory stays until all calls have run
-// whose ends its block has been told of.
+// SAFETY: it borrows the memory's owner, and is the only view of the part. The memory stays until
+// all calls have run whose ends its block has been told of.
 unsafe impl<T: Element> SendBuf<T> for DeviceViewMut<'_, T> {
     fn region(&self) -> Region {
         self.part.region()
     }
 }
 
-// SAFETY: it is the only view of the part, and a unique borrow of the memory's owner, or one of the parts that such a
-// borrow was split into. The memory stays until all calls have run whose ends its block has been told of.
+// SAFETY: it is the only view of the part, and a unique borrow of the memory's owner, or one of the
+// parts that such a borrow was split into. The memory stays until all calls have run whose ends its
+// block has been told of.
 unsafe impl<T: Element> RecvBuf<T> for DeviceViewMut<'_, T> {
     fn region_mut(&mut self) -> Region {
         self.part.region()
     }
 }
 
-// SAFETY: the region is that of a `DeviceView`: device memory, whose order is its block. It makes a call that reads
-// wait for those that write any part, and everyone who writes or frees the memory wait for all calls before.
+// SAFETY: the region is that of a `DeviceView`: device memory, whose order is its block. It makes a
+// call that reads wait for those that write any part, and everyone who writes or frees the memory
+// wait for all calls before.
 unsafe impl<T: Element> DeviceSend<T> for DeviceViewMut<'_, T> {}
 
-// SAFETY: the region is that of a `DeviceView`: device memory, whose order is its block. It makes a call that writes to
-// any part wait for all calls before, and everyone who reads, writes or frees the memory wait for the calls that write.
+// SAFETY: the region is that of a `DeviceView`: device memory, whose order is its block. It makes a
+// call that writes to any part wait for all calls before, and everyone who reads, writes or frees
+// the memory wait for the calls that write.
 unsafe impl<T: Element> DeviceRecv<T> for DeviceViewMut<'_, T> {}

@@ -100,7 +100,8 @@ fn still_waits<E: Guarded>(
 }
 
 impl<B> DeviceRank<B> {
-    /// The stream that a task's memory comes with, once it waits for what nothing else makes it wait for.
+    /// The stream that a task's memory comes with, once it waits for what nothing else makes it
+    /// wait for.
     pub(super) fn stream_of(&self, task: &Task) -> Result<Arc<CudaStream>, Error> {
         let regions = task.regions();
         let stream = order::stream_of(regions);
@@ -115,8 +116,8 @@ impl<B> DeviceRank<B> {
         Ok(stream)
     }
 
-    /// Waits a little for the last call to end: after an abort, a program that gets the error may free what kernels
-    /// use. Returns whether it has ended.
+    /// Waits a little for the last call to end: after an abort, a program that gets the error may
+    /// free what kernels use. Returns whether it has ended.
     pub(super) fn subside(&self) -> Result<bool, spark_ccl_cuda::Error> {
         let last = self.state.try_lock_for(CALL);
         let Some(last) = last.and_then(|state| state.calls.last.clone()) else {
@@ -132,8 +133,9 @@ impl<B> DeviceRank<B> {
         Ok(true)
     }
 
-    /// Before the rank leaves on its own: whether all calls have run. Where they do not end soon, the communicator
-    /// fails on all ranks, which could otherwise take the output of aborted calls for results.
+    /// Before the rank leaves on its own: whether all calls have run. Where they do not end soon,
+    /// the communicator fails on all ranks, which could otherwise take the output of aborted calls
+    /// for results.
     pub(super) fn is_done(&self) -> bool {
         if self.watch.failed() {
             return false;

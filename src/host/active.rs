@@ -1,5 +1,5 @@
-//! One operation in flight: its task and steps, its number and tag, and how far it is. The queues that it waits in are
-//! in `mod.rs`.
+//! One operation in flight: its task and steps, its number and tag, and how far it is. The queues
+//! that it waits in are in `mod.rs`.
 
 use super::exec::Run;
 use super::execution::{Advance, Execution};
@@ -91,9 +91,9 @@ impl Active {
         })
     }
 
-    /// Gives up, once nothing in this process touches the operation's memory any more. What is lent or
-    /// registered has been withdrawn: peers may still read it, but discard what they read. Where they may write,
-    /// they are cut off from it.
+    /// Gives up, once nothing in this process touches the operation's memory any more. What is lent
+    /// or registered has been withdrawn: peers may still read it, but discard what they read. Where
+    /// they may write, they are cut off from it.
     pub(super) fn give_up(&mut self, wires: &mut Wires) {
         self.execution.drain(wires);
         let task = &self.request.task;

@@ -1,8 +1,9 @@
-//! Fast path for a collective of small messages: executes one step after the other, as long as each can complete at
-//! once.
+//! Fast path for a collective of small messages: executes one step after the other, as long as each
+//! can complete at once.
 //!
-//! It sends exactly the messages of the schedule's steps, so a rank may take it while others do not. A step that cannot
-//! be done at once, or is wrong, is left to `exec.rs`, which keeps a step's state.
+//! It sends exactly the messages of the schedule's steps, so a rank may take it while others do
+//! not. A step that cannot be done at once, or is wrong, is left to `exec.rs`, which keeps a step's
+//! state.
 
 use super::exchange::arrived;
 use super::exec::{ASK_SLOTLESS_BYTES, Cursor, Run};
@@ -15,7 +16,8 @@ const CHANNEL: u32 = 0;
 const LANE: usize = 0;
 
 impl Run<'_> {
-    /// Continues from the cursor, and looks for each message at most `polls` times. Returns whether everything is done.
+    /// Continues from the cursor, and looks for each message at most `polls` times. Returns whether
+    /// everything is done.
     pub(super) fn run_at_once(&mut self, cursor: &mut Cursor, polls: u32) -> bool {
         if self.program.channels() != 1 {
             return false;
@@ -71,7 +73,8 @@ impl Run<'_> {
         }
     }
 
-    /// All of a transfer, if it is one message that is short enough to go through a slot over any link.
+    /// All of a transfer, if it is one message that is short enough to go through a slot over any
+    /// link.
     fn move_at_once(&mut self, transfer: &Transfer, polls: u32) -> bool {
         let count = transfer.elements as usize;
         let bytes = count * self.task.signature.dtype.size();

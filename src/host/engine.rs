@@ -1,5 +1,5 @@
-//! The engine behind its mutex, and how callers wait on it. Knows the mutex, threads and time; what an operation does
-//! is below, in [`Core`].
+//! The engine behind its mutex, and how callers wait on it. Knows the mutex, threads and time; what
+//! an operation does is below, in [`Core`].
 
 mod check;
 mod ids;
@@ -32,9 +32,9 @@ use std::time::{Duration, Instant};
 /// Rounds that moved data after which a waiter lets other threads have the engine.
 const BUSY_ROUNDS: u32 = 16;
 
-/// The engines of this process. A thread that waits on one of them also pushes, from time to time, those on which no
-/// thread waits. So a program may wait for operations of several communicators in any order, and several ranks may
-/// share a thread.
+/// The engines of this process. A thread that waits on one of them also pushes, from time to time,
+/// those on which no thread waits. So a program may wait for operations of several communicators in
+/// any order, and several ranks may share a thread.
 static ENGINES: PerProcess<Mutex<Vec<EngineEntry>>> = PerProcess::new();
 
 struct EngineEntry {
@@ -45,12 +45,13 @@ struct EngineEntry {
     first_caller: FirstCallerView,
 }
 
-/// How many threads wait on an engine. It is apart from the engine, so that reading it does not touch memory to which
-/// the engine's own threads write.
+/// How many threads wait on an engine. It is apart from the engine, so that reading it does not
+/// touch memory to which the engine's own threads write.
 ///
-/// Relaxed: a thread that leaves an engine with work wakes blocked threads under the lock of the bells
-/// ([`wake_others`]). A thread that is about to block takes that lock before it reads this number. The progress thread
-/// reads it under the engine's lock, which a thread that leaves takes after it has lowered it.
+/// Relaxed: a thread that leaves an engine with work wakes blocked threads under the lock of the
+/// bells ([`wake_others`]). A thread that is about to block takes that lock before it reads this
+/// number. The progress thread reads it under the engine's lock, which a thread that leaves takes
+/// after it has lowered it.
 type Waiters = Arc<AtomicU32>;
 
 /// Pushes every engine that no thread waits on.
@@ -75,8 +76,9 @@ pub(super) fn unattended_engines(mut work: impl FnMut(&HostEngine)) {
     for engine in engines {
         work(&engine);
         if let Some(last) = Arc::into_inner(engine) {
-            // The owner has dropped it meanwhile, so this is the last reference. Dropping the engine takes a while, and
-            // may wait for this very thread, so another thread does it. If none can be started, it is dropped here.
+            // The owner has dropped it meanwhile, so this is the last reference. Dropping the
+            // engine takes a while, and may wait for this very thread, so another thread does it.
+            // If none can be started, it is dropped here.
             let _ = spark_ccl_log::spawn("spark-drop", move || drop(last));
         }
     }
@@ -91,8 +93,8 @@ pub(super) fn is_without_thread(context: u64, rank: Rank) -> bool {
     others.any(|entry| entry.first_caller.is_none_but_this())
 }
 
-/// An engine that threads share. In a forked child it refuses everything: a thread of the parent may have it locked,
-/// and its links are the parent's.
+/// An engine that threads share. In a forked child it refuses everything: a thread of the parent
+/// may have it locked, and its links are the parent's.
 pub(crate) struct HostEngine {
     planner: Planner,
     pub(super) core: Owned<Mutex<Core>>,
@@ -161,8 +163,9 @@ impl HostEngine {
         Ok(ids)
     }
 
-    /// Begins a checked collective, whose buffers must stay until it is done. `None` where it is done already. Waits for
-    /// nothing: the calling thread also passes on what other communicators wait for.
+    /// Begins a checked collective, whose buffers must stay until it is done. `None` where it is
+    /// done already. Waits for nothing: the calling thread also passes on what other communicators
+    /// wait for.
     #[cfg(feature = "cuda")]
     pub(crate) fn begin(&self, task: &mut Task) -> Result<Option<Ids>, Error> {
         self.check_process()?;
@@ -174,8 +177,9 @@ impl HostEngine {
         Ok(id.map(|id| Ids(id, None)))
     }
 
-    /// Begins a part of a message, whose memory must stay until it is done: the task's input or output. Its signature is that of
-    /// the whole message, which both ends cut alike. Waits for nothing.
+    /// Begins a part of a message, whose memory must stay until it is done: the task's input or
+    /// output. Its signature is that of the whole message, which both ends cut alike. Waits for
+    /// nothing.
     #[cfg(feature = "cuda")]
     pub(crate) fn begin_part(
         &self,
@@ -197,8 +201,8 @@ impl HostEngine {
         Ok(Ids(id, None))
     }
 
-    /// Whether the operation is done; its result is left to be taken. Makes progress. In a forked child nothing makes
-    /// progress, and every operation counts as done.
+    /// Whether the operation is done; its result is left to be taken. Makes progress. In a forked
+    /// child nothing makes progress, and every operation counts as done.
     fn is_done(&self, id: OpId) -> bool {
         if self.check_process().is_err() {
             return true;
@@ -209,8 +213,8 @@ impl HostEngine {
         let is_done = core.ops.is_done(id);
         unlock(core);
         if !is_done {
-            // Another rank may first need this rank's progress in another communicator. A thread that only tests
-            // never waits, so it pushes the other engines here.
+            // Another rank may first need this rank's progress in another communicator. A thread
+            // that only tests never waits, so it pushes the other engines here.
             push_all();
         }
         is_done
@@ -233,8 +237,8 @@ impl HostEngine {
         Ok(self.drive_beside(&[], outcome))
     }
 
-    /// As [`drive`](Self::drive), for an outcome that also depends on `others`. The caller has checked that this is the
-    /// engines' own process.
+    /// As [`drive`](Self::drive), for an outcome that also depends on `others`. The caller has
+    /// checked that this is the engines' own process.
     fn drive_beside<R>(
         &self,
         others: &[&HostEngine],
@@ -300,7 +304,8 @@ impl HostEngine {
         }
     }
 
-    /// Does one round of the work of a thread that waits on the engine, unless another thread has it locked.
+    /// Does one round of the work of a thread that waits on the engine, unless another thread has
+    /// it locked.
     fn attend(&self) {
         if let Some(mut core) = self.core.try_lock() {
             core.progress();
@@ -338,8 +343,8 @@ impl HostEngine {
         })
     }
 
-    /// Hands the buffers of an operation that nobody waits for to the engine. In a forked child they are freed: the
-    /// operation is the parent's, and does not touch the child's memory.
+    /// Hands the buffers of an operation that nobody waits for to the engine. In a forked child
+    /// they are freed: the operation is the parent's, and does not touch the child's memory.
     fn detach(&self, id: OpId, buffers: Box<dyn Any + Send>) {
         if self.check_process().is_err() {
             return;
@@ -349,8 +354,8 @@ impl HostEngine {
         unlock(core);
     }
 
-    /// Unlocks the engine, on which this thread no longer waits. Threads that wait on other engines, or the progress
-    /// thread, may have to push it from now on.
+    /// Unlocks the engine, on which this thread no longer waits. Threads that wait on other
+    /// engines, or the progress thread, may have to push it from now on.
     fn leave(&self, core: MutexGuard<'_, Core>) {
         // What is said is emitted after the wake-ups: the program's subscriber may block.
         let _held = Held::new();
@@ -425,7 +430,8 @@ impl Engine for HostEngine {
     }
 
     fn drain(&self) -> Result<(), Error> {
-        // With nothing in flight there is nothing to wait for, and a fault that comes now does not matter.
+        // With nothing in flight there is nothing to wait for, and a fault that comes now does not
+        // matter.
         if self.with(|core| core.is_idle())? {
             return Ok(());
         }
@@ -449,7 +455,8 @@ struct Rounds {
     idle: u32,
 }
 
-/// Polls until there is an outcome, other threads should have the engine, or polling is no longer worth it.
+/// Polls until there is an outcome, other threads should have the engine, or polling is no longer
+/// worth it.
 #[inline]
 fn poll<R>(
     core: &mut Core,

@@ -1,7 +1,9 @@
-//! Fast path for an exchange, that is a small `all_reduce`, `all_gather` or `all_to_all`: one message to every peer
-//! (the same for all, or a block for each), then one from every peer, which are reduced or concatenated.
+//! Fast path for an exchange, that is a small `all_reduce`, `all_gather` or `all_to_all`: one
+//! message to every peer (the same for all, or a block for each), then one from every peer, which
+//! are reduced or concatenated.
 //!
-//! It sends exactly the messages of the schedule's steps, so a rank may take it while others do not.
+//! It sends exactly the messages of the schedule's steps, so a rank may take it while others do
+//! not.
 
 use super::exec::{ASK_SLOTLESS_BYTES, Run};
 use super::wires::Wires;
@@ -28,7 +30,8 @@ struct Exchange<'a> {
     /// Elements, and bytes, of a message.
     count: usize,
     bytes: usize,
-    /// Bytes between the parts of the input that go to one rank and to the next: none, where all get the same.
+    /// Bytes between the parts of the input that go to one rank and to the next: none, where all
+    /// get the same.
     stride: usize,
 }
 
@@ -76,7 +79,8 @@ impl<'a> Exchange<'a> {
     }
 }
 
-/// Runs an exchange, and looks for each of its messages at most `polls` times. Does nothing with long vectors.
+/// Runs an exchange, and looks for each of its messages at most `polls` times. Does nothing with
+/// long vectors.
 pub(super) fn run(run: &mut Run<'_>, polls: u32) -> Progress {
     let Run {
         task, tag, wires, ..
@@ -118,9 +122,10 @@ fn send(exchange: &Exchange<'_>, wires: &mut Wires) -> u32 {
         };
         let scale = exchange.task.reduction.scale_of_sent();
         let (srcs, dsts) = ([exchange.own(peer, scale)], [slot.as_mut_ptr()]);
-        // SAFETY: the source is all of the input, or its block for the peer, of which there is one for each rank
-        // (`check`); the input is readable until the operation is done. The slot has room for as much (`reserve`), is
-        // this side's until it is committed below, and is no part of the input.
+        // SAFETY: the source is all of the input, or its block for the peer, of which there is one
+        // for each rank (`check`); the input is readable until the operation is done. The slot has
+        // room for as much (`reserve`), is this side's until it is committed below, and is no part
+        // of the input.
         unsafe { wires.compute_now(&exchange.job(&srcs, &dsts)) };
         if wires.commit(peer, LANE, bytes, tag).is_err() {
             return step - 1;
@@ -149,9 +154,10 @@ fn reduce(exchange: &Exchange<'_>, wires: &mut Wires, polls: u32) -> Progress {
     let complete = operands.len() == wires.size as usize;
     if complete {
         let dsts = [task.output.ptr];
-        // SAFETY: input and output are the operation's until it is done; they are as long, and the same or apart
-        // (`check`). The other operands are messages: `arrived` has checked that they are as long as the input, they
-        // stay where they are until they are released below, and they lie in the links' memory, apart from the output.
+        // SAFETY: input and output are the operation's until it is done; they are as long, and the
+        // same or apart (`check`). The other operands are messages: `arrived` has checked that they
+        // are as long as the input, they stay where they are until they are released below, and
+        // they lie in the links' memory, apart from the output.
         unsafe { wires.compute_now(&exchange.job(&operands, &dsts)) };
         let own = wires.rank;
         for peer in (0..wires.size).filter(|&peer| peer != own) {
@@ -176,8 +182,8 @@ fn gather(exchange: &Exchange<'_>, wires: &mut Wires, polls: u32) -> Progress {
     if !task.in_place {
         let own = exchange.own(wires.rank, Scale::One);
         let (srcs, dsts) = ([own], [block(wires.rank)]);
-        // SAFETY: the output has a block for each rank, as long as the input or a block of it, and lies apart from the
-        // input (`check`); both are the operation's until it is done.
+        // SAFETY: the output has a block for each rank, as long as the input or a block of it, and
+        // lies apart from the input (`check`); both are the operation's until it is done.
         unsafe { wires.compute_now(&exchange.job(&srcs, &dsts)) };
         steps += 1;
     }
@@ -188,9 +194,9 @@ fn gather(exchange: &Exchange<'_>, wires: &mut Wires, polls: u32) -> Progress {
         };
         let scale = Scale::One;
         let (srcs, dsts) = ([Operand { ptr, scale }], [block(from)]);
-        // SAFETY: the output has a block for each rank, and is the operation's until it is done. `arrived` has checked
-        // that the message is as long as a block; it stays where it is until it is released below, and lies in the
-        // link's memory, apart from the output.
+        // SAFETY: the output has a block for each rank, and is the operation's until it is done.
+        // `arrived` has checked that the message is as long as a block; it stays where it is until
+        // it is released below, and lies in the link's memory, apart from the output.
         unsafe { wires.compute_now(&exchange.job(&srcs, &dsts)) };
         release(from, wires);
         steps += 1;
@@ -204,8 +210,8 @@ fn release(peer: Rank, wires: &mut Wires) {
     }
 }
 
-/// The peer's message. Anything else that is there stays: the schedule's steps find it again, and report what is
-/// wrong.
+/// The peer's message. Anything else that is there stays: the schedule's steps find it again, and
+/// report what is wrong.
 pub(super) fn arrived(
     peer: Rank,
     tag: u64,

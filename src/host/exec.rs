@@ -1,5 +1,5 @@
-//! Executes the steps of one operation, slice by slice, as far as links and reductions allow. Knows a program's steps
-//! and the links; knows neither the queue nor deadlines.
+//! Executes the steps of one operation, slice by slice, as far as links and reductions allow. Knows
+//! a program's steps and the links; knows neither the queue nor deadlines.
 
 use super::loans::Loans;
 use super::transfer::Transfer;
@@ -11,8 +11,8 @@ use spark_ccl_sched::{Buf, Kind, Span, Step};
 use spark_ccl_transport::{Direct, LinkError};
 use spark_ccl_types::Scale;
 
-/// Results of at least this many bytes have left the caches before anyone reads them. (In place they are
-/// in the caches already when they are written.)
+/// Results of at least this many bytes have left the caches before anyone reads them. (In place
+/// they are in the caches already when they are written.)
 const STREAMING_BYTES: usize = 16 << 20;
 /// For shorter slices, the link is not asked to go without a slot.
 pub(super) const ASK_SLOTLESS_BYTES: usize = 4 << 10;
@@ -94,8 +94,8 @@ impl Run<'_> {
     pub(crate) fn turn(&mut self, channel: u32, cursor: &mut Cursor) -> Turn {
         let mut moved = false;
         for _ in 0..TURN {
-            // Computed for each slice, as schedules of any length are. It is used in place: a copy would have to wait for
-            // the smaller stores that have just written it.
+            // Computed for each slice, as schedules of any length are. It is used in place: a copy
+            // would have to wait for the smaller stores that have just written it.
             let made = self.program.step(channel, cursor.index);
             let Some(step) = &made else {
                 return Turn::Finished;
@@ -135,7 +135,8 @@ impl Run<'_> {
                 }
                 self.both(channel, [sending, receiving], halves)
             }
-            // What was received is kept in memory, and can be sent on from there without another copy.
+            // What was received is kept in memory, and can be sent on from there without another
+            // copy.
             Kind::RecvCopySend | Kind::RecvReduceCopySend
                 if self.lends_on(self.first_lane + channel as usize, step) =>
             {
@@ -241,8 +242,8 @@ impl Run<'_> {
                 ..
             } if self.scale_of_sent(span.buf) == Scale::One => {
                 // SAFETY: the span lies within the task's regions or the scratch, which the
-                // operation holds. A step that would write it comes after this one, if there is any,
-                // and the link keeps nothing of it beyond the call.
+                // operation holds. A step that would write it comes after this one, if there is
+                // any, and the link keeps nothing of it beyond the call.
                 let payload =
                     unsafe { std::slice::from_raw_parts(self.address(&span, done), bytes) };
                 let tx = self.wires.tx(peer, lane)?;
@@ -257,8 +258,9 @@ impl Run<'_> {
                 dst: Some(span),
                 ..
             } => {
-                // SAFETY: the span lies within the task's regions or the scratch, which the operation holds and may
-                // write. A step that reads it comes after this one, and the link keeps nothing of it beyond the call.
+                // SAFETY: the span lies within the task's regions or the scratch, which the
+                // operation holds and may write. A step that reads it comes after this one, and the
+                // link keeps nothing of it beyond the call.
                 let payload =
                     unsafe { std::slice::from_raw_parts_mut(self.address(&span, done), bytes) };
                 let rx = self.wires.rx(peer, lane)?;
@@ -339,8 +341,9 @@ impl Run<'_> {
             ptr: incoming,
             scale,
         };
-        // Each list is written where it is read: a copy of an operand would have to wait for the smaller stores that have
-        // just written it, and so for those before them to the peer's memory.
+        // Each list is written where it is read: a copy of an operand would have to wait for the
+        // smaller stores that have just written it, and so for those before them to the peer's
+        // memory.
         let own = |span| self.operand(span, done);
         let streaming = transfer.to.is_none() && self.bypasses_caches();
         let (Some(span), Some(from)) = (&transfer.src, transfer.from) else {
@@ -400,10 +403,10 @@ impl Run<'_> {
         // SAFETY: own operands and targets lie within the task's regions or the scratch (the
         // program was made for their lengths), which the operation holds until it is done; slots
         // stay lent until `finish`, which runs after the job. Peers' memory is mapped here for as
-        // long as the task holds its segment. The program's signals order these accesses against the
-        // peers' own, until an operation fails. Then a peer may write to what is read here: any bytes are
-        // valid elements, and `confirm` keeps them from becoming a result. What is written here does not
-        // reach the peer's memory any more (`Active::give_up`).
+        // long as the task holds its segment. The program's signals order these accesses against
+        // the peers' own, until an operation fails. Then a peer may write to what is read here: any
+        // bytes are valid elements, and `confirm` keeps them from becoming a result. What is
+        // written here does not reach the peer's memory any more (`Active::give_up`).
         match unsafe { self.wires.compute.start(&job) } {
             Started::Done => None,
             Started::Pending(ticket) => {

@@ -1,5 +1,5 @@
-//! The progress of an operation, and what it waits for. Knows cursors and obstacles; knows neither other operations nor
-//! deadlines.
+//! The progress of an operation, and what it waits for. Knows cursors and obstacles; knows neither
+//! other operations nor deadlines.
 
 use super::exchange::{self, Progress};
 use super::exec::{Cursor, Run, Turn};
@@ -60,7 +60,8 @@ impl Execution {
             }
         }
         if self.finished[..channels as usize].iter().all(|&done| done) {
-            // The kernel must have its bytes, too: the program may not call this library again for a long time.
+            // The kernel must have its bytes, too: the program may not call this library again for
+            // a long time.
             let held_back = run.wires.held_back(lanes(run.program, run.first_lane));
             match held_back.or_else(|| run.loans.outstanding(run.wires)) {
                 None => return Advance::Complete,
@@ -110,8 +111,8 @@ impl Execution {
         }
     }
 
-    /// Waits a moment, at the link of the message that it lacks. Where it waits for a peer to be done with something
-    /// instead, it does not look at the link: each look slows the peer down.
+    /// Waits a moment, at the link of the message that it lacks. Where it waits for a peer to be
+    /// done with something instead, it does not look at the link: each look slows the peer down.
     pub(super) fn spin(&self, wires: &mut Wires, polls: u32) {
         if let Some(Obstacle::Message { peer, lane }) = self.stall.obstacle {
             wires.await_message(peer, lane, polls);

@@ -1,4 +1,5 @@
-//! Steps that move no message: they reduce what is in this rank's memory, or in registered memory of all.
+//! Steps that move no message: they reduce what is in this rank's memory, or in registered memory
+//! of all.
 
 use super::exec::{Half, Run};
 use super::wires::Obstacle;
@@ -79,11 +80,12 @@ impl Run<'_> {
         }
     }
 
-    /// Checks that the peers' memory was valid for as long as a step has read it: a peer whose operation has failed has
-    /// its memory back, and may have overwritten it. Must be called before the step counts as done, since later steps
-    /// tell other ranks that all went well.
+    /// Checks that the peers' memory was valid for as long as a step has read it: a peer whose
+    /// operation has failed has its memory back, and may have overwritten it. Must be called before
+    /// the step counts as done, since later steps tell other ranks that all went well.
     ///
-    /// It asks the link over which the peer's signal came. So the peer has its end, and closes it when it withdraws.
+    /// It asks the link over which the peer's signal came. So the peer has its end, and closes it
+    /// when it withdraws.
     fn confirm(&self, step: &Step) -> Result<(), Obstacle> {
         let mut peers = self.sources(step).filter(|&rank| rank != self.wires.rank);
         let still_lends = |peer| {
@@ -99,7 +101,8 @@ impl Run<'_> {
         }
     }
 
-    /// Starts a reduction over `count` elements of the operands and into the targets that `fill` lists.
+    /// Starts a reduction over `count` elements of the operands and into the targets that `fill`
+    /// lists.
     fn submit(
         &mut self,
         count: usize,

@@ -1,5 +1,5 @@
-//! Messages that are copied once, by their receiver, straight out of the sender's memory. Knows a step and its link;
-//! what is lent is remembered in `loans.rs`.
+//! Messages that are copied once, by their receiver, straight out of the sender's memory. Knows a
+//! step and its link; what is lent is remembered in `loans.rs`.
 
 use super::exec::Run;
 use super::transfer::Transfer;
@@ -13,8 +13,8 @@ use spark_ccl_types::Scale;
 const LEAST_BYTES: u64 = 4 << 10;
 
 impl Run<'_> {
-    /// Lends or borrows the next part of a transfer, if that needs no reduction and the link can. Returns how many
-    /// elements.
+    /// Lends or borrows the next part of a transfer, if that needs no reduction and the link can.
+    /// Returns how many elements.
     pub(super) fn single_copy(
         &mut self,
         lane: usize,
@@ -46,13 +46,14 @@ impl Run<'_> {
     /// Whether it is better to send on what a step keeps from where it is kept.
     pub(super) fn lends_on(&self, lane: usize, step: &Step) -> bool {
         let lends = || self.lends((step.send_to, lane), &step.dst, 0, step.dst.len);
-        // A reduction can write its result to a slot at the same time, while it is in the cache. So lending it
-        // only pays if a device reads it.
+        // A reduction can write its result to a slot at the same time, while it is in the cache. So
+        // lending it only pays if a device reads it.
         self.program.may_lend()
             && (!self.task.signature.operation.reduces() || lends() == Lends::Registered)
     }
 
-    /// How many elements to lend, from `done` on; `None` if they must go through a slot, or that is better.
+    /// How many elements to lend, from `done` on; `None` if they must go through a slot, or that is
+    /// better.
     fn lendable(&self, line: Line, transfer: &Transfer, span: &Span, done: u64) -> Option<u64> {
         if !self.program.may_lend() || self.scale_of_sent(span.buf) != Scale::One {
             return None;
@@ -67,8 +68,8 @@ impl Run<'_> {
                 (ready >= slice).then_some(slice)
             }
             Lends::Anything => {
-                // A rank that has nothing else to do fills slots, while the receiver empties those before: so both
-                // copy, and not the receiver alone.
+                // A rank that has nothing else to do fills slots, while the receiver empties those
+                // before: so both copy, and not the receiver alone.
                 let is_busy = transfer.is_half || self.task.input.ptr != self.task.output.ptr;
                 let reduces = self.task.signature.operation.reduces();
                 (is_busy && !reduces).then(|| ready.min(most(LEND_MOST)))
@@ -98,9 +99,9 @@ impl Run<'_> {
         };
         let start = self.address(&span, done);
         let tx = self.wires.tx(peer, lane)?;
-        // SAFETY: the span lies within the task's regions or the scratch, which the operation holds,
-        // and nothing writes it until the loan has returned: the program says so, and the operation
-        // does not end before, unless the links have been withdrawn.
+        // SAFETY: the span lies within the task's regions or the scratch, which the operation
+        // holds, and nothing writes it until the loan has returned: the program says so, and the
+        // operation does not end before, unless the links have been withdrawn.
         let lending = unsafe {
             let payload = std::slice::from_raw_parts(start, count as usize * size);
             tx.lend(payload, self.tag)

@@ -1,5 +1,5 @@
-//! The engine of one communicator: its operations in flight, and what makes them progress. Knows tasks, plans and
-//! links; knows neither communicators nor Rust's types of elements.
+//! The engine of one communicator: its operations in flight, and what makes them progress. Knows
+//! tasks, plans and links; knows neither communicators nor Rust's types of elements.
 
 mod active;
 mod at_once;
@@ -166,8 +166,8 @@ impl Core {
         self.collectives.is_empty() && self.pairs == 0 && self.wires.unflushed.is_empty()
     }
 
-    /// Runs a collective to its end if that takes no more polls than these; otherwise queues it and returns its name. Most
-    /// small ones never enter the queue.
+    /// Runs a collective to its end if that takes no more polls than these; otherwise queues it and
+    /// returns its name. Most small ones never enter the queue.
     fn run_inline(
         &mut self,
         task: &Task,
@@ -239,7 +239,8 @@ impl Core {
         request.task.limit.unwrap_or(self.timeout)
     }
 
-    /// Queues a message, or a part of one, of which later parts have the number and the tag of the first.
+    /// Queues a message, or a part of one, of which later parts have the number and the tag of the
+    /// first.
     fn issue_pair(&mut self, request: Request, pair: (Rank, Direction), is_first: bool) -> OpId {
         self.has_news = true;
         let limit = self.limit_of(&request);
@@ -261,7 +262,8 @@ impl Core {
         id
     }
 
-    /// The next message from a rank: its type and elements. `None` if none has come, or a call waits for it.
+    /// The next message from a rank: its type and elements. `None` if none has come, or a call
+    /// waits for it.
     ///
     /// # Errors
     /// The fault that has ended this communicator.
@@ -383,7 +385,8 @@ fn enter(last: &mut u64, task: &Task, watch: &Watch, observed: Option<&Observed>
     }
 }
 
-/// Advances the operations of a queue, the first one first. Returns whether anything moved, and how many ended.
+/// Advances the operations of a queue, the first one first. Returns whether anything moved, and how
+/// many ended.
 fn work_off(
     queue: &mut VecDeque<OpId>,
     ops: &mut Ops,
@@ -416,8 +419,8 @@ fn work_off(
 fn complete(task: &Task, record: Option<u64>, observed: Option<&Observed>) {
     if let Some(divisor) = task.reduction.divisor {
         let output = &task.output;
-        // SAFETY: the output is `len` elements of this type, which `check` has made sure of, and is the operation's
-        // alone to read and write until it is done, which is only after this.
+        // SAFETY: the output is `len` elements of this type, which `check` has made sure of, and is
+        // the operation's alone to read and write until it is done, which is only after this.
         unsafe {
             spark_ccl_compute::divide(task.signature.dtype, output.ptr, output.len, divisor);
         }

@@ -1,5 +1,5 @@
-//! The operations of an engine, by name: handles ask by it whether theirs has ended, and take its result. Knows no
-//! steps: an operation's work is in `active.rs`.
+//! The operations of an engine, by name: handles ask by it whether theirs has ended, and take its
+//! result. Knows no steps: an operation's work is in `active.rs`.
 
 use super::active::Active;
 use super::wires::Wires;
@@ -23,8 +23,8 @@ pub(super) type Buffers = Box<dyn Any + Send>;
 pub(super) struct Ops {
     slots: Vec<Slot>,
     vacant: Vec<usize>,
-    /// Buffers of ended operations that nobody waits for. Users' code runs when they are dropped, so
-    /// that happens where the engine is not locked.
+    /// Buffers of ended operations that nobody waits for. Users' code runs when they are dropped,
+    /// so that happens where the engine is not locked.
     discarded: Vec<Buffers>,
 }
 
@@ -93,7 +93,8 @@ impl Ops {
         }
     }
 
-    /// Takes the result of an operation that is done, and forgets the operation. Success if it was taken before.
+    /// Takes the result of an operation that is done, and forgets the operation. Success if it was
+    /// taken before.
     pub(super) fn take(&mut self, id: OpId) -> Option<Result<(), Error>> {
         if !self.is_done(id) {
             return None;

@@ -1,5 +1,5 @@
-//! Turns a checked task into requests with their steps: two for a `send_recv`, otherwise one. Knows the plan; knows no
-//! links.
+//! Turns a checked task into requests with their steps: two for a `send_recv`, otherwise one. Knows
+//! the plan; knows no links.
 
 #[cfg(feature = "cuda")]
 use super::Direction;
@@ -40,7 +40,8 @@ impl Request {
         })
     }
 
-    /// That of a part of a message, which is the task's input or output. Its signature is that of the whole.
+    /// That of a part of a message, which is the task's input or output. Its signature is that of
+    /// the whole.
     #[cfg(feature = "cuda")]
     pub(super) fn of_part(task: Task, direction: Direction, own: Rank) -> Self {
         let program = match direction {

@@ -1,7 +1,7 @@
 //! What signals say, as bytes.
 //!
-//! The tags of messages hold only a digest of the call. Where a rank relies on details of its peer's call that the
-//! length of a message does not prove, a signal spells them out.
+//! The tags of messages hold only a digest of the call. Where a rank relies on details of its
+//! peer's call that the length of a message does not prove, a signal spells them out.
 
 use spark_ccl_sched::Rank;
 

@@ -1,8 +1,9 @@
 //! How a waiter blocks in the kernel, and what wakes it up: its peers, a fault, or another thread.
 //!
-//! Of the threads that wait on one engine, one blocks on the links, and the others wait for that one. Another thread
-//! that moves or queues something meanwhile rings the engine's bell: it may have ended an operation, or an operation
-//! may now wait for an event that the blocked thread does not watch.
+//! Of the threads that wait on one engine, one blocks on the links, and the others wait for that
+//! one. Another thread that moves or queues something meanwhile rings the engine's bell: it may
+//! have ended an operation, or an operation may now wait for an event that the blocked thread does
+//! not watch.
 
 use super::engine::{unattended_engines, unlock};
 use super::{Core, HostEngine, blocked};
@@ -32,8 +33,9 @@ impl Core {
 }
 
 impl HostEngine {
-    /// Blocks until something may have changed, for `most` at most. Returns the outcome if there is one already. If
-    /// some events of this engine cannot end the block, it lasts no longer than `nap`.
+    /// Blocks until something may have changed, for `most` at most. Returns the outcome if there is
+    /// one already. If some events of this engine cannot end the block, it lasts no longer than
+    /// `nap`.
     pub(super) fn block<R>(
         &self,
         nap: Duration,

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-/// Polls of a link before a waiter yields: about 30 us over shared memory, and some hundreds over TCP, where each is a
-/// system call.
+/// Polls of a link before a waiter yields: about 30 us over shared memory, and some hundreds over
+/// TCP, where each is a system call.
 const MOST_POLLS: u32 = 512;
 const POLLS_PER_ROUND: u32 = 16;
 /// A yield that takes longer gave the core to another thread.
@@ -16,8 +16,8 @@ const LONGEST_NAP: Duration = Duration::from_micros(500);
 /// How long a waiter blocks at most: it has to check deadlines and send announcements.
 pub(super) const LONGEST_BLOCK: Duration = Duration::from_millis(50);
 
-/// How often to look at the links before yielding. It is learned from earlier yields: if other threads need the core,
-/// perhaps the very rank that is waited for, further looks are wasted.
+/// How often to look at the links before yielding. It is learned from earlier yields: if other
+/// threads need the core, perhaps the very rank that is waited for, further looks are wasted.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SpinBudget {
     polls: u32,

@@ -1,10 +1,11 @@
-//! What an operation waits for, and since when. It only keeps times: what follows from them is decided in
-//! `watchdog.rs`.
+//! What an operation waits for, and since when. It only keeps times: what follows from them is
+//! decided in `watchdog.rs`.
 
 use super::wires::Obstacle;
 use std::time::{Duration, Instant};
 
-/// After a pause of this length, the process was stopped or in no call, and the others may have given it up.
+/// After a pause of this length, the process was stopped or in no call, and the others may have
+/// given it up.
 const PAUSE: Duration = Duration::from_millis(500);
 /// How long the control plane then has to report that, before this rank calls the others late.
 const NEWS_WITHIN: Duration = Duration::from_millis(500);

@@ -1,5 +1,5 @@
-//! One-sided operations: ranks that read memory late, when its owner has failed and has it back, and ranks that
-//! mean different memory. Links that fail.
+//! One-sided operations: ranks that read memory late, when its owner has failed and has it back,
+//! and ranks that mean different memory. Links that fail.
 
 use super::*;
 use crate::buffer::Region;
@@ -35,9 +35,10 @@ impl Compute for Gated {
             gate.reached.wait();
             gate.opened.wait();
         }
-        // SAFETY: the job has a source, and no destination overlaps another operand partly. All operands can be read, or
-        // written, for its whole length, and nothing else touches them until it is reported done (this function's
-        // contract), which is only after `self.cpu` is done with it.
+        // SAFETY: the job has a source, and no destination overlaps another operand partly. All
+        // operands can be read, or written, for its whole length, and nothing else touches them
+        // until it is reported done (this function's contract), which is only after `self.cpu` is
+        // done with it.
         unsafe { self.cpu.start(job) }
     }
 
@@ -55,8 +56,8 @@ fn allocate(comm: &Communicator, lens: [usize; 2]) -> [Buffer; 2] {
     })
 }
 
-/// Rank 0 gives up after it has done all that rank 1 needs, and gets its memory back. Rank 1, which is about to
-/// read it, has heard nothing of that. Its error.
+/// Rank 0 gives up after it has done all that rank 1 needs, and gets its memory back. Rank 1, which
+/// is about to read it, has heard nothing of that. Its error.
 fn read_late<O>(lens: [usize; 2], make: Make<O>, refill: fn(&mut O::Back)) -> Result<(), Error>
 where
     O: Operands<i32> + OwnedOperands,

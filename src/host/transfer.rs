@@ -1,10 +1,10 @@
-//! A transfer: what a step, or half of one, moves between links and memory. A pure function of the step; the links and
-//! the memory are in `exec.rs`.
+//! A transfer: what a step, or half of one, moves between links and memory. A pure function of the
+//! step; the links and the memory are in `exec.rs`.
 
 use spark_ccl_sched::{Kind, Rank, Span, Step};
 
-/// A flow of elements: those of `from` and of `src`, reduced if both are there, go to `dst` and to the peer `to`, or to
-/// one of these.
+/// A flow of elements: those of `from` and of `src`, reduced if both are there, go to `dst` and to
+/// the peer `to`, or to one of these.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Transfer {
     pub(super) from: Option<Rank>,
@@ -14,7 +14,8 @@ pub(super) struct Transfer {
     pub(super) elements: u64,
     /// What comes from `from` is its contribution, not yet reduced with others.
     pub(super) receives_contribution: bool,
-    /// How many of the elements may be moved so far: one half of a step can be held back by the other.
+    /// How many of the elements may be moved so far: one half of a step can be held back by the
+    /// other.
     pub(super) ready: u64,
     /// Half of a step: the rank does the other half meanwhile.
     pub(super) is_half: bool,

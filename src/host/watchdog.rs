@@ -1,5 +1,5 @@
-//! The slow path of waiting: deadlines, announcements, and what to make of obstacles. Knows the control plane and
-//! obstacles; it moves no data.
+//! The slow path of waiting: deadlines, announcements, and what to make of obstacles. Knows the
+//! control plane and obstacles; it moves no data.
 
 use super::active::Active;
 use super::engine::is_without_thread;
@@ -18,17 +18,19 @@ use std::time::{Duration, Instant};
 const ANNOUNCE_AFTER: Duration = Duration::from_millis(200);
 /// How often it repeats that.
 const ANNOUNCE_EVERY: Duration = Duration::from_secs(1);
-/// How long the control plane gets to name the cause of a broken link or a message of another tag. It takes about a
-/// second to tell that a process on another host is gone (`REFUSED_FOR` in `crates/control/src/repair.rs`).
+/// How long the control plane gets to name the cause of a broken link or a message of another tag.
+/// It takes about a second to tell that a process on another host is gone (`REFUSED_FOR` in
+/// `crates/control/src/repair.rs`).
 pub(super) const CAUSE_WITHIN: Duration = Duration::from_millis(1500);
-/// The same where the peer has closed the link: it may know why, and itself wait that long before it says so.
+/// The same where the peer has closed the link: it may know why, and itself wait that long before
+/// it says so.
 const CAUSE_OF_CLOSE_WITHIN: Duration = Duration::from_secs(3);
 /// Ranks from which nothing has come for this long are late, at a deadline.
 const SIGN_OF_LIFE: Duration = Duration::from_millis(2500);
 
 impl Core {
-    /// Checks the operations at the heads of their queues: deadlines, obstacles, announcements. Called when waiting
-    /// takes long.
+    /// Checks the operations at the heads of their queues: deadlines, obstacles, announcements.
+    /// Called when waiting takes long.
     pub(super) fn run_watchdog(&mut self, now: Instant) {
         let heads: Vec<OpId> = self
             .collectives
@@ -83,8 +85,8 @@ fn announce(active: &mut Active, watch: &Watch, now: Instant, waited: Duration) 
     }
 }
 
-/// The earlier operation to which a message with another tag belongs, as this rank called it: both ranks may
-/// be done with their different calls.
+/// The earlier operation to which a message with another tag belongs, as this rank called it: both
+/// ranks may be done with their different calls.
 fn doubtful(active: &Active, watch: &Watch) -> Option<(u64, [u64; 2])> {
     let Some(Obstacle::TagMismatch { tag, .. }) = &active.execution.stall.obstacle else {
         return None;
@@ -96,14 +98,15 @@ fn doubtful(active: &Active, watch: &Watch) -> Option<(u64, [u64; 2])> {
     watch.called(sequence).map(|words| (sequence, words))
 }
 
-/// The collective to which a message belongs that has come while this rank is in `own`: tags hold the low half of the
-/// number.
+/// The collective to which a message belongs that has come while this rank is in `own`: tags hold
+/// the low half of the number.
 pub(super) fn sequence_of(tag: u64, own: u64) -> u64 {
     let ahead = ((tag >> 32) as u32).wrapping_sub(own as u32) as i32;
     own.wrapping_add_signed(i64::from(ahead))
 }
 
-/// The fault if a message belongs to another collective, and the sender's call is not known: it was too many calls ago.
+/// The fault if a message belongs to another collective, and the sender's call is not known: it was
+/// too many calls ago.
 fn forgotten(active: &Active, watch: &Watch, tag: u64, [here, there]: [Member; 2]) -> Fault {
     let sent = sequence_of(tag, active.sequence);
     let own = describe(active);
@@ -158,9 +161,9 @@ fn inspect(active: &mut Active, watch: &Watch, wires: &Wires, now: Instant) -> O
     (certain || give_up).then_some(fault)
 }
 
-/// The fault that an obstacle other than a mere wait amounts to, and whether that is certain. If it is not, the control
-/// plane may still report the true cause. `left` is what a peer has said that has left without its
-/// part in a message.
+/// The fault that an obstacle other than a mere wait amounts to, and whether that is certain. If it
+/// is not, the control plane may still report the true cause. `left` is what a peer has said that
+/// has left without its part in a message.
 fn meaning(
     active: &Active,
     obstacle: &Obstacle,
@@ -234,7 +237,8 @@ fn expects(active: &Active, leave: &Leave, own: Rank) -> bool {
 /// What to do about a link that has failed.
 fn advice(shares_host: bool) -> &'static str {
     if shares_host {
-        "both are on one host, where no network is involved: look at what their processes printed last"
+        "both are on one host, where no network is involved: look at what their processes printed \
+         last"
     } else {
         "if both processes still run, check the network between their hosts"
     }
@@ -280,7 +284,8 @@ fn marked(active: &Active) -> u64 {
     active.sequence | mark
 }
 
-/// The operation as this rank has called it. A message that is a block has a count, also of nothing.
+/// The operation as this rank has called it. A message that is a block has a count, also of
+/// nothing.
 fn describe(active: &Active) -> String {
     let signature = active.request.task.signature;
     if active.is_pair() && signature.operation == Operation::AllToAllV {

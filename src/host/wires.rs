@@ -1,5 +1,5 @@
-//! The links of a communicator, and what else its operations share: the reducer, and what an operation waits for
-//! (`Obstacle`).
+//! The links of a communicator, and what else its operations share: the reducer, and what an
+//! operation waits for (`Obstacle`).
 //!
 //! Links that are not made yet come from the mesh. Nothing here knows schedules.
 
@@ -46,13 +46,15 @@ unsafe impl Send for Wires {}
 pub(super) enum Obstacle {
     /// The peer's next message is not there yet.
     Message { peer: Rank, lane: usize },
-    /// The link to the peer moves nothing for now: it takes no more, or has nothing yet of a message that needs no slot.
+    /// The link to the peer moves nothing for now: it takes no more, or has nothing yet of a
+    /// message that needs no slot.
     LinkBusy { peer: Rank },
     /// The link to the peer is not made yet.
     Forming { peer: Rank },
     /// A reduction is not done.
     Reduction,
-    /// The other half of the step has to move first: it writes what this one sends, or sends what this one overwrites.
+    /// The other half of the step has to move first: it writes what this one sends, or sends what
+    /// this one overwrites.
     OtherHalf,
     /// The peer's message belongs to another operation.
     TagMismatch { peer: Rank, tag: u64 },
@@ -240,7 +242,8 @@ impl Wires {
         });
     }
 
-    /// Pushes held-back bytes on; the first peer whose link on one of these lanes still holds some back.
+    /// Pushes held-back bytes on; the first peer whose link on one of these lanes still holds some
+    /// back.
     pub(super) fn held_back(&mut self, lanes: Range<usize>) -> Option<Obstacle> {
         let (mut obstacle, links) = (None, &mut self.tx);
         self.unflushed.retain(|&line| {
@@ -365,12 +368,13 @@ impl Wires {
     /// Runs a small job to its end.
     ///
     /// # Safety
-    /// The job has a source, and no destination overlaps another operand partly. All operands are there for its whole
-    /// length until this returns. Until then nothing else writes the sources, or touches the destinations.
+    /// The job has a source, and no destination overlaps another operand partly. All operands are
+    /// there for its whole length until this returns. Until then nothing else writes the sources,
+    /// or touches the destinations.
     pub(super) unsafe fn compute_now(&mut self, job: &Job<'_>) {
-        // SAFETY: the job has a source, and no destination overlaps another operand partly. All operands can be read, or
-        // written, for its whole length, and nothing else touches them until this returns (this function's contract), by
-        // when the job is over.
+        // SAFETY: the job has a source, and no destination overlaps another operand partly. All
+        // operands can be read, or written, for its whole length, and nothing else touches them
+        // until this returns (this function's contract), by when the job is over.
         if let Started::Pending(ticket) = unsafe { self.compute.start(job) } {
             self.finish(ticket);
         }

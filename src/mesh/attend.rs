@@ -1,5 +1,5 @@
-//! Where the session's streams for a communicator's links go: into the inbox, or to the dialogue that makes a link
-//! from them.
+//! Where the session's streams for a communicator's links go: into the inbox, or to the dialogue
+//! that makes a link from them.
 
 use super::LinkOwner;
 use super::inbox::{Delivered, Inbox, InboxEvent, Push, wake_engine};

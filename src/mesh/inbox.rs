@@ -1,5 +1,5 @@
-//! What other threads deliver to the engine that makes links. They put it here, and wake the engine, which makes the
-//! links.
+//! What other threads deliver to the engine that makes links. They put it here, and wake the
+//! engine, which makes the links.
 
 use super::{Halves, Line, LinkOwner};
 use socket2::Socket;
@@ -14,7 +14,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 #[derive(Default)]
 pub(super) struct Inbox {
     events: Mutex<Vec<InboxEvent>>,
-    /// Release in [`Inbox::put`], Acquire in [`Inbox::take`]: a thread that sees it set finds the event.
+    /// Release in [`Inbox::put`], Acquire in [`Inbox::take`]: a thread that sees it set finds the
+    /// event.
     is_filled: AtomicBool,
 }
 
@@ -64,11 +65,12 @@ impl Inbox {
 /// Advances what the engine has in flight, if the engine still exists.
 pub(crate) type Push = Arc<dyn Fn() + Send + Sync>;
 
-/// Has the engine take what is there. So what operations could not send for lack of a link goes out even if no thread
-/// waits for them.
+/// Has the engine take what is there. So what operations could not send for lack of a link goes out
+/// even if no thread waits for them.
 pub(super) fn wake_engine(owner: &LinkOwner, push: &Push) {
     owner.bell.ring();
-    // Ranks of one process call this while they hold their own engines, so pushing another one could deadlock.
+    // Ranks of one process call this while they hold their own engines, so pushing another one
+    // could deadlock.
     if !owner.world.session.is_local() {
         push();
     }

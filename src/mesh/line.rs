@@ -1,4 +1,5 @@
-//! How links are told apart: a peer and a lane; and the numbers by which the session knows a link's sockets.
+//! How links are told apart: a peer and a lane; and the numbers by which the session knows a link's
+//! sockets.
 
 use spark_ccl_sched::Rank;
 
@@ -12,7 +13,8 @@ pub(crate) const LANES: usize = COLLECTIVE_LANES + 1;
 /// A peer and a lane: the name of a link.
 pub(crate) type Line = (Rank, usize);
 
-/// The number by which the session tells a lane's sockets from all others of the link's kind and peer.
+/// The number by which the session tells a lane's sockets from all others of the link's kind and
+/// peer.
 pub(super) fn stream_number(lane: usize, socket: u32) -> u32 {
     socket * LANES as u32 + lane as u32
 }

@@ -1,8 +1,9 @@
 //! Links between the ranks of a communicator, made when they are used first.
 //!
-//! A link carries messages between two ranks. The rank that needs it first asks for it, and depends only on the other
-//! rank's session thread; the other rank finds the link when it needs it, too. What this rank's session thread delivers
-//! stays in the inbox until the engine looks there, which it does when an operation lacks a link.
+//! A link carries messages between two ranks. The rank that needs it first asks for it, and depends
+//! only on the other rank's session thread; the other rank finds the link when it needs it, too.
+//! What this rank's session thread delivers stays in the inbox until the engine looks there, which
+//! it does when an operation lacks a link.
 
 mod attend;
 mod inbox;
@@ -36,9 +37,11 @@ pub(crate) type Halves = (Box<dyn LinkTx>, Box<dyn LinkRx>);
 pub(crate) struct Mesh {
     owner: Arc<LinkOwner>,
     inbox: Arc<Inbox>,
-    /// The links that are asked for, or on which the peer has begun, and that this rank has not taken yet.
+    /// The links that are asked for, or on which the peer has begun, and that this rank has not
+    /// taken yet.
     forming: HashMap<Line, Stage>,
-    /// Links that their peers have not taken yet. A peer rings when it takes one; nothing arrives before.
+    /// Links that their peers have not taken yet. A peer rings when it takes one; nothing arrives
+    /// before.
     awaited: Vec<(Line, shm::Chime)>,
     /// Peers to which TCP carries the data although there are ports.
     without_rails: BTreeSet<Rank>,
@@ -57,8 +60,8 @@ pub(crate) struct LinkAcceptor {
 }
 
 impl LinkAcceptor {
-    /// From now on, the session delivers what peers ask for, and pushes the engine. What they have asked for before
-    /// is delivered by this call, so the caller must not hold the engine.
+    /// From now on, the session delivers what peers ask for, and pushes the engine. What they have
+    /// asked for before is delivered by this call, so the caller must not hold the engine.
     pub(crate) fn open(self, push: Push) {
         attend(&self.owner, &self.inbox, push);
     }
@@ -69,11 +72,12 @@ enum Stage {
     /// The peer's session has been asked.
     Asked,
     Tcp(Sockets),
-    /// Only errors can still come for it: sessions admit one stream for each purpose, and both ends want the same
-    /// number, which is part of the settings' hash.
+    /// Only errors can still come for it: sessions admit one stream for each purpose, and both ends
+    /// want the same number, which is part of the settings' hash.
     Ready(Halves),
     Failed(LinkError),
-    /// This rank's call has failed. But the peer may have called before it left, and its sockets may still arrive.
+    /// This rank's call has failed. But the peer may have called before it left, and its sockets
+    /// may still arrive.
     Refused(LinkError, Sockets),
 }
 
@@ -163,13 +167,14 @@ impl Mesh {
         self.awaited.retain(|(_, chime)| !chime.is_answered());
     }
 
-    /// Whether the peer has not taken the link yet. Nothing comes over it before the peer rings this rank's bell.
+    /// Whether the peer has not taken the link yet. Nothing comes over it before the peer rings
+    /// this rank's bell.
     pub(crate) fn is_awaited(&self, line: Line) -> bool {
         self.awaited.iter().any(|(awaited, _)| *awaited == line)
     }
 
-    /// Whether some link has made progress since this was last called. A wait that was armed before does not include
-    /// what that link now waits for.
+    /// Whether some link has made progress since this was last called. A wait that was armed before
+    /// does not include what that link now waits for.
     pub(crate) fn has_grown(&mut self) -> bool {
         std::mem::take(&mut self.has_grown)
     }
@@ -307,7 +312,8 @@ impl Mesh {
                     _ => self.begin(line, Carrier::Tcp),
                 }
             }
-            // The peer may believe that both ends agreed on TCP, and may have made the link over TCP.
+            // The peer may believe that both ends agreed on TCP, and may have made the link over
+            // TCP.
             Outcome::Failed(error) => return self.fail(line, error),
         };
         self.forming.insert(line, stage);

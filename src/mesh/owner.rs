@@ -1,5 +1,5 @@
-//! The communicator whose links the mesh makes (`LinkOwner`): its ranks, the sizes of its links, and how each peer is
-//! reached. Makes no links.
+//! The communicator whose links the mesh makes (`LinkOwner`): its ranks, the sizes of its links,
+//! and how each peer is reached. Makes no links.
 
 use super::Line;
 use super::interfaces::Interfaces;

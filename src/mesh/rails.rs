@@ -1,5 +1,5 @@
-//! Links over RDMA. Making one takes a dialogue, which each side leads on a thread of its own. Knows sessions' streams
-//! and RDMA's side of a link; knows no operations.
+//! Links over RDMA. Making one takes a dialogue, which each side leads on a thread of its own.
+//! Knows sessions' streams and RDMA's side of a link; knows no operations.
 
 use super::inbox::{Inbox, InboxEvent, Outcome, Push, wake_engine};
 use super::{Line, LinkOwner};

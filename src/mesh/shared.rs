@@ -1,8 +1,8 @@
 //! Links through shared memory. The end that has called for one makes it, and can use it at once.
 //!
-//! The sessions' threads make them. The peer's session thread takes a link as soon as it is passed. So descriptors are
-//! not in flight for long, of which the kernel allows a user only a limited number; and what the peer has started
-//! goes out.
+//! The sessions' threads make them. The peer's session thread takes a link as soon as it is passed.
+//! So descriptors are not in flight for long, of which the kernel allows a user only a limited
+//! number; and what the peer has started goes out.
 
 use super::inbox::{Inbox, InboxEvent, Push, wake_engine};
 use super::{Line, LinkOwner};
@@ -27,7 +27,8 @@ impl Bells {
     }
 }
 
-/// Makes a link between the two ends of a stream: the caller passes its bell and the link, and the other end its bell.
+/// Makes a link between the two ends of a stream: the caller passes its bell and the link, and the
+/// other end its bell.
 pub(super) struct Talk {
     pub(super) owner: Arc<LinkOwner>,
     pub(super) inbox: Arc<Inbox>,
@@ -36,7 +37,8 @@ pub(super) struct Talk {
     pub(super) line: Line,
     pub(super) stream: Unshared<Socket>,
     pub(super) end: End,
-    /// When a caller no longer waits for the kernel to let it pass descriptors. The other end can do without.
+    /// When a caller no longer waits for the kernel to let it pass descriptors. The other end can
+    /// do without.
     pub(super) deadline: Instant,
     pub(super) progress: Progress,
 }
@@ -78,8 +80,9 @@ impl Talk {
     /// Advances the talk, to its end or until it has to wait.
     fn step(&mut self) -> Result<(), MemoryError> {
         let passed = self.pass();
-        // Even if the kernel currently lets nothing be passed: it counts descriptors that were passed and not taken.
-        // If all ranks only tried to pass, none would take, and this would not end.
+        // Even if the kernel currently lets nothing be passed: it counts descriptors that were
+        // passed and not taken. If all ranks only tried to pass, none would take, and this would
+        // not end.
         let taken = self.take();
         match (passed, taken) {
             (Err(error), Ok(()) | Err(MemoryError::TimedOut { .. })) => Err(error),

@@ -1,5 +1,5 @@
-//! Links over TCP: asks for their sockets, and makes a link when all are there. Knows sessions' streams; what links
-//! carry is not known here.
+//! Links over TCP: asks for their sockets, and makes a link when all are there. Knows sessions'
+//! streams; what links carry is not known here.
 
 use super::{Halves, Line, LinkOwner};
 use socket2::Socket;
@@ -25,7 +25,8 @@ impl Sockets {
         (0..self.0.len() as u32).try_for_each(|socket| owner.reach(line, Kind::Tcp, socket))
     }
 
-    /// Takes the socket of that number. It is closed if there is no such number: the peer counts on more sockets.
+    /// Takes the socket of that number. It is closed if there is no such number: the peer counts on
+    /// more sockets.
     pub(super) fn put(&mut self, number: usize, socket: Unshared<Socket>) {
         if let Some(place) = self.0.get_mut(number) {
             *place = Some(socket);

@@ -1,4 +1,5 @@
-//! The observed communicators of a process, and what those with the same settings share. Knows no thread and no socket.
+//! The observed communicators of a process, and what those with the same settings share. Knows no
+//! thread and no socket.
 
 use super::journal::Journal;
 use super::records;
@@ -22,7 +23,8 @@ use std::time::{Duration, Instant};
 /// How long a failing call waits for its record at most.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// How many communicators may be gone before what they did is written. More are left out: a file system hangs.
+/// How many communicators may be gone before what they did is written. More are left out: a file
+/// system hangs.
 const MOST_LEFT: usize = 64;
 
 /// What a communicator has done, as the inspector wants it.
@@ -154,7 +156,8 @@ impl Observed {
         Arc::clone(self.of_devices.get_or_init(new))
     }
 
-    /// Notes that an operation was called: a collective, or, with a peer, a message. Returns its record.
+    /// Notes that an operation was called: a collective, or, with a peer, a message. Returns its
+    /// record.
     pub(crate) fn call(&self, task: &Task, sequence: u64, peer: Option<Peer>) -> u64 {
         self.journal.call(task, sequence, peer)
     }
@@ -164,13 +167,15 @@ impl Observed {
         self.journal.complete(record);
     }
 
-    /// What wakes the service up when this communicator fails. It does not keep the communicator alive.
+    /// What wakes the service up when this communicator fails. It does not keep the communicator
+    /// alive.
     pub(crate) fn alarm(&self) -> impl Fn() + Send + Sync + use<> {
         let board = Arc::clone(&self.board);
         move || board.wake()
     }
 
-    /// Records that the communicator has failed, if that is wanted, and has not been done. Returns when it is done.
+    /// Records that the communicator has failed, if that is wanted, and has not been done. Returns
+    /// when it is done.
     pub(crate) fn record_fault(&self) {
         let Record::Folder(folder) = &self.board.settings.record else {
             return;
@@ -203,8 +208,8 @@ impl Observed {
         records::write(path, &self.groups())
     }
 
-    /// The operations that were done since this was called last, if there are any: those whose times are known, which are
-    /// not on device memory.
+    /// The operations that were done since this was called last, if there are any: those whose
+    /// times are known, which are not on device memory.
     pub(super) fn take_done(&self) -> Option<Done> {
         let mut entries = self.journal.take_fresh();
         entries.retain(|entry| entry.signature.operation != Operation::Alloc);
@@ -244,8 +249,8 @@ impl Observed {
         own.flat_map(|it| it.own_groups()).collect()
     }
 
-    /// What this rank has recorded of this communicator: a group for each kind of memory, as their operations run in no
-    /// common order.
+    /// What this rank has recorded of this communicator: a group for each kind of memory, as their
+    /// operations run in no common order.
     fn own_groups(&self) -> Vec<record::Group> {
         let name = format!("{:016x}", self.context);
         let group = |name, on_device, journal: &Journal| record::Group {

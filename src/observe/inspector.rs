@@ -28,8 +28,8 @@ impl Writer {
         }
     }
 
-    /// Takes operations that are done. Their lines of JSON are written at once; Prometheus' files are written by
-    /// [`flush`](Self::flush).
+    /// Takes operations that are done. Their lines of JSON are written at once; Prometheus' files
+    /// are written by [`flush`](Self::flush).
     pub(super) fn add(&mut self, group: &Group, entries: &[Entry]) {
         match self.settings.format {
             InspectorFormat::Json => {
@@ -93,8 +93,9 @@ impl Writer {
     }
 }
 
-/// The file of a rank, on its host: the next process of that rank replaces what one has left that was killed. Two files with the
-/// same labels make the node exporter refuse both, so its name has nothing else than they have.
+/// The file of a rank, on its host: the next process of that rank replaces what one has left that
+/// was killed. Two files with the same labels make the node exporter refuse both, so its name has
+/// nothing else than they have.
 fn metrics(group: &Group) -> String {
     let job = group
         .job
@@ -113,7 +114,8 @@ fn plain(name: &str) -> String {
     name.replace('/', "_")
 }
 
-/// Replaces a file at once: Prometheus may be reading it, and another job may have a rank of that number here.
+/// Replaces a file at once: Prometheus may be reading it, and another job may have a rank of that
+/// number here.
 fn replace(path: &Path, text: &str) -> io::Result<()> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder)?;

@@ -21,7 +21,8 @@ const _: () = assert!(
 
 /// The last operations of a communicator, and how many there were of each kind.
 ///
-/// The engine takes the mutex for each operation, and readers take it to copy. A thread that holds it takes no other lock.
+/// The engine takes the mutex for each operation, and readers take it to copy. A thread that holds
+/// it takes no other lock.
 pub(crate) struct Journal {
     size: u32,
     pages: Mutex<Pages>,
@@ -81,7 +82,8 @@ impl Journal {
         }
     }
 
-    /// Notes that an operation was seen to be done. It may have ended earlier, so the inspector does not get it.
+    /// Notes that an operation was seen to be done. It may have ended earlier, so the inspector
+    /// does not get it.
     #[cfg(feature = "cuda")]
     pub(crate) fn was_completed(&self, record: u64) {
         let seen = now();

@@ -1,9 +1,11 @@
-//! Reports on running communicators, if the settings ask for it: to clients, in files, and after a fault.
+//! Reports on running communicators, if the settings ask for it: to clients, in files, and after a
+//! fault.
 //!
-//! The engines note their operations in the [`Observed`] of their communicator, that of host memory and that of device
-//! memory each in a journal of its own. A thread of the process, the service,
-//! answers clients, writes the inspector's files, and records faults. It only reads: no communicator depends on it.
-//! Where no setting asks for any of this, there is no `Observed` and no service.
+//! The engines note their operations in the [`Observed`] of their communicator, that of host memory
+//! and that of device memory each in a journal of its own. A thread of the process, the service,
+//! answers clients, writes the inspector's files, and records faults. It only reads: no
+//! communicator depends on it. Where no setting asks for any of this, there is no `Observed` and no
+//! service.
 
 mod board;
 mod inspector;

@@ -13,7 +13,8 @@ const PICKLES: &str = "fr_trace";
 /// What the analyzer finds before a rank's number.
 const PREFIX: &str = "rank_";
 
-/// Writes what a rank of the world has recorded, as JSON and as a pickle, each at once. Returns the file with JSON.
+/// Writes what a rank of the world has recorded, as JSON and as a pickle, each at once. Returns the
+/// file with JSON.
 pub(super) fn write_for_fault(
     folder: &Path,
     rank: u32,

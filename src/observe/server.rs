@@ -1,5 +1,5 @@
-//! The socket at which clients of NCCL's RAS protocol ask, and the clients. Strangers may connect: their number, their
-//! lines and their time are limited.
+//! The socket at which clients of NCCL's RAS protocol ask, and the clients. Strangers may connect:
+//! their number, their lines and their time are limited.
 
 use super::board::Board;
 use super::snapshot::Inquiry;
@@ -14,10 +14,12 @@ use std::io::{self, ErrorKind, Read};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// How many clients are served at once. One more replaces the one that is no longer safe for longest, or waits until one is.
+/// How many clients are served at once. One more replaces the one that is no longer safe for
+/// longest, or waits until one is.
 const MOST_CLIENTS: usize = 16;
-/// For how long a client is safe from being replaced once it has come, and once it has asked: the time that NCCL's client gives
-/// the ranks to answer by default. What it asks for itself does not count, or strangers could stay for good.
+/// For how long a client is safe from being replaced once it has come, and once it has asked: the
+/// time that NCCL's client gives the ranks to answer by default. What it asks for itself does not
+/// count, or strangers could stay for good.
 const SAFE: Duration = Duration::from_millis(250);
 const SAFE_ASKED: Duration = Duration::from_secs(5);
 /// How long a client may be silent, or leave its answer unread.
@@ -26,8 +28,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const RETRY_AFTER: Duration = Duration::from_secs(2);
 /// How long the lookup of the address's name may take: the thread that does it has other work.
 const LOOKUP: Duration = Duration::from_secs(1);
-/// The least time between two inquiries to the ranks, however many clients ask. It grows with the number of ranks,
-/// since all of them answer this one.
+/// The least time between two inquiries to the ranks, however many clients ask. It grows with the
+/// number of ranks, since all of them answer this one.
 const ASK_EVERY: Duration = Duration::from_millis(100);
 const MORE_BY_RANK: Duration = Duration::from_millis(1);
 /// How long to accept no client after the system has refused one.
@@ -126,7 +128,8 @@ impl Server {
             Err(error) if !self.has_complained => {
                 self.has_complained = true;
                 spark_ccl_log::warn!(
-                    "clients cannot ask what runs at {} (SPARK_CCL_RAS): {error}; trying again every {} s",
+                    "clients cannot ask what runs at {} (SPARK_CCL_RAS): {error}; trying again \
+                     every {} s",
                     self.address,
                     RETRY_AFTER.as_secs()
                 );
@@ -192,8 +195,8 @@ fn replaced(clients: &[Client], now: Instant) -> Result<Option<usize>, Instant> 
     }
 }
 
-/// Listens at the address. As in NCCL, several processes of a user may do so: the kernel gives a client to one of them, and
-/// when that is gone, the others are still there.
+/// Listens at the address. As in NCCL, several processes of a user may do so: the kernel gives a
+/// client to one of them, and when that is gone, the others are still there.
 fn listen(address: &HostPort) -> io::Result<Unshared<Socket>> {
     let deadline = Instant::now() + LOOKUP;
     let mut addresses = lookup(&address.host, address.port, deadline)?;

@@ -1,4 +1,5 @@
-//! Explains a choice to people: the algorithm, the reason, and the times that the model expects. Plain data.
+//! Explains a choice to people: the algorithm, the reason, and the times that the model expects.
+//! Plain data.
 
 use spark_ccl_types::Algorithm;
 use std::fmt;

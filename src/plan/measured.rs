@@ -1,4 +1,5 @@
-//! What `spark-perf tune` measured for ranks that are placed like these. Knows tables of times; knows no links.
+//! What `spark-perf tune` measured for ranks that are placed like these. Knows tables of times;
+//! knows no links.
 
 use crate::measured::Measured;
 use spark_ccl_config::{Layout, Tuning, TuningEntry};

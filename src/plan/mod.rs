@@ -1,5 +1,5 @@
-//! From a checked call to a schedule: the memory it can use, and the algorithm. Knows tasks, settings and sizes; knows
-//! neither engines nor links.
+//! From a checked call to a schedule: the memory it can use, and the algorithm. Knows tasks,
+//! settings and sizes; knows neither engines nor links.
 
 mod explanation;
 mod measured;
@@ -27,8 +27,8 @@ use topology::Topology;
 /// What all plans of a communicator depend on.
 #[derive(Debug)]
 pub(crate) struct Planner {
-    /// The number of this rank's communicator among all that the process makes. Unlike the context, which all ranks
-    /// share, it tells ranks of one process apart.
+    /// The number of this rank's communicator among all that the process makes. Unlike the context,
+    /// which all ranks share, it tells ranks of one process apart.
     pub(crate) communicator: u64,
     pub(crate) rank: u32,
     pub(crate) size: u32,

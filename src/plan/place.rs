@@ -1,5 +1,5 @@
-//! Whether the ranks can access each other's buffers in a call. Knows regions and signatures; it reads and writes no
-//! memory.
+//! Whether the ranks can access each other's buffers in a call. Knows regions and signatures; it
+//! reads and writes no memory.
 
 use super::Planner;
 use super::tuner::may_be_one_sided;
@@ -9,14 +9,15 @@ use crate::task::Task;
 use spark_ccl_config::Path;
 use spark_ccl_types::{Operation, Side};
 
-/// A code for the registered memory that a call's buffers are in, the same on every rank; it distinguishes allocations
-/// and offsets. 0 for ordinary memory, where data goes through the links.
+/// A code for the registered memory that a call's buffers are in, the same on every rank; it
+/// distinguishes allocations and offsets. 0 for ordinary memory, where data goes through the links.
 pub(super) fn place(task: &Task, planner: &Planner) -> Result<u64, Error> {
     if planner.path == Path::Safe || planner.size == 1 || !may_be_one_sided(planner, task.signature)
     {
         return Ok(0);
     }
-    // Only the rank itself knows its factor, so no other rank can reduce straight out of its memory.
+    // Only the rank itself knows its factor, so no other rank can reduce straight out of its
+    // memory.
     let shared = match task.operation() {
         operation if !operation.moves_data() => return Ok(0),
         _ if task.reduction.differs_by_rank() => None,
@@ -51,8 +52,9 @@ fn is_within_reach_of_devices(region: &Region) -> bool {
     region.len == 0 || home.is_some_and(|home| home.segment.is_within_reach_of_devices())
 }
 
-/// A number for a pair of places in memory that this rank has allocated with this communicator, and that every rank has
-/// mapped. `None` for other memory, such as that of another rank of this process, which no peer accesses in place.
+/// A number for a pair of places in memory that this rank has allocated with this communicator, and
+/// that every rank has mapped. `None` for other memory, such as that of another rank of this
+/// process, which no peer accesses in place.
 fn code(homes: [&Home; 2], communicator: u64) -> Option<u64> {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     for home in homes {

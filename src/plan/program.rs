@@ -1,5 +1,5 @@
-//! The steps of an operation, wherever they come from: a schedule, or steps that are written out. Knows schedules and
-//! tables of blocks; knows no memory.
+//! The steps of an operation, wherever they come from: a schedule, or steps that are written out.
+//! Knows schedules and tables of blocks; knows no memory.
 
 use crate::task::Tables;
 use spark_ccl_sched::{Buf, Kind, Rank, Schedule, Span, Step, Steps, Unsupported, all_to_all_v};
@@ -109,13 +109,14 @@ impl Program {
         }
     }
 
-    /// Whether it is one message. It is sent even if it is empty, because it tells the receiver its length.
+    /// Whether it is one message. It is sent even if it is empty, because it tells the receiver its
+    /// length.
     pub(crate) fn is_message(&self) -> bool {
         matches!(self, Self::PointToPoint(_))
     }
 
-    /// Whether it is an `all_reduce`, `all_gather` or `all_to_all` in which every rank sends a message to every other
-    /// before it receives from any ([`Schedule::is_exchange`]).
+    /// Whether it is an `all_reduce`, `all_gather` or `all_to_all` in which every rank sends a
+    /// message to every other before it receives from any ([`Schedule::is_exchange`]).
     pub(crate) fn is_exchange(&self) -> bool {
         matches!(self, Self::Schedule(planned) if planned.schedule.is_exchange())
     }
@@ -129,8 +130,8 @@ impl Program {
     }
 }
 
-/// A schedule. Its steps, too, if they are few and may be done one after the other at once: to compute them takes a good
-/// part of a small call.
+/// A schedule. Its steps, too, if they are few and may be done one after the other at once: to
+/// compute them takes a good part of a small call.
 #[derive(Debug)]
 pub(crate) struct Planned {
     schedule: Schedule,

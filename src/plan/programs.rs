@@ -1,5 +1,5 @@
-//! Remembers the programs of calls that were made before, so that a repeated call is not planned again. Knows
-//! signatures; what a program does is not known here.
+//! Remembers the programs of calls that were made before, so that a repeated call is not planned
+//! again. Knows signatures; what a program does is not known here.
 
 use super::{Planner, Program};
 use crate::error::Error;

@@ -1,4 +1,5 @@
-//! Where the ranks of a communicator are. All of it is alike on every rank. Knows hosts and ranks; knows no calls.
+//! Where the ranks of a communicator are. All of it is alike on every rank. Knows hosts and ranks;
+//! knows no calls.
 
 use spark_ccl_config::{Layout, Links};
 use spark_ccl_sched::cost::{Fabric, LinkCost};
@@ -32,10 +33,10 @@ const NETWORK: LinkCost = LinkCost {
     ..LOOPBACK
 };
 
-/// One rail of RDMA between hosts; assumed, not measured: 2 us from device to device; per message what it
-/// costs this library without a device (`rdma/link/cost.rs` of the transport: 0.10 to 0.14 us for both ends),
-/// and 0.1 us to wake up the device; of 23.7 GB/s, which users of two Sparks measure over two rails, half.
-/// One core copies and reduces what came through slots, as over TCP.
+/// One rail of RDMA between hosts; assumed, not measured: 2 us from device to device; per message
+/// what it costs this library without a device (`rdma/link/cost.rs` of the transport: 0.10 to 0.14
+/// us for both ends), and 0.1 us to wake up the device; of 23.7 GB/s, which users of two Sparks
+/// measure over two rails, half. One core copies and reduces what came through slots, as over TCP.
 const RAIL: LinkCost = LinkCost {
     latency_us: 2.0,
     overhead_us: 0.2,
@@ -130,8 +131,8 @@ impl Topology {
         }
     }
 
-    /// The links as the cost model sees them. It assumes hosts of equal size with consecutive ranks and one network
-    /// card each.
+    /// The links as the cost model sees them. It assumes hosts of equal size with consecutive ranks
+    /// and one network card each.
     pub(crate) fn fabric(&self, slot_bytes: usize) -> Fabric {
         let sliced = |cost: LinkCost| LinkCost {
             slice_bytes: slot_bytes as u64,

@@ -1,5 +1,5 @@
-//! Which algorithm a call gets, and why. Knows sizes, settings, measurements and the cost model; knows neither
-//! schedules' steps nor memory.
+//! Which algorithm a call gets, and why. Knows sizes, settings, measurements and the cost model;
+//! knows neither schedules' steps nor memory.
 
 use super::{Choice, Planner};
 use crate::measured::MEASURED;
@@ -10,19 +10,22 @@ use spark_ccl_types::{Operation, Signature};
 /// Vectors up to this size go to everyone at once, while there are few ranks.
 const DIRECT_BYTES: u64 = 16 << 10;
 const DIRECT_RANKS: u32 = 8;
-/// Up to this number of ranks, each gets every other one's block straight from its owner, which takes a link to each.
+/// Up to this number of ranks, each gets every other one's block straight from its owner, which
+/// takes a link to each.
 const PAIRWISE_RANKS: u32 = 32;
 /// Vectors up to this size cost more in messages than in bytes.
 const SMALL_BYTES: u64 = 64 << 10;
 /// The same over TCP, where a message is a system call or two, for two ranks: they send no more
-/// bytes in whole vectors than in halves. Measured over loopback: at 16 KiB the ring takes 1.7 times as
-/// long as recursive doubling, at 256 KiB 1.1 times, and at 1 MiB as long.
+/// bytes in whole vectors than in halves. Measured over loopback: at 16 KiB the ring takes 1.7
+/// times as long as recursive doubling, at 256 KiB 1.1 times, and at 1 MiB as long.
 const SMALL_PAIR_BYTES: u64 = 256 << 10;
 /// Over TCP, vectors up to this size cost more in the ring's messages than in the waiting between
-/// the phases of halving and doubling: by the model. Two ranks have one phase, and halve at all sizes.
+/// the phases of halving and doubling: by the model. Two ranks have one phase, and halve at all
+/// sizes.
 const MEDIUM_BYTES: u64 = 1 << 20;
-/// Registered memory up to this size costs more in signals than the links' copies, or as much; in cold buffers, peers'
-/// lines cost far more than a slot's. `benches/peers/one_sided.py` measures it.
+/// Registered memory up to this size costs more in signals than the links' copies, or as much; in
+/// cold buffers, peers' lines cost far more than a slot's. `benches/peers/one_sided.py` measures
+/// it.
 const ONE_SIDED_BYTES: u64 = 4 << 10;
 
 /// Chooses by size, number of ranks and memory; what the user allows comes first.
@@ -52,7 +55,8 @@ pub(super) fn choose(
     }
 }
 
-/// Whether a call may become one-sided if its memory is registered. If it may not, the ranks do not check the memory.
+/// Whether a call may become one-sided if its memory is registered. If it may not, the ranks do not
+/// check the memory.
 pub(super) fn may_be_one_sided(planner: &Planner, signature: Signature) -> bool {
     planner.path == Path::ZeroCopy
         || if planner.algorithms.is_auto() {
@@ -81,9 +85,9 @@ pub(super) fn candidates(
     all.filter(fits).filter(allowed)
 }
 
-/// Whether the cost model's estimate of an algorithm counts where no setting asks for it. That of halving and doubling
-/// assumes that the ranks of a host are consecutive, and a power of two: so it does not count where hosts have several
-/// ranks, which may be laid out in another way.
+/// Whether the cost model's estimate of an algorithm counts where no setting asks for it. That of
+/// halving and doubling assumes that the ranks of a host are consecutive, and a power of two: so it
+/// does not count where hosts have several ranks, which may be laid out in another way.
 pub(super) fn competes(planner: &Planner, signature: Signature, algorithm: Algorithm) -> bool {
     match algorithm {
         Algorithm::Hierarchical => planner.topology.has_levels(),

@@ -8,11 +8,12 @@ use spark_ccl_types::{Extent, Operation, Side};
 
 /// Checks a task whose buffers are those that the caller passed, and counts its elements.
 ///
-/// By reference: a task is several cache lines that were written a moment ago, and to copy them waits for those
-/// stores.
+/// By reference: a task is several cache lines that were written a moment ago, and to copy them
+/// waits for those stores.
 ///
 /// # Errors
-/// [`Error::Invalid`] for ranks that do not exist, and buffers that do not fit the operation or each other.
+/// [`Error::Invalid`] for ranks that do not exist, and buffers that do not fit the operation or
+/// each other.
 pub(crate) fn check(spec: &Spec, task: &mut Task, ranks: Ranks) -> Result<(), Error> {
     let call = Checked { spec, ranks };
     let count = match spec.operation {

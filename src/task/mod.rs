@@ -1,7 +1,8 @@
 //! The untyped core of a call: what is to be done with which memory.
 //!
-//! A [`Spec`] is a call without its buffers. With them it becomes a [`Task`], which is [checked](check()) before any
-//! engine sees it. Nothing here knows communicators, plans or engines.
+//! A [`Spec`] is a call without its buffers. With them it becomes a [`Task`], which is
+//! [checked](check()) before any engine sees it. Nothing here knows communicators, plans or
+//! engines.
 
 mod check;
 mod spec;
@@ -29,7 +30,8 @@ pub(crate) struct Task {
     pub(crate) input: Region,
     pub(crate) output: Region,
     pub(crate) reduction: Reduction,
-    /// The caller passed one buffer. [`Signature::in_place`] says so only where all ranks must agree on it.
+    /// The caller passed one buffer. [`Signature::in_place`] says so only where all ranks must
+    /// agree on it.
     pub(crate) in_place: bool,
     /// In place, with each rank's input in its block of the output: elements of a block.
     pub(crate) input_block: Option<u64>,

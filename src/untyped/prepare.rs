@@ -1,4 +1,5 @@
-//! From what a caller has set to a spec and its memory: everything that types prove elsewhere is checked here.
+//! From what a caller has set to a spec and its memory: everything that types prove elsewhere is
+//! checked here.
 
 use super::{Kept, Memory, UntypedCall};
 use crate::buffer::Region;
@@ -13,8 +14,8 @@ impl UntypedCall {
         self.prepare_in(comm, |side, start, len| self.place(side, start, len, comm))
     }
 
-    /// The same, with memory that `place` finds: from an address on, which is aligned, and not null unless the number
-    /// of elements is 0.
+    /// The same, with memory that `place` finds: from an address on, which is aligned, and not null
+    /// unless the number of elements is 0.
     pub(crate) fn prepare_in(
         &self,
         comm: &Communicator,
@@ -141,8 +142,8 @@ impl UntypedCall {
             let own = comm.planner().communicator;
             if allocation.is_some_and(|allocation| allocation.communicator != own) {
                 return Err(self.invalid(format!(
-                    "rank {}'s {side} buffer lies in memory that another communicator, or another rank, has allocated: \
-                     pass memory of this one, or leave out `within`",
+                    "rank {}'s {side} buffer lies in memory that another communicator, or another \
+                     rank, has allocated: pass memory of this one, or leave out `within`",
                     comm.rank()
                 )));
             }

@@ -45,7 +45,8 @@ fn streams_take_turns_with_memory() {
         const ROUNDS: usize = 40;
         let context = comm.context().unwrap();
         let streams = [context.new_stream().unwrap(), context.new_stream().unwrap()];
-        // Of NCCL's and of cudarc's: each call must find what the one before, in the other stream, has left.
+        // Of NCCL's and of cudarc's: each call must find what the one before, in the other stream,
+        // has left.
         let mut ours: DeviceMemory<u64> = comm.alloc_device(1 << 20).unwrap();
         ours.write(&vec![1; 1 << 20]).unwrap();
         let mut theirs = streams[0].clone_htod(&vec![1_u64; 1 << 20]).unwrap();
@@ -74,8 +75,8 @@ fn streams_take_turns_with_memory() {
 #[test]
 fn memory_can_be_dropped_while_it_is_used() {
     let Some(gpus) = gpus(1) else { return };
-    // Of ranks that share a GPU, the driver may let one's allocation wait for what the other has freed behind its call, which
-    // waits for the first one.
+    // Of ranks that share a GPU, the driver may let one's allocation wait for what the other has
+    // freed behind its call, which waits for the first one.
     if !has(Need::Gpus(gpus.count)) {
         return;
     }

@@ -1,4 +1,5 @@
-//! What is particular to device memory that goes by way of the host: pieces, other links, and faults in the middle.
+//! What is particular to device memory that goes by way of the host: pieces, other links, and
+//! faults in the middle.
 
 use super::late::assert_names_the_late;
 use super::support::lack_of_gpus_is_said;
@@ -93,7 +94,8 @@ fn blocks_of_any_place_are_exchanged() {
             output.write(&vec![9; ranks * len + shift]).unwrap();
             let device = comm.device().unwrap();
             let part = |memory: &DeviceMemory<u8>| {
-                // SAFETY: the memory lives until the call has been waited for, and nothing else uses it.
+                // SAFETY: the memory lives until the call has been waited for, and nothing else
+                // uses it.
                 unsafe {
                     DeviceSlice::<u8>::from_raw(
                         memory.address() + shift as u64,
@@ -207,7 +209,8 @@ fn a_call_that_differs_is_named_and_a_new_communicator_works() {
     });
 }
 
-/// What a fault has cut short is left as it was, from the first piece on that not all ranks have had.
+/// What a fault has cut short is left as it was, from the first piece on that not all ranks have
+/// had.
 #[test]
 fn a_rank_that_is_late_is_named_and_nothing_is_written() {
     const LEN: usize = 3_000_000;
@@ -283,7 +286,8 @@ fn the_last_call_of_a_rank_that_has_left_is_named() {
     });
 }
 
-/// A call may stand behind something long in its stream: here, behind a call of another communicator.
+/// A call may stand behind something long in its stream: here, behind a call of another
+/// communicator.
 #[test]
 fn a_call_of_which_a_rank_that_has_left_has_done_its_part_goes_on() {
     const LEN: usize = 1000;

@@ -1,4 +1,5 @@
-//! What is particular to messages of device memory that go by way of the host: pieces, other links, room, and launches.
+//! What is particular to messages of device memory that go by way of the host: pieces, other links,
+//! room, and launches.
 
 use super::{builder, gpus, stream_of};
 use spark_ccl::Communicator;
@@ -131,7 +132,8 @@ fn more_messages_than_a_launch_has_meet_those_of_single_calls() {
     });
 }
 
-/// What is sent to a rank that is elsewhere meanwhile waits there; host memory's messages are others.
+/// What is sent to a rank that is elsewhere meanwhile waits there; host memory's messages are
+/// others.
 #[test]
 fn messages_of_host_memory_are_apart() {
     let Some(gpus) = gpus(2) else { return };

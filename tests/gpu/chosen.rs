@@ -1,4 +1,5 @@
-//! What a rank's settings choose: its device, and the backend where none is named. And untyped calls.
+//! What a rank's settings choose: its device, and the backend where none is named. And untyped
+//! calls.
 
 use super::{builder, gpus, text};
 use spark_ccl::cuda::DeviceCall;
@@ -51,8 +52,8 @@ fn sum_untyped(comm: &Communicator) {
             call: &call,
             stream,
         }];
-        // SAFETY: the memory stays, and nothing else uses it until the stream has been waited for. All streams are
-        // default ones.
+        // SAFETY: the memory stays, and nothing else uses it until the stream has been waited for.
+        // All streams are default ones.
         unsafe {
             Communicator::enqueue_untyped(&calls).unwrap();
             comm.wait_raw(stream).unwrap();

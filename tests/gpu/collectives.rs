@@ -37,7 +37,8 @@ impl Rank {
         self.stream.clone_dtoh(memory).unwrap()
     }
 
-    /// Compares what a call leaves in a receive buffer of `len` elements: once of the host, once of the device.
+    /// Compares what a call leaves in a receive buffer of `len` elements: once of the host, once of
+    /// the device.
     fn compare(
         &self,
         send: &[f32],

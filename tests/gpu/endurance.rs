@@ -1,5 +1,5 @@
-//! What takes minutes: many calls, many communicators, and ranks that are lost in the middle of 1 GiB. Run them by
-//! `--test kernels endurance -- --ignored --test-threads=1`.
+//! What takes minutes: many calls, many communicators, and ranks that are lost in the middle of 1
+//! GiB. Run them by `--test kernels endurance -- --ignored --test-threads=1`.
 
 use super::own_kernels::call_in_opposite_orders;
 use super::processes::{LONG, compute_with_a_peer, leave_nothing_behind, with_peer};

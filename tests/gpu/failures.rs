@@ -165,7 +165,8 @@ fn a_fault_with_a_graph_that_is_still_there_is_returned() {
         let device = comm.device().unwrap();
         // SAFETY: the memory lives, and is used in one stream only.
         let raw = unsafe { DeviceSlice::<f32>::from_raw(memory.address(), memory.len(), device) };
-        // Not by `run`, which takes the default stream of the GPU: ranks that share a GPU share that, too.
+        // Not by `run`, which takes the default stream of the GPU: ranks that share a GPU share
+        // that, too.
         comm.all_reduce_in_place(raw, RedOp::Sum)
             .on(&stream)
             .unwrap();

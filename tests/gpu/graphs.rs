@@ -19,7 +19,8 @@ fn value(rank: usize, place: usize) -> u64 {
     scramble(rank as u64, place as u64)
 }
 
-/// A rank's values, and a graph that replaces them by the sum over all ranks of each one's times its factor.
+/// A rank's values, and a graph that replaces them by the sum over all ranks of each one's times
+/// its factor.
 struct Lane {
     memory: DeviceMemory<u64>,
     raw: DeviceSlice<u64>,
@@ -172,7 +173,8 @@ fn calls_on_grids_of_different_sizes_take_turns() {
         let device = comm.device().unwrap();
         let calls = || {
             for memory in &memory {
-                // SAFETY: the memory lives until all calls and graphs have run, and is used in one stream.
+                // SAFETY: the memory lives until all calls and graphs have run, and is used in one
+                // stream.
                 let raw =
                     unsafe { DeviceSlice::<u64>::from_raw(memory.address(), memory.len(), device) };
                 comm.all_reduce_in_place(raw, RedOp::Sum)

@@ -1,4 +1,5 @@
-//! Communicators with this library's own kernels on NVIDIA's GPUs. Two ranks share a GPU where there is only one.
+//! Communicators with this library's own kernels on NVIDIA's GPUs. Two ranks share a GPU where
+//! there is only one.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -40,7 +41,8 @@ fn builder() -> Builder {
         .set("SPARK_CCL_SHARE_GPU", "1")
 }
 
-/// A stream of a rank that no other rank uses. Ranks that share a GPU also share its default stream.
+/// A stream of a rank that no other rank uses. Ranks that share a GPU also share its default
+/// stream.
 fn stream_of(comm: &Communicator) -> Arc<CudaStream> {
     comm.context().unwrap().new_stream().unwrap()
 }

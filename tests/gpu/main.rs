@@ -1,4 +1,5 @@
-//! Communicators with NCCL on NVIDIA's GPUs, all that are here. Where there are too few, tests are skipped.
+//! Communicators with NCCL on NVIDIA's GPUs, all that are here. Where there are too few, tests are
+//! skipped.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 

@@ -1,4 +1,5 @@
-//! Messages between pairs by our own kernels: alone, in groups, in graphs, and with ends that differ or do not come.
+//! Messages between pairs by our own kernels: alone, in groups, in graphs, and with ends that
+//! differ or do not come.
 
 use super::{builder, gpus, stream_of, text};
 use spark_ccl::cuda::cudarc::driver::CudaStream;
@@ -36,7 +37,8 @@ fn check(memory: &DeviceMemory<u64>, from: usize, to: usize) {
 }
 
 fn raw(comm: &Communicator, memory: &DeviceMemory<u64>) -> DeviceSlice<u64> {
-    // SAFETY: the tests keep the memory until all has run, and use it in one stream, or in one call.
+    // SAFETY: the tests keep the memory until all has run, and use it in one stream, or in one
+    // call.
     unsafe { DeviceSlice::from_raw(memory.address(), memory.len(), comm.device().unwrap()) }
 }
 
@@ -68,8 +70,8 @@ fn a_message_goes_around_all_ranks() {
     });
 }
 
-/// Rank 0 sends the same message to rank 1, `times` times, waits until its part has run, and leaves. The receiver gets
-/// there late: its stream is behind a call of another communicator.
+/// Rank 0 sends the same message to rank 1, `times` times, waits until its part has run, and
+/// leaves. The receiver gets there late: its stream is behind a call of another communicator.
 fn leave_after_sending(times: usize, send: impl Fn(&Communicator, &Arc<CudaStream>) + Sync) {
     let Some(gpus) = gpus(2) else { return };
     gpus.each(&builder(), |comm| {
@@ -125,7 +127,8 @@ fn messages_of_a_graph_arrive_whose_sender_has_left() {
     });
 }
 
-/// All send at once, more than there is room for: only as a group, or as `send_recv`, they do not wait for each other.
+/// All send at once, more than there is room for: only as a group, or as `send_recv`, they do not
+/// wait for each other.
 #[test]
 fn rings_do_not_wait_for_themselves() {
     let Some(gpus) = gpus(2) else { return };
@@ -150,8 +153,8 @@ fn rings_do_not_wait_for_themselves() {
     });
 }
 
-/// All ranks send each other several messages, in an order of each rank's own but for those to one rank; in streams of
-/// their own, and with a collective between them.
+/// All ranks send each other several messages, in an order of each rank's own but for those to one
+/// rank; in streams of their own, and with a collective between them.
 #[test]
 fn groups_pass_all_messages_at_once() {
     const LENS: [usize; 3] = [300_000, 5, 4000];
@@ -263,7 +266,8 @@ fn blocks_of_any_length_and_of_none() {
     });
 }
 
-/// The other end of a block that has elements expects none, or sends none: the next call must not take it for its own.
+/// The other end of a block that has elements expects none, or sends none: the next call must not
+/// take it for its own.
 #[test]
 fn a_block_of_nothing_at_one_end_is_named() {
     let Some(gpus) = gpus(2) else { return };

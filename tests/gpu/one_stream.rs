@@ -1,5 +1,5 @@
-//! The order of uses where a program has no stream of cudarc's but the default one, or has had another one: cudarc
-//! keeps none among its own then.
+//! The order of uses where a program has no stream of cudarc's but the default one, or has had
+//! another one: cudarc keeps none among its own then.
 
 use super::{Gpus, builder, gpus};
 use spark_ccl::cuda::DeviceMemory;
@@ -30,8 +30,8 @@ fn check(comm: &Communicator, all: &DeviceMemory<u32>) {
     }
 }
 
-/// The default stream is to fill a buffer with zeros, but is held up meanwhile: a call that is waited for comes after
-/// that.
+/// The default stream is to fill a buffer with zeros, but is held up meanwhile: a call that is
+/// waited for comes after that.
 fn a_call_follows<S>(
     gpus: &Gpus,
     is_tracked: bool,

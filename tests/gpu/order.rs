@@ -32,11 +32,12 @@ fn streams<const N: usize>(comm: &Communicator) -> [Arc<CudaStream>; N] {
     std::array::from_fn(|_| context.new_stream().unwrap())
 }
 
-/// Rank 0 goes on while its gather waits for the other ranks, which call when `meanwhile` is over. They all have met for
-/// the call before.
+/// Rank 0 goes on while its gather waits for the other ranks, which call when `meanwhile` is over.
+/// They all have met for the call before.
 ///
-/// What `meanwhile` returns is dropped after the gather. NCCL gives the memory of a communicator back when that is
-/// dropped; CUDA then waits for all that runs on the device, and lets no other thread destroy a stream meanwhile.
+/// What `meanwhile` returns is dropped after the gather. NCCL gives the memory of a communicator
+/// back when that is dropped; CUDA then waits for all that runs on the device, and lets no other
+/// thread destroy a stream meanwhile.
 fn while_a_gather_waits<S, K>(
     gpus: &Gpus,
     prepare: impl Fn(&Communicator, &CudaStream) -> S + Sync,
@@ -161,8 +162,8 @@ fn two_reads_of_a_group_are_both_waited_for() {
         },
         |_, (mut own, _, alone, owner, _), _| {
             owner.memset_zeros(&mut own).unwrap();
-            // Freed memory is the next one's. (A copy from ordinary host memory would keep this thread until the
-            // stream has come to it.)
+            // Freed memory is the next one's. (A copy from ordinary host memory would keep this
+            // thread until the stream has come to it.)
             drop(own);
             drop(owner.alloc_zeros::<u32>(LEN).unwrap());
             alone
@@ -398,7 +399,8 @@ fn a_communicator_may_be_dropped_before_the_programs_own_work_has_run() {
             call.on(&stream).map(drop).unwrap();
         };
         if other.rank() == 0 {
-            // Behind the communicator's calls, which have ended, there is work that waits for the other ranks.
+            // Behind the communicator's calls, which have ended, there is work that waits for the
+            // other ranks.
             call(&mut memory);
             drop(comm);
             dropped.wait();
@@ -415,7 +417,8 @@ fn a_communicator_may_be_dropped_before_the_programs_own_work_has_run() {
     });
 }
 
-/// A call's kernel that may start before the one ahead of it has ended still waits for what was enqueued in between.
+/// A call's kernel that may start before the one ahead of it has ended still waits for what was
+/// enqueued in between.
 #[test]
 fn the_null_stream_waits_for_streams_that_block_it() {
     const LEN: usize = 100;
@@ -430,7 +433,8 @@ fn the_null_stream_waits_for_streams_that_block_it() {
         let blocking = result::stream::create(StreamKind::Default).unwrap();
         let memory: DeviceMemory<u32> = comm.alloc_device(LEN).unwrap();
         let busy = comm.alloc_device::<u8>(1 << 30).unwrap();
-        // SAFETY: the memory lives until all has run; only the order of the streams, which this tests, is between its uses.
+        // SAFETY: the memory lives until all has run; only the order of the streams, which this
+        // tests, is between its uses.
         let raw: DeviceSlice<u32> =
             unsafe { DeviceSlice::from_raw(memory.address(), LEN, context.ordinal()) };
         for round in 1..=20_u8 {

@@ -1,4 +1,5 @@
-//! What only the engine of our own kernels does: it compares each call, names who is late, and lets ranks share a GPU.
+//! What only the engine of our own kernels does: it compares each call, names who is late, and lets
+//! ranks share a GPU.
 
 use super::late::assert_names_the_late;
 use super::support::{Gpus, lack_of_gpus_is_said};
@@ -175,7 +176,8 @@ fn calls_in_several_streams_run_one_after_the_other() {
                 .on(stream)
                 .unwrap();
         }
-        // The first call adds up different values; each later one, as many equal ones as there are ranks.
+        // The first call adds up different values; each later one, as many equal ones as there are
+        // ranks.
         let times = (comm.size() as u64).wrapping_pow(ROUNDS / 3 - 1);
         let expected: Vec<_> = sums(comm.size())
             .iter()
@@ -194,8 +196,8 @@ fn two_communicators_may_be_used_in_opposite_orders() {
     call_in_opposite_orders(20, |_| || {});
 }
 
-/// Calls two communicators in this many rounds, odd ranks the other way round than even ones. In each round, a rank also does
-/// what was made for it.
+/// Calls two communicators in this many rounds, odd ranks the other way round than even ones. In
+/// each round, a rank also does what was made for it.
 pub(super) fn call_in_opposite_orders<D: FnMut()>(
     rounds: u64,
     make: impl Fn(&Communicator) -> D + Sync,
@@ -228,7 +230,8 @@ pub(super) fn call_in_opposite_orders<D: FnMut()>(
     });
 }
 
-/// One thread's group has the calls of one rank before those of the others, and more than a stream takes in.
+/// One thread's group has the calls of one rank before those of the others, and more than a stream
+/// takes in.
 #[test]
 fn a_group_fills_no_stream_before_all_ranks_have_their_turn() {
     const CALLS: usize = 3000;

@@ -1,5 +1,5 @@
-//! Communicators with this library's own kernels through pinned memory of the host, as between GPUs that do not reach each
-//! other, on NVIDIA's. Two ranks share a GPU where there is only one.
+//! Communicators with this library's own kernels through pinned memory of the host, as between GPUs
+//! that do not reach each other, on NVIDIA's. Two ranks share a GPU where there is only one.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -40,7 +40,8 @@ fn builder() -> Builder {
         .set("SPARK_CCL_PATH", "safe")
 }
 
-/// A stream of a rank that no other rank uses. Ranks that share a GPU also share its default stream.
+/// A stream of a rank that no other rank uses. Ranks that share a GPU also share its default
+/// stream.
 fn stream_of(comm: &Communicator) -> Arc<CudaStream> {
     comm.context().unwrap().new_stream().unwrap()
 }

@@ -85,8 +85,8 @@ fn exit() {
         }
     }
     let Some(gpus) = gpus(2) else { return };
-    // SAFETY: the function may be called at any time; a panic in it ends the process. It is called after those that
-    // communicators register.
+    // SAFETY: the function may be called at any time; a panic in it ends the process. It is called
+    // after those that communicators register.
     unsafe { libc::atexit(look) };
     gpus.each(&builder(), |comm| {
         sum(&comm);
@@ -106,7 +106,8 @@ fn start_no_more_threads() {
         rlim_cur: 0,
         rlim_max: 0,
     };
-    // SAFETY: the calls change the limits and the user of this thread, and access no memory but that of `none`.
+    // SAFETY: the calls change the limits and the user of this thread, and access no memory but
+    // that of `none`.
     unsafe {
         assert_eq!(libc::setrlimit(libc::RLIMIT_NPROC, &raw const none), 0);
         if libc::geteuid() == 0 {

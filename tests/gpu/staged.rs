@@ -1,5 +1,5 @@
-//! Communicators whose device memory goes by way of the host, on NVIDIA's GPUs or on such that are none. Two ranks share a
-//! GPU where there is only one.
+//! Communicators whose device memory goes by way of the host, on NVIDIA's GPUs or on such that are
+//! none. Two ranks share a GPU where there is only one.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -58,7 +58,8 @@ fn builder() -> Builder {
     }
 }
 
-/// A stream of a rank that no other rank uses. Ranks that share a GPU also share its default stream.
+/// A stream of a rank that no other rank uses. Ranks that share a GPU also share its default
+/// stream.
 fn stream_of(comm: &Communicator) -> Arc<CudaStream> {
     comm.context().unwrap().new_stream().unwrap()
 }

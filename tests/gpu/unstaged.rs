@@ -1,5 +1,5 @@
-//! Memory from `alloc_device` that is the host's, so that calls by way of the host are not staged. With
-//! `SPARK_CCL_GPU_PINNED=1`, all other tests of staged memory are, too.
+//! Memory from `alloc_device` that is the host's, so that calls by way of the host are not staged.
+//! With `SPARK_CCL_GPU_PINNED=1`, all other tests of staged memory are, too.
 
 use super::by_host::{memory, read, sums, values};
 use super::{builder, gpus, stream_of, text};
@@ -44,7 +44,8 @@ fn all_collectives_find_the_buffers() {
     }
 }
 
-/// The driver waits for a GPU's kernels before it frees pinned memory there, so no rank frees another one's in a call.
+/// The driver waits for a GPU's kernels before it frees pinned memory there, so no rank frees
+/// another one's in a call.
 #[test]
 fn memory_of_another_rank_is_not_freed_by_an_allocation() {
     let Some(gpus) = gpus(2) else { return };
@@ -185,7 +186,8 @@ fn in_place(comm: &Communicator, len: usize) {
     comm.wait(&stream).unwrap();
 }
 
-/// The kernel reads the buffers' addresses, and not what they were when a slot of another call had the same bell.
+/// The kernel reads the buffers' addresses, and not what they were when a slot of another call had
+/// the same bell.
 #[test]
 fn staged_calls_and_others_take_turns_in_graphs() {
     let Some(gpus) = gpus(2) else { return };
@@ -196,7 +198,8 @@ fn staged_calls_and_others_take_turns_in_graphs() {
         let (mut sum, mut other) = (memory(&comm, &own), stream.alloc_zeros::<u64>(LEN).unwrap());
         let number = comm.device().unwrap();
         let slice = |address| {
-            // SAFETY: the memory is there until the graph has run, and nothing else uses it meanwhile.
+            // SAFETY: the memory is there until the graph has run, and nothing else uses it
+            // meanwhile.
             unsafe { DeviceSlice::<u64>::from_raw(address, LEN, number) }
         };
         let from = device.device_ptr(&stream).0;
@@ -271,8 +274,8 @@ fn zero_copy_refuses_what_would_be_staged() {
     });
 }
 
-/// Once a call has failed, the thread that does it uses its memory no more: here, it is that of calls of another
-/// communicator at once.
+/// Once a call has failed, the thread that does it uses its memory no more: here, it is that of
+/// calls of another communicator at once.
 #[test]
 fn memory_of_a_call_that_has_failed_can_be_used_again() {
     let Some(gpus) = gpus(2) else { return };
@@ -294,7 +297,8 @@ fn memory_of_a_call_that_has_failed_can_be_used_again() {
             if result.is_err() {
                 memory.write(&values(comm.rank(), LEN)).unwrap();
             }
-            // Which ranks have the result of a call that was close to its limit is not said: all take part again.
+            // Which ranks have the result of a call that was close to its limit is not said: all
+            // take part again.
             memory.write(&values(comm.rank(), LEN)).unwrap();
             other
                 .all_reduce_in_place(&mut memory, RedOp::Sum)

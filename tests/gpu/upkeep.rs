@@ -1,4 +1,5 @@
-//! What the library does of its own accord: it touches no stream of the program's, gives memory back, and rests.
+//! What the library does of its own accord: it touches no stream of the program's, gives memory
+//! back, and rests.
 
 use super::{Count, builder, count, gpus, of_fakes, text};
 use spark_ccl::cuda::cudarc::driver::result::stream::{StreamKind, create, destroy};

@@ -7,7 +7,8 @@ use spark_ccl::{
 use spark_ccl_testing::free_port;
 use std::time::Duration;
 
-/// The algorithm that an `all_reduce` of registered memory takes, and what carries data to the other rank.
+/// The algorithm that an `all_reduce` of registered memory takes, and what carries data to the
+/// other rank.
 fn choices(builder: &Builder) -> (Algorithm, Carrier) {
     let result = run_with(builder, 2, |comm| {
         let explained = comm.explain(Operation::AllReduce, DType::F32, 1 << 20, true);

@@ -54,8 +54,8 @@ impl Case {
         }
     }
 
-    /// Makes the call and, where it succeeds, compares everything that it wrote, and that it must not have
-    /// written, with the model.
+    /// Makes the call and, where it succeeds, compares everything that it wrote, and that it must
+    /// not have written, with the model.
     pub(crate) fn attempt<T: Number>(&self, comm: &Communicator) -> Result<(), Error> {
         if self.in_place {
             self.attempt_in_place::<T>(comm)

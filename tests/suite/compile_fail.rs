@@ -1,5 +1,5 @@
-//! What must not compile, above all touching a buffer that an operation uses. Of use for the package
-//! that includes it.
+//! What must not compile, above all touching a buffer that an operation uses. Of use for the
+//! package that includes it.
 //!
 //! Each program of `tests/compile_fail` marks its wrong lines by `//~` and a part of the compiler's
 //! message, an error code where it has one: unlike whole messages, these stay from compiler to

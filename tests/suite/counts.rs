@@ -1,5 +1,6 @@
-//! Counts that differ between sender and receiver, at sizes on both sides of whatever a link does by size: the
-//! ranks of the pair get an error that names both counts, and nobody takes a part of a block for all of it.
+//! Counts that differ between sender and receiver, at sizes on both sides of whatever a link does
+//! by size: the ranks of the pair get an error that names both counts, and nobody takes a part of a
+//! block for all of it.
 
 use super::ranks::{each, run_with};
 use spark_ccl::{Builder, Communicator, Error, Fault, RedOp};
@@ -8,9 +9,9 @@ use spark_ccl::{Builder, Communicator, Error, Fault, RedOp};
 const SLOT: usize = 64 << 10;
 const SLOT_LEN: usize = SLOT / 4;
 
-/// Lengths of 4-byte elements at which a link goes about it in another way: in a header (40 and 104 B), in a cell (8
-/// KiB, as much as TCP sends from where it lies), lent (16 KiB), in one slot, in several, in more than a link
-/// holds, in more than one loan (1 MiB).
+/// Lengths of 4-byte elements at which a link goes about it in another way: in a header (40 and 104
+/// B), in a cell (8 KiB, as much as TCP sends from where it lies), lent (16 KiB), in one slot, in
+/// several, in more than a link holds, in more than one loan (1 MiB).
 const BORDERS: [usize; 18] = [
     0,
     1,
@@ -219,7 +220,8 @@ fn empty_messages_take_their_turns() {
     }
 }
 
-/// Partners take turns in another order where blocks are exchanged in place, which is alike for two of them.
+/// Partners take turns in another order where blocks are exchanged in place, which is alike for two
+/// of them.
 #[test]
 fn an_exchange_in_place_on_some_ranks_only_is_an_error_on_all() {
     for builder in transports() {
@@ -247,8 +249,8 @@ fn an_exchange_in_place_on_some_ranks_only_is_an_error_on_all() {
 
 type Collective = fn(&Communicator, usize) -> Result<(), Error>;
 
-/// Collectives of two ranks, of `len` elements for each rank, or in all. Each has the number of ranks that receive: 1
-/// is rank 0 alone.
+/// Collectives of two ranks, of `len` elements for each rank, or in all. Each has the number of
+/// ranks that receive: 1 is rank 0 alone.
 const COLLECTIVES: [(&str, usize, Collective); 6] = [
     ("all_reduce", 2, |comm, len| {
         let call = comm.all_reduce_in_place(vec![1_i32; len], RedOp::Sum);

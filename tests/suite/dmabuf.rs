@@ -7,8 +7,8 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr::{NonNull, null_mut};
 
-/// At least `bytes` bytes of memory as a dma-buf, and the address where they are mapped for as long as the process
-/// lives.
+/// At least `bytes` bytes of memory as a dma-buf, and the address where they are mapped for as long
+/// as the process lives.
 pub(crate) fn mapped(bytes: usize) -> (OwnedFd, NonNull<u8>) {
     let bytes = bytes.max(1).next_multiple_of(rustix::param::page_size());
     let fd = dmabuf(bytes).unwrap();

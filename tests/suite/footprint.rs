@@ -1,5 +1,5 @@
-//! What each of many ranks of one host takes. With a link for each pair of ranks it would grow with their number.
-//! `benches/scale.rs` prints the same of more ranks.
+//! What each of many ranks of one host takes. With a link for each pair of ranks it would grow with
+//! their number. `benches/scale.rs` prints the same of more ranks.
 
 use crate::collectives_model::Case;
 use crate::processes::{Rank, WATCHDOG, alone, assert_all_ok, join};
@@ -12,8 +12,9 @@ use std::time::{Duration, Instant};
 /// What some processes take together: files, threads, pages of shared memory, and KiB of their own.
 type Footprint = [usize; 4];
 
-/// The most for each rank, however many they are, after each step: more than its process took before. It is up to twice
-/// what was measured. A rank has at most ten links there, where one to each other rank would be 63.
+/// The most for each rank, however many they are, after each step: more than its process took
+/// before. It is up to twice what was measured. A rank has at most ten links there, where one to
+/// each other rank would be 63.
 type Limits = [(&'static str, Footprint); 4];
 
 const PROCESSES: Limits = [

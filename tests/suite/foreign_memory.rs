@@ -1,4 +1,5 @@
-//! Registered memory of other ranks and other communicators is ordinary memory, no matter which rank passes it.
+//! Registered memory of other ranks and other communicators is ordinary memory, no matter which
+//! rank passes it.
 
 use super::ranks::each;
 use spark_ccl::{Builder, Communicator, Error, Fault, Path, RedOp, Registered};
@@ -6,7 +7,8 @@ use std::sync::Mutex;
 
 const LEN: usize = 12_000;
 
-/// `n` ranks with two allocations each, filled with 10 times the rank plus the number of the allocation.
+/// `n` ranks with two allocations each, filled with 10 times the rank plus the number of the
+/// allocation.
 fn ranks(builder: &Builder, n: usize) -> (Vec<Communicator>, Vec<[Registered<i32>; 2]>) {
     let all = each(builder.local(n).unwrap(), |comm| {
         let memory = [0, 1].map(|number| {
@@ -42,7 +44,8 @@ fn assert_differs(result: Result<(), Error>) {
     assert!(error.to_string().contains("registered memory"), "{error}");
 }
 
-/// Rank 0's memory is registered for rank 0 alone. What rank 1 has at the same place, nobody passes.
+/// Rank 0's memory is registered for rank 0 alone. What rank 1 has at the same place, nobody
+/// passes.
 #[test]
 fn memory_that_nobody_passed_is_not_read() {
     let (comms, mut memory) = ranks(&Communicator::builder(), 2);

@@ -116,8 +116,8 @@ fn links_that_peers_do_not_need_yet_use_up_no_descriptors() {
     }
 }
 
-/// Ranks pass one another descriptors to make their links. All of them wait until they may pass one, and each has to
-/// take what others have passed meanwhile.
+/// Ranks pass one another descriptors to make their links. All of them wait until they may pass
+/// one, and each has to take what others have passed meanwhile.
 #[test]
 fn links_are_made_where_descriptors_can_only_be_passed_singly() {
     let _alone = alone();
@@ -144,7 +144,8 @@ fn a_link_that_needs_descriptors_that_nobody_may_pass_is_named() {
     }
 }
 
-/// The kernel bounds the descriptors that an ordinary user's processes have passed and nobody has taken.
+/// The kernel bounds the descriptors that an ordinary user's processes have passed and nobody has
+/// taken.
 fn ordinary_user(env: &[(&str, &str)]) -> Rank {
     let mut command = Command::new(std::env::current_exe().unwrap());
     if geteuid().is_root() {

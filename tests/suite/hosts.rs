@@ -18,8 +18,9 @@ fn two_hosts() -> Option<Vec<Rank>> {
     Some(ranks)
 }
 
-/// Two hosts of `per_host` ranks each, the first host's first. These cables join them; the hosts' addresses on the
-/// n-th are 10.77.n.1 and 10.77.n.2. `None`, loudly, where this process may not make hosts.
+/// Two hosts of `per_host` ranks each, the first host's first. These cables join them; the hosts'
+/// addresses on the n-th are 10.77.n.1 and 10.77.n.2. `None`, loudly, where this process may not
+/// make hosts.
 fn two_hosts_of(per_host: usize, cables: &[&str]) -> Option<Vec<Rank>> {
     two_hosts_with(&[], per_host, cables)
 }
@@ -174,7 +175,8 @@ fn ranks_of_two_hosts_reduce_and_exchange() {
     assert_all_ok(&mut ranks, "finalize");
 }
 
-/// A network card has no carrier in the first seconds after the cable is plugged in, or the other end is started.
+/// A network card has no carrier in the first seconds after the cable is plugged in, or the other
+/// end is started.
 #[test]
 fn a_unique_id_that_was_made_before_the_cable_had_a_carrier_is_good() {
     let _alone = alone();

@@ -156,7 +156,8 @@ fn a_failure_that_a_test_has_seen_is_told_by_the_wait() {
     // No orderly end: the communicators have failed.
     each(Communicator::local(2).unwrap(), |comm| {
         let pending = comm.recv(vec![0_u8; 10], 1 - comm.rank()).start().unwrap();
-        // Not a collective barrier: the first rank to leave that one aborts, and would fail it for the other.
+        // Not a collective barrier: the first rank to leave that one aborts, and would fail it for
+        // the other.
         both_wait.wait();
         comm.abort("enough");
         while !pending.test() {

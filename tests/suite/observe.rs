@@ -14,8 +14,8 @@ fn free_address() -> String {
     format!("127.0.0.1:{}", free_port())
 }
 
-/// Says something to one of the processes, and hears until it hangs up. A stopped process hears nothing: then another one
-/// is tried, as `ncclras` does.
+/// Says something to one of the processes, and hears until it hangs up. A stopped process hears
+/// nothing: then another one is tried, as `ncclras` does.
 fn converse(address: &str, words: &str) -> String {
     let deadline = Instant::now() + WATCHDOG;
     loop {
@@ -63,7 +63,8 @@ fn until(address: &str, looks_so: impl Fn(&Communicator) -> bool) -> Communicato
     }
 }
 
-/// Asks until the text has these parts: on a machine that has just stood still, no rank answers in time.
+/// Asks until the text has these parts: on a machine that has just stood still, no rank answers in
+/// time.
 fn until_text(address: &str, parts: &[&str]) {
     let deadline = Instant::now() + WATCHDOG;
     loop {
@@ -253,8 +254,8 @@ fn there_is_a_thread_only_where_someone_wants_to_know() {
     until_threads(&someone, false);
 }
 
-/// A thread has its creator's name until it runs for the first time, and a thread that was joined is listed for another
-/// moment.
+/// A thread has its creator's name until it runs for the first time, and a thread that was joined
+/// is listed for another moment.
 fn until_threads(ranks: &[Rank], are_there: bool) {
     let deadline = Instant::now() + WATCHDOG;
     while ranks.iter().any(|rank| observes(rank) != are_there) {

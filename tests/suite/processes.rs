@@ -111,7 +111,8 @@ impl Rank {
         let _ = writeln!(orders, "{order}");
     }
 
-    /// There are no more orders; the process ends when it has obeyed them all, and so do its children.
+    /// There are no more orders; the process ends when it has obeyed them all, and so do its
+    /// children.
     pub(crate) fn dismiss(&mut self) {
         self.orders = None;
     }
@@ -153,8 +154,8 @@ impl Rank {
         kill_process(pid, signal).unwrap();
     }
 
-    /// Stops the process. Its threads stop when they have their turn, so this waits for them: on a busy machine the
-    /// rank might do all its work until then.
+    /// Stops the process. Its threads stop when they have their turn, so this waits for them: on a
+    /// busy machine the rank might do all its work until then.
     pub(crate) fn stop(&self) {
         self.signal(Signal::STOP);
         let deadline = Instant::now() + WATCHDOG;

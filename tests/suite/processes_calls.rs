@@ -1,5 +1,5 @@
-//! The calls of a rank that is a process: words such as `registered f32 reduce 1 1000`. Results must be the model's, in
-//! which every element of every rank has a value of its own.
+//! The calls of a rank that is a process: words such as `registered f32 reduce 1 1000`. Results
+//! must be the model's, in which every element of every rank has a value of its own.
 
 use crate::buffers::{Buffer, Memory};
 use crate::collectives_model::Case;
@@ -112,8 +112,8 @@ fn ring<T: Number>(comm: &Communicator, memory: Memory, count: usize) -> Result<
     Ok(())
 }
 
-/// Blocks of up to twice `count` elements; some have none. With `ahead`, the rank that far ahead of this one
-/// gets one element more than it expects.
+/// Blocks of up to twice `count` elements; some have none. With `ahead`, the rank that far ahead of
+/// this one gets one element more than it expects.
 fn exchange<T: Number>(
     comm: &Communicator,
     memory: Memory,

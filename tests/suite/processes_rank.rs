@@ -231,8 +231,8 @@ impl State {
         }
     }
 
-    /// Shrinks without a loss, over and over; how many more descriptors and threads there are in the end than after the
-    /// first times.
+    /// Shrinks without a loss, over and over; how many more descriptors and threads there are in
+    /// the end than after the first times.
     fn shrink_over_and_over(&mut self, times: usize) -> Result<String, Error> {
         let in_use = || {
             ["fd", "task"].map(|what| {
@@ -271,8 +271,8 @@ impl State {
         std::process::exit(0)
     }
 
-    /// Starts what the others `call` as `f32 all_reduce sum`, and drops the communicator. What becomes of
-    /// the handle?
+    /// Starts what the others `call` as `f32 all_reduce sum`, and drops the communicator. What
+    /// becomes of the handle?
     fn leave_in_flight(
         &mut self,
         count: usize,
@@ -338,7 +338,8 @@ impl State {
         Ok(())
     }
 
-    /// Makes a call over and over; says when the first time is done, and again about `every` so often.
+    /// Makes a call over and over; says when the first time is done, and again about `every` so
+    /// often.
     fn rounds(&self, rounds: usize, call: &[&str], every: Duration) -> Result<(), Error> {
         let mut said: Option<Instant> = None;
         for _ in 0..rounds {
@@ -370,7 +371,8 @@ fn limit(resource: Resource, most: usize) {
     setrlimit(resource, limit).unwrap();
 }
 
-/// Passes descriptors to itself until the kernel lets this user pass only `count` more that nobody has taken.
+/// Passes descriptors to itself until the kernel lets this user pass only `count` more that nobody
+/// has taken.
 fn pass_descriptors_but(count: usize) -> (UnixStream, UnixStream) {
     let (mut from, to) = UnixStream::pair().unwrap();
     let passed = [to.as_fd()];

@@ -1,5 +1,5 @@
-//! Ranks over RDMA, on real queue pairs. The variable RAILS says which ports there are, as the emulated
-//! machine that CI makes has them; without it the tests are skipped.
+//! Ranks over RDMA, on real queue pairs. The variable RAILS says which ports there are, as the
+//! emulated machine that CI makes has them; without it the tests are skipped.
 
 mod memory;
 mod stand_in;
@@ -48,8 +48,8 @@ pub(crate) fn started(size: usize, rails: usize, settings: &[(&str, &str)]) -> V
             ("SPARK_CCL_SHM", "0"),
             ("SPARK_CCL_NET", "rdma"),
             ("NCCL_IB_HCA", &hcas),
-            // A rail is dropped after 4 s without progress. After 1 s, an emulated machine whose processor others use
-            // has dropped rails that carried.
+            // A rail is dropped after 4 s without progress. After 1 s, an emulated machine whose
+            // processor others use has dropped rails that carried.
             ("NCCL_IB_TIMEOUT", "16"),
         ];
         env.extend(settings);
@@ -219,7 +219,8 @@ fn one_pair_falls_back_to_tcp_and_all_plan_alike() {
     call_everything(&mut ranks[..2], 1003);
 }
 
-/// A port that loses packets, until this is dropped: also when the test fails, for the sake of the others.
+/// A port that loses packets, until this is dropped: also when the test fails, for the sake of the
+/// others.
 pub(crate) struct Impaired(&'static str);
 
 /// Both rails lose this percentage of what is sent.
@@ -259,15 +260,17 @@ impl Drop for Impaired {
 
 /// Calls everything while ports lose packets, and no rail is dropped.
 ///
-/// A lost packet costs a timeout of the device at most, and its message goes on from there. soft-RoCE repeats
-/// without end, and a link drops a rail by which nothing ends within sixteen timeouts. A message has 9 packets, for
-/// the slots are that small. At 5 %, one in 4e9 messages loses 11 packets; and there are fewer than 1,000. So the
-/// chance to fail is below 1e-6, even where each timeout lasts half as long again. (With the 65 packets of ordinary
-/// slots, one in 1e5 messages would lose 15.)
+/// A lost packet costs a timeout of the device at most, and its message goes on from there.
+/// soft-RoCE repeats without end, and a link drops a rail by which nothing ends within sixteen
+/// timeouts. A message has 9 packets, for the slots are that small. At 5 %, one in 4e9 messages
+/// loses 11 packets; and there are fewer than 1,000. So the chance to fail is below 1e-6, even
+/// where each timeout lasts half as long again. (With the 65 packets of ordinary slots, one in 1e5
+/// messages would lose 15.)
 ///
-/// The timeout, 0.5 s, is longer than the machine stands still. Where a shorter one has the device repeat what is
-/// only late, Linux 6.12's soft-RoCE takes an acknowledgement that comes twice within a read for its end, tells that
-/// it went well, and fails the queue pair (it warns of that in `rxe_comp.c`).
+/// The timeout, 0.5 s, is longer than the machine stands still. Where a shorter one has the device
+/// repeat what is only late, Linux 6.12's soft-RoCE takes an acknowledgement that comes twice
+/// within a read for its end, tells that it went well, and fails the queue pair (it warns of that
+/// in `rxe_comp.c`).
 fn lose_packets(ports: &[&'static str], rails: usize) {
     let settings = [("SPARK_CCL_SLOT_BYTES", "32768"), ("NCCL_IB_TIMEOUT", "17")];
     let healthy = &*format!("{rails} in use, 0 dropped, 0 returned");

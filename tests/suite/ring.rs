@@ -89,7 +89,8 @@ fn ranks_may_have_any_numbers() {
     assert_all_ok(&mut ranks, "finalize");
 }
 
-/// Rank 4 has a cable to rank 0's host, and no route to that address of it; ranks 2 and 3 have none.
+/// Rank 4 has a cable to rank 0's host, and no route to that address of it; ranks 2 and 3 have
+/// none.
 #[test]
 fn ranks_that_know_one_address_of_rank_0_meet() {
     let _alone = alone();

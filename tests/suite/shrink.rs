@@ -58,7 +58,8 @@ fn an_aborted_communicator_is_followed_by_one_of_all_ranks() {
     });
 }
 
-/// A rank that is ahead, and proposes the next communicator already, is in the one that the others look for.
+/// A rank that is ahead, and proposes the next communicator already, is in the one that the others
+/// look for.
 #[test]
 fn ranks_shrink_twice_in_a_row() {
     let builder = Communicator::builder().init_timeout(Duration::from_secs(3));

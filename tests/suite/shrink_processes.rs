@@ -207,7 +207,8 @@ fn a_stopped_rank_that_is_called_lost_wakes_up_with_an_error() {
     }
 }
 
-/// A rank that waits in `shrink` does its part of what it has started, for those that wait for that first.
+/// A rank that waits in `shrink` does its part of what it has started, for those that wait for that
+/// first.
 #[test]
 fn what_is_in_flight_goes_on_while_a_rank_shrinks() {
     let _alone = alone();
@@ -231,7 +232,8 @@ fn shrinking_leaves_no_descriptors_or_threads_behind() {
         let mut ranks = world(3, &[transport]);
         for answer in all(&mut ranks, "shrink-over-and-over 50") {
             let more: Vec<usize> = answer.split(' ').map(|n| n.parse().unwrap()).collect();
-            // One for each time would be 45. Some are those of the last communicator, which is on its way out.
+            // One for each time would be 45. Some are those of the last communicator, which is on
+            // its way out.
             assert!(more[0] < 30 && more[1] < 5, "{answer}");
         }
         assert_they_work(&mut ranks);

@@ -1,4 +1,5 @@
-//! Messages that are read straight out of the sender's memory, until the kernel does not allow that any more.
+//! Messages that are read straight out of the sender's memory, until the kernel does not allow that
+//! any more.
 
 use crate::processes::{Rank, WATCHDOG, alone, assert_all_ok, some_time, world};
 use spark_ccl_testing::{Need, has};
@@ -17,7 +18,8 @@ const CALLS: [&str; 4] = [
 const A_LITTLE: Duration = Duration::from_millis(200);
 /// What the receiver's log says, for whatever reason.
 const TWO_COPIES: &str = "messages take two copies";
-/// What it says when it is refused a message that was lent, as nothing is where messages go through slots anyway.
+/// What it says when it is refused a message that was lent, as nothing is where messages go through
+/// slots anyway.
 const FROM_NOW_ON: &str = "messages take two copies from now on";
 
 #[test]

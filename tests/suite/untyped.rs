@@ -39,12 +39,13 @@ fn compare<T: Number>(comm: &Communicator) {
             }
             plain => call.reduction(plain.op()),
         };
-        // SAFETY: `send` and `seen` have `COUNT` elements each, all initialised, and are only used by this thread,
-        // after the call.
+        // SAFETY: `send` and `seen` have `COUNT` elements each, all initialised, and are only used
+        // by this thread, after the call.
         unsafe { comm.run_untyped(&call).unwrap() };
         assert_eq!(seen, expected, "{op:?} of {}", T::DTYPE);
         seen.copy_from_slice(&send);
-        // SAFETY: `send` and `seen` have `COUNT` elements each, all initialised, and are used again only after `wait`.
+        // SAFETY: `send` and `seen` have `COUNT` elements each, all initialised, and are used again
+        // only after `wait`.
         let started = unsafe { comm.start_untyped(&call).unwrap() };
         started.wait().unwrap();
         assert_eq!(seen, expected, "{op:?} of {}, started", T::DTYPE);
@@ -119,7 +120,8 @@ fn they_refuse_what_types_prove() {
             let said = refusal(comm, &call);
             assert!(said.contains(word), "{said}");
         }
-        // SAFETY: `start` is that of four floats, all initialised, which only this thread has, and uses after the call.
+        // SAFETY: `start` is that of four floats, all initialised, which only this thread has, and
+        // uses after the call.
         unsafe { comm.run_untyped(&sum(new()).in_place(start, 4)).unwrap() };
     });
 }
@@ -152,8 +154,8 @@ fn they_are_in_place_where_the_operation_can_be() {
                 let said = refusal(comm, &call);
                 assert!(said.contains("no in-place form"), "{operation}: {said}");
             } else {
-                // SAFETY: `start` is that of one initialised number, which only this thread has, and uses after the
-                // call.
+                // SAFETY: `start` is that of one initialised number, which only this thread has,
+                // and uses after the call.
                 unsafe { comm.run_untyped(&call).unwrap() };
             }
         }
@@ -238,10 +240,11 @@ fn they_refuse_memory_that_others_have_allocated() {
             "{said}"
         );
         assert!(said.contains("another communicator"), "{said}");
-        // SAFETY: `memory` has 4096 initialised bytes, which no other call uses meanwhile. For `part` they are ordinary
-        // memory.
+        // SAFETY: `memory` has 4096 initialised bytes, which no other call uses meanwhile. For
+        // `part` they are ordinary memory.
         unsafe { part.run_untyped(&sum).unwrap() };
-        // SAFETY: `memory` has 4096 initialised bytes, and the call before, which used them, is done.
+        // SAFETY: `memory` has 4096 initialised bytes, and the call before, which used them, is
+        // done.
         unsafe { comm.run_untyped(&sum.within(&memory)).unwrap() };
     });
 }

@@ -199,7 +199,8 @@ fn an_abort_ends_a_long_wait() {
                     std::thread::sleep(LONG);
                     comm.abort("enough");
                 } else {
-                    // In no call, until the news are here: who leaves before that would be the cause.
+                    // In no call, until the news are here: who leaves before that would be the
+                    // cause.
                     while comm.check().is_ok() {
                         std::thread::sleep(LONG / 10);
                     }

@@ -1,5 +1,6 @@
 #!/bin/bash
-# Builds for aarch64 spark-perf and the tests of what depends on the processor, and runs them in an emulated machine.
+# Builds for aarch64 spark-perf and the tests of what depends on the processor, and runs them in an
+# emulated machine.
 #   tests/vm/aarch64.sh [-b]
 #   -b  only builds
 # Needs Debian 12, whose packages bring Rust's library for aarch64; takes a few minutes.
@@ -7,11 +8,13 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 . tests/vm/lib.sh
 
-# Packages with atomics, vector instructions, and layouts that others see; of the others, what spark-perf needs is compiled.
+# Packages with atomics, vector instructions, and layouts that others see; of the others, what
+# spark-perf needs is compiled.
 packages=(compute fork transport types verbs)
 targets=(fork shm_processes suite)
-# Of the suite, tests whose name contains one of these. Random collectives and random faults stand for those that go through
-# all cases, start many processes, or wait for their deadlines: emulated, these take half an hour.
+# Of the suite, tests whose name contains one of these. Random collectives and random faults stand
+# for those that go through all cases, start many processes, or wait for their deadlines: emulated,
+# these take half an hour.
 suite='collectives_random:: campaign::random_faults registered:: single_copy:: nonblocking types:: untyped:: values:: waiting::'
 skip='--skip every_path_computes_the_same'
 # What the machine has: tests that need it and do not find it fail.
@@ -48,7 +51,8 @@ build() (
     # Symbols would be most of what the machine has to load.
     export CARGO_PROFILE_DEV_DEBUG=0 CARGO_PROFILE_DEV_STRIP=true RUSTC=/usr/bin/rustc \
         CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
-    # For the tests named `cli`, which are not run, cargo builds spark-perf, with the features that it has here anyway.
+    # For the tests named `cli`, which are not run, cargo builds spark-perf, with the features that
+    # it has here anyway.
     test_programs --target "$target" -p spark-ccl -p spark-perf "${packages[@]/#/-pspark-ccl-}" --lib \
         "${targets[@]/#/--test=}" --test cli
 )

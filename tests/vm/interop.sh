@@ -1,6 +1,6 @@
 #!/bin/bash
-# A queue pair of the crate `ibverbs` talks to one of ours, in the emulated machine of rdma.sh. What is built
-# for it is kept in $XDG_CACHE_HOME/spark-ccl. Needs Debian 12.
+# A queue pair of the crate `ibverbs` talks to one of ours, in the emulated machine of rdma.sh. What
+# is built for it is kept in $XDG_CACHE_HOME/spark-ccl. Needs Debian 12.
 #   tests/vm/interop.sh [option of rdma.sh]...
 set -euo pipefail
 cd "$(dirname "$0")/../.."

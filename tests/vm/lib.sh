@@ -23,7 +23,8 @@ need() {
         apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 }
 
-# with_apt COMMAND...: runs a command while no other script of these runs one of apt's: both would fail.
+# with_apt COMMAND...: runs a command while no other script of these runs one of apt's: both would
+# fail.
 with_apt() {
     local lock code=0
     exec {lock}>"$cache/apt.lock"
@@ -75,8 +76,8 @@ elf_kernel() {
     echo "$elf"
 }
 
-# place_modules ROOT KERNEL MODULE...: modules of an unpacked kernel, and what they need; base_system
-# loads them.
+# place_modules ROOT KERNEL MODULE...: modules of an unpacked kernel, and what they need;
+# base_system loads them.
 place_modules() {
     local root=$1 kernel=$2 release file name
     shift 2
@@ -117,7 +118,8 @@ place_program() {
     done
 }
 
-# test_programs ARGUMENT...: builds what `cargo test` would with these arguments, and prints what `programs` does.
+# test_programs ARGUMENT...: builds what `cargo test` would with these arguments, and prints what
+# `programs` does.
 test_programs() {
     programs test --no-run "$@"
 }
@@ -141,7 +143,8 @@ spark_perf() {
     realpath "${SPARK_PERF:-${CARGO_TARGET_DIR:-target}/release/spark-perf}"
 }
 
-# fake_gpus FOLDER [FLAG...]: builds a driver of CUDA, with an NCCL, whose GPUs are none (crates/perf/tests/fake_gpu).
+# fake_gpus FOLDER [FLAG...]: builds a driver of CUDA, with an NCCL, whose GPUs are none
+# (crates/perf/tests/fake_gpu).
 fake_gpus() {
     local folder=$1 source
     shift
@@ -186,7 +189,8 @@ INIT
     chmod +x "$root/init"
 }
 
-# soft_roce_system ROOT KERNEL MODULE...: base_system with what makes and uses RDMA devices of soft-RoCE, and these modules.
+# soft_roce_system ROOT KERNEL MODULE...: base_system with what makes and uses RDMA devices of
+# soft-RoCE, and these modules.
 soft_roce_system() {
     local root=$1 kernel=$2 file
     shift 2

@@ -1,6 +1,6 @@
 #!/bin/sh
-# The command `pair` in the emulated machine of rdma.sh: runs a program of perftest, or ibv_rc_pingpong,
-# on two RDMA devices, as its own peer, and shows what the client says.
+# The command `pair` in the emulated machine of rdma.sh: runs a program of perftest, or
+# ibv_rc_pingpong, on two RDMA devices, as its own peer, and shows what the client says.
 #   pair DEVICE DEVICE PROGRAM ARGUMENT...
 # Fails when one of the two fails, or after 30 s; then it shows what both say.
 near=$1 far=$2

@@ -34,12 +34,12 @@ if [ "$RAILS" != one ]; then
     grep Failed /tmp/said
 fi
 
-# A rail that was down carries again. Unlike ibv_rc_pingpong, the ends of ib_write_bw leave together, and not while
-# an answer may be lost.
+# A rail that was down carries again. Unlike ibv_rc_pingpong, the ends of ib_write_bw leave
+# together, and not while an answer may be lost.
 rails down r0a 0.3
 must_work rxe0${near:-} rxe0${far:-} ib_write_bw -x 1 -s 4096 -n 400 -F
-# One that loses packets carries, too. The kernel knows the peer's address by now: it asks for that only once before
-# it refuses to connect a queue pair, and the question could be lost.
+# One that loses packets carries, too. The kernel knows the peer's address by now: it asks for that
+# only once before it refuses to connect a queue pair, and the question could be lost.
 rails impair r0a loss 5%
 must_work rxe0${near:-} rxe0${far:-} ib_write_bw -x 1 -s 4096 -n 400 -F
 [ "$RAILS" = one ] || tc -s qdisc show dev r0a | grep 'dropped [1-9]' || failed=1

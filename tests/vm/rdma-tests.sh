@@ -3,18 +3,20 @@
 #   tests/vm/rdma-tests.sh [-b] [-s] [-k 6.12] [-m MODE]... [-t SECONDS] [-p PACKAGE]... [NAME]
 #   -b          only builds
 #   -s          under AddressSanitizer; any toolchain will do
-#   -k, -m, -t  as in rdma.sh. When no layout is named: all three, or with another kernel the tests of what a kernel
-#               decides, on the rails of `wire`
-#   -p          packages to build; else the workspace, as other tests do, so that nothing is built anew
+#   -k, -m, -t  as in rdma.sh. When no layout is named: all three, or with another kernel the tests
+#               of what a kernel decides, on the rails of `wire`
+#   -p          packages to build; else the workspace, as other tests do, so that nothing is built
+#               anew
 #   NAME        tests whose name contains it, instead of those named below
-# The tests see the layout in RAILS, and the command `rails` of rails.sh. None that needs what the machine has may be
-# skipped.
+# The tests see the layout in RAILS, and the command `rails` of rails.sh. None that needs what the
+# machine has may be skipped.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 . tests/vm/lib.sh
 
-# Layouts of the rails (`kernel`: those of `wire`, on another kernel), the folder of a package, and words: tests whose name
-# contains one of them; none: all its tests. What does not depend on the layout is tested once.
+# Layouts of the rails (`kernel`: those of `wire`, on another kernel), the folder of a package, and
+# words: tests whose name contains one of them; none: all its tests. What does not depend on the
+# layout is tested once.
 suites='one,wire,link-local,kernel crates/verbs
 wire crates/transport rdma::link
 kernel crates/transport rdma::link::tests::a_link rdma::link::tests::lending failover::loss
@@ -75,7 +77,8 @@ GUEST
         "${files[@]}" -- ". $work/guest.sh"
 }
 
-# As in tests/sanitizers.sh. The standard library stays as it is, so a stable toolchain only has to be told.
+# As in tests/sanitizers.sh. The standard library stays as it is, so a stable toolchain only has to
+# be told.
 sanitize() {
     target=(--target "$(rustc -vV | sed -n 's/^host: //p')")
     export RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target}/address

@@ -6,8 +6,8 @@
 #   -k  another version of the kernel than Debian's default
 #   -a  a program, with its libraries, or another file; there it has its own path, and the programs
 #       are commands
-# Without a command it tries perftest and ibv_rc_pingpong on both rails. There, `pair` runs such a program
-# on two devices. Needs Debian 12.
+# Without a command it tries perftest and ibv_rc_pingpong on both rails. There, `pair` runs such a
+# program on two devices. Needs Debian 12.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 . tests/vm/lib.sh

@@ -1,6 +1,7 @@
 #!/bin/bash
-# What spark-perf finds and measures on two hosts over RDMA: two emulated machines with an ssh server each, joined by a local
-# network and by two rails of soft-RoCE, each with a queue pair's far end in another kernel. Needs Debian 12.
+# What spark-perf finds and measures on two hosts over RDMA: two emulated machines with an ssh
+# server each, joined by a local network and by two rails of soft-RoCE, each with a queue pair's far
+# end in another kernel. Needs Debian 12.
 #   tests/vm/two-hosts.sh [-k 6.12] [-t SECONDS]
 #   -k  another version of the kernel than Debian's default
 set -euo pipefail
@@ -64,8 +65,8 @@ make_host() {
     cp tests/vm/two-hosts-guest.sh "$root/usr/bin/two-hosts"
 }
 
-# boot_host NUMBER OTHER: with three networks to the other one, whose cables are sockets. As on a Spark, the local network is
-# slower than the rails.
+# boot_host NUMBER OTHER: with three networks to the other one, whose cables are sockets. As on a
+# Spark, the local network is slower than the rails.
 boot_host() {
     local number=$1 other=$2 network speed networks=()
     echo "NUMBER=$number; . /usr/bin/two-hosts" >"$work/$number/guest.sh"

@@ -1,5 +1,5 @@
-//! A session's thread: it authenticates and accepts the streams of other ranks, makes the calls for links, and waits
-//! for the rendezvous' verdict until the world is sealed.
+//! A session's thread: it authenticates and accepts the streams of other ranks, makes the calls for
+//! links, and waits for the rendezvous' verdict until the world is sealed.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -69,8 +69,8 @@ impl Acceptor {
     pub(crate) fn run(mut self) {
         loop {
             if let Err(error) = self.sleep() {
-                // Most likely out of memory, or of descriptors. What is due is done all the same; the pause keeps the
-                // thread from spinning.
+                // Most likely out of memory, or of descriptors. What is due is done all the same;
+                // the pause keeps the thread from spinning.
                 spark_ccl_log::warn!("the session cannot wait for its connections: {error}");
                 std::thread::sleep(PAUSE);
             }
@@ -117,7 +117,8 @@ impl Acceptor {
     /// Accepts the streams of ranks that have authenticated themselves.
     fn answer(&mut self) {
         let link_streams = &self.link_streams;
-        // The calls that are being accepted: `link_streams` learns of them only when the lobby is done.
+        // The calls that are being accepted: `link_streams` learns of them only when the lobby is
+        // done.
         let accepted = RefCell::new(HashSet::new());
         let admits = |from, purpose: Purpose| {
             !purpose.kind.is_link()
@@ -222,7 +223,8 @@ impl Rendezvous {
             }),
             Err(error) => Err(lost(&self.name, &error)),
         };
-        // Tells the rendezvous that its verdict has arrived. Dropping the socket would not: the session shares it.
+        // Tells the rendezvous that its verdict has arrived. Dropping the socket would not: the
+        // session shares it.
         let _ = stream.shutdown(Shutdown::Both);
         self.stream = None;
         Some(Heard::Verdict(outcome))

@@ -93,10 +93,11 @@ pub enum Error {
     /// Not every rank arrived at the rendezvous in time.
     #[error("{0}")]
     Missing(String),
-    /// A unique id that can no longer be used: its time is over, its world has met, or its process has ended.
+    /// A unique id that can no longer be used: its time is over, its world has met, or its process
+    /// has ended.
     #[error(
-        "the unique id can no longer be used: {0}; an id is good for one world, while the process that made it \
-         lives: make a new one, and start all ranks with it in time"
+        "the unique id can no longer be used: {0}; an id is good for one world, while the process \
+         that made it lives: make a new one, and start all ranks with it in time"
     )]
     Expired(String),
     /// A rank, or the rendezvous, went away before all links were up.

@@ -1,5 +1,5 @@
-//! Reads frames from sockets, as far as they have arrived, and never beyond the end of a frame. What
-//! a frame says is the caller's business.
+//! Reads frames from sockets, as far as they have arrived, and never beyond the end of a frame.
+//! What a frame says is the caller's business.
 
 use std::io;
 
@@ -9,7 +9,8 @@ use spark_ccl_seal::{Changed, Opener, TAG};
 use crate::wire::{FRAME_HEADER, FrameKind, WireError, parse_header};
 use crate::{net, parcel};
 
-/// The buffer of a long body grows as it arrives, in pieces of this size, so that a mere header allocates little.
+/// The buffer of a long body grows as it arrives, in pieces of this size, so that a mere header
+/// allocates little.
 const PIECE: usize = 64 * 1024;
 
 /// Why no further frame can be read.
@@ -28,8 +29,8 @@ pub(crate) enum ReadError {
 /// A frame: its kind and its body.
 pub(crate) type Frame = (FrameKind, Vec<u8>);
 
-/// Reads frames as far as they have arrived. It never reads beyond the current frame, so that the stream can be handed
-/// to another reader after any frame.
+/// Reads frames as far as they have arrived. It never reads beyond the current frame, so that the
+/// stream can be handed to another reader after any frame.
 #[derive(Default)]
 pub(crate) struct FrameReader {
     /// `None` while frames are not sealed.

@@ -22,12 +22,13 @@ use crate::wire::FrameKind;
 use crate::wiring::{Survey, Wiring};
 use crate::{Error, Options, PeerInfo, roster};
 
-/// How long the rendezvous waits after it has found a problem, so that its error can name all ranks concerned.
+/// How long the rendezvous waits after it has found a problem, so that its error can name all ranks
+/// concerned.
 const ERROR_GRACE: Duration = Duration::from_millis(300);
 /// How long the verdict may take to reach all ranks.
 const DRAIN: Duration = Duration::from_secs(5);
-/// The verdict must reach a rank before the rank gives up. It is sent this much earlier, or a tenth of the rank's
-/// remaining time if that is less.
+/// The verdict must reach a rank before the rank gives up. It is sent this much earlier, or a tenth
+/// of the rank's remaining time if that is less.
 const MARGIN: Duration = Duration::from_millis(500);
 
 pub(crate) struct Service {
@@ -309,7 +310,8 @@ impl Service {
         Parcel::new(FrameKind::Failed, Verdict { kind, text }.encode())
     }
 
-    /// How long the rendezvous waited for the ranks: its own timeout, or less if a rank has a shorter one.
+    /// How long the rendezvous waited for the ranks: its own timeout, or less if a rank has a
+    /// shorter one.
     fn waited(&self, now: Instant) -> Duration {
         let waited = now.saturating_duration_since(self.started);
         if waited + 2 * MARGIN >= self.timeout {
@@ -385,8 +387,8 @@ impl Service {
 
     /// Sends all ranks the verdict. Late ranks get it, too, until the deadline.
     fn end(&mut self, now: Instant, last: Parcel) {
-        // The rank in this process, which usually is the first, may exit as soon as it has the verdict. So the
-        // others get it first.
+        // The rank in this process, which usually is the first, may exit as soon as it has the
+        // verdict. So the others get it first.
         for member in self.members.iter_mut().rev() {
             member.send(&last);
             member.finish();

@@ -329,8 +329,8 @@ impl EnterError {
 
 /// Authenticates both ends of a new connection, as the side that connected. `peer` is for errors.
 ///
-/// The other end must have answered by `answer_by`. Once it has, it may have this rank's proof, and take the stream
-/// into use at any time. So from then on there is only the deadline.
+/// The other end must have answered by `answer_by`. Once it has, it may have this rank's proof, and
+/// take the stream into use at any time. So from then on there is only the deadline.
 pub(crate) fn enter(
     socket: &Socket,
     key: &Secret,
@@ -381,7 +381,8 @@ impl Entry {
         seals(key, &self.transcript, CLIENT)
     }
 
-    /// Advances as far as the bytes that have arrived allow. Returns whether both ends are authenticated.
+    /// Advances as far as the bytes that have arrived allow. Returns whether both ends are
+    /// authenticated.
     pub(crate) fn step(
         &mut self,
         socket: &Socket,

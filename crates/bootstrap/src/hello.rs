@@ -1,4 +1,5 @@
-//! The messages in which ranks describe themselves: the hello to the rendezvous, and its table of all ranks.
+//! The messages in which ranks describe themselves: the hello to the rendezvous, and its table of
+//! all ranks.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -171,8 +172,8 @@ impl Hello {
     }
 }
 
-/// What the rendezvous sends to every rank: the ranks and their addresses, and a nonce that distinguishes this world
-/// from every other one with the same secret.
+/// What the rendezvous sends to every rank: the ranks and their addresses, and a nonce that
+/// distinguishes this world from every other one with the same secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Table {
     pub(crate) nonce: [u8; 32],

@@ -1,8 +1,8 @@
 //! How ranks find, authenticate and connect to each other.
 //!
-//! Every rank connects to a rendezvous ([`UniqueId::create`], or rank 0 at a known address), where both sides prove
-//! that they hold the same secret. Once all ranks have joined and agree, each gets a [`Session`], which has the table
-//! of all ranks and opens authenticated streams to them.
+//! Every rank connects to a rendezvous ([`UniqueId::create`], or rank 0 at a known address), where
+//! both sides prove that they hold the same secret. Once all ranks have joined and agree, each gets
+//! a [`Session`], which has the table of all ranks and opens authenticated streams to them.
 //!
 //! ```
 //! use std::time::{Duration, Instant};

@@ -16,8 +16,8 @@ pub(crate) fn listen(address: SocketAddr) -> Result<Socket, Error> {
     })
 }
 
-/// Listeners on free ports of those addresses that can be used. A new IPv6 address cannot be used until the kernel has
-/// checked that no other host has it.
+/// Listeners on free ports of those addresses that can be used. A new IPv6 address cannot be used
+/// until the kernel has checked that no other host has it.
 pub(crate) fn listen_on(addresses: &[Address]) -> Result<Vec<Socket>, Error> {
     let mut listeners = Vec::new();
     let mut failure = None;
@@ -52,8 +52,8 @@ pub(crate) fn listen_on_devices(addresses: &[Address], listeners: &[Socket]) -> 
     listeners.iter().filter_map(of).collect()
 }
 
-/// Listeners at the well-known port of a rendezvous: on those `addresses` that this host has, or on all of this host's
-/// if none are given.
+/// Listeners at the well-known port of a rendezvous: on those `addresses` that this host has, or on
+/// all of this host's if none are given.
 pub(crate) fn listen_for(addresses: &[SocketAddr], port: u16) -> Result<Vec<Socket>, Error> {
     if addresses.is_empty() {
         let any = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port);

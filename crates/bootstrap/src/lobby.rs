@@ -1,4 +1,5 @@
-//! Incoming connections until they are admitted: authenticated, and at the rendezvous with their hello.
+//! Incoming connections until they are admitted: authenticated, and at the rendezvous with their
+//! hello.
 //!
 //! One thread serves all of them, and none can block it. Their number is bounded and each has a
 //! deadline. Where more come, those that have said nothing make room first, the oldest of the most
@@ -94,7 +95,8 @@ pub(crate) type Admits<'a> = &'a dyn Fn(u32, Purpose) -> bool;
 pub(crate) struct Lobby {
     role: ListenerRole,
     pub(crate) keys: Arc<Keys>,
-    /// Not shared with forked children: after this process has died, its address must refuse connections.
+    /// Not shared with forked children: after this process has died, its address must refuse
+    /// connections.
     listeners: Vec<Unshared<Socket>>,
     pending: VecDeque<PendingConnection>,
     /// No connections are accepted before this time.
@@ -146,7 +148,8 @@ impl Refused {
 }
 
 impl Tally {
-    /// Returns whether to tell users: the 1st, 2nd, 4th, 8th and so on, since strangers may come without end.
+    /// Returns whether to tell users: the 1st, 2nd, 4th, 8th and so on, since strangers may come
+    /// without end.
     fn add(&mut self, last: String) -> bool {
         self.count += 1;
         self.last = last;
@@ -203,8 +206,9 @@ impl Lobby {
         &self.refused
     }
 
-    /// Advances all connections without blocking, and returns those that are now authenticated. Rejects streams that
-    /// `admits` refuses, because the owner has them already or calls for them itself.
+    /// Advances all connections without blocking, and returns those that are now authenticated.
+    /// Rejects streams that `admits` refuses, because the owner has them already or calls for them
+    /// itself.
     pub(crate) fn serve(&mut self, now: Instant, admits: Admits<'_>) -> Vec<Admitted> {
         if self.closed_until.is_some_and(|until| until <= now) {
             self.closed_until = None;
@@ -392,7 +396,8 @@ impl Lobby {
             spark_ccl_log::debug!("connection from {from} refused: {error}");
         }
         if let Some(answer) = answer {
-            // It fits into the empty send buffer of a new connection. It does not matter if a stranger misses it.
+            // It fits into the empty send buffer of a new connection. It does not matter if a
+            // stranger misses it.
             let _ = net::try_write(&pending.socket, &answer);
         }
     }

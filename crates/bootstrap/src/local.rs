@@ -18,7 +18,8 @@ use crate::{Error, PeerInfo, Purpose, Via, net, roster};
 /// How often talks that the system has held up are retried in one call.
 const MAX_ROUNDS: u32 = 2000;
 
-/// A rank of a world within this process. Dropping it during initialisation fails the initialisation of all ranks.
+/// A rank of a world within this process. Dropping it during initialisation fails the
+/// initialisation of all ranks.
 #[derive(Debug)]
 pub(crate) struct LocalRank {
     rank: u32,
@@ -202,8 +203,8 @@ impl LocalRank {
         Ok(())
     }
 
-    /// Fails the initialisation of all ranks because some have not reported in time. If it has ended meanwhile, returns
-    /// that outcome.
+    /// Fails the initialisation of all ranks because some have not reported in time. If it has
+    /// ended meanwhile, returns that outcome.
     pub(crate) fn give_up(&self) -> Result<(), Error> {
         let mut state = self.world.state.lock();
         let silent: Vec<u32> = (0..)
@@ -257,7 +258,8 @@ impl LocalWorld {
         }
     }
 
-    /// Ends the initialisation of all ranks with the same outcome. The first outcome counts, and is returned.
+    /// Ends the initialisation of all ranks with the same outcome. The first outcome counts, and is
+    /// returned.
     fn conclude(&self, state: &mut State, outcome: Result<(), Error>) -> Result<(), Error> {
         let outcome = state.outcome.get_or_insert(outcome).clone();
         for mailbox in &self.mailboxes {

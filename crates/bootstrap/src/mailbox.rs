@@ -1,5 +1,5 @@
-//! Keeps streams from other ranks until this rank asks for them. The session's thread puts them in, already
-//! authenticated.
+//! Keeps streams from other ranks until this rank asks for them. The session's thread puts them in,
+//! already authenticated.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::OnceLock;

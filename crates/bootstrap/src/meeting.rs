@@ -1,11 +1,13 @@
 //! Streams of links: there is one per purpose, no matter which of its two ends asks for it.
 //!
-//! Both ends may ask. If two ranks call each other for the same purpose, the higher rank rejects the other's call; the
-//! lower one accepts the other's call and gives up its own. A rank that has the stream rejects all further calls. Only
-//! the session's thread decides this, so there are no races.
+//! Both ends may ask. If two ranks call each other for the same purpose, the higher rank rejects
+//! the other's call; the lower one accepts the other's call and gives up its own. A rank that has
+//! the stream rejects all further calls. Only the session's thread decides this, so there are no
+//! races.
 //!
-//! The two ends of a stream may have to negotiate over it before the link is ready. The session's thread does that,
-//! too ([`Talk`]), so it does not depend on what the ranks' own threads are doing.
+//! The two ends of a stream may have to negotiate over it before the link is ready. The session's
+//! thread does that, too ([`Talk`]), so it does not depend on what the ranks' own threads are
+//! doing.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -40,11 +42,12 @@ pub struct Delivery {
     pub stream: Result<(Stream, End), Error>,
 }
 
-/// The handler of a context's streams. The session's thread calls it, and then leads the talk that it returns, if any.
+/// The handler of a context's streams. The session's thread calls it, and then leads the talk that
+/// it returns, if any.
 pub type Attendant = Arc<dyn Fn(Delivery) -> Option<Box<dyn Talk>> + Send + Sync>;
 
-/// How many contexts that are over are remembered. A program that splits a communicator at every step must not grow,
-/// and a stream is never later than this.
+/// How many contexts that are over are remembered. A program that splits a communicator at every
+/// step must not grow, and a stream is never later than this.
 const LONGEST_PAST: usize = 16_384;
 
 /// The contexts that have or had an attendant, or for which streams have arrived.
@@ -66,7 +69,8 @@ enum Context {
 }
 
 impl Contexts {
-    /// Passes all streams of a context to `attendant` from now on. Returns those that have arrived before.
+    /// Passes all streams of a context to `attendant` from now on. Returns those that have arrived
+    /// before.
     pub(crate) fn attend(&self, context: u64, attendant: &Attendant) -> Vec<Delivery> {
         let attended = Context::Attended(Arc::clone(attendant));
         match self.0.lock().contexts.insert(context, attended) {

@@ -1,5 +1,5 @@
-//! One rank's connection at the rendezvous: what it has sent, and what it has yet to get. What ranks are told is
-//! decided in `gathering.rs`.
+//! One rank's connection at the rendezvous: what it has sent, and what it has yet to get. What
+//! ranks are told is decided in `gathering.rs`.
 
 use std::collections::VecDeque;
 use std::net::Shutdown;
@@ -81,8 +81,9 @@ impl Member {
         self.flush();
     }
 
-    /// Shuts the write side down once everything is sent. The stream stays open for reading until the member closes it:
-    /// closing it with unread data would reset the connection, and data in flight to the member would be lost.
+    /// Shuts the write side down once everything is sent. The stream stays open for reading until
+    /// the member closes it: closing it with unread data would reset the connection, and data in
+    /// flight to the member would be lost.
     pub(crate) fn finish(&mut self) {
         self.finishing = true;
         self.flush();

@@ -1,4 +1,5 @@
-//! Socket operations with deadlines. Nothing here blocks without one, or changes a connected socket's blocking mode.
+//! Socket operations with deadlines. Nothing here blocks without one, or changes a connected
+//! socket's blocking mode.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -225,8 +226,8 @@ pub(crate) fn connect_unix(name: &str, deadline: Instant) -> io::Result<Socket> 
     Ok(socket)
 }
 
-/// Connects to a listener in the abstract Unix namespace. Fails with [`io::ErrorKind::WouldBlock`] while its backlog
-/// is full.
+/// Connects to a listener in the abstract Unix namespace. Fails with [`io::ErrorKind::WouldBlock`]
+/// while its backlog is full.
 pub(crate) fn begin_unix(name: &str) -> io::Result<Socket> {
     let address = abstract_address(name)?;
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
@@ -236,8 +237,8 @@ pub(crate) fn begin_unix(name: &str) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Starts to connect to `target`. Returns whether the connection is complete already. If it is not, the socket becomes
-/// writable once it is, and [`end_tcp`] returns the outcome.
+/// Starts to connect to `target`. Returns whether the connection is complete already. If it is not,
+/// the socket becomes writable once it is, and [`end_tcp`] returns the outcome.
 pub(crate) fn begin_tcp(source: Option<Address>, target: SocketAddr) -> io::Result<(Socket, bool)> {
     let socket = tcp_socket_at(source, &target)?;
     socket.set_nonblocking(true)?;
@@ -263,8 +264,8 @@ pub(crate) fn end_tcp(socket: &Socket) -> io::Result<()> {
 
 /// Checks and configures a new TCP connection.
 fn settle_tcp(socket: &Socket) -> io::Result<()> {
-    // If nobody listens on a loopback port of the ephemeral range, the kernel may choose that port as the source,
-    // and connect the socket to itself.
+    // If nobody listens on a loopback port of the ephemeral range, the kernel may choose that port
+    // as the source, and connect the socket to itself.
     if socket.local_addr()?.as_socket() == socket.peer_addr()?.as_socket() {
         return Err(io::ErrorKind::ConnectionRefused.into());
     }

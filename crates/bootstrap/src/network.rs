@@ -1,4 +1,5 @@
-//! The networked part of a session: the routes to its peers, and the rendezvous until the world is sealed.
+//! The networked part of a session: the routes to its peers, and the rendezvous until the world is
+//! sealed.
 
 use std::net::{IpAddr, Shutdown};
 use std::sync::Arc;
@@ -130,7 +131,8 @@ impl Drop for Network {
             return;
         }
         if let Some((stream, _)) = self.rendezvous.lock().take() {
-            // Shut down, since the acceptor's thread shares the socket: the rendezvous must notice the end now.
+            // Shut down, since the acceptor's thread shares the socket: the rendezvous must notice
+            // the end now.
             let _ = stream.shutdown(Shutdown::Both);
         }
         self.stop.stop();

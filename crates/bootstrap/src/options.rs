@@ -85,13 +85,15 @@ pub struct Options {
     pub build: String,
     /// A hash over all settings that must be the same on every rank.
     pub wire_hash: u64,
-    /// The same settings as text, `name=value` separated by spaces, so that an error can name those that differ.
+    /// The same settings as text, `name=value` separated by spaces, so that an error can name those
+    /// that differ.
     pub wire_summary: String,
     /// This host's name, for messages only.
     pub host: String,
     /// How many RDMA ports this rank can use.
     pub rdma_ports: u8,
-    /// Rank 0's note to all ranks, at most [`MAX_NOTE`](crate::MAX_NOTE) bytes. Other ranks' notes are ignored.
+    /// Rank 0's note to all ranks, at most [`MAX_NOTE`](crate::MAX_NOTE) bytes. Other ranks' notes
+    /// are ignored.
     pub note: String,
     /// The setting that says where the ranks meet, as in `MASTER_ADDR=spark-1`, for messages only;
     /// empty where a unique id says it.

@@ -1,11 +1,12 @@
-//! What a stream between two ranks is for, and how it reaches the other one. For this crate a purpose is only a name.
+//! What a stream between two ranks is for, and how it reaches the other one. For this crate a
+//! purpose is only a name.
 
 use std::fmt;
 
 use crate::Address;
 
-/// Identifies one stream between two ranks. The connecting and the accepting rank pass the same purpose. Each may be in
-/// use once at a time.
+/// Identifies one stream between two ranks. The connecting and the accepting rank pass the same
+/// purpose. Each may be in use once at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Purpose {
     /// The communicator that the stream belongs to.
@@ -41,8 +42,8 @@ pub enum Via {
     Tcp {
         /// The address of this host to connect from, and perhaps its interface; any if `None`.
         source: Option<Address>,
-        /// Which of the peer's [`addresses`](crate::PeerInfo::addresses) to connect to. `None` tries all of them until
-        /// one answers, those in a subnet of ours first.
+        /// Which of the peer's [`addresses`](crate::PeerInfo::addresses) to connect to. `None`
+        /// tries all of them until one answers, those in a subnet of ours first.
         target: Option<usize>,
     },
 }
@@ -68,7 +69,8 @@ impl Kind {
         .find(|kind| *kind as u8 == byte)
     }
 
-    /// Whether the stream is part of a link, which [`Session::reach`](crate::Session::reach) asks for.
+    /// Whether the stream is part of a link, which [`Session::reach`](crate::Session::reach) asks
+    /// for.
     pub fn is_link(self) -> bool {
         matches!(self, Kind::SharedMemory | Kind::Tcp | Kind::Rdma)
     }

@@ -1,5 +1,5 @@
-//! The rendezvous: a thread that waits for all ranks of one world, compares their hellos, and sends every rank the
-//! table, or every rank the same error.
+//! The rendezvous: a thread that waits for all ranks of one world, compares their hellos, and sends
+//! every rank the table, or every rank the same error.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,8 +13,8 @@ use crate::server::{self, Place, Served};
 use crate::stop::Stop;
 use crate::{Error, Options, Secret, UniqueId};
 
-/// Owns the rendezvous of one world. Dropping it before the world is complete ends the rendezvous, and every rank that
-/// waits for it gets an error.
+/// Owns the rendezvous of one world. Dropping it before the world is complete ends the rendezvous,
+/// and every rank that waits for it gets an error.
 #[derive(Debug)]
 pub struct Root {
     id: UniqueId,
@@ -25,8 +25,8 @@ pub struct Root {
 }
 
 impl Root {
-    /// Listens on the addresses of `options` and serves one world, whose size its ranks determine, until all of them
-    /// have joined and sealed, or until `options.init_timeout`.
+    /// Listens on the addresses of `options` and serves one world, whose size its ranks determine,
+    /// until all of them have joined and sealed, or until `options.init_timeout`.
     ///
     /// # Errors
     /// There is no address to listen on, or the system refuses the socket or the thread.
@@ -67,7 +67,8 @@ impl Root {
         self.id
     }
 
-    /// Lets the rendezvous run in the background until its world is complete or its deadline has passed.
+    /// Lets the rendezvous run in the background until its world is complete or its deadline has
+    /// passed.
     fn into_background(mut self) -> UniqueId {
         self.stop = None;
         self.id
@@ -79,8 +80,9 @@ impl Root {
 }
 
 impl UniqueId {
-    /// Starts a rendezvous in the background of this process and returns its id; see [`Root::create`]. The id is good
-    /// for one world, for as long as `options.init_timeout`, and while this process lives.
+    /// Starts a rendezvous in the background of this process and returns its id; see
+    /// [`Root::create`]. The id is good for one world, for as long as `options.init_timeout`, and
+    /// while this process lives.
     ///
     /// # Errors
     /// Those of [`Root::create`].
@@ -88,9 +90,9 @@ impl UniqueId {
         Root::create(options).map(Root::into_background)
     }
 
-    /// Like [`UniqueId::create`], for a secret that the ranks already have. The other ranks only need the id's
-    /// [`addresses`](UniqueId::addresses), which are not secret, and [`UniqueId::meeting`]. Without a secret, the
-    /// rendezvous listens on loopback addresses only.
+    /// Like [`UniqueId::create`], for a secret that the ranks already have. The other ranks only
+    /// need the id's [`addresses`](UniqueId::addresses), which are not secret, and
+    /// [`UniqueId::meeting`]. Without a secret, the rendezvous listens on loopback addresses only.
     ///
     /// # Errors
     /// Those of [`Root::create`].

@@ -1,4 +1,5 @@
-//! The shared secret, and the keys and proofs derived from it. The secret is never sent over a connection.
+//! The shared secret, and the keys and proofs derived from it. The secret is never sent over a
+//! connection.
 
 use std::fmt;
 
@@ -25,8 +26,8 @@ impl Secret {
         random().map(Self::from_bytes)
     }
 
-    /// The secret that all ranks derive from the same text, such as the value of `SPARK_CCL_SECRET`. It is as hard to
-    /// guess as the text.
+    /// The secret that all ranks derive from the same text, such as the value of
+    /// `SPARK_CCL_SECRET`. It is as hard to guess as the text.
     pub fn from_text(text: &[u8]) -> Self {
         let nothing = Secret {
             bytes: [0; 32],
@@ -77,8 +78,8 @@ impl Secret {
     }
 
     fn mac(&self, role: &[u8], transcript: &[u8]) -> Hmac<Sha256> {
-        // HMAC pads a short key with zeros to the hash's block size. Padded here, the key has the exact length, and
-        // the constructor cannot fail.
+        // HMAC pads a short key with zeros to the hash's block size. Padded here, the key has the
+        // exact length, and the constructor cannot fail.
         let mut block = [0; 64];
         block[..32].copy_from_slice(&self.bytes);
         let mut mac = Hmac::<Sha256>::new(&block.into());

@@ -1,4 +1,5 @@
-//! A session, the result of the bootstrap: a rank that has the table of all ranks and opens streams to them.
+//! A session, the result of the bootstrap: a rank that has the table of all ranks and opens streams
+//! to them.
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -24,7 +25,8 @@ use crate::{
 
 mod survey;
 
-/// How long a rank's listener may refuse connections. That is short: it exists before other ranks get its address.
+/// How long a rank's listener may refuse connections. That is short: it exists before other ranks
+/// get its address.
 const REFUSAL: Duration = Duration::from_millis(500);
 /// How long the rendezvous of a unique id may refuse connections. It exists before the id does.
 const ROOT_REFUSAL: Duration = Duration::from_secs(3);
@@ -62,9 +64,10 @@ impl Session {
     /// must belong to its user.
     ///
     /// # Errors
-    /// [`Error::Argument`] for an impossible rank; [`Error::Unreachable`], [`Error::Auth`] or [`Error::Version`] if the
-    /// rendezvous cannot be joined; [`Error::Expired`] if it is over; [`Error::Mismatch`], [`Error::Missing`] or [`Error::Lost`] with the same text on
-    /// every rank; [`Error::Os`].
+    /// [`Error::Argument`] for an impossible rank; [`Error::Unreachable`], [`Error::Auth`] or
+    /// [`Error::Version`] if the rendezvous cannot be joined; [`Error::Expired`] if it is over;
+    /// [`Error::Mismatch`], [`Error::Missing`] or [`Error::Lost`] with the same text on every rank;
+    /// [`Error::Os`].
     pub fn join(id: &UniqueId, rank: u32, size: u32, options: &Options) -> Result<Self, Error> {
         check_rank(rank, size)?;
         let secret = id.secret();
@@ -86,9 +89,10 @@ impl Session {
         Ok(Self::between_processes(rank, joined, None))
     }
 
-    /// Joins a world whose rendezvous is at a known address, such as torchrun's `MASTER_ADDR` and `MASTER_PORT`. With
-    /// `bind`, rank 0 serves it there; the others retry until the deadline. Without a secret, the address must be a
-    /// loopback address, all ranks listen on loopback addresses only, and all belong to one user.
+    /// Joins a world whose rendezvous is at a known address, such as torchrun's `MASTER_ADDR` and
+    /// `MASTER_PORT`. With `bind`, rank 0 serves it there; the others retry until the deadline.
+    /// Without a secret, the address must be a loopback address, all ranks listen on loopback
+    /// addresses only, and all belong to one user.
     ///
     /// # Errors
     /// Those of [`Session::join`], and [`Error::NoSecret`], [`Error::User`],
@@ -215,7 +219,8 @@ impl Session {
             .map_or_else(|| format!("rank {rank} (unknown)"), PeerInfo::to_string)
     }
 
-    /// Whether a rank shares this rank's kernel and network namespace, so that [`Via::Unix`] reaches it.
+    /// Whether a rank shares this rank's kernel and network namespace, so that [`Via::Unix`]
+    /// reaches it.
     pub fn local_to(&self, rank: u32) -> bool {
         let Some(peer) = self.peers.get(rank as usize) else {
             return false;
@@ -230,8 +235,9 @@ impl Session {
     /// links. Over TCP it has seals, which are the caller's to use.
     ///
     /// # Errors
-    /// [`Error::Unreachable`] names every address that was tried; if the world's initialisation fails meanwhile, its
-    /// error; [`Error::Argument`], [`Error::Auth`], [`Error::Protocol`], [`Error::Os`].
+    /// [`Error::Unreachable`] names every address that was tried; if the world's initialisation
+    /// fails meanwhile, its error; [`Error::Argument`], [`Error::Auth`], [`Error::Protocol`],
+    /// [`Error::Os`].
     pub fn connect(
         &self,
         peer: u32,
@@ -264,11 +270,12 @@ impl Session {
         }
     }
 
-    /// Asks for a link's stream to a peer, and does not wait for it. The stream goes to the [attendant](Self::attend)
-    /// of its context, and its other end to the peer's attendant.
+    /// Asks for a link's stream to a peer, and does not wait for it. The stream goes to the
+    /// [attendant](Self::attend) of its context, and its other end to the peer's attendant.
     ///
-    /// There is one stream per purpose, no matter which end asks for it. Once it is delivered, do not ask for it
-    /// again. The ways are tried in order until the deadline. A peer that has the call but is stopped may answer later.
+    /// There is one stream per purpose, no matter which end asks for it. Once it is delivered, do
+    /// not ask for it again. The ways are tried in order until the deadline. A peer that has the
+    /// call but is stopped may answer later.
     ///
     /// # Errors
     /// [`Error::Argument`] if the peer cannot be reached in these ways; [`Error::Os`].
@@ -341,8 +348,8 @@ impl Session {
         }
     }
 
-    /// When to call a peer. Both ends usually need a stream at about the same time, and one call is enough. So the
-    /// lower rank waits a little for the other's call.
+    /// When to call a peer. Both ends usually need a stream at about the same time, and one call is
+    /// enough. So the lower rank waits a little for the other's call.
     fn begin(&self, peer: u32) -> Instant {
         let deferral = if self.rank < peer {
             (DEFERRAL + DEFERRAL_PER_RANK * self.size()).min(LONGEST_DEFERRAL)
@@ -357,8 +364,9 @@ impl Session {
         matches!(self.mode, Mode::Local(_))
     }
 
-    /// Passes every stream of this context's links to `attendant`. It is called on the session's thread, or by any
-    /// rank's thread if all ranks are threads of this process, and must not block.
+    /// Passes every stream of this context's links to `attendant`. It is called on the session's
+    /// thread, or by any rank's thread if all ranks are threads of this process, and must not
+    /// block.
     pub fn attend(&self, context: u64, attendant: &Attendant) {
         let early = self.contexts.attend(context, attendant);
         match &self.mode {
@@ -367,7 +375,8 @@ impl Session {
         }
     }
 
-    /// Removes the context's attendant. Streams that arrive for it later are dropped, and so are its calls and talks.
+    /// Removes the context's attendant. Streams that arrive for it later are dropped, and so are
+    /// its calls and talks.
     pub fn dismiss(&self, context: u64) {
         self.contexts.dismiss(context);
         match &self.mode {
@@ -376,8 +385,8 @@ impl Session {
         }
     }
 
-    /// Reopens a stream that broke, over TCP. Each address is tried once. With a number above 0, the peer's end goes to
-    /// the receiver that it passed to [`hand_over`](Self::hand_over).
+    /// Reopens a stream that broke, over TCP. Each address is tried once. With a number above 0,
+    /// the peer's end goes to the receiver that it passed to [`hand_over`](Self::hand_over).
     ///
     /// # Errors
     /// [`Unreached`] tells whether the peer's process still exists.
@@ -413,8 +422,8 @@ impl Session {
         redial(&call, own)
     }
 
-    /// Passes streams of this kind that peers reopen, with a number above 0, to `receiver`, on the session's thread. Only
-    /// the first call counts.
+    /// Passes streams of this kind that peers reopen, with a number above 0, to `receiver`, on the
+    /// session's thread. Only the first call counts.
     pub fn hand_over(
         &self,
         kind: Kind,
@@ -426,8 +435,8 @@ impl Session {
     /// Takes the stream that a peer opens with the same purpose.
     ///
     /// # Errors
-    /// [`Error::Timeout`] names the peer; if the world's initialisation fails meanwhile, its error; [`Error::Lost`] if
-    /// a peer within this process has ended; [`Error::Argument`].
+    /// [`Error::Timeout`] names the peer; if the world's initialisation fails meanwhile, its error;
+    /// [`Error::Lost`] if a peer within this process has ended; [`Error::Argument`].
     pub fn accept(&self, peer: u32, purpose: Purpose, deadline: Instant) -> Result<Stream, Error> {
         check_rank(peer, self.size())?;
         let waited_since = Instant::now();
@@ -444,12 +453,13 @@ impl Session {
             })
     }
 
-    /// Ends the initialisation: reports whether this rank's links are up, and returns `Ok` once those of all ranks are.
-    /// Until then, every rank has to keep its session. Call it once per session.
+    /// Ends the initialisation: reports whether this rank's links are up, and returns `Ok` once
+    /// those of all ranks are. Until then, every rank has to keep its session. Call it once per
+    /// session.
     ///
     /// # Errors
-    /// [`Error::Links`] or [`Error::Lost`], the same on every rank: which ranks failed, and why. [`Error::Timeout`] if
-    /// there is no answer; [`Error::Argument`] on the second call.
+    /// [`Error::Links`] or [`Error::Lost`], the same on every rank: which ranks failed, and why.
+    /// [`Error::Timeout`] if there is no answer; [`Error::Argument`] on the second call.
     pub fn seal(&self, result: Result<(), String>, deadline: Instant) -> Result<(), Error> {
         match &self.mode {
             Mode::Local(local_rank) => local_rank.report(result, &self.peers)?,
@@ -465,7 +475,8 @@ impl Session {
             })
     }
 
-    /// The name of a new context: the same on all ranks that pass the same arguments, and different in other worlds.
+    /// The name of a new context: the same on all ranks that pass the same arguments, and different
+    /// in other worlds.
     pub fn derive_context(&self, parent: u64, counter: u64, color: u64) -> u64 {
         let mut hash = Sha256::new_with_prefix(b"context");
         hash.update(self.nonce);

@@ -51,7 +51,8 @@ impl Talks {
         });
     }
 
-    /// Advances all talks that can be, and drops those of contexts that are over. Returns whether any has progressed.
+    /// Advances all talks that can be, and drops those of contexts that are over. Returns whether
+    /// any has progressed.
     pub(crate) fn go_on(&mut self, is_over: impl Fn(u64) -> bool) -> bool {
         let mut progressed = false;
         self.0.retain_mut(|begun| {

@@ -17,10 +17,12 @@ const LIFE_AT: usize = SECRET_AT + 32;
 const ADDRESSES_AT: usize = LIFE_AT + 8;
 const CHECKSUM_AT: usize = 120;
 
-/// Identifies one world: the addresses of its rendezvous, a random secret, and how long it is good for, in 128 bytes.
+/// Identifies one world: the addresses of its rendezvous, a random secret, and how long it is good
+/// for, in 128 bytes.
 ///
-/// Any process that has it can join, so pass it to the other ranks through a private channel. Its text form (`Display`,
-/// `FromStr`) is 256 hexadecimal digits and contains the secret; `Debug` does not.
+/// Any process that has it can join, so pass it to the other ranks through a private channel. Its
+/// text form (`Display`, `FromStr`) is 256 hexadecimal digits and contains the secret; `Debug` does
+/// not.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct UniqueId([u8; UniqueId::LEN]);
 
@@ -42,12 +44,14 @@ impl UniqueId {
         Ok(UniqueId(*bytes))
     }
 
-    /// The id of a rendezvous at `addresses`, which may have been published openly, and of a secret that was passed
-    /// separately. Without a secret, all addresses must be loopback addresses. On the other ranks, this makes an id of
-    /// the rendezvous that [`UniqueId::serve`] started on one; how long it is good for is not known.
+    /// The id of a rendezvous at `addresses`, which may have been published openly, and of a secret
+    /// that was passed separately. Without a secret, all addresses must be loopback addresses. On
+    /// the other ranks, this makes an id of the rendezvous that [`UniqueId::serve`] started on one;
+    /// how long it is good for is not known.
     ///
     /// # Errors
-    /// [`Error::NoSecret`] if a secret is needed; [`Error::UniqueId`] if there is no address, or one with port 0.
+    /// [`Error::NoSecret`] if a secret is needed; [`Error::UniqueId`] if there is no address, or
+    /// one with port 0.
     pub fn meeting(secret: Option<&Secret>, addresses: &[SocketAddr]) -> Result<Self, Error> {
         let open = addresses.iter().find(|a| !a.ip().is_loopback());
         let secret = match (secret, open) {
@@ -61,8 +65,8 @@ impl UniqueId {
         Self::from_bytes(Self::new(&secret, addresses, None).0.as_bytes())
     }
 
-    /// An id for a rendezvous at `addresses` that is started now and waits for as long as `good_for`, and how many
-    /// addresses fit into it (at least three).
+    /// An id for a rendezvous at `addresses` that is started now and waits for as long as
+    /// `good_for`, and how many addresses fit into it (at least three).
     pub(crate) fn new(
         secret: &Secret,
         addresses: &[SocketAddr],
@@ -107,7 +111,8 @@ impl UniqueId {
         Secret::from_bytes(secret)
     }
 
-    /// How long ago it was made, by this host's clock, and how long it is good for; `None` where that is not known.
+    /// How long ago it was made, by this host's clock, and how long it is good for; `None` where
+    /// that is not known.
     pub(crate) fn life(&self) -> Option<(Duration, Duration)> {
         let mut reader = Reader::new(&self.0[LIFE_AT..ADDRESSES_AT]);
         let (made, good_for) = (reader.u32().ok()?, reader.u32().ok()?);

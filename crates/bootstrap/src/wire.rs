@@ -1,7 +1,7 @@
 //! The wire format of the bootstrap: little-endian fields, and frames of bounded length.
 //!
-//! Everything here is a pure function of its bytes. Each length is checked against its limit before anything is
-//! allocated for it.
+//! Everything here is a pure function of its bytes. Each length is checked against its limit before
+//! anything is allocated for it.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 

@@ -15,8 +15,8 @@ use common::{WATCHDOG, mesh, options, soon};
 use spark_ccl_bootstrap::{Error, Options, Secret, Session, UniqueId};
 use spark_ccl_testing::{Need, free_port, has};
 
-/// If set, this test program is a rank: its number, the size of the world, what it does there, its secret (or "-"), and
-/// a unique id or a port.
+/// If set, this test program is a rank: its number, the size of the world, what it does there, its
+/// secret (or "-"), and a unique id or a port.
 const ROLE: &str = "SPARK_BOOTSTRAP_TEST_ROLE";
 /// Marks the lines that a rank prints for its test.
 const MARK: &str = "@ ";

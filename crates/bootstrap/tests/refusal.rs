@@ -1,5 +1,5 @@
-//! What becomes of a session when the system refuses to wait for its connections. Its test is alone in its process,
-//! whose limits it changes.
+//! What becomes of a session when the system refuses to wait for its connections. Its test is alone
+//! in its process, whose limits it changes.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;

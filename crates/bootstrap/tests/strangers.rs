@@ -34,8 +34,8 @@ fn send_and_wait_for_the_end(to: SocketAddr, bytes: &[u8]) -> usize {
 
 const GARBAGE: [&[u8]; 5] = [
     b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
-    // A frame that claims 4 GiB, one that claims 8 KiB before it is authenticated, an unknown kind, and a valid kind
-    // with invalid content.
+    // A frame that claims 4 GiB, one that claims 8 KiB before it is authenticated, an unknown kind,
+    // and a valid kind with invalid content.
     &[0xff, 0xff, 0xff, 0xff, 1, 0, 0],
     &[0, 0x20, 0, 0, 1, 0, 0],
     &[1, 0, 0, 0, 99, 0],

@@ -268,8 +268,8 @@ fn contexts_agree_between_ranks_and_differ_otherwise() {
 
 #[test]
 fn threads_and_sockets_end_with_their_session() {
-    // Other tests of this process have threads, too, so this checks the world's own sockets: its listeners refuse
-    // connections once the threads that own them are gone.
+    // Other tests of this process have threads, too, so this checks the world's own sockets: its
+    // listeners refuse connections once the threads that own them are gone.
     let sessions = in_parallel(world(3), |session| {
         session.seal(Ok(()), soon()).unwrap();
         session

@@ -60,9 +60,9 @@ impl<C: Compute> Compute for Delayed<C> {
                 false
             }
             Held::Waiting { job, .. } => {
-                // SAFETY: `Compute::start` required of its caller that the job has a source, and that its
-                // memory stays valid and untouched by others until the job is done. It is not yet: it is in
-                // `held`, and starts only once.
+                // SAFETY: `Compute::start` required of its caller that the job has a source, and
+                // that its memory stays valid and untouched by others until the job is done. It is
+                // not yet: it is in `held`, and starts only once.
                 match unsafe { self.inner.start(&job.as_job()) } {
                     Started::Done => true,
                     Started::Pending(inner) => {

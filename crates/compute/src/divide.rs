@@ -15,9 +15,9 @@ pub unsafe fn divide(dtype: DType, ptr: *mut u8, count: usize, divisor: u64) {
         return;
     }
     let signed = i64::try_from(divisor).unwrap_or(i64::MAX);
-    // SAFETY: `ptr` is readable and writable for `count` elements of `dtype`, which nothing else accesses:
-    // this function requires that. Each arm's closure takes an integer of this type, of which any bits are a
-    // value.
+    // SAFETY: `ptr` is readable and writable for `count` elements of `dtype`, which nothing else
+    // accesses: this function requires that. Each arm's closure takes an integer of this type, of
+    // which any bits are a value.
     unsafe {
         match dtype {
             DType::I8 => map(ptr, count, |x: i8| (i64::from(x) / signed) as i8),
@@ -32,14 +32,14 @@ pub unsafe fn divide(dtype: DType, ptr: *mut u8, count: usize, divisor: u64) {
 }
 
 /// # Safety
-/// `ptr`, of any alignment, must be readable and writable for `count` elements of type `T`, of which any bits
-/// are a value, and nothing else may access them meanwhile.
+/// `ptr`, of any alignment, must be readable and writable for `count` elements of type `T`, of
+/// which any bits are a value, and nothing else may access them meanwhile.
 unsafe fn map<T: Copy>(ptr: *mut u8, count: usize, f: impl Fn(T) -> T) {
     let ptr = ptr.cast::<T>();
     for i in 0..count {
-        // SAFETY: `i < count`, and `ptr` is readable and writable for `count` elements, of which any bits are
-        // a value and which nothing else accesses: this function requires that. The accesses need no
-        // alignment.
+        // SAFETY: `i < count`, and `ptr` is readable and writable for `count` elements, of which
+        // any bits are a value and which nothing else accesses: this function requires that. The
+        // accesses need no alignment.
         unsafe {
             let x = ptr.add(i);
             x.write_unaligned(f(x.read_unaligned()));

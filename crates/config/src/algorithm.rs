@@ -5,7 +5,8 @@ use std::str::FromStr;
 
 use spark_ccl_types::{Algorithm, Operation};
 
-/// The operations that rules and measurements may name. Point-to-point messages and allocation have only one algorithm.
+/// The operations that rules and measurements may name. Point-to-point messages and allocation have
+/// only one algorithm.
 pub(crate) fn collectives() -> impl Iterator<Item = Operation> {
     use Operation::{Alloc, Recv, Send};
     let all = Operation::ALL.into_iter();
@@ -41,7 +42,8 @@ impl AlgorithmChoice {
         self.rules.is_empty()
     }
 
-    /// Whether `collective` may use `algorithm`. A collective's own rule takes precedence over the rule for all.
+    /// Whether `collective` may use `algorithm`. A collective's own rule takes precedence over the
+    /// rule for all.
     pub fn allows(&self, collective: Operation, algorithm: Algorithm) -> bool {
         let rule_of = |subject| self.rules.iter().rev().find(|rule| rule.subject == subject);
         let rule = rule_of(Subject::One(collective)).or_else(|| rule_of(Subject::Others));

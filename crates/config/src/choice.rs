@@ -42,7 +42,8 @@ impl fmt::Display for Path {
 /// How kernels pass data between GPUs (`SPARK_CCL_GPU_PROTOCOL`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum GpuProtocol {
-    /// In lines of 128 bytes where it is long and GPUs are linked by `NVLink`, otherwise in packets.
+    /// In lines of 128 bytes where it is long and GPUs are linked by `NVLink`, otherwise in
+    /// packets.
     #[default]
     Auto,
     /// Always in packets of 16 bytes.
@@ -99,7 +100,8 @@ impl fmt::Display for Net {
     }
 }
 
-/// Whether ranks of one host read long messages directly from each other's memory (`SPARK_CCL_SINGLE_COPY`).
+/// Whether ranks of one host read long messages directly from each other's memory
+/// (`SPARK_CCL_SINGLE_COPY`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SingleCopy {
     /// Where that pays, which each process measures once.
@@ -131,10 +133,11 @@ pub enum Backend {
     Host,
     /// NCCL. Collectives on host memory still use the engine.
     Nccl,
-    /// This library's own kernels: between the GPUs of a host for up to 8 ranks, else staged through the host. Collectives on
-    /// host memory use the host's engine.
+    /// This library's own kernels: between the GPUs of a host for up to 8 ranks, else staged
+    /// through the host. Collectives on host memory use the host's engine.
     Engine,
-    /// NCCL where all ranks have it, and each a GPU of its own; otherwise this library's own kernels.
+    /// NCCL where all ranks have it, and each a GPU of its own; otherwise this library's own
+    /// kernels.
     Auto,
 }
 

@@ -61,7 +61,8 @@ impl Value {
     }
 }
 
-/// A snapshot of all variables. Code takes precedence over the environment, and the environment over files.
+/// A snapshot of all variables. Code takes precedence over the environment, and the environment
+/// over files.
 ///
 /// `Debug` prints names and origins, never values: some of them are secrets.
 #[derive(Clone, Default)]
@@ -71,8 +72,9 @@ pub struct Env {
 }
 
 impl Env {
-    /// The process environment, supplemented by NCCL's configuration files: the one that `SPARK_CCL_CONF_FILE` or
-    /// `NCCL_CONF_FILE` names (by default `~/.nccl.conf`), then `/etc/nccl.conf`.
+    /// The process environment, supplemented by NCCL's configuration files: the one that
+    /// `SPARK_CCL_CONF_FILE` or `NCCL_CONF_FILE` names (by default `~/.nccl.conf`), then
+    /// `/etc/nccl.conf`.
     pub fn from_process() -> Self {
         let mut env = Self::from_pairs(
             std::env::vars_os().map(|(k, v)| (lossy(k.as_os_str()), lossy(v.as_os_str()))),
@@ -93,15 +95,16 @@ impl Env {
         env
     }
 
-    /// Sets a value from code, which takes precedence over all others. `by` names the origin for users: `"--path"`,
-    /// `"Builder::set"`.
+    /// Sets a value from code, which takes precedence over all others. `by` names the origin for
+    /// users: `"--path"`, `"Builder::set"`.
     pub fn set(&mut self, name: &str, text: &str, by: &str) {
         let value = Value::new(text, Origin::Code(by.to_owned()));
         self.values.insert(name.to_owned(), value);
     }
 
-    /// Like [`set`](Self::set), for a value that needs no parsing. It is of the type of its field in
-    /// [`Settings`](crate::Settings); a secret is a `Vec<u8>`. Of a secret, `text` must reveal nothing.
+    /// Like [`set`](Self::set), for a value that needs no parsing. It is of the type of its field
+    /// in [`Settings`](crate::Settings); a secret is a `Vec<u8>`. Of a secret, `text` must reveal
+    /// nothing.
     pub fn set_typed<T: Any + Send + Sync>(&mut self, name: &str, text: &str, value: T, by: &str) {
         let value = Value {
             typed: Some(Arc::new(value)),

@@ -92,8 +92,8 @@ pub fn create(path: &Path) -> io::Result<File> {
     open(path, &mut options, OFlags::empty())
 }
 
-/// As [`create`], for a log: waits for no reader. A pipe without one cannot be opened, and a write to
-/// a full one fails with `WouldBlock`.
+/// As [`create`], for a log: waits for no reader. A pipe without one cannot be opened, and a write
+/// to a full one fails with `WouldBlock`.
 ///
 /// # Errors
 /// As for [`create`].
@@ -106,7 +106,8 @@ pub fn create_log(path: &Path) -> io::Result<File> {
 /// Appends to a file, and makes it if it is not there.
 ///
 /// # Errors
-/// As for [`create`]; and if it is no regular file: a pipe would keep this waiting until somebody reads it.
+/// As for [`create`]; and if it is no regular file: a pipe would keep this waiting until somebody
+/// reads it.
 pub fn append(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut options = OpenOptions::new();
     options.append(true).create(true);
@@ -118,8 +119,8 @@ pub fn append(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.write_all(bytes)
 }
 
-/// Replaces a file at once, by way of a draft in the same folder: somebody may be reading it. A link at either path is
-/// replaced, not followed.
+/// Replaces a file at once, by way of a draft in the same folder: somebody may be reading it. A
+/// link at either path is replaced, not followed.
 ///
 /// # Errors
 /// If the system refuses it; the file is as it was then.
@@ -140,8 +141,8 @@ pub fn replace(path: &Path, draft: &Path, bytes: &[u8]) -> io::Result<()> {
     replaced
 }
 
-/// Opens a file, also through a link of this user or of root. In a folder like `/tmp`, nobody else can take such a link
-/// away between the look at its owner and the second attempt.
+/// Opens a file, also through a link of this user or of root. In a folder like `/tmp`, nobody else
+/// can take such a link away between the look at its owner and the second attempt.
 fn open(path: &Path, options: &mut OpenOptions, flags: OFlags) -> io::Result<File> {
     let without_links = (flags | OFlags::NOFOLLOW).bits() as i32;
     let opened = options.clone().custom_flags(without_links).open(path);

@@ -32,7 +32,8 @@ fn seeds(texts: &[&str]) -> Vec<Vec<u8>> {
     texts.iter().map(|text| text.as_bytes().to_vec()).collect()
 }
 
-/// Each line is a value. Its first byte selects the variable; variables that name files are skipped.
+/// Each line is a value. Its first byte selects the variable; variables that name files are
+/// skipped.
 fn settings(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let known: Vec<_> = VARIABLES.iter().map(|variable| variable.name).collect();

@@ -16,9 +16,11 @@ pub struct Gpu {
     pub own_device: Option<usize>,
     /// Whether several ranks may be on one GPU, with [`Backend::Engine`](crate::Backend::Engine).
     pub may_be_shared: bool,
-    /// How kernels pass data between GPUs, with [`Backend::Engine`](crate::Backend::Engine). Ranks agree on it by themselves.
+    /// How kernels pass data between GPUs, with [`Backend::Engine`](crate::Backend::Engine). Ranks
+    /// agree on it by themselves.
     pub protocol: GpuProtocol,
-    /// Whether memory for calls that go by way of the host is pinned memory of the host. Ranks agree on it by themselves.
+    /// Whether memory for calls that go by way of the host is pinned memory of the host. Ranks
+    /// agree on it by themselves.
     pub pinned: bool,
     /// How many bytes of dropped pinned memory may wait to be freed, per GPU, before no more is
     /// allocated.

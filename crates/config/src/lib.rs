@@ -1,8 +1,8 @@
 //! The library's only reader of the environment: typed settings, each with its origin.
 //!
-//! [`Env`] is a snapshot of all variables and their origins: the process environment, NCCL's configuration files, and
-//! code. [`Settings`] has the checked values, and lists of the variables that were used, that have no effect, and that
-//! look wrong.
+//! [`Env`] is a snapshot of all variables and their origins: the process environment, NCCL's
+//! configuration files, and code. [`Settings`] has the checked values, and lists of the variables
+//! that were used, that have no effect, and that look wrong.
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 

@@ -9,7 +9,8 @@ pub struct Log {
     pub filter: Option<String>,
     /// Whether to print the version even if nothing is logged (`NCCL_DEBUG=VERSION`).
     pub version: bool,
-    /// The file to log to, with `%h` for the host name and `%p` for the process id; standard error if `None`.
+    /// The file to log to, with `%h` for the host name and `%p` for the process id; standard error
+    /// if `None`.
     pub file: Option<String>,
 }
 

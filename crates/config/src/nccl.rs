@@ -8,8 +8,8 @@ use crate::reader::Reader;
 /// How NCCL is used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Nccl {
-    /// Its library, or the folder that contains it; `None` for the system's. It runs in this process: the user who sets
-    /// the path vouches for the library.
+    /// Its library, or the folder that contains it; `None` for the system's. It runs in this
+    /// process: the user who sets the path vouches for the library.
     pub library: Option<PathBuf>,
     /// Whether its calls block. They may block for as long as a peer does not answer.
     pub blocking: bool,

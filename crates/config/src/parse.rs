@@ -1,4 +1,5 @@
-//! Parsers of values. They return `None` for an invalid text; the caller's error says what is expected.
+//! Parsers of values. They return `None` for an invalid text; the caller's error says what is
+//! expected.
 
 use std::time::Duration;
 

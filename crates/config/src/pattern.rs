@@ -1,8 +1,9 @@
 //! The grammar of `NCCL_SOCKET_IFNAME` and `NCCL_IB_HCA`.
 
-/// Which devices may be used: `eth`, `eth0,ib` (names with these prefixes), `=eth0` (exactly these names), `^docker,lo`
-/// and `^=eth0` (all others). A name may be followed by a port (`mlx5_0:1`), which matters for devices with ports.
-/// Network interfaces have none: `eth0:1` is an alias of `eth0`, and matches it.
+/// Which devices may be used: `eth`, `eth0,ib` (names with these prefixes), `=eth0` (exactly these
+/// names), `^docker,lo` and `^=eth0` (all others). A name may be followed by a port (`mlx5_0:1`),
+/// which matters for devices with ports. Network interfaces have none: `eth0:1` is an alias of
+/// `eth0`, and matches it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Pattern {
     exclude: bool,

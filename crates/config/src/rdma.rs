@@ -13,10 +13,11 @@ use crate::reader::{Reader, Used};
 pub struct Rdma {
     /// Which ports of which devices may be used.
     pub hcas: Hcas,
-    /// The only index in a port's GID table that may be used; `None` for the one that suits the peer.
+    /// The only index in a port's GID table that may be used; `None` for the one that suits the
+    /// peer.
     pub gid_index: Option<GidIndex>,
-    /// How long a queue pair waits for an acknowledgement before it retransmits, as an exponent from 1 to 31:
-    /// 4.096 us * 2^timeout.
+    /// How long a queue pair waits for an acknowledgement before it retransmits, as an exponent
+    /// from 1 to 31: 4.096 us * 2^timeout.
     pub timeout: u8,
     /// How often it retransmits before it fails, 0 to 7.
     pub retry_count: u8,
@@ -24,13 +25,14 @@ pub struct Rdma {
     pub traffic_class: u8,
     /// Queue pairs per rail of a link, at least 1.
     pub qps_per_connection: usize,
-    /// The library to open; `None` for the system's libibverbs. It runs in this process: the user who sets the path
-    /// vouches for the library.
+    /// The library to open; `None` for the system's libibverbs. It runs in this process: the user
+    /// who sets the path vouches for the library.
     pub library: Option<PathBuf>,
 }
 
 impl Default for Rdma {
-    /// NCCL's defaults, except for the timeout: with NCCL's 20, a failed rail is only given up after half a minute.
+    /// NCCL's defaults, except for the timeout: with NCCL's 20, a failed rail is only given up
+    /// after half a minute.
     fn default() -> Self {
         Self {
             hcas: Hcas::default(),

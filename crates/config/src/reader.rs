@@ -91,7 +91,8 @@ impl<'a> Reader<'a> {
         Some(taken)
     }
 
-    /// A typed value; `None` if nothing is set. The error for an invalid value says what is expected.
+    /// A typed value; `None` if nothing is set. The error for an invalid value says what is
+    /// expected.
     pub(crate) fn parsed<T: Clone + 'static>(
         &mut self,
         names: &[&'static str],

@@ -23,13 +23,15 @@ use crate::variables::{self, READ_ELSEWHERE, hint};
 /// How long a file is waited for that cannot be missing, at most: any longer timeout is as good as
 /// none.
 const LONGEST_WAIT: Duration = Duration::from_secs(365 * 24 * 3600);
-/// Over loopback, the kernel passes the bytes on at once: a second connection would only cost system calls.
+/// Over loopback, the kernel passes the bytes on at once: a second connection would only cost
+/// system calls.
 const LOOPBACK_SOCKETS: usize = 1;
 /// Between hosts, two connections can use two cores and two network paths.
 const NETWORK_SOCKETS: usize = 2;
 /// Small enough that all slots of a shared-memory link stay in the caches.
 const MEMORY_SLOT_BYTES: usize = 64 << 10;
-/// TCP links bypass their slots if possible, so what counts is the number of calls: larger slots need fewer.
+/// TCP links bypass their slots if possible, so what counts is the number of calls: larger slots
+/// need fewer.
 const NETWORK_SLOT_BYTES: usize = 256 << 10;
 /// The bytes of a slot are a multiple of this: slots in shared memory consist of whole cache lines.
 const SLOT_ALIGN: usize = 64;
@@ -70,7 +72,8 @@ pub struct Settings {
     pub rdma: Rdma,
     /// What executes collectives on device memory.
     pub backend: Backend,
-    /// CUDA's number of the device of a host's first rank; the next ranks have the next ones. No variable sets it.
+    /// CUDA's number of the device of a host's first rank; the next ranks have the next ones. No
+    /// variable sets it.
     pub device: usize,
     /// How device memory is used.
     pub gpu: Gpu,
@@ -160,8 +163,8 @@ impl Settings {
         &self.origins
     }
 
-    /// All variables of ours or NCCL's that were set without any effect: NCCL's that have no meaning here, and those
-    /// that another variable overrides.
+    /// All variables of ours or NCCL's that were set without any effect: NCCL's that have no
+    /// meaning here, and those that another variable overrides.
     pub fn without_effect(&self) -> &[Used] {
         &self.without_effect
     }
@@ -192,7 +195,8 @@ impl Settings {
         self.sockets.unwrap_or(suitable)
     }
 
-    /// Payload bytes of one slot of a communicator's links, depending on whether all its ranks share memory.
+    /// Payload bytes of one slot of a communicator's links, depending on whether all its ranks
+    /// share memory.
     pub fn slot_bytes(&self, all_share_memory: bool) -> usize {
         let suitable = if all_share_memory {
             MEMORY_SLOT_BYTES
@@ -210,8 +214,8 @@ impl Settings {
         let deadline = Instant::now() + files::patience(self.init_timeout);
         Tuning::read(path, deadline).unwrap_or_else(|error| {
             spark_ccl_log::warn!(
-                "measured choices of algorithms are not used: {}: {error}; spark-perf tune writes it \
-                 anew, and SPARK_CCL_TUNING=off leaves it alone",
+                "measured choices of algorithms are not used: {}: {error}; spark-perf tune writes \
+                 it anew, and SPARK_CCL_TUNING=off leaves it alone",
                 path.display()
             );
             Tuning::default()
@@ -231,7 +235,8 @@ impl Settings {
     /// Everything that all ranks must agree on, as text.
     pub fn wire_summary(&self) -> String {
         format!(
-            "slot_bytes={} slots={} sockets={} qps={} path={} net={} shm={} algo={} backend={} share_gpu={}",
+            "slot_bytes={} slots={} sockets={} qps={} path={} net={} shm={} algo={} backend={} \
+             share_gpu={}",
             or_auto(self.slot_bytes),
             self.slots,
             or_auto(self.sockets),
@@ -352,8 +357,8 @@ impl Settings {
             self.sockets = Some(sockets);
             return Ok(());
         }
-        // The number of connections is the product; a variable that is not set counts as one. NCCL allows more than
-        // makes sense here.
+        // The number of connections is the product; a variable that is not set counts as one. NCCL
+        // allows more than makes sense here.
         let threads = reader
             .number(&["NCCL_SOCKET_NTHREADS"], 0..=64)?
             .filter(|&n| n > 0);
@@ -372,7 +377,8 @@ impl Settings {
             reader.number(&["SPARK_CCL_SLOTS"], 2..=MAX_SLOTS)?,
         );
         let expected = format!(
-            "a multiple of {SLOT_ALIGN} from {SLOT_ALIGN} to {MAX_SLOT_BYTES}, perhaps with a suffix K or M"
+            "a multiple of {SLOT_ALIGN} from {SLOT_ALIGN} to {MAX_SLOT_BYTES}, perhaps with a \
+             suffix K or M"
         );
         let slot_bytes = reader.parsed(&["SPARK_CCL_SLOT_BYTES"], &expected, |text| {
             parse::bytes(text).filter(|&bytes| {
@@ -384,7 +390,8 @@ impl Settings {
         } else if let Some(buffer) =
             reader.parsed(&["NCCL_BUFFSIZE"], "a number of bytes", parse::bytes)?
         {
-            // NCCL's buffer is what may be in flight on a channel, which here is all slots together.
+            // NCCL's buffer is what may be in flight on a channel, which here is all slots
+            // together.
             let slot = (buffer / self.slots).clamp(4 << 10, 1 << 20);
             self.slot_bytes = Some(slot / SLOT_ALIGN * SLOT_ALIGN);
         }
@@ -448,8 +455,9 @@ impl Settings {
         })
     }
 
-    /// Classifies each variable that no setting has used: read elsewhere, without effect, or misspelt. In the
-    /// environment, an unknown name may be another version's; in the program itself, it is an error.
+    /// Classifies each variable that no setting has used: read elsewhere, without effect, or
+    /// misspelt. In the environment, an unknown name may be another version's; in the program
+    /// itself, it is an error.
     fn classify_unused(&mut self, env: &Env) -> Result<(), Error> {
         for (name, value) in env.iter() {
             let ours = name.starts_with("SPARK_CCL_");

@@ -1,4 +1,5 @@
-//! The fastest algorithms and kernels as `spark-perf tune` measured them on a machine, and the file that stores them.
+//! The fastest algorithms and kernels as `spark-perf tune` measured them on a machine, and the file
+//! that stores them.
 
 mod kernels;
 
@@ -160,7 +161,8 @@ impl Tuning {
     /// Writes the file atomically, and creates the folders above it.
     ///
     /// # Errors
-    /// [`TuningError::Io`] if the system refuses it; [`TuningError::Malformed`] if the file would be too long.
+    /// [`TuningError::Io`] if the system refuses it; [`TuningError::Malformed`] if the file would
+    /// be too long.
     pub fn save(&self, path: &Path) -> Result<(), TuningError> {
         if let Some(folder) = path.parent() {
             std::fs::create_dir_all(folder)?;

@@ -1,4 +1,5 @@
-//! The table of all variables that have an effect. `docs/environment.md` explains each; a test compares the two.
+//! The table of all variables that have an effect. `docs/environment.md` explains each; a test
+//! compares the two.
 
 use crate::nearest::nearest;
 
@@ -101,8 +102,8 @@ pub(crate) fn find(name: &str) -> Option<&'static Variable> {
     VARIABLES.iter().find(|variable| variable.name == name)
 }
 
-/// What an unknown variable may have been meant to be. Its value is shown nowhere: it may be a secret under a
-/// misspelt name.
+/// What an unknown variable may have been meant to be. Its value is shown nowhere: it may be a
+/// secret under a misspelt name.
 pub(crate) fn hint(name: &str) -> String {
     let known = VARIABLES.iter().map(|variable| variable.name);
     nearest(name, known.filter(|known| known.starts_with("SPARK_CCL_")))

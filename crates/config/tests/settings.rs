@@ -30,8 +30,8 @@ fn nothing_set_is_the_default() {
     );
     assert_eq!(
         defaults.wire_summary(),
-        "slot_bytes=auto slots=8 sockets=auto qps=1 path=auto net=auto shm=1 algo=auto backend=host \
-         share_gpu=0"
+        "slot_bytes=auto slots=8 sockets=auto qps=1 path=auto net=auto shm=1 algo=auto \
+         backend=host share_gpu=0"
     );
 }
 
@@ -395,8 +395,8 @@ fn values_that_exclude_each_other_are_named_with_their_origins() {
     assert_eq!(
         error.to_string(),
         "SPARK_CCL_PATH=zero-copy (from environment), NCCL_IB_DISABLE=1 (from environment), \
-         NCCL_SHM_DISABLE=1 (from environment) exclude each other: the zero-copy path needs shared memory or \
-         RDMA: allow one of them, or another path"
+         NCCL_SHM_DISABLE=1 (from environment) exclude each other: the zero-copy path needs shared \
+         memory or RDMA: allow one of them, or another path"
     );
     for any_one in 0..pairs.len() {
         let one = pairs.remove(any_one);

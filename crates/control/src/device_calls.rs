@@ -1,9 +1,10 @@
-//! How many calls of device memory a rank has made. These are enqueued and run later, so the numbers of collectives of host
-//! memory say nothing about them.
+//! How many calls of device memory a rank has made. These are enqueued and run later, so the
+//! numbers of collectives of host memory say nothing about them.
 
 use std::collections::BTreeMap;
 
-/// With how many ranks messages are told, at most. A rank that has passed some with more tells that it has not counted them.
+/// With how many ranks messages are told, at most. A rank that has passed some with more tells that
+/// it has not counted them.
 pub(crate) const MOST_PEERS: usize = 64;
 
 /// How many calls of device memory a rank has made in a communicator.
@@ -51,8 +52,8 @@ impl DeviceCalls {
         self.has_uncounted = true;
     }
 
-    /// Whether these calls, which are those of `rank`, can be completed without any further one of `peer`, which has made
-    /// the calls of `theirs`, as far as is known.
+    /// Whether these calls, which are those of `rank`, can be completed without any further one of
+    /// `peer`, which has made the calls of `theirs`, as far as is known.
     pub fn are_met_by(&self, rank: u32, theirs: &Self, peer: u32) -> bool {
         let with = |calls: &Self, rank| calls.messages.get(&rank).copied().unwrap_or_default();
         let (ours, others) = (with(self, peer), with(theirs, rank));

@@ -5,18 +5,21 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Marks the sequence numbers of point-to-point operations, which are counted per peer and direction:
-/// `POINT_TO_POINT_MARK | number`. They are announced for the other ranks' error texts, but never compared.
+/// Marks the sequence numbers of point-to-point operations, which are counted per peer and
+/// direction: `POINT_TO_POINT_MARK | number`. They are announced for the other ranks' error texts,
+/// but never compared.
 pub const POINT_TO_POINT_MARK: u64 = 1 << 63;
 
-/// Marks the sequence numbers of calls with device memory, which are counted separately: `DEVICE_MARK | number`. They are
-/// not announced to other ranks.
+/// Marks the sequence numbers of calls with device memory, which are counted separately:
+/// `DEVICE_MARK | number`. They are not announced to other ranks.
 pub const DEVICE_MARK: u64 = 1 << 62;
 
-/// The orderly end of a communicator in words. A mismatch of it reads as an end that came too early.
+/// The orderly end of a communicator in words. A mismatch of it reads as an end that came too
+/// early.
 pub const FINALIZE: &str = "finalize";
 
-/// A rank that was heard of within this time counts as alive: announcements and replies come about once a second.
+/// A rank that was heard of within this time counts as alive: announcements and replies come about
+/// once a second.
 pub(crate) const ALIVE: Duration = Duration::from_secs(3);
 
 /// A rank that does not wait tells a companion that does within this time: at most so often does it
@@ -56,7 +59,8 @@ impl fmt::Display for Member {
 pub struct Late {
     /// The rank that is late.
     pub rank: Member,
-    /// The last operation it is known to have entered: its sequence number, and its signature in words.
+    /// The last operation it is known to have entered: its sequence number, and its signature in
+    /// words.
     pub last: Option<(u64, String)>,
     /// How long ago anything was heard of it in this communicator; `None` if nothing ever was.
     pub age: Option<Duration>,
@@ -79,7 +83,8 @@ pub enum Fault {
     },
     /// The connection to a rank failed: its host, or the network in between, is down.
     #[error(
-        "{rank} is lost: {error}; check that its host is up and that the network between the hosts works"
+        "{rank} is lost: {error}; check that its host is up and that the network between the hosts \
+         works"
     )]
     Lost {
         /// The rank that is lost.
@@ -158,8 +163,8 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// The ranks that brought it about, as far as that is known: those that died, are lost, left, or aborted; both
-    /// whose calls differ, or whose link failed; and those that are late.
+    /// The ranks that brought it about, as far as that is known: those that died, are lost, left,
+    /// or aborted; both whose calls differ, or whose link failed; and those that are late.
     ///
     /// ```
     /// use spark_ccl_control::{Fault, Member};
@@ -326,8 +331,8 @@ fn one_late(late: &Late, sequence: u64, waited: Duration) -> String {
     };
     if late.needs_thread {
         return format!(
-            "{text} (it is a rank of this process, and no other thread has called on it: \
-             each rank needs a thread of its own, or calls that are started before one is waited for)"
+            "{text} (it is a rank of this process, and no other thread has called on it: each rank \
+             needs a thread of its own, or calls that are started before one is waited for)"
         );
     }
     text

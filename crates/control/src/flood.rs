@@ -5,9 +5,9 @@ use crate::wire::{Flood, News};
 
 /// Recognises floods that have arrived before, in constant memory per origin.
 ///
-/// Streams keep order, even across reopening, and every rank forwards floods in the order of their first arrival. So
-/// the floods of one origin reach every rank in the order in which they were sent, on any path, and a high-water mark
-/// per origin is enough.
+/// Streams keep order, even across reopening, and every rank forwards floods in the order of their
+/// first arrival. So the floods of one origin reach every rank in the order in which they were
+/// sent, on any path, and a high-water mark per origin is enough.
 pub(crate) struct Seen {
     marks: Vec<u64>,
 }
@@ -52,7 +52,8 @@ mod tests {
     use super::*;
     use crate::topology::neighbours;
 
-    /// A world with arbitrary delays: each stream is a queue, and `choices` picks the stream that delivers next.
+    /// A world with arbitrary delays: each stream is a queue, and `choices` picks the stream that
+    /// delivers next.
     struct World {
         alive: Vec<bool>,
         seen: Vec<Seen>,

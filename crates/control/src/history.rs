@@ -1,11 +1,13 @@
-//! The last operations of a communicator: the engine writes them, the monitor reads them, without locks.
+//! The last operations of a communicator: the engine writes them, the monitor reads them, without
+//! locks.
 
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicU64, Ordering, fence};
 #[cfg(not(loom))]
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// How many operations are kept. Under loom the ring is small, so that the model covers its wrap-around.
+/// How many operations are kept. Under loom the ring is small, so that the model covers its
+/// wrap-around.
 const DEPTH: usize = if cfg!(loom) { 2 } else { 64 };
 
 /// A ring of the last operations' signatures, by sequence number.
@@ -51,7 +53,8 @@ impl History {
         self.latest.store(sequence, Ordering::Release);
     }
 
-    /// The signature of operation `sequence`, if it was entered and its slot is not yet overwritten.
+    /// The signature of operation `sequence`, if it was entered and its slot is not yet
+    /// overwritten.
     pub(crate) fn get(&self, sequence: u64) -> Option<[u64; 2]> {
         if sequence == 0 {
             return None;
@@ -114,8 +117,8 @@ mod model {
     use super::*;
     use loom::sync::Arc;
 
-    /// In every interleaving of a reader and a writer that wraps the ring, the reader gets the whole signature of the
-    /// operation that it asked for, or nothing.
+    /// In every interleaving of a reader and a writer that wraps the ring, the reader gets the
+    /// whole signature of the operation that it asked for, or nothing.
     #[test]
     fn a_reader_never_sees_a_torn_signature() {
         loom::model(|| {

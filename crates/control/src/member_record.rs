@@ -43,7 +43,8 @@ pub(crate) struct Waiting {
     pub(crate) at: Instant,
 }
 
-/// Which notices of one rank have arrived. They are forwarded by several ranks, so they come in any order.
+/// Which notices of one rank have arrived. They are forwarded by several ranks, so they come in any
+/// order.
 #[derive(Clone, Copy, Default)]
 struct SeenNotices {
     last: u64,
@@ -59,8 +60,8 @@ struct Reported {
 }
 
 impl SeenNotices {
-    /// Whether this number arrives for the first time. Numbers far behind the last count as known: what they carried
-    /// is announced again anyway.
+    /// Whether this number arrives for the first time. Numbers far behind the last count as known:
+    /// what they carried is announced again anyway.
     fn is_new(&mut self, counter: u64) -> bool {
         let bit = |distance: u64| {
             let shift = u32::try_from(distance - 1).ok();
@@ -82,7 +83,8 @@ impl SeenNotices {
 }
 
 impl MemberRecord {
-    /// Whether a notice is new: it has not arrived before, and progress is not older than the latest.
+    /// Whether a notice is new: it has not arrived before, and progress is not older than the
+    /// latest.
     pub(crate) fn is_new(&mut self, notice: &Notice) -> bool {
         let is_progress = matches!(notice.content, Content::Progress(_));
         if is_progress && notice.counter < self.progressed {
@@ -99,7 +101,8 @@ impl MemberRecord {
         self.reported = Some(Reported { report, at: now });
     }
 
-    /// Its last operation and how long ago anything was heard of it, if others report it late for this collective.
+    /// Its last operation and how long ago anything was heard of it, if others report it late for
+    /// this collective.
     pub(crate) fn reported(
         &self,
         sequence: u64,
@@ -156,7 +159,8 @@ impl MemberRecord {
         }
     }
 
-    /// What it waits in, unless it has finished that meanwhile: `finished` is the last collective that it has finished.
+    /// What it waits in, unless it has finished that meanwhile: `finished` is the last collective
+    /// that it has finished.
     pub(crate) fn wait(&self, finished: u64, now: Instant) -> Option<Wait> {
         let waiting = self.waiting?;
         let Operation {

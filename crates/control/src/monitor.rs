@@ -35,8 +35,9 @@ pub struct Adopter {
 }
 
 impl Adopter {
-    /// Replaces the broken stream to `peer` by `stream`. `number` is the one that the peer's [`Dial`](crate::Dial) was
-    /// called with. The caller must have authenticated `stream` as strictly as the first one.
+    /// Replaces the broken stream to `peer` by `stream`. `number` is the one that the peer's
+    /// [`Dial`](crate::Dial) was called with. The caller must have authenticated `stream` as
+    /// strictly as the first one.
     ///
     /// Returns whether the monitor still exists.
     pub fn adopt(&self, peer: u32, number: u32, stream: Stream) -> bool {
@@ -63,8 +64,8 @@ impl Monitor {
     ///
     /// # Errors
     ///
-    /// `InvalidInput` if `me` or a stream's rank is not in the world, or has two streams. Otherwise the system's error
-    /// when it refuses a socket option, a descriptor or the thread.
+    /// `InvalidInput` if `me` or a stream's rank is not in the world, or has two streams. Otherwise
+    /// the system's error when it refuses a socket option, a descriptor or the thread.
     pub fn start(
         me: u32,
         names: Vec<String>,
@@ -153,7 +154,8 @@ impl Monitor {
         drop(thread);
     }
 
-    /// The handle that takes the streams that other ranks reopen. It works even while the monitor is being dropped.
+    /// The handle that takes the streams that other ranks reopen. It works even while the monitor
+    /// is being dropped.
     pub fn adopter(&self) -> Adopter {
         Adopter {
             me: self.me,

@@ -1,5 +1,5 @@
-//! A neighbour: the control stream to it, with framing and flow control, and how the stream ended. What the frames
-//! mean is not known here.
+//! A neighbour: the control stream to it, with framing and flow control, and how the stream ended.
+//! What the frames mean is not known here.
 
 use std::io;
 use std::net::Shutdown;
@@ -20,9 +20,9 @@ use crate::record::Records;
 use crate::repair::Repair;
 use crate::wire::{self, Frame, Heartbeat};
 
-/// The stream from a vanished host breaks after 4.7 s of silence; `repair.rs` decides after that whether the rank is lost.
-/// If data is first sent late in the silence, it takes up to 9 s: the data ends the keepalive probes, and has a timeout of
-/// 4.7 s of its own.
+/// The stream from a vanished host breaks after 4.7 s of silence; `repair.rs` decides after that
+/// whether the rank is lost. If data is first sent late in the silence, it takes up to 9 s: the
+/// data ends the keepalive probes, and has a timeout of 4.7 s of its own.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(2);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(1);
 const KEEPALIVE_PROBES: u32 = 2;
@@ -32,8 +32,8 @@ const USER_TIMEOUT: Duration = Duration::from_millis(4700);
 const ACKNOWLEDGE_EVERY: u32 = 8 * 1024;
 /// Reads per stream before the other streams get their turn.
 const READS_PER_TURN: u32 = 4;
-/// A neighbour that has been silent for this long gets no more heartbeats: if its process is stopped, they would fill
-/// the receive buffer of its kernel.
+/// A neighbour that has been silent for this long gets no more heartbeats: if its process is
+/// stopped, they would fill the receive buffer of its kernel.
 const HEARTBEATS_FOR: Duration = Duration::from_secs(30);
 /// How long a neighbour's list of the ranks that it hears stays valid.
 const HEARD_REPORT_HOLDS: Duration = Duration::from_secs(3);
@@ -62,7 +62,8 @@ pub(crate) enum Retry {
 pub(crate) struct Neighbour {
     pub(crate) peer: u32,
     pub(crate) outbound: Outbound,
-    /// Whether the stream is still read from. It ends apart from writing: what the neighbour has sent is read to its end.
+    /// Whether the stream is still read from. It ends apart from writing: what the neighbour has
+    /// sent is read to its end.
     pub(crate) is_reading: bool,
     /// When to repeat the last write, if the system did not take all of it.
     pub(crate) retry: Option<Retry>,
@@ -83,8 +84,8 @@ pub(crate) struct Neighbour {
     received: u64,
     /// The ranks that the neighbour last said it hears, and when it said so.
     hears: Option<(Vec<u32>, Instant)>,
-    /// The error of a failed write. The write consumed the socket's pending error, so a later read sees only the end of
-    /// the stream.
+    /// The error of a failed write. The write consumed the socket's pending error, so a later read
+    /// sees only the end of the stream.
     write_error: Option<Errno>,
 }
 
@@ -96,7 +97,8 @@ pub(crate) struct PollTargets {
 }
 
 impl Neighbour {
-    /// With `can_be_repaired`, a TCP stream is reopened after it breaks. A Unix stream only ends with its process.
+    /// With `can_be_repaired`, a TCP stream is reopened after it breaks. A Unix stream only ends
+    /// with its process.
     pub(crate) fn new(
         peer: u32,
         stream: impl Into<Stream>,
@@ -222,8 +224,8 @@ impl Neighbour {
         }
     }
 
-    /// Whether the neighbour has everything that was queued, as far as this rank can tell: on a stream that cannot be
-    /// reopened, whether the kernel has taken it all.
+    /// Whether the neighbour has everything that was queued, as far as this rank can tell: on a
+    /// stream that cannot be reopened, whether the kernel has taken it all.
     pub(crate) fn has_delivered_all(&self) -> bool {
         match self.repair {
             Some(_) => self.outbound.is_confirmed(),
@@ -262,7 +264,8 @@ impl Neighbour {
         })
     }
 
-    /// Reads and parses what has arrived. If the stream has ended, the frames before the end are returned with it.
+    /// Reads and parses what has arrived. If the stream has ended, the frames before the end are
+    /// returned with it.
     pub(crate) fn read(&mut self, size: u32, now: Instant) -> (Vec<Frame>, Option<End>) {
         let mut frames = Vec::new();
         let Some(stream) = self.stream.clone() else {
@@ -286,7 +289,8 @@ impl Neighbour {
         (frames, None)
     }
 
-    /// `Closed` if the neighbour's process has exited. The pidfd tells even if a child of it keeps the stream open.
+    /// `Closed` if the neighbour's process has exited. The pidfd tells even if a child of it keeps
+    /// the stream open.
     fn process_exit(&self) -> Option<End> {
         let process = self.process.as_ref()?;
         let mut wait = [rustix::event::PollFd::new(process, PollFlags::IN)];
@@ -302,8 +306,8 @@ impl Neighbour {
         }
     }
 
-    /// Parses received bytes. Acknowledgements and heartbeats, which concern this stream alone, are handled here; other
-    /// frames are appended to `frames`.
+    /// Parses received bytes. Acknowledgements and heartbeats, which concern this stream alone, are
+    /// handled here; other frames are appended to `frames`.
     pub(crate) fn take(
         &mut self,
         bytes: &[u8],
@@ -351,9 +355,11 @@ impl Neighbour {
     }
 }
 
-/// A pidfd of the process at the other end of a Unix socket, if the kernel names it and it is not this process.
+/// A pidfd of the process at the other end of a Unix socket, if the kernel names it and it is not
+/// this process.
 ///
-/// The process is alive, so its number is not another one's by now: it has just authenticated itself over this stream.
+/// The process is alive, so its number is not another one's by now: it has just authenticated
+/// itself over this stream.
 fn process_of(socket: &Socket) -> Option<OwnedFd> {
     let peer = Pid::from_raw(peer_process(socket)?.get())?;
     let other = Some(peer).filter(|&peer| peer != getpid())?;

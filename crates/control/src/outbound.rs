@@ -1,5 +1,5 @@
-//! The bounded queue of frames that wait to be written to a neighbour. It knows their classes and not their contents,
-//! and does no I/O.
+//! The bounded queue of frames that wait to be written to a neighbour. It knows their classes and
+//! not their contents, and does no I/O.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -9,17 +9,19 @@ use spark_ccl_seal::Sealer;
 use crate::record;
 use crate::wire::{self, Frame};
 
-/// How many bytes a neighbour may leave unacknowledged before it gets no more notices and heartbeats.
+/// How many bytes a neighbour may leave unacknowledged before it gets no more notices and
+/// heartbeats.
 ///
-/// The kernel of a stopped process acknowledges what arrives only until the receive buffer is full. After that,
-/// `TCP_USER_TIMEOUT` would end the connection and the process would count as lost. The credit is small enough that
-/// the buffer never fills.
+/// The kernel of a stopped process acknowledges what arrives only until the receive buffer is full.
+/// After that, `TCP_USER_TIMEOUT` would end the connection and the process would count as lost. The
+/// credit is small enough that the buffer never fills.
 const CREDIT: u64 = 32 * 1024;
 /// How many bytes are handed to the kernel at a time.
 const BATCH: usize = 16 * 1024;
 /// How many notices are queued; beyond that the oldest is dropped.
 const MAX_NOTICES: usize = 4096;
-/// How many frames of [`Class::Bounded`] are queued for a neighbour that does not read; further ones are dropped.
+/// How many frames of [`Class::Bounded`] are queued for a neighbour that does not read; further
+/// ones are dropped.
 const MAX_BOUNDED: usize = 4096;
 
 /// What happens to a frame while the neighbour does not read.
@@ -57,7 +59,8 @@ pub(crate) enum About {
     Claim,
 }
 
-/// A queue that never blocks. It is bounded except for [`Class::Unbounded`], of which there are few.
+/// A queue that never blocks. It is bounded except for [`Class::Unbounded`], of which there are
+/// few.
 #[derive(Default)]
 pub(crate) struct Outbound {
     /// The batch that is being written, and how many bytes of it have been.
@@ -67,14 +70,15 @@ pub(crate) struct Outbound {
     /// What no later frame replaces.
     reliable: VecDeque<Arc<[u8]>>,
     bounded: usize,
-    /// Reliable frames that were written and not yet confirmed; `None` if the stream cannot be reopened.
+    /// Reliable frames that were written and not yet confirmed; `None` if the stream cannot be
+    /// reopened.
     sent: Option<VecDeque<Arc<[u8]>>>,
     /// How many reliable frames the neighbour has confirmed.
     confirmed: u64,
     /// The stream is new, and the neighbour has not yet confirmed what it received on the old one.
     is_held: bool,
-    /// In sending order. A replacement goes to the end, since a receiver drops a rank's progress if it arrives after a
-    /// later notice of that rank.
+    /// In sending order. A replacement goes to the end, since a receiver drops a rank's progress if
+    /// it arrives after a later notice of that rank.
     notices: BTreeMap<u64, (Subject, Arc<[u8]>)>,
     /// The position of each subject's notice in that order.
     positions: HashMap<Subject, u64>,

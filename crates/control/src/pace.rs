@@ -1,4 +1,5 @@
-//! Pacing: limits how many notices a rank forwards, and how long it waits before it reports late ranks.
+//! Pacing: limits how many notices a rank forwards, and how long it waits before it reports late
+//! ranks.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -21,7 +22,8 @@ pub(crate) enum Topic {
     Late(u64, u32),
 }
 
-/// Lets each topic through once per window, and a bounded number of topics, however many ranks send them.
+/// Lets each topic through once per window, and a bounded number of topics, however many ranks send
+/// them.
 #[derive(Default)]
 pub(crate) struct Pace {
     since: Option<Instant>,
@@ -103,7 +105,8 @@ impl Inquiries {
         due
     }
 
-    /// When the next unchecked inquiry is due. It may be in the past: each one has to be checked once.
+    /// When the next unchecked inquiry is due. It may be in the past: each one has to be checked
+    /// once.
     pub(crate) fn next_due(&self) -> Option<Instant> {
         let unseen = self.0.iter().filter(|inquiry| !inquiry.is_checked);
         unseen.map(|inquiry| inquiry.first + REPLY_WITHIN).min()

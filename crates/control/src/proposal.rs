@@ -2,7 +2,8 @@
 
 /// What a rank tells the others while they agree on a new communicator of some of the members.
 ///
-/// Ranks agree when they propose the same context, which they derive from the generation and the new members.
+/// Ranks agree when they propose the same context, which they derive from the generation and the
+/// new members.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Proposal {
     /// At least that of every proposal that the rank made before.

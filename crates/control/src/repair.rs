@@ -1,5 +1,5 @@
-//! Reopening a broken control stream: when to try, and when to declare the neighbour dead or lost. Pure decisions: the
-//! program does the dialling (`Dial`).
+//! Reopening a broken control stream: when to try, and when to declare the neighbour dead or lost.
+//! Pure decisions: the program does the dialling (`Dial`).
 
 use std::io;
 use std::sync::Arc;
@@ -12,7 +12,8 @@ use crate::wire::Failure;
 /// The pause between attempts: the first one, and the longest that backoff reaches.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LAST_PAUSE: Duration = Duration::from_secs(2);
-/// The longest pause for an unresponsive process: each attempt queues one more connection for when it resumes.
+/// The longest pause for an unresponsive process: each attempt queues one more connection for when
+/// it resumes.
 const LAST_PAUSE_OF_STOPPED: Duration = Duration::from_secs(10);
 /// A neighbour whose open stream has been silent for this long is probed by a new connection.
 pub(crate) const SILENT: Duration = Duration::from_secs(3);
@@ -23,14 +24,15 @@ const LAST_PAUSE_OF_REFUSED: Duration = Duration::from_millis(250);
 /// it may be in flight.
 const REFUSED_FOR: Duration = Duration::from_secs(1);
 const REFUSALS: u32 = 4;
-/// By how much the number of a new stream may exceed the current one. There are never more failed attempts than that.
+/// By how much the number of a new stream may exceed the current one. There are never more failed
+/// attempts than that.
 const MOST_AHEAD: u32 = 1 << 20;
 
 /// Reopens control streams. The other end of each new stream goes to the peer's
 /// [`Adopter::adopt`](crate::Adopter::adopt).
 pub trait Dial: Send + Sync {
-    /// Opens a new stream to a rank, authenticated as strictly as the first one. `number` distinguishes it from all
-    /// earlier streams to that rank.
+    /// Opens a new stream to a rank, authenticated as strictly as the first one. `number`
+    /// distinguishes it from all earlier streams to that rank.
     ///
     /// # Errors
     /// [`Unreached`], by the deadline or soon after it.
@@ -160,8 +162,9 @@ impl Repair {
         self.outcome = Some(outcome);
     }
 
-    /// Whether a new stream replaces the current one. If both ranks opened one at the same time, both keep the
-    /// higher rank's. A number that is far ahead is refused, since it would leave none for later streams.
+    /// Whether a new stream replaces the current one. If both ranks opened one at the same time,
+    /// both keep the higher rank's. A number that is far ahead is refused, since it would leave
+    /// none for later streams.
     pub(crate) fn accepts(&self, number: u32, by_higher: bool) -> bool {
         let is_next = number > self.number && number - self.number <= MOST_AHEAD;
         is_next || number == self.number && by_higher && !self.by_higher
@@ -186,8 +189,8 @@ impl Repair {
         })
     }
 
-    /// The verdict on the rank, once there is one. `silence` is how long it has been silent; `witness` is a neighbour
-    /// that still hears it.
+    /// The verdict on the rank, once there is one. `silence` is how long it has been silent;
+    /// `witness` is a neighbour that still hears it.
     pub(crate) fn verdict(
         &self,
         silence: Duration,
@@ -257,7 +260,8 @@ mod tests {
         Unreached::Refused("connection refused".into())
     }
 
-    /// Makes attempts when they are due until there is a verdict. Returns it, and after what time it came.
+    /// Makes attempts when they are due until there is a verdict. Returns it, and after what time
+    /// it came.
     fn verdict_after(
         repair: &mut Repair,
         start: Instant,
@@ -297,7 +301,8 @@ mod tests {
         assert!(after >= pause * 2 + REFUSED_FOR, "{after:?}");
     }
 
-    /// The other end accepts streams and ends them at once: it has given this rank up, or keeps another stream.
+    /// The other end accepts streams and ends them at once: it has given this rank up, or keeps
+    /// another stream.
     #[test]
     fn streams_that_carry_nothing_are_made_more_and_more_rarely() {
         let mut now = Instant::now();

@@ -1,5 +1,5 @@
-//! What this rank knows about the members of one communicator: who waits, who is late, who has left. It decides what
-//! to tell, and does not send.
+//! What this rank knows about the members of one communicator: who waits, who is late, who has
+//! left. It decides what to tell, and does not send.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -16,9 +16,11 @@ use crate::topology::neighbours;
 use crate::view::View;
 use crate::wire::{Notice, Progress, Report, WaitingFor};
 
-/// A rank that does not wait answers the announcements of those that do, at most once per this time.
+/// A rank that does not wait answers the announcements of those that do, at most once per this
+/// time.
 const ANSWER_EVERY: Duration = Duration::from_millis(900);
-/// A member of which nothing was heard for this long is silent: a member that waits, or answers, does so once a second.
+/// A member of which nothing was heard for this long is silent: a member that waits, or answers,
+/// does so once a second.
 const STALE_AFTER: Duration = Duration::from_millis(2500);
 
 pub(crate) struct Roster {
@@ -86,7 +88,8 @@ impl Roster {
         (mine != operation.signature).then(|| self.mismatch(rank, operation, mine))
     }
 
-    /// Records that a member, perhaps this one, waits. Returns whether to forward that to the companions.
+    /// Records that a member, perhaps this one, waits. Returns whether to forward that to the
+    /// companions.
     pub(crate) fn waits(&mut self, progress: &Progress, now: Instant) -> bool {
         if progress.waiting.is_none() || is_point_to_point(progress.sequence) {
             return false;
@@ -464,8 +467,8 @@ impl Roster {
         chain.split_off(2)
     }
 
-    /// The member that another one waits for in a message. Not one of which this rank need not hear, so that its
-    /// silence means nothing.
+    /// The member that another one waits for in a message. Not one of which this rank need not
+    /// hear, so that its silence means nothing.
     fn awaited_by(&self, rank: u32, now: Instant) -> Option<u32> {
         let world = self.heard.get(rank as usize)?.awaits_message_of(now)?;
         let awaited = self.view.rank(world);

@@ -1,4 +1,5 @@
-//! How far members are: what they answer when this rank asks. Plain data; who asks and answers is in `state/inquiry.rs`.
+//! How far members are: what they answer when this rank asks. Plain data; who asks and answers is
+//! in `state/inquiry.rs`.
 
 use std::time::Duration;
 
@@ -48,7 +49,8 @@ pub struct Answer {
 /// An operation that a member waits in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Wait {
-    /// Its number; marked with [`POINT_TO_POINT_MARK`](crate::POINT_TO_POINT_MARK) if it is one between two ranks.
+    /// Its number; marked with [`POINT_TO_POINT_MARK`](crate::POINT_TO_POINT_MARK) if it is one
+    /// between two ranks.
     pub sequence: u64,
     /// Its signature.
     pub signature: [u64; 2],

@@ -138,7 +138,8 @@ impl State {
             && flood.news == News::Goodbye
             && flood.origin == self.neighbours[neighbour].peer
         {
-            // The leaving rank waits for this confirmation, even if its goodbye came here by way of another rank first.
+            // The leaving rank waits for this confirmation, even if its goodbye came here by way of
+            // another rank first.
             let hears = self.hears(now);
             self.neighbours[neighbour].heartbeat(&hears, now);
         }
@@ -172,7 +173,8 @@ impl State {
                 neighbour.close();
                 Failure::Died
             }
-            // Not closed: the neighbour may be alive, and should receive the reason, not a mere end of the stream.
+            // Not closed: the neighbour may be alive, and should receive the reason, not a mere end
+            // of the stream.
             End::Failed(error) | End::Garbled(error) => Failure::Lost(error),
         };
         let peer = neighbour.peer;
@@ -386,9 +388,11 @@ impl State {
         ended.map(|(&rank, _)| rank).collect()
     }
 
-    /// Records a fault that this rank found, and floods it unless the communicator has a fault already.
+    /// Records a fault that this rank found, and floods it unless the communicator has a fault
+    /// already.
     pub(crate) fn raise(&mut self, context: u64, fault: Fault) {
-        // A departure concerns only ranks that still need the one that left, and they find that out themselves.
+        // A departure concerns only ranks that still need the one that left, and they find that out
+        // themselves.
         let spreads = !matches!(fault, Fault::Left { .. });
         if self.fail(context, fault.clone()) && spreads {
             self.originate(News::Fault { context, fault });
@@ -426,8 +430,8 @@ fn fault_of(roster: &mut Roster, world: u32, departure: &Departure) -> Option<Fa
     let rank = view.rank(world)?;
     match departure {
         Departure::Goodbye => roster.leave_world(rank),
-        // A rank that left the communicator before is not needed any more. What it had sent comes from its host, unless that
-        // is lost, too.
+        // A rank that left the communicator before is not needed any more. What it had sent comes
+        // from its host, unless that is lost, too.
         Departure::Died { .. } if roster.has_left(rank).is_some() => None,
         Departure::Lost(_) if roster.has_left(rank).is_some() && !view.is_in_call() => None,
         Departure::Died { .. } => Some(Fault::Died {

@@ -1,4 +1,5 @@
-//! Floods and notices about communicators that this rank has not created yet. They are kept until it does.
+//! Floods and notices about communicators that this rank has not created yet. They are kept until
+//! it does.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -6,7 +7,8 @@ use crate::wire::{Content, Flood, News, Notice};
 
 /// For how many unknown communicators messages are kept.
 const MAX_CONTEXTS: usize = 64;
-/// How many messages are kept for each, beside one proposal of each rank. Faults and departures evict notices.
+/// How many messages are kept for each, beside one proposal of each rank. Faults and departures
+/// evict notices.
 const MAX_NEWS: usize = 64;
 /// How many closed communicators are remembered. Late messages about them are dropped.
 const MAX_CLOSED: usize = 256;

@@ -1,4 +1,5 @@
-//! The topology of the control streams: which ranks hold one to each other. A pure function of the ranks.
+//! The topology of the control streams: which ranks hold one to each other. A pure function of the
+//! ranks.
 
 use std::collections::BTreeSet;
 
@@ -27,8 +28,8 @@ pub fn neighbours(rank: u32, size: u32) -> Vec<u32> {
     found.into_iter().collect()
 }
 
-/// The distance of two ranks around the ring of all ranks. A message that each rank forwards to its neighbour closest
-/// to the destination arrives after at most `log2(size)` hops.
+/// The distance of two ranks around the ring of all ranks. A message that each rank forwards to its
+/// neighbour closest to the destination arrives after at most `log2(size)` hops.
 pub(crate) fn distance(a: u32, b: u32, size: u32) -> u32 {
     let ahead = a.abs_diff(b);
     ahead.min(size - ahead)

@@ -1,5 +1,5 @@
-//! What the control plane knows of a communicator, as far as it is read and written without the monitor's mutex.
-//! Knows faults and departures; knows no stream and no frame.
+//! What the control plane knows of a communicator, as far as it is read and written without the
+//! monitor's mutex. Knows faults and departures; knows no stream and no frame.
 
 use spark_ccl_log::Mutex;
 use std::collections::HashMap;
@@ -22,7 +22,8 @@ pub(crate) struct View {
     ranks: HashMap<u32, u32>,
     names: Arc<[Arc<str>]>,
     fault: OnceLock<Arc<Fault>>,
-    /// Called when the first fault is recorded. `fault` and `alarm` are set with the monitor's mutex held.
+    /// Called when the first fault is recorded. `fault` and `alarm` are set with the monitor's
+    /// mutex held.
     pub(crate) alarm: OnceLock<Box<dyn Fn() + Send + Sync>>,
     /// Counts this rank's calls by kind, for ranks that ask; not set where nobody counts them.
     pub(crate) calls: OnceLock<Box<dyn Fn() -> [u64; KINDS] + Send + Sync>>,
@@ -30,7 +31,8 @@ pub(crate) struct View {
     pub(crate) device_calls: OnceLock<DeviceCalls>,
     /// How far this rank is in leaving: a stage of [`begins_to_leave`](Self::begins_to_leave).
     leaving: AtomicU8,
-    /// The last operation that this rank has finished. It and the next one order no other memory: relaxed.
+    /// The last operation that this rank has finished. It and the next one order no other memory:
+    /// relaxed.
     finished: AtomicU64,
     /// The next operation that has to be compared with what is known of the other members.
     inspect_from: AtomicU64,
@@ -95,8 +97,8 @@ impl View {
         self.fault.get()
     }
 
-    /// Records a fault, unless there is one already. Returns whether this one is the first. The caller holds the
-    /// monitor's mutex.
+    /// Records a fault, unless there is one already. Returns whether this one is the first. The
+    /// caller holds the monitor's mutex.
     pub(crate) fn fail(&self, fault: Fault) -> bool {
         let fault = Arc::new(fault);
         let first = self.fault.set(Arc::clone(&fault)).is_ok();
@@ -133,8 +135,8 @@ impl View {
 
     /// Whether operation `sequence` has to be compared with what is known about the other members.
     pub(crate) fn needs_inspection(&self, sequence: u64) -> bool {
-        // Relaxed: a hint that pairs with nothing. The data behind it is read under the mutex, and if the hint is
-        // missed, the next announcement inspects the operation again.
+        // Relaxed: a hint that pairs with nothing. The data behind it is read under the mutex, and
+        // if the hint is missed, the next announcement inspects the operation again.
         sequence >= self.inspect_from.load(Ordering::Relaxed)
     }
 

@@ -1,4 +1,5 @@
-//! A communicator's handle on the control plane: what engines call. It knows operations only by number and signature.
+//! A communicator's handle on the control plane: what engines call. It knows operations only by
+//! number and signature.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -15,9 +16,10 @@ use crate::wire::WaitingFor;
 
 /// Follows the ranks of one communicator. All ranks here are ranks of the communicator.
 ///
-/// Collectives are numbered 1, 2, 3, ... in the order in which they are called, which is the same on all ranks, and
-/// they finish in that order. [`enter`](Self::enter) and [`finish`](Self::finish) are called for each of them, and cost
-/// a few nanoseconds. The other methods are for operations that wait.
+/// Collectives are numbered 1, 2, 3, ... in the order in which they are called, which is the same
+/// on all ranks, and they finish in that order. [`enter`](Self::enter) and [`finish`](Self::finish)
+/// are called for each of them, and cost a few nanoseconds. The other methods are for operations
+/// that wait.
 ///
 /// Dropping it leaves the communicator, as [`leave`](Self::leave) does.
 pub struct Watch {
@@ -28,11 +30,12 @@ pub struct Watch {
 impl Monitor {
     /// Starts to follow a communicator.
     ///
-    /// `context` identifies the communicator: it is the same on all its ranks, and different from any other's.
-    /// `members` are the world ranks of its ranks, in order, including this one. `describe` puts an operation's
-    /// signature in words.
+    /// `context` identifies the communicator: it is the same on all its ranks, and different from
+    /// any other's. `members` are the world ranks of its ranks, in order, including this one.
+    /// `describe` puts an operation's signature in words.
     ///
-    /// If one of the members is already known to have failed, the new watch has that fault from the start.
+    /// If one of the members is already known to have failed, the new watch has that fault from the
+    /// start.
     pub fn watch(
         self: &Arc<Self>,
         context: u64,
@@ -58,13 +61,14 @@ impl Watch {
         self.view.fault().cloned()
     }
 
-    /// Calls `alarm` when a fault occurs from now on, to wake up waiting threads. Only the first call of this method
-    /// counts. A fault that occurred before is seen by [`failed`](Self::failed) once this returns.
+    /// Calls `alarm` when a fault occurs from now on, to wake up waiting threads. Only the first
+    /// call of this method counts. A fault that occurred before is seen by [`failed`](Self::failed)
+    /// once this returns.
     ///
     /// `alarm` runs with the monitor's mutex held: it must not block, and must not call this watch.
     pub fn on_fault(&self, alarm: impl Fn() + Send + Sync + 'static) {
-        // Under the mutex, as faults are recorded: else the thread that records one could miss the alarm, while
-        // this one misses the fault.
+        // Under the mutex, as faults are recorded: else the thread that records one could miss the
+        // alarm, while this one misses the fault.
         self.monitor
             .with(|_| self.view.alarm.set(Box::new(alarm)).is_ok());
     }
@@ -88,7 +92,8 @@ impl Watch {
 
     /// Records that this rank enters collective `sequence`. Callers must be serialised.
     ///
-    /// The communicator fails if another rank is known to have called something else, or to have left before.
+    /// The communicator fails if another rank is known to have called something else, or to have
+    /// left before.
     #[inline]
     pub fn enter(&self, sequence: u64, signature: [u64; 2]) {
         self.view.history.record(sequence, signature);
@@ -111,16 +116,18 @@ impl Watch {
         self.view.finish(sequence);
     }
 
-    /// The signature with which this rank entered collective `sequence`, if that was one of the last 64.
+    /// The signature with which this rank entered collective `sequence`, if that was one of the
+    /// last 64.
     pub fn called(&self, sequence: u64) -> Option<[u64; 2]> {
         self.view.history.get(sequence)
     }
 
     /// Announces that this rank waits in an operation, and for which rank.
     ///
-    /// Call it once an operation has waited for 200 ms, and every second after that. Call it at once if a message
-    /// of another operation arrives, so that its sender can say what it called. The `sequence` of a point-to-point
-    /// operation is marked with [`POINT_TO_POINT_MARK`](crate::POINT_TO_POINT_MARK).
+    /// Call it once an operation has waited for 200 ms, and every second after that. Call it at
+    /// once if a message of another operation arrives, so that its sender can say what it called.
+    /// The `sequence` of a point-to-point operation is marked with
+    /// [`POINT_TO_POINT_MARK`](crate::POINT_TO_POINT_MARK).
     pub fn announce(&self, sequence: u64, signature: [u64; 2], waiting_for: Option<u32>) {
         let world = waiting_for.and_then(|rank| self.view.members.get(rank as usize));
         let waiting = world.map_or(WaitingFor::Anyone, |&world| WaitingFor::Rank(world));
@@ -133,7 +140,8 @@ impl Watch {
     /// that they wait in it. In the place of one that waits in another operation stands the rank
     /// that it waits for, in turn.
     ///
-    /// Use a window of some seconds: ranks that wait announce it once a second, and the others answer about as often.
+    /// Use a window of some seconds: ranks that wait announce it once a second, and the others
+    /// answer about as often.
     pub fn late(&self, sequence: u64, window: Duration) -> Vec<Late> {
         debug_assert!(
             !is_point_to_point(sequence),
@@ -148,7 +156,8 @@ impl Watch {
 
     /// What is known about one rank: its last operation, and how long ago anything was heard of it.
     ///
-    /// This is for point-to-point operations, which wait for that rank alone; see [`awaited`](Self::awaited).
+    /// This is for point-to-point operations, which wait for that rank alone; see
+    /// [`awaited`](Self::awaited).
     pub fn last_seen(&self, rank: u32) -> Late {
         let known = self.monitor.with(|state| {
             state
@@ -163,8 +172,8 @@ impl Watch {
         })
     }
 
-    /// The same about a rank that this one waits for in a message; and if that rank waits for another one in a message,
-    /// about this one, and so on: the last of them holds up the others.
+    /// The same about a rank that this one waits for in a message; and if that rank waits for
+    /// another one in a message, about this one, and so on: the last of them holds up the others.
     pub fn awaited(&self, rank: u32) -> Vec<Late> {
         let others = self.monitor.with(|state| {
             let roster = state.roster(self.view.context)?;
@@ -175,15 +184,16 @@ impl Watch {
         chain.map(|rank| self.last_seen(rank)).collect()
     }
 
-    /// Sets what counts this rank's calls by kind, for ranks that ask how far it is. Only the first call of this method
-    /// counts.
+    /// Sets what counts this rank's calls by kind, for ranks that ask how far it is. Only the first
+    /// call of this method counts.
     ///
     /// `calls` runs with the monitor's mutex held: it must not block, and must not call this watch.
     pub fn count_calls(&self, calls: impl Fn() -> [u64; KINDS] + Send + Sync + 'static) {
         let _is_first = self.view.calls.set(Box::new(calls)).is_ok();
     }
 
-    /// Asks all other ranks how far they are. [`standings`](Self::standings) has their answers when they come.
+    /// Asks all other ranks how far they are. [`standings`](Self::standings) has their answers when
+    /// they come.
     pub fn ask(&self) {
         let all = self.view.members.iter().copied().collect();
         self.ask_some(&all);
@@ -212,8 +222,8 @@ impl Watch {
         standings.unwrap_or_default()
     }
 
-    /// Fails the communicator, here and on all its ranks. If it has a fault already, that one stays and this one is
-    /// dropped.
+    /// Fails the communicator, here and on all its ranks. If it has a fault already, that one stays
+    /// and this one is dropped.
     ///
     /// [`Fault::Left`] is not spread: it concerns only the ranks that need the one that left.
     pub fn raise(&self, fault: Fault) {
@@ -233,8 +243,8 @@ impl Watch {
             .with(|state| state.leave_once(&self.view, leave));
     }
 
-    /// Says which calls of device memory this rank has done, before it [leaves](Self::leave). Only the first call counts;
-    /// without one, it has done none.
+    /// Says which calls of device memory this rank has done, before it [leaves](Self::leave). Only
+    /// the first call counts; without one, it has done none.
     pub fn has_done(&self, calls: DeviceCalls) {
         let _is_first = self.view.device_calls.set(calls).is_ok();
     }
@@ -250,8 +260,8 @@ impl Watch {
         }
     }
 
-    /// Takes back the last call recorded, which was refused before anything of it could run. Callers
-    /// must be serialised.
+    /// Takes back the last call recorded, which was refused before anything of it could run.
+    /// Callers must be serialised.
     pub fn take_back_call(&self) {
         self.view.ledger.lock().take_back();
     }
@@ -313,8 +323,8 @@ impl Watch {
             .with(|state| state.leave(proposed, Leave::default()));
     }
 
-    /// The ranks of the world that are gone, as far as this rank knows: those that died, are lost, or have said goodbye.
-    /// It names itself where others have given it up.
+    /// The ranks of the world that are gone, as far as this rank knows: those that died, are lost,
+    /// or have said goodbye. It names itself where others have given it up.
     pub fn gone(&self) -> BTreeSet<u32> {
         self.monitor.with(|state| state.gone()).unwrap_or_default()
     }
@@ -361,8 +371,8 @@ impl Drop for Watch {
 mod tests {
     use super::*;
 
-    /// Faults are recorded under the monitor's mutex, too. So a thread that sets an alarm either is alarmed, or finds
-    /// the fault recorded already.
+    /// Faults are recorded under the monitor's mutex, too. So a thread that sets an alarm either is
+    /// alarmed, or finds the fault recorded already.
     #[test]
     fn no_alarm_is_set_while_a_fault_is_being_recorded() {
         let monitor = Monitor::start(0, vec!["rank 0".to_owned()], Vec::new(), None).unwrap();

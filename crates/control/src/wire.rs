@@ -1,7 +1,7 @@
 //! The wire format of the control streams.
 //!
-//! A frame is a header (magic `0x5CC1`, version, kind, body length) and a body of at most [`MAX_BODY`] bytes. All
-//! numbers are little endian. [`parse`] is a pure function of the bytes.
+//! A frame is a header (magic `0x5CC1`, version, kind, body length) and a body of at most
+//! [`MAX_BODY`] bytes. All numbers are little endian. [`parse`] is a pure function of the bytes.
 
 mod body;
 

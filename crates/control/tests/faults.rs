@@ -259,7 +259,8 @@ fn leaving_the_world_is_leaving_each_communicator_and_no_death(world: World) {
             until("the departure", || {
                 watch.left(size - 1) == Some(Leave::after(0))
             });
-            // A communicator that is created after the goodbye, and that the leaving rank never created.
+            // A communicator that is created after the goodbye, and that the leaving rank never
+            // created.
             let next = monitor.watch(8, (0..size).collect(), words);
             until("the goodbye", || {
                 next.left(size - 1) == Some(Leave::after(0))

@@ -7,19 +7,22 @@ use std::sync::Barrier;
 
 use common::start;
 
-/// The child reuses the memory of the parent's threads for its own, so one of its threads soon has the handle that
-/// the monitor's thread had. Dropping the copy of the monitor must not join that thread.
+/// The child reuses the memory of the parent's threads for its own, so one of its threads soon has
+/// the handle that the monitor's thread had. Dropping the copy of the monitor must not join that
+/// thread.
 #[test]
 fn a_child_leaves_its_own_threads_alone_when_it_drops_the_monitor() {
     let mut monitor = Some(start(0, 1, Vec::new()));
-    // SAFETY: the child runs on this thread alone and ends in `_exit`, so it never returns to the test harness. Unless
-    // it panics, it takes no lock that another thread of the parent may have held during the fork: the monitor does
-    // nothing in a forked child, and glibc keeps its allocator usable there.
+    // SAFETY: the child runs on this thread alone and ends in `_exit`, so it never returns to the
+    // test harness. Unless it panics, it takes no lock that another thread of the parent may have
+    // held during the fork: the monitor does nothing in a forked child, and glibc keeps its
+    // allocator usable there.
     let child = match unsafe { libc::fork() } {
         0 => {
             let work = std::panic::AssertUnwindSafe(|| drop_among_threads(&mut monitor));
             let fine = std::panic::catch_unwind(work).is_ok();
-            // SAFETY: `_exit` takes an integer and never returns, so nothing in this process is used after it.
+            // SAFETY: `_exit` takes an integer and never returns, so nothing in this process is
+            // used after it.
             unsafe { libc::_exit(i32::from(!fine)) }
         }
         child => child,

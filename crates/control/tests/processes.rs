@@ -1,4 +1,5 @@
-//! Ranks that are killed, are stopped, or exit without a goodbye: real processes, connected over TCP.
+//! Ranks that are killed, are stopped, or exit without a goodbye: real processes, connected over
+//! TCP.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;

@@ -80,7 +80,8 @@ impl Dial for Caller {
         let one_less = |left: usize| left.checked_sub(1);
         let panics = to_panic.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
         assert!(panics.is_err(), "this attempt panics");
-        // Locked until the stream is on the list, so that a `cut` after a reason was added breaks all streams.
+        // Locked until the stream is on the list, so that a `cut` after a reason was added breaks
+        // all streams.
         let unreached = self.network.unreached.lock();
         let reason = unreached
             .iter()

@@ -35,7 +35,8 @@ fn a_fault_stays_in_its_communicator(world: World) {
     assert!(others.iter().all(|watch| !watch.failed()));
 }
 
-/// Each rank answers the one that asks how far it is, also where that is not its neighbour, and whether it waits or not.
+/// Each rank answers the one that asks how far it is, also where that is not its neighbour, and
+/// whether it waits or not.
 fn ranks_that_are_asked_say_how_far_they_are(world: World) {
     let world = world(9);
     let all = watches(&world, 1);
@@ -177,7 +178,8 @@ fn ranks_that_finished_or_wait_are_not_late(world: World) {
     assert!(!watches[0].failed());
 }
 
-/// It is sent many times what a socket takes. Nothing may block, and the live ranks still hear from each other.
+/// It is sent many times what a socket takes. Nothing may block, and the live ranks still hear from
+/// each other.
 #[test]
 fn a_neighbour_that_does_not_read_holds_nobody_up() {
     let (alive, stopped) = world_with_victims(5, &[2]);

@@ -30,8 +30,8 @@ pub unsafe fn borrow_stream(
                       that is made",
         });
     }
-    // SAFETY: the handle means the legacy default stream, or a stream that lives until the value returned, all
-    // clones of it and all its buffers are dropped (this function's contract).
+    // SAFETY: the handle means the legacy default stream, or a stream that lives until the value
+    // returned, all clones of it and all its buffers are dropped (this function's contract).
     unsafe { wrap(context, raw) }
 }
 
@@ -42,8 +42,8 @@ pub unsafe fn borrow_stream(
 unsafe fn wrap(context: &Arc<CudaContext>, raw: sys::CUstream) -> Result<Arc<CudaStream>, Error> {
     let device = make_current(context)?;
     let mut owner = ptr::null_mut();
-    // SAFETY: the handle means a default stream, or one that is alive (this function's contract). The driver
-    // writes one handle, to `owner`.
+    // SAFETY: the handle means a default stream, or one that is alive (this function's contract).
+    // The driver writes one handle, to `owner`.
     let status = unsafe { sys::cuStreamGetCtx(raw, &raw mut owner) };
     checked("cuStreamGetCtx", device, status.result())?;
     if owner != context.cu_ctx() {
@@ -52,9 +52,9 @@ unsafe fn wrap(context: &Arc<CudaContext>, raw: sys::CUstream) -> Result<Arc<Cud
             problem: "it is of another context; pass one of the primary context of this device",
         });
     }
-    // SAFETY: the stream is of this context, which was just checked. It outlives the wrapper, its clones and
-    // its buffers (this function's contract), and the wrapper does not destroy it. Work that others enqueue
-    // there runs in the stream's order.
+    // SAFETY: the stream is of this context, which was just checked. It outlives the wrapper, its
+    // clones and its buffers (this function's contract), and the wrapper does not destroy it. Work
+    // that others enqueue there runs in the stream's order.
     Ok(unsafe { context.wrap_borrowed_stream(raw) })
 }
 
@@ -73,8 +73,8 @@ impl CallStream {
     /// far.
     ///
     /// # Safety
-    /// The handle is null, `CU_STREAM_LEGACY`, `CU_STREAM_PER_THREAD`, or that of a stream that lives until
-    /// what this returns is dropped, and all clones of [`inner`](Self::inner) with it.
+    /// The handle is null, `CU_STREAM_LEGACY`, `CU_STREAM_PER_THREAD`, or that of a stream that
+    /// lives until what this returns is dropped, and all clones of [`inner`](Self::inner) with it.
     ///
     /// # Errors
     /// The stream is of another context, or is the per-thread default stream and captures a graph;
@@ -85,8 +85,9 @@ impl CallStream {
         beside: &Arc<CudaStream>,
         events: &Arc<EventPool>,
     ) -> Result<Self, Error> {
-        // SAFETY: the handle means a default stream, or one that lives until the value returned and all clones
-        // of its stream are dropped (this function's contract). Nothing else gets a clone of `own`.
+        // SAFETY: the handle means a default stream, or one that lives until the value returned and
+        // all clones of its stream are dropped (this function's contract). Nothing else gets a
+        // clone of `own`.
         let own = unsafe { wrap(context, raw) }?;
         if raw.addr() != PER_THREAD {
             return Ok(Self {

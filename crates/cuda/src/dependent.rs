@@ -41,17 +41,17 @@ type LaunchKernelEx = unsafe extern "C" fn(
     *mut *mut c_void,
 ) -> sys::CUresult;
 
-/// Launches kernels so that the GPU may start them before the kernel ahead of them in their stream has ended
-/// (programmatic dependent launch), also where they are captured into graphs. It does so once all threads of that kernel
-/// have executed `griddepcontrol.launch_dependents`, or have ended.
+/// Launches kernels so that the GPU may start them before the kernel ahead of them in their stream
+/// has ended (programmatic dependent launch), also where they are captured into graphs. It does so
+/// once all threads of that kernel have executed `griddepcontrol.launch_dependents`, or have ended.
 #[derive(Debug, Clone, Copy)]
 pub struct DependentLaunch {
     launch_kernel_ex: LaunchKernelEx,
 }
 
 impl DependentLaunch {
-    /// `None` if the GPU (of a compute capability below 9.0) or the driver (for CUDA before 12.3, in whose graphs
-    /// kernels always wait for the whole of others) does not do that.
+    /// `None` if the GPU (of a compute capability below 9.0) or the driver (for CUDA before 12.3,
+    /// in whose graphs kernels always wait for the whole of others) does not do that.
     ///
     /// # Errors
     /// The driver fails.
@@ -70,10 +70,10 @@ impl DependentLaunch {
     /// Launches a kernel on a grid of this many CTAs, and threads of each.
     ///
     /// # Safety
-    /// - Each parameter must point to a value of the layout that the kernel has for it. All memory that they name must
-    ///   be there until the kernel has ended.
-    /// - Each thread of the kernel must execute `griddepcontrol.wait` before it accesses memory other than its
-    ///   parameters.
+    /// - Each parameter must point to a value of the layout that the kernel has for it. All memory
+    ///   that they name must be there until the kernel has ended.
+    /// - Each thread of the kernel must execute `griddepcontrol.wait` before it accesses memory
+    ///   other than its parameters.
     ///
     /// # Errors
     /// The driver fails.
@@ -99,9 +99,10 @@ impl DependentLaunch {
             attributes: &raw mut attribute,
             count: 1,
         };
-        // SAFETY: the configuration and its one attribute have the driver's layout. The driver copies the parameters,
-        // which have that of the kernel's. The memory that they name is there until the kernel has ended, and no thread
-        // uses it before its wait, as this function requires. The stream and the function are borrowed.
+        // SAFETY: the configuration and its one attribute have the driver's layout. The driver
+        // copies the parameters, which have that of the kernel's. The memory that they name is
+        // there until the kernel has ended, and no thread uses it before its wait, as this function
+        // requires. The stream and the function are borrowed.
         let launched = unsafe {
             (self.launch_kernel_ex)(
                 &raw const config,

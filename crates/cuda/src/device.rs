@@ -56,8 +56,8 @@ pub fn count() -> Result<usize, Error> {
 impl Device {
     fn look(ordinal: usize) -> Result<Self, Error> {
         let device = checked("cuDeviceGet", ordinal, result::device::get(ordinal as i32))?;
-        // SAFETY: `device` is a device: the driver has just returned it by this number. The driver writes one
-        // number, to a variable of `total_mem`.
+        // SAFETY: `device` is a device: the driver has just returned it by this number. The driver
+        // writes one number, to a variable of `total_mem`.
         let memory = unsafe { result::device::total_mem(device) };
         let memory = checked("cuDeviceTotalMem", ordinal, memory)?;
         Ok(Self {
@@ -91,8 +91,8 @@ pub fn bus_id(ordinal: usize) -> Result<String, Error> {
     // SAFETY: the driver writes at most 32 bytes to `text`, including the zero at the end.
     let status = unsafe { sys::cuDeviceGetPCIBusId(text.as_mut_ptr(), 32, device) };
     checked("cuDeviceGetPCIBusId", ordinal, status.result())?;
-    // SAFETY: the call has succeeded, so `text`, which lives as long as the reference to it, has a zero
-    // within its 32 bytes.
+    // SAFETY: the call has succeeded, so `text`, which lives as long as the reference to it, has a
+    // zero within its 32 bytes.
     let text = unsafe { CStr::from_ptr(text.as_ptr()) };
     Ok(text.to_string_lossy().to_lowercase())
 }
@@ -104,7 +104,8 @@ pub struct Traits {
     pub capability: (i32, i32),
     /// Whether it shares the memory of the processors.
     pub integrated: bool,
-    /// Whether the driver claims that other devices reach its memory by dma-buf. On some devices that is not so.
+    /// Whether the driver claims that other devices reach its memory by dma-buf. On some devices
+    /// that is not so.
     pub dma_buf: bool,
 }
 
@@ -118,8 +119,8 @@ pub fn traits(ordinal: usize) -> Result<Traits, Error> {
     open()?;
     let device = checked("cuDeviceGet", ordinal, result::device::get(ordinal as i32))?;
     let ask = |what| {
-        // SAFETY: `device` is a device: the driver has just returned it by this number. The driver writes one
-        // number, to a variable of `get_attribute`.
+        // SAFETY: `device` is a device: the driver has just returned it by this number. The driver
+        // writes one number, to a variable of `get_attribute`.
         let value = unsafe { result::device::get_attribute(device, what) };
         checked("cuDeviceGetAttribute", ordinal, value)
     };
@@ -158,8 +159,8 @@ pub(crate) fn attribute(
     context: &CudaContext,
     what: sys::CUdevice_attribute,
 ) -> Result<i32, Error> {
-    // SAFETY: `context` was made for a device that exists. The driver writes one number, to a variable of
-    // `get_attribute`.
+    // SAFETY: `context` was made for a device that exists. The driver writes one number, to a
+    // variable of `get_attribute`.
     let value = unsafe { result::device::get_attribute(context.cu_device(), what) };
     checked("cuDeviceGetAttribute", context.ordinal(), value)
 }

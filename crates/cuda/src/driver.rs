@@ -71,8 +71,8 @@ pub enum Feature {
     PeerAccess,
     /// Graphs that are captured, instantiated and launched; with flags since CUDA 11.4.
     Graphs,
-    /// Kernels that may start before the one ahead of them has ended; in graphs, too, since CUDA 12.3, whose edges
-    /// can say so.
+    /// Kernels that may start before the one ahead of them has ended; in graphs, too, since CUDA
+    /// 12.3, whose edges can say so.
     DependentLaunch,
 }
 
@@ -160,8 +160,8 @@ pub fn driver_version() -> Result<String, Error> {
 
 fn find_all(library: &Library, functions: &[&'static str]) -> Result<(), Error> {
     for symbol in functions {
-        // SAFETY: the type need not be that of the function, since the symbol is only looked up, and not
-        // called.
+        // SAFETY: the type need not be that of the function, since the symbol is only looked up,
+        // and not called.
         unsafe { find::<unsafe extern "C" fn()>(library, symbol)? };
     }
     Ok(())
@@ -170,8 +170,8 @@ fn find_all(library: &Library, functions: &[&'static str]) -> Result<(), Error> 
 /// # Safety
 /// The function must have the type `F`, or not be called.
 unsafe fn find<F: Copy>(library: &Library, symbol: &'static str) -> Result<F, Error> {
-    // SAFETY: the symbol is read as an `F`: the function's own type, or one that is not called, as this
-    // function requires.
+    // SAFETY: the symbol is read as an `F`: the function's own type, or one that is not called, as
+    // this function requires.
     let found = unsafe { library.get::<F>(symbol).map(|found| *found) };
     found.map_err(|_| Error::Symbol {
         symbol,
@@ -211,7 +211,7 @@ fn library() -> Result<Library, Error> {
 /// The function must have the type `F`.
 pub(crate) unsafe fn function<F: Copy>(symbol: &'static str) -> Result<F, Error> {
     open()?;
-    // SAFETY: the function has the type `F`, as this function requires. The pointer stays valid, because
-    // `open` has succeeded and never unloads the driver.
+    // SAFETY: the function has the type `F`, as this function requires. The pointer stays valid,
+    // because `open` has succeeded and never unloads the driver.
     unsafe { find(&library()?, symbol) }
 }

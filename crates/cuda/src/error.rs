@@ -27,7 +27,8 @@ pub enum Error {
     },
     /// There is a driver, but no GPU.
     #[error(
-        "CUDA's driver finds no GPU; does nvidia-smi list one, and does CUDA_VISIBLE_DEVICES hide it?"
+        "CUDA's driver finds no GPU; does nvidia-smi list one, and does CUDA_VISIBLE_DEVICES hide \
+         it?"
     )]
     NoDevice,
     /// Memory that other processes cannot map.

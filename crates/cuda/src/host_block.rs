@@ -1,5 +1,5 @@
-//! Memory of the host that is registered with the driver: pinned, and in reach of kernels. Who made it, and who else maps
-//! it, is not known here.
+//! Memory of the host that is registered with the driver: pinned, and in reach of kernels. Who made
+//! it, and who else maps it, is not known here.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -20,11 +20,12 @@ pub struct HostBlock {
 }
 
 impl HostBlock {
-    /// Registers memory that its owner keeps mapped: whole pages, which nothing else has registered at these addresses.
+    /// Registers memory that its owner keeps mapped: whole pages, which nothing else has registered
+    /// at these addresses.
     ///
     /// # Errors
-    /// The device or the driver cannot register such memory, more would be pinned than may be (`ulimit -l`), or the driver
-    /// fails.
+    /// The device or the driver cannot register such memory, more would be pinned than may be
+    /// (`ulimit -l`), or the driver fails.
     ///
     /// # Safety
     /// There must be this many bytes, mapped for reads and writes, for as long as `owner` lives.
@@ -52,7 +53,8 @@ impl HostBlock {
             }),
             address: 0,
         };
-        // SAFETY: the driver writes one address to `address`; the memory was registered with the flag that this needs.
+        // SAFETY: the driver writes one address to `address`; the memory was registered with the
+        // flag that this needs.
         let status =
             unsafe { sys::cuMemHostGetDevicePointer_v2(&raw mut block.address, start.cast(), 0) };
         checked("cuMemHostGetDevicePointer", device, status.result())?;

@@ -1,4 +1,5 @@
-//! The driver's own numbers of contexts and streams, which it gives to no other ones later. Handles are reused.
+//! The driver's own numbers of contexts and streams, which it gives to no other ones later. Handles
+//! are reused.
 
 use std::ffi::c_void;
 
@@ -13,8 +14,8 @@ use crate::{Error, checked};
 /// `cuStreamGetId` and `cuCtxGetId`, of which cudarc offers neither.
 type GetId = unsafe extern "C" fn(*mut c_void, *mut u64) -> sys::CUresult;
 
-/// The driver's number of a stream: the same for all objects that have its handle. `None` while the stream captures a graph:
-/// the driver then does not tell, and being asked would end the capture.
+/// The driver's number of a stream: the same for all objects that have its handle. `None` while the
+/// stream captures a graph: the driver then does not tell, and being asked would end the capture.
 ///
 /// # Errors
 /// The driver is for CUDA before 12.0, or fails.
@@ -29,7 +30,8 @@ pub fn stream_id(stream: &CudaStream) -> Result<Option<u64>, Error> {
     let found = FOUND.get_or_init(|| Box::new(unsafe { function("cuStreamGetId") }));
     let ask = found.as_ref().map_err(Clone::clone)?;
     let mut id = 0;
-    // SAFETY: the stream is borrowed, so it has not been destroyed. The driver writes one number, to `id`.
+    // SAFETY: the stream is borrowed, so it has not been destroyed. The driver writes one number,
+    // to `id`.
     let asked = unsafe { ask(stream.cu_stream().cast(), &raw mut id) };
     checked("cuStreamGetId", device, asked.result())?;
     Ok(Some(id))
@@ -40,7 +42,8 @@ pub(crate) fn context_id(context: &CudaContext) -> Result<u64, Error> {
     // SAFETY: the function has this type in every version of CUDA that has it.
     let ask: GetId = unsafe { function("cuCtxGetId")? };
     let mut id = 0;
-    // SAFETY: the context is borrowed, so it has not been destroyed. The driver writes one number, to `id`.
+    // SAFETY: the context is borrowed, so it has not been destroyed. The driver writes one number,
+    // to `id`.
     let asked = unsafe { ask(context.cu_ctx().cast(), &raw mut id) };
     checked("cuCtxGetId", context.ordinal(), asked.result())?;
     Ok(id)

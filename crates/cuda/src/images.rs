@@ -36,8 +36,8 @@ pub struct Images {
     loaded: Mutex<BTreeMap<u64, Module>>,
 }
 
-/// A module, which the driver unloads as its context ends. No one else does: a driver (580.95) loses 31 KB of the GPU's
-/// memory each time that 11 kernels are unloaded and loaded again.
+/// A module, which the driver unloads as its context ends. No one else does: a driver (580.95)
+/// loses 31 KB of the GPU's memory each time that 11 kernels are unloaded and loaded again.
 #[derive(Debug, Clone, Copy)]
 struct Module(sys::CUmodule);
 
@@ -103,7 +103,8 @@ impl Images {
         let bytes = bytes.ok_or_else(|| refused(format!("{image} is damaged")))?;
         // Loading must not invalidate captures of other threads.
         let _relaxed = relaxed(device)?;
-        // SAFETY: the image is a cubin, or text that ends with a zero, as packs have them; the driver copies it.
+        // SAFETY: the image is a cubin, or text that ends with a zero, as packs have them; the
+        // driver copies it.
         let module = unsafe { result::module::load_data(bytes.as_ptr().cast()) };
         let module = checked("cuModuleLoadData", device, module).map(Module);
         module.map_err(|error| refused(format!("{image}: {error}")))
@@ -134,8 +135,8 @@ impl Kernels {
 
 pub(crate) fn capability(context: &CudaContext, device: usize) -> Result<Capability, Error> {
     let number = |attribute| {
-        // SAFETY: `context` was made for a device that exists. The driver writes one number, to a variable of
-        // `get_attribute`.
+        // SAFETY: `context` was made for a device that exists. The driver writes one number, to a
+        // variable of `get_attribute`.
         let number = unsafe { result::device::get_attribute(context.cu_device(), attribute) };
         checked("cuDeviceGetAttribute", device, number).map(|number| number as u32)
     };

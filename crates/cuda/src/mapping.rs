@@ -1,5 +1,6 @@
-//! Memory from `cuMemCreate` (CUDA's virtual memory management): other GPUs of this process reach it, and other
-//! processes can map it by a descriptor. Knows one mapping; who passes descriptors is not known here.
+//! Memory from `cuMemCreate` (CUDA's virtual memory management): other GPUs of this process reach
+//! it, and other processes can map it by a descriptor. Knows one mapping; who passes descriptors is
+//! not known here.
 
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
@@ -62,7 +63,8 @@ impl Mapping {
         reaching: impl Iterator<Item = usize>,
     ) -> Result<Self, Error> {
         let addresses = Addresses::reserve(bytes, device)?;
-        // SAFETY: the range has just been reserved for this many bytes, and nothing is mapped there.
+        // SAFETY: the range has just been reserved for this many bytes, and nothing is mapped
+        // there.
         let status = unsafe { sys::cuMemMap(addresses.start, bytes, 0, memory.0, 0) };
         checked("cuMemMap", device, status.result())?;
         let mapping = Self { addresses, memory };
@@ -143,8 +145,8 @@ impl Memory {
     fn import(exported: BorrowedFd<'_>, device: usize) -> Result<Self, Error> {
         let mut memory = 0;
         let descriptor = std::ptr::without_provenance_mut(exported.as_raw_fd() as usize);
-        // SAFETY: the driver writes one handle to `memory`; the descriptor itself is passed in place
-        // of an address, and is open during the call.
+        // SAFETY: the driver writes one handle to `memory`; the descriptor itself is passed in
+        // place of an address, and is open during the call.
         let status =
             unsafe { sys::cuMemImportFromShareableHandle(&raw mut memory, descriptor, HANDLE) };
         checked("cuMemImportFromShareableHandle", device, status.result())?;

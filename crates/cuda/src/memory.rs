@@ -194,8 +194,8 @@ impl PinnedWords {
         let _relaxed = relaxed(device)?;
         let flags = sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP;
         let bytes = count.saturating_mul(size_of::<AtomicU64>());
-        // SAFETY: the context is current, so the driver allocates there. It writes one pointer, to a variable
-        // of `malloc_host`.
+        // SAFETY: the context is current, so the driver allocates there. It writes one pointer, to
+        // a variable of `malloc_host`.
         let start = unsafe { result::malloc_host(bytes, flags) };
         let start = checked("cuMemHostAlloc", device, start)?;
         let memory = Reusable::new(Unused {
@@ -245,8 +245,8 @@ impl PinnedWords {
     pub fn address_for(&self, context: &CudaContext) -> Result<u64, Error> {
         let device = make_current(context)?;
         let mut address = 0;
-        // SAFETY: the driver writes one address to `address`; the memory was allocated with the flag
-        // that this needs.
+        // SAFETY: the driver writes one address to `address`; the memory was allocated with the
+        // flag that this needs.
         let status = unsafe {
             sys::cuMemHostGetDevicePointer_v2(&raw mut address, self.start.cast_mut().cast(), 0)
         };

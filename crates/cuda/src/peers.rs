@@ -11,8 +11,8 @@ use crate::{Error, Feature, checked, require};
 pub enum Reach {
     /// It is the GPU's own.
     Own,
-    /// Over `NVLink`, or another connection with all native atomic operations. `PCIe` has some of them at most, which
-    /// the driver does not count.
+    /// Over `NVLink`, or another connection with all native atomic operations. `PCIe` has some of
+    /// them at most, which the driver does not count.
     Link,
     /// Over `PCIe`.
     Pcie,
@@ -20,9 +20,9 @@ pub enum Reach {
     None,
 }
 
-/// How the GPU of a context reaches the memory of the one with a PCI bus id, such as `0000:1b:00.0`. A GPU
-/// that this process does not see counts as one over `PCIe`. Makes no context and enables no access:
-/// memory that is imported has its own.
+/// How the GPU of a context reaches the memory of the one with a PCI bus id, such as
+/// `0000:1b:00.0`. A GPU that this process does not see counts as one over `PCIe`. Makes no context
+/// and enables no access: memory that is imported has its own.
 ///
 /// # Errors
 /// The driver fails, or lacks a function for this.

@@ -17,8 +17,8 @@ pub fn share_default_pool(context: &CudaContext) -> Result<(), Error> {
         return Ok(());
     }
     require(Feature::Pools)?;
-    // SAFETY: `context` was made for a device that exists. The driver writes one handle, to a variable of
-    // `get_default_mem_pool`.
+    // SAFETY: `context` was made for a device that exists. The driver writes one handle, to a
+    // variable of `get_default_mem_pool`.
     let pool = unsafe { result::device::get_default_mem_pool(context.cu_device()) };
     let pool = checked("cuDeviceGetDefaultMemPool", own, pool)?;
     let count = checked("cuDeviceGetCount", own, CudaContext::device_count())?;

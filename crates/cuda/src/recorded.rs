@@ -79,8 +79,8 @@ impl EventPool {
             place: *count,
         };
         *count += 1;
-        // SAFETY: `recorded` owns the event, which is destroyed with it at the earliest. The stream is
-        // borrowed, so it exists.
+        // SAFETY: `recorded` owns the event, which is destroyed with it at the earliest. The stream
+        // is borrowed, so it exists.
         let status = unsafe { result::event::record(recorded.event.0, stream.cu_stream()) };
         checked("cuEventRecord", device, status)?;
         Ok(recorded)
@@ -128,7 +128,8 @@ impl RecordedEvent {
 
     /// Whether it was recorded in this stream: then whatever is enqueued there now runs after it.
     pub fn is_in(&self, stream: &Arc<CudaStream>) -> bool {
-        // The `Weak` keeps the address from being reused. A stream of another library is another object in each call.
+        // The `Weak` keeps the address from being reused. A stream of another library is another
+        // object in each call.
         let is_it = |id| stream_id(stream).is_ok_and(|other| other == Some(id));
         std::ptr::eq(self.stream.as_ptr(), Arc::as_ptr(stream)) || self.id.is_some_and(is_it)
     }
@@ -155,7 +156,8 @@ impl RecordedEvent {
     /// # Errors
     /// The driver fails; the stream then does not wait.
     pub fn hold_back(&self, stream: &CudaStream) -> Result<(), Error> {
-        // SAFETY: `self` owns the event, so it has not been destroyed. The stream is borrowed, so it exists.
+        // SAFETY: `self` owns the event, so it has not been destroyed. The stream is borrowed, so
+        // it exists.
         unsafe { wait_for(stream, self.event.0) }
     }
 }

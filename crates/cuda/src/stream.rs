@@ -36,16 +36,16 @@ pub fn is_idle(stream: &CudaStream) -> Result<bool, Error> {
 /// The driver fails.
 pub fn is_capturing(stream: &CudaStream) -> Result<bool, Error> {
     let device = make_stream_current(stream)?;
-    // SAFETY: the stream is borrowed, so it has not been destroyed. The driver writes one number, to a
-    // variable of `is_capturing`.
+    // SAFETY: the stream is borrowed, so it has not been destroyed. The driver writes one number,
+    // to a variable of `is_capturing`.
     let status = unsafe { result::stream::is_capturing(stream.cu_stream()) };
     let status = checked("cuStreamIsCapturing", device, status)?;
     Ok(status != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
 }
 
-/// Which capture of a graph a stream takes part in, by the driver's number: streams of one graph have
-/// the same, and no other ever has it. `None` if the stream captures nothing, or the driver (before
-/// CUDA 11.3) does not tell.
+/// Which capture of a graph a stream takes part in, by the driver's number: streams of one graph
+/// have the same, and no other ever has it. `None` if the stream captures nothing, or the driver
+/// (before CUDA 11.3) does not tell.
 ///
 /// # Errors
 /// The driver fails.
@@ -93,8 +93,8 @@ pub fn capture_of(stream: &CudaStream) -> Result<Option<u64>, Error> {
 pub(crate) unsafe fn wait_for(stream: &CudaStream, event: sys::CUevent) -> Result<(), Error> {
     let device = make_stream_current(stream)?;
     let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
-    // SAFETY: the event is live, as this function requires. The stream is borrowed, so it has not been
-    // destroyed.
+    // SAFETY: the event is live, as this function requires. The stream is borrowed, so it has not
+    // been destroyed.
     let status = unsafe { result::stream::wait_event(stream.cu_stream(), event, flags) };
     checked("cuStreamWaitEvent", device, status)
 }
@@ -120,8 +120,8 @@ pub(crate) fn apart<R>(context: &CudaContext, call: impl FnOnce() -> R) -> R {
     result
 }
 
-/// A stream of this library, which does not synchronize with the null stream, and in which only this
-/// library enqueues work.
+/// A stream of this library, which does not synchronize with the null stream, and in which only
+/// this library enqueues work.
 #[derive(Debug)]
 pub struct OwnStream {
     stream: Arc<CudaStream>,
@@ -162,8 +162,8 @@ impl OwnStream {
     /// Sets bytes of device memory to zero, and waits until they are.
     ///
     /// # Safety
-    /// `to` must be the start of this many bytes of device memory, which nothing else uses; after an
-    /// error, for good.
+    /// `to` must be the start of this many bytes of device memory, which nothing else uses; after
+    /// an error, for good.
     ///
     /// # Errors
     /// The driver fails.
@@ -179,8 +179,8 @@ impl OwnStream {
         self.synchronize()
     }
 
-    /// Copies values to device memory, and waits for the copy. If the wait fails, the copy may still
-    /// run: it never uses the values themselves, but a copy of them that is then leaked.
+    /// Copies values to device memory, and waits for the copy. If the wait fails, the copy may
+    /// still run: it never uses the values themselves, but a copy of them that is then leaked.
     ///
     /// # Safety
     /// `to` must be the start of device memory that is at least as long as the values, and that
@@ -194,10 +194,10 @@ impl OwnStream {
         let _relaxed = relaxed(device)?;
         for part in values.chunks(per_piece::<T>()) {
             let piece = ManuallyDrop::new(part.to_vec());
-            // SAFETY: what is left of the device memory is at least as long as what is left of the values,
-            // and nothing else uses it, after an error for good: this function requires that. The piece is
-            // freed only after the wait for its copy has succeeded. `self` destroys the stream only in
-            // `drop`.
+            // SAFETY: what is left of the device memory is at least as long as what is left of the
+            // values, and nothing else uses it, after an error for good: this function requires
+            // that. The piece is freed only after the wait for its copy has succeeded. `self`
+            // destroys the stream only in `drop`.
             let status =
                 unsafe { result::memcpy_htod_async(to, &piece[..], self.stream.cu_stream()) };
             checked("cuMemcpyHtoDAsync", device, status).and(self.synchronize())?;
@@ -210,8 +210,8 @@ impl OwnStream {
     /// Enqueues a copy of values to device memory, and does not wait for it.
     ///
     /// # Safety
-    /// `to` must be the start of device memory that is at least as long as the values, until the copy has run. Nothing
-    /// else may use it meanwhile, but kernels by accesses that are atomic.
+    /// `to` must be the start of device memory that is at least as long as the values, until the
+    /// copy has run. Nothing else may use it meanwhile, but kernels by accesses that are atomic.
     ///
     /// # Errors
     /// The driver fails.
@@ -219,8 +219,9 @@ impl OwnStream {
         let device = make_stream_current(&self.stream)?;
         // Neither must it break the captures of other threads.
         let _relaxed = relaxed(device)?;
-        // SAFETY: the device memory is long enough until the copy has run (this function's contract). The values live
-        // for ever. The stream is destroyed only in `drop`, and what is enqueued still runs then.
+        // SAFETY: the device memory is long enough until the copy has run (this function's
+        // contract). The values live for ever. The stream is destroyed only in `drop`, and what is
+        // enqueued still runs then.
         let status = unsafe { result::memcpy_htod_async(to, values, self.stream.cu_stream()) };
         checked("cuMemcpyHtoDAsync", device, status)
     }
@@ -240,10 +241,10 @@ impl OwnStream {
         let _relaxed = relaxed(device)?;
         for part in values.chunks_mut(per_piece::<T>()) {
             let mut piece = ManuallyDrop::new(part.to_vec());
-            // SAFETY: what is left of the device memory is at least as long as what is left of the values,
-            // nothing writes it, after an error for good, and its bytes are valid values of `T`: this
-            // function requires that. The piece is freed only after the wait for its copy has succeeded.
-            // `self` destroys the stream only in `drop`.
+            // SAFETY: what is left of the device memory is at least as long as what is left of the
+            // values, nothing writes it, after an error for good, and its bytes are valid values of
+            // `T`: this function requires that. The piece is freed only after the wait for its copy
+            // has succeeded. `self` destroys the stream only in `drop`.
             let status =
                 unsafe { result::memcpy_dtoh_async(&mut piece[..], from, self.stream.cu_stream()) };
             checked("cuMemcpyDtoHAsync", device, status).and(self.synchronize())?;

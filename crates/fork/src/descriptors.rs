@@ -1,9 +1,9 @@
-//! Replaces registered descriptors in a forked child, so that the child does not keep the parent's connections
-//! open.
+//! Replaces registered descriptors in a forked child, so that the child does not keep the parent's
+//! connections open.
 //!
-//! The kernel closes a dead process's connections only when no child has them open. A child therefore replaces each
-//! registered descriptor by a socket whose other end is closed: its copies of the handles see a closed connection,
-//! and may close the descriptor as usual.
+//! The kernel closes a dead process's connections only when no child has them open. A child
+//! therefore replaces each registered descriptor by a socket whose other end is closed: its copies
+//! of the handles see a closed connection, and may close the descriptor as usual.
 
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
@@ -23,7 +23,8 @@ impl Default for Entry {
 }
 
 impl Entry {
-    /// Replaces the descriptor by the dead end, and frees the entry. The owner is about to close the descriptor.
+    /// Replaces the descriptor by the dead end, and frees the entry. The owner is about to close
+    /// the descriptor.
     ///
     /// A child that is forked in between has the dead end, whether it finds the entry or not.
     pub(crate) fn free(&self) {
@@ -40,8 +41,8 @@ static DEAD_END: AtomicI32 = AtomicI32::new(NONE);
 
 /// Creates the dead end on the first call.
 pub(crate) fn make_dead_end() {
-    // Pairs with nothing, nor does the exchange below: only the number is published, and a child reads it from its
-    // copy of this memory.
+    // Pairs with nothing, nor does the exchange below: only the number is published, and a child
+    // reads it from its copy of this memory.
     if DEAD_END.load(Ordering::Relaxed) != NONE {
         return;
     }
@@ -70,11 +71,12 @@ pub(crate) fn enlist(fd: RawFd) -> &'static Entry {
     })
 }
 
-/// Replaces every registered descriptor by the dead end. Called in a child while it has a single thread.
+/// Replaces every registered descriptor by the dead end. Called in a child while it has a single
+/// thread.
 pub(crate) fn leave_to_parent() {
     LIST.for_each(|Entry(entry)| {
-        // Pairs with nothing: this process has no other thread. The entry becomes free for the child's own
-        // descriptors.
+        // Pairs with nothing: this process has no other thread. The entry becomes free for the
+        // child's own descriptors.
         let fd = entry.swap(NONE, Ordering::Relaxed);
         if fd != NONE {
             replace(fd);
@@ -82,11 +84,13 @@ pub(crate) fn leave_to_parent() {
     });
 }
 
-/// Replaces a descriptor on the list by the dead end, which closes it in this process. Async-signal-safe.
+/// Replaces a descriptor on the list by the dead end, which closes it in this process.
+/// Async-signal-safe.
 fn replace(fd: RawFd) {
     // Pairs with nothing: it was there before the descriptor was on the list.
     let dead_end = DEAD_END.load(Ordering::Relaxed);
-    // SAFETY: `dup3` accesses no memory of this process. `fd` is still the descriptor that was enlisted, because its
-    // owner frees the entry before it closes the descriptor. Without a dead end the call fails, and changes nothing.
+    // SAFETY: `dup3` accesses no memory of this process. `fd` is still the descriptor that was
+    // enlisted, because its owner frees the entry before it closes the descriptor. Without a dead
+    // end the call fails, and changes nothing.
     unsafe { libc::dup3(dead_end, fd, libc::O_CLOEXEC) };
 }

@@ -11,9 +11,10 @@
 //!
 //! This crate depends on no other crate of the workspace.
 //!
-//! A handler registered with `pthread_atfork` recognises children. It costs nothing until there is a fork; a check
-//! is one relaxed load. `vfork` and `posix_spawn` do not call the handler and need not, because their children run
-//! another program. Children made by a direct `clone` system call are not recognised.
+//! A handler registered with `pthread_atfork` recognises children. It costs nothing until there is
+//! a fork; a check is one relaxed load. `vfork` and `posix_spawn` do not call the handler and need
+//! not, because their children run another program. Children made by a direct `clone` system call
+//! are not recognised.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 

@@ -21,7 +21,8 @@ impl<E: Default> List<E> {
         }
     }
 
-    /// Returns the first entry for which `take` returns true. `take` atomically claims an entry if it is free.
+    /// Returns the first entry for which `take` returns true. `take` atomically claims an entry if
+    /// it is free.
     pub(crate) fn enlist(&'static self, take: impl Fn(&E) -> bool) -> &'static E {
         let mut list = self;
         loop {

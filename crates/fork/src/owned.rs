@@ -24,8 +24,8 @@ impl<T> Owned<T> {
     /// Takes the value out; `None` in a child, where the value is leaked.
     pub fn into_inner(self) -> Option<T> {
         let mut this = ManuallyDrop::new(self);
-        // SAFETY: `this` is a `ManuallyDrop` that is neither dropped nor read as a value again, so the value is
-        // taken only once.
+        // SAFETY: `this` is a `ManuallyDrop` that is neither dropped nor read as a value again, so
+        // the value is taken only once.
         let value = unsafe { ManuallyDrop::take(&mut this.value) };
         if this.process.is_here() {
             return Some(value);
@@ -60,8 +60,8 @@ impl<T> DerefMut for Owned<T> {
 impl<T> Drop for Owned<T> {
     fn drop(&mut self) {
         if self.process.is_here() {
-            // SAFETY: `drop` runs at most once, and `into_inner`, which also takes the value, keeps it from
-            // running. Nothing can access the value afterwards.
+            // SAFETY: `drop` runs at most once, and `into_inner`, which also takes the value, keeps
+            // it from running. Nothing can access the value afterwards.
             unsafe { ManuallyDrop::drop(&mut self.value) };
         }
     }

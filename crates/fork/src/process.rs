@@ -30,8 +30,9 @@ impl Process {
         static IS_HANDLED: AtomicBool = AtomicBool::new(false);
         // Pairs with the store below: the handler is registered before any fork that follows.
         if !IS_HANDLED.load(Ordering::Acquire) {
-            // Threads do not wait for each other here: a child does not have the thread that it would wait for.
-            // Several threads may therefore register the handler. Counting one fork more than once does no harm.
+            // Threads do not wait for each other here: a child does not have the thread that it
+            // would wait for. Several threads may therefore register the handler. Counting one fork
+            // more than once does no harm.
             //
             // SAFETY: the handler is async-signal-safe and does not unwind.
             // Registration fails only for lack of memory; then children are not recognised.

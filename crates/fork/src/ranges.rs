@@ -1,9 +1,9 @@
 //! Replaces registered shared memory by private zero pages in a forked child.
 //!
-//! A child inherits its parent's mappings. It gets no copy of shared memory, but the memory itself: what it writes
-//! there, to buffers that it believes to be its own, reaches its parent and all other processes. The handler
-//! therefore maps private zeros at the same address. A copy is not possible: it would have to be made at each fork,
-//! while other processes write.
+//! A child inherits its parent's mappings. It gets no copy of shared memory, but the memory itself:
+//! what it writes there, to buffers that it believes to be its own, reaches its parent and all
+//! other processes. The handler therefore maps private zeros at the same address. A copy is not
+//! possible: it would have to be made at each fork, while other processes write.
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -62,13 +62,14 @@ static LIST: List<Range> = List::new([const { Range::new() }; 64]);
 /// From now on, children do not share this memory.
 ///
 /// # Safety
-/// The range consists of whole pages, mapped for reading and writing, and stays mapped until the entry is freed.
-/// Zeros are a valid value for every use of the memory.
+/// The range consists of whole pages, mapped for reading and writing, and stays mapped until the
+/// entry is freed. Zeros are a valid value for every use of the memory.
 pub(crate) unsafe fn enlist(start: NonNull<u8>, bytes: usize) -> &'static Range {
     let entry = LIST.enlist(Range::take);
     // Pairs with nothing: the store that follows publishes it.
     entry.bytes.store(bytes, Ordering::Relaxed);
-    // Pairs with the swap in `leave_to_parent`, in a child's copy of this memory: it sees the length as well.
+    // Pairs with the swap in `leave_to_parent`, in a child's copy of this memory: it sees the
+    // length as well.
     entry
         .start
         .store(start.as_ptr() as usize, Ordering::Release);
@@ -87,9 +88,9 @@ pub(crate) fn leave_to_parent() {
         let bytes = bytes.load(Ordering::Relaxed);
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
-        // SAFETY: by the contract of `enlist` the range is whole pages that are still mapped, so nothing else is
-        // replaced, and zeros are valid for every use of it. The child has no other thread that could be accessing
-        // it.
+        // SAFETY: by the contract of `enlist` the range is whole pages that are still mapped, so
+        // nothing else is replaced, and zeros are valid for every use of it. The child has no other
+        // thread that could be accessing it.
         let mapped = unsafe { libc::mmap(start as *mut libc::c_void, bytes, access, flags, -1, 0) };
         if mapped == libc::MAP_FAILED {
             // The child would otherwise go on to write to its parent's memory.

@@ -7,11 +7,13 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use crate::Process;
 use crate::descriptors::{Entry, enlist, make_dead_end};
 
-/// The owner of a descriptor that children of `fork` do not keep open. Dropping it ends the connection.
+/// The owner of a descriptor that children of `fork` do not keep open. Dropping it ends the
+/// connection.
 ///
-/// A child that another thread forks after the descriptor was opened and before [`new`](Self::new) returns may keep a
-/// copy, which holds the connection open until the child ends. So call `new` right after the descriptor was opened, and
-/// before anyone at the other end depends on it. No other moment matters.
+/// A child that another thread forks after the descriptor was opened and before [`new`](Self::new)
+/// returns may keep a copy, which holds the connection open until the child ends. So call `new`
+/// right after the descriptor was opened, and before anyone at the other end depends on it. No
+/// other moment matters.
 pub struct Unshared<T: AsFd> {
     value: T,
     entry: &'static Entry,
@@ -47,8 +49,8 @@ impl<T: AsFd> AsFd for Unshared<T> {
 }
 
 impl<T: AsFd> Drop for Unshared<T> {
-    /// Ends the connection, for children that are forked meanwhile, too. Runs before `value` is dropped, which closes
-    /// the descriptor: its number may be reused from then on.
+    /// Ends the connection, for children that are forked meanwhile, too. Runs before `value` is
+    /// dropped, which closes the descriptor: its number may be reused from then on.
     fn drop(&mut self) {
         if self.process.is_here() {
             self.entry.free();

@@ -27,8 +27,8 @@ pub fn lookup(host: &str, port: u16, deadline: Instant) -> io::Result<Vec<Socket
     })?
 }
 
-/// Does `work` on a thread of its own, and waits for it until the deadline. After that the thread goes on by itself,
-/// and nobody gets its result.
+/// Does `work` on a thread of its own, and waits for it until the deadline. After that the thread
+/// goes on by itself, and nobody gets its result.
 ///
 /// # Errors
 /// `TimedOut` at the deadline; `ResourceBusy` where 64 earlier calls have not ended; the system's

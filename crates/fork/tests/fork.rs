@@ -11,10 +11,11 @@ use std::time::{Duration, Instant};
 use spark_ccl_fork::{Owned, PerProcess, Process, Unshared, UnsharedMemory, peer_process};
 use spark_ccl_testing::{Need, has};
 
-/// Runs `work` in a child and returns its pid, for `waitpid`. The child exits with 0 if `work` returns true.
+/// Runs `work` in a child and returns its pid, for `waitpid`. The child exits with 0 if `work`
+/// returns true.
 fn fork(work: impl FnOnce() -> bool) -> libc::pid_t {
-    // SAFETY: the child runs only `work`, which needs no thread or lock of its parent, and exits without unwinding
-    // into the test harness.
+    // SAFETY: the child runs only `work`, which needs no thread or lock of its parent, and exits
+    // without unwinding into the test harness.
     match unsafe { libc::fork() } {
         0 => {
             let fine =
@@ -44,7 +45,8 @@ fn ends_well_soon(child: libc::pid_t) -> bool {
         }
         std::thread::sleep(Duration::from_millis(5));
     }
-    // SAFETY: `kill` accesses no memory. The child has not been waited for, so its pid has not been reused.
+    // SAFETY: `kill` accesses no memory. The child has not been waited for, so its pid has not been
+    // reused.
     unsafe { libc::kill(child, libc::SIGKILL) };
     ended_well(child)
 }
@@ -119,7 +121,8 @@ fn the_parents_connections_end_though_a_child_lives() {
     assert!(ended_well(child));
 }
 
-/// Forks a child that lives until it is told to exit, when it is dropped: in the middle of that of an `Unshared`.
+/// Forks a child that lives until it is told to exit, when it is dropped: in the middle of that of
+/// an `Unshared`.
 struct Forks<'a> {
     stream: UnixStream,
     order: &'a UnixStream,
@@ -246,8 +249,8 @@ fn a_peer_in_another_pid_namespace_has_no_id() {
     assert_eq!(peer_process(file), None, "that is no socket");
     if has(Need::Namespaces) {
         let child = fork(|| {
-            // SAFETY: `unshare(CLONE_NEWPID)` only decides in which namespace the next child is; it accesses no
-            // memory.
+            // SAFETY: `unshare(CLONE_NEWPID)` only decides in which namespace the next child is; it
+            // accesses no memory.
             let is_apart = unsafe { libc::unshare(libc::CLONE_NEWPID) } == 0;
             is_apart && ended_well(fork(|| known().is_none()))
         });
@@ -267,15 +270,16 @@ fn a_child_finds_zeros_where_its_parent_shares_memory() {
             unsafe { mmap_anonymous(std::ptr::null_mut(), BYTES, access, MapFlags::SHARED) };
         std::ptr::NonNull::new(start.unwrap().cast::<u8>()).unwrap()
     };
-    // SAFETY: the mappings are never unmapped, the offset is within them, and the bytes are only accessed as
-    // atomics.
+    // SAFETY: the mappings are never unmapped, the offset is within them, and the bytes are only
+    // accessed as atomics.
     let byte =
         |at: std::ptr::NonNull<u8>| unsafe { &*at.as_ptr().cast::<AtomicU8>().add(BYTES - 1) };
     let all: Vec<_> = (0..200).map(|_| map()).collect();
     for &at in &all {
         byte(at).store(7, Ordering::Relaxed);
     }
-    // SAFETY: whole pages, mapped for reading and writing until the process ends; zeros are valid bytes.
+    // SAFETY: whole pages, mapped for reading and writing until the process ends; zeros are valid
+    // bytes.
     let mut unshared: Vec<_> = all
         .iter()
         .map(|&at| unsafe { UnsharedMemory::new(at, BYTES) })

@@ -1,5 +1,5 @@
-//! How long an `all_reduce` of two ranks on one GPU takes, launched again in a graph, beside a kernel
-//! that does nothing. `one_gpu_time [CTAS]`; elements are bfloat16.
+//! How long an `all_reduce` of two ranks on one GPU takes, launched again in a graph, beside a
+//! kernel that does nothing. `one_gpu_time [CTAS]`; elements are bfloat16.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -110,8 +110,8 @@ impl Rank {
             in_place: false,
             words: [bytes as u64, 0],
         };
-        // SAFETY: the buffers are this long, no other stream uses them, and both ranks make the same
-        // calls. Two grids of at most 32 CTAs fit on a GPU.
+        // SAFETY: the buffers are this long, no other stream uses them, and both ranks make the
+        // same calls. Two grids of at most 32 CTAs fit on a GPU.
         unsafe { self.member.enqueue_as(plan, &call, &self.stream)? };
         Ok(())
     }

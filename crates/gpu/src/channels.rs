@@ -1,4 +1,5 @@
-//! The structures that message kernels share with Rust; `kernels/channels.h` declares the same. Plain data.
+//! The structures that message kernels share with Rust; `kernels/channels.h` declares the same.
+//! Plain data.
 
 use crate::layout::{MAX_RANKS, MemberLayout};
 

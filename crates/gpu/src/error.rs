@@ -20,8 +20,8 @@ pub enum Error {
     },
     /// Descriptors that are not those of the peers.
     #[error(
-        "rank {rank} was given the scratch of {given} peers; of {ranks} ranks, it needs that of each other, \
-         by rank, and none in its own place"
+        "rank {rank} was given the scratch of {given} peers; of {ranks} ranks, it needs that of \
+         each other, by rank, and none in its own place"
     )]
     Peers {
         /// The rank.
@@ -33,7 +33,8 @@ pub enum Error {
     },
     /// Memory of the host that is too short for scratch, or that was registered for another GPU.
     #[error(
-        "scratch in the host's memory needs {needed} bytes, and this GPU reaches {given} of those given"
+        "scratch in the host's memory needs {needed} bytes, and this GPU reaches {given} of those \
+         given"
     )]
     HostScratch {
         /// How many bytes of it the rank's GPU reaches.
@@ -77,8 +78,8 @@ pub enum Error {
     },
     /// A peer called something else.
     #[error(
-        "rank {rank} does not agree with rank {peer} in operation {operation}: it has signed {:#x} {:#x}, \
-         and rank {peer} {:#x} {:#x}; all ranks must make the same calls in the same order",
+        "rank {rank} does not agree with rank {peer} in operation {operation}: it has signed {:#x} \
+         {:#x}, and rank {peer} {:#x} {:#x}; all ranks must make the same calls in the same order",
         own[0], own[1], theirs[0], theirs[1]
     )]
     Mismatch {
@@ -95,8 +96,9 @@ pub enum Error {
     },
     /// A message is not what its receiver expects.
     #[error(
-        "rank {rank} does not agree with rank {peer} in message {message} from there: it has signed {:#x} {:#x}, \
-         and rank {peer} {:#x} {:#x}; each message must be received with the type and the count with which it is sent",
+        "rank {rank} does not agree with rank {peer} in message {message} from there: it has \
+         signed {:#x} {:#x}, and rank {peer} {:#x} {:#x}; each message must be received with the \
+         type and the count with which it is sent",
         own[0], own[1], theirs[0], theirs[1]
     )]
     OtherMessage {
@@ -113,8 +115,8 @@ pub enum Error {
     },
     /// A peer did not come within the patience.
     #[error(
-        "rank {rank} waited for rank {peer} for {seconds} s in vain (warp {warp}, round {round}): that rank \
-         is late, or has ended"
+        "rank {rank} waited for rank {peer} for {seconds} s in vain (warp {warp}, round {round}): \
+         that rank is late, or has ended"
     )]
     Late {
         /// The rank that waited.
@@ -125,12 +127,14 @@ pub enum Error {
         seconds: f64,
         /// Which of its warps; of a message, which strand.
         warp: u16,
-        /// For which of this warp's rounds, in all operations; of a message, for which of the strand's batches.
+        /// For which of this warp's rounds, in all operations; of a message, for which of the
+        /// strand's batches.
         round: u32,
     },
     /// The host did nothing for a kernel within the patience.
     #[error(
-        "rank {rank} waited for its host for {seconds} s in vain: the process was stopped, or its thread has ended"
+        "rank {rank} waited for its host for {seconds} s in vain: the process was stopped, or its \
+         thread has ended"
     )]
     Unanswered {
         /// The rank that waited.

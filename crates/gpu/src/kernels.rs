@@ -39,7 +39,8 @@ struct Passing {
 }
 
 impl Kernels {
-    /// Loads all kernels at once: loading one later would wait for running kernels, which may wait for it.
+    /// Loads all kernels at once: loading one later would wait for running kernels, which may wait
+    /// for it.
     pub(crate) fn load(context: &Arc<CudaContext>) -> Result<Self, Error> {
         let [kernels, messages] = [IMAGES.load(context)?, MESSAGES.load(context)?];
         let functions = Kernel::ALL.map(|kernel| kernels.function(kernel.name()));
@@ -75,9 +76,9 @@ impl Kernels {
     ) -> Result<(), Error> {
         let own = self.sums.of(plan.kernel, &arguments);
         let function = own.unwrap_or(&self.functions[plan.kernel as usize]);
-        // SAFETY: these kernels have one parameter, which has this layout, and wait for the kernel ahead before all else.
-        // All memory that it names is there, and is used as `layout.h` says, until the kernel has ended, as this
-        // function requires.
+        // SAFETY: these kernels have one parameter, which has this layout, and wait for the kernel
+        // ahead before all else. All memory that it names is there, and is used as `layout.h` says,
+        // until the kernel has ended, as this function requires.
         unsafe {
             let grid = [plan.ctas, plan.threads];
             launch_early(self.dependent, stream, function, grid, &mut arguments)
@@ -94,9 +95,9 @@ impl Kernels {
         stream: &CudaStream,
     ) -> Result<(), Error> {
         let mut all = self.functions.iter().chain(self.sums.all());
-        // SAFETY: these kernels have one parameter, which has this layout, and wait for the kernel ahead before all else.
-        // All memory that it names is there, and is used as `layout.h` says, until the kernel has ended, as this
-        // function requires.
+        // SAFETY: these kernels have one parameter, which has this layout, and wait for the kernel
+        // ahead before all else. All memory that it names is there, and is used as `layout.h` says,
+        // until the kernel has ended, as this function requires.
         all.try_for_each(|function| unsafe {
             launch_early(self.dependent, stream, function, [1, 32], &mut arguments)
         })
@@ -105,8 +106,8 @@ impl Kernels {
     /// Enqueues the kernel that passes some messages in a stream, by some protocol.
     ///
     /// # Safety
-    /// All memory that the member and the launch name must be there, and used as `channels.h` says, until
-    /// the kernel has ended.
+    /// All memory that the member and the launch name must be there, and used as `channels.h` says,
+    /// until the kernel has ended.
     pub(crate) unsafe fn pass(
         &self,
         protocol: Protocol,
@@ -116,9 +117,9 @@ impl Kernels {
     ) -> Result<(), Error> {
         let Passing { few, many } = &self.passing[protocol as usize];
         let grid = [launch.ctas, launch.threads];
-        // SAFETY: each kernel has one parameter, which has this layout: `few` has room for as many messages
-        // as are in the first, `many` in the second. All memory that it names is there, and is used as
-        // `channels.h` says, until the kernel has ended, as this function requires.
+        // SAFETY: each kernel has one parameter, which has this layout: `few` has room for as many
+        // messages as are in the first, `many` in the second. All memory that it names is there,
+        // and is used as `channels.h` says, until the kernel has ended, as this function requires.
         unsafe {
             if launch.messages <= FEW {
                 let mut arguments = launch.layout::<FEW>(member, places);

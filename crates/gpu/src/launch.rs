@@ -11,24 +11,25 @@ use crate::Error;
 use crate::turns::{Turn, Turns};
 
 /// By GPU, for launches that are a communicator's first in a stream. Where two threads launch at
-/// once, each the first kernel of a stream, the driver may give both streams one queue of the GPU: a rank's
-/// kernel would then start only after that of another rank, which waits for it. Later launches do without:
-/// where a stream is full, they wait for room, which may come only once another communicator has launched.
+/// once, each the first kernel of a stream, the driver may give both streams one queue of the GPU:
+/// a rank's kernel would then start only after that of another rank, which waits for it. Later
+/// launches do without: where a stream is full, they wait for room, which may come only once
+/// another communicator has launched.
 static FIRST_LAUNCHES: [Turns; 16] = [const { Turns::new() }; 16];
-/// The longest that others wait for a first launch. One that takes longer waits for room in a stream that the program has
-/// filled, and which therefore has its queue already.
+/// The longest that others wait for a first launch. One that takes longer waits for room in a
+/// stream that the program has filled, and which therefore has its queue already.
 const LONGEST: Duration = Duration::from_secs(1);
 /// How many streams are remembered. A first launch more does no harm.
 const STREAMS: usize = 4096;
 
-/// Where a communicator has launched kernels, by the driver's numbers of streams: those of other libraries are other
-/// objects in each call.
+/// Where a communicator has launched kernels, by the driver's numbers of streams: those of other
+/// libraries are other objects in each call.
 #[derive(Debug, Default)]
 pub(crate) struct Streams(Mutex<BTreeSet<u64>>);
 
 impl Streams {
-    /// Makes a launch in a stream: not at the same time as others, if it is the first one there. What is captured is not
-    /// launched yet.
+    /// Makes a launch in a stream: not at the same time as others, if it is the first one there.
+    /// What is captured is not launched yet.
     pub(crate) fn launch(
         &self,
         stream: &CudaStream,
@@ -55,10 +56,12 @@ pub(crate) fn first_turn(context: &CudaContext) -> Turn<'static> {
     FIRST_LAUNCHES[context.ordinal() % FIRST_LAUNCHES.len()].take(LONGEST)
 }
 
-/// Launches a kernel so that it may start before the one ahead of it has ended, where the GPU and the driver do that.
+/// Launches a kernel so that it may start before the one ahead of it has ended, where the GPU and
+/// the driver do that.
 ///
 /// # Safety
-/// The same as of [`launch_in`]; and each thread must wait for the kernel ahead before it touches memory.
+/// The same as of [`launch_in`]; and each thread must wait for the kernel ahead before it touches
+/// memory.
 pub(crate) unsafe fn launch_early<A>(
     dependent: Option<DependentLaunch>,
     stream: &CudaStream,
@@ -66,8 +69,8 @@ pub(crate) unsafe fn launch_early<A>(
     grid: [u32; 2],
     arguments: &mut A,
 ) -> Result<(), Error> {
-    // SAFETY: the parameter has the kernel's layout, the memory that it names is there until the kernel has ended, and
-    // each thread waits before it touches any, as this function requires.
+    // SAFETY: the parameter has the kernel's layout, the memory that it names is there until the
+    // kernel has ended, and each thread waits before it touches any, as this function requires.
     unsafe {
         match dependent {
             Some(dependent) => {
@@ -82,8 +85,8 @@ pub(crate) unsafe fn launch_early<A>(
 /// Launches a kernel on a grid of this many CTAs and threads of each.
 ///
 /// # Safety
-/// The kernel's one parameter must have this layout, and all memory that it names must be there until the kernel has
-/// ended.
+/// The kernel's one parameter must have this layout, and all memory that it names must be there
+/// until the kernel has ended.
 pub(crate) unsafe fn launch_in<A>(
     stream: &CudaStream,
     function: &Function,
@@ -91,7 +94,7 @@ pub(crate) unsafe fn launch_in<A>(
     arguments: &mut A,
 ) -> Result<(), Error> {
     let mut parameters = [std::ptr::from_mut(arguments).cast()];
-    // SAFETY: `parameters` points to the kernel's one parameter, which has its layout. All memory that it names is there
-    // until the kernel has ended. This function requires both.
+    // SAFETY: `parameters` points to the kernel's one parameter, which has its layout. All memory
+    // that it names is there until the kernel has ended. This function requires both.
     unsafe { Ok(function.launch(stream, grid, &mut parameters)?) }
 }

@@ -1,5 +1,5 @@
-//! The pinned host memory through which a rank's host and its kernels communicate: `Control` and `Failure` of
-//! `kernels/layout.h`. Knows neither scratch nor operations.
+//! The pinned host memory through which a rank's host and its kernels communicate: `Control` and
+//! `Failure` of `kernels/layout.h`. Knows neither scratch nor operations.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -49,7 +49,8 @@ impl Mailbox {
         self.words.words()[PATIENCE].store(nanoseconds(patience), Ordering::Relaxed);
     }
 
-    /// The error of the rank's first failed operation, if there is one; or that all waits were ended.
+    /// The error of the rank's first failed operation, if there is one; or that all waits were
+    /// ended.
     pub(crate) fn failure_of(&self, rank: usize) -> Option<Error> {
         let words = self.words.words();
         let failure = Failure::read(&words[LINE..]).map(|failure| failure.of_rank(rank));

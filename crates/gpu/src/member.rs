@@ -22,8 +22,8 @@ use crate::{Call, Error, Limits, Message, Plan, Scratch, Wire, loaded};
 /// Limits that must be the same on all ranks of a communicator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
-    /// The most CTAs of a kernel, from 1 to 32. All CTAs of the ranks that share a GPU must fit on it
-    /// at the same time.
+    /// The most CTAs of a kernel, from 1 to 32. All CTAs of the ranks that share a GPU must fit on
+    /// it at the same time.
     pub ctas: u32,
     /// What is between the GPUs of all ranks.
     pub wire: Wire,
@@ -44,9 +44,10 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A rank's part in a communicator of GPUs of a host.
 ///
-/// When it is dropped, its waits are ended. Once everything that was enqueued in its GPU's context has run, its memory
-/// is unmapped, and its kernels are unloaded. Peers may still write there meanwhile. If the driver cannot confirm that
-/// everything has run, the memory is never freed; [`end`](Member::end) reports this.
+/// When it is dropped, its waits are ended. Once everything that was enqueued in its GPU's context
+/// has run, its memory is unmapped, and its kernels are unloaded. Peers may still write there
+/// meanwhile. If the driver cannot confirm that everything has run, the memory is never freed;
+/// [`end`](Member::end) reports this.
 #[derive(Debug)]
 pub struct Member {
     layout: MemberLayout,
@@ -85,12 +86,12 @@ impl Peer {
 impl Member {
     /// Maps the peers' scratch for this rank's GPU, and loads and warms up all kernels.
     ///
-    /// `peers` has, by rank, what each peer has [exported](Scratch::export), and `None` in this rank's own
-    /// place. The patience is 30 s.
+    /// `peers` has, by rank, what each peer has [exported](Scratch::export), and `None` in this
+    /// rank's own place. The patience is 30 s.
     ///
     /// # Errors
-    /// A peer's scratch is missing, is for fewer ranks, or is out of this GPU's reach, there are no kernels
-    /// for this GPU, or the driver fails.
+    /// A peer's scratch is missing, is for fewer ranks, or is out of this GPU's reach, there are no
+    /// kernels for this GPU, or the driver fails.
     pub fn join(
         rank: usize,
         own: Scratch,
@@ -105,12 +106,12 @@ impl Member {
         Self::of_mapped(rank, own, mapped, settings)
     }
 
-    /// The same where all scratch is [in the host's memory](Scratch::in_host): `peers` has that of the others, which this
-    /// rank has registered for its own GPU.
+    /// The same where all scratch is [in the host's memory](Scratch::in_host): `peers` has that of
+    /// the others, which this rank has registered for its own GPU.
     ///
     /// # Errors
-    /// A peer's scratch is missing, too short, or registered for another GPU, there are no kernels for this GPU, or the
-    /// driver fails.
+    /// A peer's scratch is missing, too short, or registered for another GPU, there are no kernels
+    /// for this GPU, or the driver fails.
     pub fn join_in_host(
         rank: usize,
         own: Scratch,
@@ -152,8 +153,8 @@ impl Member {
         Ok(member)
     }
 
-    /// Launches each kernel once without work, and waits: what the driver does at a first launch may wait for running
-    /// kernels, and these may wait for a peer.
+    /// Launches each kernel once without work, and waits: what the driver does at a first launch
+    /// may wait for running kernels, and these may wait for a peer.
     fn warm_up(&self) -> Result<(), Error> {
         let context = self.parts.own.context();
         let stream = &self.parts.ending;
@@ -169,8 +170,8 @@ impl Member {
             call: CallLayout::NOTHING,
         };
         let turn = first_turn(context);
-        // SAFETY: without bytes and peers, a kernel only reads the rounds, which the rank's scratch has until `drop` has
-        // waited for the kernels.
+        // SAFETY: without bytes and peers, a kernel only reads the rounds, which the rank's scratch
+        // has until `drop` has waited for the kernels.
         unsafe { self.parts.kernels.launch_all(arguments, stream.inner())? };
         for protocol in Protocol::OF_MESSAGES {
             for messages in [FEW, MANY] {
@@ -179,8 +180,8 @@ impl Member {
                     ..Launch::NOTHING
                 };
                 let member = (self.layout, self.parts.own.channels());
-                // SAFETY: without flows, a kernel only reads the channels' state, which the rank's scratch has until
-                // `drop` has waited for the kernels.
+                // SAFETY: without flows, a kernel only reads the channels' state, which the rank's
+                // scratch has until `drop` has waited for the kernels.
                 unsafe {
                     let kernels = &self.parts.kernels;
                     kernels.pass(protocol, &launch, member, stream.inner())?;
@@ -216,29 +217,31 @@ impl Member {
         plan.ok_or(Error::Operation { operation })
     }
 
-    /// Enqueues an operation in a stream of the rank's GPU, or captures it into a graph; does not wait.
+    /// Enqueues an operation in a stream of the rank's GPU, or captures it into a graph; does not
+    /// wait.
     ///
     /// # Safety
-    /// - What was given to [`join`](Self::join) or [`join_in_host`](Self::join_in_host) must have been the scratch of this
-    ///   communicator's other ranks, by rank, zero at first, and each scratch must be used for this communicator alone.
-    /// - Both buffers must be as long as the call says. Until the operation has run, nothing else may
-    ///   write the input, or use the output.
-    /// - A rank's operations must run one after the other: in one stream, or in streams that wait for
-    ///   each other. That includes launches of graphs. A graph must not be launched after the member was
-    ///   dropped.
+    /// - What was given to [`join`](Self::join) or [`join_in_host`](Self::join_in_host) must have
+    ///   been the scratch of this communicator's other ranks, by rank, zero at first, and each
+    ///   scratch must be used for this communicator alone.
+    /// - Both buffers must be as long as the call says. Until the operation has run, nothing else
+    ///   may write the input, or use the output.
+    /// - A rank's operations must run one after the other: in one stream, or in streams that wait
+    ///   for each other. That includes launches of graphs. A graph must not be launched after the
+    ///   member was dropped.
     /// - Ranks whose calls have the same words must make the same calls.
     /// - The kernels of ranks that share a GPU must be able to run at the same time.
     ///
     /// # Errors
-    /// An earlier operation has failed, there is no kernel for the call, its root is no rank, or the driver
-    /// fails.
+    /// An earlier operation has failed, there is no kernel for the call, its root is no rank, or
+    /// the driver fails.
     pub unsafe fn enqueue(&self, call: &Call, stream: &Arc<CudaStream>) -> Result<(), Error> {
         let plan = self.plan(call)?;
-        // SAFETY: the peers' scratch is that of this communicator's ranks; the buffers are as long as
-        // the call says, and are left to it until it has run; this rank's operations run one after the
-        // other, and all ranks' kernels can run at the same time (this function's contract). `plan`
-        // follows from the call, the number of ranks and the limits, which all have alike, so it is the
-        // same on all ranks that make the same call.
+        // SAFETY: the peers' scratch is that of this communicator's ranks; the buffers are as long
+        // as the call says, and are left to it until it has run; this rank's operations run one
+        // after the other, and all ranks' kernels can run at the same time (this function's
+        // contract). `plan` follows from the call, the number of ranks and the limits, which all
+        // have alike, so it is the same on all ranks that make the same call.
         unsafe { self.enqueue_as(plan, call, stream) }
     }
 
@@ -246,12 +249,13 @@ impl Member {
     /// ranks.
     ///
     /// # Safety
-    /// - What was given to [`join`](Self::join) or [`join_in_host`](Self::join_in_host) must have been the scratch of this
-    ///   communicator's other ranks, by rank, zero at first, and each scratch must be used for this communicator alone.
-    /// - Both buffers must be as long as the call says. Until the operation has run, nothing else may write
-    ///   the input, or use the output.
-    /// - A rank's operations, and launches of graphs that have captured some, must run one after the other. A
-    ///   graph must not be launched after the member was dropped.
+    /// - What was given to [`join`](Self::join) or [`join_in_host`](Self::join_in_host) must have
+    ///   been the scratch of this communicator's other ranks, by rank, zero at first, and each
+    ///   scratch must be used for this communicator alone.
+    /// - Both buffers must be as long as the call says. Until the operation has run, nothing else
+    ///   may write the input, or use the output.
+    /// - A rank's operations, and launches of graphs that have captured some, must run one after
+    ///   the other. A graph must not be launched after the member was dropped.
     /// - All ranks must make the same call by the same plan.
     /// - The kernels of ranks that share a GPU must be able to run at the same time.
     ///
@@ -279,34 +283,37 @@ impl Member {
         };
         let kernels = &self.parts.kernels;
         // SAFETY: the kernel is launched as `layout.h` says: the peers' scratch is that of this
-        // communicator's ranks, the buffers are as long as the call says and left to it, this rank's
-        // operations run one after the other, all ranks make the call by this plan, and their kernels can run
-        // at the same time. This function requires all of that. The member has all other memory that the
-        // arguments name, and frees it only after the kernels that run have ended: nobody launches others
-        // once it is dropped.
+        // communicator's ranks, the buffers are as long as the call says and left to it, this
+        // rank's operations run one after the other, all ranks make the call by this plan, and
+        // their kernels can run at the same time. This function requires all of that. The member
+        // has all other memory that the arguments name, and frees it only after the kernels that
+        // run have ended: nobody launches others once it is dropped.
         kernels.launch_in_turn(stream, || unsafe {
             kernels.launch(plan, arguments, stream)
         })
     }
 
-    /// Enqueues messages in a stream of the rank's GPU, or captures them into a graph; does not wait. They are passed
-    /// together: none waits for another, except that messages in one direction between two ranks keep their order.
+    /// Enqueues messages in a stream of the rank's GPU, or captures them into a graph; does not
+    /// wait. They are passed together: none waits for another, except that messages in one
+    /// direction between two ranks keep their order.
     ///
-    /// Between two ranks, the k-th message that one sends is the k-th that the other one receives. Short messages are
-    /// done when they are sent; longer ones wait for their receiver. Other ranks take no part.
+    /// Between two ranks, the k-th message that one sends is the k-th that the other one receives.
+    /// Short messages are done when they are sent; longer ones wait for their receiver. Other ranks
+    /// take no part.
     ///
-    /// A kernel has room for 120 messages. More are passed by several kernels, one after the other, each with the next
-    /// 60 / r messages of each pair and direction, for r ranks. So they complete if each peer passes its messages
-    /// together as well, or waits for nothing else.
+    /// A kernel has room for 120 messages. More are passed by several kernels, one after the other,
+    /// each with the next 60 / r messages of each pair and direction, for r ranks. So they complete
+    /// if each peer passes its messages together as well, or waits for nothing else.
     ///
     /// # Safety
-    /// - What was given to [`join`](Self::join) or [`join_in_host`](Self::join_in_host) must have been the scratch of this
-    ///   communicator's other ranks, by rank, zero at first, and each scratch must be used for this communicator alone.
-    /// - A rank's operations, and launches of graphs that have captured some, must run one after the other. A
-    ///   graph must not be launched after the member was dropped.
+    /// - What was given to [`join`](Self::join) or [`join_in_host`](Self::join_in_host) must have
+    ///   been the scratch of this communicator's other ranks, by rank, zero at first, and each
+    ///   scratch must be used for this communicator alone.
+    /// - A rank's operations, and launches of graphs that have captured some, must run one after
+    ///   the other. A graph must not be launched after the member was dropped.
     /// - The kernels of ranks that share a GPU must be able to run at the same time.
-    /// - All buffers must be as long as the messages say. Until all have been passed, nothing else may write what
-    ///   is sent, or use what is received.
+    /// - All buffers must be as long as the messages say. Until all have been passed, nothing else
+    ///   may write what is sent, or use what is received.
     ///
     /// # Errors
     /// An earlier operation has failed, a peer is not a rank, or the driver fails.
@@ -317,12 +324,12 @@ impl Member {
         let kernels = &self.parts.kernels;
         for (number, launch) in launches.enumerate() {
             let protocol = self.limits().wire.of_messages();
-            // SAFETY: the kernel is launched as `channels.h` says: the peers' scratch is that of this
-            // communicator's ranks, the buffers are as long as the messages say and left to them, this rank's
-            // operations run one after the other, and kernels of ranks on one GPU can run at the same time.
-            // This function requires all of that. The member has all other memory that the arguments name,
-            // and frees it only after the kernels that run have ended: nobody launches others once it is
-            // dropped.
+            // SAFETY: the kernel is launched as `channels.h` says: the peers' scratch is that of
+            // this communicator's ranks, the buffers are as long as the messages say and left to
+            // them, this rank's operations run one after the other, and kernels of ranks on one GPU
+            // can run at the same time. This function requires all of that. The member has all
+            // other memory that the arguments name, and frees it only after the kernels that run
+            // have ended: nobody launches others once it is dropped.
             let pass = || unsafe { kernels.pass(protocol, &launch, member, stream) };
             let passed = kernels.launch_in_turn(stream, pass);
             passed.map_err(|error| error.after(number))?;
@@ -330,8 +337,8 @@ impl Member {
         Ok(())
     }
 
-    /// Checks whether an operation of this rank has failed. Only reads host memory: it calls no driver, and waits for
-    /// nothing.
+    /// Checks whether an operation of this rank has failed. Only reads host memory: it calls no
+    /// driver, and waits for nothing.
     ///
     /// # Errors
     /// One has: why, and because of which peer.
@@ -342,27 +349,27 @@ impl Member {
             .map_or(Ok(()), Err)
     }
 
-    /// Ends this rank's waits, for good. Kernels that begin after this, in graphs, too, do nothing. The peers wait until
-    /// their own patience is over, or until they are aborted, too.
+    /// Ends this rank's waits, for good. Kernels that begin after this, in graphs, too, do nothing.
+    /// The peers wait until their own patience is over, or until they are aborted, too.
     ///
-    /// Where the driver takes longer than 0.2 s to tell the GPU, a kernel may still begin meanwhile; and where it fails, no
-    /// kernel runs any more.
+    /// Where the driver takes longer than 0.2 s to tell the GPU, a kernel may still begin
+    /// meanwhile; and where it fails, no kernel runs any more.
     pub fn abort(&self) {
         if self.parts.mailbox.abort() {
             let _ = self.parts.own.end_kernels(&self.parts.ending);
         }
     }
 
-    /// Sets how long a kernel waits for the next data of its peers, effective at once, also in current waits and in
-    /// graphs. An operation that makes progress may take longer in all.
+    /// Sets how long a kernel waits for the next data of its peers, effective at once, also in
+    /// current waits and in graphs. An operation that makes progress may take longer in all.
     pub fn set_patience(&self, patience: Duration) {
         self.parts.mailbox.set_patience(patience);
     }
 }
 
 impl Member {
-    /// Ends the member, as dropping it does. If the driver refuses to wait for running work, for instance while a
-    /// stream of the context captures, it returns the member, to be ended later.
+    /// Ends the member, as dropping it does. If the driver refuses to wait for running work, for
+    /// instance while a stream of the context captures, it returns the member, to be ended later.
     ///
     /// # Errors
     /// The driver fails.
@@ -371,8 +378,8 @@ impl Member {
         match self.parts.own.settle() {
             Ok(()) => {
                 let mut ended = ManuallyDrop::new(self);
-                // SAFETY: nothing runs in the context any more, and `ended` is neither used nor dropped
-                // after this.
+                // SAFETY: nothing runs in the context any more, and `ended` is neither used nor
+                // dropped after this.
                 unsafe { ManuallyDrop::drop(&mut ended.parts) };
                 Ok(())
             }
@@ -386,8 +393,8 @@ impl Drop for Member {
         self.parts.mailbox.abort();
         // Otherwise a kernel may still use them, so they are leaked.
         if self.parts.own.settle().is_ok() {
-            // SAFETY: nothing runs in the context any more. `end` drops no member whose parts it has taken,
-            // and `drop` runs once.
+            // SAFETY: nothing runs in the context any more. `end` drops no member whose parts it
+            // has taken, and `drop` runs once.
             unsafe { ManuallyDrop::drop(&mut self.parts) };
         }
     }

@@ -16,8 +16,8 @@ pub struct Message {
     pub address: u64,
     /// The length of the buffer in bytes. A message of 0 bytes is passed, too.
     pub bytes: u64,
-    /// The words that must be equal at both ends; otherwise the receiver fails with [`Error::OtherMessage`]. Messages
-    /// with equal words must have equal lengths.
+    /// The words that must be equal at both ends; otherwise the receiver fails with
+    /// [`Error::OtherMessage`]. Messages with equal words must have equal lengths.
     pub words: [u64; 2],
 }
 
@@ -44,9 +44,10 @@ impl Message {
     }
 }
 
-/// The launches that pass some messages together: one, if it has room for them. Otherwise launch k has the next
-/// messages of each flow, and the number of messages of a flow depends only on the number of ranks. Both ends of a
-/// message count in the same way, so launch k of each rank only needs launches up to k of the others.
+/// The launches that pass some messages together: one, if it has room for them. Otherwise launch k
+/// has the next messages of each flow, and the number of messages of a flow depends only on the
+/// number of ranks. Both ends of a message count in the same way, so launch k of each rank only
+/// needs launches up to k of the others.
 #[derive(Debug)]
 pub(crate) struct Launches<'a> {
     messages: &'a [Message],
@@ -183,7 +184,8 @@ impl Launch {
 }
 
 impl Launch {
-    /// The argument of its kernel, which has room for this many messages, at most `MANY`; no more are in it.
+    /// The argument of its kernel, which has room for this many messages, at most `MANY`; no more
+    /// are in it.
     pub(crate) fn layout<const MESSAGES: usize>(
         &self,
         member: MemberLayout,

@@ -1,16 +1,17 @@
-//! Which kernel an operation takes, and on how large a grid: a pure function of what all ranks know,
-//! so that all launch the same.
+//! Which kernel an operation takes, and on how large a grid: a pure function of what all ranks
+//! know, so that all launch the same.
 
 use spark_ccl_types::Operation;
 
 use crate::layout::{MAX_CTAS, MAX_RANKS, MAX_WARPS};
 
-/// A kernel of `kernels/collectives.cu`. *Packets* are 16 bytes with 8 of data, and work over any connection between
-/// GPUs; *lines* are 128 bytes with 120 of data, and require a connection that does not tear them. Through the host's memory, there are *quads*, of 16 bytes with 12
-/// of data. In one shot, each
-/// rank sends its data to all and reduces what it receives; in two, each reduces a part and sends the result to all. If
-/// a rank *leads*, its warps divide a buffer among themselves at run time, and the other rank's warps follow: on a
-/// saturated link, a GPU does not serve its multiprocessors equally.
+/// A kernel of `kernels/collectives.cu`. *Packets* are 16 bytes with 8 of data, and work over any
+/// connection between GPUs; *lines* are 128 bytes with 120 of data, and require a connection that
+/// does not tear them. Through the host's memory, there are *quads*, of 16 bytes with 12 of data.
+/// In one shot, each rank sends its data to all and reduces what it receives; in two, each reduces
+/// a part and sends the result to all. If a rank *leads*, its warps divide a buffer among
+/// themselves at run time, and the other rank's warps follow: on a saturated link, a GPU does not
+/// serve its multiprocessors equally.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kernel {
     /// Reduces, by one shot, with packets.
@@ -192,8 +193,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The plan of an operation in which this many bytes go from a rank to another. `None` if there is
-    /// no kernel for the operation, or for this many ranks.
+    /// The plan of an operation in which this many bytes go from a rank to another. `None` if there
+    /// is no kernel for the operation, or for this many ranks.
     ///
     /// ```
     /// use spark_ccl_gpu::{Kernel, Limits, Plan, Wire};
@@ -240,8 +241,8 @@ impl Plan {
         }
     }
 
-    /// The grid of a kernel: few warps a CTA while there are CTAs left. One in which a rank leads has the same for
-    /// all lengths, since its warps count what all of them have done.
+    /// The grid of a kernel: few warps a CTA while there are CTAs left. One in which a rank leads
+    /// has the same for all lengths, since its warps count what all of them have done.
     pub fn of(kernel: Kernel, bytes: u64, ranks: usize, limits: Limits) -> Self {
         let words = bytes.div_ceil(8);
         let parts = match kernel.shape() {
@@ -311,13 +312,13 @@ const TWO_SHOTS: u64 = 256 << 10;
 const TWO_SHOTS_PACKETS: u64 = 1 << 20;
 /// Above this many, data goes through the host in quads.
 const HOST_PACKETS: u64 = 8 << 10;
-/// Above this many, one of two ranks leads. Measured on two H100: at 2 MiB that takes 21 % longer, at 4 MiB 2 % less, at 8 MiB
-/// 6 %, at 16 MiB 13 %.
+/// Above this many, one of two ranks leads. Measured on two H100: at 2 MiB that takes 21 % longer,
+/// at 4 MiB 2 % less, at 8 MiB 6 %, at 16 MiB 13 %.
 const LED: u64 = 4 << 20;
 /// With fewer CTAs, the follower's waits are not hidden.
 const LED_CTAS: u32 = 24;
-/// Up to this many between two ranks, more CTAs would only take multiprocessors from other kernels: on two H100, 24 take
-/// as long as 32 from 128 KiB to 4 MiB.
+/// Up to this many between two ranks, more CTAs would only take multiprocessors from other kernels:
+/// on two H100, 24 take as long as 32 from 128 KiB to 4 MiB.
 const NARROW: u64 = 4 << 20;
 const NARROW_CTAS: u32 = 24;
 

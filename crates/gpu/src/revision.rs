@@ -1,7 +1,7 @@
 //! Which kernels and plans this build has.
 
-/// A number of all that ranks must have alike: equal ones have the same kernels, slots and plans. Ranks of other builds
-/// would wait for batches that are never sent.
+/// A number of all that ranks must have alike: equal ones have the same kernels, slots and plans.
+/// Ranks of other builds would wait for batches that are never sent.
 pub const REVISION: u32 = {
     let mut hash = 0x811c_9dc5;
     hash = hashed(hash, include_bytes!("../kernels/manifest.json"));

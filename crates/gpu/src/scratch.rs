@@ -1,5 +1,5 @@
-//! A rank's scratch memory on its GPU: the part that its peers write, followed by the part that only its own kernels
-//! use. Knows neither operations nor kernels.
+//! A rank's scratch memory on its GPU: the part that its peers write, followed by the part that
+//! only its own kernels use. Knows neither operations nor kernels.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -12,14 +12,16 @@ use crate::Error;
 use crate::channels::{CHANNEL_BYTES, COUNTS_BYTES, Places};
 use crate::layout::{ENDED, MAX_RANKS, ROUNDS_BYTES, STATE_BYTES, shared_bytes};
 
-/// A rank's memory that its peers write to: on its GPU, or, where they do not reach that, in the host's memory.
+/// A rank's memory that its peers write to: on its GPU, or, where they do not reach that, in the
+/// host's memory.
 ///
-/// Peers map what was [exported](Self::export). The memory stays until all of them, too, have unmapped it,
-/// so that a rank may end while its peers' kernels still write there.
+/// Peers map what was [exported](Self::export). The memory stays until all of them, too, have
+/// unmapped it, so that a rank may end while its peers' kernels still write there.
 #[derive(Debug)]
 pub struct Scratch {
     area: Area,
-    /// What only its own kernels use, on its GPU: behind what peers write there, or all of the block.
+    /// What only its own kernels use, on its GPU: behind what peers write there, or all of the
+    /// block.
     own: DeviceBlock,
     context: Arc<CudaContext>,
     ranks: usize,
@@ -34,7 +36,8 @@ enum Area {
 }
 
 impl Scratch {
-    /// Allocates the memory of one of this many ranks (14 MiB for each rank), and waits until it is zero.
+    /// Allocates the memory of one of this many ranks (14 MiB for each rank), and waits until it is
+    /// zero.
     ///
     /// # Errors
     /// There are too few or too many ranks, there is not enough memory, or the driver fails.
@@ -42,12 +45,12 @@ impl Scratch {
         Self::with(context, ranks, Area::Device, Self::bytes(ranks))
     }
 
-    /// The same for GPUs that do not reach each other: peers write this memory of the host, which is zero and at least
-    /// [as long as needed](Self::bytes_in_host).
+    /// The same for GPUs that do not reach each other: peers write this memory of the host, which
+    /// is zero and at least [as long as needed](Self::bytes_in_host).
     ///
     /// # Errors
-    /// There are too few or too many ranks, the memory is too short or was registered for another GPU, there is not enough
-    /// memory on the GPU, or the driver fails.
+    /// There are too few or too many ranks, the memory is too short or was registered for another
+    /// GPU, there is not enough memory on the GPU, or the driver fails.
     pub fn in_host(
         context: &Arc<CudaContext>,
         ranks: usize,
@@ -129,15 +132,15 @@ impl Scratch {
         }
     }
 
-    /// Makes kernels that begin later do nothing, by a copy in a stream that has nothing else: copy engines do not wait for
-    /// kernels. Waits until it is done, but not for long.
+    /// Makes kernels that begin later do nothing, by a copy in a stream that has nothing else: copy
+    /// engines do not wait for kernels. Waits until it is done, but not for long.
     pub(crate) fn end_kernels(&self, stream: &OwnStream) -> Result<(), Error> {
         const SOON: Duration = Duration::from_millis(200);
         const LOOK_EVERY: Duration = Duration::from_micros(20);
         static NOT_ZERO: [u32; 1] = [1];
         let [_, state] = self.private();
-        // SAFETY: the word is in the state, which lives until `settle` has waited for the copy, or is leaked. Kernels only
-        // load it, all at once with the word beside it.
+        // SAFETY: the word is in the state, which lives until `settle` has waited for the copy, or
+        // is leaked. Kernels only load it, all at once with the word beside it.
         unsafe { stream.begin_write(state + ENDED, &NOT_ZERO)? };
         let start = Instant::now();
         while !is_idle(stream.inner())? && start.elapsed() < SOON {
@@ -160,7 +163,8 @@ impl Scratch {
     }
 }
 
-/// Whether memory of the host has room for the scratch of one of this many ranks, in reach of a GPU.
+/// Whether memory of the host has room for the scratch of one of this many ranks, in reach of a
+/// GPU.
 pub(crate) fn check_host(
     context: &CudaContext,
     ranks: usize,

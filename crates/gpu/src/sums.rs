@@ -1,5 +1,5 @@
-//! Kernels for the most common reductions of two ranks, plain sums of some types. They pass what the kernel of the plan
-//! passes, so ranks need not agree on them.
+//! Kernels for the most common reductions of two ranks, plain sums of some types. They pass what
+//! the kernel of the plan passes, so ranks need not agree on them.
 
 use spark_ccl_cuda::{Function, Kernels};
 use spark_ccl_types::{Combine, DType};

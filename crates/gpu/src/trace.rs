@@ -1,10 +1,11 @@
-//! What the kernels do, as steps for the checker of schedules: for each rank, the steps of one warp, which exchanges
-//! data with the same warp of the peers only.
+//! What the kernels do, as steps for the checker of schedules: for each rank, the steps of one
+//! warp, which exchanges data with the same warp of the peers only.
 //!
-//! A word of a buffer is an element. A message is written to its slot before it is sent, and is read there when it is
-//! received: the checker takes slots for memory that a rank lends, and finds whether one is written too early. Slots are
-//! in the sender's scratch here, and links hold any number of messages, as kernels never wait for room. Ranks without
-//! data for a peer send a word that stands for flags.
+//! A word of a buffer is an element. A message is written to its slot before it is sent, and is
+//! read there when it is received: the checker takes slots for memory that a rank lends, and finds
+//! whether one is written too early. Slots are in the sender's scratch here, and links hold any
+//! number of messages, as kernels never wait for room. Ranks without data for a peer send a word
+//! that stands for flags.
 
 mod faults;
 mod kernels;
@@ -17,7 +18,8 @@ use crate::call::Call;
 use crate::layout::CallLayout;
 use crate::plan::{Kernel, Plan, Shape};
 
-/// How many rounds a warp is ahead at most, and how many places there are for what it sends. Tests plant others.
+/// How many rounds a warp is ahead at most, and how many places there are for what it sends. Tests
+/// plant others.
 #[derive(Debug, Clone, Copy)]
 struct Depths {
     ahead: u64,
@@ -108,7 +110,8 @@ struct Trace {
     rank: Rank,
     call: CallLayout,
     steps: Vec<Step>,
-    /// The peers to which something was sent, and from which something was received, with the round.
+    /// The peers to which something was sent, and from which something was received, with the
+    /// round.
     sent: Vec<(Rank, u64)>,
     received: Vec<(Rank, u64)>,
     /// The rounds, and the operations, that came before.

@@ -58,7 +58,8 @@ fn through_the_host(arguments: &[String]) -> Vec<String> {
     [&["pinned".into()], arguments].concat()
 }
 
-/// As many, or fewer for ranks that are more than this machine has processors for: their threads take turns.
+/// As many, or fewer for ranks that are more than this machine has processors for: their threads
+/// take turns.
 fn rounds(most: usize, ranks: usize) -> String {
     most.min(80 / ranks).to_string()
 }
@@ -171,8 +172,8 @@ fn words(number: u64, ranks: usize) -> Vec<u64> {
 fn elements() -> Option<Library> {
     let options = ["-shared", "-fPIC", "-ffp-contract=off"];
     let built = has(Need::CppCompiler).then(|| Built::new("elements.cpp", &options))?;
-    // SAFETY: the library was just compiled from `elements.cpp`, which has no initialisers. It stays
-    // mapped after the file is gone.
+    // SAFETY: the library was just compiled from `elements.cpp`, which has no initialisers. It
+    // stays mapped after the file is gone.
     Some(unsafe { Library::new(built.path()).unwrap() })
 }
 
@@ -221,8 +222,8 @@ fn reduced(reduce: Reduce, dtype: DType, op: ReduceOp, batch: &[Vec<u64>]) -> Ve
         .flat_map(|rank| batch.iter().map(move |words| words[rank]))
         .collect();
     let (code, combine) = (u32::from(dtype.code()), u32::from(combine));
-    // SAFETY: `by_rank` has `BATCH` words of each of the `ranks` ranks, from 2 to 8, which are all that
-    // `reduce` reads and writes by its pointer.
+    // SAFETY: `by_rank` has `BATCH` words of each of the `ranks` ranks, from 2 to 8, which are all
+    // that `reduce` reads and writes by its pointer.
     unsafe {
         reduce(
             code,
@@ -243,7 +244,8 @@ fn factors_are_applied_as_by_the_library() {
     let Some(library) = elements() else {
         return;
     };
-    // SAFETY: `scale` in `elements.cpp` has the type `Scale`. It is only called while `library` lives.
+    // SAFETY: `scale` in `elements.cpp` has the type `Scale`. It is only called while `library`
+    // lives.
     let scale = unsafe { library.get::<Scale>("scale").unwrap() };
     for dtype in DType::ALL {
         for number in 0..50_000 {

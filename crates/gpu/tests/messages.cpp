@@ -1,13 +1,11 @@
-// Runs the kernels that pass messages with threads: each plays a warp of a rank, and a rank's kernels run one
-// after the other.
+// Runs the kernels that pass messages with threads: each plays a warp of a rank, and a rank's
+// kernels run one after the other.
 //
-//   messages SEED RANKS GROUPS FIRST_NUMBER    random groups of messages
-//   messages ring                              shifts around all ranks, long and short, and to itself
-//   messages late | abort                      waits that end, at both ends
-//   messages ended                             a receiver whose waits have ended before
-//   messages row                               several long ones in each kernel
-//   messages slow                              waits that are short, for a message that is not
-//   messages mismatch                          ends that differ
+//   messages SEED RANKS GROUPS FIRST_NUMBER random groups of messages messages ring shifts around
+//   all ranks, long and short, and to itself messages late | abort waits that end, at both ends
+//   messages ended a receiver whose waits have ended before messages row several long ones in each
+//   kernel messages slow waits that are short, for a message that is not messages mismatch ends
+//   that differ
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -27,8 +25,8 @@ u64 words_of_batch(Way way) {
 
 typedef std::vector<Letter> Group;
 
-// Passes groups of letters, each of which is a kernel of each rank that has a part in it, or several where
-// these need nobody else's.
+// Passes groups of letters, each of which is a kernel of each rank that has a part in it, or
+// several where these need nobody else's.
 struct Exchange {
     Pairs& pairs;
     std::vector<Group> groups;
@@ -215,8 +213,8 @@ bool has_failed(const Pairs::Rank& rank, Reason reason, u32 peer) {
     return is_right;
 }
 
-// Ranks 0 and 1 wait for rank 2, which does not come: one of them sends more than there are slots for. Two others are
-// none the worse, although rank 3 also has something to do with rank 0.
+// Ranks 0 and 1 wait for rank 2, which does not come: one of them sends more than there are slots
+// for. Two others are none the worse, although rank 3 also has something to do with rank 0.
 int wait_in_vain(bool abort) {
     const u32 SENDS = 0, RECEIVES = 1, ABSENT = 2, FOURTH = 3, FIFTH = 4;
     for (Way way : {PACKETS, LINES, QUADS}) {

@@ -1,5 +1,5 @@
-// Ranks of a test that pass each other messages, and what each has launched. Every byte of every message has its
-// own value, or that of a flag. What is expected knows nothing of the protocols.
+// Ranks of a test that pass each other messages, and what each has launched. Every byte of every
+// message has its own value, or that of a flag. What is expected knows nothing of the protocols.
 #pragma once
 
 #include <thread>
@@ -28,7 +28,8 @@ struct Pairs {
 
     u32 ranks;
     std::vector<Rank> all;
-    // How long the slow rank's pauses are at most, in microseconds, and after how many accesses it has one.
+    // How long the slow rank's pauses are at most, in microseconds, and after how many accesses it
+    // has one.
     u32 slow = ~0u, pause = 300, pauses = 2000;
 
     Pairs(u32 ranks, u64 first_number, u64 patience_in_s) : ranks(ranks), all(ranks) {

@@ -1,11 +1,9 @@
 // Runs the kernels' protocols with threads: each plays a warp of a rank.
 //
-//   protocol SEED RANKS OPERATIONS FIRST_ROUND     random operations of all kinds
-//   protocol late | shorter | abort                waits that end
-//   protocol ended                                 a rank whose waits have ended before
-//   protocol slow                                  waits that are short, in an operation that is not
-//   protocol mismatch                              ranks that do not agree
-//   protocol pinned ...                            the same through pinned memory
+//   protocol SEED RANKS OPERATIONS FIRST_ROUND random operations of all kinds protocol late |
+//   shorter | abort waits that end protocol ended a rank whose waits have ended before protocol
+//   slow waits that are short, in an operation that is not protocol mismatch ranks that do not
+//   agree protocol pinned ... the same through pinned memory
 #include <pthread.h>
 
 #include <cstdio>
@@ -80,7 +78,8 @@ void run(World& world, u32 count, const Calls& calls, u64 seed, u32 absent) {
                     Operation operation = calls(rank, number);
                     Call call = call_of(operation, number, world.ranks, rank, world.all[rank]);
                     Arguments arguments = {world.member(rank), call};
-                    // The claims of one operation are over before the next one's. Other operations need no such end.
+                    // The claims of one operation are over before the next one's. Other operations
+                    // need no such end.
                     if (operation.is_led || (number > 0 && calls(rank, number - 1).is_led)) {
                         boundaries[rank].wait();
                     }

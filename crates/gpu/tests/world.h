@@ -1,5 +1,5 @@
-// The ranks of a test, and operations whose every element of every rank has its own value, or that of a
-// flag. What is expected of them knows nothing of the protocols.
+// The ranks of a test, and operations whose every element of every rank has its own value, or that
+// of a flag. What is expected of them knows nothing of the protocols.
 #pragma once
 
 #include <algorithm>
@@ -50,7 +50,8 @@ struct Rank {
 struct World {
     u32 ranks;
     std::vector<Rank> all;
-    // How long a slow rank's pauses are at most, in microseconds, and after how many accesses it has one.
+    // How long a slow rank's pauses are at most, in microseconds, and after how many accesses it
+    // has one.
     u32 pause = 300, pauses = 2000;
 
     World(u32 ranks, u64 first_round, u64 patience_in_ms) : ranks(ranks), all(ranks) {

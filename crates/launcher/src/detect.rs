@@ -13,9 +13,10 @@ use crate::{Error, Launch, LauncherKind, Rendezvous, node_list};
 
 /// Detects the launcher of this process. `Ok(None)` means no known launcher.
 ///
-/// `env` looks up a variable in a snapshot of the environment. The innermost launcher wins, in this order: our own
-/// variables, a torchrun agent, Open MPI, Hydra, plain `RANK` and `WORLD_SIZE`, Slurm. Slurm steps and torchrun agents
-/// are often nested with another launcher, so their sizes may differ from its; all other launchers must agree.
+/// `env` looks up a variable in a snapshot of the environment. The innermost launcher wins, in this
+/// order: our own variables, a torchrun agent, Open MPI, Hydra, plain `RANK` and `WORLD_SIZE`,
+/// Slurm. Slurm steps and torchrun agents are often nested with another launcher, so their sizes
+/// may differ from its; all other launchers must agree.
 ///
 /// A file that a variable names is read until the deadline, at most 64 KiB of it.
 ///
@@ -114,8 +115,9 @@ pub fn local_rank(env: &dyn Fn(&str) -> Option<String>) -> Option<u32> {
 
 const SLURM_LOCAL_RANK: &str = "SLURM_LOCALID";
 
-/// The variables by which [`detect`] finds in a process that it is rank `rank` of `size` on this host, and joins the
-/// communicator with that unique id. The id holds a secret: an environment is private, a command line is not.
+/// The variables by which [`detect`] finds in a process that it is rank `rank` of `size` on this
+/// host, and joins the communicator with that unique id. The id holds a secret: an environment is
+/// private, a command line is not.
 pub fn rank_variables(rank: u32, size: u32, unique_id: String) -> [(&'static str, String); 5] {
     let (rank, size) = (rank.to_string(), size.to_string());
     [
@@ -149,8 +151,8 @@ impl Claim {
     }
 }
 
-/// Reads one launcher's variables. If only one of rank and size is set, the error goes to `incomplete`: it matters only
-/// if no launcher is found.
+/// Reads one launcher's variables. If only one of rank and size is set, the error goes to
+/// `incomplete`: it matters only if no launcher is found.
 fn claim(
     env: Lookup<'_>,
     names: Names,
@@ -237,8 +239,8 @@ fn is_hydra(env: Lookup<'_>) -> bool {
     vars::text(env, HYDRA.local_rank).is_some()
 }
 
-/// The claim of a process in a Slurm step. The batch script has a rank, too, but is not part of a step, and so has no
-/// node list of one.
+/// The claim of a process in a Slurm step. The batch script has a rank, too, but is not part of a
+/// step, and so has no node list of one.
 fn slurm_step(env: Lookup<'_>) -> Result<Option<Claim>, Error> {
     let Some(rank) = vars::number(env, "SLURM_PROCID", RANK)? else {
         return Ok(None);
@@ -337,8 +339,8 @@ fn torch_rendezvous(env: Lookup<'_>, claim: &Claim) -> Result<Rendezvous, Error>
     }
 }
 
-/// The rendezvous at `MASTER_ADDR` and `MASTER_PORT`, if a secret is set, too. Setting all three under an MPI launcher
-/// means that they are to be used instead of its key-value space.
+/// The rendezvous at `MASTER_ADDR` and `MASTER_PORT`, if a secret is set, too. Setting all three
+/// under an MPI launcher means that they are to be used instead of its key-value space.
 fn address_with_secret(env: Lookup<'_>) -> Result<Option<Rendezvous>, Error> {
     let has_secret = ["SPARK_CCL_SECRET", "SPARK_CCL_SECRET_FILE"]
         .iter()
@@ -370,7 +372,8 @@ fn launcher_rendezvous(
     })
 }
 
-/// The rendezvous of a Slurm step without PMI: the step's first node, and a port that differs between a job's steps.
+/// The rendezvous of a Slurm step without PMI: the step's first node, and a port that differs
+/// between a job's steps.
 fn slurm_rendezvous(env: Lookup<'_>) -> Result<Rendezvous, Error> {
     const LIST: &str = "SLURM_STEP_NODELIST";
     let list = vars::text(env, LIST).unwrap_or_default();

@@ -49,8 +49,9 @@ pub enum Error {
     },
     /// The PMIx library cannot be opened.
     #[error(
-        "this process was started through PMIx, but its library cannot be opened ({tried}): install \
-         it (Debian and Ubuntu: libpmix2), or set MASTER_ADDR, MASTER_PORT and SPARK_CCL_SECRET on all ranks"
+        "this process was started through PMIx, but its library cannot be opened ({tried}): \
+         install it (Debian and Ubuntu: libpmix2), or set MASTER_ADDR, MASTER_PORT and \
+         SPARK_CCL_SECRET on all ranks"
     )]
     NoPmix {
         /// Each file name that was tried, with the loader's error.

@@ -1,8 +1,8 @@
 //! Detects the launcher of this process, its rank, and how it finds the other ranks.
 //!
-//! [`detect`] reads the variables that launchers set. It does no I/O, except that it reads the file that
-//! `SPARK_CCL_UNIQUE_ID_FILE` names. The key-value spaces that it returns connect at their first use. How ranks meet is
-//! not known here.
+//! [`detect`] reads the variables that launchers set. It does no I/O, except that it reads the file
+//! that `SPARK_CCL_UNIQUE_ID_FILE` names. The key-value spaces that it returns connect at their
+//! first use. How ranks meet is not known here.
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 mod at_exit;
@@ -111,14 +111,15 @@ impl fmt::Debug for Rendezvous {
 
 /// A launcher's key-value space, used to broadcast values from rank 0 to all ranks.
 ///
-/// For each key, rank 0 calls [`put`](Self::put) once and every other rank calls [`get`](Self::get) once, in the same
-/// order on all ranks: with some launchers each call is a barrier of all ranks. A key must not be used twice, since
-/// with some launchers its value cannot change.
+/// For each key, rank 0 calls [`put`](Self::put) once and every other rank calls [`get`](Self::get)
+/// once, in the same order on all ranks: with some launchers each call is a barrier of all ranks. A
+/// key must not be used twice, since with some launchers its value cannot change.
 pub trait KeyValue: Send {
     /// Publishes `value` under `key` (letters, digits and `._-`, at most 48 of them).
     ///
     /// # Errors
-    /// If the launcher cannot be reached or refuses, or other ranks do not arrive before `deadline`.
+    /// If the launcher cannot be reached or refuses, or other ranks do not arrive before
+    /// `deadline`.
     fn put(&mut self, key: &str, value: &[u8], deadline: Instant) -> Result<(), Error>;
 
     /// Waits until rank 0 has published `key`, and returns its value.

@@ -1,5 +1,5 @@
-//! Restricts each protocol with the launcher to one process, since forked children must not use it, and to one thread
-//! at a time.
+//! Restricts each protocol with the launcher to one process, since forked children must not use it,
+//! and to one thread at a time.
 
 use std::time::Instant;
 
@@ -17,8 +17,9 @@ impl ProtocolOwner {
         Self(OnceBox::new())
     }
 
-    /// Fails in a forked child of that process: the child would read its parent's answers, and is no rank to the
-    /// launcher. Call this before taking the connection's mutex, which may stay locked for good in the child.
+    /// Fails in a forked child of that process: the child would read its parent's answers, and is
+    /// no rank to the launcher. Call this before taking the connection's mutex, which may stay
+    /// locked for good in the child.
     pub(crate) fn check(&self) -> Result<(), Forked> {
         self.0.get_or_init(|| Box::new(Process::here())).check()
     }

@@ -1,8 +1,9 @@
-//! PMI-1, the text protocol over `PMI_FD` of MPICH's Hydra, its relatives, and Slurm's `pmi2` plugin.
+//! PMI-1, the text protocol over `PMI_FD` of MPICH's Hydra, its relatives, and Slurm's `pmi2`
+//! plugin.
 //!
-//! Each request and each answer is a line of fields `name=value`, separated by spaces. Values must be short and without
-//! spaces, so ours are sent as hexadecimal text in numbered pieces. A value can be read after a barrier of all ranks
-//! that follows its put.
+//! Each request and each answer is a line of fields `name=value`, separated by spaces. Values must
+//! be short and without spaces, so ours are sent as hexadecimal text in numbered pieces. A value
+//! can be read after a barrier of all ranks that follows its put.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, RawFd};
@@ -69,9 +70,9 @@ fn open(fd: RawFd, deadline: Instant) -> Result<Shared, Error> {
     if fd < 0 {
         return Err(failed("begin", format!("PMI_FD={fd} is not open")));
     }
-    // SAFETY: `fd` is not negative, so it is not -1. The launcher opened the descriptor for this protocol and named
-    // it in PMI_FD, so nothing else in this process owns or closes it. If it is not open after all, the check below
-    // returns an error before anything else uses it.
+    // SAFETY: `fd` is not negative, so it is not -1. The launcher opened the descriptor for this
+    // protocol and named it in PMI_FD, so nothing else in this process owns or closes it. If it is
+    // not open after all, the check below returns an error before anything else uses it.
     let fd = unsafe { BorrowedFd::borrow_raw(fd) };
     rustix::io::fcntl_getfd(fd).map_err(|error| {
         failed(
@@ -262,7 +263,8 @@ pub(crate) fn begin_and_read(fd: impl AsFd, deadline: Instant) -> Result<Vec<u8>
     Wire::begin(fd, deadline)?.read("key", deadline)
 }
 
-/// The value's text in pieces of at most `longest` bytes. The first one begins with the number of pieces.
+/// The value's text in pieces of at most `longest` bytes. The first one begins with the number of
+/// pieces.
 fn pieces(value: &[u8], longest: usize) -> Vec<String> {
     const NUMBER: usize = "4294967295.".len();
     let text = hex::encode(value);

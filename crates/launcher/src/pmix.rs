@@ -1,9 +1,10 @@
 //! PMIx, the key-value space of Open MPI and of `srun --mpi=pmix`, through `libpmix.so.2`.
 //!
-//! The library is opened at the first use. Calls that wait for other ranks are made in their non-blocking form, so
-//! that these waits have a deadline. `PMIx_Init`, which waits for the launcher's daemon on this host, has no such form;
-//! nor have `PMIx_Put` and `PMIx_Commit`, which wait for the library's own thread. So each exchange runs on a thread of
-//! ours, which is left alone at the deadline.
+//! The library is opened at the first use. Calls that wait for other ranks are made in their
+//! non-blocking form, so that these waits have a deadline. `PMIx_Init`, which waits for the
+//! launcher's daemon on this host, has no such form; nor have `PMIx_Put` and `PMIx_Commit`, which
+//! wait for the library's own thread. So each exchange runs on a thread of ours, which is left
+//! alone at the deadline.
 
 mod ffi;
 
@@ -50,7 +51,8 @@ impl KeyValue for PmixSpace {
     }
 }
 
-/// The process's only connection. It is kept until the process exits: PMIx cannot reliably be initialised again.
+/// The process's only connection. It is kept until the process exits: PMIx cannot reliably be
+/// initialised again.
 static CLIENT: Mutex<Option<Client>> = Mutex::new(None);
 static OWNER: ProtocolOwner = ProtocolOwner::new();
 
@@ -70,7 +72,8 @@ fn with_client<T: Send + 'static>(
             at_exit::register(finalize);
         }
         match client.as_ref() {
-            // Other ranks would take the barriers of an exchange that begins too late for those of the next one.
+            // Other ranks would take the barriers of an exchange that begins too late for those of
+            // the next one.
             Some(client) if Instant::now() < deadline => work(client),
             _ => Err(failed("begin", "no time is left".to_owned())),
         }
@@ -108,8 +111,9 @@ fn finalize() {
         return;
     };
     if let Some(client) = client.as_ref() {
-        // SAFETY: a client exists only after PMIx_Init has succeeded, and only this function finalizes, once. The lock
-        // on `CLIENT` excludes all other calls of ours; callbacks own what they use.
+        // SAFETY: a client exists only after PMIx_Init has succeeded, and only this function
+        // finalizes, once. The lock on `CLIENT` excludes all other calls of ours; callbacks own
+        // what they use.
         unsafe { (client.api.finalize)(ptr::null(), 0) };
     }
 }
@@ -123,8 +127,8 @@ impl Client {
     fn begin() -> Result<Self, Error> {
         let api = Api::open().map_err(|tried| Error::NoPmix { tried })?;
         let mut me = Proc::default();
-        // SAFETY: `me` is a live local with the layout of `pmix_proc_t`, which the function fills in. A null list of
-        // length 0 means no directives.
+        // SAFETY: `me` is a live local with the layout of `pmix_proc_t`, which the function fills
+        // in. A null list of length 0 means no directives.
         let status = unsafe { (api.init)(&raw mut me, ptr::null(), 0) };
         let client = Self { api, me };
         client.check("begin (PMIx_Init)", status)?;
@@ -134,11 +138,13 @@ impl Client {
     fn put(&self, key: &str, value: &[u8]) -> Result<(), Error> {
         let key = c_key(key)?;
         let mut value = Value::bytes(value);
-        // SAFETY: PMIx_Init has succeeded, since only then a client exists. The key ends with NUL. The value has the
-        // library's layout and points to bytes that outlive the call, which copies them.
+        // SAFETY: PMIx_Init has succeeded, since only then a client exists. The key ends with NUL.
+        // The value has the library's layout and points to bytes that outlive the call, which
+        // copies them.
         let status = unsafe { (self.api.put)(ffi::GLOBAL, key.as_ptr(), &raw mut value) };
         self.check("put (PMIx_Put)", status)?;
-        // SAFETY: the function takes no arguments, and PMIx_Init has succeeded, since only then a client exists.
+        // SAFETY: the function takes no arguments, and PMIx_Init has succeeded, since only then a
+        // client exists.
         let status = unsafe { (self.api.commit)() };
         self.check("put (PMIx_Commit)", status)
     }
@@ -147,8 +153,9 @@ impl Client {
     fn fence(&self, deadline: Instant) -> Result<(), Error> {
         let operation = "wait for all ranks (PMIx_Fence)";
         self.wait(operation, deadline, Waiter::default(), |_, for_callback| {
-            // SAFETY: null lists of length 0 mean all processes and no directives. `for_callback` is a pointer from
-            // `Arc::into_raw`, and `on_done`, which has the type of fence callbacks, takes that reference over.
+            // SAFETY: null lists of length 0 mean all processes and no directives. `for_callback`
+            // is a pointer from `Arc::into_raw`, and `on_done`, which has the type of fence
+            // callbacks, takes that reference over.
             unsafe { (self.api.fence_nb)(ptr::null(), 0, ptr::null(), 0, on_done, for_callback) }
         })
         .map(drop)
@@ -166,10 +173,11 @@ impl Client {
             deadline,
             waiter,
             |waiter, for_callback| {
-                // SAFETY: `root` has the library's layout and is copied before the call returns. The key ends with
-                // NUL, and the callback's reference keeps the waiter that owns it alive until PMIx is done with the
-                // request, even after our deadline. `for_callback` is a pointer from `Arc::into_raw`, and
-                // `on_value`, which has the type of value callbacks, takes that reference over.
+                // SAFETY: `root` has the library's layout and is copied before the call returns.
+                // The key ends with NUL, and the callback's reference keeps the waiter that owns it
+                // alive until PMIx is done with the request, even after our deadline.
+                // `for_callback` is a pointer from `Arc::into_raw`, and `on_value`, which has the
+                // type of value callbacks, takes that reference over.
                 unsafe {
                     (self.api.get_nb)(
                         &raw const root,
@@ -197,8 +205,8 @@ impl Client {
         let for_callback = Arc::into_raw(Arc::clone(&waiter));
         let status = start(&waiter, for_callback.cast_mut().cast());
         if status != ffi::SUCCESS {
-            // SAFETY: the pointer is from `Arc::into_raw` above. PMIx calls back only if the start succeeded, so the
-            // reference has not been taken over.
+            // SAFETY: the pointer is from `Arc::into_raw` above. PMIx calls back only if the start
+            // succeeded, so the reference has not been taken over.
             drop(unsafe { Arc::from_raw(for_callback) });
             return match status {
                 ffi::OPERATION_SUCCEEDED => Ok(Vec::new()),
@@ -256,20 +264,21 @@ impl Waiter {
 }
 
 extern "C" fn on_done(status: Status, waiter: *mut c_void) {
-    // SAFETY: `wait` passed PMIx a pointer from `Arc::into_raw` of an `Arc<Waiter>`, and takes it back only if no
-    // callback follows. PMIx calls back once, so the reference is taken over once.
+    // SAFETY: `wait` passed PMIx a pointer from `Arc::into_raw` of an `Arc<Waiter>`, and takes it
+    // back only if no callback follows. PMIx calls back once, so the reference is taken over once.
     let waiter = unsafe { Arc::from_raw(waiter.cast::<Waiter>().cast_const()) };
     waiter.finish(status, Vec::new());
 }
 
 extern "C" fn on_value(status: Status, value: *mut Value, waiter: *mut c_void) {
-    // SAFETY: `wait` passed PMIx a pointer from `Arc::into_raw` of an `Arc<Waiter>`, and takes it back only if no
-    // callback follows. PMIx calls back once, so the reference is taken over once.
+    // SAFETY: `wait` passed PMIx a pointer from `Arc::into_raw` of an `Arc<Waiter>`, and takes it
+    // back only if no callback follows. PMIx calls back once, so the reference is taken over once.
     let waiter = unsafe { Arc::from_raw(waiter.cast::<Waiter>().cast_const()) };
-    // SAFETY: PMIx passes null, or a pointer to a `pmix_value_t` that stays valid and unchanged during the callback;
-    // `Value` has that layout.
+    // SAFETY: PMIx passes null, or a pointer to a `pmix_value_t` that stays valid and unchanged
+    // during the callback; `Value` has that layout.
     let bytes = unsafe { value.as_ref() }.and_then(|value| {
-        // SAFETY: the value comes from PMIx: if its type is a byte object, its pointer and length describe one.
+        // SAFETY: the value comes from PMIx: if its type is a byte object, its pointer and length
+        // describe one.
         unsafe { value.to_bytes() }
     });
     match bytes {
@@ -279,7 +288,8 @@ extern "C" fn on_value(status: Status, value: *mut Value, waiter: *mut c_void) {
     }
 }
 
-/// The key as PMIx gets it. The prefix keeps it apart from names that begin with "pmix", which belong to PMIx.
+/// The key as PMIx gets it. The prefix keeps it apart from names that begin with "pmix", which
+/// belong to PMIx.
 fn c_key(key: &str) -> Result<CString, Error> {
     CString::new(format!("spark_ccl.{key}"))
         .ok()

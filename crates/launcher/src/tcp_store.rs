@@ -1,8 +1,8 @@
 //! A client of PyTorch's `TCPStore`, which torchrun's agent serves at `MASTER_ADDR:MASTER_PORT`.
 //!
-//! A request is a byte that names it, followed by its arguments. Numbers are in native byte order; text and bytes are
-//! preceded by their length in 64 bits. The first request on a connection is the validation with its magic number.
-//! Only some requests are answered.
+//! A request is a byte that names it, followed by its arguments. Numbers are in native byte order;
+//! text and bytes are preceded by their length in 64 bits. The first request on a connection is the
+//! validation with its magic number. Only some requests are answered.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -51,7 +51,8 @@ impl KeyValue for TcpStore {
     fn get(&mut self, key: &str, deadline: Instant) -> Result<Vec<u8>, Error> {
         let key = format!("{}{key}", self.prefix);
         self.attempt("wait for rank 0's address", deadline, |stream| {
-            // Wait for the key first: the store closes the connection on a GET of a key that does not exist.
+            // Wait for the key first: the store closes the connection on a GET of a key that does
+            // not exist.
             stream.send(&keys_request(WAIT, &key))?;
             stream.expect(STOP_WAITING)?;
             stream.send(&get_request(&key))?;
@@ -116,7 +117,8 @@ impl TcpStore {
     }
 }
 
-/// Connects and validates. Retries until the deadline, since ranks may start before the agent listens.
+/// Connects and validates. Retries until the deadline, since ranks may start before the agent
+/// listens.
 fn connect(host: &str, port: u16, deadline: Instant) -> io::Result<TcpStream> {
     loop {
         match connect_once(host, port, deadline) {

@@ -5,7 +5,8 @@ use crate::Error;
 /// Looks up a variable; the caller owns the snapshot.
 pub(crate) type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// A variable's trimmed text. An empty variable counts as not set, as after a shell's `VAR= command`.
+/// A variable's trimmed text. An empty variable counts as not set, as after a shell's
+/// `VAR= command`.
 pub(crate) fn text(env: Lookup<'_>, name: &str) -> Option<String> {
     env(name)
         .map(|value| value.trim().to_owned())

@@ -40,8 +40,8 @@
 //!
 //! cudarc's features exclude each other: it does not build with two versions of CUDA, or of NCCL.
 //! The feature `cuda-version`, a default, selects CUDA 12.4; a program that selects another one in
-//! cudarc turns it off. NCCL's types are the same in all. They are those of NCCL 2.30, and a program
-//! must not select another version of NCCL in cudarc. If a program enables cudarc's
+//! cudarc turns it off. NCCL's types are the same in all. They are those of NCCL 2.30, and a
+//! program must not select another version of NCCL in cudarc. If a program enables cudarc's
 //! `dynamic-linking`, the program is linked with libnccl as well.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]

@@ -69,8 +69,8 @@ impl Library {
     ///
     /// Those of [`open`](Self::open).
     pub unsafe fn open_at(path: &Path) -> Result<Self, Error> {
-        // SAFETY: whatever library is at this path, its initialisers are sound to run in this process, and its functions
-        // with NCCL's names are NCCL's (this function's contract).
+        // SAFETY: whatever library is at this path, its initialisers are sound to run in this
+        // process, and its functions with NCCL's names are NCCL's (this function's contract).
         unsafe {
             if path.is_dir() {
                 Self::open_first(&IN_FOLDER.map(|name| path.join(name)))
@@ -84,12 +84,13 @@ impl Library {
     ///
     /// # Safety
     ///
-    /// The initialisers of each candidate must be sound to run in this process, and those of its functions
-    /// that have names of NCCL's must be NCCL's.
+    /// The initialisers of each candidate must be sound to run in this process, and those of its
+    /// functions that have names of NCCL's must be NCCL's.
     unsafe fn open_first(candidates: &[PathBuf]) -> Result<Self, Error> {
         let mut tried = Vec::new();
         for candidate in candidates {
-            // SAFETY: each candidate's initialisers are sound to run in this process (this function's contract).
+            // SAFETY: each candidate's initialisers are sound to run in this process (this
+            // function's contract).
             match unsafe { libloading::Library::new(candidate) } {
                 Ok(library) => return Self::with(library, candidate),
                 Err(error) => tried.push(Refusal::new(candidate, &error)),
@@ -139,8 +140,9 @@ impl Library {
         late.filter_map(|(name, since, here)| (!here).then_some((name, since)))
     }
 
-    /// Whether it is new enough to reduce elements of a type, by any reduction; every type can be moved. For 8-bit
-    /// floats, the GPUs of all ranks must also have compute capability 9.0 or later, which NCCL itself checks.
+    /// Whether it is new enough to reduce elements of a type, by any reduction; every type can be
+    /// moved. For 8-bit floats, the GPUs of all ranks must also have compute capability 9.0 or
+    /// later, which NCCL itself checks.
     ///
     /// # Errors
     ///
@@ -218,8 +220,9 @@ unsafe fn text_at(text: *const c_char) -> String {
     // Each byte is read once, and what was read is checked: there is no reference to bytes that may
     // change.
     let bytes = (0..LONGEST).map(|at| {
-        // SAFETY: `text` is not null, no byte before `at` was zero, and `at` is less than `LONGEST`. So the
-        // byte is part of the memory that this function requires, which stays valid until it returns.
+        // SAFETY: `text` is not null, no byte before `at` was zero, and `at` is less than
+        // `LONGEST`. So the byte is part of the memory that this function requires, which stays
+        // valid until it returns.
         unsafe { text.cast::<u8>().add(at).read_volatile() }
     });
     let bytes: Vec<u8> = bytes.take_while(|&byte| byte != 0).collect();

@@ -16,8 +16,8 @@ pub struct DeviceSlice {
     device: i32,
 }
 
-// SAFETY: this is an address, which this crate never dereferences. The memory stays valid no matter which
-// thread uses the value: `from_raw`, from which all such values come, requires that.
+// SAFETY: this is an address, which this crate never dereferences. The memory stays valid no matter
+// which thread uses the value: `from_raw`, from which all such values come, requires that.
 unsafe impl Send for DeviceSlice {}
 // SAFETY: a shared reference only gives copies of the address, length, type and device.
 unsafe impl Sync for DeviceSlice {}
@@ -87,8 +87,8 @@ impl DeviceSlice {
         self.device
     }
 
-    /// NCCL's number of its type, for calls that only move elements. Those of 8-bit floats are bytes there: NCCL knows
-    /// these types from a later version on, and refuses them on older GPUs.
+    /// NCCL's number of its type, for calls that only move elements. Those of 8-bit floats are
+    /// bytes there: NCCL knows these types from a later version on, and refuses them on older GPUs.
     pub(crate) fn moved_as(self) -> DataType {
         let dtype = match self.dtype {
             DType::F8E4M3 | DType::F8E5M2 => DType::U8,
@@ -200,8 +200,8 @@ impl Allocation {
     ///
     /// CUDA fails.
     pub unsafe fn free(self) -> Result<(), Error> {
-        // SAFETY: `start` was allocated by this library, and `self` is consumed, so it is freed only once.
-        // Nothing uses the memory any more, as this function requires.
+        // SAFETY: `start` was allocated by this library, and `self` is consumed, so it is freed
+        // only once. Nothing uses the memory any more, as this function requires.
         let code = unsafe { self.library.api.ncclMemFree()?(self.start) };
         self.library.check("ncclMemFree", code)
     }

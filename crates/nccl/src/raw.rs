@@ -160,8 +160,8 @@ api! {
 ///
 /// `F` must be the function's pointer type.
 unsafe fn find<F: Copy>(library: &libloading::Library, name: &str) -> Option<F> {
-    // SAFETY: `F` is the type of the function that `name` refers to, as this function requires; `name` ends
-    // with a zero byte.
+    // SAFETY: `F` is the type of the function that `name` refers to, as this function requires;
+    // `name` ends with a zero byte.
     unsafe { library.get::<F>(name.as_bytes()) }
         .ok()
         .map(|symbol| *symbol)

@@ -6,8 +6,8 @@ use std::path::Path;
 
 use spark_ccl_config::files;
 
-/// Writes a file by way of a draft. A link in its place is replaced, not followed; a device or pipe, such as `/dev/stdout`, is
-/// written to.
+/// Writes a file by way of a draft. A link in its place is replaced, not followed; a device or
+/// pipe, such as `/dev/stdout`, is written to.
 pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     if fs::metadata(path).is_ok_and(|known| !known.is_file()) {
         return files::create(path)?.write_all(bytes);

@@ -55,8 +55,8 @@ pub(crate) enum Error {
     Rdma(String),
     /// Nothing has moved over the rails for a while.
     #[error(
-        "nothing has moved over the rails for {seconds} s: {state}; is the other rank alive, and its \
-         cable plugged in? -T sets how long to wait"
+        "nothing has moved over the rails for {seconds} s: {state}; is the other rank alive, and \
+         its cable plugged in? -T sets how long to wait"
     )]
     Stalled {
         /// How long.

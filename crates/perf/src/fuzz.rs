@@ -1,4 +1,5 @@
-//! Fuzz targets: what is made of hosts that other machines describe, and what is heard of them on the link.
+//! Fuzz targets: what is made of hosts that other machines describe, and what is heard of them on
+//! the link.
 
 use spark_ccl_topology::{Cluster, Host, testing};
 

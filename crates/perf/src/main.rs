@@ -1,6 +1,7 @@
 //! spark-perf measures collectives, with the flags, the table and the checks of nccl-tests.
 //!
-//! This file only chooses the command. Each folder is one concern, and depends on those above it only:
+//! This file only chooses the command. Each folder is one concern, and depends on those above it
+//! only:
 //!
 //! | folder | concern |
 //! |---|---|

@@ -24,8 +24,8 @@ const LONGEST: u64 = 64 << 20;
 pub(crate) struct SurveyArgs {
     #[command(flatten)]
     pub(crate) hosts: HostArgs,
-    /// Hosts that were written down: files that `topo --json` made, or folders with recorded `/sys` and `/proc`, separated by
-    /// commas [default, without -H: this host]
+    /// Hosts that were written down: files that `topo --json` made, or folders with recorded `/sys`
+    /// and `/proc`, separated by commas [default, without -H: this host]
     #[arg(long, value_name = "FILE,..", value_delimiter = ',', conflicts_with_all = ["list", "hostfile"])]
     from: Vec<PathBuf>,
 }
@@ -44,10 +44,11 @@ impl SurveyArgs {
 #[derive(Debug, Clone)]
 pub(crate) struct Surveyed {
     pub(crate) host: Host,
-    /// How far its clock is ahead of this machine's, and how exact that is, both in seconds; `None` for a host that was
-    /// written down.
+    /// How far its clock is ahead of this machine's, and how exact that is, both in seconds; `None`
+    /// for a host that was written down.
     pub(crate) clock_ahead: Option<(f64, f64)>,
-    /// How it is reached; `None` for this machine without a name, and for one that was written down.
+    /// How it is reached; `None` for this machine without a name, and for one that was written
+    /// down.
     pub(crate) reached: Option<remote::Host>,
 }
 
@@ -108,7 +109,8 @@ pub(crate) fn asked(
     Ok(both.map(|(host, answer)| surveyed(host, answer)).collect())
 }
 
-/// What a host has answered. Its clock was read between its own start and end: another host may have taken longer.
+/// What a host has answered. Its clock was read between its own start and end: another host may
+/// have taken longer.
 fn surveyed(
     host: &remote::Host,
     answer: Result<Answer, remote::Error>,

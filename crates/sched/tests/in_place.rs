@@ -20,8 +20,8 @@ fn messages(schedule: &Schedule, channel: u32) -> Messages {
     steps.filter(|step| *step != (None, None)).collect()
 }
 
-/// The messages of `shape.rank`, out of place and in place; `None` if the algorithm lacks one of the
-/// two.
+/// The messages of `shape.rank`, out of place and in place; `None` if the algorithm lacks one of
+/// the two.
 fn both(operation: Operation, algorithm: Algorithm, shape: Shape) -> Option<[[Messages; 2]; 2]> {
     let of = |in_place| {
         let schedule = schedule(operation, algorithm, in_place, shape).ok()?;

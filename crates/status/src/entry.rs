@@ -7,8 +7,8 @@ use spark_ccl_types::Signature;
 pub struct Entry {
     /// The number of the record within its communicator, from 0.
     pub record: u64,
-    /// Its number: for a collective, among the collectives; for a message, among those with the same peer in the same
-    /// direction.
+    /// Its number: for a collective, among the collectives; for a message, among those with the
+    /// same peer in the same direction.
     pub sequence: u64,
     /// The other rank of a message; `None` for a collective.
     pub peer: Option<Peer>,

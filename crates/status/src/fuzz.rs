@@ -8,7 +8,8 @@ pub type Target = (&'static str, fn(&[u8]), fn() -> Vec<Vec<u8>>);
 /// All targets of this crate.
 pub const TARGETS: &[Target] = &[("ras-client", client, some_conversations)];
 
-/// How the bytes are divided among reads must not matter. Each line gets at most one answer, which is one line.
+/// How the bytes are divided among reads must not matter. Each line gets at most one answer, which
+/// is one line.
 fn client(bytes: &[u8]) {
     let whole = Session::default().feed(bytes);
     let mut session = Session::default();

@@ -1,8 +1,9 @@
-//! The formats in which tools read about running communicators, as pure functions of plain data: NCCL's RAS protocol
-//! ([`ras`]), records of the last operations in the form of PyTorch's flight recorder ([`record`]), and the formats of
-//! NCCL's inspector ([`inspector`]).
+//! The formats in which tools read about running communicators, as pure functions of plain data:
+//! NCCL's RAS protocol ([`ras`]), records of the last operations in the form of PyTorch's flight
+//! recorder ([`record`]), and the formats of NCCL's inspector ([`inspector`]).
 //!
-//! Nothing here opens a file or a socket, or knows what a communicator is. `src/observe` of the library collects the data.
+//! Nothing here opens a file or a socket, or knows what a communicator is. `src/observe` of the
+//! library collects the data.
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 

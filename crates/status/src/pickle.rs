@@ -1,4 +1,5 @@
-//! Writes JSON values in Python's pickle format, protocol 2. It only writes: reading a pickle executes it.
+//! Writes JSON values in Python's pickle format, protocol 2. It only writes: reading a pickle
+//! executes it.
 
 use serde_json::{Number, Value};
 

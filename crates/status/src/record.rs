@@ -1,5 +1,5 @@
-//! Records of a rank's last operations, in the form of PyTorch's flight recorder: as JSON, and as the pickle that its
-//! analyzer reads (`python -m torch.distributed.flight_recorder.fr_trace`).
+//! Records of a rank's last operations, in the form of PyTorch's flight recorder: as JSON, and as
+//! the pickle that its analyzer reads (`python -m torch.distributed.flight_recorder.fr_trace`).
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,8 @@ const VERSION: &str = "2.10";
 /// The analyzer accepts no other library's name; `comm_lib_version` names ours.
 const LIBRARY: &str = "nccl";
 
-/// The operations of one communicator on one kind of memory, which are numbered apart from those on the other.
+/// The operations of one communicator on one kind of memory, which are numbered apart from those on
+/// the other.
 #[derive(Debug, Clone)]
 pub struct Group {
     /// Tells it apart from others, alike on all ranks.
@@ -25,7 +26,8 @@ pub struct Group {
     pub ranks: Vec<u32>,
     /// This rank's number in it.
     pub rank: u32,
-    /// Whether they are on device memory: their ends are seen late, so how long they took is not told.
+    /// Whether they are on device memory: their ends are seen late, so how long they took is not
+    /// told.
     pub on_device: bool,
     /// How long an operation may take, in milliseconds.
     pub timeout_ms: u64,
@@ -33,7 +35,8 @@ pub struct Group {
     pub entries: Vec<Entry>,
 }
 
-/// Messages are numbered from here: the analyzer takes neighbours of equal number, collectives or not, for one call.
+/// Messages are numbered from here: the analyzer takes neighbours of equal number, collectives or
+/// not, for one call.
 const MESSAGES: u64 = 1 << 32;
 
 /// All that a rank has recorded.
@@ -106,8 +109,8 @@ impl Record {
         for (number, group) in groups.iter().enumerate() {
             entries.extend(operations(number, group));
         }
-        // Programs read them in the order of the calls and compare ranks by these numbers, so forgotten records count,
-        // too.
+        // Programs read them in the order of the calls and compare ranks by these numbers, so
+        // forgotten records count, too.
         entries.sort_by_key(|entry| entry.time_created_ns);
         let first = groups.iter().filter_map(|group| group.entries.first());
         let forgotten: u64 = first.map(|entry| entry.record).sum();
@@ -166,8 +169,9 @@ fn status(group: &Group) -> Status {
     }
 }
 
-/// The operations that PyTorch's format has names for. Collectives run one after the other, and so do messages with one
-/// peer in one direction: of those that are not done, the first is started, and the others are not.
+/// The operations that PyTorch's format has names for. Collectives run one after the other, and so
+/// do messages with one peer in one direction: of those that are not done, the first is started,
+/// and the others are not.
 fn operations(number: usize, group: &Group) -> impl Iterator<Item = Operation> {
     let mut busy: BTreeMap<Option<Peer>, u64> = BTreeMap::new();
     group.entries.iter().filter_map(move |entry| {

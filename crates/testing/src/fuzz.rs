@@ -1,5 +1,5 @@
-//! Fuzzing in tests: runs targets with damaged valid inputs and with random ones. `fuzz/` runs the same targets under
-//! libFuzzer, which finds more.
+//! Fuzzing in tests: runs targets with damaged valid inputs and with random ones. `fuzz/` runs the
+//! same targets under libFuzzer, which finds more.
 
 use std::fmt::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -9,9 +9,11 @@ use std::time::{Duration, Instant};
 
 use crate::scramble;
 
-/// A target's name, the function that must accept any bytes without a panic, and valid inputs to start from.
+/// A target's name, the function that must accept any bytes without a panic, and valid inputs to
+/// start from.
 ///
-/// It uses no type of this crate, since libFuzzer's build of the other crates does not include this one.
+/// It uses no type of this crate, since libFuzzer's build of the other crates does not include this
+/// one.
 pub type Target = (&'static str, fn(&[u8]), fn() -> Vec<Vec<u8>>);
 
 /// The variable that sets the seconds per target. The default is short.

@@ -1,11 +1,13 @@
 //! Test support that several crates share. Only tests depend on it; it is not shipped.
 //!
-//! Some tests need something that not every machine has. They ask [`has`], and return if it is missing. The test
-//! harness counts such a test as passed, so the skip is reported on standard error, and in the file that
-//! `SPARK_CCL_TEST_SKIPPED` names, which `tests/run.sh` lists. `SPARK_CCL_TEST_REQUIRE` is a comma-separated list of
-//! [`Need::word`]s that the machine must have: if one of them is missing, the test fails.
+//! Some tests need something that not every machine has. They ask [`has`], and return if it is
+//! missing. The test harness counts such a test as passed, so the skip is reported on standard
+//! error, and in the file that `SPARK_CCL_TEST_SKIPPED` names, which `tests/run.sh` lists.
+//! `SPARK_CCL_TEST_REQUIRE` is a comma-separated list of [`Need::word`]s that the machine must
+//! have: if one of them is missing, the test fails.
 //!
-//! The machine is probed independently of the code under test, whose failure must never skip a test.
+//! The machine is probed independently of the code under test, whose failure must never skip a
+//! test.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod float_mode;
@@ -40,7 +42,8 @@ pub enum Need {
     Chown,
     /// A C++ compiler, `c++`.
     CppCompiler,
-    /// The folder of a library of fake GPUs, in `SPARK_CCL_TEST_FAKE_GPUS`, for programs that a test starts.
+    /// The folder of a library of fake GPUs, in `SPARK_CCL_TEST_FAKE_GPUS`, for programs that a
+    /// test starts.
     FakeGpuLibrary,
     /// Fake GPUs, which can be made to fail (`crates/perf/tests/fake_gpu`).
     FakeGpus,
@@ -180,8 +183,8 @@ pub fn found<T>(need: Need, probed: Result<T, String>) -> Option<T> {
     }
 }
 
-/// What random decisions of a test follow from: the variable `SEED`, or else another number in each process. It is printed
-/// where a test fails.
+/// What random decisions of a test follow from: the variable `SEED`, or else another number in each
+/// process. It is printed where a test fails.
 ///
 /// # Panics
 ///
@@ -196,7 +199,8 @@ pub fn seed() -> u64 {
     seed
 }
 
-/// A hash of two numbers, for test data: each element has a different value, so that none can be mistaken for another.
+/// A hash of two numbers, for test data: each element has a different value, so that none can be
+/// mistaken for another.
 pub fn scramble(a: u64, b: u64) -> u64 {
     let mut x = (a << 32 ^ b).wrapping_add(0x9e37_79b9_7f4a_7c15);
     x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);

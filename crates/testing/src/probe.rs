@@ -119,7 +119,8 @@ fn namespaces() -> Result<(), String> {
 }
 
 fn secret_memory() -> Result<(), String> {
-    // SAFETY: memfd_secret takes only flags, touches no memory of this process, and returns a new descriptor or -1.
+    // SAFETY: memfd_secret takes only flags, touches no memory of this process, and returns a new
+    // descriptor or -1.
     let outcome = unsafe { nix::libc::syscall(nix::libc::SYS_memfd_secret, 0) };
     let descriptor = Errno::result(outcome).map_err(|error| format!("memfd_secret: {error}"))?;
     nix::unistd::close(descriptor as i32).map_err(|error| error.to_string())
@@ -205,8 +206,9 @@ fn gpu_count() -> Result<usize, String> {
         None => error.to_string(),
     };
     let failed = |call: &str, code: c_int| format!("{call}: CUDA's error {code}");
-    // SAFETY: the library's initialisers only set up its own state. The functions' types are those in cuda.h, `count`
-    // is a live local, and the library is leaked, so that its functions stay loaded.
+    // SAFETY: the library's initialisers only set up its own state. The functions' types are those
+    // in cuda.h, `count` is a live local, and the library is leaked, so that its functions stay
+    // loaded.
     unsafe {
         // Leaked, since drivers start threads, which must not outlive their code.
         let library = Box::leak(Box::new(Library::new("libcuda.so.1").map_err(explained)?));
@@ -221,7 +223,8 @@ fn gpu_count() -> Result<usize, String> {
     }
 }
 
-/// An NCCL of this version or newer, as `SPARK_CCL_NCCL_LIBRARY` names it or the system's loader finds it.
+/// An NCCL of this version or newer, as `SPARK_CCL_NCCL_LIBRARY` names it or the system's loader
+/// finds it.
 fn nccl(oldest: c_int) -> Result<(), String> {
     let named = std::env::var_os("SPARK_CCL_NCCL_LIBRARY").map(PathBuf::from);
     let candidates = match named {
@@ -240,8 +243,9 @@ fn nccl(oldest: c_int) -> Result<(), String> {
 
 fn nccl_version(path: &PathBuf) -> Option<c_int> {
     let mut version = 0;
-    // SAFETY: the library's initialisers only set up its own state. The function's type is that in nccl.h, `version` is
-    // a live local, and the library is leaked, so that its function stays loaded.
+    // SAFETY: the library's initialisers only set up its own state. The function's type is that in
+    // nccl.h, `version` is a live local, and the library is leaked, so that its function stays
+    // loaded.
     let code = unsafe {
         let library = Box::leak(Box::new(Library::new(path).ok()?));
         let of = library.get::<unsafe extern "C" fn(*mut c_int) -> c_int>(b"ncclGetVersion\0");

@@ -20,15 +20,16 @@ impl Sleeper {
     /// The system refuses a process or a socket.
     pub fn fork() -> Self {
         let (order, orders) = UnixStream::pair().unwrap();
-        // SAFETY: the child closes and reads a socket, and exits. That neither allocates nor takes a lock which another
-        // thread of the parent may have held during the fork.
+        // SAFETY: the child closes and reads a socket, and exits. That neither allocates nor takes
+        // a lock which another thread of the parent may have held during the fork.
         match unsafe { fork() }.unwrap() {
             ForkResult::Parent { child } => Self { child, order },
             ForkResult::Child => {
                 // The child ends when its parent does, too.
                 drop(order);
                 let _ = (&orders).read(&mut [0]);
-                // SAFETY: `_exit` takes an integer and never returns, so nothing in this process is used after it.
+                // SAFETY: `_exit` takes an integer and never returns, so nothing in this process is
+                // used after it.
                 unsafe { nix::libc::_exit(0) }
             }
         }

@@ -1,6 +1,8 @@
-//! Writes the recorded trees of made-up hosts, which the tests use: `spark`, `pair`, `ring`, `switch` or `server`.
+//! Writes the recorded trees of made-up hosts, which the tests use: `spark`, `pair`, `ring`,
+//! `switch` or `server`.
 //!
-//! `cargo run -p spark-ccl-topology --features testing --example recorded -- ring FOLDER` makes a folder for each host, which
+//! `cargo run -p spark-ccl-topology --features testing --example recorded -- ring FOLDER` makes a
+//! folder for each host, which
 //! `spark-perf topo --from FOLDER/spark-1,FOLDER/spark-2,FOLDER/spark-3` reads.
 #![forbid(unsafe_code)]
 

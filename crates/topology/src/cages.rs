@@ -1,9 +1,9 @@
 //! The cages of network cards, that is their cable sockets, and which PCI functions of a card lead
 //! to each. Knows one host; does not know where cables go.
 //!
-//! A card with several PCIe links to the host shows one cage as several functions, its *twins*. Each twin has its own
-//! RDMA device and network interface. A 200 Gbit/s cage of a DGX Spark, for instance, has two twins with four PCIe
-//! lanes each.
+//! A card with several PCIe links to the host shows one cage as several functions, its *twins*.
+//! Each twin has its own RDMA device and network interface. A 200 Gbit/s cage of a DGX Spark, for
+//! instance, has two twins with four PCIe lanes each.
 
 use std::collections::BTreeMap;
 
@@ -60,8 +60,8 @@ pub fn cages(host: &Host) -> Vec<Cage<'_>> {
     cages
 }
 
-/// What identifies a cage: the card, and the cage's name. Functions of unknown cards and virtual functions are never
-/// twins.
+/// What identifies a cage: the card, and the cage's name. Functions of unknown cards and virtual
+/// functions are never twins.
 fn place(host: &Host, end: CageEnd<'_>) -> (String, String) {
     let told = end.netdev.and_then(|netdev| netdev.port_name.clone());
     let name = told.unwrap_or_else(|| {
@@ -100,7 +100,8 @@ impl Cage<'_> {
         rates.max().map(|rate| f64::from(rate) / 1000.0)
     }
 
-    /// What the PCIe links of its functions carry together, in Gbit/s; `None` if one of them is unknown.
+    /// What the PCIe links of its functions carry together, in Gbit/s; `None` if one of them is
+    /// unknown.
     pub fn pcie_gbits(&self, host: &Host) -> Option<f64> {
         let links = self.ends.iter().map(|end| end.pcie(host));
         links.map(|link| link.map(|link| link.gbits())).sum()

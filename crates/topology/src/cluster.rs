@@ -131,7 +131,8 @@ mod tests {
     #[test]
     fn what_was_heard_decides_among_equal_subnets() {
         let mut recorded = testing::pair();
-        // All ports are in the link-local subnet, as in NVIDIA's recommended set-up, and the twins are heard crosswise.
+        // All ports are in the link-local subnet, as in NVIDIA's recommended set-up, and the twins
+        // are heard crosswise.
         let macs = |host: &mut Recorded| {
             ["enP2p1s0f0np0", "enp1s0f0np0"].map(|name| host.netdev(name).mac.clone().unwrap())
         };

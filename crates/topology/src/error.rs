@@ -23,7 +23,8 @@ pub enum Error {
     },
     /// A folder that is not a recorded host.
     #[error(
-        "{}: this folder is no recorded host: it has no {missing}; `spark-perf topo --json` on that host makes a file instead",
+        "{}: this folder is no recorded host: it has no {missing}; `spark-perf topo --json` on \
+         that host makes a file instead",
         path.display()
     )]
     NoTree {
@@ -34,7 +35,8 @@ pub enum Error {
     },
     /// A name that would be unsafe in a command line.
     #[error(
-        "the description of a host names a {what} {name:?}; only letters, digits and _.:@- are taken, and no - in front"
+        "the description of a host names a {what} {name:?}; only letters, digits and _.:@- are \
+         taken, and no - in front"
     )]
     Name {
         /// What it names.
@@ -65,7 +67,8 @@ pub enum Error {
     Format(String),
     /// A description in the format of another version.
     #[error(
-        "the description of a host has format {found}, and this program reads {expected}: use the same spark-perf on all hosts"
+        "the description of a host has format {found}, and this program reads {expected}: use the \
+         same spark-perf on all hosts"
     )]
     Version {
         /// The format's version.

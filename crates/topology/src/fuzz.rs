@@ -22,7 +22,8 @@ fn netlink(bytes: &[u8]) {
     listed.messages.iter().for_each(read_any);
 }
 
-/// What is read as a host can be written, and read again. Numbers with fractions may differ in their last digit.
+/// What is read as a host can be written, and read again. Numbers with fractions may differ in
+/// their last digit.
 fn document(bytes: &[u8]) {
     if let Ok(host) = Host::from_json(&String::from_utf8_lossy(bytes)) {
         let again = Host::from_json(&host.to_json());

@@ -64,8 +64,8 @@ impl Host {
     /// Reads a document of [`to_json`](Self::to_json).
     ///
     /// # Errors
-    /// The text is not such a document, is of another version, or has what no real host has: names that are unsafe in a
-    /// shell, prefixes longer than addresses, or overlong lists.
+    /// The text is not such a document, is of another version, or has what no real host has: names
+    /// that are unsafe in a shell, prefixes longer than addresses, or overlong lists.
     pub fn from_json(text: &str) -> Result<Self, Error> {
         if text.len() > LONGEST {
             return Err(Error::Long {
@@ -142,8 +142,8 @@ impl Host {
     }
 }
 
-/// The payload of an RDMA packet over an Ethernet interface of this MTU, as drivers choose it: the largest power of two
-/// that leaves room for the headers.
+/// The payload of an RDMA packet over an Ethernet interface of this MTU, as drivers choose it: the
+/// largest power of two that leaves room for the headers.
 fn packet_bytes(mtu: u32) -> u32 {
     /// IPv6, UDP, and the longest headers and checksum of RoCE.
     const HEADERS: u32 = 100;

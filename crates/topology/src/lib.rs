@@ -1,13 +1,14 @@
 //! One model of a host, and what can be derived from the models of several hosts.
 //!
-//! A [`Host`] is plain data: processors, memory, PCI, GPUs, RDMA devices, network interfaces, limits, software.
-//! [`live`] reads this machine, [`recorded`] a folder of recorded files; both use the same code, which reads sysfs,
-//! procfs and netlink and never parses a command's output. Hosts are sent to other machines as JSON.
+//! A [`Host`] is plain data: processors, memory, PCI, GPUs, RDMA devices, network interfaces,
+//! limits, software. [`live`] reads this machine, [`recorded`] a folder of recorded files; both use
+//! the same code, which reads sysfs, procfs and netlink and never parses a command's output. Hosts
+//! are sent to other machines as JSON.
 //!
-//! Everything derived is a pure function of hosts: [`cages()`] finds the PCI functions that share a cable,
-//! [`rails`](cluster::rails) the ports that join two hosts, [`Cluster`] how hosts are cabled. [`rdma`] and [`netif`]
-//! select the ports and interfaces that the library uses. This crate knows nothing about ranks, links or checks;
-//! `spark-perf doctor` judges.
+//! Everything derived is a pure function of hosts: [`cages()`] finds the PCI functions that share a
+//! cable, [`rails`](cluster::rails) the ports that join two hosts, [`Cluster`] how hosts are
+//! cabled. [`rdma`] and [`netif`] select the ports and interfaces that the library uses. This crate
+//! knows nothing about ranks, links or checks; `spark-perf doctor` judges.
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 

@@ -62,8 +62,8 @@ impl Interface {
         ranked(self.speed, self.rdma)
     }
 
-    /// Whether `addr` is on this interface's subnet. Every link has the same link-local IPv6 subnet, so for
-    /// link-local addresses `true` only means "perhaps".
+    /// Whether `addr` is on this interface's subnet. Every link has the same link-local IPv6
+    /// subnet, so for link-local addresses `true` only means "perhaps".
     pub fn reaches(&self, addr: IpAddr) -> bool {
         same_subnet(self.addr, addr, self.prefix)
     }
@@ -75,12 +75,14 @@ pub(crate) fn ranked(speed: Option<u32>, rdma: bool) -> u32 {
     speed.unwrap_or(if rdma { UNKNOWN_RDMA } else { UNKNOWN })
 }
 
-/// Whether the first `prefix` bits of two addresses are equal. `false` if they are of different families.
+/// Whether the first `prefix` bits of two addresses are equal. `false` if they are of different
+/// families.
 pub fn same_subnet(a: IpAddr, b: IpAddr, prefix: u8) -> bool {
     a.is_ipv4() == b.is_ipv4() && network(a, prefix) == network(b, prefix)
 }
 
-/// The first address of the subnet that an address is in. A prefix longer than the address counts as the whole address.
+/// The first address of the subnet that an address is in. A prefix longer than the address counts
+/// as the whole address.
 pub fn network(ip: IpAddr, prefix: u8) -> IpAddr {
     match ip {
         IpAddr::V4(ip) => {

@@ -1,7 +1,8 @@
 //! Reads a host: this machine, or one that was recorded.
 //!
-//! A recorded host is a folder. It has the files of `/sys`, `/proc`, `/etc` and `/usr` that are read here, under the
-//! same paths. What is in no file is in `netlink.json` (a [`Network`]) and `cuda.json` (a [`Cuda`]).
+//! A recorded host is a folder. It has the files of `/sys`, `/proc`, `/etc` and `/usr` that are
+//! read here, under the same paths. What is in no file is in `netlink.json` (a [`Network`]) and
+//! `cuda.json` (a [`Cuda`]).
 
 mod cpu;
 mod cuda;
@@ -33,8 +34,8 @@ use crate::{Error, FORMAT, Host};
 /// This machine, as this process sees it. Opens libcuda, but makes no context on a GPU.
 ///
 /// # Errors
-/// The kernel does not answer over netlink, or an RDMA device or this host has a name that is unsafe in a command. What is
-/// not there at all, such as RDMA, is no error.
+/// The kernel does not answer over netlink, or an RDMA device or this host has a name that is
+/// unsafe in a command. What is not there at all, such as RDMA, is no error.
 pub fn live(env: &Env) -> Result<Host, Error> {
     let tree = Tree::new(Path::new("/"));
     let places = software::Places::of(env);

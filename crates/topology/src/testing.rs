@@ -1,5 +1,5 @@
-//! Hosts for tests, written by us from public descriptions of such machines: one DGX Spark, two with a cable, three in a
-//! ring, four at a switch, and a server with eight GPUs.
+//! Hosts for tests, written by us from public descriptions of such machines: one DGX Spark, two
+//! with a cable, three in a ring, four at a switch, and a server with eight GPUs.
 //!
 //! Each is a recorded tree, so that a test reads it as a machine is read.
 

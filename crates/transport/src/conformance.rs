@@ -1,7 +1,7 @@
 //! The contract of every link, as a test suite that runs over any transport.
 //!
-//! A transport implements [`Harness`] and calls [`run`] in a test, or the properties one by one. The suite runs on
-//! one thread, which drives both ends of a link in turn.
+//! A transport implements [`Harness`] and calls [`run`] in a test, or the properties one by one.
+//! The suite runs on one thread, which drives both ends of a link in turn.
 
 #![allow(clippy::panic, clippy::missing_panics_doc)]
 
@@ -62,8 +62,8 @@ pub trait Harness {
         std::thread::yield_now();
     }
 
-    /// Whether a link accepts exactly `slots` messages while the receiver does nothing. A transport with other
-    /// buffers accepts `slots` or more.
+    /// Whether a link accepts exactly `slots` messages while the receiver does nothing. A transport
+    /// with other buffers accepts `slots` or more.
     fn exact_credits(&self) -> bool {
         true
     }

@@ -1,9 +1,10 @@
-//! A simulated link within one process over a virtual clock, with faults and delays that a test chooses.
+//! A simulated link within one process over a virtual clock, with faults and delays that a test
+//! chooses.
 //!
-//! Messages are delayed, calls return "not yet" although they could proceed, a flush may move only a few bytes, and
-//! the link may break at a given time. Everything depends only on the seed, the calls and the clock, so a run on one
-//! thread is reproducible. Only [`LinkTx::flush`](crate::LinkTx::flush) moves bytes, and only [`Clock::tick`] advances
-//! the time.
+//! Messages are delayed, calls return "not yet" although they could proceed, a flush may move only
+//! a few bytes, and the link may break at a given time. Everything depends only on the seed, the
+//! calls and the clock, so a run on one thread is reproducible. Only
+//! [`LinkTx::flush`](crate::LinkTx::flush) moves bytes, and only [`Clock::tick`] advances the time.
 
 mod direction;
 mod random;
@@ -50,8 +51,8 @@ impl Clock {
 pub struct Weather {
     /// The seed of the random generator.
     pub seed: u64,
-    /// How many ticks a message, a freed slot and the news of a closed end take. Each is drawn at random; messages
-    /// keep their order nevertheless.
+    /// How many ticks a message, a freed slot and the news of a closed end take. Each is drawn at
+    /// random; messages keep their order nevertheless.
     pub delay: RangeInclusive<u64>,
     /// Of 100 calls that could proceed, how many return "not yet" (at most 99).
     pub not_yet_percent: u8,

@@ -98,8 +98,8 @@ fn shared_memory(bytes: &[u8]) {
     let memory = SharedMemory::from_fd(&passed.fd, mapped, mapped).unwrap();
     let at = usize::from(u16::from_le_bytes(*place)) % memory.len();
     let len = rest.len().min(memory.len() - at);
-    // SAFETY: `at + len` is at most the mapping's length, `rest` has at least `len` bytes and is not part of the
-    // mapping, and nothing holds a reference into the mapping.
+    // SAFETY: `at + len` is at most the mapping's length, `rest` has at least `len` bytes and is
+    // not part of the mapping, and nothing holds a reference into the mapping.
     unsafe { memory.as_ptr().add(at).copy_from(rest.as_ptr(), len) };
 
     let (ours, theirs) = streams();

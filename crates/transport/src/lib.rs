@@ -1,8 +1,9 @@
 //! Links between two ranks (shared memory, TCP, RDMA), and memory that ranks of one host share.
 //!
-//! A link carries *messages*: a tag and up to [`Geometry::slot_bytes`] of payload. Messages keep their order. The
-//! sender fills a slot in the link's memory, and the receiver reads one there, so data can be reduced and forwarded
-//! without another copy. No call blocks: "not yet" is `None` or `false`.
+//! A link carries *messages*: a tag and up to [`Geometry::slot_bytes`] of payload. Messages keep
+//! their order. The sender fills a slot in the link's memory, and the receiver reads one there, so
+//! data can be reduced and forwarded without another copy. No call blocks: "not yet" is `None` or
+//! `false`.
 //!
 //! This crate knows nothing of collective operations or their algorithms.
 

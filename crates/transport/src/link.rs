@@ -1,4 +1,5 @@
-//! The traits that every transport implements, and what their calls return. Engines know links only by them.
+//! The traits that every transport implements, and what their calls return. Engines know links only
+//! by them.
 
 use std::time::Duration;
 
@@ -23,8 +24,8 @@ pub struct Arrival<'a> {
     pub payload: &'a [u8],
 }
 
-/// The state of a link's rails: the paths, each between two ports, that share its messages. If a rail has several
-/// queue pairs, each of them counts.
+/// The state of a link's rails: the paths, each between two ports, that share its messages. If a
+/// rail has several queue pairs, each of them counts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Rails {
     /// Rails in use; 0 over shared memory and TCP, which do not count them.
@@ -108,7 +109,8 @@ pub enum Lends {
 /// The result of an attempt to lend a message's payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lending {
-    /// The payload is lent until [`LinkTx::has_returned`] returns true for this number or a later one.
+    /// The payload is lent until [`LinkTx::has_returned`] returns true for this number or a later
+    /// one.
     Lent(u64),
     /// Try again.
     NotYet,
@@ -143,8 +145,8 @@ pub trait LinkTx: Send {
     /// When the link has ended, or nothing was reserved.
     fn commit(&mut self, len: usize, tag: u64) -> Result<(), LinkError>;
 
-    /// Sends a message directly from `payload`, if that saves a copy. It has the effect of reserving, filling and
-    /// committing a slot.
+    /// Sends a message directly from `payload`, if that saves a copy. It has the effect of
+    /// reserving, filling and committing a slot.
     ///
     /// # Errors
     /// When the link has ended, or a slot is reserved.
@@ -159,16 +161,16 @@ pub trait LinkTx: Send {
         Lends::Nothing
     }
 
-    /// Sends a message that the peer reads in place, if the peer can and that saves a copy. [`lends`](Self::lends)
-    /// tells how long it may be. Until it has returned, it may be [held back](Self::holds_back): the peer may find
-    /// out that it cannot read it in place after all.
+    /// Sends a message that the peer reads in place, if the peer can and that saves a copy.
+    /// [`lends`](Self::lends) tells how long it may be. Until it has returned, it may be [held
+    /// back](Self::holds_back): the peer may find out that it cannot read it in place after all.
     ///
     /// # Errors
     /// When the link has ended, or a slot is reserved.
     ///
     /// # Safety
-    /// The payload stays valid and unchanged until it has [returned](Self::has_returned), or until the link is
-    /// [withdrawn](Self::withdraw) or dropped.
+    /// The payload stays valid and unchanged until it has [returned](Self::has_returned), or until
+    /// the link is [withdrawn](Self::withdraw) or dropped.
     unsafe fn lend(&mut self, payload: &[u8], tag: u64) -> Result<Lending, LinkError> {
         let _ = (payload, tag);
         Ok(Lending::Unable)
@@ -183,8 +185,9 @@ pub trait LinkTx: Send {
         Ok(true)
     }
 
-    /// Ends the link for both halves: takes back all loans, stops receiving into the caller's memory, and abandons
-    /// messages in flight. A peer that reads from the link afterwards finds it ended.
+    /// Ends the link for both halves: takes back all loans, stops receiving into the caller's
+    /// memory, and abandons messages in flight. A peer that reads from the link afterwards finds it
+    /// ended.
     fn withdraw(&mut self) {}
 
     /// The state of the link's rails.
@@ -206,8 +209,8 @@ pub trait LinkTx: Send {
     /// When the link has ended.
     fn flush(&mut self) -> Result<bool, LinkError>;
 
-    /// Adds to `wait` the events that let held-back bytes be sent. Any other event that a sender waits for wakes a
-    /// wait for which the receiving half is [armed](LinkRx::arm).
+    /// Adds to `wait` the events that let held-back bytes be sent. Any other event that a sender
+    /// waits for wakes a wait for which the receiving half is [armed](LinkRx::arm).
     fn watch(&self, wait: &mut Wait) {
         let _ = wait;
     }
@@ -215,7 +218,8 @@ pub trait LinkTx: Send {
 
 /// The receiving half of a link.
 pub trait LinkRx: Send {
-    /// The next message. `None`: not yet. Returns the same message until [`release`](Self::release).
+    /// The next message. `None`: not yet. Returns the same message until
+    /// [`release`](Self::release).
     ///
     /// # Errors
     /// When the link has ended and every message was read.
@@ -230,15 +234,16 @@ pub trait LinkRx: Send {
         Ok(self.peek()?.map(|arrival| arrival.tag))
     }
 
-    /// Whether [`peek`](Self::peek) would return something, including an error, or a lent message whose contents
-    /// have not been requested.
+    /// Whether [`peek`](Self::peek) would return something, including an error, or a lent message
+    /// whose contents have not been requested.
     fn has_news(&mut self) -> bool {
         !matches!(self.peek(), Ok(None))
     }
 
-    /// Receives a message with this tag and the length of `payload` directly into `payload`, if that saves a copy.
-    /// It has the effect of peeking, copying and releasing. [`Direct::Unable`] if the next message is a different
-    /// one. Once begun, it must be completed before the link can be used for anything else.
+    /// Receives a message with this tag and the length of `payload` directly into `payload`, if
+    /// that saves a copy. It has the effect of peeking, copying and releasing. [`Direct::Unable`]
+    /// if the next message is a different one. Once begun, it must be completed before the link can
+    /// be used for anything else.
     ///
     /// # Errors
     /// When the link has ended before the message was complete.
@@ -247,14 +252,16 @@ pub trait LinkRx: Send {
         Ok(Direct::Unable)
     }
 
-    /// Receives the next bytes of a lent message with this tag, as many as fit into `room`. Once begun, the half
-    /// can be used for nothing else until the whole message has been received: each further call passes the `room`
-    /// for the bytes that are missing, for this message and those that follow it.
+    /// Receives the next bytes of a lent message with this tag, as many as fit into `room`. Once
+    /// begun, the half can be used for nothing else until the whole message has been received: each
+    /// further call passes the `room` for the bytes that are missing, for this message and those
+    /// that follow it.
     ///
     /// # Safety
-    /// From the first call on, a device may be writing to a `room` in [registered](crate::rdma::Registry) memory. That
-    /// stays valid, and nothing else accesses it, until its bytes have been received, or until the link is
-    /// [withdrawn](LinkTx::withdraw) or both halves of it are dropped.
+    /// From the first call on, a device may be writing to a `room` in
+    /// [registered](crate::rdma::Registry) memory. That stays valid, and nothing else accesses it,
+    /// until its bytes have been received, or until the link is [withdrawn](LinkTx::withdraw) or
+    /// both halves of it are dropped.
     ///
     /// # Errors
     /// When the link has ended.
@@ -263,8 +270,9 @@ pub trait LinkRx: Send {
         Ok(Borrowing::Unable)
     }
 
-    /// Whether the peer has not withdrawn its loans, nor the registered memory that it has announced as readable.
-    /// If so, what was read of them until now is valid. Always false over links that do not share memory.
+    /// Whether the peer has not withdrawn its loans, nor the registered memory that it has
+    /// announced as readable. If so, what was read of them until now is valid. Always false over
+    /// links that do not share memory.
     fn still_lends(&self) -> bool {
         false
     }
@@ -272,15 +280,15 @@ pub trait LinkRx: Send {
     /// Returns the slot of the message last peeked to the sender. Does nothing if none was peeked.
     fn release(&mut self);
 
-    /// Prepares a wait. Check the link again afterwards: whatever arrives after that check ends the wait, and
-    /// so does progress of the peer for the link's sending half. On a link that cannot promise this, the wait is
-    /// blind.
+    /// Prepares a wait. Check the link again afterwards: whatever arrives after that check ends the
+    /// wait, and so does progress of the peer for the link's sending half. On a link that cannot
+    /// promise this, the wait is blind.
     fn arm(&mut self, wait: &mut Wait) {
         wait.be_blind();
     }
 
-    /// Adds to `wait` the events that bring the messages that were looked for since [`arm`](Self::arm) and not
-    /// found.
+    /// Adds to `wait` the events that bring the messages that were looked for since
+    /// [`arm`](Self::arm) and not found.
     fn watch(&self, wait: &mut Wait) {
         let _ = wait;
     }

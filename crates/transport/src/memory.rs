@@ -1,9 +1,9 @@
 //! Memory that processes of one host share.
 //!
-//! A region is an anonymous kernel file (`memfd`). It has no name, so nothing is left behind when every process
-//! that maps it has ended, in whatever way. Its size is sealed, so no process can truncate it under another. Its
-//! pages are allocated before they are written to, so that a lack of memory is an error here and not a signal
-//! later.
+//! A region is an anonymous kernel file (`memfd`). It has no name, so nothing is left behind when
+//! every process that maps it has ended, in whatever way. Its size is sealed, so no process can
+//! truncate it under another. Its pages are allocated before they are written to, so that a lack of
+//! memory is an error here and not a signal later.
 
 mod available;
 mod grants;
@@ -79,16 +79,17 @@ fn advice(error: Errno) -> &'static str {
     match error {
         Errno::MFILE => "; this process has as many files open as it may: raise `ulimit -n`",
         Errno::TOOMANYREFS => {
-            "; this user's processes have passed one another as many file descriptors as one may open, and have not \
-             received them: look for processes that are stopped, or raise `ulimit -n`"
+            "; this user's processes have passed one another as many file descriptors as one may \
+             open, and have not received them: look for processes that are stopped, or raise \
+             `ulimit -n`"
         }
         _ => "",
     }
 }
 
 impl MemoryError {
-    /// Whether the error is temporary. The kernel limits how many descriptors of one user may be in flight between
-    /// processes; the error passes once processes have received theirs.
+    /// Whether the error is temporary. The kernel limits how many descriptors of one user may be in
+    /// flight between processes; the error passes once processes have received theirs.
     pub fn may_pass(&self) -> bool {
         matches!(
             self,
@@ -106,8 +107,8 @@ impl MemoryError {
 
 /// A mapping of memory that other processes may map too.
 ///
-/// Any process that maps the memory may change it at any time, so this gives out only a raw pointer. A forked child
-/// does not share it: it finds private zeros.
+/// Any process that maps the memory may change it at any time, so this gives out only a raw
+/// pointer. A forked child does not share it: it finds private zeros.
 #[derive(Debug)]
 pub struct SharedMemory {
     address: NonNull<u8>,
@@ -116,20 +117,20 @@ pub struct SharedMemory {
     unshared: Option<UnsharedMemory>,
 }
 
-// SAFETY: the mapping belongs to the process and not to a thread. The bytes are accessible only through raw
-// pointers, whose users are responsible for synchronisation.
+// SAFETY: the mapping belongs to the process and not to a thread. The bytes are accessible only
+// through raw pointers, whose users are responsible for synchronisation.
 unsafe impl Send for SharedMemory {}
-// SAFETY: methods that take `&self` only read the fields, and only system calls change the mapping, which the
-// kernel serialises. The bytes are accessible only through raw pointers, whose users are responsible for
-// synchronisation.
+// SAFETY: methods that take `&self` only read the fields, and only system calls change the mapping,
+// which the kernel serialises. The bytes are accessible only through raw pointers, whose users are
+// responsible for synchronisation.
 unsafe impl Sync for SharedMemory {}
 
 impl SharedMemory {
-    /// Makes `len` bytes of zeroed memory (at least one), and the file descriptor by which others map it. Pass the
-    /// descriptor on with [`send_fd`], then drop it: the mapping does not need it.
+    /// Makes `len` bytes of zeroed memory (at least one), and the file descriptor by which others
+    /// map it. Pass the descriptor on with [`send_fd`], then drop it: the mapping does not need it.
     ///
-    /// Only the first `at_once` bytes are allocated, if the kernel can allocate the rest later. The rest must be
-    /// [set aside](Self::set_aside) before anything is written to it.
+    /// Only the first `at_once` bytes are allocated, if the kernel can allocate the rest later. The
+    /// rest must be [set aside](Self::set_aside) before anything is written to it.
     ///
     /// # Errors
     /// [`MemoryError::Exhausted`] when there is not enough memory, [`MemoryError::Os`] otherwise.
@@ -156,13 +157,13 @@ impl SharedMemory {
         let start = range.start / page * page;
         let bytes = range.end.next_multiple_of(page).min(self.mapped()) - start;
         grants::take(bytes)?;
-        // SAFETY: the range is whole pages within this value's writable mapping, as the assertion and the rounding
-        // ensure.
+        // SAFETY: the range is whole pages within this value's writable mapping, as the assertion
+        // and the rounding ensure.
         unsafe { populate(self.as_ptr().add(start), bytes) }.map_err(exhausted(bytes))
     }
 
-    /// Maps memory that another process made, after checking that it is `len` bytes long and that its size is
-    /// sealed. Of it, only the first `at_once` bytes are certain to be allocated.
+    /// Maps memory that another process made, after checking that it is `len` bytes long and that
+    /// its size is sealed. Of it, only the first `at_once` bytes are certain to be allocated.
     ///
     /// # Errors
     /// [`MemoryError::Refused`] when the check fails, [`MemoryError::Os`] when mapping does.
@@ -187,22 +188,24 @@ impl SharedMemory {
         self.len == 0
     }
 
-    /// Asks for large pages. This has an effect only if the system gives them to memory files on request.
+    /// Asks for large pages. This has an effect only if the system gives them to memory files on
+    /// request.
     pub fn prefer_large_pages(&self) {
-        // SAFETY: the range is this value's own mapping, and the advice does not change its contents.
+        // SAFETY: the range is this value's own mapping, and the advice does not change its
+        // contents.
         let _ = unsafe {
             let start = self.as_ptr().cast::<c_void>();
             rustix::mm::madvise(start, self.mapped(), Advice::LinuxHugepage)
         };
     }
 
-    /// Replaces part of the shared memory by a private copy, at the same address. The part starts at a page
-    /// boundary, and ends at one or at the end of the memory.
+    /// Replaces part of the shared memory by a private copy, at the same address. The part starts
+    /// at a page boundary, and ends at one or at the end of the memory.
     ///
-    /// From then on no other process can write to that part of this process's memory, nor see what is written
-    /// there; the others go on sharing the old memory. The copy may contain any part of what others write during
-    /// the call. The address is never unmapped for threads of this process, but what they write during the call may
-    /// be lost.
+    /// From then on no other process can write to that part of this process's memory, nor see what
+    /// is written there; the others go on sharing the old memory. The copy may contain any part of
+    /// what others write during the call. The address is never unmapped for threads of this
+    /// process, but what they write during the call may be lost.
     ///
     /// # Errors
     /// [`MemoryError::Exhausted`] when there is no memory for the copy, [`MemoryError::Os`] when
@@ -215,18 +218,19 @@ impl SharedMemory {
         check_available(len, available_bytes())?;
         let mapped = mapped_bytes(len);
         let writable = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: the kernel chooses the address of the new mapping, so no existing mapping is replaced.
+        // SAFETY: the kernel chooses the address of the new mapping, so no existing mapping is
+        // replaced.
         let copy = unsafe {
             rustix::mm::mmap_anonymous(ptr::null_mut(), mapped, writable, MapFlags::PRIVATE)
         }
         .map_err(exhausted(len))?;
-        // SAFETY: both are live mappings of at least `len` bytes, and they do not overlap. Other processes may
-        // write to the source meanwhile: any byte is valid, and this method's contract leaves open which of their
-        // writes are copied.
+        // SAFETY: both are live mappings of at least `len` bytes, and they do not overlap. Other
+        // processes may write to the source meanwhile: any byte is valid, and this method's
+        // contract leaves open which of their writes are copied.
         unsafe { ptr::copy_nonoverlapping(start, copy.cast::<u8>(), len) };
-        // SAFETY: both ranges are whole pages that this function or this value owns, and there are no references to
-        // either. Users of the raw pointers from `as_ptr` see valid memory before and after, because the kernel
-        // exchanges the mappings in one step.
+        // SAFETY: both ranges are whole pages that this function or this value owns, and there are
+        // no references to either. Users of the raw pointers from `as_ptr` see valid memory before
+        // and after, because the kernel exchanges the mappings in one step.
         let moved = unsafe {
             rustix::mm::mremap_fixed(
                 copy,
@@ -237,7 +241,8 @@ impl SharedMemory {
             )
         };
         if let Err(error) = moved {
-            // SAFETY: `copy` is a mapping of `mapped` bytes that only this function knows; the kernel has not moved it.
+            // SAFETY: `copy` is a mapping of `mapped` bytes that only this function knows; the
+            // kernel has not moved it.
             let _ = unsafe { rustix::mm::munmap(copy, mapped) };
             return Err(MemoryError::Os {
                 call: "mremap",
@@ -247,8 +252,8 @@ impl SharedMemory {
         Ok(())
     }
 
-    /// Replaces part of the shared memory by zeroed private memory, at the same address: the fallback if
-    /// [`make_private`](Self::make_private) finds no memory for a copy.
+    /// Replaces part of the shared memory by zeroed private memory, at the same address: the
+    /// fallback if [`make_private`](Self::make_private) finds no memory for a copy.
     ///
     /// # Errors
     /// [`MemoryError::Os`] when the system refuses; the memory is still shared then.
@@ -258,8 +263,8 @@ impl SharedMemory {
     pub fn discard(&self, part: Range<usize>) -> Result<(), MemoryError> {
         let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
         let start = self.part(&part).cast::<c_void>();
-        // SAFETY: the range is whole pages of the mapping that this value owns, and it stays mapped. There are no
-        // references to it, because `as_ptr` gives out raw pointers only.
+        // SAFETY: the range is whole pages of the mapping that this value owns, and it stays
+        // mapped. There are no references to it, because `as_ptr` gives out raw pointers only.
         let replaced = unsafe {
             rustix::mm::mmap_anonymous(
                 start,
@@ -277,18 +282,19 @@ impl SharedMemory {
         assert!(part.start <= part.end && part.end <= self.len);
         assert!(part.start.is_multiple_of(page));
         assert!(part.end.is_multiple_of(page) || part.end == self.len);
-        // SAFETY: `part.start` is at most `self.len`, which was asserted, so the result is in the mapping or at its end.
+        // SAFETY: `part.start` is at most `self.len`, which was asserted, so the result is in the
+        // mapping or at its end.
         unsafe { self.as_ptr().add(part.start) }
     }
 
-    /// Maps the file, and enters the first `at_once` bytes, which are allocated already, into the page table: they
-    /// then cause no page fault in the middle of an operation.
+    /// Maps the file, and enters the first `at_once` bytes, which are allocated already, into the
+    /// page table: they then cause no page fault in the middle of an operation.
     fn map(fd: impl AsFd, len: usize, at_once: usize) -> Result<Self, MemoryError> {
         let mapped = mapped_bytes(len);
         let address = map(fd.as_fd(), mapped)?;
-        // SAFETY: the range is whole pages, just mapped for reading and writing. `drop` drops this value before it
-        // unmaps the range; until then the range is only replaced in place. Its users have raw pointers to bytes,
-        // for which zeros are valid.
+        // SAFETY: the range is whole pages, just mapped for reading and writing. `drop` drops this
+        // value before it unmaps the range; until then the range is only replaced in place. Its
+        // users have raw pointers to bytes, for which zeros are valid.
         let unshared = unsafe { UnsharedMemory::new(address, mapped) };
         let memory = Self {
             address,
@@ -310,8 +316,8 @@ impl SharedMemory {
 impl Drop for SharedMemory {
     fn drop(&mut self) {
         drop(self.unshared.take());
-        // SAFETY: the range is this value's own mapping, from `map`, with the same length. Pointers into it may be
-        // used only while the value lives.
+        // SAFETY: the range is this value's own mapping, from `map`, with the same length. Pointers
+        // into it may be used only while the value lives.
         unsafe { unmap(self.address, self.mapped()) };
     }
 }
@@ -360,7 +366,8 @@ fn create_file(len: usize, at_once: usize) -> Result<OwnedFd, MemoryError> {
 
 fn anonymous_file() -> Result<OwnedFd, MemoryError> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    // A kernel may require the flag that marks memory files as not executable; kernels before 6.3 reject it.
+    // A kernel may require the flag that marks memory files as not executable; kernels before 6.3
+    // reject it.
     rustix::fs::memfd_create("spark-ccl", flags | MemfdFlags::NOEXEC_SEAL)
         .or_else(|error| match error {
             Errno::INVAL => rustix::fs::memfd_create("spark-ccl", flags),
@@ -379,7 +386,8 @@ fn check_available(len: usize, available: Option<u64>) -> Result<(), MemoryError
     }
 }
 
-/// Returns what is available if `bytes` would exceed it. One thirty-second is left to other processes.
+/// Returns what is available if `bytes` would exceed it. One thirty-second is left to other
+/// processes.
 pub(crate) fn too_little(bytes: usize, available: Option<u64>) -> Option<u64> {
     available.filter(|available| bytes as u64 > available - available / 32)
 }
@@ -399,12 +407,14 @@ fn set_aside(fd: &OwnedFd, len: usize, at_once: usize) -> Result<(), Errno> {
 
 /// Whether the kernel can allocate part of a mapping in advance (Linux 5.14 and newer).
 fn can_populate() -> bool {
-    // Threads that come first together all try. None waits for another, as a forked child would for ever.
+    // Threads that come first together all try. None waits for another, as a forked child would for
+    // ever.
     static CAN: OnceBool = OnceBool::new();
     CAN.get_or_init(|| {
         let page = rustix::param::page_size();
         let writable = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: the kernel chooses the address of the new mapping, so no existing mapping is replaced.
+        // SAFETY: the kernel chooses the address of the new mapping, so no existing mapping is
+        // replaced.
         let probe = unsafe {
             rustix::mm::mmap_anonymous(ptr::null_mut(), page, writable, MapFlags::PRIVATE)
         };
@@ -422,8 +432,8 @@ fn can_populate() -> bool {
 /// # Safety
 /// The range is mapped and writable, and starts at a page boundary.
 unsafe fn populate(start: *mut u8, bytes: usize) -> Result<(), Errno> {
-    // SAFETY: the range is mapped and writable, and starts at a page boundary: this function requires that.
-    // The advice allocates pages and does not change what is in them.
+    // SAFETY: the range is mapped and writable, and starts at a page boundary: this function
+    // requires that. The advice allocates pages and does not change what is in them.
     retry_on_intr(|| unsafe {
         rustix::mm::madvise(start.cast::<c_void>(), bytes, Advice::LinuxPopulateWrite)
     })

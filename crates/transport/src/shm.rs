@@ -1,31 +1,33 @@
-//! Links through shared memory: between processes of one host, between threads, and from a rank to itself.
+//! Links through shared memory: between processes of one host, between threads, and from a rank to
+//! itself.
 //!
-//! One segment per pair of ranks holds a ring of cells for each direction. A cell is a header of two cache lines and a
-//! body of 8 KiB. The header holds the number of the message in the cell, its tag and length, and the payload itself if
-//! it has at most [`INLINE_BYTES`]: a small message costs the transfer of one cache line (up to 40 bytes) or of two
-//! neighbours, which processors fetch together. The receiver polls only the next header. How far it has read is on a
-//! separate line, which the sender reads only when it has filled every cell that it knew to be free.
+//! One segment per pair of ranks holds a ring of cells for each direction. A cell is a header of
+//! two cache lines and a body of 8 KiB. The header holds the number of the message in the cell, its
+//! tag and length, and the payload itself if it has at most [`INLINE_BYTES`]: a small message costs
+//! the transfer of one cache line (up to 40 bytes) or of two neighbours, which processors fetch
+//! together. The receiver polls only the next header. How far it has read is on a separate line,
+//! which the sender reads only when it has filled every cell that it knew to be free.
 //!
-//! A payload longer than a body is in a slot. There are fewer slots than cells: at most `slots` messages may be in
-//! flight up to a long one, but many more if they are small. (If a rank has many links, there are also fewer bodies
-//! than cells; see [`Size`].)
+//! A payload longer than a body is in a slot. There are fewer slots than cells: at most `slots`
+//! messages may be in flight up to a long one, but many more if they are small. (If a rank has many
+//! links, there are also fewer bodies than cells; see [`Size`].)
 //!
-//! Memory for the headers is allocated when the link is made. The sender allocates memory for a body or slot just
-//! before the first payload is written there. A link therefore takes only as much memory as it uses, and a lack of
-//! memory is an error of the sender and not a signal.
-//! If a link goes on, a thread allocates what it is about to use (`ahead.rs`).
+//! Memory for the headers is allocated when the link is made. The sender allocates memory for a
+//! body or slot just before the first payload is written there. A link therefore takes only as much
+//! memory as it uses, and a lack of memory is an error of the sender and not a signal. If a link
+//! goes on, a thread allocates what it is about to use (`ahead.rs`).
 //!
-//! A longer payload may be lent instead: the header holds its address, and the receiver has the kernel copy it
-//! directly from the sender's memory ([`Tx::allow_lending`]). If the kernel starts to refuse this during a run, the
-//! sender copies what is lent through the bodies of its cells.
+//! A longer payload may be lent instead: the header holds its address, and the receiver has the
+//! kernel copy it directly from the sender's memory ([`Tx::allow_lending`]). If the kernel starts
+//! to refuse this during a run, the sender copies what is lent through the bodies of its cells.
 //!
-//! An end that has spun for a while blocks. The other end wakes it, if it has its bell ([`send_bell`],
-//! [`take_bell`]).
+//! An end that has spun for a while blocks. The other end wakes it, if it has its bell
+//! ([`send_bell`], [`take_bell`]).
 //!
 //! # Trust
-//! The peer may write anything into the segment at any time. Lengths are read once and checked, so the worst that a
-//! peer can do is to send wrong bytes. It may also ring without need, or not at all, so an end never blocks for
-//! long without checking again.
+//! The peer may write anything into the segment at any time. Lengths are read once and checked, so
+//! the worst that a peer can do is to send wrong bytes. It may also ring without need, or not at
+//! all, so an end never blocks for long without checking again.
 
 mod ahead;
 mod beacon;
@@ -61,7 +63,8 @@ pub use tx::Tx;
 /// One end of a link.
 pub type End = (Tx, Rx);
 
-/// Payloads shorter than this are copied twice in less time than the kernel needs to find their pages.
+/// Payloads shorter than this are copied twice in less time than the kernel needs to find their
+/// pages.
 const LEND_LEAST: usize = 16 << 10;
 
 /// Identifies a segment among other memory that is passed over the same stream.
@@ -74,7 +77,8 @@ const BELL_ID: u64 = u64::from_le_bytes(*b"shm bell");
 /// which must [`accept`] it with the same size.
 ///
 /// # Errors
-/// When the size is invalid, there is not enough memory, or the peer does not answer by the deadline.
+/// When the size is invalid, there is not enough memory, or the peer does not answer by the
+/// deadline.
 pub fn offer(
     stream: &Socket,
     size: impl Into<Size>,
@@ -133,7 +137,8 @@ pub fn send_bell(stream: &Socket, bell: &Bell, deadline: Instant) -> Result<(), 
     send_fd(stream, bell.as_fd(), BELL_ID, bell.number(), deadline)
 }
 
-/// Receives the bell that the peer [sends](send_bell), for links that are [given](Chime::set) it later.
+/// Receives the bell that the peer [sends](send_bell), for links that are [given](Chime::set) it
+/// later.
 ///
 /// # Errors
 /// When the peer does not answer by the deadline, or sends anything but a bell.

@@ -1,12 +1,12 @@
 //! Links over TCP, or over any other connected stream sockets.
 //!
-//! Message `n` travels on socket `n % sockets`: with this fixed order, messages need not be reordered. Several sockets
-//! use several cores and paths of the kernel.
+//! Message `n` travels on socket `n % sockets`: with this fixed order, messages need not be
+//! reordered. Several sockets use several cores and paths of the kernel.
 //!
-//! The sender does not copy: a message is sent directly from its slot, as far as the kernel accepts it when it is
-//! committed, and by `flush` for the rest. Of a large message that is not in a slot, only what the kernel does not
-//! accept at once is copied to one. The receiver reads a little ahead and returns messages in its read buffer, or
-//! reads them directly to their destination.
+//! The sender does not copy: a message is sent directly from its slot, as far as the kernel accepts
+//! it when it is committed, and by `flush` for the rest. Of a large message that is not in a slot,
+//! only what the kernel does not accept at once is copied to one. The receiver reads a little ahead
+//! and returns messages in its read buffer, or reads them directly to their destination.
 //!
 //! A link over several rails copies what it sends, and keeps it until it is acknowledged: when a
 //! rail falls silent, the others carry what it has not delivered.
@@ -42,8 +42,8 @@ pub use header::{HEADER_BYTES, Header};
 pub use rx::Rx;
 pub use tx::Tx;
 
-/// Messages from this size on are sent from and received into the caller's memory. Copying a smaller one costs less
-/// than a second system call.
+/// Messages from this size on are sent from and received into the caller's memory. Copying a
+/// smaller one costs less than a second system call.
 const SLOTLESS_BYTES: usize = 8 << 10;
 
 /// Makes a link over connected sockets, in an order on which both ends agree.
@@ -92,8 +92,8 @@ fn check(sockets: &[Unshared<Socket>], geometry: Geometry) -> Result<(), LinkErr
 
 /// Disables Nagle's algorithm: no message waits for the acknowledgement of an earlier one.
 ///
-/// The buffer sizes are left to the kernel, which grows them as the path requires, beyond the limit of
-/// `setsockopt`. Setting them would only stop that.
+/// The buffer sizes are left to the kernel, which grows them as the path requires, beyond the limit
+/// of `setsockopt`. Setting them would only stop that.
 fn set_nodelay(socket: &Socket) -> Result<(), LinkError> {
     match rustix::net::sockopt::set_tcp_nodelay(socket, true) {
         // A Unix socket has no such delay.
@@ -105,8 +105,8 @@ fn set_nodelay(socket: &Socket) -> Result<(), LinkError> {
     }
 }
 
-/// Whether the socket's traffic stays on this host. There is no network to protect then, so the bytes need no
-/// pacing.
+/// Whether the socket's traffic stays on this host. There is no network to protect then, so the
+/// bytes need no pacing.
 fn is_local(socket: &Socket) -> bool {
     let addresses = (socket.local_addr(), socket.peer_addr());
     let (Ok(own), Ok(peer)) = addresses else {
@@ -125,7 +125,8 @@ fn ended_by(call: &'static str, error: Errno) -> Option<LinkError> {
     }
 }
 
-/// Resizes a `Vec` to a size chosen by a peer or a user: a lack of memory is an error, not an abort.
+/// Resizes a `Vec` to a size chosen by a peer or a user: a lack of memory is an error, not an
+/// abort.
 fn resize(bytes: &mut Vec<u8>, len: usize) -> Result<(), LinkError> {
     bytes
         .try_reserve_exact(len.saturating_sub(bytes.len()))

@@ -22,9 +22,9 @@ type File = Arc<dyn AsFd + Send + Sync>;
 
 /// The events of several links for which a rank blocks.
 ///
-/// The protocol: [`arm`](crate::LinkRx::arm) all links, [`settle`](Self::settle), check once more for what is
-/// awaited, and call [`watch`](crate::LinkRx::watch) on the links where it is still missing. Then whatever comes
-/// after the check ends the block.
+/// The protocol: [`arm`](crate::LinkRx::arm) all links, [`settle`](Self::settle), check once more
+/// for what is awaited, and call [`watch`](crate::LinkRx::watch) on the links where it is still
+/// missing. Then whatever comes after the check ends the block.
 #[derive(Default)]
 pub struct Wait {
     files: Vec<(File, PollFlags)>,
@@ -59,15 +59,16 @@ impl Wait {
         self.files.len()
     }
 
-    /// A barrier between arming and the last check: either peers see the words that arming has stored, or the check
-    /// sees what they have sent.
+    /// A barrier between arming and the last check: either peers see the words that arming has
+    /// stored, or the check sees what they have sent.
     pub fn settle(&mut self) {
         if self.has_words && !barrier::on_all_cores() {
             self.be_blind();
         }
     }
 
-    /// Blocks until an event comes, `bell` rings, or `most` has passed. Spurious wake-ups are possible.
+    /// Blocks until an event comes, `bell` rings, or `most` has passed. Spurious wake-ups are
+    /// possible.
     pub fn block(&self, bell: &Bell, most: Duration) {
         let mut events = vec![PollFd::new(bell, PollFlags::IN)];
         let files = self.files.iter();

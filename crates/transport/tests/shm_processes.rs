@@ -141,13 +141,14 @@ fn receive_byte(mut stream: &Socket) -> u8 {
 }
 
 fn fill(memory: &SharedMemory, value: u8) {
-    // SAFETY: the range is the whole of a live mapping, and the other process reads it only after it has been told
-    // that it is written.
+    // SAFETY: the range is the whole of a live mapping, and the other process reads it only after
+    // it has been told that it is written.
     unsafe { memory.as_ptr().write_bytes(value, memory.len()) };
 }
 
 fn all_are(memory: &SharedMemory, value: u8) -> bool {
-    // SAFETY: every index is less than the length of a live mapping, for whose bytes any value is valid.
+    // SAFETY: every index is less than the length of a live mapping, for whose bytes any value is
+    // valid.
     (0..memory.len()).all(|at| unsafe { memory.as_ptr().add(at).read_volatile() } == value)
 }
 
@@ -207,8 +208,8 @@ fn a_private_copy_is_out_of_the_peers_reach() {
     assert!(child.wait().unwrap().success());
 }
 
-/// Lends a message after the receiver has probed whether it can read this process, and calls `change` before the
-/// receiver reads it. Then sends another message, lent if possible.
+/// Lends a message after the receiver has probed whether it can read this process, and calls
+/// `change` before the receiver reads it. Then sends another message, lent if possible.
 fn lend(stream: &Socket, payload: &Payload, change: impl FnOnce()) {
     let (mut tx, _rx) = shm::accept(stream, LONG, soon()).unwrap();
     tx.allow_lending();
@@ -229,8 +230,8 @@ fn lend(stream: &Socket, payload: &Payload, change: impl FnOnce()) {
 
 /// The result, as a byte for the other process.
 fn try_to_lend(tx: &mut Tx, payload: &Payload, tag: u64) -> u8 {
-    // SAFETY: `lend`, the only caller, borrows `payload` until its link `tx` has been dropped, so the bytes stay and do not
-    // change.
+    // SAFETY: `lend`, the only caller, borrows `payload` until its link `tx` has been dropped, so
+    // the bytes stay and do not change.
     match unsafe { tx.lend(payload.bytes(), tag) }.unwrap() {
         Lending::Lent(_) => b'l',
         Lending::NotYet => b'n',
@@ -266,13 +267,14 @@ impl Payload {
         }
     }
 
-    /// Ordinary memory, followed by memory that the kernel does not read on behalf of other processes; device
-    /// memory is like that.
+    /// Ordinary memory, followed by memory that the kernel does not read on behalf of other
+    /// processes; device memory is like that.
     fn half_secret() -> Self {
         let bytes = LENT.next_multiple_of(1 << 16);
         let writable = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: this is a new mapping, whose second half is replaced by another one of the same length. Both are
-        // readable and writable, zeroed, and never unmapped, and only this function has the address.
+        // SAFETY: this is a new mapping, whose second half is replaced by another one of the same
+        // length. Both are readable and writable, zeroed, and never unmapped, and only this
+        // function has the address.
         let memory = unsafe {
             let null = std::ptr::null_mut();
             let start = mmap_anonymous(null, bytes, writable, MapFlags::PRIVATE).unwrap();
@@ -290,8 +292,8 @@ impl Payload {
     }
 }
 
-/// Receives what a process running [`lend`] sends. Returns the answers of `try_to_lend` for the first message and
-/// the second.
+/// Receives what a process running [`lend`] sends. Returns the answers of `try_to_lend` for the
+/// first message and the second.
 fn take_from((mut child, stream): (Child, Socket)) -> [u8; 2] {
     let (_tx, mut rx) = shm::offer(&stream, LONG, soon()).unwrap();
     assert_eq!(receive(&mut rx), Some((0, vec![7; 64 << 10])));
@@ -359,7 +361,8 @@ fn a_process_of_another_container_is_not_looked_for_among_those_of_this_one() {
     if !has(Need::Namespaces) {
         return;
     }
-    // SAFETY: the call takes no pointers, and affects only children that this thread forks from now on.
+    // SAFETY: the call takes no pointers, and affects only children that this thread forks from now
+    // on.
     let outcome = unsafe { libc::unshare(libc::CLONE_NEWPID) };
     assert_eq!(outcome, 0, "{}", std::io::Error::last_os_error());
     assert_eq!(take_from(start_peer("lend")), *b"uu");

@@ -19,8 +19,8 @@ listed! {
         /// Partners at distance 1, 2, 4, ... exchange halves of what is left, and back: the fewest
         /// bytes at logarithmic latency.
         HalvingDoubling,
-        /// Within hosts, between hosts, within hosts: the fewest bytes between hosts, divided among the
-        /// ranks of each host.
+        /// Within hosts, between hosts, within hosts: the fewest bytes between hosts, divided among
+        /// the ranks of each host.
         Hierarchical,
         /// A binomial tree: logarithmic latency.
         Binomial,

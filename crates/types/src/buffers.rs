@@ -18,12 +18,14 @@ pub enum Extent {
     Count,
     /// One block of `count` elements per rank.
     Blocks,
-    /// Any number, independently of the other buffer: other arguments, or the peer's call, determine it.
+    /// Any number, independently of the other buffer: other arguments, or the peer's call,
+    /// determine it.
     Any,
 }
 
 impl Extent {
-    /// The number of elements of a buffer in a call with this count, among `ranks` ranks. Saturates at [`u64::MAX`].
+    /// The number of elements of a buffer in a call with this count, among `ranks` ranks. Saturates
+    /// at [`u64::MAX`].
     ///
     /// ```
     /// use spark_ccl_types::Extent;
@@ -49,9 +51,11 @@ pub enum InPlaceRule {
     Never,
     /// Any rank, independently of the others: messages do not depend on it.
     Free,
-    /// Any rank; but all or none if ranks access each other's memory, since a rank's block is at another place then.
+    /// Any rank; but all or none if ranks access each other's memory, since a rank's block is at
+    /// another place then.
     AlikeIfShared,
-    /// All ranks or none if there are three or more: in place, the partners exchange in another order.
+    /// All ranks or none if there are three or more: in place, the partners exchange in another
+    /// order.
     AlikeFromThree,
 }
 

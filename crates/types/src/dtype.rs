@@ -102,7 +102,8 @@ pub struct UnknownDType(pub String);
 impl FromStr for DType {
     type Err = UnknownDType;
 
-    /// Accepts [`DType::name`] and the names that Rust, C, PyTorch and NCCL use, in upper or lower case.
+    /// Accepts [`DType::name`] and the names that Rust, C, PyTorch and NCCL use, in upper or lower
+    /// case.
     fn from_str(name: &str) -> Result<Self, UnknownDType> {
         Ok(match name.to_ascii_lowercase().as_str() {
             "int8" | "i8" | "char" => Self::I8,

@@ -8,16 +8,16 @@ use crate::small_float::{Shape, narrow, widen};
 
 /// 4 exponent and 3 mantissa bits, no infinities, one NaN per sign; the largest value is 448.
 ///
-/// Conversion rounds to nearest, ties to even, and does not saturate: values that round to more than 448, infinity and
-/// NaN all become the NaN `0x7f`.
+/// Conversion rounds to nearest, ties to even, and does not saturate: values that round to more
+/// than 448, infinity and NaN all become the NaN `0x7f`.
 #[derive(Clone, Copy, Default, Pod, Zeroable)]
 #[repr(transparent)]
 pub struct F8E4M3(u8);
 
 /// 5 exponent and 2 mantissa bits, with infinities; the largest finite value is 57344.
 ///
-/// Conversion rounds to nearest, ties to even, and does not saturate: values that round to more than 57344 become
-/// infinity. NaN becomes `0x7f`.
+/// Conversion rounds to nearest, ties to even, and does not saturate: values that round to more
+/// than 57344 become infinity. NaN becomes `0x7f`.
 #[derive(Clone, Copy, Default, Pod, Zeroable)]
 #[repr(transparent)]
 pub struct F8E5M2(u8);
@@ -163,7 +163,8 @@ mod tests {
         }
     }
 
-    /// Rounds by searching for the nearest magnitude. `overflow` stands for the value after the largest finite one.
+    /// Rounds by searching for the nearest magnitude. `overflow` stands for the value after the
+    /// largest finite one.
     fn nearest(x: f32, table: &dyn Fn(u8) -> f64, overflow: u8, step: f64) -> u8 {
         if x.is_nan() {
             return 0x7f;

@@ -1,10 +1,12 @@
-//! The library's shared types: element types, operations, reductions, and signatures. Depends on no other crate of the
-//! library.
+//! The library's shared types: element types, operations, reductions, and signatures. Depends on no
+//! other crate of the library.
 //!
-//! - [`DType`] is an element type at run time, [`Element`] the trait of the corresponding Rust types.
+//! - [`DType`] is an element type at run time, [`Element`] the trait of the corresponding Rust
+//!   types.
 //! - [`Operation`] is what ranks can do together. One table has all its properties.
 //! - [`Algorithm`] is a way to do an operation.
-//! - [`ReduceOp`] is a reduction by its name, [`RedOp`] adds a typed factor, [`Reduction`] is what engines execute.
+//! - [`ReduceOp`] is a reduction by its name, [`RedOp`] adds a typed factor, [`Reduction`] is what
+//!   engines execute.
 //! - [`Signature`] is what all ranks must agree on in one call.
 #![forbid(unsafe_code)]
 // Conversions of small floats must be inlined to be vectorised with the caller's target features.

@@ -1,6 +1,7 @@
 //! Enumerations that list their own variants.
 
-/// Declares an enumeration with `ALL`, all of its variants in their order. A list written by hand would miss new ones.
+/// Declares an enumeration with `ALL`, all of its variants in their order. A list written by hand
+/// would miss new ones.
 macro_rules! listed {
     (
         $(#[$attribute:meta])*

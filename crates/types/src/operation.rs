@@ -73,8 +73,7 @@ macro_rules! operations {
 
 // The order of the rows determines the codes in signatures, so append new rows at the end.
 operations! {
-    // name                            input   output  only the  reduces     in place       shared  shared
-    //                                                 root has       schedule                      in place
+    // name input output only the reduces in place shared shared root has schedule in place
     /// Every rank gets the reduction of all vectors.
     AllReduce     "all_reduce"         Count   Count   ()        true  true  Free           BOTH    BOTH;
     /// Every rank gets the blocks of all ranks.
@@ -161,8 +160,8 @@ impl Operation {
         self.row().reduces
     }
 
-    /// Whether a schedule computes its steps, from its signature alone. It then has algorithms to choose from, and
-    /// otherwise none.
+    /// Whether a schedule computes its steps, from its signature alone. It then has algorithms to
+    /// choose from, and otherwise none.
     #[inline]
     pub const fn has_schedule(self) -> bool {
         self.row().has_schedule
@@ -174,8 +173,8 @@ impl Operation {
         self.row().in_place
     }
 
-    /// The buffers that ranks access in each other's memory if they are registered. Where that is only one of them, it
-    /// is there twice. `None` if the operation has no one-sided form.
+    /// The buffers that ranks access in each other's memory if they are registered. Where that is
+    /// only one of them, it is there twice. `None` if the operation has no one-sided form.
     #[inline]
     pub const fn shared(self, in_place: bool) -> Option<[Side; 2]> {
         self.row().shared[in_place as usize]

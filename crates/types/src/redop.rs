@@ -39,7 +39,8 @@ impl ReduceOp {
         }
     }
 
-    /// Its number: NCCL's in `ncclRedOp_t`, and for a pre-multiplied sum the first number that is free there.
+    /// Its number: NCCL's in `ncclRedOp_t`, and for a pre-multiplied sum the first number that is
+    /// free there.
     #[inline]
     pub const fn code(self) -> u8 {
         self as u8

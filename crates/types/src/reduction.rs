@@ -10,7 +10,8 @@
 
 use crate::{Combine, DType, Element, RedOp, ReduceOp, Scale};
 
-/// A [`RedOp`] without its type: a factor on input, an elementwise operation, and a division at the end.
+/// A [`RedOp`] without its type: a factor on input, an elementwise operation, and a division at the
+/// end.
 ///
 /// ```
 /// use spark_ccl_types::{Combine, RedOp, Reduction, Scale};

@@ -30,15 +30,15 @@ const NAME_BITS: u32 = 19;
 const ROOT_SHIFT: u32 = NAME_SHIFT + NAME_BITS;
 
 impl Signature {
-    /// Bytes of a vector: of each block, where ranks have a block each. At most `u64::MAX`: an allocation may
-    /// ask for more than there can be.
+    /// Bytes of a vector: of each block, where ranks have a block each. At most `u64::MAX`: an
+    /// allocation may ask for more than there can be.
     #[inline]
     pub fn bytes(self) -> u64 {
         self.count.saturating_mul(self.dtype.size() as u64)
     }
 
-    /// Word 0 has the operation, dtype, op, in place, name, and the low 20 bits of the root. Word 1 has the low 48 bits of the count and the low 16
-    /// bits of the place.
+    /// Word 0 has the operation, dtype, op, in place, name, and the low 20 bits of the root. Word 1
+    /// has the low 48 bits of the count and the low 16 bits of the place.
     #[inline]
     pub fn words(self) -> [u64; 2] {
         let head = u64::from(self.operation.code())
@@ -66,7 +66,8 @@ impl Signature {
         })
     }
 
-    /// A digest of the signature for message tags. It distinguishes calls, but is not an integrity check.
+    /// A digest of the signature for message tags. It distinguishes calls, but is not an integrity
+    /// check.
     #[inline]
     pub fn digest(self) -> u32 {
         mix(self.words()) ^ (self.place >> 32) as u32
@@ -93,7 +94,8 @@ pub fn describe(words: [u64; 2]) -> String {
     text(words, !is_of_blocks || count_of(words) > 0)
 }
 
-/// The signature of a message between two ranks as text, or that of a block, which may have no elements.
+/// The signature of a message between two ranks as text, or that of a block, which may have no
+/// elements.
 pub fn describe_message(words: [u64; 2]) -> String {
     text(words, true)
 }

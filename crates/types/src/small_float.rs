@@ -1,4 +1,5 @@
-//! Conversions between f32 and floats of at most 16 bits, without branches, so that loops over them vectorise.
+//! Conversions between f32 and floats of at most 16 bits, without branches, so that loops over them
+//! vectorise.
 //!
 //! The bits of a small float are passed in the low bits of a `u32`. [`Shape`] describes a format.
 
@@ -10,7 +11,8 @@ pub trait Shape {
     const BIAS: u32;
     /// The sign bit; the bits below are the magnitude.
     const SIGN: u32;
-    /// The magnitude to which larger ones are clamped after rounding: infinity, or NaN if the format has no infinity.
+    /// The magnitude to which larger ones are clamped after rounding: infinity, or NaN if the
+    /// format has no infinity.
     const OVERFLOW: u32;
     /// The smallest magnitude that is infinity or NaN.
     const SPECIAL: u32;
@@ -28,7 +30,8 @@ pub fn widen<S: Shape>(bits: u32) -> f32 {
     let magnitude = bits & (S::SIGN - 1);
     let shifted = magnitude << (F32_MAN - S::MAN);
     let normal = shifted + ((F32_BIAS - S::BIAS) << F32_MAN);
-    // A subnormal has no implicit leading one: add one to the float's exponent, and subtract its value again.
+    // A subnormal has no implicit leading one: add one to the float's exponent, and subtract its
+    // value again.
     let one = (F32_BIAS - S::BIAS + 1) << F32_MAN;
     let subnormal = (f32::from_bits(shifted + one) - f32::from_bits(one)).to_bits();
     let finite = if magnitude < (1 << S::MAN) {
@@ -36,7 +39,8 @@ pub fn widen<S: Shape>(bits: u32) -> f32 {
     } else {
         normal
     };
-    // In formats without infinity, `SPECIAL` is the only NaN. Its mantissa is not 0, so the result is a NaN, too.
+    // In formats without infinity, `SPECIAL` is the only NaN. Its mantissa is not 0, so the result
+    // is a NaN, too.
     let wide = if magnitude >= S::SPECIAL {
         shifted | F32_INFINITY
     } else {
@@ -57,7 +61,8 @@ pub fn narrow<S: Shape>(value: f32) -> u32 {
     let normal = (magnitude.wrapping_add(round) >> shift)
         .wrapping_sub((F32_BIAS - S::BIAS) << S::MAN)
         .min(S::OVERFLOW);
-    // Adding a number whose unit in the last place is the format's smallest subnormal lets the hardware round.
+    // Adding a number whose unit in the last place is the format's smallest subnormal lets the
+    // hardware round.
     let anchor = (F32_BIAS + F32_MAN + 1 - S::BIAS - S::MAN) << F32_MAN;
     let subnormal = (f32::from_bits(magnitude) + f32::from_bits(anchor))
         .to_bits()

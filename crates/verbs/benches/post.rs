@@ -1,5 +1,5 @@
-//! Measures this crate's overhead: from the parts of a work request to the provider's call, and from its completion
-//! back, on the fake provider, which does almost nothing.
+//! Measures this crate's overhead: from the parts of a work request to the provider's call, and
+//! from its completion back, on the fake provider, which does almost nothing.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 

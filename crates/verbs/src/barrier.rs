@@ -2,11 +2,11 @@
 
 use std::sync::atomic::{Ordering, fence};
 
-/// Orders this thread's reads of memory that a device writes: a thread that has seen a flag written by a device,
-/// and then calls this, sees what the device wrote before the flag.
+/// Orders this thread's reads of memory that a device writes: a thread that has seen a flag written
+/// by a device, and then calls this, sees what the device wrote before the flag.
 ///
-/// Polling a completion includes this. On aarch64, [`fence`] is not enough: devices are in the outer shareable
-/// domain, processors in the inner one.
+/// Polling a completion includes this. On aarch64, [`fence`] is not enough: devices are in the
+/// outer shareable domain, processors in the inner one.
 #[inline]
 pub fn device_fence() {
     // SAFETY: the instruction is a barrier, which changes neither memory nor registers.

@@ -14,19 +14,21 @@ pub struct Request {
 }
 
 impl Request {
-    /// A request without a completion, unless it fails. The completion returns `id`, which must be less than 2^63.
+    /// A request without a completion, unless it fails. The completion returns `id`, which must be
+    /// less than 2^63.
     pub const fn new(id: u64) -> Request {
         Request { id, flags: 0 }
     }
 
-    /// Asks for a completion. Requests leave the queue only when a later completion is polled, so a request must be
-    /// signalled at least once per queue depth.
+    /// Asks for a completion. Requests leave the queue only when a later completion is polled, so a
+    /// request must be signalled at least once per queue depth.
     #[must_use]
     pub const fn signalled(self) -> Request {
         self.with(raw::IBV_SEND_SIGNALED)
     }
 
-    /// Copies the data when the request is posted: its memory may be reused afterwards, and needs no key.
+    /// Copies the data when the request is posted: its memory may be reused afterwards, and needs
+    /// no key.
     #[must_use]
     pub const fn inline(self) -> Request {
         self.with(raw::IBV_SEND_INLINE)
@@ -72,18 +74,20 @@ impl QueuePair<Rts> {
     }
 }
 
-/// Work requests that [`Batch::post`] posts together, in order. Dropping the batch posts none of them.
+/// Work requests that [`Batch::post`] posts together, in order. Dropping the batch posts none of
+/// them.
 ///
 /// # The device and memory
 ///
-/// From the post on, a device may access the memory that a request names. It has *released* the memory after one of:
+/// From the post on, a device may access the memory that a request names. It has *released* the
+/// memory after one of:
 ///
 /// - the completion of the request, or of a later one of the same queue pair, has been polled;
 /// - the queue pair has been destroyed or reset;
 /// - the memory's region has been deregistered.
 ///
-/// The memory of [inline](Request::inline) requests is released by the post itself. That a queue pair is in the error
-/// state releases nothing.
+/// The memory of [inline](Request::inline) requests is released by the post itself. That a queue
+/// pair is in the error state releases nothing.
 #[must_use = "nothing is posted but by `post`"]
 pub struct Batch<'b> {
     pair: &'b mut Pair,
@@ -95,7 +99,8 @@ impl<'b> Batch<'b> {
     ///
     /// # Safety
     ///
-    /// Until the device has [released](Batch) it, the memory of `from` stays mapped, and nothing changes it.
+    /// Until the device has [released](Batch) it, the memory of `from` stays mapped, and nothing
+    /// changes it.
     ///
     /// # Errors
     ///
@@ -113,7 +118,8 @@ impl<'b> Batch<'b> {
     ///
     /// # Safety
     ///
-    /// Until the device has [released](Batch) it, the memory of `from` stays mapped, and nothing changes it.
+    /// Until the device has [released](Batch) it, the memory of `from` stays mapped, and nothing
+    /// changes it.
     ///
     /// # Errors
     ///
@@ -138,7 +144,8 @@ impl<'b> Batch<'b> {
     ///
     /// # Safety
     ///
-    /// Until the device has [released](Batch) it, the memory of `from` stays mapped, and nothing changes it.
+    /// Until the device has [released](Batch) it, the memory of `from` stays mapped, and nothing
+    /// changes it.
     ///
     /// # Errors
     ///
@@ -151,7 +158,8 @@ impl<'b> Batch<'b> {
     ///
     /// # Safety
     ///
-    /// Until the device has [released](Batch) it, the memory of `from` stays mapped, and nothing changes it.
+    /// Until the device has [released](Batch) it, the memory of `from` stays mapped, and nothing
+    /// changes it.
     ///
     /// # Errors
     ///
@@ -169,7 +177,8 @@ impl<'b> Batch<'b> {
     ///
     /// # Safety
     ///
-    /// Until the device has [released](Batch) it, the memory of `into` stays mapped, and nothing else accesses it.
+    /// Until the device has [released](Batch) it, the memory of `into` stays mapped, and nothing
+    /// else accesses it.
     ///
     /// # Errors
     ///
@@ -183,12 +192,13 @@ impl<'b> Batch<'b> {
         self.push(request, raw::IBV_WR_RDMA_READ, into, 0, rdma(from))
     }
 
-    /// Adds to the eight bytes at `at`, a multiple of 8, and stores the old value in `into`, in this machine's byte
-    /// order.
+    /// Adds to the eight bytes at `at`, a multiple of 8, and stores the old value in `into`, in
+    /// this machine's byte order.
     ///
     /// # Safety
     ///
-    /// Until the device has [released](Batch) it, the memory of `into` stays mapped, and nothing else accesses it.
+    /// Until the device has [released](Batch) it, the memory of `into` stays mapped, and nothing
+    /// else accesses it.
     ///
     /// # Errors
     ///
@@ -210,12 +220,13 @@ impl<'b> Batch<'b> {
         )
     }
 
-    /// Replaces the eight bytes at `at`, a multiple of 8, by `new` if they equal `old`, and stores the old value in
-    /// `into`, in this machine's byte order.
+    /// Replaces the eight bytes at `at`, a multiple of 8, by `new` if they equal `old`, and stores
+    /// the old value in `into`, in this machine's byte order.
     ///
     /// # Safety
     ///
-    /// Until the device has [released](Batch) it, the memory of `into` stays mapped, and nothing else accesses it.
+    /// Until the device has [released](Batch) it, the memory of `into` stays mapped, and nothing
+    /// else accesses it.
     ///
     /// # Errors
     ///
@@ -252,8 +263,8 @@ impl<'b> Batch<'b> {
         )
     }
 
-    /// Writes a few bytes, or none, to the peer's memory, and completes a receive there with the immediate value
-    /// `imm`. The bytes need not be registered.
+    /// Writes a few bytes, or none, to the peer's memory, and completes a receive there with the
+    /// immediate value `imm`. The bytes need not be registered.
     ///
     /// # Errors
     ///
@@ -312,9 +323,9 @@ impl<'b> Batch<'b> {
     /// The queue is full, or a request is not valid. Those before it were posted.
     pub fn post(self) -> Result<(), PostError> {
         let (post, pair) = (self.pair.post_send, self.pair.raw());
-        // SAFETY: the batch borrows the queue pair, so it lives, and `post` is its function. Callers of the unsafe
-        // functions have promised that the memory stays valid, inline data are borrowed by the batch, and
-        // `Requests` owns the buffers that it adds by `push_any`.
+        // SAFETY: the batch borrows the queue pair, so it lives, and `post` is its function.
+        // Callers of the unsafe functions have promised that the memory stays valid, inline data
+        // are borrowed by the batch, and `Requests` owns the buffers that it adds by `push_any`.
         let posted = unsafe { self.pair.sends.post(post, pair) };
         posted.map_err(|error| PostError::new("ibv_post_send", error, &*self.pair))
     }
@@ -345,7 +356,8 @@ impl<'b> Batch<'b> {
         if request.flags & raw::IBV_SEND_INLINE != 0 {
             check_inline(pieces, self.pair.capacity.max_inline_data)?;
         }
-        // SAFETY: `ibv_send_wr` holds only integers, raw pointers and unions of these, for which zeros are valid.
+        // SAFETY: `ibv_send_wr` holds only integers, raw pointers and unions of these, for which
+        // zeros are valid.
         let mut entry: raw::ibv_send_wr = unsafe { std::mem::zeroed() };
         entry.wr_id = request.id;
         entry.num_sge = pieces.len() as i32;
@@ -383,8 +395,8 @@ pub(crate) const fn atomic(
     }
 }
 
-/// Memory of an inline request, which needs no key. A length beyond `u32` is clamped, and `check_inline` then
-/// refuses it.
+/// Memory of an inline request, which needs no key. A length beyond `u32` is clamped, and
+/// `check_inline` then refuses it.
 fn unregistered(data: &[u8]) -> Piece {
     Piece::new(
         data.as_ptr() as u64,

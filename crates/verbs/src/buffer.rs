@@ -15,8 +15,8 @@ impl Buffer for Box<[u8]> {}
 mod sealed {
     use std::ptr::NonNull;
 
-    /// A buffer taken apart. While a device has the memory, there must be no reference to it, nor a value such as a
-    /// `Box` that claims unique access to it.
+    /// A buffer taken apart. While a device has the memory, there must be no reference to it, nor a
+    /// value such as a `Box` that claims unique access to it.
     pub struct Parts {
         pub(super) start: NonNull<u8>,
         pub(super) bytes: usize,
@@ -49,8 +49,8 @@ impl Sealed for Vec<u8> {
     }
 
     unsafe fn from_parts(parts: Parts) -> Self {
-        // SAFETY: the parts are those of a `Vec<u8>` that `into_parts` has forgotten: its pointer, length and
-        // capacity, and they are used only once. This function requires both.
+        // SAFETY: the parts are those of a `Vec<u8>` that `into_parts` has forgotten: its pointer,
+        // length and capacity, and they are used only once. This function requires both.
         unsafe { Vec::from_raw_parts(parts.start.as_ptr(), parts.bytes, parts.capacity) }
     }
 }
@@ -68,16 +68,16 @@ impl Sealed for Box<[u8]> {
 
     unsafe fn from_parts(parts: Parts) -> Self {
         let slice = std::ptr::slice_from_raw_parts_mut(parts.start.as_ptr(), parts.bytes);
-        // SAFETY: the parts are those of a `Box<[u8]>` that `into_parts` has leaked: its pointer and length,
-        // and they are used only once. This function requires both.
+        // SAFETY: the parts are those of a `Box<[u8]>` that `into_parts` has leaked: its pointer
+        // and length, and they are used only once. This function requires both.
         unsafe { Box::from_raw(slice) }
     }
 }
 
 /// A registered buffer that requests of this process may read and write, but peers may not.
 ///
-/// A request takes it by value and gives it back with its completion, so nothing can access it in between. If
-/// deregistration fails, its memory is leaked.
+/// A request takes it by value and gives it back with its completion, so nothing can access it in
+/// between. If deregistration fails, its memory is leaked.
 pub struct Registered<B: Buffer> {
     region: ManuallyDrop<MemoryRegion>,
     start: NonNull<u8>,
@@ -86,7 +86,8 @@ pub struct Registered<B: Buffer> {
     buffer: PhantomData<B>,
 }
 
-// SAFETY: it owns its memory uniquely, its region is `Send`, and so is `B` by the bound of `Buffer`.
+// SAFETY: it owns its memory uniquely, its region is `Send`, and so is `B` by the bound of
+// `Buffer`.
 unsafe impl<B: Buffer> Send for Registered<B> {}
 // SAFETY: shared references only read the bytes, and its region is `Sync`.
 unsafe impl<B: Buffer> Sync for Registered<B> {}
@@ -120,8 +121,9 @@ impl ProtectionDomain {
             bytes,
             capacity,
         } = buffer.into_parts();
-        // SAFETY: the memory is freed only after the region has been deregistered. `LOCAL_WRITE` lets only requests
-        // of this process access it: `Requests` owns the buffer meanwhile, and posting to it by address is unsafe.
+        // SAFETY: the memory is freed only after the region has been deregistered. `LOCAL_WRITE`
+        // lets only requests of this process access it: `Requests` owns the buffer meanwhile, and
+        // posting to it by address is unsafe.
         match unsafe { self.register(start, bytes, Access::LOCAL_WRITE) } {
             Ok(region) => {
                 let (region, buffer) = (ManuallyDrop::new(region), PhantomData);
@@ -134,8 +136,8 @@ impl ProtectionDomain {
                 })
             }
             Err(error) => {
-                // SAFETY: `into_parts` of this type has just returned the parts. Registration failed, so no
-                // device has them, and they are used only here.
+                // SAFETY: `into_parts` of this type has just returned the parts. Registration
+                // failed, so no device has them, and they are used only here.
                 let value = unsafe {
                     B::from_parts(Parts {
                         start,
@@ -161,7 +163,8 @@ impl<B: Buffer> Registered<B> {
     ///
     /// The device may still access the memory, which is therefore leaked.
     pub fn into_inner(self) -> Result<B, Error> {
-        // SAFETY: `self` is consumed, and `ManuallyDrop` keeps it from being dropped, so it is not used afterwards.
+        // SAFETY: `self` is consumed, and `ManuallyDrop` keeps it from being dropped, so it is not
+        // used afterwards.
         unsafe { ManuallyDrop::new(self).release() }
     }
 
@@ -171,8 +174,8 @@ impl<B: Buffer> Registered<B> {
     ///
     /// `self` is not used or dropped afterwards.
     unsafe fn release(&mut self) -> Result<B, Error> {
-        // SAFETY: `self` is not used or dropped afterwards, as this function requires, so the region is taken
-        // only once.
+        // SAFETY: `self` is not used or dropped afterwards, as this function requires, so the
+        // region is taken only once.
         unsafe { ManuallyDrop::take(&mut self.region) }.deregister()?;
         let Self {
             start,
@@ -180,9 +183,9 @@ impl<B: Buffer> Registered<B> {
             capacity,
             ..
         } = *self;
-        // SAFETY: `Registered` keeps the parts that `into_parts` of its `B` returned. The device has released
-        // the memory, and `self` is not used afterwards, as this function requires, so they are used only
-        // once.
+        // SAFETY: `Registered` keeps the parts that `into_parts` of its `B` returned. The device
+        // has released the memory, and `self` is not used afterwards, as this function requires, so
+        // they are used only once.
         Ok(unsafe {
             B::from_parts(Parts {
                 start,
@@ -197,16 +200,16 @@ impl<B: Buffer> Deref for Registered<B> {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: `start` and `bytes` are those of the buffer's initialised memory. A request that owns the buffer
-        // is not here to be borrowed, so the device does not write meanwhile.
+        // SAFETY: `start` and `bytes` are those of the buffer's initialised memory. A request that
+        // owns the buffer is not here to be borrowed, so the device does not write meanwhile.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.bytes) }
     }
 }
 
 impl<B: Buffer> DerefMut for Registered<B> {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: `start` and `bytes` are those of the buffer's initialised memory. No request owns the buffer, and
-        // `self` is borrowed exclusively.
+        // SAFETY: `start` and `bytes` are those of the buffer's initialised memory. No request owns
+        // the buffer, and `self` is borrowed exclusively.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.bytes) }
     }
 }
@@ -219,7 +222,8 @@ impl<B: Buffer> std::fmt::Debug for Registered<B> {
 
 impl<B: Buffer> Drop for Registered<B> {
     fn drop(&mut self) {
-        // SAFETY: `self` is being dropped, and its fields have no drop of their own that would use them again.
+        // SAFETY: `self` is being dropped, and its fields have no drop of their own that would use
+        // them again.
         if let Err(error) = unsafe { self.release() } {
             spark_ccl_log::warn!("a buffer is never freed: {error}");
         }

@@ -11,7 +11,8 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use crate::error::{failed, failed_as};
 use crate::{Context, Error, hints, raw};
 
-/// A descriptor to wait on, for example by `poll`, for completions of any number of queues. Clones share it.
+/// A descriptor to wait on, for example by `poll`, for completions of any number of queues. Clones
+/// share it.
 #[derive(Clone)]
 pub struct CompletionChannel(Arc<Channel>);
 
@@ -57,8 +58,8 @@ impl CompletionChannel {
         Ok(channel)
     }
 
-    /// Takes a notification, if there is one, and returns the [id](crate::CompletionQueue::id) of its queue, which
-    /// is then no longer armed. Does not block.
+    /// Takes a notification, if there is one, and returns the [id](crate::CompletionQueue::id) of
+    /// its queue, which is then no longer armed. Does not block.
     ///
     /// # Errors
     ///
@@ -66,7 +67,8 @@ impl CompletionChannel {
     pub fn next(&self) -> Result<Option<u64>, Error> {
         let (mut queue, mut id) = (null_mut(), null_mut());
         let api = self.0.context.api();
-        // SAFETY: `self` keeps the channel alive, and the function writes the two pointers, which are locals.
+        // SAFETY: `self` keeps the channel alive, and the function writes the two pointers, which
+        // are locals.
         let result = unsafe { (api.ibv_get_cq_event)(self.raw(), &raw mut queue, &raw mut id) };
         if result != 0 {
             return match Errno::last() {
@@ -78,8 +80,9 @@ impl CompletionChannel {
                 )),
             };
         }
-        // SAFETY: the notification was taken by the call above and is acknowledged once. Its queue still exists:
-        // destroying a queue waits until every notification that was taken is acknowledged.
+        // SAFETY: the notification was taken by the call above and is acknowledged once. Its queue
+        // still exists: destroying a queue waits until every notification that was taken is
+        // acknowledged.
         unsafe { (api.ibv_ack_cq_events)(queue, 1) };
         Ok(Some(id.addr() as u64))
     }
@@ -96,8 +99,8 @@ impl CompletionChannel {
 impl AsFd for CompletionChannel {
     /// A descriptor that becomes readable when [`CompletionChannel::next`] has a notification.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the descriptor is open as long as the channel, which `self` keeps alive for the lifetime of the
-        // borrow.
+        // SAFETY: the descriptor is open as long as the channel, which `self` keeps alive for the
+        // lifetime of the borrow.
         unsafe { BorrowedFd::borrow_raw((*self.raw()).fd) }
     }
 }

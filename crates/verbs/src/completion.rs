@@ -34,14 +34,15 @@ pub enum Opcode {
     FetchAdd,
     /// A receive that a send of the peer consumed.
     Receive,
-    /// A receive that a write with an immediate value consumed; the receive's memory was not written.
+    /// A receive that a write with an immediate value consumed; the receive's memory was not
+    /// written.
     ReceiveOfWrite,
     /// Another kind, with libibverbs' number.
     Other(u32),
 }
 
-/// A work request that has failed. Its queue pair is in the error state, and all other requests posted on it end as
-/// [`Status::Flushed`].
+/// A work request that has failed. Its queue pair is in the error state, and all other requests
+/// posted on it end as [`Status::Flushed`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct CompletionError {
     /// The id that it was posted with.
@@ -161,7 +162,8 @@ statuses! {
     Flushed = IBV_WC_WR_FLUSH_ERR,
         "the queue pair was in the error state before the request's turn came",
         "look for the first failure of this queue pair; where there is none, it was moved to the \
-         error state, the network interface here went down, or, on soft-RoCE, the local key is wrong";
+         error state, the network interface here went down, or, on soft-RoCE, the local key is \
+         wrong";
     Bind = IBV_WC_MW_BIND_ERR,
         "a memory window could not be bound", "this crate uses none: see the driver";
     BadResponse = IBV_WC_BAD_RESP_ERR,
@@ -187,7 +189,8 @@ statuses! {
          pair number that was exchanged";
     ReceiverNotReady = IBV_WC_RNR_RETRY_EXC_ERR,
         "the peer had no receive posted in spite of retries",
-        "check that the peer posts receives before it is sent to, or raise rnr_retry (7 is forever)";
+        "check that the peer posts receives before it is sent to, or raise rnr_retry (7 is \
+         forever)";
     LocalDomain = IBV_WC_LOC_RDD_VIOL_ERR,
         "a reliable datagram domain was violated", "this crate uses none: see the driver";
     RemoteInvalidRead = IBV_WC_REM_INV_RD_REQ_ERR,

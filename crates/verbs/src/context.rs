@@ -12,7 +12,8 @@ use crate::error::{failed, failed_as};
 use crate::sysfs::Sysfs;
 use crate::{Device, Error, Gid, GidEntry, GidKind, Library, Limits, Port, hints, raw};
 
-/// An open device. Clones share it. It is closed when the last clone, and the last object made on it, is dropped.
+/// An open device. Clones share it. It is closed when the last clone, and the last object made on
+/// it, is dropped.
 #[derive(Clone)]
 pub struct Context(pub(crate) Arc<Open>);
 
@@ -32,8 +33,8 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// The device is gone, or not accessible: this user may not open `/dev/infiniband/uverbs*`, or it is not in
-    /// this container.
+    /// The device is gone, or not accessible: this user may not open `/dev/infiniband/uverbs*`, or
+    /// it is not in this container.
     pub fn open(&self) -> Result<Context, Error> {
         Context::open(self)
     }
@@ -98,8 +99,8 @@ impl Context {
     /// There is no such port, or the device is gone.
     pub fn port(&self, number: u8) -> Result<Port, Error> {
         let mut port = MaybeUninit::<raw::ibv_port_attr>::zeroed();
-        // SAFETY: the context is open. The function takes a pointer to `_compat_ibv_port_attr`, which is the
-        // leading part of `ibv_port_attr`, and writes no more than that.
+        // SAFETY: the context is open. The function takes a pointer to `_compat_ibv_port_attr`,
+        // which is the leading part of `ibv_port_attr`, and writes no more than that.
         let errno =
             unsafe { (self.api().ibv_query_port)(self.raw(), number, port.as_mut_ptr().cast()) };
         if errno != 0 {
@@ -110,7 +111,8 @@ impl Context {
         Ok(Port::from_raw(number, unsafe { port.assume_init_ref() }))
     }
 
-    /// The GIDs of a port that are in use, by index. The table changes as addresses are added and removed.
+    /// The GIDs of a port that are in use, by index. The table changes as addresses are added and
+    /// removed.
     ///
     /// # Errors
     ///
@@ -124,7 +126,8 @@ impl Context {
             .sum::<Result<u32, Error>>()?;
         let mut entries: Vec<MaybeUninit<raw::ibv_gid_entry>> = Vec::new();
         entries.resize_with(most as usize, MaybeUninit::zeroed);
-        // SAFETY: the context is open. The function writes at most `entries.len()` entries of the size given.
+        // SAFETY: the context is open. The function writes at most `entries.len()` entries of the
+        // size given.
         let count = unsafe {
             let first = entries.as_mut_ptr().cast();
             query(
@@ -144,7 +147,8 @@ impl Context {
                 hints::gone,
             ));
         }
-        // SAFETY: an entry holds only integers and bytes, for which zeros are valid, and was zeroed.
+        // SAFETY: an entry holds only integers and bytes, for which zeros are valid, and was
+        // zeroed.
         let entries = entries
             .iter()
             .take(count as usize)
@@ -157,8 +161,8 @@ impl Context {
 
     /// A descriptor that becomes readable when [`Context::next_event`] has an event.
     pub fn async_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the descriptor is open as long as the context, which `self` keeps open for the lifetime of the
-        // borrow.
+        // SAFETY: the descriptor is open as long as the context, which `self` keeps open for the
+        // lifetime of the borrow.
         unsafe { BorrowedFd::borrow_raw((*self.raw()).async_fd) }
     }
 
@@ -202,8 +206,8 @@ fn gid_entry(entry: &raw::ibv_gid_entry) -> GidEntry {
         index => nix::net::if_::if_indextoname(index).ok(),
     };
     GidEntry {
-        // SAFETY: every field of the union covers the same 16 bytes, all initialised, and any bytes are a valid
-        // `raw`.
+        // SAFETY: every field of the union covers the same 16 bytes, all initialised, and any bytes
+        // are a valid `raw`.
         gid: Gid(unsafe { entry.gid.raw }),
         port: entry.port_num as u8,
         index: entry.gid_index,

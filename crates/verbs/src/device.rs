@@ -17,11 +17,11 @@ pub struct Device {
     name: String,
 }
 
-// SAFETY: libibverbs does not change a device after it has listed it, and its functions may be called on it by any
-// thread. `list` keeps it valid.
+// SAFETY: libibverbs does not change a device after it has listed it, and its functions may be
+// called on it by any thread. `list` keeps it valid.
 unsafe impl Send for Device {}
-// SAFETY: libibverbs does not change a device after it has listed it, and several threads may call its functions on it
-// at once.
+// SAFETY: libibverbs does not change a device after it has listed it, and several threads may call
+// its functions on it at once.
 unsafe impl Sync for Device {}
 
 impl Library {
@@ -93,14 +93,14 @@ impl fmt::Debug for Device {
 }
 
 fn name(library: Library, device: NonNull<raw::ibv_device>) -> String {
-    // SAFETY: `device` was just listed, and each caller of this function holds the list until it returns, so
-    // the device is valid.
+    // SAFETY: `device` was just listed, and each caller of this function holds the list until it
+    // returns, so the device is valid.
     let name = unsafe { (library.api.ibv_get_device_name)(device.as_ptr()) };
     if name.is_null() {
         return String::new();
     }
-    // SAFETY: the name is a C string within the listed device, which is valid as long as the list. Each
-    // caller of this function holds that until it returns.
+    // SAFETY: the name is a C string within the listed device, which is valid as long as the list.
+    // Each caller of this function holds that until it returns.
     unsafe { CStr::from_ptr(name) }
         .to_string_lossy()
         .into_owned()
@@ -119,8 +119,8 @@ unsafe impl Sync for List {}
 
 impl Drop for List {
     fn drop(&mut self) {
-        // SAFETY: `first` is from `ibv_get_device_list`, and only this frees it. Every `Device` of the list holds
-        // it, so none is left.
+        // SAFETY: `first` is from `ibv_get_device_list`, and only this frees it. Every `Device` of
+        // the list holds it, so none is left.
         unsafe { (self.library.api.ibv_free_device_list)(self.first.as_ptr()) };
     }
 }

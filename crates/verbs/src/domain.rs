@@ -7,8 +7,9 @@ use std::sync::Arc;
 use crate::error::failed;
 use crate::{Context, Error, hints, raw};
 
-/// A protection domain of a device: its queue pairs can access its memory regions, and no others. Clones share it.
-/// It is deallocated when the last clone, and the last object made in it, is dropped.
+/// A protection domain of a device: its queue pairs can access its memory regions, and no others.
+/// Clones share it. It is deallocated when the last clone, and the last object made in it, is
+/// dropped.
 #[derive(Clone)]
 pub struct ProtectionDomain(pub(crate) Arc<Domain>);
 
@@ -70,7 +71,8 @@ impl fmt::Debug for ProtectionDomain {
 
 impl Drop for Domain {
     fn drop(&mut self) {
-        // SAFETY: everything made in the domain holds it, so nothing is left. Only this deallocates it.
+        // SAFETY: everything made in the domain holds it, so nothing is left. Only this deallocates
+        // it.
         let errno = unsafe { (self.context.api().ibv_dealloc_pd)(self.raw.as_ptr()) };
         if errno != 0 {
             spark_ccl_log::warn!(

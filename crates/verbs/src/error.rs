@@ -56,8 +56,8 @@ pub enum Error {
     },
     /// A buffer is registered in another protection domain than the queue pair's.
     #[error(
-        "a buffer that is registered in another protection domain, of {seen}, cannot serve a queue pair \
-         of {wanted}: register it in the queue pair's own domain"
+        "a buffer that is registered in another protection domain, of {seen}, cannot serve a queue \
+         pair of {wanted}: register it in the queue pair's own domain"
     )]
     OtherDomain {
         /// The queue pair's device.
@@ -123,7 +123,8 @@ impl fmt::Display for CallError {
     }
 }
 
-/// The error of a call that has just returned null or -1, from `errno`, with a hint from [`crate::hints`].
+/// The error of a call that has just returned null or -1, from `errno`, with a hint from
+/// [`crate::hints`].
 pub(crate) fn failed(
     call: &'static str,
     subject: impl fmt::Display,

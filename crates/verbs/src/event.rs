@@ -10,7 +10,8 @@ use crate::{Context, Error, hints, raw};
 /// An asynchronous event of a device, which no work request caused.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum AsyncEvent {
-    /// A port has become active. The event may come without an earlier [`AsyncEvent::PortError`], or not at all.
+    /// A port has become active. The event may come without an earlier [`AsyncEvent::PortError`],
+    /// or not at all.
     PortActive(u8),
     /// A port has stopped working. Not every loss of a link is reported.
     PortError(u8),
@@ -38,7 +39,8 @@ impl Context {
     /// The device is gone.
     pub fn next_event(&self) -> Result<Option<AsyncEvent>, Error> {
         let mut event = MaybeUninit::<raw::ibv_async_event>::zeroed();
-        // SAFETY: `self` keeps the context open, and the function writes the event, which is a local.
+        // SAFETY: `self` keeps the context open, and the function writes the event, which is a
+        // local.
         let result = unsafe { (self.api().ibv_get_async_event)(self.raw(), event.as_mut_ptr()) };
         if result != 0 {
             return match Errno::last() {
@@ -49,8 +51,8 @@ impl Context {
         // SAFETY: `ibv_get_async_event` has succeeded, so it has written all of the event.
         let event = unsafe { event.assume_init_mut() };
         let seen = translate(event);
-        // SAFETY: the event was taken above and is acknowledged once. The object that it points to still exists:
-        // destroying it waits for this acknowledgement.
+        // SAFETY: the event was taken above and is acknowledged once. The object that it points to
+        // still exists: destroying it waits for this acknowledgement.
         unsafe { (self.api().ibv_ack_async_event)(event) };
         Ok(Some(seen))
     }
@@ -59,8 +61,8 @@ impl Context {
 fn translate(event: &raw::ibv_async_event) -> AsyncEvent {
     // SAFETY: called only for event types of a port, for which `port_num` is the field in use.
     let port = || unsafe { event.element.port_num } as u8;
-    // SAFETY: called only for event types of a queue pair, for which `qp` is the field in use. The queue pair
-    // exists until the event is acknowledged.
+    // SAFETY: called only for event types of a queue pair, for which `qp` is the field in use. The
+    // queue pair exists until the event is acknowledged.
     let pair = || unsafe { (*event.element.qp).qp_num };
     match event.event_type {
         raw::IBV_EVENT_PORT_ACTIVE => AsyncEvent::PortActive(port()),

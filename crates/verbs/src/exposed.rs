@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use crate::{Access, Error, MemoryRegion, Piece, ProtectionDomain, Remote, device_fence};
 
-/// Memory that peers may read and write at any time. It is therefore never borrowed, only copied from and to. A
-/// copy may contain only a part of what a peer writes at the same time.
+/// Memory that peers may read and write at any time. It is therefore never borrowed, only copied
+/// from and to. A copy may contain only a part of what a peer writes at the same time.
 pub struct Exposed {
     /// Deregistered before `owner` is dropped. `None` only while it is being made or dropped.
     region: Option<MemoryRegion>,
@@ -24,7 +24,8 @@ impl<T: Send + Sync> Owner for T {}
 
 // SAFETY: it owns the memory, which does not refer to a thread, and its other fields are `Send`.
 unsafe impl Send for Exposed {}
-// SAFETY: shared references access the memory only by atomic operations, and its other fields are `Sync`.
+// SAFETY: shared references access the memory only by atomic operations, and its other fields are
+// `Sync`.
 unsafe impl Sync for Exposed {}
 
 impl fmt::Debug for Exposed {
@@ -36,8 +37,8 @@ impl fmt::Debug for Exposed {
 }
 
 impl ProtectionDomain {
-    /// Allocates `bytes` bytes, rounded up to a multiple of 8 and zeroed, for peers to access by any of
-    /// [`Access::REMOTE_WRITE`], [`Access::REMOTE_READ`] and [`Access::REMOTE_ATOMIC`].
+    /// Allocates `bytes` bytes, rounded up to a multiple of 8 and zeroed, for peers to access by
+    /// any of [`Access::REMOTE_WRITE`], [`Access::REMOTE_READ`] and [`Access::REMOTE_ATOMIC`].
     ///
     /// # Errors
     ///
@@ -45,17 +46,19 @@ impl ProtectionDomain {
     pub fn expose(&self, bytes: usize, access: Access) -> Result<Exposed, Error> {
         let mut owner: Vec<AtomicU64> = (0..bytes.div_ceil(8)).map(|_| AtomicU64::new(0)).collect();
         let words = NonNull::from(owner.as_mut_slice());
-        // SAFETY: these are the vector's words, which stay where they are until it is dropped, and nothing else has it.
+        // SAFETY: these are the vector's words, which stay where they are until it is dropped, and
+        // nothing else has it.
         unsafe { self.expose_owned(words, owner, access) }
     }
 
-    /// The same with memory that `owner` keeps mapped. It is dropped only after the memory has been deregistered, or
-    /// never, if that fails.
+    /// The same with memory that `owner` keeps mapped. It is dropped only after the memory has been
+    /// deregistered, or never, if that fails.
     ///
     /// # Safety
     ///
-    /// The words are aligned, initialised, and mapped for reads and writes until `owner` is dropped, wherever that is
-    /// moved. Until then no reference to them is used, and nothing in this process accesses them but by atomic operations.
+    /// The words are aligned, initialised, and mapped for reads and writes until `owner` is
+    /// dropped, wherever that is moved. Until then no reference to them is used, and nothing in
+    /// this process accesses them but by atomic operations.
     ///
     /// # Errors
     ///
@@ -72,9 +75,10 @@ impl ProtectionDomain {
             owner: Some(Box::new(owner)),
         };
         let (start, bytes) = (words.cast::<u8>(), exposed.bytes());
-        // SAFETY: the memory stays mapped until `owner` is dropped (this function's contract), which `Exposed` does only
-        // after the region has been deregistered. It accesses the memory by atomic operations alone, and nothing else in
-        // this process accesses it otherwise (the contract again).
+        // SAFETY: the memory stays mapped until `owner` is dropped (this function's contract),
+        // which `Exposed` does only after the region has been deregistered. It accesses the memory
+        // by atomic operations alone, and nothing else in this process accesses it otherwise (the
+        // contract again).
         let region = unsafe { self.register(start, bytes, access | Access::LOCAL_WRITE) }?;
         exposed.region = Some(region);
         Ok(exposed)
@@ -140,8 +144,8 @@ impl Exposed {
         Ok(())
     }
 
-    /// Loads the word at an offset, which is a multiple of 8. What the same peer wrote before that word is visible
-    /// afterwards, provided that the device writes in order.
+    /// Loads the word at an offset, which is a multiple of 8. What the same peer wrote before that
+    /// word is visible afterwards, provided that the device writes in order.
     ///
     /// # Errors
     ///
@@ -167,9 +171,9 @@ impl Exposed {
             return Err(self.beyond(end));
         }
         let start = self.words.cast::<AtomicU8>();
-        // SAFETY: the range was checked to be within the memory, which lives as long as `self` and is accessed only
-        // by atomic operations. Concurrent operations of another size are loads, because `write` takes `self`
-        // exclusively.
+        // SAFETY: the range was checked to be within the memory, which lives as long as `self` and
+        // is accessed only by atomic operations. Concurrent operations of another size are loads,
+        // because `write` takes `self` exclusively.
         Ok(unsafe { std::slice::from_raw_parts(start.as_ptr().add(offset), bytes) })
     }
 

@@ -37,8 +37,8 @@ pub struct GidEntry {
     pub gid: Gid,
     /// The number of the port.
     pub port: u8,
-    /// The entry's index in the port's table. Look it up again each time: indices change when addresses are added
-    /// or removed.
+    /// The entry's index in the port's table. Look it up again each time: indices change when
+    /// addresses are added or removed.
     pub index: u32,
     /// The packet format.
     pub kind: GidKind,

@@ -8,7 +8,8 @@ use crate::raw;
 
 /// libibverbs, opened at run time.
 ///
-/// It stays open until the process ends: libibverbs and its providers do not support being unloaded.
+/// It stays open until the process ends: libibverbs and its providers do not support being
+/// unloaded.
 #[derive(Clone, Copy, Debug)]
 pub struct Library {
     pub(crate) api: &'static Api,
@@ -26,7 +27,8 @@ impl Library {
         if let Some(opened) = OPENED.get() {
             return Ok(*opened);
         }
-        // SAFETY: by this name, the system's loader finds libibverbs, as for a program that is linked with it.
+        // SAFETY: by this name, the system's loader finds libibverbs, as for a program that is
+        // linked with it.
         let opened = unsafe { Self::open_at(Path::new("libibverbs.so.1")) }?;
         Ok(*OPENED.get_or_init(|| opened))
     }
@@ -35,14 +37,15 @@ impl Library {
     ///
     /// # Safety
     ///
-    /// The library's initialisers must be sound to run in this process, and those of its functions that have names
-    /// of libibverbs' must be libibverbs'.
+    /// The library's initialisers must be sound to run in this process, and those of its functions
+    /// that have names of libibverbs' must be libibverbs'.
     ///
     /// # Errors
     ///
     /// The library, or a function of it, is missing.
     pub unsafe fn open_at(path: &Path) -> Result<Library, Error> {
-        // SAFETY: the library's initialisers are sound to run in this process, as this function requires.
+        // SAFETY: the library's initialisers are sound to run in this process, as this function
+        // requires.
         let library = unsafe { libloading::Library::new(path) };
         let library = library.map_err(|error| Error::Library {
             tried: format!("{}: {}", path.display(), reason(&error)),
@@ -63,7 +66,8 @@ fn reason(error: &libloading::Error) -> String {
     }
 }
 
-/// Declares [`Api`]: functions that every version has, and those that a version of rdma-core introduced.
+/// Declares [`Api`]: functions that every version has, and those that a version of rdma-core
+/// introduced.
 macro_rules! api {
     ($($name:ident)*; $($late:ident from $version:literal,)*) => {
         /// The functions of libibverbs, or of a fake.
@@ -76,13 +80,15 @@ macro_rules! api {
         impl Api {
             fn load(library: &libloading::Library, path: &Path) -> Result<Api, Error> {
                 Ok(Api {
-                    // SAFETY: each type was generated from the declaration of the function of that name in verbs.h,
-                    // the code that opened the library vouches for its functions, and the name ends with a zero byte.
+                    // SAFETY: each type was generated from the declaration of the function of that
+                    // name in verbs.h, the code that opened the library vouches for its functions,
+                    // and the name ends with a zero byte.
                     $($name: unsafe { find(library, concat!(stringify!($name), "\0")) }.ok_or_else(
                         || Error::Symbol { path: PathBuf::from(path), symbol: stringify!($name) },
                     )?,)*
-                    // SAFETY: each type was generated from the declaration of the function of that name in verbs.h,
-                    // the code that opened the library vouches for its functions, and the name ends with a zero byte.
+                    // SAFETY: each type was generated from the declaration of the function of that
+                    // name in verbs.h, the code that opened the library vouches for its functions,
+                    // and the name ends with a zero byte.
                     $($late: unsafe { find(library, concat!(stringify!($late), "\0")) },)*
                 })
             }
@@ -118,8 +124,8 @@ api! {
 ///
 /// `F` is the type of a pointer to the function.
 unsafe fn find<F: Copy>(library: &libloading::Library, name: &str) -> Option<F> {
-    // SAFETY: `F` is the type of a pointer to this function, as this function requires; `name` ends with a
-    // zero byte. The library is never closed, so the pointer stays valid.
+    // SAFETY: `F` is the type of a pointer to this function, as this function requires; `name` ends
+    // with a zero byte. The library is never closed, so the pointer stays valid.
     unsafe { library.get::<F>(name.as_bytes()) }
         .ok()
         .map(|symbol| *symbol)

@@ -16,15 +16,15 @@ use crate::{CompletionError, CompletionQueue, Error, Failure, ProtectionDomain, 
 pub use address::{AddressError, AddressVector, Peer};
 pub use options::{PairOptions, ReceiveOptions, SendOptions};
 
-/// A reliable connected queue pair in the state `S`. It keeps its domain and its completion queues alive. Dropping
-/// it destroys it.
+/// A reliable connected queue pair in the state `S`. It keeps its domain and its completion queues
+/// alive. Dropping it destroys it.
 ///
-/// It starts in [`Reset`], goes to [`Init`], from which on receives may be posted, then to [`Rtr`] (ready to
-/// receive), which takes the peer's address, and to [`Rts`] (ready to send). From each of them it may go to
-/// [`Failed`], in which nothing is sent or received and all posted requests end.
+/// It starts in [`Reset`], goes to [`Init`], from which on receives may be posted, then to [`Rtr`]
+/// (ready to receive), which takes the peer's address, and to [`Rts`] (ready to send). From each of
+/// them it may go to [`Failed`], in which nothing is sent or received and all posted requests end.
 ///
-/// The device itself moves a queue pair to the error state when a request fails. The type does not change then:
-/// requests may still be posted, and end as [`crate::Status::Flushed`].
+/// The device itself moves a queue pair to the error state when a request fails. The type does not
+/// change then: requests may still be posted, and end as [`crate::Status::Flushed`].
 pub struct QueuePair<S> {
     pub(crate) pair: Box<Pair>,
     state: PhantomData<S>,
@@ -120,8 +120,8 @@ impl<S> QueuePair<S> {
         self.pair.capacity.max_inline_data as usize
     }
 
-    /// How many sends, writes, reads and atomics it holds. A request counts from its post until its completion, or
-    /// that of a later request, has been polled.
+    /// How many sends, writes, reads and atomics it holds. A request counts from its post until its
+    /// completion, or that of a later request, has been polled.
     pub fn send_depth(&self) -> u32 {
         self.pair.capacity.max_send_wr
     }
@@ -155,8 +155,8 @@ impl<S> QueuePair<S> {
         self.pair.query_state()
     }
 
-    /// Destroys it. Afterwards no request posted on it accesses memory. Completions that are left in its completion
-    /// queues may or may not be polled.
+    /// Destroys it. Afterwards no request posted on it accesses memory. Completions that are left
+    /// in its completion queues may or may not be polled.
     ///
     /// # Errors
     ///
@@ -208,10 +208,11 @@ type PostRecv = unsafe extern "C" fn(
     *mut *mut raw::ibv_recv_wr,
 ) -> i32;
 
-// SAFETY: libibverbs' functions may be called on a queue pair by any thread, and its lists hold pointers only
-// during a post.
+// SAFETY: libibverbs' functions may be called on a queue pair by any thread, and its lists hold
+// pointers only during a post.
 unsafe impl Send for Pair {}
-// SAFETY: whatever changes the queue pair or its lists borrows it exclusively; shared references only query it.
+// SAFETY: whatever changes the queue pair or its lists borrows it exclusively; shared references
+// only query it.
 unsafe impl Sync for Pair {}
 
 impl Pair {
@@ -225,8 +226,9 @@ impl Pair {
         let post_send = ops.post_send.ok_or(missing("ibv_post_send"))?;
         let post_recv = ops.post_recv.ok_or(missing("ibv_post_recv"))?;
         let mut asked = options.to_raw();
-        // SAFETY: `domain` and `options` keep the domain and the queues alive, and `check` has made sure that they
-        // are of one device. The function also writes the granted capacities, to a local.
+        // SAFETY: `domain` and `options` keep the domain and the queues alive, and `check` has made
+        // sure that they are of one device. The function also writes the granted capacities, to a
+        // local.
         let raw = unsafe { (context.api().ibv_create_qp)(domain.raw(), &raw mut asked) };
         let raw = NonNull::new(raw).ok_or_else(|| {
             failed("ibv_create_qp", context.name(), |errno| {
@@ -262,7 +264,8 @@ impl Pair {
         let mut attributes = MaybeUninit::<raw::ibv_qp_attr>::zeroed();
         let mut options = MaybeUninit::<raw::ibv_qp_init_attr>::zeroed();
         let api = self.domain.context().api();
-        // SAFETY: `self` keeps the queue pair alive, and the function writes the two structures, which are locals.
+        // SAFETY: `self` keeps the queue pair alive, and the function writes the two structures,
+        // which are locals.
         let errno = unsafe {
             let (attributes, options) = (attributes.as_mut_ptr(), options.as_mut_ptr());
             (api.ibv_query_qp)(self.raw(), attributes, raw::IBV_QP_STATE as i32, options)
@@ -270,7 +273,8 @@ impl Pair {
         if errno != 0 {
             return Err(failed_as("ibv_query_qp", errno, self, hints::gone));
         }
-        // SAFETY: the structure holds only integers and bytes, for which zeros are valid, and was zeroed.
+        // SAFETY: the structure holds only integers and bytes, for which zeros are valid, and was
+        // zeroed.
         Ok(match unsafe { attributes.assume_init_ref() }.qp_state {
             raw::IBV_QPS_RESET => PairState::Reset,
             raw::IBV_QPS_INIT => PairState::Init,
@@ -284,8 +288,8 @@ impl Pair {
     /// Destroys it and returns the error number. It is not tried again after a failure.
     fn destroy(&mut self) -> i32 {
         self.exists = false;
-        // SAFETY: `QueuePair::destroy` and `drop` call this at most once between them, as `exists` shows, and do
-        // not use the queue pair afterwards.
+        // SAFETY: `QueuePair::destroy` and `drop` call this at most once between them, as `exists`
+        // shows, and do not use the queue pair afterwards.
         unsafe { (self.domain.context().api().ibv_destroy_qp)(self.raw()) }
     }
 }

@@ -116,7 +116,8 @@ impl Port {
     }
 }
 
-/// The rate of a port from libibverbs' encodings: the number of lanes times the signalling rate of a lane.
+/// The rate of a port from libibverbs' encodings: the number of lanes times the signalling rate of
+/// a lane.
 fn gbits(speed: u8, width: u8) -> Option<f64> {
     let lane = match speed {
         1 => 2.5,

@@ -8,8 +8,8 @@ use crate::{Error, Piece, hints, raw};
 /// The most work requests in one list.
 const MOST: u32 = 64;
 
-/// Ids from here on are reserved for the crate: `Requests` returns a buffer upon a completion, so no user may post
-/// a request with the same id.
+/// Ids from here on are reserved for the crate: `Requests` returns a buffer upon a completion, so
+/// no user may post a request with the same id.
 pub(crate) const OWN_IDS: u64 = 1 << 63;
 
 /// Work requests of one type. The memory is reused, so that posting does not allocate.
@@ -19,7 +19,8 @@ pub(crate) struct List<W> {
     most_pieces: u32,
 }
 
-/// A function that posts a list. Upon failure it sets the request that failed and returns an error number.
+/// A function that posts a list. Upon failure it sets the request that failed and returns an error
+/// number.
 type Post<W> = unsafe extern "C" fn(*mut raw::ibv_qp, *mut W, *mut *mut W) -> i32;
 
 impl<W: WorkRequest> List<W> {
@@ -69,13 +70,13 @@ impl<W: WorkRequest> List<W> {
         Error::Beyond { what, asked, most }
     }
 
-    /// Links the requests to each other and to their pieces, and posts them. The error is an error number, and how
-    /// many were posted.
+    /// Links the requests to each other and to their pieces, and posts them. The error is an error
+    /// number, and how many were posted.
     ///
     /// # Safety
     ///
-    /// `pair` is alive, `post` is its device's function for this type of request, and the memory of each request
-    /// stays valid until the request has ended.
+    /// `pair` is alive, `post` is its device's function for this type of request, and the memory of
+    /// each request stays valid until the request has ended.
     pub(crate) unsafe fn post(
         &mut self,
         post: Post<W>,
@@ -93,13 +94,15 @@ impl<W: WorkRequest> List<W> {
             } else {
                 null_mut()
             };
-            // SAFETY: `place` is less than the number of requests, so the pointer is within the vector. The memory
-            // that `tie` links is in the two vectors, which nothing else accesses.
+            // SAFETY: `place` is less than the number of requests, so the pointer is within the
+            // vector. The memory that `tie` links is in the two vectors, which nothing else
+            // accesses.
             pieces = unsafe { (*first.add(place)).tie(pieces, next) };
         }
         let mut bad = null_mut();
-        // SAFETY: the requests form a list that ends with null, and their pieces are in `self.pieces`. `pair`
-        // is alive, `post` fits it, and the memory of the requests is valid: this function requires that.
+        // SAFETY: the requests form a list that ends with null, and their pieces are in
+        // `self.pieces`. `pair` is alive, `post` fits it, and the memory of the requests is valid:
+        // this function requires that.
         match unsafe { post(pair, first, &raw mut bad) } {
             0 => Ok(()),
             errno => {

@@ -71,8 +71,9 @@ impl CompletionQueue {
         let id = QUEUES.fetch_add(1, Ordering::Relaxed);
         let cqe = depth.min(i32::MAX as u32) as i32;
         let announce = channel.map_or(null_mut(), CompletionChannel::raw);
-        // SAFETY: `context` keeps the device open. The channel is null, or is held by the caller and belongs to
-        // this context. The queue's context pointer is a number that is never dereferenced.
+        // SAFETY: `context` keeps the device open. The channel is null, or is held by the caller
+        // and belongs to this context. The queue's context pointer is a number that is never
+        // dereferenced.
         let raw = unsafe {
             (context.api().ibv_create_cq)(
                 context.raw(),
@@ -113,12 +114,12 @@ impl CompletionQueue {
     ///
     /// # Errors
     ///
-    /// The queue has overflowed, or the device is gone. Failed work requests are not errors of this call: they are
-    /// among the results.
+    /// The queue has overflowed, or the device is gone. Failed work requests are not errors of this
+    /// call: they are among the results.
     pub fn poll<'r>(&self, room: &'r mut PollRoom) -> Result<Polled<'r>, Error> {
         let places = room.0.len() as i32;
-        // SAFETY: `self` keeps the queue alive, and the function writes at most `places` completions, the length of
-        // `room`.
+        // SAFETY: `self` keeps the queue alive, and the function writes at most `places`
+        // completions, the length of `room`.
         let count = unsafe { (self.0.poll)(self.raw(), places, room.0.as_mut_ptr()) };
         if count < 0 {
             return Err(failed_as(
@@ -132,9 +133,9 @@ impl CompletionQueue {
         Ok(Polled(arrived.iter()))
     }
 
-    /// Asks for one notification when the next completion arrives. With `solicited_only`, only the completion of a
-    /// peer's solicited request, or of a failed one, counts. Poll once more afterwards, for completions that
-    /// arrived before.
+    /// Asks for one notification when the next completion arrives. With `solicited_only`, only the
+    /// completion of a peer's solicited request, or of a failed one, counts. Poll once more
+    /// afterwards, for completions that arrived before.
     ///
     /// # Errors
     ///
@@ -183,8 +184,8 @@ impl fmt::Debug for CompletionQueue {
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        // SAFETY: queue pairs hold their queues, so none is left, and `CompletionChannel::next` acknowledges every
-        // notification that it takes. Only this destroys the queue.
+        // SAFETY: queue pairs hold their queues, so none is left, and `CompletionChannel::next`
+        // acknowledges every notification that it takes. Only this destroys the queue.
         let errno = unsafe { (self.context.api().ibv_destroy_cq)(self.raw.as_ptr()) };
         if errno != 0 {
             spark_ccl_log::warn!(

@@ -22,8 +22,8 @@ macro_rules! opaque {
 
 opaque!(_compat_ibv_port_attr ibv_ah ibv_device ibv_mw ibv_mw_bind ibv_srq ibv_wq);
 
-/// The bindings are valid for 64-bit machines with unsigned enumerations; these sizes check that. Types that
-/// contain a pthread mutex have another size on aarch64.
+/// The bindings are valid for 64-bit machines with unsigned enumerations; these sizes check that.
+/// Types that contain a pthread mutex have another size on aarch64.
 const _: () = {
     assert!(size_of::<usize>() == 8);
     assert!(size_of::<ibv_send_wr>() == 128);

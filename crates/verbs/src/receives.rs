@@ -16,21 +16,22 @@ impl<S: CanReceive> QueuePair<S> {
     }
 }
 
-/// Receives that [`ReceiveBatch::post`] posts together, in order. Dropping the batch posts none of them.
+/// Receives that [`ReceiveBatch::post`] posts together, in order. Dropping the batch posts none of
+/// them.
 #[must_use = "nothing is posted but by `post`"]
 pub struct ReceiveBatch<'b> {
     pair: &'b mut Pair,
 }
 
 impl ReceiveBatch<'_> {
-    /// Adds a receive, which takes one message of the peer, or the immediate value of a write; for the latter,
-    /// `into` may be empty. The completion returns `id`, which must be less than 2^63.
+    /// Adds a receive, which takes one message of the peer, or the immediate value of a write; for
+    /// the latter, `into` may be empty. The completion returns `id`, which must be less than 2^63.
     ///
     /// # Safety
     ///
-    /// From the post on, the memory of `into` stays mapped, and nothing else accesses it, until the completion of this
-    /// very receive has been polled, the queue pair has been destroyed or reset, or the memory's region has been
-    /// deregistered.
+    /// From the post on, the memory of `into` stays mapped, and nothing else accesses it, until the
+    /// completion of this very receive has been polled, the queue pair has been destroyed or reset,
+    /// or the memory's region has been deregistered.
     ///
     /// # Errors
     ///
@@ -76,8 +77,9 @@ impl ReceiveBatch<'_> {
     /// The queue is full, or a receive is not valid. Those before it were posted.
     pub fn post(self) -> Result<(), PostError> {
         let (post, pair) = (self.pair.post_recv, self.pair.raw());
-        // SAFETY: the batch borrows the queue pair, so it lives, and `post` is its function. Callers of `receive`
-        // have promised that the memory stays valid; `Requests` owns the buffers that it adds by `push`.
+        // SAFETY: the batch borrows the queue pair, so it lives, and `post` is its function.
+        // Callers of `receive` have promised that the memory stays valid; `Requests` owns the
+        // buffers that it adds by `push`.
         let posted = unsafe { self.pair.receives.post(post, pair) };
         posted.map_err(|error| PostError::new("ibv_post_recv", error, &*self.pair))
     }

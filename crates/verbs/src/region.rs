@@ -19,9 +19,11 @@ pub struct MemoryRegion {
     access: Access,
 }
 
-// SAFETY: libibverbs' functions may be called by any thread, and the region does not refer to its thread.
+// SAFETY: libibverbs' functions may be called by any thread, and the region does not refer to its
+// thread.
 unsafe impl Send for MemoryRegion {}
-// SAFETY: shared references only read the region, and it changes only when its owner deregisters it.
+// SAFETY: shared references only read the region, and it changes only when its owner deregisters
+// it.
 unsafe impl Sync for MemoryRegion {}
 
 impl ProtectionDomain {
@@ -29,41 +31,41 @@ impl ProtectionDomain {
     ///
     /// # Safety
     ///
-    /// The memory stays mapped as long as the region exists, which may be until the process ends. If `access`
-    /// lets peers write, one that has the region's remote key may do so at any time: as long as one may have it, the
-    /// memory is accessed only through atomics, volatile accesses or raw copies that allow for this, and no
-    /// reference to it exists.
+    /// The memory stays mapped as long as the region exists, which may be until the process ends.
+    /// If `access` lets peers write, one that has the region's remote key may do so at any time: as
+    /// long as one may have it, the memory is accessed only through atomics, volatile accesses or
+    /// raw copies that allow for this, and no reference to it exists.
     ///
     /// # Errors
     ///
-    /// The limit of locked memory is too low, the range is not mapped or not writable, or the device has no more
-    /// regions.
+    /// The limit of locked memory is too low, the range is not mapped or not writable, or the
+    /// device has no more regions.
     pub unsafe fn register(
         &self,
         start: NonNull<u8>,
         bytes: usize,
         access: Access,
     ) -> Result<MemoryRegion, Error> {
-        // SAFETY: the memory stays mapped as long as the region exists, and is accessed only in ways that allow for
-        // writes of peers, as long as one may write (this function's contract).
+        // SAFETY: the memory stays mapped as long as the region exists, and is accessed only in
+        // ways that allow for writes of peers, as long as one may write (this function's contract).
         unsafe { MemoryRegion::of_host(self, start, bytes, access) }
     }
 
-    /// Registers `bytes` bytes of a dma-buf, from `offset` on. A dma-buf may be memory of a GPU. In local and
-    /// remote work requests, the region's addresses start at `iova`, which must equal `offset` modulo the page
-    /// size.
+    /// Registers `bytes` bytes of a dma-buf, from `offset` on. A dma-buf may be memory of a GPU. In
+    /// local and remote work requests, the region's addresses start at `iova`, which must equal
+    /// `offset` modulo the page size.
     ///
     /// # Safety
     ///
-    /// Every mapping of the dma-buf in this process stays as long as the region exists, which may be until the process
-    /// ends. As long as a peer may have the region's remote key, and `access` lets peers write, this process accesses
-    /// the memory only through atomics, volatile accesses or raw copies that allow for such writes, and has no
-    /// reference to it.
+    /// Every mapping of the dma-buf in this process stays as long as the region exists, which may
+    /// be until the process ends. As long as a peer may have the region's remote key, and `access`
+    /// lets peers write, this process accesses the memory only through atomics, volatile accesses
+    /// or raw copies that allow for such writes, and has no reference to it.
     ///
     /// # Errors
     ///
-    /// The driver, the kernel or rdma-core does not support dma-bufs ([`Error::is_unsupported`]), or the range is
-    /// not in the dma-buf.
+    /// The driver, the kernel or rdma-core does not support dma-bufs ([`Error::is_unsupported`]),
+    /// or the range is not in the dma-buf.
     pub unsafe fn register_dmabuf(
         &self,
         fd: BorrowedFd<'_>,
@@ -72,8 +74,9 @@ impl ProtectionDomain {
         iova: u64,
         access: Access,
     ) -> Result<MemoryRegion, Error> {
-        // SAFETY: every mapping of the dma-buf stays as long as the region exists, and is accessed only in ways that
-        // allow for writes of peers, as long as one may write (this function's contract).
+        // SAFETY: every mapping of the dma-buf stays as long as the region exists, and is accessed
+        // only in ways that allow for writes of peers, as long as one may write (this function's
+        // contract).
         unsafe { MemoryRegion::of_dmabuf(self, fd, offset, bytes, iova, access) }
     }
 }
@@ -81,8 +84,8 @@ impl ProtectionDomain {
 impl MemoryRegion {
     /// # Safety
     ///
-    /// The memory stays mapped as long as the region exists. As long as a peer may write it, it is accessed only in ways
-    /// that allow for such writes, and no reference to it exists.
+    /// The memory stays mapped as long as the region exists. As long as a peer may write it, it is
+    /// accessed only in ways that allow for such writes, and no reference to it exists.
     unsafe fn of_host(
         domain: &ProtectionDomain,
         start: NonNull<u8>,
@@ -92,9 +95,9 @@ impl MemoryRegion {
         let api = domain.context().api();
         let iova = start.as_ptr() as u64;
         let memory = start.as_ptr().cast();
-        // SAFETY: `domain` keeps the protection domain alive. The memory stays mapped as long as the region
-        // exists, and as long as peers may write there, nothing refers to it or conflicts with them: this
-        // function requires that.
+        // SAFETY: `domain` keeps the protection domain alive. The memory stays mapped as long as
+        // the region exists, and as long as peers may write there, nothing refers to it or
+        // conflicts with them: this function requires that.
         let (call, raw) = unsafe {
             if access.contains(Access::RELAXED_ORDERING) {
                 // `ibv_reg_mr` rejects flags that a device may ignore.
@@ -122,8 +125,9 @@ impl MemoryRegion {
 
     /// # Safety
     ///
-    /// Every mapping of the dma-buf stays as long as the region exists. As long as a peer may write the memory, it is
-    /// accessed only in ways that allow for such writes, and no reference to it exists.
+    /// Every mapping of the dma-buf stays as long as the region exists. As long as a peer may write
+    /// the memory, it is accessed only in ways that allow for such writes, and no reference to it
+    /// exists.
     unsafe fn of_dmabuf(
         domain: &ProtectionDomain,
         fd: BorrowedFd<'_>,
@@ -134,9 +138,10 @@ impl MemoryRegion {
     ) -> Result<MemoryRegion, Error> {
         let register = domain.context().api().ibv_reg_dmabuf_mr()?;
         let flags = access.bits() as i32;
-        // SAFETY: `domain` keeps the protection domain alive, and the borrow keeps the descriptor open. Every
-        // mapping of the dma-buf stays as long as the region exists, and as long as peers may write there,
-        // nothing refers to it or conflicts with them: this function requires that.
+        // SAFETY: `domain` keeps the protection domain alive, and the borrow keeps the descriptor
+        // open. Every mapping of the dma-buf stays as long as the region exists, and as long as
+        // peers may write there, nothing refers to it or conflicts with them: this function
+        // requires that.
         let raw = unsafe { register(domain.raw(), offset, bytes, iova, fd.as_raw_fd(), flags) };
         let subject = || {
             format!(
@@ -182,13 +187,15 @@ impl MemoryRegion {
 
     /// Its local key, for requests of this process.
     pub fn lkey(&self) -> u32 {
-        // SAFETY: the region is deregistered only when `self` is consumed or dropped, so `raw` is valid.
+        // SAFETY: the region is deregistered only when `self` is consumed or dropped, so `raw` is
+        // valid.
         unsafe { self.raw.as_ref() }.lkey
     }
 
     /// Its remote key, for requests of peers.
     pub fn rkey(&self) -> u32 {
-        // SAFETY: the region is deregistered only when `self` is consumed or dropped, so `raw` is valid.
+        // SAFETY: the region is deregistered only when `self` is consumed or dropped, so `raw` is
+        // valid.
         unsafe { self.raw.as_ref() }.rkey
     }
 
@@ -257,8 +264,8 @@ impl MemoryRegion {
     /// Deregisters it and returns the error number. It is not tried again after a failure.
     fn release(&mut self) -> i32 {
         self.registered = false;
-        // SAFETY: `deregister` and `drop` call this at most once between them, as `registered` shows, and do not
-        // use the region afterwards.
+        // SAFETY: `deregister` and `drop` call this at most once between them, as `registered`
+        // shows, and do not use the region afterwards.
         unsafe { (self.domain.context().api().ibv_dereg_mr)(self.raw.as_ptr()) }
     }
 }

@@ -10,16 +10,16 @@ use crate::buffer::{Buffer, Refused, Registered};
 use crate::pair::Rts;
 use crate::{Completion, CompletionError, Error, Piece, PollRoom, QueuePair, Remote, Request, raw};
 
-/// Numbers the requests of all queue pairs, so that a stale completion of a destroyed queue pair cannot complete
-/// another request. Only the number is shared, so relaxed ordering is enough.
+/// Numbers the requests of all queue pairs, so that a stale completion of a destroyed queue pair
+/// cannot complete another request. Only the number is shared, so relaxed ordering is enough.
 static NUMBERS: AtomicU64 = AtomicU64::new(0);
 
-/// A queue pair whose requests own their buffers: a request takes its buffer by value, and the completion returns
-/// it. Until then nothing can access or free the buffer. The buffer of a request that never completes is returned
-/// only by [`Requests::give_up`].
+/// A queue pair whose requests own their buffers: a request takes its buffer by value, and the
+/// completion returns it. Until then nothing can access or free the buffer. The buffer of a request
+/// that never completes is returned only by [`Requests::give_up`].
 ///
-/// Its completion queues should serve no other queue pair: completions of others that are polled here are lost, and
-/// completions that others poll are lost to this one.
+/// Its completion queues should serve no other queue pair: completions of others that are polled
+/// here are lost, and completions that others poll are lost to this one.
 pub struct Requests<B: Buffer> {
     pair: ManuallyDrop<QueuePair<Rts>>,
     in_flight: ManuallyDrop<HashMap<u64, Registered<B>>>,
@@ -61,8 +61,8 @@ impl<B: Buffer> Requests<B> {
     ///
     /// # Errors
     ///
-    /// The buffer belongs to another protection domain than the queue pair, the range is not in the buffer, or the
-    /// queue is full. The error returns the buffer.
+    /// The buffer belongs to another protection domain than the queue pair, the range is not in the
+    /// buffer, or the queue is full. The error returns the buffer.
     pub fn send(&mut self, from: Registered<B>, range: Range<usize>) -> Started<B> {
         self.start(from, range, raw::IBV_WR_SEND, NOWHERE)
     }
@@ -85,8 +85,8 @@ impl<B: Buffer> Requests<B> {
         self.start(into, range, raw::IBV_WR_RDMA_READ, rdma(from))
     }
 
-    /// Adds to the eight bytes of the peer's memory at `at`, a multiple of 8. The old value is returned in the
-    /// first eight bytes of the buffer.
+    /// Adds to the eight bytes of the peer's memory at `at`, a multiple of 8. The old value is
+    /// returned in the first eight bytes of the buffer.
     ///
     /// # Errors
     ///
@@ -100,8 +100,8 @@ impl<B: Buffer> Requests<B> {
         )
     }
 
-    /// Replaces the eight bytes of the peer's memory at `at`, a multiple of 8, by `new` if they equal `old`. The
-    /// old value is returned in the first eight bytes of the buffer.
+    /// Replaces the eight bytes of the peer's memory at `at`, a multiple of 8, by `new` if they
+    /// equal `old`. The old value is returned in the first eight bytes of the buffer.
     ///
     /// # Errors
     ///
@@ -139,8 +139,8 @@ impl<B: Buffer> Requests<B> {
     ///
     /// # Errors
     ///
-    /// A queue has overflowed, or the device is gone: call [`Requests::give_up`]. Requests that have completed before
-    /// are returned first, and the error by the next poll.
+    /// A queue has overflowed, or the device is gone: call [`Requests::give_up`]. Requests that
+    /// have completed before are returned first, and the error by the next poll.
     pub fn poll(&mut self) -> Result<Vec<Ended<B>>, Error> {
         if let Some(error) = self.failed.take() {
             return Err(error);
@@ -196,15 +196,17 @@ impl<B: Buffer> Requests<B> {
         self.in_flight.len()
     }
 
-    /// Abandons all requests in flight, for example after a timeout, without waiting for completions. The queue
-    /// pair is moved to the error state and destroyed, and each buffer is deregistered, so that neither the peer
-    /// nor the device can access it any more. Buffers that cannot be deregistered are leaked and not returned.
+    /// Abandons all requests in flight, for example after a timeout, without waiting for
+    /// completions. The queue pair is moved to the error state and destroyed, and each buffer is
+    /// deregistered, so that neither the peer nor the device can access it any more. Buffers that
+    /// cannot be deregistered are leaked and not returned.
     ///
     /// # Errors
     ///
     /// The queue pair cannot be stopped. No buffer is returned, and all are leaked.
     pub fn give_up(self) -> Result<Vec<(Ticket, B)>, Error> {
-        // SAFETY: `self` is consumed, and `ManuallyDrop` keeps it from being dropped, so it is not used afterwards.
+        // SAFETY: `self` is consumed, and `ManuallyDrop` keeps it from being dropped, so it is not
+        // used afterwards.
         let buffers = unsafe { ManuallyDrop::new(self).stop() }?.into_iter();
         Ok(buffers
             .filter_map(|(id, buffer)| Some((Ticket(id), buffer.into_inner().ok()?)))
@@ -217,8 +219,8 @@ impl<B: Buffer> Requests<B> {
     ///
     /// `self` is not used or dropped afterwards.
     unsafe fn stop(&mut self) -> Result<HashMap<u64, Registered<B>>, Error> {
-        // SAFETY: `self` is not used or dropped afterwards, as this function requires, so each field is taken
-        // only once.
+        // SAFETY: `self` is not used or dropped afterwards, as this function requires, so each
+        // field is taken only once.
         let (pair, in_flight) = unsafe {
             (
                 ManuallyDrop::take(&mut self.pair),
@@ -252,8 +254,8 @@ impl<B: Buffer> Requests<B> {
         })
     }
 
-    /// Refuses a buffer of another protection domain. The device would fail the request with a protection error,
-    /// which moves the queue pair to the error state.
+    /// Refuses a buffer of another protection domain. The device would fail the request with a
+    /// protection error, which moves the queue pair to the error state.
     fn check_domain(&self, buffer: &Registered<B>) -> Result<(), Error> {
         let [wanted, seen] = [self.pair.domain(), buffer.region().domain()];
         if wanted == seen {
@@ -302,8 +304,8 @@ impl<B: Buffer> std::fmt::Debug for Requests<B> {
 
 impl<B: Buffer> Drop for Requests<B> {
     fn drop(&mut self) {
-        // SAFETY: `self` is being dropped, and the two fields taken are `ManuallyDrop`, so nothing uses them
-        // afterwards.
+        // SAFETY: `self` is being dropped, and the two fields taken are `ManuallyDrop`, so nothing
+        // uses them afterwards.
         if let Err(error) = unsafe { self.stop() } {
             spark_ccl_log::warn!("buffers in flight are never freed: {error}");
         }

@@ -12,8 +12,8 @@ const DEVICES: &str = "sys/class/infiniband";
 /// The longest file that is read, in bytes: those of sysfs are a page at most.
 const LONGEST: u64 = 64 << 10;
 
-/// What is told of RDMA devices below `sys`. Only folders and regular files below the root are read: a recorded tree may have
-/// pipes, and links to devices.
+/// What is told of RDMA devices below `sys`. Only folders and regular files below the root are
+/// read: a recorded tree may have pipes, and links to devices.
 #[derive(Debug)]
 pub struct Sysfs {
     /// Without links.
@@ -27,7 +27,8 @@ impl Default for Sysfs {
 }
 
 impl Sysfs {
-    /// The devices below this folder, which has `sys`: `/`, or what was recorded of another machine.
+    /// The devices below this folder, which has `sys`: `/`, or what was recorded of another
+    /// machine.
     pub fn at(root: &Path) -> Self {
         Self {
             root: fs::canonicalize(root).unwrap_or_else(|_| root.to_owned()),
@@ -41,8 +42,8 @@ impl Sysfs {
         Self::is_pci_address(name).then(|| name.to_owned())
     }
 
-    /// The network interfaces of a device: those its GIDs belong to, those of its PCI function, and the parent
-    /// interface of a software device. Sorted, without duplicates.
+    /// The network interfaces of a device: those its GIDs belong to, those of its PCI function, and
+    /// the parent interface of a software device. Sorted, without duplicates.
     pub fn netdevs(&self, device: &str) -> Vec<String> {
         let mut found = names(self.folder(device, "device/net").as_deref());
         let own = self.folder(device, "");
@@ -122,7 +123,8 @@ fn names(folder: Option<&Path>) -> Vec<String> {
         .collect()
 }
 
-/// The single line of a regular file of a folder; `None` if it is empty or very long, or cannot be read.
+/// The single line of a regular file of a folder; `None` if it is empty or very long, or cannot be
+/// read.
 fn text(folder: &Path, name: &str) -> Option<String> {
     // A link may lead out of the root, opening a pipe may wait, and a device may have no end.
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;

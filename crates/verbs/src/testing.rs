@@ -1,8 +1,8 @@
-//! A fake libibverbs in this process, for tests and measurements on machines without a device. It does at once what
-//! a device would do, and sends nothing.
+//! A fake libibverbs in this process, for tests and measurements on machines without a device. It
+//! does at once what a device would do, and sends nothing.
 //!
-//! Its only device, `null0`, accepts every post. Signalled requests complete at once, with success or as set by
-//! [`end_as`].
+//! Its only device, `null0`, accepts every post. Signalled requests complete at once, with success
+//! or as set by [`end_as`].
 
 mod calls;
 mod network;
@@ -74,8 +74,8 @@ thread_local! {
     static EXISTING: Cell<i32> = const { Cell::new(0) };
 }
 
-/// Makes the next registration, state transition or post of this thread fail with `errno`. A post fails at its
-/// request number `place`, counted from 0.
+/// Makes the next registration, state transition or post of this thread fail with `errno`. A post
+/// fails at its request number `place`, counted from 0.
 pub fn fail_next(place: usize, errno: i32) {
     FAILURE.set(Some((place, errno)));
 }
@@ -85,7 +85,8 @@ fn failure() -> Option<(usize, i32)> {
     FAILURE.take().inspect(|&(_, errno)| Errno::set_raw(errno))
 }
 
-/// Makes the device refuse, with this error number, to destroy queue pairs of this thread; 0 switches this off.
+/// Makes the device refuse, with this error number, to destroy queue pairs of this thread; 0
+/// switches this off.
 pub fn keep_pairs(errno: i32) {
     KEEPS.set(errno);
 }
@@ -142,13 +143,14 @@ pub struct Posted {
     pub remote: Remote,
 }
 
-/// The requests of the last post on a queue pair of the fake; empty for a queue pair of another library.
+/// The requests of the last post on a queue pair of the fake; empty for a queue pair of another
+/// library.
 pub fn last_posted<S>(pair: &QueuePair<S>) -> Vec<Posted> {
     let api = pair.domain().context().api();
     if !std::ptr::eq(api, &raw const CURRENT) && !std::ptr::eq(api, &raw const OLD) {
         return Vec::new();
     }
-    // SAFETY: the functions are the fake's, so `create_qp` made the queue pair as the first field of a `NullPair`.
-    // It is alive, because it is borrowed, and posting borrows it exclusively.
+    // SAFETY: the functions are the fake's, so `create_qp` made the queue pair as the first field
+    // of a `NullPair`. It is alive, because it is borrowed, and posting borrows it exclusively.
     unsafe { (*pair.pair.raw().cast::<posts::NullPair>()).posted.clone() }
 }

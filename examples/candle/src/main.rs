@@ -1,7 +1,8 @@
-//! Data-parallel training with candle: each rank has examples of its own, and all step with the mean of their gradients.
+//! Data-parallel training with candle: each rank has examples of its own, and all step with the
+//! mean of their gradients.
 //!
-//! `cargo run --manifest-path examples/candle/Cargo.toml` trains two ranks, as threads; under a launcher, each process
-//! is a rank.
+//! `cargo run --manifest-path examples/candle/Cargo.toml` trains two ranks, as threads; under a
+//! launcher, each process is a rank.
 
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Tensor, Var};
@@ -54,7 +55,8 @@ fn train(comm: &Communicator) -> Result<()> {
     }
     let (rank, size) = (comm.rank(), comm.size());
     println!(
-        "rank {rank} of {size}: the loss fell from {first:.4} to {last:.4}, and all parameters are alike"
+        "rank {rank} of {size}: the loss fell from {first:.4} to {last:.4}, and all parameters are \
+         alike"
     );
     Ok(comm.finalize()?)
 }
@@ -81,8 +83,9 @@ impl Model {
 /// A parameter and its name.
 type Parameter = (String, Var);
 
-/// The parameters in the order of their names. A `VarMap` is a hash map: its own order, also that of `all_vars`, is another
-/// one in each process, and ranks that took it would average gradients of different parameters.
+/// The parameters in the order of their names. A `VarMap` is a hash map: its own order, also that
+/// of `all_vars`, is another one in each process, and ranks that took it would average gradients of
+/// different parameters.
 fn by_name(variables: &VarMap) -> Result<Vec<Parameter>> {
     let variables = variables.data().lock().map_err(|_| "a thread panicked")?;
     let mut sorted: Vec<_> = variables
@@ -111,8 +114,9 @@ fn buckets(parameters: Vec<Parameter>) -> Vec<Vec<Parameter>> {
     buckets
 }
 
-/// Replaces the gradients by their means over the ranks. All calls are under way before the first is waited for. Each has the
-/// name of a parameter: ranks that are not in the same call get an error that names both, instead of wrong gradients.
+/// Replaces the gradients by their means over the ranks. All calls are under way before the first
+/// is waited for. Each has the name of a parameter: ranks that are not in the same call get an
+/// error that names both, instead of wrong gradients.
 fn average(
     comm: &Communicator,
     buckets: &[Vec<Parameter>],

@@ -17,10 +17,11 @@ pub(crate) fn library() -> &'static Path {
     &FOLDER
 }
 
-/// Builds the library, which cargo does not do for tests: nothing in Rust can link to it. The folder that it is in.
+/// Builds the library, which cargo does not do for tests: nothing in Rust can link to it. The
+/// folder that it is in.
 ///
-/// What it consists of is there already, if cargo selects features as for the workspace's tests: of all
-/// packages, and a test of one, whose dependencies count.
+/// What it consists of is there already, if cargo selects features as for the workspace's tests: of
+/// all packages, and a test of one, whose dependencies count.
 fn build() -> PathBuf {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
     // This test is target[/triple]/profile/deps/name.

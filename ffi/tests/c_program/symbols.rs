@@ -40,7 +40,8 @@ fn only_the_header_is_exported() {
     assert_eq!(exported(), declared);
 }
 
-/// A function that is gone breaks programs which were linked before: then the number in the library's name changes, too.
+/// A function that is gone breaks programs which were linked before: then the number in the
+/// library's name changes, too.
 #[test]
 fn what_is_exported_is_on_record() {
     let record = include_str!("../../symbols.txt");

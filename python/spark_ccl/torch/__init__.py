@@ -5,9 +5,9 @@
 
     dist.init_process_group("spark_ccl")
 
-Everything else stays as it is with gloo: torchrun, DistributedDataParallel, `dist.all_reduce` and its like, new groups.
-Ranks find each other through PyTorch's own store. Calls on a GPU are ordered in streams as with NCCL's backend. Needs
-PyTorch 2.4 or newer.
+Everything else stays as it is with gloo: torchrun, DistributedDataParallel, `dist.all_reduce` and
+its like, new groups. Ranks find each other through PyTorch's own store. Calls on a GPU are ordered
+in streams as with NCCL's backend. Needs PyTorch 2.4 or newer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Reductions of bits, which the library does not have. They are computed here, from what all ranks have."""
+"""Reductions of bits, which the library does not have. They are computed here, from what all ranks
+have."""
 
 from __future__ import annotations
 

@@ -63,7 +63,8 @@ def _extent(tensor: torch.Tensor) -> tuple[int, int]:
 
 
 def apart(source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """The source, or a copy if its memory has some of the target's, which the library refuses. Both are contiguous."""
+    """The source, or a copy if its memory has some of the target's, which the library refuses. Both
+    are contiguous."""
     start, place = source.data_ptr(), target.data_ptr()
     is_shared = start < place + target.nbytes and place < start + source.nbytes
     return source.clone() if is_shared else source
@@ -97,7 +98,8 @@ def each_of(finishes: Sequence[Callable[[], None] | None]) -> Callable[[], None]
 
 
 def split_counts(tensor: torch.Tensor, rows: list[int], size: int, name: str) -> tuple[list[int], DType]:
-    """How many elements of a tensor go to, or come from, each rank: `rows` of it, or equal parts if that is empty."""
+    """How many elements of a tensor go to, or come from, each rank: `rows` of it, or equal parts if
+    that is empty."""
     count, dtype = moved(tensor)
     length = tensor.size(0) if tensor.dim() > 0 else tensor.numel()
     if not rows:
@@ -111,7 +113,8 @@ def split_counts(tensor: torch.Tensor, rows: list[int], size: int, name: str) ->
 
 
 def same_shape(tensors: Sequence[torch.Tensor], count: int, name: str, like: torch.Tensor) -> None:
-    """Raises `InvalidError` unless there are `count` tensors with as many elements, and of the same type, as `like`."""
+    """Raises `InvalidError` unless there are `count` tensors with as many elements, and of the same
+    type, as `like`."""
     if len(tensors) != count:
         raise InvalidError(f"{name} has {len(tensors)} tensors; expected one for each of {count} ranks")
     for rank, tensor in enumerate(tensors):

@@ -114,7 +114,8 @@ class Calls(Reductions, Messages):
         return self._work(self._start(opts, "barrier", keep=()), [])
 
     def monitored_barrier(self, given: Any, wait_all_ranks: bool = False) -> None:
-        """A barrier with its own timeout. Its error names all late ranks, also without `wait_all_ranks`."""
+        """A barrier with its own timeout. Its error names all late ranks, also without
+        `wait_all_ranks`."""
         # A group is given the time itself.
         options = given
         if isinstance(given, timedelta):

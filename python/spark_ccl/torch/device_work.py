@@ -117,8 +117,8 @@ class DeviceWork(dist.Work):
         _kept.discard(self)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Makes the current stream wait; with a time, waits itself. Raises if the communicator has failed, or the calls
-        could not be enqueued."""
+        """Makes the current stream wait; with a time, waits itself. Raises if the communicator has
+        failed, or the calls could not be enqueued."""
         if timeout is not None and timeout > timedelta(0):
             self._wait_at_most(timeout)
         self._enqueue()

@@ -1,7 +1,9 @@
-"""The calls of PyTorch on tensors of a GPU: enqueued in CUDA's streams, and ordered as those of NCCL's backend.
+"""The calls of PyTorch on tensors of a GPU: enqueued in CUDA's streams, and ordered as those of
+NCCL's backend.
 
-A call runs behind what is in PyTorch's current stream. Without `async_op` it is in that stream; with it, in a stream
-of the group's own, and `wait` makes the current stream wait, and not the program.
+A call runs behind what is in PyTorch's current stream. Without `async_op` it is in that stream;
+with it, in a stream of the group's own, and `wait` makes the current stream wait, and not the
+program.
 """
 
 from __future__ import annotations
@@ -82,8 +84,8 @@ class DeviceCalls(Calls):
             time.sleep(LOOK_EVERY)
 
     def close(self) -> None:
-        """Enqueues pending calls and waits for all, within the group's timeout and while the communicator works.
-        What has not run then is aborted when the communicator ends."""
+        """Enqueues pending calls and waits for all, within the group's timeout and while the
+        communicator works. What has not run then is aborted when the communicator ends."""
         self._soon.close(END_WITHIN)
         with contextlib.suppress(Error, RuntimeError):
             self.flush()

@@ -1,7 +1,8 @@
 """Messages that are told apart by their tags, and messages from any rank.
 
-The library's messages match by their order alone. So those with tags go on a communicator of their own, each behind a
-header that has its tag. A thread receives them, and finds what comes from any rank. It sleeps while none is expected.
+The library's messages match by their order alone. So those with tags go on a communicator of their
+own, each behind a header that has its tag. A thread receives them, and finds what comes from any
+rank. It sleeps while none is expected.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from ..types import DType
 from ..work import Work as Started
 from .tensors import moved, pointer
 
-# Seconds between two looks for messages that are expected, while none comes: twice as long each time.
+# Seconds between two looks for messages that are expected, while none comes: twice as long each
+# time.
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.000_02, 0.001
 
 
@@ -99,8 +101,8 @@ class Mail:
         self.tagged = tagged
         self._expected: list[Receipt] = []
         self._kept: list[_Kept] = []
-        # Held to look at, or change, what is here, and to receive without tags: between a look at the next message and
-        # its receipt no other receipt must begin.
+        # Held to look at, or change, what is here, and to receive without tags: between a look at
+        # the next message and its receipt no other receipt must begin.
         self.changed = threading.Condition()
         # A header and its message follow each other.
         self._sending = threading.Lock()
@@ -158,7 +160,8 @@ class Mail:
         except Error as failure:
             self._fail(failure)
         except Exception as failure:
-            # Such as too little memory. The rest of the message stays where it is, and so do those behind it.
+            # Such as too little memory. The rest of the message stays where it is, and so do those
+            # behind it.
             reason = f"a message could not be received: {failure}"
             self.tagged.abort(reason)
             self._fail(SystemFailedError(reason))
@@ -182,7 +185,8 @@ class Mail:
         self._kept.append(_Kept(source, tag, memory, started))
 
     def _begin(self, receipt: Receipt) -> bool:
-        """Starts a receive if its message has come, or completes it; `False` if the message is still expected."""
+        """Starts a receive if its message has come, or completes it; `False` if the message is
+        still expected."""
         found = self._begin_plain(receipt) if receipt.tag == 0 else self._begin_kept(receipt)
         return found or receipt.has_timed_out()
 

@@ -17,7 +17,8 @@ NAME = "spark_ccl"
 
 
 def meet(store: Any, rank: int, size: int, timeout: timedelta, **settings: str) -> Communicator:
-    """The communicator of the ranks that share the store; raises `TimedOutError`, which names those that are late."""
+    """The communicator of the ranks that share the store; raises `TimedOutError`, which names those
+    that are late."""
     # torchrun's store is the same after a restart.
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     store = PrefixStore(f"{NAME}/{attempt}", store)

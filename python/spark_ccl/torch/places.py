@@ -93,7 +93,8 @@ def _first_of(given: Any) -> torch.Tensor | None:
 
 
 def _awaited(given: Any) -> Any:
-    """The same, with what functional collectives have returned as the tensors that they fill, which have memory."""
+    """The same, with what functional collectives have returned as the tensors that they fill, which
+    have memory."""
     if isinstance(given, AsyncCollectiveTensor):
         return given.trigger_wait()
     if isinstance(given, (tuple, list)):

@@ -30,7 +30,8 @@ _ALONE = "custom"
 
 def create(given: Any, options: Any) -> ProcessGroup | PartOfGroup:
     """Meets the ranks that share the store."""
-    # Where it cannot be a part, the group has no other backend, whatever it was given; tensors elsewhere are refused.
+    # Where it cannot be a part, the group has no other backend, whatever it was given; tensors
+    # elsewhere are refused.
     alone = not HAS_BACKENDS or given.process_group.name() == _ALONE
     timeout = min(given.timeout, LONGEST)
     communicator = meet(given.store, given.group_rank, given.group_size, timeout)
@@ -112,7 +113,8 @@ def _end_calls(communicator: Communicator) -> None:
     """Waits a moment for the calls of a communicator, and aborts those that are not done then."""
     handle = communicator._held
     if handle is not None and not _done_soon(handle):
-        # They would keep the handle, and the other ranks would wait for them until their time is over.
+        # They would keep the handle, and the other ranks would wait for them until their time is
+        # over.
         communicator.abort("the process group was destroyed before its calls were done")
         in_flight.has_calls_of(handle)
 
@@ -128,7 +130,8 @@ def _done_soon(handle: Handle) -> bool:
 
 
 class ProcessGroup(_Group, dist.ProcessGroup):
-    """A group that has no backend but `spark_ccl`. It is called without a detour through PyTorch's C++."""
+    """A group that has no backend but `spark_ccl`. It is called without a detour through PyTorch's
+    C++."""
 
     def __init__(self, communicator: Communicator, mail: Mail, timeout: timedelta, store: Any) -> None:
         super().__init__(communicator.rank, communicator.size)

@@ -96,7 +96,8 @@ class Reductions(Starts):
         sparse = Sparse(tensor, opts.reduceOp)
         told = sparse.told.new_empty(self._size, sparse.told.numel())
         arguments = (pointer(sparse.told, "the shape"), told.data_ptr(), *moved(sparse.told))
-        # Also of a call that is only started: how much is to come must be known before more can begin.
+        # Also of a call that is only started: how much is to come must be known before more can
+        # begin.
         self._work(self._start(opts, "all_gather", *arguments, keep=(sparse, told)), []).wait()
         started: list[Started] = []
         for part in sparse.parts(told):

@@ -32,7 +32,8 @@ class Soon:
             self._changed.notify_all()
 
     def close(self, within: float) -> None:
-        """Ends the thread, also where something was asked for. Waits at most `within` seconds for what it does."""
+        """Ends the thread, also where something was asked for. Waits at most `within` seconds for
+        what it does."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()

@@ -1,4 +1,5 @@
-"""Sums of sparse tensors: ranks tell each other how many elements they have, exchange them, and add them up here."""
+"""Sums of sparse tensors: ranks tell each other how many elements they have, exchange them, and add
+them up here."""
 
 from __future__ import annotations
 
@@ -48,14 +49,16 @@ class Sparse:
         self._tensor = tensor
         self._own = tensor.detach().coalesce()
         self._parts: list[Part] = []
-        # Elements, and what must be the same on all ranks: how many dimensions are sparse, and the shape.
+        # Elements, and what must be the same on all ranks: how many dimensions are sparse, and the
+        # shape.
         self.told = torch.tensor([self._own.values().size(0), self._own.sparse_dim(), *tensor.shape])
 
     def tensors(self) -> list[torch.Tensor]:
         return [self.told]
 
     def parts(self, told: torch.Tensor) -> list[Part]:
-        """What is to be exchanged, by what all ranks have told, a row for each; raises `InvalidError`."""
+        """What is to be exchanged, by what all ranks have told, a row for each; raises
+        `InvalidError`."""
         for rank, other in enumerate(told[:, 1:].tolist()):
             if other != self.told[1:].tolist():
                 raise InvalidError(

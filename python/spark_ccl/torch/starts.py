@@ -32,7 +32,8 @@ def options(kind: Any, given: Any, name: str = "") -> Any:
 
 
 def is_async(opts: Any) -> bool:
-    """Whether a call is to be waited for. Older versions wait by themselves, and do not say whether they will."""
+    """Whether a call is to be waited for. Older versions wait by themselves, and do not say whether
+    they will."""
     return opts is None or bool(getattr(opts, "asyncOp", True))
 
 
@@ -77,7 +78,8 @@ class Starts:
         return work
 
     def _source(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        """What is sent of the source: itself in place, where the shorter one is this rank's block of the other."""
+        """What is sent of the source: itself in place, where the shorter one is this rank's block
+        of the other."""
         block, whole = (source, target) if source.numel() < target.numel() else (target, source)
         is_in_place = block.data_ptr() == whole.data_ptr() + self._rank * block.nbytes
         return source if is_in_place else apart(source, target)

@@ -51,7 +51,8 @@ _OF_TRUTH = (
 
 
 def pointer(tensor: torch.Tensor, name: str) -> int:
-    """Where a contiguous tensor's elements are; raises `InvalidError` unless that is memory of the CPU or of a GPU."""
+    """Where a contiguous tensor's elements are; raises `InvalidError` unless that is memory of the
+    CPU or of a GPU."""
     check_has_memory(tensor, name)
     if tensor.is_conj():
         raise InvalidError(f"{name} is a conjugate that was not computed yet; pass its resolve_conj()")
@@ -88,7 +89,8 @@ def check_all_on(device: torch.device, kept: Any) -> None:
 
 
 def moved(tensor: torch.Tensor) -> tuple[int, DType]:
-    """Elements, and their type, of a tensor that is only moved: of bytes, if there is no such type."""
+    """Elements, and their type, of a tensor that is only moved: of bytes, if there is no such
+    type."""
     dtype = _TYPES.get(tensor.dtype)
     if dtype is None:
         return tensor.numel() * tensor.element_size(), DType.UINT8
@@ -96,7 +98,8 @@ def moved(tensor: torch.Tensor) -> tuple[int, DType]:
 
 
 def reduced(tensor: torch.Tensor, op: Any) -> tuple[int, DType, int, Any] | None:
-    """Elements, their type, the reduction, and its factor, of a tensor that is reduced; raises `InvalidError`.
+    """Elements, their type, the reduction, and its factor, of a tensor that is reduced; raises
+    `InvalidError`.
 
     `None` for reductions of bits, which the library does not have.
     """

@@ -7,7 +7,8 @@ import torch
 VERSION = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
 # Whether backends can be written in Python, and so stand beside others in a group.
 HAS_BACKENDS = VERSION >= (2, 15)
-# Whether C++ keeps the Python part of what it waits for, and whether a group is told when it is destroyed.
+# Whether C++ keeps the Python part of what it waits for, and whether a group is told when it is
+# destroyed.
 KEEPS_WORKS = TELLS_OF_END = VERSION >= (2, 7)
 
 if VERSION < (2, 4):

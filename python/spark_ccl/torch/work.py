@@ -119,7 +119,8 @@ class Work(dist.Work):
             if self._finish is None:
                 return
             try:
-                # Its copies are no operations of autograd, and this may be another thread than that of the call.
+                # Its copies are no operations of autograd, and this may be another thread than that
+                # of the call.
                 with torch.inference_mode():
                     self._finish()
             except Exception as failure:
@@ -131,7 +132,8 @@ class Work(dist.Work):
 class Futures:
     """Sets futures. Collective calls are waited for in their order, by one thread at a time.
 
-    That thread hands over before it sets a future, if others were asked for: a callback may wait for them.
+    That thread hands over before it sets a future, if others were asked for: a callback may wait
+    for them.
     """
 
     def __init__(self) -> None:
@@ -155,7 +157,8 @@ class Futures:
         return future
 
     def close(self) -> None:
-        """Ends the threads when they have set all that were asked for, and waits for that for a moment."""
+        """Ends the threads when they have set all that were asked for, and waits for that for a
+        moment."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()

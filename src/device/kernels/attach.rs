@@ -28,8 +28,8 @@ use std::time::Instant;
 const BACKEND: &str = "SPARK_CCL_BACKEND=engine";
 /// The most CTAs of a GPU that kernels take.
 const CTAS: usize = 32;
-/// The most through the host's memory. Measured on two H100: of 16 MiB and more, 8 take 2 % less than 16 or 32, and as long
-/// as 4.
+/// The most through the host's memory. Measured on two H100: of 16 MiB and more, 8 take 2 % less
+/// than 16 or 32, and as long as 4.
 const CTAS_THROUGH_HOST: u32 = 8;
 
 /// What a rank tells about how it reaches the others' memory; 0 if it does not.
@@ -72,7 +72,8 @@ pub(crate) fn attach(
         let kernels = kernels(comm, &all, &member);
         engine(comm, context, member, passed_over, kernels)
     });
-    // No rank launches before all have joined: what the driver does when a rank joins may wait for running kernels.
+    // No rank launches before all have joined: what the driver does when a rank joins may wait for
+    // running kernels.
     let (engine, _) = agree(comm, made, |_| PACKETS)?;
     spark_ccl_log::info!(
         "rank {}: kernels for {} ranks on device {} ({}): {}",
@@ -85,8 +86,8 @@ pub(crate) fn attach(
     Ok(Owned::new(engine))
 }
 
-/// Joins through the host: by memory that all ranks share and register, or else by the host's own links; and which faster
-/// ways it does not take, and why. Collective.
+/// Joins through the host: by memory that all ranks share and register, or else by the host's own
+/// links; and which faster ways it does not take, and why. Collective.
 fn join_through_host(
     comm: &Communicator,
     context: &Arc<CudaContext>,
@@ -174,7 +175,8 @@ fn engine(
     Ok(engine)
 }
 
-/// Which kernels are taken: all ranks have the same measurements, rank 0's, and know the same of all.
+/// Which kernels are taken: all ranks have the same measurements, rank 0's, and know the same of
+/// all.
 fn kernels(comm: &Communicator, all: &[ToldGpu], member: &Joined) -> Kernels {
     let limits = member.limits();
     let layout = limits.and_then(|limits| layout(all, limits));
@@ -187,8 +189,8 @@ fn kernels(comm: &Communicator, all: &[ToldGpu], member: &Joined) -> Kernels {
     }
 }
 
-/// This rank's result, and what all ranks say of theirs, if each has one; else its own error, or that another rank has
-/// none. Collective.
+/// This rank's result, and what all ranks say of theirs, if each has one; else its own error, or
+/// that another rank has none. Collective.
 fn agree<R>(
     comm: &Communicator,
     own: Result<R, Error>,
@@ -297,14 +299,14 @@ fn out_of_reach(why: &str) -> Error {
     Error::Unsupported {
         what: format!("{BACKEND} with SPARK_CCL_PATH=zero-copy"),
         reason: format!(
-            "{why}, and memory for calls is not the host's on all ranks (SPARK_CCL_GPU_PINNED=1 makes it so); \
-             SPARK_CCL_PATH=auto stages through the host then"
+            "{why}, and memory for calls is not the host's on all ranks (SPARK_CCL_GPU_PINNED=1 \
+             makes it so); SPARK_CCL_PATH=auto stages through the host then"
         ),
     }
 }
 
-/// How this rank's GPU reaches the memory of all others, or why it does not. Over PCIe, and where the user says so, packets
-/// are passed: nothing there promises that a line arrives at once.
+/// How this rank's GPU reaches the memory of all others, or why it does not. Over PCIe, and where
+/// the user says so, packets are passed: nothing there promises that a line arrives at once.
 fn way(
     comm: &Communicator,
     context: &CudaContext,
@@ -349,7 +351,8 @@ fn way(
     Ok(Ok(way))
 }
 
-/// The CTAs of a kernel, each of which may take a whole multiprocessor. Those of all ranks that share a GPU fit on it.
+/// The CTAs of a kernel, each of which may take a whole multiprocessor. Those of all ranks that
+/// share a GPU fit on it.
 fn ctas(all: &[ToldGpu]) -> u32 {
     let of_rank = all.iter().map(|gpu| {
         let on_one = all.iter().filter(|&other| other.place == gpu.place).count();

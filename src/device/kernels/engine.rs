@@ -22,8 +22,8 @@ use std::time::Duration;
 pub(crate) struct KernelEngine {
     /// Nothing is enqueued without the lock of its state; the backend there is the member.
     pub(super) base: DeviceRank<Arc<Joined>>,
-    /// The member again, for code that must not wait for that lock: its holder may wait for room in a stream until the
-    /// kernels there are aborted. `None` once it was finalized.
+    /// The member again, for code that must not wait for that lock: its holder may wait for room in
+    /// a stream until the kernels there are aborted. `None` once it was finalized.
     member: Mutex<Option<Arc<Joined>>>,
     /// Which faster ways were not taken, and why.
     passed_over: Vec<String>,
@@ -35,7 +35,8 @@ pub(crate) struct KernelEngine {
 /// What decides which kernels are taken.
 #[derive(Debug)]
 pub(super) struct Kernels {
-    /// `None` where none is chosen by measured times: GPUs of several models, or where the host carries the data.
+    /// `None` where none is chosen by measured times: GPUs of several models, or where the host
+    /// carries the data.
     pub(super) layout: Option<GpuLayout>,
     pub(super) measured: Measured<Kernel>,
     /// Whether calls may be staged through the host.
@@ -112,8 +113,8 @@ impl KernelEngine {
         }
     }
 
-    /// Has the member wait as long as a call may take that is about to be launched: where its stream
-    /// is full, its thread has the state for long, which the guard needs.
+    /// Has the member wait as long as a call may take that is about to be launched: where its
+    /// stream is full, its thread has the state for long, which the guard needs.
     pub(super) fn allow(&self, member: &Way, calls: &Calls, limit: Option<Duration>) {
         let longest = calls.patience().max(limit.unwrap_or_default());
         let mut told = self.patience.lock();
@@ -186,7 +187,8 @@ impl KernelEngine {
         Ok(())
     }
 
-    /// Leaves without [`end_together`](Self::end_together). Calls that do not end soon are aborted on all ranks.
+    /// Leaves without [`end_together`](Self::end_together). Calls that do not end soon are aborted
+    /// on all ranks.
     pub(super) fn end_alone(&self) {
         self.base.is_done();
         self.abort();

@@ -80,8 +80,8 @@ impl KernelEngine {
         Err(Error::Unsupported {
             what: format!("{} with SPARK_CCL_PATH=zero-copy", task.operation().name()),
             reason: format!(
-                "a buffer of {} is not from alloc_device of this communicator, so the call would be staged through the \
-                 host; SPARK_CCL_PATH=auto allows that",
+                "a buffer of {} is not from alloc_device of this communicator, so the call would \
+                 be staged through the host; SPARK_CCL_PATH=auto allows that",
                 self.base.member()
             ),
         })
@@ -125,19 +125,22 @@ impl KernelEngine {
         limit: Option<Duration>,
     ) -> Result<End, Error> {
         self.behind_the_last(stream, [DevicePart::Collective], limit, |member| {
-            // SAFETY: `attach` has made the scratch for this communicator alone, and `exchange` has passed each
-            // rank's to the others and checked whose it is. `admit` has checked that the buffers are memory of this
-            // GPU, and the task's check that they are as long as the call says. Their order keeps them, and keeps
-            // others away, until the call has run (`hold_back`, `note`); for `DeviceSlice`, also in graphs, its
-            // `from_raw` promises that. Calls run one after the other: this one is behind the last one, and the
-            // lock is held; where graphs are among them, `from_raw` promises that, too. The words have all that a
-            // call depends on but for each rank's own addresses and factor. All ranks have the measurements of the
-            // world, which are rank 0's. `attach` has shared out the CTAs of GPUs that ranks share.
+            // SAFETY: `attach` has made the scratch for this communicator alone, and `exchange` has
+            // passed each rank's to the others and checked whose it is. `admit` has checked that
+            // the buffers are memory of this GPU, and the task's check that they are as long as the
+            // call says. Their order keeps them, and keeps others away, until the call has run
+            // (`hold_back`, `note`); for `DeviceSlice`, also in graphs, its `from_raw` promises
+            // that. Calls run one after the other: this one is behind the last one, and the lock is
+            // held; where graphs are among them, `from_raw` promises that, too. The words have all
+            // that a call depends on but for each rank's own addresses and factor. All ranks have
+            // the measurements of the world, which are rank 0's. `attach` has shared out the CTAs
+            // of GPUs that ranks share.
             unsafe { member.enqueue(self.measured(), call, stream) }
         })
     }
 
-    /// Launches the kernels that pass some messages behind the last call, or, after an error, some of them.
+    /// Launches the kernels that pass some messages behind the last call, or, after an error, some
+    /// of them.
     pub(super) fn pass(
         &self,
         messages: &[Message],
@@ -145,13 +148,14 @@ impl KernelEngine {
         limit: Option<Duration>,
     ) -> Result<End, Error> {
         self.behind_the_last(stream, messages.iter().map(part_of), limit, |member| {
-            // SAFETY: `attach` has made the scratch for this communicator alone, and `exchange` has passed each
-            // rank's to the others and checked whose it is. `admit` has checked that the buffers are memory of this
-            // GPU, and the task's check that the messages lie in them. Their order keeps them, and keeps others
-            // away, until the messages have passed (`hold_back`, `note`); for `DeviceSlice`, also in graphs, its
-            // `from_raw` promises that. These are behind the last call, and the lock is held; where graphs are
-            // among them, `from_raw` promises that, too. A message's words have its type and its count, and so its
-            // length.
+            // SAFETY: `attach` has made the scratch for this communicator alone, and `exchange` has
+            // passed each rank's to the others and checked whose it is. `admit` has checked that
+            // the buffers are memory of this GPU, and the task's check that the messages lie in
+            // them. Their order keeps them, and keeps others away, until the messages have passed
+            // (`hold_back`, `note`); for `DeviceSlice`, also in graphs, its `from_raw` promises
+            // that. These are behind the last call, and the lock is held; where graphs are among
+            // them, `from_raw` promises that, too. A message's words have its type and its count,
+            // and so its length.
             unsafe { member.pass(messages, stream) }
         })
     }
@@ -213,8 +217,8 @@ impl Admitted<'_> {
     }
 }
 
-/// Makes a stream wait for the last call, where that is in another one: in a graph, for the last call of that. The
-/// program keeps launches in order.
+/// Makes a stream wait for the last call, where that is in another one: in a graph, for the last
+/// call of that. The program keeps launches in order.
 fn follow(calls: &Calls, stream: &Arc<CudaStream>) -> Result<(), spark_ccl_cuda::Error> {
     let last = if is_capturing(stream)? {
         capture_of(stream)?.and_then(|capture| calls.last_in(capture))
@@ -227,7 +231,8 @@ fn follow(calls: &Calls, stream: &Arc<CudaStream>) -> Result<(), spark_ccl_cuda:
     }
 }
 
-/// Where a call's input and output begin. In place, the shorter one is this rank's block of the other.
+/// Where a call's input and output begin. In place, the shorter one is this rank's block of the
+/// other.
 fn addresses(task: &Task, rank: usize) -> [u64; 2] {
     let [input, output] = task.regions().map(|region| region.ptr.addr() as u64);
     let bytes = task.signature.count * task.signature.dtype.size() as u64;

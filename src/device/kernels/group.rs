@@ -20,8 +20,9 @@ pub(super) fn enqueue_group(tasks: &[StreamTask<'_>]) -> Result<(), Error> {
     let admitted = admitted.collect::<Result<Vec<_>, Error>>()?;
     let kernels = kernels(&admitted);
     kernels.iter().try_for_each(Kernel::check)?;
-    // Before any is launched: a call that writes to a part of a block would otherwise wait for a call of the group that
-    // reads another part. The buffers of a group are borrowed apart, so its calls need not wait for each other.
+    // Before any is launched: a call that writes to a part of a block would otherwise wait for a
+    // call of the group that reads another part. The buffers of a group are borrowed apart, so its
+    // calls need not wait for each other.
     admitted.iter().try_for_each(Admitted::hold_back)?;
     let turns = turns(kernels.iter().map(Kernel::lanes));
     let mut in_turns: Vec<_> = turns.into_iter().zip(&kernels).collect();
@@ -48,8 +49,8 @@ pub(super) fn enqueue_group(tasks: &[StreamTask<'_>]) -> Result<(), Error> {
     done
 }
 
-/// Fails the communicators of which some kernels of a group were launched, and others not: this rank is not in step with the
-/// others any more.
+/// Fails the communicators of which some kernels of a group were launched, and others not: this
+/// rank is not in step with the others any more.
 fn give_up_parts(launched: &[&Kernel<'_>], missing: &[&Kernel<'_>], error: &Error) {
     for kernel in missing {
         let mut launched = launched.iter();
@@ -72,8 +73,9 @@ enum Does<'a> {
     Messages(Vec<Message>),
 }
 
-/// The kernels of a group: of each engine, its collectives, and then all its messages together. That order is the same on
-/// all ranks, also where these put messages into the group at different places between collectives.
+/// The kernels of a group: of each engine, its collectives, and then all its messages together.
+/// That order is the same on all ranks, also where these put messages into the group at different
+/// places between collectives.
 fn kernels<'a>(admitted: &'a [Admitted<'a>]) -> Vec<Kernel<'a>> {
     let mut collectives = Vec::new();
     let mut passing: Vec<Kernel<'a>> = Vec::new();
@@ -133,7 +135,8 @@ impl<'a> Kernel<'a> {
         Ok(limits.map(|limit| limit.unwrap_or(timeout)).max())
     }
 
-    /// What keeps it behind earlier ones: its engine, and its stream, which is known by its context, too.
+    /// What keeps it behind earlier ones: its engine, and its stream, which is known by its
+    /// context, too.
     fn lanes(&self) -> [(usize, usize); 2] {
         let engine = std::ptr::from_ref(self.engine).addr();
         let context = self.stream().context().cu_ctx().addr();
@@ -194,9 +197,10 @@ impl<'a> Kernel<'a> {
     }
 }
 
-/// When each kernel has its turn: one after the last earlier one of its engine, and of its stream. So those of several
-/// engines alternate, as far as they are in streams of their own. If one engine's came first, they could fill their
-/// stream, and the thread would wait there for a kernel that waits for one that this thread has not launched yet.
+/// When each kernel has its turn: one after the last earlier one of its engine, and of its stream.
+/// So those of several engines alternate, as far as they are in streams of their own. If one
+/// engine's came first, they could fill their stream, and the thread would wait there for a kernel
+/// that waits for one that this thread has not launched yet.
 fn turns<K: Eq + std::hash::Hash + Copy>(kernels: impl Iterator<Item = [K; 2]>) -> Vec<usize> {
     let mut next = [HashMap::new(), HashMap::new()];
     let turn = |lanes: [K; 2]| {

@@ -12,8 +12,9 @@ use std::time::Duration;
 /// How long to wait before ending is tried again, if a graph capture has prevented it.
 const AGAIN: Duration = Duration::from_millis(50);
 
-/// A rank's way to the others. Its end waits for all that runs in its GPU's context, also for kernels of other communicators, which may
-/// wait for other ranks; so it ends on a thread of its own.
+/// A rank's way to the others. Its end waits for all that runs in its GPU's context, also for
+/// kernels of other communicators, which may wait for other ranks; so it ends on a thread of its
+/// own.
 #[derive(Debug)]
 pub(in crate::device) struct Joined(ManuallyDrop<Way>);
 
@@ -51,7 +52,8 @@ impl Drop for Joined {
     }
 }
 
-/// Ends a member. A capture in the context keeps the driver from waiting for what runs there, so the end comes after it.
+/// Ends a member. A capture in the context keeps the driver from waiting for what runs there, so
+/// the end comes after it.
 fn end(mut member: Way) {
     loop {
         let Err(failed) = member.end() else { return };

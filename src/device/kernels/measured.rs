@@ -6,7 +6,8 @@ use spark_ccl_config::{GpuLayout, GpuWire, KernelEntry, Tuning};
 use spark_ccl_gpu::{Kernel, Limits, Wire};
 use spark_ccl_types::Operation;
 
-/// What measured times of these ranks' kernels depend on; `None` where their GPUs are of several models.
+/// What measured times of these ranks' kernels depend on; `None` where their GPUs are of several
+/// models.
 pub(super) fn layout(all: &[ToldGpu], limits: Limits) -> Option<GpuLayout> {
     let gpu = &all.first()?.model;
     all.iter()

@@ -11,8 +11,8 @@ pub(super) fn is_of_messages(operation: Operation) -> bool {
     matches!(operation, Send | Recv | SendRecv | AllToAllV)
 }
 
-/// The messages of a task, if it consists of such. A block of no elements is one, too: only so do both ends know that
-/// they agree on it.
+/// The messages of a task, if it consists of such. A block of no elements is one, too: only so do
+/// both ends know that they agree on it.
 pub(super) fn messages_of(task: &Task) -> Option<Vec<Message>> {
     let sent = End {
         way: Way::Send,

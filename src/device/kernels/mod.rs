@@ -1,9 +1,10 @@
 //! The engine that does collectives by this library's own kernels.
 //!
-//! Between GPUs that reach each other's memory, each rank's kernels push data into the scratch memory of the others, and
-//! poll their own. Between other GPUs of a host, the scratch is in memory of the host that all ranks share (`pinned`).
-//! Between hosts, kernels pass data to their own host, which sends it (`staged`). The guard thread checks whether kernels
-//! have given up waiting, and ends them when a rank has died or left. Knows `crates/gpu` and the links; knows no NCCL.
+//! Between GPUs that reach each other's memory, each rank's kernels push data into the scratch
+//! memory of the others, and poll their own. Between other GPUs of a host, the scratch is in memory
+//! of the host that all ranks share (`pinned`). Between hosts, kernels pass data to their own host,
+//! which sends it (`staged`). The guard thread checks whether kernels have given up waiting, and
+//! ends them when a rank has died or left. Knows `crates/gpu` and the links; knows no NCCL.
 
 mod attach;
 mod engine;

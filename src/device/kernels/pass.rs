@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 /// How often a rank that waits for a descriptor checks whether the communicator has failed.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// Passes this rank's descriptor, of memory of this length, and takes those of the others, by rank. Collective.
+/// Passes this rank's descriptor, of memory of this length, and takes those of the others, by rank.
+/// Collective.
 pub(super) fn exchange(
     comm: &Communicator,
     own: &OwnedFd,

@@ -1,5 +1,5 @@
-//! Scratch in memory of the host that all ranks of a communicator map and register: for GPUs that do not reach each
-//! other's. Each rank's kernels poll its own.
+//! Scratch in memory of the host that all ranks of a communicator map and register: for GPUs that
+//! do not reach each other's. Each rank's kernels poll its own.
 
 use super::joined::Joined;
 use super::pass::exchange;
@@ -91,6 +91,7 @@ fn register(
     memory: SharedMemory,
 ) -> Result<HostBlock, spark_ccl_cuda::Error> {
     let (start, bytes) = (memory.as_ptr(), memory.len());
-    // SAFETY: the memory has this many bytes, mapped for reads and writes until it is dropped; the block owns it.
+    // SAFETY: the memory has this many bytes, mapped for reads and writes until it is dropped; the
+    // block owns it.
     unsafe { HostBlock::register(context, start, bytes, memory) }
 }

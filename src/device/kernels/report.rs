@@ -17,7 +17,8 @@ impl KernelEngine {
         said.map_err(|error| self.failed(error))
     }
 
-    /// An error as the library's. One after which kernels are not in step any more fails the communicator on all ranks.
+    /// An error as the library's. One after which kernels are not in step any more fails the
+    /// communicator on all ranks.
     pub(super) fn failed(&self, error: gpu::Error) -> Error {
         let base = &self.base;
         match error {

@@ -1,4 +1,5 @@
-//! How a rank's kernels reach the other ranks: through scratch that they share, or by way of the host.
+//! How a rank's kernels reach the other ranks: through scratch that they share, or by way of the
+//! host.
 
 use super::messages::is_of_messages;
 use super::patience::Patience;
@@ -92,16 +93,19 @@ impl Way {
         ))
     }
 
-    /// Enqueues an operation, by the kernel that was measured to be the fastest, or else as planned without.
+    /// Enqueues an operation, by the kernel that was measured to be the fastest, or else as planned
+    /// without.
     ///
     /// # Safety
-    /// - The descriptors given to [`Member::join`] must have been those of the scratch of this communicator's other ranks,
-    ///   by rank, and each scratch must be used for this communicator alone.
-    /// - Both buffers must be as long as the call says. Until the operation has run, nothing else may write the input,
-    ///   or use the output.
-    /// - A rank's operations, and launches of graphs that have captured some, must run one after the other. A graph must
-    ///   not be launched after this was dropped.
-    /// - Ranks whose calls have the same words must make the same calls, and have measured the same.
+    /// - The descriptors given to [`Member::join`] must have been those of the scratch of this
+    ///   communicator's other ranks, by rank, and each scratch must be used for this communicator
+    ///   alone.
+    /// - Both buffers must be as long as the call says. Until the operation has run, nothing else
+    ///   may write the input, or use the output.
+    /// - A rank's operations, and launches of graphs that have captured some, must run one after
+    ///   the other. A graph must not be launched after this was dropped.
+    /// - Ranks whose calls have the same words must make the same calls, and have measured the
+    ///   same.
     /// - The kernels of ranks that share a GPU must be able to run at the same time.
     pub(super) unsafe fn enqueue(
         &self,
@@ -111,11 +115,12 @@ impl Way {
     ) -> Result<(), Error> {
         let bytes = call.count.saturating_mul(call.dtype.size()) as u64;
         let kernel = measured.fastest(call.operation, bytes);
-        // SAFETY: the buffers are as long as the call says, and nothing else uses them until it has run; operations run
-        // one after the other, and no graph of them outlives `self` (this function's contract). A stage needs no more. A
-        // member joined with the scratch of its own communicator; ranks with these words make this call, and their kernels can
-        // run at the same time (the same contract). A plan follows from the call, the limits, which all ranks have alike, and
-        // what they have measured: it is the same on all ranks (the same contract).
+        // SAFETY: the buffers are as long as the call says, and nothing else uses them until it has
+        // run; operations run one after the other, and no graph of them outlives `self` (this
+        // function's contract). A stage needs no more. A member joined with the scratch of its own
+        // communicator; ranks with these words make this call, and their kernels can run at the
+        // same time (the same contract). A plan follows from the call, the limits, which all ranks
+        // have alike, and what they have measured: it is the same on all ranks (the same contract).
         unsafe {
             match (self, kernel) {
                 (Self::Kernels(member), Some(kernel)) => {
@@ -131,22 +136,24 @@ impl Way {
     /// Enqueues messages.
     ///
     /// # Safety
-    /// - The descriptors given to [`Member::join`] must have been those of the scratch of this communicator's other ranks,
-    ///   by rank, and each scratch must be used for this communicator alone.
-    /// - All buffers must be as long as the messages say. Until all have been passed, nothing else may write what is sent,
-    ///   or use what is received.
-    /// - A rank's operations, and launches of graphs that have captured some, must run one after the other. A graph must
-    ///   not be launched after this was dropped.
+    /// - The descriptors given to [`Member::join`] must have been those of the scratch of this
+    ///   communicator's other ranks, by rank, and each scratch must be used for this communicator
+    ///   alone.
+    /// - All buffers must be as long as the messages say. Until all have been passed, nothing else
+    ///   may write what is sent, or use what is received.
+    /// - A rank's operations, and launches of graphs that have captured some, must run one after
+    ///   the other. A graph must not be launched after this was dropped.
     /// - The kernels of ranks that share a GPU must be able to run at the same time.
     pub(super) unsafe fn pass(
         &self,
         messages: &[Message],
         stream: &Arc<CudaStream>,
     ) -> Result<(), Error> {
-        // SAFETY: the buffers are as long as the messages say, and nothing else uses them until all have passed; operations
-        // run one after the other, and at the same time as those of ranks on the same GPU; no graph of them outlives `self`
-        // (this function's contract). A stage needs no more. A member joined with the scratch of its own communicator (the
-        // same contract).
+        // SAFETY: the buffers are as long as the messages say, and nothing else uses them until all
+        // have passed; operations run one after the other, and at the same time as those of ranks
+        // on the same GPU; no graph of them outlives `self` (this function's contract). A stage
+        // needs no more. A member joined with the scratch of its own communicator (the same
+        // contract).
         unsafe {
             match self {
                 Self::Kernels(member) => member.pass(messages, stream),
@@ -194,7 +201,8 @@ impl Way {
         }
     }
 
-    /// Ends it once all has run in the GPU's context. It comes back where the driver does not wait for that.
+    /// Ends it once all has run in the GPU's context. It comes back where the driver does not wait
+    /// for that.
     pub(super) fn end(self) -> Result<(), Box<(Self, Error)>> {
         match self {
             Self::Kernels(member) => member.end().map_err(|failed| {

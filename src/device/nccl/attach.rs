@@ -74,8 +74,8 @@ pub(crate) fn attach(
 /// NCCL, as the settings name it.
 pub(crate) fn library(settings: &Settings) -> Result<Library, Error> {
     let library = match settings.nccl.library.as_deref() {
-        // SAFETY: the user who sets `SPARK_CCL_NCCL_LIBRARY` names NCCL by it, and so vouches for its initialisers and its
-        // functions.
+        // SAFETY: the user who sets `SPARK_CCL_NCCL_LIBRARY` names NCCL by it, and so vouches for
+        // its initialisers and its functions.
         Some(path) => unsafe { Library::open_at(path) },
         None => Library::open(),
     };

@@ -59,14 +59,14 @@ impl CallTarget<'_> {
         }
     }
 
-    /// A buffer that only the root needs. If another rank has one, NCCL gets it, too, since NCCL's choice of how to
-    /// move the data may depend on it.
+    /// A buffer that only the root needs. If another rank has one, NCCL gets it, too, since NCCL's
+    /// choice of how to move the data may depend on it.
     fn at(self, root: usize, buffer: DeviceSlice) -> Option<DeviceSlice> {
         (self.rank == root || !buffer.is_empty()).then_some(buffer)
     }
 
-    /// In place, this rank's part of a buffer that has one for each rank. A buffer that cannot be divided is returned
-    /// whole, and NCCL's checks refuse it.
+    /// In place, this rank's part of a buffer that has one for each rank. A buffer that cannot be
+    /// divided is returned whole, and NCCL's checks refuse it.
     fn own_part(self, task: &Task, buffer: DeviceSlice) -> DeviceSlice {
         if !task.in_place {
             return buffer;

@@ -53,7 +53,8 @@ impl NcclEngine {
                 if missing.is_empty() {
                     break;
                 }
-                // A thread that holds the lock enqueues a call; the time is checked at a later look.
+                // A thread that holds the lock enqueues a call; the time is checked at a later
+                // look.
                 if limit.is_none() {
                     let state = self.base.state.try_lock();
                     limit = state.map(|state| state.calls.patience());

@@ -1,10 +1,10 @@
-//! Which calls are alike for NCCL: before the first one of each key, it may connect the ranks. A pure function of a
-//! call.
+//! Which calls are alike for NCCL: before the first one of each key, it may connect the ranks. A
+//! pure function of a call.
 
 use spark_ccl_types::{DType, Operation, Signature};
 
-/// Calls for which NCCL makes the same connections, as far as can be told: it chooses by the type, the reduction
-/// and the number of bytes.
+/// Calls for which NCCL makes the same connections, as far as can be told: it chooses by the type,
+/// the reduction and the number of bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct ConnectionKey {
     operation: Operation,

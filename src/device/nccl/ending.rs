@@ -13,14 +13,15 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 impl NcclEngine {
-    /// What must live until NCCL has ended everything that it runs: registered memory, and the stream that makes cudarc
-    /// track the uses of its buffers.
+    /// What must live until NCCL has ended everything that it runs: registered memory, and the
+    /// stream that makes cudarc track the uses of its buffers.
     fn until_the_end(&self) -> impl Send + use<> {
         (Arc::clone(&self.kept), Arc::clone(&self.base.gpu))
     }
 
-    /// Deregisters all memory; none of it may be in use. NCCL (2.28.9, `commFree`) frees the connections to its proxies
-    /// before it gives up what is still registered, which uses these connections: sometimes the process crashes.
+    /// Deregisters all memory; none of it may be in use. NCCL (2.28.9, `commFree`) frees the
+    /// connections to its proxies before it gives up what is still registered, which uses these
+    /// connections: sometimes the process crashes.
     fn forget_memory(&self) -> impl FnOnce(&nccl::Communicator) + Send + use<> {
         let (kept, rank) = (Arc::clone(&self.kept), self.base.rank);
         move |nccl| {
@@ -30,7 +31,8 @@ impl NcclEngine {
         }
     }
 
-    /// Ends NCCL's communicator once everything that was enqueued has run on all ranks. All ranks must call this.
+    /// Ends NCCL's communicator once everything that was enqueued has run on all ranks. All ranks
+    /// must call this.
     pub(super) fn end_together(&self) -> Result<(), Error> {
         let base = &self.base;
         let (nccl, timeout) = {
@@ -57,8 +59,8 @@ impl NcclEngine {
         self.end_nccl(is_idle);
     }
 
-    /// Ends what runs. Memory is deregistered only if nothing runs: otherwise that might wait for what is to be
-    /// aborted. If a call of NCCL's does not return, nothing can be ended.
+    /// Ends what runs. Memory is deregistered only if nothing runs: otherwise that might wait for
+    /// what is to be aborted. If a call of NCCL's does not return, nothing can be ended.
     pub(super) fn end_nccl(&self, is_idle: bool) {
         // Threads that wait for NCCL return.
         self.inside.call_timeout.set(Duration::ZERO);
@@ -68,7 +70,8 @@ impl NcclEngine {
         let Some(mut state) = self.base.state.try_lock_for(limit) else {
             if !self.stuck.swap(true, Ordering::Relaxed) {
                 spark_ccl_log::error!(
-                    "rank {rank}: NCCL does not come back from a call, and cannot be aborted meanwhile"
+                    "rank {rank}: NCCL does not come back from a call, and cannot be aborted \
+                     meanwhile"
                 );
             }
             return;
@@ -93,7 +96,8 @@ impl NcclEngine {
         // If no thread could be started, the communicator was dropped, which aborts it, too.
         if started.is_ok() && done.recv_timeout(SUBSIDES).is_err() {
             spark_ccl_log::warn!(
-                "rank {rank}: NCCL has ended what runs, but waits for graphs with its calls to be dropped"
+                "rank {rank}: NCCL has ended what runs, but waits for graphs with its calls to be \
+                 dropped"
             );
         }
     }

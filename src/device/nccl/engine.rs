@@ -112,14 +112,15 @@ impl Guarded for NcclEngine {
 }
 
 impl NcclEngine {
-    /// Checks a task and a stream, before anything is done in it, and makes the device current: NCCL goes back to the
-    /// one that was.
+    /// Checks a task and a stream, before anything is done in it, and makes the device current:
+    /// NCCL goes back to the one that was.
     pub(super) fn admit(&self, task: &Task, stream: &CudaStream) -> Result<(), Error> {
         self.admit_type(task)?;
         self.base.admit(task, stream)
     }
 
-    /// Refuses reductions that NCCL would refuse, alike on all ranks, so that none waits for the others.
+    /// Refuses reductions that NCCL would refuse, alike on all ranks, so that none waits for the
+    /// others.
     fn admit_type(&self, task: &Task) -> Result<(), Error> {
         let (operation, dtype) = (task.operation(), task.signature.dtype);
         if !operation.reduces() {
@@ -133,8 +134,8 @@ impl NcclEngine {
             return Ok(());
         } else if generation < FLOAT8_SINCE {
             format!(
-                "NCCL reduces it on GPUs of compute capability {FLOAT8_SINCE}.0 (Hopper) or later, and that of {} is \
-                 of {generation}.x; reduce another type, or gather these",
+                "NCCL reduces it on GPUs of compute capability {FLOAT8_SINCE}.0 (Hopper) or later, \
+                 and that of {} is of {generation}.x; reduce another type, or gather these",
                 self.base.watch.member(rank)
             )
         } else if self.base.size == 1 && task.reduction.op == Some(ReduceOp::PreMulSum) {
@@ -149,8 +150,9 @@ impl NcclEngine {
         })
     }
 
-    /// Keeps the memory of a call that NCCL continues, and may still enqueue: it is not known until when the memory is
-    /// used. NCCL is aborted, so that the program may then free memory that this library cannot keep.
+    /// Keeps the memory of a call that NCCL continues, and may still enqueue: it is not known until
+    /// when the memory is used. NCCL is aborted, so that the program may then free memory that this
+    /// library cannot keep.
     pub(super) fn outlive(&self, regions: [&Region; 2]) {
         order::were_lost(
             regions,
@@ -210,8 +212,8 @@ impl NcclEngine {
         result
     }
 
-    /// What NCCL says as the library's error. One after which the communicator does not work fails it on
-    /// all ranks.
+    /// What NCCL says as the library's error. One after which the communicator does not work fails
+    /// it on all ranks.
     pub(super) fn failed(
         &self,
         operation: &'static str,
@@ -228,8 +230,8 @@ impl NcclEngine {
         self.base.gone()
     }
 
-    /// Whether NCCL's communicator still works after an error. A non-blocking one keeps errors even of refused
-    /// arguments.
+    /// Whether NCCL's communicator still works after an error. A non-blocking one keeps errors even
+    /// of refused arguments.
     fn works_on(&self, error: &nccl::Error) -> bool {
         let state = || self.base.state.try_lock();
         error.code().is_none() || state().and_then(|state| noticed(&state)).is_none()
@@ -245,9 +247,9 @@ impl NcclEngine {
 
     pub(super) fn slice(&self, region: &Region, dtype: DType) -> DeviceSlice {
         let device = self.base.device() as i32;
-        // SAFETY: `admit` has checked that the region is empty, or memory of this device. Its `SendBuf` or `RecvBuf`
-        // promises `len` elements, and its order that they stay, and that nobody else uses them otherwise, until the
-        // call has run.
+        // SAFETY: `admit` has checked that the region is empty, or memory of this device. Its
+        // `SendBuf` or `RecvBuf` promises `len` elements, and its order that they stay, and that
+        // nobody else uses them otherwise, until the call has run.
         unsafe { DeviceSlice::from_raw(region.ptr.cast(), region.len, dtype, device) }
     }
 }

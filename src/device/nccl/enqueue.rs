@@ -1,5 +1,5 @@
-//! From a checked task to what NCCL does in a stream: what has to be met, waited for and noted around the calls of
-//! `calls.rs`.
+//! From a checked task to what NCCL does in a stream: what has to be met, waited for and noted
+//! around the calls of `calls.rs`.
 
 use super::NcclEngine;
 use super::calls::CallTarget;
@@ -99,8 +99,8 @@ impl NcclEngine {
             nccl,
             rank: self.base.rank,
             size: self.base.size,
-            // SAFETY: `admit` has checked that the stream is of this device. It is borrowed until this returns, and the
-            // value is not used longer.
+            // SAFETY: `admit` has checked that the stream is of this device. It is borrowed until
+            // this returns, and the value is not used longer.
             stream: unsafe {
                 Stream::from_raw(stream.cu_stream().cast(), self.base.device() as i32)
             },

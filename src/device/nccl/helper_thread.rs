@@ -1,4 +1,5 @@
-//! Calls of NCCL's that wait for all ranks, and may never return: they run on a thread that may be left behind.
+//! Calls of NCCL's that wait for all ranks, and may never return: they run on a thread that may be
+//! left behind.
 
 use crate::deadline::deadline_in;
 use crate::device::helper_thread::spawn;
@@ -10,8 +11,8 @@ use std::time::{Duration, Instant};
 /// How often waiting for NCCL looks for faults.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// Does something on a thread of its own, which is left behind when a rank fails meanwhile, or when it takes
-/// longer than `timeout`: `hint` says what may be the matter then.
+/// Does something on a thread of its own, which is left behind when a rank fails meanwhile, or when
+/// it takes longer than `timeout`: `hint` says what may be the matter then.
 pub(super) fn on_helper_thread<R: Send + 'static>(
     what: &str,
     hint: &str,

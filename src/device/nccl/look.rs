@@ -61,7 +61,8 @@ impl NcclEngine {
         }
     }
 
-    /// A call of NCCL's that does not return cannot be ended, but the other ranks need not wait for it.
+    /// A call of NCCL's that does not return cannot be ended, but the other ranks need not wait for
+    /// it.
     fn look_inside(&self, memory: &mut Memory) {
         let Some((begun, own)) = self.inside.last() else {
             memory.inside = None;

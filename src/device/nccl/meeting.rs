@@ -1,5 +1,5 @@
-//! Before NCCL connects the ranks for a call, they check that all of them are about to make it: NCCL would wait without
-//! end, and cannot be aborted meanwhile.
+//! Before NCCL connects the ranks for a call, they check that all of them are about to make it:
+//! NCCL would wait without end, and cannot be aborted meanwhile.
 
 use super::NcclEngine;
 use super::connection_key::ConnectionKey;
@@ -51,7 +51,8 @@ impl NcclEngine {
         Ok(Gathering(pending))
     }
 
-    /// The first call of its kind is one for which NCCL may have to connect the ranks: they meet before.
+    /// The first call of its kind is one for which NCCL may have to connect the ranks: they meet
+    /// before.
     pub(super) fn meet(&self, task: &Task) -> Result<Option<Meeting<'_>>, Error> {
         let signature = task.signature;
         let Some(key) = ConnectionKey::of(signature).filter(|_| self.base.size > 1) else {

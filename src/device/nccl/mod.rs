@@ -1,8 +1,8 @@
 //! The engine that leaves collectives to NCCL.
 //!
-//! Its communicator of NCCL's is made over the links of the ranks. The guard thread checks that enqueued calls run, and
-//! aborts them when a rank has died or when they take too long. Knows `crates/nccl` and the links; knows no kernels of
-//! ours.
+//! Its communicator of NCCL's is made over the links of the ranks. The guard thread checks that
+//! enqueued calls run, and aborts them when a rank has died or when they take too long. Knows
+//! `crates/nccl` and the links; knows no kernels of ours.
 
 mod attach;
 mod calls;

@@ -39,8 +39,9 @@ impl NcclEngine {
         })
     }
 
-    /// The ranks check that all register the same length: NCCL would wait without end for a rank that registers
-    /// nothing, or something else. They also agree on the windows that no rank needs any more.
+    /// The ranks check that all register the same length: NCCL would wait without end for a rank
+    /// that registers nothing, or something else. They also agree on the windows that no rank needs
+    /// any more.
     fn meet_to_register(&self, memory: &TypedBlock<'_>) -> Result<u64, Error> {
         let own = self.registrable(memory);
         let words = [
@@ -82,13 +83,14 @@ impl NcclEngine {
 
     fn to_register(&self, memory: &TypedBlock<'_>) -> DeviceSlice {
         let start = std::ptr::without_provenance_mut(memory.block.address as usize);
-        // SAFETY: the block has `len` elements of this type from its address on, in memory of this device
-        // (`registrable`). `keep` keeps it until it is deregistered, or NCCL's communicators of this process have
-        // ended; NCCL only registers it.
+        // SAFETY: the block has `len` elements of this type from its address on, in memory of this
+        // device (`registrable`). `keep` keeps it until it is deregistered, or NCCL's communicators
+        // of this process have ended; NCCL only registers it.
         unsafe { DeviceSlice::from_raw(start, memory.len, memory.dtype, self.base.device() as i32) }
     }
 
-    /// Keeps a block that is about to be registered: should that fail, NCCL may have done half of it.
+    /// Keeps a block that is about to be registered: should that fail, NCCL may have done half of
+    /// it.
     fn keep(&self, memory: &TypedBlock<'_>, kind: Registration) -> Arc<Block> {
         let block = Arc::clone(memory.block);
         self.kept.add(self.base.rank, &block, kind);

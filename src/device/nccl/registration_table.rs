@@ -6,13 +6,13 @@ use spark_ccl_log::Mutex;
 use spark_ccl_nccl as nccl;
 use std::sync::Arc;
 
-/// What is registered with a communicator. Ranks of one process share it: what is still registered at its end, NCCL
-/// gives up when the last of them ends.
+/// What is registered with a communicator. Ranks of one process share it: what is still registered
+/// at its end, NCCL gives up when the last of them ends.
 #[derive(Debug, Default)]
 pub(super) struct RegistrationTable {
     entries: Mutex<Vec<Entry>>,
-    /// Windows that NCCL has refused to give up. They last until the end, and the ranks do not count them: the others may
-    /// have given up theirs.
+    /// Windows that NCCL has refused to give up. They last until the end, and the ranks do not
+    /// count them: the others may have given up theirs.
     refused: Mutex<Vec<Entry>>,
 }
 
@@ -98,8 +98,8 @@ impl RegistrationTable {
             .collect()
     }
 
-    /// Which of a rank's first windows are not in use any more, a bit each. All ranks have the same ones, in the same
-    /// order.
+    /// Which of a rank's first windows are not in use any more, a bit each. All ranks have the same
+    /// ones, in the same order.
     pub(super) fn unused_windows(&self, rank: usize) -> u64 {
         let entries = self.entries.lock();
         let windows = entries.iter().filter(|entry| entry.is_window(rank));

@@ -28,13 +28,14 @@ impl Ids {
         self.1.map_or(Ok(()), |id| engine.settle(id))
     }
 
-    /// Whether all of the task is done; its results are left to [`wait`](Self::wait). Makes progress.
+    /// Whether all of the task is done; its results are left to [`wait`](Self::wait). Makes
+    /// progress.
     pub(crate) fn are_done(self, engine: &HostEngine) -> bool {
         engine.is_done(self.0) && self.1.is_none_or(|id| engine.is_done(id))
     }
 
-    /// The result of a task that was [begun](HostEngine::begin), or of a part of a message, once it is done. Makes progress.
-    /// In a forked child, it is never done.
+    /// The result of a task that was [begun](HostEngine::begin), or of a part of a message, once it
+    /// is done. Makes progress. In a forked child, it is never done.
     #[cfg(feature = "cuda")]
     pub(crate) fn take(self, engine: &HostEngine) -> Option<Result<(), Error>> {
         engine.check_process().ok()?;
@@ -53,7 +54,8 @@ impl Ids {
 
     /// Lets the task go on without its handle. The engine keeps the buffers until it is done.
     pub(crate) fn detach(self, engine: &HostEngine, buffers: Box<dyn Any + Send>) {
-        // Both halves of an exchange keep the buffers. The mutex only makes them `Sync`; it is never locked.
+        // Both halves of an exchange keep the buffers. The mutex only makes them `Sync`; it is
+        // never locked.
         let keep = Arc::new(Mutex::new(buffers));
         if let Some(second) = self.1 {
             engine.detach(second, Box::new(Arc::clone(&keep)));
@@ -62,8 +64,9 @@ impl Ids {
     }
 }
 
-/// Waits until one of several tasks is done, and returns its index; results are left to [`Ids::wait`]. `None` for no
-/// tasks. In a forked child the parent's tasks make no progress, and count as done.
+/// Waits until one of several tasks is done, and returns its index; results are left to
+/// [`Ids::wait`]. `None` for no tasks. In a forked child the parent's tasks make no progress, and
+/// count as done.
 pub(crate) fn first_done(tasks: &[(&HostEngine, Ids)]) -> Option<usize> {
     let &(first, _) = tasks.first()?;
     let is_foreign = |&(engine, _): &(&HostEngine, Ids)| engine.check_process().is_err();

@@ -63,7 +63,8 @@ fn explains(case: &Case, job: &Job<'_>, error: &str) -> bool {
             is_lost || is_closed && names_host(*from) && names_host(*to)
         }
         Fault::Mismatch(other) => {
-            // Messages have numbers of their own: a rank may have made many before a collective, or none.
+            // Messages have numbers of their own: a rank may have made many before a collective, or
+            // none.
             let has_messages = case.call.contains("ring ") || other.contains("ring ");
             let is_numbered = error.contains("operation #")
                 || has_messages && error.contains("operation point-to-point #");

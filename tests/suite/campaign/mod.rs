@@ -1,5 +1,6 @@
-//! Random faults in random calls, by real processes: nothing hangs, no result is wrong, every error names who is at
-//! fault, and nothing is left behind. `tests/faults.sh` runs as many cases as one likes.
+//! Random faults in random calls, by real processes: nothing hangs, no result is wrong, every error
+//! names who is at fault, and nothing is left behind. `tests/faults.sh` runs as many cases as one
+//! likes.
 
 mod case;
 mod garbage;
@@ -37,7 +38,8 @@ const ALL: [(Wrong, &str); 4] = [
 /// What is wrong, and the words for it.
 type Failure = (Wrong, String);
 
-/// Runs the first `count` cases of these networks whose seeds are `first` and more, and panics where any went wrong.
+/// Runs the first `count` cases of these networks whose seeds are `first` and more, and panics
+/// where any went wrong.
 fn run(count: usize, first: u32, nets: &[Net]) {
     let _alone = alone();
     let since = Instant::now();

@@ -4,8 +4,8 @@ use super::*;
 use crate::processes::links_of;
 use std::time::Duration;
 
-/// Two ranks which may lock next to no memory, each on a host of its own as far as both know: what tells
-/// hosts apart is the kernel's boot id.
+/// Two ranks which may lock next to no memory, each on a host of its own as far as both know: what
+/// tells hosts apart is the kernel's boot id.
 fn limited(net: &str) -> Option<Vec<Rank>> {
     let ends = if has_two_ends()? {
         ["a", "b"]

@@ -1,5 +1,6 @@
-//! Ranks over RDMA devices that are none, and that carry data within the process as badly as RDMA allows: late, in pieces, in
-//! any order. They need no emulated machine, so sanitizers see both the program and its devices.
+//! Ranks over RDMA devices that are none, and that carry data within the process as badly as RDMA
+//! allows: late, in pieces, in any order. They need no emulated machine, so sanitizers see both the
+//! program and its devices.
 
 use crate::buffers::Memory;
 use crate::collectives_model::{COLLECTIVES, Case};
@@ -102,7 +103,8 @@ fn cables_that_are_cut_in_turn_change_no_result_and_are_used_again() {
     });
 }
 
-/// Reduces until both ranks have noticed that `cut` has cut a cable, and until they use it again; one cable after the other.
+/// Reduces until both ranks have noticed that `cut` has cut a cable, and until they use it again;
+/// one cable after the other.
 fn reduce_while_cables_are_cut(comm: &Communicator, cut: impl Fn(usize, bool)) {
     let mut call = 0;
     let mut reduce_until_in_use = |rails: usize| {

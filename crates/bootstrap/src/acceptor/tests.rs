@@ -11,8 +11,8 @@ use crate::{Kind, Secret};
 
 const KEY: &[u8] = b"the key";
 
-/// The thread's state at rank 1 of two, which listens on a Unix socket of this name, and the rendezvous' end of its
-/// stream.
+/// The thread's state at rank 1 of two, which listens on a Unix socket of this name, and the
+/// rendezvous' end of its stream.
 fn acceptor(name: &str) -> (Acceptor, Socket) {
     let key = Secret::from_text(KEY);
     let role = ListenerRole::Streams { rank: 1, size: 2 };

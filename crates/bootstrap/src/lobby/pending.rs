@@ -258,7 +258,8 @@ impl PendingConnection {
         }
     }
 
-    /// Sends a short frame. If the client follows the protocol, the send buffer always has room for it.
+    /// Sends a short frame. If the client follows the protocol, the send buffer always has room for
+    /// it.
     fn send(&self, kind: FrameKind, body: &[u8]) -> Result<(), ReadError> {
         let bytes = frame(kind, body);
         match net::try_write(&self.socket, &bytes)? {

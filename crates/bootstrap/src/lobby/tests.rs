@@ -1,4 +1,5 @@
-//! Handshakes with a listener: by authentic callers, callers without the secret, and malformed frames.
+//! Handshakes with a listener: by authentic callers, callers without the secret, and malformed
+//! frames.
 
 use proptest::prelude::*;
 use std::net::SocketAddr;

@@ -70,8 +70,8 @@ macro_rules! floats {
         /// The machine must have AVX.
         #[inline(always)]
         unsafe fn $nan(number: $vector, a: $vector, b: $vector) -> $vector {
-            // SAFETY: all of this needs no more than AVX, which this function requires of the machine, and
-            // touches no memory.
+            // SAFETY: all of this needs no more than AVX, which this function requires of the
+            // machine, and touches no memory.
             unsafe { $select(number, $set1($ty::NAN), $compare::<_CMP_UNORD_Q>(a, b)) }
         }
 
@@ -87,15 +87,17 @@ macro_rules! floats {
 
             #[inline(always)]
             unsafe fn read(ptr: *const u8) -> $vector {
-                // SAFETY: `ptr` is readable for a group, as `Lane::read` requires, which is 32 bytes. The
-                // load needs no alignment, and the machine has the lane's instructions (required as well).
+                // SAFETY: `ptr` is readable for a group, as `Lane::read` requires, which is 32
+                // bytes. The load needs no alignment, and the machine has the lane's instructions
+                // (required as well).
                 unsafe { $load(ptr.cast()) }
             }
 
             #[inline(always)]
             unsafe fn write(ptr: *mut u8, packed: $vector) {
-                // SAFETY: `ptr` is writable for a group, as `Lane::write` requires, which is 32 bytes. The
-                // store needs no alignment, and the machine has the lane's instructions (required as well).
+                // SAFETY: `ptr` is writable for a group, as `Lane::write` requires, which is 32
+                // bytes. The store needs no alignment, and the machine has the lane's instructions
+                // (required as well).
                 unsafe { $store(ptr.cast(), packed) }
             }
 
@@ -118,17 +120,17 @@ macro_rules! floats {
 
             #[inline(always)]
             unsafe fn read_part(ptr: *const u8, len: usize) -> $vector {
-                // SAFETY: `ptr` is readable for `len` elements, less than a group, and the machine has the
-                // lane's instructions: `Lane::read_part` requires both. The mask has the first `len`
-                // elements; no other is read.
+                // SAFETY: `ptr` is readable for `len` elements, less than a group, and the machine
+                // has the lane's instructions: `Lane::read_part` requires both. The mask has the
+                // first `len` elements; no other is read.
                 unsafe { $load_part(ptr.cast(), $first(len)) }
             }
 
             #[inline(always)]
             unsafe fn write_part(ptr: *mut u8, packed: $vector, len: usize) {
-                // SAFETY: `ptr` is writable for `len` elements, less than a group, and the machine has the
-                // lane's instructions: `Lane::write_part` requires both. The mask has the first `len`
-                // elements; no other is written.
+                // SAFETY: `ptr` is writable for `len` elements, less than a group, and the machine
+                // has the lane's instructions: `Lane::write_part` requires both. The mask has the
+                // first `len` elements; no other is written.
                 unsafe { $store_part(ptr.cast(), $first(len), packed) };
             }
         }
@@ -150,8 +152,8 @@ floats! {
 /// The machine must have AVX2.
 #[inline(always)]
 unsafe fn first_words(len: usize) -> __m256i {
-    // SAFETY: all of this needs no more than AVX2, which this function requires of the machine, and touches
-    // no memory.
+    // SAFETY: all of this needs no more than AVX2, which this function requires of the machine, and
+    // touches no memory.
     unsafe {
         let index = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
         _mm256_cmpgt_epi32(_mm256_set1_epi32(len as i32), index)
@@ -164,8 +166,8 @@ unsafe fn first_words(len: usize) -> __m256i {
 /// The machine must have AVX2.
 #[inline(always)]
 unsafe fn first_double_words(len: usize) -> __m256i {
-    // SAFETY: all of this needs no more than AVX2, which this function requires of the machine, and touches
-    // no memory.
+    // SAFETY: all of this needs no more than AVX2, which this function requires of the machine, and
+    // touches no memory.
     unsafe {
         let index = _mm256_setr_epi64x(0, 1, 2, 3);
         _mm256_cmpgt_epi64(_mm256_set1_epi64x(len as i64), index)
@@ -184,8 +186,8 @@ impl Lane for F16 {
 
     #[inline(always)]
     unsafe fn read(ptr: *const u8) -> Self::Packed {
-        // SAFETY: `ptr` is readable for a group, as `Lane::read` requires, which is 32 bytes. The loads need
-        // no alignment, and the machine has the lane's instructions (required as well).
+        // SAFETY: `ptr` is readable for a group, as `Lane::read` requires, which is 32 bytes. The
+        // loads need no alignment, and the machine has the lane's instructions (required as well).
         unsafe {
             [
                 _mm_loadu_si128(ptr.cast()),
@@ -196,8 +198,8 @@ impl Lane for F16 {
 
     #[inline(always)]
     unsafe fn write(ptr: *mut u8, [low, high]: Self::Packed) {
-        // SAFETY: `ptr` is writable for a group, as `Lane::write` requires, which is 32 bytes. The stores
-        // need no alignment, and the machine has the lane's instructions (required as well).
+        // SAFETY: `ptr` is writable for a group, as `Lane::write` requires, which is 32 bytes. The
+        // stores need no alignment, and the machine has the lane's instructions (required as well).
         unsafe {
             _mm_storeu_si128(ptr.cast(), low);
             _mm_storeu_si128(ptr.add(16).cast(), high);
@@ -245,15 +247,15 @@ impl Lane for Bf16 {
 
     #[inline(always)]
     unsafe fn read(ptr: *const u8) -> Self::Packed {
-        // SAFETY: `ptr` is readable for a group, as `Lane::read` requires, which is 32 bytes. The load needs
-        // no alignment, and the machine has the lane's instructions (required as well).
+        // SAFETY: `ptr` is readable for a group, as `Lane::read` requires, which is 32 bytes. The
+        // load needs no alignment, and the machine has the lane's instructions (required as well).
         unsafe { _mm256_loadu_si256(ptr.cast()) }
     }
 
     #[inline(always)]
     unsafe fn write(ptr: *mut u8, packed: Self::Packed) {
-        // SAFETY: `ptr` is writable for a group, as `Lane::write` requires, which is 32 bytes. The store
-        // needs no alignment, and the machine has the lane's instructions (required as well).
+        // SAFETY: `ptr` is writable for a group, as `Lane::write` requires, which is 32 bytes. The
+        // store needs no alignment, and the machine has the lane's instructions (required as well).
         unsafe { _mm256_storeu_si256(ptr.cast(), packed) }
     }
 
@@ -298,8 +300,8 @@ impl Lane for Bf16 {
 /// The machine must have AVX2.
 #[inline(always)]
 unsafe fn join(low: __m256i, high: __m256i) -> __m256i {
-    // SAFETY: all of this needs no more than AVX2, which this function requires of the machine, and touches
-    // no memory.
+    // SAFETY: all of this needs no more than AVX2, which this function requires of the machine, and
+    // touches no memory.
     unsafe { _mm256_blend_epi16::<0xaa>(_mm256_srli_epi32::<16>(low), high) }
 }
 
@@ -309,8 +311,8 @@ unsafe fn join(low: __m256i, high: __m256i) -> __m256i {
 /// The machine must have AVX2.
 #[inline(always)]
 unsafe fn round_upper(x: __m256) -> __m256i {
-    // SAFETY: all of this needs no more than AVX2, which this function requires of the machine, and touches
-    // no memory.
+    // SAFETY: all of this needs no more than AVX2, which this function requires of the machine, and
+    // touches no memory.
     unsafe {
         let bits = _mm256_castps_si256(x);
         let last = _mm256_and_si256(_mm256_srli_epi32::<16>(bits), _mm256_set1_epi32(1));

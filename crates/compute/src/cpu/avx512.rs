@@ -74,8 +74,8 @@ macro_rules! floats {
         /// The machine must have AVX-512F.
         #[inline(always)]
         unsafe fn $nan(number: $vector, a: $vector, b: $vector) -> $vector {
-            // SAFETY: all of this needs no more than AVX-512F, which this function requires of the machine,
-            // and touches no memory.
+            // SAFETY: all of this needs no more than AVX-512F, which this function requires of the
+            // machine, and touches no memory.
             unsafe { $select(number, $unordered::<_CMP_UNORD_Q>(a, b), $set1($ty::NAN)) }
         }
 
@@ -91,15 +91,17 @@ macro_rules! floats {
 
             #[inline(always)]
             unsafe fn read(ptr: *const u8) -> $vector {
-                // SAFETY: `ptr` is readable for a group, as `Lane::read` requires, which is 64 bytes. The
-                // load needs no alignment, and the machine has the lane's instructions (required as well).
+                // SAFETY: `ptr` is readable for a group, as `Lane::read` requires, which is 64
+                // bytes. The load needs no alignment, and the machine has the lane's instructions
+                // (required as well).
                 unsafe { $load(ptr.cast()) }
             }
 
             #[inline(always)]
             unsafe fn write(ptr: *mut u8, packed: $vector) {
-                // SAFETY: `ptr` is writable for a group, as `Lane::write` requires, which is 64 bytes. The
-                // store needs no alignment, and the machine has the lane's instructions (required as well).
+                // SAFETY: `ptr` is writable for a group, as `Lane::write` requires, which is 64
+                // bytes. The store needs no alignment, and the machine has the lane's instructions
+                // (required as well).
                 unsafe { $store(ptr.cast(), packed) }
             }
 
@@ -122,17 +124,17 @@ macro_rules! floats {
 
             #[inline(always)]
             unsafe fn read_part(ptr: *const u8, len: usize) -> $vector {
-                // SAFETY: `ptr` is readable for `len` elements, less than a group, and the machine has the
-                // lane's instructions: `Lane::read_part` requires both. The mask has the first `len`
-                // elements; no other is read.
+                // SAFETY: `ptr` is readable for `len` elements, less than a group, and the machine
+                // has the lane's instructions: `Lane::read_part` requires both. The mask has the
+                // first `len` elements; no other is read.
                 unsafe { $load_part((1 << len) - 1, ptr.cast()) }
             }
 
             #[inline(always)]
             unsafe fn write_part(ptr: *mut u8, packed: $vector, len: usize) {
-                // SAFETY: `ptr` is writable for `len` elements, less than a group, and the machine has the
-                // lane's instructions: `Lane::write_part` requires both. The mask has the first `len`
-                // elements; no other is written.
+                // SAFETY: `ptr` is writable for `len` elements, less than a group, and the machine
+                // has the lane's instructions: `Lane::write_part` requires both. The mask has the
+                // first `len` elements; no other is written.
                 unsafe { $store_part(ptr.cast(), (1 << len) - 1, packed) };
             }
         }
@@ -156,8 +158,8 @@ floats! {
 #[inline(always)]
 unsafe fn canonical<const N: usize>(mut acc: [[__m512; 2]; N]) -> [[__m512; 2]; N] {
     let mut numbers = __mmask16::MAX;
-    // SAFETY: all of this needs no more than AVX-512F, which this function requires of the machine, and
-    // touches no memory.
+    // SAFETY: all of this needs no more than AVX-512F, which this function requires of the machine,
+    // and touches no memory.
     unsafe {
         for [low, high] in acc {
             numbers = _mm512_mask_cmp_ps_mask::<_CMP_ORD_Q>(numbers, low, high);
@@ -189,18 +191,18 @@ impl<const N: usize, const NATIVE: bool> Lane for F16<N, NATIVE> {
 
     #[inline(always)]
     unsafe fn read(ptr: *const u8) -> Self::Packed {
-        // SAFETY: `ptr` is readable for a group, as `Lane::read` requires: for `N` vectors of 64 bytes, of
-        // which this is vector `i`. The load needs no alignment, and the machine has the lane's instructions
-        // (required as well).
+        // SAFETY: `ptr` is readable for a group, as `Lane::read` requires: for `N` vectors of 64
+        // bytes, of which this is vector `i`. The load needs no alignment, and the machine has the
+        // lane's instructions (required as well).
         each!(i => unsafe { _mm512_loadu_si512(ptr.add(i * 64).cast()) })
     }
 
     #[inline(always)]
     unsafe fn write(ptr: *mut u8, packed: Self::Packed) {
         for (i, halves) in packed.into_iter().enumerate() {
-            // SAFETY: `ptr` is writable for a group, as `Lane::write` requires: for `N` vectors of 64 bytes,
-            // of which this is vector `i`. The store needs no alignment, and the machine has the lane's
-            // instructions (required as well).
+            // SAFETY: `ptr` is writable for a group, as `Lane::write` requires: for `N` vectors of
+            // 64 bytes, of which this is vector `i`. The store needs no alignment, and the machine
+            // has the lane's instructions (required as well).
             unsafe { _mm512_storeu_si512(ptr.add(i * 64).cast(), halves) };
         }
     }
@@ -240,17 +242,17 @@ impl<const N: usize, const NATIVE: bool> Lane for F16<N, NATIVE> {
 
     #[inline(always)]
     unsafe fn read_part(ptr: *const u8, len: usize) -> Self::Packed {
-        // SAFETY: `ptr` is readable for `len` elements, less than a group, and the machine has the lane's
-        // instructions: `Lane::read_part` requires both. The mask has the first `len` elements; no other is
-        // read.
+        // SAFETY: `ptr` is readable for `len` elements, less than a group, and the machine has the
+        // lane's instructions: `Lane::read_part` requires both. The mask has the first `len`
+        // elements; no other is read.
         unsafe { [_mm512_maskz_loadu_epi16(first_words(len), ptr.cast()); N] }
     }
 
     #[inline(always)]
     unsafe fn write_part(ptr: *mut u8, packed: Self::Packed, len: usize) {
-        // SAFETY: `ptr` is writable for `len` elements, less than a group, and the machine has the lane's
-        // instructions: `Lane::write_part` requires both. The mask has the first `len` elements; no other is
-        // written.
+        // SAFETY: `ptr` is writable for `len` elements, less than a group, and the machine has the
+        // lane's instructions: `Lane::write_part` requires both. The mask has the first `len`
+        // elements; no other is written.
         unsafe { _mm512_mask_storeu_epi16(ptr.cast(), first_words(len), packed[0]) };
     }
 }
@@ -261,8 +263,8 @@ impl<const N: usize, const NATIVE: bool> Lane for F16<N, NATIVE> {
 /// The machine must have AVX-512F.
 #[inline(always)]
 pub(super) unsafe fn widen(halves: __m512i) -> [__m512; 2] {
-    // SAFETY: all of this needs no more than AVX-512F, which this function requires of the machine, and
-    // touches no memory.
+    // SAFETY: all of this needs no more than AVX-512F, which this function requires of the machine,
+    // and touches no memory.
     unsafe {
         [
             _mm512_cvtph_ps(_mm512_castsi512_si256(halves)),
@@ -278,8 +280,8 @@ pub(super) unsafe fn widen(halves: __m512i) -> [__m512; 2] {
 #[inline(always)]
 pub(super) unsafe fn narrow([low, high]: [__m512; 2]) -> __m512i {
     const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT;
-    // SAFETY: all of this needs no more than AVX-512F, which this function requires of the machine, and
-    // touches no memory.
+    // SAFETY: all of this needs no more than AVX-512F, which this function requires of the machine,
+    // and touches no memory.
     unsafe {
         let low = _mm512_castsi256_si512(_mm512_cvtps_ph::<NEAREST>(low));
         _mm512_inserti64x4::<1>(low, _mm512_cvtps_ph::<NEAREST>(high))
@@ -302,18 +304,18 @@ impl<const N: usize> Lane for Bf16<N> {
 
     #[inline(always)]
     unsafe fn read(ptr: *const u8) -> Self::Packed {
-        // SAFETY: `ptr` is readable for a group, as `Lane::read` requires: for `N` vectors of 64 bytes, of
-        // which this is vector `i`. The load needs no alignment, and the machine has the lane's instructions
-        // (required as well).
+        // SAFETY: `ptr` is readable for a group, as `Lane::read` requires: for `N` vectors of 64
+        // bytes, of which this is vector `i`. The load needs no alignment, and the machine has the
+        // lane's instructions (required as well).
         each!(i => unsafe { _mm512_loadu_si512(ptr.add(i * 64).cast()) })
     }
 
     #[inline(always)]
     unsafe fn write(ptr: *mut u8, packed: Self::Packed) {
         for (i, words) in packed.into_iter().enumerate() {
-            // SAFETY: `ptr` is writable for a group, as `Lane::write` requires: for `N` vectors of 64 bytes,
-            // of which this is vector `i`. The store needs no alignment, and the machine has the lane's
-            // instructions (required as well).
+            // SAFETY: `ptr` is writable for a group, as `Lane::write` requires: for `N` vectors of
+            // 64 bytes, of which this is vector `i`. The store needs no alignment, and the machine
+            // has the lane's instructions (required as well).
             unsafe { _mm512_storeu_si512(ptr.add(i * 64).cast(), words) };
         }
     }
@@ -346,17 +348,17 @@ impl<const N: usize> Lane for Bf16<N> {
 
     #[inline(always)]
     unsafe fn read_part(ptr: *const u8, len: usize) -> Self::Packed {
-        // SAFETY: `ptr` is readable for `len` elements, less than a group, and the machine has the lane's
-        // instructions: `Lane::read_part` requires both. The mask has the first `len` elements; no other is
-        // read.
+        // SAFETY: `ptr` is readable for `len` elements, less than a group, and the machine has the
+        // lane's instructions: `Lane::read_part` requires both. The mask has the first `len`
+        // elements; no other is read.
         unsafe { [_mm512_maskz_loadu_epi16(first_words(len), ptr.cast()); N] }
     }
 
     #[inline(always)]
     unsafe fn write_part(ptr: *mut u8, packed: Self::Packed, len: usize) {
-        // SAFETY: `ptr` is writable for `len` elements, less than a group, and the machine has the lane's
-        // instructions: `Lane::write_part` requires both. The mask has the first `len` elements; no other is
-        // written.
+        // SAFETY: `ptr` is writable for `len` elements, less than a group, and the machine has the
+        // lane's instructions: `Lane::write_part` requires both. The mask has the first `len`
+        // elements; no other is written.
         unsafe { _mm512_mask_storeu_epi16(ptr.cast(), first_words(len), packed[0]) };
     }
 }
@@ -365,8 +367,8 @@ impl<const N: usize> Lane for Bf16<N> {
 /// The machine must have AVX-512F.
 #[inline(always)]
 unsafe fn split(words: __m512i) -> [__m512; 2] {
-    // SAFETY: all of this needs no more than AVX-512F, which this function requires of the machine, and
-    // touches no memory.
+    // SAFETY: all of this needs no more than AVX-512F, which this function requires of the machine,
+    // and touches no memory.
     unsafe {
         let upper = _mm512_set1_epi32(0xffff_0000_u32 as i32);
         [
@@ -383,8 +385,8 @@ unsafe fn split(words: __m512i) -> [__m512; 2] {
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 unsafe fn join(low: __m512i, mut high: __m512i) -> __m512i {
-    // SAFETY: the assembly needs AVX-512BW, which this function requires of the machine, and only uses
-    // registers.
+    // SAFETY: the assembly needs AVX-512BW, which this function requires of the machine, and only
+    // uses registers.
     unsafe {
         // Moves the third and fourth byte of each word of `low` to the first and second of `high`.
         // For the intrinsic, LLVM emits a permutation across lanes, which takes three times as
@@ -407,8 +409,8 @@ unsafe fn join(low: __m512i, mut high: __m512i) -> __m512i {
 /// The machine must have AVX-512BW and VNNI.
 #[inline(always)]
 unsafe fn round_upper(x: __m512) -> __m512i {
-    // SAFETY: all of this needs no more than AVX-512BW and VNNI, which this function requires of the machine,
-    // and touches no memory.
+    // SAFETY: all of this needs no more than AVX-512BW and VNNI, which this function requires of
+    // the machine, and touches no memory.
     unsafe {
         let bits = _mm512_castps_si512(x);
         let (last, half) = (_mm512_set1_epi32(1 << 16), _mm512_set1_epi32(0x7fff));
@@ -425,8 +427,8 @@ unsafe fn round_upper(x: __m512) -> __m512i {
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 unsafe fn add_halves(mut sum: __m512i, words: __m512i) -> __m512i {
-    // SAFETY: the assembly needs AVX-512BW and VNNI, which this function requires of the machine, and only
-    // uses registers.
+    // SAFETY: the assembly needs AVX-512BW and VNNI, which this function requires of the machine,
+    // and only uses registers.
     unsafe {
         // For the intrinsic, LLVM emits two instructions, which have less latency.
         asm!(

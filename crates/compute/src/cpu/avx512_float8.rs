@@ -70,8 +70,8 @@ impl Format for E5M2 {
 
     #[inline(always)]
     unsafe fn halves(words: __m512i) -> __m512i {
-        // SAFETY: all of this needs no more than AVX-512BW, which this function requires of the machine, and
-        // touches no memory.
+        // SAFETY: all of this needs no more than AVX-512BW, which this function requires of the
+        // machine, and touches no memory.
         unsafe { _mm512_and_si512(words, _mm512_set1_epi16(0xff00_u16 as i16)) }
     }
 
@@ -83,15 +83,15 @@ impl Format for E5M2 {
     // Like `round_bf16` in `lane`. No NaN has bits in the lower byte.
     #[inline(always)]
     unsafe fn round(halves: __m512i) -> __m512i {
-        // SAFETY: all of this needs no more than AVX-512BW, which this function requires of the machine, and
-        // touches no memory.
+        // SAFETY: all of this needs no more than AVX-512BW, which this function requires of the
+        // machine, and touches no memory.
         unsafe { half_to_even::<8>(halves) }
     }
 
     #[inline(always)]
     unsafe fn nan(bytes: __m512i) -> __mmask64 {
-        // SAFETY: all of this needs no more than AVX-512BW, which this function requires of the machine, and
-        // touches no memory.
+        // SAFETY: all of this needs no more than AVX-512BW, which this function requires of the
+        // machine, and touches no memory.
         unsafe {
             let magnitude = _mm512_and_si512(bytes, _mm512_set1_epi8(0x7f));
             _mm512_cmpgt_epi8_mask(magnitude, _mm512_set1_epi8(0x7c))
@@ -111,8 +111,8 @@ impl Format for E4M3 {
 
     #[inline(always)]
     unsafe fn halves(words: __m512i) -> __m512i {
-        // SAFETY: all of this needs no more than AVX-512BW, which this function requires of the machine, and
-        // touches no memory.
+        // SAFETY: all of this needs no more than AVX-512BW, which this function requires of the
+        // machine, and touches no memory.
         unsafe {
             let halves = _mm512_srai_epi16::<1>(words);
             let halves = _mm512_and_si512(halves, _mm512_set1_epi16(0xbf80_u16 as i16));
@@ -124,8 +124,8 @@ impl Format for E4M3 {
 
     #[inline(always)]
     unsafe fn words(halves: __m512i) -> __m512i {
-        // SAFETY: all of this needs no more than AVX-512BW, which this function requires of the machine, and
-        // touches no memory.
+        // SAFETY: all of this needs no more than AVX-512BW, which this function requires of the
+        // machine, and touches no memory.
         unsafe {
             let sign = _mm512_set1_epi16(0x8000_u16 as i16);
             // halves & sign | (halves << 1) & !sign
@@ -136,8 +136,8 @@ impl Format for E4M3 {
     // Values that are too large become NaN; NaN stays NaN.
     #[inline(always)]
     unsafe fn round(halves: __m512i) -> __m512i {
-        // SAFETY: all of this needs no more than AVX-512BW, which this function requires of the machine, and
-        // touches no memory.
+        // SAFETY: all of this needs no more than AVX-512BW, which this function requires of the
+        // machine, and touches no memory.
         unsafe {
             let sign = _mm512_set1_epi16(0x8000_u16 as i16);
             let magnitude = half_to_even::<7>(_mm512_andnot_si512(sign, halves));
@@ -149,8 +149,8 @@ impl Format for E4M3 {
 
     #[inline(always)]
     unsafe fn nan(bytes: __m512i) -> __mmask64 {
-        // SAFETY: all of this needs no more than AVX-512BW, which this function requires of the machine, and
-        // touches no memory.
+        // SAFETY: all of this needs no more than AVX-512BW, which this function requires of the
+        // machine, and touches no memory.
         unsafe {
             let nan = _mm512_set1_epi8(0x7f);
             _mm512_cmpeq_epi8_mask(_mm512_and_si512(bytes, nan), nan)
@@ -164,8 +164,8 @@ impl Format for E4M3 {
 /// The machine must have AVX-512BW.
 #[inline(always)]
 unsafe fn half_to_even<const BITS: u32>(words: __m512i) -> __m512i {
-    // SAFETY: all of this needs no more than AVX-512BW, which this function requires of the machine, and
-    // touches no memory.
+    // SAFETY: all of this needs no more than AVX-512BW, which this function requires of the
+    // machine, and touches no memory.
     unsafe {
         let last = _mm512_and_si512(_mm512_srli_epi16::<BITS>(words), _mm512_set1_epi16(1));
         let half = _mm512_set1_epi16((1 << (BITS - 1)) - 1);
@@ -186,18 +186,18 @@ impl<F: Format, const N: usize, const NATIVE: bool> Lane for Float8<F, N, NATIVE
 
     #[inline(always)]
     unsafe fn read(ptr: *const u8) -> Self::Packed {
-        // SAFETY: `ptr` is readable for a group, as `Lane::read` requires: for `N` vectors of 64 bytes, of
-        // which this is vector `i`. The load needs no alignment, and the machine has the lane's instructions
-        // (required as well).
+        // SAFETY: `ptr` is readable for a group, as `Lane::read` requires: for `N` vectors of 64
+        // bytes, of which this is vector `i`. The load needs no alignment, and the machine has the
+        // lane's instructions (required as well).
         each!(i => unsafe { _mm512_loadu_si512(ptr.add(i * 64).cast()) })
     }
 
     #[inline(always)]
     unsafe fn write(ptr: *mut u8, packed: Self::Packed) {
         for (i, bytes) in packed.into_iter().enumerate() {
-            // SAFETY: `ptr` is writable for a group, as `Lane::write` requires: for `N` vectors of 64 bytes,
-            // of which this is vector `i`. The store needs no alignment, and the machine has the lane's
-            // instructions (required as well).
+            // SAFETY: `ptr` is writable for a group, as `Lane::write` requires: for `N` vectors of
+            // 64 bytes, of which this is vector `i`. The store needs no alignment, and the machine
+            // has the lane's instructions (required as well).
             unsafe { _mm512_storeu_si512(ptr.add(i * 64).cast(), bytes) };
         }
     }
@@ -252,17 +252,17 @@ impl<F: Format, const N: usize, const NATIVE: bool> Lane for Float8<F, N, NATIVE
 
     #[inline(always)]
     unsafe fn read_part(ptr: *const u8, len: usize) -> Self::Packed {
-        // SAFETY: `ptr` is readable for `len` elements, less than a group, and the machine has the lane's
-        // instructions: `Lane::read_part` requires both. The mask has the first `len` elements; no other is
-        // read.
+        // SAFETY: `ptr` is readable for `len` elements, less than a group, and the machine has the
+        // lane's instructions: `Lane::read_part` requires both. The mask has the first `len`
+        // elements; no other is read.
         unsafe { [_mm512_maskz_loadu_epi8((1 << len) - 1, ptr.cast()); N] }
     }
 
     #[inline(always)]
     unsafe fn write_part(ptr: *mut u8, packed: Self::Packed, len: usize) {
-        // SAFETY: `ptr` is writable for `len` elements, less than a group, and the machine has the lane's
-        // instructions: `Lane::write_part` requires both. The mask has the first `len` elements; no other is
-        // written.
+        // SAFETY: `ptr` is writable for `len` elements, less than a group, and the machine has the
+        // lane's instructions: `Lane::write_part` requires both. The mask has the first `len`
+        // elements; no other is written.
         unsafe { _mm512_mask_storeu_epi8(ptr.cast(), (1 << len) - 1, packed[0]) };
     }
 }
@@ -273,8 +273,8 @@ impl<F: Format, const N: usize, const NATIVE: bool> Lane for Float8<F, N, NATIVE
 /// The machine must have AVX-512BW.
 #[inline(always)]
 unsafe fn split<F: Format>(bytes: __m512i) -> [__m512i; 2] {
-    // SAFETY: all of this needs no more than AVX-512BW, which this function requires of the machine, and
-    // touches no memory.
+    // SAFETY: all of this needs no more than AVX-512BW, which this function requires of the
+    // machine, and touches no memory.
     unsafe { [F::halves(_mm512_slli_epi16::<8>(bytes)), F::halves(bytes)] }
 }
 
@@ -284,8 +284,8 @@ unsafe fn split<F: Format>(bytes: __m512i) -> [__m512i; 2] {
 /// The machine must have AVX-512BW.
 #[inline(always)]
 unsafe fn join<F: Format>([even, odd]: [__m512i; 2]) -> __m512i {
-    // SAFETY: all of this needs no more than AVX-512BW, which this function requires of the machine, and
-    // touches no memory.
+    // SAFETY: all of this needs no more than AVX-512BW, which this function requires of the
+    // machine, and touches no memory.
     unsafe {
         let even = _mm512_srli_epi16::<8>(F::words(even));
         let upper = _mm512_set1_epi16(0xff00_u16 as i16);
@@ -301,8 +301,8 @@ unsafe fn join<F: Format>([even, odd]: [__m512i; 2]) -> __m512i {
 /// The machine must have AVX512-FP16.
 #[inline(always)]
 unsafe fn native<F: Format, O: Op>(mut a: __m512i, b: __m512i) -> __m512i {
-    // SAFETY: `fp16` needs AVX512-FP16, which this function requires of the machine. That implies AVX-512BW,
-    // which is all that the rest needs. Nothing touches memory.
+    // SAFETY: `fp16` needs AVX512-FP16, which this function requires of the machine. That implies
+    // AVX-512BW, which is all that the rest needs. Nothing touches memory.
     unsafe {
         // A product has the factor of both operands; this removes one.
         if O::NAME == Combine::Prod && !F::INFINITY {
@@ -316,8 +316,8 @@ unsafe fn native<F: Format, O: Op>(mut a: __m512i, b: __m512i) -> __m512i {
 /// The machine must have AVX-512F.
 #[inline(always)]
 unsafe fn floats<F: Format>(halves: __m512i) -> [__m512; 2] {
-    // SAFETY: all of this needs no more than AVX-512F, which this function requires of the machine, and
-    // touches no memory.
+    // SAFETY: all of this needs no more than AVX-512F, which this function requires of the machine,
+    // and touches no memory.
     unsafe {
         let scale = _mm512_set1_ps(1.0 / F::SCALE);
         let [low, high] = widen(halves);
@@ -329,8 +329,8 @@ unsafe fn floats<F: Format>(halves: __m512i) -> [__m512; 2] {
 /// The machine must have AVX-512F.
 #[inline(always)]
 unsafe fn halves<F: Format>([low, high]: [__m512; 2]) -> __m512i {
-    // SAFETY: all of this needs no more than AVX-512F, which this function requires of the machine, and
-    // touches no memory.
+    // SAFETY: all of this needs no more than AVX-512F, which this function requires of the machine,
+    // and touches no memory.
     unsafe {
         let scale = _mm512_set1_ps(F::SCALE);
         narrow([_mm512_mul_ps(low, scale), _mm512_mul_ps(high, scale)])
@@ -346,9 +346,9 @@ unsafe fn limit<F: Format>(x: __m512) -> __m512 {
     if F::INFINITY {
         return x;
     }
-    // The smaller magnitude, or the number if one is NaN, with the sign of `x`.
-    // SAFETY: all of this needs no more than AVX-512DQ, which this function requires of the machine, and
-    // touches no memory.
+    // The smaller magnitude, or the number if one is NaN, with the sign of `x`. SAFETY: all of this
+    // needs no more than AVX-512DQ, which this function requires of the machine, and touches no
+    // memory.
     unsafe { _mm512_range_ps::<0b0010>(x, _mm512_set1_ps(F::OVERFLOW)) }
 }
 
@@ -361,8 +361,8 @@ unsafe fn limit<F: Format>(x: __m512) -> __m512 {
 /// The machine must have AVX-512F and DQ.
 #[inline(always)]
 unsafe fn round<F: Format>(x: __m512) -> __m512 {
-    // SAFETY: all of this needs no more than AVX-512F and DQ, which this function requires of the machine,
-    // and touches no memory.
+    // SAFETY: all of this needs no more than AVX-512F and DQ, which this function requires of the
+    // machine, and touches no memory.
     unsafe {
         let infinity = _mm512_set1_ps(f32::INFINITY);
         let overflow = _mm512_set1_ps(F::OVERFLOW);

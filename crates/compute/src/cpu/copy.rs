@@ -11,8 +11,8 @@ const PIECE: usize = 1024;
 /// Copies the only source.
 ///
 /// # Safety
-/// The source must be readable, and the destinations writable, for the job's elements. A destination that is not
-/// the source must not overlap it.
+/// The source must be readable, and the destinations writable, for the job's elements. A
+/// destination that is not the source must not overlap it.
 pub(super) unsafe fn copy(src: *const u8, job: &Job<'_>) {
     let len = job.count * job.dtype.size();
     for &dst in job.dsts {
@@ -24,8 +24,8 @@ pub(super) unsafe fn copy(src: *const u8, job: &Job<'_>) {
         } else {
             len
         };
-        // SAFETY: the source is readable and `dst` writable for `len` bytes, the job's elements, and they do not
-        // overlap: this function requires both.
+        // SAFETY: the source is readable and `dst` writable for `len` bytes, the job's elements,
+        // and they do not overlap: this function requires both.
         unsafe { copy_in_pieces(src, dst, len, most) };
     }
 }
@@ -38,8 +38,8 @@ unsafe fn copy_in_pieces(src: *const u8, dst: *mut u8, len: usize, most: usize) 
     let mut at = 0;
     while at < len {
         let count = most.min(len - at);
-        // SAFETY: `at + count <= len`, so these bytes are among those that are readable and writable and do not overlap
-        // (this function's contract).
+        // SAFETY: `at + count <= len`, so these bytes are among those that are readable and
+        // writable and do not overlap (this function's contract).
         unsafe { ptr::copy_nonoverlapping(src.add(at), dst.add(at), count) };
         at += count;
     }
@@ -62,7 +62,8 @@ mod tests {
                         (source.as_ptr().addr() + distance).wrapping_sub(target.as_ptr().addr());
                     let start = shift % PAGE;
                     let dst = target[start..].as_mut_ptr();
-                    // SAFETY: both hold `len` bytes from there on, apart from each other, and nothing else uses them.
+                    // SAFETY: both hold `len` bytes from there on, apart from each other, and
+                    // nothing else uses them.
                     unsafe { copy_in_pieces(source.as_ptr(), dst, len, most) };
                     assert!(
                         target[start..start + len] == source[..len],

@@ -23,9 +23,9 @@ const BLOCK: usize = 4096;
 /// have groups of one. The machine must have the lane's instructions.
 #[inline(always)]
 pub(super) unsafe fn pair<L: Lane, O: Op>(dst: *mut u8, a: *const u8, b: *const u8, len: usize) {
-    // SAFETY: a group is one element, and all operands hold `len` of them, so element `i < len` may be read
-    // and written; `in_place` is passed operands that hold as many, and that overlap not at all or entirely.
-    // The machine has the lane's instructions. This function requires all of that.
+    // SAFETY: a group is one element, and all operands hold `len` of them, so element `i < len` may
+    // be read and written; `in_place` is passed operands that hold as many, and that overlap not at
+    // all or entirely. The machine has the lane's instructions. This function requires all of that.
     unsafe {
         if ptr::eq(dst, a) {
             in_place::<L, O>(dst, b, len);
@@ -44,13 +44,14 @@ pub(super) unsafe fn pair<L: Lane, O: Op>(dst: *mut u8, a: *const u8, b: *const 
 /// `dst = dst op src`.
 ///
 /// # Safety
-/// Source and destination must hold `len` elements, and must not overlap partly. `L` must have groups of
-/// one. The machine must have the lane's instructions.
+/// Source and destination must hold `len` elements, and must not overlap partly. `L` must have
+/// groups of one. The machine must have the lane's instructions.
 #[inline(always)]
 unsafe fn in_place<L: Lane, O: Op>(dst: *mut u8, src: *const u8, len: usize) {
     for i in 0..len {
-        // SAFETY: a group is one element, and both operands hold `len` of them, so element `i < len` may be
-        // read and written. The machine has the lane's instructions. This function requires all of that.
+        // SAFETY: a group is one element, and both operands hold `len` of them, so element
+        // `i < len` may be read and written. The machine has the lane's instructions. This function
+        // requires all of that.
         unsafe {
             let dst = dst.add(i * L::SIZE);
             L::write(
@@ -78,11 +79,11 @@ pub(super) unsafe fn many<L: Lane, O: Op>(dst: *mut u8, srcs: &[Operand], from: 
     let mut first = 0;
     while first < len {
         let (at, block) = (first * L::SIZE, most.min(len - first));
-        // SAFETY: sources and destination hold `len` elements, so `block` of them from `at` on lie within
-        // each: `first + block <= len`. The scratch has room for `most >= block` accumulators, and is aligned
-        // for them; the first source, and there is one, initialises those that are read. A group is one
-        // element, and the machine has the lane's instructions. The operands, the groups and the machine are
-        // as this function requires.
+        // SAFETY: sources and destination hold `len` elements, so `block` of them from `at` on lie
+        // within each: `first + block <= len`. The scratch has room for `most >= block`
+        // accumulators, and is aligned for them; the first source, and there is one, initialises
+        // those that are read. A group is one element, and the machine has the lane's instructions.
+        // The operands, the groups and the machine are as this function requires.
         unsafe {
             for (i, src) in srcs.iter().enumerate() {
                 let ptr = src.ptr.add(from + at);
@@ -115,9 +116,9 @@ unsafe fn fold<L: Lane, O: Op, const FIRST: bool, const SCALED: bool>(
     len: usize,
 ) {
     for i in 0..len {
-        // SAFETY: `i < len`, and both hold `len` elements, of which a group is one. `acc` is aligned, and is
-        // read only unless `FIRST`, so where it is initialised. The machine has the lane's instructions. This
-        // function requires all of that.
+        // SAFETY: `i < len`, and both hold `len` elements, of which a group is one. `acc` is
+        // aligned, and is read only unless `FIRST`, so where it is initialised. The machine has the
+        // lane's instructions. This function requires all of that.
         unsafe {
             let mut x = L::unpack(L::read(src.add(i * L::SIZE)));
             if SCALED {

@@ -18,8 +18,8 @@ use super::lane::Op;
 /// The machine must have AVX512-FP16.
 #[inline(always)]
 pub(super) unsafe fn combine<O: Op>(a: __m512i, b: __m512i) -> __m512i {
-    // SAFETY: all of this needs no more than AVX512-FP16, which this function requires of the machine, and
-    // touches no memory.
+    // SAFETY: all of this needs no more than AVX512-FP16, which this function requires of the
+    // machine, and touches no memory.
     unsafe {
         match O::NAME {
             Combine::Sum => add(a, b),
@@ -39,8 +39,8 @@ pub(super) unsafe fn combine<O: Op>(a: __m512i, b: __m512i) -> __m512i {
 /// The machine must have AVX512-FP16.
 #[inline(always)]
 pub(super) unsafe fn canonical(x: __m512i) -> __m512i {
-    // SAFETY: all of this needs no more than AVX512-FP16, which this function requires of the machine, and
-    // touches no memory.
+    // SAFETY: all of this needs no more than AVX512-FP16, which this function requires of the
+    // machine, and touches no memory.
     unsafe { or_nan(x, x, x) }
 }
 
@@ -50,8 +50,8 @@ pub(super) unsafe fn canonical(x: __m512i) -> __m512i {
 /// The machine must have AVX512-FP16.
 #[inline(always)]
 unsafe fn or_nan(number: __m512i, a: __m512i, b: __m512i) -> __m512i {
-    // SAFETY: all of this needs no more than AVX512-FP16, which this function requires of the machine, and
-    // touches no memory.
+    // SAFETY: all of this needs no more than AVX512-FP16, which this function requires of the
+    // machine, and touches no memory.
     unsafe { _mm512_mask_mov_epi16(number, unordered(a, b), _mm512_set1_epi16(0x7e00)) }
 }
 
@@ -61,8 +61,8 @@ unsafe fn or_nan(number: __m512i, a: __m512i, b: __m512i) -> __m512i {
 #[target_feature(enable = "avx512f,avx512bw")]
 unsafe fn unordered(a: __m512i, b: __m512i) -> u32 {
     let mask;
-    // SAFETY: the assembly needs AVX512-FP16, which this function requires of the machine, and only uses
-    // registers.
+    // SAFETY: the assembly needs AVX512-FP16, which this function requires of the machine, and only
+    // uses registers.
     unsafe {
         asm!(
             "vcmpunordph {mask}, {a}, {b}",
@@ -83,8 +83,8 @@ macro_rules! instructions {
         #[target_feature(enable = "avx512f")]
         pub(super) unsafe fn $name(a: __m512i, b: __m512i) -> __m512i {
             let result;
-            // SAFETY: the assembly needs AVX512-FP16, which this function requires of the machine, and only
-            // uses registers.
+            // SAFETY: the assembly needs AVX512-FP16, which this function requires of the machine,
+            // and only uses registers.
             unsafe {
                 asm!(
                     concat!($instruction, " {result}, {a}, {b}"),

@@ -10,10 +10,10 @@ use crate::Operand;
 /// be a lane of the job's type, not a tile, and the machine must have its instructions.
 #[inline(always)]
 pub(super) unsafe fn pair<L: Lane, O: Op>(dst: *mut u8, a: *const u8, b: *const u8, len: usize) {
-    // SAFETY: all operands hold `len` elements, and overlap not at all or entirely; the three parts add up to
-    // `len`. The last is less than a group of `L`, which is no tile, as `read_part` and `write_part` require.
-    // The machine has the lane's instructions, which are also its tile's. Operands, lane and machine are as
-    // this function requires.
+    // SAFETY: all operands hold `len` elements, and overlap not at all or entirely; the three parts
+    // add up to `len`. The last is less than a group of `L`, which is no tile, as `read_part` and
+    // `write_part` require. The machine has the lane's instructions, which are also its tile's.
+    // Operands, lane and machine are as this function requires.
     unsafe {
         let done = whole_groups::<L::Tile, O>(dst, a, b, 0, len);
         let done = whole_groups::<L, O>(dst, a, b, done, len);
@@ -40,9 +40,9 @@ unsafe fn whole_groups<L: Lane, O: Op>(
 ) -> usize {
     while last - first >= L::WIDTH {
         let at = first * L::SIZE;
-        // SAFETY: all operands hold `last` elements, and this group ends at `last` or earlier (`last - first`
-        // is a group or more), so it may be read and written. The machine has the lane's instructions. This
-        // function requires the operands and the machine.
+        // SAFETY: all operands hold `last` elements, and this group ends at `last` or earlier
+        // (`last - first` is a group or more), so it may be read and written. The machine has the
+        // lane's instructions. This function requires the operands and the machine.
         unsafe {
             let packed = L::combine::<O>(L::read(a.add(at)), L::read(b.add(at)));
             L::write(dst.add(at), packed);
@@ -62,10 +62,11 @@ unsafe fn whole_groups<L: Lane, O: Op>(
 #[inline(always)]
 pub(super) unsafe fn many<L: Lane, O: Op>(dst: *mut u8, srcs: &[Operand], from: usize, len: usize) {
     let mut first = 0;
-    // SAFETY: there is a source; sources, `from` bytes on, and destination hold `len` elements. A group is
-    // only processed where as many are left. The last part is less than a group of `L`, which is no tile, as
-    // `fold` and `write_part` require. The machine has the lane's instructions, which are also its tile's.
-    // Operands, lane and machine are as this function requires.
+    // SAFETY: there is a source; sources, `from` bytes on, and destination hold `len` elements. A
+    // group is only processed where as many are left. The last part is less than a group of `L`,
+    // which is no tile, as `fold` and `write_part` require. The machine has the lane's
+    // instructions, which are also its tile's. Operands, lane and machine are as this function
+    // requires.
     unsafe {
         while len - first >= L::Tile::WIDTH {
             let at = first * L::SIZE;
@@ -88,13 +89,13 @@ pub(super) unsafe fn many<L: Lane, O: Op>(dst: *mut u8, srcs: &[Operand], from: 
 /// Combines one group of all sources.
 ///
 /// # Safety
-/// There must be a source, and all must hold `len` elements at the offset: a group, or less if `L` is not a
-/// tile. The machine must have the lane's instructions.
+/// There must be a source, and all must hold `len` elements at the offset: a group, or less if `L`
+/// is not a tile. The machine must have the lane's instructions.
 #[inline(always)]
 unsafe fn fold<L: Lane, O: Op>(srcs: &[Operand], at: usize, len: usize) -> L::Packed {
-    // SAFETY: there is a source, so both indices are within `srcs`. Each holds `len` elements at the offset,
-    // a group, or less where `L` is no tile, and the machine has the lane's instructions: what `operand`
-    // requires, this function requires as well.
+    // SAFETY: there is a source, so both indices are within `srcs`. Each holds `len` elements at
+    // the offset, a group, or less where `L` is no tile, and the machine has the lane's
+    // instructions: what `operand` requires, this function requires as well.
     unsafe {
         let mut acc = operand::<L, O>(srcs.get_unchecked(0), at, len);
         for src in srcs.get_unchecked(1..) {
@@ -105,13 +106,13 @@ unsafe fn fold<L: Lane, O: Op>(srcs: &[Operand], at: usize, len: usize) -> L::Pa
 }
 
 /// # Safety
-/// The source must hold `len` elements at the offset: a group, or less if `L` is not a tile. The machine must
-/// have the lane's instructions.
+/// The source must hold `len` elements at the offset: a group, or less if `L` is not a tile. The
+/// machine must have the lane's instructions.
 #[inline(always)]
 unsafe fn operand<L: Lane, O: Op>(src: &Operand, at: usize, len: usize) -> L::Acc {
-    // SAFETY: the source holds `len` elements at the offset, and only those are read: all of a group, or a
-    // part where there is less than one, and then `L` is no tile. The machine has the lane's instructions.
-    // This function requires all of that.
+    // SAFETY: the source holds `len` elements at the offset, and only those are read: all of a
+    // group, or a part where there is less than one, and then `L` is no tile. The machine has the
+    // lane's instructions. This function requires all of that.
     let packed = unsafe {
         if len == L::WIDTH {
             L::read(src.ptr.add(at))

@@ -16,16 +16,16 @@ const BLOCK: usize = 4096;
 /// Runs a job whose sources start `from` bytes after the addresses in its operands.
 ///
 /// # Safety
-/// The job must have a source. Each source must be readable for `job.count` elements, `from` bytes after its
-/// address, and each destination writable for as many. No destination may overlap another operand partly,
-/// and nothing else may write the sources or touch the destinations meanwhile. `L` must be a lane of the
-/// job's type, not a tile, and the machine must have its instructions.
+/// The job must have a source. Each source must be readable for `job.count` elements, `from` bytes
+/// after its address, and each destination writable for as many. No destination may overlap another
+/// operand partly, and nothing else may write the sources or touch the destinations meanwhile. `L`
+/// must be a lane of the job's type, not a tile, and the machine must have its instructions.
 #[inline(always)]
 pub(super) unsafe fn reduce<L: Lane, O: Op>(job: &Job<'_>, from: usize) {
-    // SAFETY: the job has a source. From `from` on, each source has `job.count` elements, and so has each
-    // destination, which overlaps no other operand partly and is not used by others meanwhile. `L` is a lane
-    // of the job's type and no tile, and the machine has its instructions. This function requires all of
-    // that, and the two functions require no more.
+    // SAFETY: the job has a source. From `from` on, each source has `job.count` elements, and so
+    // has each destination, which overlaps no other operand partly and is not used by others
+    // meanwhile. `L` is a lane of the job's type and no tile, and the machine has its instructions.
+    // This function requires all of that, and the two functions require no more.
     unsafe {
         match (job.srcs, job.dsts) {
             // A short path, because a job may have as little as one element.
@@ -43,10 +43,10 @@ pub(super) unsafe fn reduce<L: Lane, O: Op>(job: &Job<'_>, from: usize) {
 /// sources are no longer needed when it is copied.
 ///
 /// # Safety
-/// The job must have a source. Each source must be readable for `job.count` elements, `from` bytes after its
-/// address, and each destination writable for as many. No destination may overlap another operand partly,
-/// and nothing else may use the operands meanwhile. `L` must be a lane of the job's type, not a tile, and
-/// the machine must have its instructions.
+/// The job must have a source. Each source must be readable for `job.count` elements, `from` bytes
+/// after its address, and each destination writable for as many. No destination may overlap another
+/// operand partly, and nothing else may use the operands meanwhile. `L` must be a lane of the job's
+/// type, not a tile, and the machine must have its instructions.
 #[inline(always)]
 unsafe fn reduce_into_all<L: Lane, O: Op>(job: &Job<'_>, from: usize) {
     let Some((&dst, others)) = job.dsts.split_first() else {
@@ -60,10 +60,11 @@ unsafe fn reduce_into_all<L: Lane, O: Op>(job: &Job<'_>, from: usize) {
     let mut first = 0;
     while first < job.count {
         let (at, len) = (first * L::SIZE, most.min(job.count - first));
-        // SAFETY: there is a source, and all operands hold `job.count` elements, so `len` of them from `at`
-        // on lie within each: `first + len <= job.count`. No destination overlaps another operand partly, and
-        // nothing else uses the operands. `L` is a lane of the job's type and no tile, and the machine has
-        // its instructions. Operands, lane and machine are as this function requires.
+        // SAFETY: there is a source, and all operands hold `job.count` elements, so `len` of them
+        // from `at` on lie within each: `first + len <= job.count`. No destination overlaps another
+        // operand partly, and nothing else uses the operands. `L` is a lane of the job's type and
+        // no tile, and the machine has its instructions. Operands, lane and machine are as this
+        // function requires.
         unsafe {
             reduce_into_one::<L, O>(dst.add(at), job.srcs, from + at, len);
             for other in others {
@@ -79,14 +80,16 @@ unsafe fn reduce_into_all<L: Lane, O: Op>(job: &Job<'_>, from: usize) {
 /// destination.
 ///
 /// # Safety
-/// There must be a source. Each must be readable for `len` elements, `from` bytes after its address, and `dst`
-/// writable for as many; it must not overlap a source partly. Nothing else may use them meanwhile. `L` must
-/// be a lane of the elements' type, not a tile, and the machine must have its instructions.
+/// There must be a source. Each must be readable for `len` elements, `from` bytes after its
+/// address, and `dst` writable for as many; it must not overlap a source partly. Nothing else may
+/// use them meanwhile. `L` must be a lane of the elements' type, not a tile, and the machine must
+/// have its instructions.
 #[inline(always)]
 unsafe fn reduce_into_one<L: Lane, O: Op>(dst: *mut u8, srcs: &[Operand], from: usize, len: usize) {
-    // SAFETY: there is a source; each holds `len` elements `from` bytes on, and `dst` holds as many, which
-    // overlap no source partly. `L` is a lane and no tile, and the machine has its instructions. This
-    // function requires all of that. `elements` also requires groups of one, which its arm checks.
+    // SAFETY: there is a source; each holds `len` elements `from` bytes on, and `dst` holds as
+    // many, which overlap no source partly. `L` is a lane and no tile, and the machine has its
+    // instructions. This function requires all of that. `elements` also requires groups of one,
+    // which its arm checks.
     unsafe {
         match srcs {
             [a, b] if a.is_plain() && b.is_plain() => {
@@ -99,13 +102,13 @@ unsafe fn reduce_into_one<L: Lane, O: Op>(dst: *mut u8, srcs: &[Operand], from: 
 }
 
 /// # Safety
-/// Sources and destination must hold `len` elements, and overlap not at all or entirely. `L` must be a lane of
-/// the elements' type, not a tile, and the machine must have its instructions.
+/// Sources and destination must hold `len` elements, and overlap not at all or entirely. `L` must
+/// be a lane of the elements' type, not a tile, and the machine must have its instructions.
 #[inline(always)]
 unsafe fn pair<L: Lane, O: Op>(dst: *mut u8, a: *const u8, b: *const u8, len: usize) {
-    // SAFETY: sources and destination hold `len` elements, and overlap not at all or entirely; `L` is a lane
-    // and no tile, and the machine has its instructions. This function requires all of that. `elements` also
-    // requires groups of one, which the condition checks.
+    // SAFETY: sources and destination hold `len` elements, and overlap not at all or entirely; `L`
+    // is a lane and no tile, and the machine has its instructions. This function requires all of
+    // that. `elements` also requires groups of one, which the condition checks.
     unsafe {
         if L::WIDTH == 1 {
             elements::pair::<L, O>(dst, a, b, len);

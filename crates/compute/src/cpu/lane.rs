@@ -61,9 +61,9 @@ pub(super) trait Lane: Sized {
     #[inline(always)]
     unsafe fn read_part(ptr: *const u8, len: usize) -> Self::Packed {
         let mut group = Group([0; 64]);
-        // SAFETY: `ptr` is readable for `len` elements, less than a group, which has at most 64 bytes, and
-        // the machine has the lane's instructions: this function requires that. So the elements fit into the
-        // buffer, and the buffer, all of it initialised, holds a group.
+        // SAFETY: `ptr` is readable for `len` elements, less than a group, which has at most 64
+        // bytes, and the machine has the lane's instructions: this function requires that. So the
+        // elements fit into the buffer, and the buffer, all of it initialised, holds a group.
         unsafe {
             ptr::copy_nonoverlapping(ptr, group.0.as_mut_ptr(), len * Self::SIZE);
             Self::read(group.0.as_ptr())
@@ -78,9 +78,9 @@ pub(super) trait Lane: Sized {
     #[inline(always)]
     unsafe fn write_part(ptr: *mut u8, packed: Self::Packed, len: usize) {
         let mut group = Group([0; 64]);
-        // SAFETY: `ptr` is writable for `len` elements, less than a group, which has at most 64 bytes, and
-        // the machine has the lane's instructions: this function requires that. So the buffer has room for
-        // the group, and initialised bytes for the elements.
+        // SAFETY: `ptr` is writable for `len` elements, less than a group, which has at most 64
+        // bytes, and the machine has the lane's instructions: this function requires that. So the
+        // buffer has room for the group, and initialised bytes for the elements.
         unsafe {
             Self::write(group.0.as_mut_ptr(), packed);
             ptr::copy_nonoverlapping(group.0.as_ptr(), ptr, len * Self::SIZE);
@@ -153,15 +153,15 @@ macro_rules! lanes {
 
             #[inline(always)]
             unsafe fn read(ptr: *const u8) -> $ty {
-                // SAFETY: `ptr` is readable for a group, as this function requires, which is one element. Any
-                // bits are a value of these types, and the access needs no alignment.
+                // SAFETY: `ptr` is readable for a group, as this function requires, which is one
+                // element. Any bits are a value of these types, and the access needs no alignment.
                 unsafe { ptr.cast::<$ty>().read_unaligned() }
             }
 
             #[inline(always)]
             unsafe fn write(ptr: *mut u8, packed: $ty) {
-                // SAFETY: `ptr` is writable for a group, as this function requires, which is one element. The
-                // access needs no alignment.
+                // SAFETY: `ptr` is writable for a group, as this function requires, which is one
+                // element. The access needs no alignment.
                 unsafe { ptr.cast::<$ty>().write_unaligned(packed) }
             }
 
@@ -207,16 +207,17 @@ impl<L: Lane, const N: usize> Lane for Tile<L, N> {
 
     #[inline(always)]
     unsafe fn read(ptr: *const u8) -> Self::Packed {
-        // SAFETY: `ptr` is readable for a group of the tile, which is `N` groups of `L`, of which this is group `i`, and the
-        // machine has the instructions: this function requires both.
+        // SAFETY: `ptr` is readable for a group of the tile, which is `N` groups of `L`, of which
+        // this is group `i`, and the machine has the instructions: this function requires both.
         each!(i => unsafe { L::read(ptr.add(i * L::WIDTH * L::SIZE)) })
     }
 
     #[inline(always)]
     unsafe fn write(ptr: *mut u8, packed: Self::Packed) {
         for (i, packed) in packed.into_iter().enumerate() {
-            // SAFETY: `ptr` is writable for a group of the tile, which is `N` groups of `L`, of which this is group `i`, and the
-            // machine has the instructions: this function requires both.
+            // SAFETY: `ptr` is writable for a group of the tile, which is `N` groups of `L`, of
+            // which this is group `i`, and the machine has the instructions: this function requires
+            // both.
             unsafe { L::write(ptr.add(i * L::WIDTH * L::SIZE), packed) };
         }
     }

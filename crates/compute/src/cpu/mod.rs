@@ -83,9 +83,10 @@ impl Compute for Cpu {
     unsafe fn start(&mut self, job: &Job<'_>) -> Started {
         debug_assert!(!job.srcs.is_empty(), "a job needs a source");
         let kernel = self.kernels[job.dtype as usize][job.op as usize];
-        // SAFETY: the job has a source, its operands hold `job.count` elements, no destination overlaps
-        // another operand partly, and nothing else uses them meanwhile: `Compute::start` requires that of its
-        // caller. `kernel` is of the job's type and operation, and of a level that the machine supports.
+        // SAFETY: the job has a source, its operands hold `job.count` elements, no destination
+        // overlaps another operand partly, and nothing else uses them meanwhile: `Compute::start`
+        // requires that of its caller. `kernel` is of the job's type and operation, and of a level
+        // that the machine supports.
         unsafe {
             match job.srcs {
                 #[cfg(target_arch = "x86_64")]

@@ -1,8 +1,8 @@
 //! Float lanes with the instructions of AArch64's baseline.
 //!
 //! Intrinsics for conversions of halves only exist in newer compilers than this crate supports, so
-//! these use assembly. The instructions set FPSR's exception flags, so the assembly does not preserve
-//! flags.
+//! these use assembly. The instructions set FPSR's exception flags, so the assembly does not
+//! preserve flags.
 
 #![allow(clippy::wildcard_imports)]
 
@@ -29,45 +29,45 @@ macro_rules! floats {
 
             #[inline(always)]
             fn times(self, factor: $ty) -> Self {
-                // SAFETY: all of this needs NEON, which belongs to the architecture's baseline, and touches
-                // no memory.
+                // SAFETY: all of this needs NEON, which belongs to the architecture's baseline, and
+                // touches no memory.
                 unsafe { $times(self, factor) }
             }
 
             #[inline(always)]
             fn sum(self, other: Self) -> Self {
-                // SAFETY: all of this needs NEON, which belongs to the architecture's baseline, and touches
-                // no memory.
+                // SAFETY: all of this needs NEON, which belongs to the architecture's baseline, and
+                // touches no memory.
                 unsafe { $add(self, other) }
             }
 
             #[inline(always)]
             fn prod(self, other: Self) -> Self {
-                // SAFETY: all of this needs NEON, which belongs to the architecture's baseline, and touches
-                // no memory.
+                // SAFETY: all of this needs NEON, which belongs to the architecture's baseline, and
+                // touches no memory.
                 unsafe { $mul(self, other) }
             }
 
             // The instructions propagate NaN and order the zeros.
             #[inline(always)]
             fn max(self, other: Self) -> Self {
-                // SAFETY: all of this needs NEON, which belongs to the architecture's baseline, and touches
-                // no memory.
+                // SAFETY: all of this needs NEON, which belongs to the architecture's baseline, and
+                // touches no memory.
                 unsafe { $max(self, other) }
             }
 
             #[inline(always)]
             fn min(self, other: Self) -> Self {
-                // SAFETY: all of this needs NEON, which belongs to the architecture's baseline, and touches
-                // no memory.
+                // SAFETY: all of this needs NEON, which belongs to the architecture's baseline, and
+                // touches no memory.
                 unsafe { $min(self, other) }
             }
         }
 
         #[inline(always)]
         fn $canonical(x: $vector) -> $vector {
-            // SAFETY: all of this needs NEON, which belongs to the architecture's baseline, and touches no
-            // memory.
+            // SAFETY: all of this needs NEON, which belongs to the architecture's baseline, and
+            // touches no memory.
             unsafe { $select($equal(x, x), x, $splat($ty::NAN)) }
         }
 
@@ -83,15 +83,17 @@ macro_rules! floats {
 
             #[inline(always)]
             unsafe fn read(ptr: *const u8) -> $vector {
-                // SAFETY: `ptr` is readable for a group, as `Lane::read` requires, which is 16 bytes. Byte
-                // accesses need no alignment; NEON belongs to the architecture's baseline.
+                // SAFETY: `ptr` is readable for a group, as `Lane::read` requires, which is 16
+                // bytes. Byte accesses need no alignment; NEON belongs to the architecture's
+                // baseline.
                 unsafe { $load(vld1q_u8(ptr)) }
             }
 
             #[inline(always)]
             unsafe fn write(ptr: *mut u8, packed: $vector) {
-                // SAFETY: `ptr` is writable for a group, as `Lane::write` requires, which is 16 bytes. Byte
-                // accesses need no alignment; NEON belongs to the architecture's baseline.
+                // SAFETY: `ptr` is writable for a group, as `Lane::write` requires, which is 16
+                // bytes. Byte accesses need no alignment; NEON belongs to the architecture's
+                // baseline.
                 unsafe { vst1q_u8(ptr, $store(packed)) }
             }
 
@@ -127,23 +129,23 @@ impl Lane for F16 {
 
     #[inline(always)]
     unsafe fn read(ptr: *const u8) -> uint16x8_t {
-        // SAFETY: `ptr` is readable for a group, as `Lane::read` requires, which is 16 bytes. Byte accesses
-        // need no alignment; NEON belongs to the architecture's baseline.
+        // SAFETY: `ptr` is readable for a group, as `Lane::read` requires, which is 16 bytes. Byte
+        // accesses need no alignment; NEON belongs to the architecture's baseline.
         unsafe { vreinterpretq_u16_u8(vld1q_u8(ptr)) }
     }
 
     #[inline(always)]
     unsafe fn write(ptr: *mut u8, packed: uint16x8_t) {
-        // SAFETY: `ptr` is writable for a group, as `Lane::write` requires, which is 16 bytes. Byte accesses
-        // need no alignment; NEON belongs to the architecture's baseline.
+        // SAFETY: `ptr` is writable for a group, as `Lane::write` requires, which is 16 bytes. Byte
+        // accesses need no alignment; NEON belongs to the architecture's baseline.
         unsafe { vst1q_u8(ptr, vreinterpretq_u8_u16(packed)) }
     }
 
     #[inline(always)]
     fn unpack(halves: uint16x8_t) -> [float32x4_t; 2] {
         let (low, high): (float32x4_t, float32x4_t);
-        // SAFETY: the assembly needs NEON, which belongs to the architecture's baseline, and only uses
-        // registers.
+        // SAFETY: the assembly needs NEON, which belongs to the architecture's baseline, and only
+        // uses registers.
         unsafe {
             asm!(
                 "fcvtl {low:v}.4s, {halves:v}.4h",
@@ -161,8 +163,8 @@ impl Lane for F16 {
     fn pack([low, high]: [float32x4_t; 2]) -> uint16x8_t {
         let (low, high) = (canonical(low), canonical(high));
         let halves: uint16x8_t;
-        // SAFETY: the assembly needs NEON, which belongs to the architecture's baseline, and only uses
-        // registers.
+        // SAFETY: the assembly needs NEON, which belongs to the architecture's baseline, and only
+        // uses registers.
         unsafe {
             asm!(
                 "fcvtn {halves:v}.4h, {low:v}.4s",
@@ -189,22 +191,22 @@ impl Lane for Bf16 {
 
     #[inline(always)]
     unsafe fn read(ptr: *const u8) -> uint32x4_t {
-        // SAFETY: `ptr` is readable for a group, as `Lane::read` requires, which is 16 bytes. Byte accesses
-        // need no alignment; NEON belongs to the architecture's baseline.
+        // SAFETY: `ptr` is readable for a group, as `Lane::read` requires, which is 16 bytes. Byte
+        // accesses need no alignment; NEON belongs to the architecture's baseline.
         unsafe { vreinterpretq_u32_u8(vld1q_u8(ptr)) }
     }
 
     #[inline(always)]
     unsafe fn write(ptr: *mut u8, packed: uint32x4_t) {
-        // SAFETY: `ptr` is writable for a group, as `Lane::write` requires, which is 16 bytes. Byte accesses
-        // need no alignment; NEON belongs to the architecture's baseline.
+        // SAFETY: `ptr` is writable for a group, as `Lane::write` requires, which is 16 bytes. Byte
+        // accesses need no alignment; NEON belongs to the architecture's baseline.
         unsafe { vst1q_u8(ptr, vreinterpretq_u8_u32(packed)) }
     }
 
     #[inline(always)]
     fn unpack(words: uint32x4_t) -> [float32x4_t; 2] {
-        // SAFETY: all of this needs NEON, which belongs to the architecture's baseline, and touches no
-        // memory.
+        // SAFETY: all of this needs NEON, which belongs to the architecture's baseline, and touches
+        // no memory.
         unsafe {
             [
                 vreinterpretq_f32_u32(vshlq_n_u32::<16>(words)),
@@ -215,8 +217,8 @@ impl Lane for Bf16 {
 
     #[inline(always)]
     fn pack([low, high]: [float32x4_t; 2]) -> uint32x4_t {
-        // SAFETY: all of this needs NEON, which belongs to the architecture's baseline, and touches no
-        // memory.
+        // SAFETY: all of this needs NEON, which belongs to the architecture's baseline, and touches
+        // no memory.
         unsafe { vsriq_n_u32::<16>(round_upper(high), round_upper(low)) }
     }
 }
@@ -224,7 +226,8 @@ impl Lane for Bf16 {
 /// Rounds to the upper half of each word like `round_bf16` in `lane`.
 #[inline(always)]
 fn round_upper(x: float32x4_t) -> uint32x4_t {
-    // SAFETY: all of this needs NEON, which belongs to the architecture's baseline, and touches no memory.
+    // SAFETY: all of this needs NEON, which belongs to the architecture's baseline, and touches no
+    // memory.
     unsafe {
         let bits = vreinterpretq_u32_f32(canonical(x));
         let last = vandq_u32(vshrq_n_u32::<16>(bits), vdupq_n_u32(1));

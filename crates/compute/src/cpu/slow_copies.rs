@@ -8,14 +8,15 @@ const PAGE: usize = 4096;
 /// Copies at this distance and above are never slow.
 const DISTANCES: usize = 32;
 
-/// Whether `rep movsb` copies slowly from one address to another. Linux copies with it, and glibc from some kilobytes on
-/// (since 2024 not on AMD's processors, where pieces take about as long as its copy).
+/// Whether `rep movsb` copies slowly from one address to another. Linux copies with it, and glibc
+/// from some kilobytes on (since 2024 not on AMD's processors, where pieces take about as long as
+/// its copy).
 ///
-/// Some processors take up to 17 times as long if the page offset of the destination is a little higher than that of the
-/// source: AMD's Zen 3 for 1 to 31 bytes, Zen 4 for 1 to 15. On Zen 3 this is common: consecutive blocks of `malloc` that
-/// hold whole pages differ by 16 bytes in page offset. No others are known to be slow, and vector instructions
-/// may copy more slowly there. So each process measures the slow distances once, on first use, in less
-/// than a millisecond.
+/// Some processors take up to 17 times as long if the page offset of the destination is a little
+/// higher than that of the source: AMD's Zen 3 for 1 to 31 bytes, Zen 4 for 1 to 15. On Zen 3 this
+/// is common: consecutive blocks of `malloc` that hold whole pages differ by 16 bytes in page
+/// offset. No others are known to be slow, and vector instructions may copy more slowly there. So
+/// each process measures the slow distances once, on first use, in less than a millisecond.
 ///
 /// Source: bug 30994 of glibc; measured in docs/performance.md.
 ///
@@ -26,7 +27,8 @@ pub fn copies_slowly(src: usize, dst: usize) -> bool {
     is_slow(src, dst, slow_distances)
 }
 
-/// Whether the distance from `src` to `dst` is one of the slow ones, which are asked for only where that matters.
+/// Whether the distance from `src` to `dst` is one of the slow ones, which are asked for only where
+/// that matters.
 fn is_slow(src: usize, dst: usize, slow_distances: impl FnOnce() -> usize) -> bool {
     let distance = dst.wrapping_sub(src) % PAGE;
     (1..DISTANCES).contains(&distance) && slow_distances() >> distance & 1 == 1
@@ -34,7 +36,8 @@ fn is_slow(src: usize, dst: usize, slow_distances: impl FnOnce() -> usize) -> bo
 
 /// One bit for each distance, set if it is slow. Bit 0 is always set.
 fn slow_distances() -> usize {
-    // Threads that come first together all measure. None waits for another, as a forked child would for ever.
+    // Threads that come first together all measure. None waits for another, as a forked child would
+    // for ever.
     static FOUND: OnceNonZeroUsize = OnceNonZeroUsize::new();
     FOUND
         .get_or_init(|| NonZeroUsize::MIN | measured::slow_distances())
@@ -54,13 +57,14 @@ mod measured {
     const COPIES: usize = 2;
     /// Whatever disturbs a try makes it longer, so the shortest counts.
     const TRIES: usize = 5;
-    /// A distance is slow if its copy takes more than this many times the usual time. It takes 16 times as long where it is
-    /// slow on Zen 3 and 4, and at most 1.7 times elsewhere.
+    /// A distance is slow if its copy takes more than this many times the usual time. It takes 16
+    /// times as long where it is slow on Zen 3 and 4, and at most 1.7 times elsewhere.
     const SLOW: u32 = 4;
     /// At least the usual time, for clocks with long ticks.
     const USUAL_LEAST: Duration = Duration::from_nanos(250);
 
-    /// A page, and room for a copy of it at any distance: on the stack, at the same place of a page in all processes.
+    /// A page, and room for a copy of it at any distance: on the stack, at the same place of a page
+    /// in all processes.
     #[repr(align(4096))]
     struct Memory([u8; 2 * PAGE + FAR]);
 
@@ -91,8 +95,9 @@ mod measured {
 
     fn rep_movsb(source: &[u8], target: &mut [u8]) {
         let count = source.len().min(target.len());
-        // SAFETY: reads `count` bytes of `source` and writes as many of `target`. Both have them, and they do not overlap,
-        // since one of the references is unique. The direction flag is clear, as everywhere outside of assembly.
+        // SAFETY: reads `count` bytes of `source` and writes as many of `target`. Both have them,
+        // and they do not overlap, since one of the references is unique. The direction flag is
+        // clear, as everywhere outside of assembly.
         unsafe {
             asm!(
                 "rep movsb",

@@ -32,10 +32,10 @@ struct Block([MaybeUninit<u8>; BLOCK]);
 /// and only streamed to the other destinations.
 ///
 /// # Safety
-/// `kernel` must be one for the job's type and operation, at a level that the machine supports. The job must
-/// have a source. Its sources must be readable and its destinations writable for `job.count` elements. No
-/// destination may overlap another operand partly, and nothing else may write the sources or touch the
-/// destinations meanwhile.
+/// `kernel` must be one for the job's type and operation, at a level that the machine supports. The
+/// job must have a source. Its sources must be readable and its destinations writable for
+/// `job.count` elements. No destination may overlap another operand partly, and nothing else may
+/// write the sources or touch the destinations meanwhile.
 pub(super) unsafe fn reduce(kernel: Kernel, job: &Job<'_>) {
     let is_source = |dst: &*mut u8| job.srcs.iter().any(|src| ptr::eq(src.ptr, *dst));
     let in_place = job.dsts.iter().copied().find(is_source);
@@ -47,12 +47,13 @@ pub(super) unsafe fn reduce(kernel: Kernel, job: &Job<'_>) {
     let mut first = 0;
     while first < job.count {
         let (at, count) = (first * size, most.min(job.count - first));
-        // SAFETY: all operands hold `job.count` elements, so `count` of them from `at` on lie within each
-        // (`first + count <= job.count`); they fit into the block. The job has a source, `kernel` is one for
-        // its type and operation, and the machine supports its level. Nothing else uses the operands. This
-        // function requires all of that of its arguments. The kernel has read a block's sources before any
-        // destination but `in_place` is written. No destination overlaps the result: `in_place`, which may be
-        // listed twice, is left out, and others do not overlap it partly.
+        // SAFETY: all operands hold `job.count` elements, so `count` of them from `at` on lie
+        // within each (`first + count <= job.count`); they fit into the block. The job has a
+        // source, `kernel` is one for its type and operation, and the machine supports its level.
+        // Nothing else uses the operands. This function requires all of that of its arguments. The
+        // kernel has read a block's sources before any destination but `in_place` is written. No
+        // destination overlaps the result: `in_place`, which may be listed twice, is left out, and
+        // others do not overlap it partly.
         unsafe {
             let result = in_place.map_or(block.0.as_mut_ptr().cast(), |dst| dst.add(at));
             let part = Job {
@@ -77,14 +78,15 @@ pub(super) unsafe fn reduce(kernel: Kernel, job: &Job<'_>) {
 /// Copies the only source.
 ///
 /// # Safety
-/// The source must be readable, and the destinations writable, for the job's elements. A destination that is not
-/// the source must not overlap it.
+/// The source must be readable, and the destinations writable, for the job's elements. A
+/// destination that is not the source must not overlap it.
 pub(super) unsafe fn copy(src: *const u8, job: &Job<'_>) {
     for &dst in job.dsts {
         if !ptr::eq(src, dst) {
             let len = job.count * job.dtype.size();
-            // SAFETY: the source is readable and `dst` writable for `len` bytes, the job's elements, and
-            // `dst`, which is not the source, does not overlap it: this function requires both.
+            // SAFETY: the source is readable and `dst` writable for `len` bytes, the job's
+            // elements, and `dst`, which is not the source, does not overlap it: this function
+            // requires both.
             unsafe { stream(src, dst, len, job.srcs, AHEAD) };
         }
     }
@@ -100,9 +102,10 @@ unsafe fn stream(src: *const u8, dst: *mut u8, len: usize, next: &[Operand], at:
     let head = dst.align_offset(LINE).min(len);
     let lines = (len - head) / LINE;
     let last = head + lines * LINE;
-    // SAFETY: `src` is readable and `dst` writable for `len` bytes, which do not overlap: this function
-    // requires that. The three parts add up to `len`. The streaming stores need 16 aligned bytes: `head` ends
-    // at a line of `dst`, unless there are no whole lines. SSE2 belongs to the architecture's baseline.
+    // SAFETY: `src` is readable and `dst` writable for `len` bytes, which do not overlap: this
+    // function requires that. The three parts add up to `len`. The streaming stores need 16 aligned
+    // bytes: `head` ends at a line of `dst`, unless there are no whole lines. SSE2 belongs to the
+    // architecture's baseline.
     unsafe {
         ptr::copy_nonoverlapping(src, dst, head);
         for i in 0..lines {
@@ -123,6 +126,7 @@ unsafe fn stream(src: *const u8, dst: *mut u8, len: usize, next: &[Operand], at:
 /// nor another kind of fence does: without this fence, another thread could learn that the job is
 /// done and still read the old memory.
 fn fence() {
-    // SAFETY: the instruction belongs to SSE, which the architecture's baseline has, and accesses no memory.
+    // SAFETY: the instruction belongs to SSE, which the architecture's baseline has, and accesses
+    // no memory.
     unsafe { _mm_sfence() };
 }

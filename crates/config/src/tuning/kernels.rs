@@ -1,4 +1,5 @@
-//! The fastest kernels between GPUs of a host. Knows their names alone: which ones there are, the library finds out.
+//! The fastest kernels between GPUs of a host. Knows their names alone: which ones there are, the
+//! library finds out.
 
 use std::fmt;
 

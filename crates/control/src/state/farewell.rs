@@ -1,8 +1,9 @@
 //! Leaving the world in an orderly way, so that the other ranks do not take this one for dead.
 //!
-//! On a stream that can be reopened, the neighbour confirms the goodbye. The stream stays open until then, and is even
-//! reopened for the goodbye if it is broken. Once one neighbour that stays has the goodbye, it also has everything
-//! that this rank has forwarded, and floods it to all others. The remaining neighbours then get a short time only.
+//! On a stream that can be reopened, the neighbour confirms the goodbye. The stream stays open
+//! until then, and is even reopened for the goodbye if it is broken. Once one neighbour that stays
+//! has the goodbye, it also has everything that this rank has forwarded, and floods it to all
+//! others. The remaining neighbours then get a short time only.
 
 use std::time::{Duration, Instant};
 
@@ -39,8 +40,8 @@ impl State {
         }
     }
 
-    /// Closes the streams on which everything has been delivered. Returns for how much longer to wait for the others;
-    /// `None` if the farewell is over.
+    /// Closes the streams on which everything has been delivered. Returns for how much longer to
+    /// wait for the others; `None` if the farewell is over.
     pub(crate) fn continue_farewell(
         &mut self,
         farewell: &mut Farewell,
@@ -63,8 +64,8 @@ impl State {
         } else {
             FAREWELL
         };
-        // A stream that is closed here is still read until the neighbour closes it. Otherwise the kernel may reset
-        // the connection, and what was written may be lost.
+        // A stream that is closed here is still read until the neighbour closes it. Otherwise the
+        // kernel may reset the connection, and what was written may be lost.
         let waits = self
             .neighbours
             .iter()
@@ -73,7 +74,8 @@ impl State {
         (waits && !left.is_zero()).then_some(left)
     }
 
-    /// Reads from a neighbour while this rank leaves. The end of its stream is not reported as a death.
+    /// Reads from a neighbour while this rank leaves. The end of its stream is not reported as a
+    /// death.
     pub(crate) fn serve_leaving(&mut self, index: usize, now: Instant) {
         let (frames, end) = self.neighbours[index].read(self.names.len() as u32, now);
         self.handle_frames(index, frames, now);

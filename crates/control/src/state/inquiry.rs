@@ -1,4 +1,5 @@
-//! Inquiries: this rank asks the members of a communicator how far they are, and they answer it directly.
+//! Inquiries: this rank asks the members of a communicator how far they are, and they answer it
+//! directly.
 
 use std::collections::BTreeSet;
 use std::time::Instant;

@@ -1,8 +1,8 @@
 //! Notices between the members of a communicator: their progress, and which members are late.
 //!
-//! Each member sends its notices to a few others, its companions. These forward only what is new: the first member
-//! that waits in a call, and the first report that a member is late. So the traffic of a rank is bounded by the number
-//! of its neighbours, however many ranks wait.
+//! Each member sends its notices to a few others, its companions. These forward only what is new:
+//! the first member that waits in a call, and the first report that a member is late. So the
+//! traffic of a rank is bounded by the number of its neighbours, however many ranks wait.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -65,8 +65,8 @@ impl State {
         self.report_late(now);
     }
 
-    /// Answers a member that waits: announces this rank's progress to the companions if it was not announced lately,
-    /// and to `origin` if that waits for this rank.
+    /// Answers a member that waits: announces this rank's progress to the companions if it was not
+    /// announced lately, and to `origin` if that waits for this rank.
     fn answer(&mut self, context: u64, origin: u32, waiting: Option<WaitingFor>, now: Instant) {
         let Some(roster) = self.rosters.get_mut(&context).filter(|_| waiting.is_some()) else {
             return;
@@ -101,8 +101,8 @@ impl State {
             return;
         };
         let progress = roster.announce(sequence, signature, waiting, now);
-        // Remembers that a member waits in this call, and that the companions have just been told. The answer does not
-        // matter: this rank's own notices always go out.
+        // Remembers that a member waits in this call, and that the companions have just been told.
+        // The answer does not matter: this rank's own notices always go out.
         roster.waits(&progress, now);
         let notice = self.new_notice(Content::Progress(progress));
         self.notify_companions(context, &notice);
@@ -113,7 +113,8 @@ impl State {
         self.report_late(now);
     }
 
-    /// Asks the rank that this one waits for in a point-to-point operation to announce its progress.
+    /// Asks the rank that this one waits for in a point-to-point operation to announce its
+    /// progress.
     fn notify_awaited(&mut self, context: u64, whom: u32, notice: &Notice) {
         let Content::Progress(Progress { sequence, .. }) = notice.content else {
             return;
@@ -159,8 +160,8 @@ impl State {
         }
     }
 
-    /// Sends a notice one hop closer to `to`. If no neighbour is closer, it is dropped: it is announced again later.
-    /// All ranks of this process are one hop away.
+    /// Sends a notice one hop closer to `to`. If no neighbour is closer, it is dropped: it is
+    /// announced again later. All ranks of this process are one hop away.
     pub(super) fn forward(&mut self, to: u32, notice: &Notice) {
         if let Some(board) = &self.board {
             let notice = notice.clone();

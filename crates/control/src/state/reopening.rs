@@ -1,4 +1,5 @@
-//! Heartbeats, and reopening broken streams: applies the decisions of `../repair.rs` to the neighbours.
+//! Heartbeats, and reopening broken streams: applies the decisions of `../repair.rs` to the
+//! neighbours.
 
 use std::time::{Duration, Instant};
 
@@ -22,7 +23,8 @@ pub(crate) struct Attempt {
 }
 
 impl State {
-    /// Starts to reopen a stream that has ended. Returns `false` if that is impossible or not needed any more.
+    /// Starts to reopen a stream that has ended. Returns `false` if that is impossible or not
+    /// needed any more.
     pub(super) fn start_repair(&mut self, index: usize, end: &End, now: Instant) -> bool {
         let neighbour = &mut self.neighbours[index];
         let is_over = self.departures.contains_key(&neighbour.peer) || neighbour.is_done_writing();
@@ -43,8 +45,8 @@ impl State {
         true
     }
 
-    /// Sends heartbeats to all neighbours. If all of them are on this host, none are needed: the kernel ends their
-    /// streams when this process dies.
+    /// Sends heartbeats to all neighbours. If all of them are on this host, none are needed: the
+    /// kernel ends their streams when this process dies.
     fn heartbeat(&mut self, now: Instant) {
         self.last_heartbeat = Some(now);
         if self

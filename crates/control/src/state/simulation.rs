@@ -1,5 +1,5 @@
-//! Simulated worlds of a thousand ranks, without sockets or threads and with simulated time: notices reach the ranks
-//! that need them, and no rank sends more than a few frames per neighbour.
+//! Simulated worlds of a thousand ranks, without sockets or threads and with simulated time:
+//! notices reach the ranks that need them, and no rank sends more than a few frames per neighbour.
 
 use std::time::Duration;
 
@@ -13,10 +13,12 @@ const CONTEXT: u64 = 5;
 const SECOND: Duration = Duration::from_secs(1);
 const WINDOW: Duration = Duration::from_millis(2500);
 const CALL: [u64; 2] = [1, 1];
-/// How many frames a rank may send to one neighbour in a second at most: its own progress, four different calls and
-/// twelve late ranks, everything twice, since two windows of 0.9 s may begin in a second.
+/// How many frames a rank may send to one neighbour in a second at most: its own progress, four
+/// different calls and twelve late ranks, everything twice, since two windows of 0.9 s may begin in
+/// a second.
 const MOST_FRAMES: usize = 34;
-/// The same if all ranks but one are in the same call: its own progress, the call, and the late rank.
+/// The same if all ranks but one are in the same call: its own progress, the call, and the late
+/// rank.
 const FEW_FRAMES: usize = 6;
 
 struct World {
@@ -115,8 +117,8 @@ impl World {
         true
     }
 
-    /// Simulates a second, in which these ranks announce one after the other that they wait. Returns the largest
-    /// number of frames that a rank has sent meanwhile.
+    /// Simulates a second, in which these ranks announce one after the other that they wait.
+    /// Returns the largest number of frames that a rank has sent meanwhile.
     fn second(&mut self, waiting: impl Iterator<Item = u32>, signature: [u64; 2]) -> usize {
         for (turn, rank) in waiting.enumerate() {
             self.waits(rank, signature);

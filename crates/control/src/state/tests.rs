@@ -269,7 +269,8 @@ fn a_rank_that_has_left_may_die_or_get_lost() {
     }
 }
 
-/// Its host sends what it had still to send, when its process has died, but not when the host is lost.
+/// Its host sends what it had still to send, when its process has died, but not when the host is
+/// lost.
 #[test]
 fn a_rank_that_has_left_may_not_get_lost_while_a_call_needs_it() {
     for failure in failures() {

@@ -1,5 +1,5 @@
-//! Encoding and decoding of the fields of a frame's body. Pure functions of bytes; each length is checked before it is
-//! used.
+//! Encoding and decoding of the fields of a frame's body. Pure functions of bytes; each length is
+//! checked before it is used.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

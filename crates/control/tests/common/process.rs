@@ -1,7 +1,8 @@
-//! Test support: ranks that are processes. The test binary starts itself, and connects the processes over TCP.
+//! Test support: ranks that are processes. The test binary starts itself, and connects the
+//! processes over TCP.
 //!
-//! A rank executes one order per line of its standard input, and answers each with a line. It exits when its input
-//! ends, so that none outlives the test.
+//! A rank executes one order per line of its standard input, and answers each with a line. It exits
+//! when its input ends, so that none outlives the test.
 
 use std::io::{BufRead, BufReader, Lines, Read, Write};
 use std::net::{TcpListener, TcpStream};

@@ -6,9 +6,11 @@ use spark_ccl_types::{Extent, Operation, Side};
 
 use super::layout::{GAP, SLOT, SLOTS};
 
-/// The shortest piece, in bytes, that an operation is cut into: passing these takes longer than beginning with them.
+/// The shortest piece, in bytes, that an operation is cut into: passing these takes longer than
+/// beginning with them.
 const WORTHWHILE: u64 = 128 << 10;
-/// The number of pieces for an operation that is long enough: while the host does one, others are copied.
+/// The number of pieces for an operation that is long enough: while the host does one, others are
+/// copied.
 const PIECES: u64 = 8;
 /// What blocks of a piece start at multiples of, in bytes.
 const ALIGNMENT: u64 = 16;
@@ -28,7 +30,8 @@ pub(super) const fn slot_of_messages(ranks: usize) -> usize {
     }
 }
 
-/// An operation or a message in pieces. Each is the same on a range of the elements that the count counts.
+/// An operation or a message in pieces. Each is the same on a range of the elements that the count
+/// counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cut {
     count: u64,
@@ -38,8 +41,9 @@ pub struct Cut {
 }
 
 impl Cut {
-    /// The pieces of an operation on `count` elements of this many bytes; a pure function of what all ranks have alike.
-    /// `None` where the operation is no collective of blocks, or there are too many ranks for a slot.
+    /// The pieces of an operation on `count` elements of this many bytes; a pure function of what
+    /// all ranks have alike. `None` where the operation is no collective of blocks, or there are
+    /// too many ranks for a slot.
     pub fn new(operation: Operation, size: usize, count: u64, ranks: usize) -> Option<Self> {
         let [inputs, outputs] =
             [Side::Input, Side::Output].map(|side| blocks(operation, side, ranks));
@@ -61,8 +65,8 @@ impl Cut {
         })
     }
 
-    /// The pieces of a message of this many bytes, each of which counts as an element; a pure function of what both ends have
-    /// alike. Pieces begin at multiples of 16.
+    /// The pieces of a message of this many bytes, each of which counts as an element; a pure
+    /// function of what both ends have alike. Pieces begin at multiples of 16.
     pub fn of_message(bytes: u64, ranks: usize) -> Self {
         let pieces = (bytes / WORTHWHILE).clamp(1, PIECES);
         let len = bytes.div_ceil(pieces).max(1).next_multiple_of(ALIGNMENT);

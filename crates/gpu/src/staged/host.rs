@@ -12,7 +12,8 @@ use super::layout::{LINE, Manner, ROUNDS, SLOT, SLOTS, STAGE_CTAS, StageLayout};
 use crate::mailbox::nanoseconds;
 use crate::{Error, Way};
 
-/// Where everything starts, in words of 64 bits: `StageControl`, what has expired, bells; then answers, and slots.
+/// Where everything starts, in words of 64 bits: `StageControl`, what has expired, bells; then
+/// answers, and slots.
 const CONTROL: usize = 0;
 const EXPIRED: usize = LINE;
 const BELLS: usize = 2 * LINE;
@@ -28,7 +29,8 @@ const RELEASE: usize = CONTROL + 3;
 /// The patience until [`Stage::set_patience`](super::Stage::set_patience) is called.
 const AT_FIRST: Duration = Duration::from_secs(30);
 
-/// What passes pieces one after the other: a CTA of operations, or the messages to a rank or from one.
+/// What passes pieces one after the other: a CTA of operations, or the messages to a rank or from
+/// one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lane(usize);
 
@@ -62,11 +64,13 @@ impl Lane {
 /// What a kernel says of a piece.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rung {
-    /// [`Call::words`](crate::Call::words) of its operation, or [`Message::words`](crate::Message::words).
+    /// [`Call::words`](crate::Call::words) of its operation, or
+    /// [`Message::words`](crate::Message::words).
     pub words: [u64; 2],
     /// [`Call::factor`](crate::Call::factor); of messages, 0.
     pub factor: u64,
-    /// The operation's buffers, where the host does it on these; otherwise, the piece is in its slot.
+    /// The operation's buffers, where the host does it on these; otherwise, the piece is in its
+    /// slot.
     pub buffers: Option<Buffers>,
 }
 
@@ -135,7 +139,8 @@ impl HostPart {
     }
 
     pub(super) fn release(&self) {
-        // Release pairs with the kernel's `acquire_long`: what this thread has seen the host write is there before.
+        // Release pairs with the kernel's `acquire_long`: what this thread has seen the host write
+        // is there before.
         self.word(RELEASE).store(1, Ordering::Release);
     }
 

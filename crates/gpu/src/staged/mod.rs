@@ -1,16 +1,18 @@
 //! Operations and messages by way of the host: for GPUs that do not reach each other's memory.
 //!
-//! A kernel copies pieces of its input to slots in the host's memory and rings for each; a thread of the host takes
-//! the pieces in their order ([`Stage::rung`]), does the operation on them by whatever reaches the other ranks, and answers
-//! ([`Stage::answer`]); the kernel copies the results to its output. What is to be done with a piece stands beside it in
-//! the host's memory, and pieces are numbered in the GPU's memory: so graphs may be launched any number of times, and no
-//! call of the driver is in between.
+//! A kernel copies pieces of its input to slots in the host's memory and rings for each; a thread
+//! of the host takes the pieces in their order ([`Stage::rung`]), does the operation on them by
+//! whatever reaches the other ranks, and answers ([`Stage::answer`]); the kernel copies the results
+//! to its output. What is to be done with a piece stands beside it in the host's memory, and pieces
+//! are numbered in the GPU's memory: so graphs may be launched any number of times, and no call of
+//! the driver is in between.
 //!
-//! Where the buffers are themselves memory of the host, it does the operation on them ([`Stage::enqueue_on_buffers`]): the
-//! kernel rings once, with their addresses, and copies nothing.
+//! Where the buffers are themselves memory of the host, it does the operation on them
+//! ([`Stage::enqueue_on_buffers`]): the kernel rings once, with their addresses, and copies
+//! nothing.
 //!
-//! A wait of the kernel ends when the host says so ([`Stage::abort`]), or does no piece for as long as the patience is.
-//! What has no answer by then is not copied to the output.
+//! A wait of the kernel ends when the host says so ([`Stage::abort`]), or does no piece for as long
+//! as the patience is. What has no answer by then is not copied to the output.
 
 mod cut;
 mod host;
@@ -44,10 +46,11 @@ const LANES: u64 = 32;
 /// What a thread copies at once, in bytes.
 const WORD: u64 = 16;
 
-/// A rank's way to the host: slots in the host's memory, and the kernel that passes pieces through them.
+/// A rank's way to the host: slots in the host's memory, and the kernel that passes pieces through
+/// them.
 ///
-/// When it is dropped, its waits are ended, and it stays until all has run that was enqueued in the GPU's context. Where
-/// the driver cannot say that it has, the memory stays for good.
+/// When it is dropped, its waits are ended, and it stays until all has run that was enqueued in the
+/// GPU's context. Where the driver cannot say that it has, the memory stays for good.
 #[derive(Debug)]
 pub struct Stage {
     rank: usize,
@@ -70,8 +73,9 @@ struct Parts {
 }
 
 impl Stage {
-    /// Sets memory of the host aside for one of this many ranks, and loads and warms up the kernels. Operations take up to
-    /// `ctas` CTAs, and never more than 8; messages one for each peer and direction. The patience is 30 s.
+    /// Sets memory of the host aside for one of this many ranks, and loads and warms up the
+    /// kernels. Operations take up to `ctas` CTAs, and never more than 8; messages one for each
+    /// peer and direction. The patience is 30 s.
     ///
     /// # Errors
     /// There is not enough memory, there is no kernel for this GPU, or the driver fails.
@@ -108,8 +112,8 @@ impl Stage {
         self.parts.host.bytes()
     }
 
-    /// Launches the kernels for nothing, and waits: what the driver does at the first launch may wait for kernels that
-    /// run, and these may wait for a peer.
+    /// Launches the kernels for nothing, and waits: what the driver does at the first launch may
+    /// wait for kernels that run, and these may wait for a peer.
     fn warm_up(&self) -> Result<(), Error> {
         let context = &self.parts.context;
         let stream = OwnStream::new(context)?;
@@ -125,8 +129,9 @@ impl Stage {
         };
         let mut posting = Launch::default().posting(self.messages);
         let (grid, failed) = ([1, LANES as u32], self.operations.failed);
-        // SAFETY: the state is there, and only these kernels use it, which do nothing after a failure. If the driver
-        // fails, the stage is dropped, which waits for what runs, or leaves all for good.
+        // SAFETY: the state is there, and only these kernels use it, which do nothing after a
+        // failure. If the driver fails, the stage is dropped, which waits for what runs, or leaves
+        // all for good.
         unsafe {
             stream.write(failed, &[1_u32])?;
             let turn = first_turn(context);
@@ -153,16 +158,19 @@ impl Stage {
         pieces.min(self.ctas)
     }
 
-    /// Enqueues an operation in a stream of the rank's GPU, or captures it into a graph; does not wait.
+    /// Enqueues an operation in a stream of the rank's GPU, or captures it into a graph; does not
+    /// wait.
     ///
     /// # Safety
-    /// - Both buffers must be as long as the call says. Until the operation has run, nothing else may write the input,
-    ///   or use the output.
-    /// - A rank's operations must run one after the other: in one stream, or in streams that wait for each other. That
-    ///   includes launches of graphs. A graph must not be launched after the stage was dropped.
+    /// - Both buffers must be as long as the call says. Until the operation has run, nothing else
+    ///   may write the input, or use the output.
+    /// - A rank's operations must run one after the other: in one stream, or in streams that wait
+    ///   for each other. That includes launches of graphs. A graph must not be launched after the
+    ///   stage was dropped.
     ///
     /// # Errors
-    /// An earlier operation has failed, the operation is no collective of blocks, or the driver fails.
+    /// An earlier operation has failed, the operation is no collective of blocks, or the driver
+    /// fails.
     pub unsafe fn enqueue(&self, call: &Call, stream: &Arc<CudaStream>) -> Result<(), Error> {
         let operation = call.operation;
         let (size, count) = (call.dtype.size(), call.count as u64);
@@ -172,14 +180,15 @@ impl Stage {
         let blocks = u64::from(transfer.inputs.max(transfer.outputs));
         let threads = threads(transfer.piece.min(transfer.bytes) * blocks);
         let grid = [self.ctas(cut.pieces()) as u32, threads];
-        // SAFETY: the transfer has the call's buffers, which are as long as it says and left alone until it has run, and this
-        // rank's operations run one after the other: this function requires that.
+        // SAFETY: the transfer has the call's buffers, which are as long as it says and left alone
+        // until it has run, and this rank's operations run one after the other: this function
+        // requires that.
         unsafe { self.launch(transfer, grid, stream) }
     }
 
-    /// Enqueues an operation that the host does on the buffers themselves, as [`enqueue`](Self::enqueue) does one through
-    /// slots. Its [`Rung`] has their addresses. It ends when it has its answer, or when the host has
-    /// [let go](Self::release) of them.
+    /// Enqueues an operation that the host does on the buffers themselves, as
+    /// [`enqueue`](Self::enqueue) does one through slots. Its [`Rung`] has their addresses. It ends
+    /// when it has its answer, or when the host has [let go](Self::release) of them.
     ///
     /// # Safety
     /// That of [`enqueue`](Self::enqueue).
@@ -204,8 +213,9 @@ impl Stage {
             manner,
             ..Transfer::NOTHING
         };
-        // SAFETY: the transfer has no bytes to copy: the kernel passes the addresses on, and touches no buffer. This rank's
-        // operations run one after the other: this function requires that.
+        // SAFETY: the transfer has no bytes to copy: the kernel passes the addresses on, and
+        // touches no buffer. This rank's operations run one after the other: this function requires
+        // that.
         unsafe { self.launch(transfer, [1, LANES as u32], stream) }
     }
 
@@ -225,28 +235,30 @@ impl Stage {
         let Parts {
             kernels, streams, ..
         } = &*self.parts;
-        // SAFETY: the kernel's parameter has this layout. The buffers are as long as the transfer says, nothing
-        // else uses them until it has run, and this rank's operations run one after the other: this function
-        // requires that. The stage has all other memory that the arguments name, and frees it only after the
-        // kernels that run have ended: nobody launches others once it is dropped.
+        // SAFETY: the kernel's parameter has this layout. The buffers are as long as the transfer
+        // says, nothing else uses them until it has run, and this rank's operations run one after
+        // the other: this function requires that. The stage has all other memory that the arguments
+        // name, and frees it only after the kernels that run have ended: nobody launches others
+        // once it is dropped.
         streams.launch(stream, || unsafe {
             launch_in(stream, &kernels.operations, grid, &mut passing)
         })
     }
 
-    /// Enqueues messages in a stream of the rank's GPU, or captures them into a graph; does not wait. Those between two ranks
-    /// are passed in order, in each direction, and all others at the same time, as far as 80 messages and 32 directions fit
-    /// into a launch. So they complete if each peer passes its messages together as well, or waits for nothing else.
+    /// Enqueues messages in a stream of the rank's GPU, or captures them into a graph; does not
+    /// wait. Those between two ranks are passed in order, in each direction, and all others at the
+    /// same time, as far as 80 messages and 32 directions fit into a launch. So they complete if
+    /// each peer passes its messages together as well, or waits for nothing else.
     ///
     /// # Safety
-    /// - All buffers must be as long as the messages say. Until all have been passed, nothing else may write what is
-    ///   sent, or use what is received.
+    /// - All buffers must be as long as the messages say. Until all have been passed, nothing else
+    ///   may write what is sent, or use what is received.
     /// - A rank's operations must run one after the other, as in [`enqueue`](Self::enqueue).
     /// - The kernels of ranks that share a GPU must be able to run at the same time.
     ///
     /// # Errors
-    /// An earlier operation has failed, a peer is not a rank, or the driver fails; [`Error::InPart`] where a part was
-    /// enqueued.
+    /// An earlier operation has failed, a peer is not a rank, or the driver fails;
+    /// [`Error::InPart`] where a part was enqueued.
     pub unsafe fn pass(&self, messages: &[Message], stream: &Arc<CudaStream>) -> Result<(), Error> {
         self.check()?;
         let launches = launches(messages, self.rank, self.ranks)?;
@@ -256,11 +268,12 @@ impl Stage {
         for (number, launch) in launches.iter().enumerate() {
             let mut posting: Posting = launch.posting(self.messages);
             let grid = [launch.ctas(), threads(launch.longest_piece())];
-            // SAFETY: the kernel's parameter has this layout. The buffers are as long as the messages say, nothing else
-            // uses them until all have been passed, and this rank's operations run one after the other, and at the same
-            // time as those of ranks on the same GPU: this function requires that. The stage has all other memory that
-            // the arguments name, and frees it only after the kernels that run have ended: nobody launches others once
-            // it is dropped.
+            // SAFETY: the kernel's parameter has this layout. The buffers are as long as the
+            // messages say, nothing else uses them until all have been passed, and this rank's
+            // operations run one after the other, and at the same time as those of ranks on the
+            // same GPU: this function requires that. The stage has all other memory that the
+            // arguments name, and frees it only after the kernels that run have ended: nobody
+            // launches others once it is dropped.
             let launched = streams.launch(stream, || unsafe {
                 launch_in(stream, &kernels.messages, grid, &mut posting)
             });
@@ -299,7 +312,8 @@ impl Stage {
         }
     }
 
-    /// Whether an operation of this rank had no answer. Looks at memory of the host, and asks no driver.
+    /// Whether an operation of this rank had no answer. Looks at memory of the host, and asks no
+    /// driver.
     ///
     /// # Errors
     /// One had none.
@@ -313,18 +327,20 @@ impl Stage {
         }
     }
 
-    /// Ends this rank's waits, for good; those for operations on buffers end by [`release`](Self::release).
+    /// Ends this rank's waits, for good; those for operations on buffers end by
+    /// [`release`](Self::release).
     pub fn abort(&self) {
         self.parts.host.abort();
     }
 
-    /// Ends this rank's waits for operations on buffers, for good: the host does not use these any more.
+    /// Ends this rank's waits for operations on buffers, for good: the host does not use these any
+    /// more.
     pub fn release(&self) {
         self.parts.host.release();
     }
 
-    /// Sets how long a kernel waits while the host does no piece, from now on, in waits that have begun and in graphs,
-    /// too.
+    /// Sets how long a kernel waits while the host does no piece, from now on, in waits that have
+    /// begun and in graphs, too.
     pub fn set_patience(&self, patience: Duration) {
         self.parts.host.set_patience(patience);
     }
@@ -334,8 +350,8 @@ impl Stage {
         self.parts.host.answered()
     }
 
-    /// Ends the stage, as dropping it does. If the driver refuses to wait for running work, for instance while a stream
-    /// of the context captures, it returns the stage, to be ended later.
+    /// Ends the stage, as dropping it does. If the driver refuses to wait for running work, for
+    /// instance while a stream of the context captures, it returns the stage, to be ended later.
     ///
     /// # Errors
     /// The driver fails.
@@ -344,7 +360,8 @@ impl Stage {
         match self.parts.state.settle() {
             Ok(()) => {
                 let mut ended = ManuallyDrop::new(self);
-                // SAFETY: nothing runs in the context any more, and `ended` is neither used nor dropped after this.
+                // SAFETY: nothing runs in the context any more, and `ended` is neither used nor
+                // dropped after this.
                 unsafe { ManuallyDrop::drop(&mut ended.parts) };
                 Ok(())
             }
@@ -352,7 +369,8 @@ impl Stage {
         }
     }
 
-    /// What a kernel says of a lane's piece of this number, counted from 1; `None` before it has rung for it.
+    /// What a kernel says of a lane's piece of this number, counted from 1; `None` before it has
+    /// rung for it.
     pub fn rung(&self, lane: Lane, number: u64) -> Option<Rung> {
         self.parts.host.rung(lane, number)
     }
@@ -362,12 +380,14 @@ impl Stage {
         self.parts.host.slots()
     }
 
-    /// The slot of a lane's piece. From its [`rung`](Self::rung) to its [`answer`](Self::answer), no kernel uses it.
+    /// The slot of a lane's piece. From its [`rung`](Self::rung) to its [`answer`](Self::answer),
+    /// no kernel uses it.
     pub fn slot(&self, lane: Lane, number: u64) -> *mut u8 {
         self.parts.host.slot(lane, number)
     }
 
-    /// Says that a piece's result is in its slot; of a message that is sent, that the slot has been read.
+    /// Says that a piece's result is in its slot; of a message that is sent, that the slot has been
+    /// read.
     pub fn answer(&self, lane: Lane, number: u64) {
         self.parts.host.answer(lane, number);
     }
@@ -378,8 +398,8 @@ impl Drop for Stage {
         self.end_waits();
         // Otherwise a kernel may still use them: they are left.
         if self.parts.state.settle().is_ok() {
-            // SAFETY: nothing runs in the context any more. `end` drops no stage whose parts it has taken, and `drop` runs
-            // once.
+            // SAFETY: nothing runs in the context any more. `end` drops no stage whose parts it has
+            // taken, and `drop` runs once.
             unsafe { ManuallyDrop::drop(&mut self.parts) };
         }
     }

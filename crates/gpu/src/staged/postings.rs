@@ -7,15 +7,17 @@ use super::host::Lane;
 use super::layout::{FLOWS, MESSAGES, Posting, StageFlow, StageLayout, StageMessage};
 use crate::{Error, Message, Way};
 
-/// Messages that are passed by one kernel. Each flow, those to a rank or those from one, has a CTA of its own.
+/// Messages that are passed by one kernel. Each flow, those to a rank or those from one, has a CTA
+/// of its own.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Launch {
     flows: Vec<StageFlow>,
     messages: Vec<StageMessage>,
 }
 
-/// The launches that pass some messages: one, if it has room for them. Otherwise, launch k has messages whose ends, at both
-/// ranks, are in a launch k, or in the one that has all. So launch k of each rank only needs launches up to k of the others.
+/// The launches that pass some messages: one, if it has room for them. Otherwise, launch k has
+/// messages whose ends, at both ranks, are in a launch k, or in the one that has all. So launch k
+/// of each rank only needs launches up to k of the others.
 pub(super) fn launches(
     messages: &[Message],
     rank: usize,
@@ -45,8 +47,8 @@ pub(super) fn launches(
     Ok(launches.into_values().collect())
 }
 
-/// How many messages of a flow a launch has, the flow's first launch, and from there to the next one: alike at both ends, as
-/// the distance from the sender to the receiver is.
+/// How many messages of a flow a launch has, the flow's first launch, and from there to the next
+/// one: alike at both ends, as the distance from the sender to the receiver is.
 fn turns((rank, peer): (usize, usize), way: Way, ranks: usize) -> (usize, usize, usize) {
     let (from, to) = match way {
         Way::Send => (rank, peer),
@@ -143,7 +145,8 @@ mod tests {
     }
 
     proptest! {
-        /// All ranks send all others some messages: both ends of each are in launches of one number.
+        /// All ranks send all others some messages: both ends of each are in launches of one
+        /// number.
         #[test]
         fn both_ends_are_in_the_same_launch(ranks in 1_usize..80, each in 1_u64..50) {
             let all = |rank: usize| {

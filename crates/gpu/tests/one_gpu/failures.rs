@@ -23,7 +23,8 @@ fn cases() -> [Case; 2] {
     })
 }
 
-/// All ranks but one make a call; `meanwhile` runs while they wait. Each gets an error that `is_right`.
+/// All ranks but one make a call; `meanwhile` runs while they wait. Each gets an error that
+/// `is_right`.
 fn without_a_rank(
     place: &Place,
     case: &Case,
@@ -201,8 +202,8 @@ fn a_member_can_be_dropped_while_its_kernel_waits() {
         place.prepare(&case);
         let call = place.call(&case, 0);
         let rank = place.ranks.remove(0);
-        // SAFETY: the buffers are long enough, and dropped after the kernel has ended; that all other
-        // ranks stay away is what is tested.
+        // SAFETY: the buffers are long enough, and dropped after the kernel has ended; that all
+        // other ranks stay away is what is tested.
         unsafe { rank.member.enqueue(&call, &rank.stream).unwrap() };
         drop(rank.member);
         assert!(spark_ccl_cuda::is_idle(&rank.stream).unwrap());

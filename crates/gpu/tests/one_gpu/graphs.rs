@@ -148,6 +148,7 @@ fn copy_each<'a>(place: &'a Place, buffers: impl Fn(&'a Rank, usize) -> [&'a Dev
 /// Both must have `ROOM`, until the copy has run.
 unsafe fn copy([from, to]: [&DeviceBlock; 2], stream: &CudaStream) {
     let [from, to] = [from, to].map(DeviceBlock::address);
-    // SAFETY: both have `ROOM` until the copy has run, as this function requires. The stream is borrowed.
+    // SAFETY: both have `ROOM` until the copy has run, as this function requires. The stream is
+    // borrowed.
     unsafe { memcpy_dtod_async(to, from, ROOM, stream.cu_stream()).unwrap() };
 }

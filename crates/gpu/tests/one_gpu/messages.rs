@@ -1,4 +1,5 @@
-//! Messages between pairs: shifts, groups of any messages, graphs, and ends that are late or differ.
+//! Messages between pairs: shifts, groups of any messages, graphs, and ends that are late or
+//! differ.
 
 use std::time::Duration;
 
@@ -36,7 +37,8 @@ fn each_way(ranks: &[usize], test: impl Fn(&Place)) {
     }
 }
 
-/// Where the first batch, a batch, a turn of all strands, and all slots end, of packets, of lines and of quads.
+/// Where the first batch, a batch, a turn of all strands, and all slots end, of packets, of lines
+/// and of quads.
 fn borders() -> Vec<usize> {
     let mut borders = vec![0, 8, 64];
     for (first, batch) in [(128, 256), (1792, 1920), (1408, 1536)] {

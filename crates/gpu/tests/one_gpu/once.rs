@@ -1,5 +1,5 @@
-//! Each kernel at few sizes, within seconds: `tests/gpu-sanitizers.sh` runs these, in which a kernel takes some hundred times
-//! as long.
+//! Each kernel at few sizes, within seconds: `tests/gpu-sanitizers.sh` runs these, in which a
+//! kernel takes some hundred times as long.
 
 use std::time::Duration;
 

@@ -60,8 +60,8 @@ impl Place {
     pub(crate) fn with(ranks: usize, patience: Duration, wire: Wire) -> Option<Self> {
         static ALONE: Mutex<()> = Mutex::new(());
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: the other threads of this program wait for the lock; the harness reads no variables
-        // through C.
+        // SAFETY: the other threads of this program wait for the lock; the harness reads no
+        // variables through C.
         unsafe { std::env::set_var("CUDA_DEVICE_MAX_CONNECTIONS", "32") };
         if !has(Need::Gpu) {
             return None;

@@ -105,8 +105,8 @@ pub(crate) fn scaled(dtype: DType, factor: u64, input: &[u8]) -> Vec<u8> {
         count: input.len() / dtype.size(),
         streaming: false,
     };
-    // SAFETY: the source and the destination, which is another buffer, both have this many elements.
-    // The job is done when the call returns.
+    // SAFETY: the source and the destination, which is another buffer, both have this many
+    // elements. The job is done when the call returns.
     let started = unsafe { Cpu::new().start(&job) };
     assert_eq!(started, Started::Done);
     output

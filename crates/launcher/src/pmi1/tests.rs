@@ -195,21 +195,24 @@ proptest! {
     }
 }
 
-/// One thread waits for the launcher while another one forks. The child gets an error at once, instead of blocking.
+/// One thread waits for the launcher while another one forks. The child gets an error at once,
+/// instead of blocking.
 #[test]
 fn a_child_is_refused_although_its_parent_holds_the_connection() {
     let soon = || Instant::now() + Duration::from_secs(1);
     assert!(open(-1, soon()).is_err(), "nothing is open there");
     let held = OPEN.lock();
-    // SAFETY: the child runs on this thread alone and ends in `_exit`, so it never returns to the test harness. `open`
-    // refuses before it takes a lock, and glibc keeps its allocator usable in the child.
+    // SAFETY: the child runs on this thread alone and ends in `_exit`, so it never returns to the
+    // test harness. `open` refuses before it takes a lock, and glibc keeps its allocator usable in
+    // the child.
     let child = match unsafe { libc::fork() } {
         0 => {
             // SAFETY: alarm takes an integer. Its signal ends the child if it blocks.
             unsafe { libc::alarm(20) };
             let refused = open(-1, soon());
             let fine = refused.is_err_and(|error| error.to_string().contains("forked child"));
-            // SAFETY: `_exit` takes an integer and never returns, so nothing in this process is used after it.
+            // SAFETY: `_exit` takes an integer and never returns, so nothing in this process is
+            // used after it.
             unsafe { libc::_exit(i32::from(!fine)) }
         }
         child => child,

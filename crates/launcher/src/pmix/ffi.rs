@@ -1,4 +1,5 @@
-//! Bindings to the part of PMIx's C interface that is used here (version 2 of its ABI: releases 3 to 6).
+//! Bindings to the part of PMIx's C interface that is used here (version 2 of its ABI: releases 3
+//! to 6).
 
 use std::ffi::{CStr, c_char, c_void};
 use std::path::{Path, PathBuf};
@@ -59,7 +60,8 @@ impl Value {
     /// A copy of the bytes; `None` if the value is not a byte object.
     ///
     /// # Safety
-    /// If the type says that this is a byte object, the pointer must be null or valid for reads of the length.
+    /// If the type says that this is a byte object, the pointer must be null or valid for reads of
+    /// the length.
     pub(super) unsafe fn to_bytes(&self) -> Option<Vec<u8>> {
         if self.kind != BYTE_OBJECT {
             return None;
@@ -67,8 +69,8 @@ impl Value {
         if self.length == 0 || self.data.is_null() {
             return Some(Vec::new());
         }
-        // SAFETY: the value is a byte object whose pointer is not null, so the pointer is valid for reads of the length, as
-        // this function requires. The bytes are copied at once.
+        // SAFETY: the value is a byte object whose pointer is not null, so the pointer is valid for
+        // reads of the length, as this function requires. The bytes are copied at once.
         Some(unsafe { std::slice::from_raw_parts(self.data, self.length) }.to_vec())
     }
 }
@@ -126,13 +128,13 @@ impl Api {
     }
 
     fn open_file(name: &Path) -> Result<Self, libloading::Error> {
-        // SAFETY: loading a library runs its initialisers. The name is that of PMIx's library, whose initialisers only
-        // set up its own state.
+        // SAFETY: loading a library runs its initialisers. The name is that of PMIx's library,
+        // whose initialisers only set up its own state.
         let library = unsafe { Library::new(name) }?;
         // Leaked: the library's thread keeps running, so the library must never be unloaded.
         let library: &'static Library = Box::leak(Box::new(library));
-        // SAFETY: each type is that of the function in pmix.h, which version 2 of the ABI keeps. The library is never
-        // unloaded, so the pointers stay valid.
+        // SAFETY: each type is that of the function in pmix.h, which version 2 of the ABI keeps.
+        // The library is never unloaded, so the pointers stay valid.
         unsafe {
             Ok(Self {
                 init: *library.get(b"PMIx_Init\0")?,
@@ -147,7 +149,8 @@ impl Api {
     }
 
     pub(super) fn text_of(&self, status: Status) -> String {
-        // SAFETY: the function accepts any status, before and after PMIx_Init, and returns null or a static string.
+        // SAFETY: the function accepts any status, before and after PMIx_Init, and returns null or
+        // a static string.
         let text = unsafe { (self.error_string)(status) };
         if text.is_null() {
             return "unknown status".to_owned();
@@ -164,7 +167,8 @@ fn reason(error: &libloading::Error) -> String {
     std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
 }
 
-/// Where to look: first along the loader's search path, then where Debian keeps a copy outside of it.
+/// Where to look: first along the loader's search path, then where Debian keeps a copy outside of
+/// it.
 fn file_names() -> Vec<PathBuf> {
     vec![
         PathBuf::from("libpmix.so.2"),

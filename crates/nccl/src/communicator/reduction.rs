@@ -56,8 +56,8 @@ impl Communicator {
         self.pre_mul_sum_of(T::DTYPE, bytes)
     }
 
-    /// [`pre_mul_sum`](Self::pre_mul_sum) of elements whose type is known at run time. The factor's bytes are the first
-    /// ones; the rest is not used.
+    /// [`pre_mul_sum`](Self::pre_mul_sum) of elements whose type is known at run time. The factor's
+    /// bytes are the first ones; the rest is not used.
     ///
     /// # Errors
     ///
@@ -97,8 +97,8 @@ impl Communicator {
     pub fn destroy_op(&self, op: PreMulSum) -> Result<(), Error> {
         let operation = self.begin("ncclRedOpDestroy")?;
         operation.check_owner("reduction", op.communicator)?;
-        // SAFETY: `begin` returned the handle of a live communicator. `check_owner` has checked that it
-        // made the reduction, which is consumed here, so it is freed only once.
+        // SAFETY: `begin` returned the handle of a live communicator. `check_owner` has checked
+        // that it made the reduction, which is consumed here, so it is freed only once.
         let code = unsafe { (operation.api().ncclRedOpDestroy)(op.code, operation.raw) };
         operation.finish(code)
     }

@@ -86,8 +86,8 @@ impl Communicator {
         let Some(handle) = registration.handle else {
             return Ok(());
         };
-        // SAFETY: `begin` returned the handle of a live communicator. `check_owner` has checked that it
-        // made the registration, which is consumed here, so it ends only once.
+        // SAFETY: `begin` returned the handle of a live communicator. `check_owner` has checked
+        // that it made the registration, which is consumed here, so it ends only once.
         let code = unsafe { function(call.raw, handle.as_ptr()) };
         call.finish(code)
     }
@@ -146,8 +146,8 @@ impl Communicator {
         if handle.is_null() {
             return Ok(());
         }
-        // SAFETY: `begin` returned the handle of a live communicator. `check_owner` has checked that it
-        // made the window, which is consumed here, so it ends only once.
+        // SAFETY: `begin` returned the handle of a live communicator. `check_owner` has checked
+        // that it made the window, which is consumed here, so it ends only once.
         let code = unsafe { function(call.raw, handle.cast()) };
         call.finish(code)
     }

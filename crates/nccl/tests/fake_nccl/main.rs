@@ -86,8 +86,8 @@ impl Fake {
     ///
     /// `F` must be the function's type.
     unsafe fn get<F: Copy>(&self, name: &str) -> F {
-        // SAFETY: `F` is the type of the function `name`, as this function requires, and the library stays loaded while
-        // the symbol is borrowed.
+        // SAFETY: `F` is the type of the function `name`, as this function requires, and the
+        // library stays loaded while the symbol is borrowed.
         *unsafe { self.itself.get::<F>(name) }.unwrap()
     }
 }

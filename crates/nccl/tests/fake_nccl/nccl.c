@@ -1,5 +1,5 @@
-/* A fake libnccl that communicates nothing: it records its calls, and returns what the test has set.
- * It shows what is passed to NCCL, and in which order; it shows nothing about NCCL itself.
+/* A fake libnccl that communicates nothing: it records its calls, and returns what the test has
+ * set. It shows what is passed to NCCL, and in which order; it shows nothing about NCCL itself.
  *
  *   -DVERSION=23007      its version; functions that came later are left out
  *   -DWITHOUT_SEND       leaves out a function that every version has
@@ -47,8 +47,8 @@ void fake_fail(const char *name, int result) {
     snprintf(failing, sizeof failing, "%s", name);
     failure = result;
 }
-/* Makes each call of a nonblocking communicator complete only after this many polls, which count in a
- * group from its end on. */
+/* Makes each call of a nonblocking communicator complete only after this many polls, which count in
+ * a group from its end on. */
 void fake_progress(int looks) { polls = looks; }
 /* Makes communicators report this error. */
 void fake_async(int result) { async_result = result; }

@@ -36,7 +36,8 @@ pub(crate) enum Collective {
     /// Every rank sends to the next rank and receives from the one before
     #[value(name = "sendrecv", alias = "send_recv")]
     SendRecv,
-    /// All-gather by pairwise exchanges along the edges of a hypercube; needs a power of two of ranks
+    /// All-gather by pairwise exchanges along the edges of a hypercube; needs a power of two of
+    /// ranks
     Hypercube,
 }
 

@@ -1,6 +1,7 @@
 //! The inputs of a checked run, and the expected contents of the buffers afterwards.
 //!
-//! Knows what collectives do with data. Must not know in which memory the buffers are: only `in_memory` touches any.
+//! Knows what collectives do with data. Must not know in which memory the buffers are: only
+//! `in_memory` touches any.
 
 pub(crate) mod in_memory;
 

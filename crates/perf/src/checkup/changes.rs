@@ -76,7 +76,8 @@ impl Older {
         Ok(older)
     }
 
-    /// Refuses to compare with a report that is about other hosts. A host that is missing now is a change.
+    /// Refuses to compare with a report that is about other hosts. A host that is missing now is a
+    /// change.
     pub(super) fn is_about(&self, hosts: &[Host]) -> Result<(), Error> {
         let is_known = |host: &&Host| self.hosts.iter().any(|one| one.name == host.name);
         let Some(other) = hosts.iter().find(|host| !is_known(host)) else {
@@ -84,7 +85,8 @@ impl Older {
         };
         let known: Vec<_> = self.hosts.iter().map(|host| host.name.as_str()).collect();
         Err(Error::Usage(format!(
-            "--compare: the older report is about {}, and not about {}; compare reports of the same hosts, named alike",
+            "--compare: the older report is about {}, and not about {}; compare reports of the \
+             same hosts, named alike",
             known.join(", "),
             other.name
         )))
@@ -120,7 +122,8 @@ pub(super) fn since(older: &Older, report: &Report<'_>) -> Vec<Change> {
 }
 
 impl Change {
-    /// Each text in one line, without what a terminal would obey: the older report may hold anything.
+    /// Each text in one line, without what a terminal would obey: the older report may hold
+    /// anything.
     fn plain(self) -> Self {
         let [what, then, now] = [self.what, self.then, self.now].map(|text| plain(&text));
         Self {
@@ -132,7 +135,8 @@ impl Change {
     }
 }
 
-/// Findings that are new, or whose status is another one. Of several with one name on the same hosts, the worst counts.
+/// Findings that are new, or whose status is another one. Of several with one name on the same
+/// hosts, the worst counts.
 fn findings(older: &Older, report: &Report<'_>) -> Vec<Change> {
     let then = older.findings.iter();
     let then = worst(then.map(|one| (named(&one.hosts, &one.id), &*one.status)));

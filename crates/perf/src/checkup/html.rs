@@ -58,8 +58,8 @@ pub(super) fn page(report: &Report<'_>) -> Result<String, Error> {
         table(&mut body, &heads, 3, traffic(report));
     }
     Ok(format!(
-        "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{title}</title><style>{STYLE}</style></head>\
-         <body>{body}</body></html>\n"
+        "<!DOCTYPE html>\n<html lang=\"en\"><head><meta \
+         charset=\"utf-8\"><title>{title}</title><style>{STYLE}</style></head><body>{body}</body></html>\n"
     ))
 }
 
@@ -111,7 +111,8 @@ fn findings(body: &mut String, report: &Report<'_>) {
         };
         let _ = write!(
             body,
-            "<tr><td class=\"{class}\">{status}</td><td>{hosts}</td><td>{id}</td><td>{seen}{todo}</td></tr>"
+            "<tr><td \
+             class=\"{class}\">{status}</td><td>{hosts}</td><td>{id}</td><td>{seen}{todo}</td></tr>"
         );
     }
     body.push_str("</table>");
@@ -156,7 +157,8 @@ fn load(body: &mut String, report: &Report<'_>) {
     let minutes = report.load.last().map_or(0.0, |one| one.seconds / 60.0);
     let _ = write!(
         body,
-        "<p>all_reduce of 16 MiB for {minutes:.1} minutes: {slowest:.2} to {fastest:.2} GB/s (busbw), {} measurements</p>",
+        "<p>all_reduce of 16 MiB for {minutes:.1} minutes: {slowest:.2} to {fastest:.2} GB/s \
+         (busbw), {} measurements</p>",
         report.load.len()
     );
     body.push_str(&bars(&rates().collect::<Vec<_>>(), fastest));
@@ -171,7 +173,8 @@ fn bars(rates: &[f64], fastest: f64) -> String {
         let height = SIZE[1] * rate / fastest;
         let _ = write!(
             text,
-            "<rect x=\"{:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{height:.1}\" fill=\"#0072b2\"/>",
+            "<rect x=\"{:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{height:.1}\" \
+             fill=\"#0072b2\"/>",
             width * index as f64,
             SIZE[1] - height,
             (width * 0.9).max(0.5)

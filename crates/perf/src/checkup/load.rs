@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 use crate::doctor::{Finding, Fix, Launcher, Problem, Status};
 use crate::report::compare::Document;
 
-/// Results go to standard output as JSON. Each size is called 20 times out of place and 20 times in place, and once for each check.
+/// Results go to standard output as JSON. Each size is called 20 times out of place and 20 times in
+/// place, and once for each check.
 const SWEEP: &str = "all_reduce --backend host -b 8 -e 64M -f 4 -n 20 -w 1 -c 1 -T 60 -J -";
 /// A few seconds on a fast network.
 const LOAD: &str = "all_reduce --backend host -b 16M -e 16M -n 50 -N 4 -c 1 -T 60 -J -";
@@ -83,7 +84,8 @@ pub(super) fn judge(
     }
 }
 
-/// Whether the bandwidth has lasted: no moment is far below the median, and the end not far below the beginning.
+/// Whether the bandwidth has lasted: no moment is far below the median, and the end not far below
+/// the beginning.
 pub(super) fn steady(names: &[&str], moments: &[Moment]) -> Option<Finding> {
     const ID: &str = "check.load";
     let all: Vec<_> = moments.iter().map(|one| one.bus_bw).collect();
@@ -94,8 +96,8 @@ pub(super) fn steady(names: &[&str], moments: &[Moment]) -> Option<Finding> {
     let middle = median(&all);
     let minutes = moments.last()?.seconds / 60.0;
     let seen = format!(
-        "{minutes:.1} minutes of all_reduce: {slowest:.2} to {fastest:.2} GB/s (busbw), median {middle:.2}, at first \
-         {first:.2}, at last {last:.2}"
+        "{minutes:.1} minutes of all_reduce: {slowest:.2} to {fastest:.2} GB/s (busbw), median \
+         {middle:.2}, at first {first:.2}, at last {last:.2}"
     );
     if slowest >= LEAST * middle && last >= LEAST * first {
         return Some(Finding::ok(ID, names, seen));
@@ -105,7 +107,8 @@ pub(super) fn steady(names: &[&str], moments: &[Moment]) -> Option<Finding> {
         format!("at any time {LEAST} of the median, and at last {LEAST} of what it was at first"),
         "these hosts do not keep up their bandwidth, or another program was in the way",
         Fix::look(
-            "cooling, clocks and power limits (nvidia-smi -q -d PERFORMANCE), and pauses (ethtool -S)",
+            "cooling, clocks and power limits (nvidia-smi -q -d PERFORMANCE), and pauses (ethtool \
+             -S)",
         ),
     );
     Some(Finding::warn(ID, names, problem))
@@ -118,7 +121,8 @@ pub(super) fn median(all: &[f64]) -> f64 {
     all[all.len() / 2]
 }
 
-/// The bytes that the rank that sends least must have sent, at the least: an all-reduce sends what the bus bandwidth counts.
+/// The bytes that the rank that sends least must have sent, at the least: an all-reduce sends what
+/// the bus bandwidth counts.
 pub(super) fn moved(sweep: Option<&Document>, load: &[Moment]) -> f64 {
     let swept = sweep.into_iter().flat_map(|it| &it.results);
     let swept: f64 = swept.map(|row| row.size as f64 * CALLS[0]).sum();

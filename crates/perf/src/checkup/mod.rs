@@ -1,7 +1,7 @@
 //! `spark-perf check`: a new cluster's check-up in one command, and its report.
 //!
-//! Runs the other commands, and puts together what they find. Judges only what crossed which interface, and what has
-//! changed since an older report.
+//! Runs the other commands, and puts together what they find. Judges only what crossed which
+//! interface, and what has changed since an older report.
 
 mod changes;
 mod hardware;
@@ -81,8 +81,8 @@ pub(crate) struct Args {
     /// How long collectives run under load
     #[arg(long, value_name = "MINUTES", default_value_t = 1.0, value_parser = minutes)]
     minutes: f64,
-    /// Instead of all that: each check that only hardware can show, in order, with what is expected. --minutes is the most
-    /// that each of the long ones takes
+    /// Instead of all that: each check that only hardware can show, in order, with what is
+    /// expected. --minutes is the most that each of the long ones takes
     #[arg(long, conflicts_with_all = ["report", "compare"])]
     hardware: bool,
 }
@@ -189,7 +189,8 @@ fn report<'a>(
     Ok(report)
 }
 
-/// Reads the hosts that were examined once more. One that does not answer any more is a finding: the report is not lost.
+/// Reads the hosts that were examined once more. One that does not answer any more is a finding:
+/// the report is not lost.
 fn read_again(
     args: &SurveyArgs,
     hosts: &[remote::Host],
@@ -203,7 +204,8 @@ fn read_again(
                 let problem = Problem::new(
                     lost.error.to_string(),
                     "an answer before and after the collectives",
-                    "this host had answered, and does not any more: what it has carried is not known",
+                    "this host had answered, and does not any more: what it has carried is not \
+                     known",
                     Fix::look(
                         "whether it runs: its console, power and cooling; then run the check again",
                     ),

@@ -5,8 +5,8 @@ use spark_ccl_topology::testing;
 
 use super::*;
 
-/// What the two hosts find where each rail has carried `rails` bytes, and each other interface `others`, after `alter` has
-/// had its way with the second reading.
+/// What the two hosts find where each rail has carried `rails` bytes, and each other interface
+/// `others`, after `alter` has had its way with the second reading.
 fn counted(rails: u64, others: u64, moved: f64, alter: impl Fn(&mut Host)) -> Vec<Finding> {
     let hosts = testing::hosts(&testing::pair());
     let cluster = Cluster::of(&hosts);

@@ -9,8 +9,8 @@ use spark_ccl_topology::{Cluster, Host, Netdev};
 use crate::doctor::{Finding, Fix, Problem};
 
 const ID: &str = "check.traffic";
-/// What ssh and the ranks' meetings may send over other interfaces, in bytes, beside a small part of the data; and the most
-/// that this may be, however much the collectives move.
+/// What ssh and the ranks' meetings may send over other interfaces, in bytes, beside a small part
+/// of the data; and the most that this may be, however much the collectives move.
 const SMALL: f64 = 8e6;
 const PART: f64 = 0.02;
 const MOST: f64 = 200e6;
@@ -35,8 +35,9 @@ type Way = (&'static str, fn(&Traffic) -> u64);
 /// Each is judged: a network that is idle one way delays all.
 const WAYS: [Way; 2] = [("sent", |one| one.sent), ("received", |one| one.received)];
 
-/// What a host has counted between two readings; the loopback interface counts as none. What has no counter in both readings
-/// is left out, and so is what a rail lies on, or what lies on it: those bytes would count twice.
+/// What a host has counted between two readings; the loopback interface counts as none. What has no
+/// counter in both readings is left out, and so is what a rail lies on, or what lies on it: those
+/// bytes would count twice.
 pub(super) fn between(
     cluster: &Cluster<'_>,
     index: usize,
@@ -98,8 +99,8 @@ fn ends<'a>(cluster: &'a Cluster<'_>, index: usize) -> impl Iterator<Item = (&'a
     ends.filter(move |(end, _)| end.host == index)
 }
 
-/// Whether the rails of a host have carried what the collectives must have moved, each a part of it, and other interfaces
-/// little.
+/// Whether the rails of a host have carried what the collectives must have moved, each a part of
+/// it, and other interfaces little.
 pub(super) fn judge(
     cluster: &Cluster<'_>,
     index: usize,
@@ -152,7 +153,8 @@ fn others(host: &str, traffic: &[Traffic], moved: f64) -> Finding {
         let others = traffic.iter().filter(|one| !one.rail);
         let most = others.map(|one| one.sent.max(one.received)).max();
         let seen = format!(
-            "the collectives' {moved} crossed the rails ({rails}); over each other interface at most {}",
+            "the collectives' {moved} crossed the rails ({rails}); over each other interface at \
+             most {}",
             bytes(most.unwrap_or(0) as f64)
         );
         return Finding::ok(ID, &[host], seen);
@@ -179,10 +181,12 @@ fn short_of_connections(traffic: &[Traffic], idle: &[Idle<'_>], rails: usize) ->
         ),
         "a part over each",
         format!(
-            "a link over TCP has {CONNECTIONS} connections, unless SPARK_CCL_SOCKETS says otherwise, and each takes one rail"
+            "a link over TCP has {CONNECTIONS} connections, unless SPARK_CCL_SOCKETS says \
+             otherwise, and each takes one rail"
         ),
         Fix::look(format!(
-            "SPARK_CCL_SOCKETS={rails} on all ranks; or SPARK_CCL_SOCKET_IFNAME, where an interface is not meant for this"
+            "SPARK_CCL_SOCKETS={rails} on all ranks; or SPARK_CCL_SOCKET_IFNAME, where an \
+             interface is not meant for this"
         )),
     )
 }

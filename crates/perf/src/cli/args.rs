@@ -110,8 +110,8 @@ pub(crate) struct Args {
     #[command(flatten)]
     pub(crate) ranks: RankArgs,
 
-    /// What executes the collectives, and where [default: nccl if a GPU and NCCL are found, and no other flag asks for
-    /// host memory]
+    /// What executes the collectives, and where [default: nccl if a GPU and NCCL are found, and no
+    /// other flag asks for host memory]
     #[arg(long, value_enum, value_name = "BACKEND", help_heading = "Ranks")]
     pub(crate) backend: Option<BackendArg>,
     /// A line for the header, from the process that started this one
@@ -169,7 +169,8 @@ pub(crate) struct OperationArgs {
     /// Operation: sum, prod, max, min, avg, mulsum (a factor per rank, then sum) or all
     #[arg(short = 'o', long, value_name = "OP", default_value = "sum")]
     pub(crate) op: String,
-    /// Element type: int8 uint8 int32 uint32 int64 uint64 half float double bfloat16 f8e4m3 f8e5m2, or all
+    /// Element type: int8 uint8 int32 uint32 int64 uint64 half float double bfloat16 f8e4m3 f8e5m2,
+    /// or all
     #[arg(short = 'd', long, value_name = "TYPE", default_value = "float")]
     pub(crate) datatype: String,
     /// Root rank; -1: every rank in turn
@@ -190,7 +191,8 @@ pub(crate) struct OperationArgs {
     /// Algorithm instead of the tuner's choice, as the header names them: ring, direct, chain, ...
     #[arg(long, value_name = "NAME")]
     pub(crate) algo: Option<AlgorithmChoice>,
-    /// Print how each size is done and why, and measure nothing: the algorithm; on GPUs, the path and the kernel or the pieces
+    /// Print how each size is done and why, and measure nothing: the algorithm; on GPUs, the path
+    /// and the kernel or the pieces
     #[arg(long)]
     pub(crate) explain: bool,
     /// Shift the buffers by N elements, off their alignment
@@ -233,12 +235,14 @@ pub(crate) struct TimingArgs {
         default_value_t = 1
     )]
     pub(crate) run_cycles: u64,
-    /// Which memory successive calls use. hot: the same in every call, so that it stays in the caches if it fits;
-    /// SIZE: each buffer has this size, and calls use its parts in turn, so that caches smaller than it do not help.
-    /// By default the buffers have the last size of the sweep, and calls use their parts in turn, as in nccl-tests
+    /// Which memory successive calls use. hot: the same in every call, so that it stays in the
+    /// caches if it fits; SIZE: each buffer has this size, and calls use its parts in turn, so that
+    /// caches smaller than it do not help. By default the buffers have the last size of the sweep,
+    /// and calls use their parts in turn, as in nccl-tests
     #[arg(long, value_name = "hot|SIZE", value_parser = parse_buffers)]
     pub(crate) buffers: Option<BuffersArg>,
-    /// 1: barrier after each call; 2: no barrier, but wait for the GPUs; 3: barrier after each iteration, not timed
+    /// 1: barrier after each call; 2: no barrier, but wait for the GPUs; 3: barrier after each
+    /// iteration, not timed
     #[arg(
         short = 'z', long, value_name = "0-3", default_value_t = 0,
         value_parser = clap::value_parser!(u8).range(0..=3)
@@ -253,7 +257,8 @@ pub(crate) struct TimingArgs {
     /// Seconds after which an operation times out (exit 4); 0: the library's default
     #[arg(short = 'T', long, value_name = "SECONDS", default_value_t = 0)]
     pub(crate) timeout: u64,
-    /// 1: time each iteration (maximum over ranks), report minimum, maximum, 99th percentile, variation
+    /// 1: time each iteration (maximum over ranks), report minimum, maximum, 99th percentile,
+    /// variation
     #[arg(
         short = 'I', long, alias = "per-iter-timing", value_name = "0|1",
         default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=1)
@@ -268,8 +273,8 @@ pub(crate) struct TimingArgs {
         default_value_t = 0
     )]
     pub(crate) per_iter_skip: usize,
-    /// 1: the time column is the processor time of a rank, user and system, including barriers of -z; on GPUs the
-    /// time until a call is enqueued; bandwidths still use the elapsed time
+    /// 1: the time column is the processor time of a rank, user and system, including barriers of
+    /// -z; on GPUs the time until a call is enqueued; bandwidths still use the elapsed time
     #[arg(
         short = 'C', long, alias = "report-cputime", value_name = "0|1",
         default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=1)
@@ -293,7 +298,8 @@ pub(crate) struct CheckArgs {
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Reports", rename_all = "snake_case")]
 pub(crate) struct ReportArgs {
-    /// Write a JSON report; if the file exists, FILE.0, FILE.1, ... is used instead. -: print it, and no table
+    /// Write a JSON report; if the file exists, FILE.0, FILE.1, ... is used instead. -: print it,
+    /// and no table
     #[arg(short = 'J', long, alias = "output-file", value_name = "FILE.json")]
     pub(crate) output_file: Option<PathBuf>,
     /// Draw time and bus bandwidth against size
@@ -323,7 +329,8 @@ pub(crate) struct ReportArgs {
     rename_all = "snake_case"
 )]
 pub(crate) struct GpuArgs {
-    /// 1: register buffers with NCCL; 2: as symmetric windows; in host memory, both mean --memory registered
+    /// 1: register buffers with NCCL; 2: as symmetric windows; in host memory, both mean --memory
+    /// registered
     #[arg(
         short = 'R', long, alias = "local-register", value_name = "0-2",
         default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=2)

@@ -1,8 +1,8 @@
-//! The flags of measurements, their checked form, and what several commands take from the command line and the
-//! environment.
+//! The flags of measurements, their checked form, and what several commands take from the command
+//! line and the environment.
 //!
-//! Knows the names of collectives, and the columns of the table. Must not know how anything is measured, or where the
-//! ranks come from.
+//! Knows the names of collectives, and the columns of the table. Must not know how anything is
+//! measured, or where the ranks come from.
 
 pub(crate) mod args;
 pub(crate) mod options;

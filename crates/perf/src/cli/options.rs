@@ -243,7 +243,8 @@ fn sweep(args: &Args) -> Result<Sweep, Error> {
     }
     if min > max {
         return Err(Error::Usage(format!(
-            "the first size (-b, {min} bytes) is larger than the last (-e, {max} bytes); both are 32M unless given"
+            "the first size (-b, {min} bytes) is larger than the last (-e, {max} bytes); both are \
+             32M unless given"
         )));
     }
     if args.sizes.stepfactor == 0 {
@@ -369,7 +370,8 @@ fn on_gpus(args: &Args, backend: BackendArg) -> Result<(), Error> {
     ] {
         if graph && other {
             return Err(Error::Usage(format!(
-                "-G with {flag}: while iterations are put into a graph nothing runs; leave one of them out"
+                "-G with {flag}: while iterations are put into a graph nothing runs; leave one of \
+                 them out"
             )));
         }
     }
@@ -395,8 +397,8 @@ fn on_gpus(args: &Args, backend: BackendArg) -> Result<(), Error> {
     let register = args.gpus.local_register;
     if backend.backends().contains(&Backend::Engine) && register > 0 {
         return Err(Error::NotImplemented(format!(
-            "-R {register}: the engine has nothing to register, since its kernels take any buffer of their GPU, and \
-             no other GPU reaches that; leave it out"
+            "-R {register}: the engine has nothing to register, since its kernels take any buffer \
+             of their GPU, and no other GPU reaches that; leave it out"
         )));
     }
     Ok(())

@@ -46,7 +46,8 @@ pub(crate) struct DiscoverArgs {
     /// Let your ssh key in on hosts that are found, after a question for each
     #[arg(long)]
     pub(super) copy_keys: bool,
-    /// Copy keys to these hosts, without a question, and to no other: names or addresses as they are printed
+    /// Copy keys to these hosts, without a question, and to no other: names or addresses as they
+    /// are printed
     #[arg(
         short = 'H',
         long = "host",

@@ -23,8 +23,8 @@ pub(super) struct Found {
     pub(super) name_resolves: bool,
 }
 
-/// The most signs of hosts that each way of looking keeps, and of these ways there are three. Anybody on the link may send more,
-/// but not so that what another way has found is left out.
+/// The most signs of hosts that each way of looking keeps, and of these ways there are three.
+/// Anybody on the link may send more, but not so that what another way has found is left out.
 pub(super) const MOST: usize = 512;
 const WAYS: usize = 3;
 
@@ -42,7 +42,8 @@ pub(super) fn merge(seen: Vec<Found>) -> Vec<Found> {
     hosts
 }
 
-/// Warns of several names with one key, which count as one host: a copied system has the key of the original.
+/// Warns of several names with one key, which count as one host: a copied system has the key of the
+/// original.
 pub(super) fn same_keys(hosts: &[Found]) -> Vec<String> {
     let mut names: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for host in hosts {
@@ -54,8 +55,9 @@ pub(super) fn same_keys(hosts: &[Found]) -> Vec<String> {
     let note = |names: BTreeSet<&str>| {
         let names: Vec<_> = names.into_iter().collect();
         format!(
-            "{} have one host key, and are taken for one host. If they are several, one was copied from another: give each \
-             keys of its own (sudo rm /etc/ssh/ssh_host_*_key*; sudo ssh-keygen -A; sudo systemctl restart ssh)",
+            "{} have one host key, and are taken for one host. If they are several, one was copied \
+             from another: give each keys of its own (sudo rm /etc/ssh/ssh_host_*_key*; sudo \
+             ssh-keygen -A; sudo systemctl restart ssh)",
             names.join(" and ")
         )
     };

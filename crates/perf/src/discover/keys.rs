@@ -8,14 +8,15 @@ use super::found::Found;
 use crate::console;
 use crate::error::{Error, exit};
 
-/// Copies the key to the hosts that are named, or else to each that the user agrees to: anybody on the link may answer.
-/// Returns the exit code.
+/// Copies the key to the hosts that are named, or else to each that the user agrees to: anybody on
+/// the link may answer. Returns the exit code.
 pub(super) fn copy(args: &DiscoverArgs, hosts: &[&Found]) -> Result<u8, Error> {
     let mut code = 0;
     for name in &args.only {
         if !hosts.iter().any(|host| host.is_called(name)) {
             console::print_error(format_args!(
-                "{name}: no ssh server that answers has this name or address; spark-perf discover lists them"
+                "{name}: no ssh server that answers has this name or address; spark-perf discover \
+                 lists them"
             ));
             code = exit::SYSTEM;
         }
@@ -66,8 +67,8 @@ fn fingerprint(key: &str) -> Result<String, Error> {
     Ok(fingerprint.unwrap_or("unknown").to_owned())
 }
 
-/// Copies the key to the server that has answered; whether that succeeds. ssh will know the server's key by the name, or
-/// address, that the hostfile has.
+/// Copies the key to the server that has answered; whether that succeeds. ssh will know the
+/// server's key by the name, or address, that the hostfile has.
 fn copy_to(user: Option<&str>, host: &Found) -> Result<bool, Error> {
     let address = host.ssh_address.clone().unwrap_or_default();
     let target = match user {

@@ -1,8 +1,9 @@
 //! `spark-perf discover`: finds hosts on the link, and prints them as a hostfile.
 //!
-//! Hosts announce their ssh server by multicast DNS, and answer an echo request to all nodes of a link (`ICMPv6`), also
-//! where no addresses are configured yet. Some say by LLDP who they are. Each is then asked for its ssh server. Runs
-//! nothing on the hosts, except that it copies keys on request.
+//! Hosts announce their ssh server by multicast DNS, and answer an echo request to all nodes of a
+//! link (`ICMPv6`), also where no addresses are configured yet. Some say by LLDP who they are. Each
+//! is then asked for its ssh server. Runs nothing on the hosts, except that it copies keys on
+//! request.
 
 mod args;
 mod found;
@@ -46,7 +47,8 @@ pub(crate) fn run(args: &DiscoverArgs) -> Result<u8, Error> {
     let reachable: Vec<&Found> = found.iter().filter(|one| one.has_ssh()).collect();
     if reachable.is_empty() {
         console::print_error(format_args!(
-            "no host with an ssh server answers: is the cable plugged in, the interface up, the other host on?"
+            "no host with an ssh server answers: is the cable plugged in, the interface up, the \
+             other host on?"
         ));
         return Ok(exit::LIBRARY);
     }
@@ -88,7 +90,8 @@ pub(crate) fn hosts(remote: &Remote) -> Result<Vec<Host>, Error> {
 /// The hosts that are found within this time, and what could not be tried.
 fn find(time: Duration) -> (Vec<Found>, Vec<String>) {
     let what = format!(
-        "looking for hosts for {} s; those that are found are then asked for their ssh servers ({} s at most)",
+        "looking for hosts for {} s; those that are found are then asked for their ssh servers ({} \
+         s at most)",
         time.as_secs(),
         ssh::LIMIT.as_secs()
     );
@@ -105,12 +108,14 @@ fn look(time: Duration) -> (Vec<Found>, Vec<String>) {
         let [by_lldp, by_name] = [by_lldp, by_name].map(|it| it.join().unwrap_or_else(panicked));
         (by_lldp, by_name, by_echo)
     });
-    // Few hosts speak it, and most users lack the right to listen: the hostfile does not mention it.
+    // Few hosts speak it, and most users lack the right to listen: the hostfile does not mention
+    // it.
     let by_lldp = by_lldp.unwrap_or_else(|why| {
         console::print_error(format_args!("LLDP was not listened to: {why}"));
         Vec::new()
     });
-    // Names of multicast DNS come later, since they replace others: ssh is more likely to resolve them.
+    // Names of multicast DNS come later, since they replace others: ssh is more likely to resolve
+    // them.
     let mut sightings = by_lldp;
     let mut notes = Vec::new();
     for (what, outcome) in [

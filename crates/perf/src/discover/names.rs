@@ -1,5 +1,5 @@
-//! Which names of hosts are taken: anybody on the link may announce anything, and names go to terminals, hostfiles and
-//! command lines.
+//! Which names of hosts are taken: anybody on the link may announce anything, and names go to
+//! terminals, hostfiles and command lines.
 
 use crate::remote::parse_one;
 
@@ -14,8 +14,8 @@ pub(super) fn announced(name: &str) -> Option<String> {
     is_fine.then(|| name.to_owned())
 }
 
-/// The name that a host gives itself over LLDP, if it is one of that host alone: not `localhost`, and nothing that is read
-/// as an address.
+/// The name that a host gives itself over LLDP, if it is one of that host alone: not `localhost`,
+/// and nothing that is read as an address.
 pub(super) fn of_system(name: &str) -> Option<String> {
     let name = name.trim_end_matches('.');
     let first = name.split('.').next().unwrap_or_default();

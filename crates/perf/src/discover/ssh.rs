@@ -90,7 +90,8 @@ fn name_of(addresses: &[String]) -> Option<String> {
     names::of_addresses(&String::from_utf8_lossy(&output.stdout))
 }
 
-/// Whether the system takes a name for one of these addresses: any host may say that it has another one's name.
+/// Whether the system takes a name for one of these addresses: any host may say that it has another
+/// one's name.
 fn leads_to(name: &str, addresses: &[String]) -> bool {
     let known: Vec<IpAddr> = addresses
         .iter()

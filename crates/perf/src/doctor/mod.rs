@@ -1,7 +1,8 @@
 //! `spark-perf doctor`: finds what is wrong with hosts and the network between them, and how to
 //! mend it.
 //!
-//! Checks are pure functions from models of hosts to findings, so that each is tested with hosts that have a fault.
+//! Checks are pure functions from models of hosts to findings, so that each is tested with hosts
+//! that have a fault.
 
 mod checks;
 mod finding;
@@ -69,7 +70,8 @@ Examples:
 pub(crate) struct Args {
     #[command(flatten)]
     hosts: SurveyArgs,
-    /// Measure what the hosts carry, each rail alone and all together, and the collective itself; takes some seconds
+    /// Measure what the hosts carry, each rail alone and all together, and the collective itself;
+    /// takes some seconds
     #[arg(long, conflicts_with = "from")]
     probe: bool,
     /// Check the settings of this file, too: lines NAME=VALUE, as for docker run --env-file, or as
@@ -114,7 +116,8 @@ pub(crate) struct Examination {
     pub(crate) probed: Option<Probed>,
 }
 
-/// What reading shows, and, for several hosts that were asked, what trying shows, and on demand measuring.
+/// What reading shows, and, for several hosts that were asked, what trying shows, and on demand
+/// measuring.
 pub(crate) fn examine(
     args: &SurveyArgs,
     probe: bool,
@@ -196,7 +199,8 @@ pub(crate) fn judge(hosts: &[Host]) {
     assert!(!summary(&found).is_empty());
 }
 
-/// Removes a host that is there already, by a hardware address that no two machines share, and says so.
+/// Removes a host that is there already, by a hardware address that no two machines share, and says
+/// so.
 fn twice(met: &mut Vec<Surveyed>) -> Vec<Finding> {
     let mut found = Vec::new();
     let mut index = 1;
@@ -273,7 +277,8 @@ fn summary(found: &[Finding]) -> String {
     }
     let mut commands = found.iter().filter_map(Finding::command);
     let lasts = if commands.any(|one| one.contains("sudo ip ") || one.contains("sysctl")) {
-        "\n# what ip and sysctl set is lost at the next start: spark-perf netplan writes addresses and MTUs that last"
+        "\n# what ip and sysctl set is lost at the next start: spark-perf netplan writes addresses \
+         and MTUs that last"
     } else {
         ""
     };

@@ -29,7 +29,8 @@ pub(super) fn shell(values: &Values) -> String {
     text
 }
 
-/// Options of `docker run`. No option has a blank in it, so that `$(spark-perf env --docker)` gives them.
+/// Options of `docker run`. No option has a blank in it, so that `$(spark-perf env --docker)` gives
+/// them.
 pub(super) fn docker(hosts: &[Host], values: &[Setting]) -> String {
     let mut options = Vec::new();
     let has_rdma = hosts.iter().any(|host| !host.rdma.is_empty());

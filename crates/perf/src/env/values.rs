@@ -47,7 +47,8 @@ fn routing(cluster: &Cluster<'_>) -> Option<Setting> {
     })
 }
 
-/// NCCL takes the functions of one PCI device for one card with two ports, although they lead to different cages.
+/// NCCL takes the functions of one PCI device for one card with two ports, although they lead to
+/// different cages.
 fn merging(cluster: &Cluster<'_>) -> Option<Setting> {
     let found = cluster.hosts.iter().find_map(|host| {
         let cages = cages(host);
@@ -73,7 +74,8 @@ fn merging(cluster: &Cluster<'_>) -> Option<Setting> {
         name: "NCCL_IB_MERGE_NICS",
         value: "0".to_owned(),
         probe: format!(
-            "the functions of {slot} on {} lead to different cages, and merged they would be taken for one way",
+            "the functions of {slot} on {} lead to different cages, and merged they would be taken \
+             for one way",
             host.name
         ),
     })
@@ -116,7 +118,8 @@ fn memory(cluster: &Cluster<'_>, mode: Mode) -> Result<Vec<Setting>, String> {
         }]),
         (Mode::Auto | Mode::Safe, Some(shared), _) => Ok(staged(&shared)),
         (Mode::Safe, None, _) => Ok(staged("--mode safe")),
-        // The driver's claims do not prove what works, and nvidia_peermem may work where dma-buf does not.
+        // The driver's claims do not prove what works, and nvidia_peermem may work where dma-buf
+        // does not.
         (Mode::Auto, None, _) => Ok(Vec::new()),
     }
 }
@@ -213,7 +216,8 @@ mod tests {
         let error = found(&testing::pair(), Mode::Dmabuf).unwrap_err();
         assert_eq!(
             error,
-            "--mode dmabuf: CU_DEVICE_ATTRIBUTE_INTEGRATED is 1 for NVIDIA GB10 of spark-1; use --mode safe"
+            "--mode dmabuf: CU_DEVICE_ATTRIBUTE_INTEGRATED is 1 for NVIDIA GB10 of spark-1; use \
+             --mode safe"
         );
         let server = [testing::nvlink_server("h200")];
         let expected = vec![is("1", "NCCL_DMABUF_ENABLE")];

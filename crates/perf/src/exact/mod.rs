@@ -12,8 +12,8 @@
 //! the speed of memory. The period is a prime, so that data displaced by any block or message is
 //! detected.
 //!
-//! Knows the element types and the reductions, and computes without their arithmetic. Must not know collectives and
-//! buffers.
+//! Knows the element types and the reductions, and computes without their arithmetic. Must not know
+//! collectives and buffers.
 
 mod float;
 

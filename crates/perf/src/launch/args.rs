@@ -89,7 +89,8 @@ pub(crate) struct LaunchArgs {
     /// Seconds without a sign of life from the launcher after which a host ends its ranks
     #[arg(long, value_name = "SECONDS", default_value_t = 60.0, value_parser = some_seconds, help_heading = "Hosts")]
     pub(super) lost_after: f64,
-    /// Seconds until all hosts must have answered [default: 30; in pods, which may have to fetch their image, 600]
+    /// Seconds until all hosts must have answered [default: 30; in pods, which may have to fetch
+    /// their image, 600]
     #[arg(long, value_name = "SECONDS", value_parser = seconds, help_heading = "Hosts")]
     connect_timeout: Option<f64>,
     /// Print lines without the rank before them
@@ -149,7 +150,8 @@ impl LaunchArgs {
         match both_here(&hosts).filter(|_| self.node_of.is_none()) {
             None => Ok(hosts),
             Some([one, other]) => Err(Error::Usage(format!(
-                "{one} and {other} are both this host: name it once, with the number of its ranks, as in localhost:2"
+                "{one} and {other} are both this host: name it once, with the number of its ranks, \
+                 as in localhost:2"
             ))),
         }
     }

@@ -11,7 +11,8 @@ use crate::console;
 use crate::error::exit;
 use crate::remote::Remote;
 
-/// How long agents may take to end their ranks beyond the grace time: they kill for a while, and then give up.
+/// How long agents may take to end their ranks beyond the grace time: they kill for a while, and
+/// then give up.
 pub(super) const LAST: Duration = Duration::from_secs(10);
 
 /// The hosts of a job, and what has become of its ranks.
@@ -128,7 +129,8 @@ impl Job {
             (None, Err(error)) => format!("{name}: waiting for its agent: {error}"),
         };
         let what = format!(
-            "{what}. What still runs there ends by itself, {} s after it has heard of the launcher last",
+            "{what}. What still runs there ends by itself, {} s after it has heard of the launcher \
+             last",
             self.lost_after.as_secs_f64()
         );
         self.fail(state, exit::SYSTEM, &what);
@@ -153,7 +155,8 @@ impl Job {
             if *running > 0 {
                 let name = &link.host.name;
                 console::print_error(format_args!(
-                    "{name}: has not said that its {running} ranks have ended. If it is alive, they end within {} s",
+                    "{name}: has not said that its {running} ranks have ended. If it is alive, \
+                     they end within {} s",
                     self.lost_after.as_secs_f64()
                 ));
             }

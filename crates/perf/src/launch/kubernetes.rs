@@ -88,8 +88,8 @@ impl KubernetesArgs {
             && !name.ends_with('-');
         if !is_fine {
             return Err(Error::Usage(format!(
-                "--job-name {name}: expected at most {LONGEST_NAME} of a-z, 0-9 and -, of which the first is a letter and \
-                 the last no -"
+                "--job-name {name}: expected at most {LONGEST_NAME} of a-z, 0-9 and -, of which \
+                 the first is a letter and the last no -"
             )));
         }
         for (flag, value, least) in [

@@ -53,9 +53,9 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// Starts the agent of a host, and tells it every `beat` that the launcher is there. What is heard goes to `ears`,
-    /// with the host's number, and lines with their ranks', of which the host's first is given. The calling thread must
-    /// not end before the link.
+    /// Starts the agent of a host, and tells it every `beat` that the launcher is there. What is
+    /// heard goes to `ears`, with the host's number, and lines with their ranks', of which the
+    /// host's first is given. The calling thread must not end before the link.
     pub(super) fn open(
         remote: &Remote,
         host: &Host,
@@ -115,7 +115,8 @@ impl Link {
         self.agent.wait()
     }
 
-    /// Cuts the connection to a host that is not heard of. Its agent ends the ranks as soon as it notices.
+    /// Cuts the connection to a host that is not heard of. Its agent ends the ranks as soon as it
+    /// notices.
     pub(super) fn cut(&mut self) {
         self.stop();
         // It may have ended just now.
@@ -124,7 +125,8 @@ impl Link {
     }
 }
 
-/// Writes the order, and a sign of life now and then, until the link wants an end or the host is gone.
+/// Writes the order, and a sign of life now and then, until the link wants an end or the host is
+/// gone.
 fn speak(mut stdin: ChildStdin, orders: &Receiver<Order>, beat: Duration) {
     loop {
         let line = match orders.recv_timeout(beat) {

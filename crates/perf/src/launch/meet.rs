@@ -18,7 +18,8 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// How long one look-up of a name may take.
 const LOOKUP: Duration = Duration::from_secs(10);
 
-/// Opens a link to each host, and waits until all have greeted. Otherwise returns what is wrong, host by host.
+/// Opens a link to each host, and waits until all have greeted. Otherwise returns what is wrong,
+/// host by host.
 pub(super) fn meet(
     remote: &Remote,
     plan: &Plan,
@@ -52,8 +53,8 @@ pub(super) fn meet(
     Err(problems)
 }
 
-/// Waits until a name is known here, as that of a pod that is about to start, while no link is open. Returns the signal
-/// that ends the wait, if one does.
+/// Waits until a name is known here, as that of a pod that is about to start, while no link is
+/// open. Returns the signal that ends the wait, if one does.
 pub(super) fn wait_for_name(
     name: &str,
     limit: Duration,
@@ -65,7 +66,8 @@ pub(super) fn wait_for_name(
     while let Err(source) = lookup(name, 0, Instant::now() + LOOKUP.min(limit)) {
         if start.elapsed() >= limit {
             let what = format!(
-                "looking up {name} for {} s (is it in /etc/hosts or DNS? --master-addr names another)",
+                "looking up {name} for {} s (is it in /etc/hosts or DNS? --master-addr names \
+                 another)",
                 limit.as_secs_f64()
             );
             return Err(Error::System { what, source });
@@ -144,8 +146,8 @@ impl Waiting {
                 }
                 if hello.version != spark_ccl::VERSION {
                     self.problems.push(format!(
-                        "{name}: spark-perf there is version {}, here {}: copy this one there, or name another with \
-                         --remote-program",
+                        "{name}: spark-perf there is version {}, here {}: copy this one there, or \
+                         name another with --remote-program",
                         hello.version,
                         spark_ccl::VERSION
                     ));
@@ -190,8 +192,8 @@ impl Waiting {
         let late: Vec<String> = self.silent().map(|host| host.name.clone()).collect();
         self.problems.extend(late.into_iter().map(|name| {
             format!(
-                "{name}: no answer within {} s; does ssh {name} true work without a question? --connect-timeout waits \
-                 longer",
+                "{name}: no answer within {} s; does ssh {name} true work without a question? \
+                 --connect-timeout waits longer",
                 limit.as_secs_f64()
             )
         }));

@@ -1,7 +1,7 @@
 //! `spark-perf launch`: starts a program as ranks on several hosts, and leaves nothing behind.
 //!
-//! An agent on each host ([`agent`]) starts the ranks there. The launcher reaches it over the ssh client, or, on its
-//! own host, over pipes; both use the protocol in [`wire`].
+//! An agent on each host ([`agent`]) starts the ranks there. The launcher reaches it over the ssh
+//! client, or, on its own host, over pipes; both use the protocol in [`wire`].
 //!
 //! Knows how programs learn their ranks. Must not know what they do.
 
@@ -92,8 +92,9 @@ pub(crate) fn run(args: &LaunchArgs) -> Result<u8, Error> {
     Ok(job.watch(&events))
 }
 
-/// The first signal makes the job end. At the second, or after a time limit, this process exits at once, since the
-/// job's thread may be blocked by a reader that does not read. Hosts without a launcher end their ranks.
+/// The first signal makes the job end. At the second, or after a time limit, this process exits at
+/// once, since the job's thread may be blocked by a reader that does not read. Hosts without a
+/// launcher end their ranks.
 fn heed_signals(events: Sender<Event>, limit: Duration) -> Result<(), Error> {
     let mut is_asked = false;
     signals::forward(move |signal| {

@@ -11,7 +11,8 @@ use super::wire::{Hello, Order, Variable};
 use crate::error::Error;
 use crate::notation::hex;
 
-/// Where rank 0 listens if each node starts its own ranks, and nobody says otherwise: torchrun's port.
+/// Where rank 0 listens if each node starts its own ranks, and nobody says otherwise: torchrun's
+/// port.
 const PORT: u16 = 29_500;
 
 /// What all ranks have in common.
@@ -88,9 +89,10 @@ pub(super) fn meeting(args: &LaunchArgs, plan: &Plan, hellos: &[Hello]) -> Resul
     let first = &plan.hosts[0].name;
     let unknown = || {
         Error::Usage(format!(
-            "{first}: ssh shows no address of it that the others could use (does it go through a tunnel or a jump \
-             host, or over an interface with nothing but a link-local address, to which spark-perf netplan would add \
-             another?); say with --master-addr by which they reach it"
+            "{first}: ssh shows no address of it that the others could use (does it go through a \
+             tunnel or a jump host, or over an interface with nothing but a link-local address, to \
+             which spark-perf netplan would add another?); say with --master-addr by which they \
+             reach it"
         ))
     };
     Ok(Meeting {
@@ -106,7 +108,8 @@ pub(super) fn first_node(args: &LaunchArgs, plan: &Plan) -> String {
     args.master_addr.clone().unwrap_or_else(|| first.to_owned())
 }
 
-/// The variables that ranks get from this host: those of NCCL and this library, and those asked for by `-x`.
+/// The variables that ranks get from this host: those of NCCL and this library, and those asked for
+/// by `-x`.
 fn passed(asked: &[String], env: &Env) -> Result<Vec<(String, String)>, Error> {
     // Settings from a file are not passed on: another host has its own file.
     let is_set = |value: &&spark_ccl_config::Value| {

@@ -9,14 +9,15 @@ use super::wire::{Hello, Variable};
 pub(super) struct Meeting {
     /// An address of rank 0's host that all hosts reach.
     pub(super) address: String,
-    /// Two ports: `MASTER_PORT` for the program, and one for this library. The program may use both.
+    /// Two ports: `MASTER_PORT` for the program, and one for this library. The program may use
+    /// both.
     pub(super) ports: [u16; 2],
     /// The secret, if the launcher has made one.
     pub(super) secret: Option<String>,
 }
 
-/// Variables of another launcher that has started this one, or of another job. They are removed, so that ranks do not
-/// follow them.
+/// Variables of another launcher that has started this one, or of another job. They are removed, so
+/// that ranks do not follow them.
 const FOREIGN: [&str; 12] = [
     "SPARK_CCL_UNIQUE_ID",
     "SPARK_CCL_UNIQUE_ID_FILE",
@@ -89,9 +90,9 @@ impl Meeting {
     }
 }
 
-/// The address of each host by which the others reach it, as far as ssh shows it. The launcher's own host has the
-/// address that another host sees ssh come from. Behind a jump host or a translation of addresses, that is none of the
-/// host's own.
+/// The address of each host by which the others reach it, as far as ssh shows it. The launcher's
+/// own host has the address that another host sees ssh come from. Behind a jump host or a
+/// translation of addresses, that is none of the host's own.
 pub(super) fn addresses(hellos: &[Hello]) -> Vec<Option<IpAddr>> {
     let launchers = || {
         hellos
@@ -108,8 +109,9 @@ pub(super) fn addresses(hellos: &[Hello]) -> Vec<Option<IpAddr>> {
     hellos.iter().map(of).collect()
 }
 
-/// The address by which others reach a host of which ssh has shown this one. A link-local address means something else
-/// on each host; the same interface may have another, which leads over the same link.
+/// The address by which others reach a host of which ssh has shown this one. A link-local address
+/// means something else on each host; the same interface may have another, which leads over the
+/// same link.
 fn reached(hello: &Hello, shown: IpAddr) -> Option<IpAddr> {
     let name = interface(hello, shown)?;
     if !is_local(shown) {

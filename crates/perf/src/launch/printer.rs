@@ -1,4 +1,5 @@
-//! Prints the ranks' output on a separate thread, so that a slow reader, or none, delays nothing else.
+//! Prints the ranks' output on a separate thread, so that a slow reader, or none, delays nothing
+//! else.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -19,13 +20,14 @@ pub(super) struct Line {
 
 /// The printing thread, as others see it.
 pub(super) struct Printer {
-    /// Whether it has a line that the reader has not taken. Guards no other memory, so all accesses are relaxed.
+    /// Whether it has a line that the reader has not taken. Guards no other memory, so all accesses
+    /// are relaxed.
     is_writing: Arc<AtomicBool>,
 }
 
 impl Printer {
-    /// Starts the thread, which takes lines until all senders are gone. It reports an error at once, and finally that
-    /// it is done.
+    /// Starts the thread, which takes lines until all senders are gone. It reports an error at
+    /// once, and finally that it is done.
     pub(super) fn start(
         prefix: bool,
         tell: impl Fn(Option<io::Error>) + Send + 'static,

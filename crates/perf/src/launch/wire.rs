@@ -1,8 +1,9 @@
 //! The protocol between the launcher and its agents, in lines over an agent's standard input and
 //! output.
 //!
-//! The agent sends a [`Hello`], and gets one [`Order`]. From then on, each line that it sends is a [`Report`], and the
-//! launcher sends an empty line now and then as a sign of life. When its input ends, the agent ends the ranks.
+//! The agent sends a [`Hello`], and gets one [`Order`]. From then on, each line that it sends is a
+//! [`Report`], and the launcher sends an empty line now and then as a sign of life. When its input
+//! ends, the agent ends the ranks.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -20,7 +21,8 @@ pub(super) struct Hello {
     pub(super) ports: [u16; 2],
     /// The network interfaces that are up, with their addresses.
     pub(super) interfaces: Vec<(String, IpAddr)>,
-    /// The launcher's address and the agent's, as the ssh server there sees them; not on the launcher's own host.
+    /// The launcher's address and the agent's, as the ssh server there sees them; not on the
+    /// launcher's own host.
     pub(super) connection: Option<[IpAddr; 2]>,
 }
 

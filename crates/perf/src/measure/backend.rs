@@ -1,4 +1,5 @@
-//! Chooses what executes the collectives: the library's own engines, in host memory or on GPUs, or NCCL.
+//! Chooses what executes the collectives: the library's own engines, in host memory or on GPUs, or
+//! NCCL.
 
 use std::path::Path;
 
@@ -102,8 +103,8 @@ impl Choice {
             return Ok(());
         }
         Err(Error::Usage(format!(
-            "{} of {} threads would take GPUs, and {without} host memory, since not all have found a GPU and NCCL: \
-             give all of them the same --backend",
+            "{} of {} threads would take GPUs, and {without} host memory, since not all have found \
+             a GPU and NCCL: give all of them the same --backend",
             with_gpus[0],
             comm.size()
         )))

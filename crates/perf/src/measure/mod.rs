@@ -1,8 +1,8 @@
 //! Measures a collective: the command without a name.
 //!
-//! `run` is what each thread does: `bench` goes through types, operations, roots and sizes, on a platform, `host` or
-//! `device`. Only these two know in which memory calls run. How results are written is left to `report`, and how ranks
-//! start to `ranks`.
+//! `run` is what each thread does: `bench` goes through types, operations, roots and sizes, on a
+//! platform, `host` or `device`. Only these two know in which memory calls run. How results are
+//! written is left to `report`, and how ranks start to `ranks`.
 
 mod backend;
 mod bench;

@@ -1,4 +1,5 @@
-//! What only NCCL has: a version, types that it reduces on newer GPUs alone, and memory that it is told of.
+//! What only NCCL has: a version, types that it reduces on newer GPUs alone, and memory that it is
+//! told of.
 
 use spark_ccl::cuda;
 
@@ -20,7 +21,8 @@ pub(super) fn reduces_float8(version: &str, generation: i32) -> bool {
     version_code(version) >= FLOAT8.0 && generation >= FLOAT8.1
 }
 
-/// Reports the ranks whose registration has no effect, if there are any; `used` has an entry for each rank.
+/// Reports the ranks whose registration has no effect, if there are any; `used` has an entry for
+/// each rank.
 pub(super) fn report_unused_registration(options: &Options, used: &[bool]) {
     if !used.contains(&false) {
         return;
@@ -28,8 +30,8 @@ pub(super) fn report_unused_registration(options: &Options, used: &[bool]) {
     let ranks = used.iter().enumerate().filter(|(_, used)| !**used);
     let ranks: Vec<_> = ranks.map(|(rank, _)| rank.to_string()).collect();
     console::print_error(format_args!(
-        "NCCL makes no use of the registration (-R {}) of ranks {}: what follows is of ordinary device memory \
-         (NCCL_DEBUG=INFO tells more)",
+        "NCCL makes no use of the registration (-R {}) of ranks {}: what follows is of ordinary \
+         device memory (NCCL_DEBUG=INFO tells more)",
         options.registration as u8,
         ranks.join(", ")
     ));

@@ -46,7 +46,8 @@ pub(crate) fn clamp(
     }
     if !fits(sweep.min) {
         return Err(format!(
-            "{} a rank are needed for the first size ({}), and {} are there: {tight}; lower -b or the number of ranks",
+            "{} a rank are needed for the first size ({}), and {} are there: {tight}; lower -b or \
+             the number of ranks",
             human(need(sweep.min)),
             human(sweep.min),
             human(tight.per_rank),
@@ -54,7 +55,8 @@ pub(crate) fn clamp(
     }
     let max = largest(sweep, fits);
     let line = format!(
-        "Reducing the last size from {} to {}: {} a rank would be needed, and {} are there: {tight}",
+        "Reducing the last size from {} to {}: {} a rank would be needed, and {} are there: \
+         {tight}",
         human(sweep.max),
         human(max),
         human(need(sweep.last())),

@@ -116,7 +116,8 @@ fn look(node: &Node, connection: Option<String>) -> Result<u8, Error> {
     Ok(exit::SYSTEM)
 }
 
-/// Waits until the node has its addresses and reaches its neighbours, and prints which these are; or else what is wrong.
+/// Waits until the node has its addresses and reaches its neighbours, and prints which these are;
+/// or else what is wrong.
 fn check(node: &Node) -> Result<u8, Error> {
     let deadline = Instant::now() + SETTLED;
     loop {

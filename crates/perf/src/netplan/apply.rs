@@ -66,8 +66,8 @@ enum Event {
     Answer(String),
 }
 
-/// A channel for events, of which signals come by themselves. At the second one this process ends at once: nodes roll back
-/// by themselves.
+/// A channel for events, of which signals come by themselves. At the second one this process ends
+/// at once: nodes roll back by themselves.
 fn events() -> Result<(Sender<Event>, Receiver<Event>), Error> {
     let (sender, receiver) = channel();
     let signals = sender.clone();

@@ -1,7 +1,7 @@
 //! Checks that cables join what the plan says.
 //!
-//! An answer from an address is not enough: Linux answers for each of its addresses on every interface. The hardware
-//! address of the answer shows it.
+//! An answer from an address is not enough: Linux answers for each of its addresses on every
+//! interface. The hardware address of the answer shows it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -48,8 +48,8 @@ fn neighbours() -> Vec<(String, Ipv4Addr, String)> {
     table.lines().filter_map(neighbour).collect()
 }
 
-/// A line of the kernel's table: address, type, flags, hardware address, mask, interface. A neighbour that does not answer has
-/// no flags.
+/// A line of the kernel's table: address, type, flags, hardware address, mask, interface. A
+/// neighbour that does not answer has no flags.
 fn neighbour(line: &str) -> Option<(String, Ipv4Addr, String)> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let [address, _, flags, hardware, _, interface] = words[..] else {
@@ -65,7 +65,8 @@ fn neighbour(line: &str) -> Option<(String, Ipv4Addr, String)> {
     ))
 }
 
-/// The cables that end elsewhere than the plan says, or nobody knows where, each in words; `views` are those of the nodes.
+/// The cables that end elsewhere than the plan says, or nobody knows where, each in words; `views`
+/// are those of the nodes.
 pub(super) fn crossed(nodes: &[Node], views: &[View]) -> Vec<String> {
     let owner = |hardware: &str| {
         nodes.iter().zip(views).find_map(|(node, view)| {
@@ -91,15 +92,16 @@ pub(super) fn crossed(nodes: &[Node], views: &[View]) -> Vec<String> {
             };
             let Some((far_node, far)) = owner(hardware) else {
                 problems.push(format!(
-                    "{}: the cable of {name} ends at {hardware}, which is no planned interface of these nodes, not at {} of {}",
+                    "{}: the cable of {name} ends at {hardware}, which is no planned interface of \
+                     these nodes, not at {} of {}",
                     node.name, peer.interface, peer.node
                 ));
                 continue;
             };
             if (far_node, far) != (&peer.node, &peer.interface) {
                 problems.push(format!(
-                    "{}: the cable of {name} ends at {far} of {far_node}, not at {} of {}: put it there, or plan with \
-                     other --interfaces",
+                    "{}: the cable of {name} ends at {far} of {far_node}, not at {} of {}: put it \
+                     there, or plan with other --interfaces",
                     node.name, peer.interface, peer.node
                 ));
             }

@@ -78,8 +78,8 @@ pub(super) fn problems(node: &Node, ssh: Option<Connection>) -> io::Result<Vec<S
     Ok(problems)
 }
 
-/// Why an interface is not free: a bridge or bond has it, or a VLAN or the like is made of it. Only those that it belongs to
-/// could give it back.
+/// Why an interface is not free: a bridge or bond has it, or a VLAN or the like is made of it. Only
+/// those that it belongs to could give it back.
 fn member(name: &str) -> io::Result<Option<String>> {
     for entry in fs::read_dir(Path::new("/sys/class/net").join(name))? {
         let entry = entry?;
@@ -107,7 +107,8 @@ fn cuts(interface: &Interface, links: &[Link], ssh: Connection) -> Option<String
     let is_own = |address: IpAddr| link.addresses.iter().any(|one| one.local == address);
     if is_own(ssh.server) {
         return Some(format!(
-            "ssh comes in by {name} ({}), which the plan changes: reach this node by another network",
+            "ssh comes in by {name} ({}), which the plan changes: reach this node by another \
+             network",
             ssh.server
         ));
     }
@@ -168,7 +169,8 @@ impl<'a> Route<'a> {
             }),
             Some(to) => (!is_planned && to.overlaps(planned)).then(|| {
                 format!(
-                    "{to} is reached by {device}, and {planned} is planned for {name}: choose another --base"
+                    "{to} is reached by {device}, and {planned} is planned for {name}: choose \
+                     another --base"
                 )
             }),
         }
@@ -251,7 +253,8 @@ impl Known {
         }
     }
 
-    /// Whether any word of the file may refer to this interface. This matches more than YAML would, to be safe.
+    /// Whether any word of the file may refer to this interface. This matches more than YAML would,
+    /// to be safe.
     fn is_in(&self, text: &str) -> bool {
         let lines = text.lines().filter_map(|line| line.split('#').next());
         let mut lines = lines.map(without_sets);
@@ -272,7 +275,8 @@ fn is_separator(c: char) -> bool {
     c.is_whitespace() || ",'\"[]{}".contains(c)
 }
 
-/// A line with `*` for each set of characters in a pattern (`en[sp]0`). Lists stay: no part of a word touches their brackets.
+/// A line with `*` for each set of characters in a pattern (`en[sp]0`). Lists stay: no part of a
+/// word touches their brackets.
 fn without_sets(line: &str) -> String {
     let touches = |c: char| !is_separator(c) && c != ':';
     let mut text = String::new();

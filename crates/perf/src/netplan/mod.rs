@@ -1,7 +1,7 @@
 //! `spark-perf netplan`: plans the addresses of the fast network, and applies them on demand.
 //!
-//! The plan is a pure function ([`plan`]). Applying it is a matter of [`agent`]s on the nodes, which roll back by
-//! themselves. Must not touch networks that are in use.
+//! The plan is a pure function ([`plan`]). Applying it is a matter of [`agent`]s on the nodes,
+//! which roll back by themselves. Must not touch networks that are in use.
 
 pub(crate) mod agent;
 mod apply;
@@ -77,7 +77,8 @@ fn files(nodes: &[Node]) -> String {
     let file = |node: &Node| {
         let name = &node.name;
         format!(
-            "# On {name}: /etc/netplan/{FILE}, for root only (mode 600); then: sudo netplan try\n{}",
+            "# On {name}: /etc/netplan/{FILE}, for root only (mode 600); then: sudo netplan try\n\
+             {}",
             yaml::file(node)
         )
     };

@@ -1,7 +1,8 @@
 //! Plans addresses: a pure function of the nodes and how they are cabled.
 //!
-//! One cage of a Spark shows up as two interfaces, *twins*, of which each carries half of the cable's bandwidth. Each
-//! has its own subnet, so that the kernel sends traffic for that subnet through it.
+//! One cage of a Spark shows up as two interfaces, *twins*, of which each carries half of the
+//! cable's bandwidth. Each has its own subnet, so that the kernel sends traffic for that subnet
+//! through it.
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;

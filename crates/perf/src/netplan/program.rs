@@ -11,7 +11,8 @@ pub(super) fn apply() -> io::Result<()> {
     run("apply")
 }
 
-/// Reads all files, and changes nothing: fails without netplan, and where one of the files is wrong.
+/// Reads all files, and changes nothing: fails without netplan, and where one of the files is
+/// wrong.
 pub(super) fn read() -> io::Result<()> {
     run("get")
 }

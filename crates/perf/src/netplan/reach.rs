@@ -39,15 +39,16 @@ fn problems_of(interface: &Interface) -> Vec<String> {
     if read.trim() != mtu.to_string() {
         let own = read.trim();
         return vec![format!(
-            "{name} has MTU {own}, not {mtu}: does its driver take that? try: sudo ip link set {name} mtu {mtu}"
+            "{name} has MTU {own}, not {mtu}: does its driver take that? try: sudo ip link set \
+             {name} mtu {mtu}"
         )];
     }
     let found = at_once(interface.peers.iter(), |peer| unreached(name, peer));
     found.into_iter().flatten().collect()
 }
 
-/// The first neighbour that packets of the full MTU do not reach, in words. This is asked once: hosts limit how often
-/// they refuse.
+/// The first neighbour that packets of the full MTU do not reach, in words. This is asked once:
+/// hosts limit how often they refuse.
 pub(super) fn narrow(interfaces: &[Interface]) -> Option<String> {
     let all = interfaces
         .iter()
@@ -56,7 +57,8 @@ pub(super) fn narrow(interfaces: &[Interface]) -> Option<String> {
     found.into_iter().flatten().next()
 }
 
-/// Asks about all at once: what drops questions takes its time, and a node has up to 36 neighbours. The answers come in order.
+/// Asks about all at once: what drops questions takes its time, and a node has up to 36 neighbours.
+/// The answers come in order.
 fn at_once<T: Send, A: Send>(all: impl Iterator<Item = T>, ask: impl Fn(T) -> A + Sync) -> Vec<A> {
     let ask = &ask;
     std::thread::scope(|scope| {
@@ -82,7 +84,8 @@ fn unreached(name: &str, peer: &Peer) -> Option<String> {
     let far = format!("{node} ({interface}, {address})");
     Some(if hardware(name, *address).is_some() {
         format!(
-            "{name}: the cable reaches {far}, but its TCP port 22 does not answer: does a firewall drop that?"
+            "{name}: the cable reaches {far}, but its TCP port 22 does not answer: does a firewall \
+             drop that?"
         )
     } else {
         format!("{name} does not reach {far}: is the cable between these two?")
@@ -99,14 +102,15 @@ fn narrow_to(interface: &Interface, peer: &Peer) -> Option<String> {
     narrow.then(|| {
         let (node, far) = (&peer.node, &peer.interface);
         format!(
-            "{name}: packets of {mtu} bytes do not reach {node} ({far}, {}), small ones do: does a switch between have a \
-             smaller MTU? --mtu sets another",
+            "{name}: packets of {mtu} bytes do not reach {node} ({far}, {}), small ones do: does a \
+             switch between have a smaller MTU? --mtu sets another",
             peer.address
         )
     })
 }
 
-/// Whether a host refuses a packet of this size, with all headers, that may not be fragmented: so it has arrived.
+/// Whether a host refuses a packet of this size, with all headers, that may not be fragmented: so
+/// it has arrived.
 fn refused(own: Ipv4Addr, address: Ipv4Addr, bytes: u16) -> io::Result<bool> {
     let socket = UdpSocket::bind((own, 0))?;
     socket.connect((address, NOBODY))?;

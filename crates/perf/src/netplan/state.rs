@@ -1,7 +1,7 @@
 //! Reads and restores the state of network interfaces with the program `ip`.
 //!
-//! `netplan apply` leaves an interface as it is once no file mentions it. So what the interface was like before a trial
-//! is recorded, and restored explicitly.
+//! `netplan apply` leaves an interface as it is once no file mentions it. So what the interface was
+//! like before a trial is recorded, and restored explicitly.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 
 use super::plan::Interface;
 
-/// How often a restored interface is looked at, and how often in a row it must be right: the network's daemon may still
-/// change it.
+/// How often a restored interface is looked at, and how often in a row it must be right: the
+/// network's daemon may still change it.
 const LOOKS: usize = 8;
 const CALM: usize = 2;
 const PAUSE: Duration = Duration::from_millis(300);
@@ -60,8 +60,8 @@ pub(super) fn links() -> io::Result<Vec<Link>> {
     Ok(serde_json::from_str(&text)?)
 }
 
-/// The states of the interfaces with these names, and of all others that have an address or a route: `netplan apply` applies
-/// all files, also those that somebody edited and did not apply.
+/// The states of the interfaces with these names, and of all others that have an address or a
+/// route: `netplan apply` applies all files, also those that somebody edited and did not apply.
 pub(super) fn record(planned: &[&str]) -> io::Result<Vec<State>> {
     let links = links()?;
     if let Some(name) = planned
@@ -141,8 +141,8 @@ impl State {
         Ok(Self { link, routes })
     }
 
-    /// The arguments of `ip` that make an interface what it was. What has come to one that is not planned is not the trial's:
-    /// it stays.
+    /// The arguments of `ip` that make an interface what it was. What has come to one that is not
+    /// planned is not the trial's: it stays.
     fn changes(&self, now: &Self, planned: Option<&Interface>) -> Vec<Vec<String>> {
         let name = &self.link.name;
         let mut changes = Vec::new();

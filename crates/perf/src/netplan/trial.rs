@@ -1,9 +1,10 @@
 //! A trial of a plan on a node: begun, then committed or undone, in each case as a whole.
 //!
-//! A record of the trial holds what there was before. As long as it is there and not committed, the guard, a process of
-//! its own, undoes the trial when the time is over, and tries again until that succeeds. The file of netplan is tried in
-//! /run, where it is gone after a restart; `keep` writes it below /etc under another name, which netplan does not read;
-//! `commit` renames it. All steps hold a lock.
+//! A record of the trial holds what there was before. As long as it is there and not committed, the
+//! guard, a process of its own, undoes the trial when the time is over, and tries again until that
+//! succeeds. The file of netplan is tried in /run, where it is gone after a restart; `keep` writes
+//! it below /etc under another name, which netplan does not read; `commit` renames it. All steps
+//! hold a lock.
 
 use std::fs;
 use std::io;
@@ -25,8 +26,8 @@ const TRIED: &str = "/run/netplan";
 const LASTING: &str = "/etc/netplan";
 /// The record of the trial, its lock, and the guard's log, for root only.
 const FOLDER: &str = "/run/spark-ccl-netplan";
-/// The guard's pauses between two attempts to undo: each is twice the one before, up to the longest. Then that between two
-/// looks at the record.
+/// The guard's pauses between two attempts to undo: each is twice the one before, up to the
+/// longest. Then that between two looks at the record.
 const RETRY: Duration = Duration::from_secs(2);
 const LONGEST_RETRY: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(200);
@@ -50,7 +51,8 @@ enum Phase {
     Committed,
 }
 
-/// Begins a trial, unless another one is under way. If that fails, the node is as it was, or becomes so by the guard.
+/// Begins a trial, unless another one is under way. If that fails, the node is as it was, or
+/// becomes so by the guard.
 pub(super) fn begin(node: Node, id: &str, within: Duration) -> io::Result<()> {
     let _lock = lock()?;
     if let Some(other) = Trial::read()?
@@ -127,7 +129,8 @@ pub(super) fn undo(id: &str) -> io::Result<()> {
 /// What is left to do where netplan does not take the files of before either.
 fn by_hand(error: &io::Error) -> String {
     format!(
-        "the interfaces are what they were, but netplan does not take its files; mend that, then: sudo netplan apply ({error})"
+        "the interfaces are what they were, but netplan does not take its files; mend that, then: \
+         sudo netplan apply ({error})"
     )
 }
 
@@ -195,8 +198,9 @@ impl Trial {
         write(&record(), &serde_json::to_string(self)?)
     }
 
-    /// Makes the node what it was. Each part is done even if another fails; the record goes when the files and interfaces are
-    /// what they were. Returns whether netplan took the files: it may never, for a reason that is not the trial's.
+    /// Makes the node what it was. Each part is done even if another fails; the record goes when
+    /// the files and interfaces are what they were. Returns whether netplan took the files: it may
+    /// never, for a reason that is not the trial's.
     fn undo(&mut self) -> io::Result<io::Result<()>> {
         self.phase = Phase::Undoing;
         let files = [

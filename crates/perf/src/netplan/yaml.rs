@@ -15,8 +15,8 @@ pub(super) fn file(node: &Node) -> String {
             .collect();
         let _ = write!(
             text,
-            "    {}: # to {}\n      addresses: [{}/{}]\n      mtu: {}\n      dhcp4: false\n      dhcp6: false\n      \
-             accept-ra: false\n      optional: true\n",
+            "    {}: # to {}\n      addresses: [{}/{}]\n      mtu: {}\n      dhcp4: false\n      \
+             dhcp6: false\n      accept-ra: false\n      optional: true\n",
             interface.name,
             peers.join(", "),
             interface.address,

@@ -12,7 +12,8 @@ pub(crate) fn parse(text: &str) -> Result<u64, String> {
     };
     let expected = || {
         format!(
-            "'{text}' is not a size: expected a number and at most one of K, M, G, T, such as 8, 4K, 1.5M"
+            "'{text}' is not a size: expected a number and at most one of K, M, G, T, such as 8, \
+             4K, 1.5M"
         )
     };
     let plain = digits.chars().all(|c| c.is_ascii_digit() || c == '.');

@@ -35,7 +35,8 @@ pub(crate) struct PairArgs {
         default_value_t = 100
     )]
     pub(crate) warm_up: u64,
-    /// Which rails: all that lead from one rank to the other, the best, or each alone and then all together
+    /// Which rails: all that lead from one rank to the other, the best, or each alone and then all
+    /// together
     #[arg(long, value_enum, default_value_t = Rails::All)]
     pub(crate) rails: Rails,
     /// Which memory is sent and received

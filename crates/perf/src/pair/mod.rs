@@ -1,7 +1,8 @@
 //! Two ranks and the rails between them: what the commands that measure rails have in common.
 //!
-//! The ranks come from the same sources as all ranks of spark-perf, and exchange what they need with collectives over a
-//! communicator. Launchers, failed peers and errors are therefore handled as everywhere. Must not know what carries the data.
+//! The ranks come from the same sources as all ranks of spark-perf, and exchange what they need
+//! with collectives over a communicator. Launchers, failed peers and errors are therefore handled
+//! as everywhere. Must not know what carries the data.
 
 pub(crate) mod args;
 mod memory;

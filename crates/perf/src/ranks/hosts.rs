@@ -29,7 +29,8 @@ pub(crate) fn exchange(comm: &Communicator) -> Result<Vec<RankInfo>, Error> {
     share(comm, &own)
 }
 
-/// The combination of all ranks' values, on every rank; a collective call, also of memory that a demanded path excludes.
+/// The combination of all ranks' values, on every rank; a collective call, also of memory that a
+/// demanded path excludes.
 pub(crate) fn reduce<T: Element>(
     comm: &Communicator,
     values: &mut [T],

@@ -1,4 +1,5 @@
-//! Where the ranks of a run come from, how they run, and what they tell each other about themselves.
+//! Where the ranks of a run come from, how they run, and what they tell each other about
+//! themselves.
 //!
 //! Knows the flags that say how many ranks there are. Must not know what the ranks do.
 
@@ -32,8 +33,8 @@ where
     Ok(report(world::run(world, ranks, builder, body)?))
 }
 
-/// Starts this program's command line as several processes, with the further arguments `more`; returns the exit code
-/// for all.
+/// Starts this program's command line as several processes, with the further arguments `more`;
+/// returns the exit code for all.
 pub(crate) fn start(processes: usize, builder: &Builder, more: &[String]) -> Result<u8, Error> {
     let command = || {
         let mut arguments = std::env::args_os();

@@ -48,7 +48,8 @@ impl World {
             let (process, processes) = (launch.rank, launch.size);
             return match args.procs {
                 Some(procs) if procs != processes => Err(Error::Usage(format!(
-                    "--procs {procs}: {} has started {processes} processes; leave --procs out to take those",
+                    "--procs {procs}: {} has started {processes} processes; leave --procs out to \
+                     take those",
                     launch.kind
                 ))),
                 _ => Ok(Self::Launched { process, processes }),

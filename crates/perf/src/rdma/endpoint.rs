@@ -66,8 +66,8 @@ pub(super) fn memory(
     use spark_ccl_verbs::Access;
     let mut buffer = allocator.zeroed(2 * half)?;
     let access = Access::REMOTE_WRITE | Access::REMOTE_READ;
-    // SAFETY: the buffer's words are aligned and 0, and stay where they are until it is dropped. It is passed on, so nothing
-    // else in this process accesses them.
+    // SAFETY: the buffer's words are aligned and 0, and stay where they are until it is dropped. It
+    // is passed on, so nothing else in this process accesses them.
     Ok(unsafe { domain.expose_owned(buffer.words(), buffer, access) }?)
 }
 

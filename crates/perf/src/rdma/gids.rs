@@ -154,8 +154,8 @@ impl Row {
             let netdev = self.port.netdev.as_deref().unwrap_or_default();
             let _ = writeln!(
                 text,
-                "  slow: packets carry {} bytes, since {netdev} has MTU {mtu}; on both ends of the cable: \
-                 ip link set {netdev} mtu 9000",
+                "  slow: packets carry {} bytes, since {netdev} has MTU {mtu}; on both ends of the \
+                 cable: ip link set {netdev} mtu 9000",
                 self.port.mtu
             );
         }

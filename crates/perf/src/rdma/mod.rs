@@ -1,5 +1,5 @@
-//! RDMA without the library's links: `spark-perf rdma_bw` and `rdma_lat` measure it between two ranks, `gids` lists
-//! what there is.
+//! RDMA without the library's links: `spark-perf rdma_bw` and `rdma_lat` measure it between two
+//! ranks, `gids` lists what there is.
 //!
 //! `pair` has what does not depend on RDMA.
 

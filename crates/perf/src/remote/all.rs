@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::{Error, Host};
 use crate::console;
 
-/// Asks each host, by its number, in a thread of its own, for at most `limit`; returns the answers in the order of the
-/// hosts. If that takes long, the user is told which hosts have not answered.
+/// Asks each host, by its number, in a thread of its own, for at most `limit`; returns the answers
+/// in the order of the hosts. If that takes long, the user is told which hosts have not answered.
 pub(super) fn ask_all<R: Send>(
     hosts: &[Host],
     limit: Duration,

@@ -18,8 +18,8 @@ const NOT_FOUND: i32 = 127;
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Hosts")]
 pub(crate) struct HostArgs {
-    /// Hosts as ssh knows them: names, addresses, user@host; with the number of ranks, where there are ranks. Comes more
-    /// than once, too
+    /// Hosts as ssh knows them: names, addresses, user@host; with the number of ranks, where there
+    /// are ranks. Comes more than once, too
     #[arg(short = 'H', long = "host", value_name = "HOST[:SLOTS],..")]
     pub(crate) list: Vec<String>,
     /// A file with a host on each line: HOST, HOST:SLOTS or HOST slots=SLOTS; # begins a comment.
@@ -37,7 +37,8 @@ pub(crate) struct SshArgs {
     /// The ssh client and its options, separated by spaces
     #[arg(long, value_name = "COMMAND", default_value = "ssh")]
     ssh: String,
-    /// spark-perf on the other hosts [default: where it is here, or else on the PATH, or in ~/.cargo/bin]
+    /// spark-perf on the other hosts [default: where it is here, or else on the PATH, or in
+    /// ~/.cargo/bin]
     #[arg(long, value_name = "PATH")]
     remote_program: Option<String>,
 }
@@ -89,8 +90,8 @@ impl SshArgs {
     }
 }
 
-/// Options for programs: no questions, and an end when the other side is gone. Those of `--ssh` come before them, and
-/// the first of each name counts.
+/// Options for programs: no questions, and an end when the other side is gone. Those of `--ssh`
+/// come before them, and the first of each name counts.
 const OPTIONS: [&str; 9] = [
     "-T",
     "-o",
@@ -113,8 +114,8 @@ impl Remote {
         }
     }
 
-    /// What runs spark-perf with these arguments on a host. They are seen by all users of both hosts: secrets go through
-    /// standard input.
+    /// What runs spark-perf with these arguments on a host. They are seen by all users of both
+    /// hosts: secrets go through standard input.
     pub(crate) fn command(&self, host: &Host, arguments: &[&str]) -> Command {
         if host.is_here {
             let mut command = Command::new("/proc/self/exe");

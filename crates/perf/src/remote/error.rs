@@ -28,8 +28,8 @@ pub(crate) enum Error {
     },
     /// The other host does not have this program.
     #[error(
-        "{host}: spark-perf is not there: copy it (scp {here} {host}:), and say where it is with --remote-program; \
-         below ~/.cargo/bin and on the PATH it is found without that"
+        "{host}: spark-perf is not there: copy it (scp {here} {host}:), and say where it is with \
+         --remote-program; below ~/.cargo/bin and on the PATH it is found without that"
     )]
     Missing { host: String, here: String },
     /// The program took too long, and is stopped.
@@ -122,7 +122,8 @@ fn advice(host: &str, said: &str) -> String {
 const ADVICE: [(&str, &str); 12] = [
     (
         "Could not resolve",
-        "no name server and no line of /etc/hosts knows the name: check it, try HOST.local, or give the address",
+        "no name server and no line of /etc/hosts knows the name: check it, try HOST.local, or \
+         give the address",
     ),
     (
         "IDENTIFICATION HAS CHANGED",
@@ -138,7 +139,8 @@ const ADVICE: [(&str, &str); 12] = [
     ),
     (
         "Too many authentication failures",
-        "the agent offers too many keys: set IdentityFile and IdentitiesOnly for HOST in ~/.ssh/config",
+        "the agent offers too many keys: set IdentityFile and IdentitiesOnly for HOST in \
+         ~/.ssh/config",
     ),
     (
         "Connection refused",
@@ -184,7 +186,8 @@ mod tests {
                 "try spark-b.local",
             ),
             (
-                "Warning: Permanently added 'spark-b'\r\nme@spark-b: Permission denied (publickey).\r\n",
+                "Warning: Permanently added 'spark-b'\r\nme@spark-b: Permission denied \
+                 (publickey).\r\n",
                 "ssh-copy-id spark-b",
             ),
             (

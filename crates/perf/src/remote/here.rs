@@ -8,7 +8,8 @@ use spark_ccl_fork::lookup;
 /// How long the lookup of a name may take.
 const LOOKUP: Duration = Duration::from_secs(10);
 
-/// Whether this name, or address, is of this host. A name with a user is not: that user need not be who runs this.
+/// Whether this name, or address, is of this host. A name with a user is not: that user need not be
+/// who runs this.
 pub(super) fn is_here(host: &str) -> bool {
     let own = rustix::system::uname();
     let own = own.nodename().to_string_lossy();

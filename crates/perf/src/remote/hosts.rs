@@ -27,7 +27,8 @@ impl Host {
     }
 }
 
-/// Reads `HOST[:SLOTS],..`. An IPv6 address with a number of slots has brackets. Nobody has looked yet which is here.
+/// Reads `HOST[:SLOTS],..`. An IPv6 address with a number of slots has brackets. Nobody has looked
+/// yet which is here.
 pub(crate) fn parse_list(text: &str) -> Result<Vec<Host>, String> {
     text.split(',').map(|word| parse(word.trim())).collect()
 }
@@ -73,7 +74,8 @@ pub(super) fn parse_file(text: &str) -> Result<Vec<Host>, String> {
     hosts.collect()
 }
 
-/// Each host once, in the order of first mention, with its slots added up, and known whether it is here.
+/// Each host once, in the order of first mention, with its slots added up, and known whether it is
+/// here.
 pub(crate) fn settled(hosts: Vec<Host>) -> Vec<Host> {
     let mut settled: Vec<Host> = Vec::new();
     for host in hosts {

@@ -11,7 +11,8 @@ use super::{Error, Host, Remote, printed};
 /// The longest line.
 const LONGEST: u64 = 1 << 20;
 
-/// A program that stays until this is dropped, or its host is cut off: it ends with its standard input.
+/// A program that stays until this is dropped, or its host is cut off: it ends with its standard
+/// input.
 pub(crate) struct Listening {
     /// Its first line.
     pub(crate) said: Vec<u8>,
@@ -31,7 +32,8 @@ fn end(child: &mut Child) {
     let _ = child.wait();
 }
 
-/// Runs spark-perf with these arguments on all hosts at once, and waits for at most `limit` for a line of each.
+/// Runs spark-perf with these arguments on all hosts at once, and waits for at most `limit` for a
+/// line of each.
 pub(crate) fn listen_on_all(
     remote: &Remote,
     hosts: &[Host],

@@ -45,9 +45,9 @@ impl Answer {
     }
 }
 
-/// Runs spark-perf with these arguments on all hosts at once, gives each its `input`, by the host's number, and waits for
-/// at most `limit`. Returns what each host answered, in the order of the hosts. When the time is over, the connection is cut: what still
-/// runs there must end by itself.
+/// Runs spark-perf with these arguments on all hosts at once, gives each its `input`, by the host's
+/// number, and waits for at most `limit`. Returns what each host answered, in the order of the
+/// hosts. When the time is over, the connection is cut: what still runs there must end by itself.
 pub(crate) fn run_on_all(
     remote: &Remote,
     hosts: &[Host],
@@ -69,7 +69,8 @@ pub(crate) fn run_here(arguments: &[&str], limit: Duration) -> Result<Answer, Er
     run_on(&remote, &host, arguments, &[], Instant::now() + limit)
 }
 
-/// Both ends of the connection that the ssh server has set in the environment: the client's address, and this host's.
+/// Both ends of the connection that the ssh server has set in the environment: the client's
+/// address, and this host's.
 pub(crate) fn connection() -> Option<[IpAddr; 2]> {
     let env = spark_ccl_config::Env::from_process();
     let words: Vec<_> = env.get("SSH_CONNECTION")?.split_whitespace().collect();

@@ -32,7 +32,8 @@ impl Printed {
     }
 }
 
-/// The first JSON among the lines of a program, from a line's begin: shells may greet before, and take leave after it.
+/// The first JSON among the lines of a program, from a line's begin: shells may greet before, and
+/// take leave after it.
 pub(super) fn json(text: &[u8]) -> Option<&[u8]> {
     let mut rest = text;
     while !rest.is_empty() {

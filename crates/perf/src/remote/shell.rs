@@ -2,7 +2,8 @@
 
 /// Has a POSIX shell find spark-perf and run it with these arguments.
 ///
-/// The login shell need not be POSIX: it gets words in single quotes without anything else that a shell could expand.
+/// The login shell need not be POSIX: it gets words in single quotes without anything else that a
+/// shell could expand.
 pub(super) fn find_and_run(program: Option<&str>, arguments: &[&str]) -> String {
     let here = || {
         std::env::current_exe()

@@ -171,7 +171,8 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// Creates the file: `path`, or the first of `path.0`, `path.1`, ... that does not exist. `-` is standard output.
+    /// Creates the file: `path`, or the first of `path.0`, `path.1`, ... that does not exist. `-`
+    /// is standard output.
     pub(crate) fn create(path: &Path) -> io::Result<Self> {
         let (file, path) = if path.as_os_str() == "-" {
             (None, path.to_path_buf())
@@ -206,7 +207,8 @@ impl Report {
         self.cpu_time = cpu_time;
     }
 
-    /// Writes everything that is known so far, and replaces what was written before; to standard output only the end.
+    /// Writes everything that is known so far, and replaces what was written before; to standard
+    /// output only the end.
     pub(crate) fn save(
         &mut self,
         rows: &[Row],

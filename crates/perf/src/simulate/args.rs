@@ -88,8 +88,8 @@ pub(crate) struct Args {
     /// Speed of a port to other hosts, in GB/s (1e9), instead of the machine's
     #[arg(long, value_name = "GB/S")]
     pub(crate) beta: Option<f64>,
-    /// Speed at which a rank reads and writes its memory, in GB/s (1e9), instead of the machine's: a
-    /// processor core alone is slower
+    /// Speed at which a rank reads and writes its memory, in GB/s (1e9), instead of the machine's:
+    /// a processor core alone is slower
     #[arg(long, value_name = "GB/S")]
     pub(crate) memory: Option<f64>,
     /// Network cards that the ranks of a host share (hosts8)
@@ -98,7 +98,8 @@ pub(crate) struct Args {
     /// Simulate every message up to this many ranks; use closed forms for more
     #[arg(long, value_name = "N", default_value_t = 64)]
     pub(crate) exact: u32,
-    /// Show the points of a measured run (a JSON report of spark-perf or nccl-tests) beside the model's
+    /// Show the points of a measured run (a JSON report of spark-perf or nccl-tests) beside the
+    /// model's
     #[arg(long, value_name = "FILE.json")]
     pub(crate) measured: Option<PathBuf>,
     /// Draw time and bus bandwidth against ranks (against size, if there is one number of ranks)

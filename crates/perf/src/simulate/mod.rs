@@ -169,8 +169,8 @@ fn bus_bw(operation: Operation, ranks: u32, bytes: u64, us: f64) -> f64 {
 
 fn header(args: &Args, machine: &Machine) -> String {
     format!(
-        "# {} on {}, {} path, MODELLED, not measured: {machine}\n\
-         # Up to {} ranks every message is simulated; ~ marks closed forms. Times in us, busbw in GB/s.\n",
+        "# {} on {}, {} path, MODELLED, not measured: {machine}\n# Up to {} ranks every message is \
+         simulated; ~ marks closed forms. Times in us, busbw in GB/s.\n",
         machine.operation,
         value_name(&args.topology),
         value_name(&args.path),

@@ -1,11 +1,12 @@
-//! Gives each rank cores of its own, as MPI's launchers do. The scheduler may start two processes on one core and take
-//! milliseconds to separate them; meanwhile a call of 8 bytes takes ten times as long.
+//! Gives each rank cores of its own, as MPI's launchers do. The scheduler may start two processes
+//! on one core and take milliseconds to separate them; meanwhile a call of 8 bytes takes ten times
+//! as long.
 
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// Binds the process of a rank to its share of the cores that this process may use. Where ranks outnumber cores, the
-/// system distributes them.
+/// Binds the process of a rank to its share of the cores that this process may use. Where ranks
+/// outnumber cores, the system distributes them.
 pub(super) fn bind(process: Pid, rank: usize, size: usize) {
     let Ok(allowed) = sched_getaffinity(None) else {
         return;
@@ -18,7 +19,8 @@ pub(super) fn bind(process: Pid, rank: usize, size: usize) {
         share.set(core);
     }
     if share.count() > 0 {
-        // Fails if the process has ended or a sandbox forbids it; an unbound rank works just as well.
+        // Fails if the process has ended or a sandbox forbids it; an unbound rank works just as
+        // well.
         let _ = sched_setaffinity(Some(process), &share);
     }
 }

@@ -1,9 +1,11 @@
 //! Starts a command as each of several local ranks, and ends with the first that fails.
 //!
-//! Their output goes where that of this process goes. When a rank fails, the others have some time to report that, and
-//! are killed. Signals are passed on. The ranks die with this process, however that ends.
+//! Their output goes where that of this process goes. When a rank fails, the others have some time
+//! to report that, and are killed. Signals are passed on. The ranks die with this process, however
+//! that ends.
 //!
-//! Knows how a process learns its rank (`spark_ccl::rank_variables`). Must not know what the command does.
+//! Knows how a process learns its rank (`spark_ccl::rank_variables`). Must not know what the
+//! command does.
 
 mod cores;
 mod outcome;
@@ -30,8 +32,9 @@ enum Event {
     Signalled(i32),
 }
 
-/// Runs `command` as `size` ranks, which connect through `id`, and waits for them; returns the exit code for all.
-/// This process must serve the id, and the calling thread must have no other work, since the ranks die with it.
+/// Runs `command` as `size` ranks, which connect through `id`, and waits for them; returns the exit
+/// code for all. This process must serve the id, and the calling thread must have no other work,
+/// since the ranks die with it.
 pub(crate) fn run(size: usize, id: &UniqueId, command: impl Fn() -> Command) -> Result<u8, Error> {
     let (events, receiver) = channel();
     let signalled = events.clone();
@@ -65,7 +68,8 @@ impl Children {
         let pid = Pid::from_child(&child);
         self.0.push(Some(child));
         std::thread::spawn(move || {
-            // The process keeps its id until `wait`, so no other process gets a signal that is meant for it.
+            // The process keeps its id until `wait`, so no other process gets a signal that is
+            // meant for it.
             let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
             // If this fails, so does `wait`, whose error is reported.
             let _ = retry_on_intr(|| waitid(WaitId::Pid(pid), options));

@@ -38,7 +38,8 @@ impl Outcome {
                         ));
                     } else if self.past_deadline && self.signalled.is_none() {
                         console::print_error(format_args!(
-                            "process {process} did not end within {} s of the first failure and was killed",
+                            "process {process} did not end within {} s of the first failure and \
+                             was killed",
                             super::GRACE.as_secs()
                         ));
                     }

@@ -2,8 +2,9 @@
 
 use crate::error::Error;
 
-/// Passes on each signal that asks this process to end, by its number, from a thread of its own, until `pass` says that
-/// nobody listens. Those that this process was started to ignore, as by nohup, stay ignored.
+/// Passes on each signal that asks this process to end, by its number, from a thread of its own,
+/// until `pass` says that nobody listens. Those that this process was started to ignore, as by
+/// nohup, stay ignored.
 pub(crate) fn forward(pass: impl FnMut(i32) -> bool + Send + 'static) -> Result<(), Error> {
     use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
     // Without /proc, none is known to be ignored.

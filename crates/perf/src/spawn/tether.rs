@@ -18,7 +18,7 @@ pub(crate) fn ends_with_this_thread(command: &mut Command, signal: Signal) {
             Err(io::ErrorKind::NotFound.into())
         }
     };
-    // SAFETY: between fork and exec, `tie` only makes two system calls. It allocates nothing, takes no lock, and uses
-    // nothing that other threads may have been changing at the fork.
+    // SAFETY: between fork and exec, `tie` only makes two system calls. It allocates nothing, takes
+    // no lock, and uses nothing that other threads may have been changing at the fork.
     unsafe { command.pre_exec(tie) };
 }

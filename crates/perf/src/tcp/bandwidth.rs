@@ -1,4 +1,5 @@
-//! Bandwidth: a thread for each socket and each way, which takes the next message when it is done with one.
+//! Bandwidth: a thread for each socket and each way, which takes the next message when it is done
+//! with one.
 
 use std::io;
 use std::ops::Range;
@@ -116,7 +117,8 @@ impl Bench<'_, '_> {
         })
     }
 
-    /// Sends and receives; returns how many messages each rail has carried from here, and the number of wrong bytes.
+    /// Sends and receives; returns how many messages each rail has carried from here, and the
+    /// number of wrong bytes.
     fn pass(&mut self, index: usize, bytes: usize, count: u64) -> Result<(Vec<u64>, u64), Error> {
         let load = &Load {
             next: AtomicU64::new(0),

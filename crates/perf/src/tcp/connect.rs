@@ -87,7 +87,8 @@ pub(super) fn connect(
     if rails.is_empty() {
         let [a, b] = [&all[0], &all[1]].map(|one| list(&one.interfaces));
         return Err(failed(format!(
-            "no interface of rank 0 ({a}) has a subnet in common with one of rank 1 ({b}); do both run on one host?"
+            "no interface of rank 0 ({a}) has a subnet in common with one of rank 1 ({b}); do both \
+             run on one host?"
         )));
     }
     // Without this, all is measured as the routes have it.
@@ -175,7 +176,8 @@ fn meet(
         let streams: io::Result<Vec<_>> = (0..count).map(|_| one()).collect();
         let Way { source, target, .. } = way;
         let named = format!(
-            "connecting {source} with {target} (spark-perf doctor says whether a firewall is in the way)"
+            "connecting {source} with {target} (spark-perf doctor says whether a firewall is in \
+             the way)"
         );
         let mut streams = streams.map_err(Error::system(named))?;
         for stream in &mut streams {

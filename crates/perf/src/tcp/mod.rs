@@ -1,4 +1,5 @@
-//! `spark-perf tcp_bw`: TCP between two ranks over pairs of network interfaces, without the library's links.
+//! `spark-perf tcp_bw`: TCP between two ranks over pairs of network interfaces, without the
+//! library's links.
 //!
 //! `pair` has what does not depend on TCP.
 

@@ -20,8 +20,8 @@ const BACKLOG: i32 = 128;
 const MESSAGE: u8 = 1;
 const END: u8 = 0;
 
-/// Where the payload starts in a message's memory; the byte before it is the message's kind. Pinned memory starts at a page, so
-/// its payload starts at a cache line.
+/// Where the payload starts in a message's memory; the byte before it is the message's kind. Pinned
+/// memory starts at a page, so its payload starts at a cache line.
 const HEAD: usize = 64;
 
 /// A connected socket.
@@ -116,7 +116,8 @@ impl Stream {
         self.read(&mut [0])
     }
 
-    /// Receives messages into `payload`, each of its length, until the end, which it answers; returns whether there were any.
+    /// Receives messages into `payload`, each of its length, until the end, which it answers;
+    /// returns whether there were any.
     pub(super) fn receive(&self, payload: &mut [u8]) -> io::Result<bool> {
         let mut any = false;
         loop {

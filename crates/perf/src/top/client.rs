@@ -11,8 +11,8 @@ use spark_ccl_status::ras::Report;
 use super::unreadable;
 use crate::error::Error;
 
-/// How long a connection may take. A stopped process accepts connections but does not answer; another process is tried
-/// then.
+/// How long a connection may take. A stopped process accepts connections but does not answer;
+/// another process is tried then.
 const GREETING: Duration = Duration::from_secs(1);
 const ATTEMPTS: usize = 5;
 /// How long a report may take from its begin to its end.
@@ -41,7 +41,8 @@ impl Read for Until {
 pub(super) fn ask(address: &HostPort, timeout: Duration) -> Result<Report, Error> {
     let text = converse(address, timeout).map_err(|source| Error::System {
         what: format!(
-            "asking at {address} what runs (does a job run here with SPARK_CCL_RAS=1, and with the same address?)"
+            "asking at {address} what runs (does a job run here with SPARK_CCL_RAS=1, and with the \
+             same address?)"
         ),
         source,
     })?;

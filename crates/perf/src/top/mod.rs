@@ -1,6 +1,7 @@
 //! `spark-perf top`: shows the ranks of a running job, again and again.
 //!
-//! It asks at the address where the job's processes, or NCCL's, tell what runs. Knows no rank itself.
+//! It asks at the address where the job's processes, or NCCL's, tell what runs. Knows no rank
+//! itself.
 
 mod client;
 mod table;
@@ -83,7 +84,8 @@ pub(crate) fn run(args: &Args) -> Result<u8, Error> {
         let now = Instant::now();
         let report = match client::ask(&address, timeout) {
             Ok(report) => report,
-            // The process that was asked may have ended. If the next one does not answer either, the job has.
+            // The process that was asked may have ended. If the next one does not answer either,
+            // the job has.
             Err(error) if !args.once && earlier.take().is_some() => {
                 print_error(format_args!("{error}"));
                 std::thread::sleep(pause);

@@ -10,7 +10,8 @@ use spark_ccl_status::ras::{Communicator, INTERNAL, Missing, Rank, Report};
 const CALL_WIDTH: usize = 44;
 const HOST_WIDTH: usize = 16;
 
-/// The report that came from there; with an earlier one, and how long ago that was, calls in a second are shown as well.
+/// The report that came from there; with an earlier one, and how long ago that was, calls in a
+/// second are shown as well.
 pub(super) fn table(
     report: &Report,
     address: &HostPort,

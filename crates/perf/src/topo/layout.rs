@@ -1,7 +1,7 @@
 //! Where hosts, cages and cables are in the picture.
 //!
-//! Hosts stand in two rows, in the order of a ring: the upper row from the left, the lower one back from the right. Cages
-//! face the space between the rows, in which the cables are.
+//! Hosts stand in two rows, in the order of a ring: the upper row from the left, the lower one back
+//! from the right. Cages face the space between the rows, in which the cables are.
 
 use spark_ccl_topology::cages::Cage;
 use spark_ccl_topology::cluster::{CableEnd, RailEnd, leading};
@@ -110,7 +110,8 @@ impl<'a> Layout<'a> {
         cages.clone().find_map(place).unwrap_or(0) % COLORS
     }
 
-    /// Where a rail ends, beside the middle of its cable by its place among the functions of the cage.
+    /// Where a rail ends, beside the middle of its cable by its place among the functions of the
+    /// cage.
     pub(super) fn rail(&self, end: &RailEnd) -> (Point, f64) {
         let card = &self.cards[end.host];
         let of_cage = |(cage, area): &(Cage<'_>, Rect)| {
@@ -223,7 +224,8 @@ fn height(cards: &[Card<'_>], row: &[usize]) -> f64 {
     heights.fold(0.0, f64::max)
 }
 
-/// Orders the cages of each host by where their cables lead, so that cables cross as little as possible.
+/// Orders the cages of each host by where their cables lead, so that cables cross as little as
+/// possible.
 fn sort_cages(cluster: &Cluster<'_>, cards: &mut [Card<'_>]) {
     let centers: Vec<_> = cards.iter().map(|card| card.area.center()).collect();
     for (host, card) in cards.iter_mut().enumerate() {

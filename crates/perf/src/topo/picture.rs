@@ -263,9 +263,11 @@ fn draw_function(svg: &mut Svg, card: &Card<'_>, end: CageEnd<'_>, at: (Rect, us
 fn legend(svg: &mut Svg, cluster: &Cluster<'_>, layout: &Layout<'_>) {
     let y = layout.height - 22.0;
     let line = if cluster.rails.is_empty() {
-        "Boxes at the edge: the cages of network cards, and the functions that lead there. Dashed: no link."
+        "Boxes at the edge: the cages of network cards, and the functions that lead there. Dashed: \
+         no link."
     } else {
-        "Coloured lines: rails, one for each function of a cage. Grey: the cable that carries them. Dashed: no link."
+        "Coloured lines: rails, one for each function of a cage. Grey: the cable that carries \
+         them. Dashed: no link."
     };
     svg.text("small", (MARGIN, y), line);
 }
@@ -297,7 +299,8 @@ fn is_arc(a: (Point, f64), b: (Point, f64)) -> bool {
     (a.1 - b.1).abs() < 0.5
 }
 
-/// How far curves bend: across between the rows, or out and back within a row, further the longer they are.
+/// How far curves bend: across between the rows, or out and back within a row, further the longer
+/// they are.
 fn reach(a: (Point, f64), b: (Point, f64)) -> f64 {
     let (((ax, ay), _), ((bx, by), _)) = (a, b);
     if is_arc(a, b) {

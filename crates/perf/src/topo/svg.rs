@@ -69,15 +69,16 @@ impl Svg {
     /// The whole document.
     pub(super) fn finish(self, width: f64, height: f64, style: &str) -> String {
         format!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width:.0}\" height=\"{height:.0}\" viewBox=\"0 0 \
-             {width:.0} {height:.0}\">\n<style>{style}</style>\n<rect class=\"paper\" width=\"100%\" height=\"100%\"/>\n\
-             {}</svg>\n",
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width:.0}\" height=\"{height:.0}\" \
+             viewBox=\"0 0 {width:.0} {height:.0}\">\n<style>{style}</style>\n<rect \
+             class=\"paper\" width=\"100%\" height=\"100%\"/>\n{}</svg>\n",
             self.body
         )
     }
 }
 
-/// Text without the characters that have a meaning in XML, and without control characters, which it cannot have.
+/// Text without the characters that have a meaning in XML, and without control characters, which it
+/// cannot have.
 fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {

@@ -1,4 +1,5 @@
-//! Turns measured times into the sizes at which the choice changes. Does not know between what it is: algorithms, or kernels.
+//! Turns measured times into the sizes at which the choice changes. Does not know between what it
+//! is: algorithms, or kernels.
 
 /// Times vary by this much, so smaller differences are ignored.
 const NOISE: f64 = 0.03;
@@ -33,8 +34,8 @@ impl<T: Copy + PartialEq> Point<T> {
     }
 }
 
-/// The choices up to some sizes, by ascending size. One is kept until another one is clearly faster at two consecutive
-/// sizes.
+/// The choices up to some sizes, by ascending size. One is kept until another one is clearly faster
+/// at two consecutive sizes.
 pub(super) fn steps<T: Copy + PartialEq>(points: &[Point<T>]) -> Vec<(u64, T)> {
     let mut steps: Vec<(u64, T)> = Vec::new();
     for (index, point) in points.iter().enumerate() {

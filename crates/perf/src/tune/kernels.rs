@@ -11,7 +11,8 @@ use crate::error::Error;
 use crate::measure::Choice;
 use crate::ranks::world::{self, World};
 
-/// What is measured of a collective: its sweep runs several times, and of each size the best time counts.
+/// What is measured of a collective: its sweep runs several times, and of each size the best time
+/// counts.
 fn measured(args: &Args, collective: Collective) -> Result<cli::args::Args, Error> {
     let [first, last] = [args.minbytes, args.maxbytes].map(|bytes| bytes.to_string());
     let words = ["spark-perf", collective.name(), "--backend", "engine"];

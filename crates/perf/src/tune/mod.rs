@@ -1,7 +1,8 @@
-//! `spark-perf tune`: measures which algorithms and kernels are fastest, and stores the result for the library.
+//! `spark-perf tune`: measures which algorithms and kernels are fastest, and stores the result for
+//! the library.
 //!
-//! Knows the library's algorithms and its tuning file. Has timing of its own in host memory, since it compares calls with
-//! each other; on GPUs (`kernels`), it has `measure` take turns.
+//! Knows the library's algorithms and its tuning file. Has timing of its own in host memory, since
+//! it compares calls with each other; on GPUs (`kernels`), it has `measure` take turns.
 
 mod args;
 mod fastest;

@@ -79,7 +79,8 @@ fn assert_whole(folder: &Path) {
     }
 }
 
-/// A report as if all but the bandwidth of TCP had been a thousand times as fast, and that a thousand times as slow.
+/// A report as if all but the bandwidth of TCP had been a thousand times as fast, and that a
+/// thousand times as slow.
 fn altered(report: &Value) -> String {
     let mut report = report.clone();
     let scale = |value: &mut Value, by: f64| *value = (value.as_f64().unwrap() * by).into();

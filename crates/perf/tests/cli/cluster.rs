@@ -1,5 +1,5 @@
-//! Hosts to launch on: network namespaces on a bridge, with a real ssh server in each. They belong to their processes
-//! alone, so nothing is left behind whatever becomes of the test.
+//! Hosts to launch on: network namespaces on a bridge, with a real ssh server in each. They belong
+//! to their processes alone, so nothing is left behind whatever becomes of the test.
 
 use spark_ccl_testing::{Need, has};
 use std::collections::BTreeSet;
@@ -126,13 +126,14 @@ impl Cluster {
         self.hosts[other - 1].ip(&format!("link set {peer} up\n"));
     }
 
-    /// Makes all other networks than those of two further cables internal ones, so that these are the rails between the
-    /// first two hosts.
+    /// Makes all other networks than those of two further cables internal ones, so that these are
+    /// the rails between the first two hosts.
     pub(crate) fn rails(&self) {
         self.rails_between(&[[1, 2]]);
     }
 
-    /// The same with two rails between each of these pairs of hosts: rail0 in 10.90.0.0/24, rail1 in 10.91.0.0/24, and so on.
+    /// The same with two rails between each of these pairs of hosts: rail0 in 10.90.0.0/24, rail1
+    /// in 10.91.0.0/24, and so on.
     pub(crate) fn rails_between(&self, pairs: &[[usize; 2]]) {
         let hosts: BTreeSet<usize> = pairs.iter().flatten().copied().collect();
         for host in hosts {
@@ -219,7 +220,8 @@ impl Cluster {
 }
 
 impl Host {
-    /// Starts a program in namespaces of its own, with an empty `/run`, and an `/etc` that it may change.
+    /// Starts a program in namespaces of its own, with an empty `/run`, and an `/etc` that it may
+    /// change.
     fn start(folder: &Path, name: &str, program: &[&str]) -> Self {
         let log = fs::File::create(folder.join(format!("{name}.log"))).unwrap();
         let layers = folder.join(name);
@@ -340,8 +342,9 @@ fn write_keys(folder: &Path) {
 fn write_configurations(folder: &Path, count: u8) {
     let path = folder.display();
     let server = format!(
-        "HostKey {path}/server-key\nAuthorizedKeysFile {path}/accepted\nStrictModes no\nPidFile none\nUsePAM no\n\
-         UseDNS no\nPermitRootLogin yes\nMaxStartups 100\nSetEnv PATH={path}/bin:/usr/sbin:/usr/bin:/sbin:/bin\n"
+        "HostKey {path}/server-key\nAuthorizedKeysFile {path}/accepted\nStrictModes no\nPidFile \
+         none\nUsePAM no\nUseDNS no\nPermitRootLogin yes\nMaxStartups 100\nSetEnv \
+         PATH={path}/bin:/usr/sbin:/usr/bin:/sbin:/bin\n"
     );
     fs::create_dir(folder.join("bin")).unwrap();
     fs::write(folder.join("sshd"), server).unwrap();
@@ -367,8 +370,8 @@ fn write_configurations(folder: &Path, count: u8) {
     );
     let _ = write!(
         client,
-        "Host * !stranger\nIdentityFile {path}/key\nHost *\nIdentitiesOnly yes\nIdentityAgent none\nUserKnownHostsFile {path}/known\n\
-         StrictHostKeyChecking accept-new\n"
+        "Host * !stranger\nIdentityFile {path}/key\nHost *\nIdentitiesOnly yes\nIdentityAgent \
+         none\nUserKnownHostsFile {path}/known\nStrictHostKeyChecking accept-new\n"
     );
     fs::write(folder.join("ssh"), client).unwrap();
 }

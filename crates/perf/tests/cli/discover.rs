@@ -205,7 +205,8 @@ pub(crate) fn announce(cluster: &Cluster, name: &str, addresses: &[Ipv4Addr]) ->
     cluster.start_on(1, "bash", &["-c", &script])
 }
 
-/// A response of multicast DNS, by the format of RFC 1035: an ssh server on this host, with these addresses.
+/// A response of multicast DNS, by the format of RFC 1035: an ssh server on this host, with these
+/// addresses.
 fn announcement(host: &str, addresses: &[Ipv4Addr]) -> Vec<u8> {
     let service = name(&["_ssh", "_tcp", "local"]);
     let instance = name(&[host, "_ssh", "_tcp", "local"]);

@@ -394,7 +394,8 @@ fn the_fastest_kernels_are_measured_and_taken() {
 #[test]
 fn what_has_one_kernel_alone_is_not_tuned() {
     let Some(libraries) = libraries() else { return };
-    // There is nothing to choose where the host carries the data, or between GPUs of several models.
+    // There is nothing to choose where the host carries the data, or between GPUs of several
+    // models.
     for path in ["safe", "auto"] {
         let args = "tune all_reduce --backend engine -g 2 -b 64 -e 64";
         let run = run_in(libraries, args, &[("SPARK_CCL_PATH", path)]);

@@ -1,8 +1,8 @@
 //! The faults that set-ups have, planted one by one: each is named, with what to do.
 //!
-//! Most are planted in recorded trees of Sparks, the others in hosts with an ssh server. Elsewhere are tested: blocked ports
-//! (`firewall`), cables and routes of namespaces (`survey`, `netplan`, `in_order`), a slow rail (`probe`), and a host that vanishes from a running job
-//! (`launch`).
+//! Most are planted in recorded trees of Sparks, the others in hosts with an ssh server. Elsewhere
+//! are tested: blocked ports (`firewall`), cables and routes of namespaces (`survey`, `netplan`,
+//! `in_order`), a slow rail (`probe`), and a host that vanishes from a running job (`launch`).
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -18,7 +18,8 @@ use crate::program::{Run, run};
 const NETDEV: &str = "enP2p1s0f0np0";
 const DEVICE: &str = "roceP2p1s0f0";
 
-/// A fault: its name; how it is planted in a pair of Sparks; the finding that names it; a part of what is to be done.
+/// A fault: its name; how it is planted in a pair of Sparks; the finding that names it; a part of
+/// what is to be done.
 type Fault = (
     &'static str,
     fn(&mut [Recorded]),

@@ -1,4 +1,5 @@
-//! Live hosts, asked over ssh: where all is in order, no line about the network warns or fails. A route that is taken away does.
+//! Live hosts, asked over ssh: where all is in order, no line about the network warns or fails. A
+//! route that is taken away does.
 
 use serde_json::Value;
 

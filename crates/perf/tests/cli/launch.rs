@@ -241,7 +241,8 @@ fn what_a_rank_leaves_in_the_background_ends_with_the_job() {
     cluster.until_clean();
 }
 
-/// A job of four ranks on two hosts, with processes in groups of their own, all of which have started.
+/// A job of four ranks on two hosts, with processes in groups of their own, all of which have
+/// started.
 struct Endless {
     launcher: Child,
     ranks: Vec<Pid>,

@@ -6,8 +6,8 @@ use crate::cluster::{Cluster, Host, address};
 use crate::discover::{announce, discover};
 use crate::program::Run;
 
-/// Sends the frame in a file from the interface `cable`, again and again: a packet socket's address is its family, the
-/// type of frames, and the interface's index.
+/// Sends the frame in a file from the interface `cable`, again and again: a packet socket's address
+/// is its family, the type of frames, and the interface's index.
 const SEND: &str = r#"
 open F, "<", $ARGV[0]; binmode F; local $/; $frame = <F>;
 open I, "<", "/sys/class/net/cable/ifindex"; $index = <I>;
@@ -68,7 +68,8 @@ fn who_may_not_listen_to_lldp_is_told_once() {
     assert!(!run.stdout.contains("LLDP"), "{}", run.stdout);
 }
 
-/// Has the first host send frames with its address, and with these values, until what is returned is dropped.
+/// Has the first host send frames with its address, and with these values, until what is returned
+/// is dropped.
 fn speak(cluster: &Cluster, values: &[u8]) -> Host {
     let mac = [0x4c, 0xbb, 0x47, 0, 0, 1];
     let header = [&[0x01, 0x80, 0xc2, 0, 0, 0x0e], &mac, &[0x88, 0xcc][..]].concat();

@@ -1,4 +1,5 @@
-//! `netplan`: plans that are printed, and applied on hosts with a stand-in for the program `netplan` alone.
+//! `netplan`: plans that are printed, and applied on hosts with a stand-in for the program
+//! `netplan` alone.
 
 mod trial;
 
@@ -8,9 +9,10 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
-/// Stands in for netplan, which Debian 12 does not install. As netplan does, it gives the interfaces of its files what these
-/// say, lets a file in /run hide one of the same name, adds up the addresses of several files, and leaves all other
-/// interfaces as they are. It fails as long as /run/netplan-fails exists.
+/// Stands in for netplan, which Debian 12 does not install. As netplan does, it gives the
+/// interfaces of its files what these say, lets a file in /run hide one of the same name, adds up
+/// the addresses of several files, and leaves all other interfaces as they are. It fails as long as
+/// /run/netplan-fails exists.
 const STAND_IN: &str = r#"#!/bin/sh
 [ "$1" = get ] && exit
 [ "$1" = apply ] && [ ! -e /run/netplan-fails ] || exit 1
@@ -107,7 +109,8 @@ network:
 #[test]
 fn interfaces_that_are_not_there_are_named_beside_the_plan() {
     let run = succeed(
-        "netplan --topology direct --nodes a,b --interfaces nonesuch0+nonesuch1,nonesuch2+nonesuch3",
+        "netplan --topology direct --nodes a,b --interfaces \
+         nonesuch0+nonesuch1,nonesuch2+nonesuch3",
     );
     assert!(run.stdout.contains("nonesuch0:"), "{}", run.stdout);
     let line = "spark-perf: this host has no interface nonesuch0, nonesuch1 (it has: ";
@@ -171,7 +174,8 @@ fn an_applied_plan_is_in_effect_and_lasts() {
     assert_eq!(run.code, Some(0), "{}", run.stderr);
     for host in [1, 2] {
         let expected = format!(
-            "fast0 192.168.100.{host}/24 9000\nfast1 192.168.101.{host}/24 9000\n/etc/netplan:\n90-spark-ccl.yaml\n\n/run/netplan:\n"
+            "fast0 192.168.100.{host}/24 9000\nfast1 192.168.101.{host}/24 9000\n/etc/netplan:\n\
+             90-spark-ccl.yaml\n\n/run/netplan:\n"
         );
         assert_eq!(state(&cluster, host), expected);
         let mode = cluster.on(host, "stat -c %a /etc/netplan/90-spark-ccl.yaml");

@@ -8,7 +8,8 @@ use spark_ccl_topology::testing;
 use crate::cluster::Cluster;
 use crate::program::{Run, command};
 
-/// Runs a command on two hosts, by a stand-in for ssh. It answers at once, or for the second host after three seconds.
+/// Runs a command on two hosts, by a stand-in for ssh. It answers at once, or for the second host
+/// after three seconds.
 fn on_two_hosts(folder: &Path, name: &str, is_slow: bool) -> Run {
     for (number, host) in (1..).zip(testing::hosts(&testing::pair())) {
         std::fs::write(folder.join(format!("198.51.100.{number}")), host.to_json()).unwrap();

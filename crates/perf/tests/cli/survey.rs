@@ -201,7 +201,8 @@ impl Namespaces {
         command.output().unwrap().into()
     }
 
-    /// What doctor finds wrong with both hosts, apart from what the machine that the test runs on may have.
+    /// What doctor finds wrong with both hosts, apart from what the machine that the test runs on
+    /// may have.
     fn wrong(&self) -> Vec<(String, String)> {
         let hosts = [0, 1].map(|side| {
             let mut host = Host::from_json(&self.run(side, &["topo", "--json"]).stdout).unwrap();
@@ -282,7 +283,8 @@ fn faults_of_live_hosts_are_found() {
     // Nothing shows yet that the cable is there.
     assert_eq!(hosts.wrong(), none);
     hosts.talk();
-    // Interfaces without RDMA may be meant for something else, or lead to a switch: no command is printed.
+    // Interfaces without RDMA may be meant for something else, or lead to a switch: no command is
+    // printed.
     let look = ("pair.mtu".to_owned(), String::new());
     assert_eq!(hosts.wrong(), [look]);
     ip(&format!("-n {b} link set c1 mtu 9000"));

@@ -1,5 +1,5 @@
-// The kernels between GPUs, as work of a stream: a thread plays each warp. Of kernels of messages, only launches without
-// messages do what they should: nothing.
+// The kernels between GPUs, as work of a stream: a thread plays each warp. Of kernels of messages,
+// only launches without messages do what they should: nothing.
 #include "device.h"
 
 #include <atomic>

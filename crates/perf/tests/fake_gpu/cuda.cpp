@@ -22,7 +22,8 @@ static std::map<int, Stream *> &default_streams = *new std::map<int, Stream *>;
 long counts[COUNTS];
 // How many of the next waits for events fail.
 static int failing_waits;
-// After how many launches of this thread's the next is refused, as another thread's capture would; -1: none.
+// After how many launches of this thread's the next is refused, as another thread's capture would;
+// -1: none.
 static thread_local int refused_after = -1;
 enum { GLOBAL, THREAD_LOCAL, RELAXED };
 static thread_local int capture_mode = GLOBAL;

@@ -86,8 +86,9 @@ size_t device_bytes();
 enum Count { LOOKS, STRANGERS, MISUSES, BLOCKS, REGISTRATIONS, SETTLED, COUNTS };
 extern long counts[COUNTS];
 
-// A call that is not allowed during captures. Unless the calling thread is in relaxed mode, it fails if
-// a capture in global mode or this thread's own capture in thread-local mode is open, and invalidates it.
+// A call that is not allowed during captures. Unless the calling thread is in relaxed mode, it
+// fails if a capture in global mode or this thread's own capture in thread-local mode is open, and
+// invalidates it.
 int unsafe_in_captures();
 // The stream for a handle of the driver's API, in which 0 and 1 are the default stream of the
 // current device.

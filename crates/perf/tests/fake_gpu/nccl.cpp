@@ -59,7 +59,8 @@ static bool fails(const char *how) {
     return fake && !strcmp(fake, how);
 }
 
-// A float with EXPONENT bits of exponent and FRACTION bits of fraction, for numbers that are not too large for it.
+// A float with EXPONENT bits of exponent and FRACTION bits of fraction, for numbers that are not
+// too large for it.
 template <typename Bits, int EXPONENT, int FRACTION>
 struct Small {
     static constexpr int BIAS = (1 << (EXPONENT - 1)) - 1;
@@ -69,7 +70,8 @@ struct Small {
         int exponent;
         frexp(number, &exponent);
         exponent = number == 0 ? 1 - BIAS : std::max(exponent - 1, 1 - BIAS);
-        // In units of the last place; a carry goes into the exponent, and numbers below the normal ones have none.
+        // In units of the last place; a carry goes into the exponent, and numbers below the normal
+        // ones have none.
         long units = lrint(ldexp(fabs(number), FRACTION - exponent));
         units += static_cast<long>(exponent + BIAS - 1) << FRACTION;
         bits = static_cast<Bits>(units | static_cast<long>(std::signbit(number)) << (EXPONENT + FRACTION));

@@ -1,5 +1,5 @@
-// The kernels of what goes by way of the host, as work of a stream: their own parts, of which each is done when nothing keeps
-// it from being done.
+// The kernels of what goes by way of the host, as work of a stream: their own parts, of which each
+// is done when nothing keeps it from being done.
 #include "device.h"
 
 #include "../../../gpu/kernels/staged.h"

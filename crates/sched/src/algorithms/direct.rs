@@ -25,7 +25,8 @@ enum Goal {
 }
 
 impl Direct {
-    /// `operation` is `AllReduce`, `AllGather`, `AllToAll` or `ReduceScatter`; returns `None` for others.
+    /// `operation` is `AllReduce`, `AllGather`, `AllToAll` or `ReduceScatter`; returns `None` for
+    /// others.
     pub(crate) fn new(operation: Operation, in_place: bool, shape: &Shape) -> Option<Self> {
         let exchange = 2 * (u64::from(shape.size) - 1);
         // Two ranks reduce what they receive; more ranks store it, and then reduce in rank order.

@@ -11,8 +11,8 @@ use crate::names::nccl;
 const VERSION: &str = "v5.1";
 const UNITS: [&str; 5] = ["B", "KB", "MB", "GB", "TB"];
 
-/// The metrics of operations of communicators: mean times, and geometric means of bandwidths. Those that are not done do
-/// not count.
+/// The metrics of operations of communicators: mean times, and geometric means of bandwidths. Those
+/// that are not done do not count.
 pub fn prometheus(operations: &[(&Group, Entry)]) -> String {
     let mut buckets: BTreeMap<(bool, String), Bucket> = BTreeMap::new();
     for (group, entry) in operations {
@@ -82,8 +82,7 @@ fn labels(group: &Group, entry: &Entry) -> String {
         format!("collective=\"{name}\",message_size=\"{size}\",algo_proto=\"unknown_unknown\"")
     };
     format!(
-        "version=\"{VERSION}\",slurm_job_id=\"{}\",node=\"{}\",gpu=\"CPU{}\",comm_name=\"unknown\",n_nodes=\"{}\",\
-         nranks=\"{}\",{kind}",
+        "version=\"{VERSION}\",slurm_job_id=\"{}\",node=\"{}\",gpu=\"CPU{}\",comm_name=\"unknown\",n_nodes=\"{}\",nranks=\"{}\",{kind}",
         escape(group.job.as_deref().unwrap_or("unknown")),
         escape(&group.host),
         group.world_rank,

@@ -90,9 +90,7 @@ fn prometheus_gets_means_by_operation_and_size() {
     let text = prometheus(&operations);
     let labels = |collective: &str, size: &str| {
         format!(
-            "{{version=\"v5.1\",slurm_job_id=\"unknown\",node=\"spark\\\"1\",gpu=\"CPU5\",comm_name=\"unknown\",\
-             n_nodes=\"2\",nranks=\"4\",collective=\"{collective}\",message_size=\"{size}\",\
-             algo_proto=\"unknown_unknown\"}}"
+            "{{version=\"v5.1\",slurm_job_id=\"unknown\",node=\"spark\\\"1\",gpu=\"CPU5\",comm_name=\"unknown\",n_nodes=\"2\",nranks=\"4\",collective=\"{collective}\",message_size=\"{size}\",algo_proto=\"unknown_unknown\"}}"
         )
     };
     let time = "nccl_collective_exec_time_microseconds";

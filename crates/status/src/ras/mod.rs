@@ -1,4 +1,5 @@
-//! NCCL's RAS protocol, version 2: the requests of its client `ncclras`, and the answers, as text or JSON.
+//! NCCL's RAS protocol, version 2: the requests of its client `ncclras`, and the answers, as text
+//! or JSON.
 //!
 //! A [`Session`] reads a client's lines. What it asks for is answered with a [`Report`]. Opens no
 //! socket, and does not know where a report comes from.

@@ -1,5 +1,5 @@
-//! The report that a client gets, in the structure of NCCL's JSON. Fields that NCCL lacks are in objects named
-//! `spark_ccl`.
+//! The report that a client gets, in the structure of NCCL's JSON. Fields that NCCL lacks are in
+//! objects named `spark_ccl`.
 
 use std::collections::BTreeMap;
 
@@ -128,7 +128,8 @@ pub struct RankMore {
     pub waits: Option<Wait>,
     /// How long other ranks have waited in a collective that it has not called yet.
     pub late_sec: Option<f64>,
-    /// How many calls it has made, by operation, on all memory, and under [`INTERNAL`] those of the library's own.
+    /// How many calls it has made, by operation, on all memory, and under [`INTERNAL`] those of the
+    /// library's own.
     pub calls: BTreeMap<String, u64>,
 }
 

@@ -154,8 +154,8 @@ impl Text {
             .max()
             .unwrap_or(0);
         self.line(format_args!(
-            "Job summary\n===========\n\n  Nodes  Processes  Processes    Ranks\n(total)   per node    (total)  (total)\n\
-             {:7}  {:>9}  {:9}  {:7}",
+            "Job summary\n===========\n\n  Nodes  Processes  Processes    Ranks\n(total)   per \
+             node    (total)  (total)\n{:7}  {:>9}  {:9}  {:7}",
             per_node.len(),
             range(&per_node.values().copied().collect::<Vec<_>>()),
             processes.len(),
@@ -168,8 +168,8 @@ impl Text {
             return self.line(format_args!("No communicator data collected!"));
         }
         self.line(format_args!(
-            "Group     Comms     Nodes     Ranks     Ranks     Ranks    Status  Errors\n    #  in group  per comm  \
-             per node  per comm  in group"
+            "Group     Comms     Nodes     Ranks     Ranks     Ranks    Status  Errors\n    #  in \
+             group  per comm  per node  per comm  in group"
         ));
         for (number, Group { look, members }) in groups.iter().enumerate() {
             let per_node = members

@@ -20,7 +20,8 @@ pub struct Cable {
 pub struct CableEnd {
     /// The index of the host.
     pub host: usize,
-    /// What identifies the card in the host, and the cage on the card; `None` for an interface without an RDMA device.
+    /// What identifies the card in the host, and the cage on the card; `None` for an interface
+    /// without an RDMA device.
     pub cage: Option<(String, String)>,
     /// What the end is called: the cage, such as `p0`, or the interface.
     pub name: String,

@@ -134,8 +134,8 @@ fn distinct(found: Vec<HostRail>) -> Vec<HostRail> {
     rails
 }
 
-/// The network interfaces that rails may use: those of RDMA ports with a link; on a host without RDMA devices, the
-/// fastest of those that lead to other hosts.
+/// The network interfaces that rails may use: those of RDMA ports with a link; on a host without
+/// RDMA devices, the fastest of those that lead to other hosts.
 pub fn leading(host: &Host) -> Vec<&Netdev> {
     if host.rdma.is_empty() {
         return fastest(host).collect();
@@ -148,8 +148,8 @@ pub fn leading(host: &Host) -> Vec<&Netdev> {
         .collect()
 }
 
-/// The network interfaces with an address and without a link, on a host without RDMA devices, whose ports tell more. Bridges
-/// and tunnels have no cable.
+/// The network interfaces with an address and without a link, on a host without RDMA devices, whose
+/// ports tell more. Bridges and tunnels have no cable.
 pub fn dark(host: &Host) -> Vec<&Netdev> {
     let has_cable = |netdev: &&Netdev| netdev.pci.is_some() || is_virtual_pair(netdev);
     let netdevs = addressed(host).filter(|one| host.rdma.is_empty() && !one.running);
@@ -217,7 +217,8 @@ fn addressed(host: &Host) -> impl Iterator<Item = &Netdev> + Clone {
     netdevs.filter(move |one| !one.loopback && !is_internal(&one.name) && has_address(one))
 }
 
-/// Whether it is an end of a pair of virtual interfaces, which claims 10 Gbit/s whatever the other end leads to.
+/// Whether it is an end of a pair of virtual interfaces, which claims 10 Gbit/s whatever the other
+/// end leads to.
 fn is_virtual_pair(netdev: &Netdev) -> bool {
     netdev.pci.is_none() && netdev.name.starts_with("veth")
 }

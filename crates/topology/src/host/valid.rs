@@ -1,5 +1,5 @@
-//! Validates a host's description, which may come from another machine: lengths are bounded, names are safe in a shell,
-//! prefixes fit their addresses, and there are no control characters.
+//! Validates a host's description, which may come from another machine: lengths are bounded, names
+//! are safe in a shell, prefixes fit their addresses, and there are no control characters.
 
 use serde_json::Value;
 
@@ -9,7 +9,8 @@ use crate::{Error, Host};
 /// The longest list and text. The kernel's longest list is that of routes.
 const LIST: usize = 65_536;
 const TEXT: usize = 4096;
-/// The most RDMA devices of a host, ports of all of them, and addresses of a port. The work grows with their square.
+/// The most RDMA devices of a host, ports of all of them, and addresses of a port. The work grows
+/// with their square.
 const RDMA: usize = 256;
 
 /// Removes from all texts the control characters that a terminal would obey.
@@ -59,7 +60,8 @@ pub(super) fn check(host: &Host) -> Result<(), Error> {
     }
 }
 
-/// Removes the network interfaces whose names are unsafe, and all that names them. Returns these names.
+/// Removes the network interfaces whose names are unsafe, and all that names them. Returns these
+/// names.
 pub(super) fn leave_out(host: &mut Host) -> Vec<String> {
     let network = &mut host.network;
     let netdevs = std::mem::take(&mut network.netdevs).into_iter();

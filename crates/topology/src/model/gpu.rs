@@ -27,7 +27,8 @@ pub struct Cuda {
     pub problem: Option<String>,
 }
 
-/// A GPU as CUDA's driver describes it. Its claims prove nothing: only moving data shows what works.
+/// A GPU as CUDA's driver describes it. Its claims prove nothing: only moving data shows what
+/// works.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CudaDevice {
     /// CUDA's ordinal.

@@ -42,7 +42,8 @@ pub struct Netdev {
     /// The PCI address; `None` for a virtual interface.
     #[serde(default)]
     pub pci: Option<String>,
-    /// Whether it answers for the addresses of other interfaces: yes at 0, the kernel's default (`arp_ignore`).
+    /// Whether it answers for the addresses of other interfaces: yes at 0, the kernel's default
+    /// (`arp_ignore`).
     #[serde(default)]
     pub arp_ignore: Option<u8>,
     /// Whether it drops what routes would have come by another interface: all of it at 1, only what

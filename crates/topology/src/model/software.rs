@@ -11,7 +11,8 @@ pub struct Software {
     pub cuda: Option<String>,
     /// Why CUDA's driver does not answer.
     pub cuda_problem: Option<String>,
-    /// Whether `nvidia_peermem` is loaded, by which network cards reach the memory of GPUs without dma-buf.
+    /// Whether `nvidia_peermem` is loaded, by which network cards reach the memory of GPUs without
+    /// dma-buf.
     #[serde(default)]
     pub peermem: bool,
     /// CUDA's toolkits.

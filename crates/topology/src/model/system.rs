@@ -11,15 +11,15 @@ pub struct System {
     pub arch: String,
     /// The machine's name by its firmware, such as `NVIDIA_DGX_Spark`.
     pub product: Option<String>,
-    /// The parameters of the kernel's command line that matter here: of the IOMMU, CMA, PCI, huge pages, and what the
-    /// kernel hands over to its successor (`kho`).
+    /// The parameters of the kernel's command line that matter here: of the IOMMU, CMA, PCI, huge
+    /// pages, and what the kernel hands over to its successor (`kho`).
     pub boot: Vec<String>,
     /// The bytes of a page.
     pub page_bytes: Option<u64>,
     /// The container runtime around this process, such as `docker`; `None` on the host itself.
     pub container: Option<String>,
-    /// Whether there are files by which programs open RDMA devices (`/dev/infiniband/uverbs*`); `None` for a host that was
-    /// recorded without its devices.
+    /// Whether there are files by which programs open RDMA devices (`/dev/infiniband/uverbs*`);
+    /// `None` for a host that was recorded without its devices.
     #[serde(default)]
     pub rdma_files: Option<bool>,
 }

@@ -14,9 +14,10 @@ const INTERNAL: &[&str] = &[
 
 /// The interfaces that may be used, best first.
 ///
-/// If `choice` names interfaces, in its order. Otherwise InfiniBand first, then the subnet of `root` (where the
-/// ranks meet), then other interfaces, then those that lead to containers and virtual machines, and the loopback
-/// last. Among equals, global addresses come before link-local ones, and faster interfaces before slower ones.
+/// If `choice` names interfaces, in its order. Otherwise InfiniBand first, then the subnet of
+/// `root` (where the ranks meet), then other interfaces, then those that lead to containers and
+/// virtual machines, and the loopback last. Among equals, global addresses come before link-local
+/// ones, and faster interfaces before slower ones.
 ///
 /// # Errors
 /// When there is none; the error lists the interfaces that exist.

@@ -28,8 +28,8 @@ pub enum ExchangeError {
     Excessive,
 }
 
-/// Encodes the description of ports for a peer. Removes from the list what exceeds the limits, so that both ranks
-/// have the same list.
+/// Encodes the description of ports for a peer. Removes from the list what exceeds the limits, so
+/// that both ranks have the same list.
 pub fn encode(ports: &mut Vec<Port>) -> Vec<u8> {
     shorten(ports);
     // Cannot fail: JSON can represent every field of a port.

@@ -37,8 +37,8 @@ pub struct Gid {
     pub address: Ipv6Addr,
     /// The packet format.
     pub roce: Roce,
-    /// The length of the subnet's prefix in bits (of the IPv4 address, if it is mapped), if the network interface
-    /// tells.
+    /// The length of the subnet's prefix in bits (of the IPv4 address, if it is mapped), if the
+    /// network interface tells.
     pub prefix: Option<u8>,
 }
 
@@ -70,7 +70,8 @@ pub enum Unusable {
     Excluded(String),
     /// It does not have the only address that may be used.
     #[error(
-        "its GID table has nothing at index {index}, the only one that {setting} allows, but at {present}"
+        "its GID table has nothing at index {index}, the only one that {setting} allows, but at \
+         {present}"
     )]
     Index {
         /// The index that is allowed.
@@ -162,7 +163,8 @@ impl Gid {
         IpAddr::V6(self.address).to_canonical()
     }
 
-    /// Whether it is link-local: other cables may then have the same subnet, as in NVIDIA's default set-up.
+    /// Whether it is link-local: other cables may then have the same subnet, as in NVIDIA's default
+    /// set-up.
     pub fn is_link_local(&self) -> bool {
         match self.ip() {
             IpAddr::V4(ip) => ip.is_link_local(),
@@ -294,8 +296,8 @@ mod tests {
         );
         assert_eq!(
             text(&[("SPARK_CCL_IB_GID_INDEX", "7")]),
-            "its GID table has nothing at index 7, the only one that SPARK_CCL_IB_GID_INDEX (from environment) allows, \
-             but at 0, 1, 2, 3"
+            "its GID table has nothing at index 7, the only one that SPARK_CCL_IB_GID_INDEX (from \
+             environment) allows, but at 0, 1, 2, 3"
         );
         let mut bare = port();
         bare.gids.clear();

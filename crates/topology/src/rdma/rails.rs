@@ -1,8 +1,9 @@
 //! Pairs the ports of two ranks that reach each other into rails.
 //!
-//! Both ranks have both lists of ports. [`candidates`] finds, by their addresses, the pairs that may be on one
-//! network; the ranks probe these, and [`choose`] makes rails of those that answered. Both are pure functions with
-//! the same result on both ranks, so the ranks agree without further messages.
+//! Both ranks have both lists of ports. [`candidates`] finds, by their addresses, the pairs that
+//! may be on one network; the ranks probe these, and [`choose`] makes rails of those that answered.
+//! Both are pure functions with the same result on both ranks, so the ranks agree without further
+//! messages.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -15,8 +16,8 @@ use crate::netif::same_subnet;
 pub struct Candidate {
     /// Its two ends.
     pub rail: Rail,
-    /// Whether the addresses prove the connection: the subnet is known, and no other port of either rank is on it.
-    /// Otherwise only a probe can tell.
+    /// Whether the addresses prove the connection: the subnet is known, and no other port of either
+    /// rank is on it. Otherwise only a probe can tell.
     pub certain: bool,
 }
 
@@ -68,9 +69,9 @@ pub enum NoRail {
     },
 }
 
-/// The pairs of ports that may reach each other, the best first. Both ranks get the same pairs in the same order if
-/// each passes its own list as [`encode`](super::encode) has left it, and exactly one of them is `first`, for
-/// example the lower rank.
+/// The pairs of ports that may reach each other, the best first. Both ranks get the same pairs in
+/// the same order if each passes its own list as [`encode`](super::encode) has left it, and exactly
+/// one of them is `first`, for example the lower rank.
 ///
 /// # Errors
 /// When there are none.
@@ -117,7 +118,8 @@ fn counts(ports: impl Iterator<Item = usize>) -> BTreeMap<usize, usize> {
 
 /// The rails to use: the best of the candidates that answered, each port at most once.
 ///
-/// A port reaches exactly the ports on its own network, so no choice here costs another pair its rail.
+/// A port reaches exactly the ports on its own network, so no choice here costs another pair its
+/// rail.
 ///
 /// # Errors
 /// When nothing answered.
@@ -150,7 +152,8 @@ fn pairs(first: &[Port], second: &[Port]) -> Vec<[End; 2]> {
         for (column, &(b, other_twin)) in there.iter().enumerate() {
             if let Some(gids) = common_network(&first[a], &second[b]) {
                 let (kind, link_local, _) = gids[0].preference();
-                // Twins share a cable. Pairing first with first and second with second gives one rail each.
+                // Twins share a cable. Pairing first with first and second with second gives one
+                // rail each.
                 let key = (kind, link_local, twin != other_twin, row, column);
                 let ends = [End::new(first, a, gids[0]), End::new(second, b, gids[1])];
                 found.push((key, ends));
@@ -163,7 +166,8 @@ fn pairs(first: &[Port], second: &[Port]) -> Vec<[End; 2]> {
 
 /// A rank's ports by cage, each with its index among those of its cage.
 ///
-/// One cage appears as several PCI devices in separate domains: `0000:01:00.0` and `0002:01:00.0` are twins.
+/// One cage appears as several PCI devices in separate domains: `0000:01:00.0` and `0002:01:00.0`
+/// are twins.
 fn in_order(ports: &[Port]) -> Vec<(usize, usize)> {
     let cage = |port: usize| {
         let (domain, function) = ports[port].pci.as_deref()?.split_once(':')?;
@@ -182,9 +186,9 @@ fn in_order(ports: &[Port]) -> Vec<(usize, usize)> {
     order.iter().enumerate().map(twin).collect()
 }
 
-/// The best addresses of two ports that are on one network. Only the best kind of address that both have counts:
-/// every port has a link-local IPv6 address, which would only say "perhaps" even if the IPv4 addresses show that
-/// the two ports are on different networks.
+/// The best addresses of two ports that are on one network. Only the best kind of address that both
+/// have counts: every port has a link-local IPv6 address, which would only say "perhaps" even if
+/// the IPv4 addresses show that the two ports are on different networks.
 fn common_network(a: &Port, b: &Port) -> Option<[Gid; 2]> {
     let kinds = |port: &Port| port.gids.iter().map(Gid::kind).collect::<BTreeSet<_>>();
     let best = *kinds(a).intersection(&kinds(b)).next()?;

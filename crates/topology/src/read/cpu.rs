@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use super::{Tree, system::kibibytes};
 use crate::model::{CpuClass, NumaNode};
 
-/// The names of processors of Arm Ltd. by their part numbers, as the kernel has them in `/proc/cpuinfo`.
+/// The names of processors of Arm Ltd. by their part numbers, as the kernel has them in
+/// `/proc/cpuinfo`.
 const ARM_PARTS: &[(&str, &str)] = &[
     ("0xd0c", "Neoverse-N1"),
     ("0xd40", "Neoverse-V1"),
@@ -69,7 +70,8 @@ pub(super) fn nodes(tree: &Tree) -> Vec<NumaNode> {
     nodes
 }
 
-/// The numbers of all processors and their names, from `/proc/cpuinfo`: blocks of lines `name : value`.
+/// The numbers of all processors and their names, from `/proc/cpuinfo`: blocks of lines
+/// `name : value`.
 fn models(text: &str) -> Vec<(u32, String)> {
     let blocks = text.split("\n\n");
     let model = |block: &str| {

@@ -2,7 +2,8 @@
 
 use crate::model::Disk;
 
-/// Where packages, logs, programs' own and temporary files are, and the memory that NCCL's processes share.
+/// Where packages, logs, programs' own and temporary files are, and the memory that NCCL's
+/// processes share.
 const PATHS: [&str; 5] = ["/", "/var", "/home", "/tmp", "/dev/shm"];
 
 pub(super) fn disks() -> Vec<Disk> {

@@ -1,7 +1,7 @@
 //! Interfaces, addresses, routes and neighbours: what the kernel lists over netlink.
 //!
-//! Only the attributes needed here are parsed, so an interface is not lost because a newer kernel adds attributes or
-//! changes others.
+//! Only the attributes needed here are parsed, so an interface is not lost because a newer kernel
+//! adds attributes or changes others.
 
 mod dump;
 
@@ -120,8 +120,9 @@ fn address(message: &Message, netdev: &str) -> Option<Address> {
     })
 }
 
-/// A route of the main table, once for each next hop. The message begins with a `struct rtmsg`: family, the lengths
-/// of the destination and the source, type of service, table, protocol, scope, type, flags.
+/// A route of the main table, once for each next hop. The message begins with a `struct rtmsg`:
+/// family, the lengths of the destination and the source, type of service, table, protocol, scope,
+/// type, flags.
 fn routes_of(message: &Message, name_of: impl Fn(u32) -> Option<String>) -> Vec<Route> {
     const MAIN: u8 = 254;
     const UNICAST: u8 = 1;
@@ -165,7 +166,8 @@ struct NextHop {
     gateway: Option<IpAddr>,
 }
 
-/// The next hops of a route that has several: each is a `struct rtnexthop` (length, flags, hops, interface), and attributes.
+/// The next hops of a route that has several: each is a `struct rtnexthop` (length, flags, hops,
+/// interface), and attributes.
 fn next_hops(mut list: &[u8]) -> Vec<NextHop> {
     const HEADER: usize = 8;
     const DEAD: u8 = 1;
@@ -386,7 +388,8 @@ mod tests {
                 "link set veth1 up",
                 "addr add 10.1.0.1/24 dev veth0",
                 "addr add 10.2.0.1/24 dev veth1",
-                "route add default nexthop via 10.1.0.9 dev veth0 nexthop via 10.2.0.9 dev veth1 weight 2",
+                "route add default nexthop via 10.1.0.9 dev veth0 nexthop via 10.2.0.9 dev veth1 \
+                 weight 2",
             ] {
                 let mut ip = std::process::Command::new("ip");
                 assert!(ip.args(words.split(' ')).status().unwrap().success());
@@ -420,7 +423,8 @@ mod tests {
         }
     }
 
-    /// What the kernel says of interfaces, with attributes that nobody knows before and after, and the last one cut.
+    /// What the kernel says of interfaces, with attributes that nobody knows before and after, and
+    /// the last one cut.
     #[test]
     fn attributes_of_newer_kernels_cost_no_interface() {
         let known = dump(&LIST_LINKS).unwrap();

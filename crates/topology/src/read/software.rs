@@ -129,7 +129,8 @@ fn version_of_name(file: &Path) -> Option<String> {
     (version.split('.').count() == 3).then(|| version.to_owned())
 }
 
-/// The version that a build of NCCL prints of itself. Python's wheels do not name it in the file's name.
+/// The version that a build of NCCL prints of itself. Python's wheels do not name it in the file's
+/// name.
 fn version_of_build(file: &PathBuf) -> Option<String> {
     const BLOCK: usize = 1 << 20;
     /// The longest version, and what is kept of a block since the text may go on in the next.
@@ -195,7 +196,8 @@ mod tests {
         let mut recorded = crate::testing::spark("a", 1);
         recorded.set(
             "etc/nccl.conf",
-            "NCCL_DEBUG=INFO\nSPARK_CCL_SECRET=hunter2-a\nSPARK_CCL_UNIQUE_ID=hunter2-b\nSPARK_CCL_SECRT=hunter2-c\nSPARK_CCL_NET=tcp",
+            "NCCL_DEBUG=INFO\nSPARK_CCL_SECRET=hunter2-a\nSPARK_CCL_UNIQUE_ID=hunter2-b\n\
+             SPARK_CCL_SECRT=hunter2-c\nSPARK_CCL_NET=tcp",
         );
         let host = recorded.host();
         assert!(!host.to_json().contains("hunter2"), "{}", host.to_json());

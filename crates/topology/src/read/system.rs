@@ -67,8 +67,8 @@ pub(super) fn limits(tree: &Tree) -> Limits {
     }
 }
 
-/// Whether this process is in the first user namespace: the kernel heeds the capability only there, and not in a container
-/// without root.
+/// Whether this process is in the first user namespace: the kernel heeds the capability only there,
+/// and not in a container without root.
 fn is_initial(tree: &Tree) -> bool {
     let map = tree.text("proc/self/uid_map");
     map.is_none_or(|map| map.split_whitespace().eq(["0", "0", "4294967295"]))
@@ -104,7 +104,8 @@ fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     value.map(str::trim)
 }
 
-/// The soft limit in a line of `/proc/self/limits`: a name, the soft limit, the hard limit, the unit.
+/// The soft limit in a line of `/proc/self/limits`: a name, the soft limit, the hard limit, the
+/// unit.
 fn soft_limit(text: &str, name: &str) -> Limit {
     let line = text.lines().find_map(|line| line.strip_prefix(name));
     match line.and_then(|line| line.split_whitespace().next()) {

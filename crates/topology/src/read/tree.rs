@@ -38,8 +38,8 @@ impl Tree {
         self.inside(path).is_some()
     }
 
-    /// The whole text of a file; `None` for what is no file, lies outside of the tree, or is longer than any that is read
-    /// here.
+    /// The whole text of a file; `None` for what is no file, lies outside of the tree, or is longer
+    /// than any that is read here.
     pub(crate) fn file(&self, path: &str) -> Option<String> {
         let file = fs::File::open(self.regular(path)?).ok()?;
         let mut text = String::new();
@@ -47,7 +47,8 @@ impl Tree {
         (text.len() as u64 <= LONGEST).then_some(text)
     }
 
-    /// Where a regular file of the tree really is. Opening a pipe would wait, and a device may have no end.
+    /// Where a regular file of the tree really is. Opening a pipe would wait, and a device may have
+    /// no end.
     pub(crate) fn regular(&self, path: &str) -> Option<PathBuf> {
         self.inside(path).filter(|file| file.is_file())
     }

@@ -56,7 +56,8 @@ impl Recorded {
         own.set("proc/self/status", "CapEff:\t0000000000000000\n");
         own.set(
             "proc/self/limits",
-            "Limit Soft Hard Units\nMax open files 1048576 1048576 files\nMax locked memory unlimited unlimited bytes\n",
+            "Limit Soft Hard Units\nMax open files 1048576 1048576 files\nMax locked memory \
+             unlimited unlimited bytes\n",
         );
         own.set("proc/sys/net/core/rmem_max", "212992");
         own.set("proc/sys/net/core/wmem_max", "212992");
@@ -197,7 +198,8 @@ impl Recorded {
         self.gids(function);
     }
 
-    /// The table of addresses of a function's port: for each address an entry for either version of `RoCE`.
+    /// The table of addresses of a function's port: for each address an entry for either version of
+    /// `RoCE`.
     fn gids(&mut self, function: &Function) {
         let port = format!("sys/class/infiniband/{}/ports/1", function.device);
         let own = self.netdev(&function.netdev).addresses.clone();

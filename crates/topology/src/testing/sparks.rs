@@ -1,5 +1,5 @@
-//! DGX Sparks: 20 processors of two kinds, a GPU that shares their memory, and a network card with two cages, each of
-//! which the host reaches over two links of four lanes.
+//! DGX Sparks: 20 processors of two kinds, a GPU that shares their memory, and a network card with
+//! two cages, each of which the host reaches over two links of four lanes.
 
 use super::recorded::{Function, Recorded};
 use crate::model::{Cuda, CudaDevice, Netdev};
@@ -72,7 +72,8 @@ fn bare(name: &str, number: u8) -> Recorded {
     own.set("sys/class/dmi/id/product_name", "NVIDIA_DGX_Spark");
     own.set(
         "proc/meminfo",
-        "MemTotal: 125513216 kB\nMemAvailable: 118112256 kB\nCmaTotal: 65536 kB\nCmaFree: 60000 kB\n",
+        "MemTotal: 125513216 kB\nMemAvailable: 118112256 kB\nCmaTotal: 65536 kB\nCmaFree: 60000 \
+         kB\n",
     );
     own.processors(&[
         ("CPU part", "0xd87", 2808, 0..5),

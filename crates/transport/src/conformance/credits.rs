@@ -3,7 +3,8 @@
 use super::{Harness, SMALL, fill, pattern, receive, wait_peeked};
 use crate::Geometry;
 
-/// A link accepts `slots` messages of any size while the receiver does not read. All of them arrive later.
+/// A link accepts `slots` messages of any size while the receiver does not read. All of them arrive
+/// later.
 pub fn credits_are_the_slots(h: &mut dyn Harness) {
     for slots in [1, 2, 5] {
         for size in [0, 40, 41, 104, 105, 128] {
@@ -54,7 +55,8 @@ pub fn released_slots_return(h: &mut dyn Harness) {
     }
 }
 
-/// A link that is full delivers everything that it took, also where that is more than the system's buffers hold.
+/// A link that is full delivers everything that it took, also where that is more than the system's
+/// buffers hold.
 pub fn a_full_link_delivers_what_it_took(h: &mut dyn Harness) {
     let (mut a, mut b) = h.connect(SMALL);
     let taken = fill(h, a.tx.as_mut(), SMALL.slot_bytes, 1 << 16);

@@ -5,8 +5,8 @@ use super::{
 };
 use crate::LinkError;
 
-/// What was sent before the sender closed can still be read. Then the end is reported, repeatedly. The
-/// other direction still works.
+/// What was sent before the sender closed can still be read. Then the end is reported, repeatedly.
+/// The other direction still works.
 pub fn a_closed_sender_is_seen_after_draining(h: &mut dyn Harness) {
     let (mut a, mut b) = h.connect(SMALL);
     for number in 0..SMALL.slots {

@@ -5,7 +5,8 @@ use super::{
 };
 use crate::Geometry;
 
-/// Messages of different lengths arrive in the order in which they were committed, also when the receiver is slow.
+/// Messages of different lengths arrive in the order in which they were committed, also when the
+/// receiver is slow.
 pub fn messages_keep_their_order(h: &mut dyn Harness) {
     for reads_each in 1..=3 {
         let (mut a, mut b) = h.connect(SMALL);

@@ -6,7 +6,8 @@ use super::{
 };
 use crate::Geometry;
 
-/// Payloads of all sizes arrive whole: empty ones, those around the limit for inline payloads, and whole slots.
+/// Payloads of all sizes arrive whole: empty ones, those around the limit for inline payloads, and
+/// whole slots.
 pub fn payloads_of_all_sizes_arrive(h: &mut dyn Harness) {
     let geometry = Geometry {
         slot_bytes: 64 << 10,
@@ -43,7 +44,8 @@ pub fn payloads_of_all_sizes_arrive(h: &mut dyn Harness) {
     }
 }
 
-/// Reserving again returns the same slot with its contents and uses no other slot. The length may be different.
+/// Reserving again returns the same slot with its contents and uses no other slot. The length may
+/// be different.
 pub fn reserving_repeats_itself(h: &mut dyn Harness) {
     let (mut a, mut b) = h.connect(SMALL);
     for size in [8, 104, 105, 256] {
@@ -79,8 +81,8 @@ pub fn reserving_repeats_itself(h: &mut dyn Harness) {
     stays_empty(h, b.rx.as_mut());
 }
 
-/// Peeking again returns the same message until it is released. Releasing twice is the same as once, and releasing
-/// without a peeked message does nothing.
+/// Peeking again returns the same message until it is released. Releasing twice is the same as
+/// once, and releasing without a peeked message does nothing.
 pub fn peeking_repeats_itself(h: &mut dyn Harness) {
     let (mut a, mut b) = h.connect(SMALL);
     b.rx.release();
@@ -123,8 +125,8 @@ pub fn what_was_reserved_is_what_is_sent(h: &mut dyn Harness) {
     );
 }
 
-/// `flush` eventually returns true, without any action of the receiver if the window has room; then everything
-/// arrives without further calls.
+/// `flush` eventually returns true, without any action of the receiver if the window has room; then
+/// everything arrives without further calls.
 pub fn flush_says_when_nothing_is_held_back(h: &mut dyn Harness) {
     let (mut a, mut b) = h.connect(SMALL);
     assert!(

@@ -36,7 +36,8 @@ impl Direction {
         self.in_flight.pop_front().map(|head| head.1)
     }
 
-    /// Frees a slot. The sender finds out at `due`, but not before it finds out about the previous one.
+    /// Frees a slot. The sender finds out at `due`, but not before it finds out about the previous
+    /// one.
     pub(super) fn free(&mut self, due: u64) {
         let due = due.max(self.freed.back().copied().unwrap_or(0));
         self.freed.push_back(due);

@@ -1,13 +1,13 @@
 //! How much memory is still available.
 //!
-//! The kernel does not refuse a memory file that it has no memory for: it fills the file until it has to kill
-//! processes, not necessarily this one. The caller therefore checks first.
+//! The kernel does not refuse a memory file that it has no memory for: it fills the file until it
+//! has to kill processes, not necessarily this one. The caller therefore checks first.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Bytes available without swapping on this machine and in each control group (so each container) that contains
-/// this process; `None` if the system does not tell.
+/// Bytes available without swapping on this machine and in each control group (so each container)
+/// that contains this process; `None` if the system does not tell.
 pub fn available_bytes() -> Option<u64> {
     #[cfg(test)]
     if let Some(pretended) = PRETENDED.get() {
@@ -42,8 +42,8 @@ fn of_machine(meminfo: &str) -> Option<u64> {
     kibibytes.checked_mul(1024)
 }
 
-/// The directories of the memory controller that may limit this process, from `/proc/self/cgroup`: its group and
-/// all enclosing groups. Within a container some of them may not be visible.
+/// The directories of the memory controller that may limit this process, from `/proc/self/cgroup`:
+/// its group and all enclosing groups. Within a container some of them may not be visible.
 fn group_folders(groups: &str) -> Vec<PathBuf> {
     let mut folders = Vec::new();
     for line in groups.lines() {
@@ -77,7 +77,8 @@ fn of_group(folder: &Path) -> Option<u64> {
     headroom(&limit, &used, &read("memory.stat").unwrap_or_default())
 }
 
-/// What is left of a group's limit, including page cache that the kernel can drop; `None` if there is no limit.
+/// What is left of a group's limit, including page cache that the kernel can drop; `None` if there
+/// is no limit.
 fn headroom(limit: &str, used: &str, stat: &str) -> Option<u64> {
     let limit: u64 = limit.trim().parse().ok()?;
     let used: u64 = used.trim().parse().ok()?;

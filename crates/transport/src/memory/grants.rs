@@ -1,5 +1,5 @@
-//! Checks for available memory in steps of [`GRANT`] bytes: asking the system costs more than allocating a small
-//! part.
+//! Checks for available memory in steps of [`GRANT`] bytes: asking the system costs more than
+//! allocating a small part.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 

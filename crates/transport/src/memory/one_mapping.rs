@@ -1,8 +1,9 @@
-//! For race detectors, which identify memory by its address: maps each memory file only once per process. The
-//! detector then sees how ranks that are threads access the memory that they share, and what orders the accesses.
+//! For race detectors, which identify memory by its address: maps each memory file only once per
+//! process. The detector then sees how ranks that are threads access the memory that they share,
+//! and what orders the accesses.
 //!
-//! Making memory private then has no effect between the threads: the private copy is at the address that all of
-//! them use.
+//! Making memory private then has no effect between the threads: the private copy is at the address
+//! that all of them use.
 
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
@@ -40,7 +41,8 @@ pub(super) fn map(fd: BorrowedFd<'_>, bytes: usize) -> Result<NonNull<u8>, Memor
 }
 
 /// # Safety
-/// [`map`] returned `address` for the same number of bytes, and this user of the mapping does not use it any more.
+/// [`map`] returned `address` for the same number of bytes, and this user of the mapping does not
+/// use it any more.
 pub(super) unsafe fn unmap(address: NonNull<u8>, bytes: usize) {
     let mut mappings = MAPPINGS.lock();
     let at = mappings

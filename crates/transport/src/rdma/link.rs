@@ -1,23 +1,25 @@
 //! Links over RDMA: reliable connections between the ports of two hosts.
 //!
-//! Each end has memory that the other writes: as many slots as messages may be in flight. The sender fills a slot of
-//! its own and has the device write it, header and payload in one piece, to the peer's slot with the same index, with
-//! an immediate value that tells which message has arrived. Memory is not polled for this: the completion comes once
-//! the whole message is there. The receiver gives out its slot, and later sends back how far it has read, as an
-//! immediate value without data.
+//! Each end has memory that the other writes: as many slots as messages may be in flight. The
+//! sender fills a slot of its own and has the device write it, header and payload in one piece, to
+//! the peer's slot with the same index, with an immediate value that tells which message has
+//! arrived. Memory is not polled for this: the completion comes once the whole message is there.
+//! The receiver gives out its slot, and later sends back how far it has read, as an immediate value
+//! without data.
 //!
-//! A link has one queue pair for each rail. A message takes the rail with the fewest bytes in flight, so that each
-//! rail carries what it can. Messages may therefore overtake each other, and are put in order by their numbers. A
-//! rail that fails is dropped, and the others carry what it has not delivered, until it works again. Polls see to that:
-//! those of the link's users, and where there are none, of a thread ([`keep_polled`]).
+//! A link has one queue pair for each rail. A message takes the rail with the fewest bytes in
+//! flight, so that each rail carries what it can. Messages may therefore overtake each other, and
+//! are put in order by their numbers. A rail that fails is dropped, and the others carry what it
+//! has not delivered, until it works again. Polls see to that: those of the link's users, and where
+//! there are none, of a thread ([`keep_polled`]).
 //!
-//! A long message whose payload is in registered memory ([`Registry`](super::Registry)) is lent: the message holds
-//! the payload's address, and the receiver has its device read it directly into registered memory of its own, or
-//! into the message's slot if it is to be peeked at.
+//! A long message whose payload is in registered memory ([`Registry`](super::Registry)) is lent:
+//! the message holds the payload's address, and the receiver has its device read it directly into
+//! registered memory of its own, or into the message's slot if it is to be peeked at.
 //!
 //! # Trust
-//! The peer may write anything into the slots that it fills, at any time, and send any immediate value. Numbers and
-//! lengths are checked, so the worst that a peer can do is to send wrong bytes.
+//! The peer may write anything into the slots that it fills, at any time, and send any immediate
+//! value. Numbers and lengths are checked, so the worst that a peer can do is to send wrong bytes.
 
 mod connect;
 mod control;

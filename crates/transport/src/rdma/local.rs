@@ -30,8 +30,8 @@ pub type LocalDevice = (Device, Result<Vec<LocalPort>, Error>);
 /// When it, or a function of it, is missing.
 pub fn library(settings: &Rdma) -> Result<Library, Error> {
     match settings.library.as_deref() {
-        // SAFETY: the user who sets `SPARK_CCL_IBVERBS_LIBRARY` names libibverbs by it, and so vouches for its initialisers
-        // and its functions.
+        // SAFETY: the user who sets `SPARK_CCL_IBVERBS_LIBRARY` names libibverbs by it, and so
+        // vouches for its initialisers and its functions.
         Some(path) => unsafe { Library::open_at(path) },
         None => Library::open(),
     }
@@ -82,7 +82,8 @@ impl LocalPort {
         })
     }
 
-    /// The path along a rail, which starts at this port, to a queue pair of the peer, whose port has this MTU.
+    /// The path along a rail, which starts at this port, to a queue pair of the peer, whose port
+    /// has this MTU.
     ///
     /// # Errors
     /// When the rail's ends do not match, or have changed.

@@ -52,7 +52,8 @@ pub enum Memory<'a> {
         /// Its length.
         bytes: usize,
     },
-    /// Part of a dma-buf: its `bytes` bytes from `offset` on, which get the addresses from `start` on.
+    /// Part of a dma-buf: its `bytes` bytes from `offset` on, which get the addresses from `start`
+    /// on.
     DmaBuf {
         /// The dma-buf.
         fd: BorrowedFd<'a>,
@@ -75,10 +76,11 @@ impl Registry {
         }
     }
 
-    /// Notes that a device could not be stopped: from now on, only deregistering keeps it from writing to memory.
+    /// Notes that a device could not be stopped: from now on, only deregistering keeps it from
+    /// writing to memory.
     pub(crate) fn lose_control(&self) {
-        // Pairs with the load in `is_out_of_control`, in the thread that releases memory after the link was
-        // withdrawn. The link's lock orders the two.
+        // Pairs with the load in `is_out_of_control`, in the thread that releases memory after the
+        // link was withdrawn. The link's lock orders the two.
         self.is_out_of_control.store(true, Ordering::Relaxed);
     }
 
@@ -91,16 +93,17 @@ impl Registry {
     /// [deregistered](Registration::deregister) or dropped.
     ///
     /// # Safety
-    /// The memory stays mapped while it is registered. Memory that is lent or borrowed by a link is left alone as
-    /// [`LinkTx::lend`](crate::LinkTx::lend) and [`LinkRx::borrow`](crate::LinkRx::borrow) require, or until the
-    /// link is [withdrawn](crate::LinkTx::withdraw).
+    /// The memory stays mapped while it is registered. Memory that is lent or borrowed by a link is
+    /// left alone as [`LinkTx::lend`](crate::LinkTx::lend) and
+    /// [`LinkRx::borrow`](crate::LinkRx::borrow) require, or until the link is
+    /// [withdrawn](crate::LinkTx::withdraw).
     ///
     /// # Errors
     /// When a device cannot register it; then it is registered with none.
     pub unsafe fn register(self: &Arc<Self>, memory: Memory<'_>) -> Result<Registration, Error> {
         let regions = self.domains.iter();
-        // SAFETY: the memory stays mapped while it is registered, and memory that a link lends or borrows is
-        // left alone, or until the link is withdrawn: this function requires that.
+        // SAFETY: the memory stays mapped while it is registered, and memory that a link lends or
+        // borrows is left alone, or until the link is withdrawn: this function requires that.
         let regions = regions.map(|domain| unsafe { memory.register(domain) });
         let regions = regions.collect::<Result<_, _>>()?;
         let (start, bytes) = memory.place();
@@ -120,7 +123,8 @@ impl Registry {
         })
     }
 
-    /// The keys of a range, in the domain with this index; `None` unless one block contains the whole range.
+    /// The keys of a range, in the domain with this index; `None` unless one block contains the
+    /// whole range.
     pub fn keys(&self, start: u64, bytes: usize, domain: usize) -> Option<Keys> {
         let blocks = self.blocks.read();
         let block = blocks.all.iter().find(|block| block.holds(start, bytes))?;
@@ -144,8 +148,8 @@ impl Memory<'_> {
     unsafe fn register(&self, domain: &ProtectionDomain) -> Result<MemoryRegion, Error> {
         // Peers read what is lent to them. Local devices write what they read from peers.
         let access = Access::LOCAL_WRITE | Access::REMOTE_READ;
-        // SAFETY: the memory, or that of the dma-buf, stays mapped as long as the region exists (this function's
-        // contract), and `access` does not let peers write there.
+        // SAFETY: the memory, or that of the dma-buf, stays mapped as long as the region exists
+        // (this function's contract), and `access` does not let peers write there.
         unsafe {
             match *self {
                 Self::Host { start, bytes } => domain.register(start, bytes, access),
@@ -188,14 +192,14 @@ impl Registration {
         blocks.all.iter().any(|block| block.number == self.number)
     }
 
-    /// Whether a device may write to the memory as long as it is registered, even after the links were withdrawn,
-    /// because it could not be stopped.
+    /// Whether a device may write to the memory as long as it is registered, even after the links
+    /// were withdrawn, because it could not be stopped.
     pub fn is_out_of_control(&self) -> bool {
         self.registry.is_out_of_control()
     }
 
-    /// Deregisters the memory: afterwards no device and no peer can access it. Later calls return the result of the
-    /// first.
+    /// Deregisters the memory: afterwards no device and no peer can access it. Later calls return
+    /// the result of the first.
     ///
     /// # Errors
     /// A device can still access the memory, which must never be reused or freed.

@@ -1,4 +1,5 @@
-//! A random number in this process's memory, by which a peer can verify that it reads this process's memory.
+//! A random number in this process's memory, by which a peer can verify that it reads this
+//! process's memory.
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -15,16 +16,19 @@ pub(super) struct Spot {
     pub(super) number: u64,
 }
 
-/// The beacon of this process, or of the one that it was forked from. Neither it nor its number is ever freed.
+/// The beacon of this process, or of the one that it was forked from. Neither it nor its number is
+/// ever freed.
 ///
-/// Stored with Release and loaded with Acquire, so a thread that sees the pointer sees what it points to.
+/// Stored with Release and loaded with Acquire, so a thread that sees the pointer sees what it
+/// points to.
 static LIT: AtomicPtr<Spot> = AtomicPtr::new(ptr::null_mut());
 
 /// The beacon of this process; `None` if there is no memory for it, or no random number.
 pub(super) fn spot() -> Option<Spot> {
     let own = number(getpid());
-    // SAFETY: the pointer is null, or from a box that this function leaked, whose value is never changed or freed. The
-    // Acquire pairs with the Release of the store: the value was written before.
+    // SAFETY: the pointer is null, or from a box that this function leaked, whose value is never
+    // changed or freed. The Acquire pairs with the Release of the store: the value was written
+    // before.
     let known = unsafe { LIT.load(Ordering::Acquire).as_ref() };
     if let Some(&spot) = known.filter(|spot| spot.process == own) {
         return Some(spot);
@@ -35,19 +39,21 @@ pub(super) fn spot() -> Option<Spot> {
     Some(spot)
 }
 
-/// Puts a number on a page of its own, which a forked child does not inherit: the child might later get the process
-/// id of this process, once that is free.
+/// Puts a number on a page of its own, which a forked child does not inherit: the child might later
+/// get the process id of this process, once that is free.
 fn light(process: u64) -> Option<Spot> {
     let mut number = [0; 8];
     getrandom(&mut number, GetRandomFlags::empty()).ok()?;
     let number = u64::from_ne_bytes(number);
     let bytes = rustix::param::page_size();
     let writable = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: the kernel chooses the address of the new mapping, so no existing mapping is replaced.
+    // SAFETY: the kernel chooses the address of the new mapping, so no existing mapping is
+    // replaced.
     let page = unsafe { mmap_anonymous(ptr::null_mut(), bytes, writable, MapFlags::PRIVATE) };
     let page = page.ok()?.cast::<u64>();
-    // SAFETY: `page` is a whole page of this process alone, mapped for writing, so it is aligned for a word and has room
-    // for one. `madvise` changes nothing here: it says what a forked child gets.
+    // SAFETY: `page` is a whole page of this process alone, mapped for writing, so it is aligned
+    // for a word and has room for one. `madvise` changes nothing here: it says what a forked child
+    // gets.
     unsafe {
         page.write(number);
         // Kernels before 4.14 refuse; then a forked child has the number, too.

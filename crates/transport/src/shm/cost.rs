@@ -1,7 +1,7 @@
 //! What it costs to read the peer's memory, compared with two copies through a slot.
 //!
-//! The kernel looks up every page that it reads for another process. On some machines, virtual ones above all, that
-//! takes several times as long as the copy.
+//! The kernel looks up every page that it reads for another process. On some machines, virtual ones
+//! above all, that takes several times as long as the copy.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -15,16 +15,17 @@ use super::reach::Reach;
 const BYTES: usize = 64 << 10;
 /// Whatever disturbs a try makes it longer, so the shortest counts.
 const TRIES: usize = 8;
-/// A read may take less than this many times as long as the copies. These are timed on one core. Between two cores, the
-/// slot's cache lines must also move, which takes longest if the cores share no cache. Where a read takes three times as
-/// long as the copies, an `all_gather` through slots takes 0.7 to 1.1 times as long as by reads with near cores, and 1.8 to
-/// 3.4 times with far ones.
+/// A read may take less than this many times as long as the copies. These are timed on one core.
+/// Between two cores, the slot's cache lines must also move, which takes longest if the cores share
+/// no cache. Where a read takes three times as long as the copies, an `all_gather` through slots
+/// takes 0.7 to 1.1 times as long as by reads with near cores, and 1.8 to 3.4 times with far ones.
 const WORTH: u32 = 4;
 
-/// Whether long messages take less time if their receivers read them straight out of the senders' memory. Measured
-/// once per process, which takes less than a millisecond.
+/// Whether long messages take less time if their receivers read them straight out of the senders'
+/// memory. Measured once per process, which takes less than a millisecond.
 pub fn single_copies_pay() -> bool {
-    // Threads that come first together all measure. None waits for another, as a forked child would for ever.
+    // Threads that come first together all measure. None waits for another, as a forked child would
+    // for ever.
     static PAY: OnceBool = OnceBool::new();
     PAY.get_or_init(measure)
 }

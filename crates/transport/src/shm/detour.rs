@@ -1,4 +1,5 @@
-//! Reads from the peer's memory by way of a buffer, where the kernel would copy slowly between the two addresses.
+//! Reads from the peer's memory by way of a buffer, where the kernel would copy slowly between the
+//! two addresses.
 
 use spark_ccl_compute::copies_slowly;
 

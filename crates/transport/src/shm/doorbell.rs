@@ -1,19 +1,22 @@
 //! Wakes the other end of a link if it blocks.
 //!
-//! An end that is about to block sets its word `asleep`, issues a barrier on all cores, checks its rings once more
-//! and blocks. Whenever the other end has stored something that the first may wait for, it loads `asleep` and, if
-//! that is set, rings the first end's bell. This costs one load of a line that hardly ever changes, and no fence.
+//! An end that is about to block sets its word `asleep`, issues a barrier on all cores, checks its
+//! rings once more and blocks. Whenever the other end has stored something that the first may wait
+//! for, it loads `asleep` and, if that is set, rings the first end's bell. This costs one load of a
+//! line that hardly ever changes, and no fence.
 //!
 //! Pairings:
-//! - `asleep` with `filled`, `released`, `wanted`, `given` and the `closed` words: each end stores its own word and
-//!   then loads the other's ([`arm`], barrier, check; publish, [`ring_if_asleep`]). The sleeper's barrier is also a
-//!   full fence on the other end's core, at some moment during the call. If the other end stores after that moment,
-//!   its load comes later still and sees `asleep`; if before, the sleeper's check sees what it stored.
-//! - `asleep` with itself: an end that rings has reset it before. The bell orders the reset before the sleeper's
-//!   next [`arm`], so the reset cannot undo that.
-//! - `rings` and then `asleep`: Release in [`Doorbell::set`], Acquire and then Release in [`Doorbell::arm`], and
-//!   the Acquire fence in [`Doorbell::ring`]: the ringing thread sees the bell that another thread has set, because
-//!   the sleeper relies on the bell only after that. All other uses of `rings` publish nothing.
+//! - `asleep` with `filled`, `released`, `wanted`, `given` and the `closed` words: each end stores
+//!   its own word and then loads the other's ([`arm`], barrier, check; publish,
+//!   [`ring_if_asleep`]). The sleeper's barrier is also a full fence on the other end's core, at
+//!   some moment during the call. If the other end stores after that moment, its load comes later
+//!   still and sees `asleep`; if before, the sleeper's check sees what it stored.
+//! - `asleep` with itself: an end that rings has reset it before. The bell orders the reset before
+//!   the sleeper's next [`arm`], so the reset cannot undo that.
+//! - `rings` and then `asleep`: Release in [`Doorbell::set`], Acquire and then Release in
+//!   [`Doorbell::arm`], and the Acquire fence in [`Doorbell::ring`]: the ringing thread sees the
+//!   bell that another thread has set, because the sleeper relies on the bell only after that. All
+//!   other uses of `rings` publish nothing.
 
 pub(super) mod words;
 

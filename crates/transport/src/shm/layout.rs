@@ -1,5 +1,5 @@
-//! The layout of a segment: the offsets of its words, headers, bodies and slots. Arithmetic only: no memory is touched
-//! here.
+//! The layout of a segment: the offsets of its words, headers, bodies and slots. Arithmetic only:
+//! no memory is touched here.
 
 use std::ops::Range;
 
@@ -11,10 +11,11 @@ pub const INLINE_BYTES: usize = HEADER_STRIDE - INLINE;
 
 /// Bytes of a cache line.
 pub(super) const LINE: usize = 64;
-/// The distance between words that different processes write: two lines, because processors fetch lines in pairs.
+/// The distance between words that different processes write: two lines, because processors fetch
+/// lines in pairs.
 const APART: usize = 2 * LINE;
-/// The size of the part before the first ring: the segment's identity, which ends have closed or sleep, and how to
-/// read their memory.
+/// The size of the part before the first ring: the segment's identity, which ends have closed or
+/// sleep, and how to read their memory.
 const PROLOGUE: usize = 4 * APART;
 const CLOSED: usize = APART;
 /// On the line of the `closed` words, which a waiter has read anyway.
@@ -34,12 +35,14 @@ pub(super) const INLINE: usize = 24;
 pub(super) const HEADER_STRIDE: usize = APART;
 /// The longest payload that fits into the body of its cell.
 pub(super) const BODY_BYTES: usize = 8 << 10;
-/// From one cell's body to the next. Not a power of two, so that bodies do not all map to the same cache sets.
+/// From one cell's body to the next. Not a power of two, so that bodies do not all map to the same
+/// cache sets.
 pub(super) const BODY_STRIDE: usize = LINE + BODY_BYTES;
-/// Enough that a sender that is ahead fills lines which the receiver finished long ago: that takes half the time of
-/// lines that both are using.
+/// Enough that a sender that is ahead fills lines which the receiver finished long ago: that takes
+/// half the time of lines that both are using.
 const CELLS_PER_SLOT: usize = 8;
-/// The memory that is allocated when a link is made ends at a multiple of this, and so does each ring.
+/// The memory that is allocated when a link is made ends at a multiple of this, and so does each
+/// ring.
 const PAGE: usize = 4 << 10;
 
 /// How many bodies all links of a rank share, as long as each link has one per slot: 17 MB.
@@ -57,8 +60,8 @@ pub struct Size {
 }
 
 impl Size {
-    /// The size for a rank with this many peers on shared memory. The more peers there are, the fewer messages of
-    /// some kilobytes may be in flight on each link.
+    /// The size for a rank with this many peers on shared memory. The more peers there are, the
+    /// fewer messages of some kilobytes may be in flight on each link.
     pub fn among(peers: usize, geometry: Geometry) -> Self {
         let share = BODIES_OF_ALL / geometry.slots.max(1) / peers.max(1);
         let most = share.clamp(1, CELLS_PER_SLOT);
@@ -82,9 +85,9 @@ impl Size {
         self.bodies_per_slot
     }
 
-    /// The distance from a ring's first body to its first slot. The first slots start near the middle of a page, since
-    /// callers' buffers often start near the beginning of one: a load may wait for an earlier store with the same page
-    /// offset.
+    /// The distance from a ring's first body to its first slot. The first slots start near the
+    /// middle of a page, since callers' buffers often start near the beginning of one: a load may
+    /// wait for an earlier store with the same page offset.
     fn before_slots(self) -> usize {
         (self.bodies() * BODY_STRIDE).next_multiple_of(PAGE) + PAGE / 2
     }
@@ -124,10 +127,11 @@ pub(super) enum Side {
 
 /// The offsets, in bytes, of everything in a segment of a given size.
 ///
-/// In order: the prologue; two lines for each of the two rings, one with the receiver's words (how far it has read) and one with the
-/// sender's; the headers of both rings. Memory up to here is allocated when the link is made. Then each ring's bodies,
-/// padding, and its slots, which are allocated on first use. Headers, bodies and slots start at multiples of 64, and
-/// everything lies within [`bytes`](Self::bytes).
+/// In order: the prologue; two lines for each of the two rings, one with the receiver's words (how
+/// far it has read) and one with the sender's; the headers of both rings. Memory up to here is
+/// allocated when the link is made. Then each ring's bodies, padding, and its slots, which are
+/// allocated on first use. Headers, bodies and slots start at multiples of 64, and everything lies
+/// within [`bytes`](Self::bytes).
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Layout {
     size: Size,
@@ -255,7 +259,8 @@ pub(super) fn cells(geometry: Geometry) -> usize {
     CELLS_PER_SLOT * geometry.slots
 }
 
-/// From one slot of a ring to the next. Not a power of two, so that slots do not all map to the same cache sets.
+/// From one slot of a ring to the next. Not a power of two, so that slots do not all map to the
+/// same cache sets.
 #[inline]
 pub(super) fn slot_stride(geometry: Geometry) -> usize {
     LINE + geometry.slot_bytes

@@ -1,16 +1,18 @@
-//! Transfers a lent message that its receiver cannot read in place: in pieces, through the body of its cell.
+//! Transfers a lent message that its receiver cannot read in place: in pieces, through the body of
+//! its cell.
 //!
-//! The receiver asks for a piece by the word `wanted`, which holds the message's number and the first byte. The
-//! sender copies the piece into the body of the message's cell, and stores the same value in `given`. One piece is
-//! in flight at a time. After the last one, the receiver releases the message as usual.
+//! The receiver asks for a piece by the word `wanted`, which holds the message's number and the
+//! first byte. The sender copies the piece into the body of the message's cell, and stores the same
+//! value in `given`. One piece is in flight at a time. After the last one, the receiver releases
+//! the message as usual.
 //!
 //! Pairings:
-//! - `wanted`: Release in [`ask`], Acquire in [`asked`]: a sender that sees the request overwrites the body only
-//!   after the previous piece was read.
-//! - `given`: Release in [`give`], Acquire in [`has_come`]: a receiver that sees that a piece was given sees the
-//!   piece.
-//! - `sender_closed`: Release in [`close`](ring::close), Acquire in [`has_come`]: a receiver that sees that the
-//!   sender has closed sees everything that it gave.
+//! - `wanted`: Release in [`ask`], Acquire in [`asked`]: a sender that sees the request overwrites
+//!   the body only after the previous piece was read.
+//! - `given`: Release in [`give`], Acquire in [`has_come`]: a receiver that sees that a piece was
+//!   given sees the piece.
+//! - `sender_closed`: Release in [`close`](ring::close), Acquire in [`has_come`]: a receiver that
+//!   sees that the sender has closed sees everything that it gave.
 
 use std::sync::atomic::Ordering;
 
@@ -23,7 +25,8 @@ pub(super) trait Words: ring::Words {
     fn given(&self) -> &Self::Word;
 }
 
-/// A piece: the number of its message and its first byte. The words of all pieces differ, and none is 0.
+/// A piece: the number of its message and its first byte. The words of all pieces differ, and none
+/// is 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Piece(u64);
 

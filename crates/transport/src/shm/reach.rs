@@ -1,17 +1,18 @@
 //! Reads directly from the peer's memory, if the kernel allows it: one copy instead of two.
 //!
-//! The sender of a direction publishes its [beacon](super::beacon): its process, and the address of a random number
-//! in its memory. The receiver tries once to read it. Only if it finds the number does it tell the sender so, and
-//! only then are messages lent. A different user, a container or a security module may prevent this; then all
-//! messages go through slots.
+//! The sender of a direction publishes its [beacon](super::beacon): its process, and the address of
+//! a random number in its memory. The receiver tries once to read it. Only if it finds the number
+//! does it tell the sender so, and only then are messages lent. A different user, a container or a
+//! security module may prevent this; then all messages go through slots.
 //!
-//! The same system call that reads a message reads the number again. This proves that the data are the sender's,
-//! even if its process id has been reused. If a read fails for any reason, the receiver announces that it cannot
-//! read any more, and from then on all messages go through slots; messages that are already lent arrive in
-//! [pieces](super::pieces).
+//! The same system call that reads a message reads the number again. This proves that the data are
+//! the sender's, even if its process id has been reused. If a read fails for any reason, the
+//! receiver announces that it cannot read any more, and from then on all messages go through slots;
+//! messages that are already lent arrive in [pieces](super::pieces).
 //!
 //! Pairings of the words of a [`Segment`](super::segment::Segment):
-//! - `lit`: Release in [`Words::show`], Acquire in [`Words::spot`]: a receiver that sees it sees the other words.
+//! - `lit`: Release in [`Words::show`], Acquire in [`Words::spot`]: a receiver that sees it sees
+//!   the other words.
 //! - `verdict`: publishes nothing, so relaxed ordering is enough.
 
 use std::fs;
@@ -61,7 +62,8 @@ pub(super) enum Unread {
     Stranger(u64),
 }
 
-/// Lets the peer read this process's memory, as far as the kernel allows; returns whether that was possible.
+/// Lets the peer read this process's memory, as far as the kernel allows; returns whether that was
+/// possible.
 pub(super) fn admit(words: &Words) -> bool {
     let Some(beacon) = beacon::spot() else {
         return false;
@@ -121,7 +123,8 @@ impl Reach {
         Self { beacon }
     }
 
-    /// Fills `into` from the address in the peer's memory. After an error its contents are unspecified.
+    /// Fills `into` from the address in the peer's memory. After an error its contents are
+    /// unspecified.
     pub(super) fn read(self, address: u64, into: &mut [u8]) -> Result<(), Unread> {
         let Spot {
             process, number, ..
@@ -148,7 +151,8 @@ impl Reach {
             if u64::from_ne_bytes(found) != number {
                 return Err(Unread::Stranger(process));
             }
-            // If the number was read but nothing after it, the payload is in memory that the kernel does not read.
+            // If the number was read but nothing after it, the payload is in memory that the kernel
+            // does not read.
             match read.saturating_sub(found.len()) {
                 0 => return Err(Unread::Partly(missing)),
                 more => done += more,

@@ -1,26 +1,27 @@
 //! The lock-free protocol of one ring, independent of where its words and cells are.
 //!
-//! Messages are numbered from 1; message `n` goes into cell `(n - 1) % cells`. The sender fills the cell and then
-//! stores `n` in the cell's `filled` word. The receiver reads the cell once it sees `n` there, and then stores `n`
-//! in `released`; the cell may now be filled again.
+//! Messages are numbered from 1; message `n` goes into cell `(n - 1) % cells`. The sender fills the
+//! cell and then stores `n` in the cell's `filled` word. The receiver reads the cell once it sees
+//! `n` there, and then stores `n` in `released`; the cell may now be filled again.
 //!
-//! A body or slot exists only for the last few messages. The depth of a message is how many messages, including
-//! itself, may be in flight when it is sent.
+//! A body or slot exists only for the last few messages. The depth of a message is how many
+//! messages, including itself, may be in flight when it is sent.
 //!
 //! Pairings:
-//! - `filled`: Release in [`Producer::publish`], Acquire in [`Consumer::poll`]: a receiver that sees the number
-//!   sees the message.
-//! - `released`: Release in [`Consumer::release`], Acquire in [`Producer::poll`] and [`has_returned`]: a sender
-//!   that sees that a cell is free, or that lent memory has returned, overwrites it only after its message was
-//!   read.
-//! - `sender_closed`: Release in [`close`], Acquire in [`Consumer::poll`]: a receiver that sees that the sender has
-//!   closed sees everything that it published.
-//! - `sender_closed` again, for lent memory and for registered memory of the sender that the receiver reads: the
-//!   Release fence in [`close`] and the Acquire fence in [`was_lent`]: a receiver that has read anything that was
-//!   written after the sender closed sees that it has closed.
-//! - `receiver_closed`: Release in [`close`], Acquire in [`has_returned`]: a sender that sees that the receiver has
-//!   closed sees everything that it released. In `Producer::refresh`, which only says that nobody reads any more,
-//!   relaxed is enough.
+//! - `filled`: Release in [`Producer::publish`], Acquire in [`Consumer::poll`]: a receiver that
+//!   sees the number sees the message.
+//! - `released`: Release in [`Consumer::release`], Acquire in [`Producer::poll`] and
+//!   [`has_returned`]: a sender that sees that a cell is free, or that lent memory has returned,
+//!   overwrites it only after its message was read.
+//! - `sender_closed`: Release in [`close`], Acquire in [`Consumer::poll`]: a receiver that sees
+//!   that the sender has closed sees everything that it published.
+//! - `sender_closed` again, for lent memory and for registered memory of the sender that the
+//!   receiver reads: the Release fence in [`close`] and the Acquire fence in [`was_lent`]: a
+//!   receiver that has read anything that was written after the sender closed sees that it has
+//!   closed.
+//! - `receiver_closed`: Release in [`close`], Acquire in [`has_returned`]: a sender that sees that
+//!   the receiver has closed sees everything that it released. In `Producer::refresh`, which only
+//!   says that nobody reads any more, relaxed is enough.
 
 #[cfg(all(test, loom))]
 use loom::sync::atomic::fence;
@@ -69,8 +70,8 @@ impl Cell {
     }
 }
 
-/// Announces that an end of a direction has closed. A sender calls this before memory that it has lent is
-/// overwritten.
+/// Announces that an end of a direction has closed. A sender calls this before memory that it has
+/// lent is overwritten.
 pub(super) fn close(word: &impl Word) {
     word.store(1, Ordering::Release);
     // A Release store does not order the writes that follow it.
@@ -113,7 +114,8 @@ impl Producer {
         }
     }
 
-    /// The cell for the next message, if a message of this depth (at most the number of cells) may be sent.
+    /// The cell for the next message, if a message of this depth (at most the number of cells) may
+    /// be sent.
     #[inline]
     pub(super) fn poll(
         &mut self,
@@ -128,8 +130,8 @@ impl Producer {
         }
     }
 
-    /// Passes the cell that [`poll`](Self::poll) returned, now filled, to the receiver; returns the message's
-    /// number.
+    /// Passes the cell that [`poll`](Self::poll) returned, now filled, to the receiver; returns the
+    /// message's number.
     #[inline]
     pub(super) fn publish(&mut self, words: &impl Words) -> u64 {
         let number = self.next.number;

@@ -1,5 +1,5 @@
-//! The receiving half of a link through shared memory. The order of loads and stores is that of `ring.rs` and
-//! `pieces.rs`.
+//! The receiving half of a link through shared memory. The order of loads and stores is that of
+//! `ring.rs` and `pieces.rs`.
 
 use std::slice;
 use std::sync::Arc;
@@ -93,7 +93,8 @@ impl Rx {
         let Some(cell) = self.consumer.poll(&self.ring)? else {
             return Ok(None);
         };
-        // SAFETY: the consumer found the cell filled, so it belongs to this side until it is released.
+        // SAFETY: the consumer found the cell filled, so it belongs to this side until it is
+        // released.
         let Header { len, tag, place } = unsafe { self.ring.read_header(cell) };
         let len = len as usize;
         let most = match place {
@@ -128,8 +129,8 @@ impl Rx {
         };
     }
 
-    /// Receives the next bytes of a lent payload, from this byte on, into `room`, which is no longer than the rest.
-    /// Returns how many, if any have arrived.
+    /// Receives the next bytes of a lent payload, from this byte on, into `room`, which is no
+    /// longer than the rest. Returns how many, if any have arrived.
     fn receive_lent(
         &mut self,
         (held, address): (Held, u64),
@@ -174,9 +175,9 @@ impl Rx {
             return Ok(None);
         }
         let count = room.len().min(BODY_BYTES);
-        // SAFETY: the body has at least `count` bytes. The sender has written what was requested, and writes there
-        // again only upon the next request, which takes `&mut self`. A peer that writes earlier violates the
-        // protocol, and can only corrupt the bytes.
+        // SAFETY: the body has at least `count` bytes. The sender has written what was requested,
+        // and writes there again only upon the next request, which takes `&mut self`. A peer that
+        // writes earlier violates the protocol, and can only corrupt the bytes.
         let body = unsafe { slice::from_raw_parts(ring.body(held.cell), count) };
         room[..count].copy_from_slice(body);
         Ok(Some(count))
@@ -220,9 +221,10 @@ impl LinkRx for Rx {
             return Ok(Some(Arrival { tag, payload }));
         }
         let payload = self.ring.payload(cell, len);
-        // SAFETY: the payload lies within the cell or its slot, `len` being at most `slot_bytes`. The cell belongs
-        // to this side until it is released, which takes `&mut self`, so nothing in this process writes to it. A
-        // peer that does violates the protocol, and can only corrupt the bytes.
+        // SAFETY: the payload lies within the cell or its slot, `len` being at most `slot_bytes`.
+        // The cell belongs to this side until it is released, which takes `&mut self`, so nothing
+        // in this process writes to it. A peer that does violates the protocol, and can only
+        // corrupt the bytes.
         let payload = unsafe { slice::from_raw_parts(payload, len) };
         Ok(Some(Arrival { tag, payload }))
     }

@@ -40,8 +40,8 @@ impl Segment {
     /// Opens memory of `layout.bytes()` bytes that a peer has laid out.
     pub(super) fn open(memory: SharedMemory, layout: Layout) -> Result<Self, MemoryError> {
         let segment = Self { memory, layout };
-        // SAFETY: the segment begins with a line for these words. The peer wrote them before it passed the memory
-        // on. If it writes to them now, any values are valid.
+        // SAFETY: the segment begins with a line for these words. The peer wrote them before it
+        // passed the memory on. If it writes to them now, any values are valid.
         let words = unsafe { segment.at(0).cast::<[u64; 4]>().read_volatile() };
         if words == identity(layout.size()) {
             Ok(segment)
@@ -80,8 +80,8 @@ impl Segment {
     /// The word that is set when this end is closed.
     pub(super) fn closed(&self, direction: Direction, side: Side) -> &AtomicU64 {
         let word = self.at(Layout::closed(direction, side)).cast::<u64>();
-        // SAFETY: the layout puts an aligned word there. It lives as long as the memory, and is only accessed as an
-        // atomic.
+        // SAFETY: the layout puts an aligned word there. It lives as long as the memory, and is
+        // only accessed as an atomic.
         unsafe { AtomicU64::from_ptr(word) }
     }
 
@@ -91,23 +91,24 @@ impl Segment {
         let words = self
             .at(Layout::doorbell(direction))
             .cast::<doorbell::Words>();
-        // SAFETY: the layout puts these words there, aligned. They live as long as the memory, and are atomics, for
-        // which any bytes are valid.
+        // SAFETY: the layout puts these words there, aligned. They live as long as the memory, and
+        // are atomics, for which any bytes are valid.
         unsafe { &*words }
     }
 
     /// The words for reading the memory of the sender of this direction.
     pub(super) fn reach(&self, direction: Direction) -> &reach::Words {
         let words = self.at(Layout::reach(direction)).cast::<reach::Words>();
-        // SAFETY: the layout puts these words there, aligned. They live as long as the memory, and are atomics, for
-        // which any bytes are valid.
+        // SAFETY: the layout puts these words there, aligned. They live as long as the memory, and
+        // are atomics, for which any bytes are valid.
         unsafe { &*words }
     }
 
     /// The address of an offset within the segment, or of its end.
     fn at(&self, offset: usize) -> *mut u8 {
         debug_assert!(offset <= self.memory.len());
-        // SAFETY: the layout's offsets lie within the memory, whose length was checked against the layout.
+        // SAFETY: the layout's offsets lie within the memory, whose length was checked against the
+        // layout.
         unsafe { self.memory.as_ptr().add(offset) }
     }
 }
@@ -166,8 +167,8 @@ impl Room {
 
 /// One ring of a segment.
 ///
-/// Its cells, each with its body and slot, belong alternately to the sender's and the receiver's side, as `ring`
-/// decides.
+/// Its cells, each with its body and slot, belong alternately to the sender's and the receiver's
+/// side, as `ring` decides.
 #[derive(Debug)]
 pub(super) struct Ring {
     headers: NonNull<u8>,
@@ -181,15 +182,15 @@ pub(super) struct Ring {
     segment: Arc<Segment>,
 }
 
-// SAFETY: the pointers point into the segment, which is `Send` and `Sync` and kept alive by the ring. They are used
-// only through methods whose callers own the cell in question.
+// SAFETY: the pointers point into the segment, which is `Send` and `Sync` and kept alive by the
+// ring. They are used only through methods whose callers own the cell in question.
 unsafe impl Send for Ring {}
 
 impl Ring {
     pub(super) fn new(segment: &Arc<Segment>, direction: Direction) -> Self {
         let pointer = |offset| {
-            // SAFETY: `segment.at` returns an address within a mapping, and no mapping begins at 0 or wraps
-            // around to it.
+            // SAFETY: `segment.at` returns an address within a mapping, and no mapping begins at 0
+            // or wraps around to it.
             unsafe { NonNull::new_unchecked(segment.at(offset)) }
         };
         Self {
@@ -205,17 +206,18 @@ impl Ring {
         }
     }
 
-    /// Brings the headers, which are still zero, into the cache, so that the first lap is hardly slower than later
-    /// ones.
+    /// Brings the headers, which are still zero, into the cache, so that the first lap is hardly
+    /// slower than later ones.
     ///
     /// # Safety
     /// The caller is the sender's side, and has sent nothing yet.
     pub(super) unsafe fn warm_up(&self) {
         let headers = self.headers.as_ptr();
         for cell in 0..layout::cells(self.size.geometry()) {
-            // The first word stays as it is: the receiver may poll it already.
-            // SAFETY: `headers` points to this many headers of this stride. This is the sender's side before its first
-            // message, as this function requires, so all but the first word belongs to it. Any bytes may be written there.
+            // The first word stays as it is: the receiver may poll it already. SAFETY: `headers`
+            // points to this many headers of this stride. This is the sender's side before its
+            // first message, as this function requires, so all but the first word belongs to it.
+            // Any bytes may be written there.
             unsafe {
                 headers
                     .add(cell * HEADER_STRIDE + TAG)
@@ -224,8 +226,8 @@ impl Ring {
         }
     }
 
-    /// Allocates the memory for `len` bytes, at most `slot_bytes`, in the cell's body or, if that is too short, in
-    /// its slot. Writing there then raises no signal for lack of memory.
+    /// Allocates the memory for `len` bytes, at most `slot_bytes`, in the cell's body or, if that
+    /// is too short, in its slot. Writing there then raises no signal for lack of memory.
     pub(super) fn provide(&self, cell: Cell, len: usize) -> Result<(), MemoryError> {
         // A piece of a lent message goes into the body, however short it is.
         let start = if len <= BODY_BYTES {
@@ -236,7 +238,8 @@ impl Ring {
         self.segment.provide(start, len)
     }
 
-    /// The index, among the bodies followed by the slots, of the payload of a message that is not inline.
+    /// The index, among the bodies followed by the slots, of the payload of a message that is not
+    /// inline.
     #[inline]
     pub(super) fn room(&self, cell: Cell, len: usize) -> usize {
         let bodies = self.size.bodies();
@@ -257,11 +260,13 @@ impl Ring {
         }
     }
 
-    /// The address of the payload of a message of `len` bytes, at most `slot_bytes`; 64-byte aligned unless inline.
+    /// The address of the payload of a message of `len` bytes, at most `slot_bytes`; 64-byte
+    /// aligned unless inline.
     #[inline]
     pub(super) fn payload(&self, cell: Cell, len: usize) -> *mut u8 {
         match Room::of(len) {
-            // SAFETY: `INLINE` is less than `HEADER_STRIDE`, so the address lies within the cell's header.
+            // SAFETY: `INLINE` is less than `HEADER_STRIDE`, so the address lies within the cell's
+            // header.
             Room::Header => unsafe { self.header(cell).add(INLINE) },
             Room::Body => self.body(cell),
             Room::Slot => self.slot(cell),
@@ -272,8 +277,8 @@ impl Ring {
     #[inline]
     pub(super) fn body(&self, cell: Cell) -> *mut u8 {
         let body = cell.index() % self.size.bodies();
-        // SAFETY: the ring has `bodies` bodies of this stride from `self.bodies` on, and `body` is less than
-        // that, so the address lies within them.
+        // SAFETY: the ring has `bodies` bodies of this stride from `self.bodies` on, and `body` is
+        // less than that, so the address lies within them.
         unsafe { self.bodies.as_ptr().add(body * BODY_STRIDE) }
     }
 
@@ -282,8 +287,8 @@ impl Ring {
     fn slot(&self, cell: Cell) -> *mut u8 {
         let geometry = self.size.geometry();
         let slot = cell.index() % geometry.slots;
-        // SAFETY: the ring has as many slots of this stride from `self.slots` on as its geometry says, and
-        // `slot` is less than that, so the address lies within them.
+        // SAFETY: the ring has as many slots of this stride from `self.slots` on as its geometry
+        // says, and `slot` is less than that, so the address lies within them.
         unsafe { self.slots.as_ptr().add(slot * slot_stride(geometry)) }
     }
 
@@ -299,9 +304,9 @@ impl Ring {
             PayloadLocation::Lent(address) => (LENT, Some(address)),
         };
         let len_and_place = u64::from(header.len) | place << 32;
-        // SAFETY: a header begins at a line of the cache, and all fields lie within it, aligned. This is the
-        // sender's side, and the cell belongs to it, as this function requires, so the receiver does not read
-        // it yet.
+        // SAFETY: a header begins at a line of the cache, and all fields lie within it, aligned.
+        // This is the sender's side, and the cell belongs to it, as this function requires, so the
+        // receiver does not read it yet.
         unsafe {
             line.add(TAG).cast::<u64>().write(header.tag);
             line.add(LEN).cast::<u64>().write(len_and_place);
@@ -318,9 +323,10 @@ impl Ring {
     #[inline]
     pub(super) unsafe fn read_header(&self, cell: Cell) -> Header {
         let line = self.header(cell);
-        // SAFETY: a header begins at a line of the cache, and all fields lie within it, aligned. This is the
-        // receiver's side, and the cell belongs to it, as this function requires. A peer that violates the
-        // protocol may still write to them; volatile reads ensure that the value checked is the value used.
+        // SAFETY: a header begins at a line of the cache, and all fields lie within it, aligned.
+        // This is the receiver's side, and the cell belongs to it, as this function requires. A
+        // peer that violates the protocol may still write to them; volatile reads ensure that the
+        // value checked is the value used.
         unsafe {
             let len_and_place = line.add(LEN).cast::<u64>().read_volatile();
             Header {
@@ -348,15 +354,15 @@ impl Words for Ring {
 
     #[inline]
     fn filled(&self, cell: Cell) -> &AtomicU64 {
-        // SAFETY: the header begins with this word, aligned. It lives as long as the segment, and is only
-        // accessed as an atomic.
+        // SAFETY: the header begins with this word, aligned. It lives as long as the segment, and
+        // is only accessed as an atomic.
         unsafe { AtomicU64::from_ptr(self.header(cell).add(FILLED).cast()) }
     }
 
     #[inline]
     fn released(&self) -> &AtomicU64 {
-        // SAFETY: the layout puts an aligned word there. It lives as long as the segment, and is only accessed as
-        // an atomic.
+        // SAFETY: the layout puts an aligned word there. It lives as long as the segment, and is
+        // only accessed as an atomic.
         unsafe { AtomicU64::from_ptr(self.released.as_ptr()) }
     }
 
@@ -374,15 +380,15 @@ impl Words for Ring {
 impl pieces::Words for Ring {
     #[inline]
     fn wanted(&self) -> &AtomicU64 {
-        // SAFETY: the layout puts an aligned word there. It lives as long as the segment, and is only accessed as
-        // an atomic.
+        // SAFETY: the layout puts an aligned word there. It lives as long as the segment, and is
+        // only accessed as an atomic.
         unsafe { AtomicU64::from_ptr(self.wanted.as_ptr()) }
     }
 
     #[inline]
     fn given(&self) -> &AtomicU64 {
-        // SAFETY: the layout puts an aligned word there. It lives as long as the segment, and is only accessed as
-        // an atomic.
+        // SAFETY: the layout puts an aligned word there. It lives as long as the segment, and is
+        // only accessed as an atomic.
         unsafe { AtomicU64::from_ptr(self.given.as_ptr()) }
     }
 }

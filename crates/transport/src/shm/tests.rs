@@ -178,8 +178,8 @@ fn rx_with_forged(len: u32) -> Rx {
     let forger = SharedMemory::from_fd(&fd, layout.bytes(), layout.bytes()).unwrap();
     let segment = Arc::new(Segment::create(memory, layout));
     let cell = layout.headers(Direction::Forth);
-    // SAFETY: the header of the ring's first cell lies within the mapping, its fields are aligned, and nothing
-    // reads it yet.
+    // SAFETY: the header of the ring's first cell lies within the mapping, its fields are aligned,
+    // and nothing reads it yet.
     unsafe {
         let header = forger.as_ptr().add(cell);
         header.add(layout::LEN).cast::<u32>().write(len);
@@ -227,8 +227,8 @@ proptest! {
         let (memory, fd) = SharedMemory::create(layout.bytes(), layout.bytes()).unwrap();
         let theirs = SharedMemory::from_fd(&fd, layout.bytes(), layout.bytes()).unwrap();
         let _segment = Segment::create(memory, layout);
-        // SAFETY: `at` is less than four; the segment begins with the aligned words of its identity, and nothing
-        // else accesses them yet.
+        // SAFETY: `at` is less than four; the segment begins with the aligned words of its
+        // identity, and nothing else accesses them yet.
         let changed = unsafe {
             let place = theirs.as_ptr().cast::<u64>().add(at);
             place.replace(word) != word

@@ -1,5 +1,5 @@
-//! The sending half of a link through shared memory. The order of loads and stores is that of `ring.rs` and
-//! `pieces.rs`.
+//! The sending half of a link through shared memory. The order of loads and stores is that of
+//! `ring.rs` and `pieces.rs`.
 
 use std::collections::VecDeque;
 use std::ptr::NonNull;
@@ -18,7 +18,8 @@ use crate::{LEND_MOST, Lending, Lends, LinkError, LinkTx};
 
 /// The sending half of a link through shared memory.
 ///
-/// Dropping it closes this end: the peer gets [`LinkError::Closed`] once it has read everything that was sent.
+/// Dropping it closes this end: the peer gets [`LinkError::Closed`] once it has read everything
+/// that was sent.
 #[derive(Debug)]
 pub struct Tx {
     segment: Arc<Segment>,
@@ -46,8 +47,8 @@ struct Loan {
     payload: NonNull<[u8]>,
 }
 
-// SAFETY: the payload is only read. The caller of `lend` has promised that it stays valid and unchanged until the
-// loan has returned, no matter which thread owns the link.
+// SAFETY: the payload is only read. The caller of `lend` has promised that it stays valid and
+// unchanged until the loan has returned, no matter which thread owns the link.
 unsafe impl Send for Loan {}
 
 impl Tx {
@@ -72,8 +73,9 @@ impl Tx {
         }
     }
 
-    /// Lends long payloads from now on, if the peer can read this process's memory. If the kernel allows only this
-    /// process's ancestors to read it, this allows all processes of the same user to do so.
+    /// Lends long payloads from now on, if the peer can read this process's memory. If the kernel
+    /// allows only this process's ancestors to read it, this allows all processes of the same user
+    /// to do so.
     pub fn allow_lending(&mut self) {
         self.may_lend = reach::admit(self.segment.reach(self.direction));
     }
@@ -126,11 +128,12 @@ impl Tx {
             return Err(not_lent(piece));
         };
         self.provide(cell, rest)?;
-        // SAFETY: the payload is valid until the caller of `lend` is told that it has returned or the link is
-        // withdrawn; the loan is still listed, so neither has happened. The bytes lie within the payload and within
-        // the body. The receiver asks only for its oldest message that it has not released, and reads the body only
-        // after the answer. Of the other messages that share the body, earlier ones have been released, and later
-        // ones wait until this one is.
+        // SAFETY: the payload is valid until the caller of `lend` is told that it has returned or
+        // the link is withdrawn; the loan is still listed, so neither has happened. The bytes lie
+        // within the payload and within the body. The receiver asks only for its oldest message
+        // that it has not released, and reads the body only after the answer. Of the other messages
+        // that share the body, earlier ones have been released, and later ones wait until this one
+        // is.
         unsafe {
             let from = payload.cast::<u8>().add(piece.byte());
             let to = self.ring.body(cell);
@@ -156,9 +159,10 @@ impl LinkTx for Tx {
             self.provide(cell, len)?;
         }
         self.reserved = Some((cell, len));
-        // SAFETY: the payload lies within the cell or its slot, `len` being at most `slot_bytes`. The cell belongs
-        // to this side until it is published, which takes `&mut self`, so the slice is the only access to it in
-        // this process. A peer that writes there violates the protocol, and can only corrupt the bytes.
+        // SAFETY: the payload lies within the cell or its slot, `len` being at most `slot_bytes`.
+        // The cell belongs to this side until it is published, which takes `&mut self`, so the
+        // slice is the only access to it in this process. A peer that writes there violates the
+        // protocol, and can only corrupt the bytes.
         Ok(Some(unsafe {
             slice::from_raw_parts_mut(self.ring.payload(cell, len), len)
         }))
@@ -174,7 +178,8 @@ impl LinkTx for Tx {
                     tag,
                     place: PayloadLocation::Slot,
                 };
-                // SAFETY: the cell was reserved and has not been published, so it belongs to this side.
+                // SAFETY: the cell was reserved and has not been published, so it belongs to this
+                // side.
                 unsafe { self.ring.write_header(cell, header) };
                 self.producer.publish(&self.ring);
                 self.doorbell.ring_if_asleep();
@@ -207,7 +212,8 @@ impl LinkTx for Tx {
             tag,
             place: PayloadLocation::Lent(payload.as_ptr() as u64),
         };
-        // SAFETY: the producer returned the cell as free and has not published it, so it belongs to this side.
+        // SAFETY: the producer returned the cell as free and has not published it, so it belongs to
+        // this side.
         unsafe { self.ring.write_header(cell, header) };
         let number = self.producer.publish(&self.ring);
         self.loans.push_back(Loan {

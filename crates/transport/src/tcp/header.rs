@@ -1,4 +1,5 @@
-//! The header of a message on the wire. Parsing is a pure function of the bytes and what is expected.
+//! The header of a message on the wire. Parsing is a pure function of the bytes and what is
+//! expected.
 
 use std::fmt::Display;
 use std::ops::RangeInclusive;

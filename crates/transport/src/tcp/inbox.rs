@@ -1,4 +1,5 @@
-//! The read buffer of one socket: finds messages in a stream of bytes, and reads no more ahead than pays.
+//! The read buffer of one socket: finds messages in a stream of bytes, and reads no more ahead than
+//! pays.
 
 use std::io::IoSliceMut;
 use std::ops::RangeInclusive;
@@ -8,14 +9,15 @@ use super::stream::Stream;
 use super::{ended_by, resize};
 use crate::{Direct, LinkError};
 
-/// How much is read ahead of small messages, to save system calls. Of large messages only the next header is read
-/// ahead: their bytes may be read directly to their destination, and late reads leave the data in the caches.
+/// How much is read ahead of small messages, to save system calls. Of large messages only the next
+/// header is read ahead: their bytes may be read directly to their destination, and late reads
+/// leave the data in the caches.
 const SMALL_BYTES: usize = 32 << 10;
 /// How far a message that has come over another socket than its own may be ahead.
 const MOST_AHEAD: u64 = 1 << 32;
 
-/// A buffer of bytes in stream order. Messages are returned in place, so each must be contiguous. Reads end at
-/// boundaries that leave hardly anything to move for this.
+/// A buffer of bytes in stream order. Messages are returned in place, so each must be contiguous.
+/// Reads end at boundaries that leave hardly anything to move for this.
 #[derive(Default)]
 pub(super) struct Inbox {
     bytes: Vec<u8>,
@@ -24,8 +26,8 @@ pub(super) struct Inbox {
     end: usize,
     /// The checked header of the message at `start`.
     header: Option<Header>,
-    /// The message at the head is being received directly, and this many of its bytes have arrived; its header is
-    /// no longer in the buffer.
+    /// The message at the head is being received directly, and this many of its bytes have arrived;
+    /// its header is no longer in the buffer.
     placed: Option<usize>,
     /// How many bytes come before the next header, of a message that has come over another socket.
     outdated: usize,
@@ -77,7 +79,8 @@ impl Inbox {
         }))
     }
 
-    /// Receives the message at the head directly into the caller's memory, if it is the expected one.
+    /// Receives the message at the head directly into the caller's memory, if it is the expected
+    /// one.
     ///
     /// # Errors
     /// When the stream has ended, or is not as expected.

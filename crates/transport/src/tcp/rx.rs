@@ -18,7 +18,8 @@ pub struct Rx {
     next: u64,
     /// Where `peek` has found the message at the head, if `release` was not called yet.
     peeked: Option<Place>,
-    /// Whether the next message was looked for since the last [`arm`](LinkRx::arm) and was not there.
+    /// Whether the next message was looked for since the last [`arm`](LinkRx::arm) and was not
+    /// there.
     missed: bool,
     /// Of a link over several rails.
     detours: Option<Detours>,

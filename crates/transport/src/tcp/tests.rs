@@ -248,7 +248,8 @@ proptest! {
             peer.write_all(now).unwrap();
             written += now.len();
             rest = later;
-            // Receives whatever is complete now, so that the next bytes find the buffer in all of its states.
+            // Receives whatever is complete now, so that the next bytes find the buffer in all of
+            // its states.
             while message < lens.len() {
                 let end: usize = lens[..=message].iter().map(|len| HEADER_BYTES + len).sum();
                 if end > written {

@@ -13,8 +13,8 @@ use spark_ccl_log::Mutex;
 
 /// A bell that several processes can ring. Rings that have not been silenced yet are merged.
 ///
-/// A thread that silences the bell sees everything that was written before the rings: the kernel counts rings under
-/// a lock.
+/// A thread that silences the bell sees everything that was written before the rings: the kernel
+/// counts rings under a lock.
 #[derive(Debug)]
 pub struct Bell {
     fd: OwnedFd,
@@ -40,8 +40,8 @@ impl Bell {
         })
     }
 
-    /// Makes a bell that other ranks of this process recognise when it is passed to them, so that they need no
-    /// descriptor for it.
+    /// Makes a bell that other ranks of this process recognise when it is passed to them, so that
+    /// they need no descriptor for it.
     ///
     /// # Errors
     /// Those of [`new`](Self::new).

@@ -13,7 +13,8 @@ impl Operation {
         )
     }
 
-    /// Whether a rank uses a buffer: ranks other than the root ignore the buffer that only the root has.
+    /// Whether a rank uses a buffer: ranks other than the root ignore the buffer that only the root
+    /// has.
     #[inline]
     pub const fn uses(self, side: Side, is_root: bool) -> bool {
         match self.at_root() {
@@ -22,8 +23,8 @@ impl Operation {
         }
     }
 
-    /// Whether ranks write to each other's outputs if these are registered. Where they share one buffer of each rank,
-    /// they only read it.
+    /// Whether ranks write to each other's outputs if these are registered. Where they share one
+    /// buffer of each rank, they only read it.
     #[inline]
     pub const fn writes_to_peers(self, in_place: bool) -> bool {
         matches!(self.shared(in_place), Some([Side::Input, Side::Output]))
@@ -35,7 +36,8 @@ impl Operation {
         matches!(self.row().input, Extent::Blocks) || matches!(self.row().output, Extent::Blocks)
     }
 
-    /// The buffer whose length is the count: the one that all ranks have, else the shorter one, else the input.
+    /// The buffer whose length is the count: the one that all ranks have, else the shorter one,
+    /// else the input.
     #[inline]
     pub const fn counted(self) -> Side {
         match self.row() {
@@ -52,7 +54,8 @@ impl Operation {
         }
     }
 
-    /// The buffer that, in place, is the rank's own block of the other one; `None` if both have the same length.
+    /// The buffer that, in place, is the rank's own block of the other one; `None` if both have the
+    /// same length.
     #[inline]
     pub const fn own_block(self) -> Option<Side> {
         match (self.row().input, self.row().output) {

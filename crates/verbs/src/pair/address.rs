@@ -1,4 +1,5 @@
-//! The address of a peer's queue pair: what the transition to ready-to-receive needs. Knows ports and GIDs; opens nothing.
+//! The address of a peer's queue pair: what the transition to ready-to-receive needs. Knows ports
+//! and GIDs; opens nothing.
 
 use crate::{Gid, GidEntry, GidKind, LinkLayer, Mtu, Port, PortState};
 
@@ -112,12 +113,14 @@ pub enum AddressError {
 }
 
 impl AddressVector {
-    /// The path from `own`, an entry of the GID table of `port`, to `peer`. `mtu` must not be larger than the
-    /// active MTU of either end's port. The hop limit is 64 and the traffic class 0.
+    /// The path from `own`, an entry of the GID table of `port`, to `peer`. `mtu` must not be
+    /// larger than the active MTU of either end's port. The hop limit is 64 and the traffic
+    /// class 0.
     ///
     /// # Errors
     ///
-    /// The two cannot reach each other; the error says what differs. Whether the peer answers is not checked.
+    /// The two cannot reach each other; the error says what differs. Whether the peer answers is
+    /// not checked.
     pub fn new(
         port: &Port,
         own: &GidEntry,

@@ -1,4 +1,5 @@
-//! The options of queue pairs: capacities at creation, and timeouts and retries of the transitions. Plain data.
+//! The options of queue pairs: capacities at creation, and timeouts and retries of the transitions.
+//! Plain data.
 
 use std::ptr::null_mut;
 use std::sync::Arc;
@@ -79,8 +80,8 @@ pub struct ReceiveOptions {
     pub psn: u32,
     /// Reads and atomics of the peer in flight at once; see [`crate::Limits::reads_answered`].
     pub reads_answered: u8,
-    /// How long the peer waits before it retries when no receive is posted here, in InfiniBand's encoding: 12 is
-    /// 0.64 ms, 1 is 0.01 ms, 31 is 491 ms, 0 is 655 ms.
+    /// How long the peer waits before it retries when no receive is posted here, in InfiniBand's
+    /// encoding: 12 is 0.64 ms, 1 is 0.01 ms, 31 is 491 ms, 0 is 655 ms.
     pub rnr_timer: u8,
 }
 
@@ -99,7 +100,8 @@ impl Default for ReceiveOptions {
 pub struct SendOptions {
     /// The number of the first packet, 24 bits.
     pub psn: u32,
-    /// The timeout for an acknowledgement: 4.096 us times two to the power of it, at most 31; 0 is forever.
+    /// The timeout for an acknowledgement: 4.096 us times two to the power of it, at most 31; 0 is
+    /// forever.
     pub timeout: u8,
     /// How often to retry without an acknowledgement, at most 7.
     pub retries: u8,
@@ -110,7 +112,8 @@ pub struct SendOptions {
 }
 
 impl Default for SendOptions {
-    /// A timeout of 67 ms and 7 retries: the queue pair fails after about half a second without an answer.
+    /// A timeout of 67 ms and 7 retries: the queue pair fails after about half a second without an
+    /// answer.
     fn default() -> Self {
         Self {
             psn: 0,

@@ -28,8 +28,8 @@ impl QueuePair<Init> {
     ///
     /// # Errors
     ///
-    /// The peer's address does not resolve, or the local address has changed since it was looked up; the error says
-    /// which attribute is wrong. The queue pair is destroyed then.
+    /// The peer's address does not resolve, or the local address has changed since it was looked
+    /// up; the error says which attribute is wrong. The queue pair is destroyed then.
     pub fn ready_to_receive(
         self,
         path: &AddressVector,
@@ -85,8 +85,8 @@ impl QueuePair<Rtr> {
 }
 
 impl<S> QueuePair<S> {
-    /// Moves it to the error state: nothing that arrives for it from now on accesses memory, and all posted
-    /// requests end as [`crate::Status::Flushed`].
+    /// Moves it to the error state: nothing that arrives for it from now on accesses memory, and
+    /// all posted requests end as [`crate::Status::Flushed`].
     ///
     /// # Errors
     ///
@@ -96,7 +96,8 @@ impl<S> QueuePair<S> {
         self.modify("ibv_modify_qp to ERR", &mut to, 0, hints::gone)
     }
 
-    /// Resets it, to be connected again. Posted requests that have not ended are discarded without a completion.
+    /// Resets it, to be connected again. Posted requests that have not ended are discarded without
+    /// a completion.
     ///
     /// # Errors
     ///
@@ -117,8 +118,8 @@ impl<S> QueuePair<S> {
     ) -> Result<QueuePair<T>, Error> {
         let modify = self.pair.domain.context().api().ibv_modify_qp;
         let mask = (mask | raw::IBV_QP_STATE) as i32;
-        // SAFETY: `self` keeps the queue pair alive, and the function only reads the attributes that the mask
-        // names.
+        // SAFETY: `self` keeps the queue pair alive, and the function only reads the attributes
+        // that the mask names.
         match unsafe { modify(self.pair.raw(), to, mask) } {
             0 => Ok(QueuePair::new(self.pair)),
             errno => Err(failed_as(call, errno, &self.pair, hint)),

@@ -2,8 +2,8 @@
 //!
 //! # Safety
 //!
-//! Every function here requires the arguments that the function of the same name in libibverbs requires, with
-//! objects that were made by the functions here.
+//! Every function here requires the arguments that the function of the same name in libibverbs
+//! requires, with objects that were made by the functions here.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::mem::zeroed;
@@ -48,8 +48,8 @@ pub(super) fn boxed<T>(value: T) -> *mut T {
 ///
 /// `pointer` is from [`boxed`] and has not been freed.
 pub(super) unsafe fn free<T>(pointer: *mut T) -> c_int {
-    // SAFETY: `pointer` came from `Box::into_raw` in `boxed`, and this is the only call that frees it: this function
-    // requires that.
+    // SAFETY: `pointer` came from `Box::into_raw` in `boxed`, and this is the only call that frees
+    // it: this function requires that.
     drop(unsafe { Box::from_raw(pointer) });
     0
 }
@@ -61,8 +61,8 @@ pub(super) unsafe extern "C" fn get_device_list(count: *mut c_int) -> *mut *mut 
 }
 
 pub(super) unsafe extern "C" fn free_device_list(list: *mut *mut raw::ibv_device) {
-    // SAFETY: the list is from `get_device_list` and is freed once: it boxed the list, and the only device in it as a
-    // `u64`.
+    // SAFETY: the list is from `get_device_list` and is freed once: it boxed the list, and the only
+    // device in it as a `u64`.
     unsafe {
         free((*list).cast::<u64>());
         free(list);
@@ -81,8 +81,8 @@ pub(super) unsafe extern "C" fn open_device(device: *mut raw::ibv_device) -> *mu
     let Ok((reader, writer)) = pipe_with(PipeFlags::CLOEXEC) else {
         return null_mut();
     };
-    // SAFETY: `ibv_context` holds integers, pointers and optional function pointers, for which zeros are valid, and a
-    // mutex that is not used.
+    // SAFETY: `ibv_context` holds integers, pointers and optional function pointers, for which
+    // zeros are valid, and a mutex that is not used.
     let mut context: raw::ibv_context = unsafe { zeroed() };
     context.device = device;
     context.async_fd = reader.into_raw_fd();
@@ -98,8 +98,8 @@ pub(super) unsafe extern "C" fn open_device(device: *mut raw::ibv_device) -> *mu
 }
 
 pub(super) unsafe extern "C" fn close_device(context: *mut raw::ibv_context) -> c_int {
-    // SAFETY: the context is open and is closed once. `open_device` boxed it as the first field of a `NullContext`,
-    // which is `repr(C)`, and gave it the descriptor, which nothing else closes.
+    // SAFETY: the context is open and is closed once. `open_device` boxed it as the first field of
+    // a `NullContext`, which is `repr(C)`, and gave it the descriptor, which nothing else closes.
     unsafe {
         libc::close((*context).async_fd);
         free(context.cast::<NullContext>())
@@ -110,8 +110,8 @@ pub(super) unsafe extern "C" fn query_device(
     _: *mut raw::ibv_context,
     device: *mut raw::ibv_device_attr,
 ) -> c_int {
-    // SAFETY: `device` points to initialised attributes that nothing else uses during the call, as for
-    // `ibv_query_device`.
+    // SAFETY: `device` points to initialised attributes that nothing else uses during the call, as
+    // for `ibv_query_device`.
     let device = unsafe { &mut *device };
     device.phys_port_cnt = 1;
     device.max_qp = 1 << 10;
@@ -135,8 +135,8 @@ pub(super) unsafe extern "C" fn query_port(
     if number != 1 {
         return libc::EINVAL;
     }
-    // SAFETY: the caller passes initialised `ibv_port_attr` under the name of its leading part, as verbs.h does, and
-    // nothing else accesses them.
+    // SAFETY: the caller passes initialised `ibv_port_attr` under the name of its leading part, as
+    // verbs.h does, and nothing else accesses them.
     let port = unsafe { &mut *port.cast::<raw::ibv_port_attr>() };
     port.state = raw::IBV_PORT_ACTIVE;
     port.max_mtu = raw::IBV_MTU_4096;
@@ -161,7 +161,8 @@ pub(super) unsafe extern "C" fn query_gid_table(
         Gid::from(std::net::Ipv4Addr::new(10, 0, 0, 1)),
     ];
     for (index, gid) in gids.iter().enumerate().take(most) {
-        // SAFETY: `entries` has room for `most`, as for `ibv_query_gid_table`, and `index` is less than that.
+        // SAFETY: `entries` has room for `most`, as for `ibv_query_gid_table`, and `index` is less
+        // than that.
         unsafe {
             *entries.add(index) = raw::ibv_gid_entry {
                 gid: raw::ibv_gid { raw: gid.0 },
@@ -203,7 +204,8 @@ unsafe fn register(domain: *mut raw::ibv_pd, registration: Registration) -> *mut
     }
     REGISTRATION.set(Some(registration));
     boxed(raw::ibv_mr {
-        // SAFETY: `domain` is from `alloc_pd`, which boxes it, and is freed only once nothing is registered there.
+        // SAFETY: `domain` is from `alloc_pd`, which boxes it, and is freed only once nothing is
+        // registered there.
         context: unsafe { (*domain).context },
         pd: domain,
         addr: without_provenance_mut(registration.start as usize),
@@ -220,8 +222,8 @@ pub(super) unsafe extern "C" fn reg_mr(
     bytes: usize,
     access: c_int,
 ) -> *mut raw::ibv_mr {
-    // SAFETY: the caller passes a domain from `alloc_pd` that has not been freed, which is all that `reg_mr_iova2`
-    // needs: it does not access the memory.
+    // SAFETY: the caller passes a domain from `alloc_pd` that has not been freed, which is all that
+    // `reg_mr_iova2` needs: it does not access the memory.
     unsafe { reg_mr_iova2(domain, start, bytes, start as u64, access as u32) }
 }
 
@@ -233,7 +235,8 @@ pub(super) unsafe extern "C" fn reg_mr_iova2(
     access: c_uint,
 ) -> *mut raw::ibv_mr {
     let start = start as u64;
-    // SAFETY: `domain` is from `alloc_pd`, which boxes it, and is freed only once nothing is registered there.
+    // SAFETY: `domain` is from `alloc_pd`, which boxes it, and is freed only once nothing is
+    // registered there.
     unsafe {
         register(
             domain,
@@ -264,7 +267,8 @@ pub(super) unsafe extern "C" fn reg_dmabuf_mr(
         fd: Some(fd),
         access,
     };
-    // SAFETY: `domain` is from `alloc_pd`, which boxes it, and is freed only once nothing is registered there.
+    // SAFETY: `domain` is from `alloc_pd`, which boxes it, and is freed only once nothing is
+    // registered there.
     unsafe { register(domain, registration) }
 }
 
@@ -296,8 +300,9 @@ pub(super) unsafe extern "C" fn create_comp_channel(
 }
 
 pub(super) unsafe extern "C" fn destroy_comp_channel(channel: *mut raw::ibv_comp_channel) -> c_int {
-    // SAFETY: the channel exists and is freed once. `create_comp_channel` boxed it as the first field of a
-    // `NullChannel`, which is `repr(C)`, and gave it the descriptor, which nothing else closes.
+    // SAFETY: the channel exists and is freed once. `create_comp_channel` boxed it as the first
+    // field of a `NullChannel`, which is `repr(C)`, and gave it the descriptor, which nothing else
+    // closes.
     unsafe {
         libc::close((*channel).fd);
         free(channel.cast::<NullChannel>())
@@ -337,8 +342,8 @@ pub(super) fn raw_queue(
     cq_context: *mut c_void,
     channel: *mut raw::ibv_comp_channel,
 ) -> raw::ibv_cq {
-    // SAFETY: `ibv_cq` holds integers and pointers, for which zeros are valid, and a mutex and a condition variable
-    // that are not used.
+    // SAFETY: `ibv_cq` holds integers and pointers, for which zeros are valid, and a mutex and a
+    // condition variable that are not used.
     let mut queue: raw::ibv_cq = unsafe { zeroed() };
     queue.context = context;
     queue.channel = channel;
@@ -349,7 +354,8 @@ pub(super) fn raw_queue(
 
 pub(super) unsafe extern "C" fn destroy_cq(queue: *mut raw::ibv_cq) -> c_int {
     EXISTING.set(EXISTING.get() - 1);
-    // SAFETY: the queue is freed once. `create_cq` boxed it as the first field of a `NullQueue`, which is `repr(C)`.
+    // SAFETY: the queue is freed once. `create_cq` boxed it as the first field of a `NullQueue`,
+    // which is `repr(C)`.
     unsafe { free(queue.cast::<NullQueue>()) }
 }
 
@@ -381,8 +387,8 @@ pub(super) unsafe fn raw_pair(
     domain: *mut raw::ibv_pd,
     options: *const raw::ibv_qp_init_attr,
 ) -> raw::ibv_qp {
-    // SAFETY: `ibv_qp` holds integers and pointers, for which zeros are valid, and a mutex and a condition variable
-    // that are not used.
+    // SAFETY: `ibv_qp` holds integers and pointers, for which zeros are valid, and a mutex and a
+    // condition variable that are not used.
     let mut pair: raw::ibv_qp = unsafe { zeroed() };
     // SAFETY: both may be read, as this function requires: `alloc_pd` boxed the domain.
     let (context, options) = unsafe { ((*domain).context, &*options) };
@@ -402,8 +408,8 @@ pub(super) unsafe extern "C" fn modify_qp(
     if let Some((_, errno)) = failure() {
         return errno;
     }
-    // SAFETY: `pair` is a live queue pair, the first field of one that `create_qp` has boxed, and `attributes` are
-    // initialised, as for `ibv_modify_qp`.
+    // SAFETY: `pair` is a live queue pair, the first field of one that `create_qp` has boxed, and
+    // `attributes` are initialised, as for `ibv_modify_qp`.
     unsafe { (*pair).state = (*attributes).qp_state };
     0
 }
@@ -414,8 +420,8 @@ pub(super) unsafe extern "C" fn query_qp(
     _mask: c_int,
     options: *mut raw::ibv_qp_init_attr,
 ) -> c_int {
-    // SAFETY: the caller passes structures that may be written, and a queue pair that exists: `create_qp` boxed it as
-    // the first field of a `NullPair`, which is `repr(C)`.
+    // SAFETY: the caller passes structures that may be written, and a queue pair that exists:
+    // `create_qp` boxed it as the first field of a `NullPair`, which is `repr(C)`.
     unsafe {
         (*attributes).qp_state = (*pair).state;
         (*options).cap = (*pair.cast::<NullPair>()).capacity;
@@ -431,7 +437,7 @@ pub(super) unsafe extern "C" fn destroy_qp(pair: *mut raw::ibv_qp) -> c_int {
         return KEEPS.get();
     }
     EXISTING.set(EXISTING.get() - 1);
-    // SAFETY: the queue pair is freed once. `create_qp` boxed it as the first field of a `NullPair`, which is
-    // `repr(C)`.
+    // SAFETY: the queue pair is freed once. `create_qp` boxed it as the first field of a
+    // `NullPair`, which is `repr(C)`.
     unsafe { free(pair.cast::<NullPair>()) }
 }

@@ -2,8 +2,8 @@
 //!
 //! # Safety
 //!
-//! Every function here requires the arguments that the function of the same name in libibverbs requires, with
-//! objects that were made by the functions of `calls`.
+//! Every function here requires the arguments that the function of the same name in libibverbs
+//! requires, with objects that were made by the functions of `calls`.
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
@@ -32,13 +32,14 @@ pub(super) unsafe extern "C" fn poll_cq(
     most: c_int,
     into: *mut raw::ibv_wc,
 ) -> c_int {
-    // SAFETY: the caller passes a queue that exists: `create_cq` boxed it as the first field of a `NullQueue`, which
-    // is `repr(C)`. Only shared references to it are made.
+    // SAFETY: the caller passes a queue that exists: `create_cq` boxed it as the first field of a
+    // `NullQueue`, which is `repr(C)`. Only shared references to it are made.
     let queue = unsafe { &*queue.cast::<NullQueue>() };
     let mut ended = lock(&queue.ended);
     let count = ended.len().min(most as usize);
     for (place, completion) in ended.drain(..count).enumerate() {
-        // SAFETY: `into` has room for `most` completions, as for `ibv_poll_cq`, and `place` is less than that.
+        // SAFETY: `into` has room for `most` completions, as for `ibv_poll_cq`, and `place` is less
+        // than that.
         unsafe { *into.add(place) = completion };
     }
     count as c_int
@@ -50,8 +51,8 @@ pub(super) unsafe extern "C" fn post_send(
     bad: *mut *mut raw::ibv_send_wr,
 ) -> c_int {
     let failure = failure();
-    // SAFETY: the caller passes a queue pair that exists, and posts on it from one thread at a time: `create_qp`
-    // boxed it as the first field of a `NullPair`, which is `repr(C)`.
+    // SAFETY: the caller passes a queue pair that exists, and posts on it from one thread at a
+    // time: `create_qp` boxed it as the first field of a `NullPair`, which is `repr(C)`.
     let pair = unsafe { &mut *pair.cast::<NullPair>() };
     pair.posted.clear();
     // SAFETY: the caller passes a list of initialised requests, which live during the call.
@@ -82,8 +83,8 @@ pub(super) unsafe extern "C" fn post_recv(
     bad: *mut *mut raw::ibv_recv_wr,
 ) -> c_int {
     let failure = failure();
-    // SAFETY: the caller passes a queue pair that exists, and posts on it from one thread at a time: `create_qp`
-    // boxed it as the first field of a `NullPair`, which is `repr(C)`.
+    // SAFETY: the caller passes a queue pair that exists, and posts on it from one thread at a
+    // time: `create_qp` boxed it as the first field of a `NullPair`, which is `repr(C)`.
     let pair = unsafe { &mut *pair.cast::<NullPair>() };
     pair.posted.clear();
     // SAFETY: the caller passes a list of initialised receives, which live during the call.
@@ -116,7 +117,8 @@ pub(super) unsafe extern "C" fn post_recv(
 ///
 /// # Safety
 ///
-/// `first` and all that `next` gives are null, or initialised and unchanged while the result is used.
+/// `first` and all that `next` gives are null, or initialised and unchanged while the result is
+/// used.
 pub(super) unsafe fn list<'a, T: 'a>(
     first: *const T,
     next: impl Fn(&T) -> *mut T,
@@ -128,8 +130,8 @@ pub(super) unsafe fn list<'a, T: 'a>(
 }
 
 fn sent(request: &raw::ibv_send_wr) -> Posted {
-    // SAFETY: both forms of the target hold only integers and are fully initialised; the opcode says which one is in
-    // use.
+    // SAFETY: both forms of the target hold only integers and are fully initialised; the opcode
+    // says which one is in use.
     let (remote_addr, rkey) = unsafe {
         match request.opcode {
             raw::IBV_WR_ATOMIC_CMP_AND_SWP | raw::IBV_WR_ATOMIC_FETCH_AND_ADD => {
@@ -159,7 +161,8 @@ fn sent(request: &raw::ibv_send_wr) -> Posted {
 unsafe fn pieces(first: *const raw::ibv_sge, count: c_int) -> [Option<Piece>; 4] {
     let mut pieces = [None; 4];
     for (place, piece) in pieces.iter_mut().enumerate().take(count as usize) {
-        // SAFETY: `place` is less than `count`, and this function requires that `count` pieces start at `first`.
+        // SAFETY: `place` is less than `count`, and this function requires that `count` pieces
+        // start at `first`.
         *piece = Some(Piece(unsafe { *first.add(place) }));
     }
     pieces
@@ -177,8 +180,8 @@ fn completes_as(opcode: raw::ibv_wr_opcode) -> raw::ibv_wc_opcode {
 
 fn end(queue: *mut raw::ibv_cq, pair: &raw::ibv_qp, wr_id: u64, opcode: raw::ibv_wc_opcode) {
     let status = ENDS_AS.get().map_or(raw::IBV_WC_SUCCESS, Status::number);
-    // SAFETY: a queue pair's queues exist as long as the queue pair. `create_cq` boxed them as the first field of a
-    // `NullQueue`, which is `repr(C)`.
+    // SAFETY: a queue pair's queues exist as long as the queue pair. `create_cq` boxed them as the
+    // first field of a `NullQueue`, which is `repr(C)`.
     let queue = unsafe { &*queue.cast::<NullQueue>() };
     lock(&queue.ended).push_back(completion(wr_id, pair.qp_num, opcode, status));
 }

@@ -1,4 +1,5 @@
-//! Tests of the devices that carry data within this process: that they keep RDMA's rules, and nothing beyond these.
+//! Tests of the devices that carry data within this process: that they keep RDMA's rules, and
+//! nothing beyond these.
 
 use std::time::{Duration, Instant};
 
@@ -83,7 +84,8 @@ fn write(from: &mut End, id: u64, to: Remote) {
     let pieces = [from.memory.piece(0..BYTES).unwrap()];
     let mut batch = from.pair.batch();
     let request = Request::new(id).signalled();
-    // SAFETY: the memory is exposed, so devices may access it at any time, and it lives as long as the queue pair.
+    // SAFETY: the memory is exposed, so devices may access it at any time, and it lives as long as
+    // the queue pair.
     unsafe { batch.write_with_imm(request, &pieces, to, 9).unwrap() };
     batch.post().unwrap();
 }
@@ -167,7 +169,8 @@ fn read(into: &mut End, id: u64, from: Remote) {
     let pieces = [into.memory.piece(0..BYTES).unwrap()];
     let mut batch = into.pair.batch();
     let request = Request::new(id).signalled();
-    // SAFETY: the memory is exposed, so devices may access it at any time, and it lives as long as the queue pair.
+    // SAFETY: the memory is exposed, so devices may access it at any time, and it lives as long as
+    // the queue pair.
     unsafe { batch.read(request, &pieces, from).unwrap() };
     batch.post().unwrap();
 }

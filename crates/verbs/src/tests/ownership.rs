@@ -227,7 +227,8 @@ fn exposed_memory_has_an_owner_until_it_is_deregistered() {
         if registers != 0 {
             testing::fail_next(0, registers);
         }
-        // SAFETY: the vector's words stay where they are until `owner` is dropped, and nothing else refers to them.
+        // SAFETY: the vector's words stay where they are until `owner` is dropped, and nothing else
+        // refers to them.
         let exposed = unsafe { domain().expose_owned(words, owner, Access::REMOTE_WRITE) };
         if registers != 0 {
             assert_eq!(exposed.unwrap_err().errno(), Some(registers));

@@ -1,5 +1,5 @@
-//! Tests of the arguments of registrations, on the fake device: they check the arithmetic, not that a real device
-//! accepts them.
+//! Tests of the arguments of registrations, on the fake device: they check the arithmetic, not that
+//! a real device accepts them.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::ptr::NonNull;

@@ -102,7 +102,8 @@ impl End<QueuePair<Init>> {
             .reduce(|one, other| one | other)
             .unwrap();
         let start = memory(BYTES);
-        // SAFETY: the memory is never freed, and is only accessed through raw pointers, by volatile accesses.
+        // SAFETY: the memory is never freed, and is only accessed through raw pointers, by volatile
+        // accesses.
         let region = unsafe { domain.register(start, BYTES, access) }.unwrap();
         let options = PairOptions {
             send_pieces: 3,
@@ -200,7 +201,8 @@ impl<Q> End<Q> {
     pub(crate) fn put(&self, offset: usize, bytes: &[u8]) {
         assert!(offset + bytes.len() <= BYTES);
         for (test_port, byte) in bytes.iter().enumerate() {
-            // SAFETY: callers keep to the `BYTES` bytes of the memory, which is never freed and never borrowed.
+            // SAFETY: callers keep to the `BYTES` bytes of the memory, which is never freed and
+            // never borrowed.
             unsafe { self.start.add(offset + test_port).write_volatile(*byte) };
         }
     }
@@ -208,7 +210,8 @@ impl<Q> End<Q> {
     /// Reads bytes of the memory.
     pub(crate) fn get(&self, offset: usize, bytes: usize) -> Vec<u8> {
         assert!(offset + bytes <= BYTES);
-        // SAFETY: callers keep to the `BYTES` bytes of the memory, which is never freed and never borrowed.
+        // SAFETY: callers keep to the `BYTES` bytes of the memory, which is never freed and never
+        // borrowed.
         (offset..offset + bytes)
             .map(|at| unsafe { self.start.add(at).read_volatile() })
             .collect()

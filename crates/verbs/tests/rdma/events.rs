@@ -1,5 +1,5 @@
-//! Tests of asynchronous events. They are provoked only on software devices, on a machine made for these tests,
-//! where the network interface may be changed.
+//! Tests of asynchronous events. They are provoked only on software devices, on a machine made for
+//! these tests, where the network interface may be changed.
 
 use std::process::Command;
 use std::time::{Duration, Instant};

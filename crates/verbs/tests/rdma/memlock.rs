@@ -1,4 +1,5 @@
-//! Tests of the limit of locked memory. Limits belong to a process, so the test runs in a process of its own.
+//! Tests of the limit of locked memory. Limits belong to a process, so the test runs in a process
+//! of its own.
 
 use std::process::Command;
 

@@ -1,5 +1,5 @@
-//! Tests of network faults on a connection. They change the network only on the emulated machine made for these
-//! tests, by its command `rails`.
+//! Tests of network faults on a connection. They change the network only on the emulated machine
+//! made for these tests, by its command `rails`.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -166,8 +166,8 @@ fn packets_that_became_too_long() {
     assert_eq!(port.active_mtu, Mtu::B1024);
     write(&mut one, &other);
     match soft_roce(&one.test_port) {
-        // The sender never gets an error, so only a deadline helps. Here the transfer continues once packets pass
-        // again.
+        // The sender never gets an error, so only a deadline helps. Here the transfer continues
+        // once packets pass again.
         Some((6, 1)) => {
             assert_eq!(ending(&one, Duration::from_millis(300)), None);
             drop(short);

@@ -28,7 +28,8 @@ pub(super) enum Use {
     Abandoned,
 }
 
-/// This number of operations or messages that are about to be enqueued. They are not expected any more when this is dropped.
+/// This number of operations or messages that are about to be enqueued. They are not expected any
+/// more when this is dropped.
 pub(super) struct Expected<'a>(&'a AtomicU64, u64);
 
 impl Expected<'_> {
@@ -45,8 +46,8 @@ impl Drop for Expected<'_> {
     }
 }
 
-// All of these are relaxed: they say how long the thread that passes pieces may sleep, or that it shall leave. It finds the
-// pieces themselves in the stage.
+// All of these are relaxed: they say how long the thread that passes pieces may sleep, or that it
+// shall leave. It finds the pieces themselves in the stage.
 impl Channel {
     /// An operation is about to be enqueued, or captured into a graph.
     pub(super) fn expect(&self, is_captured: bool) -> Expected<'_> {

@@ -1,5 +1,6 @@
-//! Device memory by way of the host: kernels pass pieces to slots in the host's memory, and a thread of this process has
-//! the host engine do the operation on them, over its links. On memory that is itself the host's, it does the whole operation.
+//! Device memory by way of the host: kernels pass pieces to slots in the host's memory, and a
+//! thread of this process has the host engine do the operation on them, over its links. On memory
+//! that is itself the host's, it does the whole operation.
 
 mod channel;
 mod course;
@@ -41,7 +42,8 @@ pub(in crate::device) struct Staged {
     pool: Option<Pool>,
 }
 
-/// The use of a stage by the thread that passes pieces. Ends when this is dropped, which waits for that.
+/// The use of a stage by the thread that passes pieces. Ends when this is dropped, which waits for
+/// that.
 struct Lease(Arc<Channel>);
 
 impl Lease {
@@ -72,8 +74,8 @@ impl std::fmt::Debug for Staged {
 }
 
 impl Staged {
-    /// A stage for a communicator, whose pieces are passed from now on; `pins` says whether programs get memory of the host.
-    /// Collective, but for errors.
+    /// A stage for a communicator, whose pieces are passed from now on; `pins` says whether
+    /// programs get memory of the host. Collective, but for errors.
     pub(super) fn new(
         comm: &Communicator,
         context: &Arc<CudaContext>,
@@ -181,18 +183,19 @@ impl Staged {
     /// Enqueues an operation.
     ///
     /// # Safety
-    /// - Both buffers must be as long as the call says. Until the operation has run, nothing else may write the input,
-    ///   or use the output.
-    /// - A rank's operations, and launches of graphs that have captured some, must run one after the other. A graph must
-    ///   not be launched after this was dropped.
+    /// - Both buffers must be as long as the call says. Until the operation has run, nothing else
+    ///   may write the input, or use the output.
+    /// - A rank's operations, and launches of graphs that have captured some, must run one after
+    ///   the other. A graph must not be launched after this was dropped.
     pub(super) unsafe fn enqueue(
         &self,
         call: &Call,
         stream: &Arc<CudaStream>,
     ) -> Result<(), gpu::Error> {
         let expected = self.lease.0.expect(is_capturing(stream)?);
-        // SAFETY: the buffers are as long as the call says, and nothing else uses them until it has run; operations run
-        // one after the other, and no graph of them outlives the stage, which `self` owns (this function's contract).
+        // SAFETY: the buffers are as long as the call says, and nothing else uses them until it has
+        // run; operations run one after the other, and no graph of them outlives the stage, which
+        // `self` owns (this function's contract).
         unsafe {
             if self.stages(call) {
                 self.stage.enqueue(call, stream)?;
@@ -214,10 +217,10 @@ impl Staged {
     /// Enqueues messages.
     ///
     /// # Safety
-    /// - All buffers must be as long as the messages say. Until all have been passed, nothing else may write what is sent,
-    ///   or use what is received.
-    /// - A rank's operations, and launches of graphs that have captured some, must run one after the other. A graph must
-    ///   not be launched after this was dropped.
+    /// - All buffers must be as long as the messages say. Until all have been passed, nothing else
+    ///   may write what is sent, or use what is received.
+    /// - A rank's operations, and launches of graphs that have captured some, must run one after
+    ///   the other. A graph must not be launched after this was dropped.
     /// - The kernels of ranks that share a GPU must be able to run at the same time.
     pub(super) unsafe fn pass(
         &self,
@@ -226,9 +229,10 @@ impl Staged {
     ) -> Result<(), gpu::Error> {
         let channel = &self.lease.0;
         let expected = channel.expect_messages(messages.len(), is_capturing(stream)?);
-        // SAFETY: the buffers are as long as the messages say, and nothing else uses them until all have passed; operations
-        // run one after the other, and at the same time as those of ranks on the same GPU; no graph of them outlives the stage,
-        // which `self` owns (this function's contract).
+        // SAFETY: the buffers are as long as the messages say, and nothing else uses them until all
+        // have passed; operations run one after the other, and at the same time as those of ranks
+        // on the same GPU; no graph of them outlives the stage, which `self` owns (this function's
+        // contract).
         unsafe { self.stage.pass(messages, stream)? };
         expected.keep();
         proxy::wake();
@@ -262,7 +266,8 @@ impl Staged {
         self.stage.rank()
     }
 
-    /// Ends it once all has run in the GPU's context. It comes back where the driver does not wait for that.
+    /// Ends it once all has run in the GPU's context. It comes back where the driver does not wait
+    /// for that.
     pub(super) fn end(self) -> Result<(), Box<(Self, gpu::Error)>> {
         self.stage.abort();
         if self.lease.end() == Use::Abandoned {
@@ -276,7 +281,8 @@ impl Staged {
             lends,
             pool,
         } = self;
-        // The thread has dropped its own. Registered memory that no device gives back keeps the stage for good.
+        // The thread has dropped its own. Registered memory that no device gives back keeps the
+        // stage for good.
         let rank = stage.rank();
         let Some(stage) = Arc::into_inner(stage) else {
             spark_ccl_log::warn!("rank {rank}: pinned memory of staged calls is never freed");

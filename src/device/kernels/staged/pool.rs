@@ -1,5 +1,6 @@
-//! Pinned memory of the host that programs get in place of memory of the GPU, which reaches it. It is registered with the
-//! devices of RDMA links: the host does collectives on it directly, and nothing is copied to slots.
+//! Pinned memory of the host that programs get in place of memory of the GPU, which reaches it. It
+//! is registered with the devices of RDMA links: the host does collectives on it directly, and
+//! nothing is copied to slots.
 
 use crate::communicator::Inner;
 use crate::device::block::{Block, Memory};
@@ -44,9 +45,10 @@ impl Pool {
         let address = words.address_for(context)?;
         let start = words.words().as_ptr().cast_mut().cast();
         let segment = if let Some(carrier) = self.carrier.upgrade() {
-            // SAFETY: the holder keeps the memory, and never moves it. From the bell of an operation on it to its answer,
-            // no kernel uses it, and the course has the engine use it, and nothing else. Of an operation that fails, the
-            // results do not count, and its kernel ends only when the engine has let go of the memory (`Stage::release`).
+            // SAFETY: the holder keeps the memory, and never moves it. From the bell of an
+            // operation on it to its answer, no kernel uses it, and the course has the engine use
+            // it, and nothing else. Of an operation that fails, the results do not count, and its
+            // kernel ends only when the engine has let go of the memory (`Stage::release`).
             unsafe { carrier.register_held(start, bytes, Box::new(words)) }
         } else {
             // The communicator has ended: no call of it uses the memory.

@@ -9,10 +9,12 @@ use spark_ccl_log::{Condvar, Mutex};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long after the last piece it spins, and until when after that it yields its core between looks.
+/// How long after the last piece it spins, and until when after that it yields its core between
+/// looks.
 const SPIN: Duration = Duration::from_micros(50);
 const YIELD: Duration = Duration::from_millis(20);
-/// How long it then sleeps at least between two looks, as long as pieces may come: a thousandth of the time without any.
+/// How long it then sleeps at least between two looks, as long as pieces may come: a thousandth of
+/// the time without any.
 const NAP: Duration = Duration::from_micros(50);
 /// The longest of these sleeps, which grow: a graph that was captured may never be launched again.
 const LONGEST_NAP: Duration = Duration::from_millis(1);
@@ -59,14 +61,15 @@ pub(super) fn wake() {
     proxy.news.notify_one();
 }
 
-/// An exiting process waits for the thread, which then ends first: the driver is taken down with the memory that it reads.
+/// An exiting process waits for the thread, which then ends first: the driver is taken down with
+/// the memory that it reads.
 fn stop_at_exit() {
     static IS_REGISTERED: AtomicBool = AtomicBool::new(false);
     // Relaxed: the flag orders no other memory, and registering twice does no harm.
     if !IS_REGISTERED.swap(true, Ordering::Relaxed) {
-        // Functions are called in the reverse of this order: this one before that which waits for the thread, which starting
-        // the thread has registered.
-        // SAFETY: the function may be called at any time, and does not unwind.
+        // Functions are called in the reverse of this order: this one before that which waits for
+        // the thread, which starting the thread has registered. SAFETY: the function may be called
+        // at any time, and does not unwind.
         unsafe { libc::atexit(stop) };
     }
 }
@@ -82,7 +85,8 @@ impl Proxy {
         let mut courses = Vec::new();
         let mut last = Instant::now();
         while self.take_news(&mut courses) {
-            // In turns with what else there is to do, since one communicator alone can move all the time.
+            // In turns with what else there is to do, since one communicator alone can move all the
+            // time.
             if look_at_all(&mut courses) {
                 last = Instant::now();
             }

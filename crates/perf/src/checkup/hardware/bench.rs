@@ -116,7 +116,8 @@ impl Bench<'_> {
         )
     }
 
-    /// Runs a shell script on each host, with the variables of its rank; `$PERF` in it is spark-perf.
+    /// Runs a shell script on each host, with the variables of its rank; `$PERF` in it is
+    /// spark-perf.
     pub(super) fn script(
         &self,
         script: &str,

@@ -61,7 +61,8 @@ fn late(bench: &Bench<'_>) -> Check {
     }
 }
 
-/// A run that ended well: if it was over before the rank could be stopped and go on, it shows nothing.
+/// A run that ended well: if it was over before the rank could be stopped and go on, it shows
+/// nothing.
 fn went_on(check: Check, took: Duration) -> Check {
     let seconds = took.as_secs_f64();
     if took <= STOPPED_UNTIL {
@@ -109,7 +110,8 @@ fn pulled(bench: &Bench<'_>) -> [Check; 2] {
     );
     let good = Check::new(
         "a cable out for good",
-        "within SPARK_CCL_TIMEOUT both ranks end with an error that names the other, or go on over another network",
+        "within SPARK_CCL_TIMEOUT both ranks end with an error that names the other, or go on over \
+         another network",
     );
     let why = "a cable must be pulled by hand while this runs";
     [brief, good].map(|check| check.by(&*line).could_not(why))

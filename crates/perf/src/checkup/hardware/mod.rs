@@ -1,6 +1,8 @@
-//! `spark-perf check --hardware`: what only hardware can show, check by check, each with what is expected.
+//! `spark-perf check --hardware`: what only hardware can show, check by check, each with what is
+//! expected.
 //!
-//! What a machine cannot show, or no program does, is listed, too, and says why: nothing is passed by being left out.
+//! What a machine cannot show, or no program does, is listed, too, and says why: nothing is passed
+//! by being left out.
 
 mod bench;
 mod facts;

@@ -65,7 +65,8 @@ pub(super) fn both_ways(bench: &Bench<'_>) -> Check {
     const PROGRAM: &str =
         "rdma_bw --rails each --bidirectional -b 1M -e 1M -n 1000000 -w 16 --seconds 1 -T 10";
     let expected = format!(
-        "213 Gbit/s over each function of a Spark, at least {LEAST_BOTH:.0}: a bad cable shows here alone"
+        "213 Gbit/s over each function of a Spark, at least {LEAST_BOTH:.0}: a bad cable shows \
+         here alone"
     );
     let check = Check::new("both ways at once", expected).by(bench.line(PROGRAM));
     if let Some(why) = bench.obstacle() {
@@ -94,7 +95,8 @@ pub(super) fn both_ways(bench: &Bench<'_>) -> Check {
     check.is(status, seen.join("; "))
 }
 
-/// Whether a row is as it should be, and what it says. Only of a Spark's function is it known what to expect.
+/// Whether a row is as it should be, and what it says. Only of a Spark's function is it known what
+/// to expect.
 fn judged(
     bench: &Bench<'_>,
     pair: [usize; 2],
@@ -130,7 +132,8 @@ fn judged(
 pub(super) fn order(_: &Bench<'_>) -> Vec<Check> {
     let line = Check::new(
         "order within a line",
-        "of lines of 128 bytes whose last word has come, 10^8 by function, all other words have come",
+        "of lines of 128 bytes whose last word has come, 10^8 by function, all other words have \
+         come",
     );
     let flag = Check::new(
         "data before their flag",

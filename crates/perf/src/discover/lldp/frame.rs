@@ -28,7 +28,8 @@ pub(super) type Mac = [u8; 6];
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Frame {
     pub(super) source: Mac,
-    /// Chassis ID and port ID, each with its subtype first. Both together name the port that has sent the frame.
+    /// Chassis ID and port ID, each with its subtype first. Both together name the port that has
+    /// sent the frame.
     pub(super) chassis: Vec<u8>,
     pub(super) port: Vec<u8>,
     /// For how many seconds this holds; 0 if the port is shut down.
@@ -40,7 +41,8 @@ pub(super) struct Frame {
 }
 
 impl Frame {
-    /// `None` for anything but a whole frame of LLDP. Of its optional values, those that make no sense are left out.
+    /// `None` for anything but a whole frame of LLDP. Of its optional values, those that make no
+    /// sense are left out.
     pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
         let (header, values) = bytes.split_at_checked(14)?;
         if header[12..] != ETHER_TYPE.to_be_bytes() {
@@ -84,7 +86,8 @@ fn value(kind: u8, bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     (found == kind).then_some((value, rest))
 }
 
-/// The type of the first TLV, its value, and what follows it: 7 bits of type and 9 of length come before each value.
+/// The type of the first TLV, its value, and what follows it: 7 bits of type and 9 of length come
+/// before each value.
 fn next(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (header, rest) = bytes.split_first_chunk()?;
     let header = u16::from_be_bytes(*header);
@@ -105,8 +108,8 @@ fn description(text: &[u8]) -> Option<String> {
     Some(text.trim().to_owned()).filter(|text| !text.is_empty())
 }
 
-/// A length, the kind of the address, and the address; the number of an interface follows. An address of one link is left
-/// out, since the frame does not say which interface leads there.
+/// A length, the kind of the address, and the address; the number of an interface follows. An
+/// address of one link is left out, since the frame does not say which interface leads there.
 fn address(value: &[u8]) -> Option<IpAddr> {
     const IPV4: u8 = 1;
     const IPV6: u8 = 2;

@@ -83,7 +83,8 @@ fn hear(bytes: &[u8], own: &Own, heard: &mut Heard) {
     }
 }
 
-/// `None` for a host without a usable address. Addresses that this host has too are left out: container networks repeat them.
+/// `None` for a host without a usable address. Addresses that this host has too are left out:
+/// container networks repeat them.
 fn sighting(frame: Frame, own: &Own) -> Option<Found> {
     let foreign = frame.addresses.difference(&own.addresses);
     let addresses: BTreeSet<String> = foreign.map(IpAddr::to_string).collect();

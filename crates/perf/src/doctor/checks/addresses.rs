@@ -112,7 +112,8 @@ fn address(
         (None, None) => Fix::look("whether this is a container without --network=host"),
         (None, Some(_)) => Fix::look(match elsewhere(wires, index, end) {
             Some(other) => format!(
-                "whether the cable should be in {other}, which has addresses and no link; otherwise: {PLAN}"
+                "whether the cable should be in {other}, which has addresses and no link; \
+                 otherwise: {PLAN}"
             ),
             None => PLAN.to_owned(),
         }),
@@ -160,8 +161,8 @@ fn add(one: &Proposal<'_>) -> String {
     )
 }
 
-/// Ends of one cable in different subnets. The first host keeps its address; the other one gets one more, and the old one
-/// stays, since more may depend on it than is known here.
+/// Ends of one cable in different subnets. The first host keeps its address; the other one gets one
+/// more, and the old one stays, since more may depend on it than is known here.
 fn moved(hosts: &[Host], one: &Proposal<'_>) -> Option<Finding> {
     let (own, prefix) = ipv4(one.netdev).next()?;
     let (peer, other) = one.peer;
@@ -170,13 +171,15 @@ fn moved(hosts: &[Host], one: &Proposal<'_>) -> Option<Finding> {
     let Netdev { name, .. } = one.netdev;
     let problem = Problem::new(
         format!(
-            "a cable joins {} ({theirs}/{length}) and {name} ({own}/{prefix}), in different subnets",
+            "a cable joins {} ({theirs}/{length}) and {name} ({own}/{prefix}), in different \
+             subnets",
             other.name
         ),
         "both ends of a cable in one subnet",
         "ports are matched by their subnets, so this cable carries nothing",
         Fix::run(names[1], add(one)).then(format!(
-            "if nothing uses {own}/{prefix} any more, take it away from {name}, since NCCL may prefer it"
+            "if nothing uses {own}/{prefix} any more, take it away from {name}, since NCCL may \
+             prefer it"
         )),
     );
     Some(Finding::fail("net.subnet", &names, problem))
@@ -203,7 +206,8 @@ fn apart(wires: &Wires<'_>, proposals: &[Proposal<'_>]) -> Vec<Finding> {
             netdev.name
         );
         let look = format!(
-            "where its cable leads; to a host that is not named here, all is well; otherwise: {PLAN}"
+            "where its cable leads; to a host that is not named here, all is well; otherwise: \
+             {PLAN}"
         );
         Some(Finding::unknown(
             "net.subnet",
@@ -215,7 +219,8 @@ fn apart(wires: &Wires<'_>, proposals: &[Proposal<'_>]) -> Vec<Finding> {
     ends.filter_map(unknown).collect()
 }
 
-/// Hosts without RDMA whose fastest interfaces lead to none of the others. They may be meant for something else.
+/// Hosts without RDMA whose fastest interfaces lead to none of the others. They may be meant for
+/// something else.
 fn bare(wires: &Wires<'_>, is_apart: bool) -> Vec<Finding> {
     let hosts = wires.hosts.iter().enumerate();
     let all = hosts

@@ -16,8 +16,8 @@ pub(super) fn checks(cluster: &Cluster<'_>, wires: &Wires<'_>) -> Vec<Finding> {
     found
 }
 
-/// Finds cages that hear from a different cage than the one with the address. Twins answer for each other, so only
-/// cages are compared.
+/// Finds cages that hear from a different cage than the one with the address. Twins answer for each
+/// other, so only cages are compared.
 fn crossed(wires: &Wires<'_>) -> Vec<Finding> {
     let all = wires.hosts.iter().enumerate();
     let all = all.flat_map(|(host, one)| one.network.neighbours.iter().map(move |it| (host, it)));
@@ -30,9 +30,9 @@ fn crossed(wires: &Wires<'_>) -> Vec<Finding> {
         .collect()
 }
 
-/// A cage, the one that it hears from, and the one that has the address, if these two are different ones of one host. At a
-/// switch, a host may answer for one cage on another; so the cage that has the address must have no cable, or one that
-/// leads elsewhere.
+/// A cage, the one that it hears from, and the one that has the address, if these two are different
+/// ones of one host. At a switch, a host may answer for one cage on another; so the cage that has
+/// the address must have no cable, or one that leads elsewhere.
 fn elsewhere(wires: &Wires<'_>, host: usize, neighbour: &Neighbour) -> Option<[usize; 3]> {
     let [own, heard] = wires.heard(host, neighbour)?;
     let has = |netdev: &Netdev| netdev.addresses.iter().any(|one| one.ip == neighbour.ip);
@@ -49,12 +49,14 @@ fn plugged(wires: &Wires<'_>, cages: [usize; 3]) -> Finding {
     let [own, heard, expected] = [own, heard, expected].map(|place| &place.cage.name);
     let problem = Problem::new(
         format!(
-            "the cable of {own} leads to {heard} of {peer}, and its addresses are those of {expected}"
+            "the cable of {own} leads to {heard} of {peer}, and its addresses are those of \
+             {expected}"
         ),
         format!("{own} joined to {expected}"),
         "as far as the kernel remembers, the addresses belong to another cable, so nothing arrives",
         Fix::look(format!(
-            "where the cable leads; plug it into {expected} on {peer}, or give the interfaces of {heard} the addresses of {expected}"
+            "where the cable leads; plug it into {expected} on {peer}, or give the interfaces of \
+             {heard} the addresses of {expected}"
         )),
     );
     Finding::fail("cable.crossed", &[host, peer], problem)

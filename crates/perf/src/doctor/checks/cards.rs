@@ -36,7 +36,8 @@ pub(super) fn checks(host: &Host, is_alone: bool) -> Vec<Finding> {
     }
     for cage in cabled {
         found.push(link(host, cage));
-        // A software device on top of a network interface has no link of its own, and no counter of its errors.
+        // A software device on top of a network interface has no link of its own, and no counter of
+        // its errors.
         if cage.ends.iter().any(|end| end.device.pci.is_some()) {
             found.push(pcie(host, cage));
             found.push(errors(host, cage));
@@ -285,9 +286,11 @@ fn errors(host: &Host, cage: &Cage<'_>) -> Finding {
     let problem = Problem::new(
         seen,
         "less than one for each GiB",
-        "a bad cable or port loses packets, which RDMA sends again after a pause; jobs that were killed count, too",
+        "a bad cable or port loses packets, which RDMA sends again after a pause; jobs that were \
+         killed count, too",
         Fix::look(
-            "whether they grow while spark-perf rdma_bw runs; if so, whether the cable sits well at both ends",
+            "whether they grow while spark-perf rdma_bw runs; if so, whether the cable sits well \
+             at both ends",
         ),
     );
     Finding::warn(ID, &name, problem)

@@ -38,7 +38,8 @@ fn check(host: &Host, gpu: &Gpu) -> Finding {
 /// How network cards reach the memory.
 fn memory(host: &Host, device: &CudaDevice) -> &'static str {
     if device.integrated {
-        "shares the processors' memory: network cards reach what is allocated by CUDA as host memory, and no dma-buf is used"
+        "shares the processors' memory: network cards reach what is allocated by CUDA as host \
+         memory, and no dma-buf is used"
     } else if device.dma_buf {
         "the driver claims that network cards reach its memory by dma-buf"
     } else if host.software.peermem {

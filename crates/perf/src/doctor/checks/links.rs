@@ -11,7 +11,8 @@ use super::routes;
 use super::wires::Wires;
 use crate::doctor::finding::{Finding, Fix, Problem};
 
-/// What of a cable's rate is data: 23.7 GB/s were measured of 200 Gbit/s; and of a PCIe link's: 111.9 Gbit/s of 126.
+/// What of a cable's rate is data: 23.7 GB/s were measured of 200 Gbit/s; and of a PCIe link's:
+/// 111.9 Gbit/s of 126.
 const OF_CABLE: f64 = 0.948;
 const OF_PCIE: f64 = 0.888;
 /// The same where one function carries all: 12 GB/s were measured.
@@ -72,8 +73,8 @@ fn shown_by(evidence: Evidence) -> &'static str {
     }
 }
 
-/// The data rate over all RDMA rails in GB/s: the lesser of what the two ends can carry. Short packets reduce it by an
-/// amount that has not been measured.
+/// The data rate over all RDMA rails in GB/s: the lesser of what the two ends can carry. Short
+/// packets reduce it by an amount that has not been measured.
 pub(crate) fn expected(cluster: &Cluster<'_>, rails: &[&HostRail]) -> Option<f64> {
     let mut all = rails.iter().flat_map(|rail| &rail.ends);
     let is_long = |end: &RailEnd| netdev(cluster, end).is_some_and(|one| one.mtu >= LARGE_PACKETS);
@@ -87,8 +88,8 @@ pub(crate) fn expected(cluster: &Cluster<'_>, rails: &[&HostRail]) -> Option<f64
     Some(ends[0]?.min(ends[1]?) / 8.0)
 }
 
-/// Gbit/s of data that these ends carry: over their cables, or over PCIe, whichever is less. The functions of one PCI
-/// device share its link.
+/// Gbit/s of data that these ends carry: over their cables, or over PCIe, whichever is less. The
+/// functions of one PCI device share its link.
 fn carried(host: &Host, ends: &[&RailEnd]) -> Option<f64> {
     let of_pcie = if ends.len() == 1 {
         OF_PCIE_ALONE
@@ -168,7 +169,8 @@ fn silent(cluster: &Cluster<'_>, rail: &HostRail) -> Option<Finding> {
             a.netdev
         ),
         "an answer",
-        "the addresses are in one subnet, but no cable joins these interfaces, or a firewall drops what arrives",
+        "the addresses are in one subnet, but no cable joins these interfaces, or a firewall drops \
+         what arrives",
         Fix::look(look),
     );
     Some(Finding::fail("pair.reach", &names, problem))

@@ -9,7 +9,8 @@ use crate::notation::size::human;
 const HANDOVER: &str = "7.0.0-1019-nvidia";
 /// The kernel parameter that turns this off.
 const KHO: &str = "GRUB_CMDLINE_LINUX in /etc/default/grub: kho=off there helps, after sudo update-grub and the next start";
-/// What a GPU that shares the host's memory must leave: below the first, the machine freezes before anything is killed.
+/// What a GPU that shares the host's memory must leave: below the first, the machine freezes before
+/// anything is killed.
 const FROZEN: u64 = 3 << 30;
 const TIGHT: u64 = 5 << 30;
 /// What other machines must leave.
@@ -20,7 +21,8 @@ const ADAPTIVE: [&str; 2] = ["intel_pstate", "amd-pstate-epp"];
 /// What a file system must have left; below the first, small files cannot be written, either.
 const FULL: u64 = 16 << 20;
 const NEARLY_FULL: u64 = 1 << 30;
-/// What NCCL's processes on a host share: a container of docker has 64 MiB for that, unless it is told otherwise.
+/// What NCCL's processes on a host share: a container of docker has 64 MiB for that, unless it is
+/// told otherwise.
 const SHARED: &str = "/dev/shm";
 const LITTLE_SHARED: u64 = 128 << 20;
 
@@ -61,7 +63,8 @@ fn kernel(host: &Host) -> Finding {
                     human(total)
                 ),
                 "CmaFree at most CmaTotal",
-                "the kernel's count of contiguous memory is wrong, and ibv_reg_mr fails with ENOMEM",
+                "the kernel's count of contiguous memory is wrong, and ibv_reg_mr fails with \
+                 ENOMEM",
                 Fix::look(KHO),
             ),
         );
@@ -84,7 +87,8 @@ fn memory(host: &Host) -> Finding {
         return Finding::ok(ID, &name, seen);
     }
     let why = if shared {
-        "the GPU shares this memory, and when it runs out the machine freezes before anything is killed"
+        "the GPU shares this memory, and when it runs out the machine freezes before anything is \
+         killed"
     } else {
         "ranks are killed when it runs out"
     };
@@ -118,7 +122,8 @@ fn governor(host: &Host) -> Finding {
                 "the processors stay at their lowest frequency, and latency doubles",
                 Fix::run(
                     &host.name,
-                    "echo performance | sudo tee /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor",
+                    "echo performance | sudo tee \
+                     /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor",
                 ),
             ),
         );

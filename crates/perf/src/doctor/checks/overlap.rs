@@ -54,7 +54,8 @@ fn described(host: &Host, netdevs: [&Netdev; 2], subnet: &str, direct: bool) -> 
     let problem = Problem::new(
         format!("{subnet} are in one subnet"),
         format!("a subnet of its own for the cable of {port}"),
-        "what is sent to an address of this subnet takes whichever interface the kernel lists first",
+        "what is sent to an address of this subnet takes whichever interface the kernel lists \
+         first",
         Fix::look(format!(
             "which subnet {other} got from its network, and give the cable another one at both \
              ends; spark-perf netplan plans the addresses of all cables (--network)"

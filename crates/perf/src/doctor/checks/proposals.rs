@@ -1,5 +1,6 @@
-//! Proposes addresses that put both ends of a cable into one subnet, each address only once. Proposes one only if it is
-//! proven that the cable is there and that the other end is in that subnet.
+//! Proposes addresses that put both ends of a cable into one subnet, each address only once.
+//! Proposes one only if it is proven that the cable is there and that the other end is in that
+//! subnet.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};

@@ -43,8 +43,8 @@ fn way(cluster: &Cluster<'_>, own: &RailEnd, peer: IpAddr) -> Option<Finding> {
     detour(host, own, peer, best.filter(strays)?)
 }
 
-/// Whether an interface is at a rail in the subnet of this address: NVIDIA's recommended set-up has all ports in the
-/// link-local subnet, and net.subnets tells of others.
+/// Whether an interface is at a rail in the subnet of this address: NVIDIA's recommended set-up has
+/// all ports in the link-local subnet, and net.subnets tells of others.
 fn is_meant(cluster: &Cluster<'_>, host: usize, netdev: &str, peer: IpAddr) -> bool {
     let ends = cluster.rails.iter().flat_map(|rail| &rail.ends);
     let mut own = ends.filter(|end| end.host == host && end.netdev == netdev);
@@ -85,16 +85,19 @@ fn gone(host: &Host, own: &RailEnd, peer: IpAddr, instead: Option<&Route>) -> Op
     Some(finding(ID, &[&host.name], problem))
 }
 
-/// A route to a peer over another interface, which comes before all that lead over the rail: sockets follow it.
+/// A route to a peer over another interface, which comes before all that lead over the rail:
+/// sockets follow it.
 fn detour(host: &Host, own: &RailEnd, peer: IpAddr, other: &Route) -> Option<Finding> {
     let network = other.destination?;
     let (prefix, netdev) = (other.prefix, &other.netdev);
     let problem = Problem::new(
         format!("{peer} is reached over {netdev}, by the route to {network}/{prefix}"),
         format!("over {}, whose cable leads there", own.netdev),
-        "the kernel takes the narrowest route, and of those the one with the least metric, so sockets do not use the cable",
+        "the kernel takes the narrowest route, and of those the one with the least metric, so \
+         sockets do not use the cable",
         Fix::look(format!(
-            "ip route get {peer}; what has set the route: a VPN, a container network, or an older plan of addresses"
+            "ip route get {peer}; what has set the route: a VPN, a container network, or an older \
+             plan of addresses"
         )),
     );
     Some(Finding::warn(ID, &[&host.name], problem))

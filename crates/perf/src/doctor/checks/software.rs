@@ -4,8 +4,9 @@ use spark_ccl_topology::{BUILT_WITHOUT_CUDA, Host, Library};
 
 use crate::doctor::finding::{Finding, Fix, Problem};
 
-/// The first version of NCCL that is not reported to hang on aarch64: before, a compare-and-exchange that may fail for no
-/// reason is not repeated, so that a proxy loses an entry.
+/// The first version of NCCL that is not reported to hang on aarch64: before, a
+/// compare-and-exchange that may fail for no reason is not repeated, so that a proxy loses an
+/// entry.
 const MENDED: (u32, u32, u32) = (2, 29, 3);
 
 pub(super) fn checks(host: &Host) -> Vec<Finding> {
@@ -78,13 +79,15 @@ fn nccl(host: &Host) -> Finding {
     });
     if let Some(library) = may_hang {
         let look = format!(
-            "what brought {}, a package (dpkg -S) or one of Python (nvidia-nccl), and whether it has a newer version",
+            "what brought {}, a package (dpkg -S) or one of Python (nvidia-nccl), and whether it \
+             has a newer version",
             library.path
         );
         let problem = Problem::new(
             described(library),
             "NCCL 2.29.3 or newer on aarch64",
-            "reports say that older ones may lose a proxy's entry on Arm processors, and hang without a message",
+            "reports say that older ones may lose a proxy's entry on Arm processors, and hang \
+             without a message",
             Fix::look(look),
         );
         return Finding::warn(ID, &name, problem);
@@ -97,9 +100,11 @@ fn nccl(host: &Host) -> Finding {
         let problem = Problem::new(
             list.join(", "),
             "one version",
-            "which one a program loads depends on how it was started; ranks with different ones may fail with 'message truncated'",
+            "which one a program loads depends on how it was started; ranks with different ones \
+             may fail with 'message truncated'",
             Fix::look(
-                "which one the jobs are meant to use: SPARK_CCL_NCCL_LIBRARY names it to this library",
+                "which one the jobs are meant to use: SPARK_CCL_NCCL_LIBRARY names it to this \
+                 library",
             ),
         );
         return Finding::warn(ID, &name, problem);

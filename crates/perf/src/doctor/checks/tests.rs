@@ -1,4 +1,5 @@
-//! Hosts with a planted fault each: it is found and named, nothing else is, and the printed command puts it right.
+//! Hosts with a planted fault each: it is found and named, nothing else is, and the printed command
+//! puts it right.
 
 mod apply;
 mod cabling;
@@ -55,8 +56,8 @@ fn ids(found: &[Finding]) -> Vec<(Status, &'static str)> {
     found.iter().map(|one| (one.status, one.id)).collect()
 }
 
-/// Plants a fault in the second host of a pair. It is the only one that is found, and its commands put it right; where it
-/// has none, it says what to look at.
+/// Plants a fault in the second host of a pair. It is the only one that is found, and its commands
+/// put it right; where it has none, it says what to look at.
 #[track_caller]
 fn planted(status: Status, id: &str, text: &str, plant: impl FnOnce(&mut Host)) -> Finding {
     let mut hosts = pair();
@@ -146,11 +147,13 @@ fn what_is_in_order_is_told() {
     let lines: Vec<_> = found.iter().map(ToString::to_string).collect();
     let has = |line: &str| assert!(lines.iter().any(|one| one == line), "{line}\n{lines:#?}");
     has(
-        "ok       spark-1 - spark-2  pair.rails: RDMA from 10.0.0.1 to 10.0.0.2 (heard from) and 10.0.1.1 to 10.0.1.2 \
-         (heard from); expect 23.7 GB/s of: spark-perf launch -H spark-1,spark-2 -- spark-perf rdma_bw",
+        "ok       spark-1 - spark-2  pair.rails: RDMA from 10.0.0.1 to 10.0.0.2 (heard from) and \
+         10.0.1.1 to 10.0.1.2 (heard from); expect 23.7 GB/s of: spark-perf launch -H \
+         spark-1,spark-2 -- spark-perf rdma_bw",
     );
     has(
-        "ok       spark-2  net.address: rocep1s0f0:1 uses 10.0.0.2/24, index 3: IPv4 and RoCE v2 come first",
+        "ok       spark-2  net.address: rocep1s0f0:1 uses 10.0.0.2/24, index 3: IPv4 and RoCE v2 \
+         come first",
     );
     has("ok       spark-1 - spark-2  cluster.shape: a pair; cables: 1");
     has("ok       spark-1  nic.errors: p0: no error since the driver was loaded");

@@ -1,5 +1,5 @@
-//! Which cages are joined, according to the kernels' neighbour tables: an entry with a hardware address of the other
-//! cage proves it.
+//! Which cages are joined, according to the kernels' neighbour tables: an entry with a hardware
+//! address of the other cage proves it.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -86,7 +86,8 @@ impl<'a> Wires<'a> {
         })
     }
 
-    /// The cage at the other end of a cable: neither end has heard from any other. At a switch, there are more.
+    /// The cage at the other end of a cable: neither end has heard from any other. At a switch,
+    /// there are more.
     pub(super) fn direct(&self, place: usize) -> Option<usize> {
         let other = self.only(place)?;
         (self.only(other)? == place).then_some(other)
@@ -106,8 +107,8 @@ impl<'a> Wires<'a> {
         self.places.get(place)
     }
 
-    /// Whether an interface of a host leads to another one: an address of another host, of an interface that is up or not,
-    /// is in one of its subnets, or a router is said to lead there.
+    /// Whether an interface of a host leads to another one: an address of another host, of an
+    /// interface that is up or not, is in one of its subnets, or a router is said to lead there.
     pub(super) fn matches(&self, host: usize, netdev: &Netdev) -> bool {
         let others = self.hosts.iter().enumerate();
         let others = others.filter(|(other, _)| *other != host);

@@ -17,7 +17,8 @@ use crate::tcp::connect_from;
 /// How long an attempt may take; the kernel needs 3 s to find that nobody has an address.
 const ATTEMPT: Duration = Duration::from_secs(5);
 
-/// How long an agent waits for the end of its input. Who has started it needs at most 40 s for each of two steps.
+/// How long an agent waits for the end of its input. Who has started it needs at most 40 s for each
+/// of two steps.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The command line of an agent.
@@ -87,7 +88,8 @@ fn connect() -> Result<u8, Error> {
     Ok(0)
 }
 
-/// An input up to its end, which must come in time: who has started this may be gone, and the connection still be open.
+/// An input up to its end, which must come in time: who has started this may be gone, and the
+/// connection still be open.
 fn all_of(input: impl Read + Send + 'static, patience: Duration) -> io::Result<String> {
     let (sender, receiver) = channel();
     // Nobody waits after the patience.

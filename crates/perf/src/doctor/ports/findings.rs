@@ -11,7 +11,8 @@ use crate::doctor::finding::{Finding, Fix, Problem};
 /// The system's words where it has no route.
 const UNREACHABLE: &str = "Network is unreachable";
 
-/// One finding for each way from a host to another that all went well, and one for each attempt that did not.
+/// One finding for each way from a host to another that all went well, and one for each attempt
+/// that did not.
 pub(super) fn of(cluster: &Cluster<'_>, hellos: &[Option<Hello>], tried: &[Tried]) -> Vec<Finding> {
     let name = |host: usize| cluster.hosts[host].name.as_str();
     let ways: BTreeSet<_> = tried.iter().map(|one| (one.from, one.to)).collect();
@@ -60,7 +61,8 @@ fn unreached(cluster: &Cluster<'_>, hellos: &[Option<Hello>], one: &Tried) -> Fi
     let (what, why) = match &one.outcome {
         Outcome::TimedOut(seconds) => (
             format!("no answer for {seconds} s"),
-            "a firewall drops what arrives, or no route leads back: ranks wait for each other until they time out",
+            "a firewall drops what arrives, or no route leads back: ranks wait for each other \
+             until they time out",
         ),
         Outcome::Refused => (
             "refused, though a program listens".to_owned(),
@@ -116,8 +118,8 @@ fn fix(cluster: &Cluster<'_>, hellos: &[Option<Hello>], one: &Tried) -> Fix {
         "ip6tables"
     };
     Fix::look(format!(
-        "on {name}: sudo nft list ruleset; what sets these rules must let in {source} at {target}, as does, for a trial, \
-         sudo {iptables} -I INPUT -s {source} -d {target} -j ACCEPT"
+        "on {name}: sudo nft list ruleset; what sets these rules must let in {source} at {target}, \
+         as does, for a trial, sudo {iptables} -I INPUT -s {source} -d {target} -j ACCEPT"
     ))
 }
 

@@ -48,7 +48,8 @@ impl Firewall {
             }
             Self::Firewalld => {
                 return Some(format!(
-                    "sudo firewall-cmd --permanent --zone=trusted --add-source={peer} && sudo firewall-cmd --reload"
+                    "sudo firewall-cmd --permanent --zone=trusted --add-source={peer} && sudo \
+                     firewall-cmd --reload"
                 ));
             }
             Self::Chains(chains) => chains,
@@ -65,7 +66,8 @@ impl Firewall {
                 name,
             } = one;
             format!(
-                "sudo nft insert rule {family} {table} {name} iifname {netdev} {own} saddr {peer} accept"
+                "sudo nft insert rule {family} {table} {name} iifname {netdev} {own} saddr {peer} \
+                 accept"
             )
         };
         let all: Vec<_> = fitting.map(insert).collect();
@@ -74,7 +76,8 @@ impl Firewall {
 }
 
 impl Chain {
-    /// Whether a shell takes its names as they are: another host has told them, and users paste the command.
+    /// Whether a shell takes its names as they are: another host has told them, and users paste the
+    /// command.
     fn is_plain(&self) -> bool {
         let is_word = |name: &String| {
             let is_safe = |one: char| one.is_ascii_alphanumeric() || "-_".contains(one);

@@ -1,4 +1,5 @@
-//! Whether a host lets in what others send to its ports: a connection is tried to one that was opened just now.
+//! Whether a host lets in what others send to its ports: a connection is tried to one that was
+//! opened just now.
 //!
 //! An agent on each host ([`agent`]) listens, and another one tries.
 
@@ -72,7 +73,8 @@ struct Tried {
     outcome: Outcome,
 }
 
-/// Tries the addresses of all rails, and those that ssh uses, both ways; `hosts` are those of the cluster.
+/// Tries the addresses of all rails, and those that ssh uses, both ways; `hosts` are those of the
+/// cluster.
 pub(super) fn examine(
     remote: &Remote,
     hosts: &[remote::Host],
@@ -129,7 +131,8 @@ fn paired(own: Vec<Planned>, said: Result<Vec<u8>, String>) -> Result<Vec<Tried>
     Ok(own.into_iter().zip(outcomes).map(tried).collect())
 }
 
-/// What each host should try with which: the rails of which something was heard, and the addresses by which ssh reached the hosts.
+/// What each host should try with which: the rails of which something was heard, and the addresses
+/// by which ssh reached the hosts.
 fn attempts(cluster: &Cluster<'_>, hellos: &[Option<Hello>]) -> Vec<Planned> {
     let mut found = Vec::new();
     let mut add = |from: usize, to: usize, source: Option<IpAddr>, target: IpAddr| {
@@ -144,8 +147,8 @@ fn attempts(cluster: &Cluster<'_>, hellos: &[Option<Hello>]) -> Vec<Planned> {
     };
     for rail in &cluster.rails {
         let [a, b] = &rail.ends;
-        // Other findings say where nothing answers at all, and that a link-local address is no good: it means nothing
-        // without its interface.
+        // Other findings say where nothing answers at all, and that a link-local address is no
+        // good: it means nothing without its interface.
         if rail.evidence == Evidence::Silent || [a, b].iter().any(|end| is_link_local(end.gid.ip()))
         {
             continue;
@@ -174,7 +177,8 @@ fn attempts(cluster: &Cluster<'_>, hellos: &[Option<Hello>]) -> Vec<Planned> {
     found
 }
 
-/// The address by which ssh reaches a host; of this one, that from which it reaches others. Ranks that launch starts meet there.
+/// The address by which ssh reaches a host; of this one, that from which it reaches others. Ranks
+/// that launch starts meet there.
 fn meeting_address(hellos: &[Option<Hello>], host: usize) -> Option<IpAddr> {
     let own = hellos[host].as_ref()?;
     let others = || hellos.iter().flatten().find_map(|one| one.ssh);

@@ -11,12 +11,14 @@ use crate::report::compare::Document;
 
 /// Less than this part of what is expected is slow.
 const ENOUGH: f64 = 0.85;
-/// Less than this part of what the fastest rail carries is slow, where nothing else says what to expect.
+/// Less than this part of what the fastest rail carries is slow, where nothing else says what to
+/// expect.
 const ALIKE: f64 = 0.5;
 /// A collective with less than this part of what the rails carry goes another way, or waits. Over
 /// fast rails, processors allow TCP less than a third: all ranks send, receive and compute at once.
 const OF_RAILS: f64 = 0.1;
-/// Interfaces up to this speed, in Mbit/s, carry TCP at their rate; for faster ones, a processor is too slow.
+/// Interfaces up to this speed, in Mbit/s, carry TCP at their rate; for faster ones, a processor is
+/// too slow.
 const FILLED: u32 = 25_000;
 /// What of an interface's rate is data of TCP.
 const OF_INTERFACE: f64 = 0.94;
@@ -174,8 +176,8 @@ fn finding(
         Some((figure, part)) if row.gb_per_s < part * figure => {
             let tool = if kind.rdma { "rdma_bw" } else { "tcp_bw" };
             let look = format!(
-                "tc qdisc show, ethtool INTERFACE, and nic.pcie and nic.errors above, on both hosts; then: spark-perf launch -H \
-                 {} -- spark-perf {tool} --rails each",
+                "tc qdisc show, ethtool INTERFACE, and nic.pcie and nic.errors above, on both \
+                 hosts; then: spark-perf launch -H {} -- spark-perf {tool} --rails each",
                 names.join(",")
             );
             let problem = Problem::new(

@@ -28,10 +28,11 @@ const LIMIT: Duration = Duration::from_secs(180);
 const LOAD: &str = "--rails each --json -b 1M -e 1M -n 1000000 -w 16 --seconds 1 -T 10";
 /// The collective, its sizes but for the last, and where its results go.
 const COLLECTIVE: &str = "all_reduce --backend host -b 8 -f 8 -T 30 -J -";
-/// The last size of the collective, in bytes, where the network is fast enough: there are 50 calls of it, which must take less
-/// than [`LIMIT`].
+/// The last size of the collective, in bytes, where the network is fast enough: there are 50 calls
+/// of it, which must take less than [`LIMIT`].
 const LAST_SIZE: u64 = 16 << 20;
-/// For how long, in seconds, a call may need all that the slowest pair carries. Both ways at once may take four times that.
+/// For how long, in seconds, a call may need all that the slowest pair carries. Both ways at once
+/// may take four times that.
 const OF_A_CALL: f64 = 0.3;
 
 /// A measurement, or why there is none.
@@ -90,7 +91,8 @@ impl Launcher<'_> {
         serde_json::from_slice(&answer.stdout).map_err(|_| failed())
     }
 
-    /// What ranks on these hosts print that run this command, and how the launcher, which takes further options, ends.
+    /// What ranks on these hosts print that run this command, and how the launcher, which takes
+    /// further options, ends.
     pub(crate) fn run(
         &self,
         hosts: &[usize],
@@ -209,7 +211,8 @@ impl Pair {
         all.find_map(|one| one.as_ref().ok())
     }
 
-    /// Takes what another attempt has measured where that is faster. Wrong data and failures of either stay.
+    /// Takes what another attempt has measured where that is faster. Wrong data and failures of
+    /// either stay.
     fn keep_better(&mut self, other: Self) {
         keep(&mut self.tcp, other.tcp);
         if let (Some(own), Some(other)) = (&mut self.rdma, other.rdma) {
@@ -235,8 +238,8 @@ fn keep(own: &mut Outcome<Measured<BandwidthRow>>, other: Outcome<Measured<Bandw
     }
 }
 
-/// Rows of the same size over the same rails are one: the faster is kept. Rails are told apart by their ends: another attempt may
-/// have found them in another order, or others.
+/// Rows of the same size over the same rails are one: the faster is kept. Rails are told apart by
+/// their ends: another attempt may have found them in another order, or others.
 fn merge(own: &mut Measured<BandwidthRow>, other: Measured<BandwidthRow>) {
     let numbers: Vec<_> = other
         .rails

@@ -68,7 +68,8 @@ fn descendants() -> Vec<Process> {
 
 fn read(id: i32) -> Option<Process> {
     let stat = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
-    // The name, in parentheses, may hold anything. The state follows, then the parent; the start is the 22nd field.
+    // The name, in parentheses, may hold anything. The state follows, then the parent; the start is
+    // the 22nd field.
     let mut fields = stat.rsplit_once(") ")?.1.split_whitespace().skip(1);
     Some(Process {
         id,

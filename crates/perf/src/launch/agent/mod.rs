@@ -1,7 +1,8 @@
 //! `spark-perf launch-agent`: starts the ranks of one host, and sees to it that they end.
 //!
-//! It is this program rather than a shell script, since a script can neither adopt the processes that a rank leaves
-//! behind, nor have the kernel end the ranks with it, nor keep the lines of several ranks whole.
+//! It is this program rather than a shell script, since a script can neither adopt the processes
+//! that a rank leaves behind, nor have the kernel end the ranks with it, nor keep the lines of
+//! several ranks whole.
 
 mod family;
 mod ports;
@@ -59,8 +60,8 @@ pub(crate) fn run(args: &AgentArgs) -> Result<u8, Error> {
     if args.inner { serve() } else { watch_over() }
 }
 
-/// Runs the agent in a second process, and ends what it leaves behind if it is killed. If this process is killed, the
-/// second one ends the ranks.
+/// Runs the agent in a second process, and ends what it leaves behind if it is killed. If this
+/// process is killed, the second one ends the ranks.
 fn watch_over() -> Result<u8, Error> {
     let mut command = Command::new("/proc/self/exe");
     command.args(["launch-agent", "--inner"]);
@@ -138,7 +139,8 @@ fn wait_for_order(events: &Receiver<Event>) -> Option<Order> {
     }
 }
 
-/// Waits until all processes have ended, and ends them when they are to. Never writes, since the launcher may be gone.
+/// Waits until all processes have ended, and ends them when they are to. Never writes, since the
+/// launcher may be gone.
 fn watch(events: &Receiver<Event>, mut ranks: Ranks, limits: [Duration; 2]) -> u8 {
     let [silence, grace] = limits;
     let mut heard = Instant::now();
@@ -169,7 +171,8 @@ fn watch(events: &Receiver<Event>, mut ranks: Ranks, limits: [Duration; 2]) -> u
     }
 }
 
-/// Waits until the launcher has got everything, for as long as it gives signs of life: its reader may be slow.
+/// Waits until the launcher has got everything, for as long as it gives signs of life: its reader
+/// may be slow.
 fn tell(events: &Receiver<Event>, silence: Duration) -> u8 {
     let mut heard = Instant::now();
     loop {

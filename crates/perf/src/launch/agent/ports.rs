@@ -3,7 +3,8 @@
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, TcpListener};
 
-/// Below the ports that Linux gives to connections by default, so that none of these takes one before rank 0 does.
+/// Below the ports that Linux gives to connections by default, so that none of these takes one
+/// before rank 0 does.
 const FIRST: u16 = 20_000;
 const COUNT: u16 = 12_000;
 /// Each attempt finds a free one, except on a very busy host.

@@ -20,9 +20,11 @@ use crate::spawn::tether;
 
 /// A longer line comes in parts.
 const LONGEST_LINE: u64 = 64 << 10;
-/// For how long an output must be silent to be taken for finished: another process may hold it open for good.
+/// For how long an output must be silent to be taken for finished: another process may hold it open
+/// for good.
 const SILENCE: Duration = Duration::from_millis(500);
-/// For how long lines may hold back the end of their rank: what it has left in the background may print without end.
+/// For how long lines may hold back the end of their rank: what it has left in the background may
+/// print without end.
 const LAST_LINES: Duration = Duration::from_secs(5);
 
 /// The ranks that were started.
@@ -32,8 +34,8 @@ pub(super) struct Ranks {
 }
 
 impl Ranks {
-    /// Starts the ranks; each comes to an [`Event::Reported`], and all to an [`Event::Alone`] and an [`Event::Told`]. The
-    /// calling thread must not end before them.
+    /// Starts the ranks; each comes to an [`Event::Reported`], and all to an [`Event::Alone`] and
+    /// an [`Event::Told`]. The calling thread must not end before them.
     pub(super) fn start(order: &Order, events: &Sender<Event>) -> Self {
         let mut ends = HashMap::new();
         let mut reporters = Vec::new();
@@ -70,7 +72,8 @@ impl Ranks {
     }
 }
 
-/// Starts a rank. `spark-perf` is this program where the PATH that ssh gives to commands has none: in `~/.cargo/bin`.
+/// Starts a rank. `spark-perf` is this program where the PATH that ssh gives to commands has none:
+/// in `~/.cargo/bin`.
 fn spawn(order: &Order, variables: &[Variable]) -> io::Result<Child> {
     let name = order.command.first().map_or("", String::as_str);
     let started = command(Path::new(name), order, variables).spawn();
@@ -115,16 +118,16 @@ fn why(order: &Order, error: &io::Error) -> String {
         return format!("{command}: {error}");
     }
     format!(
-        "{command}: {error}; it is looked for on the PATH that ssh gives to commands: name the whole path, or pass \
-         yours on with -x PATH"
+        "{command}: {error}; it is looked for on the PATH that ssh gives to commands: name the \
+         whole path, or pass yours on with -x PATH"
     )
 }
 
 /// A thread that copies an output of a rank to the launcher.
 struct Output {
     thread: JoinHandle<()>,
-    /// Whether the thread has a line that the launcher has not taken. Guards no other memory, so all accesses are
-    /// relaxed.
+    /// Whether the thread has a line that the launcher has not taken. Guards no other memory, so
+    /// all accesses are relaxed.
     is_writing: Arc<AtomicBool>,
 }
 
@@ -226,8 +229,8 @@ fn end(status: WaitStatus) -> Option<End> {
     code.or_else(|| signal.map(|signal| End::Signal(signal as u8)))
 }
 
-/// Writes a report at once and whole. Blocks while the launcher does not read; fails when it is gone, which the agent
-/// notices by its input.
+/// Writes a report at once and whole. Blocks while the launcher does not read; fails when it is
+/// gone, which the agent notices by its input.
 fn write(report: &Report) {
     let mut out = std::io::stdout().lock();
     let _ = out.write_all(&report.encode()).and_then(|()| out.flush());

@@ -202,7 +202,8 @@ fn part<T: Element>(slice: DeviceSlice<T>, range: Range<usize>) -> Result<Device
         .ok_or_else(|| Error::Invalid {
             operation: "spark-perf",
             problem: format!(
-                "elements {range:?} of a buffer of {}; this is a defect of spark-perf, please report it",
+                "elements {range:?} of a buffer of {}; this is a defect of spark-perf, please \
+                 report it",
                 slice.len()
             ),
         })

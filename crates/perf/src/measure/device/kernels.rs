@@ -56,7 +56,8 @@ impl Kernels {
         let kernel = &self.repeat[class::<T>()];
         // SAFETY: the arguments are those that `check.cu` declares, for elements of this size.
         // `from_raw`'s caller promised that the part's memory is valid, and `upload` has stored
-        // `period` elements of the pattern. Both stay until the kernel has run, which is waited for.
+        // `period` elements of the pattern. Both stay until the kernel has run, which is waited
+        // for.
         unsafe {
             launch(
                 kernel,
@@ -89,8 +90,8 @@ impl Kernels {
             let arguments = [address, len, pattern, period, tolerance, wrong];
             // SAFETY: the arguments are those that `check.cu` declares, for elements of this size.
             // `from_raw`'s caller promised that the part's memory is valid, `upload` has stored
-            // `period` elements of the pattern, and `wrong` has room for the count. All of it stays until
-            // the kernel has run: the copy of the count is waited for.
+            // `period` elements of the pattern, and `wrong` has room for the count. All of it stays
+            // until the kernel has run: the copy of the count is waited for.
             unsafe { launch(kernel, &self.stream, part.len(), arguments) }?;
         }
         let mut wrong = [0];
@@ -116,7 +117,8 @@ impl Kernels {
 /// Launches a kernel on a range of this many elements.
 ///
 /// # Safety
-/// The kernel's parameters must be of 64 bits, in this order. All memory that they name must be there until it has run.
+/// The kernel's parameters must be of 64 bits, in this order. All memory that they name must be
+/// there until it has run.
 unsafe fn launch<const N: usize>(
     kernel: &Function,
     stream: &CudaStream,
@@ -127,8 +129,8 @@ unsafe fn launch<const N: usize>(
     let mut parameters = arguments
         .each_mut()
         .map(|value| std::ptr::from_mut(value).cast());
-    // SAFETY: each parameter points to a number of 64 bits, as the kernel has them. All memory that they name is there
-    // until it has run. This function requires both.
+    // SAFETY: each parameter points to a number of 64 bits, as the kernel has them. All memory that
+    // they name is there until it has run. This function requires both.
     unsafe { kernel.launch(stream, [blocks, THREADS], &mut parameters) }
 }
 

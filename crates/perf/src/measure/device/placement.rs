@@ -93,8 +93,8 @@ fn shared(places: &[Place<'_>]) -> Option<String> {
             count => format!("{count} GPUs are"),
         };
         Some(format!(
-            "ranks {other} and {rank} would share GPU {bus} of {host}, and each needs its own: {visible} visible \
-             there; lower -g, -t, --procs, or the number of processes"
+            "ranks {other} and {rank} would share GPU {bus} of {host}, and each needs its own: \
+             {visible} visible there; lower -g, -t, --procs, or the number of processes"
         ))
     })
 }

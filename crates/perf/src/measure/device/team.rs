@@ -45,8 +45,8 @@ struct GpuInfo {
 }
 
 impl<'a> Team<'a> {
-    /// Creates communicators for `each` GPUs of every thread of `control`, those of each builder on the
-    /// same GPUs; a collective call.
+    /// Creates communicators for `each` GPUs of every thread of `control`, those of each builder on
+    /// the same GPUs; a collective call.
     pub(crate) fn connect(
         control: &'a Communicator,
         builders: &[(Backend, Builder)],

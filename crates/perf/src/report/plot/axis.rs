@@ -53,8 +53,8 @@ impl Unit {
         significant(value / factor) + name
     }
 
-    /// The range of an axis for positive values, with a margin on either side, so that no curve is drawn on the frame.
-    /// `None` if there are no values.
+    /// The range of an axis for positive values, with a margin on either side, so that no curve is
+    /// drawn on the frame. `None` if there are no values.
     pub(super) fn range(self, values: impl Iterator<Item = f64>) -> Option<Range<f64>> {
         let (least, most) = values.fold((f64::INFINITY, 0f64), |(least, most), value| {
             (least.min(value), most.max(value))

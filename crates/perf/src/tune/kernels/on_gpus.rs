@@ -98,7 +98,8 @@ fn choices(
     let team = Team::connect(control, &builders, each, options)?;
     team.kernels(options).ok_or_else(|| {
         Error::NotImplemented(
-            "there are no kernels to choose from here: up to 8 ranks of one host, on GPUs of one model, have several"
+            "there are no kernels to choose from here: up to 8 ranks of one host, on GPUs of one \
+             model, have several"
                 .to_owned(),
         )
     })

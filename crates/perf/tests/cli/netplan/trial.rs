@@ -2,7 +2,8 @@
 
 use super::*;
 
-/// The command line of an agent's step on the first host. It prints what the agent says, and its exit code.
+/// The command line of an agent's step on the first host. It prints what the agent says, and its
+/// exit code.
 fn agent(cluster: &Cluster, step: &str) -> String {
     let plan = run(&[&PLAN[..], &["--json"]].concat().join(" ")).stdout;
     let plan: serde_json::Value = serde_json::from_str(&plan).unwrap();

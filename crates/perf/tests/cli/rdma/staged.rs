@@ -1,5 +1,5 @@
-//! Device memory by way of the host, over RDMA. The GPUs are none: threads in each rank's process play their kernels. What
-//! passes pieces between slots and links is the same as with GPUs.
+//! Device memory by way of the host, over RDMA. The GPUs are none: threads in each rank's process
+//! play their kernels. What passes pieces between slots and links is the same as with GPUs.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command};
@@ -157,7 +157,8 @@ fn a_rank_that_is_killed_is_named_to_those_of_device_memory() {
     }
 }
 
-/// Waits until a rank has printed this number of rows of its table. Returns what it has printed until then, and drops the rest.
+/// Waits until a rank has printed this number of rows of its table. Returns what it has printed
+/// until then, and drops the rest.
 fn read_rows(rank: &mut Child, rows: usize) -> String {
     let mut lines = BufReader::new(rank.stdout.take().unwrap()).lines();
     let mut text = String::new();

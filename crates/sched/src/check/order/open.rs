@@ -84,8 +84,8 @@ impl Open {
         &mut self.segments[index]
     }
 
-    /// Makes the shorter part the new segment, so that each element changes its segment only rarely,
-    /// however finely a long segment is divided.
+    /// Makes the shorter part the new segment, so that each element changes its segment only
+    /// rarely, however finely a long segment is divided.
     fn split(&mut self, index: usize, at: usize) {
         let new = self.segments.len() as u32;
         let segment = &mut self.segments[index];

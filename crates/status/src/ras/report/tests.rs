@@ -75,7 +75,8 @@ fn a_rank_is_late_for_a_collective_that_it_has_not_called() {
 
     let text = text(&report, false);
     for expected in [
-        "Rank 1 is late by 9.5 s: its last call is #5 all_reduce(count 4, float, sum) -- managed by process 101 on node host0",
+        "Rank 1 is late by 9.5 s: its last call is #5 all_reduce(count 4, float, sum) -- managed \
+         by process 101 on node host0",
         "Rank 0 has waited for rank 1 for 3.2 s in #7 all_reduce(count 4, float, sum)",
         "Communicator ranks have different AllReduce operation counts",
         "#0-0 (0000000000000abc) MISMATCH",
@@ -96,7 +97,8 @@ fn ranks_that_do_not_answer() {
     assert_eq!(report.ras.timeouts_count, 1);
     let text = text(&report, true);
     for expected in [
-        "Missing communicator data from 1 rank\n  Rank 1 does not answer -- managed by process 101 on node host1",
+        "Missing communicator data from 1 rank\n  Rank 1 does not answer -- managed by process 101 \
+         on node host1",
         "#0-0 (0000000000000001) ERROR\n  rank 1 died",
         "  Rank 2 has left",
         "INCOMPLETE,ERROR,MISMATCH",

@@ -55,7 +55,8 @@ fn a_module_and_its_children_are_none() {
     assert_eq!(found, Vec::<Vec<String>>::new());
 }
 
-/// `b.rs` uses re-exports of `a`: first one of a module that does not depend on it, then one of a module that does.
+/// `b.rs` uses re-exports of `a`: first one of a module that does not depend on it, then one of a
+/// module that does.
 #[test]
 fn a_facade_neither_hides_a_circle_nor_makes_one() {
     let files = |cousin| {

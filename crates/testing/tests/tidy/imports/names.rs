@@ -13,8 +13,9 @@ enum Target {
 }
 
 impl Tree {
-    /// The modules that define what `path` names in a module. There are several if the name has several meanings, and
-    /// none if it is another crate's or names a module: the items that are used of that are named elsewhere.
+    /// The modules that define what `path` names in a module. There are several if the name has
+    /// several meanings, and none if it is another crate's or names a module: the items that are
+    /// used of that are named elsewhere.
     pub(crate) fn definers(&self, module: usize, path: &[String]) -> Vec<usize> {
         let targets = self.resolve(module, path, DEPTH);
         let definers = targets.into_iter().filter_map(|target| match target {
@@ -50,7 +51,8 @@ impl Tree {
                     found if found.is_empty() => vec![Target::ItemOf(module)],
                     found => found,
                 },
-                // A variant, or an item associated with a type; or a name in a module of the same name.
+                // A variant, or an item associated with a type; or a name in a module of the same
+                // name.
                 item @ Target::ItemOf(_) => vec![item],
             });
             targets = inner.collect();

@@ -26,7 +26,8 @@ pub(crate) fn levels<'a>(mut left: BTreeSet<&'a str>, imports: &Pairs<'a>) -> Ve
     levels
 }
 
-/// Of a circle that imports nothing else, the one that imports the fewest, and that the most import.
+/// Of a circle that imports nothing else, the one that imports the fewest, and that the most
+/// import.
 fn first_of_a_circle<'a>(pairs: &Pairs<'a>) -> Option<&'a str> {
     let reached = reached(pairs);
     let is_lowest = |name: &str| {

@@ -47,7 +47,8 @@ fn found(own: &[Port], peer: &[Port]) -> Vec<Candidate> {
     candidates(own, peer, true).unwrap()
 }
 
-/// The rails, as indices of ports in both lists, if exactly those pairs answer for which `reach` is true.
+/// The rails, as indices of ports in both lists, if exactly those pairs answer for which `reach` is
+/// true.
 fn rails(own: &[Port], peer: &[Port], reach: impl Fn(usize, usize) -> bool) -> Vec<(usize, usize)> {
     let found = found(own, peer);
     let answered: Vec<_> = found
@@ -199,7 +200,8 @@ fn no_rail_has_a_reason() {
     assert_eq!(reason(&own, &[]), NoRail::NoPeerPort);
     assert_eq!(
         reason(&own, &peer).to_string(),
-        "no RDMA port here (a:1 (10.0.0.1/24)) has a subnet in common with one of the peer (b:1 (10.0.1.1/24))"
+        "no RDMA port here (a:1 (10.0.0.1/24)) has a subnet in common with one of the peer (b:1 \
+         (10.0.1.1/24))"
     );
     let found = found(&own, &[port("b", "", &["10.0.0.2/24"])]);
     let error = choose(&found, &[false]).unwrap_err().to_string();

@@ -20,8 +20,8 @@ const TRIES: u32 = 10;
 /// The header of a message: its length and type, flags, sequence number, sender.
 const HEADER: usize = 16;
 
-/// A list: what it has, the request's type, the type of its messages, and the bytes that stand before the attributes in
-/// both.
+/// A list: what it has, the request's type, the type of its messages, and the bytes that stand
+/// before the attributes in both.
 #[derive(Debug)]
 pub(super) struct List {
     what: &'static str,

@@ -1,5 +1,5 @@
-//! Makes a link between two ranks: finds the ports that reach each other, connects queue pairs between them, and
-//! probes them.
+//! Makes a link between two ranks: finds the ports that reach each other, connects queue pairs
+//! between them, and probes them.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -28,9 +28,9 @@ const PROBE_CERTAIN: Duration = Duration::from_secs(10);
 /// The most pairs of ports that are tried.
 const MOST_CANDIDATES: usize = 64;
 
-/// Makes a link with the peer at the other end of `stream`, which does the same with the same geometry. Exactly one
-/// of the two is `first`. Also returns the names of the rails, for messages. The link keeps the stream, to agree
-/// with the peer on what to do when a rail fails.
+/// Makes a link with the peer at the other end of `stream`, which does the same with the same
+/// geometry. Exactly one of the two is `first`. Also returns the names of the rails, for messages.
+/// The link keeps the stream, to agree with the peer on what to do when a rail fails.
 ///
 /// # Errors
 /// When no link can be made; [`NoLink::is_agreed`] tells whether the peer has found the same.
@@ -204,8 +204,8 @@ fn chosen(
     ))
 }
 
-/// Sends a greeting over every rail, and waits for the peer's greetings. Returns for each rail whether both
-/// arrived.
+/// Sends a greeting over every rail, and waits for the peer's greetings. Returns for each rail
+/// whether both arrived.
 fn greet(rails: &mut [Option<Rail>], slots: &Slots, wait: Wait<'_>) -> Vec<bool> {
     let mut heard = vec![false; rails.len()];
     let mut room = PollRoom::default();

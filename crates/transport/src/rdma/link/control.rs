@@ -1,5 +1,5 @@
-//! The control stream of a link: the stream over which both ends set it up, used afterwards for messages about its
-//! rails.
+//! The control stream of a link: the stream over which both ends set it up, used afterwards for
+//! messages about its rails.
 
 use std::io::{ErrorKind, Read};
 use std::sync::Arc;
@@ -36,8 +36,8 @@ impl Control {
         geometry: Geometry,
     ) -> std::io::Result<Self> {
         stream.set_nonblocking(true)?;
-        // Only TCP has this option; other sockets refuse it. The timeout ends the stream if the peer's kernel does
-        // not answer, but not if the peer is only busy.
+        // Only TCP has this option; other sockets refuse it. The timeout ends the stream if the
+        // peer's kernel does not answer, but not if the peer is only busy.
         let _ = stream.set_tcp_user_timeout(Some(UNREACHABLE));
         Ok(Self {
             stream: Arc::new(stream),

@@ -25,8 +25,8 @@ pub(super) use failover::Dead;
 use loans::Loans;
 pub(super) use loans::{Destination, LEND_LEAST};
 
-/// How long at most an ending link waits until everything that it sent has arrived: a device may have to
-/// retransmit.
+/// How long at most an ending link waits until everything that it sent has arrived: a device may
+/// have to retransmit.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The pause between two polls of an ending link.
 const PAUSE: Duration = Duration::from_micros(20);
@@ -34,12 +34,13 @@ const PAUSE: Duration = Duration::from_micros(20);
 const LISTEN_AFTER: u32 = 1024;
 /// The write that a reserved message will take.
 const RESERVED: u64 = 1;
-/// How many writes a rail must have room for before it takes one that was not reserved: one for the reserved message,
-/// one for a probe, and the write itself.
+/// How many writes a rail must have room for before it takes one that was not reserved: one for the
+/// reserved message, one for a probe, and the write itself.
 const UNRESERVED: u64 = RESERVED + 2;
 /// How much a poll that finds nothing counts: an idle link has time for more checks.
 const IDLE: u32 = 16;
-/// How often these are checked while a rail is dropped. Where several ranks share a processor, polls are rare.
+/// How often these are checked while a rail is dropped. Where several ranks share a processor,
+/// polls are rare.
 const LISTEN_DEGRADED: Duration = Duration::from_millis(1);
 
 /// An end of a link.
@@ -157,17 +158,18 @@ impl Core {
     /// The slot is reserved, so it belongs to this side.
     pub(super) unsafe fn send(&mut self, len: usize, header: Header) -> Result<(), LinkError> {
         let number = header.number;
-        // SAFETY: the slot of `header.number` is reserved, so it belongs to this side: this function requires
-        // that.
+        // SAFETY: the slot of `header.number` is reserved, so it belongs to this side: this
+        // function requires that.
         unsafe { self.outgoing.write_header(header) };
-        // SAFETY: the message is complete, and its slot is written again only after the peer has acknowledged it.
+        // SAFETY: the message is complete, and its slot is written again only after the peer has
+        // acknowledged it.
         let load = unsafe { self.transmit(number, (HEADER_BYTES + len) as u64)? };
         self.order.note_sent(load, header.is_lent);
         Ok(())
     }
 
-    /// Writes a message of this many bytes over the rail with the fewest bytes in flight, or over another one if
-    /// that fails.
+    /// Writes a message of this many bytes over the rail with the fewest bytes in flight, or over
+    /// another one if that fails.
     ///
     /// # Safety
     /// The message stays unchanged until the peer has acknowledged it.
@@ -183,9 +185,9 @@ impl Core {
             let Some((rail, least)) = live.min_by_key(|(_, rail)| rail.load) else {
                 return Err(self.failed.clone().unwrap_or(LinkError::Closed));
             };
-            // SAFETY: the message lies in its slot, of `bytes` bytes or more, and stays unchanged until the
-            // peer has acknowledged it, as this function requires. The slots are in `outgoing`, which is
-            // dropped after the rails.
+            // SAFETY: the message lies in its slot, of `bytes` bytes or more, and stays unchanged
+            // until the peer has acknowledged it, as this function requires. The slots are in
+            // `outgoing`, which is dropped after the rails.
             match unsafe { least.write(start, bytes as usize, offset, what) } {
                 Ok(()) => {
                     least.load += bytes;
@@ -213,8 +215,9 @@ impl Core {
             number,
             is_lent: true,
         };
-        // SAFETY: the slot is reserved, so it belongs to this side, as this function requires. The bytes fit:
-        // `lendable` has made sure. `bytes` is a variable here, so the two do not overlap.
+        // SAFETY: the slot is reserved, so it belongs to this side, as this function requires. The
+        // bytes fit: `lendable` has made sure. `bytes` is a variable here, so the two do not
+        // overlap.
         unsafe {
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), slot, bytes.len());
             self.send(bytes.len(), header)
@@ -305,7 +308,8 @@ impl Core {
         }
     }
 
-    /// Whether the return of a dropped rail may have made progress. It must not have to wait until the others are idle.
+    /// Whether the return of a dropped rail may have made progress. It must not have to wait until
+    /// the others are idle.
     fn is_return_due(&mut self) -> bool {
         if self.dead.is_empty() || self.listened.elapsed() < LISTEN_DEGRADED {
             return false;
@@ -321,8 +325,8 @@ impl Core {
         let _ = self.poll();
     }
 
-    /// Does the same, unless there was a poll since the last call of this. No dropped rail is tried for it: an outage
-    /// that nobody has to notice would end the link, if it fell into a try.
+    /// Does the same, unless there was a poll since the last call of this. No dropped rail is tried
+    /// for it: an outage that nobody has to notice would end the link, if it fell into a try.
     pub(super) fn poll_if_neglected(&mut self) {
         if !self.was_polled {
             self.is_neglected = true;
@@ -332,11 +336,12 @@ impl Core {
         self.was_polled = false;
     }
 
-    /// Abandons what is in flight: from now on no peer reads memory here, and no device writes to it.
+    /// Abandons what is in flight: from now on no peer reads memory here, and no device writes to
+    /// it.
     pub(super) fn abandon(&mut self) {
         self.failed.get_or_insert(LinkError::Closed);
-        // The peer may already use a rail to which this end has agreed. Done here and not by a thread, which might
-        // be late.
+        // The peer may already use a rail to which this end has agreed. Done here and not by a
+        // thread, which might be late.
         for dead in &mut self.dead {
             dead.attempt = None;
         }
@@ -428,7 +433,8 @@ impl Core {
         self.failed.get_or_insert(LinkError::Rdma { rail, problem });
     }
 
-    /// Tells the peer that one half of this end was dropped. The last half waits until the peer has everything.
+    /// Tells the peer that one half of this end was dropped. The last half waits until the peer has
+    /// everything.
     pub(super) fn announce_closed(&mut self, what: Immediate) {
         let has_room = |core: &Self| core.rails().all(|rail| rail.has_room(1));
         self.wait_until(has_room);
@@ -440,7 +446,8 @@ impl Core {
                 self.say(rail, what);
             }
         }
-        // Not where the link is freed: the thread that looks after links may do that, while the process exits.
+        // Not where the link is freed: the thread that looks after links may do that, while the
+        // process exits.
         if self.announcements.len() == 2 {
             self.wait_until(Self::is_quiet);
         }

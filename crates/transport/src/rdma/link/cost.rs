@@ -1,4 +1,5 @@
-//! Measures what a message costs in this library alone, without a device, a kernel or a network. Run by hand:
+//! Measures what a message costs in this library alone, without a device, a kernel or a network.
+//! Run by hand:
 //! `cargo test --release -p spark-ccl-transport cost_of_a_message -- --ignored --nocapture`.
 
 use std::sync::Arc;
@@ -74,7 +75,8 @@ fn cost_of_a_message() {
                 number: next,
                 is_lent: false,
             };
-            // SAFETY: `next_to_send` has found the slot free, so it belongs to this side until it is sent.
+            // SAFETY: `next_to_send` has found the slot free, so it belongs to this side until it
+            // is sent.
             unsafe { core.send(len, header).unwrap() };
             let said = Immediate::Released {
                 number: next as u32,

@@ -6,7 +6,8 @@ use crate::Geometry;
 
 /// Receives for immediate values other than those of messages: greetings and close announcements.
 const SPARE_RECEIVES: usize = 8;
-/// How many sends per receive: sends are signalled only from time to time, so they stay in the queue longer.
+/// How many sends per receive: sends are signalled only from time to time, so they stay in the
+/// queue longer.
 const SENDS_PER_RECEIVE: usize = 4;
 /// The most sends. With more, devices that reserve space for inline data do not have enough.
 const MOST_SENDS: usize = 4096;

@@ -1,4 +1,5 @@
-//! The immediate values that come with writes and sends, as bits. What they change is in `order.rs`.
+//! The immediate values that come with writes and sends, as bits. What they change is in
+//! `order.rs`.
 
 use spark_ccl_verbs::Opcode;
 
@@ -12,7 +13,8 @@ pub(super) enum Immediate {
     Message { number: u32 },
     /// The receiver has returned the slots of all messages up to this number that are not lent.
     Released { number: u32 },
-    /// The receiver has read the lent message with this number over this rail, or over one that it has dropped.
+    /// The receiver has read the lent message with this number over this rail, or over one that it
+    /// has dropped.
     Returned { number: u32 },
     /// This rail works.
     Hello,
@@ -61,7 +63,8 @@ impl Immediate {
     }
 }
 
-/// How far `number` is ahead of `known`, of which only the low bits are compared; negative if it is behind.
+/// How far `number` is ahead of `known`, of which only the low bits are compared; negative if it is
+/// behind.
 pub(super) fn distance(number: u32, known: u64) -> i64 {
     let ahead = number.wrapping_sub(known as u32) % NUMBERS;
     if ahead < NUMBERS / 2 {

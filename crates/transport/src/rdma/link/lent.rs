@@ -25,7 +25,8 @@ impl Lent {
         bytes
     }
 
-    /// Decodes it; `None` if no peer sends it over this many rails, with messages of at most `most` bytes.
+    /// Decodes it; `None` if no peer sends it over this many rails, with messages of at most `most`
+    /// bytes.
     pub(super) fn decode(bytes: &[u8], rails: usize, most: usize) -> Option<Self> {
         if bytes.len() != Self::len(rails) {
             return None;

@@ -16,7 +16,8 @@ const NUMBERS: u32 = 1 << 24;
 pub(super) enum Message {
     /// A rail has failed.
     Report(Report),
-    /// A queue pair with which a rail may return. The first end offers one, and the other end answers with its own.
+    /// A queue pair with which a rail may return. The first end offers one, and the other end
+    /// answers with its own.
     Offer { rail: usize, end: End },
     /// Whether this end has found the rail to work again. Each end sends it once per try.
     Verdict { rail: usize, works: bool },

@@ -18,8 +18,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 pub(super) const MOST_PAIRS: usize = 1024;
 /// The longest text about a problem, in characters.
 const MAX_PROBLEM: usize = 4096;
-/// The longest message, in bytes: a description of ports, or an offer of that many queue pairs, which is longer
-/// than any problem.
+/// The longest message, in bytes: a description of ports, or an offer of that many queue pairs,
+/// which is longer than any problem.
 const MAX_BYTES: usize = if MAX_PORTS > MAX_OFFER {
     MAX_PORTS
 } else {
@@ -27,7 +27,8 @@ const MAX_BYTES: usize = if MAX_PORTS > MAX_OFFER {
 };
 const MAX_OFFER: usize = MOST_PAIRS * 96;
 
-/// Why two ranks have no link over RDMA. If it [is agreed](Self::is_agreed), they may connect in another way.
+/// Why two ranks have no link over RDMA. If it [is agreed](Self::is_agreed), they may connect in
+/// another way.
 #[derive(Debug, thiserror::Error)]
 pub enum NoLink {
     /// No port reaches the peer.
@@ -85,8 +86,8 @@ pub(super) struct End {
 pub struct Wait<'a> {
     /// The end of the wait.
     pub deadline: Instant,
-    /// Checked several times a second; the wait ends when it returns false, because another thread may find a
-    /// reason to stop waiting.
+    /// Checked several times a second; the wait ends when it returns false, because another thread
+    /// may find a reason to stop waiting.
     pub go_on: &'a dyn Fn() -> bool,
 }
 
@@ -97,7 +98,8 @@ pub(super) struct Talk<'a> {
 }
 
 impl Talk<'_> {
-    /// Sends this rank's value, or why it has none, and receives the peer's. An error if either has none.
+    /// Sends this rank's value, or why it has none, and receives the peer's. An error if either has
+    /// none.
     pub(super) fn exchange<T: Serialize + DeserializeOwned>(
         &self,
         own: Result<T, String>,
@@ -114,7 +116,8 @@ impl Talk<'_> {
         }
     }
 
-    /// Sends and receives at the same time, so that the ranks cannot deadlock when the kernel's buffers are full.
+    /// Sends and receives at the same time, so that the ranks cannot deadlock when the kernel's
+    /// buffers are full.
     pub(super) fn exchange_bytes(&self, own: &[u8]) -> Result<Vec<u8>, NoLink> {
         self.stream.set_nonblocking(true)?;
         let mut outgoing = (own.len() as u32).to_le_bytes().to_vec();

@@ -18,7 +18,8 @@ pub(super) struct Order {
     read: u64,
     /// By slot, the payload bytes of a message that has arrived and was not read.
     arrived: Vec<Option<u32>>,
-    /// How many messages the peer has reported as sent, of which failed rails may not have delivered all.
+    /// How many messages the peer has reported as sent, of which failed rails may not have
+    /// delivered all.
     promised: u64,
     slot_bytes: usize,
     /// By rail, whether the peer's sender sends nothing more over it.
@@ -108,8 +109,8 @@ impl Order {
         Some(self.read)
     }
 
-    /// Whether the peer has certainly been told that the message was read: it has sent another one in the same
-    /// slot.
+    /// Whether the peer has certainly been told that the message was read: it has sent another one
+    /// in the same slot.
     pub(super) fn knows_read(&self, number: u64) -> bool {
         number + self.slots.len() as u64 <= self.read
     }
@@ -119,8 +120,8 @@ impl Order {
         self.sender_said && self.silent.iter().all(|silent| *silent) && self.is_complete()
     }
 
-    /// Notes that `bytes` bytes with an immediate value have arrived over a rail. Calls `returned` for what is no
-    /// longer in flight.
+    /// Notes that `bytes` bytes with an immediate value have arrived over a rail. Calls `returned`
+    /// for what is no longer in flight.
     pub(super) fn note(
         &mut self,
         rail: usize,
@@ -174,8 +175,8 @@ impl Order {
         }
     }
 
-    /// Notes that a rail has failed at both ends. Calls `returned` for what is no longer in flight, and returns the
-    /// messages that the rail has not delivered.
+    /// Notes that a rail has failed at both ends. Calls `returned` for what is no longer in flight,
+    /// and returns the messages that the rail has not delivered.
     pub(super) fn note_report(
         &mut self,
         report: &Report,
@@ -224,8 +225,8 @@ impl Order {
         promised.all(|number| self.arrived[self.slot(number)].is_some())
     }
 
-    /// The full number of a message that the peer reports as read. Reports over several rails may arrive in any
-    /// order and repeatedly.
+    /// The full number of a message that the peer reports as read. Reports over several rails may
+    /// arrive in any order and repeatedly.
     fn sent_as(&self, number: u32) -> Result<u64, LinkError> {
         let ahead = distance(number, self.returned);
         if ahead > (self.sent - self.returned) as i64 {
@@ -283,8 +284,8 @@ impl Order {
         Ok(())
     }
 
-    /// Returns the messages that a rail was carrying, and removes the rail from them: when it returns, they must not
-    /// count for it.
+    /// Returns the messages that a rail was carrying, and removes the rail from them: when it
+    /// returns, they must not count for it.
     fn forget(&mut self, rail: usize) -> impl Iterator<Item = Missed> {
         let open = self.returned + 1..=self.sent;
         open.filter_map(move |number| {

@@ -1,4 +1,5 @@
-//! What successive queue pairs of a rail have in common: device, memory, settings, and the ports that it joins.
+//! What successive queue pairs of a rail have in common: device, memory, settings, and the ports
+//! that it joins.
 
 use spark_ccl_config::Rdma;
 use spark_ccl_verbs::ProtectionDomain;

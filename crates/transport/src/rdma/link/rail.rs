@@ -1,5 +1,5 @@
-//! One connected queue pair of a link: what was posted, what has completed, and how long it may be silent. Which
-//! message it carries is decided in `core.rs`.
+//! One connected queue pair of a link: what was posted, what has completed, and how long it may be
+//! silent. Which message it carries is decided in `core.rs`.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -74,8 +74,8 @@ impl Ended {
 
 /// How long no request has succeeded, as far as this rank has checked.
 ///
-/// The time between two checks counts only up to a limit. If the process or the whole machine was stopped, so was
-/// soft-RoCE, and the rail gets the rest of its time to resume.
+/// The time between two checks counts only up to a limit. If the process or the whole machine was
+/// stopped, so was soft-RoCE, and the rail gets the rest of its time to resume.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Silence {
     /// The last request that had succeeded.
@@ -119,8 +119,9 @@ impl Rail {
         self.posted - self.ended.well + writes <= u64::from(self.pair.send_depth())
     }
 
-    /// Sends `what` by a send without data. An empty write would do as well, but soft-RoCE (Linux 6.12) uses the
-    /// length of the last write for a read that it has to answer again, and then fails the queue pair.
+    /// Sends `what` by a send without data. An empty write would do as well, but soft-RoCE (Linux
+    /// 6.12) uses the length of the last write for a read that it has to answer again, and then
+    /// fails the queue pair.
     pub(super) fn say(&mut self, what: Immediate) -> Result<(), Error> {
         let request = self.next(what);
         let mut batch = self.pair.batch();
@@ -145,12 +146,12 @@ impl Rail {
         }
     }
 
-    /// Writes `bytes` bytes from `start` on to the peer, `offset` bytes into its slots, with the immediate value
-    /// `what`.
+    /// Writes `bytes` bytes from `start` on to the peer, `offset` bytes into its slots, with the
+    /// immediate value `what`.
     ///
     /// # Safety
-    /// The bytes lie in the local slots, and stay unchanged until the peer has acknowledged them, or the queue pair
-    /// is destroyed.
+    /// The bytes lie in the local slots, and stay unchanged until the peer has acknowledged them,
+    /// or the queue pair is destroyed.
     pub(super) unsafe fn write(
         &mut self,
         start: *const u8,
@@ -165,20 +166,21 @@ impl Rail {
         let pieces = [Piece::new(start as u64, bytes as u32, self.lkeys[0])];
         let to = self.remote.offset(offset as u64);
         let mut batch = self.pair.batch();
-        // SAFETY: the bytes lie in the local slots, of which `lkeys[0]` is the key, and stay unchanged until
-        // the peer has acknowledged them, by when the device has sent them, or until the queue pair is
-        // destroyed: this function requires that.
+        // SAFETY: the bytes lie in the local slots, of which `lkeys[0]` is the key, and stay
+        // unchanged until the peer has acknowledged them, by when the device has sent them, or
+        // until the queue pair is destroyed: this function requires that.
         unsafe { batch.write_with_imm(request, &pieces, to, what.to_bits())? };
         batch.post().map_err(|post| post.error)?;
         self.posted += 1;
         Ok(())
     }
 
-    /// Reads `bytes` bytes of the peer's memory into `to`, which has the local key `lkey`. Returns the id of the
-    /// request, which completes when the bytes have arrived.
+    /// Reads `bytes` bytes of the peer's memory into `to`, which has the local key `lkey`. Returns
+    /// the id of the request, which completes when the bytes have arrived.
     ///
     /// # Safety
-    /// The memory is left to the device until then, or until it is deregistered or the queue pair is destroyed.
+    /// The memory is left to the device until then, or until it is deregistered or the queue pair
+    /// is destroyed.
     pub(super) unsafe fn read(
         &mut self,
         to: u64,
@@ -188,9 +190,9 @@ impl Rail {
     ) -> Result<u64, Error> {
         let id = self.posted + 1;
         let mut batch = self.pair.batch();
-        // SAFETY: the memory is left to the device until the request completes, the memory is deregistered,
-        // or the queue pair is destroyed: this function requires that. The device checks by `lkey` that it is
-        // registered.
+        // SAFETY: the memory is left to the device until the request completes, the memory is
+        // deregistered, or the queue pair is destroyed: this function requires that. The device
+        // checks by `lkey` that it is registered.
         unsafe {
             let pieces = [Piece::new(to, bytes, lkey)];
             batch.read(Request::new(id).signalled(), &pieces, from)?;
@@ -202,12 +204,12 @@ impl Rail {
         Ok(id)
     }
 
-    /// Probes the rail: devices do not always report the loss of a request, and without a posted request no device
-    /// reports that the peer is gone. Returns whether the rail works as far as is known. Completions must have been
-    /// polled just before.
+    /// Probes the rail: devices do not always report the loss of a request, and without a posted
+    /// request no device reports that the peer is gone. Returns whether the rail works as far as is
+    /// known. Completions must have been polled just before.
     ///
-    /// A probe writes one byte of the greeting, which nothing reads. It is not an empty write, for the reason given
-    /// at [`say`](Self::say).
+    /// A probe writes one byte of the greeting, which nothing reads. It is not an empty write, for
+    /// the reason given at [`say`](Self::say).
     pub(super) fn probe(&mut self, may_be_gone: bool, slots: &Slots) -> Result<bool, Error> {
         let (id, since) = self.probe;
         let longest = self.retry_time / LOOKS;
@@ -223,8 +225,8 @@ impl Rail {
             let (start, offset) = slots.greeting();
             let pieces = [Piece::new(start as u64, 1, self.lkeys[0])];
             let to = self.remote.offset(offset as u64);
-            // SAFETY: nothing ever writes to the greeting, and the slots are unmapped only after they are
-            // deregistered.
+            // SAFETY: nothing ever writes to the greeting, and the slots are unmapped only after
+            // they are deregistered.
             unsafe { batch.write(Request::new(id).signalled(), &pieces, to)? };
             batch.post().map_err(|post| post.error)?;
             self.posted = id;
@@ -250,8 +252,8 @@ impl Silence {
         self.length = Duration::ZERO;
     }
 
-    /// How long `ended` has been the last request that succeeded. The time since the last check counts up to
-    /// `longest`.
+    /// How long `ended` has been the last request that succeeded. The time since the last check
+    /// counts up to `longest`.
     pub(super) fn look(&mut self, ended: u64, now: Instant, longest: Duration) -> Duration {
         let passed = now.saturating_duration_since(self.looked);
         self.looked = now;

@@ -1,4 +1,5 @@
-//! The receiving half of a link over RDMA: the trait's calls, on the state that both halves share (`core.rs`).
+//! The receiving half of a link over RDMA: the trait's calls, on the state that both halves share
+//! (`core.rs`).
 
 use std::sync::Arc;
 
@@ -51,9 +52,10 @@ impl LinkRx for Rx {
         };
         self.is_peeked = true;
         let payload = core.incoming().payload(number);
-        // SAFETY: the payload lies within the slot, `len` being at most `slot_bytes`, and lives as long as the
-        // core. The slot belongs to this side until it is released, which takes `&mut self`. A peer that writes
-        // there violates the protocol, and can only corrupt the bytes.
+        // SAFETY: the payload lies within the slot, `len` being at most `slot_bytes`, and lives as
+        // long as the core. The slot belongs to this side until it is released, which takes
+        // `&mut self`. A peer that writes there violates the protocol, and can only corrupt the
+        // bytes.
         let payload = unsafe { std::slice::from_raw_parts(payload, len) };
         Ok(Some(Arrival {
             tag: header.tag,
@@ -100,7 +102,8 @@ impl LinkRx for Rx {
             while let Ok(Some(_)) = rail.events.next() {}
             is_blind |= rail.queue.arm(false).is_err();
         }
-        // There is no notification for what came before arming, so process it before the caller checks.
+        // There is no notification for what came before arming, so process it before the caller
+        // checks.
         core.look_around();
         is_blind |= core.control().holds_back();
         if is_blind && core.failed().is_none() {
@@ -108,8 +111,8 @@ impl LinkRx for Rx {
         }
     }
 
-    /// Adds all completions and control messages; a poll then tells which they are. A failed link processes nothing
-    /// any more, and what it left unprocessed would end every wait at once.
+    /// Adds all completions and control messages; a poll then tells which they are. A failed link
+    /// processes nothing any more, and what it left unprocessed would end every wait at once.
     fn watch(&self, wait: &mut Wait) {
         let core = self.core.lock();
         if core.failed().is_some() {

@@ -1,6 +1,7 @@
 //! The slots of one direction of a link, at either end.
 
-// Headers are aligned: the memory starts at a page boundary, and slots are multiples of 64 bytes apart.
+// Headers are aligned: the memory starts at a page boundary, and slots are multiples of 64 bytes
+// apart.
 #![allow(clippy::cast_ptr_alignment)]
 
 use std::ptr::NonNull;
@@ -16,8 +17,8 @@ pub(super) const HEADER_BYTES: usize = 16;
 /// From a slot's start to its payload, which is aligned for every reduction. The header ends here.
 const PAYLOAD: usize = 64;
 
-/// The size of a greeting: a packet of the largest MTU, because the network between two ports may carry less than
-/// the ports.
+/// The size of a greeting: a packet of the largest MTU, because the network between two ports may
+/// carry less than the ports.
 pub(super) const GREETING: usize = 4096;
 
 const MAX_SLOTS: usize = 1 << 16;
@@ -34,8 +35,8 @@ pub(super) struct Slots {
     regions: Vec<MemoryRegion>,
 }
 
-// SAFETY: the mapping belongs to the process and not to a thread. The bytes are accessible only through raw
-// pointers, whose users are responsible for synchronisation.
+// SAFETY: the mapping belongs to the process and not to a thread. The bytes are accessible only
+// through raw pointers, whose users are responsible for synchronisation.
 unsafe impl Send for Slots {}
 
 /// The header of a message.
@@ -94,8 +95,8 @@ impl Slots {
         domain: &ProtectionDomain,
         access: Access,
     ) -> Result<(), Error> {
-        // SAFETY: the memory is unmapped only after the region is deregistered, and is accessed only through raw
-        // pointers.
+        // SAFETY: the memory is unmapped only after the region is deregistered, and is accessed
+        // only through raw pointers.
         let region = unsafe { domain.register(self.start, self.bytes, access) }?;
         self.regions.push(region);
         Ok(())
@@ -133,8 +134,8 @@ impl Slots {
     /// The slot belongs to the caller.
     pub(super) unsafe fn write_header(&self, header: Header) {
         let at = self.header(header.number).cast::<u64>();
-        // SAFETY: the header is two aligned words within the memory. The slot belongs to the caller, as this
-        // function requires, so neither the peer nor the device accesses it.
+        // SAFETY: the header is two aligned words within the memory. The slot belongs to the
+        // caller, as this function requires, so neither the peer nor the device accesses it.
         unsafe {
             at.write(header.tag);
             at.add(1)
@@ -167,16 +168,16 @@ impl Slots {
     }
 }
 
-/// Checks for available memory: the kernel does not refuse a mapping that it has no memory for, but kills processes
-/// later.
+/// Checks for available memory: the kernel does not refuse a mapping that it has no memory for, but
+/// kills processes later.
 fn check_available(geometry: Geometry, available: Option<u64>) -> Result<(), String> {
     let needed = bytes(geometry).map_or(0, |bytes| bytes.saturating_mul(2));
     let Some(available) = too_little(needed, available) else {
         return Ok(());
     };
     Err(format!(
-        "a link takes {} KiB of memory for its slots, where {} KiB are available: lower SPARK_CCL_SLOTS \
-         ({} now) or SPARK_CCL_SLOT_BYTES ({} now)",
+        "a link takes {} KiB of memory for its slots, where {} KiB are available: lower \
+         SPARK_CCL_SLOTS ({} now) or SPARK_CCL_SLOT_BYTES ({} now)",
         needed >> 10,
         available >> 10,
         geometry.slots,
@@ -205,8 +206,8 @@ impl Drop for Slots {
                 return;
             }
         }
-        // SAFETY: the mapping is this value's own, no device can access it any more, and pointers into it may be
-        // used only while the value lives.
+        // SAFETY: the mapping is this value's own, no device can access it any more, and pointers
+        // into it may be used only while the value lives.
         let unmapped = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.bytes) };
         if let Err(error) = unmapped {
             spark_ccl_log::warn!("munmap: {error}");

@@ -1,6 +1,6 @@
-//! Links over queue pairs: where the variable RAILS describes ports, over these (those of CI's emulated machine), else over
-//! devices that are none and carry data within this process, as badly as RDMA allows. Tests that need cables are skipped
-//! there.
+//! Links over queue pairs: where the variable RAILS describes ports, over these (those of CI's
+//! emulated machine), else over devices that are none and carry data within this process, as badly
+//! as RDMA allows. Tests that need cables are skipped there.
 
 use std::thread;
 use std::time::{Duration, Instant};

@@ -1,4 +1,5 @@
-//! The sending half of a link over RDMA: the trait's calls, on the state that both halves share (`core.rs`).
+//! The sending half of a link over RDMA: the trait's calls, on the state that both halves share
+//! (`core.rs`).
 
 use std::io;
 use std::sync::Arc;
@@ -13,7 +14,8 @@ use crate::{Geometry, Lending, Lends, LinkError, LinkTx, Rails};
 
 /// The sending half of a link over RDMA.
 ///
-/// Dropping it closes this half: the peer gets [`LinkError::Closed`] once it has read everything that was sent.
+/// Dropping it closes this half: the peer gets [`LinkError::Closed`] once it has read everything
+/// that was sent.
 #[derive(Debug)]
 pub struct Tx {
     pub(super) core: Arc<Mutex<Core>>,
@@ -68,8 +70,9 @@ impl LinkTx for Tx {
         };
         self.reserved = Some((number, len));
         let payload = core.outgoing().payload(number);
-        // SAFETY: the payload lies within the slot, which lives as long as the core and belongs to this side until
-        // it is committed, which takes `&mut self`. The device reads only what was committed.
+        // SAFETY: the payload lies within the slot, which lives as long as the core and belongs to
+        // this side until it is committed, which takes `&mut self`. The device reads only what was
+        // committed.
         Ok(Some(unsafe {
             std::slice::from_raw_parts_mut(payload, len)
         }))

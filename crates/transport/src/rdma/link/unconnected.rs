@@ -20,10 +20,11 @@ use super::rail::{Ended, RECEIVE, Rail, Reads, Silence, post_receives};
 use super::returns::Returns;
 use super::slots::{GREETING, Slots};
 
-/// Messages of up to about this many bytes are posted inline, so that the device need not fetch them.
+/// Messages of up to about this many bytes are posted inline, so that the device need not fetch
+/// them.
 const INLINE: u32 = 128;
-/// The most concurrent reads of a queue pair: enough to keep a rail busy, but no more than the queues of the
-/// network hold, because answers to reads are not subject to back-pressure.
+/// The most concurrent reads of a queue pair: enough to keep a rail busy, but no more than the
+/// queues of the network hold, because answers to reads are not subject to back-pressure.
 const MOST_READS: u8 = 4;
 
 /// A queue pair that is not connected.
@@ -62,7 +63,8 @@ impl Unconnected {
         Ok(Self {
             plan: Arc::clone(plan),
             pair,
-            // Random, so that packets in flight of an earlier queue pair with the same number are not accepted.
+            // Random, so that packets in flight of an earlier queue pair with the same number are
+            // not accepted.
             psn: RandomState::new().build_hasher().finish() as u32 & 0xff_ffff,
             queue,
             events,
@@ -146,7 +148,8 @@ fn retry_time(settings: &Rdma) -> Duration {
 /// Sends a greeting. Nothing else is sent before the greetings.
 pub(super) fn send_greeting(rail: &mut Rail, slots: &Slots) -> Result<(), Error> {
     let (start, offset) = slots.greeting();
-    // SAFETY: nothing ever writes to the greeting, and the slots are unmapped only after they are deregistered.
+    // SAFETY: nothing ever writes to the greeting, and the slots are unmapped only after they are
+    // deregistered.
     unsafe { rail.write(start, GREETING, offset, Immediate::Hello) }
 }
 

@@ -1,5 +1,5 @@
-//! Tests with the fake device: they check which numbers are passed to a device, not that a real device accepts
-//! them.
+//! Tests with the fake device: they check which numbers are passed to a device, not that a real
+//! device accepts them.
 
 use std::os::fd::{AsFd, AsRawFd};
 

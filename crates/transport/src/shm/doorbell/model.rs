@@ -1,8 +1,8 @@
 //! Model check of every interleaving of an end that blocks and one that sends.
 //!
-//! Loom has no barrier on all cores. It is modelled as a fence on each side. The barrier acts as a full fence
-//! between two instructions of the other core; to an end that does not see the other's store, it guarantees that
-//! this fence is between the other's store and load.
+//! Loom has no barrier on all cores. It is modelled as a fence on each side. The barrier acts as a
+//! full fence between two instructions of the other core; to an end that does not see the other's
+//! store, it guarantees that this fence is between the other's store and load.
 //!
 //! Run with `tests/models.sh`.
 

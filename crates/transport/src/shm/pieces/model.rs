@@ -1,4 +1,5 @@
-//! Model check of every interleaving of a receiver that asks for pieces with the sender that provides them.
+//! Model check of every interleaving of a receiver that asks for pieces with the sender that
+//! provides them.
 //!
 //! Run with `tests/models.sh`.
 
@@ -59,8 +60,8 @@ fn give_all(ring: &Ring, count: usize) {
                 None => thread::yield_now(),
             }
         };
-        // SAFETY: the pointer is valid during the closure, and loom fails the test if the receiver accesses the
-        // body at the same time.
+        // SAFETY: the pointer is valid during the closure, and loom fails the test if the receiver
+        // accesses the body at the same time.
         ring.body.with_mut(|body| unsafe { *body = piece.0 });
         give(ring, piece);
     }
@@ -72,8 +73,8 @@ fn receive(ring: &Ring, piece: Piece) -> Option<u64> {
     loop {
         ask(ring, piece);
         match has_come(ring, piece) {
-            // SAFETY: the pointer is valid during the closure, and loom fails the test if the sender writes the
-            // body at the same time.
+            // SAFETY: the pointer is valid during the closure, and loom fails the test if the
+            // sender writes the body at the same time.
             Ok(true) => return Some(ring.body.with(|body| unsafe { *body })),
             Ok(false) => thread::yield_now(),
             Err(LinkError::Closed) => return None,

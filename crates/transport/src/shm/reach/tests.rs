@@ -40,7 +40,8 @@ fn addresses_of_nothing_are_an_error() {
     let memory = Box::leak(vec![7_u8; 4 * page].into_boxed_slice());
     let start = memory.as_ptr().align_offset(page);
     let hole = memory[start + page..].as_mut_ptr();
-    // SAFETY: the page lies within the memory, which is leaked (so never freed) and which only this test uses.
+    // SAFETY: the page lies within the memory, which is leaked (so never freed) and which only this
+    // test uses.
     unsafe { rustix::mm::mprotect(hole.cast(), page, rustix::mm::MprotectFlags::empty()) }.unwrap();
     let mut into = vec![0; 2 * page];
     let error = reach.read(memory[start..].as_ptr() as u64, &mut into);
@@ -70,8 +71,8 @@ fn a_detour_brings_the_same() {
     assert_eq!(error, Unread::Partly(8));
 }
 
-/// The process id may have been reused, even by a process that was forked off the peer and so has the same contents
-/// at the same addresses.
+/// The process id may have been reused, even by a process that was forked off the peer and so has
+/// the same contents at the same addresses.
 #[test]
 fn another_process_of_that_id_is_not_taken_for_the_peer() {
     let Some(reach) = own_reach() else { return };

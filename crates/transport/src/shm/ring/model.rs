@@ -21,8 +21,8 @@ impl Word for AtomicU64 {
     }
 }
 
-/// The words, and cells and slots for which loom detects concurrent access by both sides. Every second message
-/// needs a slot.
+/// The words, and cells and slots for which loom detects concurrent access by both sides. Every
+/// second message needs a slot.
 struct Ring {
     filled: Vec<AtomicU64>,
     cells: Vec<UnsafeCell<u64>>,
@@ -96,8 +96,8 @@ fn send_all(ring: &Ring, count: u64) {
                 Err(error) => panic!("{error}"),
             }
         };
-        // SAFETY: the pointer is valid during the closure, and loom fails the test if the receiver accesses the
-        // payload at the same time.
+        // SAFETY: the pointer is valid during the closure, and loom fails the test if the receiver
+        // accesses the payload at the same time.
         ring.place(number, cell)
             .with_mut(|payload| unsafe { *payload = number });
         producer.publish(ring);
@@ -114,8 +114,8 @@ fn receive_all(ring: &Ring, most: u64) -> u64 {
             Ok(Some(cell)) => {
                 received += 1;
                 let place = ring.place(received, cell);
-                // SAFETY: the pointer is valid during the closure, and loom fails the test if the sender writes the
-                // payload at the same time.
+                // SAFETY: the pointer is valid during the closure, and loom fails the test if the
+                // sender writes the payload at the same time.
                 let payload = place.with(|payload| unsafe { *payload });
                 assert_eq!(payload, received);
                 consumer.release(ring);
@@ -193,15 +193,15 @@ fn lent_memory_is_not_read_any_more_once_it_has_returned() {
             let (ring, lent) = (Arc::clone(&ring), Arc::clone(&lent));
             move || {
                 let mut consumer = await_loan(&ring);
-                // SAFETY: the pointer is valid during the closure, and loom fails the test if the sender, having it
-                // back, writes at the same time.
+                // SAFETY: the pointer is valid during the closure, and loom fails the test if the
+                // sender, having it back, writes at the same time.
                 assert_eq!(lent.with(|lent| unsafe { *lent }), 1);
                 consumer.release(&*ring);
             }
         });
         await_return(&ring, lend(&ring));
-        // SAFETY: the pointer is valid during the closure, and loom fails the test if the receiver still reads at
-        // the same time.
+        // SAFETY: the pointer is valid during the closure, and loom fails the test if the receiver
+        // still reads at the same time.
         lent.with_mut(|lent| unsafe { *lent = 2 });
         receiver.join().unwrap();
     });
@@ -226,8 +226,8 @@ fn what_a_receiver_returns_before_it_leaves_has_returned() {
 #[test]
 fn what_is_written_after_the_sender_closed_is_never_taken_for_what_was_lent() {
     loom::model(|| {
-        // An atomic, because the kernel (or the receiver itself, if the memory is registered) may read it while the
-        // sender writes.
+        // An atomic, because the kernel (or the receiver itself, if the memory is registered) may
+        // read it while the sender writes.
         let (ring, lent) = (ring(1, 1), Arc::new(AtomicU64::new(1)));
         let receiver = thread::spawn({
             let (ring, lent) = (Arc::clone(&ring), Arc::clone(&lent));

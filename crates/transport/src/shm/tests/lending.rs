@@ -10,8 +10,8 @@ pub(super) const GEOMETRY: Geometry = Geometry {
     slots: 4,
 };
 
-/// A link whose receiver has found out that it can read the sender's memory. `None` if the kernel does not allow
-/// reading other processes.
+/// A link whose receiver has found out that it can read the sender's memory. `None` if the kernel
+/// does not allow reading other processes.
 pub(super) fn lending() -> Option<(Tx, Rx)> {
     if !has(Need::SingleCopy) {
         return None;
@@ -36,8 +36,8 @@ fn introduce(tx: &mut Tx, rx: &mut Rx) {
 }
 
 pub(super) fn lend(tx: &mut Tx, payload: &[u8], tag: u64) -> Lending {
-    // SAFETY: each test keeps what it lends valid and unchanged until the loan has returned, or the link is
-    // withdrawn or no longer used.
+    // SAFETY: each test keeps what it lends valid and unchanged until the loan has returned, or the
+    // link is withdrawn or no longer used.
     unsafe { tx.lend(payload, tag) }.unwrap()
 }
 

@@ -30,8 +30,8 @@ fn refuse_reading(error: i32) {
         len: filter.len() as u16,
         filter: filter.as_mut_ptr(),
     };
-    // SAFETY: `program` and the filter to which it points live during the calls. They change only what this thread
-    // may do.
+    // SAFETY: `program` and the filter to which it points live during the calls. They change only
+    // what this thread may do.
     let done = unsafe {
         libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
             && libc::prctl(
@@ -208,7 +208,8 @@ fn what_is_not_lent_is_not_given() {
         borrow(&mut rx, &mut [0; LEND_LEAST], 1).unwrap();
         assert!(tx.has_returned(2).unwrap());
         assert_eq!(lent(&mut tx, &payload, 1), 3);
-        // SAFETY: the words lie within the mapping and are aligned, and no other thread accesses them.
+        // SAFETY: the words lie within the mapping and are aligned, and no other thread accesses
+        // them.
         unsafe {
             let wanted = forger.as_ptr().add(Layout::wanted(Direction::Forth));
             wanted.cast::<u64>().write(message << 20 | byte as u64);

@@ -8,7 +8,8 @@ use crate::raw;
 ///
 /// The device is from `get_device_list`.
 pub(super) unsafe extern "C" fn open_device(device: *mut raw::ibv_device) -> *mut raw::ibv_context {
-    // SAFETY: `calls::open_device` only keeps the pointer, and returns null or a context that nothing else uses yet.
+    // SAFETY: `calls::open_device` only keeps the pointer, and returns null or a context that
+    // nothing else uses yet.
     let context = unsafe { calls::open_device(device) };
     // SAFETY: the context is null, or was just opened, and nothing else uses it yet.
     if let Some(context) = unsafe { context.as_mut() } {

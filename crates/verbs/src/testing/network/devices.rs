@@ -2,8 +2,8 @@
 //!
 //! # Safety
 //!
-//! Every function here requires the arguments that the function of the same name in libibverbs requires, with
-//! objects that were made by the functions of this network.
+//! Every function here requires the arguments that the function of the same name in libibverbs
+//! requires, with objects that were made by the functions of this network.
 
 use std::ffi::{c_char, c_int};
 use std::net::Ipv4Addr;
@@ -58,7 +58,8 @@ pub(super) unsafe extern "C" fn get_device_guid(device: *mut raw::ibv_device) ->
 ///
 /// The context is from `open_device`, and has not been closed.
 pub(super) unsafe fn cable_of(context: *mut raw::ibv_context) -> Cable {
-    // SAFETY: the context is open, as this function requires, and its device is from `get_device_list`.
+    // SAFETY: the context is open, as this function requires, and its device is from
+    // `get_device_list`.
     let (network, index) = unsafe { ((*context).num_comp_vectors, index((*context).device)) };
     Arc::clone(&Network::of(network).cables[index])
 }
@@ -81,7 +82,8 @@ pub(super) unsafe fn next_seed(context: *mut raw::ibv_context) -> u64 {
 ///
 /// The context is from `open_device`, and has not been closed.
 pub(super) unsafe fn gid_of(context: *mut raw::ibv_context) -> Gid {
-    // SAFETY: the context is open, as this function requires, and its device is from `get_device_list`.
+    // SAFETY: the context is open, as this function requires, and its device is from
+    // `get_device_list`.
     let index = unsafe { index((*context).device) };
     Gid::from(Ipv4Addr::new(10, 0, index as u8, 1))
 }

@@ -14,14 +14,15 @@ use crate::{Gid, raw};
 /// By number.
 static ENDS: Mutex<BTreeMap<u32, Arc<End>>> = Mutex::new(BTreeMap::new());
 
-/// What devices know of a queue pair. Its own device and that of its peer share no lock: that would order memory that no
-/// device orders.
+/// What devices know of a queue pair. Its own device and that of its peer share no lock: that would
+/// order memory that no device orders.
 pub(super) struct End {
     pub(super) address: Address,
     /// Which protection domain it is of.
     pub(super) domain: usize,
     cable: Cable,
-    /// Its state. Changed with `rules` locked. It orders no other memory: relaxed, but for receives, as `fail` says.
+    /// Its state. Changed with `rules` locked. It orders no other memory: relaxed, but for
+    /// receives, as `fail` says.
     is: AtomicU32,
     /// Locked while the peer's device acts here, and to change the state.
     rules: Mutex<Rules>,
@@ -34,7 +35,8 @@ pub(super) struct End {
     pub(super) queues: Queues,
 }
 
-/// Where the completions of an end go, and how many requests of each kind are in the way of new ones.
+/// Where the completions of an end go, and how many requests of each kind are in the way of new
+/// ones.
 pub(super) struct Queues {
     pub(super) sends: Arc<Arrivals>,
     pub(super) arrived: Arc<Arrivals>,
@@ -161,8 +163,9 @@ impl End {
 
     /// Ends its receives, if it has failed.
     pub(super) fn flush_if_failed(&self) {
-        // Sequentially consistent, between the change of the state and this, and between a post and this: either who changes
-        // the state finds the receive here, or who posts it finds the state.
+        // Sequentially consistent, between the change of the state and this, and between a post and
+        // this: either who changes the state finds the receive here, or who posts it finds the
+        // state.
         fence(Ordering::SeqCst);
         if self.state() != raw::IBV_QPS_ERR {
             return;

@@ -21,8 +21,9 @@ pub(super) struct Region {
 // SAFETY: the memory is only accessed by functions whose callers prove that they may.
 unsafe impl Send for Region {}
 
-/// Regions by the keys that requests name them by: those of one domain, and of the keys for this end or for its peer. Locked
-/// while a device accesses one, so that it is deregistered before or after.
+/// Regions by the keys that requests name them by: those of one domain, and of the keys for this
+/// end or for its peer. Locked while a device accesses one, so that it is deregistered before or
+/// after.
 pub(super) type Keys = BTreeMap<u32, Region>;
 
 /// A part of a region, as a request names it.
@@ -57,15 +58,16 @@ impl Span {
 ///
 /// # Safety
 ///
-/// The program leaves the memory to devices meanwhile, or accesses it only by atomic operations: for reads, it may also read.
+/// The program leaves the memory to devices meanwhile, or accesses it only by atomic operations:
+/// for reads, it may also read.
 pub(super) unsafe fn read(keys: &Keys, from: Span, access: u32) -> Option<Vec<u8>> {
     let start = from.find(keys, access)?;
     let mut bytes = vec![0; from.bytes];
     let mut at = 0;
     while let Some((place, len)) = step(start, at, from.bytes) {
-        // SAFETY: `find` has found the span in a region, which is not deregistered while the keys are borrowed, and `step`
-        // gives places within it, and words where they are aligned. Nothing writes there but by atomic operations, as this
-        // function requires.
+        // SAFETY: `find` has found the span in a region, which is not deregistered while the keys
+        // are borrowed, and `step` gives places within it, and words where they are aligned.
+        // Nothing writes there but by atomic operations, as this function requires.
         unsafe {
             if len == WORD {
                 let word = AtomicU64::from_ptr(place.cast()).load(Ordering::Relaxed);
@@ -79,8 +81,8 @@ pub(super) unsafe fn read(keys: &Keys, from: Span, access: u32) -> Option<Vec<u8
     Some(bytes)
 }
 
-/// Writes registered memory that allows this access; `None` if there is none. The order is given by what devices say
-/// afterwards.
+/// Writes registered memory that allows this access; `None` if there is none. The order is given by
+/// what devices say afterwards.
 ///
 /// # Safety
 ///
@@ -89,8 +91,9 @@ pub(super) unsafe fn write(keys: &Keys, to: Span, access: u32, bytes: &[u8]) -> 
     let start = to.find(keys, access)?;
     let mut at = 0;
     while let Some((place, len)) = step(start, at, to.bytes.min(bytes.len())) {
-        // SAFETY: as in `read`: the place is within a region that stays registered, aligned for what is stored, and nothing
-        // accesses it meanwhile but by atomic operations, as this function requires.
+        // SAFETY: as in `read`: the place is within a region that stays registered, aligned for
+        // what is stored, and nothing accesses it meanwhile but by atomic operations, as this
+        // function requires.
         unsafe {
             if let Some(word) = bytes[at..].first_chunk().filter(|_| len == WORD) {
                 AtomicU64::from_ptr(place.cast())
@@ -104,7 +107,8 @@ pub(super) unsafe fn write(keys: &Keys, to: Span, access: u32, bytes: &[u8]) -> 
     Some(())
 }
 
-/// The place of the next access, of `bytes` bytes from `start` on, and its length: a word, or a byte.
+/// The place of the next access, of `bytes` bytes from `start` on, and its length: a word, or a
+/// byte.
 fn step(start: *mut u8, at: usize, bytes: usize) -> Option<(*mut u8, usize)> {
     let place = start.wrapping_add(at);
     let is_word = place.addr().is_multiple_of(WORD) && at + WORD <= bytes;

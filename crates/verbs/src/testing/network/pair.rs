@@ -2,8 +2,8 @@
 //!
 //! # Safety
 //!
-//! Every function here requires the arguments that the function of the same name in libibverbs requires, with
-//! objects that were made by the functions of this network.
+//! Every function here requires the arguments that the function of the same name in libibverbs
+//! requires, with objects that were made by the functions of this network.
 
 use std::ffi::c_int;
 use std::ptr::from_ref;
@@ -58,7 +58,8 @@ pub(super) unsafe extern "C" fn create_qp(
     let (pair, options) = unsafe { (calls::raw_pair(domain, options), &*options) };
     let (receives, waiting) = channel();
     let (requests, unsent) = channel();
-    // SAFETY: both queues are from `create_cq`, and are destroyed only after the queue pairs that use them.
+    // SAFETY: both queues are from `create_cq`, and are destroyed only after the queue pairs that
+    // use them.
     let [sends, arrived] = unsafe { [arrivals(options.send_cq), arrivals(options.recv_cq)] };
     // SAFETY: a domain keeps its context open.
     let (gid, cable, seed) = unsafe {
@@ -95,8 +96,9 @@ pub(super) unsafe extern "C" fn modify_qp(
     attributes: *mut raw::ibv_qp_attr,
     _mask: c_int,
 ) -> c_int {
-    // SAFETY: the caller passes a queue pair that exists, which no other thread uses meanwhile, and attributes that are
-    // initialised: `create_qp` boxed the pair as the first field of a `Pair`, which is `repr(C)`.
+    // SAFETY: the caller passes a queue pair that exists, which no other thread uses meanwhile, and
+    // attributes that are initialised: `create_qp` boxed the pair as the first field of a `Pair`,
+    // which is `repr(C)`.
     let (pair, to) = unsafe { (&mut *pair.cast::<Pair>(), &*attributes) };
     let end = &pair.end;
     let is_next = match to.qp_state {
@@ -130,8 +132,8 @@ pub(super) unsafe extern "C" fn query_qp(
     _mask: c_int,
     options: *mut raw::ibv_qp_init_attr,
 ) -> c_int {
-    // SAFETY: the caller passes structures that may be written, and a queue pair that exists: `create_qp` boxed it as
-    // the first field of a `Pair`, which is `repr(C)`.
+    // SAFETY: the caller passes structures that may be written, and a queue pair that exists:
+    // `create_qp` boxed it as the first field of a `Pair`, which is `repr(C)`.
     unsafe {
         let pair = &*pair.cast::<Pair>();
         (*attributes).qp_state = pair.end.state();
@@ -141,7 +143,8 @@ pub(super) unsafe extern "C" fn query_qp(
 }
 
 pub(super) unsafe extern "C" fn destroy_qp(pair: *mut raw::ibv_qp) -> c_int {
-    // SAFETY: the queue pair is freed once. `create_qp` boxed it as the first field of a `Pair`, which is `repr(C)`.
+    // SAFETY: the queue pair is freed once. `create_qp` boxed it as the first field of a `Pair`,
+    // which is `repr(C)`.
     let pair = *unsafe { Box::from_raw(pair.cast::<Pair>()) };
     pair.end.remove();
     drop(pair.requests);
@@ -155,8 +158,8 @@ pub(super) unsafe extern "C" fn post_send(
     request: *mut raw::ibv_send_wr,
     bad: *mut *mut raw::ibv_send_wr,
 ) -> c_int {
-    // SAFETY: the caller passes a queue pair that exists during the call: `create_qp` boxed it as the first field of a
-    // `Pair`, which is `repr(C)`.
+    // SAFETY: the caller passes a queue pair that exists during the call: `create_qp` boxed it as
+    // the first field of a `Pair`, which is `repr(C)`.
     let pair = unsafe { &*pair.cast::<Pair>() };
     // SAFETY: the caller passes a list of initialised requests, which live during the call.
     for entry in unsafe { list(request, |request| request.next) } {
@@ -165,7 +168,8 @@ pub(super) unsafe extern "C" fn post_send(
             unsafe { *bad = from_ref(entry).cast_mut() };
             return libc::ENOMEM;
         }
-        // SAFETY: the program posts the request, so its pieces are valid, and of this network only such kinds are used.
+        // SAFETY: the program posts the request, so its pieces are valid, and of this network only
+        // such kinds are used.
         let request = unsafe { Request::of(entry) };
         // Fails where the carrier has panicked: the request never ends then.
         let _ = pair.requests.send(request);
@@ -178,8 +182,8 @@ pub(super) unsafe extern "C" fn post_recv(
     receive: *mut raw::ibv_recv_wr,
     bad: *mut *mut raw::ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: the caller passes a queue pair that exists during the call: `create_qp` boxed it as the first field of a
-    // `Pair`, which is `repr(C)`.
+    // SAFETY: the caller passes a queue pair that exists during the call: `create_qp` boxed it as
+    // the first field of a `Pair`, which is `repr(C)`.
     let pair = unsafe { &*pair.cast::<Pair>() };
     // SAFETY: the caller passes a list of initialised receives, which live during the call.
     for entry in unsafe { list(receive, |receive| receive.next) } {

@@ -2,8 +2,8 @@
 //!
 //! # Safety
 //!
-//! Every function here requires the arguments that the function of the same name in libibverbs requires, with
-//! objects that were made by the functions of this network.
+//! Every function here requires the arguments that the function of the same name in libibverbs
+//! requires, with objects that were made by the functions of this network.
 
 use std::ffi::{c_int, c_void};
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -30,8 +30,8 @@ struct Arrival {
     ended: Ended,
 }
 
-/// How many requests are in the way of new ones: until the completion that ends them has been polled. It orders no other
-/// memory: relaxed.
+/// How many requests are in the way of new ones: until the completion that ends them has been
+/// polled. It orders no other memory: relaxed.
 #[derive(Clone)]
 pub(super) struct Posted {
     count: Arc<AtomicU32>,
@@ -63,14 +63,15 @@ impl Posted {
     }
 }
 
-/// The devices' end of a completion queue. What they have pushed orders memory only for who takes it out.
+/// The devices' end of a completion queue. What they have pushed orders memory only for who takes
+/// it out.
 pub(super) struct Arrivals {
     sender: Sender<Arrival>,
     /// How many completions are in the queue. It orders no other memory: relaxed.
     count: AtomicU32,
     depth: u32,
-    /// The program wants to be notified: set before a last poll, and taken after a push. Relaxed, with fences in between, so
-    /// that one of both sees the other and nothing else is ordered.
+    /// The program wants to be notified: set before a last poll, and taken after a push. Relaxed,
+    /// with fences in between, so that one of both sees the other and nothing else is ordered.
     is_armed: AtomicBool,
     /// The channel, and the number that notifications give.
     events: Option<Arc<OwnedFd>>,
@@ -101,8 +102,9 @@ impl Arrivals {
 ///
 /// The queue is from [`create_cq`], and not destroyed while the result is used.
 unsafe fn of<'a>(queue: *mut raw::ibv_cq) -> &'a Queue {
-    // SAFETY: `create_cq` boxed the queue as the first field of a `Queue`, which is `repr(C)`, and this function requires that
-    // it exists as long as the result is used. Only shared references to it are made.
+    // SAFETY: `create_cq` boxed the queue as the first field of a `Queue`, which is `repr(C)`, and
+    // this function requires that it exists as long as the result is used. Only shared references
+    // to it are made.
     unsafe { &*queue.cast::<Queue>() }
 }
 
@@ -121,8 +123,8 @@ pub(super) unsafe extern "C" fn create_cq(
     channel: *mut raw::ibv_comp_channel,
     _vector: c_int,
 ) -> *mut raw::ibv_cq {
-    // SAFETY: the channel is null or exists: `calls::create_comp_channel` boxed it as the first field of a `NullChannel`,
-    // which is `repr(C)`.
+    // SAFETY: the channel is null or exists: `calls::create_comp_channel` boxed it as the first
+    // field of a `NullChannel`, which is `repr(C)`.
     let events = unsafe { channel.cast::<NullChannel>().as_ref() };
     let (sender, arrivals) = mpsc::channel();
     let end = Arc::new(Arrivals {
@@ -142,7 +144,8 @@ pub(super) unsafe extern "C" fn create_cq(
 }
 
 pub(super) unsafe extern "C" fn destroy_cq(queue: *mut raw::ibv_cq) -> c_int {
-    // SAFETY: the queue is freed once. `create_cq` boxed it as the first field of a `Queue`, which is `repr(C)`.
+    // SAFETY: the queue is freed once. `create_cq` boxed it as the first field of a `Queue`, which
+    // is `repr(C)`.
     unsafe { free(queue.cast::<Queue>()) }
 }
 
@@ -159,7 +162,8 @@ pub(super) unsafe extern "C" fn poll_cq(
         .unwrap_or_else(PoisonError::into_inner);
     let mut count = 0;
     for Arrival { completion, ended } in arrivals.try_iter().take(most as usize) {
-        // SAFETY: `into` has room for `most` completions, as for `ibv_poll_cq`, and `count` is less than that.
+        // SAFETY: `into` has room for `most` completions, as for `ibv_poll_cq`, and `count` is less
+        // than that.
         unsafe { *into.add(count) = completion };
         let Ended(posted, ended) = ended;
         posted.fetch_sub(ended, Ordering::Relaxed);
@@ -188,8 +192,8 @@ pub(super) unsafe extern "C" fn get_cq_event(
     let mut bytes = [0; 8];
     match rustix::io::read(reader, &mut bytes) {
         Ok(8) => {
-            // SAFETY: both point to pointers that may be written, as for `ibv_get_cq_event`. What acknowledges an event
-            // does not look at its queue.
+            // SAFETY: both point to pointers that may be written, as for `ibv_get_cq_event`. What
+            // acknowledges an event does not look at its queue.
             unsafe {
                 *queue = null_mut();
                 *id = without_provenance_mut(u64::from_ne_bytes(bytes) as usize);

@@ -29,7 +29,8 @@ impl Random {
         Duration::from_micros(self.below(LONGEST))
     }
 
-    /// A message of `bytes` bytes in pieces, each with its start and its end, in any order. They start at words.
+    /// A message of `bytes` bytes in pieces, each with its start and its end, in any order. They
+    /// start at words.
     pub(super) fn pieces(&mut self, bytes: usize) -> Vec<[usize; 2]> {
         let mut pieces = Vec::new();
         let mut start = 0;

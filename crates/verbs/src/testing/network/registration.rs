@@ -2,8 +2,8 @@
 //!
 //! # Safety
 //!
-//! Every function here requires the arguments that the function of the same name in libibverbs requires, with
-//! objects that were made by the functions of this network.
+//! Every function here requires the arguments that the function of the same name in libibverbs
+//! requires, with objects that were made by the functions of this network.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr::null_mut;
@@ -16,8 +16,8 @@ use super::end::End;
 use super::memory::Region;
 use crate::raw;
 
-/// The registered memory of this process. Devices have copies, so that they share no lock that would order memory which no
-/// device orders.
+/// The registered memory of this process. Devices have copies, so that they share no lock that
+/// would order memory which no device orders.
 static REGISTERED: Mutex<Vec<Registered>> = Mutex::new(Vec::new());
 
 struct Registered {
@@ -42,8 +42,8 @@ pub(super) unsafe extern "C" fn reg_mr(
     bytes: usize,
     access: c_int,
 ) -> *mut raw::ibv_mr {
-    // SAFETY: `domain` is from `alloc_pd` and has not been freed, and the memory stays mapped while it is registered: the caller
-    // of this function promises both.
+    // SAFETY: `domain` is from `alloc_pd` and has not been freed, and the memory stays mapped while
+    // it is registered: the caller of this function promises both.
     unsafe { reg_mr_iova2(domain, start, bytes, start as u64, access as u32) }
 }
 
@@ -60,7 +60,8 @@ pub(super) unsafe extern "C" fn reg_mr_iova2(
         Errno::EINVAL.set();
         return null_mut();
     }
-    // SAFETY: `domain` is from `alloc_pd` and has not been freed, as the caller promises. The memory is not accessed.
+    // SAFETY: `domain` is from `alloc_pd` and has not been freed, as the caller promises. The
+    // memory is not accessed.
     let made = unsafe { calls::reg_mr_iova2(domain, start, bytes, iova, access) };
     if made.is_null() {
         return null_mut();

@@ -31,7 +31,8 @@ impl Request {
     ///
     /// The request is valid, and of a kind that names a peer's memory or carries nothing.
     pub(super) unsafe fn of(request: &raw::ibv_send_wr) -> Self {
-        // SAFETY: the union holds integers, and requests that name a peer's memory name it there; for others, it is not used.
+        // SAFETY: the union holds integers, and requests that name a peer's memory name it there;
+        // for others, it is not used.
         let target = unsafe { request.wr.rdma };
         // SAFETY: `sg_list` has `num_sge` pieces in every valid request.
         let piece = (request.num_sge == 1).then(|| unsafe { *request.sg_list });

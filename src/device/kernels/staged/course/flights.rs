@@ -31,7 +31,8 @@ impl Flights {
         self.0.is_empty()
     }
 
-    /// Answers for the pieces that are done, and counts the last ones; whether there were any pieces.
+    /// Answers for the pieces that are done, and counts the last ones; whether there were any
+    /// pieces.
     pub(super) fn land(
         &mut self,
         stage: &Stage,

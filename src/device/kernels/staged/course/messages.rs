@@ -66,7 +66,8 @@ impl Messages {
         self.pairs.iter().any(|pair| !pair.flights.is_empty())
     }
 
-    /// Answers for the pieces that are done, and begins those for which the kernel has rung; whether there were any.
+    /// Answers for the pieces that are done, and begins those for which the kernel has rung;
+    /// whether there were any.
     pub(super) fn advance(
         &mut self,
         stage: &Stage,
@@ -92,7 +93,8 @@ impl Messages {
 }
 
 impl Pair {
-    /// Begins the next piece, if the kernel has rung for it. It has rung for no more than there are slots.
+    /// Begins the next piece, if the kernel has rung for it. It has rung for no more than there are
+    /// slots.
     fn begin(
         &mut self,
         stage: &Stage,

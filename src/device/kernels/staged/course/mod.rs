@@ -1,5 +1,6 @@
-//! The pieces of one communicator, from the stage to the host engine and back: a kernel rings for a piece, which becomes a
-//! task of the host engine (a flight), and is answered when that is done (it has landed).
+//! The pieces of one communicator, from the stage to the host engine and back: a kernel rings for a
+//! piece, which becomes a task of the host engine (a flight), and is answered when that is done (it
+//! has landed).
 
 mod flights;
 mod messages;
@@ -20,8 +21,8 @@ use std::sync::Arc;
 pub(super) struct Course {
     places: Places,
     stage: Arc<Stage>,
-    /// Carries the pieces, and nothing else. Its calls are in the order of the pieces, which all ranks have alike; messages are
-    /// in the order of each pair.
+    /// Carries the pieces, and nothing else. Its calls are in the order of the pieces, which all
+    /// ranks have alike; messages are in the order of each pair.
     carrier: Communicator,
     /// Of the communicator that the user holds.
     parent: Arc<Watch>,
@@ -101,7 +102,8 @@ impl Course {
         !self.are_in_flight()
     }
 
-    /// Lets kernels end that wait for operations on the program's memory, once the host engine uses none of it.
+    /// Lets kernels end that wait for operations on the program's memory, once the host engine uses
+    /// none of it.
     fn let_go(&self) {
         if !self.are_in_flight() {
             self.stage.release();

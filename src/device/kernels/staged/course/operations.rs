@@ -14,8 +14,8 @@ use std::collections::VecDeque;
 
 /// How many pieces the host engine has at a time: one, and the next one.
 const AT_A_TIME: usize = 2;
-/// Of how many operations it is known which pieces they had. A rank that leaves is not more of them behind than that, or else
-/// those count as done.
+/// Of how many operations it is known which pieces they had. A rank that leaves is not more of them
+/// behind than that, or else those count as done.
 const KNOWN: usize = 1024;
 
 /// The operations of a communicator.
@@ -28,7 +28,8 @@ pub(super) struct Operations {
     /// Operations that were begun, and that are done.
     number: u64,
     done: u64,
-    /// The number of all pieces that were begun, and what it was after the last piece of each of the last operations.
+    /// The number of all pieces that were begun, and what it was after the last piece of each of
+    /// the last operations.
     pieces: u64,
     ends: VecDeque<u64>,
 }
@@ -124,7 +125,8 @@ impl Operations {
         }
         match carrier.inner.membership.engine().begin(&mut task)? {
             None => {
-                // It holds the program's memory, which may be freed from the answer on, but not by this thread.
+                // It holds the program's memory, which may be freed from the answer on, but not by
+                // this thread.
                 drop(task);
                 stage.answer(lane, number);
                 self.done += u64::from(is_last);
@@ -169,8 +171,8 @@ impl Operation {
         let cut = Cut::new(signature.operation, dtype.size(), signature.count, ranks);
         let mut cut = cut.ok_or_else(unknown)?;
         if cut.pieces() > 1 {
-            // Pieces of the same length may be of different operations. Ranks compare this name, so it follows from
-            // the call's words alone: what a process knows of names may differ.
+            // Pieces of the same length may be of different operations. Ranks compare this name, so
+            // it follows from the call's words alone: what a process knows of names may differ.
             let whole = spark_ccl_types::describe(rung.words);
             let name = spark_ccl_types::name_of(rung.words);
             signature.name = remember(&match rung.buffers {
@@ -195,7 +197,8 @@ impl Operation {
         })
     }
 
-    /// The input and the output of a piece in its slot: `region(at, len)` has `len` elements from the byte `at` on.
+    /// The input and the output of a piece in its slot: `region(at, len)` has `len` elements from
+    /// the byte `at` on.
     fn in_slot(
         &self,
         spec: &Spec,
@@ -240,8 +243,8 @@ impl Operation {
             _ => Err(Error::Invalid {
                 operation: spec.operation.name(),
                 problem: format!(
-                    "rank {} finds none of its pinned memory at {input:#x} and {output:#x}: it was freed before a graph \
-                     that uses it was launched",
+                    "rank {} finds none of its pinned memory at {input:#x} and {output:#x}: it was \
+                     freed before a graph that uses it was launched",
                     stage.rank()
                 ),
             }),

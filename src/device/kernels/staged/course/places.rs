@@ -1,4 +1,5 @@
-//! Where pieces are, as memory of the host engine: in the slots of a stage, or in pinned memory of the program.
+//! Where pieces are, as memory of the host engine: in the slots of a stage, or in pinned memory of
+//! the program.
 
 use crate::buffer::Region;
 use crate::communicator::Communicator;
@@ -9,7 +10,8 @@ use std::sync::Arc;
 
 /// Where the pieces of a communicator are.
 pub(super) struct Places {
-    /// The slots, where they are registered with RDMA devices, so that a piece is not copied once more.
+    /// The slots, where they are registered with RDMA devices, so that a piece is not copied once
+    /// more.
     slots: Option<Arc<Segment>>,
 }
 
@@ -19,9 +21,9 @@ impl Places {
     pub(super) fn new(stage: &Arc<Stage>, carrier: &Communicator) -> Self {
         let (start, bytes) = stage.slots();
         let holder = Box::new(Arc::clone(stage));
-        // SAFETY: the stage, which the holder keeps, never moves its slots. From a piece's bell to its answer, no kernel
-        // uses the slot, and the course has the engine use it, and nothing else. A piece that fails has no answer, so
-        // nothing counts that is in its slot.
+        // SAFETY: the stage, which the holder keeps, never moves its slots. From a piece's bell to
+        // its answer, no kernel uses the slot, and the course has the engine use it, and nothing
+        // else. A piece that fails has no answer, so nothing counts that is in its slot.
         let segment = unsafe { carrier.inner.register_held(start, bytes, holder) };
         let slots = segment.is_within_reach_of_devices();
         Self {
@@ -46,7 +48,8 @@ impl Places {
     }
 }
 
-/// `len` elements of `size` bytes in pinned memory of the program, from an address on. `None` where there is no such memory.
+/// `len` elements of `size` bytes in pinned memory of the program, from an address on. `None` where
+/// there is no such memory.
 pub(super) fn buffer(address: u64, len: usize, size: usize) -> Option<Region> {
     if len == 0 {
         return Some(Region::empty());

@@ -7,8 +7,8 @@ use spark_ccl_topology::{Host, Limit, PortState, Route};
 use super::{functions, give, wrong};
 use crate::doctor::finding::{Finding, Status};
 
-/// Runs all printed commands, on the hosts that they name, as often as there are some. Returns what is still wrong. No
-/// command may touch an address that a host has.
+/// Runs all printed commands, on the hosts that they name, as often as there are some. Returns what
+/// is still wrong. No command may touch an address that a host has.
 #[track_caller]
 pub(super) fn mend(hosts: &mut [Host]) -> Vec<Finding> {
     let before: Vec<_> = hosts.iter().map(addresses).collect();

@@ -60,7 +60,8 @@ fn twins_that_answer_for_each_other_are_not_crossed() {
 
 #[test]
 fn a_cable_is_in_the_wrong_cage() {
-    // The addresses are those of the second host's p0, but its cable is in p1: that cage has a link, and p0 has none.
+    // The addresses are those of the second host's p0, but its cable is in p1: that cage has a
+    // link, and p0 has none.
     let mut hosts = pair();
     hear(
         &mut hosts,

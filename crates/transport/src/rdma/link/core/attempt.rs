@@ -16,15 +16,16 @@ use crate::rdma::link::rail::{LOOKS, Rail, Silence};
 use crate::rdma::link::slots::Slots;
 use crate::rdma::link::unconnected::{Unconnected, listen, send_greeting};
 
-/// How long the greetings over a working rail may take. Each end must look several times, and only during calls; so the
-/// time between two looks counts only up to a part of this.
+/// How long the greetings over a working rail may take. Each end must look several times, and only
+/// during calls; so the time between two looks counts only up to a part of this.
 const GREETING: Duration = Duration::from_secs(5);
 
 /// An attempt to put a rail back into use.
 #[derive(Debug)]
 pub(super) struct Try {
     stage: Stage,
-    /// The verdict that this end has sent, and the one that it has received: whether the rail works.
+    /// The verdict that this end has sent, and the one that it has received: whether the rail
+    /// works.
     said: Option<bool>,
     heard: Option<bool>,
 }
@@ -35,7 +36,8 @@ enum Stage {
     Making(Job<Unconnected>, Option<End>),
     /// The queue pair was offered to the peer.
     Offered(Unconnected),
-    /// The queue pair is being connected. The peer gets the offer afterwards, unless it has it already.
+    /// The queue pair is being connected. The peer gets the offer afterwards, unless it has it
+    /// already.
     Connecting(Job<Rail>, Option<End>),
     Greeting(Greeting),
     /// This end has sent its verdict.
@@ -88,7 +90,8 @@ impl Try {
         }
     }
 
-    /// Whether the peer may use the rail: this end has sent a good verdict, and the peer has not sent a bad one.
+    /// Whether the peer may use the rail: this end has sent a good verdict, and the peer has not
+    /// sent a bad one.
     pub(super) fn may_be_in_use(&self) -> bool {
         self.said == Some(true) && self.heard != Some(false)
     }
@@ -190,7 +193,8 @@ impl Stage {
         }
     }
 
-    /// Runs one stage. `Continue` if the next one can run now; `Break` if it takes time, or there is none.
+    /// Runs one stage. `Continue` if the next one can run now; `Break` if it takes time, or there
+    /// is none.
     fn step(self, environment: &mut Environment<'_>) -> Result<ControlFlow<Self, Self>, String> {
         match self {
             Self::Making(job, peer) if job.has_ended() => {
@@ -241,8 +245,8 @@ impl Greeting {
         }
     }
 
-    /// Whether both ends have greeted each other. The first end greets first: when its greeting arrives, the other
-    /// end knows that the first is connected.
+    /// Whether both ends have greeted each other. The first end greets first: when its greeting
+    /// arrives, the other end knows that the first is connected.
     fn advance(&mut self, environment: &Environment<'_>) -> Result<bool, String> {
         let Self {
             rail,

@@ -1,9 +1,9 @@
 //! Failover: keeps a link going when one of its rails fails.
 //!
-//! The end that notices the failure moves its queue pair to the error state, processes what has arrived, and
-//! reports to the peer, which does the same. After that, an end accepts nothing more over the rail. An end that has
-//! received the other's report therefore has a final account of what the rail has delivered, and sends the rest
-//! again over the other rails.
+//! The end that notices the failure moves its queue pair to the error state, processes what has
+//! arrived, and reports to the peer, which does the same. After that, an end accepts nothing more
+//! over the rail. An end that has received the other's report therefore has a final account of what
+//! the rail has delivered, and sends the rest again over the other rails.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -28,8 +28,8 @@ pub(in super::super) struct Dead {
     pub(super) rail: usize,
     pub(super) name: String,
     problem: String,
-    /// Destroyed when the rail returns, or with the link. `None` if it was destroyed earlier, because its device
-    /// did not flush the requests.
+    /// Destroyed when the rail returns, or with the link. `None` if it was destroyed earlier,
+    /// because its device did not flush the requests.
     pub(in super::super) pair: Option<QueuePair<Failed>>,
     /// The peer has dropped it as well.
     pub(super) is_confirmed: bool,
@@ -93,8 +93,8 @@ impl Core {
         }
     }
 
-    /// Stops a rail: it accepts nothing more from the peer, and its device writes no more to memory here. Returns
-    /// whether this call has stopped it.
+    /// Stops a rail: it accepts nothing more from the peer, and its device writes no more to memory
+    /// here. Returns whether this call has stopped it.
     pub(super) fn stop_rail(&mut self, rail: usize, problem: String) -> bool {
         let Some(lost) = self.rails[rail].take() else {
             return false;
@@ -134,21 +134,21 @@ impl Core {
         true
     }
 
-    /// Fails the link because a rail cannot be stopped: its device may still write what it was reading. The peer
-    /// must not be told that the rail delivers nothing more, and no other rail may deliver the same. This error
-    /// replaces any earlier one.
+    /// Fails the link because a rail cannot be stopped: its device may still write what it was
+    /// reading. The peer must not be told that the rail delivers nothing more, and no other rail
+    /// may deliver the same. This error replaces any earlier one.
     fn lose_control(&mut self, rail: String, problem: &str, error: &spark_ccl_verbs::Error) {
         self.registry.lose_control();
         let problem = format!(
-            "{problem}; then {error}. The device may still write to memory of this process: end it, and look \
-             for the device's trouble in the kernel's log"
+            "{problem}; then {error}. The device may still write to memory of this process: end \
+             it, and look for the device's trouble in the kernel's log"
         );
         spark_ccl_log::error!("{rail}: {problem}");
         self.failed = Some(LinkError::Rdma { rail, problem });
     }
 
-    /// Processes everything that has arrived over a stopped rail, and waits up to [`FLUSH`] for the request
-    /// `awaited` to end: until then, the device may write what it reads.
+    /// Processes everything that has arrived over a stopped rail, and waits up to [`FLUSH`] for the
+    /// request `awaited` to end: until then, the device may write what it reads.
     fn drain(
         &mut self,
         rail: usize,
@@ -200,9 +200,9 @@ impl Core {
             self.fail(
                 name,
                 format!(
-                    "{problem}; and the other rails are of no use, because the peer has not confirmed \
-                     what has become of this one: it has ended the link, is gone, or TCP to it goes by \
-                     the same cable (NCCL_SOCKET_IFNAME chooses another)"
+                    "{problem}; and the other rails are of no use, because the peer has not \
+                     confirmed what has become of this one: it has ended the link, is gone, or TCP \
+                     to it goes by the same cable (NCCL_SOCKET_IFNAME chooses another)"
                 ),
             );
         }
@@ -222,7 +222,8 @@ impl Core {
 
     /// Drops rails that have failed silently. Completions must have been polled just before.
     pub(super) fn probe(&mut self) {
-        // Only the control stream may have failed. A peer that closed in order has announced that before.
+        // Only the control stream may have failed. A peer that closed in order has announced that
+        // before.
         let may_be_gone = self.control.is_closed && !self.order.sender_gone();
         for index in 0..self.rails.len() {
             let Some(rail) = &mut self.rails[index] else {
@@ -232,8 +233,8 @@ impl Core {
                 Ok(true) => {}
                 Ok(false) => {
                     let problem = format!(
-                        "for {:?}, the device has not said that anything has ended: check the port, the \
-                         network interface and its address, here and at the peer",
+                        "for {:?}, the device has not said that anything has ended: check the \
+                         port, the network interface and its address, here and at the peer",
                         rail.retry_time
                     );
                     self.drop_rail(index, problem);
@@ -272,7 +273,8 @@ impl Core {
                 return;
             };
             if self.order.is_on_its_way(number) {
-                // SAFETY: the peer has not acknowledged the message, so its slot is not written again.
+                // SAFETY: the peer has not acknowledged the message, so its slot is not written
+                // again.
                 let sent = unsafe { self.transmit(number, bytes) };
                 if let Ok(load) = sent {
                     self.order.note_sent_again(number, load);

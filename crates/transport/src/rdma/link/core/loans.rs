@@ -1,8 +1,9 @@
-//! Lent messages, which are read in place: the sender announces their address, and the receiver has its device read
-//! them, into registered memory of its own or into their slots.
+//! Lent messages, which are read in place: the sender announces their address, and the receiver has
+//! its device read them, into registered memory of its own or into their slots.
 //!
-//! Only registered memory is lent or borrowed into. After the link was abandoned ([`Core::abandon`]), the memory
-//! may be reused: no peer reads it any more, and no device writes to it.
+//! Only registered memory is lent or borrowed into. After the link was abandoned
+//! ([`Core::abandon`]), the memory may be reused: no peer reads it any more, and no device writes
+//! to it.
 
 use std::collections::VecDeque;
 
@@ -57,7 +58,8 @@ pub(in super::super) enum Destination {
 }
 
 impl Core {
-    /// What the peer needs to read the payload; `None` if it cannot be lent, or lending does not pay.
+    /// What the peer needs to read the payload; `None` if it cannot be lent, or lending does not
+    /// pay.
     pub(in super::super) fn lendable(&self, payload: &[u8]) -> Option<Lent> {
         let most = self.outgoing.geometry().slot_bytes;
         let fits =
@@ -97,8 +99,8 @@ impl Core {
         first.is_some_and(|loan| !loan.is_here())
     }
 
-    /// Requests the next messages, as far as they are lent and have a destination. Returns the next one,
-    /// once it has been read.
+    /// Requests the next messages, as far as they are lent and have a destination. Returns the next
+    /// one, once it has been read.
     pub(in super::super) fn read_lent(
         &mut self,
         destination: Destination,
@@ -169,8 +171,8 @@ impl Core {
     /// Decodes the message in this slot, which tells where its payload is.
     fn lent(&self, number: u64, len: usize) -> Result<Lent, LinkError> {
         let payload = self.incoming.payload(number);
-        // SAFETY: `len` is at most a slot's size, and the slot belongs to this side. A peer that writes there
-        // violates the protocol; the contents are checked.
+        // SAFETY: `len` is at most a slot's size, and the slot belongs to this side. A peer that
+        // writes there violates the protocol; the contents are checked.
         let payload = unsafe { std::slice::from_raw_parts(payload, len) };
         let most = self.incoming.geometry().slot_bytes;
         Lent::decode(payload, self.rails.len(), most).ok_or_else(|| {
@@ -215,10 +217,10 @@ impl Core {
                 addr: loan.lent.address,
                 rkey: loan.lent.keys[index],
             };
-            // SAFETY: `loan.to` has room for the loan's bytes, and is left to the device until they have been
-            // read: if it is a slot, because that is reserved, and deregistered before it is unmapped; if it
-            // is other memory, because `LinkRx::borrow` required it of its caller, until the link is
-            // abandoned at the latest, which waits for the device.
+            // SAFETY: `loan.to` has room for the loan's bytes, and is left to the device until they
+            // have been read: if it is a slot, because that is reserved, and deregistered before it
+            // is unmapped; if it is other memory, because `LinkRx::borrow` required it of its
+            // caller, until the link is abandoned at the latest, which waits for the device.
             match unsafe { rail.read(loan.to, loan.lent.bytes, local, from) } {
                 Ok(id) => loan.state = State::Asked { rail: index, id },
                 Err(error) => {

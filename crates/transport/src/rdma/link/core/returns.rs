@@ -1,10 +1,11 @@
 //! Tells the peer which lent messages have been read, so that it may reuse their memory.
 //!
-//! A device that gets no answer to a read repeats the request. If the answer was only late, the repetition reaches
-//! the peer's device after the read has ended here; if the memory is deregistered by then, that device fails the
-//! queue pair. The peer must therefore not learn that the read has ended before the last repetition has arrived. A
-//! queue pair's packets arrive in order, so the notice goes over the rail that has read the message. If that rail
-//! is dropped, the peer drops it as well, and the notice is repeated over another one.
+//! A device that gets no answer to a read repeats the request. If the answer was only late, the
+//! repetition reaches the peer's device after the read has ended here; if the memory is
+//! deregistered by then, that device fails the queue pair. The peer must therefore not learn that
+//! the read has ended before the last repetition has arrived. A queue pair's packets arrive in
+//! order, so the notice goes over the rail that has read the message. If that rail is dropped, the
+//! peer drops it as well, and the notice is repeated over another one.
 
 use super::{Core, UNRESERVED};
 use crate::rdma::link::immediate::Immediate;

@@ -1,10 +1,11 @@
 //! Puts a failed rail back into use.
 //!
-//! Once both ends have dropped a rail, the first end tries from time to time whether it works again. It offers a
-//! new queue pair; the other end connects one of its own to it, and offers that in turn; they exchange greetings as
-//! when the link was made, the first end first; and each sends its verdict once. If both verdicts are good, the
-//! rail is in use again, at each end from the moment when it has both sent and received a good verdict. What the
-//! peer sends before that waits in the new completion queue.
+//! Once both ends have dropped a rail, the first end tries from time to time whether it works
+//! again. It offers a new queue pair; the other end connects one of its own to it, and offers that
+//! in turn; they exchange greetings as when the link was made, the first end first; and each sends
+//! its verdict once. If both verdicts are good, the rail is in use again, at each end from the
+//! moment when it has both sent and received a good verdict. What the peer sends before that waits
+//! in the new completion queue.
 //!
 //! Nothing here blocks: calls for which the kernel may need time are made by threads.
 
@@ -42,7 +43,8 @@ impl Core {
                 slots: &self.outgoing,
                 control: &mut self.control,
             };
-            // A try of which the peer does not know yet ends where nobody polls, as none begins there.
+            // A try of which the peer does not know yet ends where nobody polls, as none begins
+            // there.
             let is_neglected = self.is_neglected && attempt.is_unknown_to_peer();
             attempt.advance(environment, is_ending || is_neglected);
             self.order.set_silent(dead.rail, !attempt.may_be_in_use());
@@ -69,7 +71,8 @@ impl Core {
             return;
         };
         revived.pace = pace.slower(Instant::now());
-        // A thread may be about to block on its notifications. (If this fails, waits still end after a while.)
+        // A thread may be about to block on its notifications. (If this fails, waits still end
+        // after a while.)
         let _ = revived.queue.arm(false);
         self.rails[rail] = Some(revived);
         while self.poll_rail(rail) {}

@@ -12,10 +12,11 @@ use super::core::Dead;
 use super::*;
 use crate::Rails;
 
-/// How many messages the link carries in each direction before the test intervenes, and at least as many after
-/// it.
+/// How many messages the link carries in each direction before the test intervenes, and at least as
+/// many after it.
 const MESSAGES: u64 = 100;
-/// Watchdog against deadlock. Linux 6.1 may be stuck for 45 s sending on a device that is going down.
+/// Watchdog against deadlock. Linux 6.1 may be stuck for 45 s sending on a device that is going
+/// down.
 const WATCHDOG: Duration = Duration::from_secs(120);
 const ONE_SLOT: Geometry = Geometry {
     slot_bytes: 4096,
@@ -46,8 +47,8 @@ fn severable(rails: usize) -> Option<[Side; 2]> {
     (!is_on_ports() || has(Need::Cables)).then(|| sides(rails))
 }
 
-/// The first rail's cable carries nothing, until this is dropped. (Taking a port down while something is being sent can
-/// stall the emulated kernel, Linux 6.1, for a minute.)
+/// The first rail's cable carries nothing, until this is dropped. (Taking a port down while
+/// something is being sent can stall the emulated kernel, Linux 6.1, for a minute.)
 struct Cut {
     _impaired: Option<Impaired>,
 }
@@ -98,7 +99,8 @@ fn byte(number: u64) -> u8 {
     (number as usize * 7) as u8
 }
 
-/// Traffic in both directions: both ends of a link send until each direction has carried `goal` messages.
+/// Traffic in both directions: both ends of a link send until each direction has carried `goal`
+/// messages.
 struct Talk {
     goal: AtomicU64,
     /// The most messages that were sent in a direction.
@@ -116,8 +118,8 @@ struct Talker<'a> {
 }
 
 impl Talker<'_> {
-    /// Sends and receives until both ends are done: an end that is done keeps polling, because its peer may still
-    /// need it.
+    /// Sends and receives until both ends are done: an end that is done keeps polling, because its
+    /// peer may still need it.
     fn run(&mut self) -> Result<(), LinkError> {
         let until = Instant::now() + WATCHDOG;
         let mut is_done = false;
@@ -169,8 +171,8 @@ impl Talker<'_> {
     }
 }
 
-/// Runs traffic between both ends, and calls `act` in the middle. Returns each end's result and the state of its
-/// rails.
+/// Runs traffic between both ends, and calls `act` in the middle. Returns each end's result and the
+/// state of its rails.
 fn talk(ends: [End; 2], act: impl FnOnce()) -> [(Result<(), LinkError>, Rails); 2] {
     let talk = &Talk {
         goal: AtomicU64::new(u64::MAX),

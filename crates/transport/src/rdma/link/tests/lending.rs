@@ -23,8 +23,9 @@ impl Lot {
     pub(super) fn new(registry: &Arc<Registry>, bytes: usize) -> Self {
         let mut memory = vec![0; bytes].into_boxed_slice();
         let start = NonNull::from(&mut *memory).cast();
-        // SAFETY: `registration` is declared first, so it is dropped before the memory is freed. Each test waits
-        // for its loans in both directions, or deregisters the memory, before it uses the memory for anything else.
+        // SAFETY: `registration` is declared first, so it is dropped before the memory is freed.
+        // Each test waits for its loans in both directions, or deregisters the memory, before it
+        // uses the memory for anything else.
         let registration = unsafe { registry.register(Memory::Host { start, bytes }) }.unwrap();
         Self {
             registration,
@@ -50,8 +51,8 @@ pub(super) fn linked(sides: &[Side; 2]) -> [(Tx, Rx); 2] {
 }
 
 pub(super) fn lend(tx: &mut Tx, payload: &[u8], tag: u64) -> u64 {
-    // SAFETY: the payload is part of memory that outlives the link, or the test keeps it unchanged until it has
-    // returned.
+    // SAFETY: the payload is part of memory that outlives the link, or the test keeps it unchanged
+    // until it has returned.
     match unsafe { tx.lend(payload, tag) }.unwrap() {
         Lending::Lent(number) => number,
         other => panic!("{other:?}"),
@@ -59,8 +60,8 @@ pub(super) fn lend(tx: &mut Tx, payload: &[u8], tag: u64) -> u64 {
 }
 
 pub(super) fn try_borrow(rx: &mut Rx, room: &mut [u8], tag: u64) -> Result<Borrowing, LinkError> {
-    // SAFETY: each test leaves the room alone until it has been received, the link is withdrawn or no longer used, or
-    // the memory is deregistered.
+    // SAFETY: each test leaves the room alone until it has been received, the link is withdrawn or
+    // no longer used, or the memory is deregistered.
     unsafe { rx.borrow(room, tag) }
 }
 
@@ -76,7 +77,8 @@ fn borrow(rx: &mut Rx, room: &mut [u8], tag: u64) -> usize {
     }
 }
 
-/// Starts reading everything that has been lent, on all rails at once. Returns how much has already been received.
+/// Starts reading everything that has been lent, on all rails at once. Returns how much has already
+/// been received.
 pub(super) fn ask(rx: &mut Rx, room: &mut [u8]) -> usize {
     // Gives all of the lent messages time to arrive.
     thread::sleep(Duration::from_millis(200));
@@ -168,7 +170,8 @@ fn what_cannot_be_lent_or_borrowed_goes_through_slots() {
     let ordinary = vec![7; BYTES];
     assert_eq!(tx.lends(ordinary.as_ptr(), BYTES), Lends::Nothing);
     for payload in [&ordinary, &from.memory[..1000], &from.memory[..]] {
-        // SAFETY: the link refuses the loan, as the next line checks, so it does not keep the payload.
+        // SAFETY: the link refuses the loan, as the next line checks, so it does not keep the
+        // payload.
         let refused = unsafe { tx.lend(payload, 1) };
         assert_eq!(refused.unwrap(), Lending::Unable);
     }

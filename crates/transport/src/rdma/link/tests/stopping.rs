@@ -9,7 +9,8 @@ use crate::rdma::link::immediate::Immediate;
 use crate::rdma::link::lent::Lent;
 use crate::rdma::link::slots::{HEADER_BYTES, Header};
 
-/// An end with a posted read that its device never completes, and a queue pair that cannot be destroyed.
+/// An end with a posted read that its device never completes, and a queue pair that cannot be
+/// destroyed.
 fn reading_without_end() -> Core {
     let mut core = alone();
     let number = 1;
@@ -25,8 +26,8 @@ fn reading_without_end() -> Core {
         is_lent: true,
     };
     let slot = core.incoming().payload(number);
-    // SAFETY: `bytes` fits into the slot. The stand-in accesses no memory, so nothing else accesses the slot or its
-    // header.
+    // SAFETY: `bytes` fits into the slot. The stand-in accesses no memory, so nothing else accesses
+    // the slot or its header.
     unsafe {
         std::ptr::copy_nonoverlapping(bytes.as_ptr(), slot, bytes.len());
         core.incoming().write_header(header);

@@ -291,7 +291,8 @@ fn a_peer_that_goes_before_it_agrees_is_noticed() {
     let Some(sides) = cabled(2) else { return };
     let ends = ends(&sides, ONE_SLOT);
     drop_at_both(&ends);
-    // Both the first end's greeting and its device's acknowledgement of the other greeting are slow.
+    // Both the first end's greeting and its device's acknowledgement of the other greeting are
+    // slow.
     let late = Impaired::new(&["r0a"], ["delay", "500ms"]);
     let [(tx, mut rx), other] = ends;
     let until = soon();
