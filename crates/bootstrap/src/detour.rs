@@ -14,11 +14,11 @@ use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use crate::address::Address;
 use crate::dial::Route;
 use crate::handshake::{Intent, WorldName};
 use crate::keys;
 use crate::net;
-use crate::options::Address;
 use crate::{Error, Secret};
 use note::{Note, What};
 use sockets::Sockets;

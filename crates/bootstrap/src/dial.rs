@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use socket2::Socket;
 use spark_ccl_fork::Unshared;
 
+use crate::address::Address;
 use crate::handshake::Intent;
 use crate::net;
-use crate::options::Address;
 
 /// How long one address may take to connect if there are others, and to answer before they are
 /// tried, too.

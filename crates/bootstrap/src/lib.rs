@@ -31,6 +31,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 mod acceptor;
+mod address;
 mod approach;
 mod call;
 mod caller;
@@ -74,12 +75,13 @@ mod verdict;
 mod wire;
 mod wiring;
 
+pub use address::Address;
 pub use call::Unreached;
 pub use error::Error;
 pub use hello::{Endpoint, MAX_NOTE, MAX_RANKS, PeerInfo};
 pub use host::HostId;
 pub use meeting::{Attendant, Delivery, End};
-pub use options::{Address, Options};
+pub use options::Options;
 pub use purpose::{Kind, Purpose, Via};
 pub use root::Root;
 pub use secret::Secret;

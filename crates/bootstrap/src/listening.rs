@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use socket2::Socket;
 
-use crate::options::Address;
+use crate::address::Address;
 use crate::{Error, net};
 
 /// A TCP listener. The error names the address.

@@ -10,7 +10,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
 use rustix::net::{RecvFlags, SendFlags};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
-use crate::options::Address;
+use crate::address::Address;
 
 /// How many connections the kernel queues for a listener. The kernel lowers it to its own limit.
 const BACKLOG: i32 = 4096;

@@ -10,10 +10,10 @@ use spark_ccl_fork::{Process, Unshared};
 use spark_ccl_log::Mutex;
 use spark_ccl_seal::Sealer;
 
+use crate::address::Address;
 use crate::dial::Route;
 use crate::mailbox::Mailbox;
 use crate::meeting::Requests;
-use crate::options::Address;
 use crate::relay::Draining;
 use crate::routes::routes;
 use crate::stop::Stop;

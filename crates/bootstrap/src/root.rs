@@ -7,8 +7,8 @@ use std::sync::Arc;
 use socket2::Socket;
 use spark_ccl_fork::Process;
 
+use crate::address::Address;
 use crate::listening::listen_on;
-use crate::options::Address;
 use crate::server::{self, Place, Served};
 use crate::stop::Stop;
 use crate::{Error, Options, Secret, UniqueId};

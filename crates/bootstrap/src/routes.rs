@@ -6,9 +6,9 @@
 
 use std::cmp::Reverse;
 
+use crate::address::{Address, needs_scope};
 use crate::dial::Route;
 use crate::hello::Endpoint;
-use crate::options::{Address, needs_scope};
 
 /// How good a route is; less is better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -13,13 +13,13 @@ use socket2::Socket;
 use spark_ccl_fork::PerProcess;
 use spark_ccl_log::Mutex;
 
+use crate::address::Address;
 use crate::gathering::Service;
 use crate::handshake::WorldName;
 use crate::keys::{self, Keys};
 use crate::lobby::{Admitted, ListenerRole, Lobby};
 use crate::member::Member;
 use crate::net::{self, Bell};
-use crate::options::Address;
 use crate::stop::Stop;
 use crate::{Error, Options, Secret, listening};
 

@@ -1,9 +1,9 @@
 //! A call survives a wrong server at one address, and refusals by the peer.
 
 use super::*;
+use crate::address::Address;
 use crate::keys::Keys;
 use crate::lobby::{Admitted, ListenerRole, Lobby};
-use crate::options::Address;
 use crate::{Kind, Purpose, net};
 use socket2::Socket;
 

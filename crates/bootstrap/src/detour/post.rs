@@ -9,11 +9,11 @@ use rustix::event::PollFd;
 use super::Words;
 use super::note::{Note, What};
 use super::sockets::Sockets;
+use crate::address::Address;
 use crate::dial::Route;
 use crate::keys::Keys;
 use crate::listening;
 use crate::lobby::{Admitted, ListenerRole, Lobby};
-use crate::options::Address;
 use crate::relay::Relays;
 
 /// The shortest time between two answers. Each is for all that have asked.

@@ -9,7 +9,7 @@ use spark_ccl_fork::Unshared;
 
 use super::Words;
 use super::note::{LENGTH, Note, What};
-use crate::options::{Address, needs_scope};
+use crate::address::{Address, needs_scope};
 
 /// All hosts of a network are in these groups without having joined them.
 const ALL_V4: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 1);

@@ -6,12 +6,12 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 
 use super::*;
+use crate::address::Address;
 use crate::call::{Call, Unreached, call, redial};
 use crate::dial::Route;
 use crate::frame::FrameReader;
 use crate::handshake::{self, EnterError, Entered, Entry, MAX_HANDSHAKE, Open, PROTOCOL, enter};
 use crate::hello::tests::hello;
-use crate::options::Address;
 use crate::wire::{FrameKind, frame};
 use crate::{Error, Kind, Secret, parcel};
 

@@ -1,11 +1,11 @@
 //! Rank 0 calls rank 2 by way of rank 1.
 
 use super::*;
+use crate::address::Address;
 use crate::caller::Caller;
 use crate::handshake::{Entered, Intent};
 use crate::keys::Keys;
 use crate::lobby::{Admitted, ListenerRole, Lobby};
-use crate::options::Address;
 use crate::{Error, Kind, Purpose, Secret};
 use spark_ccl_seal::Stream;
 
