@@ -142,7 +142,7 @@ fn ranks_on_both_sides_of_two_cuts_hear_who_is_missing_and_what_to_look_at() {
         let asked = format!("rank {number} asked other ranks for a way from 10.77.1.");
         assert_contains(
             answer,
-            &["the rendezvous at 10.77.0.1:", &asked, "look at the cables"],
+            &["the rendezvous: 10.77.0.1:", &asked, "look at the cables"],
         );
     }
 }

@@ -381,7 +381,7 @@ fn look_up(host: &str, port: u16, deadline: Instant) -> Result<Vec<SocketAddr>, 
         }
         let pause = Duration::from_millis(300);
         if Instant::now() + pause >= deadline {
-            let attempts = vec![(host.to_owned(), last)];
+            let attempts = vec![(format!("host name {host}"), last)];
             return Err(Error::Unreachable {
                 peer: RENDEZVOUS.to_owned(),
                 attempts,
