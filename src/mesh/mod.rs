@@ -264,13 +264,13 @@ impl Mesh {
         if let Some(unbound) = made.unbound
             && self.unbound.insert(line.0)
         {
-            spark_ccl_log::warn!(
+            spark_ccl_log::remark(&format!(
                 "TCP to {}: {unbound} may carry nothing: no connection is bound to it, and other \
                  interfaces are in its subnet; the connections are {}; spark-perf doctor says what \
                  to set",
                 self.owner.describe(line.0),
                 made.route
-            );
+            ));
         }
         self.note(line, Carrier::Tcp, Some(made.route));
         Ok(made.halves)

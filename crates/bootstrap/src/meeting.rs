@@ -256,7 +256,7 @@ impl LinkStreams {
         for detour in detours {
             // Once for all streams to the peer.
             if !self.detours.contains(&detour) {
-                spark_ccl_log::warn!("rank {}: {detour}", self.rank);
+                spark_ccl_log::remark(&format!("rank {}: {detour}", self.rank));
                 self.detours.insert(detour);
             }
         }

@@ -202,7 +202,7 @@ impl Rail {
             }
             _ => return,
         };
-        spark_ccl_log::warn!("{text}");
+        spark_ccl_log::remark(&text);
     }
 }
 
