@@ -15,6 +15,8 @@ use attempt::{Attempt, Step};
 
 /// How soon to try again if the backlog is full.
 const FULL: Duration = Duration::from_millis(2);
+/// How long a refused connection means that the peer is not there yet, and no more.
+const REFUSED: Duration = Duration::from_secs(2);
 
 /// A call. It begins with the best route, and tries the next one beside it as soon as one has
 /// failed, or has not connected for a moment ([`Route::patience`]); a connection that is taken is
@@ -31,6 +33,7 @@ pub(crate) struct Caller {
     routes: Vec<Route>,
     intent: Intent,
     deadline: Instant,
+    since: Instant,
     /// Until when a peer that refuses connections may not listen yet.
     refusal: Instant,
     attempts: Vec<Attempt>,
@@ -46,7 +49,7 @@ pub(crate) struct Caller {
     used: Option<usize>,
     /// Until when a route must have led to a connection; the deadline if `None`.
     patience: Option<Instant>,
-    /// Whether any route has, in this round.
+    /// Whether any route has.
     is_connected: bool,
     /// How many routes were given, if more may be added.
     given: Option<usize>,
@@ -77,6 +80,7 @@ impl Caller {
             name,
             intent,
             deadline,
+            since: begin,
             refusal: net::deadline_after(begin, refusal),
             attempts: Vec::new(),
             failures: routes.iter().map(|_| None).collect(),
@@ -107,6 +111,7 @@ impl Caller {
     /// Replaces the routes that were added before.
     pub(crate) fn add(&mut self, more: Vec<Route>) {
         self.is_at_a_loss = false;
+        self.next = 0;
         self.routes
             .truncate(self.given.unwrap_or(self.routes.len()));
         self.routes.extend(more);
@@ -237,6 +242,10 @@ impl Caller {
             1 if self.given.is_none() => self.deadline,
             _ => self.deadline.min(now + ATTEMPT),
         };
+        let limit = match self.patience {
+            Some(until) if until > now => limit.min(until),
+            _ => limit,
+        };
         let route = &self.routes[index];
         let patience = route.patience();
         match Attempt::begin((index, route), self.intent, limit, now) {
@@ -270,7 +279,8 @@ impl Caller {
             EnterError::Broken(error) => Failure::Broken(describe(&error)),
         });
         if self.is_last_round {
-            self.begin_round(now);
+            // Whether there is another one is decided anew.
+            self.is_last_round = false;
         } else if self.next > 0 {
             self.next_at = now;
         }
@@ -279,29 +289,34 @@ impl Caller {
     /// Ends a round. Returns the error if another round is pointless; otherwise pauses before the
     /// next one.
     fn end_round(&mut self, now: Instant) -> Option<Error> {
-        let is_late = now + self.pause >= self.deadline;
         if let Some(error) = self.final_error(now) {
             return Some(error);
         }
-        if !self.attempts.is_empty() {
-            self.is_last_round = is_late || self.attempts.len() == self.routes.len();
-            if !self.is_last_round {
-                self.begin_round(now);
+        let (is_late, is_idle) = (now + self.pause >= self.deadline, self.attempts.is_empty());
+        if self.has_failed() {
+            let is_cut_off = !self.is_connected && self.patience.is_some_and(|until| now >= until);
+            let is_refused = self.is_refused() && now >= self.refusal;
+            if is_late && is_idle || is_cut_off || is_refused {
+                return Some(self.unreachable());
             }
-            return None;
+            self.is_at_a_loss = self.given.is_some() && !self.is_heard(now);
         }
-        let is_cut_off = !self.is_connected && self.patience.is_some_and(|until| now >= until);
-        if is_late || is_cut_off || self.is_refused() && now >= self.refusal {
-            return Some(self.unreachable());
+        if !is_idle && (is_late || self.attempts.len() == self.routes.len()) {
+            self.is_last_round = true;
+        } else {
+            self.begin_round(now);
         }
-        self.is_at_a_loss = self.given.is_some() && !self.is_heard();
-        self.begin_round(now);
         None
+    }
+
+    /// Whether every route has failed, and none leads to a connection now. Some may be tried again.
+    fn has_failed(&self) -> bool {
+        !self.attempts.iter().any(Attempt::is_connected)
+            && self.failures.iter().all(Option::is_some)
     }
 
     fn begin_round(&mut self, now: Instant) {
         self.is_last_round = false;
-        self.is_connected = false;
         self.next = 0;
         self.next_at = now + self.pause;
         self.pause = (self.pause * 2).min(LAST_PAUSE);
@@ -311,7 +326,11 @@ impl Caller {
     /// another route may lead to the peer, even one that is silent.
     fn final_error(&self, now: Instant) -> Option<Error> {
         let is_stream = matches!(self.intent, Intent::Stream { .. });
-        let may_answer = |one: &Attempt| is_stream || !one.is_silent(now);
+        let may_answer = |one: &Attempt| match one.is_connected() {
+            true => is_stream || !one.is_silent(now),
+            // What a route has said once, it says again.
+            false => self.failures[one.route].is_none(),
+        };
         if self.attempts.iter().any(may_answer) {
             return None;
         }
@@ -330,11 +349,17 @@ impl Caller {
         })
     }
 
-    /// Whether the peer's host may have heard of the call, be it to refuse the connection.
-    fn is_heard(&self) -> bool {
+    /// Whether the peer's host may have heard of the call, be it to refuse the connection; a router
+    /// on the way may refuse it as well, for ever.
+    fn is_heard(&self, now: Instant) -> bool {
+        let is_early = now < self.since + REFUSED;
         let mut routes = self.routes.iter().zip(&self.failures);
         routes.any(|(route, failure)| {
-            let is_answer = !matches!(failure, Some(Failure::Broken(_)) | None);
+            let is_answer = match failure {
+                Some(Failure::Final(_) | Failure::Crossed) => true,
+                Some(Failure::Refused(_)) => is_early,
+                Some(Failure::Broken(_)) | None => false,
+            };
             is_answer && route.relays().is_empty() && !route.leads_here()
         })
     }

@@ -340,3 +340,88 @@ fn a_peer_that_does_not_listen_yet_is_reached_though_another_address_is_dead() {
     })
     .unwrap();
 }
+
+/// Steps the call in the sockets' own time.
+fn as_time_goes_by(caller: &mut Caller) -> Result<Entered, Error> {
+    let watchdog = Instant::now() + Duration::from_secs(20);
+    loop {
+        let now = Instant::now();
+        if let Some(outcome) = caller.step(&Secret::from_text(KEY), now) {
+            return outcome;
+        }
+        assert!(now < watchdog, "the call does not end");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Between hosts, no answer is there in the step that asks for it.
+#[test]
+fn a_refusal_that_takes_its_time_ends_the_call() {
+    let (sockets, route) = dead();
+    let (mut caller, begin) = call(&[&route], Duration::from_secs(120));
+    assert!(caller.step(&Secret::from_text(KEY), begin).is_none());
+    drop(sockets);
+    let error = as_time_goes_by(&mut caller).err().unwrap();
+    assert!(
+        matches!(error, Error::Unreachable { refused: true, .. }),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_rendezvous_that_refuses_ends_the_call_though_another_address_is_dead() {
+    let (_sockets, dead) = dead();
+    let (mut root, refusing) = listening(1);
+    for routes in [[&dead, &refusing], [&refusing, &dead]] {
+        let begin = Instant::now();
+        let mut caller = Caller::new(
+            "the rendezvous".to_owned(),
+            routes.map(Clone::clone).to_vec(),
+            Intent::Rendezvous { world: [0; 8] },
+            REFUSAL,
+            (begin, begin + Duration::from_secs(120)),
+        );
+        let error = until_the_end(&mut caller, begin, |now, _| {
+            assert!(now < begin + 3 * ATTEMPT);
+            root.serve(now, &|_, _| true);
+        });
+        let error = error.err().unwrap();
+        assert!(matches!(error, Error::Protocol { .. }), "{error}");
+    }
+}
+
+#[test]
+fn a_call_that_others_may_pass_on_gives_up_when_its_patience_ends() {
+    let (_sockets, dead) = dead();
+    let (unused, refusing) = silent();
+    drop(unused);
+    for routes in [&[&dead][..], &[&dead, &refusing], &[&refusing, &dead]] {
+        let (caller, begin) = call(routes, Duration::from_secs(120));
+        let until = begin + Duration::from_secs(2);
+        let mut caller = caller.with_patience(Some(until));
+        let error = until_the_end(&mut caller, begin, |now, _| {
+            assert!(now < until + ATTEMPT);
+        });
+        let error = error.err().unwrap();
+        assert!(matches!(error, Error::Unreachable { .. }), "{error}");
+    }
+}
+
+#[test]
+fn more_routes_are_asked_for_when_none_leads_to_the_peer() {
+    let (_sockets, dead) = dead();
+    let (mut peer, right) = listening(1);
+    let (caller, begin) = call(&[&dead], Duration::from_secs(120));
+    let mut caller = caller.with_more();
+    let mut now = begin;
+    while !caller.is_at_a_loss() {
+        assert!(caller.step(&Secret::from_text(KEY), now).is_none());
+        assert!(now < begin + 2 * ATTEMPT);
+        now += Duration::from_millis(20);
+    }
+    caller.add(vec![right]);
+    until_the_end(&mut caller, now, |now, _| {
+        peer.serve(now, &|_, _| true);
+    })
+    .unwrap();
+}

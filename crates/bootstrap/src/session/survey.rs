@@ -137,6 +137,13 @@ impl Session {
                 outcomes.extend(outcome.map(|outcome| (*peer, outcome)));
                 goes_on
             });
+            let is_final = |error: &Error| !matches!(error, Error::Unreachable { .. });
+            let errors = outcomes
+                .iter()
+                .filter_map(|(_, outcome)| outcome.as_ref().err());
+            if let Some(error) = errors.into_iter().find(|error| is_final(error)) {
+                return Err(error.clone());
+            }
             let Some((peer, caller)) = calls.first() else {
                 return Ok(outcomes);
             };
@@ -144,9 +151,10 @@ impl Session {
                 return Err(error);
             }
             if now >= deadline {
-                let silence = caller.silence(now).unwrap_or_default();
                 let name = self.describe(*peer);
-                return Err(Error::Timeout(format!("{name} does not answer: {silence}")));
+                let timeout = |why| Error::Timeout(format!("{name} does not answer: {why}"));
+                let silence = caller.silence(now).map(timeout);
+                return Err(silence.unwrap_or_else(|| caller.unreachable()));
             }
             let mut fds: Vec<PollFd<'_>> = Vec::new();
             for (_, caller) in &calls {
