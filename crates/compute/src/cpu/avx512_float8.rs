@@ -346,9 +346,9 @@ unsafe fn limit<F: Format>(x: __m512) -> __m512 {
     if F::INFINITY {
         return x;
     }
-    // The smaller magnitude, or the number if one is NaN, with the sign of `x`. SAFETY: all of this
-    // needs no more than AVX-512DQ, which this function requires of the machine, and touches no
-    // memory.
+    // The smaller magnitude, or the number if one is NaN, with the sign of `x`.
+    // SAFETY: all of this needs no more than AVX-512DQ, which this function requires of the
+    // machine, and touches no memory.
     unsafe { _mm512_range_ps::<0b0010>(x, _mm512_set1_ps(F::OVERFLOW)) }
 }
 

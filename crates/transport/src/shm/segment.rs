@@ -214,10 +214,10 @@ impl Ring {
     pub(super) unsafe fn warm_up(&self) {
         let headers = self.headers.as_ptr();
         for cell in 0..layout::cells(self.size.geometry()) {
-            // The first word stays as it is: the receiver may poll it already. SAFETY: `headers`
-            // points to this many headers of this stride. This is the sender's side before its
-            // first message, as this function requires, so all but the first word belongs to it.
-            // Any bytes may be written there.
+            // The first word stays as it is: the receiver may poll it already.
+            // SAFETY: `headers` points to this many headers of this stride. This is the sender's
+            // side before its first message, as this function requires, so all but the first word
+            // belongs to it. Any bytes may be written there.
             unsafe {
                 headers
                     .add(cell * HEADER_STRIDE + TAG)

@@ -5,13 +5,12 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use super::header::Header;
-use crate::LinkError;
 
 /// How long a message is awaited at its own socket before the others are looked at. Doing so costs
 /// system calls.
 const AWAIT: Duration = Duration::from_millis(500);
-/// The most bytes of messages that wait for earlier ones. A sender has no more on its way than fits
-/// into the buffers of kernels.
+/// From so many bytes of messages that wait for earlier ones on, the rest stays with the kernel,
+/// which then holds the sender back.
 const MOST: usize = 1 << 30;
 
 /// What has come over other sockets, and where that is to be expected.
@@ -37,22 +36,17 @@ impl Detours {
         }
     }
 
+    /// Whether only the next message may be added.
+    pub(super) fn is_full(&self) -> bool {
+        self.bytes >= MOST
+    }
+
     /// Keeps a message until its turn comes.
-    ///
-    /// # Errors
-    /// More is kept than any sender has on its way.
-    pub(super) fn put(&mut self, header: Header, payload: &[u8]) -> Result<(), LinkError> {
+    pub(super) fn put(&mut self, header: Header, payload: &[u8]) {
         self.remove(header.sequence);
         self.bytes += payload.len();
-        if self.bytes > MOST {
-            return Err(LinkError::Protocol(format!(
-                "expected at most {MOST} bytes before a message that is missing, saw {}",
-                self.bytes
-            )));
-        }
         self.stash
             .insert(header.sequence, (header.tag, payload.to_vec()));
-        Ok(())
     }
 
     /// Whether a message has been missed for so long that it may come over another socket.

@@ -126,7 +126,7 @@ impl Outbox {
     /// Whether nothing is left to wait for: all messages are known to have arrived, or cannot
     /// arrive any more.
     pub(super) fn is_settled(&self) -> bool {
-        let is_gone = |socket: &Outgoing| !socket.is_dead && socket.stream.silence().is_err();
+        let is_gone = |socket: &Outgoing| !socket.is_silent && socket.stream.silence().is_err();
         !self.retains
             || self.frames.is_empty()
             || self.ended.is_some()
@@ -292,7 +292,7 @@ impl Outbox {
 
     /// Writes what a socket accepts now.
     fn write_to(&mut self, socket: usize) -> Result<(), LinkError> {
-        loop {
+        while !self.sockets[socket].is_dead {
             let outgoing = &self.sockets[socket];
             let mut parts = [IoSlice::new(&[]); BATCH];
             let mut count = 0;
@@ -324,6 +324,7 @@ impl Outbox {
                 return Ok(());
             }
         }
+        Ok(())
     }
 
     /// Accounts for bytes that the kernel accepted.
@@ -358,14 +359,16 @@ impl Outbox {
             return Ok(());
         };
         let outgoing = &mut self.sockets[socket];
-        let is_new = !std::mem::replace(&mut outgoing.is_dead, true);
-        outgoing.is_silent = true;
-        if !self.retains || matches!(ended, LinkError::Closed) || self.live().is_empty() {
+        let was_silent = std::mem::replace(&mut outgoing.is_silent, true);
+        outgoing.is_dead = true;
+        // Also the connection of a cable that was out for long ends so. If the peer has left, the
+        // others say it, too.
+        let has_left = matches!(ended, LinkError::Closed) && !was_silent;
+        if !self.retains || has_left || self.live().is_empty() {
             return Err(ended);
         }
-        if is_new {
-            self.detour();
-        }
+        self.detour();
+        self.sockets[socket].rest.clear();
         Ok(())
     }
 
@@ -381,12 +384,13 @@ impl Outbox {
 
     /// Forgets a message, once those before are forgotten.
     fn finish(&mut self, message: u64) {
-        self.frames[(message - self.first) as usize].is_done = true;
+        let frame = &mut self.frames[(message - self.first) as usize];
+        frame.is_done = true;
+        // At once: those before may be of a rail that is silent.
+        self.buffers.put(std::mem::take(&mut frame.bytes));
         while self.frames.front().is_some_and(|frame| frame.is_done) {
-            if let Some(frame) = self.frames.pop_front() {
-                self.buffers.put(frame.bytes);
-                self.first += 1;
-            }
+            self.frames.pop_front();
+            self.first += 1;
         }
     }
 

@@ -23,12 +23,17 @@ const SILENT_AFTER: Duration = Duration::from_secs(3);
 /// How long the end of a link may wait for what is not acknowledged: longer than it takes to find a
 /// silent rail.
 const CLOSE_WITHIN: Duration = Duration::from_secs(5);
+/// The same soon after another link has waited in vain: they end one after the other.
+const CLOSE_AFTER_ANOTHER: Duration = Duration::from_millis(200);
 /// How late an acknowledgement may come from a peer whose rails carry.
 const DOUBT_AFTER: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// The silent rails that the log tells of.
 static SAID: PerProcess<Mutex<BTreeSet<String>>> = PerProcess::new();
+
+/// When a link has ended with messages that were not acknowledged.
+static IN_VAIN: PerProcess<Mutex<Option<Instant>>> = PerProcess::new();
 
 /// The sending half of a link, and its rails; the thread that looks after links has it as well.
 pub(super) struct Link {
@@ -91,14 +96,25 @@ impl Link {
     /// Waits until all messages have arrived, as long as that takes no longer than finding out that
     /// a rail is silent.
     pub(super) fn settle(&self) {
-        let until = Instant::now() + CLOSE_WITHIN;
-        let doubt = Instant::now() + DOUBT_AFTER;
+        let begin = Instant::now();
+        let before = *IN_VAIN.get().lock();
+        let is_soon = before.is_some_and(|end| begin < end + CLOSE_WITHIN);
+        let within = if is_soon {
+            CLOSE_AFTER_ANOTHER
+        } else {
+            CLOSE_WITHIN
+        };
+        let (until, doubt) = (begin + within, begin + DOUBT_AFTER);
         loop {
             let mut outbox = self.outbox.lock();
             outbox.note_acknowledged();
             let now = Instant::now();
             let is_late = now > until || now > doubt && !outbox.is_in_doubt();
-            if is_late || outbox.is_settled() {
+            if outbox.is_settled() {
+                return;
+            }
+            if is_late {
+                *IN_VAIN.get().lock() = Some(now);
                 return;
             }
             drop(outbox);

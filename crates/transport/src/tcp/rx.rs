@@ -126,12 +126,15 @@ impl Rx {
             ..
         } = &mut self.sockets[home];
         *closed = error;
-        *is_detoured |= closed.is_some() || inbox.is_ahead(expected);
+        let is_ahead = inbox.is_ahead(expected);
+        *is_detoured |= closed.is_some() || is_ahead;
         *is_detoured = *is_detoured || detours.is_overdue(self.next);
         if !*is_detoured {
             return Ok(None);
         }
-        for socket in (0..self.sockets.len()).filter(|&socket| socket != home) {
+        // A rail that was silent in between may have the message behind later ones.
+        let others = (0..self.sockets.len()).filter(|&socket| socket != home || is_ahead);
+        for socket in others {
             self.drain(socket, expected)?;
             if self.detoured().is_some() {
                 return Ok(Some(Place::Detours));
@@ -156,9 +159,13 @@ impl Rx {
         loop {
             match inbox.message(&**stream, expected) {
                 Ok(Some((header, payload))) => {
-                    detours.put(header, payload)?;
+                    let is_next = header.sequence == expected.sequence;
+                    if !is_next && detours.is_full() {
+                        return Ok(());
+                    }
+                    detours.put(header, payload);
                     inbox.release();
-                    if header.sequence == expected.sequence {
+                    if is_next {
                         return Ok(());
                     }
                 }

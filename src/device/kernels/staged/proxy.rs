@@ -68,8 +68,8 @@ fn stop_at_exit() {
     // Relaxed: the flag orders no other memory, and registering twice does no harm.
     if !IS_REGISTERED.swap(true, Ordering::Relaxed) {
         // Functions are called in the reverse of this order: this one before that which waits for
-        // the thread, which starting the thread has registered. SAFETY: the function may be called
-        // at any time, and does not unwind.
+        // the thread, which starting the thread has registered.
+        // SAFETY: the function may be called at any time, and does not unwind.
         unsafe { libc::atexit(stop) };
     }
 }

@@ -36,6 +36,8 @@ struct State {
     /// What the kernel has taken and was not delivered.
     held: Vec<u8>,
     is_closed: bool,
+    /// What the kernel says from now on, one after the other, and at last for ever.
+    errors: Vec<Errno>,
 }
 
 impl Cable {
@@ -43,6 +45,20 @@ impl Cable {
     fn pull(&self, passes: usize) {
         let mut state = self.state.lock();
         (state.is_out, state.passes) = (true, passes);
+    }
+
+    /// Has the kernel give the connection up.
+    fn break_off(&self, errors: &[Errno]) {
+        self.state.lock().errors = errors.to_vec();
+    }
+
+    fn fail(&self) -> rustix::io::Result<()> {
+        let errors = &mut self.state.lock().errors;
+        let first = errors.first().copied();
+        if errors.len() > 1 {
+            errors.remove(0);
+        }
+        first.map_or(Ok(()), Err)
     }
 
     fn plug_in(&self) {
@@ -80,6 +96,7 @@ impl AsFd for Cable {
 
 impl Stream for Cable {
     fn send(&self, parts: &[IoSlice<'_>]) -> rustix::io::Result<usize> {
+        self.fail()?;
         self.repeat()?;
         let bytes: Vec<u8> = parts.iter().flat_map(|part| part.iter().copied()).collect();
         let mut state = self.state.lock();
@@ -284,6 +301,56 @@ proptest! {
             super::send(&mut here.tx, number, 100);
             super::receive(&mut there.rx, number, 100);
         }
+    }
+}
+
+/// The kernel gives a connection up when a cable is out for minutes, or when it is plugged in again
+/// and the peer's kernel has done so before.
+#[test]
+fn a_connection_that_ends_while_its_cable_is_out_does_not_end_the_link() {
+    for errors in [
+        &[Errno::TIMEDOUT, Errno::PIPE][..],
+        &[Errno::PIPE],
+        &[Errno::CONNRESET],
+    ] {
+        let [mut here, mut there] = sides(GEOMETRY, 2);
+        // The kernel has taken three messages, and a part of the next one.
+        here.cables[0].pull(0);
+        for message in 0..8 {
+            super::send(&mut here.tx, message, 20_000);
+        }
+        here.link.look();
+        here.cables[0].break_off(errors);
+        for _ in 0..3 {
+            here.link.look();
+        }
+        for message in 0..8 {
+            super::receive(&mut there.rx, message, 20_000);
+        }
+        for message in 8..16 {
+            super::send(&mut here.tx, message, 100);
+            super::receive(&mut there.rx, message, 100);
+        }
+    }
+}
+
+/// The first cable is out, and back when the second one goes: the message that went over the second
+/// stands behind a later one.
+#[test]
+fn a_message_behind_a_later_one_of_its_own_socket_is_found() {
+    let [mut here, mut there] = sides(GEOMETRY, 2);
+    here.cables[0].pull(0);
+    here.link.look();
+    here.cables[1].pull(0);
+    super::send(&mut here.tx, 0, 100);
+    super::send(&mut here.tx, 1, 100);
+    here.cables[0].plug_in();
+    // The second cable is not known to be out yet.
+    here.link.outbox.lock().heed(&[false, false]);
+    super::send(&mut here.tx, 2, 100);
+    here.link.look();
+    for message in 0..3 {
+        super::receive(&mut there.rx, message, 100);
     }
 }
 
