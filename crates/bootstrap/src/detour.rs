@@ -19,8 +19,9 @@ use crate::dial::Route;
 use crate::handshake::{Intent, WorldName};
 use crate::keys;
 use crate::net;
+use crate::secret::random;
 use crate::{Error, Secret};
-use note::{Note, What};
+use note::{Nonce, Note, What};
 use sockets::Sockets;
 
 pub(crate) use post::Post;
@@ -86,8 +87,13 @@ impl Search {
         let mut state = self.state.borrow_mut();
         let State { sockets, found } = &mut *state;
         let sockets = sockets.get_or_insert_with(|| Sockets::open(words.port, &self.own));
+        let Ok(own_nonce): Result<Nonce, _> = random() else {
+            return Vec::new();
+        };
+        // A rank that does not answer any more passes nothing on.
+        found.clear();
         let question = Note {
-            what: What::Question,
+            what: What::Question { nonce: own_nonce },
             world: words.world,
         };
         sockets.tell_all(|_| Some(question.encode(&words.key)));
@@ -103,7 +109,9 @@ impl Search {
                 continue;
             }
             for (mut from, what) in heard {
-                if let What::Answer { port, hops } = what {
+                if let What::Answer { nonce, port, hops } = what
+                    && nonce == own_nonce
+                {
                     from.set_port(port);
                     let is_new = !found.iter().any(|(known, _)| *known == from);
                     if is_new && found.len() < MOST_FOUND {

@@ -8,12 +8,16 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
 use rustix::net::{RecvFlags, SendFlags};
-use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use socket2::{Domain, Protocol, SockAddr, Socket, TcpKeepalive, Type};
 
 use crate::address::Address;
 
 /// How many connections the kernel queues for a listener. The kernel lowers it to its own limit.
 const BACKLOG: i32 = 4096;
+/// A host that has vanished is noticed after a minute.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+const KEEPALIVE_PROBES: u32 = 3;
 
 /// The deadline that is `timeout` from now.
 pub(crate) fn deadline_in(timeout: Duration) -> Instant {
@@ -153,12 +157,24 @@ pub(crate) fn listen_on_device(listener: &Socket, address: Address) -> io::Resul
     // kernel prefers the one that it finds first; afterwards, the one that is bound to the
     // interface.
     let share = |shared| [listener, &socket].map(|one| one.set_reuse_port(shared));
-    share(true).into_iter().collect::<io::Result<()>>()?;
-    let listens = bind(&socket, address, port).and_then(|()| socket.listen(BACKLOG));
+    let shares = share(true).into_iter().collect::<io::Result<()>>();
+    let listens = shares
+        .and_then(|()| bind(&socket, address, port))
+        .and_then(|()| socket.listen(BACKLOG));
     share(false).into_iter().collect::<io::Result<()>>()?;
     listens?;
     socket.set_nonblocking(true)?;
     Ok(socket)
+}
+
+/// Has the kernel ask whether the other host is still there, and end the connection if it is not.
+pub(crate) fn keep_asking(socket: &Socket) {
+    let keepalive = TcpKeepalive::new()
+        .with_time(KEEPALIVE_IDLE)
+        .with_interval(KEEPALIVE_INTERVAL)
+        .with_retries(KEEPALIVE_PROBES);
+    // Without it, the connection ends with the program.
+    let _ = socket.set_tcp_keepalive(&keepalive);
 }
 
 /// A non-blocking listener in the abstract Unix namespace.

@@ -71,7 +71,8 @@ impl Relays {
         let (until, mut active) = (Instant::now() + LONGEST, Instant::now());
         while !self.is_idle() {
             let now = Instant::now();
-            if self.serve(now) {
+            // What a reader has yet to take is on its way, too.
+            if self.serve(now) || self.joined.iter().any(Joined::holds_bytes) {
                 active = now;
             }
             let quiet = until.min(active + QUIET);
@@ -151,12 +152,16 @@ impl Dialling {
             })
             .collect();
         match connected {
-            Some(far) => Dialled::Joined(Joined {
-                near: self.near,
-                far,
-                outward: Flow::default(),
-                back: Flow::default(),
-            }),
+            Some(far) => {
+                net::keep_asking(&self.near);
+                net::keep_asking(&far);
+                Dialled::Joined(Joined {
+                    near: self.near,
+                    far,
+                    outward: Flow::default(),
+                    back: Flow::default(),
+                })
+            }
             None if self.attempts.is_empty() || self.until <= now => {
                 turn_away(&self.near);
                 Dialled::Over
@@ -179,6 +184,11 @@ impl Joined {
             }
         }
         !(self.outward.is_over() && self.back.is_over())
+    }
+
+    /// Whether it has read what it could not write yet.
+    fn holds_bytes(&self) -> bool {
+        !self.outward.wants_output().is_empty() || !self.back.wants_output().is_empty()
     }
 
     /// Whether it has more to do at once.

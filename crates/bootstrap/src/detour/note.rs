@@ -10,9 +10,12 @@ const MAGIC: [u8; 4] = *b"SCCN";
 const LABEL: &[u8] = b"note";
 const TAG: usize = 32;
 /// The bytes of a note.
-pub(super) const LENGTH: usize = 4 + 8 + 1 + 2 + 1 + TAG;
+pub(super) const LENGTH: usize = 4 + 8 + 1 + 8 + 2 + 1 + TAG;
 /// The most ranks that pass a connection on.
 const MOST_HOPS: u8 = MOST_RANKS as u8;
+
+/// A random number of a question, which its answers repeat: those of other runs are not heard.
+pub(super) type Nonce = [u8; 8];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Note {
@@ -23,21 +26,21 @@ pub(super) struct Note {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum What {
     /// Who has reached the rendezvous?
-    Question,
+    Question { nonce: Nonce },
     /// This rank has, and passes connections on at this port, which this number of ranks pass on,
     /// itself included.
-    Answer { port: u16, hops: u8 },
+    Answer { nonce: Nonce, port: u16, hops: u8 },
 }
 
 impl Note {
     pub(super) fn encode(&self, key: &Secret) -> Vec<u8> {
-        let (kind, port, hops) = match self.what {
-            What::Question => (0, 0, 0),
-            What::Answer { port, hops } => (1, port, hops),
+        let (kind, nonce, port, hops) = match self.what {
+            What::Question { nonce } => (0, nonce, 0, 0),
+            What::Answer { nonce, port, hops } => (1, nonce, port, hops),
         };
         let mut to = Writer::default();
         to.bytes(&MAGIC).bytes(&self.world);
-        to.u8(kind).u16(port).u8(hops);
+        to.u8(kind).bytes(&nonce).u16(port).u8(hops);
         let mut bytes = to.finish();
         bytes.extend(key.sign(LABEL, &bytes));
         bytes
@@ -46,23 +49,24 @@ impl Note {
     /// What a datagram says, if a rank of this world has sent it.
     pub(super) fn decode(bytes: &[u8], words: &Words) -> Option<What> {
         let (content, tag) = bytes.split_last_chunk::<TAG>()?;
-        let read = || -> Result<(WorldName, u8, u16, u8), WireError> {
+        let read = || -> Result<(WorldName, u8, Nonce, u16, u8), WireError> {
             let mut from = Reader::new(content);
             if from.array()? != MAGIC {
                 return Err(WireError::Field("mark"));
             }
-            let fields = (from.array()?, from.u8()?, from.u16()?, from.u8()?);
+            let (world, kind, nonce) = (from.array()?, from.u8()?, from.array()?);
+            let fields = (world, kind, nonce, from.u16()?, from.u8()?);
             from.end()?;
             Ok(fields)
         };
-        let (world, kind, port, hops) = read().ok()?;
+        let (world, kind, nonce, port, hops) = read().ok()?;
         // The world's name spares the digest for datagrams of others.
         if world != words.world || !words.key.verify(LABEL, content, tag) {
             return None;
         }
         match kind {
-            0 => Some(What::Question),
-            1 if (1..=MOST_HOPS).contains(&hops) => Some(What::Answer { port, hops }),
+            0 => Some(What::Question { nonce }),
+            1 if (1..=MOST_HOPS).contains(&hops) => Some(What::Answer { nonce, port, hops }),
             _ => None,
         }
     }

@@ -1,13 +1,14 @@
 //! A rank that has reached the rendezvous: it answers those that ask for it, and passes their
 //! connections on, until the rendezvous is over.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use rustix::event::PollFd;
 
 use super::Words;
-use super::note::{Note, What};
+use super::note::{Nonce, Note, What};
 use super::sockets::Sockets;
 use crate::address::Address;
 use crate::dial::Route;
@@ -15,9 +16,11 @@ use crate::keys::Keys;
 use crate::listening;
 use crate::lobby::{Admitted, ListenerRole, Lobby};
 use crate::relay::Relays;
+use crate::wiring::MOST_RANKS;
 
-/// The shortest time between two answers. Each is for all that have asked.
+/// The shortest time between answers, and the most questions that are answered then.
 const BETWEEN_ANSWERS: Duration = Duration::from_millis(20);
+const MOST_ASKED: usize = 2 * MOST_RANKS as usize;
 
 pub(crate) struct Post {
     words: Words,
@@ -31,6 +34,8 @@ pub(crate) struct Post {
     bound: Vec<SocketAddr>,
     relays: Relays,
     answers_from: Instant,
+    /// The questions since the last answers.
+    asked: BTreeSet<Nonce>,
 }
 
 impl Post {
@@ -50,6 +55,7 @@ impl Post {
             bound: Vec::new(),
             relays: Relays::default(),
             answers_from: Instant::now(),
+            asked: BTreeSet::new(),
         }
     }
 
@@ -60,11 +66,18 @@ impl Post {
 
     /// Answers questions, and advances the connections, without blocking.
     pub(crate) fn serve(&mut self, now: Instant) {
-        let heard = self.sockets.hear(&self.words);
-        let is_asked = heard.iter().any(|(_, what)| *what == What::Question);
-        if is_asked && now >= self.answers_from {
-            self.answer();
-            self.answers_from = now + BETWEEN_ANSWERS;
+        for (_, what) in self.sockets.hear(&self.words) {
+            if let What::Question { nonce } = what
+                && self.asked.len() < MOST_ASKED
+            {
+                self.asked.insert(nonce);
+            }
+        }
+        if now >= self.answers_from {
+            for nonce in std::mem::take(&mut self.asked) {
+                self.answer(nonce);
+                self.answers_from = now + BETWEEN_ANSWERS;
+            }
         }
         if let Some(lobby) = &mut self.lobby {
             for admitted in lobby.serve(now, &|_, _| true) {
@@ -78,7 +91,7 @@ impl Post {
         self.relays.serve(now);
     }
 
-    fn answer(&mut self) {
+    fn answer(&mut self, nonce: Nonce) {
         if self.lobby.is_none() {
             let Ok(listeners) = listening::listen_on(&self.own) else {
                 return;
@@ -96,6 +109,7 @@ impl Post {
             let answer = Note {
                 world: self.words.world,
                 what: What::Answer {
+                    nonce,
                     port,
                     hops: self.hops + 1,
                 },
@@ -116,6 +130,8 @@ impl Post {
     /// When [`serve`](Self::serve) is due even if no descriptor is ready.
     pub(crate) fn next_wake(&self) -> Option<Instant> {
         let lobby = self.lobby.as_ref().and_then(Lobby::next_wake);
-        lobby.into_iter().chain(self.relays.next_wake()).min()
+        let answers = (!self.asked.is_empty()).then_some(self.answers_from);
+        let wakes = [lobby, self.relays.next_wake(), answers];
+        wakes.into_iter().flatten().min()
     }
 }

@@ -9,7 +9,9 @@ fn words(secret: &[u8]) -> Words {
 }
 
 fn notes() -> [What; 2] {
-    [What::Question, What::Answer { port: 9, hops: 2 }]
+    let nonce = [7; 8];
+    let (port, hops) = (9, 2);
+    [What::Question { nonce }, What::Answer { nonce, port, hops }]
 }
 
 #[test]
