@@ -154,10 +154,11 @@ fn until_all_is_freed(context: &Arc<CudaContext>) {
 }
 
 /// The guard of a rank goes with it.
-fn until_no_guard_is_there() {
+/// A thread that has ended is listed for another moment.
+fn until_none_is_there(named: &str) {
     let end = Instant::now() + SOON;
-    while threads("spark-gpu-guard") > 0 {
-        assert!(Instant::now() < end);
+    while threads(named) > 0 {
+        assert!(Instant::now() < end, "there is {named}");
         std::thread::sleep(A_WHILE);
     }
 }
@@ -169,7 +170,7 @@ fn memory_that_outlives_all_communicators_is_freed() {
     let context = Arc::clone(comm.context().unwrap());
     let blocks = [1 << 20, 5000].map(|len| comm.alloc_device::<u8>(len).unwrap());
     drop(comm);
-    until_no_guard_is_there();
+    until_none_is_there("spark-gpu-guard");
     for block in blocks {
         drop(block);
         until_all_is_freed(&context);
@@ -191,11 +192,8 @@ fn ranks_say_goodbye_although_a_thread_frees_their_memory() {
     // A thread has taken it.
     until_all_is_freed(&context);
     drop(comms);
-    assert_eq!(
-        threads("spark-monitor"),
-        0,
-        "it serves ranks until they have left"
-    );
+    // It serves ranks until they have left.
+    until_none_is_there("spark-monitor");
 }
 
 #[test]

@@ -91,7 +91,9 @@ impl Hosts {
             }
         }
         for pid in &self.pids() {
-            INTERFACES.iter().for_each(|one| until_usable(pid, one));
+            for one in &INTERFACES {
+                until_usable(pid, one);
+            }
         }
     }
 

@@ -326,10 +326,13 @@ impl Caller {
     /// another route may lead to the peer, even one that is silent.
     fn final_error(&self, now: Instant) -> Option<Error> {
         let is_stream = matches!(self.intent, Intent::Stream { .. });
-        let may_answer = |one: &Attempt| match one.is_connected() {
-            true => is_stream || !one.is_silent(now),
-            // What a route has said once, it says again.
-            false => self.failures[one.route].is_none(),
+        let may_answer = |one: &Attempt| {
+            if one.is_connected() {
+                is_stream || !one.is_silent(now)
+            } else {
+                // What a route has said once, it says again.
+                self.failures[one.route].is_none()
+            }
         };
         if self.attempts.iter().any(may_answer) {
             return None;

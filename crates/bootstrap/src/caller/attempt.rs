@@ -45,12 +45,11 @@ impl Attempt {
     ) -> Result<Self, EnterError> {
         let (socket, is_complete) = route.begin().map_err(EnterError::from_connect)?;
         let relays = route.relays().to_vec();
-        let (stage, until) = match is_complete {
-            true => {
-                let approach = Approach::begin(socket, &relays, intent)?;
-                (Stage::Entering(approach), now + ATTEMPT)
-            }
-            false => (Stage::Connecting { socket, relays }, limit),
+        let (stage, until) = if is_complete {
+            let approach = Approach::begin(socket, &relays, intent)?;
+            (Stage::Entering(approach), now + ATTEMPT)
+        } else {
+            (Stage::Connecting { socket, relays }, limit)
         };
         Ok(Self {
             route: index,
