@@ -3,7 +3,7 @@
 
 use crate::deadline::deadline_after;
 use crate::error::Error;
-use spark_ccl_bootstrap::{Address, Options, Secret, Session, UniqueId};
+use spark_ccl_bootstrap::{Address, Options, PeerInfo, Secret, Session, UniqueId};
 use spark_ccl_config::Settings;
 use spark_ccl_fork::lookup;
 use spark_ccl_launcher::{KeyValue, Launch, Rendezvous};
@@ -161,19 +161,20 @@ pub(crate) fn options(
     })
 }
 
-/// Refuses a world of several hosts where this rank has loopback addresses alone.
+/// Refuses a world of several hosts where this rank has loopback addresses alone, and others do not.
+/// Ranks that have nothing else share a loopback, since they have met: containers of one pod.
 pub(crate) fn check_addresses(session: &Session, settings: &Settings) -> Result<(), Error> {
     if session.is_local() {
         return Ok(());
     }
     let own = session.peer(session.rank());
+    let is_on_loopback = |peer: &PeerInfo| {
+        let mut addresses = peer.addresses.iter();
+        addresses.all(|one| one.address.ip().is_loopback())
+    };
     let mut peers = (0..session.size()).map(|rank| session.peer(rank));
-    let elsewhere = peers.find(|peer| peer.host_id != own.host_id);
-    let is_alone = own
-        .addresses
-        .iter()
-        .all(|address| address.address.ip().is_loopback());
-    let Some(peer) = elsewhere.filter(|_| is_alone) else {
+    let elsewhere = peers.find(|peer| peer.host_id != own.host_id && !is_on_loopback(peer));
+    let Some(peer) = elsewhere.filter(|_| is_on_loopback(own)) else {
         return Ok(());
     };
     let because = match &settings.socket_ifname {
