@@ -161,8 +161,8 @@ pub(crate) fn options(
     })
 }
 
-/// Refuses a world of several hosts where this rank has loopback addresses alone, and others do not.
-/// Ranks that have nothing else share a loopback, since they have met: containers of one pod.
+/// Refuses a world of several hosts where this rank has loopback addresses alone, and others do
+/// not. Ranks that have nothing else share a loopback, since they have met: containers of one pod.
 pub(crate) fn check_addresses(session: &Session, settings: &Settings) -> Result<(), Error> {
     if session.is_local() {
         return Ok(());
