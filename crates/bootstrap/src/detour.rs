@@ -3,8 +3,8 @@
 //! They know its address only, so they ask on each of their networks, by a datagram to all hosts
 //! there, at the port number of the rendezvous. A rank that has reached it ([`Post`]) answers with
 //! a port at which it passes connections on. Datagrams have a tag that takes the secret, are not
-//! routed, and decide nothing but whom to call: whoever is called has to prove itself like any
-//! other, and so has the rendezvous behind it.
+//! routed, and decide nothing but whom to call: the rank that is called proves itself like
+//! any other, and so does the rendezvous behind it.
 
 mod note;
 mod post;

@@ -23,7 +23,11 @@ proptest! {
     }
 
     #[test]
-    fn a_damaged_open_is_refused_or_another(at: prop::sample::Index, with: u8, cut: prop::sample::Index) {
+    fn a_damaged_open_is_refused_or_another(
+        at: prop::sample::Index,
+        with: u8,
+        cut: prop::sample::Index,
+    ) {
         let purpose = Purpose { context: 1, kind: Kind::Tcp, number: 2 };
         let intent = Intent::Stream { from: 0, to: 1, purpose };
         let mut bytes = Open { version: PROTOCOL, intent, nonce: [7; 32] }.encode();
@@ -36,7 +40,14 @@ proptest! {
     }
 
     #[test]
-    fn opens_survive(from: u32, to: u32, context: u64, number: u32, nonce: [u8; 32], kind in 0u8..3) {
+    fn opens_survive(
+        from: u32,
+        to: u32,
+        context: u64,
+        number: u32,
+        nonce: [u8; 32],
+        kind in 0u8..3,
+    ) {
         let kind = Kind::from_byte(kind).unwrap();
         let purpose = Purpose { context, kind, number };
         let open = Open { version: PROTOCOL, intent: Intent::Stream { from, to, purpose }, nonce };

@@ -9,8 +9,8 @@ use super::header::Header;
 /// How long a message is awaited at its own socket before the others are looked at. Doing so costs
 /// system calls.
 const AWAIT: Duration = Duration::from_millis(500);
-/// From so many bytes of messages that wait for earlier ones on, the rest stays with the kernel,
-/// which then holds the sender back.
+/// The bytes of early messages that are kept; the rest stays with the kernel, which then holds the
+/// sender back.
 const MOST: usize = 1 << 30;
 
 /// What has come over other sockets, and where that is to be expected.
