@@ -1,5 +1,7 @@
 //! One operation in flight: its task and steps, its number and tag, and how far it is. The queues
-//! that it waits in are in `mod.rs`.
+//! that it waits in are in `host.rs`.
+
+use std::time::Duration;
 
 use super::exec::Run;
 use super::execution::{Advance, Execution};
@@ -10,7 +12,6 @@ use super::wires::Wires;
 use super::{Direction, Number, pair_of};
 use crate::mesh::POINT_TO_POINT_LANE;
 use crate::plan::Program;
-use std::time::Duration;
 
 /// An operation that is queued or running.
 pub(super) struct Active {
