@@ -5,10 +5,11 @@
 //! processes, and one for threads. Without a bench run (`cargo test --benches`) it does nothing.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use spark_ccl::{Communicator, RedOp, UniqueId};
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Instant;
+
+use spark_ccl::{Communicator, RedOp, UniqueId};
 
 const ROLE: &str = "SPARK_SCALE_RANK";
 const SPLITS: usize = 10;

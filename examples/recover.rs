@@ -4,8 +4,9 @@
 //! `cargo run --example recover`. Under a launcher it takes the ranks that the launcher made, which
 //! must let the others live when one dies.
 
-use spark_ccl::{Communicator, Error, RedOp, rank_variables};
 use std::process::Command;
+
+use spark_ccl::{Communicator, Error, RedOp, rank_variables};
 
 const STEPS: usize = 20;
 /// What the ranks learn from, divided among them in each step.

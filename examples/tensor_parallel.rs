@@ -5,8 +5,9 @@
 //! By itself it runs four ranks as threads: `cargo run --example tensor_parallel`. Under a launcher
 //! it takes the ranks that the launcher made.
 
-use spark_ccl::{Communicator, Error, RedOp, bf16};
 use std::ops::Range;
+
+use spark_ccl::{Communicator, Error, RedOp, bf16};
 
 const TOKENS: usize = 16;
 const INPUTS: usize = 8;

@@ -2,6 +2,18 @@
 //! for existing memory. How it is kept and taken back is in `registered.rs`. Knows communicators,
 //! since all ranks take part; knows no link.
 
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use socket2::Socket;
+use spark_ccl_bootstrap::{Error as BootstrapError, Kind, Purpose, Via};
+use spark_ccl_fork::Unshared;
+use spark_ccl_transport::memory::{MemoryError, SharedMemory, available_bytes, recv_fd, send_fd};
+use spark_ccl_transport::rdma::{Memory, Registration};
+use spark_ccl_types::{Element, Operation, RedOp};
+
 use crate::call::{Call, Nothing};
 use crate::communicator::{Communicator, Inner};
 use crate::deadline::deadline_in;
@@ -9,16 +21,6 @@ use crate::error::Error;
 use crate::mesh::shares_memory;
 use crate::registered::{Allocation, Hold, Holder, Registered, Segment};
 use crate::task::Spec;
-use socket2::Socket;
-use spark_ccl_bootstrap::{Error as BootstrapError, Kind, Purpose, Via};
-use spark_ccl_fork::Unshared;
-use spark_ccl_transport::memory::{MemoryError, SharedMemory, available_bytes, recv_fd, send_fd};
-use spark_ccl_transport::rdma::{Memory, Registration};
-use spark_ccl_types::{Element, Operation, RedOp};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::ptr::NonNull;
-use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
 
 /// How long ranks that take part may take to pass memory.
 const EXCHANGE: Duration = Duration::from_secs(30);

@@ -103,8 +103,9 @@ impl<const N: usize> From<&[usize; N]> for Blocks {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
+
+    use super::*;
 
     /// Whether an element of the buffer is in two blocks, element by element.
     fn shares_an_element(blocks: &Blocks) -> bool {

@@ -1,11 +1,13 @@
 //! How memory enters a call: host slices, owned vectors, registered memory. Device memory is in
 //! `device`. Knows regions and where they are registered; knows no call and no engine.
 
+use std::sync::Arc;
+
+use spark_ccl_types::Element;
+
 #[cfg(feature = "cuda")]
 use crate::device::Site;
 use crate::registered::{Registered, RegisteredView, RegisteredViewMut, Segment};
-use spark_ccl_types::Element;
-use std::sync::Arc;
 
 /// Consecutive elements in memory, and where they are registered.
 #[derive(Debug, Clone)]

@@ -1,6 +1,18 @@
 //! How programs make the first communicators: their settings (`Builder`), and the ways in which
 //! ranks meet. The meeting itself is in `rendezvous.rs`.
 
+use std::any::Any;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use spark_ccl_bootstrap::{Options, Session, UniqueId};
+use spark_ccl_config::{AlgorithmChoice, Backend, Env, Net, Path, Settings, Tuning};
+use spark_ccl_launcher::local_rank;
+use spark_ccl_transport::rdma::link::Nics;
+
 use crate::communicator::Communicator;
 use crate::deadline::deadline_after;
 use crate::error::Error;
@@ -9,16 +21,6 @@ use crate::logging;
 use crate::opening::open;
 use crate::rendezvous::{meet, options};
 use crate::world::{Reducer, local_monitors, open_nics};
-use spark_ccl_bootstrap::{Options, Session, UniqueId};
-use spark_ccl_config::{AlgorithmChoice, Backend, Env, Net, Path, Settings, Tuning};
-use spark_ccl_launcher::local_rank;
-use spark_ccl_transport::rdma::link::Nics;
-use std::any::Any;
-use std::io;
-use std::net::SocketAddr;
-use std::sync::{Arc, OnceLock};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
 
 /// The name of this origin of values in logs and errors.
 const PROGRAM: &str = "the program";

@@ -8,10 +8,14 @@ mod operands;
 mod pending;
 mod scope;
 
+use std::marker::PhantomData;
+use std::time::Duration;
+
 pub(crate) use operands::sealed;
 pub use operands::{InPlace, Nothing, Operands, OutOfPlace, OwnedOperands, Receiving, Sending};
 pub use pending::{Failed, Pending};
 pub use scope::{Scope, ScopedPending};
+use spark_ccl_types::Element;
 
 use crate::buffer::Region;
 use crate::communicator::Communicator;
@@ -19,9 +23,6 @@ use crate::error::Error;
 use crate::host::{HostEngine, Ids};
 use crate::names;
 use crate::task::{Spec, check};
-use spark_ccl_types::Element;
-use std::marker::PhantomData;
-use std::time::Duration;
 
 /// An operation with its buffers. It does nothing until it is run or started.
 #[must_use = "a call does nothing until `run`, `start`, `start_in`, or `on` a stream"]

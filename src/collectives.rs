@@ -1,14 +1,16 @@
 //! The collectives and messages of a communicator: methods that each make a [`Call`], and their
 //! documentation. No call is checked or run here.
 
+use std::sync::Arc;
+
+use spark_ccl_types::{DType, Element, Operation, RedOp, Reduction};
+
 use crate::blocks::Blocks;
 use crate::buffer::{RecvBuf, SendBuf};
 use crate::call::{Call, InPlace, Nothing, OutOfPlace, Receiving, Sending};
 use crate::communicator::Communicator;
 use crate::names::FINALIZING;
 use crate::task::{Spec, Tables};
-use spark_ccl_types::{DType, Element, Operation, RedOp, Reduction};
-use std::sync::Arc;
 
 impl Communicator {
     /// `recv[i] = op over all ranks of send[i]`, on every rank.

@@ -1,6 +1,20 @@
 //! The communicator: the type that users hold. It joins what runs calls (engine, plan, mesh) with
 //! what reports faults (control plane), and has the methods that are not collectives.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+use spark_ccl_config::{Backend, Layout, Path};
+use spark_ccl_control::{Fault, Watch};
+#[cfg(feature = "cuda")]
+use spark_ccl_cuda::keep_context;
+use spark_ccl_fork::Owned;
+use spark_ccl_log::FlushOnDrop;
+use spark_ccl_transport::Rails;
+use spark_ccl_transport::rdma::Registry;
+use spark_ccl_types::{DType, Operation, Signature};
+
 #[cfg(feature = "cuda")]
 use crate::device::StreamEngine;
 use crate::engine::Engine;
@@ -12,18 +26,6 @@ use crate::peer_link::PeerLink;
 use crate::plan::{Explanation, Planner};
 use crate::task::Task;
 use crate::world::World;
-use spark_ccl_config::{Backend, Layout, Path};
-use spark_ccl_control::{Fault, Watch};
-#[cfg(feature = "cuda")]
-use spark_ccl_cuda::keep_context;
-use spark_ccl_fork::Owned;
-use spark_ccl_log::FlushOnDrop;
-use spark_ccl_transport::Rails;
-use spark_ccl_transport::rdma::Registry;
-use spark_ccl_types::{DType, Operation, Signature};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::Duration;
 
 /// A group of ranks that communicate with each other.
 ///

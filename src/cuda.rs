@@ -128,14 +128,14 @@
 //! NCCL decides how it reduces: about NaN in minima and maxima, and about the order of sums. Our
 //! own kernels reduce in the order of the ranks, with the same bits on all of them.
 
-use crate::Error;
+pub use spark_ccl_cuda::{Device, Error as CudaError, cudarc};
+pub use spark_ccl_nccl::Error as NcclError;
 
+use crate::Error;
 pub use crate::device::{
     DeviceCall, DeviceMemory, DeviceOperands, DevicePart, DeviceRecv, DeviceSend, DeviceSlice,
     DeviceView, DeviceViewMut, Group, Registration,
 };
-pub use spark_ccl_cuda::{Device, Error as CudaError, cudarc};
-pub use spark_ccl_nccl::Error as NcclError;
 
 /// The GPUs that this process may use.
 ///

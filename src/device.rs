@@ -37,14 +37,13 @@ mod view;
 mod view_mut;
 mod waiting;
 
-pub(crate) use engine::StreamEngine;
-pub(crate) use site::Site;
-
 pub use buffer::{DevicePart, DeviceRecv, DeviceSend, DeviceSlice};
 pub use engine::Registration;
+pub(crate) use engine::StreamEngine;
 pub use group::Group;
 pub use memory::DeviceMemory;
 pub use operands::DeviceOperands;
+pub(crate) use site::Site;
 pub use untyped::DeviceCall;
 pub use view::DeviceView;
 pub use view_mut::DeviceViewMut;

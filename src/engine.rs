@@ -4,9 +4,10 @@
 //! processor, those of `device` on memory of GPUs. It is given checked tasks, whose element types
 //! are values and not Rust's types.
 
+use std::time::Duration;
+
 use crate::error::Error;
 use crate::task::Task;
-use std::time::Duration;
 
 /// Does whole collectives on one kind of memory.
 pub(crate) trait Engine: Send + Sync {

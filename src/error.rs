@@ -1,10 +1,11 @@
 //! What can go wrong, for callers to match on and for people to read. Errors of the crates below
 //! become the library's here.
 
-use spark_ccl_control::Fault;
-use spark_ccl_fork::Forked;
 use std::fmt;
 use std::sync::Arc;
+
+use spark_ccl_control::Fault;
+use spark_ccl_fork::Forked;
 
 /// An error of the library.
 ///

@@ -1,9 +1,10 @@
 //! Which ranks answer this one, while it waits for them to agree. Knows the control plane's
 //! questions and time.
 
-use spark_ccl_control::Watch;
 use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
+
+use spark_ccl_control::Watch;
 
 /// How long a rank is waited for before it is asked whether it is there. Most agree before that.
 const ASK_AFTER: Duration = Duration::from_millis(100);

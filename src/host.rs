@@ -27,21 +27,17 @@ mod unread;
 mod watchdog;
 mod wires;
 
-pub(crate) use engine::{HostEngine, Ids, first_done, push_all};
-use ops::OpId;
-pub(crate) use wires::Wires;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
 
-use crate::error::Error;
-use crate::mesh::POINT_TO_POINT_LANE;
-use crate::observe::Observed;
-use crate::peer_link::PeerLink;
-use crate::plan::{Planner, Program, Programs};
-use crate::task::Task;
 use active::Active;
+pub(crate) use engine::{HostEngine, Ids, first_done, push_all};
 use exec::Run;
 use execution::{Advance, Execution};
 use first_caller::FirstCaller;
 use loans::Loans;
+use ops::OpId;
 use ops::Ops;
 use pair_tag::PairTag;
 use request::Request;
@@ -51,10 +47,15 @@ use spark_ccl_status::Peer;
 use spark_ccl_transport::Rails;
 use spark_ccl_types::DType;
 use spin_budget::SpinBudget;
-use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
-use std::time::Duration;
 use unread::Refusal;
+pub(crate) use wires::Wires;
+
+use crate::error::Error;
+use crate::mesh::POINT_TO_POINT_LANE;
+use crate::observe::Observed;
+use crate::peer_link::PeerLink;
+use crate::plan::{Planner, Program, Programs};
+use crate::task::Task;
 
 /// Operations in flight and the links they share. Collectives run one after the other, in the order
 /// of their calls; point-to-point operations run beside them, in order per peer and direction.

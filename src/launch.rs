@@ -1,12 +1,14 @@
 //! The rank of this process, and where the ranks meet: from the program's settings, or else from
 //! the launcher.
 
-use crate::deadline::deadline_in;
-use crate::error::Error;
+use std::time::Instant;
+
 use spark_ccl_bootstrap::UniqueId;
 use spark_ccl_config::Env;
 use spark_ccl_launcher::{Launch, LauncherKind, Rendezvous};
-use std::time::Instant;
+
+use crate::deadline::deadline_in;
+use crate::error::Error;
 
 /// What a launcher says about this process.
 #[derive(Debug, Clone, PartialEq, Eq)]

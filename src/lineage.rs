@@ -2,15 +2,17 @@
 //! next one. What the agreement is, and why it holds, is in `crates/control/src/agreement.rs`; here
 //! it meets the control plane and time.
 
-use crate::error::Error;
-use crate::hearing::Hearing;
-use crate::host::push_all;
-use spark_ccl_bootstrap::Session;
-use spark_ccl_control::{Agreement, Outcome, Rule, Sight, Step, Watch};
-use spark_ccl_log::Mutex;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use spark_ccl_bootstrap::Session;
+use spark_ccl_control::{Agreement, Outcome, Rule, Sight, Step, Watch};
+use spark_ccl_log::Mutex;
+
+use crate::error::Error;
+use crate::hearing::Hearing;
+use crate::host::push_all;
 
 /// Marks the contexts of shrunk communicators. It is in the place of the number or color of `split`
 /// and `restricted`, which have only 32 bits.
@@ -383,12 +385,14 @@ impl Bid<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use spark_ccl_bootstrap::{Attendant, Delivery, Kind, Purpose, Via};
+    use spark_ccl_control::Proposal;
+
     use super::*;
     use crate::communicator::Communicator;
     use crate::deadline::deadline_in;
-    use spark_ccl_bootstrap::{Attendant, Delivery, Kind, Purpose, Via};
-    use spark_ccl_control::Proposal;
-    use std::sync::atomic::{AtomicU32, Ordering};
 
     #[test]
     fn the_last_generation_is_followed_by_an_error() {

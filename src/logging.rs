@@ -1,12 +1,13 @@
 //! Log output by the environment: `SPARK_CCL_LOG`, or NCCL's variables.
 
-use spark_ccl_config::{Log, files};
-use spark_ccl_fork::PerProcess;
-use spark_ccl_log::{Lines, Mutex, remark, tell};
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+
+use spark_ccl_config::{Log, files};
+use spark_ccl_fork::PerProcess;
+use spark_ccl_log::{Lines, Mutex, remark, tell};
 use tracing_subscriber::EnvFilter;
 
 /// A call that waits for this long says so, once.

@@ -1,14 +1,16 @@
 //! A rank's place in its communicator: its engine of host memory, and how long it stays. Knows the
 //! engine and the control plane's watch; knows no calls and no links.
 
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::Duration;
+
+use spark_ccl_control::{Fault, Leave, Watch};
+
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::host::{Core, HostEngine};
 use crate::world::Stay;
-use spark_ccl_control::{Fault, Leave, Watch};
-use std::ops::Deref;
-use std::sync::Arc;
-use std::time::Duration;
 
 /// After this, a rank that leaves says what it waits for.
 const SOON: Duration = Duration::from_secs(1);
@@ -126,9 +128,10 @@ impl Drop for Membership {
 
 #[cfg(test)]
 mod tests {
-    use crate::communicator::Communicator;
     use std::io::Write;
     use std::sync::{Arc, Mutex};
+
+    use crate::communicator::Communicator;
 
     /// Keeps what is written.
     #[derive(Clone, Default)]

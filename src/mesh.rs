@@ -16,19 +16,20 @@ mod sockets;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use line::{LANES, Line, POINT_TO_POINT_LANE, index};
-pub(crate) use owner::{LinkOwner, shares_memory};
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 
-use crate::peer_link::{Carrier, PeerLink};
 use attend::attend;
 use inbox::{Inbox, InboxEvent, Outcome, Push};
+pub(crate) use line::{LANES, Line, POINT_TO_POINT_LANE, index};
+pub(crate) use owner::{LinkOwner, shares_memory};
 use sockets::Sockets;
 use spark_ccl_bootstrap::{End, Error as BootstrapError, Kind};
 use spark_ccl_config::SingleCopy;
 use spark_ccl_sched::Rank;
 use spark_ccl_transport::{LinkError, LinkRx, LinkTx, shm};
-use std::collections::{BTreeSet, HashMap};
-use std::sync::Arc;
+
+use crate::peer_link::{Carrier, PeerLink};
 
 /// Both halves of a link.
 pub(crate) type Halves = (Box<dyn LinkTx>, Box<dyn LinkRx>);

@@ -4,10 +4,11 @@
 //! remembers those that it has used: the ranks of one program use the same names, in a different
 //! order if there is an error.
 
+use std::collections::BTreeMap;
+
 use spark_ccl_control::FINALIZE;
 use spark_ccl_fork::PerProcess;
 use spark_ccl_log::Mutex;
-use std::collections::BTreeMap;
 
 /// The bound keeps a program that always makes up new names from filling the memory.
 const MOST: usize = 1 << 16;

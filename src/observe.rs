@@ -15,16 +15,17 @@ mod server;
 mod service;
 mod snapshot;
 
+use std::sync::Arc;
+
 pub(crate) use board::Observed;
+use board::Process;
 #[cfg(feature = "cuda")]
 pub(crate) use journal::{DEPTH, Journal};
+use service::Service;
+use spark_ccl_control::Watch;
 
 use crate::error::Error;
 use crate::world::{NO_CONTEXT, World};
-use board::Process;
-use service::Service;
-use spark_ccl_control::Watch;
-use std::sync::Arc;
 
 /// A communicator that is observed, and the service that tells about it.
 pub(crate) struct Observation {

@@ -1,6 +1,20 @@
 //! Makes communicators: that of a whole world, and those of some of its ranks. The only place that
 //! makes engines; the memory of a call then decides which engine gets it.
 
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+use spark_ccl_bootstrap::{HostId, Session};
+use spark_ccl_config::{AlgorithmChoice, Backend, Path, Settings, Tuning};
+use spark_ccl_control::{Monitor, Watch};
+#[cfg(feature = "cuda")]
+use spark_ccl_cuda::keep_context;
+use spark_ccl_fork::Owned;
+use spark_ccl_log::FlushOnDrop;
+use spark_ccl_transport::Bell;
+use spark_ccl_transport::rdma::link::Nics;
+
 use crate::call::or_abort;
 use crate::communicator::{Communicator, Inner};
 use crate::deadline::deadline_in;
@@ -16,18 +30,6 @@ use crate::observe::{self, Observed};
 use crate::plan::Planner;
 use crate::rendezvous::check_addresses;
 use crate::world::{NO_CONTEXT, Reducer, World};
-use spark_ccl_bootstrap::{HostId, Session};
-use spark_ccl_config::{AlgorithmChoice, Backend, Path, Settings, Tuning};
-use spark_ccl_control::{Monitor, Watch};
-#[cfg(feature = "cuda")]
-use spark_ccl_cuda::keep_context;
-use spark_ccl_fork::Owned;
-use spark_ccl_log::FlushOnDrop;
-use spark_ccl_transport::Bell;
-use spark_ccl_transport::rdma::link::Nics;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
-use std::time::Instant;
 
 /// Who makes a communicator's calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -10,19 +10,19 @@ mod topology;
 mod tuner;
 
 pub use explanation::Explanation;
+use measured::measured;
 pub(crate) use program::Program;
 pub(crate) use programs::Programs;
-pub(crate) use topology::Network;
-
-use crate::error::Error;
-use crate::measured::Measured;
-use crate::task::{Ranks, Task};
-use measured::measured;
 use spark_ccl_config::{AlgorithmChoice, Layout, Path, Settings, Tuning};
 use spark_ccl_sched::cost::{Fabric, estimate};
 use spark_ccl_sched::{Algorithm, Hosts, Schedule, Shape, Steps, schedule};
 use spark_ccl_types::{Signature, describe};
+pub(crate) use topology::Network;
 use topology::Topology;
+
+use crate::error::Error;
+use crate::measured::Measured;
+use crate::task::{Ranks, Task};
 
 /// What all plans of a communicator depend on.
 #[derive(Debug)]

@@ -1,8 +1,9 @@
 //! Records of a rank's last operations, on request.
 
+use std::path::Path;
+
 use crate::communicator::Communicator;
 use crate::error::Error;
-use std::path::Path;
 
 impl Communicator {
     /// Writes this rank's last operations to a file, in the form of PyTorch's flight recorder: up

@@ -1,11 +1,12 @@
 //! Control streams that break: lets the monitor, which knows no sessions, open them again through
 //! the session.
 
+use std::sync::Arc;
+use std::time::Instant;
+
 use spark_ccl_bootstrap::{Kind, Purpose, Session};
 use spark_ccl_control::{Dial, Monitor, Unreached, Way};
 use spark_ccl_seal::Stream;
-use std::sync::Arc;
-use std::time::Instant;
 
 /// Opens control streams anew as the session opened the first ones.
 struct Redialler {

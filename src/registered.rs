@@ -1,16 +1,18 @@
 //! Registered memory: within reach of RDMA devices, and of the ranks of the host that map it. Knows
 //! memory and who maps it; knows neither communicators nor engines.
 
-use crate::error::Error;
+use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
+use std::ops::{Deref, DerefMut, Range};
+use std::sync::Arc;
+
 use bytemuck::Pod;
 use spark_ccl_fork::Owned;
 use spark_ccl_transport::memory::SharedMemory;
 use spark_ccl_transport::rdma::Registration;
 use spark_ccl_types::Element;
-use std::marker::PhantomData;
-use std::mem::ManuallyDrop;
-use std::ops::{Deref, DerefMut, Range};
-use std::sync::Arc;
+
+use crate::error::Error;
 
 /// Registered memory of this rank, and who else reaches it.
 #[derive(Debug)]

@@ -1,16 +1,18 @@
 //! How ranks of several processes find each other: by a unique id, an address, or the launcher's
 //! key-value space. The bootstrap does the rest.
 
-use crate::deadline::deadline_after;
-use crate::error::Error;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Instant;
+
 use spark_ccl_bootstrap::{Address, Options, PeerInfo, Secret, Session, UniqueId};
 use spark_ccl_config::Settings;
 use spark_ccl_fork::lookup;
 use spark_ccl_launcher::{KeyValue, Launch, Rendezvous};
 use spark_ccl_transport::netif;
-use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Instant;
+
+use crate::deadline::deadline_after;
+use crate::error::Error;
 
 /// How many communicators of this launch met through its key-value space; all ranks count alike.
 static MEETINGS: AtomicU32 = AtomicU32::new(0);

@@ -1,15 +1,17 @@
 //! `Communicator::shrink` and `recover`: going on without lost ranks. The agreement itself is in
 //! `lineage.rs`.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Instant;
+
+use spark_ccl_control::Rule;
+
 use crate::communicator::Communicator;
 use crate::deadline::deadline_in;
 use crate::error::Error;
 use crate::lineage::Wish;
 use crate::opening::{Caller, communicator, with_devices};
-use spark_ccl_control::Rule;
-use std::collections::BTreeSet;
-use std::sync::Arc;
-use std::time::Instant;
 
 impl Communicator {
     /// A new communicator of the ranks that are left, in their old order, where the program says

@@ -1,15 +1,17 @@
 //! Splitting a communicator.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::atomic::Ordering;
+
+use spark_ccl_config::AlgorithmChoice;
+use spark_ccl_types::{DType, Operation, RedOp, Reduction};
+
 use crate::call::{Call, InPlace};
 use crate::communicator::Communicator;
 use crate::deadline::deadline_in;
 use crate::error::Error;
 use crate::opening::{Caller, communicator, with_devices};
 use crate::task::Spec;
-use spark_ccl_config::AlgorithmChoice;
-use spark_ccl_types::{DType, Operation, RedOp, Reduction};
-use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::atomic::Ordering;
 
 impl Communicator {
     /// New communicators, one for each color, with their ranks in the order of `key` (and of the

@@ -7,14 +7,15 @@
 mod check;
 mod spec;
 
+use std::sync::Arc;
+use std::time::Duration;
+
 pub(crate) use check::check;
+use spark_ccl_sched::Rank;
+use spark_ccl_types::{Operation, Reduction, Side, Signature};
 pub(crate) use spec::{Spec, Tables};
 
 use crate::buffer::Region;
-use spark_ccl_sched::Rank;
-use spark_ccl_types::{Operation, Reduction, Side, Signature};
-use std::sync::Arc;
-use std::time::Duration;
 
 /// This rank, and how many there are.
 #[derive(Debug, Clone, Copy)]

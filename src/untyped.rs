@@ -7,6 +7,11 @@
 
 mod prepare;
 
+use std::sync::Arc;
+use std::time::Duration;
+
+use spark_ccl_types::{DType, Operation, ReduceOp};
+
 use crate::blocks::Blocks;
 use crate::buffer::Region;
 use crate::call::{Operands, Pending, or_abort, sealed};
@@ -15,9 +20,6 @@ use crate::error::Error;
 use crate::names;
 use crate::registered::{Registered, Segment};
 use crate::task::{Spec, Tables, check};
-use spark_ccl_types::{DType, Operation, ReduceOp};
-use std::sync::Arc;
-use std::time::Duration;
 
 /// A call without types.
 ///

@@ -1,9 +1,10 @@
 //! What all communicators of one process's membership share: session, monitor, settings, devices.
 //! It knows no communicator.
 
-use crate::error::Error;
-use crate::plan::Network;
-use crate::redial;
+use std::collections::{BTreeSet, HashSet};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Instant;
+
 use spark_ccl_bootstrap::{HostId, Kind, Purpose, Session};
 use spark_ccl_compute::{Compute, Cpu};
 use spark_ccl_config::{Net, Settings, Tuning};
@@ -11,9 +12,10 @@ use spark_ccl_control::{Monitor, Redial, neighbours};
 use spark_ccl_log::Held;
 use spark_ccl_log::Mutex;
 use spark_ccl_transport::rdma::link::Nics;
-use std::collections::{BTreeSet, HashSet};
-use std::sync::{Arc, OnceLock, Weak};
-use std::time::Instant;
+
+use crate::error::Error;
+use crate::plan::Network;
+use crate::redial;
 
 /// The context of streams that belong to no communicator.
 pub(crate) const NO_CONTEXT: u64 = 0;

@@ -1,9 +1,11 @@
 //! Checks the arguments of C: pointers, numbers, codes. Knows no call.
 
-use crate::status::Failure;
-use spark_ccl::{Blocks, DType, ReduceOp};
 use std::borrow::Cow;
 use std::ffi::{CStr, c_char, c_int};
+
+use spark_ccl::{Blocks, DType, ReduceOp};
+
+use crate::status::Failure;
 
 /// A pointer that must not be null.
 pub(crate) fn given<P: Pointer>(pointer: P, name: &str) -> Result<P, Failure> {

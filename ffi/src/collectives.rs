@@ -1,14 +1,16 @@
 //! The collectives and messages: each function says how long its buffers are, and when it is in
 //! place.
 
+use std::ffi::{c_int, c_void};
+
+use spark_ccl::{DType, Operation};
+
 use crate::arguments::{blocks, natural};
 use crate::comm::Handle;
 use crate::draft::{Buffers, Shape};
 use crate::options::Options;
 use crate::run::run;
 use crate::status::Status;
-use spark_ccl::{DType, Operation};
-use std::ffi::{c_int, c_void};
 
 /// `spark_ccl_all_reduce`.
 ///

@@ -1,14 +1,16 @@
 //! Communicators: queries about them, abort and destroy. How they are made is in `meeting.rs`.
 
-use crate::arguments::{given, natural, text};
-use crate::handles::Table;
-use crate::status::{Failure, Status, guarded};
-use spark_ccl::cuda::DeviceMemory;
-use spark_ccl::{Communicator, DType, Registered};
-use spark_ccl_log::Mutex;
 use std::ffi::{c_char, c_int, c_uint};
 use std::sync::Arc;
 use std::time::Duration;
+
+use spark_ccl::cuda::DeviceMemory;
+use spark_ccl::{Communicator, DType, Registered};
+use spark_ccl_log::Mutex;
+
+use crate::arguments::{given, natural, text};
+use crate::handles::Table;
+use crate::status::{Failure, Status, guarded};
 
 /// `spark_ccl_comm`: only its address is used, which is a handle.
 #[repr(C)]

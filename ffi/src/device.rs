@@ -1,12 +1,14 @@
 //! The GPU of a communicator: its number, its streams, and device memory of the library's own.
 
+use std::ffi::{c_int, c_void};
+use std::sync::Arc;
+
+use spark_ccl::cuda::{DeviceMemory, Registration};
+
 use crate::arguments::given;
 use crate::comm::{Handle, find};
 use crate::groups::must_be_closed;
 use crate::status::{Failure, Status, guarded};
-use spark_ccl::cuda::{DeviceMemory, Registration};
-use std::ffi::{c_int, c_void};
-use std::sync::Arc;
 
 /// `spark_ccl_comm_device`.
 ///

@@ -1,11 +1,13 @@
 //! Assembles an untyped call from the arguments of C. Runs nothing.
 
+use std::ffi::{c_int, c_void};
+
+use spark_ccl::{DType, InPlaceRule, Operation, ReduceOp, UntypedCall};
+
 use crate::arguments::{natural, reduction, slice};
 use crate::comm::Comm;
 use crate::options::Options;
 use crate::status::Failure;
-use spark_ccl::{DType, InPlaceRule, Operation, ReduceOp, UntypedCall};
-use std::ffi::{c_int, c_void};
 
 /// The buffers of a call, as C passes them.
 #[derive(Clone, Copy)]

@@ -1,12 +1,14 @@
 //! Calls on device memory that wait to be enqueued in their streams, alone or at the end of a
 //! group.
 
-use crate::comm::Comm;
-use crate::status::Failure;
+use std::sync::Arc;
+
 use spark_ccl::cuda::DeviceCall;
 use spark_ccl::cuda::cudarc::driver::sys::CUstream;
 use spark_ccl::{Communicator, UntypedCall};
-use std::sync::Arc;
+
+use crate::comm::Comm;
+use crate::status::Failure;
 
 /// A call for a stream. Its communicator stays until it is enqueued.
 pub(crate) struct Enqueued {

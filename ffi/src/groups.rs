@@ -1,10 +1,12 @@
 //! Groups: a thread's calls that proceed together. Knows calls; does not know their arguments.
 
+use std::cell::RefCell;
+
+use spark_ccl_fork::Process;
+
 use crate::enqueued::Enqueued;
 use crate::started::Started;
 use crate::status::{Failure, Status, guarded};
-use spark_ccl_fork::Process;
-use std::cell::RefCell;
 
 /// The groups that a thread has opened.
 struct Group {

@@ -5,12 +5,14 @@
 //! tables. A forked child counts on from its parent's last number, so a handle that it has
 //! inherited never becomes valid in the child.
 
-use crate::status::Failure;
-use spark_ccl_fork::PerProcess;
-use spark_ccl_log::RwLock;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use spark_ccl_fork::PerProcess;
+use spark_ccl_log::RwLock;
+
+use crate::status::Failure;
 
 /// The handle after the last one; 0 is none. Not per process: a child must not start anew.
 static NEXT: AtomicU64 = AtomicU64::new(1);

@@ -12,14 +12,16 @@ mod functions;
 )]
 mod types;
 
+use std::ffi::{c_char, c_int};
+use std::mem::offset_of;
+
+use spark_ccl::cuda::Registration;
+use spark_ccl::{DType, ReduceOp};
+
 use crate::meeting::Setting;
 use crate::options::Options;
 use crate::status::Status;
 use crate::unique_id::Id;
-use spark_ccl::cuda::Registration;
-use spark_ccl::{DType, ReduceOp};
-use std::ffi::{c_char, c_int};
-use std::mem::offset_of;
 
 /// What the types of the header are here.
 #[allow(non_camel_case_types)]

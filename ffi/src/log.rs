@@ -1,10 +1,12 @@
 //! Passes the library's log lines to a function of the program.
 
-use crate::arguments::text;
-use crate::status::{Failure, Status, guarded};
 use std::ffi::{CString, c_char, c_void};
 use std::io;
+
 use tracing_subscriber::EnvFilter;
+
+use crate::arguments::text;
+use crate::status::{Failure, Status, guarded};
 
 /// `spark_ccl_log_function`.
 type Function = extern "C" fn(line: *const c_char, data: *mut c_void);

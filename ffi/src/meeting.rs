@@ -1,12 +1,14 @@
 //! How ranks meet in communicators, and how they part.
 
+use std::ffi::{c_char, c_int};
+
+use spark_ccl::{Builder, Communicator};
+
 use crate::arguments::{given, natural, slice, text};
 use crate::comm::{Handle, find, insert};
 use crate::groups::must_be_closed;
 use crate::status::{Failure, Status, guarded};
 use crate::unique_id::Id;
-use spark_ccl::{Builder, Communicator};
-use std::ffi::{c_char, c_int};
 
 /// `spark_ccl_setting`.
 #[repr(C)]

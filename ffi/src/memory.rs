@@ -1,11 +1,12 @@
 //! Host memory that other ranks can access: `spark_ccl_alloc` and `spark_ccl_free`.
 
+use std::ffi::c_void;
+use std::sync::Arc;
+
 use crate::arguments::given;
 use crate::comm::{Handle, find};
 use crate::groups::must_be_closed;
 use crate::status::{Failure, Status, guarded};
-use std::ffi::c_void;
-use std::sync::Arc;
 
 /// `spark_ccl_alloc`.
 ///

@@ -1,10 +1,12 @@
 //! The options of calls: reads the program's structure, of whatever version.
 
-use crate::status::Failure;
-use spark_ccl::cuda::cudarc::driver::sys::CUstream;
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::offset_of;
 use std::time::Duration;
+
+use spark_ccl::cuda::cudarc::driver::sys::CUstream;
+
+use crate::status::Failure;
 
 /// `spark_ccl_options`.
 ///

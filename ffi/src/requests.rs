@@ -1,10 +1,11 @@
 //! Requests: handles of calls in flight, and the functions that wait for them.
 
+use std::ffi::c_int;
+
 use crate::arguments::{given, slice};
 use crate::handles::Table;
 use crate::started::{Ended, Started};
 use crate::status::{Failure, Status, guarded};
-use std::ffi::c_int;
 
 static REQUESTS: Table<Started> = Table::new("request");
 

@@ -1,6 +1,11 @@
 //! The common path of all calls from C: reads the options, assembles the call, then runs it, starts
 //! it, or adds it to the group.
 
+use std::ffi::c_int;
+use std::sync::Arc;
+
+use spark_ccl::{Operation, UntypedCall};
+
 use crate::arguments::{dtype, text};
 use crate::comm::{Comm, Handle, find};
 use crate::draft::Draft;
@@ -9,9 +14,6 @@ use crate::options::{Given, Options, read};
 use crate::started::Started;
 use crate::status::{Failure, Status, guarded};
 use crate::{groups, requests};
-use spark_ccl::{Operation, UntypedCall};
-use std::ffi::c_int;
-use std::sync::Arc;
 
 /// Assembles a call, then runs it, or starts it if the options or a group say so.
 ///

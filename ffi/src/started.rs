@@ -1,10 +1,12 @@
 //! A call in flight, for which a request or a group waits.
 
-use crate::comm::Comm;
-use crate::status::Failure;
+use std::sync::Arc;
+
 use spark_ccl::{Pending, UntypedCall};
 use spark_ccl_log::Mutex;
-use std::sync::Arc;
+
+use crate::comm::Comm;
+use crate::status::Failure;
 
 /// A call under way. Its communicator stays until it is done.
 pub(crate) struct Started {

@@ -1,9 +1,10 @@
 //! Result codes, and the message of the last error of each thread.
 
-use spark_ccl::ExitClass;
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use spark_ccl::ExitClass;
 
 /// `spark_ccl_result`.
 #[repr(C)]

@@ -1,9 +1,11 @@
 //! Unique ids.
 
+use std::ffi::c_char;
+
+use spark_ccl::{Communicator, UniqueId};
+
 use crate::arguments::{given, text};
 use crate::status::{Failure, Status, guarded};
-use spark_ccl::{Communicator, UniqueId};
-use std::ffi::c_char;
 
 /// `spark_ccl_unique_id`.
 #[repr(C)]

@@ -1,10 +1,12 @@
 //! Buffers that an operation in flight holds, without their types: an engine keeps them, and the
 //! caller's handle gets them back with their types.
 
-use super::Operands;
-use spark_ccl_types::Element;
 use std::any::Any;
 use std::marker::PhantomData;
+
+use spark_ccl_types::Element;
+
+use super::Operands;
 
 /// Buffers on their way back to the caller as `B`.
 pub(super) trait Held<B> {

@@ -1,7 +1,8 @@
 //! The buffers of a call, and how they come back to the caller.
 
-use crate::buffer::{OwnedBuf, RecvBuf, Region, SendBuf};
 use spark_ccl_types::Element;
+
+use crate::buffer::{OwnedBuf, RecvBuf, Region, SendBuf};
 
 pub(crate) mod sealed {
     pub trait Sealed {}

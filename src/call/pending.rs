@@ -1,15 +1,17 @@
 //! Operations in flight that own their buffers.
 
+use std::fmt;
+use std::sync::Arc;
+
+use spark_ccl_log::Mutex;
+use spark_ccl_types::Element;
+
 use super::held::{Held, Mapped, Typed};
 use super::{Operands, begin, or_abort};
 use crate::error::Error;
 use crate::host::{Ids, first_done};
 use crate::membership::Membership;
 use crate::task::Spec;
-use spark_ccl_log::Mutex;
-use spark_ccl_types::Element;
-use std::fmt;
-use std::sync::Arc;
 
 /// An operation in flight, whose buffers come back as `B`. Dropping it lets the operation go on;
 /// its buffers are freed when it is done. If the [communicator](crate::Communicator) was dropped

@@ -1,5 +1,12 @@
 //! Operations in flight on borrowed buffers.
 
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use spark_ccl_log::Mutex;
+use spark_ccl_types::Element;
+
 use super::held::{Held, Typed};
 use super::{Operands, begin, or_abort};
 use crate::communicator::Communicator;
@@ -7,11 +14,6 @@ use crate::error::Error;
 use crate::host::Ids;
 use crate::membership::Membership;
 use crate::task::Spec;
-use spark_ccl_log::Mutex;
-use spark_ccl_types::Element;
-use std::fmt;
-use std::marker::PhantomData;
-use std::sync::Arc;
 
 /// Operations on borrowed buffers, all of which end before the scope does.
 ///

@@ -1,14 +1,16 @@
 //! Checks a call's stream and memory before anything is enqueued. Knows no backend.
 
+use std::sync::Arc;
+
+use spark_ccl_cuda::cudarc::driver::CudaStream;
+use spark_ccl_cuda::{is_capturing, is_of_the_thread, make_current};
+use spark_ccl_types::Operation;
+
 use super::order;
 use super::rank::DeviceRank;
 use crate::buffer::Region;
 use crate::error::Error;
 use crate::task::Task;
-use spark_ccl_cuda::cudarc::driver::CudaStream;
-use spark_ccl_cuda::{is_capturing, is_of_the_thread, make_current};
-use spark_ccl_types::Operation;
-use std::sync::Arc;
 
 impl<B> DeviceRank<B> {
     /// Checks the stream and the location of the buffers, before anything is enqueued, and makes

@@ -1,14 +1,16 @@
 //! Which GPU each rank has: found here, sent to all ranks, and agreed on before a backend is set
 //! up.
 
-use crate::communicator::Communicator;
-use crate::error::Error;
+use std::sync::Arc;
+
 use spark_ccl_cuda::cudarc::driver::CudaContext;
 use spark_ccl_cuda::{
     bus_id, context, count, generation, multiprocessors, name, share_default_pool,
 };
 use spark_ccl_gpu::REVISION;
-use std::sync::Arc;
+
+use crate::communicator::Communicator;
+use crate::error::Error;
 
 /// A rank's GPU.
 pub(super) struct FoundGpu {

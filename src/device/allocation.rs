@@ -1,15 +1,17 @@
 //! Allocates blocks of device memory, and frees what was dropped on a thread. Knows no backend.
 
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use spark_ccl_cuda::{DeviceBlock, make_current, relaxed};
+
 use super::block::{self, Block, Memory};
 use super::guarded::Guarded;
 use super::helper_thread::spawn;
 use super::pause::pause;
 use super::set_aside::{self, FOR_SET_ASIDE};
 use crate::error::Error;
-use spark_ccl_cuda::{DeviceBlock, make_current, relaxed};
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
 
 /// New memory of the GPU.
 pub(super) fn new_block(engine: &impl Guarded, bytes: usize) -> Result<Arc<Block>, Error> {

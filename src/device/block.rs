@@ -4,16 +4,18 @@
 //! The guards of this process's ranks free what is dropped; without a rank, a thread that lives
 //! until all is freed.
 
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+
+use spark_ccl_cuda::cudarc::driver::CudaStream;
+use spark_ccl_cuda::{DeviceBlock, Error, RecordedEvent};
+use spark_ccl_log::Mutex;
+
 use super::gpu::Gpu;
 use super::pause::until;
 use super::set_aside::{self, FREE_EVERY};
 use crate::registered::Segment;
-use spark_ccl_cuda::cudarc::driver::CudaStream;
-use spark_ccl_cuda::{DeviceBlock, Error, RecordedEvent};
-use spark_ccl_log::Mutex;
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
 
 /// Memory, and what was enqueued with it.
 #[derive(Debug)]

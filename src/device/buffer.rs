@@ -1,14 +1,16 @@
 //! How device memory enters a call: the types of buffers that calls in streams take. Nothing is
 //! enqueued here.
 
-use super::site::{Order, Site};
-use crate::buffer::{RecvBuf, Region, SendBuf};
-use spark_ccl_cuda::Observed;
-use spark_ccl_cuda::cudarc::driver::{CudaSlice, CudaViewMut, DeviceSlice as Sliced};
-use spark_ccl_types::Element;
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::Arc;
+
+use spark_ccl_cuda::Observed;
+use spark_ccl_cuda::cudarc::driver::{CudaSlice, CudaViewMut, DeviceSlice as Sliced};
+use spark_ccl_types::Element;
+
+use super::site::{Order, Site};
+use crate::buffer::{RecvBuf, Region, SendBuf};
 
 impl Region {
     /// Device memory: `len` elements from an address.

@@ -1,11 +1,13 @@
 //! Counts the enqueued calls, and watches one of them at a time. Knows events; knows no backend.
 
-use crate::logging::REMARK_AFTER;
-use spark_ccl_control::{DeviceCalls, DevicePart};
-use spark_ccl_cuda::{Error, RecordedEvent};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use spark_ccl_control::{DeviceCalls, DevicePart};
+use spark_ccl_cuda::{Error, RecordedEvent};
+
+use crate::logging::REMARK_AFTER;
 
 /// How many captures are remembered: as many as may be open at a time.
 const CAPTURES: usize = 16;

@@ -1,13 +1,15 @@
 //! Chooses the backend for `SPARK_CCL_BACKEND=auto`: the same on all ranks, from what all have told
 //! about their GPUs.
 
+use std::sync::Arc;
+use std::time::Instant;
+
+use spark_ccl_fork::Owned;
+
 use super::agreement::{all_have, find_gpu, need_gpu, no_other_has, tell_gpu};
 use super::{StreamEngine, kernels, nccl};
 use crate::communicator::Communicator;
 use crate::error::Error;
-use spark_ccl_fork::Owned;
-use std::sync::Arc;
-use std::time::Instant;
 
 /// NCCL where all ranks have it, and each a GPU of its own; otherwise this library's own kernels.
 /// Collective.

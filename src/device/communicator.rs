@@ -1,15 +1,17 @@
 //! What communicators offer for device memory: the context, allocation, registration, waiting. It
 //! passes everything to the engine, and does not know which one that is.
 
-use super::DeviceMemory;
-use super::engine::{Registration, StreamEngine};
-use crate::communicator::Communicator;
-use crate::error::Error;
+use std::sync::Arc;
+
 use spark_ccl_config::GpuLayout;
 use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaStream};
 use spark_ccl_cuda::keep_context;
 use spark_ccl_types::{DType, Element, Operation};
-use std::sync::Arc;
+
+use super::DeviceMemory;
+use super::engine::{Registration, StreamEngine};
+use crate::communicator::Communicator;
+use crate::error::Error;
 
 impl Communicator {
     /// CUDA's number of this rank's device, if it has one.

@@ -1,16 +1,18 @@
 //! The trait of engines for device memory. What they enqueue runs later, in the order of streams.
 
+use std::any::Any;
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use spark_ccl_config::GpuLayout;
+use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaStream};
+use spark_ccl_types::{DType, Operation};
+
 use super::block::Block;
 use super::gpu::Gpu;
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::task::Task;
-use spark_ccl_config::GpuLayout;
-use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaStream};
-use spark_ccl_types::{DType, Operation};
-use std::any::Any;
-use std::fmt::Debug;
-use std::sync::Arc;
 
 /// How memory is registered with a communicator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

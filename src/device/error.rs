@@ -1,7 +1,8 @@
 //! Errors of CUDA as the library's: what failed, on which GPU, and what to do.
 
-use crate::error::Error;
 use std::sync::Arc;
+
+use crate::error::Error;
 
 impl From<spark_ccl_cuda::Error> for Error {
     fn from(error: spark_ccl_cuda::Error) -> Self {

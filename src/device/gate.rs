@@ -4,10 +4,11 @@
 //! it. The locks of the ranks' states would not do: other threads need those while the driver
 //! waits, and a rank that is added meanwhile has another one.
 
-use spark_ccl_log::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
+
+use spark_ccl_log::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// A GPU's gate.
 #[derive(Debug, Default)]

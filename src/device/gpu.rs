@@ -1,10 +1,12 @@
 //! A rank's GPU: context, streams and events. It lives as long as memory of the GPU does. Knows no
 //! backend.
 
-use crate::error::Error;
+use std::sync::Arc;
+
 use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaStream};
 use spark_ccl_cuda::{EventPool, Observer, OwnStream, counted_stream};
-use std::sync::Arc;
+
+use crate::error::Error;
 
 /// A rank's GPU.
 #[derive(Debug)]

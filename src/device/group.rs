@@ -1,6 +1,14 @@
 //! Groups: calls that start together. They and their buffers are kept until the group ends, and
 //! only then enqueued.
 
+use std::cell::RefCell;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use spark_ccl_cuda::cudarc::driver::CudaStream;
+use spark_ccl_cuda::keep_context;
+use spark_ccl_types::Element;
+
 use super::DeviceOperands;
 use super::engine::{StreamEngine, StreamTask};
 use crate::buffer::Region;
@@ -8,12 +16,6 @@ use crate::call::{Call, Operands};
 use crate::communicator::Communicator;
 use crate::error::Error;
 use crate::task::{Spec, check};
-use spark_ccl_cuda::cudarc::driver::CudaStream;
-use spark_ccl_cuda::keep_context;
-use spark_ccl_types::Element;
-use std::cell::RefCell;
-use std::marker::PhantomData;
-use std::sync::Arc;
 
 /// Calls that are enqueued when it ends: from [`Communicator::group`].
 ///

@@ -1,6 +1,11 @@
 //! The guard: a thread that ends calls which cannot complete. A program may wait for its streams by
 //! means that know nothing of communicators, so the library's own waits are not enough.
 
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use spark_ccl_control::Fault;
+
 use super::allocation::{free_in_background, tidy_in_background};
 use super::block;
 use super::calls::{CallEnd, Mark};
@@ -8,9 +13,6 @@ use super::guarded::Guarded;
 use super::rank::{DeviceRank, State};
 use super::set_aside::{self, Enqueues};
 use crate::error::Error;
-use spark_ccl_control::Fault;
-use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
 
 /// How often it looks. A rank's death is noticed within milliseconds, and nobody waits for less.
 const TICK: Duration = Duration::from_millis(50);

@@ -1,12 +1,14 @@
 //! The trait of engines that waits, the guard and allocations need.
 
+use std::sync::Arc;
+use std::time::Duration;
+
+use spark_ccl_cuda::RecordedEvent;
+
 use super::block;
 use super::rank::DeviceRank;
 use crate::error::Error;
 use crate::task::Task;
-use spark_ccl_cuda::RecordedEvent;
-use std::sync::Arc;
-use std::time::Duration;
 
 /// An engine whose calls run later, and may have to be aborted.
 pub(super) trait Guarded: Send + Sync + 'static {

@@ -1,10 +1,12 @@
 //! Threads for calls into NCCL or CUDA that may take long.
 
-use crate::error::Error;
-use spark_ccl_fork::PerProcess;
-use spark_ccl_log::{Condvar, Mutex};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+
+use spark_ccl_fork::PerProcess;
+use spark_ccl_log::{Condvar, Mutex};
+
+use crate::error::Error;
 
 /// Starts a thread that calls NCCL or CUDA. An exiting process waits for it for a while: at exit
 /// both are taken down, and a call that is still running would crash.

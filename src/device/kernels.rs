@@ -21,7 +21,15 @@ mod report;
 mod staged;
 mod way;
 
+use std::sync::Arc;
+use std::time::Duration;
+
 pub(crate) use attach::attach;
+use engine::KernelEngine;
+use group::enqueue_group;
+use spark_ccl_config::GpuLayout;
+use spark_ccl_cuda::cudarc::driver::CudaStream;
+use spark_ccl_types::{DType, Operation};
 
 use super::allocation::{new_block, new_block_of};
 use super::block::Block;
@@ -31,13 +39,6 @@ use super::waiting::{wait_for, wait_for_last};
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::task::Task;
-use engine::KernelEngine;
-use group::enqueue_group;
-use spark_ccl_config::GpuLayout;
-use spark_ccl_cuda::cudarc::driver::CudaStream;
-use spark_ccl_types::{DType, Operation};
-use std::sync::Arc;
-use std::time::Duration;
 
 impl Engine for KernelEngine {
     fn run(&self, task: &mut Task) -> Result<(), Error> {

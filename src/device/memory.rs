@@ -1,6 +1,14 @@
 //! Device memory from an engine, which suits its registrations, as users hold it. Its parts are in
 //! `view.rs`, its uses in `block.rs`.
 
+use std::marker::PhantomData;
+use std::ops::Range;
+use std::sync::Arc;
+
+use spark_ccl_cuda::cudarc::driver::CudaStream;
+use spark_ccl_fork::Owned;
+use spark_ccl_types::Element;
+
 use super::block::Block;
 use super::buffer::{DeviceRecv, DeviceSend};
 use super::engine::TypedBlock;
@@ -8,12 +16,6 @@ use super::view::{DeviceView, Owner};
 use super::view_mut::DeviceViewMut;
 use crate::buffer::{RecvBuf, Region, SendBuf};
 use crate::error::Error;
-use spark_ccl_cuda::cudarc::driver::CudaStream;
-use spark_ccl_fork::Owned;
-use spark_ccl_types::Element;
-use std::marker::PhantomData;
-use std::ops::Range;
-use std::sync::Arc;
 
 /// `len` elements of a device's memory, from
 /// [`Communicator::alloc_device`](crate::Communicator::alloc_device).

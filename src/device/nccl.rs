@@ -20,7 +20,12 @@ mod meeting;
 mod registration;
 mod registration_table;
 
+use std::sync::Arc;
+use std::time::Duration;
+
 pub(crate) use attach::{attach, library};
+use engine::NcclEngine;
+use spark_ccl_cuda::cudarc::driver::CudaStream;
 
 use super::allocation::new_block;
 use super::block::Block;
@@ -30,10 +35,6 @@ use super::waiting::{wait_for, wait_for_last};
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::task::Task;
-use engine::NcclEngine;
-use spark_ccl_cuda::cudarc::driver::CudaStream;
-use std::sync::Arc;
-use std::time::Duration;
 
 impl Engine for NcclEngine {
     fn run(&self, task: &mut Task) -> Result<(), Error> {

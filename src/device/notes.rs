@@ -1,14 +1,16 @@
 //! Notes a rank's calls for those who ask what runs. Knows events; knows no backend.
 
-use super::parts::parts_of;
-use crate::observe::{DEPTH, Journal, Observed};
-use crate::task::Task;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
 use spark_ccl_control::DevicePart;
 use spark_ccl_cuda::RecordedEvent;
 use spark_ccl_log::Mutex;
 use spark_ccl_status::Peer;
-use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
+
+use super::parts::parts_of;
+use crate::observe::{DEPTH, Journal, Observed};
+use crate::task::Task;
 
 /// What notes the calls of a rank.
 pub(super) struct Notes {

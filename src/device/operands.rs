@@ -1,13 +1,15 @@
 //! The buffers of a call in device memory, and `Call::on`, which enqueues a call in a stream.
 
+use std::sync::Arc;
+
+use spark_ccl_cuda::cudarc::driver::CudaStream;
+use spark_ccl_cuda::keep_context;
+use spark_ccl_types::Element;
+
 use crate::call::{Call, InPlace, Operands, OutOfPlace, Receiving, Sending};
 use crate::device::{DeviceRecv, DeviceSend};
 use crate::error::Error;
 use crate::task::check;
-use spark_ccl_cuda::cudarc::driver::CudaStream;
-use spark_ccl_cuda::keep_context;
-use spark_ccl_types::Element;
-use std::sync::Arc;
 
 /// The buffers of a [`Call`], all in device memory.
 pub trait DeviceOperands<T: Element>: Operands<T> {}

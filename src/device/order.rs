@@ -1,11 +1,13 @@
 //! The uses of a call's memory, in order: lets a stream wait before a call for what came before,
 //! and notes after it what the call has used. Knows no engine.
 
-use super::site::Order;
-use crate::buffer::Region;
+use std::sync::Arc;
+
 use spark_ccl_cuda::cudarc::driver::CudaStream;
 use spark_ccl_cuda::{Error, RecordedEvent};
-use std::sync::Arc;
+
+use super::site::Order;
+use crate::buffer::Region;
 
 /// Whether the program itself keeps all uses of a call's memory in order. Some of the memory has to
 /// be its own, even if all is empty: only for such memory has it promised what holds for a graph.

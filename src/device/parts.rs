@@ -1,8 +1,9 @@
 //! This rank's parts in a call, as the program makes it.
 
-use crate::task::Task;
 use spark_ccl_control::DevicePart;
 use spark_ccl_types::Operation;
+
+use crate::task::Task;
 
 /// One for a collective; of messages, one for each that is sent or received.
 pub(super) fn parts_of(task: &Task) -> impl Iterator<Item = DevicePart> + use<> {

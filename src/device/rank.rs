@@ -1,6 +1,16 @@
 //! The part that all engines of device memory share: a rank of a communicator, its GPU, and its
 //! state. Knows no backend.
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use spark_ccl_control::{DEVICE_MARK, DevicePart, Fault, Late, Member, Watch};
+use spark_ccl_cuda::cudarc::driver::sys::CUresult;
+use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaStream, DriverError};
+use spark_ccl_cuda::{RecordedEvent, capture_of, is_capturing};
+use spark_ccl_log::{Mutex, MutexGuard};
+
 use super::calls::Calls;
 use super::gate::{Gate, Passed, gate};
 use super::gpu::Gpu;
@@ -9,14 +19,6 @@ use super::order::{self, were_lost, were_used};
 use crate::buffer::Region;
 use crate::communicator::Communicator;
 use crate::error::Error;
-use spark_ccl_control::{DEVICE_MARK, DevicePart, Fault, Late, Member, Watch};
-use spark_ccl_cuda::cudarc::driver::sys::CUresult;
-use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaStream, DriverError};
-use spark_ccl_cuda::{RecordedEvent, capture_of, is_capturing};
-use spark_ccl_log::{Mutex, MutexGuard};
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::time::Duration;
 
 /// How often a thread that waits for the state, or to launch, checks whether the communicator has
 /// failed.

@@ -2,14 +2,16 @@
 //! driver waits for all kernels there, and meanwhile no thread can launch what one of them may wait
 //! for. Knows no backend.
 
-use super::gate::{Closed, Gate, gate};
-use super::helper_thread::spawn;
-use super::pause::pause;
+use std::sync::Weak;
+use std::time::{Duration, Instant};
+
 use spark_ccl_cuda::cudarc::driver::CudaContext;
 use spark_ccl_cuda::{Error, check_set_aside, devices_with_memory_set_aside, free_set_aside};
 use spark_ccl_log::Mutex;
-use std::sync::Weak;
-use std::time::{Duration, Instant};
+
+use super::gate::{Closed, Gate, gate};
+use super::helper_thread::spawn;
+use super::pause::pause;
 
 /// How long an allocation waits for memory that was set aside: the calls in flight that it waits
 /// for may need one that this thread makes next.

@@ -1,9 +1,11 @@
 //! Where device memory is, and who keeps its uses in order, within streams and between them.
 
-use super::block::Block;
+use std::sync::Arc;
+
 use spark_ccl_cuda::cudarc::driver::CudaStream;
 use spark_ccl_cuda::{Buffer, Error, RecordedEvent};
-use std::sync::Arc;
+
+use super::block::Block;
 
 /// Where device memory is.
 #[derive(Debug, Clone)]

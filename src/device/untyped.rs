@@ -1,6 +1,11 @@
 //! Untyped calls on device memory: by addresses, in streams by their handles. The program keeps all
 //! uses in order. Memory of this library stays until the calls that use it have run.
 
+use std::sync::Arc;
+
+use spark_ccl_cuda::cudarc::driver::sys::CUstream;
+use spark_ccl_cuda::{CallStream, bytes_from, device_of, keep_context};
+
 use super::block::{Block, Found};
 use super::engine::{StreamEngine, StreamTask};
 use super::gpu::Gpu;
@@ -10,9 +15,6 @@ use crate::communicator::Communicator;
 use crate::error::Error;
 use crate::task::{Task, check};
 use crate::untyped::UntypedCall;
-use spark_ccl_cuda::cudarc::driver::sys::CUstream;
-use spark_ccl_cuda::{CallStream, bytes_from, device_of, keep_context};
-use std::sync::Arc;
 
 /// A call of a communicator, and the stream that it is for: a `CUstream`, or a `cudaStream_t`,
 /// which is the same.

@@ -1,10 +1,10 @@
 //! Parts of device memory, and what the program itself does there.
 
-use super::block::Block;
-use super::buffer::DeviceSend;
-use super::site::{Order, Site};
-use crate::buffer::{Region, SendBuf};
-use crate::error::Error;
+use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
+use std::ops::Range;
+use std::sync::Arc;
+
 use spark_ccl_cuda::cudarc::driver::sys::CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 use spark_ccl_cuda::cudarc::driver::{CudaStream, DriverError};
 use spark_ccl_cuda::{
@@ -12,10 +12,12 @@ use spark_ccl_cuda::{
 };
 use spark_ccl_fork::Owned;
 use spark_ccl_types::Element;
-use std::marker::PhantomData;
-use std::mem::ManuallyDrop;
-use std::ops::Range;
-use std::sync::Arc;
+
+use super::block::Block;
+use super::buffer::DeviceSend;
+use super::site::{Order, Site};
+use crate::buffer::{Region, SendBuf};
+use crate::error::Error;
 
 /// Tells its block when it is dropped.
 #[derive(Debug)]

@@ -1,16 +1,18 @@
 //! Parts of device memory that are borrowed apart.
 
-use super::buffer::{DeviceRecv, DeviceSend};
-use super::view::{DeviceView, Owner};
-use crate::buffer::{RecvBuf, Region, SendBuf};
-use crate::error::Error;
+use std::marker::PhantomData;
+use std::ops::Range;
+use std::sync::Arc;
+
 use spark_ccl_cuda::cudarc::driver::CudaStream;
 use spark_ccl_cuda::keep_context;
 use spark_ccl_fork::Owned;
 use spark_ccl_types::Element;
-use std::marker::PhantomData;
-use std::ops::Range;
-use std::sync::Arc;
+
+use super::buffer::{DeviceRecv, DeviceSend};
+use super::view::{DeviceView, Owner};
+use crate::buffer::{RecvBuf, Region, SendBuf};
+use crate::error::Error;
 
 /// A part of [`DeviceMemory`](super::DeviceMemory) that calls write, or read.
 ///

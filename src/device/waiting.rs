@@ -1,5 +1,11 @@
 //! Waiting for streams and for calls, on behalf of any engine.
 
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use spark_ccl_cuda::cudarc::driver::CudaStream;
+use spark_ccl_cuda::{is_capturing, is_idle};
+
 use super::calls::Stall;
 use super::guarded::Guarded;
 use super::order;
@@ -7,10 +13,6 @@ use super::pause::{YIELD_FOR, pause};
 use super::rank::DeviceRank;
 use crate::error::Error;
 use crate::task::Task;
-use spark_ccl_cuda::cudarc::driver::CudaStream;
-use spark_ccl_cuda::{is_capturing, is_idle};
-use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 /// How many times a waiter looks at a stream before it checks the clock and the communicator.
 const LOOKS: u32 = 64;

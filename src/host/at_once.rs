@@ -5,11 +5,13 @@
 //! not. A step that cannot be done at once, or is wrong, is left to `exec.rs`, which keeps a step's
 //! state.
 
+use std::ptr;
+
+use spark_ccl_sched::{Kind, Step};
+
 use super::exchange::arrived;
 use super::exec::{ASK_SLOTLESS_BYTES, Cursor, Run};
 use super::transfer::Transfer;
-use spark_ccl_sched::{Kind, Step};
-use std::ptr;
 
 /// The channel of a schedule that has only one, and its lane.
 const CHANNEL: u32 = 0;

@@ -1,9 +1,10 @@
 //! The engines of this process on which a thread blocks, and how to wake it.
 
+use std::sync::Arc;
+
 use spark_ccl_fork::PerProcess;
 use spark_ccl_log::Mutex;
 use spark_ccl_transport::Bell;
-use std::sync::Arc;
 
 /// The bells of the engines of this process on whose links a thread blocks. Meanwhile that thread
 /// does not push other engines, so it is woken up when one of them needs that.

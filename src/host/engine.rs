@@ -4,7 +4,17 @@
 mod check;
 mod ids;
 
+use std::any::Any;
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
 pub(crate) use ids::{Ids, first_done};
+use spark_ccl_fork::{Forked, Owned, PerProcess};
+use spark_ccl_log::{Condvar, Held, Mutex, MutexGuard};
+use spark_ccl_sched::Rank;
+use spark_ccl_types::DType;
 
 #[cfg(feature = "cuda")]
 use super::Direction;
@@ -19,15 +29,6 @@ use crate::engine::Engine;
 use crate::error::Error;
 use crate::plan::Planner;
 use crate::task::Task;
-use spark_ccl_fork::{Forked, Owned, PerProcess};
-use spark_ccl_log::{Condvar, Held, Mutex, MutexGuard};
-use spark_ccl_sched::Rank;
-use spark_ccl_types::DType;
-use std::any::Any;
-use std::ops::ControlFlow;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
 
 /// Rounds that moved data after which a waiter lets other threads have the engine.
 const BUSY_ROUNDS: u32 = 16;

@@ -5,12 +5,13 @@
 //! It sends exactly the messages of the schedule's steps, so a rank may take it while others do
 //! not.
 
-use super::exec::{ASK_SLOTLESS_BYTES, Run};
-use super::wires::Wires;
-use crate::task::Task;
 use spark_ccl_compute::{Job, Operand};
 use spark_ccl_sched::Rank;
 use spark_ccl_types::{Operation, Scale};
+
+use super::exec::{ASK_SLOTLESS_BYTES, Run};
+use super::wires::Wires;
+use crate::task::Task;
 
 /// The lane of a schedule with one channel.
 const LANE: usize = 0;

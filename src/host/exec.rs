@@ -1,15 +1,16 @@
 //! Executes the steps of one operation, slice by slice, as far as links and reductions allow. Knows
 //! a program's steps and the links; knows neither the queue nor deadlines.
 
+use spark_ccl_compute::{Compute, Job, Operand, Started, Ticket};
+use spark_ccl_sched::{Buf, Kind, Span, Step};
+use spark_ccl_transport::{Direct, LinkError};
+use spark_ccl_types::Scale;
+
 use super::loans::Loans;
 use super::transfer::Transfer;
 use super::wires::{Obstacle, Wires};
 use crate::plan::Program;
 use crate::task::Task;
-use spark_ccl_compute::{Compute, Job, Operand, Started, Ticket};
-use spark_ccl_sched::{Buf, Kind, Span, Step};
-use spark_ccl_transport::{Direct, LinkError};
-use spark_ccl_types::Scale;
 
 /// Results of at least this many bytes have left the caches before anyone reads them. (In place
 /// they are in the caches already when they are written.)

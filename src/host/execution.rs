@@ -1,14 +1,16 @@
 //! The progress of an operation, and what it waits for. Knows cursors and obstacles; knows neither
 //! other operations nor deadlines.
 
+use std::ops::Range;
+
+use spark_ccl_sched::Kind;
+
 use super::exchange::{self, Progress};
 use super::exec::{Cursor, Run, Turn};
 use super::spin_budget::SpinBudget;
 use super::stall::Stall;
 use super::wires::{Obstacle, Wires};
 use crate::plan::Program;
-use spark_ccl_sched::Kind;
-use std::ops::Range;
 
 /// How far an operation is in its steps.
 #[derive(Debug, Default)]

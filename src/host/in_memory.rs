@@ -1,12 +1,14 @@
 //! Steps that move no message: they reduce what is in this rank's memory, or in registered memory
 //! of all.
 
-use super::exec::{Half, Run};
-use super::wires::Obstacle;
+use std::ops::Range;
+
 use spark_ccl_compute::{Operand, Ticket};
 use spark_ccl_sched::{Buf, Kind, Rank, Span, Step};
 use spark_ccl_transport::{LinkError, LinkRx};
-use std::ops::Range;
+
+use super::exec::{Half, Run};
+use super::wires::Obstacle;
 
 impl Run<'_> {
     /// [`Kind::ReduceLocal`], all of it at once: it is for small counts.

@@ -1,13 +1,14 @@
 //! Messages that are copied once, by their receiver, straight out of the sender's memory. Knows a
 //! step and its link; what is lent is remembered in `loans.rs`.
 
+use spark_ccl_sched::{Rank, Span, Step};
+use spark_ccl_transport::{Borrowing, LEND_MOST, Lending, Lends, LinkError};
+use spark_ccl_types::Scale;
+
 use super::exec::Run;
 use super::transfer::Transfer;
 use super::wires::Obstacle;
 use crate::mesh::Line;
-use spark_ccl_sched::{Rank, Span, Step};
-use spark_ccl_transport::{Borrowing, LEND_MOST, Lending, Lends, LinkError};
-use spark_ccl_types::Scale;
 
 /// Nothing is lent of a shorter transfer.
 const LEAST_BYTES: u64 = 4 << 10;

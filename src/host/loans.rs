@@ -1,7 +1,8 @@
 //! What an operation has lent to its peers: they read it where it lies.
 
-use super::wires::{Obstacle, Wires};
 use spark_ccl_sched::Rank;
+
+use super::wires::{Obstacle, Wires};
 
 /// The last loan on each link to a peer.
 #[derive(Debug, Default)]

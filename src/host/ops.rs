@@ -1,12 +1,13 @@
 //! The operations of an engine, by name: handles ask by it whether theirs has ended, and take its
 //! result. Knows no steps: an operation's work is in `active.rs`.
 
-use super::active::Active;
-use super::wires::Wires;
-use crate::error::Error;
 use std::any::Any;
 #[cfg(feature = "cuda")]
 use std::time::Duration;
+
+use super::active::Active;
+use super::wires::Wires;
+use crate::error::Error;
 
 /// Names an operation in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

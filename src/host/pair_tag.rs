@@ -1,7 +1,8 @@
 //! Tags of point-to-point messages.
 
-use spark_ccl_types::{DType, Operation, Signature};
 use std::fmt;
+
+use spark_ccl_types::{DType, Operation, Signature};
 
 /// Point-to-point messages are matched by order, type and count, which their tag spells out. One
 /// that is a block of an `all_to_all_v` does not match one that is not.

@@ -1,14 +1,15 @@
 //! Turns a checked task into requests with their steps: two for a `send_recv`, otherwise one. Knows
 //! the plan; knows no links.
 
+use spark_ccl_sched::Rank;
+use spark_ccl_types::Operation;
+
 #[cfg(feature = "cuda")]
 use super::Direction;
 use crate::buffer::Region;
 use crate::error::Error;
 use crate::plan::{Planner, Program, Programs};
 use crate::task::Task;
-use spark_ccl_sched::Rank;
-use spark_ccl_types::Operation;
 
 /// A task that owns its steps.
 #[derive(Debug)]

@@ -1,12 +1,13 @@
 //! Signals: messages without elements, by which two ranks check that their calls agree.
 
+use spark_ccl_sched::Rank;
+use spark_ccl_types::Side;
+
 use super::exec::Run;
 use super::signal_payload::{Disagreement, SignalPayload};
 use super::wires::Obstacle;
 use crate::buffer::Home;
 use crate::plan::Program;
-use spark_ccl_sched::Rank;
-use spark_ccl_types::Side;
 
 impl Run<'_> {
     /// Sends a message with only this payload.

@@ -5,12 +5,14 @@
 //! have ended an operation, or an operation may now wait for an event that the blocked thread does
 //! not watch.
 
-use super::engine::{unattended_engines, unlock};
-use super::{Core, HostEngine, blocked};
-use spark_ccl_log::Held;
-use spark_ccl_transport::Wait;
 use std::sync::Arc;
 use std::time::Duration;
+
+use spark_ccl_log::Held;
+use spark_ccl_transport::Wait;
+
+use super::engine::{unattended_engines, unlock};
+use super::{Core, HostEngine, blocked};
 
 impl Core {
     /// Prepares to block; `None` if something moved meanwhile.
@@ -86,13 +88,14 @@ impl HostEngine {
 
 #[cfg(test)]
 mod tests {
+    use spark_ccl_types::{DType, Operation};
+
     use crate::buffer::Region;
     use crate::communicator::Communicator;
     use crate::engine::Engine;
     use crate::host::request::Request;
     use crate::plan::Program;
     use crate::task::Spec;
-    use spark_ccl_types::{DType, Operation};
 
     fn receipt(word: &mut u32) -> Request {
         let mut task = Spec::new(Operation::Recv, DType::U32)

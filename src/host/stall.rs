@@ -1,8 +1,9 @@
 //! What an operation waits for, and since when. It only keeps times: what follows from them is
 //! decided in `watchdog.rs`.
 
-use super::wires::Obstacle;
 use std::time::{Duration, Instant};
+
+use super::wires::Obstacle;
 
 /// After a pause of this length, the process was stopped or in no call, and the others may have
 /// given it up.

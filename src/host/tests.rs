@@ -1,16 +1,18 @@
 //! One-sided operations: ranks that read memory late, when its owner has failed and has it back,
 //! and ranks that mean different memory. Links that fail.
 
+use std::collections::HashMap;
+use std::sync::Barrier;
+
+use spark_ccl_compute::{Compute, Cpu, Job, Started, Ticket};
+use spark_ccl_types::{DType, Operation, RedOp, Reduction};
+
 use super::*;
 use crate::buffer::Region;
 use crate::call::{Call, InPlace, Operands, OutOfPlace, OwnedOperands};
 use crate::communicator::Communicator;
 use crate::registered::Registered;
 use crate::task::Spec;
-use spark_ccl_compute::{Compute, Cpu, Job, Started, Ticket};
-use spark_ccl_types::{DType, Operation, RedOp, Reduction};
-use std::collections::HashMap;
-use std::sync::Barrier;
 
 /// Elements that a rank contributes, at the least: too many for the links.
 const LEN: usize = 5000;

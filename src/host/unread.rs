@@ -2,13 +2,14 @@
 //! to: their senders have called something else. Knows links and tags; who compares the calls is
 //! the control plane.
 
+use spark_ccl_control::Fault;
+use spark_ccl_sched::Rank;
+
 use super::Core;
 use super::watchdog::{called, sequence_of};
 use super::wires::Wires;
 use crate::error::Error;
 use crate::mesh::POINT_TO_POINT_LANE;
-use spark_ccl_control::Fault;
-use spark_ccl_sched::Rank;
 
 /// In an uninterrupted run of calls in which a rank only sends, it looks at its links at the first,
 /// second, fourth, ... of them, and from then on once in this many. Over TCP each look takes a

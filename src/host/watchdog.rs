@@ -1,6 +1,12 @@
 //! The slow path of waiting: deadlines, announcements, and what to make of obstacles. Knows the
 //! control plane and obstacles; it moves no data.
 
+use std::time::{Duration, Instant};
+
+use spark_ccl_control::{Fault, Late, Leave, Member, POINT_TO_POINT_MARK, Watch};
+use spark_ccl_sched::Rank;
+use spark_ccl_types::{Operation, describe_message};
+
 use super::active::Active;
 use super::engine::is_without_thread;
 use super::pair_tag::PairTag;
@@ -9,10 +15,6 @@ use super::wires::{Obstacle, Wires};
 use super::{Core, Direction, OpId};
 use crate::logging::REMARK_AFTER;
 use crate::names;
-use spark_ccl_control::{Fault, Late, Leave, Member, POINT_TO_POINT_MARK, Watch};
-use spark_ccl_sched::Rank;
-use spark_ccl_types::{Operation, describe_message};
-use std::time::{Duration, Instant};
 
 /// How long an operation waits before it tells the others what it is.
 const ANNOUNCE_AFTER: Duration = Duration::from_millis(200);

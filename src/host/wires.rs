@@ -3,14 +3,16 @@
 //!
 //! Links that are not made yet come from the mesh. Nothing here knows schedules.
 
-use super::signal_payload::Disagreement;
-use crate::mesh::{Halves, LANES, Line, Mesh, index};
-use spark_ccl_compute::{Compute, Job, Operand, Started, Ticket};
-use spark_ccl_sched::Rank;
-use spark_ccl_transport::{Bell, LinkError, LinkRx, LinkTx, Rails, SilentRail, Wait};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
+
+use spark_ccl_compute::{Compute, Job, Operand, Started, Ticket};
+use spark_ccl_sched::Rank;
+use spark_ccl_transport::{Bell, LinkError, LinkRx, LinkTx, Rails, SilentRail, Wait};
+
+use super::signal_payload::Disagreement;
+use crate::mesh::{Halves, LANES, Line, Mesh, index};
 
 /// What all operations of a communicator work with.
 pub(crate) struct Wires {

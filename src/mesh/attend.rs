@@ -1,15 +1,17 @@
 //! Where the session's streams for a communicator's links go: into the inbox, or to the dialogue
 //! that makes a link from them.
 
+use std::sync::Arc;
+
+use spark_ccl_bootstrap::{self as bootstrap, Attendant, Delivery, Kind};
+use spark_ccl_sched::Rank;
+
 use super::LinkOwner;
 use super::inbox::{Delivered, Inbox, InboxEvent, Push, wake_engine};
 use super::line::lane_and_socket;
 use super::rails;
 use super::shared::{Bells, Progress, Talk};
 use crate::deadline::deadline_in;
-use spark_ccl_bootstrap::{self as bootstrap, Attendant, Delivery, Kind};
-use spark_ccl_sched::Rank;
-use std::sync::Arc;
 
 /// Registers with the session, so that streams for the communicator go into the inbox.
 pub(super) fn attend(owner: &Arc<LinkOwner>, inbox: &Arc<Inbox>, push: Push) {

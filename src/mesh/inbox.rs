@@ -1,14 +1,16 @@
 //! What other threads deliver to the engine that makes links. They put it here, and wake the
 //! engine, which makes the links.
 
-use super::{Halves, Line, LinkOwner};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use socket2::Socket;
 use spark_ccl_bootstrap::{End, Error};
 use spark_ccl_fork::Unshared;
 use spark_ccl_log::Mutex;
 use spark_ccl_transport::{LinkError, shm};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::{Halves, Line, LinkOwner};
 
 /// What has arrived and has not been taken.
 #[derive(Default)]

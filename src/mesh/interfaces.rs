@@ -1,13 +1,14 @@
 //! The interfaces of this host that lead to a peer over TCP: which way each socket of a link takes,
 //! and whether it did.
 
+use std::iter;
+use std::num::NonZeroU32;
+
 use socket2::Socket;
 use spark_ccl_bootstrap::{Address, Endpoint, Via};
 use spark_ccl_config::Settings;
 use spark_ccl_fork::Unshared;
 use spark_ccl_transport::netif::{self, Interface, NetifError, PeerAddress, Rail, SharedSubnets};
-use std::iter;
-use std::num::NonZeroU32;
 
 /// The interfaces to choose rails of TCP from, and which of them share a subnet.
 #[derive(Default)]

@@ -1,12 +1,8 @@
 //! The communicator whose links the mesh makes (`LinkOwner`): its ranks, the sizes of its links,
 //! and how each peer is reached. Makes no links.
 
-use super::Line;
-use super::interfaces::Interfaces;
-use super::line::stream_number;
-use crate::deadline::deadline_in;
-use crate::peer_link::Carrier;
-use crate::world::World;
+use std::sync::{Arc, OnceLock};
+
 use socket2::Socket;
 use spark_ccl_bootstrap::{Error, Kind, Purpose, Session, Via};
 use spark_ccl_config::{Net, Settings};
@@ -15,7 +11,13 @@ use spark_ccl_fork::Unshared;
 use spark_ccl_log::Held;
 use spark_ccl_sched::Rank;
 use spark_ccl_transport::{Bell, Geometry, shm};
-use std::sync::{Arc, OnceLock};
+
+use super::Line;
+use super::interfaces::Interfaces;
+use super::line::stream_number;
+use crate::deadline::deadline_in;
+use crate::peer_link::Carrier;
+use crate::world::World;
 
 /// The communicator whose links are made.
 pub(crate) struct LinkOwner {

@@ -1,15 +1,17 @@
 //! Links over RDMA. Making one takes a dialogue, which each side leads on a thread of its own.
 //! Knows sessions' streams and RDMA's side of a link; knows no operations.
 
-use super::inbox::{Inbox, InboxEvent, Outcome, Push, wake_engine};
-use super::{Line, LinkOwner};
-use crate::deadline::deadline_in;
+use std::sync::Arc;
+
 use socket2::Socket;
 use spark_ccl_config::{Net, Path};
 use spark_ccl_fork::Unshared;
 use spark_ccl_transport::LinkError;
 use spark_ccl_transport::rdma::link as rdma;
-use std::sync::Arc;
+
+use super::inbox::{Inbox, InboxEvent, Outcome, Push, wake_engine};
+use super::{Line, LinkOwner};
+use crate::deadline::deadline_in;
 
 /// Makes a link over the stream, in a thread of its own.
 pub(super) fn make(

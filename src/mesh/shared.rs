@@ -4,8 +4,10 @@
 //! So descriptors are not in flight for long, of which the kernel allows a user only a limited
 //! number; and what the peer has started goes out.
 
-use super::inbox::{Inbox, InboxEvent, Push, wake_engine};
-use super::{Line, LinkOwner};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Instant;
+
 use socket2::Socket;
 use spark_ccl_bootstrap::{End, Turn};
 use spark_ccl_fork::Unshared;
@@ -13,9 +15,9 @@ use spark_ccl_log::Mutex;
 use spark_ccl_sched::Rank;
 use spark_ccl_transport::memory::MemoryError;
 use spark_ccl_transport::{Bell, LinkError, shm};
-use std::collections::HashMap;
-use std::sync::Arc;
-use std::time::Instant;
+
+use super::inbox::{Inbox, InboxEvent, Push, wake_engine};
+use super::{Line, LinkOwner};
 
 /// The peers' bells: one each, however many links there are.
 #[derive(Default)]

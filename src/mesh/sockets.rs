@@ -1,12 +1,13 @@
 //! Links over TCP: asks for their sockets, and makes a link when all are there. Knows sessions'
 //! streams; what links carry is not known here.
 
-use super::{Halves, Line, LinkOwner};
 use socket2::Socket;
 use spark_ccl_bootstrap::{Error, Kind};
 use spark_ccl_fork::Unshared;
 use spark_ccl_sched::Rank;
 use spark_ccl_transport::{LinkError, tcp};
+
+use super::{Halves, Line, LinkOwner};
 
 /// The sockets of a link, as far as they are connected.
 pub(super) struct Sockets(Vec<Option<Unshared<Socket>>>);

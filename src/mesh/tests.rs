@@ -1,9 +1,11 @@
 //! Links that are made keep what comes late from harming them.
 
+use std::sync::OnceLock;
+
+use spark_ccl_transport::Bell;
+
 use super::*;
 use crate::communicator::Communicator;
-use spark_ccl_transport::Bell;
-use std::sync::OnceLock;
 
 const LINE: Line = (1, 0);
 /// Of no communicator.

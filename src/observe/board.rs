@@ -1,17 +1,6 @@
 //! The observed communicators of a process, and what those with the same settings share. Knows no
 //! thread and no socket.
 
-use super::journal::Journal;
-use super::records;
-use crate::error::Error;
-use crate::task::Task;
-use rustix::event::{EventfdFlags, eventfd};
-use spark_ccl_config::{Observe, Record};
-use spark_ccl_control::{KINDS, Watch};
-use spark_ccl_fork::within;
-use spark_ccl_log::Mutex;
-use spark_ccl_status::{Entry, Peer, inspector, record};
-use spark_ccl_types::Operation;
 use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -19,6 +8,19 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, eventfd};
+use spark_ccl_config::{Observe, Record};
+use spark_ccl_control::{KINDS, Watch};
+use spark_ccl_fork::within;
+use spark_ccl_log::Mutex;
+use spark_ccl_status::{Entry, Peer, inspector, record};
+use spark_ccl_types::Operation;
+
+use super::journal::Journal;
+use super::records;
+use crate::error::Error;
+use crate::task::Task;
 
 /// How long a failing call waits for its record at most.
 const PATIENCE: Duration = Duration::from_secs(2);

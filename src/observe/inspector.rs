@@ -1,12 +1,13 @@
 //! The inspector's files.
 
-use spark_ccl_config::{Inspector, InspectorFormat, files};
-use spark_ccl_status::inspector::{Group, line, prometheus};
-use spark_ccl_status::{Entry, clock};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+
+use spark_ccl_config::{Inspector, InspectorFormat, files};
+use spark_ccl_status::inspector::{Group, line, prometheus};
+use spark_ccl_status::{Entry, clock};
 
 /// Writes the operations of this process's communicators to its files.
 pub(super) struct Writer {

@@ -1,12 +1,14 @@
 //! The last operations of a communicator. The engine writes them, the service reads them. Knows no
 //! files and no clients.
 
-use crate::task::Task;
+use std::collections::VecDeque;
+
 use spark_ccl_control::KINDS;
 use spark_ccl_log::Mutex;
 use spark_ccl_status::{Entry, Peer, clock};
 use spark_ccl_types::{Extent, Operation, Side};
-use std::collections::VecDeque;
+
+use crate::task::Task;
 
 /// How many operations are kept.
 pub(crate) const DEPTH: usize = 1000;
@@ -168,10 +170,11 @@ fn now() -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use spark_ccl_types::DType;
+
     use super::*;
     use crate::buffer::Region;
     use crate::task::Spec;
-    use spark_ccl_types::DType;
 
     fn task(operation: Operation, count: u64) -> Task {
         let mut task = Spec::new(operation, DType::F32).task((Region::empty(), Region::empty()));

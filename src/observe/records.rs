@@ -1,12 +1,14 @@
 //! The files of records: JSON, and pickles that PyTorch's analyzer reads.
 
-use crate::error::Error;
-use spark_ccl_config::files;
-use spark_ccl_status::record::{Group, Record};
 use std::fmt::Display;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+
+use spark_ccl_config::files;
+use spark_ccl_status::record::{Group, Record};
+
+use crate::error::Error;
 
 /// In the folder of records: one with pickles alone, since the analyzer takes all files for one.
 const PICKLES: &str = "fr_trace";
@@ -68,9 +70,11 @@ fn library() -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use spark_ccl_testing::{Need, has};
     use std::os::unix::fs::{lchown, symlink};
+
+    use spark_ccl_testing::{Need, has};
+
+    use super::*;
 
     #[test]
     fn a_record_is_not_written_through_a_link_of_another_user() {

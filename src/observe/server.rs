@@ -1,8 +1,10 @@
 //! The socket at which clients of NCCL's RAS protocol ask, and the clients. Strangers may connect:
 //! their number, their lines and their time are limited.
 
-use super::board::Board;
-use super::snapshot::Inquiry;
+use std::io::{self, ErrorKind, Read};
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::net::SendFlags;
@@ -10,9 +12,9 @@ use socket2::{Domain, Socket, Type};
 use spark_ccl_config::HostPort;
 use spark_ccl_fork::{Unshared, lookup};
 use spark_ccl_status::ras::{Format, Request, Session, text};
-use std::io::{self, ErrorKind, Read};
-use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+
+use super::board::Board;
+use super::snapshot::Inquiry;
 
 /// How many clients are served at once. One more replaces the one that is no longer safe for
 /// longest, or waits until one is.

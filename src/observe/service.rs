@@ -1,16 +1,18 @@
 //! The thread that answers clients and writes files. A process has one for each choice of settings.
 
-use super::board::Board;
-use super::inspector::Writer;
-use super::server::Server;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use spark_ccl_config::Observe;
-use spark_ccl_fork::{Owned, PerProcess, within};
-use spark_ccl_log::Mutex;
 use std::io;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use spark_ccl_config::Observe;
+use spark_ccl_fork::{Owned, PerProcess, within};
+use spark_ccl_log::Mutex;
+
+use super::board::Board;
+use super::inspector::Writer;
+use super::server::Server;
 
 /// How long the end of the thread is waited for.
 const PATIENCE: Duration = Duration::from_secs(2);

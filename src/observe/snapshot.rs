@@ -1,8 +1,9 @@
 //! A snapshot of all ranks: asks them, and makes a report of their answers. Knows no client.
 
-use super::board::{Board, Observed, Process};
-use super::journal::INTERNAL_KIND;
-use crate::names::describe;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
 use spark_ccl_control::{Answer, Fault, POINT_TO_POINT_MARK, Presence, Standing, Wait};
 use spark_ccl_status::clock;
 use spark_ccl_status::ras::{
@@ -10,9 +11,10 @@ use spark_ccl_status::ras::{
     RankStatus, Report, Wait as ReportedWait,
 };
 use spark_ccl_types::Operation;
-use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::time::Instant;
+
+use super::board::{Board, Observed, Process};
+use super::journal::INTERNAL_KIND;
+use crate::names::describe;
 
 /// NCCL's number of an error that another rank has caused (`ncclRemoteError`).
 const REMOTE_ERROR: i32 = 6;

@@ -1,8 +1,9 @@
 //! Explains a choice to people: the algorithm, the reason, and the times that the model expects.
 //! Plain data.
 
-use spark_ccl_types::Algorithm;
 use std::fmt;
+
+use spark_ccl_types::Algorithm;
 
 /// The algorithm that a collective takes, and why. As text: one line.
 #[derive(Debug, Clone, PartialEq)]

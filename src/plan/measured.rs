@@ -1,9 +1,10 @@
 //! What `spark-perf tune` measured for ranks that are placed like these. Knows tables of times;
 //! knows no links.
 
-use crate::measured::Measured;
 use spark_ccl_config::{Layout, Tuning, TuningEntry};
 use spark_ccl_types::{Algorithm, Operation};
+
+use crate::measured::Measured;
 
 pub(super) fn measured(tuning: &Tuning, layout: Layout) -> Measured<Algorithm> {
     tuning.of(layout).filter_map(steps).collect()

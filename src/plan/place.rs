@@ -1,13 +1,14 @@
 //! Whether the ranks can access each other's buffers in a call. Knows regions and signatures; it
 //! reads and writes no memory.
 
+use spark_ccl_config::Path;
+use spark_ccl_types::{Operation, Side};
+
 use super::Planner;
 use super::tuner::may_be_one_sided;
 use crate::buffer::{Home, Region};
 use crate::error::Error;
 use crate::task::Task;
-use spark_ccl_config::Path;
-use spark_ccl_types::{Operation, Side};
 
 /// A code for the registered memory that a call's buffers are in, the same on every rank; it
 /// distinguishes allocations and offsets. 0 for ordinary memory, where data goes through the links.

@@ -1,9 +1,11 @@
 //! The steps of an operation, wherever they come from: a schedule, or steps that are written out.
 //! Knows schedules and tables of blocks; knows no memory.
 
-use crate::task::Tables;
-use spark_ccl_sched::{Buf, Kind, Rank, Schedule, Span, Step, Steps, Unsupported, all_to_all_v};
 use std::sync::Arc;
+
+use spark_ccl_sched::{Buf, Kind, Rank, Schedule, Span, Step, Steps, Unsupported, all_to_all_v};
+
+use crate::task::Tables;
 
 /// More are computed one by one, when their turn comes.
 const FEW_STEPS: usize = 64;
@@ -180,9 +182,10 @@ pub(crate) struct Blocks {
 
 #[cfg(test)]
 mod tests {
-    use super::Program;
     use spark_ccl_sched::{Shape, schedule};
     use spark_ccl_types::{Algorithm, Operation};
+
+    use super::Program;
 
     #[test]
     fn a_rank_that_only_sends_is_told_from_one_that_receives() {

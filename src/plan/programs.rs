@@ -1,11 +1,13 @@
 //! Remembers the programs of calls that were made before, so that a repeated call is not planned
 //! again. Knows signatures; what a program does is not known here.
 
+use std::collections::HashMap;
+
+use spark_ccl_types::Signature;
+
 use super::{Planner, Program};
 use crate::error::Error;
 use crate::task::Task;
-use spark_ccl_types::Signature;
-use std::collections::HashMap;
 
 /// Programs that are remembered; more than a training step has different calls.
 const LIMIT: usize = 4096;

@@ -1,9 +1,10 @@
 //! Where the ranks of a communicator are. All of it is alike on every rank. Knows hosts and ranks;
 //! knows no calls.
 
+use std::collections::BTreeMap;
+
 use spark_ccl_config::{Layout, Links};
 use spark_ccl_sched::cost::{Fabric, LinkCost};
-use std::collections::BTreeMap;
 
 /// Slots in shared memory, as measured on the machine of `docs/performance.md`.
 const MEMORY: LinkCost = LinkCost {

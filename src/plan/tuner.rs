@@ -1,11 +1,12 @@
 //! Which algorithm a call gets, and why. Knows sizes, settings, measurements and the cost model;
 //! knows neither schedules' steps nor memory.
 
-use super::{Choice, Planner};
-use crate::measured::MEASURED;
 use spark_ccl_config::Path;
 use spark_ccl_sched::Algorithm;
 use spark_ccl_types::{Operation, Signature};
+
+use super::{Choice, Planner};
+use crate::measured::MEASURED;
 
 /// Vectors up to this size go to everyone at once, while there are few ranks.
 const DIRECT_BYTES: u64 = 16 << 10;

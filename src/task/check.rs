@@ -1,10 +1,11 @@
 //! Checks the arguments of a call: a pure function of the task, the rank and the number of ranks.
 
+use spark_ccl_types::{Extent, Operation, Side};
+
 use super::{Ranks, Spec, Tables, Task};
 use crate::blocks::Blocks;
 use crate::buffer::Region;
 use crate::error::Error;
-use spark_ccl_types::{Extent, Operation, Side};
 
 /// Checks a task whose buffers are those that the caller passed, and counts its elements.
 ///

@@ -1,11 +1,13 @@
 //! What a call asks for, without its buffers and without types.
 
+use std::sync::Arc;
+use std::time::Duration;
+
+use spark_ccl_types::{DType, Operation, Reduction, Signature};
+
 use super::Task;
 use crate::blocks::Blocks;
 use crate::buffer::Region;
-use spark_ccl_types::{DType, Operation, Reduction, Signature};
-use std::sync::Arc;
-use std::time::Duration;
 
 /// A call without its buffers.
 #[derive(Debug, Clone)]

@@ -1,12 +1,13 @@
 //! From what a caller has set to a spec and its memory: everything that types prove elsewhere is
 //! checked here.
 
+use spark_ccl_types::{Extent, InPlaceRule, Operation, ReduceOp, Reduction, Side};
+
 use super::{Kept, Memory, UntypedCall};
 use crate::buffer::Region;
 use crate::communicator::Communicator;
 use crate::error::Error;
 use crate::task::Spec;
-use spark_ccl_types::{Extent, InPlaceRule, Operation, ReduceOp, Reduction, Side};
 
 impl UntypedCall {
     /// The call with its reduction, and its memory, which is the host's.

@@ -1,9 +1,10 @@
 //! Kinds of device memory.
 
-use super::{builder, gpus, text};
 use spark_ccl::RedOp;
 use spark_ccl::cuda::{DeviceMemory, DevicePart, DeviceSlice, Registration};
 use spark_ccl_testing::{Need, has};
+
+use super::{builder, gpus, text};
 
 #[test]
 fn memory_of_nccl_with_and_without_registration() {

@@ -1,13 +1,15 @@
 //! What is particular to device memory that goes by way of the host: pieces, other links, and
 //! faults in the middle.
 
-use super::late::assert_names_the_late;
-use super::support::lack_of_gpus_is_said;
-use super::{builder, gpus, of_fakes, stream_of, text};
+use std::time::Duration;
+
 use spark_ccl::cuda::{DeviceMemory, DeviceSlice};
 use spark_ccl::{Communicator, DType, Error, Operation, RedOp};
 use spark_ccl_testing::scramble;
-use std::time::Duration;
+
+use super::late::assert_names_the_late;
+use super::support::lack_of_gpus_is_said;
+use super::{builder, gpus, of_fakes, stream_of, text};
 
 /// By then, a call would have failed that needs more of a rank that has left.
 const AFTER_FAREWELLS: Duration = Duration::from_secs(3);

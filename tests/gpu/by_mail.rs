@@ -1,11 +1,13 @@
 //! What is particular to messages of device memory that go by way of the host: pieces, other links,
 //! room, and launches.
 
-use super::{builder, gpus, stream_of};
+use std::sync::Barrier;
+
 use spark_ccl::Communicator;
 use spark_ccl::cuda::{DeviceMemory, DeviceSlice};
 use spark_ccl_testing::scramble;
-use std::sync::Barrier;
+
+use super::{builder, gpus, stream_of};
 
 /// More than a pair has slots.
 const LONG: usize = 8 << 20;

@@ -1,10 +1,11 @@
 //! What a rank's settings choose: its device, and the backend where none is named. And untyped
 //! calls.
 
-use super::{builder, gpus, text};
 use spark_ccl::cuda::DeviceCall;
 use spark_ccl::cuda::cudarc::driver::sys::CUstream;
 use spark_ccl::{Backend, Communicator, DType, Operation, ReduceOp, UntypedCall};
+
+use super::{builder, gpus, text};
 
 #[test]
 fn a_rank_takes_the_device_that_it_names() {

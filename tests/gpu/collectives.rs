@@ -1,10 +1,12 @@
 //! Every collective, on device memory, gives what it gives on host memory.
 
-use super::{Gpus, builder, gpus, text};
+use std::sync::Arc;
+
 use spark_ccl::cuda::cudarc::driver::{CudaSlice, CudaStream, DeviceRepr};
 use spark_ccl::{Blocks, Communicator, Element, Error, RedOp};
 use spark_ccl_testing::scramble;
-use std::sync::Arc;
+
+use super::{Gpus, builder, gpus, text};
 
 /// Elements for each rank; not a multiple of anything.
 const COUNT: usize = 1037;

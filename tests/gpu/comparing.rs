@@ -1,13 +1,15 @@
 //! NCCL does not see that ranks make different calls: the ranks compare them, and the errors name
 //! both.
 
-use super::failures::memory;
-use super::{builder, gpus, of_fakes};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
 use spark_ccl::cuda::DeviceMemory;
 use spark_ccl::cuda::cudarc::driver::CudaStream;
 use spark_ccl::{Communicator, Error, Fault, RedOp};
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+
+use super::failures::memory;
+use super::{builder, gpus, of_fakes};
 
 /// Far longer than it takes to compare calls, far below the operation timeout.
 const SOON: Duration = Duration::from_secs(20);

@@ -1,10 +1,12 @@
 //! Calls leave the thread's current context as it was: another device's, or none.
 
-use super::{builder, gpus};
+use std::time::Duration;
+
 use spark_ccl::cuda::cudarc::driver::{CudaContext, result, sys};
 use spark_ccl::cuda::{self, DeviceCall, Registration};
 use spark_ccl::{Communicator, DType, Operation, RedOp, ReduceOp, UntypedCall};
-use std::time::Duration;
+
+use super::{builder, gpus};
 
 const LEN: usize = 100;
 

@@ -1,13 +1,15 @@
 //! Pinned memory that is dropped while a kernel waits for a rank: the driver frees none meanwhile,
 //! and would hold up all threads that use the GPU. Here one thread drives all ranks of a GPU.
 
-use super::{BACKEND, builder, gpus, of_fakes, text};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
 use spark_ccl::cuda::DeviceMemory;
 use spark_ccl::cuda::cudarc::driver::{CudaContext, CudaStream};
 use spark_ccl::{Builder, Communicator, RedOp};
 use spark_ccl_cuda::set_aside_bytes;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+
+use super::{BACKEND, builder, gpus, of_fakes, text};
 
 /// For what happens soon, on a machine that has much else to do.
 const SOON: Duration = Duration::from_secs(30);

@@ -1,16 +1,18 @@
 //! What takes minutes: many calls, many communicators, and ranks that are lost in the middle of 1
 //! GiB. Run them by `--test kernels endurance -- --ignored --test-threads=1`.
 
-use super::own_kernels::call_in_opposite_orders;
-use super::processes::{LONG, compute_with_a_peer, leave_nothing_behind, with_peer};
-use super::{builder, gpus, stream_of};
+use std::process::Child;
+use std::time::{Duration, Instant};
+
 use spark_ccl::cuda::cudarc::driver::{LaunchConfig, PushKernelArg};
 use spark_ccl::cuda::cudarc::nvrtc::Ptx;
 use spark_ccl::cuda::{DeviceMemory, DeviceSlice};
 use spark_ccl::{Communicator, RedOp};
 use spark_ccl_testing::{Need, has};
-use std::process::Child;
-use std::time::{Duration, Instant};
+
+use super::own_kernels::call_in_opposite_orders;
+use super::processes::{LONG, compute_with_a_peer, leave_nothing_behind, with_peer};
+use super::{builder, gpus, stream_of};
 
 #[test]
 #[ignore = "takes minutes on GPUs; CONTRIBUTING.md has the command"]

@@ -1,14 +1,16 @@
 //! Ranks that die, stop or do something else.
 
-use super::{builder, gpus, in_another_process, of_fakes};
-use spark_ccl::cuda::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
-use spark_ccl::cuda::{DeviceMemory, DeviceSlice};
-use spark_ccl::{Communicator, Error, ExitClass, RedOp, UniqueId};
-use spark_ccl_testing::{Need, has};
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
+
+use spark_ccl::cuda::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
+use spark_ccl::cuda::{DeviceMemory, DeviceSlice};
+use spark_ccl::{Communicator, Error, ExitClass, RedOp, UniqueId};
+use spark_ccl_testing::{Need, has};
+
+use super::{builder, gpus, in_another_process, of_fakes};
 
 /// Well above what is promised, far below the operation timeout.
 const SOON: Duration = Duration::from_secs(20);

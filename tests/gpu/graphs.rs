@@ -1,12 +1,14 @@
 //! Graphs with calls of our own kernels, launched often, and in turns with others and with calls.
 
-use super::{builder, gpus, stream_of};
+use std::sync::Arc;
+
 use spark_ccl::cuda::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use spark_ccl::cuda::cudarc::driver::{CudaGraph, CudaStream};
 use spark_ccl::cuda::{DeviceMemory, DeviceSlice};
 use spark_ccl::{Communicator, RedOp};
 use spark_ccl_testing::scramble;
-use std::sync::Arc;
+
+use super::{builder, gpus, stream_of};
 
 const LEN: usize = 1009;
 

@@ -1,9 +1,10 @@
 //! What a rank hears of one that does not take part.
 
-use spark_ccl::cuda::cudarc::driver::CudaStream;
-use spark_ccl::{Communicator, Error, ExitClass};
 use std::sync::Arc;
 use std::time::Duration;
+
+use spark_ccl::cuda::cudarc::driver::CudaStream;
+use spark_ccl::{Communicator, Error, ExitClass};
 
 /// A wait for the stream ends, and names the rank that is late, also in its text.
 pub(crate) fn assert_names_the_late(comm: &Communicator, stream: &Arc<CudaStream>, rank: u32) {

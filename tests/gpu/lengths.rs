@@ -1,11 +1,13 @@
 //! Untyped calls whose buffers are as long as their memory, or longer: blocks of the library's,
 //! allocations of the program's, and mappings that follow each other.
 
-use super::{builder, gpus, text};
+use std::mem::zeroed;
+
 use spark_ccl::cuda::DeviceCall;
 use spark_ccl::cuda::cudarc::driver::{result, sys};
 use spark_ccl::{Communicator, DType, Error, Operation, ReduceOp, UntypedCall};
-use std::mem::zeroed;
+
+use super::{builder, gpus, text};
 
 /// Sums bytes in place.
 fn sum(comm: &Communicator, address: u64, bytes: usize) -> Result<(), Error> {

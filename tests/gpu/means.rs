@@ -1,10 +1,11 @@
 //! Means of device memory have the same bits as those of host memory, by the algorithm that reduces
 //! all ranks' elements at once, in the order of ranks. Fake GPUs will do.
 
-use super::builder;
-use super::support::Gpus;
 use spark_ccl::{Communicator, Element, F8E4M3, F8E5M2, RedOp, bf16, f16};
 use spark_ccl_testing::{Need, has, scramble};
+
+use super::builder;
+use super::support::Gpus;
 
 /// A rank's elements: first the largest number, of which two have a sum beyond all numbers; then
 /// any bits.

@@ -1,12 +1,14 @@
 //! The ranks meet before NCCL connects them for a call; and NCCL may not come back from a call.
 
-use super::failures::memory;
-use super::{builder, gpus, of_fakes, text};
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
 use spark_ccl::cuda::DeviceMemory;
 use spark_ccl::cuda::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use spark_ccl::{Error, ExitClass, RedOp};
-use std::sync::Barrier;
-use std::time::{Duration, Instant};
+
+use super::failures::memory;
+use super::{builder, gpus, of_fakes, text};
 
 /// Well above what is promised, far below the operation timeout.
 const SOON: Duration = Duration::from_secs(20);

@@ -1,14 +1,16 @@
 //! Messages between pairs by our own kernels: alone, in groups, in graphs, and with ends that
 //! differ or do not come.
 
-use super::{builder, gpus, stream_of, text};
+use std::sync::Arc;
+use std::time::Duration;
+
 use spark_ccl::cuda::cudarc::driver::CudaStream;
 use spark_ccl::cuda::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use spark_ccl::cuda::{DeviceMemory, DeviceSlice};
 use spark_ccl::{Communicator, Error, ExitClass, RedOp};
 use spark_ccl_testing::scramble;
-use std::sync::Arc;
-use std::time::Duration;
+
+use super::{builder, gpus, stream_of, text};
 
 /// More than the slots between two ranks hold, in packets as in lines.
 const LONG: usize = 1_000_003;

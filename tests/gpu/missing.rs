@@ -1,8 +1,9 @@
 //! Without GPUs, or without NCCL.
 
+use spark_ccl::{Communicator, RedOp};
+
 use super::support::lack_of_gpus_is_said;
 use super::{builder, text};
-use spark_ccl::{Communicator, RedOp};
 
 #[test]
 fn what_is_missing_is_said_on_every_rank() {

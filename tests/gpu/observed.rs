@@ -1,7 +1,11 @@
 //! What others are told of calls on device memory: clients of NCCL's RAS protocol, and files.
 
-use super::{builder, gpus, stream_of};
-use crate::support::Gpus;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
 use serde_json::{Value, json};
 use spark_ccl::cuda::cudarc::driver::CudaStream;
 use spark_ccl::cuda::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
@@ -9,11 +13,9 @@ use spark_ccl::cuda::{DeviceMemory, DeviceSlice};
 use spark_ccl::{Builder, Communicator, RedOp};
 use spark_ccl_status::ras::{INTERNAL, Rank, Report};
 use spark_ccl_testing::free_port;
-use std::io::{Read, Write};
-use std::net::TcpStream;
-use std::path::Path;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+
+use super::{builder, gpus, stream_of};
+use crate::support::Gpus;
 
 const LEN: usize = 1000;
 const SOON: Duration = Duration::from_secs(20);

@@ -1,12 +1,14 @@
 //! The order of uses where a program has no stream of cudarc's but the default one, or has had
 //! another one: cudarc keeps none among its own then.
 
-use super::{Gpus, builder, gpus};
+use std::sync::{Arc, Barrier};
+use std::time::Duration;
+
 use spark_ccl::cuda::DeviceMemory;
 use spark_ccl::cuda::cudarc::driver::{CudaSlice, CudaStream};
 use spark_ccl::{Communicator, RedOp};
-use std::sync::{Arc, Barrier};
-use std::time::Duration;
+
+use super::{Gpus, builder, gpus};
 
 const LEN: usize = 1 << 16;
 /// So long other ranks hold up a stream in which a call would have to wait.

@@ -1,6 +1,8 @@
 //! Who waits for a call in a stream, and who does not.
 
-use super::{Gpus, builder, gpus, in_another_process, text};
+use std::sync::{Arc, Barrier};
+use std::time::Duration;
+
 use spark_ccl::cuda::cudarc::driver::result::stream::StreamKind;
 use spark_ccl::cuda::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use spark_ccl::cuda::cudarc::driver::{CudaEvent, CudaStream, DriverError, result};
@@ -8,8 +10,8 @@ use spark_ccl::cuda::{DeviceMemory, DevicePart, DeviceSlice, devices};
 use spark_ccl::{Communicator, RedOp};
 use spark_ccl_cuda::EventPool;
 use spark_ccl_testing::{Need, has};
-use std::sync::{Arc, Barrier};
-use std::time::Duration;
+
+use super::{Gpus, builder, gpus, in_another_process, text};
 
 /// Has come after so long, if it can at all.
 const A_WHILE: Duration = Duration::from_millis(100);

@@ -1,15 +1,17 @@
 //! What only the engine of our own kernels does: it compares each call, names who is late, and lets
 //! ranks share a GPU.
 
-use super::late::assert_names_the_late;
-use super::support::{Gpus, lack_of_gpus_is_said};
-use super::{BACKEND, builder, gpus, stream_of, text};
+use std::path::Path;
+use std::time::Duration;
+
 use spark_ccl::cuda::{DeviceMemory, DeviceSlice};
 use spark_ccl::{Communicator, DType, Error, GpuLayout, Operation, RedOp};
 use spark_ccl_config::{KernelEntry, KernelStep, Tuning};
 use spark_ccl_testing::{Need, has, scramble};
-use std::path::Path;
-use std::time::Duration;
+
+use super::late::assert_names_the_late;
+use super::support::{Gpus, lack_of_gpus_is_said};
+use super::{BACKEND, builder, gpus, stream_of, text};
 
 const LEN: usize = 10_007;
 

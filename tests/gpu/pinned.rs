@@ -17,11 +17,12 @@ mod streams;
 mod support;
 mod types;
 
+use std::sync::Arc;
+
 use spark_ccl::cuda::cudarc::driver::CudaStream;
 use spark_ccl::cuda::devices;
 use spark_ccl::{Backend, Builder, Communicator};
 use spark_ccl_testing::{Need, has};
-use std::sync::Arc;
 use support::{Gpus, in_another_process, of_fakes, text};
 
 const BACKEND: Backend = Backend::Engine;

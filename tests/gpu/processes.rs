@@ -1,13 +1,15 @@
 //! Ranks that are processes: what they compute together, the death of one of them, and what
 //! communicators leave behind.
 
-use super::{builder, gpus, stream_of};
-use spark_ccl::cuda::DeviceMemory;
-use spark_ccl::{Builder, Communicator, ExitClass, RedOp, UniqueId};
-use spark_ccl_testing::{Need, has, scramble};
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+
+use spark_ccl::cuda::DeviceMemory;
+use spark_ccl::{Builder, Communicator, ExitClass, RedOp, UniqueId};
+use spark_ccl_testing::{Need, has, scramble};
+
+use super::{builder, gpus, stream_of};
 
 const ID: &str = "SPARK_TEST_KERNELS_ID";
 const ROLE: &str = "SPARK_TEST_KERNELS_ROLE";

@@ -1,10 +1,12 @@
 //! The thread that passes pieces: when it rests, and how it ends.
 
-use super::{builder, gpus, in_another_process, of_fakes, stream_of};
-use spark_ccl::cuda::DeviceMemory;
-use spark_ccl::{Communicator, RedOp};
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
+
+use spark_ccl::cuda::DeviceMemory;
+use spark_ccl::{Communicator, RedOp};
+
+use super::{builder, gpus, in_another_process, of_fakes, stream_of};
 
 /// For what happens soon, on a machine that has much else to do.
 const SOON: Duration = Duration::from_secs(10);

@@ -23,12 +23,13 @@ mod support;
 mod types;
 mod unstaged;
 
+use std::sync::Arc;
+
 use spark_ccl::cuda::cudarc::driver::CudaStream;
 use spark_ccl::cuda::devices;
 use spark_ccl::{Backend, Builder, Communicator, Net};
 use spark_ccl_testing::{Need, has};
 use spark_ccl_verbs::testing;
-use std::sync::Arc;
 use support::{Gpus, in_another_process, of_fakes, text};
 
 const BACKEND: Backend = Backend::Engine;

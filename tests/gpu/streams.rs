@@ -1,6 +1,8 @@
 //! Groups and graphs.
 
-use super::{BACKEND, builder, gpus, in_another_process, stream_of, text};
+use std::sync::Arc;
+use std::time::Duration;
+
 use spark_ccl::cuda::cudarc::driver::sys::{
     CUgraphInstantiate_flags, CUresult, CUstreamCaptureMode,
 };
@@ -9,8 +11,8 @@ use spark_ccl::cuda::{
     DeviceMemory, DevicePart, DeviceSlice, Registration, adopt_context, borrow_stream,
 };
 use spark_ccl::{Backend, Communicator, RedOp};
-use std::sync::Arc;
-use std::time::Duration;
+
+use super::{BACKEND, builder, gpus, in_another_process, stream_of, text};
 
 #[test]
 fn one_thread_works_for_all_gpus() {

@@ -1,12 +1,13 @@
 //! What tests on GPUs have in common, whatever the backend is.
 
-use spark_ccl::{Builder, Communicator, Error};
-use spark_ccl_testing::{Need, has};
 use std::io::Write;
 use std::process::Command;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+use spark_ccl::{Builder, Communicator, Error};
+use spark_ccl_testing::{Need, has};
 
 /// What a test has for itself while it runs.
 pub(crate) struct Gpus {

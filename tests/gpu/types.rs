@@ -1,12 +1,14 @@
 //! Every element type: each collective of device memory gives what it gives on host memory.
 
-use super::{BACKEND, builder, gpus, of_fakes};
+use std::sync::Arc;
+
 use spark_ccl::cuda::cudarc::driver::{CudaSlice, CudaStream};
 use spark_ccl::{
     Backend, Blocks, Communicator, DType, Element, Error, F8E4M3, F8E5M2, RedOp, bf16, f16,
 };
 use spark_ccl_testing::{Need, has, scramble};
-use std::sync::Arc;
+
+use super::{BACKEND, builder, gpus, of_fakes};
 
 /// Elements for each rank; not a multiple of anything.
 const COUNT: usize = 131;

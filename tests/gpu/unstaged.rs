@@ -1,15 +1,17 @@
 //! Memory from `alloc_device` that is the host's, so that calls by way of the host are not staged.
 //! With `SPARK_CCL_GPU_PINNED=1`, all other tests of staged memory are, too.
 
-use super::by_host::{memory, read, sums, values};
-use super::{builder, gpus, stream_of, text};
+use std::sync::Barrier;
+use std::time::Duration;
+
 use spark_ccl::cuda::DeviceSlice;
 use spark_ccl::cuda::cudarc::driver::DevicePtr;
 use spark_ccl::cuda::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use spark_ccl::{Builder, Communicator, DType, Error, Operation, RedOp};
 use spark_ccl_testing::scramble;
-use std::sync::Barrier;
-use std::time::Duration;
+
+use super::by_host::{memory, read, sums, values};
+use super::{builder, gpus, stream_of, text};
 
 /// Longer than a slot is.
 const LEN: usize = 300_001;

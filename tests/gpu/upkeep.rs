@@ -1,13 +1,15 @@
 //! What the library does of its own accord: it touches no stream of the program's, gives memory
 //! back, and rests.
 
-use super::{Count, builder, count, gpus, of_fakes, text};
+use std::sync::Barrier;
+use std::time::Duration;
+
 use spark_ccl::cuda::cudarc::driver::result::stream::{StreamKind, create, destroy};
 use spark_ccl::cuda::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use spark_ccl::cuda::{DeviceMemory, DeviceSlice, Registration};
 use spark_ccl::{Communicator, Error, RedOp};
-use std::sync::Barrier;
-use std::time::Duration;
+
+use super::{Count, builder, count, gpus, of_fakes, text};
 
 /// The guard has looked a few times.
 const A_WHILE: Duration = Duration::from_millis(300);

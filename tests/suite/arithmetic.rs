@@ -1,10 +1,12 @@
 //! Means, bit by bit, from the rule that the documents state: each rank's element times 1/n, not
 //! rounded, is added; each step rounds once. And threads whose processors compute in another mode.
 
-use super::ranks::{narrow, run_with};
+use std::fmt::Debug;
+
 use spark_ccl::{Builder, Communicator, Element, F8E4M3, F8E5M2, RedOp, bf16, f16};
 use spark_ccl_testing::{FloatMode, scramble};
-use std::fmt::Debug;
+
+use super::ranks::{narrow, run_with};
 
 /// How an algorithm combines the ranks of a result: a rank's element, or a step that reduces some
 /// and rounds once.

@@ -1,12 +1,14 @@
 //! A standard error that is a full pipe which nobody reads, and where a rank's answers go
 //! meanwhile.
 
-use crate::processes::MARK;
-use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use std::fs::File;
 use std::io::{PipeReader, Write};
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::OnceLock;
+
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+
+use crate::processes::MARK;
 
 /// What was this process's standard error, and the pipe that it is now.
 static BLOCKED: OnceLock<(File, PipeReader)> = OnceLock::new();

@@ -1,9 +1,11 @@
 //! The kinds of memory that calls take.
 
-use super::types::Number;
-use spark_ccl::{Communicator, Error, Registered};
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
+
+use spark_ccl::{Communicator, Error, Registered};
+
+use super::types::Number;
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Memory {

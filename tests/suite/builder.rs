@@ -1,11 +1,13 @@
 //! Settings that the program makes with their types.
 
-use super::ranks::{Watchdog, run_with};
+use std::time::Duration;
+
 use spark_ccl::{
     Algorithm, AlgorithmChoice, Builder, Carrier, Communicator, DType, Error, Net, Operation, Path,
 };
 use spark_ccl_testing::free_port;
-use std::time::Duration;
+
+use super::ranks::{Watchdog, run_with};
 
 /// The algorithm that an `all_reduce` of registered memory takes, and what carries data to the
 /// other rank.

@@ -1,8 +1,9 @@
 //! Two hosts that two cables join, of which one goes while data are on their way.
 
+use std::time::Duration;
+
 use crate::hosts::{ip, two_hosts_with, until_usable};
 use crate::processes::{Rank, alone, assert_all_ok, assert_contains, links_of, some_time};
-use std::time::Duration;
 
 const CABLES: [&str; 2] = ["left", "right"];
 

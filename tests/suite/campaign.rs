@@ -8,12 +8,14 @@ mod judge;
 mod play;
 mod traces;
 
-use crate::processes::alone;
-use case::{Case, Net};
-use spark_ccl_testing::{Need, has};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
+
+use case::{Case, Net};
+use spark_ccl_testing::{Need, has};
+
+use crate::processes::alone;
 
 /// What can be wrong with a case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,11 +1,12 @@
 //! Every collective against a naive model: types, operations, rank counts, lengths, transports.
 
-use super::collectives_model::{COLLECTIVES, Case};
-use super::ranks::{connected, each, narrow, run, run_with};
-use super::types::{Number, for_every_type};
 use spark_ccl::{
     Algorithm, Carrier, Communicator, F8E4M3, F8E5M2, Operation, RedOp, ReduceOp, bf16, f16,
 };
+
+use super::collectives_model::{COLLECTIVES, Case};
+use super::ranks::{connected, each, narrow, run, run_with};
+use super::types::{Number, for_every_type};
 
 const RANKS: [usize; 6] = [1, 2, 3, 5, 7, 8];
 

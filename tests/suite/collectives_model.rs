@@ -1,10 +1,11 @@
 //! What every collective should compute: inputs that are exact in any order of reduction, the
 //! naive results, and one call compared with them.
 
+use spark_ccl::{Communicator, Error, Operation, RecvBuf, RedOp, ReduceOp, SendBuf};
+
 use super::buffers::{Buffer, Memory};
 use super::types::Number;
 use super::values::whole_value;
-use spark_ccl::{Communicator, Error, Operation, RecvBuf, RedOp, ReduceOp, SendBuf};
 
 pub(crate) const COLLECTIVES: [Operation; 8] = [
     Operation::AllReduce,
@@ -315,9 +316,10 @@ enum Expected<T> {
 /// The model itself must be able to fail.
 #[cfg(test)]
 mod tests {
+    use spark_ccl::{F8E4M3, F8E5M2, bf16, f16};
+
     use super::*;
     use crate::types::for_every_type;
-    use spark_ccl::{F8E4M3, F8E5M2, bf16, f16};
 
     const RANKS: usize = 4;
     const COUNT: usize = 96;

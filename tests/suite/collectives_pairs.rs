@@ -1,8 +1,9 @@
 //! Point-to-point messages, and exchanges of blocks of different lengths.
 
+use spark_ccl::{Blocks, Communicator, Error};
+
 use super::ranks::{each, narrow, run, run_with};
 use super::values;
-use spark_ccl::{Blocks, Communicator, Error};
 
 fn message(from: usize, to: usize, len: usize) -> Vec<i32> {
     values::message(from, to, len)

@@ -1,13 +1,14 @@
 //! Random calls on random settings against the model.
 
+use proptest::prelude::*;
+use proptest::sample::select;
+use spark_ccl::{Builder, Communicator, F8E4M3, F8E5M2, ReduceOp, bf16, f16};
+
 use super::buffers::Memory;
 use super::collectives_model::{COLLECTIVES, Case};
 use super::ranks::run_with;
 use super::types::for_every_type;
 use super::values::{message, sum_of_messages};
-use proptest::prelude::*;
-use proptest::sample::select;
-use spark_ccl::{Builder, Communicator, F8E4M3, F8E5M2, ReduceOp, bf16, f16};
 
 const ALGORITHMS: [&str; 12] = [
     "auto",

@@ -1,11 +1,13 @@
 //! Reductions that are not done at once, as a GPU's will not be.
 
+use std::sync::Barrier;
+
+use spark_ccl::{Communicator, RedOp, ReduceOp};
+
 use super::buffers::Memory;
 use super::collectives_model::{COLLECTIVES, Case};
 use super::ranks::{each, narrow, run_with};
 use super::values::{message, sum_of_messages};
-use spark_ccl::{Communicator, RedOp, ReduceOp};
-use std::sync::Barrier;
 
 /// Every collective, on both kinds of memory.
 fn check_all(comm: &Communicator) {

@@ -2,8 +2,9 @@
 //! by size: the ranks of the pair get an error that names both counts, and nobody takes a part of a
 //! block for all of it.
 
-use super::ranks::{each, run_with};
 use spark_ccl::{Builder, Communicator, Error, Fault, RedOp};
+
+use super::ranks::{each, run_with};
 
 /// The size of a slot in these tests, in bytes and in 4-byte elements.
 const SLOT: usize = 64 << 10;

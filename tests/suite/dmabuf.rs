@@ -1,11 +1,12 @@
 //! Memory of a process as a dma-buf.
 
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
-use rustix::mm::{MapFlags, ProtFlags, mmap};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr::{NonNull, null_mut};
+
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::mm::{MapFlags, ProtFlags, mmap};
 
 /// At least `bytes` bytes of memory as a dma-buf, and the address where they are mapped for as long
 /// as the process lives.

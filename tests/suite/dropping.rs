@@ -1,9 +1,10 @@
 //! Memory that a thread of a rank makes and drops while calls are under way: registered memory, and
 //! that of a GPU where the rank has one.
 
-use spark_ccl::{Communicator, Error};
 use std::sync::Arc;
 use std::thread::JoinHandle;
+
+use spark_ccl::{Communicator, Error};
 
 /// Drops memory until its communicator has failed. Dropping this waits for that.
 pub(crate) struct Dropping(Option<JoinHandle<()>>);

@@ -1,10 +1,11 @@
 //! Ranks that are killed, leave, or abort: what the others get to know, and when.
 
+use std::time::Instant;
+
 use crate::processes::{
     Rank, all, alone, assert_all_ok, assert_contains, assert_names, join, promptly, some_time,
     world,
 };
-use std::time::Instant;
 
 /// Elements of all ranks' buffers together: 192 MiB.
 const ELEMENTS: usize = 48 << 20;

@@ -1,13 +1,15 @@
 //! What each of many ranks of one host takes. With a link for each pair of ranks it would grow with
 //! their number. `benches/scale.rs` prints the same of more ranks.
 
-use crate::collectives_model::Case;
-use crate::processes::{Rank, WATCHDOG, alone, assert_all_ok, join};
-use rustix::param::page_size;
-use spark_ccl::{Communicator, Error, Operation};
 use std::iter::zip;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use rustix::param::page_size;
+use spark_ccl::{Communicator, Error, Operation};
+
+use crate::collectives_model::Case;
+use crate::processes::{Rank, WATCHDOG, alone, assert_all_ok, join};
 
 /// What some processes take together: files, threads, pages of shared memory, and KiB of their own.
 type Footprint = [usize; 4];

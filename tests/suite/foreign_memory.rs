@@ -1,9 +1,11 @@
 //! Registered memory of other ranks and other communicators is ordinary memory, no matter which
 //! rank passes it.
 
-use super::ranks::each;
-use spark_ccl::{Builder, Communicator, Error, Fault, Path, RedOp, Registered};
 use std::sync::Mutex;
+
+use spark_ccl::{Builder, Communicator, Error, Fault, Path, RedOp, Registered};
+
+use super::ranks::each;
 
 const LEN: usize = 12_000;
 

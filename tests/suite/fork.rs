@@ -1,11 +1,13 @@
 //! Processes that fork: their children have no part in the communicator, and cannot harm it.
 
-use crate::processes::{WATCHDOG, alone, assert_all_ok, assert_contains, assert_names, world};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, WaitOptions, waitpid};
 use spark_ccl::{Algorithm, Communicator, Error, Pending, RedOp, Registered};
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+
+use crate::processes::{WATCHDOG, alone, assert_all_ok, assert_contains, assert_names, world};
 
 const SHM: (&str, &str) = ("SPARK_CCL_SHM", "1");
 const TCP: (&str, &str) = ("SPARK_CCL_SHM", "0");

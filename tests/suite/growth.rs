@@ -1,14 +1,16 @@
 //! Links that come into being when they are used first, and what many of them take.
 
-use super::collectives_model::{COLLECTIVES, Case};
-use super::processes::{Rank, all, alone, assert_all_ok, join, world};
-use super::ranks::{Watchdog, connected, each, run, run_with};
-use rustix::process::{Signal, geteuid};
-use spark_ccl::{Communicator, Error, Operation, RedOp};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::Barrier;
 use std::time::Duration;
+
+use rustix::process::{Signal, geteuid};
+use spark_ccl::{Communicator, Error, Operation, RedOp};
+
+use super::collectives_model::{COLLECTIVES, Case};
+use super::processes::{Rank, all, alone, assert_all_ok, join, world};
+use super::ranks::{Watchdog, connected, each, run, run_with};
 
 /// Ranks that share memory, that have sockets, and that met through those.
 fn worlds(n: usize) -> Vec<Vec<Communicator>> {

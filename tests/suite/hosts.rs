@@ -1,15 +1,17 @@
 //! Two hosts, as two network namespaces that virtual cables join. The namespaces belong to their
 //! processes alone, so nothing is left behind whatever becomes of the test.
 
-use crate::processes::{
-    Rank, WATCHDOG, all, alone, assert_all_ok, assert_contains, assert_names, join, links_of,
-    lost_host, some_time,
-};
-use spark_ccl_testing::{Need, has};
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+
+use spark_ccl_testing::{Need, has};
+
+use crate::processes::{
+    Rank, WATCHDOG, all, alone, assert_all_ok, assert_contains, assert_names, join, links_of,
+    lost_host, some_time,
+};
 
 /// Two ranks, each on a host of its own, which one cable joins.
 fn two_hosts() -> Option<Vec<Rank>> {

@@ -1,8 +1,9 @@
 //! Where the program itself says which rank it is.
 
-use super::ranks::Watchdog;
 use spark_ccl::{Builder, Communicator, Error, RedOp};
 use spark_ccl_testing::free_port;
+
+use super::ranks::Watchdog;
 
 /// What a launcher might say that the program does not want.
 fn launched_elsewhere() -> Builder {

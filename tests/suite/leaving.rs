@@ -1,11 +1,13 @@
 //! Communicators that are dropped while something is in flight.
 
-use crate::processes::{self, alone, world};
-use crate::ranks::{each, narrow};
-use spark_ccl::{Builder, Communicator, Error, Fault, RedOp};
 use std::sync::Barrier;
 use std::sync::mpsc::channel;
 use std::time::Duration;
+
+use spark_ccl::{Builder, Communicator, Error, Fault, RedOp};
+
+use crate::processes::{self, alone, world};
+use crate::ranks::{each, narrow};
 
 /// Over shared memory and TCP, with more data than fits into a link.
 fn transports() -> [Builder; 2] {

@@ -1,12 +1,13 @@
 //! Limits that hold whatever the system, a file or a name server does.
 
-use spark_ccl::{Builder, Communicator, Error};
-use spark_ccl_testing::{Need, has};
 use std::io::Write;
 use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
+
+use spark_ccl::{Builder, Communicator, Error};
+use spark_ccl_testing::{Need, has};
 
 /// Far longer than anything here takes, and far shorter than what it would take without its limit.
 const WATCHDOG: Duration = Duration::from_secs(60);

@@ -2,10 +2,6 @@
 //! exit return all the same. Ranks are processes of this program; rank 0 tells on its standard
 //! output what has become of its calls.
 
-use crate::blocked_log::fill;
-use crate::processes::{WATCHDOG, assert_contains};
-use rustix::fs::{CWD, Mode, OFlags, mkfifoat};
-use spark_ccl::{Communicator, RedOp, rank_variables};
 use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::OpenOptionsExt;
@@ -14,6 +10,12 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+
+use rustix::fs::{CWD, Mode, OFlags, mkfifoat};
+use spark_ccl::{Communicator, RedOp, rank_variables};
+
+use crate::blocked_log::fill;
+use crate::processes::{WATCHDOG, assert_contains};
 
 /// What rank 0 does about its log.
 const HOW: &str = "SPARK_TEST_LOG";

@@ -1,13 +1,15 @@
 //! Ranks that make different calls: who learns it, when, and in which words.
 
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+use spark_ccl::{Communicator, RedOp};
+
 use crate::processes::{
     Rank, all, alone, assert_all_ok, assert_contains, assert_gave_up, assert_names, join, promptly,
     world,
 };
 use crate::ranks::each;
-use spark_ccl::{Communicator, RedOp};
-use std::sync::Barrier;
-use std::time::{Duration, Instant};
 
 /// Two calls that do not match: what one rank is told to do and how errors spell it.
 struct Pair {

@@ -1,11 +1,13 @@
 //! Operations in flight: the order of waiting, and buffers that come back.
 
-use super::ranks::{Watchdog, each, narrow, run, run_with};
-use super::values::{message, sum_of_messages};
-use spark_ccl::{Communicator, Error, ExitClass, Pending, RedOp};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
+
+use spark_ccl::{Communicator, Error, ExitClass, Pending, RedOp};
+
+use super::ranks::{Watchdog, each, narrow, run, run_with};
+use super::values::{message, sum_of_messages};
 
 /// All orders of `0..len`.
 fn permutations(len: usize) -> Vec<Vec<usize>> {

@@ -1,9 +1,11 @@
 //! Handles of operations in flight that are shared, dropped or forgotten.
 
+use std::sync::Arc;
+
+use spark_ccl::{Communicator, RedOp};
+
 use super::ranks::{each, narrow, run, run_with};
 use super::values::message;
-use spark_ccl::{Communicator, RedOp};
-use std::sync::Arc;
 
 #[test]
 fn closures_of_handles_that_are_dropped_go_at_once() {

@@ -1,7 +1,8 @@
 //! Scopes wait for the operations that are started in them.
 
-use super::ranks::{Watchdog, narrow, run, run_with};
 use spark_ccl::{Communicator, Error, RedOp};
+
+use super::ranks::{Watchdog, narrow, run, run_with};
 
 #[test]
 fn testing_within_a_scope_makes_progress() {

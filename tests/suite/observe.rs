@@ -1,13 +1,15 @@
 //! What others are told about ranks that are real processes: clients of NCCL's RAS protocol, files.
 
-use crate::processes::{Rank, WATCHDOG, all, alone, assert_all_ok, assert_contains, world};
-use serde_json::Value;
-use spark_ccl_status::ras::{Communicator, Report};
-use spark_ccl_testing::free_port;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use spark_ccl_status::ras::{Communicator, Report};
+use spark_ccl_testing::free_port;
+
+use crate::processes::{Rank, WATCHDOG, all, alone, assert_all_ok, assert_contains, world};
 
 /// An address of this host at which nobody listens.
 fn free_address() -> String {

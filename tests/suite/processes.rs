@@ -2,12 +2,13 @@
 //! on its standard input (`processes_rank.rs`) and answers on its standard error; the ranks are
 //! killed at the end of the test, and by the kernel if the test itself is killed.
 
-use rustix::process::{Pid, Signal, kill_process};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
 
 /// Tells a process that it is a rank.
 pub(crate) const ROLE: &str = "SPARK_TEST_RANK";

@@ -1,11 +1,12 @@
 //! The calls of a rank that is a process: words such as `registered f32 reduce 1 1000`. Results
 //! must be the model's, in which every element of every rank has a value of its own.
 
+use spark_ccl::{Communicator, Error, Operation, ReduceOp};
+
 use crate::buffers::{Buffer, Memory};
 use crate::collectives_model::Case;
 use crate::types::Number;
 use crate::values::message;
-use spark_ccl::{Communicator, Error, Operation, ReduceOp};
 
 pub(crate) fn call(comm: &Communicator, call: &[&str]) -> Result<(), Error> {
     let (memory, call) = match *call {

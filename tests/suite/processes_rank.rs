@@ -1,12 +1,12 @@
 //! The process side of `processes.rs`: a rank that does what it is told, line by line.
 
-use crate::blocked_log::{self, answer};
-use crate::collectives_model::Case;
-use crate::dropping::Dropping;
-use crate::footprint::Ranks;
-use crate::processes::ROLE;
-use crate::processes_calls::{self, number};
-use crate::values::message;
+use std::io::{IoSlice, Read};
+use std::mem::MaybeUninit;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
 use rustix::cmsg_space;
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
@@ -18,12 +18,14 @@ use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use spark_ccl::{
     Communicator, DType, Error, Operation, Pending, Rails, RedOp, Registered, UniqueId,
 };
-use std::io::{IoSlice, Read};
-use std::mem::MaybeUninit;
-use std::os::fd::AsFd;
-use std::os::unix::net::UnixStream;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+
+use crate::blocked_log::{self, answer};
+use crate::collectives_model::Case;
+use crate::dropping::Dropping;
+use crate::footprint::Ranks;
+use crate::processes::ROLE;
+use crate::processes_calls::{self, number};
+use crate::values::message;
 
 /// No test by itself: a rank, where the test program was started as one.
 #[test]

@@ -1,11 +1,13 @@
 //! Ranks that are threads of the test, under a watchdog.
 
-use super::processes::patience;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use spark_ccl::{Builder, Communicator};
 use std::io::Write;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use spark_ccl::{Builder, Communicator};
+
+use super::processes::patience;
 
 /// No test takes longer, even on a busy machine; one that does hangs. [`patience`] is a factor.
 const PATIENCE: Duration = Duration::from_secs(120);

@@ -4,13 +4,15 @@
 mod memory;
 mod stand_in;
 
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use spark_ccl_testing::{Need, has};
+
 use crate::hosts::{lay, new_host};
 use crate::processes::{
     Rank, all, alone, assert_all_ok, assert_contains, assert_names, join, links_of, promptly,
 };
-use spark_ccl_testing::{Need, has};
-use std::process::Command;
-use std::time::{Duration, Instant};
 
 /// How the machine's ports are laid out.
 fn layout() -> Option<String> {

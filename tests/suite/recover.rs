@@ -1,17 +1,19 @@
 //! Ranks that agree by themselves on who goes on: never do two groups of them, and all that answer
 //! go on together.
 
+use std::sync::Barrier;
+use std::time::Duration;
+
+use rustix::process::Signal;
+use spark_ccl::{Communicator, Error, RedOp};
+use spark_ccl_testing::{Need, has};
+
 use crate::hosts::{on_host, two_hosts_with};
 use crate::processes::{
     Rank, all, alone, assert_all_ok, assert_contains, assert_gave_up, assert_names, is_named,
     some_time, world,
 };
 use crate::ranks::{each, run};
-use rustix::process::Signal;
-use spark_ccl::{Communicator, Error, RedOp};
-use spark_ccl_testing::{Need, has};
-use std::sync::Barrier;
-use std::time::Duration;
 
 const SHM: (&str, &str) = ("SPARK_CCL_SHM", "1");
 const TCP: (&str, &str) = ("SPARK_CCL_SHM", "0");

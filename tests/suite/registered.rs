@@ -1,14 +1,16 @@
 //! Registered memory: the zero-copy path and its conditions.
 
-use super::buffers::Memory;
-use super::collectives_model::{COLLECTIVES, Case};
-use super::ranks::{each, run, run_with};
-use super::types::for_every_type;
+use std::time::{Duration, Instant};
+
 use spark_ccl::{
     Algorithm, Builder, Communicator, DType, Error, F8E4M3, F8E5M2, Fault, Operation, Path, RedOp,
     ReduceOp, bf16, f16,
 };
-use std::time::{Duration, Instant};
+
+use super::buffers::Memory;
+use super::collectives_model::{COLLECTIVES, Case};
+use super::ranks::{each, run, run_with};
+use super::types::for_every_type;
 
 fn zero_copy() -> Builder {
     Communicator::builder().path(Path::ZeroCopy)

@@ -1,10 +1,11 @@
 //! Hosts in a ring, each with a cable to the next one and nothing else: no LAN, no routes.
 
+use spark_ccl_testing::{Need, has};
+
 use crate::hosts::{lay, new_host};
 use crate::processes::{
     Rank, all, alone, assert_all_ok, assert_contains, assert_names, join, links_of,
 };
-use spark_ccl_testing::{Need, has};
 
 /// A rank on each of `size` hosts, of which these pairs have a cable. `None`, loudly, where this
 /// process may not make hosts.

@@ -1,11 +1,13 @@
 //! Hosts whose interfaces share a subnet: routes alone would send everything over the first of
 //! them.
 
+use std::fs::read_to_string;
+
+use spark_ccl_testing::{Need, has};
+use tempfile::TempDir;
+
 use crate::hosts::{ip, new_host, on_host, until_usable};
 use crate::processes::{Rank, alone, assert_all_ok, assert_contains, join};
-use spark_ccl_testing::{Need, has};
-use std::fs::read_to_string;
-use tempfile::TempDir;
 
 /// The interfaces of each host.
 const INTERFACES: [&str; 2] = ["left", "right"];

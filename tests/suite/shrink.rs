@@ -1,11 +1,13 @@
 //! Ranks that are threads, and go on without some of them.
 
-use crate::collectives_model::Case;
-use crate::ranks::{connected, each, run, run_with};
-use spark_ccl::{Communicator, Error, Operation};
 use std::sync::Barrier;
 use std::sync::mpsc::channel;
 use std::time::Duration;
+
+use spark_ccl::{Communicator, Error, Operation};
+
+use crate::collectives_model::Case;
+use crate::ranks::{connected, each, run, run_with};
 
 /// All ranks compute what they should.
 fn assert_works(comm: &Communicator) {

@@ -1,11 +1,13 @@
 //! Ranks that die or are stopped, and the others, which shrink the communicator and go on.
 
+use std::time::Duration;
+
+use rustix::process::Signal;
+
 use crate::processes::{
     Rank, all, alone, assert_all_ok, assert_contains, assert_gave_up, assert_names, some_time,
     world,
 };
-use rustix::process::Signal;
-use std::time::Duration;
 
 const SHM: (&str, &str) = ("SPARK_CCL_SHM", "1");
 const TCP: (&str, &str) = ("SPARK_CCL_SHM", "0");

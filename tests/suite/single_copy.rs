@@ -1,10 +1,12 @@
 //! Messages that are read straight out of the sender's memory, until the kernel does not allow that
 //! any more.
 
-use crate::processes::{Rank, WATCHDOG, alone, assert_all_ok, some_time, world};
-use spark_ccl_testing::{Need, has};
 use std::time::{Duration, Instant};
+
+use spark_ccl_testing::{Need, has};
 use tempfile::TempDir;
+
+use crate::processes::{Rank, WATCHDOG, alone, assert_all_ok, some_time, world};
 
 /// What moves messages that are long enough to be read where they lie.
 const CALLS: [&str; 4] = [

@@ -1,10 +1,12 @@
 //! Splitting, leaving, aborting.
 
-use super::collectives_model::{COLLECTIVES, Case};
-use super::ranks::{Watchdog, each, run, run_with};
-use spark_ccl::{Algorithm, AlgorithmChoice, Communicator, DType, Error, Fault, Operation, RedOp};
 use std::sync::Barrier;
 use std::time::Duration;
+
+use spark_ccl::{Algorithm, AlgorithmChoice, Communicator, DType, Error, Fault, Operation, RedOp};
+
+use super::collectives_model::{COLLECTIVES, Case};
+use super::ranks::{Watchdog, each, run, run_with};
 
 fn check_all(comm: &Communicator) {
     for collective in COLLECTIVES {

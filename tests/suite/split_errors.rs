@@ -1,8 +1,9 @@
 //! Wrong arguments: each is an error before anything moves, and the communicator goes on.
 
+use spark_ccl::{Blocks, Communicator, DType, Error, Net, Operation, RedOp};
+
 use super::collectives_model::Case;
 use super::ranks::run;
-use spark_ccl::{Blocks, Communicator, DType, Error, Net, Operation, RedOp};
 
 /// The call's operation and what its error must say.
 fn refused<R>(operation: &str, parts: &[&str], result: Result<R, Error>) {

@@ -1,12 +1,14 @@
 //! Ranks that are stopped or late: the deadline names them, and when they wake up they can no
 //! longer touch what the others got back.
 
+use std::time::Duration;
+
+use rustix::process::Signal;
+
 use crate::processes::{
     Rank, all, alone, assert_all_ok, assert_contains, assert_gave_up, assert_names, join,
     some_time, world,
 };
-use rustix::process::Signal;
-use std::time::Duration;
 
 const SHM: (&str, &str) = ("SPARK_CCL_SHM", "1");
 const TCP: (&str, &str) = ("SPARK_CCL_SHM", "0");

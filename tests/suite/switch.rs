@@ -1,10 +1,12 @@
 //! Hosts that one switch joins, as network namespaces on a bridge.
 
-use crate::hosts::{beside, ip, new_host, on_host, until_usable};
-use crate::processes::{Rank, WATCHDOG, all, alone, assert_all_ok, assert_contains, join};
-use spark_ccl_testing::{Need, has};
 use std::collections::BTreeSet;
 use std::time::Instant;
+
+use spark_ccl_testing::{Need, has};
+
+use crate::hosts::{beside, ip, new_host, on_host, until_usable};
+use crate::processes::{Rank, WATCHDOG, all, alone, assert_all_ok, assert_contains, join};
 
 /// Four ranks on four hosts.
 fn four_hosts(env: &[(&str, &str)]) -> Option<Vec<Rank>> {

@@ -1,9 +1,11 @@
 //! A call's time is what it began with, whatever is set while it is under way.
 
-use crate::ranks::each;
-use spark_ccl::{Communicator, DType, Error, Fault, Operation, Pending, UntypedCall};
 use std::sync::Barrier;
 use std::time::Duration;
+
+use spark_ccl::{Communicator, DType, Error, Fault, Operation, Pending, UntypedCall};
+
+use crate::ranks::each;
 
 /// A late rank is late for so long.
 const LATE: Duration = Duration::from_secs(2);

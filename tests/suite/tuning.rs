@@ -1,9 +1,11 @@
 //! Measured choices of algorithms: rank 0's count, and nothing bad comes of bad ones.
 
-use crate::processes::{Rank, all, alone, assert_all_ok, join};
+use std::path::{Path, PathBuf};
+
 use spark_ccl::{Layout, Links, Operation};
 use spark_ccl_config::{Tuning, TuningEntry, TuningStep};
-use std::path::{Path, PathBuf};
+
+use crate::processes::{Rank, all, alone, assert_all_ok, join};
 
 /// A file that says that `all_reduce` is the fastest with `algorithm`, between two ranks.
 fn file(name: &str, algorithm: &str) -> PathBuf {

@@ -1,8 +1,9 @@
 //! The element types.
 
+use std::fmt::Debug;
+
 use bytemuck::Zeroable;
 use spark_ccl::{Element, F8E4M3, F8E5M2, bf16, f16};
-use std::fmt::Debug;
 
 /// What the model has to know of a type.
 pub(crate) trait Number: Element + Zeroable + Debug {

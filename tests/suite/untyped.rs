@@ -1,11 +1,12 @@
 //! Calls without types give what typed ones give, and refuse what types would not let pass.
 
-use super::ranks::run;
-use super::types::{Number, for_every_type};
 use spark_ccl::{
     Communicator, DType, Element, Error, F8E4M3, F8E5M2, Operation, RedOp, ReduceOp, UntypedCall,
     bf16, f16,
 };
+
+use super::ranks::run;
+use super::types::{Number, for_every_type};
 
 const COUNT: usize = 77;
 

@@ -1,7 +1,8 @@
 //! Values of their own for each element of each rank, so that none can stand in for another.
 
-use super::types::Number;
 use spark_ccl_testing::scramble;
+
+use super::types::Number;
 
 /// The `i`-th element of the rank or message `of`: a hash, within what the type sums exactly.
 pub(crate) fn value<T: Number>(of: u64, i: usize) -> T {

@@ -1,10 +1,12 @@
 //! Waits that last so long that the waiter blocks in the kernel: whatever it waits for ends them.
 
-use crate::processes::{alone, assert_all_ok, assert_contains, world};
-use crate::ranks::{connected, each, run_with};
-use spark_ccl::{Builder, Communicator, RedOp};
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
+
+use spark_ccl::{Builder, Communicator, RedOp};
+
+use crate::processes::{alone, assert_all_ok, assert_contains, world};
+use crate::ranks::{connected, each, run_with};
 
 /// Longer than a waiter only yields.
 const LONG: Duration = Duration::from_millis(30);

@@ -1,10 +1,12 @@
 //! Which network joins two hosts that share several, and which is passed over. Hosts are
 //! namespaces, as in [`hosts`](crate::hosts), with speeds as their interfaces report them.
 
+use std::time::{Duration, Instant};
+
+use spark_ccl_testing::{Need, has};
+
 use crate::hosts::{bring_up, ip, on_host, plug_in, sent_bytes, started, until_usable};
 use crate::processes::{Rank, WATCHDOG, alone, assert_all_ok, assert_contains, join, links_of};
-use spark_ccl_testing::{Need, has};
-use std::time::{Duration, Instant};
 
 /// A network of two hosts: the interface of each, and Mbit/s.
 type Network = (&'static str, u32);

@@ -6,12 +6,12 @@ mod attempt;
 use std::io;
 use std::time::{Duration, Instant};
 
+use attempt::{Attempt, Step};
 use rustix::event::PollFd;
 
 use crate::dial::{ATTEMPT, FIRST_PAUSE, LAST_PAUSE, Route, describe};
 use crate::handshake::{EnterError, Entered, Intent};
 use crate::{Error, Secret, net};
-use attempt::{Attempt, Step};
 
 /// How soon to try again if the backlog is full.
 const FULL: Duration = Duration::from_millis(2);

@@ -14,6 +14,10 @@ use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use note::{Nonce, Note, What};
+pub(crate) use post::Post;
+use sockets::Sockets;
+
 use crate::address::Address;
 use crate::dial::Route;
 use crate::handshake::{Intent, WorldName};
@@ -21,10 +25,6 @@ use crate::keys;
 use crate::net;
 use crate::secret::random;
 use crate::{Error, Secret};
-use note::{Nonce, Note, What};
-use sockets::Sockets;
-
-pub(crate) use post::Post;
 
 /// How long to wait for answers to a question.
 const ANSWER: Duration = Duration::from_millis(100);

@@ -226,8 +226,9 @@ pub(crate) fn millis(duration: Duration) -> u64 {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use super::*;
     use proptest::prelude::*;
+
+    use super::*;
 
     pub(crate) fn hello(rank: u32, size: u32) -> Hello {
         Hello {

@@ -19,6 +19,8 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use eviction::Origin;
+use pending::{HandshakeError, PendingConnection, Step};
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Resource, getrlimit};
 use socket2::Socket;
@@ -31,8 +33,6 @@ use crate::handshake::{Intent, OpenError, Rejection, WorldName};
 use crate::hello::Hello;
 use crate::keys::Keys;
 use crate::net::{self, Bell};
-use eviction::Origin;
-use pending::{HandshakeError, PendingConnection, Step};
 
 /// How many connections are served at a time; further ones stay in the kernel's backlog. A
 /// stranger needs more than 5,000 connections to fill both, if the backlog has its usual 4,096.

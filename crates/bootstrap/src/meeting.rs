@@ -310,11 +310,13 @@ impl LinkStreams {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::Kind;
+    use std::net::{TcpListener, TcpStream};
+
     use socket2::Socket;
     use spark_ccl_fork::Unshared;
-    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+    use crate::Kind;
 
     fn purpose(context: u64) -> Purpose {
         Purpose {

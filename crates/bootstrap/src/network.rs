@@ -159,9 +159,10 @@ pub(crate) fn reachable(
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+
     use super::*;
     use crate::HostId;
-    use std::net::SocketAddr;
 
     #[test]
     fn what_leads_to_this_host_is_the_last_resort_for_another() {

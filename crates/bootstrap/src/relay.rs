@@ -14,6 +14,9 @@ use std::net::Shutdown;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
+pub(crate) use draining::Draining;
+use draining::{LONGEST, QUIET};
+use flow::Flow;
 use rustix::event::{PollFd, PollFlags};
 use socket2::Socket;
 use spark_ccl_fork::Unshared;
@@ -21,10 +24,6 @@ use spark_ccl_fork::Unshared;
 use crate::dial::Route;
 use crate::handshake::Rejection;
 use crate::net;
-use draining::{LONGEST, QUIET};
-use flow::Flow;
-
-pub(crate) use draining::Draining;
 
 /// How long the next rank may take to accept a connection.
 const DIALLING: Duration = Duration::from_secs(5);

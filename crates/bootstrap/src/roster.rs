@@ -248,9 +248,10 @@ fn join(texts: &[String], separator: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use crate::hello::tests::hello;
-    use proptest::prelude::*;
 
     fn check(change: impl Fn(&mut Vec<Hello>)) -> Option<String> {
         let mut hellos: Vec<Hello> = (0..4).map(|rank| hello(rank, 4)).collect();

@@ -123,8 +123,9 @@ fn speed(own: &Address, target: &Endpoint) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::net::{IpAddr, SocketAddr};
+
+    use super::*;
 
     /// An address like `10.0.0.1/24`, of this interface and speed.
     fn own(text: &str, interface: u32, speed: u32) -> Address {

@@ -242,8 +242,9 @@ pub(crate) fn expired(
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
+
+    use super::*;
 
     fn sample() -> UniqueId {
         let addresses =

@@ -27,12 +27,12 @@ mod streaming;
 #[cfg(test)]
 mod tests;
 
+use dispatch::{Kernel, Kernels, Level};
+pub use slow_copies::copies_slowly;
 use spark_ccl_types::Scale;
 
 use crate::mode::with_default_mode;
 use crate::{Compute, Job, Started, Ticket};
-use dispatch::{Kernel, Kernels, Level};
-pub use slow_copies::copies_slowly;
 
 /// Runs each job immediately, on the calling thread, with the widest vectors that the machine has.
 /// Does not allocate.

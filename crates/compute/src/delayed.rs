@@ -127,9 +127,10 @@ impl OwnedJob {
 
 #[cfg(test)]
 mod tests {
+    use spark_ccl_types::Scale;
+
     use super::*;
     use crate::Cpu;
-    use spark_ccl_types::Scale;
 
     /// Starts `dst += src` on one element; the operand lists are dropped at the end of this
     /// function.

@@ -49,8 +49,9 @@ unsafe fn map<T: Copy>(ptr: *mut u8, count: usize, f: impl Fn(T) -> T) {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use spark_ccl_types::Element;
+
+    use super::*;
 
     fn divided<T: Element, const N: usize>(mut values: [T; N], divisor: u64) -> [T; N] {
         // SAFETY: an array of N elements, borrowed exclusively.

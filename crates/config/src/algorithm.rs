@@ -204,8 +204,9 @@ fn same(a: &str, b: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
+
+    use super::*;
 
     fn parse(text: &str) -> Result<AlgorithmChoice, ParseAlgorithmsError> {
         text.parse()

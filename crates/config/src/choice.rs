@@ -238,8 +238,9 @@ impl fmt::Display for HostPort {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
+
+    use super::*;
 
     #[test]
     fn hosts_and_ports() {

@@ -54,8 +54,9 @@ fn is_ours(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
+
+    use super::*;
 
     #[test]
     fn lines_comments_and_nonsense() {

@@ -160,10 +160,12 @@ fn open(path: &Path, options: &mut OpenOptions, flags: OFlags) -> io::Result<Fil
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use spark_ccl_testing::{Need, has};
     use std::os::unix::fs::{lchown, symlink};
     use std::path::PathBuf;
+
+    use spark_ccl_testing::{Need, has};
+
+    use super::*;
 
     fn pipe(folder: &tempfile::TempDir) -> PathBuf {
         let path = folder.path().join("pipe");

@@ -40,8 +40,9 @@ pub(crate) fn number(text: &str) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
+
+    use super::*;
 
     #[test]
     fn seconds_are_positive_and_may_be_fractions() {

@@ -102,8 +102,9 @@ fn strip(text: &str, sign: char) -> (bool, &str) {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
+
+    use super::*;
 
     #[test]
     fn the_grammar() {

@@ -67,9 +67,10 @@ impl fmt::Debug for Secret {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::os::unix::fs::PermissionsExt;
     use std::time::Duration;
+
+    use super::*;
 
     const TEXT: &str = "0123456789abcdef";
 

@@ -8,14 +8,13 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::time::Instant;
 
+pub use kernels::{GpuLayout, GpuWire, KernelEntry, KernelStep};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use spark_ccl_types::{Algorithm, Operation};
 
 use crate::algorithm::collectives;
 use crate::files;
-
-pub use kernels::{GpuLayout, GpuWire, KernelEntry, KernelStep};
 
 /// The version of the format.
 const VERSION: u32 = 1;

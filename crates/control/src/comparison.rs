@@ -137,8 +137,9 @@ impl Comparison {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
+
+    use super::*;
 
     fn ledger(calls: &[u64]) -> Ledger {
         let mut ledger = Ledger::default();

@@ -1,10 +1,11 @@
 //! The last operations of a communicator: the engine writes them, the monitor reads them, without
 //! locks.
 
-#[cfg(loom)]
-use loom::sync::atomic::{AtomicU64, Ordering, fence};
 #[cfg(not(loom))]
 use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+#[cfg(loom)]
+use loom::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// How many operations are kept. Under loom the ring is small, so that the model covers its
 /// wrap-around.
@@ -114,8 +115,9 @@ mod tests {
 // Run with `tests/models.sh`.
 #[cfg(all(test, loom))]
 mod model {
-    use super::*;
     use loom::sync::Arc;
+
+    use super::*;
 
     /// In every interleaving of a reader and a writer that wraps the ring, the reader gets the
     /// whole signature of the operation that it asked for, or nothing.

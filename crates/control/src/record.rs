@@ -76,8 +76,9 @@ impl Records {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
+
+    use super::*;
 
     fn ends() -> (Sealer, Records) {
         (Sealer::new(&[7; 32]), Records::new(Opener::new(&[7; 32])))

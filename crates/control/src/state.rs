@@ -6,11 +6,11 @@ mod inquiry;
 mod notices;
 mod reopening;
 
-pub(crate) use reopening::Attempt;
-
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Instant;
+
+pub(crate) use reopening::Attempt;
 
 use crate::board::Board;
 use crate::fault::Fault;

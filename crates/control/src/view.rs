@@ -1,10 +1,11 @@
 //! What the control plane knows of a communicator, as far as it is read and written without the
 //! monitor's mutex. Knows faults and departures; knows no stream and no frame.
 
-use spark_ccl_log::Mutex;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+
+use spark_ccl_log::Mutex;
 
 use crate::device_calls::DeviceCalls;
 use crate::fault::{Fault, Member};

@@ -7,13 +7,14 @@ mod body;
 
 use std::time::Duration;
 
+use body::{Reader, Writer};
+
 use crate::comparison::Claim;
 use crate::fault::Fault;
 use crate::leave::Leave;
 use crate::ledger::Entry;
 use crate::proposal::{Bound, Proposal};
 use crate::standing::Answer;
-use body::{Reader, Writer};
 
 const MAGIC: u16 = 0x5CC1;
 const VERSION: u8 = 8;

@@ -4,9 +4,10 @@
 #[macro_use]
 mod common;
 
+use std::sync::Arc;
+
 use common::{World, everyone_fails, fault, until, watches};
 use spark_ccl_control::{Fault, Leave, Watch};
-use std::sync::Arc;
 
 in_any_world! {
     the_same_calls_are_known_to_be_the_same,

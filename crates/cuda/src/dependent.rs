@@ -117,8 +117,9 @@ impl DependentLaunch {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::mem::offset_of;
+
+    use super::*;
 
     #[test]
     fn fields_are_where_the_driver_has_them() {

@@ -221,10 +221,12 @@ pub fn adopt(context: &Arc<CudaContext>) -> Result<(), Error> {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use std::sync::MutexGuard;
+
+    use spark_ccl_testing::{Need, has};
+
     use super::*;
     use crate::PinnedWords;
-    use spark_ccl_testing::{Need, has};
-    use std::sync::MutexGuard;
 
     /// Excludes other tests of the second device: only one object of its context may be in use.
     pub(crate) fn second_device() -> MutexGuard<'static, ()> {

@@ -51,9 +51,10 @@ pub(crate) fn context_id(context: &CudaContext) -> Result<u64, Error> {
 
 #[cfg(test)]
 mod tests {
+    use spark_ccl_testing::{Need, has};
+
     use super::*;
     use crate::{EventPool, borrow_stream};
-    use spark_ccl_testing::{Need, has};
 
     #[test]
     fn a_stream_is_known_by_each_object_that_has_it() {

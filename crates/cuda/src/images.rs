@@ -147,9 +147,10 @@ pub(crate) fn capability(context: &CudaContext, device: usize) -> Result<Capabil
 
 #[cfg(test)]
 mod tests {
+    use spark_ccl_testing::{Need, has};
+
     use super::*;
     use crate::pack::tests::pack;
-    use spark_ccl_testing::{Need, has};
 
     const PTX: &[u8] = b".version 6.0\n.target sm_50\n.address_size 64\n\
         .visible .entry nothing() { ret; }\n.visible .entry nothing_either() { ret; }\n\0";

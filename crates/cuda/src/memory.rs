@@ -257,10 +257,12 @@ impl PinnedWords {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use spark_ccl_testing::{Need, has};
     use std::os::fd::AsFd;
     use std::sync::atomic::Ordering;
+
+    use spark_ccl_testing::{Need, has};
+
+    use super::*;
 
     #[test]
     fn an_exported_block_is_the_same_memory_where_it_is_imported() {

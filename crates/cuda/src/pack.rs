@@ -81,8 +81,9 @@ impl fmt::Display for Capability {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use super::*;
     use miniz_oxide::deflate::compress_to_vec_zlib;
+
+    use super::*;
 
     /// Packs images: whether they are PTX, and for which target.
     pub(crate) fn pack(images: &[(bool, u32, &[u8])]) -> Vec<u8> {

@@ -73,8 +73,9 @@ fn has_atomics(from: usize, to: usize) -> Result<bool, Error> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use spark_ccl_testing::{Need, has};
+
+    use super::*;
 
     #[test]
     fn gpus_are_found_by_their_bus_ids() {

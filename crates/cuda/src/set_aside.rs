@@ -194,9 +194,10 @@ pub fn free_set_aside(device: usize) {
 
 #[cfg(test)]
 mod tests {
+    use spark_ccl_testing::{Need, has};
+
     use super::*;
     use crate::{HostBlock, PinnedWords};
-    use spark_ccl_testing::{Need, has};
 
     /// Other tests set memory of device 0 aside, and free it.
     const DEVICE: usize = 1;

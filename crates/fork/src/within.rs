@@ -78,9 +78,10 @@ impl Drop for Turn {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::sync::{Arc, Mutex};
     use std::time::Duration;
+
+    use super::*;
 
     #[test]
     fn work_that_takes_too_long_is_not_waited_for() {

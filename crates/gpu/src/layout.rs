@@ -99,8 +99,9 @@ const _: () = assert!(size_of::<Arguments>() == 192);
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::mem::offset_of;
+
+    use super::*;
 
     #[test]
     fn fields_are_where_the_kernels_have_them() {

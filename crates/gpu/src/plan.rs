@@ -324,8 +324,9 @@ const NARROW_CTAS: u32 = 24;
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use super::*;
     use proptest::prelude::*;
+
+    use super::*;
 
     pub(crate) const OPERATIONS: [Operation; 8] = [
         Operation::AllReduce,

@@ -20,24 +20,23 @@ mod kernels;
 mod layout;
 mod postings;
 
-pub use cut::Cut;
-pub use host::{Buffers, Lane, Rung};
-pub(crate) use kernels::Kernels;
-
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use cut::Cut;
+use cut::blocks;
+use host::HostPart;
+pub use host::{Buffers, Lane, Rung};
+pub(crate) use kernels::Kernels;
+use layout::{Manner, Passing, Posting, STAGE_CTAS, StageLayout, Transfer};
+use postings::{Launch, launches};
 use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaStream};
 use spark_ccl_cuda::{DeviceBlock, OwnStream, make_current, relaxed};
 use spark_ccl_types::Side;
 
 use crate::launch::{Streams, first_turn, launch_in};
 use crate::{Call, Error, Message, loaded};
-use cut::blocks;
-use host::HostPart;
-use layout::{Manner, Passing, Posting, STAGE_CTAS, StageLayout, Transfer};
-use postings::{Launch, launches};
 
 /// The most threads of a CTA.
 const THREADS: u64 = 512;

@@ -66,8 +66,9 @@ impl Drop for Turn<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
 
     const FOREVER: Duration = Duration::from_secs(1000);
 

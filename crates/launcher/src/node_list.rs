@@ -75,8 +75,9 @@ fn is_host_char(c: char) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
+
+    use super::*;
 
     #[test]
     fn finds_the_first_host() {

@@ -13,12 +13,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use std::{io, ptr};
 
+use ffi::{Api, Proc, Status, Value};
 use spark_ccl_fork::within;
 use spark_ccl_log::{Condvar, Mutex};
 
 use crate::owner::{ProtocolOwner, lock};
 use crate::{Error, KeyValue, at_exit};
-use ffi::{Api, Proc, Status, Value};
 
 const SPACE: &str = "the launcher's PMIx key-value space";
 

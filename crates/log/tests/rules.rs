@@ -3,12 +3,13 @@
 //! all threads.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use spark_ccl_log::{Held, Lines, Mutex, PATIENCE, RwLock, flush, spawn, tell, warn};
 use std::io::{Read, Write};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
+
+use spark_ccl_log::{Held, Lines, Mutex, PATIENCE, RwLock, flush, spawn, tell, warn};
 
 const WATCHDOG: Duration = Duration::from_secs(60);
 

@@ -24,11 +24,11 @@ pub use call_timeout::CallTimeout;
 pub use create::ShrinkMode;
 pub use reduction::{PreMulSum, RedOp};
 pub use registration::{Registration, Window, WindowKind};
+use spark_ccl_log::Mutex;
 
 use crate::error::Code;
 use crate::raw::{Api, ncclComm, ncclComm_t, ncclCommMemStat_t};
 use crate::{Error, Library};
-use spark_ccl_log::Mutex;
 
 /// One rank of a communicator, on one device.
 ///

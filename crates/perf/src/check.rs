@@ -232,9 +232,10 @@ fn piece(range: Range<usize>, values: Values, first: usize) -> Piece {
 
 #[cfg(test)]
 mod tests {
+    use spark_ccl::ReduceOp;
+
     use super::*;
     use crate::call::invocation::Case;
-    use spark_ccl::ReduceOp;
 
     fn call(collective: Collective, rank: usize) -> Invocation<f32> {
         let case = Case {

@@ -15,10 +15,13 @@ mod traffic;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use changes::{Change, Older};
 use clap::Parser;
+use load::Moment;
 use serde::Serialize;
 use spark_ccl_status::clock;
 use spark_ccl_topology::{Cluster, Host};
+use traffic::Traffic;
 
 use crate::console::print;
 use crate::doctor::{self, Examination, Finding, Fix, Launcher, Probed, Problem, Status};
@@ -27,9 +30,6 @@ use crate::error::{Error, exit};
 use crate::remote::{self, HostArgs};
 use crate::report::compare::Document;
 use crate::survey::{self, SurveyArgs};
-use changes::{Change, Older};
-use load::Moment;
-use traffic::Traffic;
 
 /// The version of the JSON form.
 const FORMAT: u32 = 1;

@@ -7,9 +7,10 @@ mod progress;
 
 use std::io::{self, Write};
 
-use crate::error::Error;
 pub(crate) use long::tell_if_long;
 pub(crate) use progress::Progress;
+
+use crate::error::Error;
 
 /// Writes to standard output at once.
 pub(crate) fn print(text: &str) -> Result<(), Error> {

@@ -19,15 +19,15 @@ use std::fmt::Write;
 use std::io;
 use std::time::Duration;
 
+pub(crate) use args::DiscoverArgs;
+use found::{Found, merge, same_keys};
+#[cfg(test)]
+pub(crate) use lldp::{any_frame_is_heard, testing::some_frames};
 use serde::Serialize;
 
 use crate::console;
 use crate::error::{Error, exit};
 use crate::remote::{Host, Remote, parse_one, run_on_all, settled};
-pub(crate) use args::DiscoverArgs;
-use found::{Found, merge, same_keys};
-#[cfg(test)]
-pub(crate) use lldp::{any_frame_is_heard, testing::some_frames};
 
 /// How long `launch --hosts discovered` looks.
 const BRIEF: Duration = Duration::from_secs(3);

@@ -12,19 +12,19 @@ mod probe;
 
 use std::path::PathBuf;
 
+pub(crate) use checks::expected;
+use checks::{Pinned, Subject};
 use clap::Parser;
+pub(crate) use finding::{Finding, Fix, Problem, Status};
+pub(crate) use jobs::environment;
+pub(crate) use ports::agent;
+pub(crate) use probe::{Launcher, Probed};
 use spark_ccl_topology::{Cluster, Host};
 
 use crate::console::{plain, print};
 use crate::error::{Error, exit};
 use crate::remote;
 use crate::survey::{SurveyArgs, Surveyed, Unreached, survey_each};
-pub(crate) use checks::expected;
-use checks::{Pinned, Subject};
-pub(crate) use finding::{Finding, Fix, Problem, Status};
-pub(crate) use jobs::environment;
-pub(crate) use ports::agent;
-pub(crate) use probe::{Launcher, Probed};
 
 /// The version of the JSON form.
 const FORMAT: u32 = 1;

@@ -17,8 +17,9 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::os::unix::fs::symlink;
+
+    use super::*;
 
     #[test]
     fn a_link_is_replaced_and_a_device_is_not() {

@@ -12,11 +12,11 @@ mod values;
 
 use clap::{Parser, ValueEnum};
 use spark_ccl_topology::Cluster;
+use values::values;
 
 use crate::console::print;
 use crate::error::Error;
 use crate::survey::{SurveyArgs, survey};
-use values::values;
 
 const AFTER_HELP: &str = "\
 What it prints:

@@ -17,10 +17,9 @@
 
 mod float;
 
-use spark_ccl::{DType, Element, ReduceOp};
-
 pub(crate) use float::Format;
 use float::{encode, encode_f64};
+use spark_ccl::{DType, Element, ReduceOp};
 
 /// The number of elements after which inputs and results repeat.
 pub(crate) const PERIOD: usize = 65_521;

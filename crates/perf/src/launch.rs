@@ -20,15 +20,16 @@ mod wire;
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
+pub(crate) use args::LaunchArgs;
+use job::{Job, LAST};
+use link::{Ears, Event};
+use printer::Printer;
+
 use crate::console;
 use crate::error::{Error, exit};
 use crate::notation::hex;
 use crate::remote::Host;
 use crate::spawn::signals;
-pub(crate) use args::LaunchArgs;
-use job::{Job, LAST};
-use link::{Ears, Event};
-use printer::Printer;
 
 /// Which hosts have which ranks, and which of them this launcher starts.
 struct Plan {

@@ -62,7 +62,6 @@ mod tune;
 use std::process::ExitCode;
 
 use clap::Parser;
-
 use error::{Error, exit};
 
 fn main() -> ExitCode {
@@ -123,8 +122,9 @@ fn outcome<A>(args: Result<A, clap::Error>, run: impl FnOnce(&A) -> Result<u8, E
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use clap::Command;
+
+    use super::*;
 
     fn of<A: Parser>(_: impl FnOnce(&A) -> Result<u8, Error>) -> Command {
         A::command()

@@ -15,6 +15,12 @@ mod nccl;
 mod run;
 pub(crate) mod timing;
 
+pub(crate) use backend::Choice;
+#[cfg(feature = "cuda")]
+pub(crate) use bench::{Sink, run as sweep};
+#[cfg(feature = "cuda")]
+pub(crate) use device::Team;
+use host::Host;
 use spark_ccl::Builder;
 #[cfg(feature = "cuda")]
 use spark_ccl::Communicator;
@@ -27,12 +33,6 @@ use crate::error::Error;
 use crate::memory;
 use crate::ranks;
 use crate::ranks::world::{self, World};
-pub(crate) use backend::Choice;
-#[cfg(feature = "cuda")]
-pub(crate) use bench::{Sink, run as sweep};
-#[cfg(feature = "cuda")]
-pub(crate) use device::Team;
-use host::Host;
 
 /// Measures, or starts the processes that do; returns the exit code.
 pub(crate) fn run(args: &Args) -> Result<u8, Error> {

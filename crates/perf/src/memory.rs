@@ -6,9 +6,10 @@ mod available;
 
 use std::collections::BTreeMap;
 
+pub(crate) use available::{limits, peak_resident};
+
 use crate::cli::sweep::Sweep;
 use crate::notation::size::human;
-pub(crate) use available::{limits, peak_resident};
 
 /// What each rank needs besides its buffers: stacks and the program.
 const PER_RANK: u64 = 16 << 20;

@@ -19,12 +19,12 @@ mod yaml;
 use std::collections::BTreeSet;
 use std::path::Path;
 
+pub(crate) use args::NetplanArgs;
+use plan::Node;
 use serde::Serialize;
 
 use crate::console;
 use crate::error::Error;
-pub(crate) use args::NetplanArgs;
-use plan::Node;
 
 /// The file of each node.
 const FILE: &str = "90-spark-ccl.yaml";

@@ -11,6 +11,10 @@ mod rows;
 
 use std::time::Duration;
 
+use args::PairArgs;
+pub(crate) use memory::{Allocator, Buffer};
+pub(crate) use output::Output;
+pub(crate) use rows::{BandwidthRow, LatencyRow, Measured, RailEnds, Seen};
 use spark_ccl::{Communicator, Net};
 use spark_ccl_config::Settings;
 
@@ -19,10 +23,6 @@ use crate::ranks::{
     self,
     world::{self, World},
 };
-use args::PairArgs;
-pub(crate) use memory::{Allocator, Buffer};
-pub(crate) use output::Output;
-pub(crate) use rows::{BandwidthRow, LatencyRow, Measured, RailEnds, Seen};
 
 /// How long a rank waits while the other measures. A rank that dies is noticed at once.
 const OPERATION_TIMEOUT: Duration = Duration::from_secs(24 * 3600);

@@ -10,12 +10,12 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use spark_ccl::{Builder, Communicator};
+use world::World;
 
 use crate::cli::ranks::RankArgs;
 use crate::console;
 use crate::error::Error;
 use crate::spawn;
-use world::World;
 
 /// Runs `body` as each rank of the world; returns the exit code.
 pub(crate) fn run<F>(

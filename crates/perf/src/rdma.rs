@@ -11,11 +11,12 @@ mod gids;
 mod latency;
 mod waiter;
 
+use args::{BandwidthArgs, LatencyArgs};
+pub(crate) use gids::gids;
+
 use crate::cli;
 use crate::error::Error;
 use crate::pair::{Rank, run_both};
-use args::{BandwidthArgs, LatencyArgs};
-pub(crate) use gids::gids;
 
 /// What the queue pairs and the memory of a measurement must hold.
 #[derive(Debug, Clone, Copy)]

@@ -9,7 +9,6 @@ pub(crate) mod stats;
 pub(crate) mod table;
 
 use spark_ccl::Backend;
-
 use stats::PerIteration;
 
 /// What a row measures.

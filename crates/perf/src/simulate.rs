@@ -8,7 +8,10 @@ mod measured;
 
 use std::fmt::Write as _;
 
+pub(crate) use args::Args;
 use clap::ValueEnum;
+use machine::{Machine, Time};
+use measured::Point;
 use spark_ccl::Operation;
 use spark_ccl_sched::Algorithm;
 
@@ -16,9 +19,6 @@ use crate::console::print;
 use crate::error::Error;
 use crate::notation::size::human;
 use crate::report::plot::{self, Chart, Look, Unit};
-pub(crate) use args::Args;
-use machine::{Machine, Time};
-use measured::Point;
 
 /// More ranks than any machine has; more would also take long to model.
 const MOST_RANKS: u32 = 1 << 20;

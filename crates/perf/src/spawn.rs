@@ -17,12 +17,12 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
+use outcome::Outcome;
 use rustix::io::retry_on_intr;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use spark_ccl::{UniqueId, rank_variables};
 
 use crate::error::Error;
-use outcome::Outcome;
 
 /// How long the other processes have to report their errors after the first has failed.
 const GRACE: Duration = Duration::from_secs(3);

@@ -9,11 +9,12 @@ mod connect;
 mod stream;
 mod ways;
 
+pub(crate) use args::Args;
+pub(crate) use stream::connect_from;
+
 use crate::cli;
 use crate::error::Error;
 use crate::pair::run_both;
-pub(crate) use args::Args;
-pub(crate) use stream::connect_from;
 
 /// Measures bandwidth, and the round trip of each rail; returns the exit code.
 pub(crate) fn run(args: &Args) -> Result<u8, Error> {

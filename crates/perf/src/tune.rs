@@ -13,6 +13,10 @@ mod table;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+pub(crate) use args::Args;
+use args::BackendArg;
+use fastest::{Point, steps};
+use measure::Comparison;
 use spark_ccl::Communicator;
 use spark_ccl_config::{Tuning, TuningEntry, TuningStep};
 use spark_ccl_sched::Algorithm;
@@ -22,10 +26,6 @@ use crate::cli;
 use crate::console::{self, print};
 use crate::error::Error;
 use crate::ranks::{self, world::World};
-pub(crate) use args::Args;
-use args::BackendArg;
-use fastest::{Point, steps};
-use measure::Comparison;
 
 /// How long the file may take to be read, should it be a pipe.
 const PATIENCE: Duration = Duration::from_secs(5);

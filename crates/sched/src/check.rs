@@ -14,9 +14,9 @@ mod order;
 mod value;
 
 pub use goal::{Goal, Layout, Want};
-pub use value::{Contributions, Sums, Value};
-
+use model::Checker;
 use spark_ccl_types::{Algorithm, Operation};
+pub use value::{Contributions, Sums, Value};
 
 use crate::defect::Defect;
 use crate::lockstep::{self, Totals, Window};
@@ -24,7 +24,6 @@ use crate::schedule::{Schedule, schedule};
 use crate::shape::{Shape, Unsupported};
 use crate::step::Rank;
 use crate::steps::Steps;
-use model::Checker;
 
 /// A collective of a number of ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

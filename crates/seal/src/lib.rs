@@ -23,7 +23,6 @@ use std::fmt;
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
-
 pub use stream::{Seals, Stream};
 
 /// The bytes of a tag: the first half of HMAC-SHA256. Nobody can guess 128 bits, and a stream gives
@@ -127,8 +126,9 @@ impl fmt::Debug for Opener {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
+
+    use super::*;
 
     fn ends() -> (Sealer, Opener) {
         (Sealer::new(&[7; 32]), Opener::new(&[7; 32]))

@@ -6,7 +6,6 @@ mod prometheus;
 
 pub use json::line;
 pub use prometheus::prometheus;
-
 use spark_ccl_types::Operation;
 
 use crate::entry::Entry;

@@ -68,8 +68,9 @@ fn put_text(text: &str, bytes: &mut Vec<u8>) {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use serde_json::json;
+
+    use super::*;
 
     /// What Python 3.11's `pickle.loads` reads back as these values.
     #[test]

@@ -16,13 +16,13 @@ mod port;
 mod probe;
 mod sleeper;
 
+use std::fs::OpenOptions;
+use std::io::Write;
+
 pub use float_mode::FloatMode;
 pub use fuzz::{Target, fuzz};
 pub use port::free_port;
 pub use sleeper::Sleeper;
-
-use std::fs::OpenOptions;
-use std::io::Write;
 
 const REQUIRE: &str = "SPARK_CCL_TEST_REQUIRE";
 const SKIPPED: &str = "SPARK_CCL_TEST_SKIPPED";

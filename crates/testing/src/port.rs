@@ -42,8 +42,9 @@ pub fn free_port() -> u16 {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::collections::BTreeSet;
+
+    use super::*;
 
     #[test]
     fn no_port_is_given_twice() {

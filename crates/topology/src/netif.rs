@@ -7,13 +7,12 @@ mod shared;
 
 use std::net::IpAddr;
 
-use spark_ccl_config::Settings;
-
 pub use list::{all, list};
 pub use rails::{PeerAddress, Rail, rails};
 pub(crate) use select::is_internal;
 pub use select::{is_link_local, select};
 pub use shared::SharedSubnets;
+use spark_ccl_config::Settings;
 
 use crate::model::{Address, Netdev};
 
@@ -137,8 +136,9 @@ pub fn find(settings: &Settings, root: Option<IpAddr>) -> Result<Vec<Interface>,
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
+
+    use super::*;
 
     #[test]
     fn subnets() {

@@ -19,13 +19,12 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
-use serde::de::DeserializeOwned;
-use spark_ccl_config::Env;
-
 use netlink::network;
 #[cfg(any(test, fuzzing))]
 pub(crate) use netlink::{Listed, messages, read_any};
 pub(crate) use netlink::{netdevs, routes};
+use serde::de::DeserializeOwned;
+use spark_ccl_config::Env;
 pub(crate) use tree::Tree;
 
 use crate::model::{Cuda, Network, Traffic};

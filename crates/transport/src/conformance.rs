@@ -12,8 +12,6 @@ mod slots;
 
 use std::time::{Duration, Instant};
 
-use crate::{Arrival, Geometry, LinkError, LinkRx, LinkTx};
-
 pub use credits::{
     a_full_link_delivers_what_it_took, credits_are_the_slots, released_slots_return,
 };
@@ -29,6 +27,8 @@ pub use slots::{
     flush_says_when_nothing_is_held_back, payloads_of_all_sizes_arrive, peeking_repeats_itself,
     reserving_repeats_itself, what_was_reserved_is_what_is_sent,
 };
+
+use crate::{Arrival, Geometry, LinkError, LinkRx, LinkTx};
 
 /// Watchdog against deadlock: how long an expected event may take on a loaded machine.
 const WATCHDOG: Duration = Duration::from_secs(30);

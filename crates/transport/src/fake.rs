@@ -15,14 +15,13 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use spark_ccl_log::Mutex;
-
-use crate::Geometry;
 use direction::Direction;
 use random::Random;
-
 pub use rx::Rx;
+use spark_ccl_log::Mutex;
 pub use tx::Tx;
+
+use crate::Geometry;
 
 /// A manual clock. Clones share the time.
 #[derive(Debug, Clone, Default)]

@@ -17,20 +17,19 @@ use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::{self, NonNull};
 
-use once_cell::race::OnceBool;
-use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
-use rustix::io::{Errno, retry_on_intr};
-use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags};
-use spark_ccl_fork::UnsharedMemory;
-
 pub use available::available_bytes;
 #[cfg(test)]
 pub(crate) use available::pretend_available;
+use once_cell::race::OnceBool;
 #[cfg(one_mapping)]
 use one_mapping::{map, unmap};
 #[cfg(not(one_mapping))]
 use pages::{map, unmap};
 pub use pass::{Passed, recv_fd, send_fd};
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
+use rustix::io::{Errno, retry_on_intr};
+use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags};
+use spark_ccl_fork::UnsharedMemory;
 
 /// What keeps memory from being set up or passed on.
 #[derive(Debug, Clone, thiserror::Error)]

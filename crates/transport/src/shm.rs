@@ -46,19 +46,18 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Instant;
 
+pub use cost::single_copies_pay;
+pub use doorbell::Chime;
+use doorbell::Doorbell;
+use layout::{Direction, Layout};
+pub use layout::{INLINE_BYTES, Size};
+pub use rx::Rx;
+use segment::Segment;
 use socket2::Socket;
+pub use tx::Tx;
 
 use crate::memory::{MemoryError, SharedMemory, recv_fd, send_fd};
 use crate::wait::Bell;
-use doorbell::Doorbell;
-use layout::{Direction, Layout};
-use segment::Segment;
-
-pub use cost::single_copies_pay;
-pub use doorbell::Chime;
-pub use layout::{INLINE_BYTES, Size};
-pub use rx::Rx;
-pub use tx::Tx;
 
 /// One end of a link.
 pub type End = (Tx, Rx);

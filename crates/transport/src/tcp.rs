@@ -29,18 +29,16 @@ mod tx;
 
 use std::sync::Arc;
 
+pub use header::{HEADER_BYTES, Header};
+use rails::Link;
 use rustix::io::Errno;
+pub use rx::Rx;
 use socket2::Socket;
 use spark_ccl_fork::Unshared;
-
-use rails::Link;
 use stream::Stream;
+pub use tx::Tx;
 
 use crate::{Geometry, LinkError};
-
-pub use header::{HEADER_BYTES, Header};
-pub use rx::Rx;
-pub use tx::Tx;
 
 /// Messages from this size on are sent from and received into the caller's memory. Copying a
 /// smaller one costs less than a second system call.

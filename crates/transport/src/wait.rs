@@ -7,12 +7,10 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub(crate) use barrier::register_for_barriers;
+pub use bell::Bell;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-
-pub use bell::Bell;
-
-pub(crate) use barrier::register_for_barriers;
 
 /// How long a wait sleeps if it cannot poll.
 const SHORT: Duration = Duration::from_micros(500);

@@ -4,10 +4,11 @@ mod derived;
 
 use std::fmt;
 
-use crate::buffers::{Extent, InPlaceRule, Side};
 use Extent::{Any, Blocks, Count, Nothing};
 use InPlaceRule::{AlikeFromThree, AlikeIfShared, Free, Never};
 use Side::{Input, Output};
+
+use crate::buffers::{Extent, InPlaceRule, Side};
 
 /// The properties of an operation.
 struct Row {

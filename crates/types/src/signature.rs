@@ -139,8 +139,9 @@ fn text(words: [u64; 2], has_count: bool) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
+
+    use super::*;
 
     proptest! {
         /// Peers may announce any words.

@@ -9,12 +9,12 @@ use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 
+pub use address::{AddressError, AddressVector, Peer};
+pub use options::{PairOptions, ReceiveOptions, SendOptions};
+
 use crate::error::{failed, failed_as};
 use crate::post::List;
 use crate::{CompletionError, CompletionQueue, Error, Failure, ProtectionDomain, hints, raw};
-
-pub use address::{AddressError, AddressVector, Peer};
-pub use options::{PairOptions, ReceiveOptions, SendOptions};
 
 /// A reliable connected queue pair in the state `S`. It keeps its domain and its completion queues
 /// alive. Dropping it destroys it.

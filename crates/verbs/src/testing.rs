@@ -10,12 +10,11 @@ mod posts;
 
 use std::cell::Cell;
 
+pub use network::{cut, network};
 use nix::errno::Errno;
 
 use crate::library::Api;
 use crate::{Library, Piece, QueuePair, Remote, Status, raw};
-
-pub use network::{cut, network};
 
 /// The fake library.
 pub fn library() -> Library {

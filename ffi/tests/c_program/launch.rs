@@ -1,8 +1,9 @@
 //! Runs C programs as the ranks of a launcher.
 
-use spark_ccl_testing::free_port;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+
+use spark_ccl_testing::free_port;
 
 pub(crate) fn lines(output: &Output) -> Vec<String> {
     let error = String::from_utf8_lossy(&output.stderr);

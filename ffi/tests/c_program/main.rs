@@ -6,9 +6,10 @@ mod compile;
 mod launch;
 mod symbols;
 
+use std::process::Command;
+
 use compile::{C11, CPP17, compile};
 use launch::{launch, lines, verify};
-use std::process::Command;
 
 #[test]
 fn ranks_in_c_reduce() {

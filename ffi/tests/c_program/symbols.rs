@@ -1,7 +1,8 @@
 //! What the shared library tells the linker.
 
-use crate::compile::{PACKAGE, SONAME, library};
 use std::process::Command;
+
+use crate::compile::{PACKAGE, SONAME, library};
 
 /// What a tool of binutils says of the library.
 fn tell(tool: &str, arguments: &[&str]) -> String {

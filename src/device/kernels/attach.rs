@@ -1,6 +1,16 @@
 //! Sets up the kernels' engine for a communicator: the ranks exchange their memory over links, and
 //! join.
 
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Instant;
+
+use spark_ccl_config::{GpuProtocol, Path};
+use spark_ccl_cuda::cudarc::driver::CudaContext;
+use spark_ccl_cuda::{Reach, reach_of};
+use spark_ccl_fork::Owned;
+use spark_ccl_gpu::{MAX_RANKS, Member, Scratch, Settings, Wire};
+
 use super::engine::{KernelEngine, Kernels};
 use super::joined::Joined;
 use super::measured::{layout, measured};
@@ -16,14 +26,6 @@ use crate::device::agreement::{
 use crate::device::rank::DeviceRank;
 use crate::device::{StreamEngine, guard};
 use crate::error::Error;
-use spark_ccl_config::{GpuProtocol, Path};
-use spark_ccl_cuda::cudarc::driver::CudaContext;
-use spark_ccl_cuda::{Reach, reach_of};
-use spark_ccl_fork::Owned;
-use spark_ccl_gpu::{MAX_RANKS, Member, Scratch, Settings, Wire};
-use std::os::fd::OwnedFd;
-use std::sync::Arc;
-use std::time::Instant;
 
 const BACKEND: &str = "SPARK_CCL_BACKEND=engine";
 /// The most CTAs of a GPU that kernels take.

@@ -1,5 +1,13 @@
 //! A rank's part in the kernels' communicator, and its end.
 
+use std::sync::Arc;
+use std::time::Duration;
+
+use spark_ccl_config::GpuLayout;
+use spark_ccl_gpu::Kernel;
+use spark_ccl_log::Mutex;
+use spark_ccl_types::{DType, Operation};
+
 use super::joined::Joined;
 use super::measured::candidates;
 use super::patience::Patience;
@@ -10,12 +18,6 @@ use crate::device::rank::DeviceRank;
 use crate::device::waiting::CALL;
 use crate::error::Error;
 use crate::measured::Measured;
-use spark_ccl_config::GpuLayout;
-use spark_ccl_gpu::Kernel;
-use spark_ccl_log::Mutex;
-use spark_ccl_types::{DType, Operation};
-use std::sync::Arc;
-use std::time::Duration;
 
 /// One rank's collectives of device memory.
 #[derive(Debug)]

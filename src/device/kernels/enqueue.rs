@@ -1,5 +1,14 @@
 //! From checked tasks to a kernel in a stream.
 
+use std::sync::Arc;
+use std::time::Duration;
+
+use spark_ccl_control::DevicePart;
+use spark_ccl_cuda::cudarc::driver::CudaStream;
+use spark_ccl_cuda::{RecordedEvent, capture_of, is_capturing};
+use spark_ccl_gpu::{self as gpu, Call, Message};
+use spark_ccl_types::{ReduceOp, Side};
+
 use super::engine::KernelEngine;
 use super::messages::{messages_of, part_of};
 use super::way::Way;
@@ -8,13 +17,6 @@ use crate::device::guarded::Guarded;
 use crate::device::rank::State;
 use crate::error::Error;
 use crate::task::Task;
-use spark_ccl_control::DevicePart;
-use spark_ccl_cuda::cudarc::driver::CudaStream;
-use spark_ccl_cuda::{RecordedEvent, capture_of, is_capturing};
-use spark_ccl_gpu::{self as gpu, Call, Message};
-use spark_ccl_types::{ReduceOp, Side};
-use std::sync::Arc;
-use std::time::Duration;
 
 /// The end of a kernel, in a stream that captures nothing.
 pub(super) type End = Result<Option<Arc<RecordedEvent>>, spark_ccl_cuda::Error>;
@@ -246,10 +248,11 @@ fn addresses(task: &Task, rank: usize) -> [u64; 2] {
 
 #[cfg(test)]
 mod tests {
+    use spark_ccl_types::{DType, Operation};
+
     use super::*;
     use crate::buffer::Region;
     use crate::task::Spec;
-    use spark_ccl_types::{DType, Operation};
 
     fn starts(operation: Operation, in_place: bool) -> [u64; 2] {
         let region = |start: usize| Region::host(std::ptr::without_provenance::<u32>(start), 30);

@@ -1,15 +1,17 @@
 //! The tasks of a group, as kernels that wait for each other only once they run.
 
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use spark_ccl_cuda::cudarc::driver::CudaStream;
+use spark_ccl_cuda::is_capturing;
+use spark_ccl_gpu::{Call, Message};
+
 use super::engine::KernelEngine;
 use super::enqueue::{Admitted, End, Work};
 use crate::device::engine::StreamTask;
 use crate::error::Error;
-use spark_ccl_cuda::cudarc::driver::CudaStream;
-use spark_ccl_cuda::is_capturing;
-use spark_ccl_gpu::{Call, Message};
-use std::collections::HashMap;
-use std::sync::Arc;
-use std::time::Duration;
 
 /// Enqueues the tasks of a group in turns.
 pub(super) fn enqueue_group(tasks: &[StreamTask<'_>]) -> Result<(), Error> {

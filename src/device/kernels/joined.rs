@@ -1,13 +1,15 @@
 //! A member that has joined, and how it ends.
 
-use super::way::Way;
-use crate::device::helper_thread::spawn;
-use crate::device::waiting::SUBSIDES;
-use crossbeam::channel::bounded;
-use spark_ccl_gpu as gpu;
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::time::Duration;
+
+use crossbeam::channel::bounded;
+use spark_ccl_gpu as gpu;
+
+use super::way::Way;
+use crate::device::helper_thread::spawn;
+use crate::device::waiting::SUBSIDES;
 
 /// How long to wait before ending is tried again, if a graph capture has prevented it.
 const AGAIN: Duration = Duration::from_millis(50);

@@ -1,10 +1,11 @@
 //! Which kernels `spark-perf tune` has measured to be the fastest between GPUs like these.
 
-use crate::device::agreement::ToldGpu;
-use crate::measured::Measured;
 use spark_ccl_config::{GpuLayout, GpuWire, KernelEntry, Tuning};
 use spark_ccl_gpu::{Kernel, Limits, Wire};
 use spark_ccl_types::Operation;
+
+use crate::device::agreement::ToldGpu;
+use crate::measured::Measured;
 
 /// What measured times of these ranks' kernels depend on; `None` where their GPUs are of several
 /// models.
@@ -64,8 +65,9 @@ fn steps(entry: &KernelEntry, limits: Limits) -> Option<(Operation, Vec<(u64, Ke
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use spark_ccl_config::KernelStep;
+
+    use super::*;
 
     const LIMITS: Limits = Limits {
         ctas: 32,

@@ -1,9 +1,10 @@
 //! What a task is as messages between pairs of ranks, and what these are called in errors.
 
-use crate::task::{Tables, Task};
 use spark_ccl_control::DevicePart;
 use spark_ccl_gpu::{Message, Way};
 use spark_ccl_types::{Operation, Signature, describe_message};
+
+use crate::task::{Tables, Task};
 
 /// Whether an operation consists of messages between pairs.
 pub(super) fn is_of_messages(operation: Operation) -> bool {
@@ -113,12 +114,14 @@ pub(super) fn describe_received(words: [u64; 2]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use spark_ccl_types::DType;
+
     use super::*;
     use crate::blocks::Blocks;
     use crate::buffer::Region;
     use crate::task::Spec;
-    use spark_ccl_types::DType;
-    use std::sync::Arc;
 
     const SEND_AT: usize = 1 << 20;
     const RECV_AT: usize = 1 << 30;

@@ -1,14 +1,16 @@
 //! Passes the descriptor of each rank's scratch to all others, over Unix streams of the session.
 
-use crate::communicator::Communicator;
-use crate::error::Error;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
 use socket2::Socket;
 use spark_ccl_bootstrap::{Kind, Purpose, Via};
 use spark_ccl_fork::Unshared;
 use spark_ccl_transport::memory::{MemoryError, recv_fd, send_fd};
-use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+
+use crate::communicator::Communicator;
+use crate::error::Error;
 
 /// How often a rank that waits for a descriptor checks whether the communicator has failed.
 const LOOK_EVERY: Duration = Duration::from_millis(100);

@@ -1,20 +1,22 @@
 //! Scratch in memory of the host that all ranks of a communicator map and register: for GPUs that
 //! do not reach each other's. Each rank's kernels poll its own.
 
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Instant;
+
+use spark_ccl_config::GpuProtocol;
+use spark_ccl_cuda::HostBlock;
+use spark_ccl_cuda::cudarc::driver::CudaContext;
+use spark_ccl_gpu::{MAX_RANKS, Member, Scratch, Settings};
+use spark_ccl_transport::memory::SharedMemory;
+
 use super::joined::Joined;
 use super::pass::exchange;
 use super::way::Way;
 use crate::communicator::Communicator;
 use crate::device::set_aside::wait_for_room;
 use crate::error::Error;
-use spark_ccl_config::GpuProtocol;
-use spark_ccl_cuda::HostBlock;
-use spark_ccl_cuda::cudarc::driver::CudaContext;
-use spark_ccl_gpu::{MAX_RANKS, Member, Scratch, Settings};
-use spark_ccl_transport::memory::SharedMemory;
-use std::os::fd::OwnedFd;
-use std::sync::Arc;
-use std::time::Instant;
 
 /// A rank's scratch, and by what the others map it.
 pub(super) struct Pinned {

@@ -1,7 +1,8 @@
 //! What kernels lack, as the library's error.
 
-use crate::error::Error;
 use spark_ccl_gpu as gpu;
+
+use crate::error::Error;
 
 /// What is not there; the communicator is fine.
 pub(super) fn refused(error: gpu::Error, rank: usize) -> Error {

@@ -1,14 +1,16 @@
 //! What kernels and the driver report, as the communicator's fault.
 
+use std::time::Duration;
+
+use spark_ccl_control::{DEVICE_MARK, Fault, POINT_TO_POINT_MARK};
+use spark_ccl_gpu as gpu;
+use spark_ccl_types::describe_message;
+
 use super::engine::KernelEngine;
 use super::messages::describe_received;
 use super::refused::refused;
 use crate::error::Error;
 use crate::names::describe;
-use spark_ccl_control::{DEVICE_MARK, Fault, POINT_TO_POINT_MARK};
-use spark_ccl_gpu as gpu;
-use spark_ccl_types::describe_message;
-use std::time::Duration;
 
 impl KernelEngine {
     /// Looks whether a kernel has given up, of which all ranks then hear.

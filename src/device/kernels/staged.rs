@@ -7,14 +7,9 @@ mod course;
 mod pool;
 mod proxy;
 
-use crate::communicator::Communicator;
-use crate::device::kernels::messages::is_of_messages;
-use crate::device::kernels::patience::Patience;
-use crate::device::kernels::refused::refused;
-use crate::engine::Engine;
-use crate::error::Error;
-use crate::host::HostEngine;
-use crate::plan::Explanation;
+use std::sync::Arc;
+use std::time::Duration;
+
 use channel::{Channel, Use};
 use course::Course;
 pub(in crate::device) use pool::Pool;
@@ -23,8 +18,15 @@ use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaStream};
 use spark_ccl_cuda::is_capturing;
 use spark_ccl_gpu::{self as gpu, Call, Cut, Message, Stage};
 use spark_ccl_types::{DType, Operation, Signature};
-use std::sync::Arc;
-use std::time::Duration;
+
+use crate::communicator::Communicator;
+use crate::device::kernels::messages::is_of_messages;
+use crate::device::kernels::patience::Patience;
+use crate::device::kernels::refused::refused;
+use crate::engine::Engine;
+use crate::error::Error;
+use crate::host::HostEngine;
+use crate::plan::Explanation;
 
 /// How much longer a kernel waits than the host, which knows more about what is wrong.
 const GRACE: Duration = Duration::from_secs(5);

@@ -1,14 +1,16 @@
 //! How a rank's kernels reach the other ranks: through scratch that they share, or by way of the
 //! host.
 
+use std::sync::Arc;
+
+use spark_ccl_cuda::cudarc::driver::CudaStream;
+use spark_ccl_gpu::{self as gpu, Call, Error, Kernel, Limits, Member, Message, Plan, Wire};
+use spark_ccl_types::{DType, Operation};
+
 use super::messages::is_of_messages;
 use super::patience::Patience;
 use super::staged::{Pool, Staged};
 use crate::measured::{MEASURED, Measured};
-use spark_ccl_cuda::cudarc::driver::CudaStream;
-use spark_ccl_gpu::{self as gpu, Call, Error, Kernel, Limits, Member, Message, Plan, Wire};
-use spark_ccl_types::{DType, Operation};
-use std::sync::Arc;
 
 /// How a rank's kernels reach the other ranks.
 #[derive(Debug)]

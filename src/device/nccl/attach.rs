@@ -1,5 +1,17 @@
 //! Makes NCCL's communicator for the ranks of one of ours, over their links.
 
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use spark_ccl_config::Settings;
+use spark_ccl_control::Fault;
+use spark_ccl_cuda::cudarc::driver::CudaContext;
+use spark_ccl_cuda::make_current;
+use spark_ccl_fork::Owned;
+use spark_ccl_log::Mutex;
+use spark_ccl_nccl::{self as nccl, Config, Library, UniqueId};
+
 use super::NcclEngine;
 use super::error::refused;
 use super::helper_thread::on_helper_thread;
@@ -11,16 +23,6 @@ use crate::device::agreement::{ToldGpu, all_have, find_gpu, need_gpu, no_other_h
 use crate::device::rank::DeviceRank;
 use crate::device::{StreamEngine, guard};
 use crate::error::Error;
-use spark_ccl_config::Settings;
-use spark_ccl_control::Fault;
-use spark_ccl_cuda::cudarc::driver::CudaContext;
-use spark_ccl_cuda::make_current;
-use spark_ccl_fork::Owned;
-use spark_ccl_log::Mutex;
-use spark_ccl_nccl::{self as nccl, Config, Library, UniqueId};
-use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
 
 /// The engine for the device memory of a communicator's ranks. Collective.
 pub(crate) fn attach(

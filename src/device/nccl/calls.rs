@@ -1,9 +1,10 @@
 //! One checked task as calls of NCCL's. Nothing here waits, or keeps what is in flight.
 
-use crate::blocks::Blocks;
-use crate::task::Task;
 use spark_ccl_nccl::{Communicator, DeviceSlice, Error, Library, RedOp, Stream};
 use spark_ccl_types::{Operation, ReduceOp};
+
+use crate::blocks::Blocks;
+use crate::task::Task;
 
 /// What a call needs besides its arguments.
 #[derive(Clone, Copy)]

@@ -2,15 +2,17 @@
 //! with wrong data. So ranks tell each other a digest of their calls, over the control plane, when
 //! they wait for results; see [`Watch::record_call`](spark_ccl_control::Watch::record_call).
 
+use std::time::{Duration, Instant};
+
+use spark_ccl_control::{DEVICE_MARK, Fault};
+use spark_ccl_cuda::cudarc::driver::CudaStream;
+use spark_ccl_cuda::is_capturing;
+
 use super::NcclEngine;
 use crate::device::guarded::Guarded;
 use crate::device::pause::pause;
 use crate::error::Error;
 use crate::task::Task;
-use spark_ccl_control::{DEVICE_MARK, Fault};
-use spark_ccl_cuda::cudarc::driver::CudaStream;
-use spark_ccl_cuda::is_capturing;
-use std::time::{Duration, Instant};
 
 /// How often a wait looks which rank is missing, where it hears of none: one may have left.
 const LOOK_EVERY: Duration = Duration::from_millis(2);

@@ -1,16 +1,18 @@
 //! The ends of a communicator of NCCL's: finalize, and abort.
 
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use crossbeam::channel::bounded;
+use spark_ccl_nccl as nccl;
+
 use super::NcclEngine;
 use super::error::refused;
 use super::helper_thread::on_helper_thread;
 use crate::device::helper_thread::spawn;
 use crate::device::waiting::{CALL, SUBSIDES};
 use crate::error::Error;
-use crossbeam::channel::bounded;
-use spark_ccl_nccl as nccl;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 impl NcclEngine {
     /// What must live until NCCL has ended everything that it runs: registered memory, and the

@@ -1,5 +1,16 @@
 //! A communicator of NCCL's, and what NCCL says of it.
 
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use spark_ccl_cuda::cudarc::driver::CudaStream;
+use spark_ccl_cuda::cudarc::driver::sys::CUresult;
+use spark_ccl_log::Mutex;
+use spark_ccl_nccl::{self as nccl, DeviceSlice, Library};
+use spark_ccl_types::{DType, ReduceOp};
+
 use super::connection_key::ConnectionKey;
 use super::error::{is_harmless, may_be_remote, refused};
 use super::inside::Inside;
@@ -13,15 +24,6 @@ use crate::device::{block, order};
 use crate::error::Error;
 use crate::membership::Membership;
 use crate::task::Task;
-use spark_ccl_cuda::cudarc::driver::CudaStream;
-use spark_ccl_cuda::cudarc::driver::sys::CUresult;
-use spark_ccl_log::Mutex;
-use spark_ccl_nccl::{self as nccl, DeviceSlice, Library};
-use spark_ccl_types::{DType, ReduceOp};
-use std::collections::HashSet;
-use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
 
 /// The generation of GPUs (Hopper) from which on NCCL reduces 8-bit floats.
 const FLOAT8_SINCE: u8 = 9;

@@ -1,6 +1,11 @@
 //! From a checked task to what NCCL does in a stream: what has to be met, waited for and noted
 //! around the calls of `calls.rs`.
 
+use std::sync::Arc;
+
+use spark_ccl_cuda::cudarc::driver::CudaStream;
+use spark_ccl_nccl::{self as nccl, Stream};
+
 use super::NcclEngine;
 use super::calls::CallTarget;
 use super::error::is_harmless;
@@ -10,9 +15,6 @@ use crate::device::parts::parts_of;
 use crate::device::waiting::wait_for;
 use crate::error::Error;
 use crate::task::Task;
-use spark_ccl_cuda::cudarc::driver::CudaStream;
-use spark_ccl_nccl::{self as nccl, Stream};
-use std::sync::Arc;
 
 impl NcclEngine {
     /// Runs a call in the stream that its memory comes with, and waits for it.

@@ -1,8 +1,10 @@
 //! Errors of NCCL as the library's: what failed, why, and what to do.
 
-use crate::error::Error;
-use spark_ccl_nccl as nccl;
 use std::sync::Arc;
+
+use spark_ccl_nccl as nccl;
+
+use crate::error::Error;
 
 /// What NCCL refused, or does not have; the communicator is fine.
 pub(super) fn refused(operation: &'static str, error: impl Into<Arc<nccl::Error>>) -> Error {

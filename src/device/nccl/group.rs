@@ -1,13 +1,15 @@
 //! The tasks of a group as a group of NCCL's, which begins them together.
 
+use std::sync::Arc;
+
+use spark_ccl_cuda::cudarc::driver::CudaStream;
+use spark_ccl_nccl as nccl;
+
 use super::NcclEngine;
 use super::meeting::Meeting;
 use crate::device::engine::StreamTask;
 use crate::error::Error;
 use crate::task::Task;
-use spark_ccl_cuda::cudarc::driver::CudaStream;
-use spark_ccl_nccl as nccl;
-use std::sync::Arc;
 
 impl NcclEngine {
     /// Admits, meets for, enqueues and notes the calls of a group.

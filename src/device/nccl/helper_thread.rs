@@ -1,12 +1,14 @@
 //! Calls of NCCL's that wait for all ranks, and may never return: they run on a thread that may be
 //! left behind.
 
+use std::time::{Duration, Instant};
+
+use crossbeam::channel::{RecvTimeoutError, bounded};
+use spark_ccl_control::Watch;
+
 use crate::deadline::deadline_in;
 use crate::device::helper_thread::spawn;
 use crate::error::Error;
-use crossbeam::channel::{RecvTimeoutError, bounded};
-use spark_ccl_control::Watch;
-use std::time::{Duration, Instant};
 
 /// How often waiting for NCCL looks for faults.
 const LOOK_EVERY: Duration = Duration::from_millis(20);

@@ -1,8 +1,9 @@
 //! Counts the calls of NCCL's that were begun and have not come back. Knows no engine.
 
+use std::time::Duration;
+
 use spark_ccl_log::Mutex;
 use spark_ccl_nccl::CallTimeout;
-use std::time::Duration;
 
 /// The calls of NCCL's with a communicator.
 pub(super) struct Inside {

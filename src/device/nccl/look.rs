@@ -1,9 +1,10 @@
 //! What else the guard checks for NCCL: whether its calls return, and which errors it has noticed.
 
+use std::time::{Duration, Instant};
+
 use super::NcclEngine;
 use super::engine::noticed;
 use crate::device::guarded::Guarded;
-use std::time::{Duration, Instant};
 
 /// How often the other ranks are asked whether they have made the same calls.
 const ASK_EVERY: Duration = Duration::from_secs(1);

@@ -1,16 +1,18 @@
 //! Before NCCL connects the ranks for a call, they check that all of them are about to make it:
 //! NCCL would wait without end, and cannot be aborted meanwhile.
 
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use spark_ccl_control::{DEVICE_MARK, Fault};
+use spark_ccl_types::{DType, Operation};
+
 use super::NcclEngine;
 use super::connection_key::ConnectionKey;
 use crate::call::{OutOfPlace, Pending};
 use crate::error::Error;
 use crate::names::describe;
 use crate::task::{Spec, Task};
-use spark_ccl_control::{DEVICE_MARK, Fault};
-use spark_ccl_types::{DType, Operation};
-use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 /// What each rank tells all others over the links, under way.
 pub(super) struct Gathering(Pending<(Vec<u64>, Vec<u64>)>);

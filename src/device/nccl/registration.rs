@@ -1,14 +1,16 @@
 //! Device memory that NCCL is told of: which, and for how long.
 
+use std::sync::Arc;
+
+use spark_ccl_cuda::{make_current, relaxed};
+use spark_ccl_nccl::{DeviceSlice, WindowKind};
+
 use super::NcclEngine;
 use super::helper_thread::on_helper_thread;
 use super::registration_table::{Entry, Made};
 use crate::device::block::Block;
 use crate::device::engine::{Registration, TypedBlock};
 use crate::error::Error;
-use spark_ccl_cuda::{make_current, relaxed};
-use spark_ccl_nccl::{DeviceSlice, WindowKind};
-use std::sync::Arc;
 
 const REGISTER: &str = "register_device";
 const DEREGISTER: &str = "deregistering device memory";

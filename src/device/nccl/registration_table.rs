@@ -1,10 +1,12 @@
 //! What device memory is registered with a communicator.
 
-use crate::device::block::Block;
-use crate::device::engine::Registration;
+use std::sync::Arc;
+
 use spark_ccl_log::Mutex;
 use spark_ccl_nccl as nccl;
-use std::sync::Arc;
+
+use crate::device::block::Block;
+use crate::device::engine::Registration;
 
 /// What is registered with a communicator. Ranks of one process share it: what is still registered
 /// at its end, NCCL gives up when the last of them ends.

@@ -1,12 +1,13 @@
 //! Whether a communicator works: what becomes of messages that nobody will read. Knows the engine
 //! and its lock.
 
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
 use super::HostEngine;
 use crate::error::Error;
 use crate::host::unread::{Refusal, Unread};
 use crate::host::watchdog::CAUSE_WITHIN;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 /// How often a rank that has found an unread message looks for what the control plane says about
 /// it.

@@ -1,14 +1,16 @@
 //! Tasks that the engine has, for those who wait for them. Knows the engine and its lock.
 
-use super::HostEngine;
-use crate::error::Error;
-use crate::host::{Core, OpId};
-use spark_ccl_fork::Forked;
-use spark_ccl_log::Mutex;
 use std::any::Any;
 use std::sync::Arc;
 #[cfg(feature = "cuda")]
 use std::time::Instant;
+
+use spark_ccl_fork::Forked;
+use spark_ccl_log::Mutex;
+
+use super::HostEngine;
+use crate::error::Error;
+use crate::host::{Core, OpId};
 
 /// The engine's names of one task: two for an exchange of messages, else one.
 #[derive(Debug, Clone, Copy)]

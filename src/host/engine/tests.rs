@@ -1,10 +1,11 @@
 //! What an engine says, and when.
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use spark_ccl_transport::Bell;
+
 use super::super::blocked;
 use super::*;
 use crate::communicator::Communicator;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use spark_ccl_transport::Bell;
 
 /// The subscriber may block, and the other threads are needed.
 #[test]

@@ -1,9 +1,11 @@
-use super::super::Network;
-use super::*;
+use std::collections::BTreeSet;
+
 use spark_ccl_config::{Layout, Links, Settings, Tuning, TuningEntry, TuningStep};
 use spark_ccl_sched::Steps;
 use spark_ccl_types::DType;
-use std::collections::BTreeSet;
+
+use super::super::Network;
+use super::*;
 
 fn planner(host_of: &[u32], shm: bool, algorithms: &str, tuning: &Tuning) -> Planner {
     let all_share_memory = shm && host_of.iter().all(|host| *host == host_of[0]);

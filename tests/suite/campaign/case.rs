@@ -1,7 +1,8 @@
 //! What a case is. Everything follows from its seed.
 
-use spark_ccl_testing::scramble;
 use std::time::Duration;
+
+use spark_ccl_testing::scramble;
 
 /// What connects the ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

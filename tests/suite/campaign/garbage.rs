@@ -1,15 +1,6 @@
 //! Strangers who find the ports of a job, and write to them whatever comes to their minds, or hold
 //! connections to them in silence.
 
-use super::case::Dice;
-use crate::processes::WATCHDOG;
-use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, RecvFlags, SocketAddrAny, SocketAddrUnix, SocketFlags, SocketType, connect,
-    recv, socket_with,
-};
-use rustix::process::{Resource, getrlimit, setrlimit};
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::io::Write;
@@ -22,6 +13,17 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvFlags, SocketAddrAny, SocketAddrUnix, SocketFlags, SocketType, connect,
+    recv, socket_with,
+};
+use rustix::process::{Resource, getrlimit, setrlimit};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+use super::case::Dice;
+use crate::processes::WATCHDOG;
 
 /// Streams that a stranger holds open, having said something.
 const HELD: usize = 8;

@@ -1,5 +1,12 @@
 //! One case from its start to its end.
 
+use std::fs::File;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use rustix::process::Signal;
+use spark_ccl_testing::{Need, has};
+
 use super::case::{Case, Fault, Moment, Net};
 use super::garbage::{Manner, Storm};
 use super::traces::Traces;
@@ -8,11 +15,6 @@ use crate::hosts::beside;
 use crate::processes::{Rank, Silence, WATCHDOG};
 use crate::rdma::{self, Impaired};
 use crate::switch::{cut, lose, mend, stop_losing, switched_hosts};
-use rustix::process::Signal;
-use spark_ccl_testing::{Need, has};
-use std::fs::File;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
 
 /// Of operations that wait for a stopped rank, in seconds.
 pub(super) const STOP_TIMEOUT: f64 = 2.0;

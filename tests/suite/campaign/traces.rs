@@ -1,9 +1,10 @@
 //! What a job leaves behind: processes, shared memory, network namespaces.
 
-use crate::processes::patience;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
+
+use crate::processes::patience;
 
 /// A variable that all processes of the job have.
 const MARK: &str = "SPARK_TEST_JOB";

@@ -1,8 +1,9 @@
 //! Memory that devices cannot register, or may not.
 
+use std::time::Duration;
+
 use super::*;
 use crate::processes::links_of;
-use std::time::Duration;
 
 /// Two ranks which may lock next to no memory, each on a host of its own as far as both know: what
 /// tells hosts apart is the kernel's boot id.

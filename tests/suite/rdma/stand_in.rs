@@ -2,13 +2,14 @@
 //! allows: late, in pieces, in any order. They need no emulated machine, so sanitizers see both the
 //! program and its devices.
 
+use spark_ccl::{Builder, Carrier, Communicator, Net, RedOp};
+use spark_ccl_testing::seed;
+use spark_ccl_verbs::testing;
+
 use crate::buffers::Memory;
 use crate::collectives_model::{COLLECTIVES, Case};
 use crate::ranks::{Watchdog, run_with};
 use crate::values::{message, sum_of_messages};
-use spark_ccl::{Builder, Carrier, Communicator, Net, RedOp};
-use spark_ccl_testing::seed;
-use spark_ccl_verbs::testing;
 
 /// Links of two rails.
 fn builder() -> Builder {

@@ -1,11 +1,12 @@
 //! A call survives a wrong server at one address, and refusals by the peer.
 
+use socket2::Socket;
+
 use super::*;
 use crate::address::Address;
 use crate::keys::Keys;
 use crate::lobby::{Admitted, ListenerRole, Lobby};
 use crate::{Kind, Purpose, net};
-use socket2::Socket;
 
 const KEY: &[u8] = b"the key";
 const REFUSAL: Duration = Duration::from_millis(500);

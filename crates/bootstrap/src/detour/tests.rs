@@ -1,7 +1,8 @@
 //! Notes as bytes, and what is made of others'.
 
-use super::*;
 use proptest::prelude::*;
+
+use super::*;
 
 fn words(secret: &[u8]) -> Words {
     let target = SocketAddr::from(([10, 0, 0, 1], 4000));

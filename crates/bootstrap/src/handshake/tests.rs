@@ -1,7 +1,8 @@
 //! The first message as bytes.
 
-use super::*;
 use proptest::prelude::*;
+
+use super::*;
 
 #[test]
 fn another_version_is_told_apart_from_garbage() {

@@ -1,9 +1,10 @@
 //! Handshakes with a listener: by authentic callers, callers without the secret, and malformed
 //! frames.
 
-use proptest::prelude::*;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
+
+use proptest::prelude::*;
 
 use super::*;
 use crate::address::Address;

@@ -106,8 +106,9 @@ fn read(message: &[u8]) -> io::Result<Option<Found>> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
+
+    use super::*;
 
     proptest! {
         #[test]

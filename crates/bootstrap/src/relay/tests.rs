@@ -1,5 +1,7 @@
 //! Rank 0 calls rank 2 by way of rank 1.
 
+use spark_ccl_seal::Stream;
+
 use super::*;
 use crate::address::Address;
 use crate::caller::Caller;
@@ -7,7 +9,6 @@ use crate::handshake::{Entered, Intent};
 use crate::keys::Keys;
 use crate::lobby::{Admitted, ListenerRole, Lobby};
 use crate::{Error, Kind, Purpose, Secret};
-use spark_ccl_seal::Stream;
 
 const KEY: &[u8] = b"the key";
 const INTENT: Intent = Intent::Stream {

@@ -1,7 +1,8 @@
 //! Ways round, in rings and in what is left of them.
 
-use super::*;
 use proptest::prelude::*;
+
+use super::*;
 
 /// The wiring of ranks on hosts of their own, of which these pairs are joined.
 fn wired(size: u32, pairs: &[(u32, u32)]) -> Wiring {

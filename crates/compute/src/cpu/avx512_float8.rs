@@ -9,7 +9,6 @@
 #![allow(clippy::wildcard_imports)]
 
 use core::arch::x86_64::*;
-
 use std::marker::PhantomData;
 
 use spark_ccl_types::Combine;

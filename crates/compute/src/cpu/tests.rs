@@ -7,6 +7,7 @@ use std::fmt::Debug;
 
 use half::{bf16, f16};
 use proptest::prelude::*;
+use reference::Reference;
 use spark_ccl_testing::FloatMode;
 #[cfg(target_arch = "x86_64")]
 use spark_ccl_testing::{Need, has};
@@ -15,7 +16,6 @@ use spark_ccl_types::{Combine, DType, Element, F8E4M3, F8E5M2, Scale};
 use super::Cpu;
 use super::dispatch::Level;
 use crate::{Compute, Job, Operand, Started};
-use reference::Reference;
 
 /// A job over memory of its own.
 #[derive(Debug, Clone)]

@@ -1,7 +1,8 @@
 //! Tuning files are read back as written, and damaged ones are refused.
 
-use super::*;
 use proptest::prelude::*;
+
+use super::*;
 
 const PAIR: Layout = Layout {
     links: Links::SharedMemory,

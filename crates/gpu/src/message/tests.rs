@@ -1,6 +1,7 @@
+use proptest::prelude::*;
+
 use super::*;
 use crate::Wire;
-use proptest::prelude::*;
 
 const LIMITS: Limits = Limits {
     ctas: 32,

@@ -127,9 +127,10 @@ pub(super) fn blocks(operation: Operation, side: Side, ranks: usize) -> Option<u
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
     use spark_ccl_types::DType;
+
+    use super::*;
 
     proptest! {
         #[test]

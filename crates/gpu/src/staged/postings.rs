@@ -113,8 +113,9 @@ impl Launch {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
+
+    use super::*;
 
     fn message(way: Way, peer: usize, number: u64) -> Message {
         Message {

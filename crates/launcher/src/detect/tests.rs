@@ -1,7 +1,8 @@
 //! Each launcher is recognised by the variables that it sets.
 
-use super::*;
 use proptest::prelude::*;
+
+use super::*;
 
 /// Variables written as in a shell.
 fn lookup(variables: &str) -> impl Fn(&str) -> Option<String> {

@@ -1,6 +1,5 @@
 //! The PMI-1 client against a process manager in a thread.
 
-use super::*;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -8,6 +7,8 @@ use std::sync::Barrier;
 use std::thread::{self, JoinHandle};
 
 use proptest::prelude::*;
+
+use super::*;
 
 type Space = Arc<Mutex<BTreeMap<String, String>>>;
 

@@ -181,8 +181,9 @@ fn file_names() -> Vec<PathBuf> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::mem::{align_of, offset_of, size_of};
+
+    use super::*;
 
     /// The numbers are what Debian's `pmix.h` of PMIx 4.2 gives on a 64-bit machine.
     #[test]

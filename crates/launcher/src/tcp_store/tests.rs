@@ -1,6 +1,5 @@
 //! The store client against a store in a thread.
 
-use super::*;
 use std::collections::HashMap;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -8,6 +7,8 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use rustix::net::{AddressFamily, SocketType};
 use spark_ccl_log::{Condvar, Mutex};
+
+use super::*;
 
 type Values = Arc<(Mutex<HashMap<Vec<u8>, Vec<u8>>>, Condvar)>;
 

@@ -6,10 +6,11 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicPtr;
 
+use spark_ccl_log::MutexGuard;
+
 use super::{Inner, serial};
 use crate::error::Code;
 use crate::{Error, Library};
-use spark_ccl_log::MutexGuard;
 
 thread_local! {
     static OPEN: RefCell<Option<Open>> = const { RefCell::new(None) };

@@ -33,10 +33,11 @@ pub(crate) fn wrong<T: Element>(check: &Check<'_, T>, piece: &Piece, buffer: &[T
 
 #[cfg(test)]
 mod tests {
+    use spark_ccl::ReduceOp;
+
     use super::*;
     use crate::call::collective::Collective;
     use crate::call::invocation::{BufferMode, Case, Invocation};
-    use spark_ccl::ReduceOp;
 
     #[test]
     fn wrong_elements_are_counted_in_every_period() {

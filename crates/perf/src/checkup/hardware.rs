@@ -14,6 +14,7 @@ mod timing;
 use std::fmt;
 use std::time::Duration;
 
+use bench::Bench;
 use serde::Serialize;
 use spark_ccl_status::clock;
 use spark_ccl_topology::Cluster;
@@ -23,7 +24,6 @@ use crate::console::{plain, print};
 use crate::doctor::{self, Launcher, Status};
 use crate::error::{Error, exit};
 use crate::survey::SurveyArgs;
-use bench::Bench;
 
 /// The version of the JSON form.
 const FORMAT: u32 = 1;

@@ -445,8 +445,9 @@ fn parse_buffers(text: &str) -> Result<BuffersArg, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use clap::CommandFactory;
+
+    use super::*;
 
     #[test]
     fn definition_is_consistent() {

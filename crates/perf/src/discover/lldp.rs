@@ -11,12 +11,12 @@ use std::io::{self, Read};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+use frame::{ETHER_TYPE, Frame, Mac};
 use socket2::{Domain, Protocol, Socket, Type};
 use spark_ccl_transport::netif;
 
 use super::found::{Found, MOST};
 use super::is_pause;
-use frame::{ETHER_TYPE, Frame, Mac};
 
 /// The longest frame, which is one of Ethernet without jumbo frames.
 const LONGEST: usize = 2048;

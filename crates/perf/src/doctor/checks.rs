@@ -18,13 +18,13 @@ mod subnets;
 mod tests;
 mod wires;
 
-use spark_ccl_topology::Cluster;
-
-use super::finding::Finding;
 pub(crate) use links::expected;
 pub(super) use pinned::Pinned;
 use proposals::proposals;
+use spark_ccl_topology::Cluster;
 use wires::Wires;
+
+use super::finding::Finding;
 
 /// What is examined.
 pub(super) struct Subject<'a> {

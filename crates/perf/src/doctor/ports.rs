@@ -12,6 +12,7 @@ mod tests;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use firewall::Firewall;
 use serde::{Deserialize, Serialize};
 use spark_ccl_topology::Cluster;
 use spark_ccl_topology::cluster::Evidence;
@@ -19,7 +20,6 @@ use spark_ccl_topology::netif::is_link_local;
 
 use super::finding::Finding;
 use crate::remote::{self, Listening, Remote, listen_on_all, run_on_all};
-use firewall::Firewall;
 
 /// The name of these findings.
 pub(super) const ID: &str = "pair.port";

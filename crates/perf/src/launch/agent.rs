@@ -14,13 +14,13 @@ use std::process::Command;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
+use ports::Ports;
+use ranks::Ranks;
 use rustix::process::{Signal, getpid, set_child_subreaper};
 
 use super::wire::{Hello, Order};
 use crate::error::{Error, exit};
 use crate::spawn::{signals, tether};
-use ports::Ports;
-use ranks::Ranks;
 
 /// How long a launcher may be silent before its order. It gives a sign of life every few seconds.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -138,8 +138,9 @@ fn is_local(address: IpAddr) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::collections::BTreeMap;
+
+    use super::*;
 
     fn hello(connection: Option<[&str; 2]>, own: &str) -> Hello {
         Hello {

@@ -56,9 +56,10 @@ fn flags(args: &LaunchArgs) -> Result<Vec<String>, Error> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use clap::Parser;
     use serde_json::{Value, json};
+
+    use super::*;
 
     /// The manifest that these words, and a command, come to.
     fn manifest(words: &[&str], command: &[&str]) -> Result<Value, Error> {

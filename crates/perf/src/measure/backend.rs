@@ -159,8 +159,9 @@ fn host_flag(args: &Args) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use clap::Parser;
+
+    use super::*;
 
     struct FakeMachine {
         driver: bool,

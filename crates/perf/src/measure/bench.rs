@@ -289,9 +289,10 @@ fn key<T: Element>(case: &Case, backend: Backend) -> Key {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
     use crate::cli::args::{Args, BackendArg};
-    use clap::Parser;
 
     /// Takes a given time for each call out of place, and a second in place.
     struct Timer(Backend, f64);

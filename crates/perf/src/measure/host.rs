@@ -6,6 +6,7 @@
 mod runner;
 mod timing;
 
+use runner::Memory;
 use spark_ccl::{Carrier, Communicator, DType, Element, PeerLink, Registered};
 
 use crate::call::collective::Layout;
@@ -17,7 +18,6 @@ use crate::memory::MemoryLimit;
 use crate::notation::size::human;
 use crate::ranks::hosts;
 use crate::report::Device;
-use runner::Memory;
 
 /// The bytes of a rank's buffers if the largest size is `bytes`.
 pub(crate) fn need(options: &Options, ranks: usize, bytes: u64) -> u64 {

@@ -226,9 +226,10 @@ fn interrupted(signal: i32) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::os::unix::process::ExitStatusExt;
     use std::process::ExitStatus;
+
+    use super::*;
 
     #[test]
     fn a_sudo_that_asks_has_a_remedy() {

@@ -206,8 +206,9 @@ impl Node {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::collections::BTreeMap;
+
+    use super::*;
 
     pub(in crate::netplan) fn layout(topology: Topology, nodes: usize, cables: usize) -> Layout {
         let cage = |number: usize| {

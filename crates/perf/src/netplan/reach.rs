@@ -131,9 +131,10 @@ fn answers(address: SocketAddr) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::sync::Barrier;
     use std::sync::mpsc::channel;
+
+    use super::*;
 
     #[test]
     fn one_that_does_not_answer_keeps_no_other_waiting() {

@@ -1,14 +1,14 @@
 //! The memory that is sent and received: ordinary, or pinned for the GPU.
 
 use std::ptr::NonNull;
+#[cfg(feature = "cuda")]
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use spark_ccl::Communicator;
 use spark_ccl_config::Settings;
 #[cfg(feature = "cuda")]
 use spark_ccl_cuda::{Feature, PinnedWords, cudarc::driver::CudaContext};
-#[cfg(feature = "cuda")]
-use std::sync::Arc;
 
 use super::args::MemoryKind;
 use crate::error::Error;

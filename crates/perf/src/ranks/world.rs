@@ -199,8 +199,9 @@ pub(crate) fn in_threads<R: Send, F: FnOnce() -> Result<R, Error> + Send>(
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use clap::Parser;
+
+    use super::*;
 
     fn world(args: &[&str]) -> Result<World, Error> {
         let args = Args::parse_from(["spark-perf", "all_reduce"].iter().chain(args));

@@ -40,8 +40,9 @@ fn quote(word: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::process::Command;
+
+    use super::*;
 
     fn run(line: &str) -> (Option<i32>, String) {
         let output = Command::new("sh")

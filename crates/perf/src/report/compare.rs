@@ -173,9 +173,10 @@ fn ratio(then: &Timing, bus_bw: f64, time_us: f64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use spark_ccl::Backend;
+
     use super::*;
     use crate::report::{Key, Measure};
-    use spark_ccl::Backend;
 
     #[test]
     fn matching_rows_get_a_ratio() {

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use spark_ccl_config::shown;
+use spark_ccl_status::clock;
 
 use super::{Device, Measure, Row, Totals};
 use crate::report::stats::PerIteration;
-use spark_ccl_status::clock;
 
 const VERSION: u32 = 3;
 
@@ -304,9 +304,10 @@ fn environment(all: impl Iterator<Item = (std::ffi::OsString, std::ffi::OsString
 
 #[cfg(test)]
 mod tests {
+    use spark_ccl::Backend;
+
     use super::*;
     use crate::report::Key;
-    use spark_ccl::Backend;
 
     fn directory(name: &str) -> PathBuf {
         let path =

@@ -9,10 +9,11 @@ mod tests;
 use std::io;
 use std::path::Path;
 
+pub(crate) use axis::Unit;
+
 use super::{Measure, Row};
 use crate::draft;
 use crate::error::Error;
-pub(crate) use axis::Unit;
 
 /// The format that a file name's extension selects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

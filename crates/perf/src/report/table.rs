@@ -180,10 +180,11 @@ fn fit(value: f64, width: usize) -> String {
 
 #[cfg(test)]
 mod tests {
+    use spark_ccl::Backend;
+
     use super::*;
     use crate::report::Key;
     use crate::report::stats::PerIteration;
-    use spark_ccl::Backend;
 
     fn measure(wrong: Option<u64>) -> Measure {
         Measure {

@@ -33,8 +33,9 @@ fn share_of(cores: &[usize], rank: usize, size: usize) -> &[usize] {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::process::Command;
+
+    use super::*;
 
     #[test]
     fn ranks_share_no_core() {

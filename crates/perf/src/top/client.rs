@@ -108,8 +108,9 @@ fn line(stream: &mut BufReader<Until>) -> io::Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::net::TcpListener;
+
+    use super::*;
 
     #[test]
     fn one_that_sends_slowly_for_ever_is_given_up() {

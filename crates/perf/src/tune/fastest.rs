@@ -58,8 +58,9 @@ pub(super) fn steps<T: Copy + PartialEq>(points: &[Point<T>]) -> Vec<(u64, T)> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use spark_ccl_sched::Algorithm::{self, Direct, Ring};
+
+    use super::*;
 
     fn point(bytes: u64, times: &[(Algorithm, f64)]) -> Point<Algorithm> {
         Point {

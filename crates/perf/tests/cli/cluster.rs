@@ -1,7 +1,6 @@
 //! Hosts to launch on: network namespaces on a bridge, with a real ssh server in each. They belong
 //! to their processes alone, so nothing is left behind whatever becomes of the test.
 
-use spark_ccl_testing::{Need, has};
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;
@@ -10,6 +9,8 @@ use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
+
+use spark_ccl_testing::{Need, has};
 
 /// Only guards against deadlock.
 const PATIENCE: Duration = Duration::from_secs(60);

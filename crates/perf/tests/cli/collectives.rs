@@ -1,7 +1,8 @@
 //! Every collective, checked element by element, with several numbers of processes.
 
-use crate::program::{Run, run, succeed};
 use spark_ccl::{DType, ReduceOp};
+
+use crate::program::{Run, run, succeed};
 
 /// Small enough for a loaded machine. The sizes cover every algorithm of the tuner, and counts
 /// below the number of ranks.

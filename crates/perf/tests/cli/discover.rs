@@ -1,14 +1,16 @@
 //! `discover`: hosts that answer on the link, and one that announces itself.
 
-use crate::cluster::{Cluster, Host, address};
-use crate::program::Run;
-use serde_json::Value;
 use std::fs::Permissions;
 use std::io::Write;
 use std::net::Ipv4Addr;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::cluster::{Cluster, Host, address};
+use crate::program::Run;
 
 pub(crate) fn discover(cluster: &Cluster, more: &[&str]) -> Run {
     let args = [&["discover", "--seconds", "2"], more].concat();

@@ -1,12 +1,13 @@
 //! `launch`: ranks on hosts that are reached over real ssh.
 
-use crate::cluster::Cluster;
-use crate::program::{Run, command};
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command};
 
 use rustix::process::{Pid, Signal, kill_process};
 use spark_ccl_testing::{Need, has};
+
+use crate::cluster::Cluster;
+use crate::program::{Run, command};
 
 /// The lines of a rank, without the rank.
 fn of(run: &Run, rank: usize) -> Vec<&str> {

@@ -1,13 +1,14 @@
 //! `launch` on this host alone: readers that are slow or read nothing, and signals.
 
-use crate::launch::command_of;
-use crate::program::{Run, command};
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::io::ioctl_fionread;
 use rustix::process::{Pid, Signal, kill_process};
+
+use crate::launch::command_of;
+use crate::program::{Run, command};
 
 /// Only guards against deadlock.
 const PATIENCE: Duration = Duration::from_secs(60);

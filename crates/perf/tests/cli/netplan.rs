@@ -3,11 +3,12 @@
 
 mod trial;
 
-use crate::cluster::Cluster;
-use crate::program::{Run, run, succeed};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
+
+use crate::cluster::Cluster;
+use crate::program::{Run, run, succeed};
 
 /// Stands in for netplan, which Debian 12 does not install. As netplan does, it gives the
 /// interfaces of its files what these say, lets a file in /run hide one of the same name, adds up

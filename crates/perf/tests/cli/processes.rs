@@ -1,12 +1,14 @@
 //! Processes that are killed, stopped, or started by a launcher.
 
-use crate::program::{Run, command};
-use rustix::process::{Pid, Signal, kill_process, test_kill_process};
-use spark_ccl_testing::{Need, free_port, has};
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use spark_ccl_testing::{Need, free_port, has};
+
+use crate::program::{Run, command};
 
 /// Only guards against deadlock.
 const PATIENCE: Duration = Duration::from_secs(120);

@@ -1,8 +1,10 @@
 //! Files: JSON, plots, comparisons.
 
-use crate::program::{command, run, succeed};
-use serde_json::Value;
 use std::path::Path;
+
+use serde_json::Value;
+
+use crate::program::{command, run, succeed};
 
 const QUICK: &str = "all_reduce -t 2 -b 1K -e 64K -f 8 -n 2";
 

@@ -1,7 +1,8 @@
 //! Measured choices of algorithms.
 
-use crate::program::{Run, command, run, succeed};
 use std::path::Path;
+
+use crate::program::{Run, command, run, succeed};
 
 /// Runs the program with a file of measured choices.
 fn with_file(file: &Path, args: &str) -> Run {

@@ -7,9 +7,8 @@
 
 mod topology;
 
-pub(crate) use topology::{Node, Topology};
-
 use spark_ccl_types::Operation;
+pub(crate) use topology::{Node, Topology};
 
 use crate::rounds::{Piece, Rounds};
 use crate::shape::Shape;

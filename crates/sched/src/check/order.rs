@@ -10,12 +10,13 @@ mod tests;
 
 use std::ops::Range;
 
-use crate::defect::Defect;
-use crate::lockstep::ProcessId;
-use crate::step::Rank;
 pub(super) use clocks::Clock;
 use clocks::Clocks;
 use open::{Access, Open};
+
+use crate::defect::Defect;
+use crate::lockstep::ProcessId;
+use crate::step::Rank;
 
 pub(super) struct Order {
     clocks: Clocks,

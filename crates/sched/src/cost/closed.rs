@@ -4,11 +4,11 @@ mod all_reduce;
 mod double_tree;
 mod path;
 
+use path::{Path, RECV, RECV_COPY_SEND, RECV_REDUCE, RECV_REDUCE_SEND, SEND, Work};
 use spark_ccl_types::{Algorithm, Operation};
 
 use super::{Fabric, LinkCost};
 use crate::shape::Shape;
-use path::{Path, RECV, RECV_COPY_SEND, RECV_REDUCE, RECV_REDUCE_SEND, SEND, Work};
 
 /// The microseconds that an operation takes, in place; infinite if there is no such schedule.
 ///

@@ -1,9 +1,10 @@
 //! The inspector's formats have NCCL's names.
 
-use super::*;
-use crate::entry::Peer;
 use serde_json::Value;
 use spark_ccl_types::{DType, Signature};
+
+use super::*;
+use crate::entry::Peer;
 
 fn group() -> Group {
     Group {

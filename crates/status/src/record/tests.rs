@@ -1,8 +1,9 @@
 //! Records have what PyTorch's have.
 
-use super::*;
 use serde_json::json;
 use spark_ccl_types::{DType, Operation as Op, Signature};
+
+use super::*;
 
 fn entry(record: u64, sequence: u64, operation: Op, count: u64, completed: Option<u64>) -> Entry {
     let ranks = 4;

@@ -20,14 +20,14 @@
 
 pub(super) mod words;
 
-#[cfg(all(test, loom))]
-use loom::sync::atomic::fence as light_fence;
-use std::sync::atomic::{Ordering, fence};
-use std::sync::{Arc, OnceLock};
 // A compiler fence is enough: the sleeper's barrier is the other half.
 #[cfg(not(all(test, loom)))]
 use std::sync::atomic::compiler_fence as light_fence;
+use std::sync::atomic::{Ordering, fence};
+use std::sync::{Arc, OnceLock};
 
+#[cfg(all(test, loom))]
+use loom::sync::atomic::fence as light_fence;
 use words::Words;
 
 use super::layout::Direction;

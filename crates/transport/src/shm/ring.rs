@@ -23,11 +23,12 @@
 //!   the receiver has closed sees everything that it released. In `Producer::refresh`, which only
 //!   says that nobody reads any more, relaxed is enough.
 
-#[cfg(all(test, loom))]
-use loom::sync::atomic::fence;
 use std::sync::atomic::Ordering;
 #[cfg(not(all(test, loom)))]
 use std::sync::atomic::fence;
+
+#[cfg(all(test, loom))]
+use loom::sync::atomic::fence;
 
 use crate::LinkError;
 

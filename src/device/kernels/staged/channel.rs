@@ -1,7 +1,8 @@
 //! What a communicator's threads and the thread that passes its pieces tell each other.
 
-use spark_ccl_log::{Condvar, Mutex};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use spark_ccl_log::{Condvar, Mutex};
 
 /// Between those who enqueue operations and the thread that passes their pieces.
 #[derive(Debug, Default)]

@@ -7,15 +7,17 @@ mod messages;
 mod operations;
 mod places;
 
-use super::channel::{Channel, Use};
-use crate::communicator::Communicator;
-use crate::error::Error;
+use std::sync::Arc;
+
 use messages::Messages;
 use operations::Operations;
 use places::Places;
 use spark_ccl_control::{DEVICE_MARK, Fault, POINT_TO_POINT_MARK, Watch};
 use spark_ccl_gpu::Stage;
-use std::sync::Arc;
+
+use super::channel::{Channel, Use};
+use crate::communicator::Communicator;
+use crate::error::Error;
 
 /// The pieces of one communicator.
 pub(super) struct Course {

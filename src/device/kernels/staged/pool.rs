@@ -2,14 +2,16 @@
 //! is registered with the devices of RDMA links: the host does collectives on it directly, and
 //! nothing is copied to slots.
 
-use crate::communicator::Inner;
-use crate::device::block::{Block, Memory};
-use crate::registered::{Hold, Holder, Segment};
+use std::sync::{Arc, Weak};
+
 use spark_ccl_cuda::cudarc::driver::CudaContext;
 use spark_ccl_cuda::{Error, PinnedWords, check_set_aside};
 use spark_ccl_gpu::Call;
 use spark_ccl_types::{Operation, Side};
-use std::sync::{Arc, Weak};
+
+use crate::communicator::Inner;
+use crate::device::block::{Block, Memory};
+use crate::registered::{Hold, Holder, Segment};
 
 /// Makes pinned memory for a communicator.
 pub(in crate::device) struct Pool {

@@ -1,13 +1,15 @@
 //! The thread that passes the pieces of all communicators of this process.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use spark_ccl_fork::PerProcess;
+use spark_ccl_log::{Condvar, Mutex};
+
 use super::course::Course;
 use crate::call::or_abort;
 use crate::device::helper_thread;
 use crate::error::Error;
-use spark_ccl_fork::PerProcess;
-use spark_ccl_log::{Condvar, Mutex};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
 
 /// How long after the last piece it spins, and until when after that it yields its core between
 /// looks.

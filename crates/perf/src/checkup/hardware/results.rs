@@ -1,9 +1,10 @@
 //! Part 3: every operation, compared bit by bit with what is computed here.
 
+use clap::ValueEnum;
+
 use super::Check;
 use super::bench::Bench;
 use crate::call::collective::Collective;
-use clap::ValueEnum;
 
 /// Sizes mixed, out of place and in place, off the alignment.
 const SIZES: &str = "-b 8 -e 4M -f 8 -n 3 -c 2 -u 1 -T 60";

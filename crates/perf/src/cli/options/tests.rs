@@ -1,7 +1,8 @@
 //! Which arguments are refused, and what the others become.
 
-use super::*;
 use clap::Parser;
+
+use super::*;
 
 fn options(args: &[&str]) -> Result<Options, Error> {
     let all = ["spark-perf"].iter().chain(args).copied();

@@ -9,6 +9,7 @@ mod subnets;
 
 use std::sync::OnceLock;
 
+use apply::mend;
 use spark_ccl_topology::netif::network;
 use spark_ccl_topology::rdma::{Gid, Roce};
 use spark_ccl_topology::testing;
@@ -16,7 +17,6 @@ use spark_ccl_topology::{Address, Cluster, Host, PortState, Route};
 
 use super::{Subject, all};
 use crate::doctor::finding::{Finding, Status};
-use apply::mend;
 
 /// All findings about these hosts.
 fn findings(hosts: &[Host], clocks: &[Option<(f64, f64)>]) -> Vec<Finding> {

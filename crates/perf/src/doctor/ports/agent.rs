@@ -126,8 +126,9 @@ fn attempt(one: &Attempt) -> Outcome {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::os::unix::net::UnixStream;
+
+    use super::*;
 
     #[test]
     fn an_input_ends_in_time_or_is_given_up() {

@@ -1,10 +1,10 @@
 //! The attempts for a pair of hosts, and what their outcomes say.
 
+use firewall::chains;
 use spark_ccl_topology::testing;
 
 use super::*;
 use crate::doctor::finding::Status;
-use firewall::chains;
 
 const RULES: &str = r#"{"nftables": [{"metainfo": {"json_schema_version": 1}},
     {"table": {"family": "inet", "name": "filter"}},

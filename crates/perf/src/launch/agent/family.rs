@@ -80,8 +80,9 @@ fn read(id: i32) -> Option<Process> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::process::{Command, Stdio};
+
+    use super::*;
 
     #[test]
     fn children_of_children_are_descendants() {

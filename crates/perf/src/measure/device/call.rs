@@ -212,8 +212,9 @@ fn part<T: Element>(slice: DeviceSlice<T>, range: Range<usize>) -> Result<Device
 #[cfg(test)]
 #[allow(unsafe_code)]
 mod tests {
-    use super::*;
     use spark_ccl::ReduceOp;
+
+    use super::*;
 
     fn call(collective: Collective, bytes: u64, mode: BufferMode) -> Call<f32> {
         let case = Case {

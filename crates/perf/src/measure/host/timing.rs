@@ -173,10 +173,11 @@ fn touch<T: Element, B: Buffer<T>>(call: &Invocation<T>, buffers: &mut Buffers<B
 
 #[cfg(test)]
 mod tests {
+    use spark_ccl::{ReduceOp, Registered};
+
     use super::*;
     use crate::call::collective::Collective;
     use crate::call::invocation::Case;
-    use spark_ccl::{ReduceOp, Registered};
 
     const CALLS: usize = 20;
     const RANKS: usize = 3;

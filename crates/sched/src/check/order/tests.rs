@@ -5,6 +5,7 @@ mod oracle;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
+use oracle::Oracle;
 use proptest::prelude::*;
 use proptest::sample::Index;
 
@@ -13,7 +14,6 @@ use super::open::Access;
 use crate::defect::Defect;
 use crate::lockstep::ProcessId;
 use crate::step::Rank;
-use oracle::Oracle;
 
 const SIZE: usize = 3;
 const CHANNELS: u32 = 2;

@@ -11,6 +11,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+pub(super) use failover::Dead;
+use loans::Loans;
+pub(super) use loans::{Destination, LEND_LEAST};
 use spark_ccl_verbs::{Completion, CompletionError, PollRoom};
 
 use super::control::Control;
@@ -21,9 +24,6 @@ use super::rail::{RECEIVE, Rail, post_receives};
 use super::slots::{HEADER_BYTES, Header, Slots};
 use crate::LinkError;
 use crate::rdma::Registry;
-pub(super) use failover::Dead;
-use loans::Loans;
-pub(super) use loans::{Destination, LEND_LEAST};
 
 /// How long at most an ending link waits until everything that it sent has arrived: a device may
 /// have to retransmit.

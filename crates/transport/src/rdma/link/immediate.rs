@@ -76,8 +76,9 @@ pub(super) fn distance(number: u32, known: u64) -> i64 {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
+
+    use super::*;
 
     proptest! {
         #[test]

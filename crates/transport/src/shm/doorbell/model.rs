@@ -6,10 +6,11 @@
 //!
 //! Run with `tests/models.sh`.
 
+use std::sync::atomic::Ordering;
+
 use loom::sync::atomic::{AtomicU64, fence};
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
-use std::sync::atomic::Ordering;
 
 use super::{arm, disarm, ring_if_asleep};
 

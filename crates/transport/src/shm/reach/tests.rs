@@ -1,9 +1,9 @@
 use nix::unistd::{ForkResult, fork};
 use rustix::process::{Pid as ChildId, Signal, WaitOptions, kill_process, waitpid};
+use spark_ccl_testing::{Need, has};
 
 use super::*;
 use crate::shm::detour::Detour;
-use spark_ccl_testing::{Need, has};
 
 /// A [`Reach`] to this process itself; `None` if the kernel does not allow reading.
 fn own_reach() -> Option<Reach> {

@@ -2,11 +2,12 @@
 //!
 //! Run with `tests/models.sh`.
 
+use std::sync::atomic::Ordering;
+
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::sync::atomic::AtomicU64;
 use loom::thread;
-use std::sync::atomic::Ordering;
 
 use super::{Cell, Consumer, Producer, Word, Words, close, has_returned, was_lent};
 use crate::LinkError;

@@ -1,10 +1,12 @@
 //! Pieces that the host engine has.
 
+use std::collections::VecDeque;
+
+use spark_ccl_gpu::{Lane, Stage};
+
 use crate::communicator::Communicator;
 use crate::error::Error;
 use crate::host::Ids;
-use spark_ccl_gpu::{Lane, Stage};
-use std::collections::VecDeque;
 
 /// Pieces that the host engine has, in the order in which they were begun.
 #[derive(Default)]

@@ -1,5 +1,8 @@
 //! The pieces of messages, in order for each peer and direction.
 
+use spark_ccl_gpu::{Cut, Lane, Rung, Stage, Way};
+use spark_ccl_types::{Operation, Signature};
+
 use super::flights::{Flight, Flights};
 use super::places::Places;
 use crate::buffer::Region;
@@ -7,8 +10,6 @@ use crate::communicator::Communicator;
 use crate::error::Error;
 use crate::host::Direction;
 use crate::task::{Spec, Task};
-use spark_ccl_gpu::{Cut, Lane, Rung, Stage, Way};
-use spark_ccl_types::{Operation, Signature};
 
 /// The messages of a communicator.
 pub(super) struct Messages {

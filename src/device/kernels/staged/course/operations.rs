@@ -1,5 +1,10 @@
 //! The pieces of operations, which all ranks have in one order.
 
+use std::collections::VecDeque;
+
+use spark_ccl_gpu::{Buffers, Cut, Lane, Rung, Stage};
+use spark_ccl_types::{ReduceOp, Reduction, Signature};
+
 use super::flights::{Flight, Flights};
 use super::places::{Places, buffer};
 use crate::buffer::Region;
@@ -8,9 +13,6 @@ use crate::device::kernels::staged::pool::lens;
 use crate::error::Error;
 use crate::names::remember;
 use crate::task::{Spec, check};
-use spark_ccl_gpu::{Buffers, Cut, Lane, Rung, Stage};
-use spark_ccl_types::{ReduceOp, Reduction, Signature};
-use std::collections::VecDeque;
 
 /// How many pieces the host engine has at a time: one, and the next one.
 const AT_A_TIME: usize = 2;

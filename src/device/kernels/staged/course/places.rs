@@ -1,12 +1,14 @@
 //! Where pieces are, as memory of the host engine: in the slots of a stage, or in pinned memory of
 //! the program.
 
+use std::sync::Arc;
+
+use spark_ccl_gpu::Stage;
+
 use crate::buffer::Region;
 use crate::communicator::Communicator;
 use crate::device::block::Block;
 use crate::registered::{Hold, Segment};
-use spark_ccl_gpu::Stage;
-use std::sync::Arc;
 
 /// Where the pieces of a communicator are.
 pub(super) struct Places {
