@@ -13,6 +13,7 @@ mod owner;
 mod rails;
 mod shared;
 mod sockets;
+mod spares;
 #[cfg(test)]
 mod tests;
 
@@ -24,6 +25,7 @@ use inbox::{Inbox, InboxEvent, Outcome, Push};
 pub(crate) use line::{LANES, Line, POINT_TO_POINT_LANE, index};
 pub(crate) use owner::{LinkOwner, shares_memory};
 use sockets::Sockets;
+pub(crate) use spares::Spares;
 use spark_ccl_bootstrap::{End, Error as BootstrapError, Kind};
 use spark_ccl_config::SingleCopy;
 use spark_ccl_sched::Rank;
@@ -257,7 +259,7 @@ impl Mesh {
     }
 
     fn connected(&mut self, line: Line, sockets: Sockets) -> Result<Halves, LinkError> {
-        let mut made = sockets.link(&self.owner, line.0)?;
+        let mut made = sockets.link(&self.owner, line)?;
         if !self.owner.reaches(line.0) {
             made.route.push_str(", passed on by other ranks");
         }

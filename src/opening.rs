@@ -24,7 +24,7 @@ use crate::error::Error;
 use crate::host::{Core, HostEngine, Wires};
 use crate::lineage::Lineage;
 use crate::membership::Membership;
-use crate::mesh::{LinkOwner, Mesh, shares_memory};
+use crate::mesh::{LinkOwner, Mesh, Spares, shares_memory};
 use crate::names::describe;
 use crate::observe::{self, Observed};
 use crate::plan::Planner;
@@ -160,6 +160,7 @@ fn host_engine(
         slot_bytes,
         bell: Arc::clone(&bell),
         interfaces: OnceLock::new(),
+        spares: Spares::default(),
     });
     let acceptor = mesh.acceptor();
     let wires = Wires::new(

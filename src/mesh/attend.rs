@@ -44,6 +44,14 @@ pub(super) fn attend(owner: &Arc<LinkOwner>, inbox: &Arc<Inbox>, push: Push) {
             }
             (_, stream) => stream.map(|(stream, _)| stream.socket),
         };
+        // A link asks for another one instead of what has not come.
+        if socket >= owner.sockets(peer) {
+            if let Ok(stream) = stream {
+                owner.spares.put(line, stream);
+                wake_engine(&owner, &push);
+            }
+            return None;
+        }
         inbox.put(InboxEvent::Delivery(Delivered {
             line,
             socket,

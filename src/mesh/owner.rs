@@ -10,11 +10,12 @@ use spark_ccl_control::Watch;
 use spark_ccl_fork::Unshared;
 use spark_ccl_log::Held;
 use spark_ccl_sched::Rank;
-use spark_ccl_transport::{Bell, Geometry, shm};
+use spark_ccl_transport::{Bell, Geometry, shm, tcp};
 
 use super::Line;
 use super::interfaces::Interfaces;
 use super::line::stream_number;
+use super::spares::Spares;
 use crate::deadline::deadline_in;
 use crate::peer_link::Carrier;
 use crate::world::World;
@@ -33,6 +34,7 @@ pub(crate) struct LinkOwner {
     pub(crate) bell: Arc<Bell>,
     /// The interfaces to choose rails of TCP from.
     pub(crate) interfaces: OnceLock<Interfaces>,
+    pub(crate) spares: Spares,
 }
 
 impl LinkOwner {
@@ -101,13 +103,23 @@ impl LinkOwner {
             kind,
             number: stream_number(lane, socket),
         };
-        let ways = match kind {
-            Kind::SharedMemory => vec![Via::Unix],
-            Kind::Tcp => self.rails_of_tcp(member, socket),
-            _ => vec![Via::ANY],
+        let within = self.settings().init_timeout;
+        let (ways, within) = match kind {
+            Kind::SharedMemory => (vec![Via::Unix], within),
+            Kind::Tcp if socket as usize >= self.sockets(peer) => {
+                (vec![Via::ANY], within.min(tcp::SPARE_WITHIN))
+            }
+            Kind::Tcp => (self.rails_of_tcp(member, socket), within),
+            _ => (vec![Via::ANY], within),
         };
-        let deadline = deadline_in(self.settings().init_timeout);
+        let deadline = deadline_in(within);
         self.world.session.reach(member, purpose, &ways, deadline)
+    }
+
+    /// The sockets with which a link over TCP begins. Alike on both ends.
+    pub(super) fn sockets(&self, peer: Rank) -> usize {
+        let is_local = self.world.session.local_to(self.members[peer as usize]);
+        self.settings().sockets(is_local)
     }
 
     /// Sockets of a link take turns on the rails to the peer; where there are none, or one does not

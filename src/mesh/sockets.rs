@@ -1,6 +1,8 @@
 //! Links over TCP: asks for their sockets, and makes a link when all are there. Knows sessions'
 //! streams; what links carry is not known here.
 
+use std::sync::Arc;
+
 use socket2::Socket;
 use spark_ccl_bootstrap::{Error, Kind};
 use spark_ccl_fork::Unshared;
@@ -15,11 +17,7 @@ pub(super) struct Sockets(Vec<Option<Unshared<Socket>>>);
 impl Sockets {
     /// None yet, of as many as a link to the peer has.
     pub(super) fn of(owner: &LinkOwner, peer: Rank) -> Self {
-        let member = owner.members[peer as usize];
-        let count = owner
-            .settings()
-            .sockets(owner.world.session.local_to(member));
-        Self((0..count).map(|_| None).collect())
+        Self((0..owner.sockets(peer)).map(|_| None).collect())
     }
 
     pub(super) fn ask(&self, owner: &LinkOwner, line: Line) -> Result<(), Error> {
@@ -38,16 +36,30 @@ impl Sockets {
         self.0.iter().all(Option::is_some)
     }
 
-    pub(super) fn link(self, owner: &LinkOwner, peer: Rank) -> Result<Made, LinkError> {
+    pub(super) fn link(self, owner: &Arc<LinkOwner>, line: Line) -> Result<Made, LinkError> {
         let sockets: Vec<_> = self.0.into_iter().flatten().collect();
-        let (route, unbound) = (route(&sockets), owner.unbound(peer, &sockets));
+        let (route, unbound) = (route(&sockets), owner.unbound(line.0, &sockets));
         let (tx, rx) = tcp::link(sockets, owner.geometry())?;
+        owner.spares.open(line, &spares_of(owner, line, &tx));
         Ok(Made {
             halves: (Box::new(tx), Box::new(rx)),
             route,
             unbound,
         })
     }
+}
+
+/// Has the session find another way when a link's own have fallen silent.
+fn spares_of(owner: &Arc<LinkOwner>, line: Line, tx: &tcp::Tx) -> tcp::Entry {
+    let owner = Arc::downgrade(owner);
+    tx.ask_by(move |socket| {
+        let asked = owner
+            .upgrade()
+            .map(|owner| owner.reach(line, Kind::Tcp, socket as u32));
+        if let Some(Err(error)) = asked {
+            spark_ccl_log::info!("no other way for a link: {error}");
+        }
+    })
 }
 
 /// A link over TCP.

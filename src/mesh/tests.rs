@@ -23,6 +23,7 @@ fn mesh(comm: &Communicator) -> Mesh {
         slot_bytes: 1024,
         bell: Bell::shared().unwrap(),
         interfaces: OnceLock::new(),
+        spares: Spares::default(),
     })
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::hosts::{ip, two_hosts_with, until_usable};
-use crate::processes::{Rank, alone, assert_all_ok, assert_contains, links_of, some_time};
+use crate::processes::{Rank, alone, assert_all_ok, assert_contains, links_of, logged, some_time};
 
 const CABLES: [&str; 2] = ["left", "right"];
 
@@ -72,6 +72,48 @@ fn the_other_cable_carries_what_one_has_not_delivered() {
         plug_in(&ranks, cable);
         assert_all_ok(&mut ranks, "call f32 all_reduce sum 1000000");
     }
+    assert_all_ok(&mut ranks, "finalize");
+}
+
+/// The third network is not one of those that the link uses.
+#[test]
+fn another_network_carries_what_no_cable_delivers() {
+    let _alone = alone();
+    let logs = tempfile::tempdir().unwrap();
+    let file = format!("{}/%p", logs.path().display());
+    let env = [
+        ("SPARK_CCL_SOCKETS", "2"),
+        ("SPARK_CCL_TIMEOUT", "60"),
+        ("SPARK_CCL_LOG", "warn"),
+        ("SPARK_CCL_LOG_FILE", &file),
+    ];
+    let Some(mut ranks) = two_hosts_with(&env, 1, &["left", "right", "lan"]) else {
+        return;
+    };
+    let links = links_of(&mut ranks, 0);
+    assert_eq!(
+        links,
+        "self; tcp 10.77.0.1 -> 10.77.0.2, 10.77.1.1 -> 10.77.1.2"
+    );
+    assert_all_ok(&mut ranks, "call f32 all_reduce sum 1000000");
+    ip(
+        &ranks[1].pid().to_string(),
+        &["link", "set", "left", "down"],
+    );
+    unplug(&mut ranks, "right", "rounds 20 f32 all_reduce sum 1000000");
+    for rank in &ranks {
+        assert_eq!(outcome(rank), "ok");
+    }
+    let logs = logged(logs.path(), &ranks, "data go over lan (10.77.2.");
+    assert_contains(
+        &logs,
+        &["from now on, since nothing comes back over left (10.77.0."],
+    );
+    assert_all_ok(&mut ranks, "call f32 all_to_all 1000000");
+    for cable in CABLES {
+        plug_in(&ranks, cable);
+    }
+    assert_all_ok(&mut ranks, "call f32 all_reduce sum 1000000");
     assert_all_ok(&mut ranks, "finalize");
 }
 

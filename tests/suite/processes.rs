@@ -4,6 +4,7 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
@@ -267,6 +268,22 @@ pub(crate) fn is_named(text: &str, number: usize, pid: u32) -> bool {
 pub(crate) fn waited(error: &str) -> Option<f64> {
     let (_, rest) = error.split_once("gave up after ")?;
     rest.split_once("s ")?.0.parse().ok()
+}
+
+/// What ranks have logged to this folder, in files that their ids name, once the text is there:
+/// another thread writes it.
+pub(crate) fn logged(folder: &Path, ranks: &[Rank], text: &str) -> String {
+    let deadline = Instant::now() + WATCHDOG;
+    loop {
+        let file = |rank: &Rank| folder.join(rank.pid().to_string());
+        let files = ranks.iter().map(|rank| std::fs::read_to_string(file(rank)));
+        let logs: String = files.filter_map(Result::ok).collect();
+        if logs.contains(text) {
+            return logs;
+        }
+        assert!(Instant::now() < deadline, "{text:?} is not in {logs}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 /// A rank gave up after this many seconds, or more on a busy machine.

@@ -1,12 +1,10 @@
 //! Which network joins two hosts that share several, and which is passed over. Hosts are
 //! namespaces, as in [`hosts`](crate::hosts), with speeds as their interfaces report them.
 
-use std::time::{Duration, Instant};
-
 use spark_ccl_testing::{Need, has};
 
 use crate::hosts::{bring_up, ip, on_host, plug_in, sent_bytes, started, until_usable};
-use crate::processes::{Rank, WATCHDOG, alone, assert_all_ok, assert_contains, join, links_of};
+use crate::processes::{Rank, alone, assert_all_ok, assert_contains, join, links_of, logged};
 
 /// A network of two hosts: the interface of each, and Mbit/s.
 type Network = (&'static str, u32);
@@ -149,11 +147,8 @@ fn two_fast_networks_carry_the_data_together() {
 fn a_fast_network_that_does_not_answer_is_passed_over_and_named() {
     let _alone = alone();
     let logs = tempfile::tempdir().unwrap();
-    let log = |process: &str| format!("{}/{process}", logs.path().display());
-    let env = [
-        ("SPARK_CCL_LOG", "warn"),
-        ("SPARK_CCL_LOG_FILE", &log("%p")),
-    ];
+    let file = format!("{}/%p", logs.path().display());
+    let env = [("SPARK_CCL_LOG", "warn"), ("SPARK_CCL_LOG_FILE", &file)];
     let Some(mut ranks) = two_hosts(&[LAN], &env) else {
         return;
     };
@@ -171,15 +166,7 @@ fn a_fast_network_that_does_not_answer_is_passed_over_and_named() {
     join(&mut ranks);
     assert_eq!(links_of(&mut ranks, 0), "self; tcp 10.77.0.1 -> 10.77.0.2");
     assert_all_ok(&mut ranks, "finalize");
-    // Either rank may have called; another thread writes the log.
-    let deadline = Instant::now() + WATCHDOG;
-    let mut logs = String::new();
-    while !logs.contains("data for rank ") && Instant::now() < deadline {
-        std::thread::sleep(Duration::from_millis(5));
-        let all = ranks
-            .iter()
-            .map(|rank| std::fs::read_to_string(log(&rank.pid().to_string())));
-        logs = all.filter_map(Result::ok).collect();
-    }
+    // Either rank may have called.
+    let logs = logged(logs.path(), &ranks, "data for rank ");
     assert_contains(&logs, &[" go to 10.77.0.", " since 10.77.1."]);
 }

@@ -9,7 +9,8 @@
 //! and returns messages in its read buffer, or reads them directly to their destination.
 //!
 //! A link over several rails copies what it sends, and keeps it until it is acknowledged: when a
-//! rail falls silent, the others carry what it has not delivered.
+//! rail falls silent, the others carry what it has not delivered. When all are, either end asks for
+//! a connection by any other network ([`Tx::ask_by`]), and that carries it.
 //!
 //! # Trust
 //! Every header is checked before its length is used; see [`Header::parse`].
@@ -17,11 +18,13 @@
 
 mod buffers;
 mod detours;
+mod entry;
 mod header;
 mod inbox;
 mod outbox;
 mod rails;
 mod rx;
+mod spares;
 mod stream;
 #[cfg(test)]
 mod tests;
@@ -29,11 +32,14 @@ mod tx;
 
 use std::sync::Arc;
 
+use detours::Detours;
+pub use entry::Entry;
 pub use header::{HEADER_BYTES, Header};
 use rails::Link;
 use rustix::io::Errno;
 pub use rx::Rx;
 use socket2::Socket;
+pub use spares::SPARE_WITHIN;
 use spark_ccl_fork::Unshared;
 use stream::Stream;
 pub use tx::Tx;
@@ -68,10 +74,8 @@ pub fn link(sockets: Vec<Unshared<Socket>>, geometry: Geometry) -> Result<(Tx, R
 
 fn halves(link: Arc<Link>, streams: &[Arc<dyn Stream>], geometry: Geometry) -> (Tx, Rx) {
     let may_detour = link.outbox.lock().retains;
-    (
-        Tx::new(link, geometry),
-        Rx::new(streams, geometry, may_detour),
-    )
+    let detours = may_detour.then(|| Detours::of(&link.spares));
+    (Tx::new(link, geometry), Rx::new(streams, geometry, detours))
 }
 
 fn check(sockets: &[Unshared<Socket>], geometry: Geometry) -> Result<(), LinkError> {

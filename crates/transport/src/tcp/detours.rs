@@ -2,9 +2,11 @@
 //! links over several rails have them.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::header::Header;
+use super::spares::Spares;
 
 /// How long a message is awaited at its own socket before the others are looked at. Doing so costs
 /// system calls.
@@ -14,8 +16,9 @@ const AWAIT: Duration = Duration::from_millis(500);
 const MOST: usize = 1 << 30;
 
 /// What has come over other sockets, and where that is to be expected.
-#[derive(Default)]
 pub(super) struct Detours {
+    /// The connections that the link gets later.
+    pub(super) spares: Arc<Spares>,
     /// Tag and payload of messages that were found behind others, by number.
     stash: BTreeMap<u64, (u64, Vec<u8>)>,
     bytes: usize,
@@ -24,6 +27,15 @@ pub(super) struct Detours {
 }
 
 impl Detours {
+    pub(super) fn of(spares: &Arc<Spares>) -> Self {
+        Self {
+            spares: Arc::clone(spares),
+            stash: BTreeMap::new(),
+            bytes: 0,
+            missed: None,
+        }
+    }
+
     /// The message, if it was found.
     pub(super) fn get(&self, sequence: u64) -> Option<(u64, &[u8])> {
         let (tag, payload) = self.stash.get(&sequence)?;

@@ -26,7 +26,9 @@ const ASK_FROM: usize = 64 << 10;
 /// The messages that are not sent, or not known to have arrived.
 pub(super) struct Outbox {
     geometry: Geometry,
+    /// Those on which messages take turns, and the spare ones.
     pub(super) sockets: Vec<Outgoing>,
+    homes: usize,
     /// The messages from number `first` on.
     frames: VecDeque<Frame>,
     first: u64,
@@ -70,10 +72,10 @@ struct Frame {
     is_done: bool,
 }
 
-impl Outbox {
-    pub(super) fn new(streams: &[Arc<dyn Stream>], geometry: Geometry, retains: bool) -> Self {
-        let outgoing = |stream: &Arc<dyn Stream>| Outgoing {
-            stream: Arc::clone(stream),
+impl Outgoing {
+    fn new(stream: Arc<dyn Stream>) -> Self {
+        Self {
+            stream,
             rest: Vec::new(),
             queue: VecDeque::new(),
             written: 0,
@@ -81,10 +83,16 @@ impl Outbox {
             unacknowledged: VecDeque::new(),
             is_silent: false,
             is_dead: false,
-        };
+        }
+    }
+}
+
+impl Outbox {
+    pub(super) fn new(streams: &[Arc<dyn Stream>], geometry: Geometry, retains: bool) -> Self {
         Self {
             geometry,
-            sockets: streams.iter().map(outgoing).collect(),
+            sockets: streams.iter().cloned().map(Outgoing::new).collect(),
+            homes: streams.len(),
             frames: VecDeque::new(),
             first: 0,
             next: 0,
@@ -94,6 +102,11 @@ impl Outbox {
             buffers: Buffers::default(),
             ended: None,
         }
+    }
+
+    /// Adds a spare socket.
+    pub(super) fn add_spare(&mut self, stream: Arc<dyn Stream>) {
+        self.sockets.push(Outgoing::new(stream));
     }
 
     pub(super) fn check_open(&self) -> Result<(), LinkError> {
@@ -284,10 +297,14 @@ impl Outbox {
         sent.chain(lost.queue.drain(..)).collect()
     }
 
+    /// The sockets that carry: those that are not silent; the spare ones only where all others are.
     fn live(&self) -> Vec<usize> {
-        let all = 0..self.sockets.len();
-        all.filter(|&socket| !self.sockets[socket].is_silent)
-            .collect()
+        let is_live = |socket: &usize| !self.sockets[*socket].is_silent;
+        let homes: Vec<_> = (0..self.homes).filter(is_live).collect();
+        if homes.is_empty() {
+            return (self.homes..self.sockets.len()).filter(is_live).collect();
+        }
+        homes
     }
 
     /// Writes what a socket accepts now.
@@ -406,7 +423,7 @@ impl Outbox {
 
     /// The socket that carries a new message.
     fn socket_of(&self, message: u64) -> usize {
-        let home = (message % self.sockets.len() as u64) as usize;
+        let home = (message % self.homes as u64) as usize;
         if !self.sockets[home].is_silent || !self.retains {
             return home;
         }

@@ -2,7 +2,7 @@
 //! which nothing comes back any more, names it, and has the others carry its messages. Knows
 //! interfaces, and what the kernel knows of connections.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,6 +13,7 @@ use spark_ccl_fork::PerProcess;
 use spark_ccl_log::Mutex;
 
 use super::outbox::Outbox;
+use super::spares::Spares;
 use super::stream::Stream;
 use crate::netif::{self, Interface};
 use crate::upkeep::{self, Upkeep};
@@ -40,6 +41,7 @@ pub(super) struct Link {
     pub(super) outbox: Mutex<Outbox>,
     /// In the order of the sockets; none if no cable can be pulled.
     rails: Mutex<Vec<Rail>>,
+    pub(super) spares: Arc<Spares>,
 }
 
 /// A connection, and the way that it takes.
@@ -47,6 +49,8 @@ struct Rail {
     stream: Arc<dyn Stream>,
     way: Way,
     silent_since: Option<Instant>,
+    /// It was added, which the log does not tell of yet.
+    is_new: bool,
 }
 
 /// Where a connection leads.
@@ -65,7 +69,21 @@ impl Link {
         Self {
             outbox: Mutex::new(Outbox::new(streams, geometry, retains)),
             rails: Mutex::new(rails),
+            spares: Arc::default(),
         }
+    }
+
+    /// Adds a spare connection.
+    pub(super) fn add(&self, stream: Arc<dyn Stream>) {
+        let Some(mut rail) = rail_of(&stream) else {
+            return;
+        };
+        rail.is_new = true;
+        stream.keep_asking();
+        self.rails.lock().push(rail);
+        self.outbox.lock().add_spare(Arc::clone(&stream));
+        self.spares.add(stream);
+        self.look();
     }
 
     /// Has a thread look after the link, if a cable can be pulled.
@@ -84,13 +102,7 @@ impl Link {
     /// The silent rails, once for each of their connections.
     pub(super) fn silent(&self) -> Vec<SilentRail> {
         let rails = self.rails.lock();
-        let silent = rails.iter().filter_map(|rail| {
-            Some(SilentRail {
-                name: rail.way.to_string(),
-                silence: rail.silent_since?.elapsed(),
-            })
-        });
-        silent.collect()
+        rails.iter().filter_map(Rail::as_silent).collect()
     }
 
     /// Waits until all messages have arrived, as long as that takes no longer than finding out that
@@ -126,23 +138,26 @@ impl Link {
 
 /// Those of the sockets. None where no cable can be pulled, within this host.
 fn rails_of(streams: &[Arc<dyn Stream>]) -> Vec<Rail> {
-    let rail = |stream: &Arc<dyn Stream>| {
-        let [own, peer] = stream
-            .addresses()
-            .filter(|[own, peer]| own.ip() != peer.ip())?;
-        let interface = None;
-        Some(Rail {
-            stream: Arc::clone(stream),
-            way: Way {
-                interface,
-                own,
-                peer,
-            },
-            silent_since: None,
-        })
-    };
-    let rails: Option<Vec<_>> = streams.iter().map(rail).collect();
+    let rails: Option<Vec<_>> = streams.iter().map(rail_of).collect();
     rails.unwrap_or_default()
+}
+
+/// That of a connection. `None` if it stays within this host.
+fn rail_of(stream: &Arc<dyn Stream>) -> Option<Rail> {
+    let [own, peer] = stream
+        .addresses()
+        .filter(|[own, peer]| own.ip() != peer.ip())?;
+    let interface = None;
+    Some(Rail {
+        stream: Arc::clone(stream),
+        way: Way {
+            interface,
+            own,
+            peer,
+        },
+        silent_since: None,
+        is_new: false,
+    })
 }
 
 impl Upkeep for Link {
@@ -159,12 +174,38 @@ impl Upkeep for Link {
                 rail.remark(heard, &rails);
             }
         }
+        announce(&mut rails);
         let silent: Vec<_> = rails
             .iter()
             .map(|rail| rail.silent_since.is_some())
             .collect();
         drop(rails);
-        self.outbox.lock().heed(&silent);
+        let mut outbox = self.outbox.lock();
+        outbox.heed(&silent);
+        let is_cut = outbox.retains && outbox.ended.is_none() && !silent.contains(&false);
+        drop(outbox);
+        if is_cut {
+            self.spares.ask(silent.len());
+        }
+    }
+}
+
+/// Tells people of rails that were added, once for all links over them.
+fn announce(rails: &mut [Rail]) {
+    let silent = rails.iter().filter_map(Rail::as_silent);
+    let silent: BTreeMap<_, _> = silent.map(|rail| (rail.name, rail.silence)).collect();
+    let silent = silent.iter();
+    let silent = silent.map(|(name, silence)| format!("{name} for {silence:.1?}"));
+    let silent = silent.collect::<Vec<_>>().join(", ");
+    for rail in rails.iter_mut().filter(|rail| rail.is_new) {
+        rail.is_new = false;
+        let name = rail.way.to_string();
+        // They may be back by now.
+        if !silent.is_empty() && SAID.get().lock().insert(format!("data over {name}")) {
+            spark_ccl_log::remark(&format!(
+                "data go over {name} from now on, since nothing comes back over {silent}"
+            ));
+        }
     }
 }
 
@@ -192,6 +233,13 @@ impl Rail {
             }
             _ => None,
         }
+    }
+
+    fn as_silent(&self) -> Option<SilentRail> {
+        Some(SilentRail {
+            name: self.way.to_string(),
+            silence: self.silent_since?.elapsed(),
+        })
     }
 
     /// Tells people, once for all links over this rail.

@@ -13,7 +13,9 @@ use crate::{Arrival, Direct, Geometry, LinkError, LinkRx, Wait};
 /// The receiving half of a link over TCP.
 pub struct Rx {
     geometry: Geometry,
+    /// Those on which messages take turns, and the spare ones.
     sockets: Vec<Incoming>,
+    homes: usize,
     /// The number of the next message.
     next: u64,
     /// Where `peek` has found the message at the head, if `release` was not called yet.
@@ -37,6 +39,17 @@ struct Incoming {
     closed: Option<LinkError>,
 }
 
+impl Incoming {
+    fn new(stream: Arc<dyn Stream>) -> Self {
+        Self {
+            stream,
+            inbox: Inbox::default(),
+            is_detoured: false,
+            closed: None,
+        }
+    }
+}
+
 /// Where the next message is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
@@ -47,26 +60,25 @@ enum Place {
 }
 
 impl Rx {
-    pub(super) fn new(streams: &[Arc<dyn Stream>], geometry: Geometry, may_detour: bool) -> Self {
-        let incoming = |stream: &Arc<dyn Stream>| Incoming {
-            stream: Arc::clone(stream),
-            inbox: Inbox::default(),
-            is_detoured: false,
-            closed: None,
-        };
+    pub(super) fn new(
+        streams: &[Arc<dyn Stream>],
+        geometry: Geometry,
+        detours: Option<Detours>,
+    ) -> Self {
         Self {
             geometry,
-            sockets: streams.iter().map(incoming).collect(),
+            sockets: streams.iter().cloned().map(Incoming::new).collect(),
+            homes: streams.len(),
             next: 0,
             peeked: None,
             missed: false,
-            detours: may_detour.then(Detours::default),
+            detours,
             ended: None,
         }
     }
 
     fn home(&self) -> usize {
-        (self.next % self.sockets.len() as u64) as usize
+        (self.next % self.homes as u64) as usize
     }
 
     /// What the next header may contain; an error if the link has ended.
@@ -132,6 +144,9 @@ impl Rx {
         if !*is_detoured {
             return Ok(None);
         }
+        let known = self.sockets.len() - self.homes;
+        let spares = detours.spares.after(known);
+        self.sockets.extend(spares.into_iter().map(Incoming::new));
         // A rail that was silent in between may have the message behind later ones.
         let others = (0..self.sockets.len()).filter(|&socket| socket != home || is_ahead);
         for socket in others {

@@ -2,6 +2,7 @@
 
 mod cables;
 mod direct;
+mod spares;
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};

@@ -6,6 +6,7 @@ use rustix::event::PollFlags;
 
 use super::SLOTLESS_BYTES;
 use super::buffers::PAYLOAD;
+use super::entry::Entry;
 use super::rails::Link;
 use crate::{Direct, Geometry, LinkError, LinkTx, SilentRail, Wait};
 
@@ -27,6 +28,16 @@ impl Tx {
             link,
             reserved: None,
         }
+    }
+
+    /// Lets a link over several rails ask for one more connection when nothing comes back over any
+    /// that it has. A thread of its own calls `ask` with the number of the connection that it
+    /// wants, which is above those of which the link was made; and with the next number where none
+    /// was [added](Entry::add) within [`SPARE_WITHIN`](super::SPARE_WITHIN). The two ends of a
+    /// connection are to be added at the two ends of the link.
+    pub fn ask_by(&self, ask: impl Fn(usize) + Send + Sync + 'static) -> Entry {
+        self.link.spares.ask_by(Box::new(ask));
+        Entry::of(&self.link)
     }
 }
 

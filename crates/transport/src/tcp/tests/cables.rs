@@ -11,10 +11,11 @@ use spark_ccl_log::Mutex;
 use super::super::rails::Link;
 use super::super::stream::Stream;
 use super::super::{SLOTLESS_BYTES, halves};
+use super::spares::add_spare;
 use super::*;
 use crate::upkeep::Upkeep;
 
-const GEOMETRY: Geometry = Geometry {
+pub(super) const GEOMETRY: Geometry = Geometry {
     slot_bytes: 20_032,
     slots: 4,
 };
@@ -22,7 +23,7 @@ const GEOMETRY: Geometry = Geometry {
 const BUFFER: usize = 64 << 10;
 
 /// One direction of a connection, whose cable can be pulled.
-struct Cable {
+pub(super) struct Cable {
     socket: Unshared<Socket>,
     number: u8,
     state: Mutex<State>,
@@ -42,7 +43,7 @@ struct State {
 
 impl Cable {
     /// Pulls the cable, once so many more bytes are through.
-    fn pull(&self, passes: usize) {
+    pub(super) fn pull(&self, passes: usize) {
         let mut state = self.state.lock();
         (state.is_out, state.passes) = (true, passes);
     }
@@ -61,7 +62,7 @@ impl Cable {
         first.map_or(Ok(()), Err)
     }
 
-    fn plug_in(&self) {
+    pub(super) fn plug_in(&self) {
         self.state.lock().is_out = false;
         let _ = self.repeat();
     }
@@ -137,25 +138,29 @@ impl Stream for Cable {
 }
 
 /// One end of a link, and its cables.
-struct Side {
-    tx: Tx,
-    rx: Rx,
-    link: Arc<Link>,
-    cables: Vec<Arc<Cable>>,
+pub(super) struct Side {
+    pub(super) tx: Tx,
+    pub(super) rx: Rx,
+    pub(super) link: Arc<Link>,
+    pub(super) cables: Vec<Arc<Cable>>,
 }
 
-fn sides(geometry: Geometry, count: u8) -> [Side; 2] {
+pub(super) fn cable(number: u8, socket: UnixStream) -> Arc<Cable> {
+    Arc::new(Cable {
+        socket: Unshared::new(socket.into()),
+        number,
+        state: Mutex::default(),
+    })
+}
+
+pub(super) fn sides(geometry: Geometry, count: u8) -> [Side; 2] {
     let pairs: Vec<_> = (0..count).map(|_| UnixStream::pair().unwrap()).collect();
     let (here, there): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
     [here, there].map(|sockets| {
-        let cable = |(number, socket): (u8, UnixStream)| {
-            Arc::new(Cable {
-                socket: Unshared::new(socket.into()),
-                number,
-                state: Mutex::default(),
-            })
-        };
-        let cables: Vec<_> = (0..).zip(sockets).map(cable).collect();
+        let cables = (0..)
+            .zip(sockets)
+            .map(|(number, socket)| cable(number, socket));
+        let cables: Vec<_> = cables.collect();
         let streams: Vec<_> = cables.iter().map(|cable| Arc::clone(cable) as _).collect();
         let link = Arc::new(Link::new(&streams, geometry));
         let (tx, rx) = halves(Arc::clone(&link), &streams, geometry);
@@ -251,8 +256,11 @@ proptest! {
         stays: usize,
     ) {
         let [mut here, mut there] = sides(GEOMETRY, cables);
-        // One cable is never pulled.
-        let stays = stays % cables as usize;
+        // One cable is never pulled, or a spare one.
+        let stays = stays % (cables as usize + 1);
+        if stays == cables as usize {
+            add_spare([&here, &there], cables);
+        }
         let mut received = 0;
         let mut receive = |rx: &mut Rx, link: &Arc<Link>, (len, _, direct): (usize, Event, bool)| {
             link.look();

@@ -1,0 +1,40 @@
+//! Where a link over TCP takes spare connections.
+
+use std::fmt;
+use std::sync::{Arc, Weak};
+
+use socket2::Socket;
+use spark_ccl_fork::Unshared;
+
+use super::rails::Link;
+use super::set_nodelay;
+use crate::LinkError;
+
+/// Where a link's spare connections are handed in. Does not keep the link.
+#[derive(Clone)]
+pub struct Entry(Weak<Link>);
+
+impl Entry {
+    pub(super) fn of(link: &Arc<Link>) -> Self {
+        Self(Arc::downgrade(link))
+    }
+
+    /// Adds a connection to the link, which carries its data while nothing comes back over those
+    /// that it began with. Closes it if the link is gone.
+    ///
+    /// # Errors
+    /// When an option of the socket cannot be set.
+    pub fn add(&self, socket: Unshared<Socket>) -> Result<(), LinkError> {
+        set_nodelay(&socket)?;
+        if let Some(link) = self.0.upgrade() {
+            link.add(Arc::new(socket));
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Entry").finish_non_exhaustive()
+    }
+}

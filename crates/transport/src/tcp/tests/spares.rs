@@ -1,0 +1,57 @@
+//! A link whose cables are all out, and another network between its hosts.
+
+use std::sync::Arc;
+
+use spark_ccl_log::Mutex;
+
+use super::cables::{Cable, GEOMETRY, Side, cable, sides};
+use super::*;
+use crate::upkeep::Upkeep;
+
+/// Adds a spare connection to a link, by a cable of its own. Returns it as the first side has it.
+pub(super) fn add_spare([here, there]: [&Side; 2], number: u8) -> Arc<Cable> {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let [ours, theirs] = [ours, theirs].map(|socket| cable(number, socket));
+    there.link.add(theirs);
+    here.link.add(Arc::clone(&ours) as _);
+    ours
+}
+
+/// Another network joins the hosts, of which the link makes no use before.
+#[test]
+fn a_link_whose_cables_are_all_out_asks_for_another_way() {
+    let [mut here, mut there] = sides(GEOMETRY, 2);
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let asks = Arc::clone(&asked);
+    let _entry = here.tx.ask_by(move |socket| asks.lock().push(socket));
+    here.cables[0].pull(0);
+    here.link.look();
+    assert!(asked.lock().is_empty(), "one cable is left");
+    here.cables[1].pull(HEADER_BYTES + 5);
+    for message in 0..4 {
+        super::send(&mut here.tx, message, 20_000);
+    }
+    here.link.look();
+    here.link.look();
+    assert_eq!(*asked.lock(), [2]);
+    let spare = add_spare([&here, &there], 2);
+    for message in 0..4 {
+        here.link.look();
+        super::receive(&mut there.rx, message, 20_000);
+    }
+    // That one goes, too.
+    spare.pull(0);
+    super::send(&mut here.tx, 4, 100);
+    here.link.look();
+    assert_eq!(*asked.lock(), [2, 3]);
+    add_spare([&here, &there], 3);
+    super::receive(&mut there.rx, 4, 100);
+    here.cables.iter().for_each(|cable| cable.plug_in());
+    here.link.look();
+    for message in 5..8 {
+        super::send(&mut here.tx, message, 100);
+        super::receive(&mut there.rx, message, 100);
+    }
+    // The cables carry again, and a spare connection nothing.
+    assert_eq!(here.tx.silent_rails().len(), 1);
+}
