@@ -269,6 +269,16 @@ impl Greeting {
     }
 }
 
+#[cfg(test)]
+impl Try {
+    /// Makes the last look this much longer ago. Only greetings take notice.
+    pub(super) fn pass(&mut self, time: Duration) {
+        if let Stage::Greeting(greeting) = &mut self.stage {
+            greeting.silence.pass(time);
+        }
+    }
+}
+
 impl Environment<'_> {
     fn offer(&mut self, end: End) {
         let rail = self.rail;

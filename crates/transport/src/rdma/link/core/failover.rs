@@ -47,6 +47,16 @@ impl Core {
         &self.dead
     }
 
+    /// Makes the last look at the failed rails this much longer ago.
+    #[cfg(test)]
+    pub(in super::super) fn pass(&mut self, time: Duration) {
+        let tries = self
+            .dead
+            .iter_mut()
+            .filter_map(|dead| dead.attempt.as_mut());
+        tries.for_each(|attempt| attempt.pass(time));
+    }
+
     /// Why this end of the link has failed.
     pub(in super::super) fn failed(&self) -> Option<&LinkError> {
         self.failed.as_ref()
