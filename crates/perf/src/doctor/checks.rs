@@ -4,18 +4,23 @@ mod addresses;
 mod cables;
 mod cards;
 mod cluster;
+mod compaction;
 mod gpus;
+mod kind;
 mod limits;
 mod links;
 mod machine;
 mod overlap;
 mod pinned;
 mod proposals;
+mod rate;
 mod routes;
 mod software;
 mod subnets;
+mod sva;
 #[cfg(test)]
 mod tests;
+mod unplugged;
 mod wires;
 
 pub(crate) use links::expected;
@@ -43,6 +48,7 @@ pub(super) fn all(subject: &Subject<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
     for (index, host) in cluster.hosts.iter().enumerate() {
         found.extend(machine::checks(host));
+        found.extend(compaction::check(host));
         found.extend(software::checks(host));
         found.extend(gpus::checks(host));
         found.extend(limits::checks(host));
@@ -50,6 +56,7 @@ pub(super) fn all(subject: &Subject<'_>) -> Vec<Finding> {
         found.extend(addresses::checks(&wires, &proposals, index));
         found.extend(subnets::checks(&wires, index));
         found.extend(overlap::checks(&wires, index));
+        found.extend(unplugged::checks(host));
         found.extend(pinned::checks(host, subject.pinned));
     }
     found.extend(addresses::of_all(cluster, &wires, &proposals));

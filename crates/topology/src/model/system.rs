@@ -16,6 +16,14 @@ pub struct System {
     pub boot: Vec<String>,
     /// The bytes of a page.
     pub page_bytes: Option<u64>,
+    /// How eagerly the kernel moves pages to keep free memory contiguous, 0 to 100
+    /// (`vm.compaction_proactiveness`).
+    #[serde(default)]
+    pub compaction: Option<u8>,
+    /// Whether devices behind an SMMU may use the page tables of processes
+    /// (`CONFIG_ARM_SMMU_V3_SVA`); `None` where the kernel's configuration cannot be read.
+    #[serde(default)]
+    pub smmu_sva: Option<bool>,
     /// The container runtime around this process, such as `docker`; `None` on the host itself.
     pub container: Option<String>,
     /// Whether there are files by which programs open RDMA devices (`/dev/infiniband/uverbs*`);

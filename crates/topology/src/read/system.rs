@@ -25,8 +25,8 @@ pub(super) fn system(tree: &Tree) -> System {
     let boot = tree.text("proc/cmdline").unwrap_or_default();
     let matters = |word: &&str| PARAMETERS.iter().any(|name| word.starts_with(name));
     let boot = boot.split_whitespace().filter(matters);
+    let kernel = tree.text("proc/sys/kernel/osrelease").unwrap_or_default();
     System {
-        kernel: tree.text("proc/sys/kernel/osrelease").unwrap_or_default(),
         // The kernel tells since 6.1.
         arch: tree
             .text("proc/sys/kernel/arch")
@@ -36,6 +36,11 @@ pub(super) fn system(tree: &Tree) -> System {
         page_bytes: tree
             .file("proc/self/smaps")
             .and_then(|text| kibibytes(&text, "KernelPageSize")),
+        compaction: tree.number("proc/sys/vm/compaction_proactiveness"),
+        smmu_sva: tree
+            .file(&format!("boot/config-{kernel}"))
+            .map(|text| text.lines().any(|line| line == "CONFIG_ARM_SMMU_V3_SVA=y")),
+        kernel,
         container: container(tree),
         rdma_files: tree.has("dev").then(|| {
             let files = tree.names("dev/infiniband");
@@ -128,6 +133,23 @@ mod tests {
         assert!(recorded.host().limits.ipc_lock);
         recorded.set("proc/self/uid_map", "0 1000 1\n1 100000 65536");
         assert!(!recorded.host().limits.ipc_lock);
+    }
+
+    #[test]
+    fn the_configuration_is_that_of_the_running_kernel() {
+        let mut recorded = crate::testing::spark("a", 1);
+        let read = |recorded: &crate::testing::Recorded| recorded.host().system.smmu_sva;
+        recorded.remove("boot");
+        recorded.set("boot/config-6.1.0-1-arm64", "CONFIG_ARM_SMMU_V3_SVA=y");
+        assert_eq!(read(&recorded), None);
+        let path = format!("boot/config-{}", recorded.host().system.kernel);
+        recorded.set(
+            &path,
+            "CONFIG_ARM_SMMU_V3=y\n# CONFIG_ARM_SMMU_V3_SVA is not set",
+        );
+        assert_eq!(read(&recorded), Some(false));
+        recorded.set(&path, "CONFIG_ARM_SMMU_V3=y\nCONFIG_ARM_SMMU_V3_SVA=y");
+        assert_eq!(read(&recorded), Some(true));
     }
 
     #[test]

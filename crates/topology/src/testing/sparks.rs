@@ -68,7 +68,10 @@ fn cable(hosts: &mut [Recorded], a: Place, b: Place, subnet: usize) {
 
 /// A Spark without a cable in its network card.
 fn bare(name: &str, number: u8) -> Recorded {
-    let mut own = Recorded::new(name, "aarch64", "6.17.0-1014-nvidia");
+    let kernel = "6.17.0-1014-nvidia";
+    let mut own = Recorded::new(name, "aarch64", kernel);
+    own.set(&format!("boot/config-{kernel}"), "CONFIG_ARM_SMMU_V3_SVA=y");
+    own.set("proc/sys/vm/compaction_proactiveness", "0");
     own.set("sys/class/dmi/id/product_name", "NVIDIA_DGX_Spark");
     own.set(
         "proc/meminfo",

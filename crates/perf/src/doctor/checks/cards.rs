@@ -4,6 +4,7 @@ use spark_ccl_topology::cages::{Cage, CageEnd};
 use spark_ccl_topology::cluster::dark;
 use spark_ccl_topology::{Host, Netdev, cages};
 
+use super::rate::{slow, uneven};
 use crate::doctor::finding::{Finding, Fix, Problem};
 
 const MELLANOX: u16 = 0x15b3;
@@ -148,22 +149,14 @@ fn without_cable(host: &Host, cages: &[Cage<'_>], is_alone: bool) -> Finding {
     Finding::warn(ID, &[&host.name], problem)
 }
 
-/// Whether all functions of a cage have a link, of one rate.
+/// Whether all functions of a cage have a link, of one rate, which is that of the card.
 fn link(host: &Host, cage: &Cage<'_>) -> Finding {
     const ID: &str = "nic.link";
     let name = [host.name.as_str()];
     if let Some(end) = cage.ends.iter().find(|end| !end.is_active()) {
         return Finding::fail(ID, &name, twin_down(host, cage, *end));
     }
-    let rates: Vec<_> = cage.ends.iter().filter_map(|end| end.port.rate).collect();
-    if rates.iter().any(|rate| Some(rate) != rates.first()) {
-        let seen: Vec<_> = rates.iter().map(|rate| (rate / 1000).to_string()).collect();
-        let problem = Problem::new(
-            format!("{}: {} Gbit/s", cage.name, seen.join(" and ")),
-            "one rate",
-            "data are spread evenly, so the slower function delays the other",
-            Fix::look("whether the cable sits well at both ends"),
-        );
+    if let Some(problem) = uneven(cage).or_else(|| slow(host, cage)) {
         return Finding::warn(ID, &name, problem);
     }
     let rate = cage.gbits().map_or_else(

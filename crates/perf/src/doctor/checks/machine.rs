@@ -2,6 +2,7 @@
 
 use spark_ccl_topology::{Disk, Host};
 
+use super::kind::shares_memory;
 use crate::doctor::finding::{Finding, Fix, Problem};
 use crate::notation::size::human;
 
@@ -78,8 +79,7 @@ fn kernel(host: &Host) -> Finding {
 fn memory(host: &Host) -> Finding {
     const ID: &str = "host.memory";
     let name = [host.name.as_str()];
-    let mut gpus = host.gpus.iter().filter_map(|gpu| gpu.cuda.as_ref());
-    let shared = gpus.any(|device| device.integrated);
+    let shared = shares_memory(host);
     let free = host.memory.available;
     let seen = format!("{} of {} available", human(free), human(host.memory.total));
     let least = if shared { TIGHT } else { LITTLE };

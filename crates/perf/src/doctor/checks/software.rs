@@ -2,6 +2,7 @@
 
 use spark_ccl_topology::{BUILT_WITHOUT_CUDA, Host, Library};
 
+use super::sva;
 use crate::doctor::finding::{Finding, Fix, Problem};
 
 /// The first version of NCCL that is not reported to hang on aarch64: before, a
@@ -44,13 +45,17 @@ fn driver(host: &Host) -> Finding {
             Finding::unknown(ID, &name, seen, "nvidia-smi")
         }
         Some(problem) => {
+            let seen = format!("driver {driver}, but {problem}");
+            if let Some(problem) = sva::problem(host, &seen) {
+                return Finding::fail(ID, &name, problem);
+            }
             let look = if host.system.container.is_some() {
                 "whether the container was started with --gpus=all"
             } else {
                 "nvidia-smi; after an upgrade of the driver it asks for a restart of the machine"
             };
             let problem = Problem::new(
-                format!("driver {driver}, but {problem}"),
+                seen,
                 "CUDA's driver that answers",
                 "collectives of device memory need it",
                 Fix::look(look),

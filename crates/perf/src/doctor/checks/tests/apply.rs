@@ -104,7 +104,8 @@ fn run(host: &mut Host, command: &str) {
 fn set(host: &mut Host, setting: &str) {
     let (name, value) = setting.split_once('=').unwrap();
     let number: u64 = value.parse().unwrap();
-    match name.split('/').collect::<Vec<_>>().as_slice() {
+    match name.split(['/', '.']).collect::<Vec<_>>().as_slice() {
+        ["vm", "compaction_proactiveness"] => host.system.compaction = Some(number as u8),
         ["net", "core", "rmem_max"] => host.limits.receive_buffer = Some(number),
         ["net", "core", "wmem_max"] => host.limits.send_buffer = Some(number),
         ["net", "ipv4", "conf", netdev, "arp_ignore"] => {

@@ -228,6 +228,59 @@ fn the_driver_does_not_answer() {
     );
 }
 
+/// No log says why.
+#[test]
+fn a_kernel_on_which_cuda_cannot_start_is_named() {
+    let fault = |host: &mut Host| {
+        host.software.cuda_problem = Some("cuInit: initialization error (3)".to_owned());
+        host.system.smmu_sva = Some(false);
+    };
+    let text = "initialization error (3); Linux 6.17.0-1014-nvidia has no CONFIG_ARM_SMMU_V3_SVA";
+    planted(Status::Fail, "gpu.driver", text, fault);
+    // Other GPUs have no part in the page tables of processes, and one that answers needs nothing.
+    planted(Status::Fail, "gpu.driver", "nvidia-smi", |host| {
+        fault(host);
+        host.gpus[0].name = Some("NVIDIA L4".to_owned());
+    });
+    let mut hosts = pair();
+    hosts[1].system.smmu_sva = Some(false);
+    assert_eq!(wrong(&hosts), []);
+}
+
+/// The files are those of a Spark with a kernel that hands memory over, and Linux' own default.
+#[test]
+fn files_of_a_machine_in_trouble() {
+    let said = |path: &str, text: &str| {
+        let mut recorded = testing::spark("spark-1", 1);
+        recorded.set(path, text);
+        wrong(&[recorded.host()])
+    };
+    let meminfo = "MemTotal:       125513216 kB\nMemAvailable:   118112256 kB\n\
+                   CmaTotal:              0 kB\nCmaFree:         9961472 kB";
+    let found = said("proc/meminfo", meminfo);
+    assert_eq!(ids(&found), [(Status::Fail, "host.kernel")]);
+    assert!(
+        found[0].seen.contains("CmaFree 9.5 GiB of CmaTotal 0 B"),
+        "{}",
+        found[0]
+    );
+    let found = said("proc/sys/vm/compaction_proactiveness", "20");
+    assert_eq!(ids(&found), [(Status::Warn, "host.compaction")]);
+    let command = "sudo sysctl -w vm.compaction_proactiveness=0";
+    assert_eq!(found[0].command(), Some(command));
+}
+
+#[test]
+fn pages_are_moved_under_a_gpu() {
+    planted(Status::Warn, "host.compaction", "130 ms", |host| {
+        host.system.compaction = Some(20);
+    });
+    // Other GPUs have memory of their own.
+    let mut server = testing::nvlink_server("h200").host();
+    server.system.compaction = Some(20);
+    assert_eq!(wrong(&[server]), []);
+}
+
 #[test]
 fn the_machine_is_in_trouble() {
     planted(Status::Fail, "host.memory", "ps -eo", |host| {
@@ -304,6 +357,16 @@ fn a_network_card_is_in_trouble() {
     planted(Status::Warn, "nic.link", "sits well", |host| {
         host.port_mut("rocep1s0f0").rate = Some(100_000);
     });
+    planted(
+        Status::Warn,
+        "nic.link",
+        "sudo ethtool enp1s0f0np0",
+        |host| {
+            for (device, _) in functions(0) {
+                host.port_mut(&device).rate = Some(100_000);
+            }
+        },
+    );
     planted(Status::Fail, "nic.files", "ib_uverbs", |host| {
         host.system.rdma_files = Some(false);
     });

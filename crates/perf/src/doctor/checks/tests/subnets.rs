@@ -1,4 +1,4 @@
-//! Interfaces that share a subnet, on hosts whose data go over TCP.
+//! Interfaces that share a subnet: on hosts whose data go over TCP, and where one has no link.
 
 use spark_ccl_topology::{Neighbour, NeighbourState};
 
@@ -95,4 +95,44 @@ fn of_link_local_addresses_only_those_on_one_network_are_told() {
     hear(&mut hosts[0], TWINS[1], "02:00:00:00:09:00");
     let found = said(&hosts);
     assert_eq!(ids(&found), [(Status::Warn, "net.subnets")], "{found:#?}");
+}
+
+/// The kernel may send what is meant for the cable to the port without one.
+#[test]
+fn an_unplugged_port_in_the_subnet_of_a_cable_is_named() {
+    const DARK: &str = "enp1s0f1np1";
+    let given = |ip: &'static str, prefix: u8| {
+        move |host: &mut Host| give(host, DARK, "rocep1s0f1", (ip, prefix))
+    };
+    let one = planted(Status::Fail, "net.unplugged", DARK, given("10.0.0.9", 24));
+    let seen =
+        "enp1s0f1np1 has no link, and 10.0.0.9/24 in the subnet of enp1s0f0np0 (10.0.0.2/24)";
+    assert_eq!(one.seen, seen);
+    let fix = one.to_string();
+    assert!(
+        fix.contains("sudo ip addr del 10.0.0.9/24 dev enp1s0f1np1 "),
+        "{fix}"
+    );
+    // Part of the subnet, with peers or without.
+    planted(
+        Status::Fail,
+        "net.unplugged",
+        TWINS[1],
+        given("10.0.1.200", 28),
+    );
+    let harmless = |ip: &'static str, prefix: u8, change: fn(&mut Host)| {
+        let mut hosts = pair();
+        given(ip, prefix)(&mut hosts[1]);
+        change(&mut hosts[1]);
+        let found = wrong(&hosts).into_iter();
+        found.filter(|one| one.id == "net.unplugged").count()
+    };
+    assert_eq!(harmless("10.0.9.9", 24, |_| ()), 0);
+    // The cable's own route is narrower.
+    assert_eq!(harmless("10.0.9.9", 16, |_| ()), 0);
+    // The kernel has no routes over what is switched off.
+    assert_eq!(
+        harmless("10.0.0.9", 24, |host| host.netdev_mut(DARK).up = false),
+        0
+    );
 }
