@@ -1,6 +1,6 @@
 #!/bin/bash
-# What the README has its readers do, in Ubuntu 24.04's userland, which DGX Sparks have: in a
-# chroot, which is kept for the next time. Debian 12, root. Where Ubuntu's packages cannot be had,
+# What the README has its readers do, in Ubuntu 24.04's userland, which DGX Sparks have, and
+# which is kept for the next time. Debian 12, root. Where Ubuntu's packages cannot be had,
 # it says so, and ends with 77.
 #   tests/ubuntu.sh root   both commands, beside nothing but what they install
 #   tests/ubuntu.sh user   the tests, beside programs that Sparks have, by one who is not root
@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.."
 root=$cache/ubuntu
 # Ubuntu signs its packages with it, and no package of Debian has it.
 key=F6ECB3762474EDA9D21B7022871920D1991BC93C
-# Within the chroot.
+# Within that.
 home=/owner
 
 # Packages are unpacked, and nothing of them runs before their list is known to be Ubuntu's.
@@ -35,12 +35,14 @@ bootstrap() {
         mv "$new" "$root"
 }
 
-# inside USER COMMAND...: in the chroot, with mounts, processes and shared memory of its own.
+# inside USER FOLDER COMMAND...: there, with mounts, processes and shared memory of its own. It is
+# the root of these mounts: tests enter namespaces by nsenter, which leads out of a chroot.
 inside() {
     local toolchain
     toolchain=$(rustc --print sysroot)
     # shellcheck disable=SC2016
     unshare --mount --pid --fork --kill-child bash -euc '
+        mount --bind "$1" "$1"
         cd "$1"
         mkdir -p opt/rust
         mount --bind "$2" opt/rust
@@ -49,7 +51,9 @@ inside() {
         mount --rbind /dev dev
         mount -t tmpfs shm dev/shm
         mount -t tmpfs tmp tmp
-        exec chroot --userspec="$3" . /usr/bin/env -i HOME="$4" CARGO_HOME="$4/.cargo" \
+        pivot_root . mnt
+        umount -l mnt
+        exec chroot --userspec="$3" / /usr/bin/env -i HOME="$4" CARGO_HOME="$4/.cargo" \
             CARGO_NET_OFFLINE=true CARGO_INCREMENTAL=0 CARGO_PROFILE_DEV_DEBUG=0 \
             CARGO_PROFILE_RELEASE_DEBUG=0 DEBIAN_FRONTEND=noninteractive LANG=C.UTF-8 \
             PATH=/opt/rust/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \

@@ -57,7 +57,8 @@ pub enum Need {
     Launchers,
     /// An RDMA port with a link-local address.
     LinkLocalGid,
-    /// The permission to create network namespaces, and the command `ip`.
+    /// The permission to create namespaces of networks and of mounts, which a chroot lacks, and the
+    /// command `ip`.
     Namespaces,
     /// NVIDIA's own libraries, which `tests/nccl.sh` fetches.
     Nccl,

@@ -112,10 +112,13 @@ fn ipv6() -> Result<(), String> {
 
 fn namespaces() -> Result<(), String> {
     let mut command = Command::new("unshare");
-    let made = command.args(["--net", "ip", "link", "add", "type", "veth"]);
+    let made = command.args(["--net", "--mount", "ip", "link", "add", "type", "veth"]);
     let output = made.output().map_err(|error| format!("unshare: {error}"))?;
     let said = String::from_utf8_lossy(&output.stderr);
-    check(output.status.success(), &format!("unshare --net: {said}"))
+    check(
+        output.status.success(),
+        &format!("unshare --net --mount: {said}"),
+    )
 }
 
 fn secret_memory() -> Result<(), String> {
