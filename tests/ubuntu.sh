@@ -1,13 +1,14 @@
 #!/bin/bash
-# What the README has its readers do, in Ubuntu 24.04's userland, which DGX Sparks have, and
-# which is kept for the next time. Debian 12, root. Where Ubuntu's packages cannot be had,
-# it says so, and ends with 77.
+# What the README has its readers do, in Ubuntu 24.04's userland, which DGX Sparks have. It is kept
+# for the next time. Debian 12, root. Where Ubuntu's packages cannot be had, it says so, and ends
+# with 77.
 #   tests/ubuntu.sh root   both commands, beside nothing but what they install
 #   tests/ubuntu.sh user   the tests, beside programs that Sparks have, by one who is not root
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . tests/vm/lib.sh
 
+: "${1:?root or user}"
 root=$cache/ubuntu
 # Ubuntu signs its packages with it, and no package of Debian has it.
 key=F6ECB3762474EDA9D21B7022871920D1991BC93C
@@ -104,6 +105,7 @@ for user in "$@"; do
         ;;
     user)
         # What the tests need, as they install it where they may, and what Sparks have besides.
+        # shellcheck disable=SC2046
         installed $(sed -n 's/^need //p' tests/run.sh) \
             netplan.io ethtool sudo avahi-utils openssh-server || untried
         checkout owner
