@@ -100,6 +100,10 @@ def copies() -> None:
         done(dist.all_gather(every, values(rank), async_op=async_op))
         for one in every_rank():
             expect(every[one], values(one), "all_gather")
+        uneven = [torch.empty(COUNT + one, device=device()) for one in every_rank()]
+        done(dist.all_gather(uneven, values(rank, count=COUNT + rank), async_op=async_op))
+        for one in every_rank():
+            expect(uneven[one], values(one, count=COUNT + one), "all_gather of uneven tensors")
         whole = torch.empty(size * COUNT, device=device())
         done(dist.all_gather_into_tensor(whole, values(rank), async_op=async_op))
         expect(whole, torch.cat([values(one) for one in every_rank()]), "all_gather_into_tensor")

@@ -112,20 +112,34 @@ def split_counts(tensor: torch.Tensor, rows: list[int], size: int, name: str) ->
     return [row * of_row for row in rows], dtype
 
 
-def same_shape(tensors: Sequence[torch.Tensor], count: int, name: str, like: torch.Tensor) -> None:
+def same_shape(tensors: Tensors, count: int, name: str, like: torch.Tensor) -> None:
     """Raises `InvalidError` unless there are `count` tensors with as many elements, and of the same
     type, as `like`."""
+    _one_for_each(tensors, count, name)
+    for rank, tensor in enumerate(tensors):
+        _same(tensor, f"{name}[{rank}]", like, tensor.numel() == like.numel())
+
+
+def room_for_each(tensors: Tensors, count: int, name: str, rank: int, own: torch.Tensor) -> None:
+    """Raises `InvalidError` unless there are `count` tensors of the same type as `own`, the tensor
+    of `rank`, and that of `rank` has as many elements."""
+    _one_for_each(tensors, count, name)
+    for peer, tensor in enumerate(tensors):
+        _same(tensor, f"{name}[{peer}]", own, peer != rank or tensor.numel() == own.numel())
+
+
+def _one_for_each(tensors: Tensors, count: int, name: str) -> None:
     if len(tensors) != count:
         raise InvalidError(f"{name} has {len(tensors)} tensors; expected one for each of {count} ranks")
-    for rank, tensor in enumerate(tensors):
-        if tensor.numel() != like.numel() or tensor.dtype != like.dtype:
-            raise InvalidError(
-                f"{name}[{rank}] has {tensor.numel()} elements of {tensor.dtype}; "
-                f"expected {like.numel()} of {like.dtype}"
-            )
 
 
-def side_by_side(tensors: Sequence[torch.Tensor]) -> bool:
+def _same(tensor: torch.Tensor, name: str, like: torch.Tensor, fits: bool) -> None:
+    if not fits or tensor.dtype != like.dtype:
+        seen, expected = [f"{one.numel()} elements of {one.dtype}" for one in (tensor, like)]
+        raise InvalidError(f"{name} has {seen}; expected {expected}")
+
+
+def side_by_side(tensors: Tensors) -> bool:
     """Whether each tensor's memory follows that of the one before."""
     first = tensors[0]
     place = first.data_ptr()

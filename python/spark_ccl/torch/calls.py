@@ -21,6 +21,7 @@ from .blocks import (
     only,
     pairs,
     receiving,
+    room_for_each,
     same_length,
     same_shape,
     split_counts,
@@ -59,11 +60,30 @@ class Calls(Reductions, Messages):
         started: list[Started] = []
         finishes = []
         for blocks, own in pairs(lists, owns):
-            same_shape(blocks, self._size, "the list", own)
+            room_for_each(blocks, self._size, "the list", self._rank, own)
             whole, finish = receiving(blocks)
             finishes.append(finish)
-            started += self._all_gather(whole, own.contiguous(), opts)
+            started += self._gather_list(whole, blocks, own.contiguous(), opts)
         return self._work(started, [block for blocks in lists for block in blocks], each_of(finishes))
+
+    def _gather_list(
+        self,
+        whole: torch.Tensor,
+        blocks: Tensors,
+        own: torch.Tensor,
+        opts: Any,
+    ) -> list[Started]:
+        """Gathers what all ranks have in `whole`, where the blocks' elements follow each other."""
+        if all(block.numel() == own.numel() for block in blocks):
+            return self._all_gather(whole, own, opts)
+        # Each rank sends its own block to all. They compare lengths, and raise if these differ.
+        sent = apart(own, whole)
+        count, dtype = moved(sent)
+        lengths = counts_of([moved(block)[0] for block in blocks])
+        to_each, from_start = counts_of([count] * self._size), counts_of([0] * self._size)
+        source, to = pointer(sent, "input"), pointer(whole, "the list")
+        arguments = (source, to_each, from_start, to, lengths, None, dtype)
+        return self._start(opts, "all_to_all_v", *arguments, keep=(whole, sent))
 
     def _all_gather(self, output: torch.Tensor, own: torch.Tensor, opts: Any) -> list[Started]:
         self._check_blocks("input", own, "output", output)
