@@ -52,7 +52,7 @@ pub(crate) struct Series {
     pub(crate) points: Vec<Point>,
 }
 
-/// The look of a line. Related lines share a colour and a mark.
+/// The look of a line. Related lines share a colour and a mark, where there are others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Look {
     pub(crate) color: usize,
@@ -65,6 +65,14 @@ pub(crate) struct Point {
     pub(crate) x: f64,
     pub(crate) time_us: f64,
     pub(crate) bus_bw: f64,
+}
+
+impl Look {
+    /// The look of one of two related lines where there are no others: each has its own colour.
+    pub(crate) fn alone(dashed: bool) -> Self {
+        let color = usize::from(dashed);
+        Self { color, dashed }
+    }
 }
 
 impl Chart {
@@ -95,6 +103,11 @@ impl Chart {
                     Look { color, dashed },
                     point(row.key.size, measure),
                 );
+            }
+        }
+        if kinds.len() == 1 {
+            for line in &mut series {
+                line.look = Look::alone(line.look.dashed);
             }
         }
         Self {

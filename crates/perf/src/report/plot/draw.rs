@@ -31,6 +31,12 @@ const LINE: u32 = 20;
 const SAMPLE: u32 = 34;
 const GAP: u32 = 8;
 const COLUMN_GAP: u32 = 28;
+/// The length of the ticks of an axis.
+const TICK: u32 = 5;
+/// How much larger a PNG is drawn than it is.
+const FINER: u32 = 3;
+/// How far pixels of letters are above the middle of their line, as plotters measures it.
+const DROP: u32 = 2;
 /// A line with more points has no marks.
 const MOST_MARKS: usize = 40;
 /// The most labels of the horizontal and of the vertical axis.
@@ -48,24 +54,29 @@ const COLORS: [RGBColor; 8] = [
     RGBColor(128, 128, 128),
 ];
 const GRID: RGBColor = RGBColor(228, 228, 228);
+const AXIS: RGBColor = RGBColor(96, 96, 96);
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
 /// The chart as SVG.
 pub(super) fn svg(chart: &Chart) -> Outcome<String> {
-    let drawing = Drawing::new(chart, 1)?;
+    let drawing = Drawing::new(chart, 1, 0)?;
     let mut svg = String::new();
     drawing.draw(SVGBackend::with_string(&mut svg, drawing.size()))?;
     // Without line ends, texts stand directly between their tags.
     Ok(svg.replace('\n', ""))
 }
 
-/// The chart as PNG, with two pixels per unit.
+/// The chart as PNG, with two pixels per unit. It is drawn larger, and each pixel is the mean of a
+/// square: plotters rounds the corners of a line to whole pixels, so that a thin one on a slope
+/// loses much of its width.
 pub(super) fn png(chart: &Chart) -> Outcome<Vec<u8>> {
-    let drawing = Drawing::new(chart, 2)?;
-    let (width, height) = drawing.size();
-    let mut pixels = vec![0; (width * height * 3) as usize];
-    drawing.draw(BitMapBackend::with_buffer(&mut pixels, (width, height)))?;
+    let drawing = Drawing::new(chart, 2 * FINER, DROP)?;
+    let size = drawing.size();
+    let mut large = vec![0; (size.0 * size.1 * 3) as usize];
+    drawing.draw(BitMapBackend::with_buffer(&mut large, size))?;
+    let (width, height) = (size.0 / FINER, size.1 / FINER);
+    let pixels = smaller(&large, width as usize);
     let mut bytes = Vec::new();
     let mut encoder = png::Encoder::new(&mut bytes, width, height);
     encoder.set_color(png::ColorType::Rgb);
@@ -73,18 +84,38 @@ pub(super) fn png(chart: &Chart) -> Outcome<Vec<u8>> {
     Ok(bytes)
 }
 
+/// The picture of this width whose pixels are means of squares of the large one.
+fn smaller(large: &[u8], width: usize) -> Vec<u8> {
+    let finer = FINER as usize;
+    let row = 3 * width * finer;
+    let mut pixels = Vec::with_capacity(large.len() / (finer * finer));
+    for rows in large.chunks_exact(row * finer) {
+        for x in 0..width {
+            for color in 0..3 {
+                let square = (0..finer).flat_map(|y| (0..finer).map(move |dx| (y, dx)));
+                let place = |(y, dx)| y * row + 3 * (x * finer + dx) + color;
+                let sum: u32 = square.map(|at| u32::from(rows[place(at)])).sum();
+                pixels.push((sum / (FINER * FINER)) as u8);
+            }
+        }
+    }
+    pixels
+}
+
 /// A chart on its way to a page.
 struct Drawing<'a> {
     chart: &'a Chart,
     /// Pixels per unit.
     scale: u32,
+    /// How far texts that stand beside a point are lowered.
+    drop: u32,
     /// The lines of a column of the legend, and its width.
     rows: usize,
     column: u32,
 }
 
 impl<'a> Drawing<'a> {
-    fn new(chart: &'a Chart, scale: u32) -> Outcome<Self> {
+    fn new(chart: &'a Chart, scale: u32, drop: u32) -> Outcome<Self> {
         register_font(FAMILIES, FontStyle::Normal, DEJAVU_SANS)
             .map_err(|_| "the font does not parse")?;
         let font = (FAMILIES, LETTERS).into_font();
@@ -98,6 +129,7 @@ impl<'a> Drawing<'a> {
         Ok(Self {
             chart,
             scale,
+            drop,
             rows,
             column,
         })
@@ -120,7 +152,8 @@ impl<'a> Drawing<'a> {
         let page = page.margin(0, 0, self.px(MARGIN), self.px(MARGIN));
         let (title, page) = page.split_vertically(self.px(TITLE));
         let style = self.font(24).pos(Pos::new(HPos::Center, VPos::Center));
-        let middle = (title.dim_in_pixel().0 as i32 / 2, self.px(TITLE) / 2);
+        let y = self.px(TITLE / 2 + self.drop);
+        let middle = (title.dim_in_pixel().0 as i32 / 2, y);
         title.draw_text(&self.chart.title, &style, middle)?;
         let (legend, page) = page.split_vertically(self.px(self.legend_height()));
         self.legend(&legend)?;
@@ -143,7 +176,8 @@ impl<'a> Drawing<'a> {
             area.draw(&self.curve(sample.to_vec(), series.look))?;
             area.draw(&self.mark((self.px(x + SAMPLE / 2), y), series.look))?;
             let style = self.font(LETTERS).pos(Pos::new(HPos::Left, VPos::Center));
-            area.draw_text(&series.name, &style, (self.px(x + SAMPLE + GAP), y))?;
+            let at = (self.px(x + SAMPLE + GAP), y + self.px(self.drop));
+            area.draw_text(&series.name, &style, at)?;
         }
         Ok(())
     }
@@ -190,7 +224,10 @@ impl<'a> Drawing<'a> {
         panel
             .configure_mesh()
             .light_line_style(TRANSPARENT)
-            .bold_line_style(GRID)
+            .bold_line_style(GRID.stroke_width(self.scale))
+            .axis_style(AXIS.stroke_width(self.scale))
+            .set_all_tick_mark_size(self.px(TICK))
+            .y_label_offset(self.px(self.drop))
             .label_style(self.font(LETTERS))
             .x_desc(across.title())
             .y_desc(unit.title())

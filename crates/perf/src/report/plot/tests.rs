@@ -191,16 +191,21 @@ fn svg_names_everything() {
     }
 }
 
-#[test]
-fn png_shows_what_svg_says() {
-    let chart = chart(&rows(&["int8"], &powers()));
-    let svg = draw::svg(&chart).unwrap();
-    let bytes = draw::png(&chart).unwrap();
+/// The pixels of a PNG, and its width.
+fn decoded(bytes: &[u8]) -> (Vec<u8>, usize) {
     let mut reader = png::Decoder::new(std::io::Cursor::new(bytes))
         .read_info()
         .unwrap();
     let mut pixels = vec![0; reader.output_buffer_size().unwrap()];
     let width = reader.next_frame(&mut pixels).unwrap().width as usize;
+    (pixels, width)
+}
+
+#[test]
+fn png_shows_what_svg_says() {
+    let chart = chart(&rows(&["int8"], &powers()));
+    let svg = draw::svg(&chart).unwrap();
+    let (pixels, width) = decoded(&draw::png(&chart).unwrap());
     let at = |x: f64, y: f64| {
         let index = ((y * 2.0) as usize * width + (x * 2.0) as usize) * 3;
         &pixels[index..index + 3]
@@ -220,8 +225,88 @@ fn png_shows_what_svg_says() {
     assert_eq!(marks.len(), 2 + 4 * powers().len());
     for (mark, _) in marks {
         let (x, y) = (number(&mark, "cx"), number(&mark, "cy"));
-        assert_eq!(at(x, y), [0, 114, 178], "{x} {y}");
+        let [red, green, blue, ..] = at(x, y) else {
+            unreachable!()
+        };
+        assert_eq!(
+            format!("#{red:02X}{green:02X}{blue:02X}"),
+            mark["fill"],
+            "{x} {y}"
+        );
     }
+}
+
+/// The ends of the segments of the first line, in both panels.
+fn segments(svg: &str) -> Vec<[(f64, f64); 2]> {
+    let mut found = Vec::new();
+    let lines = elements(svg, "polyline").into_iter();
+    // Before its curves comes its sample, in the legend.
+    for (line, _) in lines
+        .filter(|(line, _)| line["stroke"] == "#0072B2")
+        .skip(1)
+    {
+        let point = |pair: &str| {
+            let (x, y) = pair.split_once(',').unwrap();
+            (x.parse().unwrap(), y.parse().unwrap())
+        };
+        let points: Vec<(f64, f64)> = line["points"].split_whitespace().map(point).collect();
+        found.extend(points.windows(2).map(|pair| [pair[0], pair[1]]));
+    }
+    found
+}
+
+#[test]
+fn a_line_is_as_wide_in_a_png_as_in_svg_also_on_slopes() {
+    let mut chart = chart(&rows(&["int8"], &powers()));
+    // Without marks, and solid.
+    chart.series.truncate(1);
+    let points = &mut chart.series[0].points;
+    points.extend(
+        (0..60)
+            .map(|_| points[points.len() - 1])
+            .collect::<Vec<_>>(),
+    );
+    let (pixels, width) = decoded(&draw::png(&chart).unwrap());
+    let mut seen = [0; 2];
+    for [(ax, ay), (bx, by)] in segments(&draw::svg(&chart).unwrap()) {
+        let length = (bx - ax).hypot(by - ay);
+        // Where all points are at the same place.
+        if length < 1.0 {
+            continue;
+        }
+        let (middle, across) = (
+            (f64::midpoint(ax, bx), f64::midpoint(ay, by)),
+            ((by - ay) / length, (ax - bx) / length),
+        );
+        // What is not red is the line, or a grid's bright line.
+        let cover = (-60..=60).map(|step| {
+            let [x, y] = [
+                middle.0 + across.0 * f64::from(step) / 10.0,
+                middle.1 + across.1 * f64::from(step) / 10.0,
+            ];
+            let index = ((y * 2.0) as usize * width + (x * 2.0) as usize) * 3;
+            f64::from(255 - pixels[index]) / 255.0 / 10.0
+        });
+        let wide: f64 = cover.sum();
+        assert!((1.6..2.8).contains(&wide), "{wide} at {middle:?}");
+        seen[usize::from((by - ay).abs() > 5.0)] += 1;
+    }
+    assert!(seen[0] > 5 && seen[1] > 5, "{seen:?}");
+}
+
+#[test]
+fn two_lines_have_two_colours_and_related_ones_of_several_share_theirs() {
+    let colors = |types: &[&'static str]| {
+        let chart = chart(&rows(types, &powers()));
+        let looks = chart
+            .series
+            .iter()
+            .map(|line| (line.look.color, line.look.dashed));
+        looks.collect::<Vec<_>>()
+    };
+    assert_eq!(colors(&["float"]), [(0, false), (1, true)]);
+    let two = [(0, false), (0, true), (1, false), (1, true)];
+    assert_eq!(colors(&["float", "half"]), two);
 }
 
 #[test]
