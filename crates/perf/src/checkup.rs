@@ -4,6 +4,7 @@
 //! interface, and what has changed since an older report.
 
 mod changes;
+mod chart;
 mod hardware;
 mod html;
 mod load;

@@ -4,31 +4,23 @@ use std::fmt::Write as _;
 
 use spark_ccl_topology::Cluster;
 
-use super::Report;
-use super::markdown::{cells, rows, traffic, verdict};
-use crate::doctor::Status;
+use super::load::Rates;
+use super::markdown::{FINDINGS, ROWS, rows, traffic, verdict};
+use super::{Report, chart};
+use crate::doctor::{Finding, Status};
 use crate::error::Error;
 use crate::report::plot::{self, Chart, Look, Point, Unit, add};
 use crate::topo;
 
-const STYLE: &str = "\
-body{font:15px/1.45 'DejaVu Sans',Verdana,Helvetica,Arial,sans-serif;color:#222;background:#fff;max-width:1080px;margin:32px auto;\
-padding:0 24px}\
-h1{font-size:26px;margin:0 0 4px}h2{font-size:19px;margin:36px 0 10px}\
-table{border-collapse:collapse;width:100%;font-size:13.5px}\
-th,td{text-align:left;vertical-align:top;padding:5px 10px 5px 0;border-bottom:1px solid #e4e4e4;overflow-wrap:break-word}\
-th{color:#666;font-weight:600}td:first-child{white-space:nowrap}\
-td.number{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}\
-.ok{color:#00734f}.unknown{color:#777}.warn{color:#a85d00;font-weight:600}.fail,.worse{color:#b3261e;font-weight:600}\
-.verdict{font-size:16px;margin:6px 0 0}img,svg{max-width:100%;height:auto;display:block}\
-@media print{body{margin:0}}";
+const STYLE: &str = include_str!("style.css");
+const VIEW: &str = "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">";
 
 /// The whole page.
 pub(super) fn page(report: &Report<'_>) -> Result<String, Error> {
     let names: Vec<_> = report.hosts.iter().map(|host| host.name.as_str()).collect();
     let title = escaped(&format!("Check of {}", names.join(", ")));
     let mut body = format!(
-        "<h1>{title}</h1><p>{} UTC, spark-perf {}</p><p class=\"verdict {}\">{}</p>",
+        "<h1>{title}</h1><p class=\"when\">{} UTC, spark-perf {}</p><p class=\"verdict {}\">{}</p>",
         escaped(&report.time),
         report.spark_ccl,
         worst(report),
@@ -41,16 +33,9 @@ pub(super) fn page(report: &Report<'_>) -> Result<String, Error> {
     body.push_str(&image(&picture, "the hosts and their cables"));
     if report.sweep.is_some() {
         body.push_str("<h2>all_reduce</h2>");
-        body.push_str(&image(
-            &plot::svg(&sweep(report))?,
-            "time and bandwidth by size",
-        ));
-        table(
-            &mut body,
-            &["size (B)", "time (us)", "busbw (GB/s)"],
-            0,
-            rows(report),
-        );
+        let drawn = plot::svg(&sweep(report))?;
+        body.push_str(&image(&drawn, "time and bandwidth by size"));
+        table(&mut body, &ROWS, 0, rows(report));
         body.push_str("<h2>Under load</h2>");
         load(&mut body, report);
         body.push_str("<h2>Bytes by interface</h2>");
@@ -59,7 +44,8 @@ pub(super) fn page(report: &Report<'_>) -> Result<String, Error> {
     }
     Ok(format!(
         "<!DOCTYPE html>\n<html lang=\"en\"><head><meta \
-         charset=\"utf-8\"><title>{title}</title><style>{STYLE}</style></head><body>{body}</body></html>\n"
+         charset=\"utf-8\">{VIEW}<title>{title}</title><style>\n{STYLE}</style></head>\n\
+         <body>{body}</body></html>\n"
     ))
 }
 
@@ -79,7 +65,8 @@ fn changes(body: &mut String, report: &Report<'_>) {
     if report.changes.is_empty() {
         return;
     }
-    body.push_str("<h2>Changes since the older report</h2><table><tr><th>what</th><th>then</th><th>now</th></tr>");
+    body.push_str("<h2>Changes since the older report</h2><div class=\"wide\"><table>");
+    body.push_str("<tr><th>what</th><th>then</th><th>now</th></tr>");
     for one in &report.changes {
         let class = if one.is_worse { "worse" } else { "unknown" };
         let cells = [&one.what, &one.then, &one.now].map(|it| escaped(it));
@@ -89,33 +76,85 @@ fn changes(body: &mut String, report: &Report<'_>) {
             cells.join("</td><td>")
         );
     }
-    body.push_str("</table>");
+    body.push_str("</table></div>");
 }
 
-/// The findings, the worst first.
+/// The findings, the worst first. Those that are ok are folded.
 fn findings(body: &mut String, report: &Report<'_>) {
-    body.push_str(
-        "<h2>Findings</h2><table><tr><th></th><th>hosts</th><th>finding</th><th>seen</th></tr>",
-    );
     let mut found: Vec<_> = report.findings.iter().collect();
     found.sort_by_key(|one| std::cmp::Reverse(one.status));
+    let ok = found.partition_point(|one| one.status != Status::Ok);
+    let (others, ok) = found.split_at(ok);
+    body.push_str("<h2>Findings</h2>");
+    if others.is_empty() {
+        body.push_str("<p class=\"ok\">Everything is ok.</p>");
+    } else {
+        finding_rows(body, &FINDINGS, others);
+    }
+    if !ok.is_empty() {
+        let _ = write!(body, "<details><summary>{} ok</summary>", ok.len());
+        // There is nothing to do about them.
+        finding_rows(body, &FINDINGS[..4], ok);
+        body.push_str("</details>");
+    }
+}
+
+/// A table of findings, with as many columns as there are heads.
+fn finding_rows(body: &mut String, heads: &[&str], found: &[&Finding]) {
+    let _ = write!(
+        body,
+        "<div class=\"wide\"><table class=\"findings\"><tr><th>{}</th></tr>",
+        heads.join("</th><th>")
+    );
     for one in found {
-        let class = one.status.to_string().to_lowercase();
-        let [status, hosts, id, seen, todo] = cells(one).try_into().unwrap_or_default();
-        let [status, hosts, id, seen, todo] =
-            [status, hosts, id, seen, todo].map(|it| escaped(&it));
-        let todo = if todo.is_empty() {
-            todo
-        } else {
-            format!("<br>{todo}")
-        };
+        let status = one.status.to_string();
+        let class = status.to_lowercase();
+        let hosts = one.hosts.iter().map(|host| escaped(host));
+        let hosts: Vec<_> = hosts
+            .map(|host| format!("<span class=\"short\">{host}</span>"))
+            .collect();
+        let hosts = hosts.join(" - ");
         let _ = write!(
             body,
-            "<tr><td \
-             class=\"{class}\">{status}</td><td>{hosts}</td><td>{id}</td><td>{seen}{todo}</td></tr>"
+            "<tr><td class=\"short {class}\">{status}</td><td>{hosts}</td>\
+             <td class=\"short\">{}</td>",
+            escaped(one.id)
         );
+        let wanted = one.wanted.as_deref().unwrap_or_default();
+        let texts = [
+            ("text", escaped(&one.seen)),
+            ("text wanted", escaped(wanted)),
+            ("text", todo(one)),
+        ];
+        for (class, text) in &texts[..heads.len() - 3] {
+            let _ = write!(body, "<td class=\"{class}\">{text}</td>");
+        }
+        body.push_str("</tr>");
     }
-    body.push_str("</table>");
+    body.push_str("</table></div>");
+}
+
+/// Why a finding matters, and the mend.
+fn todo(one: &Finding) -> String {
+    let mut text = escaped(one.why.as_deref().unwrap_or_default());
+    let Some(fix) = &one.fix else { return text };
+    if !text.is_empty() {
+        text.push_str("<br>");
+    }
+    if let Some(command) = &fix.command {
+        let place = escaped(fix.place.as_deref().unwrap_or("there"));
+        let _ = write!(text, "On {place}:<code>{}</code>", escaped(command));
+    }
+    match &fix.look {
+        Some(look) if fix.command.is_some() => {
+            let _ = write!(text, "Then: {}", escaped(look));
+        }
+        Some(look) => {
+            let _ = write!(text, "Look: {}", escaped(look));
+        }
+        None => (),
+    }
+    text
 }
 
 fn sweep(report: &Report<'_>) -> Chart {
@@ -132,12 +171,7 @@ fn sweep(report: &Report<'_>) -> Chart {
                 time_us: timing.time.unwrap_or(0.0),
                 bus_bw: timing.bus_bw,
             };
-            add(
-                &mut series,
-                name.to_owned(),
-                Look { color: 0, dashed },
-                point,
-            );
+            add(&mut series, name.to_owned(), Look::alone(dashed), point);
         }
     }
     Chart {
@@ -148,39 +182,20 @@ fn sweep(report: &Report<'_>) -> Chart {
 }
 
 fn load(body: &mut String, report: &Report<'_>) {
-    let rates = || report.load.iter().map(|one| one.bus_bw);
-    let Some(slowest) = rates().reduce(f64::min) else {
+    let Some(rates) = Rates::of(&report.load) else {
         body.push_str("<p>none: --minutes 0</p>");
         return;
     };
-    let fastest = rates().fold(0.0, f64::max);
     let minutes = report.load.last().map_or(0.0, |one| one.seconds / 60.0);
     let _ = write!(
         body,
-        "<p>all_reduce of 16 MiB for {minutes:.1} minutes: {slowest:.2} to {fastest:.2} GB/s \
-         (busbw), {} measurements</p>",
-        report.load.len()
+        "<p>all_reduce of 16 MiB for {minutes:.1} minutes, {} measurements: {:.2} to {:.2} \
+         GB/s</p><figure>{}</figure>",
+        report.load.len(),
+        rates.slowest,
+        rates.fastest,
+        chart::load(&report.load, &rates)
     );
-    body.push_str(&bars(&rates().collect::<Vec<_>>(), fastest));
-}
-
-/// The bandwidth over time: a bar for each measurement.
-fn bars(rates: &[f64], fastest: f64) -> String {
-    const SIZE: [f64; 2] = [1000.0, 120.0];
-    let width = SIZE[0] / rates.len() as f64;
-    let mut text = format!("<svg viewBox=\"0 0 {} {}\" role=\"img\">", SIZE[0], SIZE[1]);
-    for (index, rate) in rates.iter().enumerate() {
-        let height = SIZE[1] * rate / fastest;
-        let _ = write!(
-            text,
-            "<rect x=\"{:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{height:.1}\" \
-             fill=\"#0072b2\"/>",
-            width * index as f64,
-            SIZE[1] - height,
-            (width * 0.9).max(0.5)
-        );
-    }
-    text + "</svg>"
 }
 
 /// A table; cells from `numbers` on are numbers.
@@ -197,14 +212,9 @@ fn table(
             " class=\"number\""
         }
     };
-    body.push_str("<table><tr>");
+    body.push_str("<div class=\"wide\"><table class=\"numbers\"><tr>");
     for (index, head) in heads.iter().enumerate() {
-        let style = if index < numbers {
-            ""
-        } else {
-            " style=\"text-align:right\""
-        };
-        let _ = write!(body, "<th{style}>{head}</th>");
+        let _ = write!(body, "<th{}>{head}</th>", class(index));
     }
     for row in rows {
         body.push_str("</tr><tr>");
@@ -212,7 +222,7 @@ fn table(
             let _ = write!(body, "<td{}>{}</td>", class(index), escaped(cell));
         }
     }
-    body.push_str("</tr></table>");
+    body.push_str("</tr></table></div>");
 }
 
 /// A picture in the page itself. As an image, its style does not reach the page's other pictures.
@@ -226,11 +236,57 @@ fn image(svg: &str, what: &str) -> String {
             other => address.push(other),
         }
     }
-    format!("<img alt=\"{what}\" src=\"data:image/svg+xml;charset=utf-8,{address}\">")
+    format!(
+        "<figure><img alt=\"{what}\" \
+         src=\"data:image/svg+xml;charset=utf-8,{address}\"></figure>"
+    )
 }
 
 /// Text without the characters that have a meaning in HTML.
 fn escaped(text: &str) -> String {
     let text = text.replace('&', "&amp;").replace('<', "&lt;");
     text.replace('>', "&gt;").replace('"', "&quot;")
+}
+
+#[cfg(test)]
+mod tests {
+    use spark_ccl_topology::testing;
+
+    use super::super::tests::empty;
+    use super::*;
+    use crate::doctor::{Fix, Problem};
+
+    #[test]
+    fn what_is_wanted_has_its_column_and_what_is_ok_is_folded() {
+        let hosts = testing::hosts(&testing::pair());
+        let mut report = empty(&hosts);
+        let fix = Fix::run("y", "set it").then("log in");
+        let problem = Problem::new("1500", "9000", "packets are small", fix);
+        report.findings = vec![
+            Finding::ok("a.fine", &["x"], "fine"),
+            Finding::fail("net.mtu", &["x", "y"], problem),
+        ];
+        let page = page(&report).unwrap();
+        let (open, folded) = page.split_once("<details>").unwrap();
+        assert!(open.contains("<th>seen</th><th>wanted</th>"), "{open}");
+        assert!(
+            open.contains(">1500</td><td class=\"text wanted\">9000</td>"),
+            "{open}"
+        );
+        assert!(open.contains("packets are small<br>On y:<code>set it</code>Then: log in"));
+        assert!(
+            open.contains("net.mtu") && !open.contains("a.fine"),
+            "{open}"
+        );
+        assert!(folded.contains("<summary>1 ok</summary>") && folded.contains("a.fine"));
+    }
+
+    #[test]
+    fn a_page_suits_small_screens_and_dark_ones() {
+        let hosts = testing::hosts(&testing::pair());
+        let page = page(&empty(&hosts)).unwrap();
+        assert!(page.contains("name=\"viewport\" content=\"width=device-width"));
+        assert!(page.contains("@media (prefers-color-scheme: dark)"));
+        assert!(page.contains("color-scheme: light dark"));
+    }
 }

@@ -13,7 +13,7 @@ const SWEEP: &str = "all_reduce --backend host -b 8 -e 64M -f 4 -n 20 -w 1 -c 1 
 /// A few seconds on a fast network.
 const LOAD: &str = "all_reduce --backend host -b 16M -e 16M -n 50 -N 4 -c 1 -T 60 -J -";
 /// A bandwidth below this part of what it should be has not lasted.
-const LEAST: f64 = 0.85;
+pub(super) const LEAST: f64 = 0.85;
 /// How often a call of the sweep and of the load runs at least, in both modes.
 const CALLS: [f64; 2] = [40.0, 100.0];
 
@@ -25,6 +25,51 @@ pub(super) struct Moment {
     /// In GB/s.
     pub(super) bus_bw: f64,
     pub(super) bytes: u64,
+}
+
+/// How a load went, in GB/s.
+#[derive(Debug)]
+pub(super) struct Rates {
+    pub(super) slowest: f64,
+    pub(super) fastest: f64,
+    pub(super) median: f64,
+    /// The medians of the first and of the last quarter.
+    pub(super) first: f64,
+    pub(super) last: f64,
+    /// How many measurements are a quarter.
+    pub(super) quarter: usize,
+}
+
+impl Rates {
+    /// `None` where there are no measurements.
+    pub(super) fn of(moments: &[Moment]) -> Option<Self> {
+        let all: Vec<_> = moments.iter().map(|one| one.bus_bw).collect();
+        let slowest = all.iter().copied().reduce(f64::min)?;
+        let quarter = all.len().div_ceil(4);
+        Some(Self {
+            slowest,
+            fastest: all.iter().copied().fold(slowest, f64::max),
+            median: median(&all),
+            first: median(&all[..quarter]),
+            last: median(&all[all.len() - quarter..]),
+            quarter,
+        })
+    }
+
+    /// The least that a moment may have.
+    pub(super) fn limit(&self) -> f64 {
+        LEAST * self.median
+    }
+
+    /// The least that the last quarter may have.
+    pub(super) fn limit_at_last(&self) -> f64 {
+        LEAST * self.first
+    }
+
+    /// Whether the end is far below the beginning.
+    pub(super) fn falls(&self) -> bool {
+        self.last < self.limit_at_last()
+    }
 }
 
 /// Runs both with a rank on each host; returns what was measured, and the findings.
@@ -88,23 +133,31 @@ pub(super) fn judge(
 /// the beginning.
 pub(super) fn steady(names: &[&str], moments: &[Moment]) -> Option<Finding> {
     const ID: &str = "check.load";
-    let all: Vec<_> = moments.iter().map(|one| one.bus_bw).collect();
-    let slowest = all.iter().copied().reduce(f64::min)?;
-    let fastest = all.iter().copied().fold(slowest, f64::max);
-    let quarter = all.len().div_ceil(4);
-    let [first, last] = [&all[..quarter], &all[all.len() - quarter..]].map(median);
-    let middle = median(&all);
+    let rates = Rates::of(moments)?;
+    let Rates {
+        slowest,
+        fastest,
+        median,
+        first,
+        last,
+        ..
+    } = rates;
     let minutes = moments.last()?.seconds / 60.0;
     let seen = format!(
         "{minutes:.1} minutes of all_reduce: {slowest:.2} to {fastest:.2} GB/s (busbw), median \
-         {middle:.2}, at first {first:.2}, at last {last:.2}"
+         {median:.2}, at first {first:.2}, at last {last:.2}"
     );
-    if slowest >= LEAST * middle && last >= LEAST * first {
+    if slowest >= rates.limit() && !rates.falls() {
         return Some(Finding::ok(ID, names, seen));
     }
     let problem = Problem::new(
         seen,
-        format!("at any time {LEAST} of the median, and at last {LEAST} of what it was at first"),
+        format!(
+            "at any time {:.2} GB/s, {LEAST} of the median; at last {:.2}, {LEAST} of what it was \
+             at first",
+            rates.limit(),
+            rates.limit_at_last()
+        ),
         "these hosts do not keep up their bandwidth, or another program was in the way",
         Fix::look(
             "cooling, clocks and power limits (nvidia-smi -q -d PERFORMANCE), and pauses (ethtool \

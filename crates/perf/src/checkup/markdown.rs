@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use super::Report;
 use super::traffic::bytes;
 use crate::doctor::{Finding, Status};
+use crate::notation::size::human;
 
 /// What is not in order, what changed, and how it ended.
 pub(super) fn summary(report: &Report<'_>) -> String {
@@ -65,21 +66,10 @@ pub(super) fn text(report: &Report<'_>) -> String {
     table(
         &mut text,
         "Findings",
-        &[
-            "status",
-            "hosts",
-            "finding",
-            "seen",
-            "wanted, and what to do",
-        ],
+        &FINDINGS,
         report.findings.iter().map(cells),
     );
-    table(
-        &mut text,
-        "all_reduce",
-        &["size (B)", "time (us)", "busbw (GB/s)"],
-        rows(report),
-    );
+    table(&mut text, "all_reduce", &ROWS, rows(report));
     table(
         &mut text,
         "Bytes by interface",
@@ -89,22 +79,32 @@ pub(super) fn text(report: &Report<'_>) -> String {
     text
 }
 
+/// The heads of the findings' columns.
+pub(super) const FINDINGS: [&str; 6] = [
+    "status",
+    "hosts",
+    "finding",
+    "seen",
+    "wanted",
+    "why, and what to do",
+];
+
 /// A finding as cells.
-pub(super) fn cells(one: &Finding) -> Vec<String> {
-    let todo = [
-        one.wanted.clone(),
-        one.why.clone(),
-        one.fix.as_ref().map(ToString::to_string),
-    ];
+fn cells(one: &Finding) -> Vec<String> {
+    let todo = [one.why.clone(), one.fix.as_ref().map(ToString::to_string)];
     let todo: Vec<_> = todo.into_iter().flatten().collect();
     vec![
         one.status.to_string(),
         one.hosts.join(" - "),
         one.id.to_owned(),
         one.seen.clone(),
+        one.wanted.clone().unwrap_or_default(),
         todo.join("; "),
     ]
 }
+
+/// The heads of the sweep's columns.
+pub(super) const ROWS: [&str; 3] = ["size", "time (µs)", "bus bandwidth (GB/s)"];
 
 /// The sweep as cells.
 pub(super) fn rows(report: &Report<'_>) -> impl Iterator<Item = Vec<String>> {
@@ -112,7 +112,7 @@ pub(super) fn rows(report: &Report<'_>) -> impl Iterator<Item = Vec<String>> {
     rows.filter_map(|row| {
         let timing = row.out_of_place.as_ref()?;
         Some(vec![
-            row.size.to_string(),
+            human(row.size),
             format!("{:.1}", timing.time.unwrap_or(0.0)),
             format!("{:.3}", timing.bus_bw),
         ])

@@ -348,7 +348,7 @@ fn an_older_report_is_not_trusted() {
 }
 
 /// A report in which nothing was measured.
-fn empty(hosts: &[Host]) -> Report<'_> {
+pub(super) fn empty(hosts: &[Host]) -> Report<'_> {
     Report {
         format: FORMAT,
         spark_ccl: "1",
