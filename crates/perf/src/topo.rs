@@ -2,6 +2,8 @@
 //!
 //! Knows the model of hosts. Judges nothing.
 
+mod curve;
+mod labels;
 mod layout;
 mod picture;
 mod svg;

@@ -4,25 +4,35 @@
 //! from the right. Cages face the space between the rows, in which the cables are.
 
 use spark_ccl_topology::cages::Cage;
-use spark_ccl_topology::cluster::{CableEnd, RailEnd, leading};
+use spark_ccl_topology::cluster::{Cable, CableEnd, RailEnd, leading};
 use spark_ccl_topology::{Cluster, Host, cages};
 
-use super::svg::{Point, Rect};
+use super::curve::{End, bent, halfway, is_arc, reach};
+use super::labels;
+use super::svg::{Rect, width as text_width};
 
 /// The colours of rails.
 pub(super) const COLORS: usize = 4;
-/// The width of a function of a network card, and of the least card of a host.
+/// The least width of a function of a network card, and of a host.
 const FUNCTION: f64 = 132.0;
 const LEAST: f64 = 280.0;
 pub(super) const PAD: f64 = 16.0;
 pub(super) const MARGIN: f64 = 40.0;
-/// The space between hosts of a row, between the rows, and below a row without another.
+/// The space between hosts of a row, and between the rows.
 const BESIDE: f64 = 56.0;
 const BETWEEN: f64 = 220.0;
-const BELOW: f64 = 120.0;
-/// The distance of the rails of a cable, and of interfaces without RDMA devices.
+/// The distance of the rails of a cable, and the least of interfaces without RDMA devices.
 const RAILS: f64 = 9.0;
 const INTERFACE: f64 = 80.0;
+/// The distance of the middle of a cable from the first line of its label, and of its lines.
+pub(super) const LABEL: f64 = 26.0;
+pub(super) const LINE: f64 = 16.0;
+/// The heights of letters: of a host's name, of the heads of boxes, and of all others.
+const NAME: f64 = 16.0;
+const HEADS: f64 = 12.0;
+const OTHERS: f64 = 11.0;
+/// The space around the text of a box.
+const AROUND: f64 = 22.0;
 /// The heights of a host's name and properties, of its GPUs, and of its cages.
 pub(super) const HEAD: f64 = 74.0;
 pub(super) const GPUS: f64 = 46.0;
@@ -47,6 +57,9 @@ pub(super) struct Card<'a> {
     /// Whether it is in the upper row, so that its cages are at its bottom.
     pub(super) upper: bool,
     pub(super) cages: Vec<(Cage<'a>, Rect)>,
+    /// The interfaces without RDMA devices that have cables, and their distance.
+    interfaces: Vec<&'a str>,
+    beside: f64,
 }
 
 impl<'a> Layout<'a> {
@@ -73,23 +86,52 @@ impl<'a> Layout<'a> {
                 x += card.area.width + BESIDE;
             }
         }
+        if count == 2 {
+            // So that no cable crosses another one.
+            cards[1].interfaces.reverse();
+        }
         sort_cages(cluster, &mut cards);
         let lower = height(&cards, &rows[1]);
-        let cables = match count {
-            1 => 0.0,
-            2 => BELOW,
-            _ => BETWEEN,
-        };
-        Self {
+        let mut layout = Self {
             cards,
             width,
-            height: below + cables + lower + LEGEND,
+            height: below + BETWEEN + lower + LEGEND,
             middle: below + BETWEEN / 2.0,
+        };
+        if count <= 2 {
+            let ends = cluster
+                .cables
+                .iter()
+                .map(|cable| layout.end_of_arc(cluster, cable));
+            layout.height = ends.fold(below, f64::max) + LEGEND;
         }
+        layout
+    }
+
+    /// Where the label of a cable within a row ends.
+    fn end_of_arc(&self, cluster: &Cluster<'_>, cable: &Cable) -> f64 {
+        let [a, b] = [&cable.ends[0], &cable.ends[1]].map(|end| self.plug(end));
+        let reach = reach(a, b, self.within(cluster, cable));
+        let middle = halfway(bent(a, reach), bent(b, reach)).1;
+        middle + LABEL + LINE * cable.rails.len() as f64
+    }
+
+    /// How many cables of the same two hosts lie within the arc of this one.
+    pub(super) fn within(&self, cluster: &Cluster<'_>, cable: &Cable) -> usize {
+        let hosts = |cable: &Cable| [cable.ends[0].host, cable.ends[1].host];
+        let length = |cable: &Cable| {
+            let [a, b] = [&cable.ends[0], &cable.ends[1]].map(|end| self.plug(end));
+            is_arc(a, b).then_some((a.0.0 - b.0.0).abs())
+        };
+        let others = cluster
+            .cables
+            .iter()
+            .filter(|other| hosts(other) == hosts(cable));
+        others.filter(|other| length(other) < length(cable)).count()
     }
 
     /// Where a cable is plugged in, and the direction in which it leaves: 1 is down.
-    pub(super) fn plug(&self, end: &CableEnd) -> (Point, f64) {
+    pub(super) fn plug(&self, end: &CableEnd) -> End {
         let card = &self.cards[end.host];
         let found = card.cages.iter().find(|(cage, _)| {
             let is_card =
@@ -112,7 +154,7 @@ impl<'a> Layout<'a> {
 
     /// Where a rail ends, beside the middle of its cable by its place among the functions of the
     /// cage.
-    pub(super) fn rail(&self, end: &RailEnd) -> (Point, f64) {
+    pub(super) fn rail(&self, end: &RailEnd) -> End {
         let card = &self.cards[end.host];
         let of_cage = |(cage, area): &(Cage<'_>, Rect)| {
             let mut ends = cage.ends.iter();
@@ -133,9 +175,27 @@ impl<'a> Card<'a> {
     /// Without a place yet.
     fn new(host: &'a Host) -> Self {
         let cages = cages(host);
-        let functions: usize = cages.iter().map(|cage| cage.ends.len()).sum();
+        let interfaces: Vec<_> = leading(host).iter().map(|one| one.name.as_str()).collect();
+        let names = interfaces
+            .iter()
+            .map(|name| text_width(name, HEADS, true) + AROUND);
+        let beside = names.fold(INTERFACE, f64::max);
+        let cage_widths = cages.iter().map(|cage| cage_width(host, cage));
+        let places: Vec<_> = cage_widths.collect();
         let gaps = cages.len().saturating_sub(1) as f64 * PAD;
-        let width = (functions as f64 * FUNCTION + gaps + 2.0 * PAD).max(LEAST);
+        let inside = [
+            places.iter().sum::<f64>() + gaps,
+            if cages.is_empty() {
+                beside * interfaces.len() as f64
+            } else {
+                0.0
+            },
+            text_width(&host.name, NAME, true),
+            text_width(&labels::machine(host), OTHERS, false),
+            text_width(&labels::processors(host), OTHERS, false),
+            gpus_width(host),
+        ];
+        let width = inside.into_iter().fold(LEAST - 2.0 * PAD, f64::max) + 2.0 * PAD;
         let gpus = if host.gpus.is_empty() { 0.0 } else { GPUS };
         let cage = if cages.is_empty() { 0.0 } else { CAGE };
         let empty = Rect {
@@ -148,13 +208,19 @@ impl<'a> Card<'a> {
             host,
             area: empty,
             upper: true,
-            cages: cages.into_iter().map(|cage| (cage, empty)).collect(),
+            cages: cages
+                .into_iter()
+                .zip(places)
+                .map(|(cage, width)| (cage, Rect { width, ..empty }))
+                .collect(),
+            interfaces,
+            beside,
         }
     }
 
     /// Gives the cages their places, in their order.
     fn place_cages(&mut self) {
-        let all: f64 = self.cages.iter().map(|(cage, _)| cage_width(cage)).sum();
+        let all: f64 = self.cages.iter().map(|(_, area)| area.width).sum();
         let gaps = self.cages.len().saturating_sub(1) as f64 * PAD;
         let mut x = self.area.center() - f64::midpoint(all, gaps);
         let y = if self.upper {
@@ -162,15 +228,14 @@ impl<'a> Card<'a> {
         } else {
             self.area.y
         };
-        for (cage, area) in &mut self.cages {
-            let width = cage_width(cage);
+        for (_, area) in &mut self.cages {
             *area = Rect {
                 x,
                 y,
-                width,
                 height: CAGE,
+                ..*area
             };
-            x += width + PAD;
+            x += area.width + PAD;
         }
     }
 
@@ -185,14 +250,13 @@ impl<'a> Card<'a> {
 
     /// Where the cable of an interface without an RDMA device is.
     pub(super) fn interface(&self, name: &str) -> f64 {
-        let all = leading(self.host);
-        let place = all.iter().position(|netdev| netdev.name == name);
-        let middle = all.len().saturating_sub(1) as f64 / 2.0;
-        self.area.center() + (place.unwrap_or(0) as f64 - middle) * INTERFACE
+        let place = self.interfaces.iter().position(|one| *one == name);
+        let middle = self.interfaces.len().saturating_sub(1) as f64 / 2.0;
+        self.area.center() + (place.unwrap_or(0) as f64 - middle) * self.beside
     }
 
     /// The point of the edge that faces the cables, and the direction away from it.
-    pub(super) fn edge(&self, x: f64) -> (Point, f64) {
+    pub(super) fn edge(&self, x: f64) -> End {
         if self.upper {
             ((x, self.area.bottom()), 1.0)
         } else {
@@ -201,17 +265,34 @@ impl<'a> Card<'a> {
     }
 }
 
-/// The place of a function within its cage.
-pub(super) fn function(cage: Rect, place: usize) -> Rect {
+/// The place of one of the functions of a cage.
+pub(super) fn function((cage, area): &(Cage<'_>, Rect), place: usize) -> Rect {
+    let width = area.width / cage.ends.len() as f64;
     Rect {
-        x: cage.x + place as f64 * FUNCTION,
-        width: FUNCTION,
-        ..cage
+        x: area.x + place as f64 * width,
+        width,
+        ..*area
     }
 }
 
-fn cage_width(cage: &Cage<'_>) -> f64 {
-    cage.ends.len() as f64 * FUNCTION
+/// As wide as its functions, whose texts are within their boxes.
+fn cage_width(host: &Host, cage: &Cage<'_>) -> f64 {
+    let lines = cage
+        .ends
+        .iter()
+        .flat_map(|end| labels::function(host, *end));
+    let widths = lines.map(|line| text_width(&line, HEADS, true) + AROUND);
+    cage.ends.len() as f64 * widths.fold(FUNCTION, f64::max)
+}
+
+/// The least width of all GPUs beside each other.
+fn gpus_width(host: &Host) -> f64 {
+    let name = |gpu| text_width(&labels::gpu(gpu), HEADS, true);
+    let widths = host
+        .gpus
+        .iter()
+        .map(|gpu| name(gpu).max(text_width(&gpu.bus_id, OTHERS, false)));
+    (widths.fold(0.0, f64::max) + AROUND) * host.gpus.len() as f64
 }
 
 fn width(cards: &[Card<'_>], row: &[usize]) -> f64 {

@@ -1,41 +1,19 @@
 //! Draws hosts and what joins them.
 
+#[cfg(test)]
+mod tests;
+
 use spark_ccl_topology::cages::CageEnd;
 use spark_ccl_topology::cluster::{Cable, Shape, leading};
-use spark_ccl_topology::{Cluster, Gpu, Host, Reach};
+use spark_ccl_topology::{Cluster, Host};
 
-use super::layout::{CAGE, COLORS, Card, GPUS, HEAD, Layout, MARGIN, PAD, function};
-use super::svg::{Point, Rect, Svg};
-use crate::notation::size::human;
+use super::curve::{bent, halfway, is_arc, reach};
+use super::labels;
+use super::layout::{CAGE, COLORS, Card, GPUS, HEAD, LABEL, LINE, Layout, MARGIN, PAD, function};
+use super::svg::{Rect, Svg, width};
 
-const STYLE: &str = "
-.paper { fill: #ffffff }
-text { font-family: 'DejaVu Sans', Verdana, Helvetica, Arial, sans-serif; fill: #222222; font-size: 12px }
-.title { font-size: 22px; font-weight: bold }
-.name { font-size: 16px; font-weight: bold }
-.small { font-size: 11px; fill: #555555 }
-.mid { text-anchor: middle; font-size: 11px }
-.head { text-anchor: middle; font-size: 12px; font-weight: bold }
-.dim { text-anchor: middle; font-size: 11px; fill: #999999 }
-.tag { text-anchor: middle; font-size: 12px; paint-order: stroke; stroke: #ffffff; stroke-width: 5px }
-.host { fill: #f7f8fa; stroke: #9aa3ad; stroke-width: 1.2 }
-.gpu { fill: #e4f1da; stroke: #6b9a3c }
-.on { fill: #e3eefa; stroke: #4f81b5 }
-.off { fill: #f3f3f3; stroke: #bbbbbb; stroke-dasharray: 4 3 }
-.switch { fill: #ececf3; stroke: #70708c; stroke-width: 1.2 }
-.cable { fill: none; stroke: #d4d7dc; stroke-width: 20; stroke-linecap: round }
-.rail0 { fill: none; stroke: #0072b2; stroke-width: 2.6 }
-.rail1 { fill: none; stroke: #d55e00; stroke-width: 2.6 }
-.rail2 { fill: none; stroke: #009e73; stroke-width: 2.6 }
-.rail3 { fill: none; stroke: #cc79a7; stroke-width: 2.6 }
-.bar0 { fill: #0072b2 }
-.bar1 { fill: #d55e00 }
-.bar2 { fill: #009e73 }
-.bar3 { fill: #cc79a7 }
-";
+const STYLE: &str = concat!("\n", include_str!("style.css"));
 
-/// How far the subnets are beside a curve that crosses the space between the rows.
-const TAG_BESIDE: f64 = 36.0;
 /// How much further an arc reaches for each pixel that it begins further outside.
 const ARC_BESIDE: f64 = 1.3;
 
@@ -43,7 +21,7 @@ const ARC_BESIDE: f64 = 1.3;
 pub(super) fn draw(cluster: &Cluster<'_>) -> String {
     let layout = Layout::of(cluster);
     let mut svg = Svg::default();
-    title(&mut svg, cluster);
+    title(&mut svg, cluster, layout.width);
     if cluster.shape == Shape::Switch {
         switch(&mut svg, cluster, &layout);
     } else {
@@ -55,16 +33,20 @@ pub(super) fn draw(cluster: &Cluster<'_>) -> String {
         draw_card(&mut svg, card);
     }
     legend(&mut svg, cluster, &layout);
-    svg.finish(layout.width, layout.height, STYLE)
+    svg.finish(&names(cluster), layout.width, layout.height, STYLE)
 }
 
-fn title(svg: &mut Svg, cluster: &Cluster<'_>) {
-    let names: Vec<_> = cluster
-        .hosts
-        .iter()
-        .map(|host| host.name.as_str())
-        .collect();
-    svg.text("title", (MARGIN, 40.0), &names.join(", "));
+fn names(cluster: &Cluster<'_>) -> String {
+    let names = cluster.hosts.iter().map(|host| host.name.as_str());
+    names.collect::<Vec<_>>().join(", ")
+}
+
+/// The names, where there is room for them: each host has its own once more.
+fn title(svg: &mut Svg, cluster: &Cluster<'_>, room: f64) {
+    let names = names(cluster);
+    let fits = width(&names, 22.0, true) <= room - 2.0 * MARGIN;
+    let short = format!("{} hosts", cluster.hosts.len());
+    svg.text("title", (MARGIN, 40.0), if fits { &names } else { &short });
     let count = cluster.hosts.len();
     let line = match cluster.shape {
         Shape::Single => "One host".to_owned(),
@@ -77,7 +59,7 @@ fn title(svg: &mut Svg, cluster: &Cluster<'_>) {
 /// The rails of one cable within the cable, and their subnets beside it.
 fn draw_cable(svg: &mut Svg, cluster: &Cluster<'_>, layout: &Layout<'_>, cable: &Cable) {
     let [a, b] = [&cable.ends[0], &cable.ends[1]].map(|end| layout.plug(end));
-    let reach = reach(a, b);
+    let reach = reach(a, b, layout.within(cluster, cable));
     svg.curve("cable", bent(a, reach), bent(b, reach));
     for &index in &cable.rails {
         let ends = &cluster.rails[index].ends;
@@ -92,15 +74,22 @@ fn draw_cable(svg: &mut Svg, cluster: &Cluster<'_>, layout: &Layout<'_>, cable: 
         let class = format!("rail{}", layout.color(&ends[0]));
         svg.curve(&class, bent(from, reach), bent(to, reach));
     }
+    let speed = labels::cable(cluster, cable, &[&cable.ends[0], &cable.ends[1]]);
+    let subnets = cable
+        .rails
+        .iter()
+        .map(|&index| labels::subnet(cluster, index));
+    let lines: Vec<_> = std::iter::once(speed).chain(subnets).collect();
     let mut middle = halfway(bent(a, reach), bent(b, reach));
     if !is_arc(a, b) {
         // To the side of the curve, which goes down to the left or to the right.
-        middle.0 -= TAG_BESIDE * (b.0.0 - a.0.0).signum();
+        let widths = lines.iter().map(|line| width(line, 12.0, true));
+        middle.0 -= widths.fold(0.0, f64::max) / 2.0 * (b.0.0 - a.0.0).signum();
     }
-    let lines = cable.rails.iter().map(|&index| subnet(cluster, index));
-    for (place, line) in lines.enumerate() {
-        let y = middle.1 + 26.0 + 16.0 * place as f64;
-        svg.text("tag", (middle.0, y), &line);
+    for (place, line) in lines.iter().enumerate() {
+        let class = if place == 0 { "speed" } else { "tag" };
+        let y = middle.1 + LABEL + LINE * place as f64;
+        svg.text(class, (middle.0, y), line);
     }
 }
 
@@ -112,14 +101,22 @@ fn switch(svg: &mut Svg, cluster: &Cluster<'_>, layout: &Layout<'_>) {
         width: layout.width - 2.0 * MARGIN,
         height: 44.0,
     };
-    for cable in cluster.cables.iter().flat_map(|cable| &cable.ends) {
-        let (from, way) = layout.plug(cable);
-        let to = (from.0, layout.middle);
-        svg.curve("cable", (from, way), (to, -way));
+    let mut plugged = Vec::new();
+    for cable in &cluster.cables {
+        for end in cable.ends.iter().filter(|end| !plugged.contains(end)) {
+            let (from, way) = layout.plug(end);
+            svg.curve("cable", (from, way), ((from.0, layout.middle), -way));
+            let at = (
+                from.0 + PAD,
+                from.1 + way * (layout.middle - from.1).abs() / 2.0,
+            );
+            svg.text("beside", at, &labels::cable(cluster, cable, &[end]));
+        }
+        plugged.extend(&cable.ends);
     }
     let mut subnets: Vec<String> = Vec::new();
     for (index, rail) in cluster.rails.iter().enumerate() {
-        let subnet = subnet(cluster, index);
+        let subnet = labels::subnet(cluster, index);
         if !subnets.contains(&subnet) {
             subnets.push(subnet);
         }
@@ -139,14 +136,8 @@ fn draw_card(svg: &mut Svg, card: &Card<'_>) {
     svg.rect("host", *area, 12.0);
     let (x, top) = (area.x + PAD, card.top());
     svg.text("name", (x, top + 26.0), &host.name);
-    let product = host.system.product.as_deref().unwrap_or("unknown machine");
-    let memory = human(host.memory.total);
-    svg.text(
-        "small",
-        (x, top + 44.0),
-        &format!("{} · {memory}", product.replace('_', " ")),
-    );
-    svg.text("small", (x, top + 60.0), &processors(host));
+    svg.text("small", (x, top + 44.0), &labels::machine(host));
+    svg.text("small", (x, top + 60.0), &labels::processors(host));
     if card.cages.is_empty() {
         for netdev in leading(host) {
             let ((x, y), way) = card.edge(card.interface(&netdev.name));
@@ -154,9 +145,10 @@ fn draw_card(svg: &mut Svg, card: &Card<'_>) {
         }
     }
     gpus(svg, host, *area, top + HEAD);
-    for (cage, place) in &card.cages {
+    for one in &card.cages {
+        let (cage, place) = one;
         for (index, end) in cage.ends.iter().enumerate() {
-            draw_function(svg, card, *end, (function(*place, index), index));
+            draw_function(svg, card, *end, (function(one, index), index));
         }
         let gbits = cage
             .gbits()
@@ -174,21 +166,6 @@ fn draw_card(svg: &mut Svg, card: &Card<'_>) {
     }
 }
 
-fn processors(host: &Host) -> String {
-    let classes = host.cpus.iter();
-    let mut words: Vec<_> = classes
-        .map(|class| format!("{} × {}", class.count, class.name))
-        .collect();
-    let joined = |gpu: &Gpu| {
-        let peers = gpu.cuda.as_ref().map(|device| &device.peers);
-        peers.is_some_and(|all| all.iter().all(|peer| peer.reach == Reach::NvLink))
-    };
-    if host.gpus.len() > 1 && host.gpus.iter().all(joined) {
-        words.push("NVLink between all GPUs".to_owned());
-    }
-    words.join(", ")
-}
-
 fn gpus(svg: &mut Svg, host: &Host, area: Rect, y: f64) {
     let count = host.gpus.len() as f64;
     let width = (area.width - 2.0 * PAD - (count - 1.0).max(0.0) * 6.0) / count.max(1.0);
@@ -200,18 +177,12 @@ fn gpus(svg: &mut Svg, host: &Host, area: Rect, y: f64) {
             height: GPUS - 12.0,
         };
         svg.rect("gpu", place, 6.0);
-        let name = gpu_name(gpu);
-        svg.text("head", (place.center(), y + 15.0), &name);
+        svg.text("head", (place.center(), y + 15.0), &labels::gpu(gpu));
         svg.text("mid", (place.center(), y + 28.0), &gpu.bus_id);
     }
 }
 
-fn gpu_name(gpu: &Gpu) -> String {
-    let name = gpu.name.as_deref().unwrap_or("GPU");
-    name.strip_prefix("NVIDIA ").unwrap_or(name).to_owned()
-}
-
-/// A function of the network card: device, interface, address, packets, PCIe.
+/// A function of the network card.
 fn draw_function(svg: &mut Svg, card: &Card<'_>, end: CageEnd<'_>, at: (Rect, usize)) {
     let (place, index) = at;
     let active = end.is_active();
@@ -236,17 +207,7 @@ fn draw_function(svg: &mut Svg, card: &Card<'_>, end: CageEnd<'_>, at: (Rect, us
         };
         svg.rect(&format!("bar{}", index % COLORS), bar, 2.0);
     }
-    let port = card.host.described(end.device, end.port);
-    let address = port.preferred().filter(|_| active);
-    let pcie = end.pcie(card.host);
-    let lines = [
-        Some(end.device.name.clone()),
-        end.port.netdev.clone(),
-        address.map(ToString::to_string),
-        end.netdev.map(|netdev| format!("MTU {}", netdev.mtu)),
-        pcie.map(|link| format!("x{} {} GT/s", link.width, link.speed)),
-    ];
-    for (line, text) in lines.into_iter().flatten().enumerate() {
+    for (line, text) in labels::function(card.host, end).iter().enumerate() {
         let class = match (active, line) {
             (false, _) => "dim",
             (true, 0) => "head",
@@ -254,8 +215,8 @@ fn draw_function(svg: &mut Svg, card: &Card<'_>, end: CageEnd<'_>, at: (Rect, us
         };
         svg.text(
             class,
-            (area.center(), top + 19.0 + 16.0 * line as f64),
-            &text,
+            (area.center(), top + 20.0 + LINE * line as f64),
+            text,
         );
     }
 }
@@ -270,95 +231,4 @@ fn legend(svg: &mut Svg, cluster: &Cluster<'_>, layout: &Layout<'_>) {
          them. Dashed: no link."
     };
     svg.text("small", (MARGIN, y), line);
-}
-
-/// The subnet of a rail.
-fn subnet(cluster: &Cluster<'_>, rail: usize) -> String {
-    let gid = &cluster.rails[rail].ends[0].gid;
-    let prefix = gid
-        .prefix
-        .unwrap_or(if gid.ip().is_ipv4() { 32 } else { 128 });
-    match gid.ip() {
-        std::net::IpAddr::V4(ip) => {
-            let mask = u32::MAX
-                .checked_shl(32 - u32::from(prefix.min(32)))
-                .unwrap_or(0);
-            format!("{}/{prefix}", std::net::Ipv4Addr::from(ip.to_bits() & mask))
-        }
-        std::net::IpAddr::V6(ip) => {
-            let mask = u128::MAX
-                .checked_shl(128 - u32::from(prefix.min(128)))
-                .unwrap_or(0);
-            format!("{}/{prefix}", std::net::Ipv6Addr::from(ip.to_bits() & mask))
-        }
-    }
-}
-
-/// Whether two ends are in one row, so that the curve between them goes out and back.
-fn is_arc(a: (Point, f64), b: (Point, f64)) -> bool {
-    (a.1 - b.1).abs() < 0.5
-}
-
-/// How far curves bend: across between the rows, or out and back within a row, further the longer
-/// they are.
-fn reach(a: (Point, f64), b: (Point, f64)) -> f64 {
-    let (((ax, ay), _), ((bx, by), _)) = (a, b);
-    if is_arc(a, b) {
-        60.0 + (ax - bx).abs() * 0.12
-    } else {
-        (ay - by).abs() * 0.55
-    }
-}
-
-fn bent((point, way): (Point, f64), reach: f64) -> (Point, f64) {
-    (point, way * reach)
-}
-
-/// The middle of a curve.
-fn halfway(a: (Point, f64), b: (Point, f64)) -> Point {
-    let (((ax, ay), out), ((bx, by), back)) = (a, b);
-    let y = (ay + 3.0 * (ay + out) + 3.0 * (by + back) + by) / 8.0;
-    (f64::midpoint(ax, bx), y)
-}
-
-#[cfg(test)]
-mod tests {
-    use spark_ccl_topology::testing::{self, Recorded};
-
-    use super::*;
-
-    fn picture(recorded: &[Recorded]) -> String {
-        draw(&Cluster::of(&testing::hosts(recorded)))
-    }
-
-    fn count(svg: &str, class: &str) -> usize {
-        svg.matches(&format!("class=\"{class}\"")).count()
-    }
-
-    #[test]
-    fn a_ring_has_a_cable_between_any_two_hosts() {
-        let svg = picture(&testing::ring());
-        assert_eq!((count(&svg, "host"), count(&svg, "cable")), (3, 3));
-        assert_eq!((count(&svg, "rail0"), count(&svg, "rail1")), (3, 3));
-        assert!(svg.contains("3 hosts: a ring without a switch"), "{svg}");
-        assert!(
-            ["10.0.0.0/24", "10.0.5.0/24"]
-                .iter()
-                .all(|net| svg.contains(net))
-        );
-    }
-
-    #[test]
-    fn a_switch_has_a_line_to_each_function() {
-        let svg = picture(&testing::switch());
-        assert_eq!(count(&svg, "switch"), 1);
-        // A line for each end of the rails between any two.
-        assert_eq!((count(&svg, "rail0"), count(&svg, "rail1")), (12, 12));
-    }
-
-    #[test]
-    fn a_server_shows_its_gpus_and_cards() {
-        let svg = picture(&[testing::nvlink_server("h200")]);
-        assert_eq!((count(&svg, "gpu"), count(&svg, "on")), (8, 8));
-    }
 }

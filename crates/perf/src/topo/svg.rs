@@ -66,15 +66,32 @@ impl Svg {
         );
     }
 
-    /// The whole document.
-    pub(super) fn finish(self, width: f64, height: f64, style: &str) -> String {
+    /// The whole document. Its name is read out where the picture cannot be seen.
+    pub(super) fn finish(self, name: &str, width: f64, height: f64, style: &str) -> String {
+        let name = escaped(name);
         format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width:.0}\" height=\"{height:.0}\" \
-             viewBox=\"0 0 {width:.0} {height:.0}\">\n<style>{style}</style>\n<rect \
+             viewBox=\"0 0 {width:.0} {height:.0}\">\n<title>{name}</title>\n<style>{style}</style>\n<rect \
              class=\"paper\" width=\"100%\" height=\"100%\"/>\n{}</svg>\n",
             self.body
         )
     }
+}
+
+/// The most that a text of letters of this height takes, in pixels: the letters are those of the
+/// widest font of the style, `DejaVu Sans`, or bold ones.
+pub(super) fn width(text: &str, height: f64, is_bold: bool) -> f64 {
+    let of = |letter: char| match letter {
+        'i' | 'j' | 'l' | 'I' | ' ' | '.' | ',' | ':' | ';' | '/' | '|' | '\'' | '·' => 0.36,
+        'f' | 't' | 'r' | '-' | '(' | ')' => 0.42,
+        'm' | 'w' | 'M' | 'W' | '%' | '@' | '×' | '+' | '<' | '>' => 1.02,
+        'a'..='z' | '0'..='9' => 0.64,
+        'A'..='Z' => 0.8,
+        // Of other alphabets.
+        _ => 1.0,
+    };
+    let letters: f64 = text.chars().map(of).sum();
+    letters * height * if is_bold { 1.15 } else { 1.0 }
 }
 
 /// Text without the characters that have a meaning in XML, and without control characters, which it
