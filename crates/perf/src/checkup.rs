@@ -37,32 +37,38 @@ const FORMAT: u32 = 1;
 
 const AFTER_HELP: &str = "\
 What it does, in this order:
-  1. what doctor --probe does: both hosts, what joins them, firewalls, each rail alone and
-    together
-  2. a sweep of all_reduce from 8 B to 64 MiB in host memory; every result is verified
+  1. what doctor --probe does: both hosts, what joins them, firewalls, each rail
+     alone and together
+  2. a sweep of all_reduce from 8 B to 64 MiB in host memory; every result is
+     verified
   3. all_reduce of 16 MiB for --minutes
-  4. reads the byte counters of all interfaces and RDMA ports before 2 and after 3: the bytes must
-    have crossed the rails, a part over each and in each direction, and few of them other interfaces
-  It prints the findings that are not ok, and a summary. --report writes check.json, check.md and
-  check.html, which needs no other file; --compare says what became slower or otherwise since the
-  check.json of an earlier check. Slower is: bandwidth below 0.85 of what it was, latency of small
-  sizes above 1.3 times and 2 us more. What the older report has measured and this one has not (a
-  rail, a size, a host) is missing, and counts as worse; so does a finding that is new, or more
-  severe.
-  A host that does not answer any more before or after 2 and 3 is the finding check.lost, which
-  fails; the report is written.
+  4. reads the byte counters of all interfaces and RDMA ports before 2 and after
+     3: the bytes must have crossed the rails, a part over each and in each
+     direction, and few of them other interfaces
+  It prints the findings that are not ok, and a summary. --report writes
+  check.json, check.md and check.html, which needs no other file; --compare says
+  what became slower or otherwise since the check.json of an earlier check.
+  Slower is: bandwidth below 0.85 of what it was, latency of small sizes above
+  1.3 times and 2 us more. What the older report has measured and this one has
+  not (a rail, a size, a host) is missing, and counts as worse; so does a
+  finding that is new, or more severe.
+  A host that does not answer any more before or after 2 and 3 is the finding
+  check.lost, which fails; the report is written.
 
 Exit codes:
   0 nothing fails, and nothing is worse than in the older report
-  1 something fails: a finding says what, also where a host cannot be read or was lost
+  1 something fails: a finding says what, also where a host cannot be read or
+    was lost
   2 a call of the operating system failed, such as writing the report
-  6 bad arguments, an older report that cannot be read, or one that is not about these hosts
-  7 nothing fails, but something is slower, missing or worse otherwise than in the older report
+  6 bad arguments, an older report that cannot be read, or one that is not about
+    these hosts
+  7 nothing fails, but something is slower, missing or worse otherwise than in
+    the older report
 
 Examples:
-  spark-perf check -H spark-1,spark-2 --report first
-  spark-perf check -H spark-1,spark-2 --minutes 30 --report today --compare first/check.json
-  spark-perf check --hardware -H spark-1,spark-2 --minutes 5 --json > hardware.json";
+  spark-perf check -H a,b --report first
+  spark-perf check -H a,b --minutes 30 --report now --compare first/check.json
+  spark-perf check --hardware -H a,b --minutes 5 --json > hardware.json";
 
 /// Checks a cluster: doctor, rails, collectives under load, and what crossed which interface.
 #[derive(Debug, Clone, Parser)]

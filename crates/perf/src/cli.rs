@@ -5,7 +5,6 @@
 //! measured, or where the ranks come from.
 
 pub(crate) mod args;
-mod help;
 pub(crate) mod options;
 pub(crate) mod ranks;
 pub(crate) mod sweep;

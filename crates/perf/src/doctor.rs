@@ -31,26 +31,29 @@ const FORMAT: u32 = 1;
 
 const AFTER_HELP: &str = "\
 What it prints:
-  A line for each check of each host, of each pair of hosts with a cable between them, and of all
-  hosts together: ok, unknown (what was read does not decide it), warn (it works, but slowly or
-  not for long) or FAIL (it does not work); what is there; and where that is not as it should be,
-  what is wanted, why it matters, and the command that puts it right, with the host on which to
-  run it. Where what was read proves no command right, it says what to look at instead.
-  What ip and sysctl set is lost at the next start; spark-perf netplan writes addresses and MTUs
-  that last.
-  p0, p1 are cages of a network card: sudo ethtool --identify INTERFACE 10 makes the light beside
-  one blink.
-  Other hosts are asked over ssh (-H), or described by files that `spark-perf topo --json` makes
-  on each of them (--from). The limit on locked memory and others are those of the shell in which
-  that ran.
+  A line for each check of each host, of each pair of hosts with a cable between
+  them, and of all hosts together: ok, unknown (what was read does not decide
+  it), warn (it works, but slowly or not for long) or FAIL (it does not work);
+  what is there; and where that is not as it should be, what is wanted, why it
+  matters, and the command that puts it right, with the host on which to run it.
+  Where what was read proves no command right, it says what to look at instead.
+  What ip and sysctl set is lost at the next start; spark-perf netplan writes
+  addresses and MTUs that last.
+  p0, p1 are cages of a network card: sudo ethtool --identify INTERFACE 10 makes
+  the light beside one blink.
+  Other hosts are asked over ssh (-H), or described by files that `spark-perf
+  topo --json` makes on each of them (--from). The limit on locked memory and
+  others are those of the shell in which that ran.
 
-  Of several hosts that are asked over ssh, each opens a port, and the others connect to it at
-  every address that ranks use: so firewalls are found.
+  Of several hosts that are asked over ssh, each opens a port, and the others
+  connect to it at every address that ranks use: so firewalls are found.
 
-  --probe starts ranks on them (spark-perf launch) and measures round trip and bandwidth of each
-  rail alone and of all together, over TCP and over RDMA, and a verified all_reduce.
+  --probe starts ranks on them (spark-perf launch) and measures round trip and
+  bandwidth of each rail alone and of all together, over TCP and over RDMA, and
+  a verified all_reduce.
 
-What it does not check: policies of routes, and without --probe what only load shows.
+What it does not check: policies of routes, and without --probe what only load
+shows.
 
 Exit codes:
   0 nothing fails (there may be warnings)
@@ -58,11 +61,11 @@ Exit codes:
   2 this host, or a file of --from, cannot be read     6 bad arguments
 
 Examples:
-  spark-perf doctor                                        this host
-  spark-perf doctor -H spark-1,spark-2                     two hosts, and the cable between them
-  spark-perf doctor --probe -H spark-1,spark-2             what they carry, too
-  spark-perf doctor --from spark-1.json,spark-2.json       the same by what was written down
-  spark-perf doctor --quiet --json                         only what warns or fails, for programs";
+  spark-perf doctor                       this host
+  spark-perf doctor -H a,b                two hosts, and the cable between them
+  spark-perf doctor --probe -H a,b        what they carry, too
+  spark-perf doctor --from a.json,b.json  by what topo --json has written down
+  spark-perf doctor --quiet --json        what warns or fails, for programs";
 
 /// Finds what is wrong with hosts and with what joins them.
 #[derive(Debug, Clone, Parser)]

@@ -20,26 +20,30 @@ use crate::survey::{SurveyArgs, survey};
 
 const AFTER_HELP: &str = "\
 What it prints:
-  Settings for this library and for NCCL, which are the same on all of these hosts, and before
-  each what was found that decides it. What nothing decides is not set: the libraries' own
-  defaults are better than a guess. In particular, no index of an address is set, since it changes
-  when an interface loses its address and gets it back.
-  With one host, only what it alone decides: name all hosts (-H, --from) for the rest.
+  Settings for this library and for NCCL, which are the same on all of these
+  hosts, and before each what was found that decides it. What nothing decides is
+  not set: the libraries' own defaults are better than a guess. In particular,
+  no index of an address is set, since it changes when an interface loses its
+  address and gets it back. With one host, only what it alone decides: name all
+  hosts (-H, --from) for the rest.
 
 Modes:
   safe     device memory goes through host memory
-  dmabuf   network cards reach device memory by dma-buf; refused where CUDA's driver says that a
-           GPU cannot, or that it shares the processors' memory
-  auto     safe where a GPU shares the processors' memory; otherwise nothing: what a driver
-           claims is not what works
+  dmabuf   network cards reach device memory by dma-buf; refused where CUDA's
+           driver says that a GPU cannot, or that it shares the processors'
+           memory
+  auto     safe where a GPU shares the processors' memory; otherwise nothing:
+           what a driver claims is not what works
 
 Exit codes:
-  0 success     2 a host cannot be read     6 bad arguments, or a mode that these hosts do not have
+  0 success     2 a host cannot be read
+  6 bad arguments, or a mode that these hosts do not have
 
 Examples:
   eval \"$(spark-perf env -H spark-1,spark-2)\"
-  docker run $(spark-perf env --docker) IMAGE ..        also: podman run
-  srun --export=ALL .. after the first; sparkrun and others take the settings of --json";
+  docker run $(spark-perf env --docker) IMAGE ..  also: podman run
+  srun --export=ALL ..                            after the first
+  sparkrun and others take the settings of --json";
 
 /// Prints the environment to run with.
 #[derive(Debug, Clone, Parser)]

@@ -130,7 +130,7 @@ mod tests {
         A::command()
     }
 
-    /// A text with lines of more columns than clap's 100 would be broken once more.
+    /// A text with lines of more columns than a terminal would be broken once more.
     #[test]
     fn help_is_wrapped_once() {
         let commands = [
@@ -154,11 +154,7 @@ mod tests {
             let texts = [command.get_before_help(), command.get_after_long_help()];
             for text in texts.into_iter().flatten() {
                 for line in text.to_string().lines() {
-                    assert!(
-                        line.chars().count() <= 100,
-                        "{}: {line}",
-                        command.get_name()
-                    );
+                    assert!(line.chars().count() <= 80, "{}: {line}", command.get_name());
                 }
             }
         }

@@ -22,24 +22,26 @@ const CLEAR: &str = "\x1b[H\x1b[J";
 
 const AFTER_HELP: &str = "\
 What it shows:
-  For each communicator of the process that answers a line for each rank: host and process; how
-  many calls it has made, also on device memory, and how many in a second. And, of host memory
-  alone: how many collectives it has finished; the one that it has entered last; what it waits
-  for, or by how much it is late, that is, how long others have waited in a call that it has not
-  entered. Also whether it answers, is dead or has left.
+  For each communicator of the process that answers a line for each rank: host
+  and process; how many calls it has made, also on device memory, and how many
+  in a second. And, of host memory alone: how many collectives it has finished;
+  the one that it has entered last; what it waits for, or by how much it is
+  late, that is, how long others have waited in a call that it has not entered.
+  Also whether it answers, is dead or has left.
 
 Where it asks:
-  At --host and --port, or where SPARK_CCL_RAS or NCCL_RAS_ADDR say, or at localhost:28028. The
-  job must be started with SPARK_CCL_RAS=1. A job of NCCL answers there, too, with less.
+  At --host and --port, or where SPARK_CCL_RAS or NCCL_RAS_ADDR say, or at
+  localhost:28028. The job must be started with SPARK_CCL_RAS=1. A job of NCCL
+  answers there, too, with less.
 
 Exit codes:
   0 success     2 nobody answers there     6 bad arguments
 
 Examples:
   SPARK_CCL_RAS=1 spark-perf all_reduce -b 1G -e 1G -n 1000 &
-  spark-perf top                       until Ctrl-C
-  spark-perf top --once                once
-  spark-perf top --once --json         NCCL's JSON, with more in objects called spark_ccl";
+  spark-perf top                  until Ctrl-C
+  spark-perf top --once           once
+  spark-perf top --once --json    NCCL's JSON, and more in spark_ccl";
 
 /// Shows the ranks of a running job.
 #[derive(Debug, Clone, Parser)]

@@ -21,21 +21,22 @@ use crate::survey::{SurveyArgs, survey};
 
 const AFTER_HELP: &str = "\
 What it prints:
-  For each host its processors, memory and GPUs, and a line for each RDMA device: the cage of the
-  network card that it leads to, state, rate, network interface and MTU, address with its index in
-  the GID table, PCI address and PCIe link.
+  For each host its processors, memory and GPUs, and a line for each RDMA
+  device: the cage of the network card that it leads to, state, rate, network
+  interface and MTU, address with its index in the GID table, PCI address and
+  PCIe link.
   Devices of one cage are twins: one cable, of which each carries a part.
-  For several hosts, the cables between them and the rails that each carries, as far as addresses
-  and the neighbours that the kernels know show that.
+  For several hosts, the cables between them and the rails that each carries, as
+  far as addresses and the neighbours that the kernels know show that.
 
 Exit codes:
   0 success     2 a host cannot be read     6 bad arguments
 
 Examples:
-  spark-perf topo --json > spark-1.json                      this host, to look at elsewhere
-  spark-perf topo -H spark-1,spark-2                         two hosts over ssh, and what joins them
-  spark-perf topo --from spark-1.json,spark-2.json           the same by what was written down
-  spark-perf topo --from spark-1.json,spark-2.json --svg cluster.svg";
+  spark-perf topo --json > a.json           this host, to look at elsewhere
+  spark-perf topo -H a,b                    two hosts, and what joins them
+  spark-perf topo --from a.json,b.json      the same by what was written down
+  spark-perf topo -H a,b --svg cluster.svg  a picture";
 
 /// Shows devices, ports, interfaces, rails and cables.
 #[derive(Debug, Clone, Parser)]

@@ -6,23 +6,27 @@ use clap::Parser;
 
 const AFTER_HELP: &str = "\
 What it does:
-  Listens for ssh servers that are announced by multicast DNS (_ssh._tcp, as by avahi), and asks
-  all nodes of each link for an answer (ICMPv6 echo to ff02::1), which they also give where no
-  addresses are configured. The latter needs the permission to send echo requests:
-  net.ipv4.ping_group_range, or root. Meanwhile it listens to LLDP, by which hosts with lldpd say
-  their name and address about every 30 s (--seconds 35 hears all); this takes root (sudo) or
-  CAP_NET_RAW, and an interface that takes in LLDP's frames, as those do that lldpd or
-  systemd-networkd uses here. Then each host is asked whether it has an ssh server.
-  Prints a hostfile for --hostfile, with this host first. Nothing is changed on any host without
-  --copy-keys.
+  Listens for ssh servers that are announced by multicast DNS (_ssh._tcp, as by
+  avahi), and asks all nodes of each link for an answer (ICMPv6 echo to
+  ff02::1), which they also give where no addresses are configured. The latter
+  needs the permission to send echo requests: net.ipv4.ping_group_range, or
+  root. Meanwhile it listens to LLDP, by which hosts with lldpd say their name
+  and address about every 30 s (--seconds 35 hears all); this takes root (sudo)
+  or CAP_NET_RAW, and an interface that takes in LLDP's frames, as those do that
+  lldpd or systemd-networkd uses here. Then each host is asked whether it has an
+  ssh server.
+  Prints a hostfile for --hostfile, with this host first. Nothing is changed on
+  any host without --copy-keys.
 
 --copy-keys:
-  Runs ssh-copy-id, which asks for the password there: for the hosts of -H, or else for each to
-  which you agree. What is shown of a host is what it says of itself, but for the fingerprint of
-  its key: compare that with ssh-keygen -l on the host.
+  Runs ssh-copy-id, which asks for the password there: for the hosts of -H, or
+  else for each to which you agree. What is shown of a host is what it says of
+  itself, but for the fingerprint of its key: compare that with ssh-keygen -l on
+  the host.
 
 Exit codes:
-  0 some host was found     2 a key could not be copied     3 no host was found     6 bad arguments
+  0 some host was found     2 a key could not be copied
+  3 no host was found       6 bad arguments
 
 Examples:
   spark-perf discover > hosts

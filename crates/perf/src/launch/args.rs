@@ -11,40 +11,44 @@ use crate::remote::{Host, HostArgs, both_here, parse_list};
 
 const AFTER_HELP: &str = "\
 What it does:
-  Starts COMMAND once for each slot of each host: on other hosts over ssh, which must need no
-  password, and there by spark-perf, which must be there; on this host without ssh. No rank starts
-  before all hosts have answered. Each line that a rank prints comes with its number before it.
-  When a rank fails, all others are told to end (SIGTERM), and killed when the grace time is over,
-  with all processes that they have started. That also happens when the launcher, or its
-  connection to a host, ends in any way: by Ctrl-C or kill -9 at once, when the network is gone or
-  the launcher is stopped (Ctrl-Z), after a minute (--lost-after).
+  Starts COMMAND once for each slot of each host: on other hosts over ssh, which
+  must need no password, and there by spark-perf, which must be there; on this
+  host without ssh. No rank starts before all hosts have answered. Each line
+  that a rank prints comes with its number before it.
+  When a rank fails, all others are told to end (SIGTERM), and killed when the
+  grace time is over, with all processes that they have started. That also
+  happens when the launcher, or its connection to a host, ends in any way: by
+  Ctrl-C or kill -9 at once, when the network is gone or the launcher is stopped
+  (Ctrl-Z), after a minute (--lost-after).
 
 Variables of the ranks:
-  RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, NODE_RANK, GROUP_RANK, GROUP_WORLD_SIZE,
-  MASTER_ADDR and MASTER_PORT, as torchrun has them, with a port that is free on rank 0's host;
-  SPARK_CCL_RANK and its kin, with a port and a secret of their own, which is never part of a
-  command line. All NCCL_* and SPARK_CCL_* variables of the launcher are passed on, and those of
-  -x. Between several hosts, GLOO_SOCKET_IFNAME is the interface that the hosts reach each other
-  by, unless it is set: PyTorch's gloo would use that of the host's name, which often is the
-  loopback interface.
+  RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, NODE_RANK, GROUP_RANK,
+  GROUP_WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as torchrun has them, with a
+  port that is free on rank 0's host; SPARK_CCL_RANK and its kin, with a port
+  and a secret of their own, which is never part of a command line. All NCCL_*
+  and SPARK_CCL_* variables of the launcher are passed on, and those of -x.
+  Between several hosts, GLOO_SOCKET_IFNAME is the interface that the hosts
+  reach each other by, unless it is set: PyTorch's gloo would use that of the
+  host's name, which often is the loopback interface.
 
 Without ssh:
-  The same command on every node, by any other means: launch --node-of spark-a,spark-b -- COMMAND.
-  Each node finds itself in the list by its names and addresses, and starts its own ranks. The
-  first node is MASTER_ADDR; it must have the ports --master-port and the next free. Programs that
-  use this library need the same SPARK_CCL_SECRET on all nodes.
+  The same command on every node, by any other means: launch --node-of
+  spark-a,spark-b -- COMMAND. Each node finds itself in the list by its names
+  and addresses, and starts its own ranks. The first node is MASTER_ADDR; it
+  must have the ports --master-port and the next free. Programs that use this
+  library need the same SPARK_CCL_SECRET on all nodes.
 
 Exit codes:
-  that of the first rank that failed; 128 and the number of the signal that killed it, or the
-  launcher
+  that of the first rank that failed; 128 and the number of the signal that
+  killed it, or the launcher
   2 a host cannot be reached, or has vanished      6 bad arguments
 
 Examples:
   spark-perf launch -H spark-a,spark-b -- spark-perf all_reduce -b 8 -e 1G -f 2
   spark-perf launch -H spark-a:2,spark-b:2 -x PATH -- python train.py
   spark-perf launch --local 4 -- ./program
-  spark-perf launch --kubernetes --image registry/train:1 --nodes 2 -- python train.py |
-    kubectl apply -f -";
+  spark-perf launch --kubernetes --image registry/train:1 --nodes 2 \\
+    -- python train.py | kubectl apply -f -";
 
 /// Starts a program as ranks on several hosts.
 #[derive(Debug, Clone, Parser)]

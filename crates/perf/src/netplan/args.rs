@@ -11,28 +11,34 @@ use crate::remote::{Host, SshArgs, parse_list, settled};
 
 const AFTER_HELP: &str = "\
 What it does:
-  Prints a file of netplan for each node: addresses of its own for each interface of each cable,
-  in a subnet for each, and the MTU. Nothing is changed without --apply.
-  One cage of a Spark is two interfaces, each with half of the bandwidth; so a cable has two
-  subnets. In a ring, the first cage of each node is cabled to the second cage of the next.
+  Prints a file of netplan for each node: addresses of its own for each
+  interface of each cable, in a subnet for each, and the MTU. Nothing is changed
+  without --apply.
+  One cage of a Spark is two interfaces, each with half of the bandwidth; so a
+  cable has two subnets. In a ring, the first cage of each node is cabled to the
+  second cage of the next.
 
 --apply:
-  Needs ssh to the nodes without a password, spark-perf there, and root there, or sudo without a
-  password. Nothing is changed if the plan overlaps other networks of a node, or takes an
-  interface that ssh, the default route or another file of netplan uses. Each node gets its file
-  in /run/netplan, and applies it. If all have their addresses and reach their neighbours, and it
-  is confirmed, the files move to /etc/netplan (90-spark-ccl.yaml); if that fails on a node, all
-  that can be reached take it back. Without the confirmation each node becomes what it was by
-  itself after --confirm-within, also if it cannot be reached any more; a restart does so, too.
+  Needs ssh to the nodes without a password, spark-perf there, and root there,
+  or sudo without a password. Nothing is changed if the plan overlaps other
+  networks of a node, or takes an interface that ssh, the default route or
+  another file of netplan uses. Each node gets its file in /run/netplan, and
+  applies it. If all have their addresses and reach their neighbours, and it is
+  confirmed, the files move to /etc/netplan (90-spark-ccl.yaml); if that fails
+  on a node, all that can be reached take it back. Without the confirmation each
+  node becomes what it was by itself after --confirm-within, also if it cannot
+  be reached any more; a restart does so, too.
 
 Exit codes:
   0 success     6 bad arguments
-  2 not applied, or rolled back: a node cannot be reached, or does not reach a neighbour
+  2 not applied, or rolled back: a node cannot be reached, or does not reach a
+    neighbour
 
 Examples:
   spark-perf netplan --topology direct --nodes spark-a,spark-b --output plan
   spark-perf netplan --topology ring --nodes spark-a,spark-b,spark-c --apply
-  spark-perf netplan --topology switch --nodes a,b,c --interfaces enp1s0f1np1+enP2p1s0f1np1 --json";
+  spark-perf netplan --topology switch --nodes a,b,c --json \\
+    --interfaces enp1s0f1np1+enP2p1s0f1np1";
 
 /// Plans the addresses of the fast network, and applies them on demand.
 #[derive(Debug, Clone, Parser)]

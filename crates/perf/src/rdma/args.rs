@@ -9,34 +9,37 @@ use crate::pair::args::{LoadArgs, PairArgs};
 
 const BANDWIDTH_HELP: &str = "\
 What it does:
-  Rank 0 writes to rank 1 (sends to it, reads from it), as fast as the rails accept requests: each
-  request is posted on the rail with the fewest requests in flight. The ranks find the rails as
-  the library does: they try every pair of ports that may be on the same network.
+  Rank 0 writes to rank 1 (sends to it, reads from it), as fast as the rails
+  accept requests: each request is posted on the rail with the fewest requests
+  in flight. The ranks find the rails as the library does: they try every pair
+  of ports that may be on the same network.
 
 Table:
-  time is from the first request to the completion of the last, on the slower rank if both write;
-  GB/s are 10^9 bytes, both directions together. CPU is the processor time of both programs per
-  MiB. #wrong counts bytes that differ from what was sent, after the last request. With several
-  rails, a line for each follows.";
+  time is from the first request to the completion of the last, on the slower
+  rank if both write; GB/s are 10^9 bytes, both directions together. CPU is the
+  processor time of both programs per MiB. #wrong counts bytes that differ from
+  what was sent, after the last request. With several rails, a line for each
+  follows.";
 
 const LATENCY_HELP: &str = "\
 What it does:
-  Rank 0 writes to rank 1 (sends to it), which answers in the same way; the time is half the round
-  trip, as in perftest. Writes carry an immediate value, so that they complete a receive, as in
-  the library. For reads the time is that of the whole request. Every rail is measured separately.";
+  Rank 0 writes to rank 1 (sends to it), which answers in the same way; the time
+  is half the round trip, as in perftest. Writes carry an immediate value, so
+  that they complete a receive, as in the library. For reads the time is that of
+  the whole request. Every rail is measured separately.";
 
 const RANKS_HELP: &str = "\
 Ranks:
-  Two, as for collectives: those of torchrun, mpirun or srun; else 2 local processes, which reach
-  each other through the devices of this machine. They exchange what they need to connect over
-  TCP.
-  These settings apply: SPARK_CCL_IB_HCA, SPARK_CCL_IB_GID_INDEX, SPARK_CCL_IB_TC and so on, and
-  NCCL's names of them.
+  Two, as for collectives: those of torchrun, mpirun or srun; else 2 local
+  processes, which reach each other through the devices of this machine. They
+  exchange what they need to connect over TCP.
+  These settings apply: SPARK_CCL_IB_HCA, SPARK_CCL_IB_GID_INDEX,
+  SPARK_CCL_IB_TC and so on, and NCCL's names of them.
 
 Memory:
-  With --memory pinned, the devices get memory of the host that CUDA has pinned, and that GPUs,
-  processors and network cards all reach. It is allocated through GPU 0, or SPARK_CCL_DEVICE. Both
-  ranks need CUDA's driver and a GPU.
+  With --memory pinned, the devices get memory of the host that CUDA has pinned,
+  and that GPUs, processors and network cards all reach. It is allocated through
+  GPU 0, or SPARK_CCL_DEVICE. Both ranks need CUDA's driver and a GPU.
 
 Exit codes:
   0 success     2 no RDMA device, or no pinned memory     3 RDMA fails
@@ -44,9 +47,9 @@ Exit codes:
 
 Examples:
   mpirun -n 2 --host spark-a,spark-b spark-perf rdma_bw
-  mpirun -n 2 --host spark-a,spark-b spark-perf rdma_bw -b 1M -e 1M --rails one --bidirectional
+  mpirun -n 2 --host spark-a,spark-b spark-perf rdma_bw --rails one
   mpirun -n 2 --host spark-a,spark-b spark-perf rdma_bw --memory pinned
-  mpirun -n 2 --host spark-a,spark-b spark-perf rdma_lat --verb send --wait events";
+  mpirun -n 2 --host spark-a,spark-b spark-perf rdma_lat --wait events";
 
 /// Measures the bandwidth of RDMA between two ranks.
 #[derive(Debug, Clone, Parser)]

@@ -14,19 +14,22 @@ use crate::error::Error;
 
 const AFTER_HELP: &str = "\
 What it prints:
-  A line for each port: device and number, as NCCL_IB_HCA names them; state; payload bytes of a
-  packet; speed; network interface and its MTU; PCI address. Below it the port's addresses by
-  index, with the length of the subnet's prefix, and which one would be used, or why none. It is
-  used with peers that have an address of the same kind; with other peers, the best kind that both
+  A line for each port: device and number, as NCCL_IB_HCA names them; state;
+  payload bytes of a packet; speed; network interface and its MTU; PCI address.
+  Below it the port's addresses by index, with the length of the subnet's
+  prefix, and which one would be used, or why none. It is used with peers that
+  have an address of the same kind; with other peers, the best kind that both
   have is used.
-  With --json, a port has what `spark-perf topo --json` says of it, its state, the MTU of the
-  interface, and either \"used\", the index of that address and why, or \"not_used\", the reason.
-  \"unreadable\" are devices that tell nothing.
-  These settings apply: SPARK_CCL_IB_HCA, SPARK_CCL_IB_GID_INDEX, SPARK_CCL_IBVERBS_LIBRARY, and
-  NCCL's names of them.
+  With --json, a port has what `spark-perf topo --json` says of it, its state,
+  the MTU of the interface, and either \"used\", the index of that address and
+  why, or \"not_used\", the reason. \"unreadable\" are devices that tell
+  nothing.
+  These settings apply: SPARK_CCL_IB_HCA, SPARK_CCL_IB_GID_INDEX,
+  SPARK_CCL_IBVERBS_LIBRARY, and NCCL's names of them.
 
 Exit codes:
-  0 success     2 no libibverbs, or no RDMA device     6 settings that are not valid";
+  0 success     2 no libibverbs, or no RDMA device
+  6 settings that are not valid";
 
 /// Lists RDMA ports and their addresses, and says which would be used.
 #[derive(Debug, Clone, Parser)]

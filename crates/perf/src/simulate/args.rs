@@ -9,43 +9,48 @@ use crate::notation::size;
 
 const AFTER_HELP: &str = "\
 What it prints:
-  Times of one in-place collective of bytes, MODELLED: nothing runs, and nothing here is a
-  measurement. Up to --exact ranks, every message of the schedules that spark-ccl would run is
-  simulated in the ports on its route. For more ranks, closed forms are used, marked with ~. They
-  are within about 10 % of the simulation (within 35 % if ranks forward messages of others, and
-  for double-tree across hosts). Sizes and busbw are as in the measured tables: 2(n-1)/n x bytes /
-  time for all_reduce, (n-1)/n for all_gather.
+  Times of one in-place collective of bytes, MODELLED: nothing runs, and nothing
+  here is a measurement. Up to --exact ranks, every message of the schedules
+  that spark-ccl would run is simulated in the ports on its route. For more
+  ranks, closed forms are used, marked with ~. They are within about 10 % of the
+  simulation (within 35 % if ranks forward messages of others, and for
+  double-tree across hosts). Sizes and busbw are as in the measured tables:
+  2(n-1)/n x bytes / time for all_reduce, (n-1)/n for all_gather.
 
 The model:
-  A message costs alpha microseconds from end to end, and its bytes divided by beta in each port
-  on its route, where it queues with other messages. Received bytes are reduced and copied at the
-  speed of the rank's memory; a copy moves two bytes per byte, and a reduction three.
-  --path safe: bytes are copied into and out of slots; zero-copy: they are not, but each message
-  costs alpha three times, since its receiver fetches it after it was announced.
-  sparks      every rank is a host with one port of 23.7 GB/s (what its users measure) to a
-              switch that is never the bottleneck; alpha 5 us (assumed: RDMA); memory of 273 GB/s
-  spark-ring  the same without a switch: cables to the two neighbours; both share the host's
-              23.7 GB/s, as does what a rank forwards for others (store and forward per packet,
-              5 us per host)
-  hosts8      hosts of 8 GPUs; within, 337 GB/s per GPU (between what NCCL reaches on two and on
-              four H200) and 1 us (assumed); across, a rail of 50 GB/s per GPU to a switch, and
-              5 us (assumed)
+  A message costs alpha microseconds from end to end, and its bytes divided by
+  beta in each port on its route, where it queues with other messages. Received
+  bytes are reduced and copied at the speed of the rank's memory; a copy moves
+  two bytes per byte, and a reduction three.
+  --path safe: bytes are copied into and out of slots; zero-copy: they are not,
+  but each message costs alpha three times, since its receiver fetches it after
+  it was announced.
+  sparks      every rank is a host with one port of 23.7 GB/s (what its users
+              measure) to a switch that is never the bottleneck; alpha 5 us
+              (assumed: RDMA); memory of 273 GB/s
+  spark-ring  the same without a switch: cables to the two neighbours; both
+              share the host's 23.7 GB/s, as does what a rank forwards for
+              others (store and forward per packet, 5 us per host)
+  hosts8      hosts of 8 GPUs; within, 337 GB/s per GPU (between what NCCL
+              reaches on two and on four H200) and 1 us (assumed); across, a
+              rail of 50 GB/s per GPU to a switch, and 5 us (assumed)
 
 Algorithms:
-  Of all_reduce ring, double-tree, halving-doubling, and hierarchical: within hosts, between
-  hosts, within hosts (if every rank is a host, consecutive ranks count as one host: as many as
-  the largest divisor up to the square root of the number of ranks); if named, also direct and
-  recursive-doubling. Of all_gather ring, pairwise and direct.
+  Of all_reduce ring, double-tree, halving-doubling, and hierarchical: within
+  hosts, between hosts, within hosts (if every rank is a host, consecutive ranks
+  count as one host: as many as the largest divisor up to the square root of the
+  number of ranks); if named, also direct and recursive-doubling. Of all_gather
+  ring, pairwise and direct.
 
 Exit codes:
   0 success     2 a call of the operating system failed     6 bad arguments
 
 Examples:
   spark-perf simulate
-  spark-perf simulate --topology hosts8 --bytes 1M,256M --ranks 8,64,512,4096 --plot hosts8.svg
+  spark-perf simulate --topology hosts8 --ranks 8,64,512,4096 --plot hosts8.svg
   spark-perf simulate --topology hosts8 --rails 1 --bytes 64M
   spark-perf simulate --alpha 30 --beta 1.2 --measured run.json
-  spark-perf simulate --collective all_gather --ranks 2 --path zero-copy --beta 12 --memory 25";
+  spark-perf simulate --collective all_gather --ranks 2 --path zero-copy";
 
 /// Models the time of collectives on other machines, by number of ranks and size.
 #[derive(Debug, Clone, Parser)]

@@ -11,37 +11,37 @@ const MOST_BYTES: u64 = 1 << 28;
 
 const AFTER_HELP: &str = "\
 What it does:
-  Rank 0 writes messages to rank 1 over sockets of TCP, as fast as these take them: each message
-  goes over the rail that is free first. A rail is a pair of network interfaces with a subnet in
-  common, as fast as the fastest of them. Sockets are bound to the addresses of the interfaces, and
-  to the interfaces themselves where several of a host share a subnet. Where that does not work, the
-  rail's line says so: the kernel's routes then choose what carries it.
+  Rank 0 writes messages to rank 1 over sockets of TCP, as fast as these take
+  them: each message goes over the rail that is free first. A rail is a pair of
+  network interfaces with a subnet in common, as fast as the fastest of them.
+  Sockets are bound to the addresses of the interfaces, and to the interfaces
+  themselves where several of a host share a subnet. Where that does not work,
+  the rail's line says so: the kernel's routes then choose what carries it.
 
 Table:
-  The round trip is the median of 200, of one byte. time is from the first message until the other
-  rank has read the last; GB/s are 10^9 bytes, both directions together. CPU is the processor time
-  of both programs per MiB. #wrong counts bytes that differ from what was sent, in the last
-  message of each socket. With several rails, a line for each follows.
+  The round trip is the median of 200, of one byte. time is from the first
+  message until the other rank has read the last; GB/s are 10^9 bytes, both
+  directions together. CPU is the processor time of both programs per MiB.
+  #wrong counts bytes that differ from what was sent, in the last message of
+  each socket. With several rails, a line for each follows.
 
 Ranks:
-  Two, as for collectives: those of spark-perf launch, torchrun, mpirun or srun. They exchange
-  what they need to connect over TCP. NCCL_SOCKET_IFNAME and NCCL_SOCKET_FAMILY, and their
-  SPARK_CCL names, choose the interfaces.
+  Two, as for collectives: those of spark-perf launch, torchrun, mpirun or srun.
+  They exchange what they need to connect over TCP. NCCL_SOCKET_IFNAME and
+  NCCL_SOCKET_FAMILY, and their SPARK_CCL names, choose the interfaces.
 
 Memory:
-  With --memory pinned, messages are in memory of the host that CUDA has pinned, and that its GPUs
-  reach. It is allocated through GPU 0, or SPARK_CCL_DEVICE. Both ranks need CUDA's driver and a
-  GPU.
+  With --memory pinned, messages are in memory of the host that CUDA has pinned,
+  and that its GPUs reach. It is allocated through GPU 0, or SPARK_CCL_DEVICE.
+  Both ranks need CUDA's driver and a GPU.
 
 Exit codes:
-  0 success     2 no rail, TCP fails, or no pinned memory     3 the library fails
-  4 timeout     6 bad arguments
-  7 wrong data
+  0 success     2 no rail, TCP fails, or no pinned memory
+  3 the library fails     4 timeout     6 bad arguments     7 wrong data
 
 Examples:
   spark-perf launch -H spark-1,spark-2 -- spark-perf tcp_bw --rails each
-  spark-perf launch -H spark-1,spark-2 -- spark-perf tcp_bw -b 1M -e 1M --sockets 4
-  --bidirectional
+  spark-perf launch -H spark-1,spark-2 -- spark-perf tcp_bw --bidirectional
   spark-perf launch -H spark-1,spark-2 -- spark-perf tcp_bw --memory pinned";
 
 /// Measures the bandwidth of TCP between two ranks, by pairs of network interfaces.

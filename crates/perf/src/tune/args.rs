@@ -10,33 +10,35 @@ use crate::notation::size;
 
 const AFTER_HELP: &str = "\
 What it does:
-  Times every candidate algorithm of a collective, at sizes that double, over the links that the
-  ranks have: float sums on hot buffers, alternately out of place and in place, the best of
-  several interleaved rounds. The machine should be otherwise idle.
-  The fastest algorithms are written to a file of this machine, which the library reads when it
-  creates a communicator. Results only apply to the same links, number of ranks and number of
-  hosts: run it once for each.
-  Other entries of the file are kept. All ranks of a communicator use rank 0's file.
+  Times every candidate algorithm of a collective, at sizes that double, over
+  the links that the ranks have: float sums on hot buffers, alternately out of
+  place and in place, the best of several interleaved rounds. The machine should
+  be otherwise idle.
+  The fastest algorithms are written to a file of this machine, which the
+  library reads when it creates a communicator. Results only apply to the same
+  links, number of ranks and number of hosts: run it once for each.
+  Other entries of the file are kept. All ranks of a communicator use rank 0's
+  file.
 
 On GPUs (--backend engine):
-  Times every kernel of our own that could do a collective between the GPUs, from graphs of 20
-  calls. What is fastest is kept by the model of the GPUs, what is between them, the most CTAs of
-  a kernel and the number of ranks. Without -t, -g, --procs and a launcher, one thread uses all
-  GPUs.
+  Times every kernel of our own that could do a collective between the GPUs,
+  from graphs of 20 calls. What is fastest is kept by the model of the GPUs,
+  what is between them, the most CTAs of a kernel and the number of ranks.
+  Without -t, -g, --procs and a launcher, one thread uses all GPUs.
 
 The file:
-  $XDG_CACHE_HOME/spark-ccl/tuning-<host>.json, or in ~/.cache; SPARK_CCL_TUNING names another, or
-  is off.
+  $XDG_CACHE_HOME/spark-ccl/tuning-<host>.json, or in ~/.cache; SPARK_CCL_TUNING
+  names another, or is off.
 
 Ranks:
-  As for measurements: those of torchrun, mpirun or srun; else 2 local processes, or as many as
-  --procs says.
+  As for measurements: those of torchrun, mpirun or srun; else 2 local
+  processes, or as many as --procs says.
 
 Examples:
   spark-perf tune                              2 local processes
   SPARK_CCL_SHM=0 spark-perf tune all_reduce   the same over TCP
   mpirun -n 2 spark-perf tune -e 256M
-  spark-perf tune --backend engine             the kernels between all GPUs of this host";
+  spark-perf tune --backend engine             the kernels between all GPUs";
 
 /// The collectives that have several algorithms.
 const ALL: [Collective; 5] = [
