@@ -10,6 +10,10 @@ use crate::ids::stream_id;
 use crate::stream::{relaxed, wait_for};
 use crate::{Error, checked};
 
+/// How many events a pool creates at once. The calls that have been enqueued and not run each have
+/// one: created singly, most would be so while a program's first calls are timed.
+const TOGETHER: usize = 64;
+
 /// The events of a context. The driver takes longer to create an event than to record one.
 #[derive(Debug)]
 pub struct EventPool {
@@ -61,12 +65,7 @@ impl EventPool {
     /// The driver fails.
     pub fn record(self: &Arc<Self>, stream: &Arc<CudaStream>) -> Result<RecordedEvent, Error> {
         let device = make_current(&self.context)?;
-        let idle = self
-            .idle
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .pop();
-        let event = idle.map_or_else(|| Event::new(device), Ok)?;
+        let event = self.idle(device)?;
         // Locked until the event is recorded, so that the events of a stream are numbered in the
         // stream's order.
         let mut count = self.recorded.lock().unwrap_or_else(PoisonError::into_inner);
@@ -84,6 +83,18 @@ impl EventPool {
         let status = unsafe { result::event::record(recorded.event.0, stream.cu_stream()) };
         checked("cuEventRecord", device, status)?;
         Ok(recorded)
+    }
+
+    /// An event that is not in use.
+    fn idle(&self, device: usize) -> Result<Event, Error> {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(event) = idle.pop() {
+            return Ok(event);
+        }
+        for _ in 1..TOGETHER {
+            idle.push(Event::new(device)?);
+        }
+        Event::new(device)
     }
 }
 
@@ -172,5 +183,32 @@ impl Drop for RecordedEvent {
         idle.lock()
             .unwrap_or_else(PoisonError::into_inner)
             .push(event);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use spark_ccl_testing::{Need, has};
+
+    use super::*;
+
+    #[test]
+    fn events_are_created_before_they_are_needed() {
+        if !has(Need::Gpus(1)) {
+            return;
+        }
+        let context = crate::context(0).unwrap();
+        let stream = context.new_stream().unwrap();
+        let pool = EventPool::new(context);
+        let idle = || pool.idle.lock().unwrap().len();
+        let mut recorded = Vec::new();
+        for count in 1..=TOGETHER {
+            recorded.push(pool.record(&stream).unwrap());
+            assert_eq!(idle(), TOGETHER - count);
+        }
+        recorded.push(pool.record(&stream).unwrap());
+        assert_eq!(idle(), TOGETHER - 1);
+        drop(recorded);
+        assert_eq!(idle(), 2 * TOGETHER);
     }
 }
