@@ -1,12 +1,13 @@
 #!/bin/bash
 # Measures what spark-perf's own warm-up leaves to be desired: each row of a table with the defaults
 # beside the same row after 1,000 warm-up calls of each size, or 20 from 2 MiB on, in turns. Prints
-# medians of microseconds, and their ratios. Needs nothing but a built program; RANKS are counts of
-# processes, as in "2 4 8", MAX is the largest size in MiB.
+# medians of microseconds, their ratios, and how many other programs wanted the processors: ratios
+# of a loaded machine say nothing. Needs nothing but a built program; RANKS are counts of processes,
+# as in "2 4 8", MAX is the largest size in MiB.
 #   benches/first-table.sh SPARK_PERF [RANKS] [ROUNDS] [MAX] [argument of spark-perf]...
 set -euo pipefail
 exec python3 - "${1:?the path of spark-perf}" "${2:-2}" "${3:-9}" "${4:-1}" "${@:5}" <<'PYTHON'
-import json, statistics, subprocess, sys
+import json, os, statistics, subprocess, sys
 
 program, ranks, rounds, largest, *more = sys.argv[1:]
 # The first and the last size in bytes, and how many calls warm up for the comparison.
@@ -24,7 +25,7 @@ def times(ranks, first, last, flags):
 
 
 for count in ranks.split():
-    worst = 0
+    worst, before = 0, os.getloadavg()[0]
     for first, last, calls in PARTS:
         if last < first:
             continue
@@ -37,5 +38,5 @@ for count in ranks.split():
             [ours, best] = [statistics.median(run[row] for run in runs) for runs in (default, warm)]
             worst = max(worst, ours / best)
             print(f"{row[0]:>10} {row[1]:<12} {ours:>9.2f} {best:>10.2f} {ours / best:>6.2f}")
-    print(f"{count} ranks: largest ratio {worst:.2f}", flush=True)
+    print(f"{count} ranks: largest ratio {worst:.2f}, load before {before:.1f}", flush=True)
 PYTHON
