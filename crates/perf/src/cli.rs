@@ -5,6 +5,7 @@
 //! measured, or where the ranks come from.
 
 pub(crate) mod args;
+mod help;
 pub(crate) mod options;
 pub(crate) mod ranks;
 pub(crate) mod sweep;

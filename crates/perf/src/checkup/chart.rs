@@ -169,7 +169,8 @@ fn label(text: &mut String, class: &str, [x, y]: [f64; 2], what: &str) {
 fn spans(moments: &[Moment]) -> Vec<[f64; 2]> {
     let mut spans = Vec::new();
     let mut before = 0.0;
-    for together in moments.chunk_by(|one, next| one.seconds == next.seconds) {
+    let at_once = |one: &Moment, next: &Moment| one.seconds.total_cmp(&next.seconds).is_eq();
+    for together in moments.chunk_by(at_once) {
         let each = (together[0].seconds - before) / together.len() as f64;
         spans.extend((0..together.len()).map(|place| {
             let from = before + place as f64 * each;

@@ -71,8 +71,9 @@ impl Svg {
         let name = escaped(name);
         format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width:.0}\" height=\"{height:.0}\" \
-             viewBox=\"0 0 {width:.0} {height:.0}\">\n<title>{name}</title>\n<style>{style}</style>\n<rect \
-             class=\"paper\" width=\"100%\" height=\"100%\"/>\n{}</svg>\n",
+             viewBox=\"0 0 {width:.0} {height:.0}\">\n<title>{name}</title>\n\
+             <style>{style}</style>\n\
+             <rect class=\"paper\" width=\"100%\" height=\"100%\"/>\n{}</svg>\n",
             self.body
         )
     }
