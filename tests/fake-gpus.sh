@@ -39,7 +39,6 @@ cuda=$(awk -F'\t' '$2 == "spark_ccl_cuda" { print $4 }' "$libraries/programs")
 # The C interface, whose ranks are threads there: all fakes belong to one process.
 cargo build --workspace --lib --test c_program
 target=$(cargo metadata --format-version 1 --no-deps | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')
-ln -s libcuda.so.1 "$libraries/libcuda.so"
 for name in libspark_ccl.so libspark_ccl.so.0; do
     ln -s "$target/debug/libspark_ccl.so" "$libraries/$name"
 done

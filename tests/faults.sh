@@ -6,6 +6,7 @@
 # nobody, or left something behind, and fails where any did.
 #   tests/faults.sh [-r] N SEED    N cases; `tests/faults.sh [-r] 1 SEED` repeats that of a SEED
 #                                  which it prints
+#   Several may run side by side, with seeds 2 * N apart: what a job has is its own.
 #   -r    over RDMA, in an emulated machine: up to 15 minutes of cases
 # Needs root, for network namespaces.
 set -euo pipefail

@@ -43,7 +43,6 @@ type Failure = (Wrong, String);
 /// Runs the first `count` cases of these networks whose seeds are `first` and more, and panics
 /// where any went wrong.
 fn run(count: usize, first: u32, nets: &[Net]) {
-    let _alone = alone();
     let since = Instant::now();
     let mut failed: BTreeMap<Wrong, Vec<u32>> = BTreeMap::new();
     let mut faults: BTreeMap<&str, u32> = BTreeMap::new();
@@ -100,11 +99,13 @@ fn failures_of(case: &Case) -> Vec<Failure> {
 
 #[test]
 fn random_faults() {
+    let _alone = alone();
     run(17, 146_913, &[Net::Shm, Net::Loopback]);
 }
 
 #[test]
 fn random_faults_between_hosts() {
+    let _alone = alone();
     if has(Need::Namespaces) && has(Need::Nft) {
         run(24, 104_547, &[Net::Hosts]);
     }
@@ -113,13 +114,14 @@ fn random_faults_between_hosts() {
 /// As many as `tests/faults.sh` was told, where it runs this.
 #[test]
 fn random_faults_over_rdma() {
+    let _alone = alone();
     if has(Need::Rails) {
         let (count, first) = told().unwrap_or((18, 73_965));
         run(count, first, &[Net::Rdma]);
     }
 }
 
-/// Run by `tests/faults.sh`.
+/// Run by `tests/faults.sh`, of which several may run side by side: no lock keeps one waiting.
 #[test]
 #[ignore = "needs FAULTS_CASES and FAULTS_SEED; tests/faults.sh sets them and runs it"]
 fn as_many_as_told() {

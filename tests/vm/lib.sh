@@ -157,6 +157,8 @@ fake_gpus() {
     # NCCL enqueues in CUDA's streams: both are one library.
     c++ -shared "$folder"/*.cpp.o -o "$folder/libcuda.so.1"
     rm "$folder"/*.cpp.o
+    # The first name that the library tries is the system's own, where there is a real driver.
+    ln "$folder/libcuda.so.1" "$folder/libcuda.so"
     ln "$folder/libcuda.so.1" "$folder/libnccl.so.2"
 }
 

@@ -110,7 +110,12 @@ impl<'a> Job<'a> {
         for rank in 0..size {
             self.order(rank, &format!("join {id} {rank} {size}"));
         }
-        self.settle(0..size)
+        self.settle(0..size)?;
+        // Nothing but strangers is there yet, whom nobody has to notice.
+        let refused = |rank: &usize| self.answers[*rank] != ["ok"];
+        let words = |rank| format!("rank {rank}, told to join: {:?}", self.answers[rank]);
+        let failure = (0..size).find(refused).map(words);
+        failure.map_or(Ok(()), |words| Err((Wrong::Unnamed, words)))
     }
 
     /// A child, a log that takes nothing, or memory that comes and goes, to begin with.
