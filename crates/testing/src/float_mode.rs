@@ -1,7 +1,7 @@
 //! Modes in which a processor computes with floats other than the default, as some programs set
 //! them.
 
-/// Modes that a program may set. All change the bits of results.
+/// Modes that a program may set. All but the last change the bits of results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FloatMode {
     /// Operands that are denormal count as 0 (on aarch64, results as well).
@@ -12,15 +12,18 @@ pub enum FloatMode {
     RoundUp,
     /// Results are rounded towards negative infinity.
     RoundDown,
+    /// A result that is denormal ends the process (where the processor can do so).
+    TrapUnderflow,
 }
 
 impl FloatMode {
     /// All of them.
-    pub const ALL: [Self; 4] = [
+    pub const ALL: [Self; 5] = [
         Self::FlushOperands,
         Self::FlushResults,
         Self::RoundUp,
         Self::RoundDown,
+        Self::TrapUnderflow,
     ];
 
     /// Runs `work` in this mode, and checks that the thread still has it afterwards.
@@ -28,8 +31,8 @@ impl FloatMode {
     /// # Panics
     /// If `work` leaves another mode behind.
     pub fn run<T>(self, work: impl FnOnce() -> T) -> T {
-        let mode = register::DEFAULT | self.bits();
-        register::write(mode);
+        register::write(register::DEFAULT ^ self.bits());
+        let mode = register::read();
         let result = work();
         let left = register::read();
         register::write(register::DEFAULT);
@@ -43,6 +46,7 @@ impl FloatMode {
             Self::FlushResults => register::FLUSH_RESULTS,
             Self::RoundUp => register::ROUND_UP,
             Self::RoundDown => register::ROUND_DOWN,
+            Self::TrapUnderflow => register::UNDERFLOW,
         }
     }
 }
@@ -60,6 +64,7 @@ mod register {
     pub(super) const FLUSH_RESULTS: Word = 0x8000;
     pub(super) const ROUND_UP: Word = 0x4000;
     pub(super) const ROUND_DOWN: Word = 0x2000;
+    pub(super) const UNDERFLOW: Word = 0x800;
 
     pub(super) fn read() -> Word {
         let mut mode = 0_u32;
@@ -68,10 +73,17 @@ mod register {
         mode
     }
 
+    /// Exceptions also in the register of the older unit, as `feenableexcept` has them.
     pub(super) fn write(mode: Word) {
-        // SAFETY: reads the four bytes of `mode`, which has no reserved bits. The thread is a
-        // test's, which does no arithmetic of its own until the default is back.
-        unsafe { asm!("ldmxcsr [{}]", in(reg) &raw const mode, options(nostack)) };
+        const EXTENDED: u16 = 0x340;
+        let control = EXTENDED | (mode >> 7) as u16 & 0x3f;
+        // SAFETY: read the two bytes of `control`, and the four of `mode`, which have no reserved
+        // bits. The thread is a test's, which does no arithmetic of its own until the default is
+        // back.
+        unsafe {
+            asm!("fldcw [{}]", in(reg) &raw const control, options(nostack));
+            asm!("ldmxcsr [{}]", in(reg) &raw const mode, options(nostack));
+        }
     }
 }
 
@@ -87,6 +99,7 @@ mod register {
     pub(super) const FLUSH_RESULTS: Word = FLUSH_OPERANDS;
     pub(super) const ROUND_UP: Word = 1 << 22;
     pub(super) const ROUND_DOWN: Word = 1 << 23;
+    pub(super) const UNDERFLOW: Word = 1 << 11;
 
     pub(super) fn read() -> Word {
         let mode: Word;
