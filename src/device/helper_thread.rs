@@ -57,5 +57,5 @@ extern "C" fn wait_for_all() {
     // A forked child has none of the threads, and does not wait for them.
     let (inside, left) = INSIDE.get();
     // Threads that wait for something that never comes are left behind.
-    left.wait_while_for(&mut inside.lock(), |inside| *inside > 0, PATIENCE);
+    drop(left.wait_while_for(inside.lock(), |inside| *inside > 0, PATIENCE));
 }

@@ -260,6 +260,7 @@ impl HostEngine {
         let mut backoff = Backoff::default();
         let mut wanted = None;
         loop {
+            self.core.give_way();
             let mut core = self.core.lock();
             if let Some(wanted) = wanted.take() {
                 core.spin_budget.learn(wanted);
@@ -380,6 +381,7 @@ impl HostEngine {
         self.waiters.fetch_add(1, Ordering::Relaxed);
         let mut backoff = Backoff::default();
         loop {
+            self.core.give_way();
             let mut core = self.core.lock();
             if core.is_idle() && stop() {
                 unlock(core);
@@ -388,8 +390,7 @@ impl HostEngine {
             let others_wait = self.waiters.load(Ordering::Relaxed) > 1;
             if core.is_idle() || others_wait {
                 // A thread that waits does the work; two would only take each other's core.
-                self.unattended
-                    .wait_for(&mut core, Duration::from_millis(100));
+                drop(self.unattended.wait_for(core, Duration::from_millis(100)));
                 backoff = Backoff::default();
                 continue;
             }
@@ -491,7 +492,7 @@ pub(super) fn unlock(mut core: MutexGuard<'_, Core>) {
     if std::mem::take(&mut core.has_news) && core.is_blocked {
         core.wires.bell.ring();
     }
-    MutexGuard::unlock_fair(core);
+    drop(core);
     drop(discarded);
     for remark in &remarks {
         spark_ccl_log::remark(remark);

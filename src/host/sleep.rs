@@ -54,7 +54,7 @@ impl HostEngine {
             return result;
         }
         if core.is_blocked {
-            self.woken.wait_for(&mut core, most);
+            drop(self.woken.wait_for(core, most));
             return None;
         }
         let wait = core.begin_block();

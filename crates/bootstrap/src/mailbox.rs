@@ -82,9 +82,9 @@ impl Mailbox {
 
     /// Waits until it is known which ranks reach each other; `None` at the deadline.
     pub(crate) fn wiring(&self, deadline: Instant) -> Option<Result<Wiring, Error>> {
-        let mut state = self.state.lock();
+        let state = self.state.lock();
         let is_open = |state: &mut State| state.wiring.is_none() && state.outcome.is_none();
-        self.changed.wait_while_until(&mut state, is_open, deadline);
+        let state = self.changed.wait_while_until(state, is_open, deadline);
         match &state.outcome {
             Some(Err(error)) => Some(Err(error.clone())),
             _ => state.wiring.clone().map(Ok),
@@ -114,29 +114,29 @@ impl Mailbox {
         purpose: Purpose,
         deadline: Instant,
     ) -> Result<Stream, Empty> {
-        let mut state = self.state.lock();
-        loop {
-            if let Some(stream) = state.streams.remove(&(from, purpose)) {
-                return Ok(stream);
-            }
-            if let Some(Err(error)) = &state.outcome {
-                return Err(Empty::Failed(error.clone()));
-            }
-            if state.departed.contains(&from) {
-                return Err(Empty::Departed);
-            }
-            if self.changed.wait_until(&mut state, deadline).timed_out() {
-                let late = Empty::Late(state.strangers.clone());
-                return state.streams.remove(&(from, purpose)).ok_or(late);
-            }
+        let stream = (from, purpose);
+        let is_open = |state: &mut State| {
+            let has_failed = matches!(state.outcome, Some(Err(_)));
+            let is_there = state.streams.contains_key(&stream);
+            !is_there && !has_failed && !state.departed.contains(&from)
+        };
+        let state = self.state.lock();
+        let mut state = self.changed.wait_while_until(state, is_open, deadline);
+        if let Some(stream) = state.streams.remove(&stream) {
+            return Ok(stream);
         }
+        Err(match &state.outcome {
+            Some(Err(error)) => Empty::Failed(error.clone()),
+            _ if state.departed.contains(&from) => Empty::Departed,
+            _ => Empty::Late(state.strangers.clone()),
+        })
     }
 
     /// Waits for the outcome of the initialisation; `None` at the deadline.
     pub(crate) fn outcome(&self, deadline: Instant) -> Option<Result<(), Error>> {
-        let mut state = self.state.lock();
-        self.changed
-            .wait_while_until(&mut state, |state| state.outcome.is_none(), deadline);
+        let is_open = |state: &mut State| state.outcome.is_none();
+        let state = self.state.lock();
+        let state = self.changed.wait_while_until(state, is_open, deadline);
         state.outcome.clone()
     }
 }

@@ -213,12 +213,9 @@ impl Client {
                 status => Err(self.failure(operation, status)),
             };
         }
-        let mut answer = waiter.answer.lock();
-        while answer.is_none() {
-            if waiter.ready.wait_until(&mut answer, deadline).timed_out() {
-                break;
-            }
-        }
+        let answer = waiter.answer.lock();
+        let is_open = |answer: &mut Option<_>| answer.is_none();
+        let mut answer = waiter.ready.wait_while_until(answer, is_open, deadline);
         match answer.take() {
             Some((ffi::SUCCESS, value)) => Ok(value),
             Some((status, _)) => Err(self.failure(operation, status)),

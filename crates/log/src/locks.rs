@@ -1,29 +1,47 @@
-//! `parking_lot`'s locks, under which the events of the thread wait. They are used alike.
+//! The standard library's locks, under which the events of the thread wait. A panic poisons none.
+//!
+//! A forked child may use them whatever its parent's threads did, as each is a futex of its own.
+//! `parking_lot` keeps all threads that wait in one table: a child inherits it with threads that it
+//! lacks, whose memory its own threads reuse, and loops in it for ever.
 //!
 //! The guards' fields are dropped in their order: the lock is released first, then what has waited
 //! is emitted.
 
+use std::fmt;
 use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{self, LockResult, PoisonError, TryLockError, TryLockResult};
 use std::time::{Duration, Instant};
-
-pub use parking_lot::WaitTimeoutResult;
 
 use crate::event::Held;
 
+/// How long a thread sleeps between two looks at a lock, at first and at most.
+const PAUSES: [Duration; 2] = [Duration::from_micros(10), Duration::from_millis(1)];
+
 /// A mutex: see the [crate](crate).
-#[derive(Debug, Default)]
-pub struct Mutex<T: ?Sized>(parking_lot::Mutex<T>);
+#[derive(Default)]
+pub struct Mutex<T: ?Sized> {
+    /// How many threads have begun to wait for it.
+    came: AtomicU32,
+    /// How many of them have got it.
+    went: AtomicU32,
+    lock: sync::Mutex<T>,
+}
 
 /// Releases its [`Mutex`] when it is dropped.
 pub struct MutexGuard<'a, T: ?Sized> {
-    lock: parking_lot::MutexGuard<'a, T>,
+    lock: sync::MutexGuard<'a, T>,
     _held: Held,
 }
 
 impl<T> Mutex<T> {
     /// An unlocked mutex.
     pub const fn new(value: T) -> Self {
-        Self(parking_lot::Mutex::new(value))
+        Self {
+            came: AtomicU32::new(0),
+            went: AtomicU32::new(0),
+            lock: sync::Mutex::new(value),
+        }
     }
 }
 
@@ -31,45 +49,90 @@ impl<T: ?Sized> Mutex<T> {
     /// Waits for the lock.
     #[inline]
     pub fn lock(&self) -> MutexGuard<'_, T> {
-        guard(self.0.lock())
+        self.try_lock().unwrap_or_else(|| self.wait())
+    }
+
+    #[cold]
+    fn wait(&self) -> MutexGuard<'_, T> {
+        // Relaxed, here and in `give_way`: the counts order nothing, the lock does.
+        self.came.fetch_add(1, Ordering::Relaxed);
+        let lock = unpoisoned(self.lock.lock());
+        self.went.fetch_add(1, Ordering::Relaxed);
+        guard(lock)
+    }
+
+    /// Where other threads wait for the lock, waits until one of them has got it. For a thread that
+    /// takes it again and again: it would mostly be faster than one that has to wake up.
+    #[inline]
+    pub fn give_way(&self) {
+        let went = self.went.load(Ordering::Relaxed);
+        if self.came.load(Ordering::Relaxed) != went {
+            while self.went.load(Ordering::Relaxed) == went {
+                std::thread::yield_now();
+            }
+        }
     }
 
     /// The lock, if it is free.
     #[inline]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-        self.0.try_lock().map(guard)
+        free(self.lock.try_lock()).map(guard)
     }
 
-    /// Waits for the lock for a while.
+    /// Looks for the lock for a while.
     pub fn try_lock_for(&self, limit: Duration) -> Option<MutexGuard<'_, T>> {
-        self.0.try_lock_for(limit).map(guard)
+        look(Instant::now().checked_add(limit), || self.try_lock())
     }
 
-    /// Waits for the lock until then.
+    /// Looks for the lock until then.
     pub fn try_lock_until(&self, deadline: Instant) -> Option<MutexGuard<'_, T>> {
-        self.0.try_lock_until(deadline).map(guard)
+        look(Some(deadline), || self.try_lock())
     }
 
     /// The value, which nobody else reaches.
     pub fn get_mut(&mut self) -> &mut T {
-        self.0.get_mut()
+        unpoisoned(self.lock.get_mut())
+    }
+}
+
+impl<T: ?Sized + fmt::Debug> fmt::Debug for Mutex<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.lock.fmt(f)
     }
 }
 
 #[inline]
-fn guard<T: ?Sized>(lock: parking_lot::MutexGuard<'_, T>) -> MutexGuard<'_, T> {
-    MutexGuard {
-        lock,
-        _held: Held::new(),
+fn guard<T: ?Sized>(lock: sync::MutexGuard<'_, T>) -> MutexGuard<'_, T> {
+    let _held = Held::new();
+    MutexGuard { lock, _held }
+}
+
+/// As this crate's locks are never poisoned for their users.
+#[inline]
+pub(crate) fn unpoisoned<T>(result: LockResult<T>) -> T {
+    result.unwrap_or_else(PoisonError::into_inner)
+}
+
+#[inline]
+fn free<T>(result: TryLockResult<T>) -> Option<T> {
+    match result {
+        Ok(lock) => Some(lock),
+        Err(TryLockError::Poisoned(error)) => Some(error.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
     }
 }
 
-impl<T: ?Sized> MutexGuard<'_, T> {
-    /// Releases the lock to a thread that waits for it, if there is one.
-    #[inline]
-    pub fn unlock_fair(guard: Self) {
-        let Self { lock, _held } = guard;
-        parking_lot::MutexGuard::unlock_fair(lock);
+/// Tries again and again, also at the deadline.
+fn look<T>(deadline: Option<Instant>, attempt: impl Fn() -> Option<T>) -> Option<T> {
+    let [mut pause, longest] = PAUSES;
+    loop {
+        let is_over = deadline.is_some_and(|deadline| Instant::now() >= deadline);
+        let outcome = attempt();
+        if outcome.is_some() || is_over {
+            return outcome;
+        }
+        std::thread::sleep(pause);
+        pause = (2 * pause).min(longest);
     }
 }
 
@@ -89,14 +152,15 @@ impl<T: ?Sized> DerefMut for MutexGuard<'_, T> {
     }
 }
 
-/// A condition variable for a [`Mutex`]. Events of a thread that waits on it wait, too.
+/// A condition variable for a [`Mutex`]. Events of a thread that waits on it wait, too. A wait may
+/// end without a reason.
 #[derive(Debug, Default)]
-pub struct Condvar(parking_lot::Condvar);
+pub struct Condvar(sync::Condvar);
 
 impl Condvar {
     /// One on which no thread waits.
     pub const fn new() -> Self {
-        Self(parking_lot::Condvar::new())
+        Self(sync::Condvar::new())
     }
 
     /// Wakes up one thread.
@@ -110,66 +174,60 @@ impl Condvar {
     }
 
     /// Waits for a while.
-    pub fn wait_for<T: ?Sized>(
-        &self,
-        guard: &mut MutexGuard<'_, T>,
-        limit: Duration,
-    ) -> WaitTimeoutResult {
-        self.0.wait_for(&mut guard.lock, limit)
-    }
-
-    /// Waits until then.
-    pub fn wait_until<T: ?Sized>(
-        &self,
-        guard: &mut MutexGuard<'_, T>,
-        deadline: Instant,
-    ) -> WaitTimeoutResult {
-        self.0.wait_until(&mut guard.lock, deadline)
+    pub fn wait_for<'a, T>(&self, guard: MutexGuard<'a, T>, limit: Duration) -> MutexGuard<'a, T> {
+        let MutexGuard { lock, _held } = guard;
+        let (lock, _) = unpoisoned(self.0.wait_timeout(lock, limit));
+        MutexGuard { lock, _held }
     }
 
     /// Waits while that is so.
-    pub fn wait_while<T: ?Sized>(
+    pub fn wait_while<'a, T>(
         &self,
-        guard: &mut MutexGuard<'_, T>,
+        guard: MutexGuard<'a, T>,
         is_so: impl FnMut(&mut T) -> bool,
-    ) {
-        self.0.wait_while(&mut guard.lock, is_so);
+    ) -> MutexGuard<'a, T> {
+        let MutexGuard { lock, _held } = guard;
+        let lock = unpoisoned(self.0.wait_while(lock, is_so));
+        MutexGuard { lock, _held }
     }
 
     /// Waits while that is so, and no longer than that.
-    pub fn wait_while_for<T: ?Sized>(
+    pub fn wait_while_for<'a, T>(
         &self,
-        guard: &mut MutexGuard<'_, T>,
+        guard: MutexGuard<'a, T>,
         is_so: impl FnMut(&mut T) -> bool,
         limit: Duration,
-    ) -> WaitTimeoutResult {
-        self.0.wait_while_for(&mut guard.lock, is_so, limit)
+    ) -> MutexGuard<'a, T> {
+        let MutexGuard { lock, _held } = guard;
+        let (lock, _) = unpoisoned(self.0.wait_timeout_while(lock, limit, is_so));
+        MutexGuard { lock, _held }
     }
 
     /// Waits while that is so, at most until then.
-    pub fn wait_while_until<T: ?Sized>(
+    pub fn wait_while_until<'a, T>(
         &self,
-        guard: &mut MutexGuard<'_, T>,
+        guard: MutexGuard<'a, T>,
         is_so: impl FnMut(&mut T) -> bool,
         deadline: Instant,
-    ) -> WaitTimeoutResult {
-        self.0.wait_while_until(&mut guard.lock, is_so, deadline)
+    ) -> MutexGuard<'a, T> {
+        let left = deadline.saturating_duration_since(Instant::now());
+        self.wait_while_for(guard, is_so, left)
     }
 }
 
 /// A lock for many readers or one writer: see the [crate](crate).
 #[derive(Debug, Default)]
-pub struct RwLock<T: ?Sized>(parking_lot::RwLock<T>);
+pub struct RwLock<T: ?Sized>(sync::RwLock<T>);
 
 /// Releases its [`RwLock`] when it is dropped.
 pub struct RwLockReadGuard<'a, T: ?Sized> {
-    lock: parking_lot::RwLockReadGuard<'a, T>,
+    lock: sync::RwLockReadGuard<'a, T>,
     _held: Held,
 }
 
 /// Releases its [`RwLock`] when it is dropped.
 pub struct RwLockWriteGuard<'a, T: ?Sized> {
-    lock: parking_lot::RwLockWriteGuard<'a, T>,
+    lock: sync::RwLockWriteGuard<'a, T>,
     _held: Held,
 }
 
@@ -177,42 +235,38 @@ impl<T: ?Sized> RwLock<T> {
     /// Waits for the lock, to read.
     #[inline]
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
-        reading(self.0.read())
+        reading(unpoisoned(self.0.read()))
     }
 
-    /// Waits for the lock for a while, to read.
-    #[inline]
+    /// Looks for the lock for a while, to read.
     pub fn try_read_for(&self, limit: Duration) -> Option<RwLockReadGuard<'_, T>> {
-        self.0.try_read_for(limit).map(reading)
+        let attempt = || free(self.0.try_read()).map(reading);
+        look(Instant::now().checked_add(limit), attempt)
     }
 
     /// Waits for the lock, to write.
     #[inline]
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
-        writing(self.0.write())
+        writing(unpoisoned(self.0.write()))
     }
 
     /// The lock, to write, if nobody has it.
     #[inline]
     pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
-        self.0.try_write().map(writing)
+        free(self.0.try_write()).map(writing)
     }
 }
 
 #[inline]
-fn reading<T: ?Sized>(lock: parking_lot::RwLockReadGuard<'_, T>) -> RwLockReadGuard<'_, T> {
-    RwLockReadGuard {
-        lock,
-        _held: Held::new(),
-    }
+fn reading<T: ?Sized>(lock: sync::RwLockReadGuard<'_, T>) -> RwLockReadGuard<'_, T> {
+    let _held = Held::new();
+    RwLockReadGuard { lock, _held }
 }
 
 #[inline]
-fn writing<T: ?Sized>(lock: parking_lot::RwLockWriteGuard<'_, T>) -> RwLockWriteGuard<'_, T> {
-    RwLockWriteGuard {
-        lock,
-        _held: Held::new(),
-    }
+fn writing<T: ?Sized>(lock: sync::RwLockWriteGuard<'_, T>) -> RwLockWriteGuard<'_, T> {
+    let _held = Held::new();
+    RwLockWriteGuard { lock, _held }
 }
 
 impl<T: ?Sized> Deref for RwLockReadGuard<'_, T> {
@@ -237,5 +291,27 @@ impl<T: ?Sized> DerefMut for RwLockWriteGuard<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
         &mut self.lock
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_waits_has_its_turn_before_one_that_gives_way() {
+        let mutex = Mutex::new(0);
+        for round in 1..=100 {
+            std::thread::scope(|scope| {
+                let locked = mutex.lock();
+                scope.spawn(|| *mutex.lock() = round);
+                while mutex.came.load(Ordering::Relaxed) < round {
+                    std::thread::yield_now();
+                }
+                drop(locked);
+                mutex.give_way();
+                assert_eq!(*mutex.lock(), round);
+            });
+        }
     }
 }

@@ -3,13 +3,14 @@
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Condvar, Mutex};
 use std::thread::Builder;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
 use spark_ccl_fork::PerProcess;
 
 use crate::job::Job;
+use crate::locks::unpoisoned;
 use crate::thread;
 
 /// How long [`flush`] and the process's exit wait at most.
@@ -47,7 +48,7 @@ struct State {
 pub(crate) fn push(job: Job) {
     flush_at_exit();
     let queue = QUEUE.get();
-    let mut state = queue.state.lock();
+    let mut state = unpoisoned(queue.state.lock());
     if state.bytes + job.bytes() > ROOM {
         state.dropped += 1;
         return;
@@ -75,12 +76,14 @@ pub fn flush() {
         return;
     }
     let queue = QUEUE.get();
-    let deadline = Instant::now() + PATIENCE;
-    let mut state = queue.state.lock();
-    while state.bytes > 0 && state.gave_up != Some(state.done) {
-        if queue.changed.wait_until(&mut state, deadline).timed_out() {
-            state.gave_up = Some(state.done);
-        }
+    let is_awaited = |state: &mut State| state.bytes > 0 && state.gave_up != Some(state.done);
+    let state = unpoisoned(queue.state.lock());
+    let wait = queue
+        .changed
+        .wait_timeout_while(state, PATIENCE, is_awaited);
+    let (mut state, waited) = unpoisoned(wait);
+    if waited.timed_out() {
+        state.gave_up = Some(state.done);
     }
 }
 
@@ -107,7 +110,7 @@ impl Queue {
             };
             // A subscriber that panics loses the event; the panic is printed by the program's hook.
             let is_done = catch_unwind(AssertUnwindSafe(work)).unwrap_or(false);
-            let mut state = self.state.lock();
+            let mut state = unpoisoned(self.state.lock());
             state.bytes -= job.bytes();
             state.done += 1;
             state.dropped += u64::from(!is_done);
@@ -117,13 +120,12 @@ impl Queue {
 
     /// The next job, and how many were dropped before it. `None` when the thread is to end.
     fn next(&self) -> Option<(Job, u64)> {
-        let mut state = self.state.lock();
-        while state.jobs.is_empty() {
-            let waited = self.changed.wait_for(&mut state, IDLE);
-            if waited.timed_out() && state.jobs.is_empty() {
-                state.has_thread = false;
-                return None;
-            }
+        let mut state = unpoisoned(self.state.lock());
+        let is_idle = |state: &mut State| state.jobs.is_empty();
+        (state, _) = unpoisoned(self.changed.wait_timeout_while(state, IDLE, is_idle));
+        if state.jobs.is_empty() {
+            state.has_thread = false;
+            return None;
         }
         let dropped = std::mem::take(&mut state.dropped);
         state.jobs.pop_front().map(|job| (job, dropped))

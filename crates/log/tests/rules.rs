@@ -111,7 +111,7 @@ fn locks() {
     warn!("held");
     eprintln!("locks: released");
     drop(held);
-    spark_ccl_log::MutexGuard::unlock_fair(mutex.try_lock().unwrap());
+    drop(mutex.try_lock().unwrap());
     warn!("last");
 }
 
@@ -236,4 +236,33 @@ fn forked() {
             assert_eq!(unsafe { libc::waitpid(child, &mut 0, 0) }, child);
         }
     }
+}
+
+#[test]
+fn a_panic_poisons_no_lock_and_one_that_is_taken_is_looked_for_until_the_deadline() {
+    let (mutex, other) = (Mutex::new(1), RwLock::default());
+    let panics = || {
+        let _locked = (mutex.lock(), other.write());
+        panic!("with both locks");
+    };
+    std::thread::scope(|scope| assert!(scope.spawn(panics).join().is_err()));
+    assert_eq!((*mutex.lock(), *other.read()), (1, ()));
+    let (locked, written) = (mutex.lock(), other.write());
+    let moment = Duration::from_millis(1);
+    std::thread::scope(|scope| {
+        let is_free = || mutex.try_lock().is_some() || mutex.try_lock_for(moment).is_some();
+        assert!(!scope.spawn(is_free).join().unwrap());
+        assert!(
+            !scope
+                .spawn(|| other.try_read_for(moment).is_some())
+                .join()
+                .unwrap()
+        );
+        let waits = scope.spawn(|| {
+            mutex.try_lock_until(Instant::now() + WATCHDOG).is_some()
+                && other.try_read_for(WATCHDOG).is_some()
+        });
+        drop((locked, written));
+        assert!(waits.join().unwrap());
+    });
 }

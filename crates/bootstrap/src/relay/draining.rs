@@ -29,10 +29,9 @@ impl Draining {
     /// Waits until the thread, which was told to end, has passed on what there was.
     pub(crate) fn wait(&self) {
         let deadline = Instant::now() + LONGEST + QUIET;
-        let mut thread = self.thread.lock();
+        let thread = self.thread.lock();
         // A session may be dropped by its own thread.
         let goes_on = |thread: &mut Option<ThreadId>| thread.is_some_and(|it| it != current().id());
-        self.changed
-            .wait_while_until(&mut thread, goes_on, deadline);
+        drop(self.changed.wait_while_until(thread, goes_on, deadline));
     }
 }

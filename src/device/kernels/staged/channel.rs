@@ -99,9 +99,7 @@ impl Channel {
 
     /// Waits for [`end_use`](Self::end_use); how it has ended.
     pub(super) fn wait_for_end(&self) -> Use {
-        let mut seen = self.use_of_stage.lock();
-        self.has_ended
-            .wait_while(&mut seen, |seen| *seen == Use::Used);
-        *seen
+        let seen = self.use_of_stage.lock();
+        *self.has_ended.wait_while(seen, |seen| *seen == Use::Used)
     }
 }

@@ -120,12 +120,12 @@ impl Proxy {
 
     /// Until there is news, or for this long.
     fn sleep(&self, limit: Option<Duration>) {
-        let mut state = self.state.lock();
-        match limit {
-            Some(limit) if !state.has_news => drop(self.news.wait_for(&mut state, limit)),
-            Some(_) => {}
-            None => self.news.wait_while(&mut state, |state| !state.has_news),
-        }
+        let state = self.state.lock();
+        let has_none = |state: &mut State| !state.has_news;
+        let mut state = match limit {
+            Some(limit) => self.news.wait_while_for(state, has_none, limit),
+            None => self.news.wait_while(state, has_none),
+        };
         state.has_news = false;
     }
 }
