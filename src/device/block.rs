@@ -221,7 +221,7 @@ impl Block {
 
     /// Whether nothing uses it, and nothing will.
     pub(super) fn is_unused(&self) -> bool {
-        let uses = self.uses.lock();
+        let mut uses = self.uses.lock();
         uses.dropped && uses.are_over()
     }
 }
@@ -236,11 +236,16 @@ impl Uses {
         Ok(self.writers.iter().chain(readers))
     }
 
-    /// Whether all is known to have run.
-    fn are_over(&self) -> bool {
-        let done = |end: &Arc<RecordedEvent>| end.is_complete().unwrap_or(false);
+    /// Whether all is known to have run. What the driver cannot say is lost: a context that has
+    /// failed never says more, and nobody is to wait for it.
+    fn are_over(&mut self) -> bool {
         let mut ends = self.writers.iter().chain(&self.readers).chain(&self.kept);
-        self.lost.is_none() && ends.all(done)
+        let are_over = ends.try_fold(true, |over, end| Ok(over && end.is_complete()?));
+        let are_over = are_over.unwrap_or_else(|error: Error| {
+            self.lost.get_or_insert(error);
+            false
+        });
+        self.lost.is_none() && are_over
     }
 }
 
@@ -249,7 +254,7 @@ impl Drop for Block {
         let Some(memory) = self.memory.take() else {
             return;
         };
-        let block = Dropped {
+        let mut block = Dropped {
             uses: std::mem::take(self.uses.get_mut()),
             _memory: memory,
         };
@@ -322,16 +327,17 @@ pub(super) fn any() -> bool {
 
 /// Gives those of them back that are not in use any more. Waits for no kernel.
 pub(super) fn sweep() {
-    let dropped: Vec<_> = {
+    let mut dropped: Vec<_> = {
         let mut dropped = DROPPED.lock();
         IN_HAND.fetch_add(dropped.len(), Ordering::Relaxed);
         std::mem::take(&mut *dropped)
     };
     let count = dropped.len();
     // The driver may take long to answer and to free, so the lock is not held meanwhile.
-    let (over, used): (Vec<_>, Vec<_>) =
-        dropped.into_iter().partition(|block| block.uses.are_over());
-    DROPPED.lock().extend(used);
+    let over: Vec<_> = dropped
+        .extract_if(.., |block| block.uses.are_over())
+        .collect();
+    DROPPED.lock().extend(dropped);
     drop(over);
     IN_HAND.fetch_sub(count, Ordering::Relaxed);
 }

@@ -9,7 +9,7 @@ use spark_ccl::cuda::cudarc::driver::{CudaContext, CudaStream};
 use spark_ccl::{Builder, Communicator, RedOp};
 use spark_ccl_cuda::set_aside_bytes;
 
-use super::{BACKEND, builder, gpus, of_fakes, text};
+use super::{BACKEND, builder, gpus, in_another_process, of_fakes, text};
 
 /// For what happens soon, on a machine that has much else to do.
 const SOON: Duration = Duration::from_secs(30);
@@ -179,6 +179,35 @@ fn memory_that_outlives_all_communicators_is_freed() {
 }
 
 /// A thread that waits for the driver holds a rank's engine, and would be ended with the process.
+/// Its driver never says again that anything has run.
+#[test]
+fn memory_of_a_gpu_that_has_failed_keeps_no_thread() {
+    let Some(_gpus) = gpus(1) else { return };
+    if of_fakes(c"fake_break").is_some() {
+        in_another_process("dropped::after_a_failure");
+    }
+}
+
+/// In another process: the memory is never freed.
+#[test]
+#[ignore = "a process that another test starts"]
+fn after_a_failure() {
+    let Some(fail) = of_fakes(c"fake_break") else {
+        return;
+    };
+    let mut ranks = ranks(&on_one_gpu());
+    ranks.iter_mut().for_each(Rank::enqueue);
+    let (memories, comms): (Vec<_>, Vec<_>) = ranks
+        .into_iter()
+        .map(|rank| (rank.memory, rank.comm))
+        .unzip();
+    drop(comms);
+    until_none_is_there("spark-gpu-guard");
+    fail(0);
+    drop(memories);
+    until_none_is_there("spark-gpu-rest");
+}
+
 #[test]
 fn ranks_say_goodbye_although_a_thread_frees_their_memory() {
     let Some(_gpus) = gpus(1) else { return };

@@ -140,6 +140,8 @@ impl<'a> Job<'a> {
     }
 
     /// The calls in which the fault happens; the victim makes another one where that is the fault.
+    /// All rounds may take minutes, where packets are lost or others use the cores, and that is no
+    /// hang.
     fn order_calls(&mut self) {
         let Case { call, rounds, .. } = self.case;
         let is_loop = self.case.moment == Moment::InALoop;
@@ -149,20 +151,16 @@ impl<'a> Job<'a> {
             match own {
                 Some(Fault::Mismatch(other)) => {
                     if is_loop {
-                        self.order(rank, &format!("rounds {first} {call}"));
+                        self.order(rank, &format!("rounds-that-tell {first} {call}"));
                     }
                     self.order(rank, &format!("call {other}"));
                 }
                 Some(Fault::Fork(what)) if is_loop => {
-                    self.order(rank, &format!("rounds {first} {call}"));
+                    self.order(rank, &format!("rounds-that-tell {first} {call}"));
                     self.order(rank, &format!("fork {what}"));
-                    self.order(rank, &format!("rounds {rest} {call}"));
+                    self.order(rank, &format!("rounds-that-tell {rest} {call}"));
                 }
-                // All rounds may take minutes, and that is no hang.
-                _ if is_loop && matches!(self.case.fault, Fault::Loss(_)) => {
-                    self.order(rank, &format!("rounds-that-tell {rounds} {call}"));
-                }
-                _ if is_loop => self.order(rank, &format!("rounds {rounds} {call}")),
+                _ if is_loop => self.order(rank, &format!("rounds-that-tell {rounds} {call}")),
                 _ => self.order(rank, &format!("call {call}")),
             }
         }
