@@ -9,6 +9,7 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
+use std::thread;
 
 use spark_ccl_fork::PerProcess;
 use spark_ccl_log::Mutex;
@@ -150,8 +151,20 @@ fn request(job: Job) {
     }
 }
 
+/// Lets another thread be started where this one has panicked.
+struct Doing;
+
+impl Drop for Doing {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            JOBS.get().lock().are_done = false;
+        }
+    }
+}
+
 /// Ends when there is nothing more to do.
 fn do_all() {
+    let _doing = Doing;
     loop {
         let mut jobs = JOBS.get().lock();
         let waiting = std::mem::take(&mut jobs.waiting);
@@ -161,5 +174,39 @@ fn do_all() {
         }
         drop(jobs);
         waiting.iter().for_each(Job::run);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::super::layout::{Layout, Size};
+    use super::*;
+    use crate::memory::SharedMemory;
+
+    #[test]
+    fn a_job_that_panics_leaves_later_ones_to_another_thread() {
+        let geometry = crate::Geometry {
+            slot_bytes: 256,
+            slots: 4,
+        };
+        let layout = Layout::new(Size::among(2, geometry)).unwrap();
+        let (memory, _fd) = SharedMemory::create(layout.bytes(), layout.at_once()).unwrap();
+        let segment = Arc::new(Segment::create(memory, layout));
+        let done = Arc::new(AtomicBool::new(false));
+        let job = |parts| Job {
+            segment: Arc::downgrade(&segment),
+            parts,
+            is_there: Arc::clone(&done),
+        };
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !done.load(Ordering::Relaxed) {
+            // The second may still be taken by the thread that the first one ends.
+            request(job(vec![0..usize::MAX]));
+            request(job(vec![]));
+            assert!(Instant::now() < deadline, "nobody does it");
+            thread::sleep(Duration::from_millis(1));
+        }
     }
 }
