@@ -492,8 +492,7 @@ pub(super) fn unlock(mut core: MutexGuard<'_, Core>) {
     if std::mem::take(&mut core.has_news) && core.is_blocked {
         core.wires.bell.ring();
     }
-    drop(core);
-    drop(discarded);
+    drop((core, discarded));
     for remark in &remarks {
         spark_ccl_log::remark(remark);
     }

@@ -10,13 +10,17 @@
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{self, LockResult, PoisonError, TryLockError, TryLockResult};
+use std::sync::{self, TryLockError, TryLockResult};
 use std::time::{Duration, Instant};
 
 use crate::event::Held;
+use crate::queue::unpoisoned;
 
 /// How long a thread sleeps between two looks at a lock, at first and at most.
 const PAUSES: [Duration; 2] = [Duration::from_micros(10), Duration::from_millis(1)];
+
+/// How long a thread gives way at most.
+const LONGEST_TURN: Duration = Duration::from_secs(1);
 
 /// A mutex: see the [crate](crate).
 #[derive(Default)]
@@ -31,7 +35,7 @@ pub struct Mutex<T: ?Sized> {
 /// Releases its [`Mutex`] when it is dropped.
 pub struct MutexGuard<'a, T: ?Sized> {
     lock: sync::MutexGuard<'a, T>,
-    _held: Held,
+    held: Held,
 }
 
 impl<T> Mutex<T> {
@@ -67,9 +71,16 @@ impl<T: ?Sized> Mutex<T> {
     pub fn give_way(&self) {
         let went = self.went.load(Ordering::Relaxed);
         if self.came.load(Ordering::Relaxed) != went {
-            while self.went.load(Ordering::Relaxed) == went {
-                std::thread::yield_now();
-            }
+            self.wait_for_a_turn(went);
+        }
+    }
+
+    #[cold]
+    fn wait_for_a_turn(&self, went: u32) {
+        let since = Instant::now();
+        // A thread of a lower priority may not run while this one yields.
+        while self.went.load(Ordering::Relaxed) == went && since.elapsed() < LONGEST_TURN {
+            std::thread::yield_now();
         }
     }
 
@@ -103,14 +114,8 @@ impl<T: ?Sized + fmt::Debug> fmt::Debug for Mutex<T> {
 
 #[inline]
 fn guard<T: ?Sized>(lock: sync::MutexGuard<'_, T>) -> MutexGuard<'_, T> {
-    let _held = Held::new();
-    MutexGuard { lock, _held }
-}
-
-/// As this crate's locks are never poisoned for their users.
-#[inline]
-pub(crate) fn unpoisoned<T>(result: LockResult<T>) -> T {
-    result.unwrap_or_else(PoisonError::into_inner)
+    let held = Held::new();
+    MutexGuard { lock, held }
 }
 
 #[inline]
@@ -175,9 +180,9 @@ impl Condvar {
 
     /// Waits for a while.
     pub fn wait_for<'a, T>(&self, guard: MutexGuard<'a, T>, limit: Duration) -> MutexGuard<'a, T> {
-        let MutexGuard { lock, _held } = guard;
+        let MutexGuard { lock, held } = guard;
         let (lock, _) = unpoisoned(self.0.wait_timeout(lock, limit));
-        MutexGuard { lock, _held }
+        MutexGuard { lock, held }
     }
 
     /// Waits while that is so.
@@ -186,9 +191,9 @@ impl Condvar {
         guard: MutexGuard<'a, T>,
         is_so: impl FnMut(&mut T) -> bool,
     ) -> MutexGuard<'a, T> {
-        let MutexGuard { lock, _held } = guard;
+        let MutexGuard { lock, held } = guard;
         let lock = unpoisoned(self.0.wait_while(lock, is_so));
-        MutexGuard { lock, _held }
+        MutexGuard { lock, held }
     }
 
     /// Waits while that is so, and no longer than that.
@@ -198,9 +203,9 @@ impl Condvar {
         is_so: impl FnMut(&mut T) -> bool,
         limit: Duration,
     ) -> MutexGuard<'a, T> {
-        let MutexGuard { lock, _held } = guard;
+        let MutexGuard { lock, held } = guard;
         let (lock, _) = unpoisoned(self.0.wait_timeout_while(lock, limit, is_so));
-        MutexGuard { lock, _held }
+        MutexGuard { lock, held }
     }
 
     /// Waits while that is so, at most until then.
@@ -259,14 +264,18 @@ impl<T: ?Sized> RwLock<T> {
 
 #[inline]
 fn reading<T: ?Sized>(lock: sync::RwLockReadGuard<'_, T>) -> RwLockReadGuard<'_, T> {
-    let _held = Held::new();
-    RwLockReadGuard { lock, _held }
+    RwLockReadGuard {
+        lock,
+        _held: Held::new(),
+    }
 }
 
 #[inline]
 fn writing<T: ?Sized>(lock: sync::RwLockWriteGuard<'_, T>) -> RwLockWriteGuard<'_, T> {
-    let _held = Held::new();
-    RwLockWriteGuard { lock, _held }
+    RwLockWriteGuard {
+        lock,
+        _held: Held::new(),
+    }
 }
 
 impl<T: ?Sized> Deref for RwLockReadGuard<'_, T> {
@@ -305,7 +314,11 @@ mod tests {
             std::thread::scope(|scope| {
                 let locked = mutex.lock();
                 scope.spawn(|| *mutex.lock() = round);
-                while mutex.came.load(Ordering::Relaxed) < round {
+                let waits = || {
+                    let [came, went] = [&mutex.came, &mutex.went];
+                    came.load(Ordering::Relaxed) != went.load(Ordering::Relaxed)
+                };
+                while !waits() {
                     std::thread::yield_now();
                 }
                 drop(locked);

@@ -3,14 +3,13 @@
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Condvar, Mutex};
+use std::sync::{Condvar, LockResult, Mutex, PoisonError};
 use std::thread::Builder;
 use std::time::Duration;
 
 use spark_ccl_fork::PerProcess;
 
 use crate::job::Job;
-use crate::locks::unpoisoned;
 use crate::thread;
 
 /// How long [`flush`] and the process's exit wait at most.
@@ -42,6 +41,12 @@ struct State {
     done: u64,
     /// How many were done when a flush last gave up.
     gave_up: Option<u64>,
+}
+
+/// Locks of this crate are never poisoned for their users.
+#[inline]
+pub(crate) fn unpoisoned<T>(result: LockResult<T>) -> T {
+    result.unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Adds a job, or counts it as dropped if there is no room for it.

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use spark_ccl_log::{Condvar, Mutex};
@@ -30,7 +31,7 @@ impl Round {
         }
     }
 
-    fn start(turns: usize) -> Vec<std::thread::JoinHandle<()>> {
+    fn start(turns: usize) -> Vec<JoinHandle<()>> {
         let round = Arc::new(Self::default());
         let start = |number| {
             let round = Arc::clone(&round);
@@ -47,8 +48,8 @@ fn a_child_has_locks_that_owe_nothing_to_its_parents_threads() {
         // SAFETY: the child uses only what it makes itself, and ends without unwinding.
         let child = match unsafe { libc::fork() } {
             0 => {
-                let ended = Round::start(TURNS).into_iter().map(|thread| thread.join());
-                let fine = ended.filter(Result::is_ok).count() == THREADS;
+                let threads = Round::start(TURNS).into_iter();
+                let fine = threads.map(JoinHandle::join).all(|ended| ended.is_ok());
                 // SAFETY: ends this process.
                 unsafe { libc::_exit(i32::from(!fine)) }
             }
