@@ -12,6 +12,7 @@ import ctypes
 import hashlib
 import json
 import pathlib
+import re
 import struct
 import sys
 import zlib
@@ -47,6 +48,10 @@ def main():
         "sources": hashes(sources),
         "images": hashes(packs),
     }
+    if beside := folders_beside(sources):
+        manifest["beside"] = {
+            folder: hashes(sorted((args.folder / folder).glob("*.h"))) for folder in beside
+        }
     text = json.dumps(manifest, indent=2) + "\n"
     path = args.folder / "manifest.json"
     if not args.check:
@@ -109,6 +114,12 @@ def check(pack, images):
         at += size
     if at != len(data):
         sys.exit(f"{pack}: has more images than it should; run build.sh")
+
+
+def folders_beside(sources):
+    """Other folders whose headers the sources include, as they name them."""
+    included = (re.findall(r'#include "(\.\./.*)/', path.read_text()) for path in sources)
+    return sorted(set(sum(included, [])))
 
 
 def hashes(paths):

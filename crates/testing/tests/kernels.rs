@@ -13,6 +13,9 @@ use sha2::{Digest, Sha256};
 struct Manifest {
     sources: BTreeMap<String, String>,
     images: BTreeMap<String, String>,
+    /// The headers of other folders that the sources include, by these folders.
+    #[serde(default)]
+    beside: BTreeMap<String, BTreeMap<String, String>>,
 }
 
 #[test]
@@ -30,6 +33,9 @@ fn images_are_of_the_sources_that_are_here() {
         let hint = format!("{}: run crates/cuda/kernels/build.sh", folder.display());
         assert_eq!(manifest.sources, hashes(&folder, &["cu", "h"]), "{hint}");
         assert_eq!(manifest.images, hashes(&folder, &["images"]), "{hint}");
+        for (beside, expected) in manifest.beside {
+            assert_eq!(expected, hashes(&folder.join(beside), &["h"]), "{hint}");
+        }
     }
 }
 
