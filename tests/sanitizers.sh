@@ -61,6 +61,8 @@ thread() {
         --skip memory::tests::readers_see_the_address_mapped_all_the_while \
         --skip a_private_copy_is_out_of_the_peers_reach \
         --skip registered::memory_keeps_its_contents_after_an_abort
+    # With kernels that are compiled by the test.
+    SPARK_CCL_TEST_CXXFLAGS=-fsanitize=thread tsan -p spark-ccl-slots --lib
     device
 }
 

@@ -38,3 +38,5 @@ images crates/perf/kernels sm_60 sm_70 sm_80 sm_90 sm_100 sm_120 compute_50
 # Collectives within a host run on GPUs from sm_80 on. From sm_90 on, all images have to wait for the kernel ahead,
 # so the PTX is for that: GPUs below it have cubins.
 images crates/gpu/kernels sm_80 sm_90 sm_100 sm_120 compute_90
+# By way of the host, on the same GPUs.
+images crates/slots/kernels sm_80 sm_90 sm_100 sm_120 compute_90

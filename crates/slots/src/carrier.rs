@@ -1,0 +1,45 @@
+//! What moves slots from an outbox to the peer's inbox.
+
+use crate::{Error, Slot};
+
+/// One end of what carries slots between two ranks, both ways. It is one thread's.
+///
+/// A carrier moves whole slots, in any order: a slot's flag is set after all of the slot is there,
+/// and slots may overtake each other. `conformance.rs` tests what is said here.
+pub trait Carrier: Send {
+    /// Begins to move a slot's record and payload, of this many bytes, to the slot of the same
+    /// number in the peer's inbox, and then to set its flag there. Returns whether it has: not,
+    /// where there is no room now. Never waits.
+    ///
+    /// # Safety
+    /// The slot must have been published, and is not written before it was
+    /// [`completed`](Self::completed). What was in the one at the peer must have been consumed.
+    ///
+    /// # Errors
+    /// The peer cannot be reached any more.
+    unsafe fn post(&mut self, slot: Slot, payload: usize) -> Result<bool, Error>;
+
+    /// A posted slot of which nothing is read any more, on any of the carrier's ways; each once, in
+    /// any order.
+    ///
+    /// # Errors
+    /// The peer cannot be reached any more.
+    fn completed(&mut self) -> Result<Option<Slot>, Error>;
+
+    /// Tells the peer how many slots of a lane were consumed here, in all. Returns whether it has,
+    /// as [`post`](Self::post) does; a later total may overtake it, or replace it.
+    ///
+    /// # Errors
+    /// The peer cannot be reached any more.
+    fn give_credit(&mut self, lane: usize, total: u64) -> Result<bool, Error>;
+
+    /// How many slots of a lane the peer has consumed: one of the totals that it has told, or 0; in
+    /// the end the last one, if it tells no more.
+    fn credit(&mut self, lane: usize) -> u64;
+
+    /// Whether the peer can be reached.
+    ///
+    /// # Errors
+    /// It cannot.
+    fn health(&mut self) -> Result<(), Error>;
+}

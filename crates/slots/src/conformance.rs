@@ -1,0 +1,299 @@
+//! What every carrier must do, and a suite that shows it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::yield_now;
+
+use spark_ccl_testing::scramble;
+
+use crate::delayed::Delayed;
+use crate::layout::{HEAD, LINE, RECORD};
+use crate::{Carrier, Copying, Counter, Error, Memory, PostBox, Proxy, Record, Shape, Slot};
+
+/// The words of a line, which begins at a multiple of its length.
+#[derive(Default)]
+#[repr(align(128))]
+struct Line(#[allow(dead_code, reason = "used by their address")] [AtomicU64; LINE / 8]);
+
+struct Plain(Box<[Line]>);
+
+// SAFETY: lines are aligned, and the box never moves them; tests use them as kernels do.
+unsafe impl Memory for Plain {
+    fn words(&self) -> &[AtomicU64] {
+        let start = self.0.as_ptr().cast::<AtomicU64>();
+        // SAFETY: a `Line` is nothing but its words, so these are the words of all of them.
+        unsafe { std::slice::from_raw_parts(start, self.0.len() * (LINE / 8)) }
+    }
+}
+
+fn plain(shape: Shape) -> PostBox {
+    let lines = (0..shape.bytes().div_ceil(LINE)).map(|_| Line::default());
+    PostBox::new(Arc::new(Plain(lines.collect())), shape).unwrap()
+}
+
+/// A rank's end of a pair.
+pub(crate) struct End {
+    pub(crate) outbox: PostBox,
+    pub(crate) inbox: PostBox,
+    pub(crate) carrier: Box<dyn Carrier>,
+}
+
+impl Carrier for Box<dyn Carrier> {
+    unsafe fn post(&mut self, slot: Slot, payload: usize) -> Result<bool, Error> {
+        // SAFETY: this function's contract.
+        unsafe { (**self).post(slot, payload) }
+    }
+    fn completed(&mut self) -> Result<Option<Slot>, Error> {
+        (**self).completed()
+    }
+    fn give_credit(&mut self, lane: usize, total: u64) -> Result<bool, Error> {
+        (**self).give_credit(lane, total)
+    }
+    fn credit(&mut self, lane: usize) -> u64 {
+        (**self).credit(lane)
+    }
+    fn health(&mut self) -> Result<(), Error> {
+        (**self).health()
+    }
+}
+
+/// What makes both ends of a pair, and what says that the peer is gone.
+pub(crate) type Make = fn(Shape, &Arc<AtomicBool>) -> [End; 2];
+
+/// By copying threads.
+pub(crate) fn copying(shape: Shape, is_gone: &Arc<AtomicBool>) -> [End; 2] {
+    pair(shape, |outbox, inbox, peer, _| {
+        Box::new(Copying::new(outbox, inbox, peer, Arc::clone(is_gone)))
+    })
+}
+
+/// Late, and in another order.
+pub(crate) fn delayed(shape: Shape, is_gone: &Arc<AtomicBool>) -> [End; 2] {
+    pair(shape, |outbox, inbox, peer, seed| {
+        let gone = Arc::clone(is_gone);
+        Box::new(Delayed::new(outbox, inbox, peer, gone, seed))
+    })
+}
+
+fn pair(
+    shape: Shape,
+    carrier: impl Fn(PostBox, PostBox, PostBox, u64) -> Box<dyn Carrier>,
+) -> [End; 2] {
+    let boxes: Vec<_> = (0..4).map(|_| plain(shape)).collect();
+    // The outbox and the inbox of each.
+    [0, 1].map(|rank| {
+        let (own, other) = (&boxes[2 * rank..], &boxes[2 * (1 - rank)..]);
+        End {
+            carrier: carrier(
+                own[0].clone(),
+                other[1].clone(),
+                other[0].clone(),
+                rank as u64 + 1,
+            ),
+            outbox: own[0].clone(),
+            inbox: own[1].clone(),
+        }
+    })
+}
+
+const MAKES: [Make; 2] = [copying, delayed];
+
+/// What the word of a slot's payload is.
+fn word_of(slot: Slot, place: usize) -> u64 {
+    scramble(slot.number, (slot.lane << 32 | place) as u64)
+}
+
+/// Fills a slot, as a kernel does.
+fn fill(outbox: &PostBox, slot: Slot, length: usize) {
+    let at = outbox.shape().slot(slot);
+    let word = |at: usize, value| outbox.word_at(at).store(value, Ordering::Relaxed);
+    word(at + RECORD, slot.number);
+    word(at + RECORD + 40, length as u64);
+    for place in 0..length / 8 {
+        word(at + HEAD + 8 * place, word_of(slot, place));
+    }
+}
+
+/// Whether a slot has come, and is what was sent.
+fn take(inbox: &PostBox, slot: Slot) -> bool {
+    // Acquire pairs with the carrier's release, as in the kernel.
+    if inbox.flag(slot).load(Ordering::Acquire) != slot.number {
+        return false;
+    }
+    let Record { call, length, .. } = inbox.record(slot);
+    assert_eq!(call, slot.number);
+    let at = inbox.shape().slot(slot) + HEAD;
+    for place in 0..length as usize / 8 {
+        let seen = inbox.word_at(at + 8 * place).load(Ordering::Relaxed);
+        assert_eq!(seen, word_of(slot, place), "{slot:?}, word {place}");
+    }
+    true
+}
+
+fn publish(outbox: &PostBox, slot: Slot) {
+    let published = outbox.counter(slot.lane, Counter::Published);
+    published.store(slot.number, Ordering::Release);
+}
+
+/// Many slots of several lanes, both ways at once. Kernels fill a slot again as soon as it is sent,
+/// and consume in the lanes' order, in which slots need not come.
+fn pass_many(make: Make, depth: usize, seed: u64) {
+    const LANES: usize = 3;
+    const SLOTS: u64 = 60;
+    let shape = Shape::new(LANES, depth, 1024).unwrap();
+    let ends = make(shape, &Arc::default());
+    std::thread::scope(|scope| {
+        for (rank, end) in ends.into_iter().enumerate() {
+            let (outbox, inbox) = (end.outbox.clone(), end.inbox.clone());
+            scope.spawn(move || {
+                for number in 1..=SLOTS {
+                    for lane in 0..LANES {
+                        let sent = outbox.counter(lane, Counter::Sent);
+                        while number > sent.load(Ordering::Acquire) + depth as u64 {
+                            yield_now();
+                        }
+                        let length = scramble(seed ^ number, (rank + lane) as u64) % 129 * 8;
+                        fill(&outbox, Slot { lane, number }, length as usize);
+                        publish(&outbox, Slot { lane, number });
+                    }
+                }
+            });
+            let polled = end.inbox.clone();
+            scope.spawn(move || {
+                for number in 1..=SLOTS {
+                    for lane in 0..LANES {
+                        while !take(&polled, Slot { lane, number }) {
+                            yield_now();
+                        }
+                        let consumed = polled.counter(lane, Counter::Consumed);
+                        consumed.store(number, Ordering::Release);
+                    }
+                }
+            });
+            let mut proxy = Proxy::new(end.outbox, inbox, end.carrier, 0..LANES);
+            scope.spawn(move || {
+                let is_done = |proxy: &Proxy<_>| {
+                    let mut lanes = proxy.progress();
+                    lanes.all(|lane| lane.sent == SLOTS && lane.consumed == SLOTS)
+                };
+                // The peer may still wait for credits of which none says that they have come.
+                for _ in 0..1000 {
+                    while !is_done(&proxy) {
+                        proxy.turn().unwrap();
+                        yield_now();
+                    }
+                    proxy.turn().unwrap();
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn slots_arrive_whole_and_sources_are_free_when_they_are_said_to_be() {
+    for make in MAKES {
+        for depth in [1, 2, 5] {
+            pass_many(make, depth, depth as u64);
+        }
+    }
+}
+
+/// A slot that was completed is not read any more.
+#[test]
+fn what_is_completed_may_be_written() {
+    for make in MAKES {
+        let shape = Shape::new(1, 1, 256).unwrap();
+        let [mut from, to] = make(shape, &Arc::default());
+        let slot = Slot { lane: 0, number: 1 };
+        fill(&from.outbox, slot, 256);
+        // SAFETY: the slot is filled, and is written after it has completed; the other is free.
+        while !unsafe { from.carrier.post(slot, 256).unwrap() } {}
+        while from.carrier.completed().unwrap().is_none() {}
+        fill(&from.outbox, Slot { lane: 0, number: 2 }, 256);
+        while !take(&to.inbox, slot) {
+            from.carrier.completed().unwrap();
+        }
+    }
+}
+
+#[test]
+fn each_slot_completes_once() {
+    for make in MAKES {
+        let shape = Shape::new(2, 4, 128).unwrap();
+        let [mut from, _to] = make(shape, &Arc::default());
+        let mut completed = Vec::new();
+        for (lane, number) in [(0, 1), (1, 1), (0, 2), (1, 2), (0, 3)] {
+            // SAFETY: nothing writes these slots, and each place at the peer is used once.
+            while !unsafe { from.carrier.post(Slot { lane, number }, 8).unwrap() } {
+                completed.extend(from.carrier.completed().unwrap());
+            }
+        }
+        while completed.len() < 5 {
+            completed.extend(from.carrier.completed().unwrap());
+        }
+        for _ in 0..100 {
+            assert_eq!(from.carrier.completed().unwrap(), None);
+        }
+        completed.sort_by_key(|slot| (slot.lane, slot.number));
+        completed.dedup();
+        assert_eq!(completed.len(), 5);
+    }
+}
+
+#[test]
+fn credits_arrive_each_in_its_lane() {
+    for make in MAKES {
+        let shape = Shape::new(2, 4, 128).unwrap();
+        let [mut from, mut to] = make(shape, &Arc::default());
+        for total in 1..=20 {
+            assert!(to.carrier.give_credit(1, total).unwrap());
+        }
+        let mut most = 0;
+        while most < 20 {
+            to.carrier.completed().unwrap();
+            most = most.max(from.carrier.credit(1));
+        }
+        assert_eq!((most, from.carrier.credit(0)), (20, 0));
+    }
+}
+
+#[test]
+fn a_peer_that_is_gone_is_an_error() {
+    for make in MAKES {
+        let is_gone = Arc::<AtomicBool>::default();
+        let shape = Shape::new(1, 1, 128).unwrap();
+        let [end, _other] = make(shape, &is_gone);
+        let mut proxy = Proxy::new(end.outbox, end.inbox, end.carrier, 0..1);
+        assert_eq!(proxy.turn(), Ok(false));
+        is_gone.store(true, Ordering::Relaxed);
+        assert_eq!(proxy.turn(), Err(Error::Gone));
+    }
+}
+
+#[test]
+fn what_a_kernel_cannot_have_written_is_an_error() {
+    let shape = Shape::new(1, 2, 128).unwrap();
+    let proxy = || {
+        let [end, _other] = copying(shape, &Arc::default());
+        let proxy = Proxy::new(end.outbox.clone(), end.inbox, end.carrier, 0..1);
+        (end.outbox, proxy)
+    };
+    let slot = Slot { lane: 0, number: 1 };
+    let (outbox, mut of_lengths) = proxy();
+    outbox
+        .word_at(shape.slot(slot) + RECORD + 40)
+        .store(129, Ordering::Relaxed);
+    publish(&outbox, slot);
+    let said = of_lengths.turn().unwrap_err().to_string();
+    assert!(
+        said.contains("slot 1 has 129 bytes, and slots have 128"),
+        "{said}"
+    );
+    let (outbox, mut of_numbers) = proxy();
+    publish(&outbox, Slot { lane: 0, number: 9 });
+    let said = of_numbers.turn().unwrap_err().to_string();
+    assert!(
+        said.contains("lane 0: Published is 9, and can be 0 to 2"),
+        "{said}"
+    );
+}

@@ -1,0 +1,147 @@
+//! Where the words and slots of a box are. `kernels/slots_layout.h` has the same numbers.
+
+use crate::error::Error;
+use crate::slot::{Counter, Slot};
+
+/// The bytes between words that different processors write.
+pub(crate) const LINE: usize = 128;
+/// In a slot: the flag first, then the record, then the payload.
+pub(crate) const RECORD: usize = 64;
+/// The bytes of a slot before its payload.
+pub(crate) const HEAD: usize = 128;
+/// Slots begin at a page of the host.
+const PAGE: usize = 4096;
+/// The most slots of a lane: a word has a bit for each.
+pub const MAX_DEPTH: usize = 64;
+
+/// How many counters a lane has.
+const COUNTERS: usize = 4;
+
+/// What both ends of a pair agree on. All lanes have the same slots.
+///
+/// ```
+/// use spark_ccl_slots::Shape;
+///
+/// let shape = Shape::new(2, 4, 8192)?;
+/// assert!(shape.bytes() >= 2 * 4 * 8192);
+/// # Ok::<(), spark_ccl_slots::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shape {
+    lanes: usize,
+    depth: usize,
+    payload: usize,
+}
+
+impl Shape {
+    /// This many lanes of `depth` slots, each with `payload` bytes.
+    ///
+    /// # Errors
+    /// There are no lanes, no slots or more than [`MAX_DEPTH`], or the payload is no positive
+    /// multiple of 128.
+    pub fn new(lanes: usize, depth: usize, payload: usize) -> Result<Self, Error> {
+        let is_whole = payload > 0 && payload.is_multiple_of(LINE);
+        if lanes == 0 || !(1..=MAX_DEPTH).contains(&depth) || !is_whole {
+            return Err(Error::Shape {
+                lanes,
+                depth,
+                payload,
+            });
+        }
+        Ok(Self {
+            lanes,
+            depth,
+            payload,
+        })
+    }
+
+    /// How many lanes there are.
+    pub fn lanes(&self) -> usize {
+        self.lanes
+    }
+
+    /// The slots of a lane.
+    pub fn depth(&self) -> usize {
+        self.depth
+    }
+
+    /// The bytes of a slot's payload.
+    pub fn payload(&self) -> usize {
+        self.payload
+    }
+
+    /// The bytes of a box.
+    pub fn bytes(&self) -> usize {
+        self.slots() + self.lanes * self.depth * self.stride()
+    }
+
+    /// Where the slots begin.
+    pub fn slots(&self) -> usize {
+        (self.lanes * COUNTERS * LINE).next_multiple_of(PAGE)
+    }
+
+    pub(crate) fn counter(&self, lane: usize, counter: Counter) -> usize {
+        debug_assert!(lane < self.lanes);
+        (lane * COUNTERS + counter as usize) * LINE
+    }
+
+    /// Where the slot of a number is. Numbers count from 1, and never restart.
+    pub(crate) fn slot(&self, Slot { lane, number }: Slot) -> usize {
+        debug_assert!(lane < self.lanes);
+        let index = lane * self.depth + number as usize % self.depth;
+        self.slots() + index * self.stride()
+    }
+
+    /// The bytes from a slot to the next one of its lane.
+    pub fn stride(&self) -> usize {
+        HEAD + self.payload
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_and_counters_do_not_overlap() {
+        let shape = Shape::new(3, 4, 256).unwrap();
+        let mut ranges = Vec::new();
+        for lane in 0..3 {
+            use Counter::{Consumed, Credit, Published, Sent};
+            ranges.extend([Published, Sent, Credit, Consumed].map(|counter| {
+                let at = shape.counter(lane, counter);
+                at..at + LINE
+            }));
+            ranges.extend((8..12).map(|number| {
+                let at = shape.slot(Slot { lane, number });
+                at..at + HEAD + 256
+            }));
+        }
+        ranges.sort_by_key(|range| range.start);
+        assert!(ranges.windows(2).all(|pair| pair[0].end <= pair[1].start));
+        assert_eq!(ranges.last().unwrap().end, shape.bytes());
+    }
+
+    #[test]
+    fn a_number_has_the_slot_of_the_one_that_is_depth_older() {
+        let shape = Shape::new(2, 3, 128).unwrap();
+        let at = |number| shape.slot(Slot { lane: 1, number });
+        assert_eq!(at(7), at(4));
+        assert_ne!(at(7), at(5));
+    }
+
+    #[test]
+    fn shapes_that_cannot_be_are_refused() {
+        for (lanes, depth, payload) in [(0, 1, 128), (1, 0, 128), (1, 65, 128), (1, 1, 100)] {
+            let said = Shape::new(lanes, depth, payload).unwrap_err();
+            assert_eq!(
+                said,
+                Error::Shape {
+                    lanes,
+                    depth,
+                    payload
+                }
+            );
+        }
+    }
+}

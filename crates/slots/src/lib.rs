@@ -1,0 +1,50 @@
+//! Slots: how a GPU exchanges data with the GPU of another host.
+//!
+//! For each directed pair of ranks there is an outbox at the sender and an inbox at the receiver,
+//! alike in [`Shape`]: lanes, each with a row of slots. A kernel fills a slot of its outbox, with a
+//! [`Record`] of what it is, and publishes it; a [`Carrier`] moves it into the peer's inbox and
+//! sets its flag; the peer's kernel polls the flag, compares the record, reduces straight out of
+//! the slot, and releases it. A [`Proxy`] posts and completes, and gives credits back.
+//!
+//! Numbers of slots, and all counters, are totals that never restart: a graph that is launched
+//! again continues where the last launch has ended, and the host does nothing for it.
+//!
+//! - An outbox slot is free once all of its writes have completed ([`Counter::Sent`]), and not
+//!   because the peer has received it.
+//! - An inbox slot is free once it was consumed ([`Counter::Credit`]). Credits are totals, of which
+//!   the sender keeps the largest.
+//!
+//! `kernels/` has the GPU's part; it also compiles for a host, where tests run it by threads, and
+//! with what carries slots late and in another order. Knows no links, no CUDA and no engine.
+#![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
+
+mod arguments;
+mod carrier;
+#[cfg(all(test, not(loom)))]
+mod conformance;
+mod copying;
+mod counters;
+#[cfg(all(test, not(loom)))]
+mod delayed;
+mod error;
+mod layout;
+mod memory;
+#[cfg(all(test, loom))]
+mod model;
+#[cfg(all(test, not(loom)))]
+mod played;
+#[cfg(not(all(test, loom)))]
+mod proxy;
+mod schedule;
+mod slot;
+
+pub use arguments::{Boxes, Passed, Reducing, SlotMember};
+pub use carrier::Carrier;
+pub use copying::Copying;
+pub use error::Error;
+pub use layout::{MAX_DEPTH, Shape};
+pub use memory::{Memory, PostBox};
+#[cfg(not(all(test, loom)))]
+pub use proxy::{Progress, Proxy};
+pub use schedule::Form;
+pub use slot::{Counter, Record, Slot};

@@ -1,0 +1,74 @@
+//! Results are right if any rank is late, with as few slots as there may be.
+
+use spark_ccl_testing::scramble;
+use spark_ccl_types::{DType, ReduceOp};
+
+use super::world::{Call, LANES, World};
+use crate::Form;
+use crate::conformance::{Make, copying, delayed};
+
+const OPS: [ReduceOp; 5] = [
+    ReduceOp::Sum,
+    ReduceOp::Prod,
+    ReduceOp::Max,
+    ReduceOp::Min,
+    ReduceOp::Avg,
+];
+
+/// Any call; all types and reductions come, and none of no elements is left out.
+fn any_call(seed: u64) -> Call {
+    let random = |what, limit: usize| scramble(seed, what) as usize % limit;
+    let dtype = DType::ALL[seed as usize % DType::ALL.len()];
+    let op = OPS[seed as usize / DType::ALL.len() % OPS.len()];
+    let most = [1, 40, 3000, 9000][random(1, 4)];
+    Call {
+        dtype,
+        op,
+        count: random(2, most) / dtype.size(),
+        piece: [16, 128, 256][random(3, 3)],
+        ctas: 1 + random(4, LANES) as u32,
+        in_place: random(5, 2) == 0,
+        is_scaled: op == ReduceOp::Sum && random(6, 3) == 0,
+        seed,
+        word: seed,
+    }
+}
+
+fn check(make: Make, form: Form, ranks: usize, ahead: usize, calls: std::ops::Range<u64>) {
+    let mut world = World::new(make, form, (ranks, ahead, form.depth(ahead)));
+    let calls: Vec<_> = calls.map(any_call).collect();
+    let Some(buffers) = world.run(&vec![calls.clone(); ranks], ahead as u64) else {
+        return;
+    };
+    for (rank, buffers) in buffers.iter().enumerate() {
+        assert_eq!(world.ranks[rank].failed(), None, "rank {rank}");
+        for (call, buffers) in calls.iter().zip(buffers) {
+            let expected = call.expected(ranks);
+            assert_eq!(
+                buffers.result(),
+                Some(&expected[..]),
+                "rank {rank}: {call:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn two_ranks_have_the_sums_of_their_elements() {
+    for make in [copying, delayed] {
+        for (form, seed) in [(Form::Direct, 0), (Form::Shared, 100)] {
+            for ahead in [1, 2, 4] {
+                check(make, form, 2, ahead, seed..seed + 60);
+            }
+        }
+    }
+}
+
+#[test]
+fn more_ranks_have_them_too() {
+    for ranks in [3, 4, 8] {
+        for (form, seed) in [(Form::Direct, 200), (Form::Shared, 300)] {
+            check(delayed, form, ranks, 2, seed..seed + 80 / ranks as u64);
+        }
+    }
+}

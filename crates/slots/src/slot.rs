@@ -1,0 +1,39 @@
+//! What a lane has: slots, the records of what is in them, and counters.
+
+/// The counters of a lane, each alone in its line. An outbox has the first three, an inbox the
+/// last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Counter {
+    /// Slots that the kernel has filled.
+    Published,
+    /// Slots of which all writes have completed.
+    Sent,
+    /// Slots that the peer has consumed.
+    Credit,
+    /// Slots that the kernel has consumed.
+    Consumed,
+}
+
+/// A slot of a lane, by its number in the lane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Slot {
+    /// The lane.
+    pub lane: usize,
+    /// Counted from 1.
+    pub number: u64,
+}
+
+/// What stands beside the payload of a slot. The receiver compares it before it uses a byte.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Record {
+    /// The number of the call, counted from 0.
+    pub call: u64,
+    /// The call's signature.
+    pub words: [u64; 2],
+    /// The bytes of the call's buffers.
+    pub total: u64,
+    /// Where the payload belongs there.
+    pub start: u64,
+    /// The bytes of the payload.
+    pub length: u64,
+}
