@@ -39,11 +39,12 @@ pub(crate) fn build(functions: &str) -> TempDir {
     folder
 }
 
-const SOURCES: [&str; 5] = [
+const SOURCES: [&str; 6] = [
     "between.cpp",
     "cuda.cpp",
     "mapping.cpp",
     "nccl.cpp",
+    "slots.cpp",
     "staged.cpp",
 ];
 

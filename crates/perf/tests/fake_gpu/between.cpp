@@ -46,8 +46,7 @@ const std::map<std::string, Kernel *> KERNELS = {
 
 // A launch. Its threads keep it, as they may outlive the stream.
 struct Launch {
-    Kernel *kernel;
-    Arguments arguments;
+    std::function<void()> kernel;
     u32 ctas, warps;
     bool has_begun = false;
     std::atomic<u32> running{0};
@@ -55,7 +54,7 @@ struct Launch {
 
 void play(const std::shared_ptr<Launch> &launch, u32 cta, u32 warp) {
     here = {cta, warp, launch->warps, launch->ctas, 0, 0, 0};
-    launch->kernel(launch->arguments);
+    launch->kernel();
     launch->running--;
 }
 
@@ -70,21 +69,28 @@ bool advance(const std::shared_ptr<Launch> &launch) {
     return launch->running == 0;
 }
 
+bool is_of_slots(const std::string &kernel) { return kernel.rfind("slots_", 0) == 0; }
+
 }  // namespace
 
 bool is_between_gpus(const std::string &kernel) {
+    if (is_of_slots(kernel)) return true;
     return KERNELS.count(kernel) || kernel.find("_messages_") != std::string::npos;
 }
 
 Work work_between_gpus(const std::string &kernel, const void *arguments, unsigned ctas, unsigned threads) {
+    if (is_of_slots(kernel)) return slots_work(kernel, arguments, ctas);
     auto found = KERNELS.find(kernel);
     if (found == KERNELS.end()) return [] { return [] { return true; }; };
     Arguments copied = *static_cast<const Arguments *>(arguments);
+    return by_threads([=] { found->second(copied); }, ctas, threads / LANES);
+}
+
+Work by_threads(const std::function<void()> &kernel, unsigned ctas, unsigned warps) {
     return [=] {
         auto launch = std::make_shared<Launch>();
-        launch->kernel = found->second;
-        launch->arguments = copied;
-        launch->ctas = ctas, launch->warps = threads / LANES;
+        launch->kernel = kernel;
+        launch->ctas = ctas, launch->warps = warps;
         return [=] { return advance(launch); };
     };
 }

@@ -99,7 +99,11 @@ void set_memory(uint64_t start, size_t bytes, int device);
 void enqueue(Stream *stream, Work work);
 // What the kernels do that go by way of the host, on this number of CTAs.
 Work staged_work(const std::string &kernel, const void *arguments, unsigned ctas);
-// Whether a kernel is one of those between GPUs, and what it does on a grid.
+// What the kernels of slots do.
+Work slots_work(const std::string &kernel, const void *arguments, unsigned ctas);
+// Threads play the warps of a kernel.
+Work by_threads(const std::function<void()> &kernel, unsigned ctas, unsigned warps);
+// Whether a kernel is one of those between GPUs, or of slots, and what it does on a grid.
 bool is_between_gpus(const std::string &kernel);
 Work work_between_gpus(const std::string &kernel, const void *arguments, unsigned ctas, unsigned threads);
 // Enqueues work that can run as soon as all work before it has run.
