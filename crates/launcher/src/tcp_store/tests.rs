@@ -52,10 +52,8 @@ fn serve_one(mut stream: TcpStream, values: &Values) -> io::Result<()> {
             6 => {
                 assert_eq!(u64::from_ne_bytes(take(&mut stream)?), 1);
                 let key = take_bytes(&mut stream)?;
-                let mut known = values.0.lock();
-                while !known.contains_key(&key) {
-                    values.1.wait_for(&mut known, LONG);
-                }
+                let is_unknown = |known: &mut HashMap<_, _>| !known.contains_key(&key);
+                drop(values.1.wait_while(values.0.lock(), is_unknown));
                 stream.write_all(&[0])?;
             }
             other => panic!("request {other}"),
