@@ -5,6 +5,7 @@ use std::time::Duration;
 use spark_ccl::cuda::cudarc::driver::{CudaContext, result, sys};
 use spark_ccl::cuda::{self, DeviceCall, Registration};
 use spark_ccl::{Communicator, DType, Operation, RedOp, ReduceOp, UntypedCall};
+use spark_ccl_testing::{Need, has};
 
 use super::{builder, gpus};
 
@@ -27,6 +28,9 @@ impl Own {
 
 #[test]
 fn calls_leave_the_current_context_alone() {
+    if !has(Need::Gpus(2)) {
+        return;
+    }
     let Some(_gpus) = gpus(2) else { return };
     let other = CudaContext::new(1).unwrap();
     for own in [other.cu_ctx(), sys::CUcontext::default()].map(Own) {

@@ -87,14 +87,17 @@ impl EventPool {
 
     /// An event that is not in use.
     fn idle(&self, device: usize) -> Result<Event, Error> {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(event) = idle.pop() {
+        let lock = || self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(event) = lock().pop() {
             return Ok(event);
         }
-        for _ in 1..TOGETHER {
-            idle.push(Event::new(device)?);
-        }
-        Event::new(device)
+        let event = Event::new(device)?;
+        // If one more is refused, this call has its own.
+        let more: Vec<_> = (1..TOGETHER)
+            .map_while(|_| Event::new(device).ok())
+            .collect();
+        lock().extend(more);
+        Ok(event)
     }
 }
 

@@ -1,6 +1,7 @@
 //! The standard library's locks, under which the events of the thread wait. A panic poisons none.
 //!
-//! A forked child may use them whatever its parent's threads did, as each is a futex of its own.
+//! A forked child may use those that it makes, and those that were free, whatever its parent's
+//! threads did, as each is a futex of its own.
 //! `parking_lot` keeps all threads that wait in one table: a child inherits it with threads that it
 //! lacks, whose memory its own threads reuse, and loops in it for ever.
 //!
@@ -19,8 +20,9 @@ use crate::queue::unpoisoned;
 /// How long a thread sleeps between two looks at a lock, at first and at most.
 const PAUSES: [Duration; 2] = [Duration::from_micros(10), Duration::from_millis(1)];
 
-/// How long a thread gives way at most.
+/// How long a thread gives way at most, and how long by yielding.
 const LONGEST_TURN: Duration = Duration::from_secs(1);
+const YIELDS: Duration = Duration::from_micros(100);
 
 /// A mutex: see the [crate](crate).
 #[derive(Default)]
@@ -78,9 +80,13 @@ impl<T: ?Sized> Mutex<T> {
     #[cold]
     fn wait_for_a_turn(&self, went: u32) {
         let since = Instant::now();
-        // A thread of a lower priority may not run while this one yields.
         while self.went.load(Ordering::Relaxed) == went && since.elapsed() < LONGEST_TURN {
-            std::thread::yield_now();
+            if since.elapsed() < YIELDS {
+                std::thread::yield_now();
+            } else {
+                // A thread of a lower priority runs while this one sleeps, not while it yields.
+                std::thread::sleep(PAUSES[0]);
+            }
         }
     }
 

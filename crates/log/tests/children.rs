@@ -63,13 +63,16 @@ fn a_child_has_locks_that_owe_nothing_to_its_parents_threads() {
 fn ends_well(child: libc::pid_t) -> bool {
     let deadline = Instant::now() + WATCHDOG;
     let mut status = 0;
-    // SAFETY: `waitpid` only writes to `status`, a local.
-    while unsafe { libc::waitpid(child, &raw mut status, libc::WNOHANG) } == 0 {
+    loop {
+        // SAFETY: `waitpid` only writes to `status`, a local.
+        let ended = unsafe { libc::waitpid(child, &raw mut status, libc::WNOHANG) };
+        if ended != 0 {
+            return ended == child && status == 0;
+        }
         if Instant::now() > deadline {
             // SAFETY: it accesses no memory, and the child has not been waited for.
             unsafe { libc::kill(child, libc::SIGKILL) };
         }
         std::thread::sleep(Duration::from_millis(5));
     }
-    status == 0
 }
