@@ -80,9 +80,12 @@ impl Link {
         };
         rail.is_new = true;
         stream.keep_asking();
-        self.rails.lock().push(rail);
+        // Until all have it: another one may be added at the same time.
+        let mut rails = self.rails.lock();
+        rails.push(rail);
         self.outbox.lock().add_spare(Arc::clone(&stream));
         self.spares.add(stream);
+        drop(rails);
         self.look();
     }
 

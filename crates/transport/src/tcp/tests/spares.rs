@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use spark_ccl_log::Mutex;
 
+use super::super::stream::Stream;
 use super::cables::{Cable, GEOMETRY, Side, cable, sides};
 use super::*;
 use crate::upkeep::Upkeep;
@@ -15,6 +16,38 @@ pub(super) fn add_spare([here, there]: [&Side; 2], number: u8) -> Arc<Cable> {
     there.link.add(theirs);
     here.link.add(Arc::clone(&ours) as _);
     ours
+}
+
+/// Two ends may ask at once. What is known of a rail goes to the socket of the same index.
+#[test]
+fn spares_that_come_at_once_have_one_order_everywhere() {
+    let [here, _there] = sides(GEOMETRY, 2);
+    here.cables.iter().for_each(|cable| cable.pull(0));
+    let add = |number| {
+        let (socket, _) = UnixStream::pair().unwrap();
+        let spare = cable(number, socket);
+        spare.pull(0);
+        here.link.add(spare);
+    };
+    for round in 10..50 {
+        std::thread::scope(|scope| {
+            let add = &add;
+            (0..3).for_each(|one| drop(scope.spawn(move || add(round * 3 + one))));
+        });
+    }
+    let name = |stream: &Arc<dyn Stream>| {
+        let [own, peer] = stream.addresses().unwrap();
+        format!("({} -> {})", own.ip(), peer.ip())
+    };
+    let sockets = &here.link.outbox.lock().sockets[2..];
+    let sending: Vec<_> = sockets.iter().map(|socket| name(&socket.stream)).collect();
+    let receiving: Vec<_> = here.link.spares.after(0).iter().map(name).collect();
+    assert_eq!(sending, receiving);
+    let rails = here.tx.silent_rails();
+    assert_eq!(rails.len(), 2 + sending.len());
+    for (rail, name) in rails[2..].iter().zip(sending) {
+        assert!(rail.name.ends_with(&name), "{}, not {name}", rail.name);
+    }
 }
 
 /// Another network joins the hosts, of which the link makes no use before.
