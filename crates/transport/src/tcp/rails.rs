@@ -84,7 +84,7 @@ impl Link {
         let mut rails = self.rails.lock();
         rails.push(rail);
         self.outbox.lock().add_spare(Arc::clone(&stream));
-        self.spares.add(stream);
+        self.spares.add(stream, Instant::now());
         drop(rails);
         self.look();
     }
@@ -188,7 +188,7 @@ impl Upkeep for Link {
         let is_cut = outbox.retains && outbox.ended.is_none() && !silent.contains(&false);
         drop(outbox);
         if is_cut {
-            self.spares.ask(silent.len());
+            self.spares.ask(silent.len(), Instant::now());
         }
     }
 }

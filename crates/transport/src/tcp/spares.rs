@@ -11,6 +11,12 @@ use super::stream::Stream;
 /// How long it may take to make a spare connection. After that a link asks for the next one.
 pub const SPARE_WITHIN: Duration = Duration::from_secs(30);
 
+/// How long a link waits before it asks again, where a spare connection has soon fallen silent: it
+/// may lead over the same cable, which passes small packets alone. Doubles up to [`SPARE_WITHIN`].
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+/// The most spare connections of a link. Each is kept to its end: a silent one may answer again.
+const MOST: usize = 8;
+
 /// Asks for the connection with this number.
 pub(super) type Ask = Box<dyn Fn(usize) + Send + Sync>;
 
@@ -26,8 +32,12 @@ pub(super) struct Spares {
 struct Asked {
     /// The least number that this end has not asked for.
     next: usize,
-    /// Since when one is awaited.
-    since: Option<Instant>,
+    /// None is asked for before.
+    not_before: Option<Instant>,
+    /// When the last one came, unless it is known that all are silent.
+    came: Option<Instant>,
+    /// How long the link has waited before it asked for the last one.
+    pause: Duration,
 }
 
 impl Spares {
@@ -35,24 +45,44 @@ impl Spares {
         let _ = self.ask.set(ask);
     }
 
-    /// Asks for another one, unless one is awaited. `count`: those that the link has.
-    pub(super) fn ask(&self, count: usize) {
+    /// Asks for another one, since all are silent, unless one is awaited or it is too early.
+    /// `count`: those that the link has.
+    pub(super) fn ask(&self, count: usize, now: Instant) {
         let Some(ask) = self.ask.get() else { return };
-        let now = Instant::now();
+        if self.streams.lock().len() >= MOST {
+            return;
+        }
         let mut asked = self.asked.lock();
-        if asked.since.is_some_and(|since| now < since + SPARE_WITHIN) {
+        if let Some(came) = asked.came.take() {
+            asked.pause = if now < came + SPARE_WITHIN {
+                (asked.pause * 2).clamp(FIRST_PAUSE, SPARE_WITHIN)
+            } else {
+                Duration::ZERO
+            };
+            asked.not_before = Some(now + asked.pause);
+        }
+        if asked.not_before.is_some_and(|time| now < time) {
             return;
         }
         // One that was not made may exist at the other end.
         let number = asked.next.max(count);
-        (asked.next, asked.since) = (number + 1, Some(now));
+        (asked.next, asked.not_before) = (number + 1, Some(now + SPARE_WITHIN));
         drop(asked);
         ask(number);
     }
 
-    pub(super) fn add(&self, stream: Arc<dyn Stream>) {
-        self.streams.lock().push(stream);
-        self.asked.lock().since = None;
+    pub(super) fn add(&self, stream: Arc<dyn Stream>, now: Instant) {
+        let mut streams = self.streams.lock();
+        streams.push(stream);
+        let is_last = streams.len() == MOST;
+        drop(streams);
+        if is_last {
+            spark_ccl_log::warn!(
+                "a link over TCP has got {MOST} connections one after the other, since nothing \
+                 came back over those before, and asks for no more"
+            );
+        }
+        self.asked.lock().came = Some(now);
     }
 
     /// Those after the first `known`.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use spark_ccl_log::Mutex;
 
+use super::super::spares::Spares;
 use super::super::stream::Stream;
 use super::cables::{Cable, GEOMETRY, Side, cable, sides};
 use super::*;
@@ -75,8 +76,10 @@ fn a_link_whose_cables_are_all_out_asks_for_another_way() {
     // That one goes, too.
     spare.pull(0);
     super::send(&mut here.tx, 4, 100);
-    here.link.look();
-    assert_eq!(*asked.lock(), [2, 3]);
+    poll("another request", || {
+        here.link.look();
+        (*asked.lock() == [2, 3]).then_some(())
+    });
     add_spare([&here, &there], 3);
     super::receive(&mut there.rx, 4, 100);
     here.cables.iter().for_each(|cable| cable.plug_in());
@@ -87,4 +90,67 @@ fn a_link_whose_cables_are_all_out_asks_for_another_way() {
     }
     // The cables carry again, and a spare connection nothing.
     assert_eq!(here.tx.silent_rails().len(), 1);
+}
+
+/// Plays a link that has two connections from the beginning, all of which are silent.
+struct Asking {
+    spares: Spares,
+    asked: Arc<Mutex<Vec<usize>>>,
+    now: Instant,
+}
+
+impl Asking {
+    fn new() -> Self {
+        let (spares, asked) = (Spares::default(), Arc::<Mutex<Vec<usize>>>::default());
+        let asks = Arc::clone(&asked);
+        spares.ask_by(Box::new(move |number| asks.lock().push(number)));
+        let now = Instant::now();
+        Self { spares, asked, now }
+    }
+
+    /// For how many seconds it looks until it asks; `None` if it does not within an hour.
+    fn pause(&mut self) -> Option<u64> {
+        let count = self.asked.lock().len();
+        (0..3600).find(|_| {
+            let has_asked = || self.asked.lock().len() > count;
+            self.spares.ask(2 + self.spares.after(0).len(), self.now);
+            self.now += Duration::from_secs(u64::from(!has_asked()));
+            has_asked()
+        })
+    }
+
+    /// The connection comes, and falls silent after so many seconds.
+    fn get(&mut self, seconds: u64) {
+        let (socket, _) = UnixStream::pair().unwrap();
+        self.spares.add(cable(2, socket), self.now);
+        self.now += Duration::from_secs(seconds);
+    }
+}
+
+/// They may lead over the same cable.
+#[test]
+fn a_link_asks_ever_more_rarely_while_spares_fall_silent_soon() {
+    let mut link = Asking::new();
+    for pause in [0, 1, 2, 4, 8, 16, 30, 30] {
+        assert_eq!(link.pause(), Some(pause));
+        link.get(3);
+    }
+    assert_eq!(link.pause(), None, "it has as many as it may have");
+}
+
+#[test]
+fn a_spare_that_was_of_use_is_replaced_at_once() {
+    let mut link = Asking::new();
+    for (pause, seconds) in [(0, 3), (1, 3), (2, 40), (0, 3), (1, 3)] {
+        assert_eq!(link.pause(), Some(pause));
+        link.get(seconds);
+    }
+}
+
+#[test]
+fn a_link_asks_for_the_next_one_if_none_comes() {
+    let mut link = Asking::new();
+    assert_eq!(link.pause(), Some(0));
+    assert_eq!(link.pause(), Some(30));
+    assert_eq!(*link.asked.lock(), [2, 3]);
 }
