@@ -47,7 +47,7 @@ pub(super) fn attend(owner: &Arc<LinkOwner>, inbox: &Arc<Inbox>, push: Push) {
         // A link asks for another one instead of what has not come.
         if socket >= owner.sockets(peer) {
             if let Ok(stream) = stream {
-                owner.spares.put(line, stream);
+                owner.spares.put(line, (socket, stream));
                 wake_engine(&owner, &push);
             }
             return None;

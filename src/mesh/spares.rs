@@ -13,11 +13,14 @@ use super::Line;
 #[derive(Default)]
 pub(crate) struct Spares(Mutex<HashMap<Line, Place>>);
 
+/// A connection, and its number among those of its link.
+type Numbered = (usize, Unshared<Socket>);
+
 enum Place {
     /// To the link.
     Link(tcp::Entry),
     /// The peer has made its end of the link, and this rank has not.
-    Early(Vec<Unshared<Socket>>),
+    Early(Vec<Numbered>),
 }
 
 impl Spares {
@@ -25,29 +28,29 @@ impl Spares {
     pub(super) fn open(&self, line: Line, link: &tcp::Entry) {
         let before = self.0.lock().insert(line, Place::Link(link.clone()));
         if let Some(Place::Early(sockets)) = before {
-            for socket in sockets {
-                add(link, socket);
+            for numbered in sockets {
+                add(link, numbered);
             }
         }
     }
 
     /// Passes one to its link.
-    pub(super) fn put(&self, line: Line, socket: Unshared<Socket>) {
+    pub(super) fn put(&self, line: Line, numbered: Numbered) {
         let mut places = self.0.lock();
         let early = || Place::Early(Vec::new());
         match places.entry(line).or_insert_with(early) {
-            Place::Early(sockets) => sockets.push(socket),
+            Place::Early(sockets) => sockets.push(numbered),
             Place::Link(link) => {
                 let link = link.clone();
                 drop(places);
-                add(&link, socket);
+                add(&link, numbered);
             }
         }
     }
 }
 
-fn add(link: &tcp::Entry, socket: Unshared<Socket>) {
-    if let Err(error) = link.add(socket) {
+fn add(link: &tcp::Entry, (number, socket): Numbered) {
+    if let Err(error) = link.add(number, socket) {
         spark_ccl_log::info!("a link takes no other connection: {error}");
     }
 }

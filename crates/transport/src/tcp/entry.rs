@@ -19,15 +19,15 @@ impl Entry {
         Self(Arc::downgrade(link))
     }
 
-    /// Adds a connection to the link, which carries its data while nothing comes back over those
-    /// that it began with. Closes it if the link is gone.
+    /// Adds the connection that one of the ends has asked for by this number. It carries the link's
+    /// data while nothing comes back over those that it began with. Closes it if the link is gone.
     ///
     /// # Errors
     /// When an option of the socket cannot be set.
-    pub fn add(&self, socket: Unshared<Socket>) -> Result<(), LinkError> {
+    pub fn add(&self, number: usize, socket: Unshared<Socket>) -> Result<(), LinkError> {
         set_nodelay(&socket)?;
         if let Some(link) = self.0.upgrade() {
-            link.add(Arc::new(socket));
+            link.add(number, Arc::new(socket));
         }
         Ok(())
     }

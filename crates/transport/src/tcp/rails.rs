@@ -73,8 +73,8 @@ impl Link {
         }
     }
 
-    /// Adds a spare connection.
-    pub(super) fn add(&self, stream: Arc<dyn Stream>) {
+    /// Adds the spare connection with this number.
+    pub(super) fn add(&self, number: usize, stream: Arc<dyn Stream>) {
         let Some(mut rail) = rail_of(&stream) else {
             return;
         };
@@ -84,7 +84,7 @@ impl Link {
         let mut rails = self.rails.lock();
         rails.push(rail);
         self.outbox.lock().add_spare(Arc::clone(&stream));
-        self.spares.add(stream, Instant::now());
+        self.spares.add(number, stream, Instant::now());
         drop(rails);
         self.look();
     }

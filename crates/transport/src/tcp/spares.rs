@@ -30,7 +30,7 @@ pub(super) struct Spares {
 
 #[derive(Default)]
 struct Asked {
-    /// The least number that this end has not asked for.
+    /// The least number that this end has not asked for and that is above those that came.
     next: usize,
     /// None is asked for before.
     not_before: Option<Instant>,
@@ -64,14 +64,15 @@ impl Spares {
         if asked.not_before.is_some_and(|time| now < time) {
             return;
         }
-        // One that was not made may exist at the other end.
+        // One that was not made may exist at the other end: no number is asked for twice.
         let number = asked.next.max(count);
         (asked.next, asked.not_before) = (number + 1, Some(now + SPARE_WITHIN));
         drop(asked);
         ask(number);
     }
 
-    pub(super) fn add(&self, stream: Arc<dyn Stream>, now: Instant) {
+    /// Takes the one with this number.
+    pub(super) fn add(&self, number: usize, stream: Arc<dyn Stream>, now: Instant) {
         let mut streams = self.streams.lock();
         streams.push(stream);
         let is_last = streams.len() == MOST;
@@ -82,7 +83,9 @@ impl Spares {
                  came back over those before, and asks for no more"
             );
         }
-        self.asked.lock().came = Some(now);
+        let mut asked = self.asked.lock();
+        // The other end may have asked for those before, in vain.
+        (asked.next, asked.came) = (asked.next.max(number + 1), Some(now));
     }
 
     /// Those after the first `known`.

@@ -14,8 +14,8 @@ use crate::upkeep::Upkeep;
 pub(super) fn add_spare([here, there]: [&Side; 2], number: u8) -> Arc<Cable> {
     let (ours, theirs) = UnixStream::pair().unwrap();
     let [ours, theirs] = [ours, theirs].map(|socket| cable(number, socket));
-    there.link.add(theirs);
-    here.link.add(Arc::clone(&ours) as _);
+    there.link.add(number.into(), theirs);
+    here.link.add(number.into(), Arc::clone(&ours) as _);
     ours
 }
 
@@ -28,7 +28,7 @@ fn spares_that_come_at_once_have_one_order_everywhere() {
         let (socket, _) = UnixStream::pair().unwrap();
         let spare = cable(number, socket);
         spare.pull(0);
-        here.link.add(spare);
+        here.link.add(number.into(), spare);
     };
     for round in 10..50 {
         std::thread::scope(|scope| {
@@ -119,10 +119,15 @@ impl Asking {
         })
     }
 
-    /// The connection comes, and falls silent after so many seconds.
+    /// The connection that was asked for comes, and falls silent after so many seconds.
     fn get(&mut self, seconds: u64) {
+        let number = self.asked.lock().last().copied().unwrap();
+        self.get_one(number, seconds);
+    }
+
+    fn get_one(&mut self, number: usize, seconds: u64) {
         let (socket, _) = UnixStream::pair().unwrap();
-        self.spares.add(cable(2, socket), self.now);
+        self.spares.add(number, cable(2, socket), self.now);
         self.now += Duration::from_secs(seconds);
     }
 }
@@ -153,4 +158,14 @@ fn a_link_asks_for_the_next_one_if_none_comes() {
     assert_eq!(link.pause(), Some(0));
     assert_eq!(link.pause(), Some(30));
     assert_eq!(*link.asked.lock(), [2, 3]);
+}
+
+/// The session drops the request for one that exists.
+#[test]
+fn a_link_asks_for_no_connection_that_it_has() {
+    let mut link = Asking::new();
+    // The other end has asked for two others before, in vain.
+    link.get_one(4, 40);
+    assert_eq!(link.pause(), Some(0));
+    assert_eq!(*link.asked.lock(), [5]);
 }
