@@ -30,8 +30,8 @@ const CLOSE_AFTER_ANOTHER: Duration = Duration::from_millis(200);
 const DOUBT_AFTER: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// The silent rails that the log tells of.
-static SAID: PerProcess<Mutex<BTreeSet<String>>> = PerProcess::new();
+/// The silent rails that the log tells of, and the spare ones that carry.
+pub(super) static SAID: PerProcess<Mutex<BTreeSet<String>>> = PerProcess::new();
 
 /// When a link has ended with messages that were not acknowledged.
 static IN_VAIN: PerProcess<Mutex<Option<Instant>>> = PerProcess::new();
@@ -49,7 +49,9 @@ struct Rail {
     stream: Arc<dyn Stream>,
     way: Way,
     silent_since: Option<Instant>,
-    /// It was added, which the log does not tell of yet.
+    /// It was added, and carries only while those of the beginning do not.
+    is_spare: bool,
+    /// The log does not tell yet that it was added.
     is_new: bool,
 }
 
@@ -78,7 +80,7 @@ impl Link {
         let Some(mut rail) = rail_of(&stream) else {
             return;
         };
-        rail.is_new = true;
+        (rail.is_spare, rail.is_new) = (true, true);
         stream.keep_asking();
         // Until all have it: another one may be added at the same time.
         let mut rails = self.rails.lock();
@@ -102,10 +104,10 @@ impl Link {
         }
     }
 
-    /// The silent rails, once for each of their connections.
+    /// The silent rails of those in use, once for each of their connections.
     pub(super) fn silent(&self) -> Vec<SilentRail> {
         let rails = self.rails.lock();
-        rails.iter().filter_map(Rail::as_silent).collect()
+        in_use(&rails).filter_map(Rail::as_silent).collect()
     }
 
     /// Waits until all messages have arrived, as long as that takes no longer than finding out that
@@ -139,6 +141,24 @@ impl Link {
     }
 }
 
+/// Those that carry, or should: the spare ones only where all others are silent.
+fn in_use(rails: &[Rail]) -> impl Iterator<Item = &Rail> {
+    let mut homes = rails.iter().filter(|rail| !rail.is_spare);
+    let needs_spares = homes.all(|rail| rail.silent_since.is_some());
+    rails
+        .iter()
+        .filter(move |rail| needs_spares || !rail.is_spare)
+}
+
+/// For how long nothing has come back over a connection, once it counts as silent.
+///
+/// # Errors
+/// The kernel does not know, or no longer.
+pub(super) fn silence_of(stream: &dyn Stream) -> rustix::io::Result<Option<Duration>> {
+    let silence = stream.silence()?;
+    Ok(silence.filter(|silence| *silence >= SILENT_AFTER))
+}
+
 /// Those of the sockets. None where no cable can be pulled, within this host.
 fn rails_of(streams: &[Arc<dyn Stream>]) -> Vec<Rail> {
     let rails: Option<Vec<_>> = streams.iter().map(rail_of).collect();
@@ -159,6 +179,7 @@ fn rail_of(stream: &Arc<dyn Stream>) -> Option<Rail> {
             peer,
         },
         silent_since: None,
+        is_spare: false,
         is_new: false,
     })
 }
@@ -204,7 +225,7 @@ fn announce(rails: &mut [Rail]) {
         rail.is_new = false;
         let name = rail.way.to_string();
         // They may be back by now.
-        if !silent.is_empty() && SAID.get().lock().insert(format!("data over {name}")) {
+        if !silent.is_empty() && SAID.get().lock().insert(rail.as_carrier()) {
             spark_ccl_log::remark(&format!(
                 "data go over {name} from now on, since nothing comes back over {silent}"
             ));
@@ -222,8 +243,7 @@ enum Heard {
 impl Rail {
     /// Asks the kernel; returns what has changed.
     fn listen(&mut self) -> Option<Heard> {
-        let silence = self.stream.silence().ok()?;
-        let silence = silence.filter(|silence| *silence >= SILENT_AFTER);
+        let silence = silence_of(&*self.stream).ok()?;
         match (silence, self.silent_since) {
             (Some(silence), None) => {
                 let now = Instant::now();
@@ -245,13 +265,24 @@ impl Rail {
         })
     }
 
+    /// How it is noted that the log tells of it as one that was added.
+    fn as_carrier(&self) -> String {
+        format!("data over {}", self.way)
+    }
+
     /// Tells people, once for all links over this rail.
     fn remark(&self, heard: Heard, all: &[Self]) {
         let name = self.way.to_string();
         let mut said = SAID.get().lock();
+        if matches!(heard, Heard::Again(_)) && !self.is_spare {
+            // It is news when the spare ones carry again.
+            for spare in all.iter().filter(|rail| rail.is_spare) {
+                said.remove(&spare.as_carrier());
+            }
+        }
         let text = match heard {
             Heard::Nothing(silence) if said.insert(name.clone()) => {
-                let others = all.iter().filter(|rail| rail.silent_since.is_none());
+                let others = in_use(all).filter(|rail| rail.silent_since.is_none());
                 let others: BTreeSet<_> = others.map(|rail| rail.way.to_string()).collect();
                 let others: Vec<_> = others.into_iter().collect();
                 let goes_on = match &others[..] {

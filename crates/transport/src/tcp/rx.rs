@@ -7,6 +7,7 @@ use rustix::event::PollFlags;
 use super::SLOTLESS_BYTES;
 use super::detours::Detours;
 use super::inbox::{Expected, Inbox};
+use super::rails::silence_of;
 use super::stream::Stream;
 use crate::{Arrival, Direct, Geometry, LinkError, LinkRx, Wait};
 
@@ -155,9 +156,22 @@ impl Rx {
                 return Ok(Some(Place::Detours));
             }
         }
-        let have_ended = self.sockets.iter().all(|socket| socket.closed.is_some());
-        let error = self.sockets[home].closed.clone().filter(|_| have_ended);
+        let error = self.sockets[home].closed.clone();
+        let error = error.filter(|_| self.have_ended());
         error.map_or(Ok(None), Err)
+    }
+
+    /// Whether nothing more will come over any socket. A silent spare one may carry again, unless
+    /// the peer has closed another one: it has left then.
+    fn have_ended(&self) -> bool {
+        let (homes, spares) = self.sockets.split_at(self.homes);
+        let is_closed = |socket: &Incoming| matches!(socket.closed, Some(LinkError::Closed));
+        let has_left = homes.iter().any(is_closed);
+        let is_silent = |socket: &Incoming| matches!(silence_of(&*socket.stream), Ok(Some(_)));
+        homes.iter().all(|home| home.closed.is_some())
+            && spares
+                .iter()
+                .all(|spare| spare.closed.is_some() || has_left && is_silent(spare))
     }
 
     /// Takes what another socket has, up to the next message.

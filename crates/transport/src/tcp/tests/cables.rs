@@ -49,7 +49,7 @@ impl Cable {
     }
 
     /// Has the kernel give the connection up.
-    fn break_off(&self, errors: &[Errno]) {
+    pub(super) fn break_off(&self, errors: &[Errno]) {
         self.state.lock().errors = errors.to_vec();
     }
 
@@ -111,6 +111,7 @@ impl Stream for Cable {
     }
 
     fn receive(&self, spaces: &mut [IoSliceMut<'_>]) -> rustix::io::Result<usize> {
+        self.fail()?;
         self.socket.receive(spaces)
     }
 
