@@ -1,0 +1,107 @@
+//! Streams of links are asked for here, by which routes and when. The session's thread makes them.
+
+use std::time::{Duration, Instant};
+
+use super::{Mode, REFUSAL, Session};
+use crate::caller::Caller;
+use crate::dial::Route;
+use crate::handshake::Intent;
+use crate::join::check_rank;
+use crate::network::Network;
+use crate::{Error, Purpose, Via};
+
+/// How long the lower rank waits for the higher rank's call before it calls itself.
+const DEFERRAL: Duration = Duration::from_millis(10);
+const DEFERRAL_PER_RANK: Duration = Duration::from_micros(500);
+const LONGEST_DEFERRAL: Duration = Duration::from_millis(100);
+
+impl Session {
+    /// Asks for a link's stream to a peer, and does not wait for it. The stream goes to the
+    /// [attendant](Self::attend) of its context, and its other end to the peer's attendant.
+    ///
+    /// There is one stream per purpose, no matter which end asks for it. Once it is delivered, do
+    /// not ask for it again. The ways are tried in order until the deadline. A peer that has the
+    /// call but is stopped may answer later.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if the peer cannot be reached in these ways; [`Error::Os`].
+    pub fn reach(
+        &self,
+        peer: u32,
+        purpose: Purpose,
+        ways: &[Via],
+        deadline: Instant,
+    ) -> Result<(), Error> {
+        check_rank(peer, self.size())?;
+        match &self.mode {
+            Mode::Local(local_rank) => local_rank.reach(peer, purpose, ways),
+            Mode::Network(network) => {
+                let routes = self.routes(network, peer, ways)?;
+                if routes.is_empty() {
+                    return Err(Error::Argument(format!(
+                        "{} has no address that this host could reach: {:?}",
+                        self.describe(peer),
+                        self.peer(peer).addresses
+                    )));
+                }
+                let intent = Intent::Stream {
+                    from: self.rank,
+                    to: peer,
+                    purpose,
+                };
+                let caller = Caller::new(
+                    self.describe(peer),
+                    routes,
+                    intent,
+                    REFUSAL,
+                    (self.begin(peer), deadline),
+                );
+                network.requests.call(peer, purpose, caller);
+                Ok(())
+            }
+        }
+    }
+
+    /// The routes to a peer in these ways; if it is not reached by itself, those by way of others.
+    fn routes(&self, network: &Network, peer: u32, ways: &[Via]) -> Result<Vec<Route>, Error> {
+        let direct = |to: u32, via| network.routes(self.peer(to), via, self.local_to(to));
+        let routes = Vec::new();
+        if self.wiring().joins(self.rank, peer) {
+            for &via in ways {
+                routes.extend(direct(peer, via)?);
+            }
+            return Ok(routes);
+        }
+        for way in self.wiring().ways(self.rank, peer) {
+            let from = self.rank;
+            let relays = way[1..].iter().map(|&next| Intent::Relay { from, next });
+            let relays: Vec<Intent> = relays.collect();
+            // Over TCP also within the host: streams whose ends are on two hosts are sealed.
+            routes.extend(direct(way[0], Via::ANY)?.into_iter().map(|first| {
+                let (first, relays) = (Box::new(first), relays.clone());
+                Route::Relayed { first, relays }
+            }));
+        }
+        Ok(routes)
+    }
+
+    /// Which routes to a peer lead to connections that it does not answer, while streams of links
+    /// are asked for.
+    pub fn silence(&self, peer: u32) -> Option<String> {
+        match &self.mode {
+            Mode::Local(_) => None,
+            Mode::Network(network) => network.requests.silence(peer),
+        }
+    }
+
+    /// When to call a peer. Both ends usually need a stream at about the same time, and one call is
+    /// enough. So the lower rank waits a little for the other's call.
+    fn begin(&self, peer: u32) -> Instant {
+        let deferral = if self.rank < peer {
+            (DEFERRAL + DEFERRAL_PER_RANK * self.size()).min(LONGEST_DEFERRAL)
+        } else {
+            Duration::ZERO
+        };
+        Instant::now() + deferral
+    }
+}
