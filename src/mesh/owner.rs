@@ -1,6 +1,7 @@
 //! The communicator whose links the mesh makes (`LinkOwner`): its ranks, the sizes of its links,
 //! and how each peer is reached. Makes no links.
 
+use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 
 use socket2::Socket;
@@ -98,22 +99,37 @@ impl LinkOwner {
     /// Asks for a stream of a link.
     pub(super) fn reach(&self, (peer, lane): Line, kind: Kind, socket: u32) -> Result<(), Error> {
         let member = self.members[peer as usize];
-        let purpose = Purpose {
+        let purpose = self.purpose(kind, lane, socket);
+        let ways = match kind {
+            Kind::SharedMemory => vec![Via::Unix],
+            Kind::Tcp => self.rails_of_tcp(member, socket),
+            _ => vec![Via::ANY],
+        };
+        let deadline = deadline_in(self.settings().init_timeout);
+        self.world.session.reach(member, purpose, &ways, deadline)
+    }
+
+    /// Asks for a spare stream of a link over TCP, best one not to the `silent` addresses.
+    pub(super) fn reach_around(
+        &self,
+        (peer, lane): Line,
+        socket: u32,
+        silent: &[IpAddr],
+    ) -> Result<(), Error> {
+        let member = self.members[peer as usize];
+        let purpose = self.purpose(Kind::Tcp, lane, socket);
+        let deadline = deadline_in(self.settings().init_timeout.min(tcp::SPARE_WITHIN));
+        let ways = (&[Via::ANY][..], silent);
+        let session = &self.world.session;
+        session.reach_around(member, purpose, ways, deadline)
+    }
+
+    fn purpose(&self, kind: Kind, lane: usize, socket: u32) -> Purpose {
+        Purpose {
             context: self.context,
             kind,
             number: stream_number(lane, socket),
-        };
-        let within = self.settings().init_timeout;
-        let (ways, within) = match kind {
-            Kind::SharedMemory => (vec![Via::Unix], within),
-            Kind::Tcp if socket as usize >= self.sockets(peer) => {
-                (vec![Via::ANY], within.min(tcp::SPARE_WITHIN))
-            }
-            Kind::Tcp => (self.rails_of_tcp(member, socket), within),
-            _ => (vec![Via::ANY], within),
-        };
-        let deadline = deadline_in(within);
-        self.world.session.reach(member, purpose, &ways, deadline)
+        }
     }
 
     /// The sockets with which a link over TCP begins. Alike on both ends.

@@ -52,10 +52,10 @@ impl Sockets {
 /// Has the session find another way when a link's own have fallen silent.
 fn spares_of(owner: &Arc<LinkOwner>, line: Line, tx: &tcp::Tx) -> tcp::Entry {
     let owner = Arc::downgrade(owner);
-    tx.ask_by(move |socket| {
+    tx.ask_by(move |socket, silent| {
         let asked = owner
             .upgrade()
-            .map(|owner| owner.reach(line, Kind::Tcp, socket as u32));
+            .map(|owner| owner.reach_around(line, socket as u32, silent));
         if let Some(Err(error)) = asked {
             spark_ccl_log::info!("no other way for a link: {error}");
         }

@@ -5,6 +5,7 @@
 //! nothing in it says which network it is in.
 
 use std::cmp::Reverse;
+use std::net::IpAddr;
 
 use crate::address::{Address, needs_scope};
 use crate::dial::Route;
@@ -51,6 +52,13 @@ pub(crate) fn routes(own: &[Address], targets: &[Endpoint], source: Option<Addre
     }
     ranked.sort_by_key(|(grade, _)| *grade);
     ranked.into_iter().map(|(_, route)| route).collect()
+}
+
+/// Puts the routes to these addresses of a peer last.
+pub(crate) fn put_last(routes: &mut [Route], silent: &[IpAddr]) {
+    routes.sort_by_key(
+        |route| matches!(route, Route::Tcp { target, .. } if silent.contains(&target.ip())),
+    );
 }
 
 /// The grade of an address that means the same everywhere.
@@ -123,7 +131,7 @@ fn speed(own: &Address, target: &Endpoint) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use std::net::{IpAddr, SocketAddr};
+    use std::net::SocketAddr;
 
     use super::*;
 
@@ -197,6 +205,15 @@ mod tests {
             .map(|name| name.split_once('%').unwrap().1)
             .collect();
         assert_eq!(scopes, ["4]:1", "2]:1", "3]:1"]);
+    }
+
+    #[test]
+    fn what_is_silent_comes_last() {
+        let mut routes = routes(&own_host(1), &target_host(2), None);
+        put_last(&mut routes, &["10.0.4.2".parse().unwrap()]);
+        let names = names(&routes);
+        assert_eq!(names[..2], ["10.0.2.2:1", "10.0.3.2:1"]);
+        assert_eq!(names[5..], ["10.0.4.2:1"]);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Streams of links are asked for here, by which routes and when. The session's thread makes them.
 
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use super::{Mode, REFUSAL, Session};
@@ -8,6 +9,7 @@ use crate::dial::Route;
 use crate::handshake::Intent;
 use crate::join::check_rank;
 use crate::network::Network;
+use crate::routes::put_last;
 use crate::{Error, Purpose, Via};
 
 /// How long the lower rank waits for the higher rank's call before it calls itself.
@@ -32,11 +34,26 @@ impl Session {
         ways: &[Via],
         deadline: Instant,
     ) -> Result<(), Error> {
+        self.reach_around(peer, purpose, (ways, &[]), deadline)
+    }
+
+    /// The same where nothing comes back from some addresses of the peer: these are tried last.
+    ///
+    /// # Errors
+    /// As for [`Session::reach`].
+    pub fn reach_around(
+        &self,
+        peer: u32,
+        purpose: Purpose,
+        (ways, silent): (&[Via], &[IpAddr]),
+        deadline: Instant,
+    ) -> Result<(), Error> {
         check_rank(peer, self.size())?;
         match &self.mode {
             Mode::Local(local_rank) => local_rank.reach(peer, purpose, ways),
             Mode::Network(network) => {
-                let routes = self.routes(network, peer, ways)?;
+                let mut routes = self.routes(network, peer, ways)?;
+                put_last(&mut routes, silent);
                 if routes.is_empty() {
                     return Err(Error::Argument(format!(
                         "{} has no address that this host could reach: {:?}",
@@ -65,7 +82,7 @@ impl Session {
     /// The routes to a peer in these ways; if it is not reached by itself, those by way of others.
     fn routes(&self, network: &Network, peer: u32, ways: &[Via]) -> Result<Vec<Route>, Error> {
         let direct = |to: u32, via| network.routes(self.peer(to), via, self.local_to(to));
-        let routes = Vec::new();
+        let mut routes = Vec::new();
         if self.wiring().joins(self.rank, peer) {
             for &via in ways {
                 routes.extend(direct(peer, via)?);

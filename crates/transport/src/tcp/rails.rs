@@ -209,7 +209,10 @@ impl Upkeep for Link {
         let is_cut = outbox.retains && outbox.ended.is_none() && !silent.contains(&false);
         drop(outbox);
         if is_cut {
-            self.spares.ask(silent.len(), Instant::now());
+            let rails = self.rails.lock();
+            let peers: Vec<_> = rails.iter().map(|rail| rail.way.peer.ip()).collect();
+            drop(rails);
+            self.spares.ask(&peers, Instant::now());
         }
     }
 }

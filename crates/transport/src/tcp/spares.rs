@@ -1,6 +1,7 @@
 //! Connections that a link over several rails gets later, because all it had have fallen silent:
 //! another network may join the two hosts. Either end asks for one, and both get it.
 
+use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -17,8 +18,8 @@ const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// The most spare connections of a link. Each is kept to its end: a silent one may answer again.
 const MOST: usize = 8;
 
-/// Asks for the connection with this number.
-pub(super) type Ask = Box<dyn Fn(usize) + Send + Sync>;
+/// Asks for the connection with this number. Nothing comes back from these addresses of the peer.
+pub(super) type Ask = Box<dyn Fn(usize, &[IpAddr]) + Send + Sync>;
 
 /// The connections of a link beyond those with which it began.
 #[derive(Default)]
@@ -46,8 +47,8 @@ impl Spares {
     }
 
     /// Asks for another one, since all are silent, unless one is awaited or it is too early.
-    /// `count`: those that the link has.
-    pub(super) fn ask(&self, count: usize, now: Instant) {
+    /// `peers`: the peer's addresses, one for each connection that the link has.
+    pub(super) fn ask(&self, peers: &[IpAddr], now: Instant) {
         let Some(ask) = self.ask.get() else { return };
         if self.streams.lock().len() >= MOST {
             return;
@@ -65,10 +66,10 @@ impl Spares {
             return;
         }
         // One that was not made may exist at the other end: no number is asked for twice.
-        let number = asked.next.max(count);
+        let number = asked.next.max(peers.len());
         (asked.next, asked.not_before) = (number + 1, Some(now + SPARE_WITHIN));
         drop(asked);
-        ask(number);
+        ask(number, peers);
     }
 
     /// Takes the one with this number.

@@ -1,5 +1,7 @@
 //! A link whose cables are all out, and another network between its hosts.
 
+use std::net::IpAddr;
+use std::slice;
 use std::sync::Arc;
 
 use rustix::io::Errno;
@@ -59,7 +61,9 @@ fn a_link_whose_cables_are_all_out_asks_for_another_way() {
     let [mut here, mut there] = sides(GEOMETRY, 2);
     let asked = Arc::new(Mutex::new(Vec::new()));
     let asks = Arc::clone(&asked);
-    let _entry = here.tx.ask_by(move |socket| asks.lock().push(socket));
+    let _entry = here
+        .tx
+        .ask_by(move |socket, peers| asks.lock().push((socket, peers.to_vec())));
     here.cables[0].pull(0);
     here.link.look();
     assert!(asked.lock().is_empty(), "one cable is left");
@@ -69,7 +73,9 @@ fn a_link_whose_cables_are_all_out_asks_for_another_way() {
     }
     here.link.look();
     here.link.look();
-    assert_eq!(*asked.lock(), [2]);
+    let peer = |cable: u8| IpAddr::from([192, 0, 2 + cable, 2]);
+    let first = (2, vec![peer(0), peer(1)]);
+    assert_eq!(*asked.lock(), slice::from_ref(&first));
     let spare = add_spare([&here, &there], 2);
     for message in 0..4 {
         here.link.look();
@@ -80,8 +86,10 @@ fn a_link_whose_cables_are_all_out_asks_for_another_way() {
     super::send(&mut here.tx, 4, 100);
     poll("another request", || {
         here.link.look();
-        (*asked.lock() == [2, 3]).then_some(())
+        (asked.lock().len() == 2).then_some(())
     });
+    let second = (3, vec![peer(0), peer(1), peer(2)]);
+    assert_eq!(*asked.lock(), [first, second]);
     add_spare([&here, &there], 3);
     super::receive(&mut there.rx, 4, 100);
     here.cables.iter().for_each(|cable| cable.plug_in());
@@ -105,7 +113,7 @@ impl Asking {
     fn new() -> Self {
         let (spares, asked) = (Spares::default(), Arc::<Mutex<Vec<usize>>>::default());
         let asks = Arc::clone(&asked);
-        spares.ask_by(Box::new(move |number| asks.lock().push(number)));
+        spares.ask_by(Box::new(move |number, _| asks.lock().push(number)));
         let now = Instant::now();
         Self { spares, asked, now }
     }
@@ -113,9 +121,10 @@ impl Asking {
     /// For how many seconds it looks until it asks; `None` if it does not within an hour.
     fn pause(&mut self) -> Option<u64> {
         let count = self.asked.lock().len();
+        let peers = vec![v4().ip(); 2 + self.spares.after(0).len()];
         (0..3600).find(|_| {
             let has_asked = || self.asked.lock().len() > count;
-            self.spares.ask(2 + self.spares.after(0).len(), self.now);
+            self.spares.ask(&peers, self.now);
             self.now += Duration::from_secs(u64::from(!has_asked()));
             has_asked()
         })
