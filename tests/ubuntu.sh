@@ -76,7 +76,8 @@ checkout() {
     built=$(git -c safe.directory='*' -C "$at" rev-parse HEAD 2>/dev/null) || true
     if [ "$built" != "$(git rev-parse HEAD)" ]; then
         rm -rf "$at.new"
-        git clone -q . "$at.new"
+        # Objects that are one file in both would get the user as their owner here, too.
+        git clone -q --no-hardlinks . "$at.new"
         [ ! -d "$at/target" ] || mv "$at/target" "$at.new/"
         rm -rf "$at"
         mv "$at.new" "$at"
