@@ -346,6 +346,8 @@ def refused() -> None:
     expect("is on meta", group.gather, [[away] * size], [here[0]], options)
     expect("is on meta", group.scatter, [here[0]], [[away] * size], options)
     expect("is on meta", group.allgather, [[away] * size], [here[0]], AllgatherOptions())
+    types = "the list[0] has elements of torch.int32; expected elements of torch.float32"
+    expect(types, group.allgather, [[torch.ones(2).int()] * size], [here[0]], AllgatherOptions())
     expect("torch.float32 and torch.int32", group.alltoall, [torch.ones(2).int()] * size, here, dist.AllToAllOptions())
 
     # gloo would add them up, also those of one rank.

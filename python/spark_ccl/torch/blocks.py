@@ -135,7 +135,8 @@ def _one_for_each(tensors: Tensors, count: int, name: str) -> None:
 
 def _same(tensor: torch.Tensor, name: str, like: torch.Tensor, fits: bool) -> None:
     if not fits or tensor.dtype != like.dtype:
-        seen, expected = [f"{one.numel()} elements of {one.dtype}" for one in (tensor, like)]
+        counted = ["elements" if fits else f"{one.numel()} elements" for one in (tensor, like)]
+        seen, expected = [f"{text} of {one.dtype}" for text, one in zip(counted, (tensor, like))]
         raise InvalidError(f"{name} has {seen}; expected {expected}")
 
 

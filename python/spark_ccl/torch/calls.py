@@ -76,7 +76,8 @@ class Calls(Reductions, Messages):
         """Gathers what all ranks have in `whole`, where the blocks' elements follow each other."""
         if all(block.numel() == own.numel() for block in blocks):
             return self._all_gather(whole, own, opts)
-        # Each rank sends its own block to all. They compare lengths, and raise if these differ.
+        # Each rank sends its own block to all. In host memory, and with our own kernels, they
+        # compare lengths, and raise if these differ; NCCL does not.
         sent = apart(own, whole)
         count, dtype = moved(sent)
         lengths = counts_of([moved(block)[0] for block in blocks])
