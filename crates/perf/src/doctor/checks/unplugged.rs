@@ -1,8 +1,9 @@
 //! Ports without a link whose addresses take what is meant for another interface.
 
+use std::cmp::Reverse;
 use std::net::Ipv4Addr;
 
-use spark_ccl_topology::netif::same_subnet;
+use spark_ccl_topology::netif::{network, same_subnet};
 use spark_ccl_topology::{Host, Netdev};
 
 use super::proposals::ipv4;
@@ -19,15 +20,27 @@ pub(super) fn checks(host: &Host) -> Vec<Finding> {
     let (linked, dark): (Vec<&Netdev>, Vec<&Netdev>) = all.partition(|one| one.running);
     let linked: Vec<_> = linked.into_iter().flat_map(with_addresses).collect();
     let finding = |dark: Addressed<'_>| {
-        let (_, (ip, prefix)) = dark;
-        // A wider route does not come before the linked interface's own.
-        let is_taken = |(_, (own, length)): &&Addressed<'_>| {
-            prefix >= *length && same_subnet(ip.into(), (*own).into(), *length)
+        let (_, (ip, _)) = dark;
+        let first = order(host, dark)?;
+        let is_taken = |linked: &&Addressed<'_>| {
+            let (_, (own, length)) = **linked;
+            same_subnet(ip.into(), own.into(), length)
+                && order(host, **linked).is_some_and(|second| first < second)
         };
         Some(described(host, dark, *linked.iter().find(is_taken)?))
     };
     let dark = dark.into_iter().flat_map(with_addresses);
     dark.filter_map(finding).collect()
+}
+
+/// Where the route to the subnet of an address is in the kernel's order, if there is one: the
+/// narrowest comes first; of equal ones the first in its list, which has the least metric.
+fn order(host: &Host, (netdev, (ip, prefix)): Addressed<'_>) -> Option<(Reverse<u8>, usize)> {
+    let subnet = (Some(network(ip.into(), prefix)), prefix);
+    let mut routes = host.network.routes.iter();
+    let place = routes
+        .position(|one| one.netdev == netdev.name && (one.destination, one.prefix) == subnet)?;
+    Some((Reverse(prefix), place))
 }
 
 fn with_addresses(netdev: &Netdev) -> impl Iterator<Item = Addressed<'_>> {

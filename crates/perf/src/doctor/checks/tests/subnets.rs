@@ -97,14 +97,28 @@ fn of_link_local_addresses_only_those_on_one_network_are_told() {
     assert_eq!(ids(&found), [(Status::Warn, "net.subnets")], "{found:#?}");
 }
 
-/// The kernel may send what is meant for the cable to the port without one.
+const DARK: &str = "enp1s0f1np1";
+
+/// Gives a port without a link an address, which it had before the cables had theirs.
+fn given(ip: &'static str, prefix: u8) -> impl Fn(&mut Host) {
+    move |host| {
+        give(host, DARK, "rocep1s0f1", (ip, prefix));
+        host.network.routes.rotate_right(1);
+    }
+}
+
+/// The kernel sends what is meant for the cable to the port without one.
 #[test]
 fn an_unplugged_port_in_the_subnet_of_a_cable_is_named() {
-    const DARK: &str = "enp1s0f1np1";
-    let given = |ip: &'static str, prefix: u8| {
-        move |host: &mut Host| give(host, DARK, "rocep1s0f1", (ip, prefix))
-    };
-    let one = planted(Status::Fail, "net.unplugged", DARK, given("10.0.0.9", 24));
+    let mut hosts = pair();
+    given("10.0.0.9", 24)(&mut hosts[1]);
+    let found = wrong(&hosts);
+    let both = [
+        (Status::Fail, "net.unplugged"),
+        (Status::Warn, "pair.route"),
+    ];
+    assert_eq!(ids(&found), both, "{found:#?}");
+    let one = &found[0];
     let seen =
         "enp1s0f1np1 has no link, and 10.0.0.9/24 in the subnet of enp1s0f0np0 (10.0.0.2/24)";
     assert_eq!(one.seen, seen);
@@ -120,19 +134,34 @@ fn an_unplugged_port_in_the_subnet_of_a_cable_is_named() {
         TWINS[1],
         given("10.0.1.200", 28),
     );
-    let harmless = |ip: &'static str, prefix: u8, change: fn(&mut Host)| {
+}
+
+#[test]
+fn an_unplugged_port_whose_route_does_not_come_first_takes_nothing() {
+    #[track_caller]
+    fn harmless(ip: &'static str, prefix: u8, change: fn(&mut Host)) {
         let mut hosts = pair();
         given(ip, prefix)(&mut hosts[1]);
         change(&mut hosts[1]);
-        let found = wrong(&hosts).into_iter();
-        found.filter(|one| one.id == "net.unplugged").count()
-    };
-    assert_eq!(harmless("10.0.9.9", 24, |_| ()), 0);
+        let found = wrong(&hosts);
+        assert!(
+            found.iter().all(|one| one.id != "net.unplugged"),
+            "{found:#?}"
+        );
+    }
+    fn without_route(host: &mut Host) {
+        host.network.routes.retain(|one| one.netdev != DARK);
+    }
+    harmless("10.0.9.9", 24, |_| ());
     // The cable's own route is narrower.
-    assert_eq!(harmless("10.0.9.9", 16, |_| ()), 0);
+    harmless("10.0.9.9", 16, |_| ());
+    // The kernel makes no route for an address alone.
+    harmless("10.0.0.9", 32, without_route);
+    // Somebody has taken the route away, or has given it a larger metric.
+    harmless("10.0.0.9", 24, without_route);
+    harmless("10.0.0.9", 24, |host| {
+        host.network.routes.sort_by_key(|one| one.netdev == DARK);
+    });
     // The kernel has no routes over what is switched off.
-    assert_eq!(
-        harmless("10.0.0.9", 24, |host| host.netdev_mut(DARK).up = false),
-        0
-    );
+    harmless("10.0.0.9", 24, |host| host.netdev_mut(DARK).up = false);
 }
