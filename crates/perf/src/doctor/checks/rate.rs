@@ -24,11 +24,11 @@ pub(super) fn uneven(cage: &Cage<'_>) -> Option<Problem> {
     })
 }
 
-/// A link of a Spark that carries less than its card can. Other machines have cards of many kinds.
+/// A link of a Spark that carries less than its card can. Other machines have cards of many kinds,
+/// and devices of software have none.
 pub(super) fn slow(host: &Host, cage: &Cage<'_>) -> Option<Problem> {
-    let rate = cage
-        .gbits()
-        .filter(|rate| *rate < OF_SPARK && is_spark(host))?;
+    let is_card = is_spark(host) && cage.ends.iter().all(|end| end.device.pci.is_some());
+    let rate = cage.gbits().filter(|rate| is_card && *rate < OF_SPARK)?;
     let mut netdevs = cage.ends.iter().filter_map(|end| end.netdev);
     let netdev = netdevs.next().map_or("INTERFACE", |one| one.name.as_str());
     Some(Problem::new(

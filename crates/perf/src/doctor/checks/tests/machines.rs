@@ -367,6 +367,14 @@ fn a_network_card_is_in_trouble() {
             }
         },
     );
+    // A device of software is as fast as what it is made of.
+    let mut hosts = pair();
+    for device in &mut hosts[1].rdma {
+        device.pci = None;
+        device.ports[0].rate = Some(2_500);
+    }
+    let found = wrong(&hosts).into_iter();
+    assert_eq!(found.filter(|one| one.id == "nic.link").count(), 0);
     planted(Status::Fail, "nic.files", "ib_uverbs", |host| {
         host.system.rdma_files = Some(false);
     });
