@@ -44,10 +44,12 @@ fn names(cluster: &Cluster<'_>) -> String {
 /// The names, where there is room for them: each host has its own once more.
 fn title(svg: &mut Svg, cluster: &Cluster<'_>, room: f64) {
     let names = names(cluster);
-    let fits = width(&names, 22.0, true) <= room - 2.0 * MARGIN;
-    let short = format!("{} hosts", cluster.hosts.len());
-    svg.text("title", (MARGIN, 40.0), if fits { &names } else { &short });
     let count = cluster.hosts.len();
+    if width(&names, 22.0, true) <= room - 2.0 * MARGIN {
+        svg.text("title", (MARGIN, 40.0), &names);
+    } else if count > 1 {
+        svg.text("title", (MARGIN, 40.0), &format!("{count} hosts"));
+    }
     let line = match cluster.shape {
         Shape::Single => "One host".to_owned(),
         Shape::Switch => format!("{count} hosts at {}", cluster.shape),

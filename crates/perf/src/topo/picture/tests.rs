@@ -67,6 +67,13 @@ fn with_long_texts() -> Vec<Host> {
     hosts
 }
 
+/// A host alone, whose name is wider than its boxes.
+fn alone() -> Vec<Host> {
+    let mut host = testing::spark("spark-1", 1).host();
+    host.name = "spark-".to_owned() + &"of-the-laboratory-of-physics-".repeat(3) + "1";
+    vec![host]
+}
+
 fn pictures() -> Vec<(&'static str, String)> {
     let recorded = |hosts: &[Recorded]| picture(hosts);
     vec![
@@ -75,6 +82,7 @@ fn pictures() -> Vec<(&'static str, String)> {
         ("switch", recorded(&testing::switch())),
         ("server", recorded(&[testing::nvlink_server("h200")])),
         ("without RDMA", draw(&Cluster::of(&without_rdma()))),
+        ("one host", draw(&Cluster::of(&alone()))),
         ("long texts", draw(&Cluster::of(&with_long_texts()))),
     ]
 }
@@ -207,6 +215,24 @@ fn a_cable_has_its_speed_and_mtu() {
         let (_, svg) = pictures.iter().find(|(known, _)| *known == name).unwrap();
         assert_eq!(svg.matches(&format!(">{label}<")).count(), times, "{name}");
     }
+}
+
+#[test]
+fn a_title_without_room_is_their_number() {
+    let title = |hosts: &[Host]| {
+        let svg = draw(&Cluster::of(hosts));
+        let (_, text) = svg.split_once("class=\"title\"")?;
+        let (_, text) = text.split_once('>')?;
+        text.split('<').next().map(str::to_owned)
+    };
+    let mut four = testing::hosts(&testing::switch());
+    for host in &mut four {
+        host.name
+            .push_str("-of-the-laboratory-of-physics.cluster.example.org");
+    }
+    assert_eq!(title(&four).as_deref(), Some("4 hosts"));
+    // The line below it says the same.
+    assert_eq!(title(&alone()), None);
 }
 
 #[test]
