@@ -1,8 +1,8 @@
 //! Reads a host: this machine, or one that was recorded.
 //!
-//! A recorded host is a folder. It has the files of `/sys`, `/proc`, `/etc` and `/usr` that are
-//! read here, under the same paths. What is in no file is in `netlink.json` (a [`Network`]) and
-//! `cuda.json` (a [`Cuda`]).
+//! A recorded host is a folder. It has the files of `/sys`, `/proc`, `/etc`, `/usr` and `/boot`
+//! that are read here, under the same paths. What is in no file is in `netlink.json` (a
+//! [`Network`]) and `cuda.json` (a [`Cuda`]).
 
 mod cpu;
 mod cuda;

@@ -24,7 +24,7 @@ pub(super) fn reach(a: End, b: End, within: usize) -> f64 {
     }
 }
 
-pub(super) fn bent((point, way): End, reach: f64) -> End {
+pub(super) fn leaving((point, way): End, reach: f64) -> End {
     (point, way * reach)
 }
 

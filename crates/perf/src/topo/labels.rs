@@ -1,9 +1,8 @@
 //! The texts of the picture.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-
 use spark_ccl_topology::cages::CageEnd;
 use spark_ccl_topology::cluster::{Cable, CableEnd};
+use spark_ccl_topology::netif::network;
 use spark_ccl_topology::{Cluster, Gpu, Host, Reach, cages};
 
 use crate::notation::number::significant;
@@ -64,7 +63,7 @@ pub(super) fn cable(cluster: &Cluster<'_>, cable: &Cable, ends: &[&CableEnd]) ->
         .iter()
         .flat_map(|&rail| &cluster.rails[rail].ends);
     let own = rails.filter(|rail| ends.iter().any(|end| end.host == rail.host));
-    let netdevs = own.filter_map(|rail| netdev(cluster, rail.host, &rail.netdev));
+    let netdevs = own.filter_map(|rail| cluster.hosts[rail.host].netdev(&rail.netdev));
     let mut sizes: Vec<_> = netdevs.map(|netdev| netdev.mtu).collect();
     sizes.sort_unstable();
     sizes.dedup();
@@ -84,17 +83,8 @@ fn speed(cluster: &Cluster<'_>, end: &CableEnd) -> Option<f64> {
             .find(|one| one.card == *card && one.name == *name);
         return cage?.gbits();
     }
-    let netdev = netdev(cluster, end.host, &end.name)?;
+    let netdev = host.netdev(&end.name)?;
     Some(f64::from(netdev.speed?) / 1000.0)
-}
-
-fn netdev<'a>(
-    cluster: &Cluster<'a>,
-    host: usize,
-    name: &str,
-) -> Option<&'a spark_ccl_topology::Netdev> {
-    let mut netdevs = cluster.hosts[host].network.netdevs.iter();
-    netdevs.find(|netdev| netdev.name == name)
 }
 
 /// The subnet of a rail.
@@ -103,18 +93,5 @@ pub(super) fn subnet(cluster: &Cluster<'_>, rail: usize) -> String {
     let prefix = gid
         .prefix
         .unwrap_or(if gid.ip().is_ipv4() { 32 } else { 128 });
-    match gid.ip() {
-        IpAddr::V4(ip) => {
-            let mask = u32::MAX
-                .checked_shl(32 - u32::from(prefix.min(32)))
-                .unwrap_or(0);
-            format!("{}/{prefix}", Ipv4Addr::from(ip.to_bits() & mask))
-        }
-        IpAddr::V6(ip) => {
-            let mask = u128::MAX
-                .checked_shl(128 - u32::from(prefix.min(128)))
-                .unwrap_or(0);
-            format!("{}/{prefix}", Ipv6Addr::from(ip.to_bits() & mask))
-        }
-    }
+    format!("{}/{prefix}", network(gid.ip(), prefix))
 }

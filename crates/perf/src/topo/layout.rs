@@ -7,7 +7,7 @@ use spark_ccl_topology::cages::Cage;
 use spark_ccl_topology::cluster::{Cable, CableEnd, RailEnd, leading};
 use spark_ccl_topology::{Cluster, Host, cages};
 
-use super::curve::{End, bent, halfway, is_arc, reach};
+use super::curve::{End, halfway, is_arc, leaving, reach};
 use super::labels;
 use super::svg::{Rect, width as text_width};
 
@@ -102,22 +102,22 @@ impl<'a> Layout<'a> {
             let ends = cluster
                 .cables
                 .iter()
-                .map(|cable| layout.end_of_arc(cluster, cable));
+                .map(|cable| layout.label_bottom(cluster, cable));
             layout.height = ends.fold(below, f64::max) + LEGEND;
         }
         layout
     }
 
     /// Where the label of a cable within a row ends.
-    fn end_of_arc(&self, cluster: &Cluster<'_>, cable: &Cable) -> f64 {
+    fn label_bottom(&self, cluster: &Cluster<'_>, cable: &Cable) -> f64 {
         let [a, b] = [&cable.ends[0], &cable.ends[1]].map(|end| self.plug(end));
-        let reach = reach(a, b, self.within(cluster, cable));
-        let middle = halfway(bent(a, reach), bent(b, reach)).1;
+        let reach = reach(a, b, self.arcs_inside(cluster, cable));
+        let middle = halfway(leaving(a, reach), leaving(b, reach)).1;
         middle + LABEL + LINE * cable.rails.len() as f64
     }
 
     /// How many cables of the same two hosts lie within the arc of this one.
-    pub(super) fn within(&self, cluster: &Cluster<'_>, cable: &Cable) -> usize {
+    pub(super) fn arcs_inside(&self, cluster: &Cluster<'_>, cable: &Cable) -> usize {
         let hosts = |cable: &Cable| [cable.ends[0].host, cable.ends[1].host];
         let length = |cable: &Cable| {
             let [a, b] = [&cable.ends[0], &cable.ends[1]].map(|end| self.plug(end));

@@ -7,7 +7,7 @@ use spark_ccl_topology::cages::CageEnd;
 use spark_ccl_topology::cluster::{Cable, Shape, leading};
 use spark_ccl_topology::{Cluster, Host};
 
-use super::curve::{bent, halfway, is_arc, reach};
+use super::curve::{halfway, is_arc, leaving, reach};
 use super::labels;
 use super::layout::{CAGE, COLORS, Card, GPUS, HEAD, LABEL, LINE, Layout, MARGIN, PAD, function};
 use super::svg::{Rect, Svg, width};
@@ -61,8 +61,8 @@ fn title(svg: &mut Svg, cluster: &Cluster<'_>, room: f64) {
 /// The rails of one cable within the cable, and their subnets beside it.
 fn draw_cable(svg: &mut Svg, cluster: &Cluster<'_>, layout: &Layout<'_>, cable: &Cable) {
     let [a, b] = [&cable.ends[0], &cable.ends[1]].map(|end| layout.plug(end));
-    let reach = reach(a, b, layout.within(cluster, cable));
-    svg.curve("cable", bent(a, reach), bent(b, reach));
+    let reach = reach(a, b, layout.arcs_inside(cluster, cable));
+    svg.curve("cable", leaving(a, reach), leaving(b, reach));
     for &index in &cable.rails {
         let ends = &cluster.rails[index].ends;
         let (from, mut to) = (layout.rail(&ends[0]), layout.rail(&ends[1]));
@@ -74,7 +74,7 @@ fn draw_cable(svg: &mut Svg, cluster: &Cluster<'_>, layout: &Layout<'_>, cable: 
             reach += beside * (b.0.0 - a.0.0).signum() * -ARC_BESIDE;
         }
         let class = format!("rail{}", layout.color(&ends[0]));
-        svg.curve(&class, bent(from, reach), bent(to, reach));
+        svg.curve(&class, leaving(from, reach), leaving(to, reach));
     }
     let speed = labels::cable(cluster, cable, &[&cable.ends[0], &cable.ends[1]]);
     let subnets = cable
@@ -82,7 +82,7 @@ fn draw_cable(svg: &mut Svg, cluster: &Cluster<'_>, layout: &Layout<'_>, cable: 
         .iter()
         .map(|&index| labels::subnet(cluster, index));
     let lines: Vec<_> = std::iter::once(speed).chain(subnets).collect();
-    let mut middle = halfway(bent(a, reach), bent(b, reach));
+    let mut middle = halfway(leaving(a, reach), leaving(b, reach));
     if !is_arc(a, b) {
         // To the side of the curve, which goes down to the left or to the right.
         let widths = lines.iter().map(|line| width(line, 12.0, true));
