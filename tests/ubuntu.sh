@@ -47,6 +47,8 @@ fresh() {
     remove "$layer"
     mkdir -p "$layer"/{upper/etc,work,whole} "$kept"
     cp /etc/resolv.conf /etc/hosts "$layer/upper/etc/"
+    # Mounts that fail are no lack of packages.
+    inside root / true
 }
 
 # inside USER FOLDER COMMAND...: there, with mounts, processes and shared memory of its own. It is
