@@ -183,7 +183,7 @@ fn sweep(report: &Report<'_>) -> Chart {
 
 fn load(body: &mut String, report: &Report<'_>) {
     let Some(rates) = Rates::of(&report.load) else {
-        body.push_str("<p>none: --minutes 0</p>");
+        body.push_str("<p>Nothing was measured.</p>");
         return;
     };
     let minutes = report.load.last().map_or(0.0, |one| one.seconds / 60.0);

@@ -294,18 +294,21 @@ fn load_that_throttles_warns() {
     assert_eq!(judged(&early), Some(Status::Warn));
 }
 
+/// The results of a sweep, as JSON.
+fn row(nwrong: &str) -> String {
+    format!(
+        r#"[{{"size":8,"type":"float","redop":"sum","root":"-1",
+        "out_of_place":{{"time":2.0,"bus_bw":2.0,"nwrong":{nwrong}}},"in_place":null}}]"#
+    )
+}
+
+fn swept(results: &str) -> Document {
+    serde_json::from_str(&format!("{{\"results\":{results}}}")).unwrap()
+}
+
 #[test]
 fn results_that_nobody_verified_are_not_right() {
-    let judged = |results: &str| {
-        let document = serde_json::from_str(&format!("{{\"results\":{results}}}"));
-        load::judge("check.sweep", &["a"], &Ok(document.unwrap())).status
-    };
-    let row = |nwrong: &str| {
-        format!(
-            r#"[{{"size":8,"type":"float","redop":"sum","root":"-1",
-            "out_of_place":{{"time":2.0,"bus_bw":2.0,"nwrong":{nwrong}}},"in_place":null}}]"#
-        )
-    };
+    let judged = |results: &str| load::judge("check.sweep", &["a"], &Ok(swept(results))).status;
     assert_eq!(judged(&row("0")), Status::Ok);
     for bad in ["[]", &row("1"), &row("\"N/A\""), &row("null")] {
         assert_eq!(judged(bad), Status::Fail, "{bad}");
@@ -323,6 +326,15 @@ fn names_cannot_end_an_element_of_the_page() {
     assert!(markdown::text(&report).contains("fine \\| "));
     // A report is read back, and nothing has changed.
     assert_eq!(changes::since(&read_back(&report), &report), []);
+}
+
+#[test]
+fn a_page_without_load_says_so() {
+    let hosts = testing::hosts(&testing::pair());
+    let mut report = empty(&hosts);
+    report.sweep = Some(swept(&row("0")));
+    let page = html::page(&report).unwrap();
+    assert!(page.contains("<p>Nothing was measured.</p>"), "{page}");
 }
 
 #[test]
