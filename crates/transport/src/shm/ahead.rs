@@ -6,6 +6,7 @@
 //! [several](Kind::several) messages of a kind, a thread allocates all bodies, or the beginning of
 //! all slots, and enters them into this end's page table. Messages go on meanwhile.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -136,7 +137,7 @@ static JOBS: PerProcess<Mutex<Jobs>> = PerProcess::new();
 
 #[derive(Debug, Default)]
 struct Jobs {
-    waiting: Vec<Job>,
+    waiting: VecDeque<Job>,
     /// There is a thread that does them.
     are_done: bool,
 }
@@ -145,19 +146,32 @@ struct Jobs {
 /// memory one by one.
 fn request(job: Job) {
     let mut jobs = JOBS.get().lock();
-    jobs.waiting.push(job);
+    jobs.waiting.push_back(job);
     if !jobs.are_done {
-        jobs.are_done = spark_ccl_log::spawn("spark-pages", do_all).is_ok();
+        jobs.start();
     }
 }
 
-/// Lets another thread be started where this one has panicked.
+impl Jobs {
+    fn start(&mut self) {
+        self.are_done = spark_ccl_log::spawn("spark-pages", do_all).is_ok();
+    }
+
+    /// The next job; none says that nobody does them any more.
+    fn take(&mut self) -> Option<Job> {
+        let job = self.waiting.pop_front();
+        self.are_done = job.is_some();
+        job
+    }
+}
+
+/// Starts another thread for the jobs that are left where this one has panicked.
 struct Doing;
 
 impl Drop for Doing {
     fn drop(&mut self) {
         if thread::panicking() {
-            JOBS.get().lock().are_done = false;
+            JOBS.get().lock().start();
         }
     }
 }
@@ -165,15 +179,9 @@ impl Drop for Doing {
 /// Ends when there is nothing more to do.
 fn do_all() {
     let _doing = Doing;
-    loop {
-        let mut jobs = JOBS.get().lock();
-        let waiting = std::mem::take(&mut jobs.waiting);
-        if waiting.is_empty() {
-            jobs.are_done = false;
-            return;
-        }
-        drop(jobs);
-        waiting.iter().for_each(Job::run);
+    let next = || JOBS.get().lock().take();
+    while let Some(job) = next() {
+        job.run();
     }
 }
 
@@ -201,10 +209,9 @@ mod tests {
             is_there: Arc::clone(&done),
         };
         let deadline = Instant::now() + Duration::from_secs(60);
+        request(job(std::iter::once(0..usize::MAX).collect()));
+        request(job(vec![]));
         while !done.load(Ordering::Relaxed) {
-            // The second may still be taken by the thread that the first one ends.
-            request(job(std::iter::once(0..usize::MAX).collect()));
-            request(job(vec![]));
             assert!(Instant::now() < deadline, "nobody does it");
             thread::sleep(Duration::from_millis(1));
         }
