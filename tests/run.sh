@@ -15,8 +15,6 @@ need gcc g++ libc6-dev openmpi-bin mpich iproute2 nftables openssh-client
 export SPARK_CCL_TUNING=off
 # Messages are read straight out of their senders' memory also where two copies take less time.
 export SPARK_CCL_SINGLE_COPY=${SPARK_CCL_SINGLE_COPY:-1}
-# Many tests wait, for ends of processes or for time that counts.
-export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((2 * $(nproc)))}
 # What was just installed must be used; tests that find something else missing are listed at the
 # end.
 export SPARK_CCL_TEST_REQUIRE=${SPARK_CCL_TEST_REQUIRE:-c++,launchers,rustc}
