@@ -22,10 +22,6 @@ while IFS=$'\t' read -r todo name folder program; do
     # models.
     if [ "$name" = kernels ]; then
         FAKE_GPUS=1 on_fakes "$program" -q all_take_the_kernels means_are
-    elif [ "$name" = gpu ]; then
-        # Beside others, a test of buffers that are freed after their group reads freed memory: not
-        # explained yet.
-        RUST_TEST_THREADS=1 on_fakes "$program" -q "$@"
     else
         on_fakes "$program" -q "$@"
     fi
