@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::fs;
+use std::net::TcpListener;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -110,6 +111,10 @@ fn the_thread_and_its_listeners_end_with_the_last_id() {
         let address = UniqueId::create(&options(1)).unwrap().addresses()[0];
         let other = UniqueId::create(&options(1)).unwrap();
         assert_eq!(other.addresses(), [address]);
+        // The thread names itself a while after it began, so that none of its name proves little.
+        until("the end of the listener", || {
+            TcpListener::bind(address).is_ok()
+        });
         until("the end of the thread", || threads() == 0);
         left.push(descriptors());
     }
