@@ -182,16 +182,7 @@ impl Communicator {
                 problem: format!("{operation} has no algorithms to choose from"),
             });
         }
-        let signature = Signature {
-            operation,
-            dtype,
-            op: 0,
-            in_place: false,
-            root: 0,
-            name: 0,
-            count: count as u64,
-            place: 0,
-        };
+        let signature = Signature::plain(operation, dtype, count as u64);
         let planner = self.planner();
         let is_shared = operation.shared(false).is_some();
         let is_allowed = is_shared && planner.path != Path::Safe;

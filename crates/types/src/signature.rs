@@ -30,6 +30,21 @@ const NAME_BITS: u32 = 19;
 const ROOT_SHIFT: u32 = NAME_SHIFT + NAME_BITS;
 
 impl Signature {
+    /// That of a call that ranks agree on by operation, type and count alone.
+    #[inline]
+    pub const fn plain(operation: Operation, dtype: DType, count: u64) -> Self {
+        Self {
+            operation,
+            dtype,
+            op: 0,
+            in_place: false,
+            root: 0,
+            name: 0,
+            count,
+            place: 0,
+        }
+    }
+
     /// Bytes of a vector: of each block, where ranks have a block each. At most `u64::MAX`: an
     /// allocation may ask for more than there can be.
     #[inline]

@@ -88,19 +88,11 @@ impl End {
 
     /// What both ends have alike: that of the one that sends.
     fn signature(&self, task: &Task) -> Signature {
-        Signature {
-            operation: match task.operation() {
-                Operation::AllToAllV => Operation::AllToAllV,
-                _ => Operation::Send,
-            },
-            dtype: task.signature.dtype,
-            op: 0,
-            in_place: false,
-            root: 0,
-            name: 0,
-            count: self.count as u64,
-            place: 0,
-        }
+        let operation = match task.operation() {
+            Operation::AllToAllV => Operation::AllToAllV,
+            _ => Operation::Send,
+        };
+        Signature::plain(operation, task.signature.dtype, self.count as u64)
     }
 }
 

@@ -165,16 +165,7 @@ impl Staged {
         count: u64,
         in_place: bool,
     ) -> Explanation {
-        let signature = Signature {
-            operation,
-            dtype,
-            op: 0,
-            in_place: false,
-            root: 0,
-            name: 0,
-            count,
-            place: 0,
-        };
+        let signature = Signature::plain(operation, dtype, count);
         let planner = self.host.planner();
         Explanation {
             lends: self.lends && planner.may_lend(signature, in_place),

@@ -45,16 +45,7 @@ mod tests {
     use super::*;
 
     fn signature(operation: Operation, count: u64) -> Signature {
-        Signature {
-            operation,
-            dtype: DType::F32,
-            op: 0,
-            in_place: false,
-            root: 0,
-            name: 0,
-            count,
-            place: 0,
-        }
+        Signature::plain(operation, DType::F32, count)
     }
 
     #[test]

@@ -37,16 +37,7 @@ fn over_rdma(rails: u32, host_of: &[u32], tuning: &Tuning) -> Planner {
 
 /// An `all_reduce` of `bytes` bytes.
 fn of(bytes: u64) -> Signature {
-    Signature {
-        operation: Operation::AllReduce,
-        dtype: DType::U8,
-        op: 0,
-        in_place: false,
-        root: 0,
-        name: 0,
-        count: bytes,
-        place: 0,
-    }
+    Signature::plain(Operation::AllReduce, DType::U8, bytes)
 }
 
 fn all_reduce(host_of: &[u32], shm: bool, bytes: u64) -> Algorithm {
