@@ -483,25 +483,3 @@ fn a_route_is_gone() {
     });
     assert_eq!(one.seen, format!("{seen}reached by way of 192.168.1.1"));
 }
-
-#[test]
-fn an_interface_without_a_link_is_named_where_there_is_no_rdma() {
-    let mut hosts = pair();
-    for host in &mut hosts {
-        host.rdma.clear();
-    }
-    let name = functions(0)[0].1.clone();
-    let dark = |hosts: &[Host]| {
-        let found = wrong(hosts).into_iter();
-        found.filter(|one| one.id == "nic.link").collect::<Vec<_>>()
-    };
-    assert_eq!(dark(&hosts), []);
-    hosts[1].netdev_mut(&name).running = false;
-    let found = dark(&hosts);
-    assert_eq!(ids(&found), [(Status::Warn, "nic.link")]);
-    assert!(found[0].to_string().contains(&name), "{}", found[0]);
-    assert_eq!(found[0].command(), None);
-    hosts[1].netdev_mut(&name).up = false;
-    let command = format!("sudo ip link set {name} up");
-    assert_eq!(dark(&hosts)[0].command(), Some(&*command));
-}

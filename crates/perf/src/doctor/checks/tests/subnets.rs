@@ -165,3 +165,25 @@ fn an_unplugged_port_whose_route_does_not_come_first_takes_nothing() {
     // The kernel has no routes over what is switched off.
     harmless("10.0.0.9", 24, |host| host.netdev_mut(DARK).up = false);
 }
+
+#[test]
+fn an_interface_without_a_link_is_named_where_there_is_no_rdma() {
+    let mut hosts = pair();
+    for host in &mut hosts {
+        host.rdma.clear();
+    }
+    let name = functions(0)[0].1.clone();
+    let dark = |hosts: &[Host]| {
+        let found = wrong(hosts).into_iter();
+        found.filter(|one| one.id == "nic.link").collect::<Vec<_>>()
+    };
+    assert_eq!(dark(&hosts), []);
+    hosts[1].netdev_mut(&name).running = false;
+    let found = dark(&hosts);
+    assert_eq!(ids(&found), [(Status::Warn, "nic.link")]);
+    assert!(found[0].to_string().contains(&name), "{}", found[0]);
+    assert_eq!(found[0].command(), None);
+    hosts[1].netdev_mut(&name).up = false;
+    let command = format!("sudo ip link set {name} up");
+    assert_eq!(dark(&hosts)[0].command(), Some(&*command));
+}
