@@ -93,7 +93,7 @@ fn events_wait_for_the_last_lock_and_come_from_the_thread_that_says_them() {
 }
 
 #[test]
-#[ignore = "part of another"]
+#[ignore = "a process that another test starts"]
 fn locks() {
     if !is_part() {
         return;
@@ -121,7 +121,7 @@ fn events_of_own_threads_come_from_another_and_are_flushed_at_exit() {
 }
 
 #[test]
-#[ignore = "part of another"]
+#[ignore = "a process that another test starts"]
 fn own_threads() {
     if !is_part() {
         return;
@@ -143,7 +143,7 @@ fn a_subscriber_that_panics_ends_no_thread_of_the_library() {
 }
 
 #[test]
-#[ignore = "part of another"]
+#[ignore = "a process that another test starts"]
 fn panics() {
     if !is_part() {
         return;
@@ -168,7 +168,7 @@ fn what_a_blocked_subscriber_does_not_take_is_counted_and_nobody_waits_for_it() 
 const MANY: usize = 20_000;
 
 #[test]
-#[ignore = "part of another"]
+#[ignore = "a process that another test starts"]
 fn blocked() {
     if !is_part() {
         return;
@@ -217,7 +217,7 @@ fn lines_go_to_standard_error_where_there_is_no_file_and_a_child_has_its_own_que
 }
 
 #[test]
-#[ignore = "part of another"]
+#[ignore = "a process that another test starts"]
 fn forked() {
     if !is_part() {
         return;

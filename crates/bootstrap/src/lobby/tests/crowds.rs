@@ -55,15 +55,21 @@ fn slow_callers_are_not_evicted_for_ever() {
     }
 }
 
-/// Many callers, each of whose answers takes a while, where the lobby is served so often.
-fn assert_all_get_in(delay: Duration, step: Duration) {
-    const CALLERS: usize = 4 * PLACES;
+/// A lobby with few places, where it listens, and the key that it admits.
+fn small_lobby() -> (Lobby, SocketAddr, Secret) {
     let listener = net::listen_tcp(Address::LOOPBACK.with_port(0)).unwrap();
     let target = listener.local_addr().unwrap().as_socket().unwrap();
     let role = ListenerRole::Streams { rank: 1, size: 2 };
     let key = Secret::from_text(KEY);
     let mut lobby = Lobby::new(role, Keys::one(key), vec![listener]);
     lobby.capacity = PLACES;
+    (lobby, target, key)
+}
+
+/// Many callers, each of whose answers takes a while, where the lobby is served so often.
+fn assert_all_get_in(delay: Duration, step: Duration) {
+    const CALLERS: usize = 4 * PLACES;
+    let (mut lobby, target, key) = small_lobby();
     let (mut now, mut admitted) = (Instant::now(), 0);
     let mut callers: Vec<_> = (0..CALLERS).map(|_| SlowCaller::begin(target)).collect();
     let end = now + Duration::from_secs(60);
@@ -113,12 +119,7 @@ impl Flood {
 #[test]
 fn silent_strangers_delay_no_rank() {
     for (delay, limit) in [(0, 2), (20, 2), (1000, 3)] {
-        let listener = net::listen_tcp(Address::LOOPBACK.with_port(0)).unwrap();
-        let target = listener.local_addr().unwrap().as_socket().unwrap();
-        let role = ListenerRole::Streams { rank: 1, size: 2 };
-        let key = Secret::from_text(KEY);
-        let mut lobby = Lobby::new(role, Keys::one(key), vec![listener]);
-        lobby.capacity = PLACES;
+        let (mut lobby, target, key) = small_lobby();
         let mut flood = Flood::begin(target);
         let mut caller = SlowCaller::begin(target);
         let begin = Instant::now();
