@@ -7,7 +7,7 @@ use spark_ccl::{Communicator, DType, Error, Fault, Operation, Pending, UntypedCa
 
 use crate::ranks::each;
 
-/// A late rank is late for so long.
+/// How late a late rank is.
 const LATE: Duration = Duration::from_secs(2);
 /// Less than that, but more than it takes to see that a call is too late.
 const SHORT: Duration = Duration::from_millis(700);

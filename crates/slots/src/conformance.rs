@@ -40,7 +40,8 @@ pub(crate) struct End {
 
 impl Carrier for Box<dyn Carrier> {
     unsafe fn post(&mut self, slot: Slot, payload: usize) -> Result<bool, Error> {
-        // SAFETY: this function's contract.
+        // SAFETY: the slot was published and what was in the peer's consumed, as `post` requires of
+        // this caller, who goes on to keep that.
         unsafe { (**self).post(slot, payload) }
     }
     fn completed(&mut self) -> Result<Option<Slot>, Error> {

@@ -184,7 +184,8 @@ impl Rank {
             let mut reducing = self.reducing(0, 16, 1);
             (reducing.member.rank, reducing.member.ranks) = (0, 1);
             let mut parameters = [(&raw mut reducing).cast()];
-            // SAFETY: as in `enqueue`.
+            // SAFETY: a rank alone touches its input and output, which have 16 bytes, and its
+            // state, all of which `self` keeps until the stream has been waited for.
             unsafe { kernel.launch(&self.stream, [1, 32], &mut parameters)? };
         }
         self.stream.synchronize()?;
@@ -199,7 +200,7 @@ impl Rank {
         &self.shared.words()[at / 8..]
     }
 
-    /// Starts the threads that copy: each has every so many lanes.
+    /// Starts the threads that copy. Thread I of N has lanes I, I + N, and so on.
     fn start(&mut self, threads: usize, at: impl Fn(usize, usize) -> usize) -> Result<()> {
         let of = |of, which| {
             let memory = Shared(Arc::clone(&self.shared.0), at(of, which));

@@ -61,7 +61,7 @@ impl Detours {
             .insert(header.sequence, (header.tag, payload.to_vec()));
     }
 
-    /// Whether a message has been missed for so long that it may come over another socket.
+    /// Whether a message has been missed long enough that it may come over another socket.
     pub(super) fn is_overdue(&mut self, sequence: u64) -> bool {
         let now = Instant::now();
         let missed = self.missed.filter(|(missed, _)| *missed == sequence);

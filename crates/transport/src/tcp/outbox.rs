@@ -38,8 +38,8 @@ pub(super) struct Outbox {
     unsent: usize,
     /// Messages are kept until they are acknowledged.
     pub(super) retains: bool,
-    /// The kernel is asked for acknowledgements once so many messages are kept, also if they are
-    /// small.
+    /// From this number of kept messages on, the kernel is asked for acknowledgements, also of
+    /// small ones.
     ask_at: usize,
     pub(super) buffers: Buffers,
     pub(super) ended: Option<LinkError>,

@@ -42,7 +42,7 @@ struct State {
 }
 
 impl Cable {
-    /// Pulls the cable, once so many more bytes are through.
+    /// Pulls the cable after this number of further bytes.
     pub(super) fn pull(&self, passes: usize) {
         let mut state = self.state.lock();
         (state.is_out, state.passes) = (true, passes);
@@ -178,7 +178,7 @@ pub(super) fn sides(geometry: Geometry, count: u8) -> [Side; 2] {
 #[derive(Default)]
 struct Cables {
     links: Vec<Weak<Link>>,
-    /// The first cable is out, once so many bytes are through.
+    /// The first cable is out after this number of bytes.
     pulled_after: Option<usize>,
 }
 

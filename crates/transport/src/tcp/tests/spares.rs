@@ -130,7 +130,7 @@ impl Asking {
         })
     }
 
-    /// The connection that was asked for comes, and falls silent after so many seconds.
+    /// The connection that was asked for comes, and falls silent after this number of seconds.
     fn get(&mut self, seconds: u64) {
         let number = self.asked.lock().last().copied().unwrap();
         self.get_one(number, seconds);

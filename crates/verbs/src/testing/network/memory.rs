@@ -91,9 +91,9 @@ pub(super) unsafe fn write(keys: &Keys, to: Span, access: u32, bytes: &[u8]) -> 
     let start = to.find(keys, access)?;
     let mut at = 0;
     while let Some((place, len)) = step(start, at, to.bytes.min(bytes.len())) {
-        // SAFETY: as in `read`: the place is within a region that stays registered, aligned for
-        // what is stored, and nothing accesses it meanwhile but by atomic operations, as this
-        // function requires.
+        // SAFETY: `find` has found the place in a region that stays registered, `step` has aligned
+        // it for what is stored, and nothing accesses it meanwhile but by atomic operations, as
+        // this function requires.
         unsafe {
             if let Some(word) = bytes[at..].first_chunk().filter(|_| len == WORD) {
                 AtomicU64::from_ptr(place.cast())
