@@ -95,12 +95,12 @@ impl Memory {
 
 /// What a buffer is in.
 pub(super) enum Found {
-    /// No block.
-    Other,
+    /// No block. The next one begins after this many bytes.
+    Other(u64),
     Block(Arc<Block>),
     /// A block whose owner has dropped it, but which is still in use.
     Dropped,
-    /// It goes on behind the end of a block, or into one: after this many bytes.
+    /// It goes on behind the end of a block: after this many bytes.
     Across(u64),
 }
 
@@ -138,8 +138,8 @@ impl Block {
                 Some((_, entry)) if entry.end < end => return Found::Across(entry.end - address),
                 Some((_, entry)) => entry.block.upgrade(),
                 None => {
-                    let next = blocks.range(address..end).next();
-                    return next.map_or(Found::Other, |(start, _)| Found::Across(start - address));
+                    let next = blocks.range(address..).next();
+                    return Found::Other(next.map_or(u64::MAX, |(start, _)| start - address));
                 }
             }
         };

@@ -190,7 +190,10 @@ fn place(
         Found::Block(block) => Ok((block.gpu.context.ordinal(), Order::Kept(block))),
         Found::Dropped => Err("was freed, and stays only until earlier calls have run".to_owned()),
         Found::Across(there) => Err(too_long(bytes, there)),
-        Found::Other => of_the_program(gpu, address, bytes)?.map(|device| (device, Order::Program)),
+        Found::Other(room) => {
+            let device = of_the_program(gpu, address, bytes, room)?;
+            device.map(|device| (device, Order::Program))
+        }
     };
     let found = found.map_err(|problem| {
         let rank = gpu.rank;
@@ -201,8 +204,14 @@ fn place(
     found.map(|(device, order)| at(device, order))
 }
 
-/// The device that memory of the program is of, or what is wrong with it.
-fn of_the_program(gpu: &Gpu, address: u64, bytes: u64) -> Result<Result<usize, String>, Error> {
+/// The device that memory of the program is of, or what is wrong with it. It ends after `room`
+/// bytes at the latest, where a block of the library's begins.
+fn of_the_program(
+    gpu: &Gpu,
+    address: u64,
+    bytes: u64,
+    room: u64,
+) -> Result<Result<usize, String>, Error> {
     let own = gpu.context.ordinal();
     let known = device_of(&gpu.context, address).map_err(|error| error.of_rank(gpu.rank))?;
     let Some(device) = known else {
@@ -214,8 +223,8 @@ fn of_the_program(gpu: &Gpu, address: u64, bytes: u64) -> Result<Result<usize, S
     if device != own {
         return Ok(Ok(device));
     }
-    let there =
-        bytes_from(&gpu.context, address, bytes).map_err(|error| error.of_rank(gpu.rank))?;
+    let known = bytes_from(&gpu.context, address, bytes.min(room));
+    let there = known.map_err(|error| error.of_rank(gpu.rank))?;
     Ok(if there < bytes {
         Err(too_long(bytes, there))
     } else {

@@ -69,6 +69,36 @@ fn allocations_of_the_program_end_where_the_driver_says() {
     comm.finalize().unwrap();
 }
 
+/// The number is that of the program's memory, wherever the library's next block begins.
+#[test]
+fn a_block_behind_an_allocation_of_the_program_does_not_make_it_longer() {
+    let Some(_gpus) = gpus(1) else { return };
+    let comm = builder().local(1).unwrap().remove(0);
+    comm.context().unwrap().bind_to_thread().unwrap();
+    let (mut own, mut blocks) = (Vec::new(), Vec::new());
+    let (address, block) = (0..64)
+        .find_map(|_| {
+            // SAFETY: the context is current; the memory is freed below.
+            own.push(unsafe { result::malloc_sync(100) }.unwrap());
+            blocks.push(comm.alloc_device::<u8>(1 << 20).unwrap());
+            let mut pairs = own
+                .iter()
+                .flat_map(|&own| blocks.iter().map(move |block| (own, block.address())));
+            pairs.find(|(own, block)| own < block)
+        })
+        .expect("a block behind an allocation");
+    let bytes = (block - address) as usize + 1;
+    let said = text(sum(&comm, address, bytes));
+    for part in [format!("has {bytes} bytes"), "only 100:".to_owned()] {
+        assert!(said.contains(&part), "{part}: {said}");
+    }
+    for address in own {
+        // SAFETY: it was allocated above, and no call has used it.
+        unsafe { result::free_sync(address) }.unwrap();
+    }
+    comm.finalize().unwrap();
+}
+
 /// Addresses that are reserved, of which the first are mapped piece by piece: as PyTorch's
 /// expandable segments.
 struct Segment {
