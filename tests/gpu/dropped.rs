@@ -116,6 +116,8 @@ fn ranks_that_enqueue_nothing_do_not_wait_for_the_programs_kernels() {
     let mut ranks = ranks(&on_one_gpu());
     while_one_waits(&mut ranks, |_| ());
     until_all_is_freed(ranks[0].comm.context().unwrap());
+    // A thread that has taken it frees it piece by piece, and others take nothing meanwhile.
+    until_none_is_there("spark-gpu-free");
     let memory = ranks[0].comm.alloc_device::<u8>(1 << 20).unwrap();
     let Some(occupied) = Occupied::new() else {
         return;
