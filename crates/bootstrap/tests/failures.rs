@@ -6,12 +6,19 @@ mod common;
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
-use common::{TCP, common_error, in_parallel, join_all, options, purpose, short, soon, world};
+use common::{
+    TCP, common_error, in_parallel, join_all, options, purpose, same_error, soon, within, world,
+};
 use spark_ccl_bootstrap::{Address, Error, Kind, Options, Root, Secret, Session, UniqueId, Via};
-use spark_ccl_testing::free_port;
+use spark_ccl_testing::{free_port, with_enough_time};
 
 fn create() -> UniqueId {
     UniqueId::create(&options()).unwrap()
+}
+
+/// Whether ranks were in time; else what they said instead.
+fn unless_late(in_time: bool, text: &str) -> Result<(), String> {
+    in_time.then_some(()).ok_or_else(|| text.to_owned())
 }
 
 #[test]
@@ -82,55 +89,44 @@ fn builds_and_settings_that_differ_are_named_on_every_rank() {
 
 #[test]
 fn missing_ranks_are_named_at_the_deadline() {
-    let id = UniqueId::create(&short(1500)).unwrap();
-    let (error, text) = common_error(join_all(id, &[0, 3], 5, &short(3000)));
-    assert!(matches!(error, Error::Missing(_)));
-    assert!(
-        text.starts_with("ranks 1, 2, 4 of 5 did not arrive"),
-        "{text}"
-    );
-    assert!(text.contains("within 1.5 s; present: 0 ("), "{text}");
+    with_enough_time(Duration::from_millis(1500), |limit| {
+        let id = UniqueId::create(&within(limit)).unwrap();
+        let (error, text) = same_error(join_all(id, &[0, 3], 5, &within(2 * limit)))?;
+        assert!(matches!(error, Error::Missing(_)), "{text}");
+        let limit = format!("within {:.1} s; present: 0 (", limit.as_secs_f64());
+        let is_named = text.starts_with("ranks 1, 2, 4 of 5 did not arrive");
+        unless_late(is_named && text.contains(&limit), &text)
+    });
 }
 
 #[test]
 fn the_least_patient_rank_gets_the_names_as_well() {
-    let id = create();
-    let error = Session::join(&id, 0, 2, &short(1000)).unwrap_err();
-    assert!(
-        error.to_string().starts_with("rank 1 of 2 did not arrive"),
-        "{error}"
-    );
+    with_enough_time(Duration::from_secs(1), |limit| {
+        let error = Session::join(&create(), 0, 2, &within(limit)).unwrap_err();
+        let text = error.to_string();
+        unless_late(text.starts_with("rank 1 of 2 did not arrive"), &text)
+    });
 }
 
 #[test]
 fn a_wrong_secret_is_named_at_both_ends() {
-    let port = free_port();
-    let results = in_parallel(vec![0, 1], move |rank| {
-        let secret = Secret::from_text(if rank == 0 { b"right" } else { b"wrong" });
-        Session::at_address(
-            ("127.0.0.1", port),
-            rank,
-            2,
-            Some(&secret),
-            true,
-            &short(1500),
-        )
+    with_enough_time(Duration::from_millis(1500), |limit| {
+        let port = free_port();
+        let results = in_parallel(vec![0, 1], move |rank| {
+            let secret = Secret::from_text(if rank == 0 { b"right" } else { b"wrong" });
+            let place = ("127.0.0.1", port);
+            Session::at_address(place, rank, 2, Some(&secret), true, &within(limit))
+        });
+        let results: [Result<Session, Error>; 2] = results.try_into().unwrap();
+        let [ours, theirs] = results.map(Result::unwrap_err);
+        let (told, text) = (ours.to_string(), theirs.to_string());
+        let is_told = told.contains("1 connections with a different secret");
+        let is_refused = matches!(theirs, Error::Auth { .. });
+        unless_late(is_told && is_refused, &format!("{told}; {text}"))?;
+        assert!(matches!(ours, Error::Missing(_)), "{ours}");
+        assert!(text.contains("SPARK_CCL_SECRET"), "{text}");
+        Ok(())
     });
-    let errors: Vec<Error> = results.into_iter().map(Result::unwrap_err).collect();
-    assert!(matches!(&errors[0], Error::Missing(_)), "{}", errors[0]);
-    assert!(
-        errors[0]
-            .to_string()
-            .contains("1 connections with a different secret"),
-        "{}",
-        errors[0]
-    );
-    assert!(matches!(&errors[1], Error::Auth { .. }), "{}", errors[1]);
-    assert!(
-        errors[1].to_string().contains("SPARK_CCL_SECRET"),
-        "{}",
-        errors[1]
-    );
 }
 
 #[test]
@@ -186,20 +182,27 @@ fn an_unreachable_rendezvous_is_named_with_each_address() {
         "{error}"
     );
     let port = free_port();
-    let error =
-        Session::at_address(("127.0.0.1", port), 1, 2, None, true, &short(300)).unwrap_err();
-    assert!(
-        error
-            .to_string()
-            .contains(&format!("127.0.0.1:{port}: Connection refused")),
-        "{error}"
-    );
+    with_enough_time(Duration::from_millis(300), |limit| {
+        let place = ("127.0.0.1", port);
+        let error = Session::at_address(place, 1, 2, None, true, &within(limit)).unwrap_err();
+        let refused = format!("127.0.0.1:{port}: Connection refused");
+        let text = error.to_string();
+        unless_late(text.contains(&refused), &text)
+    });
 }
 
 #[test]
 fn a_host_without_a_name_is_an_error_at_the_deadline() {
     let host = "no-such-host.invalid";
-    let error = Session::at_address((host, 1), 1, 2, None, true, &short(500)).unwrap_err();
+    let error = Session::at_address(
+        (host, 1),
+        1,
+        2,
+        None,
+        true,
+        &within(Duration::from_millis(500)),
+    )
+    .unwrap_err();
     assert!(matches!(error, Error::Unreachable { .. }), "{error}");
     assert!(error.to_string().contains(host), "{error}");
 }
@@ -219,13 +222,16 @@ fn another_service_on_the_port_is_told_apart() {
 
 #[test]
 fn a_rendezvous_that_is_dropped_ends_the_wait() {
-    let root = Root::create(&options()).unwrap();
-    let id = root.id();
-    let waiting = std::thread::spawn(move || Session::join(&id, 0, 2, &options()));
-    std::thread::sleep(Duration::from_millis(300));
-    drop(root);
-    let error = waiting.join().unwrap().unwrap_err();
-    assert!(matches!(error, Error::Lost(_)), "{error}");
+    with_enough_time(Duration::from_millis(300), |limit| {
+        let root = Root::create(&options()).unwrap();
+        let id = root.id();
+        let waiting = std::thread::spawn(move || Session::join(&id, 0, 2, &options()));
+        // The rank arrives meanwhile.
+        std::thread::sleep(limit);
+        drop(root);
+        let error = waiting.join().unwrap().unwrap_err();
+        unless_late(matches!(error, Error::Lost(_)), &error.to_string())
+    });
 }
 
 #[test]
@@ -274,18 +280,19 @@ fn a_rank_that_leaves_before_the_seal_is_named() {
 
 #[test]
 fn a_rank_that_does_not_seal_in_time_is_named() {
-    for mut sessions in [world(3), Session::local(3).unwrap()] {
-        let late = sessions.remove(2);
-        let results = in_parallel(sessions, |session| {
-            let deadline = Instant::now() + Duration::from_millis(800);
-            session.seal(Ok(()), deadline).map(|()| session)
+    for make in [world, |size| Session::local(size).unwrap()] {
+        with_enough_time(Duration::from_millis(800), |limit| {
+            let mut sessions = make(3);
+            let late = sessions.remove(2);
+            let results = in_parallel(sessions, move |session| {
+                let deadline = Instant::now() + limit;
+                session.seal(Ok(()), deadline).map(|()| session)
+            });
+            let (_, text) = same_error(results)?;
+            assert!(text.contains("rank 2 "), "{text}");
+            drop(late);
+            unless_late(!text.contains("rank 0") && !text.contains("rank 1"), &text)
         });
-        let (_, text) = common_error(results);
-        assert!(
-            text.contains("rank 2 ") && !text.contains("rank 0"),
-            "{text}"
-        );
-        drop(late);
     }
 }
 

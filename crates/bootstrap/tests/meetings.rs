@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-use common::{TCP, in_parallel, purpose, soon, world};
+use common::{TCP, WATCHDOG, in_parallel, purpose, soon, world};
 use socket2::Socket;
 use spark_ccl_bootstrap::{Attendant, Delivery, End, Error, Kind, Session, Talk, Turn, Via};
 use spark_ccl_fork::Unshared;
@@ -28,7 +28,7 @@ fn attend(session: &Session, context: u64) -> Receiver<Delivery> {
 }
 
 fn next_delivery(receiver: &Receiver<Delivery>) -> Delivery {
-    receiver.recv_timeout(Duration::from_secs(60)).unwrap()
+    receiver.recv_timeout(WATCHDOG).unwrap()
 }
 
 fn link(number: u32) -> spark_ccl_bootstrap::Purpose {
@@ -152,7 +152,7 @@ fn ends_talk(delay: Duration) {
                 sessions[1].attend(context, &attendant);
             }
             for _ in 0..2 {
-                assert_eq!(arrivals.recv_timeout(Duration::from_secs(60)), Ok(7));
+                assert_eq!(arrivals.recv_timeout(WATCHDOG), Ok(7));
             }
         }
     }
@@ -195,9 +195,7 @@ fn what_comes_for_a_context_that_is_over_is_closed() {
         sessions[1].dismiss(CONTEXT);
         sessions[0].reach(1, link(0), &[Via::Unix], soon()).unwrap();
         let (stream, _) = stream(next_delivery(&near));
-        stream
-            .set_read_timeout(Some(Duration::from_secs(60)))
-            .unwrap();
+        stream.set_read_timeout(Some(WATCHDOG)).unwrap();
         assert_eq!((&*stream).read(&mut [0]).unwrap(), 0);
     }
 }
@@ -215,7 +213,7 @@ fn streams_end_though_a_child_lives() {
         let _child = Sleeper::fork();
         for (near, far) in [(called, answered), (accepted, opened)] {
             drop(near);
-            far.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+            far.set_read_timeout(Some(WATCHDOG)).unwrap();
             assert_eq!(rustix::io::read(&far.socket, &mut [0_u8]), Ok(0));
         }
     }

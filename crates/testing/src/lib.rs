@@ -12,6 +12,7 @@
 
 mod float_mode;
 mod fuzz;
+mod patience;
 mod port;
 mod probe;
 mod sleeper;
@@ -21,6 +22,7 @@ use std::io::Write;
 
 pub use float_mode::FloatMode;
 pub use fuzz::{Target, fuzz};
+pub use patience::with_enough_time;
 pub use port::free_port;
 pub use sleeper::Sleeper;
 

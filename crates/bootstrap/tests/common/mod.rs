@@ -16,15 +16,12 @@ pub(crate) fn soon() -> Instant {
 }
 
 pub(crate) fn options() -> Options {
-    Options {
-        init_timeout: WATCHDOG,
-        ..Options::default()
-    }
+    within(WATCHDOG)
 }
 
-pub(crate) fn short(ms: u64) -> Options {
+pub(crate) fn within(limit: Duration) -> Options {
     Options {
-        init_timeout: Duration::from_millis(ms),
+        init_timeout: limit,
         ..Options::default()
     }
 }
@@ -82,12 +79,16 @@ pub(crate) fn world(size: u32) -> Vec<Session> {
 
 /// Checks that all ranks have the same error, and returns its text.
 pub(crate) fn common_error(results: Vec<Result<Session, Error>>) -> (Error, String) {
+    same_error(results).unwrap()
+}
+
+/// The error that all ranks have, and its text; `Err` with all of them if they differ.
+pub(crate) fn same_error(results: Vec<Result<Session, Error>>) -> Result<(Error, String), String> {
     let errors: Vec<Error> = results.into_iter().map(Result::unwrap_err).collect();
-    assert!(
-        errors.windows(2).all(|pair| pair[0] == pair[1]),
-        "{errors:#?}"
-    );
-    (errors[0].clone(), errors[0].to_string())
+    if errors.iter().any(|error| *error != errors[0]) {
+        return Err(format!("{errors:#?}"));
+    }
+    Ok((errors[0].clone(), errors[0].to_string()))
 }
 
 pub(crate) const TCP: Via = Via::Tcp {
