@@ -1,15 +1,18 @@
 //! A call's time is what it began with, whatever is set while it is under way.
 
-use std::sync::Barrier;
+use std::sync::mpsc::channel;
+use std::sync::{Barrier, Mutex};
 use std::time::Duration;
 
 use spark_ccl::{Communicator, DType, Error, Fault, Operation, Pending, UntypedCall};
+use spark_ccl_testing::with_enough_time;
 
+use crate::processes::WATCHDOG;
 use crate::ranks::each;
 
 /// How late a late rank is.
 const LATE: Duration = Duration::from_secs(2);
-/// Less than that, but more than it takes to see that a call is too late.
+/// Less than that by more than it takes to see that a call is too late.
 const SHORT: Duration = Duration::from_millis(700);
 /// Longer than any test takes.
 const LONG: Duration = Duration::from_secs(600);
@@ -23,29 +26,34 @@ fn is_too_late(outcome: Result<(), Error>) -> bool {
     }
 }
 
-/// Rank 0 starts a call with the time `first`, then sets `then`, and waits. Rank 1 joins late.
-fn change(
-    first: Duration,
-    then: Duration,
+/// Rank 0 starts a call with the time `first`, then sets `then`, and waits. Rank 1 makes the same
+/// call when that is over, or after `late`. Returns whether rank 0's time was over.
+fn is_cut(
+    [first, then]: [Duration; 2],
     start: fn(&Communicator) -> Pending<()>,
     join: fn(&Communicator) -> Result<(), Error>,
+    late: Duration,
 ) -> bool {
-    let is_over = Barrier::new(2);
+    let (over, is_over) = channel();
+    let ends = Mutex::new((Some(over), Some(is_over)));
+    let has_started = Barrier::new(2);
     let outcomes = each(Communicator::local(2).unwrap(), |comm| {
-        comm.set_timeout(first);
         if comm.rank() == 1 {
-            std::thread::sleep(LATE);
+            let is_over = ends.lock().unwrap().1.take().unwrap();
+            has_started.wait();
+            // Disconnected, if it is over.
+            let _: Result<(), _> = is_over.recv_timeout(late);
             // Its own time is not what is tried.
             comm.set_timeout(LONG);
             let _ = join(&comm);
-            is_over.wait();
             return false;
         }
+        let _over = ends.lock().unwrap().0.take();
+        comm.set_timeout(first);
         let pending = start(&comm);
         comm.set_timeout(then);
-        let outcome = pending.wait().map_err(|failed| failed.error);
-        is_over.wait();
-        is_too_late(outcome)
+        has_started.wait();
+        is_too_late(pending.wait().map_err(|failed| failed.error))
     });
     outcomes.contains(&true)
 }
@@ -68,34 +76,44 @@ fn send(comm: &Communicator) -> Result<(), Error> {
 
 #[test]
 fn a_shorter_time_does_not_cut_calls_under_way() {
-    assert!(!change(LONG, SHORT, start_barrier, barrier));
-    assert!(!change(LONG, SHORT, start_recv, send));
+    assert!(!is_cut([LONG, SHORT], start_barrier, barrier, LATE));
+    assert!(!is_cut([LONG, SHORT], start_recv, send, LATE));
 }
 
 #[test]
 fn a_longer_time_does_not_prolong_calls_under_way() {
-    assert!(change(SHORT, LONG, start_barrier, barrier));
-    assert!(change(SHORT, LONG, start_recv, send));
+    assert!(is_cut([SHORT, LONG], start_barrier, barrier, WATCHDOG));
+    assert!(is_cut([SHORT, LONG], start_recv, send, WATCHDOG));
 }
 
 /// The communicator's time is set while a thread waits in a call that it runs.
 #[test]
 fn calls_that_are_run_keep_their_time_as_well() {
-    let is_over = Barrier::new(2);
-    each(Communicator::local(2).unwrap(), |comm| {
-        comm.set_timeout(SHORT);
-        if comm.rank() == 1 {
-            std::thread::sleep(LATE);
-            is_over.wait();
-            return;
-        }
-        std::thread::scope(|scope| {
-            let runs = scope.spawn(|| comm.barrier().run());
-            std::thread::sleep(SHORT / 2);
-            comm.set_timeout(LONG);
-            assert!(is_too_late(runs.join().unwrap()));
+    with_enough_time(SHORT, |limit| {
+        let is_over = Barrier::new(2);
+        let outcomes = each(Communicator::local(2).unwrap(), |comm| {
+            if comm.rank() == 1 {
+                std::thread::sleep(3 * limit);
+                comm.set_timeout(LONG);
+                let _ = comm.barrier().run();
+                is_over.wait();
+                return false;
+            }
+            comm.set_timeout(limit);
+            std::thread::scope(|scope| {
+                let runs = scope.spawn(|| comm.barrier().run());
+                // It begins meanwhile.
+                std::thread::sleep(limit / 2);
+                comm.set_timeout(LONG);
+                let outcome = runs.join().unwrap();
+                is_over.wait();
+                is_too_late(outcome)
+            })
         });
-        is_over.wait();
+        let is_cut = outcomes.contains(&true);
+        is_cut
+            .then_some(())
+            .ok_or_else(|| "the call was begun too late".to_owned())
     });
 }
 
@@ -114,10 +132,10 @@ fn a_call_may_have_a_time_of_its_own() {
         },
     ];
     for start in starts {
-        assert!(change(LONG, LONG, start, |_| Ok(())));
+        assert!(is_cut([LONG, LONG], start, |_| Ok(()), WATCHDOG));
     }
     let start = |comm: &Communicator| comm.barrier().timeout(LONG).start().unwrap();
-    assert!(!change(SHORT, SHORT, start, barrier));
+    assert!(!is_cut([SHORT, SHORT], start, barrier, LATE));
 }
 
 /// A drop waits for what is in flight, as long as that may take.
