@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::net::{
@@ -47,12 +47,14 @@ pub(super) enum Manner {
 pub(super) struct Storm {
     is_over: Arc<AtomicBool>,
     strangers: Vec<JoinHandle<()>>,
+    /// The count of meetings before it.
+    before: u32,
 }
 
 impl Storm {
     pub(super) fn start(pids: &[u32], seed: u32, manner: Manner) -> Self {
         allow_many_descriptors();
-        let is_over = Arc::new(AtomicBool::new(false));
+        let (before, is_over) = (meetings(), Arc::new(AtomicBool::new(false)));
         let (ready, are_ready) = channel();
         let start = |&pid: &u32| {
             let (is_over, ready) = (Arc::clone(&is_over), ready.clone());
@@ -71,8 +73,25 @@ impl Storm {
                 are_ready.recv_timeout(WATCHDOG).unwrap();
             }
         }
-        Self { is_over, strangers }
+        Self {
+            is_over,
+            strangers,
+            before,
+        }
     }
+
+    /// Waits until a stranger has found a port. There must be one.
+    pub(super) fn until_met(&self) {
+        let deadline = Instant::now() + WATCHDOG;
+        while meetings() == self.before {
+            assert!(Instant::now() < deadline, "no stranger finds a port");
+            std::thread::sleep(PAUSE);
+        }
+    }
+}
+
+fn meetings() -> u32 {
+    WRITTEN.load(Ordering::Relaxed) + OPENED.load(Ordering::Relaxed)
 }
 
 impl Drop for Storm {

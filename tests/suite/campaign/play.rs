@@ -75,7 +75,7 @@ impl<'a> Job<'a> {
         let is_early = self.case.moment == Moment::BeforeTheFirstCall;
         let are_strangers = matches!(self.case.fault, Fault::Garbage | Fault::Silence);
         let early = (is_early && are_strangers).then(|| self.inflict());
-        self.join()?;
+        self.join(early.as_ref())?;
         if self.case.moment == Moment::Idle {
             self.order_all(&format!("call {}", self.case.call));
             self.settle(0..self.case.size)?;
@@ -101,9 +101,13 @@ impl<'a> Job<'a> {
         self.outlast(remedy)
     }
 
-    fn join(&mut self) -> Result<(), Failure> {
+    /// Where strangers are early, the first of them is there when the first rank is.
+    fn join(&mut self, early: Option<&Remedy>) -> Result<(), Failure> {
         self.order(0, "id");
         self.settle(0..1)?;
+        if let Some(Remedy::Calm(storm)) = early {
+            storm.until_met();
+        }
         let id = self.answers[0].remove(0);
         self.orders[0].clear();
         let size = self.case.size;

@@ -203,7 +203,10 @@ fn the_first_failure_is_the_outcome_and_ends_all() {
         let run = cluster.launch("-H node1:2,node2:2 --grace 0.2", &["sh", "-c", &script]);
         assert_eq!(run.code, Some(code), "{}", run.stderr);
         assert!(run.stderr.contains(words), "{}", run.stderr);
-        assert_eq!(run.stderr.lines().count(), 1, "{}", run.stderr);
+        // Besides, it may say that a busy machine takes its time to start agents.
+        let waits = "spark-perf: waiting for ";
+        let rest = run.stderr.lines().filter(|line| !line.starts_with(waits));
+        assert_eq!(rest.count(), 1, "{}", run.stderr);
         cluster.until_clean();
     }
     // Only a name is looked for on the PATH.
