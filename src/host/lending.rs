@@ -63,7 +63,7 @@ impl Run<'_> {
         let most = |bytes: usize| (bytes / self.task.signature.dtype.size()) as u64;
         match self.lends(line, span, done, ready) {
             Lends::Nothing => None,
-            Lends::Registered => {
+            Lends::Registered | Lends::Slots => {
                 // A receiver that peeks at it expects as much as a slot holds.
                 let slice = most(self.wires.slot_bytes).min(transfer.elements - done);
                 (ready >= slice).then_some(slice)

@@ -1,10 +1,15 @@
 //! Which network joins two hosts that share several, and which is passed over. Hosts are
 //! namespaces, as in [`hosts`](crate::hosts), with speeds as their interfaces report them.
 
+use std::time::Instant;
+
 use spark_ccl_testing::{Need, has};
 
+use crate::cables::outcome;
 use crate::hosts::{bring_up, ip, on_host, plug_in, sent_bytes, started, until_usable};
-use crate::processes::{Rank, alone, assert_all_ok, assert_contains, join, links_of, logged};
+use crate::processes::{
+    Rank, WATCHDOG, alone, assert_all_ok, assert_contains, join, links_of, logged, some_time,
+};
 
 /// A network of two hosts: the interface of each, and Mbit/s.
 type Network = (&'static str, u32);
@@ -126,6 +131,54 @@ fn the_fastest_network_carries_the_data() {
             }
             assert_all_ok(&mut ranks, "finalize");
         }
+    }
+}
+
+/// It is the only one as fast, so that links have one rail.
+#[test]
+fn a_lan_carries_what_the_only_cable_does_not_deliver_until_that_is_back() {
+    let _alone = alone();
+    let logs = tempfile::tempdir().unwrap();
+    let file = format!("{}/%p", logs.path().display());
+    let env = [("SPARK_CCL_LOG", "warn"), ("SPARK_CCL_LOG_FILE", &file)];
+    let Some(mut ranks) = two_hosts(&[LAN, CABLE], &env) else {
+        return;
+    };
+    join(&mut ranks);
+    assert_eq!(links_of(&mut ranks, 0), "self; tcp 10.77.1.1 -> 10.77.1.2");
+    for call in [
+        "rounds 20 f32 all_reduce sum 1000000",
+        "rounds 20 f32 all_gather 1000000",
+        "rounds 20 f32 all_to_all 1000000",
+    ] {
+        assert_all_ok(&mut ranks, "call barrier");
+        for rank in &mut ranks {
+            rank.order(call);
+        }
+        std::thread::sleep(some_time(0..50));
+        let pid = ranks[1].pid().to_string();
+        ip(&pid, &["link", "set", "cable", "down"]);
+        for rank in &ranks {
+            assert_eq!(outcome(rank), "ok");
+        }
+        let said = logged(logs.path(), &ranks, "data go over lan (10.77.0.");
+        assert_contains(&said, &["nothing has come back over cable (10.77.1."]);
+        ip(&pid, &["link", "set", "cable", "up"]);
+        until_back_on_the_cable(&mut ranks);
+    }
+    assert_all_ok(&mut ranks, "finalize");
+}
+
+/// The kernel finds out that the cable is back when it repeats something, ever more rarely.
+fn until_back_on_the_cable(ranks: &mut [Rank]) {
+    let deadline = Instant::now() + WATCHDOG;
+    loop {
+        let before = sent_bytes(ranks[0].pid(), "cable");
+        assert_all_ok(ranks, "call f32 all_reduce sum 1000000");
+        if sent_bytes(ranks[0].pid(), "cable") > before + 1_000_000 {
+            return;
+        }
+        assert!(Instant::now() < deadline, "the cable carries nothing");
     }
 }
 

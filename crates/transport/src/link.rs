@@ -104,6 +104,9 @@ pub enum Lends {
     Anything,
     /// This memory, because it is registered, in messages of up to a slot's size. Devices copy it.
     Registered,
+    /// Any memory, in messages of up to a slot's size. It is sent from there, also again if it gets
+    /// lost.
+    Slots,
 }
 
 /// The result of an attempt to lend a message's payload.

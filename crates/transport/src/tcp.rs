@@ -4,13 +4,14 @@
 //! reordered. Several sockets use several cores and paths of the kernel.
 //!
 //! The sender does not copy: a message is sent directly from its slot, as far as the kernel accepts
-//! it when it is committed, and by `flush` for the rest. Of a large message that is not in a slot,
-//! only what the kernel does not accept at once is copied to one. The receiver reads a little ahead
-//! and returns messages in its read buffer, or reads them directly to their destination.
+//! it when it is committed, and by `flush` for the rest. A large message that is not in a slot is
+//! sent from where it lies; within a host, what the kernel does not accept at once is copied to a
+//! slot. The receiver reads a little ahead and returns messages in its read buffer, or reads them
+//! directly to their destination.
 //!
-//! A link over several rails copies what it sends, and keeps it until it is acknowledged: when a
-//! rail falls silent, the others carry what it has not delivered. When all are, either end asks for
-//! a connection by any other network ([`Tx::ask_by`]), and that carries it.
+//! A link between hosts keeps what it sends until it is acknowledged, where it lies or in a copy:
+//! when a rail falls silent, the others carry what it has not delivered. When all are, either end
+//! asks for a connection by any other network ([`Tx::ask_by`]), and that carries it.
 //!
 //! # Trust
 //! Every header is checked before its length is used; see [`Header::parse`].
@@ -19,6 +20,7 @@
 mod buffers;
 mod detours;
 mod entry;
+mod frame;
 mod header;
 mod inbox;
 mod outbox;

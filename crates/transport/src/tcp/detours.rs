@@ -1,5 +1,5 @@
 //! Messages that may come over another socket than their own, since a rail has fallen silent. Only
-//! links over several rails have them.
+//! links between hosts have them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,9 +1,11 @@
 //! What a link over TCP has to send: which socket carries a message, and until when it is kept.
 //! Knows sockets and headers; knows neither operations nor peers' ranks.
 //!
-//! A link over several rails keeps a message until the peer's host has acknowledged it. A rail may
-//! fall silent before; then the other rails carry the message, too, and the receiver drops what
-//! comes twice. The silent connection stays open: it carries again once it gets through.
+//! A link between hosts keeps a message until the peer's host has acknowledged it. A rail may fall
+//! silent before; then the other rails carry the message, too, and the receiver drops what comes
+//! twice. The silent connection stays open: it carries again once it gets through.
+
+mod lending;
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -13,6 +15,7 @@ use rustix::io::Errno;
 
 use super::buffers::{Buffers, FRAME, PAYLOAD};
 use super::ended_by;
+use super::frame::Frame;
 use super::header::{HEADER_BYTES, Header};
 use super::stream::Stream;
 use crate::{Geometry, LinkError};
@@ -62,14 +65,6 @@ pub(super) struct Outgoing {
     is_silent: bool,
     /// The kernel has given the connection up.
     is_dead: bool,
-}
-
-/// A message; without bytes if it need not be sent again.
-struct Frame {
-    bytes: Vec<u8>,
-    /// Offset of the frame's end.
-    end: usize,
-    is_done: bool,
 }
 
 impl Outgoing {
@@ -123,12 +118,25 @@ impl Outbox {
     /// Whether the kernel has all of the message that is as many messages back as there are slots,
     /// and those before.
     pub(super) fn has_room(&self) -> bool {
-        let heads = self
-            .sockets
-            .iter()
-            .filter_map(|socket| socket.queue.front());
-        let oldest = heads.min().unwrap_or(&self.next);
-        self.next < oldest + self.geometry.slots as u64
+        self.next < self.first_unsent() + self.geometry.slots as u64
+    }
+
+    /// Whether there is room for a message without a slot.
+    pub(super) fn may_begin(&self, is_slot_reserved: bool) -> Result<bool, LinkError> {
+        self.check_open()?;
+        if is_slot_reserved {
+            return Err(LinkError::Misuse(
+                "a message without a slot while a slot is reserved".to_owned(),
+            ));
+        }
+        Ok(self.has_room())
+    }
+
+    /// The first message that the kernel has not accepted completely.
+    fn first_unsent(&self) -> u64 {
+        let queues = self.sockets.iter().map(|socket| &socket.queue);
+        let heads = queues.filter_map(|queue| queue.front().copied());
+        heads.min().unwrap_or(self.next)
     }
 
     /// Whether the kernel has not accepted all messages.
@@ -154,12 +162,18 @@ impl Outbox {
 
     /// A buffer for a message of that length.
     pub(super) fn buffer(&mut self, len: usize) -> Result<Vec<u8>, LinkError> {
-        let is_due = len >= ASK_FROM || self.frames.len() >= self.ask_at;
-        if self.retains && is_due {
+        if len >= ASK_FROM || self.frames.len() >= self.ask_at {
+            self.ask();
+        }
+        self.buffers.take(len)
+    }
+
+    /// Asks the kernel for acknowledgements, where they matter.
+    fn ask(&mut self) {
+        if self.retains {
             self.note_acknowledged();
             self.ask_at = self.frames.len() + self.geometry.slots;
         }
-        self.buffers.take(len)
     }
 
     /// Sends a message that is in a buffer, as far as the kernel accepts it now.
@@ -170,10 +184,14 @@ impl Outbox {
         tag: u64,
     ) -> Result<(), LinkError> {
         bytes[FRAME..PAYLOAD].copy_from_slice(&self.header(len, tag));
+        self.begin(Frame::new(bytes, PAYLOAD + len))
+    }
+
+    /// Sends a message as far as the kernel accepts it now.
+    fn begin(&mut self, frame: Frame) -> Result<(), LinkError> {
         let (message, socket) = (self.next, self.socket_of(self.next));
-        self.add(bytes, PAYLOAD + len);
-        let outgoing = &mut self.sockets[socket];
-        outgoing.queue.push_back(message);
+        self.add(frame);
+        self.sockets[socket].queue.push_back(message);
         self.unsent += 1;
         // If an earlier message is still unsent, the kernel's buffer is full, so another call would
         // be useless.
@@ -197,7 +215,7 @@ impl Outbox {
             sent = taken.or_else(|error| ended_by("send", error).map_or(Ok(0), Err))?;
             outgoing.accepted += sent as u64;
             if sent == HEADER_BYTES + payload.len() {
-                self.add(Vec::new(), 0);
+                self.add(Frame::default());
                 self.finish(message);
                 return Ok(());
             }
@@ -207,7 +225,7 @@ impl Outbox {
         bytes[FRAME..PAYLOAD].copy_from_slice(&header);
         let rest = sent.saturating_sub(HEADER_BYTES);
         bytes[PAYLOAD + rest..PAYLOAD + payload.len()].copy_from_slice(&payload[rest..]);
-        self.add(bytes, PAYLOAD + payload.len());
+        self.add(Frame::new(bytes, PAYLOAD + payload.len()));
         self.sockets[socket].queue.push_back(message);
         self.unsent += 1;
         Ok(())
@@ -289,7 +307,7 @@ impl Outbox {
         let lost = &mut self.sockets[socket];
         if let Some(begun) = lost.queue.front().filter(|_| lost.written > 0) {
             let frame = &self.frames[(begun - self.first) as usize];
-            lost.rest = frame.bytes[FRAME + lost.written..frame.end].to_vec();
+            lost.rest = frame.parts(lost.written).concat();
             lost.written = 0;
         }
         self.unsent += lost.unacknowledged.len();
@@ -310,28 +328,13 @@ impl Outbox {
     /// Writes what a socket accepts now.
     fn write_to(&mut self, socket: usize) -> Result<(), LinkError> {
         while !self.sockets[socket].is_dead {
-            let outgoing = &self.sockets[socket];
             let mut parts = [IoSlice::new(&[]); BATCH];
-            let mut count = 0;
-            let mut offered = 0;
-            let mut offer = |bytes| {
-                parts[count] = IoSlice::new(bytes);
-                count += 1;
-                offered += bytes.len();
-            };
-            if !outgoing.rest.is_empty() {
-                offer(&outgoing.rest);
-            }
-            let mut skip = outgoing.written;
-            for message in outgoing.queue.iter().take(BATCH - 1) {
-                let frame = &self.frames[(message - self.first) as usize];
-                offer(&frame.bytes[FRAME + skip..frame.end]);
-                skip = 0;
-            }
+            let count = self.offer(socket, &mut parts);
             if count == 0 {
                 return Ok(());
             }
-            let sent = match outgoing.stream.send(&parts[..count]) {
+            let offered: usize = parts[..count].iter().map(|part| part.len()).sum();
+            let sent = match self.sockets[socket].stream.send(&parts[..count]) {
                 Ok(sent) => sent,
                 Err(error) => return self.give_up(socket, error),
             };
@@ -344,6 +347,22 @@ impl Outbox {
         Ok(())
     }
 
+    /// The next bytes that a socket has to send: in how many parts.
+    fn offer<'a>(&'a self, socket: usize, parts: &mut [IoSlice<'a>; BATCH]) -> usize {
+        let outgoing = &self.sockets[socket];
+        let mut skip = outgoing.written;
+        let frames = outgoing.queue.iter().flat_map(|message| {
+            let frame = &self.frames[(message - self.first) as usize];
+            frame.parts(std::mem::take(&mut skip))
+        });
+        let all = std::iter::once(&outgoing.rest[..]).chain(frames);
+        let some = all.filter(|bytes| !bytes.is_empty());
+        let places = parts.iter_mut().zip(some);
+        places
+            .map(|(place, bytes)| *place = IoSlice::new(bytes))
+            .count()
+    }
+
     /// Accounts for bytes that the kernel accepted.
     fn note_sent(&mut self, socket: usize, bytes: usize) {
         let outgoing = &mut self.sockets[socket];
@@ -352,7 +371,7 @@ impl Outbox {
         outgoing.rest.drain(..rest);
         outgoing.written += bytes - rest;
         while let Some(&message) = self.sockets[socket].queue.front() {
-            let frame = self.frames[(message - self.first) as usize].end - FRAME;
+            let frame = self.frames[(message - self.first) as usize].len();
             let outgoing = &mut self.sockets[socket];
             if outgoing.written < frame {
                 return;
@@ -390,21 +409,16 @@ impl Outbox {
     }
 
     /// Adds the next message.
-    fn add(&mut self, bytes: Vec<u8>, end: usize) {
-        self.frames.push_back(Frame {
-            bytes,
-            end,
-            is_done: false,
-        });
+    fn add(&mut self, frame: Frame) {
+        self.frames.push_back(frame);
         self.next += 1;
     }
 
     /// Forgets a message, once those before are forgotten.
     fn finish(&mut self, message: u64) {
         let frame = &mut self.frames[(message - self.first) as usize];
-        frame.is_done = true;
         // At once: those before may be of a rail that is silent.
-        self.buffers.put(std::mem::take(&mut frame.bytes));
+        self.buffers.put(frame.forget());
         while self.frames.front().is_some_and(|frame| frame.is_done) {
             self.frames.pop_front();
             self.first += 1;

@@ -67,7 +67,8 @@ struct Way {
 impl Link {
     pub(super) fn new(streams: &[Arc<dyn Stream>], geometry: Geometry) -> Self {
         let rails = rails_of(streams);
-        let retains = rails.iter().any(|rail| rail.way.differs(&rails[0].way));
+        // Another network may carry what a cable does not deliver.
+        let retains = !rails.is_empty();
         Self {
             outbox: Mutex::new(Outbox::new(streams, geometry, retains)),
             rails: Mutex::new(rails),
@@ -308,11 +309,6 @@ impl Rail {
 }
 
 impl Way {
-    /// Whether another cable may be out while this one is not.
-    fn differs(&self, other: &Self) -> bool {
-        [self.own.ip(), self.peer.ip()] != [other.own.ip(), other.peer.ip()]
-    }
-
     fn name(&mut self, interfaces: &[Interface]) {
         let scope = match self.own {
             SocketAddr::V6(own) => own.scope_id(),

@@ -1,5 +1,5 @@
-//! Connections that a link over several rails gets later, because all it had have fallen silent:
-//! another network may join the two hosts. Either end asks for one, and both get it.
+//! Connections that a link gets later, because all it had have fallen silent: another network may
+//! join the two hosts. Either end asks for one, and both get it.
 
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};

@@ -2,6 +2,7 @@
 
 mod cables;
 mod direct;
+mod lending;
 mod spares;
 
 use std::io::{Read, Write};

@@ -1,4 +1,5 @@
 //! The sending half of a link over TCP: the trait's calls, on what is kept in `outbox.rs`.
+#![allow(unsafe_code)]
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -9,12 +10,12 @@ use super::SLOTLESS_BYTES;
 use super::buffers::PAYLOAD;
 use super::entry::Entry;
 use super::rails::Link;
-use crate::{Direct, Geometry, LinkError, LinkTx, SilentRail, Wait};
+use crate::{Direct, Geometry, Lending, Lends, LinkError, LinkTx, SilentRail, Wait};
 
 /// The sending half of a link over TCP.
 ///
 /// Dropping it sends what the kernel still accepts, and then shuts the sockets down for sending.
-/// Over several rails, it waits for acknowledgements before, for 5 s at most.
+/// Between hosts, it waits for acknowledgements before, for 5 s at most.
 pub struct Tx {
     slot_bytes: usize,
     link: Arc<Link>,
@@ -31,7 +32,7 @@ impl Tx {
         }
     }
 
-    /// Lets a link over several rails ask for one more connection when nothing comes back over any
+    /// Lets a link between hosts ask for one more connection when nothing comes back over any
     /// that it has. A thread of its own calls `ask` with the number of the connection that it
     /// wants, which is above those of which the link was made, and the peer's addresses that are
     /// better avoided; and with the next number where none was [added](Entry::add) within
@@ -40,6 +41,11 @@ impl Tx {
     pub fn ask_by(&self, ask: impl Fn(usize, &[IpAddr]) + Send + Sync + 'static) -> Entry {
         self.link.spares.ask_by(Box::new(ask));
         Entry::of(&self.link)
+    }
+
+    /// Whether a message may go without a slot.
+    fn is_slotless(&self, payload: &[u8]) -> bool {
+        (SLOTLESS_BYTES..=self.slot_bytes).contains(&payload.len())
     }
 }
 
@@ -85,20 +91,42 @@ impl LinkTx for Tx {
         }
     }
 
-    fn send_from(&mut self, payload: &[u8], tag: u64) -> Result<Direct, LinkError> {
+    fn lends(&self, _start: *const u8, bytes: usize) -> Lends {
+        if bytes >= SLOTLESS_BYTES && self.link.outbox.lock().retains {
+            Lends::Slots
+        } else {
+            Lends::Nothing
+        }
+    }
+
+    unsafe fn lend(&mut self, payload: &[u8], tag: u64) -> Result<Lending, LinkError> {
+        let mut outbox = self.link.outbox.lock();
+        if !self.is_slotless(payload) || !outbox.retains {
+            return Ok(Lending::Unable);
+        }
+        if !outbox.may_begin(self.reserved.is_some())? {
+            return Ok(Lending::NotYet);
+        }
+        // SAFETY: the payload stays valid, and unchanged until the peer has it, until
+        // `has_returned`, `withdraw` or `drop` (this function's contract), which ask the outbox
+        // whether it is back, or withdraw it.
+        let sent = unsafe { outbox.lend(payload, tag) };
+        outbox.end(sent).map(Lending::Lent)
+    }
+
+    fn has_returned(&mut self, loan: u64) -> Result<bool, LinkError> {
         let mut outbox = self.link.outbox.lock();
         outbox.check_open()?;
-        let is_suitable = (SLOTLESS_BYTES..=self.slot_bytes).contains(&payload.len());
-        // What is kept is copied to a slot in any case.
-        if !is_suitable || outbox.retains {
+        outbox.is_back(loan)
+    }
+
+    fn send_from(&mut self, payload: &[u8], tag: u64) -> Result<Direct, LinkError> {
+        let mut outbox = self.link.outbox.lock();
+        // What is kept is lent, or copied to a slot.
+        if !self.is_slotless(payload) || outbox.retains {
             return Ok(Direct::Unable);
         }
-        if self.reserved.is_some() {
-            return Err(LinkError::Misuse(
-                "a message without a slot while a slot is reserved".to_owned(),
-            ));
-        }
-        if !outbox.has_room() {
+        if !outbox.may_begin(self.reserved.is_some())? {
             return Ok(Direct::NotYet);
         }
         let sent = outbox.send_from(payload, tag);
@@ -106,8 +134,7 @@ impl LinkTx for Tx {
     }
 
     fn withdraw(&mut self) {
-        let mut outbox = self.link.outbox.lock();
-        outbox.ended.get_or_insert(LinkError::Closed);
+        self.link.outbox.lock().withdraw();
     }
 
     fn silent_rails(&self) -> Vec<SilentRail> {
@@ -143,7 +170,8 @@ impl Drop for Tx {
         // Errors do not matter here: the peer sees the end in any case.
         let _ = self.flush();
         self.link.settle();
-        let outbox = self.link.outbox.lock();
+        let mut outbox = self.link.outbox.lock();
+        outbox.withdraw();
         outbox
             .sockets
             .iter()

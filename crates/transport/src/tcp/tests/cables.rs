@@ -11,6 +11,7 @@ use spark_ccl_log::Mutex;
 use super::super::rails::Link;
 use super::super::stream::Stream;
 use super::super::{SLOTLESS_BYTES, halves};
+use super::lending::try_lend;
 use super::spares::add_spare;
 use super::*;
 use crate::upkeep::Upkeep;
@@ -253,9 +254,12 @@ proptest! {
             (0..=GEOMETRY.slot_bytes, events(), any::<bool>()),
             1..60,
         ),
-        cables in 2_u8..=3,
+        lent: u64,
+        cables in 1_u8..=3,
         stays: usize,
     ) {
+        let mut memory: Vec<_> =
+            messages.iter().enumerate().map(|(number, &(len, ..))| payload(number, len)).collect();
         let [mut here, mut there] = sides(GEOMETRY, cables);
         // One cable is never pulled, or a spare one.
         let stays = stays % (cables as usize + 1);
@@ -283,16 +287,18 @@ proptest! {
                 Event::Look => here.link.look(),
                 _ => {}
             }
-            poll("a slot", || {
+            let is_lent = lent >> (number % 64) & 1 == 1 && len >= SLOTLESS_BYTES;
+            let loan = poll("room", || {
                 here.tx.flush().unwrap();
-                let slot = here.tx.reserve(len).unwrap();
-                let slot = slot.map(|slot| slot.copy_from_slice(&payload(number, len)));
-                if slot.is_none() {
+                let loan = try_send(&mut here.tx, number, &memory[number], is_lent);
+                if loan.is_none() {
                     count = receive(&mut there.rx, &here.link, messages[count]);
                 }
-                slot
+                loan
             });
-            here.tx.commit(len, number as u64).unwrap();
+            if here.tx.has_returned(loan).unwrap() {
+                memory[..=number].iter_mut().for_each(|bytes| bytes.fill(0));
+            }
         }
         poll("all messages", || {
             if count < messages.len() {
@@ -388,6 +394,16 @@ proptest! {
             there.rx.release();
         }
     }
+}
+
+/// Sends a message, if there is room, from where it lies if `is_lent`. Returns its loan.
+fn try_send(tx: &mut Tx, message: usize, bytes: &[u8], is_lent: bool) -> Option<u64> {
+    if is_lent {
+        return try_lend(tx, bytes, message);
+    }
+    tx.reserve(bytes.len()).unwrap()?.copy_from_slice(bytes);
+    tx.commit(bytes.len(), message as u64).unwrap();
+    Some(message as u64)
 }
 
 /// Receives a message, if it is there, without a slot.

@@ -102,6 +102,32 @@ fn a_link_whose_cables_are_all_out_asks_for_another_way() {
     assert!(here.tx.silent_rails().is_empty());
 }
 
+/// A LAN joins the hosts, too.
+#[test]
+fn a_link_over_one_cable_goes_on_by_another_way_and_comes_back() {
+    let [mut here, mut there] = sides(GEOMETRY, 1);
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let asks = Arc::clone(&asked);
+    let _entry = here.tx.ask_by(move |socket, _| asks.lock().push(socket));
+    here.cables[0].pull(HEADER_BYTES + 5);
+    for message in 0..3 {
+        super::send(&mut here.tx, message, 20_000);
+    }
+    here.link.look();
+    assert_eq!(*asked.lock(), [1]);
+    let spare = add_spare([&here, &there], 1);
+    for message in 0..3 {
+        super::receive(&mut there.rx, message, 20_000);
+    }
+    here.cables[0].plug_in();
+    here.link.look();
+    spare.pull(0);
+    for message in 3..6 {
+        super::send(&mut here.tx, message, 100);
+        super::receive(&mut there.rx, message, 100);
+    }
+}
+
 /// Plays a link that has two connections from the beginning, all of which are silent.
 struct Asking {
     spares: Spares,

@@ -1,0 +1,59 @@
+//! Messages that are sent from where they lie: their memory is lent to the link until the peer has
+//! them, or the link has made a copy.
+#![allow(unsafe_code)]
+
+use super::super::buffers::{FRAME, PAYLOAD};
+use super::super::frame::Frame;
+use super::Outbox;
+use crate::LinkError;
+
+impl Outbox {
+    /// Sends a message from where it lies, as far as the kernel accepts it now. Returns its number.
+    ///
+    /// # Safety
+    /// The payload stays valid until the message [is back](Self::is_back) or the outbox
+    /// [is withdrawn](Self::withdraw); and unchanged until then or until the peer has received it.
+    pub(in crate::tcp) unsafe fn lend(
+        &mut self,
+        payload: &[u8],
+        tag: u64,
+    ) -> Result<u64, LinkError> {
+        if self.frames.len() >= self.ask_at {
+            self.ask();
+        }
+        let message = self.next;
+        let mut bytes = self.buffers.take(0)?;
+        bytes[FRAME..PAYLOAD].copy_from_slice(&self.header(payload.len(), tag));
+        // SAFETY: the payload stays valid, and unchanged until the peer has it, until `is_back` or
+        // `withdraw` (this function's contract): there the frame keeps a copy, or is forgotten.
+        let frame = unsafe { Frame::lent(bytes, payload) };
+        self.begin(frame).map(|()| message)
+    }
+
+    /// Whether no message up to this number is lent any more: the kernel has accepted them, and
+    /// copies are kept of those that the peer's host has not acknowledged.
+    pub(in crate::tcp) fn is_back(&mut self, message: u64) -> Result<bool, LinkError> {
+        if self.first_unsent() <= message {
+            return Ok(false);
+        }
+        self.note_acknowledged();
+        let count = (message + 1).saturating_sub(self.first) as usize;
+        for frame in self.frames.iter_mut().take(count) {
+            if let Some(len) = frame.lent_bytes() {
+                let buffer = self.buffers.take(len)?;
+                self.buffers.put(frame.keep(buffer));
+            }
+        }
+        Ok(true)
+    }
+
+    /// Ends the link. Reads nothing of what was lent from now on.
+    pub(in crate::tcp) fn withdraw(&mut self) {
+        self.ended.get_or_insert(LinkError::Closed);
+        let lent = |frame: &&mut Frame| frame.lent_bytes().is_some();
+        self.frames
+            .iter_mut()
+            .filter(lent)
+            .for_each(|frame| drop(frame.forget()));
+    }
+}

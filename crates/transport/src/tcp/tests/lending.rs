@@ -1,0 +1,114 @@
+//! Messages that are sent from where they lie, while cables go.
+#![allow(unsafe_code)]
+
+use super::super::SLOTLESS_BYTES;
+use super::cables::{GEOMETRY, Side, sides};
+use super::spares::add_spare;
+use super::*;
+use crate::upkeep::Upkeep;
+use crate::{Lending, Lends};
+
+const LEN: usize = 20_000;
+
+/// Lends a message to a link, if that has room. Returns the loan.
+pub(super) fn try_lend(tx: &mut Tx, payload: &[u8], message: usize) -> Option<u64> {
+    // SAFETY: each test keeps what it lends valid and unchanged until it has returned, or the link
+    // is withdrawn or no longer used.
+    match unsafe { tx.lend(payload, message as u64) }.unwrap() {
+        Lending::Lent(loan) => Some(loan),
+        Lending::NotYet => None,
+        Lending::Unable => panic!("{} bytes cannot be lent", payload.len()),
+    }
+}
+
+fn lend(tx: &mut Tx, payload: &[u8], message: usize) -> u64 {
+    poll("room", || try_lend(tx, payload, message))
+}
+
+/// The owner gets the memory back although the cable is out, and changes it.
+#[test]
+fn what_a_silent_rail_has_not_delivered_is_kept_when_its_memory_returns() {
+    let [mut here, mut there] = sides(GEOMETRY, 1);
+    here.cables[0].pull(HEADER_BYTES + 5);
+    let mut memory: Vec<_> = (0..3).map(|message| payload(message, LEN)).collect();
+    let loans = memory.iter().enumerate();
+    let loans: Vec<_> = loans
+        .map(|(message, bytes)| lend(&mut here.tx, bytes, message))
+        .collect();
+    assert!(here.tx.has_returned(loans[2]).unwrap());
+    for bytes in &mut memory {
+        bytes.fill(0);
+    }
+    here.link.look();
+    add_spare([&here, &there], 1);
+    for message in 0..3 {
+        receive(&mut there.rx, message, LEN);
+    }
+}
+
+/// It is read until then, and would be sent from there.
+#[test]
+fn what_the_kernel_has_not_taken_does_not_return() {
+    let [mut here, mut there] = sides(GEOMETRY, 1);
+    here.cables[0].pull(0);
+    let memory: Vec<_> = (0..6).map(|message| payload(message, LEN)).collect();
+    let loans = memory.iter().enumerate();
+    let loans: Vec<_> = loans
+        .map(|(message, bytes)| lend(&mut here.tx, bytes, message))
+        .collect();
+    assert!(here.tx.has_returned(loans[2]).unwrap());
+    assert!(!here.tx.has_returned(loans[5]).unwrap());
+    here.link.look();
+    add_spare([&here, &there], 1);
+    for message in 0..6 {
+        here.link.look();
+        receive(&mut there.rx, message, LEN);
+    }
+    assert!(here.tx.has_returned(loans[5]).unwrap());
+}
+
+/// Nothing is left of it then, be the cable out or not.
+#[test]
+fn a_link_that_is_withdrawn_reads_no_lent_memory() {
+    let [mut here, mut there] = sides(GEOMETRY, 1);
+    here.cables[0].pull(0);
+    let memory: Vec<_> = (0..6).map(|message| payload(message, LEN)).collect();
+    for (message, bytes) in memory.iter().enumerate() {
+        lend(&mut here.tx, bytes, message);
+    }
+    here.tx.withdraw();
+    drop(memory);
+    here.link.look();
+    add_spare([&here, &there], 1);
+    here.link.look();
+    assert!(there.rx.peek().unwrap().is_none());
+    assert!(matches!(here.tx.has_returned(5), Err(LinkError::Closed)));
+    let Side { tx, cables, .. } = here;
+    drop(tx);
+    cables[0].plug_in();
+}
+
+/// It has no copy to make, and no network that could go.
+#[test]
+fn only_links_between_hosts_lend() {
+    let bytes = payload(0, LEN);
+    let lends = |tx: &Tx, len| tx.lends(bytes.as_ptr(), len);
+    let [here, _there] = sides(GEOMETRY, 1);
+    assert_eq!(lends(&here.tx, LEN), Lends::Slots);
+    assert_eq!(lends(&here.tx, SLOTLESS_BYTES - 1), Lends::Nothing);
+    let ((mut tx, _rx), _there) = over_tcp(GEOMETRY, 1, v4());
+    assert_eq!(lends(&tx, LEN), Lends::Nothing);
+    // SAFETY: nothing is lent.
+    let lent = unsafe { tx.lend(&bytes, 0) };
+    assert_eq!(lent.unwrap(), Lending::Unable);
+}
+
+#[test]
+fn nothing_is_lent_while_a_slot_is_reserved() {
+    let [mut here, _there] = sides(GEOMETRY, 1);
+    here.tx.reserve(8).unwrap().unwrap();
+    let bytes = payload(0, LEN);
+    // SAFETY: nothing is lent.
+    let lent = unsafe { here.tx.lend(&bytes, 0) };
+    assert!(matches!(lent, Err(LinkError::Misuse(_))));
+}
