@@ -4,7 +4,7 @@ use spark_ccl_testing::{Need, has};
 
 use crate::hosts::{lay, new_host};
 use crate::processes::{
-    Rank, all, alone, assert_all_ok, assert_contains, assert_names, join, links_of,
+    Rank, all, alone, assert_all_ok, assert_contains, assert_names, join, links_of, logged,
 };
 
 /// A rank on each of `size` hosts, of which these pairs have a cable. `None`, loudly, where this
@@ -75,6 +75,32 @@ fn rings_of_3_to_8_hosts_do_all_calls() {
         );
         assert_all_ok(&mut ranks, "finalize");
     }
+}
+
+/// Nobody waits for a rank to which no cable leads, as is waited for one that does not answer.
+#[test]
+fn ranks_know_which_others_are_out_of_reach() {
+    let _alone = alone();
+    let logs = tempfile::tempdir().unwrap();
+    let file = format!("{}/%p", logs.path().display());
+    let env = [("SPARK_CCL_LOG", "info"), ("SPARK_CCL_LOG_FILE", &file)];
+    let Some(mut ranks) = hosts(5, &around(5), &env) else {
+        return;
+    };
+    join(&mut ranks);
+    let log = |rank: &Rank| {
+        let log = logged(logs.path(), std::slice::from_ref(rank), "watches ranks");
+        log.matches("no network is known to lead to").count()
+    };
+    // Each calls those below it, of which 4 reaches 0, and all others the one before.
+    let known: Vec<usize> = ranks.iter().map(log).collect();
+    assert_eq!(known, [0, 0, 1, 2, 2]);
+    for (rank, missed) in [(2, 0), (3, 0), (3, 1), (4, 1), (4, 2)] {
+        let text = format!("no network is known to lead to rank {missed} ");
+        logged(logs.path(), &ranks[rank..=rank], &text);
+    }
+    assert_works(&mut ranks);
+    assert_all_ok(&mut ranks, "finalize");
 }
 
 /// The cables lead from each rank to the one after the next.

@@ -119,6 +119,11 @@ impl Caller {
         self.failures = self.routes.iter().map(|_| None).collect();
     }
 
+    /// When the last route is tried, if none of those before leads anywhere.
+    pub(crate) fn stagger(&self) -> Duration {
+        self.routes.iter().map(Route::patience).sum()
+    }
+
     /// Gives up when no route has led to a connection by then, if set: others may pass it on.
     pub(crate) fn with_patience(self, patience: Option<Instant>) -> Self {
         Self { patience, ..self }

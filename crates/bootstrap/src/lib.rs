@@ -59,6 +59,7 @@ mod network;
 mod options;
 mod owner;
 mod parcel;
+mod prospect;
 mod purpose;
 mod relay;
 mod reminder;

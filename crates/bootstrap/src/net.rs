@@ -213,12 +213,17 @@ pub(crate) fn is_own(ip: IpAddr) -> bool {
     if ip.is_loopback() {
         return true;
     }
-    let target = SocketAddr::new(ip, 9);
+    source_to(SocketAddr::new(ip, 9)) == Some(ip)
+}
+
+/// The address of this host from which the kernel would send to another one. `None` if no route
+/// leads there. Nothing is sent.
+pub(crate) fn source_to(target: SocketAddr) -> Option<IpAddr> {
     let source = Socket::new(Domain::for_address(target), Type::DGRAM, None).and_then(|socket| {
         socket.connect(&target.into())?;
         socket.local_addr()
     });
-    source.is_ok_and(|source| source.as_socket().is_some_and(|source| source.ip() == ip))
+    source.ok()?.as_socket().map(|source| source.ip())
 }
 
 /// Connects to a listener in the abstract Unix namespace, waiting while its backlog is full.

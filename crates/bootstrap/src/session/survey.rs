@@ -10,12 +10,15 @@ use spark_ccl_seal::Stream;
 use super::{Mode, REFUSAL, Session};
 use crate::caller::Caller;
 use crate::handshake::{Entered, Intent};
-use crate::network::Network;
+use crate::network::{Network, reachable};
+use crate::prospect::Prospect;
 use crate::wiring::{MOST_RANKS, Survey, Wiring};
 use crate::{Error, Purpose, Via, net};
 
 /// How long a rank tries to reach another one by itself, if others may pass its streams on.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// The same of one that is out of reach for all that is known, from when all routes are tried.
+const DOUBT: Duration = Duration::from_millis(200);
 /// How often a rank that calls others looks whether the initialisation has failed.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -74,7 +77,8 @@ impl Session {
         let mut calls = Vec::new();
         for &peer in below {
             let caller = self.caller(network, peer, purpose, deadline)?;
-            let patience = has_ways_round.then(|| Instant::now() + PATIENCE);
+            let until = || Instant::now() + self.patience(network, peer, &caller);
+            let patience = has_ways_round.then(until);
             calls.push((peer, caller.with_patience(patience)));
         }
         let (mut streams, mut missed) = (Vec::new(), Vec::new());
@@ -98,6 +102,25 @@ impl Session {
             self.learn(network, &survey, deadline)?;
         }
         Ok(streams)
+    }
+
+    /// How long to try to reach a rank, where others may pass its streams on.
+    fn patience(&self, network: &Network, peer: u32, caller: &Caller) -> Duration {
+        let host = |rank| self.peer(rank).host_id;
+        let is_other = |rank: &u32| ![host(self.rank), host(peer)].contains(&host(*rank));
+        let others = (0..self.size()).filter(is_other);
+        let others = others.flat_map(|rank| reachable(self.peer(rank), false, net::is_own));
+        let prospect = Prospect {
+            own: &network.own,
+            peer: &reachable(self.peer(peer), self.local_to(peer), net::is_own),
+            others: &others.collect::<Vec<_>>(),
+            source_to: &net::source_to,
+        };
+        if !prospect.is_poor() {
+            return PATIENCE;
+        }
+        spark_ccl_log::info!("no network is known to lead to {}", self.describe(peer));
+        DOUBT + caller.stagger()
     }
 
     fn caller(
