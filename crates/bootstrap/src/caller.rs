@@ -158,6 +158,9 @@ impl Caller {
             if let Some(entered) = self.advance(key, now) {
                 return Some(Ok(entered));
             }
+            if self.is_cut_off(now) {
+                return Some(Err(self.unreachable()));
+            }
             while self.attempts.iter().any(|one| one.route == self.next) {
                 self.next += 1;
             }
@@ -299,9 +302,8 @@ impl Caller {
         }
         let (is_late, is_idle) = (now + self.pause >= self.deadline, self.attempts.is_empty());
         if self.has_failed() {
-            let is_cut_off = !self.is_connected && self.patience.is_some_and(|until| now >= until);
             let is_refused = self.is_refused() && now >= self.refusal;
-            if is_late && is_idle || is_cut_off || is_refused {
+            if is_late && is_idle || is_refused {
                 return Some(self.unreachable());
             }
             self.is_at_a_loss = self.given.is_some() && !self.is_heard(now);
@@ -312,6 +314,12 @@ impl Caller {
             self.begin_round(now);
         }
         None
+    }
+
+    /// Whether no route has led to a connection for as long as was to be tried.
+    fn is_cut_off(&self, now: Instant) -> bool {
+        let is_over = self.patience.is_some_and(|until| now >= until);
+        is_over && !self.is_connected && self.has_failed()
     }
 
     /// Whether every route has failed, and none leads to a connection now. Some may be tried again.

@@ -18,7 +18,7 @@ use crate::{Error, Purpose, Via, net};
 /// How long a rank tries to reach another one by itself, if others may pass its streams on.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// The same of one that is out of reach for all that is known, from when all routes are tried.
-const DOUBT: Duration = Duration::from_millis(200);
+const DOUBT: Duration = Duration::from_millis(100);
 /// How often a rank that calls others looks whether the initialisation has failed.
 const LOOK: Duration = Duration::from_millis(100);
 
