@@ -1,5 +1,5 @@
-//! Messages that are copied once, by their receiver, straight out of the sender's memory. Knows a
-//! step and its link; what is lent is remembered in `loans.rs`.
+//! Messages that are copied once, straight out of the sender's memory: by their receiver, or by the
+//! kernel. Knows a step and its link; what is lent is remembered in `loans.rs`.
 
 use spark_ccl_sched::{Rank, Span, Step};
 use spark_ccl_transport::{Borrowing, LEND_MOST, Lending, Lends, LinkError};
@@ -101,8 +101,8 @@ impl Run<'_> {
         let start = self.address(&span, done);
         let tx = self.wires.tx(peer, lane)?;
         // SAFETY: the span lies within the task's regions or the scratch, which the operation
-        // holds, and nothing writes it until the loan has returned: the program says so, and the
-        // operation does not end before, unless the links have been withdrawn.
+        // holds, and nothing writes it before the peer has received it: the program says so. The
+        // operation does not end before the loan has returned, unless the links are withdrawn.
         let lending = unsafe {
             let payload = std::slice::from_raw_parts(start, count as usize * size);
             tx.lend(payload, self.tag)

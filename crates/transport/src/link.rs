@@ -164,22 +164,24 @@ pub trait LinkTx: Send {
         Lends::Nothing
     }
 
-    /// Sends a message that the peer reads in place, if the peer can and that saves a copy.
-    /// [`lends`](Self::lends) tells how long it may be. Until it has returned, it may be [held
-    /// back](Self::holds_back): the peer may find out that it cannot read it in place after all.
+    /// Sends a message that is read where it lies, if that saves a copy: by the peer, or by the
+    /// kernel, again if it gets lost. [`lends`](Self::lends) tells how long it may be. Until it has
+    /// returned, it may be [held back](Self::holds_back): the peer may find out that it cannot read
+    /// it in place after all.
     ///
     /// # Errors
     /// When the link has ended, or a slot is reserved.
     ///
     /// # Safety
-    /// The payload stays valid and unchanged until it has [returned](Self::has_returned), or until
-    /// the link is [withdrawn](Self::withdraw) or dropped.
+    /// The payload stays valid until it has [returned](Self::has_returned), or until the link is
+    /// [withdrawn](Self::withdraw) or dropped; and unchanged until then, or until the peer has
+    /// received it.
     unsafe fn lend(&mut self, payload: &[u8], tag: u64) -> Result<Lending, LinkError> {
         let _ = (payload, tag);
         Ok(Lending::Unable)
     }
 
-    /// Whether the peer has finished reading the loan with this number.
+    /// Whether the peer has finished reading the loan with this number, or the link has a copy.
     ///
     /// # Errors
     /// When the link has ended.

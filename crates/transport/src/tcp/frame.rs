@@ -35,8 +35,8 @@ impl Lent {
     fn bytes(&self) -> &[u8] {
         // SAFETY: the memory is valid until `Frame::keep` or `Frame::forget` (contract of
         // `Frame::lent`), which take the frame mutably, and so end this borrow. Nothing writes
-        // there before the peer has the message; from then on, only the kernel reads these bytes,
-        // which it may do while they change, and the peer passes over them.
+        // there before the peer has the message. From then on it is sent again at most: what is
+        // read while it changes goes to the kernel alone, and the peer passes over it.
         unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }
