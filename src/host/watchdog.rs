@@ -263,9 +263,9 @@ fn timed_out(active: &Active, watch: &Watch, wires: &Wires, waited: Duration) ->
     if let Some(silent) = wires.silent_rails() {
         words = format!("{words}; {silent}");
     }
-    let late = late.into_iter().map(|late| Late {
-        needs_thread: is_without_thread(watch.context(), late.rank.rank),
-        ..late
+    let late = late.into_iter().map(|mut late: Late| {
+        late.needs_thread = is_without_thread(watch.context(), late.rank.rank as Rank);
+        late
     });
     Fault::TimedOut {
         by: watch.member(wires.rank),

@@ -126,7 +126,7 @@ fn rank(
     let called = called.chain([(INTERNAL, answer.calls[INTERNAL_KIND])]);
     let called = called.filter(|&(_, count)| count > 0);
     Rank {
-        rank: standing.rank.rank,
+        rank: standing.rank.rank as u32,
         host: process.host.clone(),
         pid: process.pid,
         cuda_dev: NO_GPU,
@@ -165,7 +165,7 @@ fn reported(wait: &Wait, observed: &Observed) -> ReportedWait {
 
 fn missing_rank(standing: &Standing, process: &Process) -> Missing {
     Missing {
-        rank: standing.rank.rank,
+        rank: standing.rank.rank as u32,
         host: process.host.clone(),
         pid: process.pid,
         cuda_dev: NO_GPU,

@@ -35,13 +35,24 @@ const MAX_NAMED: usize = 8;
 
 /// One rank of a communicator, with its numbers and its name.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Member {
     /// The rank in the communicator.
-    pub rank: u32,
+    pub rank: usize,
     /// The rank in the world that the communicator was split from.
-    pub world: u32,
+    pub world: usize,
     /// The rank's name in the world: "rank 3 (hostB, pid 17)".
     pub name: Arc<str>,
+}
+
+impl Member {
+    pub(crate) fn new(rank: u32, world: u32, name: Arc<str>) -> Self {
+        Self {
+            rank: rank as usize,
+            world: world as usize,
+            name,
+        }
+    }
 }
 
 impl fmt::Display for Member {
@@ -56,6 +67,7 @@ impl fmt::Display for Member {
 
 /// A rank that did not take part in an operation in time.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Late {
     /// The rank that is late.
     pub rank: Member,
@@ -71,6 +83,7 @@ pub struct Late {
 
 /// Why a communicator cannot continue. Ranks are numbered as in the communicator.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Fault {
     /// A process ended without saying goodbye.
     #[error(
@@ -167,11 +180,13 @@ impl Fault {
     /// or aborted; both whose calls differ, or whose link failed; and those that are late.
     ///
     /// ```
-    /// use spark_ccl_control::{Fault, Member};
+    /// # use spark_ccl_control as spark_ccl;
+    /// use spark_ccl::Fault;
     ///
-    /// let rank = Member { rank: 1, world: 3, name: "rank 3 (hostB, pid 17)".into() };
-    /// let ranks: Vec<u32> = Fault::Died { rank }.ranks().map(|member| member.rank).collect();
-    /// assert_eq!(ranks, [1]);
+    /// /// The names of the ranks, for a report.
+    /// fn names(fault: &Fault) -> Vec<String> {
+    ///     fault.ranks().map(|member| member.name.to_string()).collect()
+    /// }
     /// ```
     pub fn ranks(&self) -> impl Iterator<Item = &Member> {
         let (first, second, late) = match self {

@@ -42,7 +42,7 @@ pub(crate) struct Roster {
 impl Roster {
     pub(crate) fn new(view: Arc<View>) -> Self {
         let heard = vec![MemberRecord::default(); view.members.len()];
-        let companions = neighbours(view.me.rank, view.members.len() as u32);
+        let companions = neighbours(view.me.rank as u32, view.members.len() as u32);
         Self {
             view,
             announced_at: None,
@@ -155,7 +155,7 @@ impl Roster {
             signature,
             waiting: Some(waiting),
         };
-        if let Some(own) = self.heard.get_mut(self.view.me.rank as usize) {
+        if let Some(own) = self.heard.get_mut(self.view.me.rank) {
             own.update(&progress, now);
         }
         progress
@@ -177,7 +177,7 @@ impl Roster {
     /// How far this rank is, for a member that asks.
     pub(crate) fn answer(&self, now: Instant) -> Answer {
         let own = self.own();
-        let record = self.heard.get(self.view.me.rank as usize);
+        let record = self.heard.get(self.view.me.rank);
         let calls = self.view.calls.get();
         Answer {
             context: own.context,
@@ -198,7 +198,7 @@ impl Roster {
 
     /// What a member has answered last, and how long ago; this rank answers at once.
     pub(crate) fn answer_of(&self, rank: u32, now: Instant) -> Option<(Answer, Duration)> {
-        if rank == self.view.me.rank {
+        if rank == self.me() {
             return Some((self.answer(now), Duration::ZERO));
         }
         let (answer, at) = self.heard.get(rank as usize)?.answered?;
@@ -217,7 +217,7 @@ impl Roster {
 
     /// Whether this rank has lately told its companions that it waits itself.
     pub(crate) fn has_told_wait(&self, now: Instant) -> bool {
-        let own = self.heard.get(self.view.me.rank as usize);
+        let own = self.heard.get(self.view.me.rank);
         own.is_some_and(|own| own.waits_lately(ANSWER_EVERY, now).is_some())
     }
 
@@ -406,20 +406,26 @@ impl Roster {
     pub(crate) fn late(&self, sequence: u64, window: Duration, now: Instant) -> Vec<Late> {
         let late = self.absent(sequence, window, now);
         let is_known = |rank: &u32| {
-            self.companions.contains(rank) || late.iter().any(|late| late.rank.rank == *rank)
+            self.companions.contains(rank)
+                || late.iter().any(|late| late.rank.rank == *rank as usize)
         };
         let causes = late.iter();
-        let causes = causes.filter_map(|late| self.cause(late.rank.rank, window, now));
+        let causes = causes.filter_map(|late| self.cause(late.rank.rank as u32, window, now));
         let causes: BTreeSet<u32> = causes.filter(is_known).collect();
         if causes.is_empty() {
             // Some wait for each other.
             return late;
         }
         let named = |&rank: &u32| {
-            let late = late.iter().find(|late| late.rank.rank == rank);
+            let late = late.iter().find(|late| late.rank.rank == rank as usize);
             late.cloned().or_else(|| self.last_seen(rank, now))
         };
         causes.iter().filter_map(named).collect()
+    }
+
+    /// This rank.
+    fn me(&self) -> u32 {
+        self.view.me.rank as u32
     }
 
     /// The member for which another one waits, in turn: itself, if it does not wait. `None` where
@@ -434,7 +440,7 @@ impl Roster {
             last = self.view.rank(world).filter(|next| !chain.contains(next))?;
             chain.push(last);
         }
-        Some(last).filter(|&last| last != self.view.me.rank)
+        Some(last).filter(|&last| last != self.me())
     }
 
     /// The members that do not take part in a collective.
@@ -446,7 +452,7 @@ impl Roster {
                 return self.last_seen(rank, now);
             }
             let reported = heard.reported(sequence, window.max(STALE_AFTER), now);
-            let (last, age) = reported.filter(|_| rank != self.view.me.rank)?;
+            let (last, age) = reported.filter(|_| rank != self.me())?;
             Some(self.named(rank, last, age))
         })
         .collect()
@@ -454,7 +460,7 @@ impl Roster {
 
     /// Whom a member waits for in a message, whom that one waits for, and so on.
     pub(crate) fn awaited_in_turn(&self, rank: u32, now: Instant) -> Vec<u32> {
-        let mut chain = vec![self.view.me.rank, rank];
+        let mut chain = vec![self.me(), rank];
         let mut last = rank;
         // Until some wait for each other.
         while let Some(next) = self

@@ -89,7 +89,7 @@ impl View {
     /// Fills in the communicator's numbers and names of the ranks in a fault.
     pub(crate) fn localise(&self, mut fault: Fault) -> Fault {
         for named in fault.members_mut() {
-            *named = self.member(named.world);
+            *named = self.member(named.world as u32);
         }
         fault
     }
@@ -168,5 +168,5 @@ fn member(ranks: &HashMap<u32, u32>, names: &[Arc<str>], world: u32) -> Member {
         Some(name) => Arc::clone(name),
         None => format!("rank {world}").into(),
     };
-    Member { rank, world, name }
+    Member::new(rank, world, name)
 }

@@ -82,11 +82,7 @@ impl Watch {
     pub fn member(&self, rank: u32) -> Member {
         match self.view.members.get(rank as usize) {
             Some(&world) => self.view.member(world),
-            None => Member {
-                rank,
-                world: rank,
-                name: format!("rank {rank}").into(),
-            },
+            None => Member::new(rank, rank, format!("rank {rank}").into()),
         }
     }
 
@@ -209,7 +205,7 @@ impl Watch {
     /// never done so are missing.
     pub fn answered(&self) -> HashMap<u32, Duration> {
         let standings = self.standings().into_iter();
-        let answers = standings.filter_map(|it| Some((it.rank.world, it.answer?.1)));
+        let answers = standings.filter_map(|it| Some((it.rank.world as u32, it.answer?.1)));
         answers.collect()
     }
 

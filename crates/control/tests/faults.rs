@@ -10,7 +10,7 @@ use std::time::Duration;
 use common::{
     World, everyone_fails, fault, name, start, streams, until, watches, words, world_with_victims,
 };
-use spark_ccl_control::{Fault, Late, Leave, Monitor, Watch};
+use spark_ccl_control::{Fault, Leave, Monitor, Watch};
 
 in_any_world! {
     an_abort_reaches_everyone,
@@ -83,7 +83,7 @@ fn three_deaths_at_once_reach_everyone() {
         drop(victim_streams);
         for watch in &watches {
             match &*fault(watch) {
-                Fault::Died { rank } => assert!(victims.contains(&rank.rank), "{rank}"),
+                Fault::Died { rank } => assert!(victims.contains(&(rank.rank as u32)), "{rank}"),
                 other => panic!("{other}"),
             }
         }
@@ -294,10 +294,10 @@ fn a_timeout_tells_everyone_who_was_late(world: World) {
             words: words([1, 8]),
             waited: Duration::from_secs(600),
             late: late
-                .iter()
-                .map(|late| Late {
-                    age: Some(Duration::from_secs(9)),
-                    ..late.clone()
+                .into_iter()
+                .map(|mut late| {
+                    late.age = Some(Duration::from_secs(9));
+                    late
                 })
                 .collect(),
         };
@@ -367,7 +367,10 @@ fn assert_mismatch(fault: &Fault, at: u64, odd: u32) {
         } => {
             assert_eq!(*sequence, at);
             assert!(words_a != words_b, "{fault}");
-            assert!([rank_a.rank, rank_b.rank].contains(&odd), "{fault}");
+            assert!(
+                [rank_a.rank, rank_b.rank].contains(&(odd as usize)),
+                "{fault}"
+            );
         }
         other => panic!("{other}"),
     }

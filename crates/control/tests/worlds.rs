@@ -57,7 +57,7 @@ fn ranks_that_are_asked_say_how_far_they_are(world: World) {
     for (rank, standing) in (0..).zip(standings()) {
         let (answer, _) = standing.answer.unwrap();
         assert_eq!(standing.presence, Presence::Here);
-        assert_eq!(u64::from(standing.rank.rank), rank);
+        assert_eq!(standing.rank.rank as u64, rank);
         assert_eq!((answer.entered, answer.finished), (rank + 1, rank));
         assert_eq!(answer.signature, [7, 7]);
         assert_eq!(answer.calls[3], 100 * rank + 3);

@@ -3,11 +3,8 @@
 use super::*;
 
 fn member(rank: u32, world: u32) -> Member {
-    Member {
-        rank,
-        world,
-        name: format!("rank {world} (host{world}, pid 1{world})").into(),
-    }
+    let name = format!("rank {world} (host{world}, pid 1{world})");
+    Member::new(rank, world, name.into())
 }
 
 #[test]

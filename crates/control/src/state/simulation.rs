@@ -151,7 +151,7 @@ fn everyone() -> Vec<u32> {
 }
 
 fn ranks(late: &[Late]) -> Vec<u32> {
-    late.iter().map(|late| late.rank.world).collect()
+    late.iter().map(|late| late.rank.world as u32).collect()
 }
 
 fn bound() -> usize {
@@ -226,7 +226,7 @@ fn of_a_thousand_calls_one_that_differs_is_found_by_all() {
     for view in world.views.iter().flatten() {
         match view.fault().map(|fault| &**fault) {
             Some(Fault::Mismatch { rank_a, rank_b, .. }) => {
-                assert!([rank_a.world, rank_b.world].contains(&odd));
+                assert!([rank_a.world, rank_b.world].contains(&(odd as usize)));
             }
             other => panic!("{other:?}"),
         }

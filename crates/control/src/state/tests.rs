@@ -326,7 +326,9 @@ fn a_rank_that_lacks_one_that_has_left_says_so_and_why() {
     rank.views[&1].finish(1);
     rank.receive_from_neighbour(leave_of(Leave::after(1)));
     let fault = rank.views[&1].fault().cloned().unwrap();
-    assert!(matches!(&*fault, Fault::Left { rank, sequence: 2, .. } if rank.world == NEIGHBOUR));
+    assert!(
+        matches!(&*fault, Fault::Left { rank, sequence: 2, .. } if rank.world == NEIGHBOUR as usize)
+    );
     // Its own end afterwards is no news.
     rank.state
         .leave_once(&rank.views[&1].clone(), Leave::after(2));

@@ -186,7 +186,7 @@ impl Writer {
             }
             Fault::Link { by, peer, text } => {
                 self.tag(6, by);
-                self.u32(peer.world);
+                self.u32(peer.world as u32);
                 self.text(text);
             }
         }
@@ -195,12 +195,12 @@ impl Writer {
     /// A fault's kind, and the first rank that it names.
     fn tag(&mut self, kind: u8, rank: &Member) {
         self.u8(kind);
-        self.u32(rank.world);
+        self.u32(rank.world as u32);
     }
 
     /// A rank and what it called.
     fn called(&mut self, rank: &Member, words: &str) {
-        self.u32(rank.world);
+        self.u32(rank.world as u32);
         self.words(words);
     }
 
@@ -214,7 +214,7 @@ impl Writer {
                 age,
                 needs_thread,
             } = late;
-            self.u32(rank.world);
+            self.u32(rank.world as u32);
             self.optional(last.as_ref(), |body, (sequence, words)| {
                 body.u64(*sequence);
                 body.words(words);
@@ -403,11 +403,7 @@ impl<'a> Reader<'a> {
     /// A rank of the world. The receiving communicator fills in its own number and the name.
     fn member(&mut self) -> Option<Member> {
         let world = self.rank()?;
-        Some(Member {
-            rank: world,
-            world,
-            name: "".into(),
-        })
+        Some(Member::new(world, world, "".into()))
     }
 
     pub(super) fn fault(&mut self) -> Option<Fault> {

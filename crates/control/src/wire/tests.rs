@@ -15,11 +15,7 @@ use crate::standing::{KINDS, Wait};
 pub(crate) const SIZE: u32 = 1000;
 
 fn member() -> impl Strategy<Value = Member> {
-    (0..SIZE).prop_map(|world| Member {
-        rank: world,
-        world,
-        name: "".into(),
-    })
+    (0..SIZE).prop_map(|world| Member::new(world, world, "".into()))
 }
 
 fn millis() -> impl Strategy<Value = Duration> {
@@ -368,11 +364,7 @@ fn the_longest_proposal_fits_and_keeps_its_lists() {
 #[test]
 fn the_longest_fault_fits_and_texts_are_cut_between_characters() {
     let long = "\u{e9}".repeat(5000);
-    let member = Member {
-        rank: 1,
-        world: 1,
-        name: "".into(),
-    };
+    let member = Member::new(1, 1, "".into());
     let late = Late {
         rank: member.clone(),
         last: Some((7, long.clone())),

@@ -130,7 +130,7 @@ fn execute(order: &str, watch: &Arc<Watch>) -> String {
         }
         "late" => {
             let late = watch.late(sequence, Duration::from_secs(5));
-            let late: Vec<u32> = late.iter().map(|late| late.rank.rank).collect();
+            let late: Vec<usize> = late.iter().map(|late| late.rank.rank).collect();
             format!("{late:?}")
         }
         "give-up" => {
