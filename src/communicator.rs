@@ -24,7 +24,7 @@ use crate::membership::Membership;
 use crate::observe::Observation;
 use crate::peer_link::PeerLink;
 use crate::plan::{Explanation, Planner};
-use crate::task::Task;
+use crate::task::{NO_TIME, Task};
 use crate::world::World;
 
 /// A group of ranks that communicate with each other.
@@ -141,12 +141,32 @@ impl Communicator {
 
     /// Changes how long each call may take that begins from now on. Calls that have begun keep
     /// their time, also if they are waited for later; [`Call::timeout`](crate::Call::timeout) is
-    /// for one call. Communicators made from this one start with the time from the settings.
-    pub fn set_timeout(&self, timeout: Duration) {
-        if self.membership().check_process().is_err() {
-            // In a forked child there are no operations.
-            return;
+    /// for one call. Communicators made from this one start with the time that it has then.
+    ///
+    /// ```
+    /// # let comm = spark_ccl::Communicator::local(1)?.remove(0);
+    /// use std::time::Duration;
+    ///
+    /// comm.set_timeout(Duration::from_secs(30))?;
+    /// # Ok::<(), spark_ccl::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for no time at all.
+    pub fn set_timeout(&self, timeout: Duration) -> Result<(), Error> {
+        if timeout.is_zero() {
+            return Err(Error::Invalid {
+                operation: "set_timeout",
+                problem: NO_TIME.to_owned(),
+            });
         }
+        self.membership().check_process()?;
+        self.apply_timeout(timeout);
+        Ok(())
+    }
+
+    /// Gives the engines their time.
+    pub(crate) fn apply_timeout(&self, timeout: Duration) {
         self.membership().set_timeout(timeout);
         #[cfg(feature = "cuda")]
         if let Some(device) = &self.device {

@@ -210,12 +210,13 @@ pub(crate) fn with_devices(
     };
     let _context = keep_context();
     let host = communicator.inner.membership.engine();
+    let timeout = host.timeout()?;
     // The ranks agree in calls of host memory, which may come late: a rank loads libraries and
     // joins meanwhile.
     host.set_timeout(deadline.saturating_duration_since(Instant::now()));
     let device = attach(&communicator, deadline)?;
-    host.set_timeout(communicator.inner.world.settings.operation_timeout);
     communicator.device = Some(device);
+    communicator.apply_timeout(timeout);
     Ok(communicator)
 }
 

@@ -176,6 +176,7 @@ impl Communicator {
     fn shrunk(&self, context: u64, members: Vec<u32>, deadline: Instant) -> Result<Self, Error> {
         let algorithms = self.planner().algorithms.clone();
         let lineage = Some(Arc::clone(&self.inner.lineage));
+        let timeout = self.membership().timeout()?;
         let shrunk = communicator(
             &self.inner.world,
             context,
@@ -184,6 +185,7 @@ impl Communicator {
             lineage,
             Caller::Program,
         )?;
+        shrunk.apply_timeout(timeout);
         with_devices(shrunk, deadline)
     }
 }

@@ -1,5 +1,6 @@
 //! Splitting a communicator.
 
+use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::Ordering;
 
@@ -13,15 +14,30 @@ use crate::error::Error;
 use crate::opening::{Caller, communicator, with_devices};
 use crate::task::Spec;
 
+/// The key of a rank without color.
+const NO_COLOR: i64 = i64::MIN;
+
+/// What the ranks have said in a split.
+struct Colors {
+    /// By rank: its color and its key.
+    entries: Vec<i64>,
+    /// The number of the split.
+    number: u32,
+}
+
 impl Communicator {
     /// New communicators, one for each color, with their ranks in the order of `key` (and of the
-    /// ranks here, where keys are equal). Collective; a rank without color gets none.
+    /// ranks here, where keys are equal). Collective; a rank without color gets none. Where every
+    /// rank has one, [`split_by`](Self::split_by) is shorter; where all know the ranks,
+    /// [`subgroup`](Self::subgroup).
     ///
     /// ```
     /// # let ranks = spark_ccl::Communicator::local(2)?.into_iter().map(|comm| std::thread::spawn(move || {
-    /// // Even and odd ranks, each in a communicator of their own.
-    /// let part = comm.split(Some(comm.rank() as u32 % 2), 0)?.expect("it has a color");
-    /// assert_eq!((part.rank(), part.size()), (0, 1));
+    /// // The ranks but the first, the last one first.
+    /// let color = (comm.rank() > 0).then_some(0);
+    /// if let Some(part) = comm.split(color, -(comm.rank() as i32))? {
+    ///     assert_eq!((part.rank(), part.size()), (0, 1));
+    /// }
     /// # comm.finalize()
     /// # }));
     /// # for rank in ranks.collect::<Vec<_>>() { rank.join().unwrap()?; }
@@ -33,35 +49,59 @@ impl Communicator {
     /// are used first; when one cannot be, all ranks of that new one get an error then, and this
     /// communicator stays as it is.
     pub fn split(&self, color: Option<u32>, key: i32) -> Result<Option<Self>, Error> {
-        // A sum, in which everyone else says nothing: fewer messages than gathering takes, to fewer
-        // ranks.
-        let mut all = vec![0_i64; 2 * self.size()];
-        let own = 2 * self.rank();
-        all[own..own + 2].copy_from_slice(&[color.map_or(-1, i64::from), i64::from(key)]);
-        let sum = Reduction::new(RedOp::<i64>::Sum, self.planner().size);
-        let gather = Spec::reducing(Operation::AllReduce, DType::I64, sum);
-        let gather = gather.in_place().internal();
-        Call::<i64, _>::new(self, gather, InPlace(&mut all)).run()?;
-        let count = self.inner.splits.fetch_add(1, Ordering::Relaxed);
-        let Some(color) = color else {
+        let color = color.map(|color| color as usize);
+        let colors = self.gather_colors(color, key)?;
+        color.map(|color| self.part(color, &colors)).transpose()
+    }
+
+    /// New communicators, one for each color, with their ranks in the order that they have here.
+    /// Collective; every rank has a color.
+    ///
+    /// ```
+    /// # let ranks = spark_ccl::Communicator::local(2)?.into_iter().map(|comm| std::thread::spawn(move || {
+    /// // Even and odd ranks, each in a communicator of their own.
+    /// let part = comm.split_by(comm.rank() % 2)?;
+    /// assert_eq!((part.rank(), part.size()), (0, 1));
+    /// # comm.finalize()
+    /// # }));
+    /// # for rank in ranks.collect::<Vec<_>>() { rank.join().unwrap()?; }
+    /// # Ok::<(), spark_ccl::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`split`](Self::split).
+    pub fn split_by(&self, color: usize) -> Result<Self, Error> {
+        let colors = self.gather_colors(Some(color), 0)?;
+        self.part(color, &colors)
+    }
+
+    /// A new communicator of these ranks, in this order. Collective: all ranks name the same ones,
+    /// and those that are not among them get none.
+    ///
+    /// ```
+    /// # let ranks = spark_ccl::Communicator::local(3)?.into_iter().map(|comm| std::thread::spawn(move || {
+    /// let ends = comm.subgroup(&[2, 0])?;
+    /// let rank = ends.as_ref().map(spark_ccl::Communicator::rank);
+    /// assert_eq!(rank, [Some(1), None, Some(0)][comm.rank()]);
+    /// # comm.finalize()
+    /// # }));
+    /// # for rank in ranks.collect::<Vec<_>>() { rank.join().unwrap()?; }
+    /// # Ok::<(), spark_ccl::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a rank that does not exist or is named twice, and on all ranks where
+    /// one names others; else as for [`split`](Self::split).
+    pub fn subgroup(&self, ranks: &[usize]) -> Result<Option<Self>, Error> {
+        let members = self.distinct(ranks)?;
+        self.agree_on("subgroup", &format!("{ranks:?}"))?;
+        let context = self.uncolored();
+        if !ranks.contains(&self.rank()) {
             return Ok(None);
-        };
-        let mut members: Vec<(i64, usize)> = all
-            .chunks_exact(2)
-            .enumerate()
-            .filter(|(_, entry)| entry[0] == i64::from(color))
-            .map(|(rank, entry)| (entry[1], rank))
-            .collect();
-        members.sort_unstable();
-        let ranks = members
-            .iter()
-            .map(|&(_, rank)| self.inner.members[rank])
-            .collect();
+        }
         let algorithms = self.planner().algorithms.clone();
-        let context = [u64::from(count), u64::from(color)];
-        let split = self.derive(context, ranks, algorithms, Caller::Program)?;
-        let deadline = deadline_in(self.inner.world.settings.init_timeout);
-        with_devices(split, deadline).map(Some)
+        let group = self.derive(context, members, algorithms, Caller::Program)?;
+        self.open_part(group).map(Some)
     }
 
     /// A new communicator of the same ranks, for host memory, which takes only these algorithms, as
@@ -81,8 +121,10 @@ impl Communicator {
     /// [`split`](Self::split).
     pub fn restricted(&self, algorithms: impl Into<AlgorithmChoice>) -> Result<Self, Error> {
         let choice = algorithms.into();
-        self.agree_on(&choice)?;
-        self.of_same_ranks(choice, Caller::Program)
+        self.agree_on("restricted", &choice.to_string())?;
+        let restricted = self.of_same_ranks(choice, Caller::Program)?;
+        restricted.apply_timeout(self.membership().timeout()?);
+        Ok(restricted)
     }
 
     /// A new communicator of the same ranks, for host memory and this library's own calls. All
@@ -94,24 +136,85 @@ impl Communicator {
 
     /// A new communicator of the same ranks.
     fn of_same_ranks(&self, algorithms: AlgorithmChoice, caller: Caller) -> Result<Self, Error> {
-        let count = self.inner.splits.fetch_add(1, Ordering::Relaxed);
         let ranks = self.inner.members.clone();
-        // No color: those of splits have 32 bits.
-        let context = [u64::from(count), u64::MAX];
-        self.derive(context, ranks, algorithms, caller)
+        self.derive(self.uncolored(), ranks, algorithms, caller)
     }
 
-    /// Makes sure that all ranks choose alike: messages do not tell the algorithm that they are of.
-    fn agree_on(&self, choice: &AlgorithmChoice) -> Result<(), Error> {
+    /// Every rank's color and key, and the number of this split.
+    fn gather_colors(&self, color: Option<usize>, key: i32) -> Result<Colors, Error> {
+        // A sum, in which everyone else says nothing: fewer messages than gathering takes, to fewer
+        // ranks.
+        let mut entries = vec![0_i64; 2 * self.size()];
+        let own = match color {
+            Some(color) => [color as i64, i64::from(key)],
+            None => [0, NO_COLOR],
+        };
+        let at = 2 * self.rank();
+        entries[at..at + 2].copy_from_slice(&own);
+        let sum = Reduction::new(RedOp::<i64>::Sum, self.planner().size);
+        let gather = Spec::reducing(Operation::AllReduce, DType::I64, sum);
+        let gather = gather.in_place().internal();
+        Call::<i64, _>::new(self, gather, InPlace(&mut entries)).run()?;
+        let number = self.inner.splits.fetch_add(1, Ordering::Relaxed);
+        Ok(Colors { entries, number })
+    }
+
+    /// The communicator of the ranks that have this color, as this one does.
+    fn part(&self, color: usize, colors: &Colors) -> Result<Self, Error> {
+        let entries = colors.entries.chunks_exact(2).enumerate();
+        let mut members: Vec<(i64, usize)> = entries
+            .filter(|(_, entry)| entry[0] == color as i64 && entry[1] != NO_COLOR)
+            .map(|(rank, entry)| (entry[1], rank))
+            .collect();
+        members.sort_unstable();
+        let members = members.iter().map(|&(_, rank)| self.inner.members[rank]);
+        let algorithms = self.planner().algorithms.clone();
+        let context = [u64::from(colors.number), color as u64];
+        let part = self.derive(context, members.collect(), algorithms, Caller::Program)?;
+        self.open_part(part)
+    }
+
+    /// A part with this one's time and backend for device memory.
+    fn open_part(&self, part: Self) -> Result<Self, Error> {
+        part.apply_timeout(self.membership().timeout()?);
+        with_devices(part, deadline_in(self.inner.world.settings.init_timeout))
+    }
+
+    /// Numbers of a new communicator's context that no split by colors has: its own number.
+    fn uncolored(&self) -> [u64; 2] {
+        let number = self.inner.splits.fetch_add(1, Ordering::Relaxed);
+        [u64::from(number), u64::MAX]
+    }
+
+    /// The ranks of the world of these ranks, which are different ones.
+    fn distinct(&self, ranks: &[usize]) -> Result<Vec<u32>, Error> {
+        let invalid = |problem| Error::Invalid {
+            operation: "subgroup",
+            problem,
+        };
+        let mut seen = BTreeSet::new();
+        let world = |&rank: &usize| match self.inner.members.get(rank) {
+            None => Err(invalid(format!(
+                "there is no rank {rank} among {} ranks",
+                self.size()
+            ))),
+            Some(_) if !seen.insert(rank) => Err(invalid(format!("rank {rank} is named twice"))),
+            Some(&world) => Ok(world),
+        };
+        ranks.iter().map(world).collect()
+    }
+
+    /// Makes sure that all ranks choose alike: messages do not tell of what they are.
+    fn agree_on(&self, operation: &'static str, choice: &str) -> Result<(), Error> {
         let mut hasher = DefaultHasher::new();
-        choice.to_string().hash(&mut hasher);
+        choice.hash(&mut hasher);
         let own = hasher.finish();
         let mut all = vec![0; self.size()];
         self.all_gather(&[own], &mut all).internal().run()?;
         match all.iter().position(|&other| other != own) {
             None => Ok(()),
             Some(other) => Err(Error::Invalid {
-                operation: "restricted",
+                operation,
                 problem: format!(
                     "rank {} chooses {choice}, and rank {other} something else; all ranks must \
                      name the same",

@@ -17,6 +17,9 @@ pub(crate) use spec::{Spec, Tables};
 
 use crate::buffer::Region;
 
+/// What is wrong with a timeout of 0.
+pub(crate) const NO_TIME: &str = "a timeout of 0: no call could be done in time";
+
 /// This rank, and how many there are.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ranks {

@@ -268,8 +268,8 @@ spark_ccl_result spark_ccl_comm_rank(spark_ccl_comm *comm, int *rank);
 spark_ccl_result spark_ccl_comm_size(spark_ccl_comm *comm, int *size);
 
 /*
- * How long each call may take that begins from now on; not 0. Calls under way keep their time.
- * All ranks should set the same.
+ * How long each call may take that begins from now on; not 0. Calls under way keep their time, and
+ * communicators that are made from this one start with it. All ranks should set the same.
  */
 spark_ccl_result spark_ccl_comm_set_timeout(spark_ccl_comm *comm, unsigned milliseconds);
 

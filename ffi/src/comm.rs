@@ -68,15 +68,8 @@ pub unsafe extern "C" fn spark_ccl_comm_size(comm: *mut Handle, size: *mut c_int
 #[unsafe(no_mangle)]
 pub extern "C" fn spark_ccl_comm_set_timeout(comm: *mut Handle, milliseconds: c_uint) -> Status {
     guarded(|| {
-        let comm = find(comm)?;
-        if milliseconds == 0 {
-            return Err(Failure::invalid(
-                "a timeout of 0 milliseconds: no call could be done in time".to_owned(),
-            ));
-        }
-        comm.inner
-            .set_timeout(Duration::from_millis(milliseconds.into()));
-        Ok(())
+        let timeout = Duration::from_millis(milliseconds.into());
+        Ok(find(comm)?.inner.set_timeout(timeout)?)
     })
 }
 

@@ -78,6 +78,11 @@ impl HostEngine {
         &self.planner
     }
 
+    /// How long operations may take that begin now.
+    pub(crate) fn timeout(&self) -> Result<Duration, Forked> {
+        self.with(|core| core.timeout)
+    }
+
     /// Queues a checked task, and begins it.
     pub(crate) fn submit(&self, mut task: Task) -> Result<Ids, Error> {
         self.check_process()?;

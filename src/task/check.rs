@@ -2,7 +2,7 @@
 
 use spark_ccl_types::{Extent, Operation, Side};
 
-use super::{Ranks, Spec, Tables, Task};
+use super::{NO_TIME, Ranks, Spec, Tables, Task};
 use crate::blocks::Blocks;
 use crate::buffer::Region;
 use crate::error::Error;
@@ -13,10 +13,13 @@ use crate::error::Error;
 /// waits for those stores.
 ///
 /// # Errors
-/// [`Error::Invalid`] for ranks that do not exist, and buffers that do not fit the operation or
+/// [`Error::Invalid`] for ranks that do not exist, no time at all, and buffers that do not fit the operation or
 /// each other.
 pub(crate) fn check(spec: &Spec, task: &mut Task, ranks: Ranks) -> Result<(), Error> {
     let call = Checked { spec, ranks };
+    if spec.limit.is_some_and(|limit| limit.is_zero()) {
+        return Err(call.invalid(NO_TIME.to_owned()));
+    }
     let count = match spec.operation {
         Operation::Send | Operation::Recv | Operation::SendRecv => call.message(task)?,
         Operation::AllToAllV => call.tables(&task.input, &task.output).map(|()| 0)?,

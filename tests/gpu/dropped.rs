@@ -128,7 +128,7 @@ fn ranks_that_enqueue_nothing_do_not_wait_for_the_programs_kernels() {
     let (sender, done) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         let last = ranks.pop().unwrap();
-        last.comm.set_timeout(SOON);
+        last.comm.set_timeout(SOON).unwrap();
         drop(ranks);
         let checked = last.comm.check();
         sender.send((last, checked)).unwrap();

@@ -394,9 +394,9 @@ fn times_out(
             let _ = enqueue(Some(LONG));
             return comm.wait(&stream);
         }
-        comm.set_timeout(first);
+        comm.set_timeout(first).unwrap();
         enqueue(own).unwrap();
-        comm.set_timeout(then);
+        comm.set_timeout(then).unwrap();
         comm.wait(&stream)
     });
     let errors: Vec<_> = outcomes.into_iter().filter_map(Result::err).collect();

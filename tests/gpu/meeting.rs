@@ -116,7 +116,7 @@ fn who_is_stuck_in_nccl_does_not_hold_up_others_after_a_fault() {
                 .on(&stream);
             assert!(matches!(refused.map(drop), Err(Error::Failed(_))));
             assert!(matches!(comm.wait(&stream), Err(Error::Failed(_))));
-            comm.set_timeout(Duration::from_secs(1));
+            comm.set_timeout(Duration::from_secs(1)).unwrap();
             block(0);
             // NCCL comes back, to nobody.
             let _ = stuck.join().unwrap();

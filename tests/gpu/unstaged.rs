@@ -285,7 +285,7 @@ fn memory_of_a_call_that_has_failed_can_be_used_again() {
         let builder = pinned().operation_timeout(Duration::from_millis(700));
         gpus.each(&builder, |comm| {
             let other = comm.split(Some(0), 0).unwrap().unwrap();
-            other.set_timeout(Duration::from_secs(60));
+            other.set_timeout(Duration::from_secs(60)).unwrap();
             let (stream, other_stream) = (stream_of(&comm), stream_of(&other));
             let mut memory = memory(&comm, &values(comm.rank(), LEN));
             let is_last = comm.rank() + 1 == comm.size();

@@ -82,7 +82,6 @@ fn child(what: &str, inherited: &mut Inherited<'_>) -> bool {
             let communicator = inherited.communicator.take().unwrap();
             let refused = every_call_is_refused(&communicator);
             communicator.abort("a child has no say");
-            communicator.set_timeout(Duration::from_secs(1));
             let finalized = Arc::into_inner(communicator).unwrap().finalize();
             is_empty && refused && is_refused(&finalized) && makes_one_of_its_own()
         }
@@ -124,7 +123,9 @@ fn every_call_is_refused(communicator: &Communicator) -> bool {
         ),
         is_refused(&communicator.send(&values[..], 1).run().map(drop)),
         is_refused(&communicator.check()),
+        is_refused(&communicator.set_timeout(Duration::from_secs(1))),
         is_refused(&communicator.split(Some(0), 0)),
+        is_refused(&communicator.subgroup(&[0])),
         is_refused(&communicator.restricted(Algorithm::Ring)),
         is_refused(&communicator.alloc::<i32>(8)),
     ];
@@ -137,7 +138,7 @@ fn every_call_is_refused(communicator: &Communicator) -> bool {
         call.start_in(scope).map(drop)
     });
     let memory_works = communicator.register(vec![1_i32; 8])[7] == 1;
-    started && is_refused(&scoped) && memory_works && refused == [true; 7]
+    started && is_refused(&scoped) && memory_works && refused == [true; 9]
 }
 
 fn makes_one_of_its_own() -> bool {

@@ -225,7 +225,7 @@ fn the_wait_for_a_rank_that_calls_nothing_ends_at_the_timeout() {
     let gone = std::sync::Mutex::new(Some(gone));
     each(narrow().local(2).unwrap(), |comm| {
         if comm.rank() == 0 {
-            comm.set_timeout(Duration::from_secs(1));
+            comm.set_timeout(Duration::from_secs(1)).unwrap();
             let call = comm.all_reduce_in_place(vec![1_i32; COUNT], RedOp::Sum);
             drop(call.start().unwrap());
             drop(comm);

@@ -123,7 +123,7 @@ fn operations_that_are_waited_for_together_have_their_timeouts() {
             has_waited.wait();
             return;
         }
-        comm.set_timeout(Duration::from_secs(60));
+        comm.set_timeout(Duration::from_secs(60)).unwrap();
         let both = [&comm, &split].map(|comm| comm.recv(vec![0_u8; 1], 1).start().unwrap());
         assert_eq!(Pending::wait_any(&both), Some(1));
         let [_, late] = both;

@@ -29,6 +29,51 @@ fn colors_make_groups() {
 }
 
 #[test]
+fn every_rank_is_in_the_part_of_its_color() {
+    run(5, |comm| {
+        for color in [0, usize::MAX / 2, usize::MAX - 1] {
+            let color = color + comm.rank() % 2;
+            let part = comm.split_by(color).unwrap();
+            assert_eq!(part.size(), 3 - comm.rank() % 2);
+            assert_eq!(part.rank(), comm.rank() / 2);
+            check_all(&part);
+        }
+    });
+}
+
+#[test]
+fn a_subgroup_has_the_ranks_in_the_order_that_was_named() {
+    run(4, |comm| {
+        let ranks = [3, 0, 2];
+        let group = comm.subgroup(&ranks).unwrap();
+        let rank = group.as_ref().map(Communicator::rank);
+        assert_eq!(rank, ranks.iter().position(|&rank| rank == comm.rank()));
+        if let Some(group) = &group {
+            check_all(group);
+            let inner = group.subgroup(&[1]).unwrap();
+            assert_eq!(inner.is_some(), comm.rank() == 0);
+        }
+        assert!(comm.subgroup(&[]).unwrap().is_none());
+        check_all(comm);
+    });
+}
+
+#[test]
+fn ranks_that_name_other_subgroups_are_told() {
+    run(3, |comm| {
+        let named = [[0, 1], [0, 1], [1, 0]][comm.rank()];
+        let error = comm.subgroup(&named).unwrap_err();
+        assert!(matches!(error, Error::Invalid { .. }), "{error}");
+        assert!(error.to_string().contains(&format!("{named:?}")), "{error}");
+        for (ranks, problem) in [([0, 3], "no rank 3"), ([1, 1], "rank 1 is named twice")] {
+            let error = comm.subgroup(&ranks).unwrap_err();
+            assert!(error.to_string().contains(problem), "{error}");
+        }
+        check_all(comm);
+    });
+}
+
+#[test]
 fn a_restricted_communicator_takes_nothing_else() {
     for (algorithms, expected) in [
         ("ring", Algorithm::Ring),

@@ -4,7 +4,7 @@ use std::sync::mpsc::channel;
 use std::sync::{Barrier, Mutex};
 use std::time::Duration;
 
-use spark_ccl::{Communicator, DType, Error, Fault, Operation, Pending, UntypedCall};
+use spark_ccl::{Algorithm, Communicator, DType, Error, Fault, Operation, Pending, UntypedCall};
 use spark_ccl_testing::with_enough_time;
 
 use crate::processes::WATCHDOG;
@@ -44,14 +44,14 @@ fn is_cut(
             // Disconnected, if it is over.
             let _: Result<(), _> = is_over.recv_timeout(late);
             // Its own time is not what is tried.
-            comm.set_timeout(LONG);
+            comm.set_timeout(LONG).unwrap();
             let _ = join(&comm);
             return false;
         }
         let _over = ends.lock().unwrap().0.take();
-        comm.set_timeout(first);
+        comm.set_timeout(first).unwrap();
         let pending = start(&comm);
-        comm.set_timeout(then);
+        comm.set_timeout(then).unwrap();
         has_started.wait();
         is_too_late(pending.wait().map_err(|failed| failed.error))
     });
@@ -94,17 +94,17 @@ fn calls_that_are_run_keep_their_time_as_well() {
         let outcomes = each(Communicator::local(2).unwrap(), |comm| {
             if comm.rank() == 1 {
                 std::thread::sleep(3 * limit);
-                comm.set_timeout(LONG);
+                comm.set_timeout(LONG).unwrap();
                 let _ = comm.barrier().run();
                 is_over.wait();
                 return false;
             }
-            comm.set_timeout(limit);
+            comm.set_timeout(limit).unwrap();
             std::thread::scope(|scope| {
                 let runs = scope.spawn(|| comm.barrier().run());
                 // It begins meanwhile.
                 std::thread::sleep(limit / 2);
-                comm.set_timeout(LONG);
+                comm.set_timeout(LONG).unwrap();
                 let outcome = runs.join().unwrap();
                 is_over.wait();
                 is_too_late(outcome)
@@ -138,15 +138,51 @@ fn a_call_may_have_a_time_of_its_own() {
     assert!(!is_cut([SHORT, SHORT], start, barrier, LATE));
 }
 
+#[test]
+fn no_time_at_all_is_refused() {
+    let comm = Communicator::local(1).unwrap().remove(0);
+    let none = Duration::ZERO;
+    for outcome in [comm.set_timeout(none), comm.barrier().timeout(none).run()] {
+        let error = outcome.unwrap_err();
+        assert!(matches!(error, Error::Invalid { .. }), "{error}");
+        assert!(error.to_string().contains("timeout of 0"), "{error}");
+    }
+    comm.barrier().run().unwrap();
+}
+
+/// Communicators that are made from one whose time was changed.
+#[test]
+fn a_part_begins_with_the_time_of_the_whole() {
+    let makes: [fn(&Communicator) -> Communicator; 6] = [
+        |comm| comm.split(Some(0), 0).unwrap().unwrap(),
+        |comm| comm.split_by(0).unwrap(),
+        |comm| comm.subgroup(&[0, 1]).unwrap().unwrap(),
+        |comm| comm.restricted(Algorithm::Ring).unwrap(),
+        |comm| comm.shrink(&[]).unwrap(),
+        |comm| comm.recover().unwrap(),
+    ];
+    for make in makes {
+        let is_over = Barrier::new(2);
+        each(Communicator::local(2).unwrap(), |comm| {
+            comm.set_timeout(SHORT).unwrap();
+            let part = make(&comm);
+            if part.rank() == 0 {
+                assert!(is_too_late(part.barrier().run()));
+            }
+            is_over.wait();
+        });
+    }
+}
+
 /// A drop waits for what is in flight, as long as that may take.
 #[test]
 fn a_dropped_call_keeps_its_time() {
     let is_over = Barrier::new(2);
     each(Communicator::local(2).unwrap(), |comm| {
         if comm.rank() == 0 {
-            comm.set_timeout(SHORT);
+            comm.set_timeout(SHORT).unwrap();
             drop(start_barrier(&comm));
-            comm.set_timeout(LONG);
+            comm.set_timeout(LONG).unwrap();
             drop(comm);
         } else {
             is_over_of(&comm);
