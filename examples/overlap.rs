@@ -3,7 +3,7 @@
 //!
 //! `cargo run --release --example overlap`, or under a launcher.
 
-use spark_ccl::{Communicator, Error, Failed, RedOp};
+use spark_ccl::{Communicator, Error, RedOp};
 
 const LAYERS: usize = 8;
 const WEIGHTS: usize = 1 << 16;
@@ -43,7 +43,7 @@ fn with_owned_buffers(comm: &Communicator) -> Result<Vec<Vec<f32>>, Error> {
     for layer in (0..LAYERS).rev() {
         let gradients = backward(comm, layer);
         let pending = comm.all_reduce_in_place(gradients, RedOp::Avg).start();
-        in_flight.push(pending.map_err(|Failed { error, .. }| error)?);
+        in_flight.push(pending?);
         // Progress is made inside calls: test every now and then where there is much to compute.
         in_flight[0].test();
     }

@@ -114,6 +114,53 @@ pub enum ExitClass {
 }
 
 impl Error {
+    /// The error of this library in an error of any kind: itself, or the first of its sources that
+    /// is one. `None` if there is none.
+    ///
+    /// ```
+    /// use spark_ccl::{Communicator, Error};
+    ///
+    /// fn step(comm: &Communicator) -> Result<(), Box<dyn std::error::Error>> {
+    ///     comm.all_reduce_in_place(vec![1.0_f32; 10], spark_ccl::RedOp::Sum).start()?.wait()?;
+    ///     Ok(())
+    /// }
+    ///
+    /// let comm = Communicator::local(1)?.remove(0);
+    /// comm.abort("a test");
+    /// let error = step(&comm).unwrap_err();
+    /// assert_eq!(Error::find(&*error).map(Error::ranks), Some(vec![0]));
+    /// # Ok::<(), spark_ccl::Error>(())
+    /// ```
+    pub fn find<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a Self> {
+        std::iter::successors(Some(error), |error| error.source()).find_map(|it| it.downcast_ref())
+    }
+
+    /// The fault that has ended the communicator. `None` of other errors, after which it still
+    /// works, or of which there is no communicator.
+    ///
+    /// ```
+    /// use spark_ccl::{Communicator, Fault};
+    ///
+    /// let comm = Communicator::local(1)?.remove(0);
+    /// comm.abort("a test");
+    /// let error = comm.barrier().run().unwrap_err();
+    /// assert!(matches!(error.fault(), Some(Fault::Aborted { .. })));
+    /// # Ok::<(), spark_ccl::Error>(())
+    /// ```
+    pub fn fault(&self) -> Option<&Fault> {
+        match self {
+            Self::Failed(fault) => Some(fault),
+            _ => None,
+        }
+    }
+
+    /// The ranks of the communicator that brought its [fault](Self::fault) about, as far as that is
+    /// known: see [`Fault::ranks`]. None of other errors.
+    pub fn ranks(&self) -> Vec<usize> {
+        let ranks = self.fault().into_iter().flat_map(Fault::ranks);
+        ranks.map(|member| member.rank).collect()
+    }
+
     /// Which kind of error this is.
     pub fn exit_class(&self) -> ExitClass {
         match self {

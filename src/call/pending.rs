@@ -139,6 +139,20 @@ impl<B> fmt::Debug for Pending<B> {
 }
 
 /// An error together with the buffers of the call.
+///
+/// The error is its [source](std::error::Error::source), so that programs which keep errors of all
+/// kinds find it by [`Error::find`]. Converted into an [`Error`], it drops the buffers.
+///
+/// ```
+/// # let comm = spark_ccl::Communicator::local(1)?.remove(0);
+/// use spark_ccl::Error;
+///
+/// let failed = comm.send(vec![1.5_f32; 10], 1).start().unwrap_err(); // There is no rank 1.
+/// assert_eq!(failed.buffers, [1.5; 10]);
+/// let any: Box<dyn std::error::Error> = Box::new(failed);
+/// assert!(matches!(Error::find(&*any), Some(Error::Invalid { .. })));
+/// # Ok::<(), spark_ccl::Error>(())
+/// ```
 pub struct Failed<B> {
     /// What went wrong.
     pub error: Error,
@@ -160,13 +174,13 @@ impl<B> fmt::Debug for Failed<B> {
 
 impl<B> fmt::Display for Failed<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&self.error, f)
+        // Without the text of the error: reports of a whole chain show that as the source.
+        f.write_str("the call failed, and its buffers came back")
     }
 }
 
 impl<B> std::error::Error for Failed<B> {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        // The error is this one's text already.
-        self.error.source()
+        Some(&self.error)
     }
 }

@@ -16,6 +16,7 @@ mod compute;
 mod counts;
 mod dmabuf;
 mod dropping;
+mod errors;
 mod examples;
 mod faults;
 mod footprint;

@@ -134,15 +134,6 @@ fn operations_that_are_waited_for_together_have_their_timeouts() {
 }
 
 #[test]
-fn a_failure_says_its_cause() {
-    let comm = Communicator::local(1).unwrap().remove(0);
-    let failed = comm.send(vec![0_u8], 1).start().unwrap_err();
-    assert_eq!(failed.to_string(), failed.error.to_string());
-    assert!(failed.to_string().contains("send"), "{failed}");
-    assert_eq!(failed.buffers, [0]);
-}
-
-#[test]
 fn a_communicator_that_threads_share_can_be_finalized() {
     each(Communicator::local(2).unwrap(), |comm| {
         let comm = std::sync::Arc::new(comm);
