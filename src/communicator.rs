@@ -19,6 +19,7 @@ use spark_ccl_types::{DType, Operation, Signature};
 use crate::device::StreamEngine;
 use crate::engine::Engine;
 use crate::error::Error;
+use crate::host::Core;
 use crate::lineage::Lineage;
 use crate::membership::Membership;
 use crate::observe::Observation;
@@ -270,7 +271,7 @@ impl Communicator {
     }
 
     /// The orderly end: waits until all ranks have called it, and operations whose handles were
-    /// dropped are done. Make no calls afterwards, on any rank.
+    /// dropped are done. Calls afterwards are invalid, on all ranks.
     ///
     /// Dropping a communicator without it waits only for operations that this rank has begun. Ranks
     /// that need it for anything else get an error.
@@ -298,6 +299,7 @@ impl Communicator {
         // Operations whose handles were dropped go on to their end.
         self.inner.membership.engine().drain()?;
         self.inner.membership.leave();
+        self.inner.membership.with(Core::close)?;
         spark_ccl_log::flush();
         Ok(())
     }

@@ -152,6 +152,16 @@ impl Core {
         }
     }
 
+    /// Refuses all further calls, unless some have begun meanwhile.
+    pub(crate) fn close(&mut self) {
+        if self.is_idle() {
+            self.broken = Some(Error::Invalid {
+                operation: "finalize",
+                problem: "the communicator has ended by it; make no calls afterwards".to_owned(),
+            });
+        }
+    }
+
     /// What carries data to each rank.
     pub(crate) fn links(&self) -> Vec<PeerLink> {
         self.wires.mesh().peers().to_vec()

@@ -219,6 +219,32 @@ fn what_a_rank_that_leaves_has_begun_is_completed_and_what_comes_next_is_not() {
 }
 
 #[test]
+fn calls_after_finalize_are_refused() {
+    let alone = narrow().local(1).unwrap();
+    let together = transports().map(|builder| builder.local(2).unwrap());
+    for comms in [alone].into_iter().chain(together) {
+        let all_have = Barrier::new(comms.len());
+        each(comms, |comm| {
+            comm.finalize().unwrap();
+            let started = comm.send(vec![0_u8], 0).start().map(drop);
+            for outcome in [
+                comm.barrier().run(),
+                started.map_err(Error::from),
+                comm.probe(0).map(drop),
+                comm.check(),
+                comm.finalize(),
+            ] {
+                let error = outcome.unwrap_err();
+                assert!(matches!(error, Error::Invalid { .. }), "{error}");
+                assert!(error.to_string().contains("finalize"), "{error}");
+            }
+            // The others still have their communicators.
+            all_have.wait();
+        });
+    }
+}
+
+#[test]
 fn the_wait_for_a_rank_that_calls_nothing_ends_at_the_timeout() {
     let (gone, is_gone) = channel::<()>();
     let is_gone = std::sync::Mutex::new(is_gone);
@@ -318,21 +344,5 @@ fn a_process_may_end_at_once_when_it_has_finalized() {
                 assert_eq!(rank.ended(), Some(0));
             }
         }
-    }
-}
-
-#[test]
-fn who_has_finalized_is_not_waited_for() {
-    for builder in transports() {
-        let both_have = Barrier::new(2);
-        each(builder.local(2).unwrap(), |comm| {
-            comm.finalize().unwrap();
-            if comm.rank() == 1 {
-                let fault = fault(comm.barrier().run().unwrap_err());
-                assert!(matches!(fault, Fault::Left { .. }), "{fault}");
-            }
-            // Rank 0 still has its communicator.
-            both_have.wait();
-        });
     }
 }
