@@ -227,12 +227,44 @@ impl<T: Element> Registered<T> {
     /// [`Error::Invalid`] when the range is not within the memory.
     pub fn view_mut(&mut self, range: Range<usize>) -> Result<RegisteredViewMut<'_, T>, Error> {
         self.check(&range)?;
-        Ok(RegisteredViewMut {
+        Ok(self.part_mut(range))
+    }
+
+    /// Two parts to receive into: the elements before `mid`, and the rest.
+    ///
+    /// ```
+    /// # let comm = spark_ccl::Communicator::local(1)?.remove(0);
+    /// use spark_ccl::RedOp;
+    ///
+    /// let mut gradients = comm.alloc::<f32>(100)?;
+    /// let (weights, biases) = gradients.split_at_mut(90)?;
+    /// comm.scope(|scope| {
+    ///     comm.all_reduce_in_place(weights, RedOp::Avg).start_in(scope)?;
+    ///     comm.all_reduce_in_place(biases, RedOp::Avg).start_in(scope)?;
+    ///     Ok::<(), spark_ccl::Error>(())
+    /// })?;
+    /// # Ok::<(), spark_ccl::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when `mid` is greater than the number of elements.
+    pub fn split_at_mut(
+        &mut self,
+        mid: usize,
+    ) -> Result<(RegisteredViewMut<'_, T>, RegisteredViewMut<'_, T>), Error> {
+        let rest = mid..self.len.max(mid);
+        self.check(&rest)?;
+        Ok((self.part_mut(0..mid), self.part_mut(rest)))
+    }
+
+    /// A part that was checked. No other one that is alive may have elements of it.
+    fn part_mut(&self, range: Range<usize>) -> RegisteredViewMut<'_, T> {
+        RegisteredViewMut {
             segment: &self.segment,
             start: range.start,
             len: range.len(),
             element: PhantomData,
-        })
+        }
     }
 
     fn check(&self, range: &Range<usize>) -> Result<(), Error> {

@@ -13,7 +13,12 @@ use crate::task::Task;
 /// A code for the registered memory that a call's buffers are in, the same on every rank; it
 /// distinguishes allocations and offsets. 0 for ordinary memory, where data goes through the links.
 pub(super) fn place(task: &Task, planner: &Planner) -> Result<u64, Error> {
-    if planner.path == Path::Safe || planner.size == 1 || !may_be_one_sided(planner, task.signature)
+    // Ordinary memory, that of most small calls, is recognised first.
+    let is_ordinary = task.input.home.is_none() && task.output.home.is_none();
+    if planner.path == Path::Safe
+        || planner.size == 1
+        || is_ordinary && planner.path != Path::ZeroCopy
+        || !may_be_one_sided(planner, task.operation())
     {
         return Ok(0);
     }

@@ -23,6 +23,8 @@ pub(crate) struct Programs {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Key {
+    /// Those of the signature, without the name, and without where in registered memory the
+    /// buffers are.
     words: [u64; 2],
     in_place: bool,
 }
@@ -34,6 +36,7 @@ impl Programs {
         let key = Key {
             words: Signature {
                 name: 0,
+                place: u64::from(task.signature.place != 0),
                 ..task.signature
             }
             .words(),

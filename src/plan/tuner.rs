@@ -56,17 +56,10 @@ pub(super) fn choose(
     }
 }
 
-/// Whether a call may become one-sided if its memory is registered. If it may not, the ranks do not
-/// check the memory.
-pub(super) fn may_be_one_sided(planner: &Planner, signature: Signature) -> bool {
-    planner.path == Path::ZeroCopy
-        || if planner.algorithms.is_auto() {
-            signature.bytes() > ONE_SIDED_BYTES
-        } else {
-            planner
-                .algorithms
-                .allows(signature.operation, Algorithm::OneSided)
-        }
+/// Whether calls of an operation may be one-sided if their memory is registered. If not, the ranks
+/// do not check the memory. At every size: what is wrong with large calls is wrong with small ones.
+pub(super) fn may_be_one_sided(planner: &Planner, operation: Operation) -> bool {
+    planner.path == Path::ZeroCopy || planner.algorithms.allows(operation, Algorithm::OneSided)
 }
 
 /// What a call may take: algorithms that fit it, and that the user allows.

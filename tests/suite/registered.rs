@@ -182,7 +182,10 @@ fn differing_places(place: impl Fn(&Communicator) -> Result<(), Error> + Sync) {
             panic!("{error}");
         };
         assert!(matches!(**fault, Fault::Mismatch { .. }), "{error}");
-        assert!(error.to_string().contains("registered memory"), "{error}");
+        assert!(
+            error.to_string().contains("allocation and offset"),
+            "{error}"
+        );
     }
 }
 
@@ -205,67 +208,76 @@ fn views_of_different_allocations_are_a_mismatch() {
     });
 }
 
-/// Up to this size, registered memory is as good as ordinary.
-const SMALL_BYTES: usize = 4 << 10;
-
-/// Each element of each rank has a value of its own.
-#[test]
-fn small_vectors_may_be_registered_on_some_ranks_only() {
-    const RANKS: usize = 3;
-    const MOST: usize = SMALL_BYTES / size_of::<i32>();
-    let value = |rank: usize, element: usize| (rank * MOST + element) as i32;
-    run(RANKS, |comm| {
-        let own = |element| value(comm.rank(), element);
-        let sum = |element| (0..RANKS).map(|rank| value(rank, element)).sum();
-        for count in [1, 7, MOST - 1, MOST] {
-            let expected: Vec<i32> = (0..count).map(sum).collect();
-            for who in 0_u32..1 << RANKS {
-                let mut memory = comm.alloc::<i32>(count).unwrap();
-                (0..count).for_each(|element| memory[element] = own(element));
-                let mut ordinary = memory.to_vec();
-                let result = if who & 1 << comm.rank() == 0 {
-                    comm.all_reduce_in_place(&mut ordinary, RedOp::Sum)
-                        .run()
-                        .unwrap();
-                    &ordinary[..]
-                } else {
-                    comm.all_reduce_in_place(&mut memory, RedOp::Sum)
-                        .run()
-                        .unwrap();
-                    &memory[..]
-                };
-                assert_eq!(result, expected, "{count} elements, ranks {who:#05b}");
-            }
-        }
-    });
-}
+/// From one element on, and on both sides of where the zero-copy path begins.
+const COUNTS: [usize; 4] = [1, 10, 1_024, 10_000];
 
 #[test]
-fn one_byte_more_that_one_rank_has_registered_is_a_mismatch() {
-    differing_places(|comm| {
-        let mut memory = comm.alloc::<u8>(SMALL_BYTES + 1)?;
-        if comm.rank() == 0 {
-            let call = comm.all_reduce_in_place(&mut memory, RedOp::Sum);
-            call.run().map(drop)
-        } else {
-            let call = comm.all_reduce_in_place(&mut memory[..], RedOp::Sum);
-            call.run().map(drop)
-        }
-    });
+fn what_is_a_mismatch_is_one_at_every_size() {
+    for count in COUNTS {
+        differing_places(|comm| {
+            let mut memory = comm.alloc::<f32>(2 * count)?;
+            let start = comm.rank() * count;
+            let view = memory.view_mut(start..start + count)?;
+            comm.all_reduce_in_place(view, RedOp::Sum).run().map(drop)
+        });
+    }
 }
 
 #[test]
 fn registered_on_one_rank_alone_is_a_mismatch() {
-    differing_places(|comm| {
-        let mut memory = comm.alloc::<f32>(10_000)?;
-        if comm.rank() == 0 {
-            comm.all_reduce_in_place(&mut memory, RedOp::Sum)
-                .run()
-                .map(drop)
-        } else {
-            comm.all_reduce_in_place(&mut memory[..], RedOp::Sum)
-                .run()
-                .map(drop)
+    for count in COUNTS {
+        differing_places(|comm| {
+            let mut memory = comm.alloc::<f32>(count)?;
+            if comm.rank() == 0 {
+                let call = comm.all_reduce_in_place(&mut memory, RedOp::Sum);
+                call.run().map(drop)
+            } else {
+                let call = comm.all_reduce_in_place(&mut memory[..], RedOp::Sum);
+                call.run().map(drop)
+            }
+        });
+    }
+}
+
+/// Ranks that cannot be one-sided do not look at where memory is.
+#[test]
+fn any_memory_will_do_where_all_data_go_through_links() {
+    let ring = Communicator::builder().algorithms(Algorithm::Ring);
+    for builder in [Communicator::builder().path(Path::Safe), ring] {
+        for count in COUNTS {
+            run_with(&builder, 3, |comm| {
+                let mut memory = comm.alloc::<i32>(2 * count).unwrap();
+                memory.fill(1);
+                let start = comm.rank() % 2 * count;
+                let view = memory.view_mut(start..start + count).unwrap();
+                comm.all_reduce_in_place(view, RedOp::Sum).run().unwrap();
+                assert_eq!(memory[start..start + count], vec![3; count]);
+            });
+        }
+    }
+}
+
+#[test]
+fn parts_of_memory_are_used_together() {
+    run(2, |comm| {
+        let mut memory = comm.alloc::<i32>(1_000).unwrap();
+        memory.fill(1);
+        let (first, rest) = memory.split_at_mut(100).unwrap();
+        comm.scope(|scope| {
+            comm.all_reduce_in_place(first, RedOp::Sum)
+                .start_in(scope)?;
+            comm.all_reduce_in_place(rest, RedOp::Max).start_in(scope)?;
+            Ok::<(), Error>(())
+        })
+        .unwrap();
+        assert_eq!(
+            (&memory[..100], &memory[100..]),
+            (&[2; 100][..], &[1; 900][..])
+        );
+        memory.split_at_mut(1_000).unwrap();
+        for mid in [1_001, usize::MAX] {
+            let error = memory.split_at_mut(mid).unwrap_err();
+            assert!(error.to_string().contains("1000 elements"), "{error}");
         }
     });
 }

@@ -147,7 +147,9 @@ fn text(words: [u64; 2], has_count: bool) -> String {
     }
     let place = words[1] >> COUNT_BITS;
     if place != 0 {
-        parts.push(format!("registered memory #{place:04x}"));
+        parts.push(format!(
+            "registered memory of allocation and offset #{place:04x}"
+        ));
     }
     format!("{operation}({})", parts.join(", "))
 }
