@@ -3,6 +3,8 @@
 //! This is the last place that knows types of elements and buffers. It only converts: what is right
 //! or wrong in a call, `task` decides.
 
+#[cfg(feature = "future")]
+mod future;
 mod held;
 mod operands;
 mod pending;

@@ -235,6 +235,8 @@ pub(crate) fn with_devices(communicator: Communicator, _: Instant) -> Result<Com
 /// communicator: when that is gone, it ends with what is in flight.
 fn start_progress(inner: &Arc<Inner>) -> Result<(), Error> {
     let engine = Arc::clone(inner.membership.engine());
+    #[cfg(feature = "future")]
+    engine.expect_thread();
     let closed = Arc::clone(&inner.closed);
     // Nothing is read on its account: the engine is behind its lock.
     let stop = move || closed.load(Ordering::Relaxed);

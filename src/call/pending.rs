@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use spark_ccl_log::Mutex;
 use spark_ccl_types::Element;
@@ -20,8 +21,8 @@ use crate::task::Spec;
 /// [`finalize`](crate::Communicator::finalize).
 #[must_use = "the buffers come back from `wait`"]
 pub struct Pending<B: 'static> {
-    membership: Arc<Membership>,
-    ids: Ids,
+    pub(super) membership: Arc<Membership>,
+    pub(super) ids: Ids,
     /// `None` once they went back to the caller. The lock makes this `Sync`; only who owns the
     /// handle opens it.
     held: Mutex<Option<Box<dyn Held<B> + Send>>>,
@@ -57,21 +58,69 @@ impl<B> Pending<B> {
         self.ids.are_done(&self.membership)
     }
 
+    /// Waits for the operation, for no longer than this. Returns whether it is done; then
+    /// [`wait`](Self::wait) does not wait any more.
+    ///
+    /// ```
+    /// # let comm = spark_ccl::Communicator::local(1)?.remove(0);
+    /// use std::time::Duration;
+    ///
+    /// let received = comm.recv(vec![0_u8; 2], 0).start()?;
+    /// assert!(!received.wait_for(Duration::from_millis(1))); // Nothing was sent yet.
+    /// comm.send(&[1_u8, 2], 0).run()?;
+    /// assert!(received.wait_for(Duration::from_secs(60)));
+    /// assert_eq!(received.wait()?, [1, 2]);
+    /// # Ok::<(), spark_ccl::Error>(())
+    /// ```
+    pub fn wait_for(&self, limit: Duration) -> bool {
+        self.ids.settle_within(&self.membership, limit)
+    }
+
+    /// The outcome of an operation that is done, as [`wait`](Self::wait) returns it; otherwise the
+    /// handle. Makes progress.
+    ///
+    /// ```
+    /// # let comm = spark_ccl::Communicator::local(1)?.remove(0);
+    /// let mut barrier = comm.barrier().start()?;
+    /// loop {
+    ///     match barrier.try_wait() {
+    ///         Ok(outcome) => break outcome?,
+    ///         Err(pending) => barrier = pending, // Do something else meanwhile.
+    ///     }
+    /// }
+    /// # Ok::<(), spark_ccl::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The handle, while the operation is under way.
+    pub fn try_wait(self) -> Result<Result<B, Failed<B>>, Self> {
+        if self.test() {
+            Ok(self.wait())
+        } else {
+            Err(self)
+        }
+    }
+
     /// Waits for the operation and gives its buffers back.
     ///
     /// # Errors
     /// [`Failed`] with [`Error::Failed`] and the buffers, whose contents are then undefined (but
     /// nobody writes them any more).
     pub fn wait(self) -> Result<B, Failed<B>> {
-        let outcome = self.ids.wait(&self.membership);
-        let Some(held) = self.take() else {
+        let Some(outcome) = self.outcome() else {
             unreachable!("only `wait` and `map` take the buffers, and they take the handle");
         };
-        let buffers = held.back();
-        match outcome {
+        outcome
+    }
+
+    /// Waits for the operation; `None` if the buffers went back to the caller before.
+    pub(super) fn outcome(&self) -> Option<Result<B, Failed<B>>> {
+        let outcome = self.ids.wait(&self.membership);
+        let buffers = self.take()?.back();
+        Some(match outcome {
             Ok(()) => Ok(buffers),
             Err(error) => Err(Failed { error, buffers }),
-        }
+        })
     }
 
     /// Converts what [`wait`](Self::wait) returns, so that operations on buffers of several types
@@ -110,12 +159,22 @@ impl<B> Pending<B> {
     /// Waits until one of several operations is done, and says which: the first in the list, if
     /// several are. `None` for no operations. An operation that has failed is done, and so is one
     /// of a process that this one was forked from.
-    pub fn wait_any(pending: &[Self]) -> Option<usize> {
-        let all: Vec<_> = pending
-            .iter()
-            .map(|pending| (pending.membership.engine().as_ref(), pending.ids))
-            .collect();
-        first_done(&all)
+    ///
+    /// ```
+    /// # let comm = spark_ccl::Communicator::local(1)?.remove(0);
+    /// use std::collections::BTreeMap;
+    ///
+    /// use spark_ccl::Pending;
+    ///
+    /// let mut received = BTreeMap::new();
+    /// received.insert("from myself", comm.recv(vec![0_u8], 0).start()?);
+    /// comm.send(&[7_u8], 0).run()?;
+    /// assert_eq!(Pending::wait_any(received.values()), Some(0));
+    /// # Ok::<(), spark_ccl::Error>(())
+    /// ```
+    pub fn wait_any<'a>(pending: impl IntoIterator<Item = &'a Self>) -> Option<usize> {
+        let all = pending.into_iter();
+        first_done(all.map(|pending| (pending.membership.engine().as_ref(), pending.ids)))
     }
 
     fn take(&self) -> Option<Box<dyn Held<B> + Send>> {

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
+use std::time::Duration;
 
 use spark_ccl_log::Mutex;
 use spark_ccl_types::Element;
@@ -11,7 +12,7 @@ use super::held::{Held, Typed};
 use super::{Operands, begin, or_abort};
 use crate::communicator::Communicator;
 use crate::error::Error;
-use crate::host::Ids;
+use crate::host::{Ids, first_done};
 use crate::membership::Membership;
 use crate::task::Spec;
 
@@ -124,6 +125,34 @@ impl<B> ScopedPending<'_, B> {
     /// Whether the operation is done. Makes progress.
     pub fn test(&self) -> bool {
         self.ids.are_done(&self.membership)
+    }
+
+    /// Waits for the operation, for no longer than this. Returns whether it is done.
+    pub fn wait_for(&self, limit: Duration) -> bool {
+        self.ids.settle_within(&self.membership, limit)
+    }
+
+    /// The outcome of an operation that is done, as [`wait`](Self::wait) returns it; otherwise the
+    /// handle. Makes progress.
+    ///
+    /// # Errors
+    /// The handle, while the operation is under way.
+    pub fn try_wait(self) -> Result<Result<B, Error>, Self> {
+        if self.test() {
+            Ok(self.wait())
+        } else {
+            Err(self)
+        }
+    }
+
+    /// Waits until one of several operations is done, and says which: see
+    /// [`Pending::wait_any`](crate::Pending::wait_any).
+    pub fn wait_any<'a>(pending: impl IntoIterator<Item = &'a Self>) -> Option<usize>
+    where
+        Self: 'a,
+    {
+        let all = pending.into_iter();
+        first_done(all.map(|pending| (pending.membership.engine().as_ref(), pending.ids)))
     }
 
     /// Waits for the operation and gives its buffers back.

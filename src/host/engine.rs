@@ -3,11 +3,15 @@
 
 mod check;
 mod engines;
+#[cfg(feature = "future")]
+mod future;
 mod ids;
 
 use std::any::Any;
 use std::ops::ControlFlow;
 use std::sync::Arc;
+#[cfg(feature = "future")]
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -28,6 +32,7 @@ use super::request::Request;
 use super::spin_budget::SpinBudget;
 use super::spin_budget::{Backoff, BackoffStep, LONGEST_BLOCK};
 use super::{Core, OpId};
+use crate::deadline::deadline_in;
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::plan::Planner;
@@ -46,6 +51,10 @@ pub(crate) struct HostEngine {
     /// Signalled when there may be work that no thread waits for, for the optional progress thread.
     unattended: Condvar,
     waiters: Waiters,
+    /// Whether there is a progress thread. A hint, so all accesses are relaxed: a task that sees it
+    /// late polls once more.
+    #[cfg(feature = "future")]
+    has_thread: AtomicBool,
 }
 
 impl HostEngine {
@@ -58,6 +67,8 @@ impl HostEngine {
             woken: Condvar::new(),
             unattended: Condvar::new(),
             waiters: Waiters::default(),
+            #[cfg(feature = "future")]
+            has_thread: AtomicBool::new(false),
         });
         engines::add(&engine, place, first_caller);
         engine
@@ -175,18 +186,32 @@ impl HostEngine {
     /// Makes progress until `outcome` returns a result.
     fn drive<R>(&self, outcome: impl FnMut(&mut Core) -> Option<R>) -> Result<R, Forked> {
         self.check_process()?;
-        Ok(self.drive_beside(&[], outcome))
+        Ok(self.drive_beside(&[], None, outcome))
     }
 
-    /// As [`drive`](Self::drive), for an outcome that also depends on `others`. The caller has
-    /// checked that this is the engines' own process.
+    /// Makes progress until this holds, or that time has come. Returns whether it holds.
+    fn drive_until(
+        &self,
+        until: Instant,
+        mut holds: impl FnMut(&mut Core) -> bool,
+    ) -> Result<bool, Forked> {
+        self.check_process()?;
+        Ok(self.drive_beside(&[], Some(until), |core| {
+            let holds = holds(core);
+            (holds || Instant::now() >= until).then_some(holds)
+        }))
+    }
+
+    /// As [`drive`](Self::drive), for an outcome that also depends on `others`, and on whether that
+    /// time has come. The caller has checked that this is the engines' own process.
     fn drive_beside<R>(
         &self,
         others: &[&HostEngine],
+        until: Option<Instant>,
         outcome: impl FnMut(&mut Core) -> Option<R>,
     ) -> R {
         self.waiters.fetch_add(1, Ordering::Relaxed);
-        let result = self.drive_on(others, outcome);
+        let result = self.drive_on(others, until, outcome);
         self.waiters.fetch_sub(1, Ordering::Relaxed);
         self.leave(self.core.lock());
         result
@@ -195,6 +220,7 @@ impl HostEngine {
     fn drive_on<R>(
         &self,
         others: &[&HostEngine],
+        until: Option<Instant>,
         mut outcome: impl FnMut(&mut Core) -> Option<R>,
     ) -> R {
         let mut backoff = Backoff::default();
@@ -237,6 +263,8 @@ impl HostEngine {
                         } else {
                             nap
                         };
+                        let left = until.map(|it| it.saturating_duration_since(Instant::now()));
+                        let most = left.map_or(most, |left| left.min(most));
                         if let Some(result) = self.block(nap, most, &mut outcome) {
                             return result;
                         }
@@ -278,11 +306,7 @@ impl HostEngine {
     /// Makes progress until nothing is in flight, but not for longer than this. Returns whether
     /// that is so.
     pub(crate) fn is_idle_within(&self, limit: Duration) -> Result<bool, Forked> {
-        let until = Instant::now() + limit;
-        self.drive(|core| {
-            let is_idle = core.is_idle();
-            (is_idle || Instant::now() >= until).then_some(is_idle)
-        })
+        self.drive_until(deadline_in(limit), |core| core.is_idle())
     }
 
     /// Hands the buffers of an operation that nobody waits for to the engine. In a forked child

@@ -2,6 +2,8 @@
 //! result. Knows no steps: an operation's work is in `active.rs`.
 
 use std::any::Any;
+#[cfg(feature = "future")]
+use std::task::Waker;
 #[cfg(feature = "cuda")]
 use std::time::Duration;
 
@@ -36,6 +38,20 @@ struct Slot {
     state: State,
     /// Nobody will ask for the result; the buffers are kept until nothing touches them any more.
     detached: Option<Buffers>,
+    /// The task that awaits the result.
+    #[cfg(feature = "future")]
+    waker: Option<Waker>,
+}
+
+/// Wakes a task. An executor's code runs then, so it goes the way of discarded buffers.
+#[cfg(feature = "future")]
+struct WakeOnDrop(Waker);
+
+#[cfg(feature = "future")]
+impl Drop for WakeOnDrop {
+    fn drop(&mut self) {
+        self.0.wake_by_ref();
+    }
 }
 
 #[derive(Default)]
@@ -129,6 +145,15 @@ impl Ops {
         }
     }
 
+    /// Has a task woken when the operation, which is under way, ends: the task that asked last.
+    #[cfg(feature = "future")]
+    pub(super) fn wake_at_end(&mut self, id: OpId, waker: &Waker) {
+        match &mut self.slots[id.index].waker {
+            Some(known) => known.clone_from(waker),
+            none => *none = Some(waker.clone()),
+        }
+    }
+
     /// Buffers to drop when the engine is unlocked.
     pub(super) fn discarded(&mut self) -> Vec<Buffers> {
         std::mem::take(&mut self.discarded)
@@ -137,6 +162,10 @@ impl Ops {
     fn end(&mut self, index: usize, result: Result<(), Error>) {
         let slot = &mut self.slots[index];
         slot.state = State::Done(result);
+        #[cfg(feature = "future")]
+        if let Some(waker) = slot.waker.take() {
+            self.discarded.push(Box::new(WakeOnDrop(waker)));
+        }
         if let Some(buffers) = slot.detached.take() {
             self.discarded.push(buffers);
             self.forget(index);

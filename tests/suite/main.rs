@@ -22,6 +22,7 @@ mod faults;
 mod footprint;
 mod foreign_memory;
 mod fork;
+mod futures;
 mod growth;
 mod hosts;
 mod launch;

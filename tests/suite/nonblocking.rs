@@ -4,7 +4,7 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use spark_ccl::{Communicator, Error, ExitClass, Pending, RedOp};
+use spark_ccl::{Communicator, Error, ExitClass, Pending, RedOp, ScopedPending};
 
 use super::ranks::{Watchdog, each, narrow, run, run_with};
 use super::values::{message, sum_of_messages};
@@ -63,6 +63,60 @@ fn testing_makes_progress() {
 }
 
 #[test]
+fn a_wait_may_be_limited() {
+    run(2, |comm| {
+        let other = 1 - comm.rank();
+        let pending = comm.recv(vec![0_u8], other).start().unwrap();
+        for limit in [Duration::ZERO, Duration::from_millis(30)] {
+            assert!(!pending.wait_for(limit), "nobody has sent yet");
+        }
+        let pending = pending.try_wait().expect_err("nobody has sent yet");
+        comm.barrier().run().unwrap();
+        comm.send(&[7_u8], other).run().unwrap();
+        assert!(pending.wait_for(Duration::MAX));
+        let outcome = pending.try_wait().expect("it is done");
+        assert_eq!(outcome.unwrap(), [7]);
+    });
+}
+
+#[test]
+fn what_has_failed_is_done() {
+    each(Communicator::local(2).unwrap(), |comm| {
+        let pending = comm.recv(vec![0_u8], 1 - comm.rank()).start().unwrap();
+        comm.abort("on purpose");
+        assert!(pending.wait_for(Duration::MAX));
+        let outcome = pending.try_wait().expect("it is done");
+        assert_eq!(outcome.unwrap_err().buffers, [0]);
+    });
+}
+
+#[test]
+fn a_scope_has_the_same_waits() {
+    run(2, |comm| {
+        let other = 1 - comm.rank();
+        let mut received = [[0_u8; 2]; 2];
+        let [late, early] = &mut received;
+        let waits = comm.scope(|scope| {
+            let early = comm.recv(early, other).start_in(scope)?;
+            let late = comm.recv(late, other).start_in(scope)?;
+            assert!(!early.wait_for(Duration::from_millis(30)));
+            comm.barrier().run()?;
+            comm.send(&[1_u8, 2], other).run()?;
+            let both = [late, early];
+            assert_eq!(ScopedPending::wait_any(both.iter().rev()), Some(0));
+            let [late, early] = both;
+            early.try_wait().expect("it is done")?;
+            let late = late.try_wait().expect_err("it is under way");
+            comm.barrier().run()?;
+            comm.send(&[3_u8, 4], other).run()?;
+            late.wait().map(drop)
+        });
+        waits.unwrap();
+        assert_eq!(received, [[3, 4], [1, 2]]);
+    });
+}
+
+#[test]
 fn the_first_of_several_to_be_done_is_named() {
     run(2, |comm| {
         let other = 1 - comm.rank();
@@ -72,6 +126,7 @@ fn the_first_of_several_to_be_done_is_named() {
         let early = early.start().unwrap();
         let mut both = vec![late.map(Message::Late), early.map(Message::Early)];
         assert_eq!(Pending::wait_any(&both), Some(1), "nobody has sent yet");
+        assert_eq!(Pending::wait_any(both.iter().rev()), Some(0));
         assert_eq!(both.remove(1).wait().unwrap(), Message::Early(vec![3.0; 3]));
         // The other rank is as far.
         comm.barrier().run().unwrap();

@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::sync::Arc;
+use std::time::Duration;
 #[cfg(feature = "cuda")]
 use std::time::Instant;
 
@@ -9,6 +10,7 @@ use spark_ccl_fork::Forked;
 use spark_ccl_log::Mutex;
 
 use super::HostEngine;
+use crate::deadline::deadline_in;
 use crate::error::Error;
 use crate::host::{Core, OpId};
 
@@ -28,6 +30,13 @@ impl Ids {
     pub(crate) fn settle(self, engine: &HostEngine) -> Result<(), Forked> {
         engine.settle(self.0)?;
         self.1.map_or(Ok(()), |id| engine.settle(id))
+    }
+
+    /// Waits for all of the task, for no longer than this. Returns whether it is done; its results
+    /// are left to [`wait`](Self::wait). In a forked child it counts as done.
+    pub(crate) fn settle_within(self, engine: &HostEngine, limit: Duration) -> bool {
+        let settled = engine.drive_until(deadline_in(limit), |core| self.are_done_in(core));
+        settled.unwrap_or(true)
     }
 
     /// Whether all of the task is done; its results are left to [`wait`](Self::wait). Makes
@@ -69,19 +78,20 @@ impl Ids {
 /// Waits until one of several tasks is done, and returns its index; results are left to
 /// [`Ids::wait`]. `None` for no tasks. In a forked child the parent's tasks make no progress, and
 /// count as done.
-pub(crate) fn first_done(tasks: &[(&HostEngine, Ids)]) -> Option<usize> {
+pub(crate) fn first_done<'a>(tasks: impl Iterator<Item = (&'a HostEngine, Ids)>) -> Option<usize> {
+    let tasks: Vec<_> = tasks.collect();
     let &(first, _) = tasks.first()?;
     let is_foreign = |&(engine, _): &(&HostEngine, Ids)| engine.check_process().is_err();
     if let Some(foreign) = tasks.iter().position(is_foreign) {
         return Some(foreign);
     }
     let mut others: Vec<&HostEngine> = Vec::new();
-    for &(engine, _) in tasks {
+    for &(engine, _) in &tasks {
         if !std::ptr::eq(engine, first) && !others.iter().any(|&it| std::ptr::eq(it, engine)) {
             others.push(engine);
         }
     }
-    let done = first.drive_beside(&others, |core| {
+    let done = first.drive_beside(&others, None, |core| {
         tasks.iter().position(|&(engine, ids)| {
             if std::ptr::eq(engine, first) {
                 return ids.are_done_in(core);

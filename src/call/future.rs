@@ -1,0 +1,50 @@
+//! Operations in flight as futures. Knows handles; how a task is woken is below, in the engine.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use super::{Failed, Pending};
+
+/// What [`wait`](Pending::wait) returns, without blocking the thread. A rank's progress thread
+/// ([`Builder::progress_thread`](crate::Builder::progress_thread)) wakes the task; without one, each
+/// poll makes progress and asks for the next poll, which takes all of a thread of the executor.
+///
+/// Dropping it lets the operation go on, as any handle. Once it has returned the outcome, it must
+/// not be polled again, and never returns anything.
+///
+/// ```
+/// # fn block_on<F: std::future::IntoFuture>(future: F) -> F::Output {
+/// #     struct Thread(std::thread::Thread);
+/// #     impl std::task::Wake for Thread {
+/// #         fn wake(self: std::sync::Arc<Self>) { self.0.unpark(); }
+/// #     }
+/// #     let waker = std::sync::Arc::new(Thread(std::thread::current())).into();
+/// #     let mut context = std::task::Context::from_waker(&waker);
+/// #     let mut future = std::pin::pin!(future.into_future());
+/// #     loop {
+/// #         match future.as_mut().poll(&mut context) {
+/// #             std::task::Poll::Ready(output) => return output,
+/// #             std::task::Poll::Pending => std::thread::park(),
+/// #         }
+/// #     }
+/// # }
+/// use spark_ccl::{Communicator, Error, RedOp};
+///
+/// async fn mean(comm: &Communicator, values: Vec<f32>) -> Result<Vec<f32>, Error> {
+///     Ok(comm.all_reduce_in_place(values, RedOp::Avg).start()?.await?)
+/// }
+///
+/// let comm = Communicator::builder().progress_thread(true).local(1)?.remove(0);
+/// assert_eq!(block_on(mean(&comm, vec![1.0; 3]))?, [1.0; 3]);
+/// # Ok::<(), Error>(())
+/// ```
+impl<B> Future for Pending<B> {
+    type Output = Result<B, Failed<B>>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let pending = self.get_mut();
+        ready!(pending.ids.poll(&pending.membership, context));
+        pending.outcome().map_or(Poll::Pending, Poll::Ready)
+    }
+}
