@@ -58,13 +58,15 @@ impl Communicator {
     /// Collective; every rank has a color.
     ///
     /// ```
-    /// # let ranks = spark_ccl::Communicator::local(2)?.into_iter().map(|comm| std::thread::spawn(move || {
+    /// # let ranks = spark_ccl::Communicator::local(2)?.into_iter();
+    /// # let ranks = ranks.map(|comm| std::thread::spawn(move || {
     /// // Even and odd ranks, each in a communicator of their own.
     /// let part = comm.split_by(comm.rank() % 2)?;
     /// assert_eq!((part.rank(), part.size()), (0, 1));
     /// # comm.finalize()
     /// # }));
-    /// # for rank in ranks.collect::<Vec<_>>() { rank.join().unwrap()?; }
+    /// # let ranks: Vec<_> = ranks.collect();
+    /// # for rank in ranks { rank.join().unwrap()?; }
     /// # Ok::<(), spark_ccl::Error>(())
     /// ```
     ///
@@ -79,13 +81,15 @@ impl Communicator {
     /// and those that are not among them get none.
     ///
     /// ```
-    /// # let ranks = spark_ccl::Communicator::local(3)?.into_iter().map(|comm| std::thread::spawn(move || {
+    /// # let ranks = spark_ccl::Communicator::local(3)?.into_iter();
+    /// # let ranks = ranks.map(|comm| std::thread::spawn(move || {
     /// let ends = comm.subgroup(&[2, 0])?;
     /// let rank = ends.as_ref().map(spark_ccl::Communicator::rank);
     /// assert_eq!(rank, [Some(1), None, Some(0)][comm.rank()]);
     /// # comm.finalize()
     /// # }));
-    /// # for rank in ranks.collect::<Vec<_>>() { rank.join().unwrap()?; }
+    /// # let ranks: Vec<_> = ranks.collect();
+    /// # for rank in ranks { rank.join().unwrap()?; }
     /// # Ok::<(), spark_ccl::Error>(())
     /// ```
     ///

@@ -7,8 +7,8 @@ use std::task::{Context, Poll, ready};
 use super::{Failed, Pending};
 
 /// What [`wait`](Pending::wait) returns, without blocking the thread. A rank's progress thread
-/// ([`Builder::progress_thread`](crate::Builder::progress_thread)) wakes the task; without one, each
-/// poll makes progress and asks for the next poll, which takes all of a thread of the executor.
+/// ([`Builder::progress_thread`](crate::Builder::progress_thread)) wakes the task. Without one, a
+/// poll makes progress and asks for the next, which takes all of a thread of the executor.
 ///
 /// Dropping it lets the operation go on, as any handle. Once it has returned the outcome, it must
 /// not be polled again, and never returns anything.

@@ -13,8 +13,8 @@ use crate::error::Error;
 /// waits for those stores.
 ///
 /// # Errors
-/// [`Error::Invalid`] for ranks that do not exist, no time at all, and buffers that do not fit the operation or
-/// each other.
+/// [`Error::Invalid`] for ranks that do not exist, no time at all, and buffers that do not fit the
+/// operation or each other.
 pub(crate) fn check(spec: &Spec, task: &mut Task, ranks: Ranks) -> Result<(), Error> {
     let call = Checked { spec, ranks };
     if spec.limit.is_some_and(|limit| limit.is_zero()) {
