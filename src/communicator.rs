@@ -241,35 +241,6 @@ impl Communicator {
         self.inner.membership.engine().check()
     }
 
-    /// The next message from rank `from`, to memory of the host: its type, and how many elements it
-    /// has. `None` if none has come, or a [`recv`](Self::recv) that was called before waits for it.
-    /// Does not wait. Where several threads receive from the same rank, another may get the message
-    /// first.
-    ///
-    /// ```
-    /// use spark_ccl::{Communicator, DType};
-    ///
-    /// let comm = Communicator::local(1)?.remove(0);
-    /// assert_eq!(comm.probe(0)?, None);
-    /// comm.send(&[1_u8, 2][..], 0).run()?;
-    /// assert_eq!(comm.probe(0)?, Some((DType::U8, 2)));
-    /// # Ok::<(), spark_ccl::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] if there is no such rank; [`Error::Failed`] after a failure.
-    pub fn probe(&self, from: usize) -> Result<Option<(DType, usize)>, Error> {
-        let size = self.size();
-        if from >= size {
-            return Err(Error::Invalid {
-                operation: "probe",
-                problem: format!("there is no rank {from} among {size} ranks"),
-            });
-        }
-        let found = self.inner.membership.probe(from as u32)?;
-        Ok(found.map(|(dtype, count)| (dtype, count as usize)))
-    }
-
     /// The orderly end: waits until all ranks have called it, and operations whose handles were
     /// dropped are done. Calls afterwards are invalid, on all ranks.
     ///

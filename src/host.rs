@@ -14,6 +14,7 @@ mod lending;
 mod loans;
 mod ops;
 mod pair_tag;
+mod probe;
 mod request;
 mod signal;
 mod signal_payload;
@@ -39,19 +40,16 @@ use first_caller::FirstCaller;
 use loans::Loans;
 use ops::OpId;
 use ops::Ops;
-use pair_tag::PairTag;
 use request::Request;
 use spark_ccl_control::{Leave, MOST_CALLS, Messages, Watch};
 use spark_ccl_sched::{Kind, Rank, Step};
 use spark_ccl_status::Peer;
 use spark_ccl_transport::Rails;
-use spark_ccl_types::DType;
 use spin_budget::SpinBudget;
 use unread::Refusal;
 pub(crate) use wires::Wires;
 
 use crate::error::Error;
-use crate::mesh::POINT_TO_POINT_LANE;
 use crate::observe::Observed;
 use crate::peer_link::PeerLink;
 use crate::plan::{Planner, Program, Programs};
@@ -271,24 +269,6 @@ impl Core {
         queue.queue.push_back(id);
         self.pairs += 1;
         id
-    }
-
-    /// The next message from a rank: its type and elements. `None` if none has come, or a call
-    /// waits for it.
-    ///
-    /// # Errors
-    /// The fault that has ended this communicator.
-    pub(crate) fn probe(&mut self, from: Rank) -> Result<Option<(DType, u64)>, Error> {
-        self.progress();
-        self.check()?;
-        let pair = self.pair_queues.get(&(from, Direction::In));
-        if pair.is_some_and(|pair| !pair.queue.is_empty()) {
-            return Ok(None);
-        }
-        // A link that has ended is found by the control plane, or by the call that needs it.
-        let link = self.wires.rx(from, POINT_TO_POINT_LANE);
-        let tag = link.ok().and_then(|rx| rx.next_tag().ok().flatten());
-        Ok(tag.and_then(|tag| PairTag::from_bits(tag).elements()))
     }
 
     /// Moves everything on that can move; `true` when something did.

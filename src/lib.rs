@@ -30,6 +30,7 @@ mod logging;
 mod measured;
 mod membership;
 mod mesh;
+mod messages;
 mod names;
 mod observe;
 mod opening;

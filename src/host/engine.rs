@@ -21,8 +21,6 @@ pub(super) use engines::{is_without_thread, unattended_engines};
 pub(crate) use ids::{Ids, first_done};
 use spark_ccl_fork::{Forked, Owned};
 use spark_ccl_log::{Condvar, Held, Mutex, MutexGuard};
-use spark_ccl_sched::Rank;
-use spark_ccl_types::DType;
 
 #[cfg(feature = "cuda")]
 use super::Direction;
@@ -184,7 +182,10 @@ impl HostEngine {
     }
 
     /// Makes progress until `outcome` returns a result.
-    fn drive<R>(&self, outcome: impl FnMut(&mut Core) -> Option<R>) -> Result<R, Forked> {
+    pub(super) fn drive<R>(
+        &self,
+        outcome: impl FnMut(&mut Core) -> Option<R>,
+    ) -> Result<R, Forked> {
         self.check_process()?;
         Ok(self.drive_beside(&[], None, outcome))
     }
@@ -282,16 +283,6 @@ impl HostEngine {
             core.run_watchdog(Instant::now());
             unlock(core);
         }
-    }
-
-    /// The next message from a rank: see [`Core::probe`].
-    pub(crate) fn probe(&self, from: Rank) -> Result<Option<(DType, u64)>, Error> {
-        self.check_process()?;
-        let mut core = self.core.lock();
-        let found = core.probe(from);
-        // What this has moved on, threads may wait for.
-        unlock(core);
-        found
     }
 
     /// Moves on what is in flight, if there is anything.

@@ -17,9 +17,9 @@ use crate::logging::REMARK_AFTER;
 use crate::names;
 
 /// How long an operation waits before it tells the others what it is.
-const ANNOUNCE_AFTER: Duration = Duration::from_millis(200);
+pub(super) const ANNOUNCE_AFTER: Duration = Duration::from_millis(200);
 /// How often it repeats that.
-const ANNOUNCE_EVERY: Duration = Duration::from_secs(1);
+pub(super) const ANNOUNCE_EVERY: Duration = Duration::from_secs(1);
 /// How long the control plane gets to name the cause of a broken link or a message of another tag.
 /// It takes about a second to tell that a process on another host is gone (`REFUSED_FOR` in
 /// `crates/control/src/repair.rs`).

@@ -29,6 +29,7 @@ mod launch;
 mod leaving;
 mod limits;
 mod logging;
+mod messages;
 mod mismatch;
 mod nonblocking;
 mod nonblocking_handles;
