@@ -68,14 +68,14 @@ impl Bench {
 
     fn all_gather(&mut self) -> Result<(), Error> {
         let call = self.comm.all_gather(&self.block, &mut self.all);
-        call.on(&self.calls).map(drop)
+        call.on(&self.calls)
     }
 
     fn reduce_scatter(&mut self) -> Result<(), Error> {
         let call = self
             .comm
             .reduce_scatter(&self.all, &mut self.block, RedOp::Sum);
-        call.on(&self.calls).map(drop)
+        call.on(&self.calls)
     }
 
     /// Computes beside a call, and prints when which part began and ended.

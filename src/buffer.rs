@@ -93,8 +93,15 @@ impl Region {
 /// value itself is moved. Device memory is at its address for CUDA, and these hold in the order of
 /// the stream that the region names.
 pub unsafe trait SendBuf<T: Element> {
+    /// What a call gives back of it: `()` of borrowed memory, of which the borrow just ends, and
+    /// otherwise the owner.
+    type Back: GivenBack;
+
     /// The memory.
     fn region(&self) -> Region;
+
+    /// Gives it back.
+    fn back(self) -> Self::Back;
 }
 
 /// Memory that a call may write (and read).
@@ -105,9 +112,85 @@ pub unsafe trait SendBuf<T: Element> {
 /// dropped, even when the value itself is moved. Device memory is at its address for CUDA, and
 /// these hold in the order of the stream that the region names.
 pub unsafe trait RecvBuf<T: Element> {
+    /// What a call gives back of it: `()` of borrowed memory, of which the borrow just ends, and
+    /// otherwise the owner.
+    type Back: GivenBack;
+
     /// The memory.
     fn region_mut(&mut self) -> Region;
+
+    /// Gives it back.
+    fn back(self) -> Self::Back;
 }
+
+/// What a call gives back of one buffer: its owner, or `()` of a borrowed one.
+pub trait GivenBack: Sized {
+    /// What it gives back of two: both owners in a tuple, the owner of one, or `()`.
+    type With<R: GivenBack>;
+
+    /// The same, after an owner of the other buffer.
+    #[doc(hidden)]
+    type After<S>;
+
+    #[doc(hidden)]
+    fn with<R: GivenBack>(self, received: R) -> Self::With<R>;
+
+    #[doc(hidden)]
+    fn after<S>(self, sent: S) -> Self::After<S>;
+}
+
+impl GivenBack for () {
+    type With<R: GivenBack> = R;
+    type After<S> = S;
+
+    fn with<R: GivenBack>(self, received: R) -> R {
+        received
+    }
+
+    fn after<S>(self, sent: S) -> S {
+        sent
+    }
+}
+
+macro_rules! gives_back_owners {
+    ($([$($generic:tt)*] $owner:ty),+ $(,)?) => {$(
+        impl<$($generic)*> $crate::GivenBack for $owner {
+            type With<R: $crate::GivenBack> = R::After<Self>;
+            type After<S> = (S, Self);
+
+            fn with<R: $crate::GivenBack>(self, received: R) -> R::After<Self> {
+                received.after(self)
+            }
+
+            fn after<S>(self, sent: S) -> (S, Self) {
+                (sent, self)
+            }
+        }
+    )+};
+}
+
+gives_back_owners!([B: OwnedBuf] B);
+
+#[cfg(feature = "cuda")]
+pub(crate) use gives_back_owners;
+
+/// What an implementation of [`SendBuf`] or [`RecvBuf`] gives back.
+macro_rules! gives_back {
+    (nothing) => {
+        type Back = ();
+
+        fn back(self) {}
+    };
+    (itself) => {
+        type Back = Self;
+
+        fn back(self) -> Self {
+            self
+        }
+    };
+}
+
+pub(crate) use gives_back;
 
 /// Memory that an operation can keep until it is done: not borrowed.
 #[diagnostic::on_unimplemented(
@@ -124,7 +207,7 @@ impl<T: Element> OwnedBuf for Arc<[T]> {}
 impl<T: Element> OwnedBuf for Registered<T> {}
 
 macro_rules! slices {
-    ($([$($generic:tt)*] $type:ty),+ $(,)?) => {$(
+    ($([$($generic:tt)*] $type:ty => $back:ident),+ $(,)?) => {$(
         // SAFETY: the type borrows or owns its elements, which are not within the value, so moving
         // the value does not move them. While a call has the value, Rust's borrow rules keep others
         // from using the elements, and from freeing them.
@@ -133,24 +216,26 @@ macro_rules! slices {
                 let slice: &[T] = &self[..];
                 Region::host(slice.as_ptr(), slice.len())
             }
+
+            gives_back!($back);
         }
     )+};
 }
 
 slices! {
-    [] &[T],
-    [] &Vec<T>,
-    [const N: usize] &[T; N],
-    [] &mut [T],
-    [] &mut Vec<T>,
-    [const N: usize] &mut [T; N],
-    [] Vec<T>,
-    [] Box<[T]>,
-    [] Arc<[T]>,
+    [] &[T] => nothing,
+    [] &Vec<T> => nothing,
+    [const N: usize] &[T; N] => nothing,
+    [] &mut [T] => nothing,
+    [] &mut Vec<T> => nothing,
+    [const N: usize] &mut [T; N] => nothing,
+    [] Vec<T> => itself,
+    [] Box<[T]> => itself,
+    [] Arc<[T]> => itself,
 }
 
 macro_rules! slices_mut {
-    ($([$($generic:tt)*] $type:ty),+ $(,)?) => {$(
+    ($([$($generic:tt)*] $type:ty => $back:ident),+ $(,)?) => {$(
         // SAFETY: the type borrows its elements uniquely, or owns them on the heap, so that moving
         // the value does not move them. The pointer comes from a unique borrow, so it may be
         // written through.
@@ -159,16 +244,18 @@ macro_rules! slices_mut {
                 let slice: &mut [T] = &mut self[..];
                 Region::host(slice.as_mut_ptr(), slice.len())
             }
+
+            gives_back!($back);
         }
     )+};
 }
 
 slices_mut! {
-    [] &mut [T],
-    [] &mut Vec<T>,
-    [const N: usize] &mut [T; N],
-    [] Vec<T>,
-    [] Box<[T]>,
+    [] &mut [T] => nothing,
+    [] &mut Vec<T> => nothing,
+    [const N: usize] &mut [T; N] => nothing,
+    [] Vec<T> => itself,
+    [] Box<[T]> => itself,
 }
 
 // SAFETY: the value is a borrow of its element, which stays where it is. While a call has the
@@ -177,6 +264,8 @@ unsafe impl<T: Element> SendBuf<T> for &T {
     fn region(&self) -> Region {
         Region::host(*self, 1)
     }
+
+    gives_back!(nothing);
 }
 
 // SAFETY: it borrows its element uniquely, which stays where it is and is not written meanwhile.
@@ -184,6 +273,8 @@ unsafe impl<T: Element> SendBuf<T> for &mut T {
     fn region(&self) -> Region {
         Region::host(&raw const **self, 1)
     }
+
+    gives_back!(nothing);
 }
 
 // SAFETY: it borrows its element uniquely, which stays where it is. The pointer comes from that
@@ -192,6 +283,8 @@ unsafe impl<T: Element> RecvBuf<T> for &mut T {
     fn region_mut(&mut self) -> Region {
         Region::host(&raw mut **self, 1)
     }
+
+    gives_back!(nothing);
 }
 
 // SAFETY: a `Registered` owns its mapping, which stays where it is until the last handle is gone.
@@ -199,6 +292,8 @@ unsafe impl<T: Element> SendBuf<T> for Registered<T> {
     fn region(&self) -> Region {
         Region::registered(self.segment(), 0, self.len())
     }
+
+    gives_back!(itself);
 }
 
 // SAFETY: it borrows a `Registered`, whose mapping stays where it is meanwhile.
@@ -206,6 +301,8 @@ unsafe impl<T: Element> SendBuf<T> for &Registered<T> {
     fn region(&self) -> Region {
         Region::registered(self.segment(), 0, self.len())
     }
+
+    gives_back!(nothing);
 }
 
 // SAFETY: a `Registered` owns its mapping, and is the only handle of this rank to its memory.
@@ -213,6 +310,8 @@ unsafe impl<T: Element> RecvBuf<T> for Registered<T> {
     fn region_mut(&mut self) -> Region {
         Region::registered(self.segment(), 0, self.len())
     }
+
+    gives_back!(itself);
 }
 
 // SAFETY: it borrows uniquely the only handle of this rank to its memory, whose mapping stays where
@@ -221,6 +320,8 @@ unsafe impl<T: Element> RecvBuf<T> for &mut Registered<T> {
     fn region_mut(&mut self) -> Region {
         Region::registered(self.segment(), 0, self.len())
     }
+
+    gives_back!(nothing);
 }
 
 // SAFETY: a view borrows its `Registered`, whose mapping stays where it is meanwhile, and which
@@ -230,6 +331,8 @@ unsafe impl<T: Element> SendBuf<T> for RegisteredView<'_, T> {
     fn region(&self) -> Region {
         Region::registered(self.segment, self.start * size_of::<T>(), self.len)
     }
+
+    gives_back!(nothing);
 }
 
 // SAFETY: a mutable view borrows its `Registered` uniquely, which is the only handle of this rank
@@ -239,4 +342,6 @@ unsafe impl<T: Element> RecvBuf<T> for RegisteredViewMut<'_, T> {
     fn region_mut(&mut self) -> Region {
         Region::registered(self.segment, self.start * size_of::<T>(), self.len)
     }
+
+    gives_back!(nothing);
 }

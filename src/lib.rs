@@ -70,7 +70,7 @@ pub mod tutorial {
 }
 
 pub use blocks::Blocks;
-pub use buffer::{OwnedBuf, RecvBuf, Region, SendBuf};
+pub use buffer::{GivenBack, OwnedBuf, RecvBuf, Region, SendBuf};
 pub use builder::Builder;
 pub use call::{
     Call, Failed, InPlace, Nothing, Operands, OutOfPlace, OwnedOperands, Pending, Receiving, Scope,

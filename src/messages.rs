@@ -72,8 +72,8 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Invalid`] for elements of another type, and [`Error::Memory`] for more than there is
-    /// memory for: the message can still be received then. Else those of
+    /// [`Error::Invalid`] for elements of another type, and [`Error::Memory`] for more than fit into
+    /// memory: the message can still be received then. Else those of
     /// [`probe_wait`](Self::probe_wait) and [`Call::run`].
     pub fn recv_vec<T: Element>(&self, from: usize) -> Result<Vec<T>, Error> {
         let (dtype, count) = self.probe_wait(from)?;

@@ -2,7 +2,7 @@
 
 use spark_ccl_types::Element;
 
-use crate::buffer::{OwnedBuf, RecvBuf, Region, SendBuf};
+use crate::buffer::{GivenBack, OwnedBuf, RecvBuf, Region, SendBuf};
 
 pub(crate) mod sealed {
     pub trait Sealed {}
@@ -10,7 +10,7 @@ pub(crate) mod sealed {
 
 /// The buffers of a [`Call`](crate::Call).
 pub trait Operands<T: Element>: sealed::Sealed {
-    /// What the caller gets back: the buffers as they were passed.
+    /// What the caller gets back: the buffers that were passed by value.
     type Back;
 
     /// What is read and what is written.
@@ -58,51 +58,51 @@ impl<R> sealed::Sealed for Receiving<R> {}
 impl sealed::Sealed for Nothing {}
 
 impl<T: Element, S: SendBuf<T>, R: RecvBuf<T>> Operands<T> for OutOfPlace<S, R> {
-    type Back = (S, R);
+    type Back = <S::Back as GivenBack>::With<R::Back>;
 
     fn regions(&mut self) -> (Region, Region) {
         (self.0.region(), self.1.region_mut())
     }
 
-    fn back(self) -> (S, R) {
-        (self.0, self.1)
+    fn back(self) -> Self::Back {
+        self.0.back().with(self.1.back())
     }
 }
 
 impl<T: Element, B: RecvBuf<T>> Operands<T> for InPlace<B> {
-    type Back = B;
+    type Back = B::Back;
 
     fn regions(&mut self) -> (Region, Region) {
         let region = self.0.region_mut();
         (region.clone(), region)
     }
 
-    fn back(self) -> B {
-        self.0
+    fn back(self) -> B::Back {
+        self.0.back()
     }
 }
 
 impl<T: Element, S: SendBuf<T>> Operands<T> for Sending<S> {
-    type Back = S;
+    type Back = S::Back;
 
     fn regions(&mut self) -> (Region, Region) {
         (self.0.region(), Region::empty())
     }
 
-    fn back(self) -> S {
-        self.0
+    fn back(self) -> S::Back {
+        self.0.back()
     }
 }
 
 impl<T: Element, R: RecvBuf<T>> Operands<T> for Receiving<R> {
-    type Back = R;
+    type Back = R::Back;
 
     fn regions(&mut self) -> (Region, Region) {
         (Region::empty(), self.0.region_mut())
     }
 
-    fn back(self) -> R {
-        self.0
+    fn back(self) -> R::Back {
+        self.0.back()
     }
 }
 

@@ -10,7 +10,7 @@ use spark_ccl_cuda::cudarc::driver::{CudaSlice, CudaViewMut, DeviceSlice as Slic
 use spark_ccl_types::Element;
 
 use super::site::{Order, Site};
-use crate::buffer::{RecvBuf, Region, SendBuf};
+use crate::buffer::{RecvBuf, Region, SendBuf, gives_back, gives_back_owners};
 
 impl Region {
     /// Device memory: `len` elements from an address.
@@ -125,6 +125,8 @@ unsafe impl<T: Element> SendBuf<T> for DeviceSlice<T> {
     fn region(&self) -> Region {
         self.whole()
     }
+
+    gives_back!(nothing);
 }
 
 // SAFETY: `from_raw`, from which all such values come, requires that the memory is there for its
@@ -134,6 +136,8 @@ unsafe impl<T: Element> RecvBuf<T> for DeviceSlice<T> {
     fn region_mut(&mut self) -> Region {
         self.whole()
     }
+
+    gives_back!(nothing);
 }
 
 // SAFETY: a call may go on after the borrow: `from_raw` requires of the program that the memory
@@ -196,8 +200,10 @@ fn of_cudarc<T>(buffer: &(impl Observed + Sliced<T>)) -> Region {
     Region::on_device(address, buffer.len(), site)
 }
 
+gives_back_owners!([T: Element] CudaSlice<T>);
+
 macro_rules! sends {
-    ($([$($life:lifetime)?] $type:ty, $this:ident => $region:expr);+ $(;)?) => {$(
+    ($([$($life:lifetime)?] $type:ty, $back:ident, $this:ident => $region:expr);+ $(;)?) => {$(
         // SAFETY: it borrows or owns a buffer of cudarc's, whose memory stays until its own stream
         // has waited for the last write, which each call is noted as.
         unsafe impl<$($life,)? T: Element> SendBuf<T> for $type {
@@ -205,6 +211,8 @@ macro_rules! sends {
                 let $this = self;
                 $region
             }
+
+            gives_back!($back);
         }
 
         // SAFETY: the call waits for the event of the buffer's last write, and becomes that event.
@@ -216,15 +224,15 @@ macro_rules! sends {
 }
 
 sends! {
-    [] CudaSlice<T>, this => of_cudarc(this);
-    ['a] &'a CudaSlice<T>, this => of_cudarc(*this);
-    ['a] &'a mut CudaSlice<T>, this => of_cudarc(&**this);
-    ['a] CudaViewMut<'a, T>, this => of_cudarc(this);
-    ['a] DevicePart<'a, T>, this => of_cudarc(this.slice).part(this.range.start, this.range.len(), size_of::<T>());
+    [] CudaSlice<T>, itself, this => of_cudarc(this);
+    ['a] &'a CudaSlice<T>, nothing, this => of_cudarc(*this);
+    ['a] &'a mut CudaSlice<T>, nothing, this => of_cudarc(&**this);
+    ['a] CudaViewMut<'a, T>, nothing, this => of_cudarc(this);
+    ['a] DevicePart<'a, T>, nothing, this => of_cudarc(this.slice).part(this.range.start, this.range.len(), size_of::<T>());
 }
 
 macro_rules! receives {
-    ($([$($life:lifetime)?] $type:ty, $this:ident => $buffer:expr);+ $(;)?) => {$(
+    ($([$($life:lifetime)?] $type:ty, $back:ident, $this:ident => $buffer:expr);+ $(;)?) => {$(
         // SAFETY: it is a unique borrow of a buffer of cudarc's, or its only handle; the memory
         // stays until its own stream has waited for the last write, which each call is noted as.
         unsafe impl<$($life,)? T: Element> RecvBuf<T> for $type {
@@ -232,6 +240,8 @@ macro_rules! receives {
                 let $this = self;
                 of_cudarc($buffer)
             }
+
+            gives_back!($back);
         }
 
         // SAFETY: the call waits for the events of the buffer's last reads and write, and becomes
@@ -243,7 +253,7 @@ macro_rules! receives {
 }
 
 receives! {
-    [] CudaSlice<T>, this => &*this;
-    ['a] &'a mut CudaSlice<T>, this => &**this;
-    ['a] CudaViewMut<'a, T>, this => &*this;
+    [] CudaSlice<T>, itself, this => &*this;
+    ['a] &'a mut CudaSlice<T>, nothing, this => &**this;
+    ['a] CudaViewMut<'a, T>, nothing, this => &*this;
 }

@@ -14,7 +14,7 @@ use super::buffer::{DeviceRecv, DeviceSend};
 use super::engine::TypedBlock;
 use super::view::{DeviceView, Owner};
 use super::view_mut::DeviceViewMut;
-use crate::buffer::{RecvBuf, Region, SendBuf};
+use crate::buffer::{RecvBuf, Region, SendBuf, gives_back};
 use crate::error::Error;
 
 /// `len` elements of a device's memory, from
@@ -183,6 +183,8 @@ unsafe impl<T: Element> SendBuf<T> for &DeviceMemory<T> {
     fn region(&self) -> Region {
         self.whole().region()
     }
+
+    gives_back!(nothing);
 }
 
 // SAFETY: it borrows the memory's owner; the memory stays until all calls have run whose ends its
@@ -191,6 +193,8 @@ unsafe impl<T: Element> SendBuf<T> for &mut DeviceMemory<T> {
     fn region(&self) -> Region {
         self.whole().region()
     }
+
+    gives_back!(nothing);
 }
 
 // SAFETY: it is a unique borrow of the only handle; the memory stays until all calls have run whose
@@ -199,6 +203,8 @@ unsafe impl<T: Element> RecvBuf<T> for &mut DeviceMemory<T> {
     fn region_mut(&mut self) -> Region {
         self.whole_mut().region_mut()
     }
+
+    gives_back!(nothing);
 }
 
 // SAFETY: the region's order is its block. It makes a call that writes wait for all calls before,

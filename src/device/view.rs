@@ -16,7 +16,7 @@ use spark_ccl_types::Element;
 use super::block::Block;
 use super::buffer::DeviceSend;
 use super::site::{Order, Site};
-use crate::buffer::{Region, SendBuf};
+use crate::buffer::{Region, SendBuf, gives_back};
 use crate::error::Error;
 
 /// Tells its block when it is dropped.
@@ -235,6 +235,8 @@ unsafe impl<T: Element> SendBuf<T> for DeviceView<'_, T> {
     fn region(&self) -> Region {
         DeviceView::region(self)
     }
+
+    gives_back!(nothing);
 }
 
 // SAFETY: the region's order is the block. It makes a call that writes to any part wait for all

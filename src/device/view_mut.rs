@@ -11,7 +11,7 @@ use spark_ccl_types::Element;
 
 use super::buffer::{DeviceRecv, DeviceSend};
 use super::view::{DeviceView, Owner};
-use crate::buffer::{RecvBuf, Region, SendBuf};
+use crate::buffer::{RecvBuf, Region, SendBuf, gives_back};
 use crate::error::Error;
 
 /// A part of [`DeviceMemory`](super::DeviceMemory) that calls write, or read.
@@ -123,6 +123,8 @@ unsafe impl<T: Element> SendBuf<T> for DeviceViewMut<'_, T> {
     fn region(&self) -> Region {
         self.part.region()
     }
+
+    gives_back!(nothing);
 }
 
 // SAFETY: it is the only view of the part, and a unique borrow of the memory's owner, or one of the
@@ -132,6 +134,8 @@ unsafe impl<T: Element> RecvBuf<T> for DeviceViewMut<'_, T> {
     fn region_mut(&mut self) -> Region {
         self.part.region()
     }
+
+    gives_back!(nothing);
 }
 
 // SAFETY: the region is that of a `DeviceView`: device memory, whose order is its block. It makes a

@@ -72,28 +72,28 @@ fn reductions() {
             rank.compare(
                 &own,
                 COUNT,
-                |send, recv| comm.all_reduce(send, recv, op).run().map(drop),
-                |send, recv| comm.all_reduce(send, recv, op).on(stream).map(drop),
+                |send, recv| comm.all_reduce(send, recv, op).run(),
+                |send, recv| comm.all_reduce(send, recv, op).on(stream),
             );
             rank.compare(
                 &all,
                 COUNT,
-                |send, recv| comm.reduce_scatter(send, recv, op).run().map(drop),
-                |send, recv| comm.reduce_scatter(send, recv, op).on(stream).map(drop),
+                |send, recv| comm.reduce_scatter(send, recv, op).run(),
+                |send, recv| comm.reduce_scatter(send, recv, op).on(stream),
             );
             rank.compare(
                 &own,
                 COUNT,
-                |send, recv| comm.reduce(send, recv, op, size - 1).run().map(drop),
-                |send, recv| comm.reduce(send, recv, op, size - 1).on(stream).map(drop),
+                |send, recv| comm.reduce(send, recv, op, size - 1).run(),
+                |send, recv| comm.reduce(send, recv, op, size - 1).on(stream),
             );
         }
         let factor = RedOp::PreMulSum(comm.rank() as f32 + 2.0);
         rank.compare(
             &own,
             COUNT,
-            |send, recv| comm.all_reduce(send, recv, factor).run().map(drop),
-            |send, recv| comm.all_reduce(send, recv, factor).on(stream).map(drop),
+            |send, recv| comm.all_reduce(send, recv, factor).run(),
+            |send, recv| comm.all_reduce(send, recv, factor).on(stream),
         );
         comm.barrier().run().unwrap();
     });
@@ -110,26 +110,26 @@ fn movements() {
         rank.compare(
             &own,
             COUNT * size,
-            |send, recv| comm.all_gather(send, recv).run().map(drop),
-            |send, recv| comm.all_gather(send, recv).on(stream).map(drop),
+            |send, recv| comm.all_gather(send, recv).run(),
+            |send, recv| comm.all_gather(send, recv).on(stream),
         );
         rank.compare(
             &own,
             COUNT,
-            |send, recv| comm.broadcast(send, recv, root).run().map(drop),
-            |send, recv| comm.broadcast(send, recv, root).on(stream).map(drop),
+            |send, recv| comm.broadcast(send, recv, root).run(),
+            |send, recv| comm.broadcast(send, recv, root).on(stream),
         );
         rank.compare(
             &own,
             COUNT * size,
-            |send, recv| comm.gather(send, recv, root).run().map(drop),
-            |send, recv| comm.gather(send, recv, root).on(stream).map(drop),
+            |send, recv| comm.gather(send, recv, root).run(),
+            |send, recv| comm.gather(send, recv, root).on(stream),
         );
         rank.compare(
             &all,
             COUNT,
-            |send, recv| comm.scatter(send, recv, root).run().map(drop),
-            |send, recv| comm.scatter(send, recv, root).on(stream).map(drop),
+            |send, recv| comm.scatter(send, recv, root).run(),
+            |send, recv| comm.scatter(send, recv, root).on(stream),
         );
         comm.barrier().run().unwrap();
     });
@@ -144,8 +144,8 @@ fn exchanges() {
         rank.compare(
             &all,
             COUNT * size,
-            |send, recv| comm.all_to_all(send, recv).run().map(drop),
-            |send, recv| comm.all_to_all(send, recv).on(stream).map(drop),
+            |send, recv| comm.all_to_all(send, recv).run(),
+            |send, recv| comm.all_to_all(send, recv).on(stream),
         );
         send_and_receive(&rank);
         exchange_blocks_of_any_length(&rank);
@@ -160,12 +160,8 @@ fn send_and_receive(rank: &Rank) {
     rank.compare(
         &own,
         COUNT,
-        |send, recv| comm.send_recv(send, next, recv, previous).run().map(drop),
-        |send, recv| {
-            comm.send_recv(send, next, recv, previous)
-                .on(stream)
-                .map(drop)
-        },
+        |send, recv| comm.send_recv(send, next, recv, previous).run(),
+        |send, recv| comm.send_recv(send, next, recv, previous).on(stream),
     );
 }
 
@@ -188,7 +184,6 @@ fn exchange_blocks_of_any_length(rank: &Rank) {
                 Blocks::at(&from, &at),
             )
             .run()
-            .map(drop)
         },
         |send, recv| {
             comm.all_to_all_v(
@@ -198,7 +193,6 @@ fn exchange_blocks_of_any_length(rank: &Rank) {
                 Blocks::at(&from, &at),
             )
             .on(stream)
-            .map(drop)
         },
     );
 }

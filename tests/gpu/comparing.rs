@@ -168,7 +168,7 @@ fn a_wait_compares_while_another_thread_is_stuck() {
             stream.synchronize().unwrap();
             std::thread::scope(|scope| {
                 block(1);
-                scope.spawn(|| comm.send(&message, 0).on(&other).map(drop).unwrap());
+                scope.spawn(|| comm.send(&message, 0).on(&other).unwrap());
                 std::thread::sleep(Duration::from_millis(50));
                 let (sender, waited) = std::sync::mpsc::channel();
                 let (comm, stream) = (&comm, &stream);

@@ -384,7 +384,7 @@ fn times_out(
                 None => call,
                 Some(limit) => call.timeout(limit),
             };
-            call.on(&stream).map(drop)
+            call.on(&stream)
         };
         if comm.rank() == 0 {
             let start = Instant::now();

@@ -62,7 +62,7 @@ fn a_capture_that_begins_while_the_ranks_meet_is_left_alone() {
         memory.write(&[1; 100]).unwrap();
         let sum = |memory: &mut DeviceMemory<u64>| {
             let call = comm.all_reduce_in_place(memory, RedOp::Sum);
-            call.on(&stream).map(drop)
+            call.on(&stream)
         };
         if comm.rank() == 0 {
             std::thread::scope(|scope| {
@@ -108,7 +108,7 @@ fn who_is_stuck_in_nccl_does_not_hold_up_others_after_a_fault() {
         let sent = super::failures::memory(&comm);
         std::thread::scope(|scope| {
             block(1);
-            let stuck = scope.spawn(|| comm.send(&sent, 0).on(&stream).map(drop));
+            let stuck = scope.spawn(|| comm.send(&sent, 0).on(&stream));
             std::thread::sleep(Duration::from_millis(200));
             comm.abort("enough");
             let refused = comm
@@ -139,13 +139,13 @@ fn a_call_that_may_take_longer_may_also_do_so_inside_nccl() {
         let mut memory = memory(&comm);
         if comm.rank() == 0 {
             let call = comm.recv(&mut memory, 1).timeout(SOON);
-            call.on(&stream).map(drop).unwrap();
+            call.on(&stream).unwrap();
             comm.wait(&stream).unwrap();
         } else {
             block(1);
             std::thread::scope(|scope| {
                 let call = comm.send(&memory, 0).timeout(SOON);
-                let sent = scope.spawn(|| call.on(&stream).map(drop));
+                let sent = scope.spawn(|| call.on(&stream));
                 std::thread::sleep(3 * SHORT);
                 block(0);
                 sent.join().unwrap().unwrap();

@@ -296,7 +296,7 @@ fn memory_of_a_stream_that_captures_is_not_drawn_into_another() {
         unsafe { DeviceSlice::<u64>::from_raw(memory.address(), 100, comm.device().unwrap()) };
     let sum = |memory: &mut DeviceMemory<u64>, stream| {
         let call = comm.all_reduce_in_place(memory, RedOp::Sum);
-        call.on(stream).map(drop)
+        call.on(stream)
     };
     sum(&mut memory, &captures).unwrap();
     captures

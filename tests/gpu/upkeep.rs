@@ -84,7 +84,7 @@ fn captures_go_on_while_memory_comes_and_goes() {
     let raw = unsafe { DeviceSlice::<u8>::from_raw(kept.address(), 100, comm.device().unwrap()) };
     let in_place = |memory: &mut DeviceMemory<u8>| {
         let call = comm.all_reduce_in_place(memory, RedOp::Sum);
-        call.on(&other).map(drop).unwrap();
+        call.on(&other).unwrap();
         comm.wait(&other).unwrap();
     };
     let mut used = memory(&comm, 100);
@@ -279,7 +279,7 @@ fn a_wait_that_fails_is_told_to_all_ranks() {
         comm.wait(&first).unwrap();
         let mut call = || {
             let call = comm.all_reduce_in_place(&mut memory, RedOp::Sum);
-            call.on(&second).map(drop)
+            call.on(&second)
         };
         if comm.rank() > 0 {
             call().unwrap();

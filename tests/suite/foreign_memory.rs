@@ -60,7 +60,7 @@ fn memory_that_nobody_passed_is_not_read() {
         scope.spawn(|| of_1.fill(-1));
         for result in each_with(comms, vec![of_0, of_0], |comm, buffer| {
             let mut got = vec![0; 2 * LEN];
-            comm.all_gather(buffer, &mut got).run().map(drop)
+            comm.all_gather(buffer, &mut got).run()
         }) {
             assert_differs(result);
         }
@@ -72,16 +72,16 @@ fn memory_that_nobody_passed_is_not_read() {
 fn memory_of_another_rank_is_ordinary_on_every_side() {
     type Call = fn(&Communicator, &mut Registered<i32>) -> Result<(), Error>;
     let calls: [Call; 8] = [
-        |comm, it| comm.all_reduce_in_place(it, RedOp::Sum).run().map(drop),
-        |comm, it| comm.broadcast_in_place(it, 1).run().map(drop),
-        |comm, it| comm.all_gather_in_place(it).run().map(drop),
-        |comm, it| comm.gather_in_place(it, 1).run().map(drop),
-        |comm, it| comm.scatter_in_place(it, 1).run().map(drop),
-        |comm, it| comm.reduce_in_place(it, RedOp::Sum, 1).run().map(drop),
-        |comm, it| comm.reduce_scatter_in_place(it, RedOp::Sum).run().map(drop),
+        |comm, it| comm.all_reduce_in_place(it, RedOp::Sum).run(),
+        |comm, it| comm.broadcast_in_place(it, 1).run(),
+        |comm, it| comm.all_gather_in_place(it).run(),
+        |comm, it| comm.gather_in_place(it, 1).run(),
+        |comm, it| comm.scatter_in_place(it, 1).run(),
+        |comm, it| comm.reduce_in_place(it, RedOp::Sum, 1).run(),
+        |comm, it| comm.reduce_scatter_in_place(it, RedOp::Sum).run(),
         |comm, it| {
             let mut got = vec![0; LEN];
-            comm.all_to_all(&*it, &mut got).run().map(drop)
+            comm.all_to_all(&*it, &mut got).run()
         },
     ];
     for call in calls {
@@ -125,7 +125,7 @@ fn zero_copy_refuses_memory_of_another_rank() {
     memory.reverse();
     let results = each_with(comms, memory, |comm, [mut memory, _]| {
         let call = comm.all_reduce_in_place(&mut memory, RedOp::Sum);
-        call.run().map(drop)
+        call.run()
     });
     for result in results {
         let error = result.unwrap_err();
@@ -141,7 +141,7 @@ fn memory_of_another_communicator_is_not_that_of_this_one() {
     drop(theirs);
     let buffers = vec![&mut own[0][0], &mut others[1][0]];
     for result in each_with(ours, buffers, |comm, it| {
-        comm.all_reduce_in_place(it, RedOp::Sum).run().map(drop)
+        comm.all_reduce_in_place(it, RedOp::Sum).run()
     }) {
         assert_differs(result);
     }
@@ -156,15 +156,15 @@ fn registered_blocks_at_different_places_are_a_mismatch() {
             let mut got = vec![0; LEN];
             let own = comm.rank() == 0;
             match root {
-                None if own => comm.all_gather_in_place(&mut memory).run().map(drop),
+                None if own => comm.all_gather_in_place(&mut memory).run(),
                 None => {
                     let block = memory.view(0..LEN / 2)?;
-                    comm.all_gather(block, &mut got).run().map(drop)
+                    comm.all_gather(block, &mut got).run()
                 }
-                Some(root) if own => comm.gather_in_place(&mut memory, root).run().map(drop),
+                Some(root) if own => comm.gather_in_place(&mut memory, root).run(),
                 Some(root) => {
                     let block = memory.view(0..LEN / 2)?;
-                    comm.gather(block, &mut got, root).run().map(drop)
+                    comm.gather(block, &mut got, root).run()
                 }
             }
         });

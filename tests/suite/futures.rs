@@ -2,8 +2,8 @@
 
 use std::future::Future;
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier};
 use std::task::{Context, Poll, Wake};
 use std::thread::Thread;
 
@@ -96,8 +96,10 @@ fn a_task_is_not_woken_for_nothing() {
 #[test]
 fn a_fault_wakes_as_well_and_gives_the_buffers_back() {
     let builder = Communicator::builder().progress_thread(true);
+    let both_have = Barrier::new(2);
     each(builder.local(2).unwrap(), |comm| {
         let pending = comm.recv(vec![0_u8], 1 - comm.rank()).start().unwrap();
+        both_have.wait();
         if comm.rank() == 1 {
             comm.abort("on purpose");
         }

@@ -304,9 +304,9 @@ fn who_needs_a_rank_that_panicked_hears_that_it_did() {
                 return;
             }
             let needs = if is_message {
-                comm.recv(&mut [0_u8; 4], 0).run().map(drop)
+                comm.recv(&mut [0_u8; 4], 0).run()
             } else {
-                comm.barrier().run().map(drop)
+                comm.barrier().run()
             };
             let fault = fault(needs.unwrap_err());
             assert!(matches!(fault, Fault::Aborted { .. }), "{fault}");

@@ -62,6 +62,25 @@ fn testing_makes_progress() {
     });
 }
 
+/// What was passed by value, and nothing of what was borrowed.
+#[test]
+fn owned_buffers_come_back() {
+    run(1, |comm| {
+        let (own, mut all) = (vec![7_u8; 3], [0_u8; 3]);
+        let mut memory = comm.alloc::<u8>(3).unwrap();
+        let mut calls = || -> Result<(), Error> {
+            comm.all_reduce(&own, &mut all, RedOp::Sum).run()?;
+            comm.all_gather(&own[..], memory.view_mut(0..3)?).run()
+        };
+        calls().unwrap();
+        let sent = comm.all_gather(own.clone(), &mut all).run().unwrap();
+        let received = comm.all_gather(&own, memory).run().unwrap();
+        assert_eq!((&sent[..], &received[..]), (&own[..], &own[..]));
+        let pending = comm.all_gather(sent, vec![0; 3]).start().unwrap();
+        assert_eq!(pending.wait().unwrap(), (own.clone(), own));
+    });
+}
+
 #[test]
 fn a_wait_may_be_limited() {
     run(2, |comm| {
@@ -81,8 +100,10 @@ fn a_wait_may_be_limited() {
 
 #[test]
 fn what_has_failed_is_done() {
+    let both_have = Barrier::new(2);
     each(Communicator::local(2).unwrap(), |comm| {
         let pending = comm.recv(vec![0_u8], 1 - comm.rank()).start().unwrap();
+        both_have.wait();
         comm.abort("on purpose");
         assert!(pending.wait_for(Duration::MAX));
         let outcome = pending.try_wait().expect("it is done");

@@ -62,8 +62,7 @@ fn a_scope_owns_buffers_as_well() {
                     .all_reduce_in_place(&mut kept, RedOp::Sum)
                     .start_in(scope)?;
                 drop(dropped);
-                let kept = last.wait()?;
-                assert!(kept.iter().all(|&x| x == 2));
+                last.wait()?;
                 first.wait()
             })
             .unwrap();

@@ -71,8 +71,8 @@ fn send<T: Number>(
     count: usize,
 ) -> Result<(), Error> {
     match Buffer::new(comm, memory, message::<T>(comm.rank(), to, count))? {
-        Buffer::Ordinary(buffer) => comm.send(&buffer, to).run().map(drop),
-        Buffer::Registered(buffer) => comm.send(&buffer, to).run().map(drop),
+        Buffer::Ordinary(buffer) => comm.send(&buffer, to).run(),
+        Buffer::Registered(buffer) => comm.send(&buffer, to).run(),
     }
 }
 
@@ -84,8 +84,8 @@ fn receive<T: Number>(
 ) -> Result<(), Error> {
     let mut buffer = Buffer::new(comm, memory, vec![T::zeroed(); count])?;
     match &mut buffer {
-        Buffer::Ordinary(buffer) => comm.recv(buffer, from).run().map(drop)?,
-        Buffer::Registered(buffer) => comm.recv(buffer, from).run().map(drop)?,
+        Buffer::Ordinary(buffer) => comm.recv(buffer, from).run()?,
+        Buffer::Registered(buffer) => comm.recv(buffer, from).run()?,
     }
     let expected = message::<T>(from, comm.rank(), count);
     let is_right = buffer.as_slice() == expected;
@@ -101,10 +101,10 @@ fn ring<T: Number>(comm: &Communicator, memory: Memory, count: usize) -> Result<
     let mut recv = Buffer::new(comm, memory, vec![T::zeroed(); count])?;
     match (&send, &mut recv) {
         (Buffer::Ordinary(send), Buffer::Ordinary(recv)) => {
-            comm.send_recv(send, to, recv, from).run().map(drop)?;
+            comm.send_recv(send, to, recv, from).run()?;
         }
         (Buffer::Registered(send), Buffer::Registered(recv)) => {
-            comm.send_recv(send, to, recv, from).run().map(drop)?;
+            comm.send_recv(send, to, recv, from).run()?;
         }
         _ => unreachable!("both are of one kind"),
     }
@@ -134,14 +134,10 @@ fn exchange<T: Number>(
     let mut recv = Buffer::new(comm, memory, vec![T::zeroed(); room])?;
     match (&send, &mut recv) {
         (Buffer::Ordinary(send), Buffer::Ordinary(recv)) => {
-            comm.all_to_all_v(send, &give, recv, &take)
-                .run()
-                .map(drop)?;
+            comm.all_to_all_v(send, &give, recv, &take).run()?;
         }
         (Buffer::Registered(send), Buffer::Registered(recv)) => {
-            comm.all_to_all_v(send, &give, recv, &take)
-                .run()
-                .map(drop)?;
+            comm.all_to_all_v(send, &give, recv, &take).run()?;
         }
         _ => unreachable!("both are of one kind"),
     }

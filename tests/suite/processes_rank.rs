@@ -326,12 +326,10 @@ impl State {
             match memory {
                 "ordinary" => communicator
                     .all_reduce_in_place(&mut self.ordinary, RedOp::Max)
-                    .run()
-                    .map(drop)?,
+                    .run()?,
                 _ => communicator
                     .all_reduce_in_place(self.registered.as_mut().unwrap(), RedOp::Max)
-                    .run()
-                    .map(drop)?,
+                    .run()?,
             }
             if round == 0 {
                 answer("running");

@@ -195,7 +195,7 @@ fn views_at_different_places_are_a_mismatch() {
         let mut memory = comm.alloc::<f32>(20_000)?;
         let start = comm.rank() * 16;
         let view = memory.view_mut(start..start + 10_000)?;
-        comm.all_reduce_in_place(view, RedOp::Sum).run().map(drop)
+        comm.all_reduce_in_place(view, RedOp::Sum).run()
     });
 }
 
@@ -204,7 +204,7 @@ fn views_of_different_allocations_are_a_mismatch() {
     differing_places(|comm| {
         let mut memory = [comm.alloc::<f32>(10_000)?, comm.alloc(10_000)?];
         let buffer = &mut memory[comm.rank()];
-        comm.all_reduce_in_place(buffer, RedOp::Sum).run().map(drop)
+        comm.all_reduce_in_place(buffer, RedOp::Sum).run()
     });
 }
 
@@ -218,7 +218,7 @@ fn what_is_a_mismatch_is_one_at_every_size() {
             let mut memory = comm.alloc::<f32>(2 * count)?;
             let start = comm.rank() * count;
             let view = memory.view_mut(start..start + count)?;
-            comm.all_reduce_in_place(view, RedOp::Sum).run().map(drop)
+            comm.all_reduce_in_place(view, RedOp::Sum).run()
         });
     }
 }
@@ -230,10 +230,10 @@ fn registered_on_one_rank_alone_is_a_mismatch() {
             let mut memory = comm.alloc::<f32>(count)?;
             if comm.rank() == 0 {
                 let call = comm.all_reduce_in_place(&mut memory, RedOp::Sum);
-                call.run().map(drop)
+                call.run()
             } else {
                 let call = comm.all_reduce_in_place(&mut memory[..], RedOp::Sum);
-                call.run().map(drop)
+                call.run()
             }
         });
     }
