@@ -72,7 +72,7 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Invalid`] for elements of another type, and [`Error::Memory`] for more than fit into
+    /// [`Error::Invalid`] for elements of another type, and [`Error::Memory`] for more than fit in
     /// memory: the message can still be received then. Else those of
     /// [`probe_wait`](Self::probe_wait) and [`Call::run`].
     pub fn recv_vec<T: Element>(&self, from: usize) -> Result<Vec<T>, Error> {

@@ -16,7 +16,8 @@ pub trait DeviceOperands<T: Element>: Operands<T> {}
 
 impl<T: Element, O: DeviceOperands<T>> Call<'_, T, O> {
     /// Enqueues the operation in a stream and gives owned buffers back. It runs when all has run
-    /// that was enqueued there before; [`Communicator::wait`](crate::Communicator::wait) waits for it.
+    /// that was enqueued there before; [`Communicator::wait`](crate::Communicator::wait) waits for
+    /// it.
     ///
     /// ```no_run
     /// # use spark_ccl::cuda::DeviceMemory;

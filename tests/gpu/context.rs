@@ -94,7 +94,7 @@ fn calls(own: &Own, comm: &Communicator) {
     });
     own.keeps("read", || memory.read(&mut [0; LEN]).unwrap());
     own.keeps("set_timeout", || {
-        comm.set_timeout(Duration::from_secs(9)).unwrap()
+        comm.set_timeout(Duration::from_secs(9)).unwrap();
     });
     own.keeps("check", || comm.check().unwrap());
     let stream = comm.context().unwrap().default_stream();

@@ -131,7 +131,7 @@ fn a_killed_process_is_named_and_the_survivor_goes_on() {
             killed = Some(Instant::now());
         }
         let called = comm.all_reduce_in_place(&mut memory, RedOp::Max);
-        let Err(error) = called.on(&stream).and_then(|_| comm.wait(&stream)) else {
+        let Err(error) = called.on(&stream).and_then(|()| comm.wait(&stream)) else {
             continue;
         };
         let killed = killed.expect("nobody was killed yet");

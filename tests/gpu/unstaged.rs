@@ -243,11 +243,11 @@ fn memory_of_two_kinds_is_named() {
         let error = if comm.rank() == 0 {
             let mut memory = memory(&comm, &values(0, LEN));
             let call = comm.all_reduce_in_place(&mut memory, RedOp::Sum);
-            call.on(&stream).and_then(|_| comm.wait(&stream))
+            call.on(&stream).and_then(|()| comm.wait(&stream))
         } else {
             let mut memory = stream.alloc_zeros::<u64>(LEN).unwrap();
             let call = comm.all_reduce_in_place(&mut memory, RedOp::Sum);
-            call.on(&stream).and_then(|_| comm.wait(&stream))
+            call.on(&stream).and_then(|()| comm.wait(&stream))
         };
         let error = error.unwrap_err();
         for part in ["a part of all_reduce", "with memory from alloc_device"] {
@@ -295,7 +295,7 @@ fn memory_of_a_call_that_has_failed_can_be_used_again() {
             let call = comm
                 .all_reduce_in_place(&mut memory, RedOp::Sum)
                 .on(&stream);
-            let result = call.and_then(|_| comm.wait(&stream));
+            let result = call.and_then(|()| comm.wait(&stream));
             if result.is_err() {
                 memory.write(&values(comm.rank(), LEN)).unwrap();
             }

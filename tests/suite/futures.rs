@@ -45,7 +45,7 @@ async fn exchange(comm: &Communicator) -> Vec<i32> {
     let other = 1 - comm.rank();
     let received = comm.recv(vec![0; 2], other).start().unwrap();
     let sum = comm.all_reduce_in_place(vec![1; 5_000], RedOp::Sum);
-    assert_eq!(sum.start().unwrap().await.unwrap(), [2; 5_000]);
+    assert_eq!(sum.start().unwrap().await.unwrap(), vec![2; 5_000]);
     let own = vec![comm.rank() as i32; 2];
     let exchanged = comm.send_recv(own.clone(), other, vec![0; 2], other);
     comm.send(own, other).start().unwrap().await.unwrap();
