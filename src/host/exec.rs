@@ -317,7 +317,7 @@ impl Run<'_> {
         };
         match self.wires.tx(peer, lane)?.reserve(bytes) {
             Ok(Some(slot)) => Ok(slot.as_mut_ptr()),
-            Ok(None) => Err(Obstacle::LinkBusy { peer }),
+            Ok(None) => Err(self.wires.busy(peer, lane)),
             Err(error) => Err(Obstacle::Link { peer, error }),
         }
     }

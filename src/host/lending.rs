@@ -113,7 +113,7 @@ impl Run<'_> {
                 self.wires.note_held_back(peer, lane);
                 Ok(Some(count))
             }
-            Ok(Lending::NotYet) => Err(Obstacle::LinkBusy { peer }),
+            Ok(Lending::NotYet) => Err(self.wires.busy(peer, lane)),
             Ok(Lending::Unable) => Ok(None),
             Err(error) => Err(Obstacle::Link { peer, error }),
         }

@@ -34,7 +34,7 @@ impl Loans {
             };
             match tx.has_returned(number) {
                 Ok(true) => self.0.pop(),
-                Ok(false) => return Some(Obstacle::LinkBusy { peer }),
+                Ok(false) => return Some(wires.busy(peer, lane)),
                 Err(error) => return Some(Obstacle::Link { peer, error }),
             };
         }

@@ -17,7 +17,7 @@ impl Run<'_> {
         let said = terms.bytes();
         match self.wires.tx(peer, lane)?.reserve(said.len()) {
             Ok(Some(slot)) => slot.copy_from_slice(said),
-            Ok(None) => return Err(Obstacle::LinkBusy { peer }),
+            Ok(None) => return Err(self.wires.busy(peer, lane)),
             Err(error) => return Err(Obstacle::Link { peer, error }),
         }
         self.wires.commit(peer, lane, said.len(), self.tag)?;

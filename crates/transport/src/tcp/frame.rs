@@ -35,8 +35,9 @@ impl Lent {
     fn bytes(&self) -> &[u8] {
         // SAFETY: the memory is valid until `Frame::keep` or `Frame::forget` (contract of
         // `Frame::lent`), which take the frame mutably, and so end this borrow. Nothing writes
-        // there before the peer has the message. From then on it is sent again at most: what is
-        // read while it changes goes to the kernel alone, and the peer passes over it.
+        // there before the peer has the message. From then on it is sent again at most: bytes that
+        // change meanwhile are passed on to the kernel and looked at by nobody, as the peer passes
+        // over them. (Rust's model has no word for that: a race that decides nothing.)
         unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }

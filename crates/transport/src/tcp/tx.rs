@@ -109,7 +109,8 @@ impl LinkTx for Tx {
         }
         // SAFETY: the payload stays valid, and unchanged until the peer has it, until
         // `has_returned`, `withdraw` or `drop` (this function's contract), which ask the outbox
-        // whether it is back, or withdraw it.
+        // whether it is back, or withdraw it. After an error, `end` has ended the outbox, which
+        // sends nothing any more.
         let sent = unsafe { outbox.lend(payload, tag) };
         outbox.end(sent).map(Lending::Lent)
     }
@@ -117,7 +118,8 @@ impl LinkTx for Tx {
     fn has_returned(&mut self, loan: u64) -> Result<bool, LinkError> {
         let mut outbox = self.link.outbox.lock();
         outbox.check_open()?;
-        outbox.is_back(loan)
+        let is_back = outbox.is_back(loan);
+        outbox.end(is_back)
     }
 
     fn send_from(&mut self, payload: &[u8], tag: u64) -> Result<Direct, LinkError> {

@@ -4,7 +4,7 @@
 
 use super::super::buffers::{FRAME, PAYLOAD};
 use super::super::frame::Frame;
-use super::Outbox;
+use super::{Outbox, Outgoing};
 use crate::LinkError;
 
 impl Outbox {
@@ -34,7 +34,12 @@ impl Outbox {
     /// copies are kept of those that the peer's host has not acknowledged.
     pub(in crate::tcp) fn is_back(&mut self, message: u64) -> Result<bool, LinkError> {
         if self.first_unsent() <= message {
-            return Ok(false);
+            // Nobody else may be writing: what the kernel had accepted is to be sent again where
+            // another socket has taken it over.
+            self.write()?;
+            if self.first_unsent() <= message {
+                return Ok(false);
+            }
         }
         self.note_acknowledged();
         let count = (message + 1).saturating_sub(self.first) as usize;
@@ -47,13 +52,11 @@ impl Outbox {
         Ok(true)
     }
 
-    /// Ends the link. Reads nothing of what was lent from now on.
+    /// Ends the link. Reads nothing of what was lent from now on, and keeps no message.
     pub(in crate::tcp) fn withdraw(&mut self) {
         self.ended.get_or_insert(LinkError::Closed);
-        let lent = |frame: &&mut Frame| frame.lent_bytes().is_some();
-        self.frames
-            .iter_mut()
-            .filter(lent)
-            .for_each(|frame| drop(frame.forget()));
+        self.sockets.iter_mut().for_each(Outgoing::forget);
+        self.frames.clear();
+        (self.first, self.unsent) = (self.next, 0);
     }
 }

@@ -88,6 +88,30 @@ fn a_link_that_is_withdrawn_reads_no_lent_memory() {
     cables[0].plug_in();
 }
 
+/// Acknowledgements come although nothing is kept any more.
+#[test]
+fn a_link_that_is_withdrawn_ends_in_order() {
+    for cables in [1, 2] {
+        let [mut here, _there] = sides(GEOMETRY, cables);
+        // As many as it has slots: it has not asked for acknowledgements before.
+        let memory: Vec<_> = (0..GEOMETRY.slots)
+            .map(|message| payload(message, LEN))
+            .collect();
+        for (message, bytes) in memory.iter().enumerate() {
+            if message == 2 {
+                super::send(&mut here.tx, message, 100);
+            } else {
+                lend(&mut here.tx, bytes, message);
+            }
+        }
+        here.tx.withdraw();
+        drop(memory);
+        here.link.look();
+        assert!(!here.tx.holds_back());
+        drop(here.tx);
+    }
+}
+
 /// It has no copy to make, and no network that could go.
 #[test]
 fn only_links_between_hosts_lend() {
