@@ -223,3 +223,37 @@ fn a_fast_network_that_does_not_answer_is_passed_over_and_named() {
     let logs = logged(logs.path(), &ranks, "data for rank ");
     assert_contains(&logs, &[" go to 10.77.0.", " since 10.77.1."]);
 }
+
+/// The two ends of a cable may be of ports with different names.
+#[test]
+fn an_interface_that_only_the_other_host_has_is_named_beside_those_that_are_there() {
+    if !has(Need::Namespaces) {
+        return;
+    }
+    let _alone = alone();
+    let named = |names| {
+        let host = || new_host(&[("NCCL_SOCKET_IFNAME", names)]);
+        let ranks = vec![host(), host()];
+        let pids = [&ranks[0], &ranks[1]].map(|rank| rank.pid().to_string());
+        plug_in("cable", 0, &pids);
+        ip(&pids[1], &["link", "set", "cable", "name", "port"]);
+        for (pid, end) in pids.iter().zip(["cable", "port"]) {
+            bring_up(end, pid);
+        }
+        for (pid, end) in pids.iter().zip(["cable", "port"]) {
+            until_usable(pid, end);
+        }
+        ranks
+    };
+    let mut ranks = named("cable");
+    let id = ranks[0].ask("id");
+    let error = ranks[1].ask(&format!("join {id} 1 2"));
+    let parts = ["NCCL_SOCKET_IFNAME=cable", "port (10.77.0.2)"];
+    assert_contains(&error, &parts);
+    drop(ranks);
+    let mut ranks = named("cable,port");
+    join(&mut ranks);
+    assert_eq!(links_of(&mut ranks, 0), "self; tcp 10.77.0.1 -> 10.77.0.2");
+    assert_all_ok(&mut ranks, "call f32 all_reduce sum 1000");
+    assert_all_ok(&mut ranks, "finalize");
+}
