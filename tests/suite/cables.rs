@@ -33,8 +33,8 @@ pub(crate) fn outcome(rank: &Rank) -> String {
         .unwrap()
 }
 
-/// Two hosts whose links have one rail, over `left`. The other cable loses what is longer than a
-/// few words, which the control plane needs.
+/// Two hosts whose links have one rail, over `left`. The other cable loses all but short packets,
+/// as those of the control plane are.
 fn on_one_cable(env: &[(&str, &str)]) -> Option<Vec<Rank>> {
     let env = [&[("SPARK_CCL_SOCKETS", "1")], env].concat();
     let mut ranks = two_hosts_with(&env, 1, &CABLES)?;
