@@ -1,12 +1,12 @@
 //! The standard library's locks, under which the events of the thread wait. A panic poisons none.
 //!
-//! A forked child may use those that it makes, and those that were free, whatever its parent's
-//! threads did, as each is a futex of its own.
+//! A forked child may use new locks, and locks that were free, whatever its parent's threads did:
+//! each is a futex of its own.
 //! `parking_lot` keeps all threads that wait in one table: a child inherits it with threads that it
 //! lacks, whose memory its own threads reuse, and loops in it for ever.
 //!
-//! The guards' fields are dropped in their order: the lock is released first, then what has waited
-//! is emitted.
+//! The guards' fields are dropped in their order: the lock is released first, then the waiting
+//! events are emitted.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};

@@ -1,4 +1,4 @@
-//! Tasks that the engine has, for those who wait for them. Knows the engine and its lock.
+//! Tasks that the engine has, for threads that wait for them. Knows the engine and its lock.
 
 use std::any::Any;
 use std::sync::Arc;

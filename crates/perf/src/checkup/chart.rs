@@ -4,8 +4,7 @@ use std::fmt::Write as _;
 
 use super::load::{LEAST, Moment, Rates};
 
-/// The picture, and the frame within it: to the left are the axis' labels, to the right those of
-/// the lines.
+/// The picture, and the frame within it: the axis' labels are to the left, the lines' to the right.
 const SIZE: [f64; 2] = [1000.0, 300.0];
 const LEFT: f64 = 64.0;
 const TOP: f64 = 34.0;
@@ -29,7 +28,7 @@ struct Line {
     from: f64,
 }
 
-/// A bar for each measurement. Those that are the reason of a warning are marked.
+/// A bar for each measurement, marked where it is the reason of a warning.
 pub(super) fn load(moments: &[Moment], rates: &Rates) -> String {
     let seconds = moments.last().map_or(1.0, |one| one.seconds).max(1e-3);
     let (step, most) = scale(rates.fastest.max(rates.limit_at_last()));
@@ -165,7 +164,7 @@ fn label(text: &mut String, class: &str, [x, y]: [f64; 2], what: &str) {
     );
 }
 
-/// From when to when each was measured, in seconds: those of one moment followed each other.
+/// From when to when each was measured, in seconds: measurements of one moment followed each other.
 fn spans(moments: &[Moment]) -> Vec<[f64; 2]> {
     let mut spans = Vec::new();
     let mut before = 0.0;

@@ -12,7 +12,7 @@ use crate::report::compare::Document;
 const SWEEP: &str = "all_reduce --backend host -b 8 -e 64M -f 4 -n 20 -w 1 -c 1 -T 60 -J -";
 /// A few seconds on a fast network.
 const LOAD: &str = "all_reduce --backend host -b 16M -e 16M -n 50 -N 4 -c 1 -T 60 -J -";
-/// A bandwidth below this part of what it should be has not lasted.
+/// A bandwidth has not lasted if it is below this part of the expected one.
 pub(super) const LEAST: f64 = 0.85;
 /// How often a call of the sweep and of the load runs at least, in both modes.
 const CALLS: [f64; 2] = [40.0, 100.0];

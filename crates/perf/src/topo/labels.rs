@@ -53,7 +53,7 @@ pub(super) fn function(host: &Host, end: CageEnd<'_>) -> Vec<String> {
     lines.into_iter().flatten().collect()
 }
 
-/// The speed of a cable, that of its slower end, and the MTU, as far as these ends know them.
+/// A cable's speed, which is its slower end's, and its MTU, as far as these ends know them.
 pub(super) fn cable(cluster: &Cluster<'_>, cable: &Cable, ends: &[&CableEnd]) -> String {
     let speeds = ends.iter().filter_map(|end| speed(cluster, end));
     let slowest = speeds.reduce(f64::min);

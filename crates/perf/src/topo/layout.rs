@@ -21,7 +21,7 @@ pub(super) const MARGIN: f64 = 40.0;
 /// The space between hosts of a row, and between the rows.
 const BESIDE: f64 = 56.0;
 const BETWEEN: f64 = 220.0;
-/// The distance of the rails of a cable, and the least of interfaces without RDMA devices.
+/// The distance between rails of a cable, and the least between interfaces without RDMA devices.
 const RAILS: f64 = 9.0;
 const INTERFACE: f64 = 80.0;
 /// The distance of the middle of a cable from the first line of its label, and of its lines.

@@ -1,4 +1,4 @@
-//! Parts 5 and 6: times, and what they are worth to those who serve models.
+//! Parts 5 and 6: times, and their worth where models are served.
 
 use serde_json::Value;
 
