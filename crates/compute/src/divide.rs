@@ -82,10 +82,13 @@ mod tests {
 
     #[test]
     fn takes_any_alignment() {
-        let mut bytes = [0u8; 9];
-        bytes[1..].copy_from_slice(&100i64.to_ne_bytes());
-        // SAFETY: 8 bytes from offset 1, borrowed exclusively.
-        unsafe { divide(DType::I64, bytes.as_mut_ptr().add(1), 1, 3) };
-        assert_eq!(bytes[1..], 33i64.to_ne_bytes());
+        // Wherever the array lies, some of these places are aligned, and others not.
+        for at in 0..8 {
+            let mut bytes = [0u8; 16];
+            bytes[at..at + 8].copy_from_slice(&100i64.to_ne_bytes());
+            // SAFETY: 8 bytes of an array, borrowed exclusively.
+            unsafe { divide(DType::I64, bytes.as_mut_ptr().add(at), 1, 3) };
+            assert_eq!(bytes[at..at + 8], 33i64.to_ne_bytes());
+        }
     }
 }
