@@ -15,8 +15,10 @@ fn a_mean_of_two_is_rounded_once() {
     let halves: Vec<_> = (0..100_000)
         .map(|_| [0, 16].map(|shift| f16::from_bits((random.next() >> shift) as u16)))
         .collect();
+    // Without an instruction for it, `half` ignores the last 32 bits of an f64. That an f32 is
+    // rounded before makes no ties.
     check_means(&halves, |[a, b]| {
-        f16::from_f64(f64::midpoint(a.to_f64(), b.to_f64()))
+        f16::from_f32(f32::midpoint(a.to_f32(), b.to_f32()))
     });
     let bytes = || (0..=u8::MAX).flat_map(|a| (0..=u8::MAX).map(move |b| [a, b]));
     let e4m3: Vec<_> = bytes().map(|pair| pair.map(F8E4M3::from_bits)).collect();
@@ -30,8 +32,10 @@ fn a_mean_of_two_is_rounded_once() {
 }
 
 fn check_means<T: Element>(pairs: &[[T; 2]], mean: impl Fn([T; 2]) -> T) {
+    // Miri takes minutes for all.
+    let stride = if cfg!(miri) { 500 } else { 1 };
     // Not a number is not equal to itself.
-    let numbers: Vec<_> = (pairs.iter().copied())
+    let numbers: Vec<_> = (pairs.iter().copied().step_by(stride))
         .filter(|&pair| mean(pair) == mean(pair))
         .collect();
     let [a, b] = [0, 1].map(|i| numbers.iter().map(|pair| pair[i]).collect::<Vec<T>>());
