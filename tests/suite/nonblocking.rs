@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use spark_ccl::{Communicator, Error, ExitClass, Pending, RedOp, ScopedPending};
 
+use super::processes::WATCHDOG;
 use super::ranks::{Watchdog, each, narrow, run, run_with};
 use super::values::{message, sum_of_messages};
 
@@ -193,13 +194,13 @@ fn operations_that_are_waited_for_together_have_their_timeouts() {
     let has_waited = Barrier::new(2);
     each(builder.local(2).unwrap(), |comm| {
         let split = comm.split(Some(0), 0).unwrap().unwrap();
-        comm.barrier().run().unwrap();
+        comm.barrier().timeout(WATCHDOG).run().unwrap();
         if comm.rank() == 1 {
             // A rank that has left would end what the first operation waits for.
             has_waited.wait();
             return;
         }
-        comm.set_timeout(Duration::from_secs(60)).unwrap();
+        comm.set_timeout(WATCHDOG).unwrap();
         let both = [&comm, &split].map(|comm| comm.recv(vec![0_u8; 1], 1).start().unwrap());
         assert_eq!(Pending::wait_any(&both), Some(1));
         let [_, late] = both;

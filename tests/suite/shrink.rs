@@ -7,7 +7,7 @@ use std::time::Duration;
 use spark_ccl::{Communicator, Error, Operation};
 
 use crate::collectives_model::Case;
-use crate::ranks::{connected, each, run, run_with};
+use crate::ranks::{connected, each, run};
 
 /// All ranks compute what they should.
 fn assert_works(comm: &Communicator) {
@@ -64,8 +64,7 @@ fn an_aborted_communicator_is_followed_by_one_of_all_ranks() {
 /// look for.
 #[test]
 fn ranks_shrink_twice_in_a_row() {
-    let builder = Communicator::builder().init_timeout(Duration::from_secs(3));
-    run_with(&builder, 3, |comm| {
+    run(3, |comm| {
         for _ in 0..20 {
             // The others sleep for a while between two looks by then.
             if comm.rank() == 0 {
@@ -97,9 +96,8 @@ fn impossible_ranks_are_refused_at_once() {
 
 #[test]
 fn one_thread_of_a_rank_shrinks_at_a_time() {
-    let builder = Communicator::builder().init_timeout(Duration::from_secs(5));
     let refused = Barrier::new(2);
-    run_with(&builder, 2, |comm| {
+    run(2, |comm| {
         if comm.rank() == 1 {
             refused.wait();
             return drop(comm.shrink(&[]).unwrap());

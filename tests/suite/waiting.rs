@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use spark_ccl::{Builder, Communicator, RedOp};
 
-use crate::processes::{alone, assert_all_ok, assert_contains, world};
+use crate::processes::{WATCHDOG, alone, assert_all_ok, assert_contains, world};
 use crate::ranks::{connected, each, run_with};
 
 /// Longer than a waiter only yields.
@@ -238,7 +238,7 @@ fn ranks_that_share_a_thread_are_told_from_late_ones() {
     // Here each has its own, and one does something else.
     let gave_up = Barrier::new(2);
     each(builder.local(2).unwrap(), |comm| {
-        comm.barrier().run().unwrap();
+        comm.barrier().timeout(WATCHDOG).run().unwrap();
         if comm.rank() == 0 {
             let text = comm.barrier().run().unwrap_err().to_string();
             assert!(text.contains("rank 1 ("), "{text}");
