@@ -20,7 +20,7 @@ pub trait Carrier: Send {
     unsafe fn post(&mut self, slot: Slot, payload: usize) -> Result<bool, Error>;
 
     /// A posted slot of which nothing is read any more, on any of the carrier's ways; each once, in
-    /// any order.
+    /// any order. Moves on what is under way, also what the peer sends.
     ///
     /// # Errors
     /// The peer cannot be reached any more.

@@ -61,4 +61,10 @@ pub enum Error {
     /// The peer is gone.
     #[error("the other end of the carrier is gone")]
     Gone,
+    /// The link to the peer has failed.
+    #[error("{problem}")]
+    Link {
+        /// How.
+        problem: String,
+    },
 }

@@ -15,7 +15,8 @@
 //!   the sender keeps the largest.
 //!
 //! `kernels/` has the GPU's part; it also compiles for a host, where tests run it by threads, and
-//! with what carries slots late and in another order. Knows no links, no CUDA and no engine.
+//! with what carries slots late and in another order. Links it knows by their traits; it knows no
+//! CUDA and no engine.
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 mod arguments;
@@ -28,6 +29,8 @@ mod counters;
 mod delayed;
 mod error;
 mod layout;
+#[cfg(not(all(test, loom)))]
+mod linked;
 mod memory;
 #[cfg(all(test, loom))]
 mod model;
@@ -43,6 +46,8 @@ pub use carrier::Carrier;
 pub use copying::Copying;
 pub use error::Error;
 pub use layout::{MAX_DEPTH, Shape};
+#[cfg(not(all(test, loom)))]
+pub use linked::Linked;
 pub use memory::{Memory, PostBox};
 #[cfg(not(all(test, loom)))]
 pub use proxy::{Progress, Proxy};

@@ -77,13 +77,48 @@ impl PostBox {
     /// # Safety
     /// Until this returns, nothing may write the slot, and nothing may use the other one.
     pub(crate) unsafe fn copy_slot(&self, to: &Self, slot: Slot, payload: usize) {
-        assert!(self.shape == to.shape && payload <= self.shape.payload());
-        let at = self.shape.slot(slot) + RECORD;
-        let bytes = HEAD - RECORD + payload;
+        assert!(self.shape == to.shape);
+        let ((from, bytes), (to, _)) = (self.contents(slot, payload), to.contents(slot, payload));
         // SAFETY: both boxes have the slot within their memory, whose words may be written through
         // shared references; the payload fits. Nothing else writes the source or uses the
         // destination meanwhile: this function requires that.
-        unsafe { std::ptr::copy_nonoverlapping(self.bytes(at), to.bytes(at), bytes) };
+        unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) };
+    }
+
+    /// The record and the payload of a slot that was filled.
+    ///
+    /// # Safety
+    /// Nothing may write the slot as long as these are borrowed.
+    #[cfg(not(all(test, loom)))]
+    pub(crate) unsafe fn filled(&self, slot: Slot, payload: usize) -> &[u8] {
+        let (start, bytes) = self.contents(slot, payload);
+        // SAFETY: the box has the slot within its memory, and the payload fits; nothing writes it
+        // meanwhile: this function requires that.
+        unsafe { std::slice::from_raw_parts(start, bytes) }
+    }
+
+    /// Where the record and the payload of a slot go.
+    ///
+    /// # Safety
+    /// Nothing else may use the slot, but for its flag, as long as these are borrowed.
+    #[cfg(not(all(test, loom)))]
+    #[expect(
+        clippy::mut_from_ref,
+        reason = "words may be written through shared references"
+    )]
+    pub(crate) unsafe fn room(&self, slot: Slot, payload: usize) -> &mut [u8] {
+        let (start, bytes) = self.contents(slot, payload);
+        // SAFETY: the box has the slot within its memory, whose words may be written through shared
+        // references; the payload fits; nothing else uses it meanwhile: this function requires
+        // that.
+        unsafe { std::slice::from_raw_parts_mut(start, bytes) }
+    }
+
+    /// Where the record and the payload of a slot are, and their bytes.
+    fn contents(&self, slot: Slot, payload: usize) -> (*mut u8, usize) {
+        assert!(payload <= self.shape.payload());
+        let start = self.bytes(self.shape.slot(slot) + RECORD);
+        (start, HEAD - RECORD + payload)
     }
 
     pub(crate) fn word_at(&self, at: usize) -> &AtomicU64 {

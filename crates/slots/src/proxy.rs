@@ -11,6 +11,8 @@ pub struct Proxy<C> {
     inbox: PostBox,
     carrier: C,
     lanes: Vec<Lane>,
+    /// Which of these has the first turn next time: the one after the last that has posted.
+    first: usize,
 }
 
 #[derive(Debug)]
@@ -56,11 +58,12 @@ impl<C: Carrier> Proxy<C> {
             inbox,
             carrier,
             lanes: lanes.collect(),
+            first: 0,
         }
     }
 
     /// Does what there is to do, and never waits; whether there was anything. A lane that has no
-    /// room holds up no other.
+    /// room holds up no other, and lanes take turns where the carrier has room for one.
     ///
     /// # Errors
     /// The peer cannot be reached any more, or a counter or a record is not what it can be.
@@ -74,9 +77,13 @@ impl<C: Carrier> Proxy<C> {
             completed.map_err(|wrong| impossible(lane, wrong))?;
             moved = true;
         }
-        for lane in &mut self.lanes {
+        let (first, count) = (self.first, self.lanes.len());
+        for index in (first..count).chain(0..first) {
+            let lane = &mut self.lanes[index];
             moved |= lane.give_credit(&self.inbox, &mut self.carrier)?;
-            moved |= lane.post(&self.outbox, &mut self.carrier)?;
+            if lane.post(&self.outbox, &mut self.carrier)? {
+                (self.first, moved) = ((index + 1) % count, true);
+            }
         }
         if !moved {
             self.carrier.health()?;

@@ -6,8 +6,9 @@ use std::time::Duration;
 use spark_ccl_types::{DType, ReduceOp};
 
 use super::world::{Buffers, Call, Failed, World};
-use crate::Form;
 use crate::conformance::{copying, delayed};
+use crate::linked::tests::over_breaking_link;
+use crate::{Error, Form};
 
 const LATE: u64 = 1;
 const ABORTED: u64 = 2;
@@ -149,5 +150,29 @@ fn one_slot_less_than_the_smallest_depth_is_a_deadlock() {
             world.ranks.iter().all(|rank| rank.failed().is_some()),
             "{form:?} {ranks}"
         );
+    }
+}
+
+#[test]
+fn a_link_that_breaks_is_named_and_later_calls_write_nothing() {
+    for (form, ranks) in FORMS.iter().flat_map(|&form| [(form, 2), (form, 3)]) {
+        let mut world = World::new(over_breaking_link, form, (ranks, 2, form.depth(2)));
+        let Some(buffers) = world.run(&vec![vec![call(); 4]; ranks], 1) else {
+            return;
+        };
+        let faults = world.faults.lock().unwrap();
+        let is_named = |fault: &Error| fault.to_string().contains("the cable is cut");
+        assert!(faults.iter().any(is_named), "{faults:?}");
+        for (rank, buffers) in buffers.iter().enumerate() {
+            let failed = world.ranks[rank].failed().unwrap();
+            assert_eq!(failed.reason, ABORTED, "{form:?}, rank {rank}");
+            // The one that failed is written in part at most, and nothing around it.
+            let number = failed.operation as usize;
+            assert!(buffers[number - 1].result().is_some());
+            assert!(buffers[number..].iter().all(Buffers::is_untouched));
+            for before in &buffers[..number - 1] {
+                assert_eq!(before.result(), Some(&call().expected(ranks)[..]));
+            }
+        }
     }
 }

@@ -6,6 +6,7 @@ use spark_ccl_types::{DType, ReduceOp};
 use super::world::{Call, LANES, World};
 use crate::Form;
 use crate::conformance::{Make, copying, delayed};
+use crate::linked::tests::{over_memory, over_sockets};
 
 const OPS: [ReduceOp; 5] = [
     ReduceOp::Sum,
@@ -40,6 +41,7 @@ fn check(make: Make, form: Form, ranks: usize, ahead: usize, calls: std::ops::Ra
     let Some(buffers) = world.run(&vec![calls.clone(); ranks], ahead as u64) else {
         return;
     };
+    assert_eq!(*world.faults.lock().unwrap(), []);
     for (rank, buffers) in buffers.iter().enumerate() {
         assert_eq!(world.ranks[rank].failed(), None, "rank {rank}");
         for (call, buffers) in calls.iter().zip(buffers) {
@@ -69,6 +71,20 @@ fn more_ranks_have_them_too() {
     for ranks in [3, 4, 8] {
         for (form, seed) in [(Form::Direct, 200), (Form::Shared, 300)] {
             check(delayed, form, ranks, 2, seed..seed + 80 / ranks as u64);
+        }
+    }
+}
+
+#[test]
+fn links_carry_them() {
+    for (make, ranks) in [
+        (over_memory as Make, 2),
+        (over_sockets, 2),
+        (over_sockets, 3),
+        (over_memory, 4),
+    ] {
+        for (form, seed) in [(Form::Direct, 400), (Form::Shared, 500)] {
+            check(make, form, ranks, 2, seed..seed + 60 / ranks as u64);
         }
     }
 }

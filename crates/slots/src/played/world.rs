@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Barrier};
+use std::sync::{Arc, Barrier, Mutex};
 use std::thread::yield_now;
 
 use spark_ccl_testing::scramble;
@@ -10,7 +10,9 @@ use spark_ccl_types::{DType, ReduceOp};
 
 use super::{Play, oracle, play};
 use crate::conformance::{End, Make};
-use crate::{Boxes, Carrier, Counter, Form, Passed, PostBox, Proxy, Reducing, Shape, SlotMember};
+use crate::{
+    Boxes, Carrier, Counter, Error, Form, Passed, PostBox, Proxy, Reducing, Shape, SlotMember,
+};
 
 pub(super) const LANES: usize = 3;
 const SLOT: usize = 256;
@@ -121,6 +123,8 @@ impl Buffers {
 /// What a rank's kernels have.
 pub(super) struct Rank {
     member: SlotMember,
+    /// Longer than a proxy that has failed.
+    _memory: Vec<PostBox>,
     _boxes: Vec<Boxes>,
     _passed: Vec<Passed>,
     _state: Vec<u64>,
@@ -159,6 +163,8 @@ pub(super) struct World {
     pub(super) ahead: usize,
     pub(super) ranks: Vec<Rank>,
     proxies: Vec<Vec<Proxy<Box<dyn Carrier>>>>,
+    /// What proxies have met.
+    pub(super) faults: Mutex<Vec<Error>>,
 }
 
 fn start(of: &PostBox) -> u64 {
@@ -185,6 +191,7 @@ impl World {
             ahead,
             ranks: Vec::new(),
             proxies: Vec::new(),
+            faults: Mutex::default(),
         };
         for rank in 0..ranks {
             let ends: Vec<_> = (0..ranks).map(|peer| ends.remove(&(rank, peer))).collect();
@@ -209,12 +216,10 @@ impl World {
         let slow = seed as usize % ranks.len();
         std::thread::scope(|scope| {
             for proxies in &mut self.proxies {
-                let is_over = &is_over;
+                let (is_over, faults) = (&is_over, &self.faults);
                 scope.spawn(move || {
                     while !is_over.load(Ordering::Relaxed) {
-                        for proxy in &mut *proxies {
-                            proxy.turn().unwrap();
-                        }
+                        proxies.retain_mut(|proxy| goes_on(proxy, faults, ranks));
                         yield_now();
                     }
                 });
@@ -251,6 +256,23 @@ impl World {
             rank.control[1].store(milliseconds * 1_000_000, Ordering::Relaxed);
         }
     }
+}
+
+/// A turn of a proxy; whether there is another one. All ranks hear of a fault, as by the control
+/// plane.
+fn goes_on(
+    proxy: &mut Proxy<Box<dyn Carrier>>,
+    faults: &Mutex<Vec<Error>>,
+    ranks: &[Rank],
+) -> bool {
+    let Err(error) = proxy.turn() else {
+        return true;
+    };
+    faults.lock().unwrap().push(error);
+    for rank in ranks {
+        rank.control[0].store(1, Ordering::Relaxed);
+    }
+    false
 }
 
 /// A kernel of a rank's stream.
@@ -312,8 +334,11 @@ impl Rank {
             rank: rank as u32,
             ranks: ends.len() as u32,
         };
+        let memory = ends.iter().flatten();
+        let memory = memory.flat_map(|end| [end.outbox.clone(), end.inbox.clone()]);
         Self {
             member,
+            _memory: memory.collect(),
             _boxes: boxes,
             _passed: passed,
             _state: state,

@@ -1,0 +1,116 @@
+//! A carrier over a link. A slot is the messages of its record and payload, one after the other; a
+//! credit is a message of its own. The link keeps their order.
+
+mod incoming;
+mod outgoing;
+mod tag;
+#[cfg(test)]
+pub(crate) mod tests;
+
+use incoming::Incoming;
+use outgoing::Outgoing;
+use spark_ccl_transport::{LinkError, LinkRx, LinkTx};
+
+use crate::{Carrier, Error, PostBox, Slot};
+
+/// Carries slots as messages of a link that nothing else uses.
+pub struct Linked {
+    outgoing: Outgoing,
+    incoming: Incoming,
+    /// What [`Carrier::credit`] has met, which cannot say so.
+    failed: Option<Error>,
+}
+
+impl Linked {
+    /// One end of what carries slots over both halves of a link, in messages of up to `part` bytes,
+    /// the bytes of the link's slots; from this rank's outbox to the peer, and into its inbox.
+    ///
+    /// # Errors
+    /// Messages cannot say which slot of such boxes they are of.
+    pub fn new(
+        (tx, rx): (Box<dyn LinkTx>, Box<dyn LinkRx>),
+        part: usize,
+        outbox: PostBox,
+        inbox: PostBox,
+    ) -> Result<Self, Error> {
+        let shape = outbox.shape();
+        if shape.lanes() > tag::MOST_LANES || shape.payload() > tag::MOST_BYTES {
+            return Err(Error::Shape {
+                lanes: shape.lanes(),
+                depth: shape.depth(),
+                payload: shape.payload(),
+            });
+        }
+        Ok(Self {
+            outgoing: Outgoing::new(tx, part, outbox),
+            incoming: Incoming::new(rx, part, inbox),
+            failed: None,
+        })
+    }
+
+    /// Whether all has been handed to the system that was given to this carrier.
+    pub fn is_flushed(&self) -> bool {
+        self.outgoing.is_flushed()
+    }
+
+    /// Moves on what is under way. What came before the link has ended is taken first.
+    fn advance(&mut self) -> Result<(), Error> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
+        self.outgoing.advance();
+        let ended = match self.incoming.advance() {
+            Ok(true) => return Ok(()),
+            Ok(false) => self.outgoing.ended().cloned(),
+            Err(error) => Some(error),
+        };
+        self.failed = ended;
+        self.failed.clone().map_or(Ok(()), Err)
+    }
+}
+
+impl Carrier for Linked {
+    unsafe fn post(&mut self, slot: Slot, payload: usize) -> Result<bool, Error> {
+        // SAFETY: the slot was published, and is not written before it has completed: `post`
+        // requires that.
+        Ok(unsafe { self.outgoing.post(slot, payload) })
+    }
+
+    fn completed(&mut self) -> Result<Option<Slot>, Error> {
+        self.advance()?;
+        Ok(self.outgoing.completed())
+    }
+
+    fn give_credit(&mut self, lane: usize, total: u64) -> Result<bool, Error> {
+        Ok(self.outgoing.give_credit(lane, total))
+    }
+
+    fn credit(&mut self, lane: usize) -> u64 {
+        // An error is kept, and returned by the next call that can.
+        let _ = self.advance();
+        self.incoming.credit(lane)
+    }
+
+    fn health(&mut self) -> Result<(), Error> {
+        self.advance()
+    }
+}
+
+impl std::fmt::Debug for Linked {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Linked")
+            .field("failed", &self.failed)
+            .finish_non_exhaustive()
+    }
+}
+
+impl From<LinkError> for Error {
+    fn from(error: LinkError) -> Self {
+        match error {
+            LinkError::Closed => Self::Gone,
+            error => Self::Link {
+                problem: error.to_string(),
+            },
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! From the outbox into a link.
+
+use std::collections::VecDeque;
+
+use spark_ccl_transport::{Direct, LinkTx};
+
+use super::tag::Tag;
+use crate::{Error, PostBox, Slot};
+
+/// The sending half.
+pub(super) struct Outgoing {
+    /// Before the outbox: what it still reads there, it reads no more when it is dropped.
+    tx: Box<dyn LinkTx>,
+    outbox: PostBox,
+    /// The most bytes of a message.
+    part: usize,
+    /// A slot of which the link has taken only a part.
+    going: Option<Going>,
+    completed: VecDeque<Slot>,
+    /// Why the link takes no more.
+    ended: Option<Error>,
+}
+
+struct Going {
+    slot: Slot,
+    payload: usize,
+    done: usize,
+}
+
+impl Outgoing {
+    pub(super) fn new(tx: Box<dyn LinkTx>, part: usize, outbox: PostBox) -> Self {
+        Self {
+            tx,
+            outbox,
+            part,
+            going: None,
+            completed: VecDeque::new(),
+            ended: None,
+        }
+    }
+
+    /// Begins with a slot, if none is going.
+    ///
+    /// # Safety
+    /// The slot was published, and is not written before it has completed.
+    pub(super) unsafe fn post(&mut self, slot: Slot, payload: usize) -> bool {
+        let may_go = self.going.is_none();
+        if may_go {
+            let done = 0;
+            self.going = Some(Going {
+                slot,
+                payload,
+                done,
+            });
+            self.advance();
+        }
+        may_go
+    }
+
+    /// Why the link takes no more, if it does not.
+    pub(super) fn ended(&self) -> Option<&Error> {
+        self.ended.as_ref()
+    }
+
+    pub(super) fn completed(&mut self) -> Option<Slot> {
+        self.completed.pop_front()
+    }
+
+    pub(super) fn is_flushed(&self) -> bool {
+        self.going.is_none() && !self.tx.holds_back()
+    }
+
+    /// A slot that has begun to go comes first: the link may have taken a part of a message.
+    pub(super) fn give_credit(&mut self, lane: usize, total: u64) -> bool {
+        let given = self.going.is_none() && self.ended.is_none();
+        given
+            && send(&mut *self.tx, &[], Tag::Credit { lane, total }.word()).unwrap_or_else(
+                |error| {
+                    self.ended = Some(error);
+                    false
+                },
+            )
+    }
+
+    /// Moves on what is going.
+    pub(super) fn advance(&mut self) {
+        if self.ended.is_none() {
+            self.ended = self.push().err();
+        }
+    }
+
+    fn push(&mut self) -> Result<(), Error> {
+        if self.tx.holds_back() {
+            self.tx.flush()?;
+        }
+        let Some(Going {
+            slot,
+            payload,
+            done,
+        }) = &mut self.going
+        else {
+            return Ok(());
+        };
+        let (slot, payload) = (*slot, *payload);
+        let tag = Tag::Slot { slot, payload }.word();
+        // SAFETY: the slot was posted and has not completed, so nothing writes it (the contract of
+        // `post`).
+        let all = unsafe { self.outbox.filled(slot, payload) };
+        while let Some(part) = all[*done..].chunks(self.part).next() {
+            if !send(&mut *self.tx, part, tag)? {
+                return Ok(());
+            }
+            *done += part.len();
+        }
+        self.going = None;
+        self.completed.push_back(slot);
+        Ok(())
+    }
+}
+
+/// Sends a message, if the link takes it now.
+fn send(tx: &mut dyn LinkTx, part: &[u8], tag: u64) -> Result<bool, Error> {
+    match tx.send_from(part, tag)? {
+        Direct::Done => return Ok(true),
+        Direct::NotYet => return Ok(false),
+        Direct::Unable => {}
+    }
+    let Some(room) = tx.reserve(part.len())? else {
+        return Ok(false);
+    };
+    room.copy_from_slice(part);
+    tx.commit(part.len(), tag)?;
+    Ok(true)
+}

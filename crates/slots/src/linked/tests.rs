@@ -1,0 +1,265 @@
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use spark_ccl_fork::Unshared;
+use spark_ccl_transport::{Geometry, LinkRx, LinkTx, shm, tcp};
+
+use super::tag::Tag;
+use super::*;
+use crate::conformance::{End, fill, plain, take};
+use crate::{Counter, Proxy, Shape};
+
+type Halves = (Box<dyn LinkTx>, Box<dyn LinkRx>);
+
+/// Messages are shorter than slots, and few have room.
+const SMALL: Geometry = Geometry {
+    slot_bytes: 192,
+    slots: 2,
+};
+
+fn memory() -> [Halves; 2] {
+    let ends: [_; 2] = shm::pair(SMALL).unwrap().into();
+    ends.map(|(tx, rx)| (Box::new(tx) as _, Box::new(rx) as _))
+}
+
+fn sockets(geometry: Geometry) -> [Halves; 2] {
+    let ends: [_; 2] = UnixStream::pair().unwrap().into();
+    ends.map(|end| {
+        end.set_nonblocking(true).unwrap();
+        let (tx, rx) = tcp::link(vec![Unshared::new(end.into())], geometry).unwrap();
+        (Box::new(tx) as _, Box::new(rx) as _)
+    })
+}
+
+fn linked(shape: Shape, part: usize, links: [Halves; 2]) -> [End; 2] {
+    links.map(|halves| {
+        let (outbox, inbox) = (plain(shape), plain(shape));
+        let carrier = Linked::new(halves, part, outbox.clone(), inbox.clone());
+        End {
+            carrier: Box::new(carrier.unwrap()),
+            outbox,
+            inbox,
+        }
+    })
+}
+
+/// By a link through memory that two ranks share.
+pub(crate) fn over_memory(shape: Shape, _: &Arc<AtomicBool>) -> [End; 2] {
+    linked(shape, SMALL.slot_bytes, memory())
+}
+
+/// By a link over stream sockets.
+pub(crate) fn over_sockets(shape: Shape, _: &Arc<AtomicBool>) -> [End; 2] {
+    linked(shape, SMALL.slot_bytes, sockets(SMALL))
+}
+
+/// Ends after some messages.
+struct Breaking {
+    tx: Box<dyn LinkTx>,
+    left: usize,
+}
+
+impl LinkTx for Breaking {
+    fn reserve(&mut self, len: usize) -> Result<Option<&mut [u8]>, LinkError> {
+        self.tx.reserve(len)
+    }
+    fn commit(&mut self, len: usize, tag: u64) -> Result<(), LinkError> {
+        self.left = self.left.saturating_sub(1);
+        if self.left == 0 {
+            return Err(LinkError::Setup("the cable is cut".to_owned()));
+        }
+        self.tx.commit(len, tag)
+    }
+    fn holds_back(&self) -> bool {
+        self.tx.holds_back()
+    }
+    fn flush(&mut self) -> Result<bool, LinkError> {
+        self.tx.flush()
+    }
+}
+
+/// By links that break after some messages.
+pub(crate) fn over_breaking_link(shape: Shape, _: &Arc<AtomicBool>) -> [End; 2] {
+    let links = memory().map(|(tx, rx)| (Box::new(Breaking { tx, left: 40 }) as _, rx));
+    linked(shape, SMALL.slot_bytes, links)
+}
+
+fn shape() -> Shape {
+    Shape::new(2, 2, 256).unwrap()
+}
+
+/// What this rank's end says of a peer that sends one message with such a tag.
+fn said_of(tag: Tag, payload: &[u8]) -> Error {
+    let [(mut tx, _rx), halves] = memory();
+    let mut carrier =
+        Linked::new(halves, SMALL.slot_bytes, plain(shape()), plain(shape())).unwrap();
+    tx.reserve(payload.len())
+        .unwrap()
+        .unwrap()
+        .copy_from_slice(payload);
+    tx.commit(payload.len(), tag.word()).unwrap();
+    carrier.health().unwrap_err()
+}
+
+#[test]
+fn what_a_peer_cannot_send_is_an_error_and_touches_no_slot() {
+    let slot = |lane, number| Slot { lane, number };
+    let of = |slot, payload| Tag::Slot { slot, payload };
+    for (tag, part) in [
+        (of(slot(2, 1), 0), "names lane 2"),
+        (Tag::Credit { lane: 7, total: 1 }, "names lane 7"),
+        (of(slot(1, 2), 0), "slot ...2 of lane 1, where 1 is next"),
+        (of(slot(0, 1), 257), "257 bytes"),
+        (of(slot(0, 1), 8), "sends 3 bytes"),
+    ] {
+        let said = said_of(tag, &[1, 2, 3]).to_string();
+        assert!(said.contains(part), "{said}");
+    }
+}
+
+/// Slots of which the peer has not said that they were consumed.
+#[test]
+fn a_slot_for_which_there_is_no_room_is_an_error() {
+    let [mut from, mut to] = over_memory(shape(), &Arc::default());
+    let mut post = |number| {
+        // SAFETY: nothing writes the slot. The peer's place may be used, which this is to find.
+        while !unsafe { from.carrier.post(Slot { lane: 0, number }, 0).unwrap() } {}
+        to.carrier.health()
+    };
+    assert_eq!((post(1), post(2)), (Ok(()), Ok(())));
+    let said = post(3).unwrap_err().to_string();
+    assert!(said.contains("0 were consumed"), "{said}");
+}
+
+#[test]
+fn what_a_peer_has_sent_before_it_left_arrives() {
+    for make in [over_memory, over_sockets] {
+        let [mut from, to] = make(shape(), &Arc::default());
+        for (lane, number) in [(0, 1), (1, 1), (0, 2), (1, 2)] {
+            // SAFETY: nothing writes the slot, and each place at the peer is used once.
+            while !unsafe { from.carrier.post(Slot { lane, number }, 0).unwrap() } {}
+        }
+        drop(from);
+        let mut proxy = Proxy::new(to.outbox.clone(), to.inbox.clone(), to.carrier, 0..2);
+        // This end has something to send, which nobody takes any more.
+        to.outbox
+            .counter(0, Counter::Published)
+            .store(1, Ordering::Release);
+        let ended = loop {
+            if let Err(error) = proxy.turn() {
+                break error;
+            }
+        };
+        assert_eq!(ended, Error::Gone);
+        let has_come = |lane, number| to.inbox.flag(Slot { lane, number }).load(Ordering::Acquire);
+        assert_eq!([has_come(0, 2), has_come(1, 2)], [2, 2]);
+    }
+}
+
+/// The carrier has room for a part of one slot, while each lane always has another one.
+#[test]
+fn lanes_take_turns() {
+    let shape = Shape::new(3, 2, 4096).unwrap();
+    let [from, mut to] = over_memory(shape, &Arc::default());
+    let mut proxy = Proxy::new(from.outbox.clone(), from.inbox, from.carrier, 0..3);
+    for _ in 0..2000 {
+        for lane in 0..3 {
+            let published = from.outbox.counter(lane, Counter::Published);
+            let sent = from.outbox.counter(lane, Counter::Sent);
+            for number in published.load(Ordering::Acquire)..sent.load(Ordering::Acquire) + 2 {
+                let slot = Slot {
+                    lane,
+                    number: number + 1,
+                };
+                let record = from.outbox.shape().slot(slot) + crate::layout::RECORD;
+                from.outbox
+                    .word_at(record + 40)
+                    .store(4096, Ordering::Relaxed);
+                published.store(number + 1, Ordering::Release);
+            }
+            // The kernel consumes at once, and the peer hears of it.
+            let consumed = to.inbox.counter(lane, Counter::Consumed);
+            let last = consumed.load(Ordering::Acquire);
+            let next = Slot {
+                lane,
+                number: last + 1,
+            };
+            if to.inbox.flag(next).load(Ordering::Acquire) == next.number {
+                consumed.store(next.number, Ordering::Release);
+                while !to.carrier.give_credit(lane, next.number).unwrap() {}
+            }
+        }
+        proxy.turn().unwrap();
+        to.carrier.health().unwrap();
+        let sent: Vec<_> = proxy.progress().map(|lane| lane.sent).collect();
+        let ahead = sent.iter().max().unwrap() - sent.iter().min().unwrap();
+        assert!(ahead <= 2, "{sent:?}");
+    }
+    assert!(proxy.progress().all(|lane| lane.sent > 10));
+}
+
+#[test]
+fn boxes_that_tags_cannot_name_are_refused() {
+    let shape = Shape::new(1, 1, 16 << 20).unwrap();
+    let [halves, _] = memory();
+    let refused = Linked::new(halves, SMALL.slot_bytes, plain(shape), plain(shape));
+    assert!(matches!(refused, Err(Error::Shape { .. })));
+}
+
+/// From where they lie, where the link can.
+#[test]
+fn slots_of_many_long_messages_arrive_whole() {
+    let geometry = Geometry {
+        slot_bytes: 16 << 10,
+        slots: 2,
+    };
+    let shape = Shape::new(1, 2, 256 << 10).unwrap();
+    let [mut from, mut to] = linked(shape, geometry.slot_bytes, sockets(geometry));
+    for number in 1..=2 {
+        let slot = Slot { lane: 0, number };
+        let payload = shape.payload() - 8 * number as usize;
+        fill(&from.outbox, slot, payload);
+        // SAFETY: nothing writes the slot, and each place at the peer is used once.
+        while !unsafe { from.carrier.post(slot, payload).unwrap() } {
+            from.carrier.health().unwrap();
+            to.carrier.health().unwrap();
+        }
+    }
+    for number in 1..=2 {
+        while !take(&to.inbox, Slot { lane: 0, number }) {
+            from.carrier.health().unwrap();
+            to.carrier.health().unwrap();
+        }
+    }
+}
+
+/// One thread has the links to two peers, of which one reads nothing.
+#[test]
+fn a_link_that_is_full_holds_up_no_other() {
+    let shape = Shape::new(1, 4, 64 << 10).unwrap();
+    let ([stopped, _silent], [from, mut to]) = (
+        over_sockets(shape, &Arc::default()),
+        over_sockets(shape, &Arc::default()),
+    );
+    let all = [&stopped, &from].map(|end| end.outbox.clone());
+    let mut proxies =
+        [stopped, from].map(|end| Proxy::new(end.outbox, end.inbox, end.carrier, 0..1));
+    for (outbox, number) in all
+        .iter()
+        .flat_map(|outbox| (1..=4).map(move |n| (outbox, n)))
+    {
+        fill(outbox, Slot { lane: 0, number }, shape.payload());
+        outbox
+            .counter(0, Counter::Published)
+            .store(number, Ordering::Release);
+    }
+    while !take(&to.inbox, Slot { lane: 0, number: 4 }) {
+        for proxy in &mut proxies {
+            proxy.turn().unwrap();
+        }
+        to.carrier.health().unwrap();
+    }
+    let sent = |proxy: &Proxy<_>| proxy.progress().next().unwrap().sent;
+    assert!(sent(&proxies[0]) < 4 && sent(&proxies[1]) == 4);
+}
