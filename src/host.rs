@@ -44,12 +44,16 @@ use request::Request;
 use spark_ccl_control::{Leave, MOST_CALLS, Messages, Watch};
 use spark_ccl_sched::{Kind, Rank, Step};
 use spark_ccl_status::Peer;
+#[cfg(feature = "cuda")]
+use spark_ccl_transport::LinkError;
 use spark_ccl_transport::Rails;
 use spin_budget::SpinBudget;
 use unread::Refusal;
 pub(crate) use wires::Wires;
 
 use crate::error::Error;
+#[cfg(feature = "cuda")]
+use crate::mesh::{Halves, SLOTS_LANE};
 use crate::observe::Observed;
 use crate::peer_link::PeerLink;
 use crate::plan::{Planner, Program, Programs};
@@ -101,6 +105,18 @@ struct PairQueue {
 }
 
 impl Core {
+    /// The link of slots to a rank, once it is made, and the most bytes of its messages. From then
+    /// on it is the caller's. It is asked for only if this rank needs it; the other one may, too.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn take_link(
+        &mut self,
+        peer: Rank,
+        needs: bool,
+    ) -> Result<Option<(Halves, usize)>, LinkError> {
+        let link = self.wires.give((peer, SLOTS_LANE), needs)?;
+        Ok(link.map(|halves| (halves, self.wires.slot_bytes)))
+    }
+
     pub(crate) fn new(
         wires: Wires,
         watch: Arc<Watch>,

@@ -22,6 +22,8 @@ use std::sync::Arc;
 
 use attend::attend;
 use inbox::{Inbox, InboxEvent, Outcome, Push};
+#[cfg(feature = "cuda")]
+pub(crate) use line::SLOTS_LANE;
 pub(crate) use line::{LANES, Line, POINT_TO_POINT_LANE, index};
 pub(crate) use owner::{LinkOwner, shares_memory};
 use sockets::Sockets;

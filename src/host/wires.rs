@@ -152,6 +152,20 @@ impl Wires {
         &self.made
     }
 
+    /// Gives a link away, once it is made: nothing here uses it any more. Asks for it if `asks`.
+    #[cfg(feature = "cuda")]
+    pub(super) fn give(&mut self, line: Line, asks: bool) -> Result<Option<Halves>, LinkError> {
+        let index = index(line);
+        match (self.tx[index].take(), self.rx[index].take()) {
+            (Some(tx), Some(rx)) => {
+                self.made.retain(|&made| made != line);
+                Ok(Some((tx, rx)))
+            }
+            _ if asks || self.mesh.ready().contains(&line) => self.mesh.take(line),
+            _ => Ok(None),
+        }
+    }
+
     /// Takes the links that are ready, though no operation has asked for them.
     pub(super) fn take_ready(&mut self) {
         for line in self.mesh.ready() {

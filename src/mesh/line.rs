@@ -3,12 +3,14 @@
 
 use spark_ccl_sched::Rank;
 
-/// Lanes of collectives; the next one carries point-to-point messages.
+/// Lanes of collectives; the next one carries point-to-point messages, and the last one slots.
 const COLLECTIVE_LANES: usize = 2;
 /// The lane of point-to-point messages.
 pub(crate) const POINT_TO_POINT_LANE: usize = COLLECTIVE_LANES;
+/// The lane of slots, which the engine leaves to who takes its link.
+pub(crate) const SLOTS_LANE: usize = POINT_TO_POINT_LANE + 1;
 /// The links between two ranks.
-pub(crate) const LANES: usize = COLLECTIVE_LANES + 1;
+pub(crate) const LANES: usize = SLOTS_LANE + 1;
 
 /// A peer and a lane: the name of a link.
 pub(crate) type Line = (Rank, usize);

@@ -288,6 +288,58 @@ fn the_last_call_of_a_rank_that_has_left_is_named() {
     });
 }
 
+/// Its kernel has ended, and slots of it are still on their way.
+#[test]
+fn a_rank_that_has_left_still_sends_what_it_has_done() {
+    const LEN: usize = 300_001;
+    let Some(gpus) = gpus(2) else { return };
+    gpus.each(&builder().set("SPARK_CCL_SHM", "0"), |comm| {
+        let stream = stream_of(&comm);
+        for _ in 0..20 {
+            let other = comm.split(Some(0), 0).unwrap().unwrap();
+            let mut sum = memory(&other, &values(comm.rank(), LEN));
+            other
+                .all_reduce_in_place(&mut sum, RedOp::Sum)
+                .on(&stream)
+                .unwrap();
+            other.wait(&stream).unwrap();
+            drop(other);
+            assert!(read(&sum) == sums(comm.size(), LEN, 1));
+        }
+        comm.finalize().unwrap();
+    });
+}
+
+/// One kernel waits for slots, the other one for the host.
+#[test]
+fn calls_that_go_two_ways_are_named() {
+    let Some(gpus) = gpus(2) else { return };
+    gpus.each(&builder(), |comm| {
+        let stream = stream_of(&comm);
+        let mut memory = memory(&comm, &values(comm.rank(), 1000));
+        // Equally many of each kind before.
+        for _ in 0..3 {
+            comm.all_reduce_in_place(&mut memory, RedOp::Sum)
+                .on(&stream)
+                .unwrap();
+            comm.broadcast_in_place(&mut memory, 0).on(&stream).unwrap();
+        }
+        let call = if comm.rank() == 0 {
+            comm.all_reduce_in_place(&mut memory, RedOp::Sum)
+                .on(&stream)
+        } else {
+            comm.broadcast_in_place(&mut memory, 0).on(&stream)
+        };
+        let said = call
+            .and_then(|_| comm.wait(&stream))
+            .unwrap_err()
+            .to_string();
+        for part in ["operation #7 on the device", "all_reduce(", "broadcast("] {
+            assert!(said.contains(part), "{said}");
+        }
+    });
+}
+
 /// A call may stand behind something long in its stream: here, behind a call of another
 /// communicator.
 #[test]
@@ -336,10 +388,14 @@ fn the_way_and_the_pieces_are_explained() {
             assert!(path.contains(part), "{part}: {path}");
         }
         let explain = |operation, count| comm.explain_device(operation, DType::F32, count);
-        let small = explain(Operation::AllReduce, 1000).unwrap();
+        let sum = explain(Operation::AllReduce, 1000).unwrap();
+        let expected =
+            "staged through slots, pieces of up to 4000 bytes on 1 CTA, each rank reduces all";
+        assert_eq!(sum, expected);
+        let small = explain(Operation::Broadcast, 1000).unwrap();
         let expected = "staged, 1 piece of up to 4000 bytes on 1 CTA, each on the host by ";
         assert!(small.starts_with(expected), "{small}");
-        let algorithm = comm.explain(Operation::AllReduce, DType::F32, 1000, false);
+        let algorithm = comm.explain(Operation::Broadcast, DType::F32, 1000, false);
         let algorithm = algorithm.unwrap().algorithm.to_string();
         assert!(small.contains(&algorithm), "{algorithm}: {small}");
         let message = explain(Operation::Send, 1 << 20).unwrap();

@@ -250,7 +250,7 @@ fn memory_of_two_kinds_is_named() {
             call.on(&stream).and_then(|()| comm.wait(&stream))
         };
         let error = error.unwrap_err();
-        for part in ["a part of all_reduce", "with memory from alloc_device"] {
+        for part in ["through slots", "with memory from alloc_device"] {
             assert!(error.to_string().contains(part), "{error}");
         }
     });

@@ -9,6 +9,9 @@ pub enum Error {
     /// A call of the driver failed.
     #[error(transparent)]
     Cuda(#[from] spark_ccl_cuda::Error),
+    /// There can be no such slots.
+    #[error(transparent)]
+    Slots(#[from] spark_ccl_slots::Error),
     /// A call of the driver failed when some kernels of a call had been launched, and others not.
     #[error("the call was enqueued in part: {0}")]
     InPart(spark_ccl_cuda::Error),

@@ -18,6 +18,8 @@
 //! - [`Member::check`] says whether an operation has failed, and because of which peer.
 //! - [`Stage`] is for ranks that share no memory: kernels pass what they have to the host, and take
 //!   results from it.
+//! - [`Slots`] are for such ranks, too: kernels fill slots, the host carries these to the other
+//!   ranks, and kernels reduce there.
 //!
 //! **Ranks agree.** In each operation, ranks compare what they have signed: [`Call::words`]. If a
 //! peer has called something else, a rank fails, and names both. So does the receiver of a message
@@ -48,6 +50,8 @@ mod message;
 mod plan;
 mod revision;
 mod scratch;
+mod slot_kernels;
+mod slots;
 mod staged;
 mod sums;
 #[cfg(test)]
@@ -62,4 +66,5 @@ pub use message::{Message, Way};
 pub use plan::{Kernel, Limits, Plan, Wire};
 pub use revision::REVISION;
 pub use scratch::Scratch;
+pub use slots::Slots;
 pub use staged::{Buffers, Cut, Lane, Rung, Stage};

@@ -10,16 +10,24 @@ use spark_ccl_cuda::cudarc::driver::CudaContext;
 
 use crate::Error;
 use crate::kernels::Kernels;
-use crate::staged;
+use crate::{slot_kernels, staged};
 
 /// The kernels between the GPUs of a host.
 pub(crate) fn between(context: &Arc<CudaContext>) -> Result<Kernels, Error> {
+    slot_kernels::Kernels::load(context)?;
     staged::Kernels::load(context)?;
     Kernels::load(context)
 }
 
 /// The kernels by way of the host.
 pub(crate) fn by_host(context: &Arc<CudaContext>) -> Result<staged::Kernels, Error> {
+    slot_kernels::Kernels::load(context)?;
     Kernels::load(context)?;
     staged::Kernels::load(context)
+}
+
+/// The kernels of slots.
+pub(crate) fn of_slots(context: &Arc<CudaContext>) -> Result<slot_kernels::Kernels, Error> {
+    by_host(context)?;
+    slot_kernels::Kernels::load(context)
 }

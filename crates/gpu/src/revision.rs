@@ -1,5 +1,7 @@
 //! Which kernels and plans this build has.
 
+use spark_ccl_slots::ALIKE;
+
 /// A number of all that ranks must have alike: equal ones have the same kernels, slots and plans.
 /// Ranks of other builds would wait for batches that are never sent.
 pub const REVISION: u32 = {
@@ -7,7 +9,14 @@ pub const REVISION: u32 = {
     hash = hashed(hash, include_bytes!("../kernels/manifest.json"));
     hash = hashed(hash, include_bytes!("plan.rs"));
     hash = hashed(hash, include_bytes!("message.rs"));
-    hashed(hash, include_bytes!("staged/postings.rs"))
+    hash = hashed(hash, include_bytes!("staged/postings.rs"));
+    hash = hashed(hash, include_bytes!("slots.rs"));
+    let mut index = 0;
+    while index < ALIKE.len() {
+        hash = hashed(hash, ALIKE[index]);
+        index += 1;
+    }
+    hash
 };
 
 /// FNV-1a.

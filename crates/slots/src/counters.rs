@@ -82,16 +82,29 @@ impl Sending {
             let most = self.sent + self.depth;
             self.published = Impossible::check(Counter::Published, seen, self.published, most)?;
             if self.posted == self.published {
+                self.hear_last(credit)?;
                 return Ok(None);
             }
         }
         let number = self.posted + 1;
-        if number - self.credit > self.depth {
+        self.hear(number.saturating_sub(self.depth), credit)?;
+        let has_room = number - self.credit <= self.depth;
+        Ok(has_room.then_some(number))
+    }
+
+    /// Looks for credits, if not all slots are known to be consumed that were posted.
+    pub(crate) fn hear_last(&mut self, credit: impl FnOnce() -> u64) -> Result<(), Impossible> {
+        self.hear(self.posted, credit)
+    }
+
+    /// Looks for credits, if fewer than so many slots are known to be consumed.
+    fn hear(&mut self, needed: u64, credit: impl FnOnce() -> u64) -> Result<(), Impossible> {
+        if self.credit < needed {
             // A total may be overtaken by a later one: what was seen stays true.
             let seen = Impossible::check(Counter::Credit, credit(), 0, self.posted)?;
             self.credit = self.credit.max(seen);
         }
-        Ok((number - self.credit <= self.depth).then_some(number))
+        Ok(())
     }
 
     /// The slot that [`next`](Self::next) named was posted.
@@ -182,6 +195,16 @@ mod tests {
         // What was seen stays known.
         assert_eq!(lane.totals()[3], 2);
         assert_eq!(next(&mut lane, 4, 3), Ok(Some(4)));
+    }
+
+    /// Who waits for the peer learns of the last one, too.
+    #[test]
+    fn the_last_credit_is_heard() {
+        let (mut lane, sent) = (Sending::new(DEPTH), AtomicU64::new(0));
+        next(&mut lane, 1, 0).unwrap();
+        pass(&mut lane, &sent);
+        assert_eq!(next(&mut lane, 1, 1), Ok(None));
+        assert_eq!(lane.totals()[3], 1);
     }
 
     #[test]

@@ -34,6 +34,7 @@ mod linked;
 mod memory;
 #[cfg(all(test, loom))]
 mod model;
+mod plan;
 #[cfg(all(test, not(loom)))]
 mod played;
 #[cfg(not(all(test, loom)))]
@@ -47,9 +48,20 @@ pub use copying::Copying;
 pub use error::Error;
 pub use layout::{MAX_DEPTH, Shape};
 #[cfg(not(all(test, loom)))]
-pub use linked::Linked;
+pub use linked::{Heard, Linked};
 pub use memory::{Memory, PostBox};
+pub use plan::Plan;
 #[cfg(not(all(test, loom)))]
 pub use proxy::{Progress, Proxy};
 pub use schedule::Form;
 pub use slot::{Counter, Record, Slot};
+
+/// The kernels, as `crates/cuda/kernels/build.sh` compiles them.
+pub const IMAGES: &[u8] = include_bytes!("../kernels/slots.images");
+
+/// What all ranks must have alike: kernels, plans, and what messages of links say.
+pub const ALIKE: [&[u8]; 3] = [
+    include_bytes!("../kernels/manifest.json"),
+    include_bytes!("plan.rs"),
+    include_bytes!("linked/tag.rs"),
+];

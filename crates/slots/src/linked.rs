@@ -1,12 +1,14 @@
 //! A carrier over a link. A slot is the messages of its record and payload, one after the other; a
 //! credit is a message of its own. The link keeps their order.
 
+mod heard;
 mod incoming;
 mod outgoing;
 mod tag;
 #[cfg(test)]
 pub(crate) mod tests;
 
+pub use heard::Heard;
 use incoming::Incoming;
 use outgoing::Outgoing;
 use spark_ccl_transport::{LinkError, LinkRx, LinkTx};
@@ -46,6 +48,17 @@ impl Linked {
             incoming: Incoming::new(rx, part, inbox),
             failed: None,
         })
+    }
+
+    /// Tells the peer, before the next slot, how many calls this rank has made so far that are not
+    /// made by slots.
+    pub fn say_before(&mut self, calls: u64) {
+        self.outgoing.say_before(calls);
+    }
+
+    /// The last slot of the peer's first lane that has come.
+    pub fn heard(&self) -> Option<Heard> {
+        self.incoming.heard()
     }
 
     /// Whether all has been handed to the system that was given to this carrier.

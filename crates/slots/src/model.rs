@@ -114,8 +114,9 @@ fn send(depth: usize, slots: u64) {
         let kernel = Arc::clone(&lane);
         let kernel = spawn(move || (1..=slots).all(|number| kernel.send(number)));
         let mut sending = Sending::new(depth);
-        for posted in 0..slots {
-            lane.carry(&mut sending, || posted);
+        let mut posted = 0;
+        for _ in 0..slots {
+            posted += u64::from(lane.carry(&mut sending, || posted));
         }
         kernel.join().unwrap();
     });

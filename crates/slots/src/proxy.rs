@@ -1,7 +1,7 @@
 //! Posts what kernels publish, and tells them and the peer what has become of it.
 
 use crate::counters::{Impossible, Receiving, Sending};
-use crate::{Carrier, Counter, Error, PostBox, Slot};
+use crate::{Carrier, Counter, Error, PostBox, Record, Slot};
 
 /// Some lanes between this rank and a peer, in both directions. Lanes need nothing of each other,
 /// so those of a pair may be shared out among threads, with a carrier and a proxy for each.
@@ -20,6 +20,8 @@ struct Lane {
     number: usize,
     sending: Sending,
     receiving: Receiving,
+    /// Of the last slot that was posted.
+    last: Option<Record>,
 }
 
 /// How far a lane has come, for errors.
@@ -52,6 +54,7 @@ impl<C: Carrier> Proxy<C> {
             number,
             sending: Sending::new(depth),
             receiving: Receiving::default(),
+            last: None,
         });
         Self {
             outbox,
@@ -66,8 +69,18 @@ impl<C: Carrier> Proxy<C> {
     /// room holds up no other, and lanes take turns where the carrier has room for one.
     ///
     /// # Errors
-    /// The peer cannot be reached any more, or a counter or a record is not what it can be.
+    /// The peer cannot be reached any more, or a counter or a record is not what it can be. What
+    /// the peer has said before is part of the [progress](Self::progress).
     pub fn turn(&mut self) -> Result<bool, Error> {
+        self.pass().inspect_err(|_| {
+            for lane in &mut self.lanes {
+                // The first error says more.
+                let _ = lane.sending.hear_last(|| self.carrier.credit(lane.number));
+            }
+        })
+    }
+
+    fn pass(&mut self) -> Result<bool, Error> {
         let mut moved = false;
         while let Some(Slot { lane, number }) = self.carrier.completed()? {
             let sent = self.outbox.counter(lane, Counter::Sent);
@@ -89,6 +102,21 @@ impl<C: Carrier> Proxy<C> {
             self.carrier.health()?;
         }
         Ok(moved)
+    }
+
+    /// What moves the slots.
+    pub fn carrier(&self) -> &C {
+        &self.carrier
+    }
+
+    /// The same, to be told something.
+    pub fn carrier_mut(&mut self) -> &mut C {
+        &mut self.carrier
+    }
+
+    /// What the slot is that a lane has posted last, if it has any.
+    pub fn last(&self, lane: usize) -> Option<Record> {
+        self.lanes.iter().find(|of| of.number == lane)?.last
     }
 
     /// How far each lane has come.
@@ -129,7 +157,8 @@ impl Lane {
             return Ok(false);
         };
         let slot = Slot { lane, number };
-        let (length, payload) = (outbox.record(slot).length, outbox.shape().payload());
+        let record = outbox.record(slot);
+        let (length, payload) = (record.length, outbox.shape().payload());
         if length > payload as u64 {
             return Err(Error::Length {
                 lane,
@@ -144,6 +173,7 @@ impl Lane {
         let has_room = unsafe { carrier.post(slot, length as usize)? };
         if has_room {
             self.sending.posted();
+            self.last = Some(record);
         }
         Ok(has_room)
     }

@@ -32,6 +32,14 @@ impl Form {
         };
         under_way / 2 + 1
     }
+
+    /// The most rounds that lanes of this depth may fill before they consume the first.
+    pub(crate) fn ahead(self, depth: usize) -> usize {
+        match self {
+            Self::Direct => 2 * depth - 1,
+            Self::Shared => depth - 1,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -123,6 +131,19 @@ mod tests {
             }
             if !moved {
                 return next.iter().all(|&next| next == steps.len());
+            }
+        }
+    }
+
+    #[test]
+    fn no_more_rounds_fit_into_a_depth() {
+        for form in [Form::Direct, Form::Shared] {
+            for depth in 1..=8 {
+                let ahead = form.ahead(depth);
+                assert_eq!(
+                    [ahead, ahead + 1].map(|ahead| form.depth(ahead)),
+                    [depth, depth + 1]
+                );
             }
         }
     }

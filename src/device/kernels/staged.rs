@@ -4,6 +4,7 @@
 
 mod channel;
 mod course;
+mod exchange;
 mod pool;
 mod proxy;
 
@@ -16,7 +17,8 @@ pub(in crate::device) use pool::Pool;
 use pool::is_pinned;
 use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaStream};
 use spark_ccl_cuda::is_capturing;
-use spark_ccl_gpu::{self as gpu, Call, Cut, Message, Stage};
+use spark_ccl_gpu::{self as gpu, Call, Cut, Message, Slots, Stage};
+use spark_ccl_slots::Form;
 use spark_ccl_types::{DType, Operation, Signature};
 
 use crate::communicator::Communicator;
@@ -36,6 +38,8 @@ pub(in crate::device) struct Staged {
     /// Before the stage: what is dropped first ends the use of the other.
     lease: Lease,
     stage: Arc<Stage>,
+    /// By which an `all_reduce` goes; `None` for a number of ranks for which there are no kernels.
+    slots: Option<Arc<Slots>>,
     /// That of the communicator that carries the pieces.
     host: Arc<HostEngine>,
     /// Whether pieces stay in their slots until a device of a receiver reads them.
@@ -87,16 +91,29 @@ impl Staged {
         let carrier = comm.twin()?;
         let stage = Stage::new(context, comm.rank(), comm.size(), ctas);
         let stage = Arc::new(stage.map_err(|error| refused(error, comm.rank()))?);
+        let slots = Slots::are_for(comm.size())
+            .then(|| Slots::new(context, comm.rank(), comm.size(), ctas))
+            .transpose();
+        let slots = slots
+            .map_err(|error| refused(error, comm.rank()))?
+            .map(Arc::new);
         let host = Arc::clone(carrier.inner.membership.engine());
         let channel = Arc::new(Channel::default());
         let parent = Arc::clone(&comm.inner.watch);
         let pool = pins.then(|| Pool::new(&carrier.inner));
-        let course = Course::new(Arc::clone(&stage), Arc::clone(&channel), carrier, parent);
+        let course = Course::new(
+            Arc::clone(&stage),
+            slots.clone(),
+            Arc::clone(&channel),
+            carrier,
+            parent,
+        );
         let lends = course.lends();
         proxy::add(course)?;
         Ok(Self {
             lease: Lease(channel),
             stage,
+            slots,
             host,
             lends,
             pool,
@@ -110,6 +127,7 @@ impl Staged {
 
     /// What it is, for people.
     pub(super) fn describe(&self) -> String {
+        let slots = self.slots.as_ref();
         let own = match self.pool {
             Some(_) => {
                 "; memory from alloc_device is the host's, and collectives on it are not staged"
@@ -119,7 +137,7 @@ impl Staged {
         format!(
             "staged through the host, up to {}, {} bytes of pinned memory{own}",
             some(self.stage.ctas(u64::MAX), "CTA"),
-            self.stage.pinned_bytes()
+            self.stage.pinned_bytes() + slots.map_or(0, |slots| slots.pinned_bytes())
         )
     }
 
@@ -139,15 +157,19 @@ impl Staged {
                 cut.elements(0).end
             ));
         }
-        let cut = Cut::new(operation, size, count as u64, ranks)?;
-        let len = cut.elements(0).end;
-        let staged = format!(
-            "staged, {} of up to {} bytes on {}, each on the host by {}",
-            some(cut.pieces(), "piece"),
-            len * size as u64,
-            some(self.stage.ctas(cut.pieces()), "CTA"),
-            self.choice(operation, dtype, len, cut.is_shared()),
-        );
+        let staged = if let Some(slots) = self.slots_for(operation) {
+            by_slots(slots, count.saturating_mul(size) as u64)
+        } else {
+            let cut = Cut::new(operation, size, count as u64, ranks)?;
+            let len = cut.elements(0).end;
+            format!(
+                "staged, {} of up to {} bytes on {}, each on the host by {}",
+                some(cut.pieces(), "piece"),
+                len * size as u64,
+                some(self.stage.ctas(cut.pieces()), "CTA"),
+                self.choice(operation, dtype, len, cut.is_shared()),
+            )
+        };
         Some(match self.pool {
             None => staged,
             Some(_) => format!(
@@ -190,15 +212,21 @@ impl Staged {
         // run; operations run one after the other, and no graph of them outlives the stage, which
         // `self` owns (this function's contract).
         unsafe {
-            if self.stages(call) {
-                self.stage.enqueue(call, stream)?;
-            } else {
-                self.stage.enqueue_on_buffers(call, stream)?;
+            match self.slots_for(call.operation) {
+                _ if !self.stages(call) => self.stage.enqueue_on_buffers(call, stream)?,
+                Some(slots) => slots.enqueue(call, stream)?,
+                None => self.stage.enqueue(call, stream)?,
             }
         }
         expected.keep();
         proxy::wake();
         Ok(())
+    }
+
+    /// The slots, where an operation goes through them.
+    fn slots_for(&self, operation: Operation) -> Option<&Arc<Slots>> {
+        let slots = self.slots.as_ref();
+        slots.filter(|_| operation == Operation::AllReduce)
     }
 
     /// Whether a call goes through slots, and not straight between its buffers.
@@ -233,22 +261,41 @@ impl Staged {
     }
 
     pub(super) fn check(&self) -> Result<(), gpu::Error> {
-        self.stage.check()
+        self.stage.check()?;
+        let said = self.slots.as_ref().map_or(Ok(()), |slots| slots.check());
+        said.map_err(|mut error| {
+            // Kernels of slots count only theirs.
+            if let gpu::Error::Mismatch { operation, .. } = &mut error {
+                *operation += self.lease.0.rung();
+            }
+            error
+        })
     }
 
-    /// How many pieces were answered.
+    /// How many pieces and slots were passed.
     pub(super) fn progress(&self) -> u64 {
-        self.stage.answered()
+        let slots = self.slots.as_ref();
+        self.stage.answered() + slots.map_or(0, |slots| slots.passed())
     }
 
     pub(super) fn abort(&self) {
-        self.stage.abort();
+        self.abort_waits();
         self.lease.close();
+    }
+
+    fn abort_waits(&self) {
+        self.stage.abort();
+        if let Some(slots) = &self.slots {
+            slots.abort();
+        }
     }
 
     pub(super) fn set_patience(&self, patience: Patience) {
         self.stage
             .set_patience(patience.limit().saturating_add(GRACE));
+        if let Some(slots) = &self.slots {
+            slots.set_patience(patience.limit());
+        }
         match patience {
             Patience::Longest(limit) => self.host.set_timeout(limit),
             Patience::Over(limit) => self.host.cut_short(limit),
@@ -261,22 +308,30 @@ impl Staged {
 
     /// Ends it once all has run in the GPU's context. It comes back where the driver does not wait
     /// for that.
-    pub(super) fn end(self) -> Result<(), Box<(Self, gpu::Error)>> {
-        self.stage.abort();
+    pub(super) fn end(mut self) -> Result<(), Box<(Self, gpu::Error)>> {
+        self.abort_waits();
         if self.lease.end() == Use::Abandoned {
             std::mem::forget(self);
             return Ok(());
         }
+        // The thread has dropped its own.
+        if let Some(Ok(slots)) = self.slots.take().map(Arc::try_unwrap)
+            && let Err(failed) = slots.end()
+        {
+            let (slots, error) = *failed;
+            self.slots = Some(Arc::new(slots));
+            return Err(Box::new((self, error)));
+        }
+        // Registered memory that no device gives back keeps the stage for good.
+        let rank = self.stage.rank();
         let Self {
             lease,
             stage,
+            slots,
             host,
             lends,
             pool,
         } = self;
-        // The thread has dropped its own. Registered memory that no device gives back keeps the
-        // stage for good.
-        let rank = stage.rank();
         let Some(stage) = Arc::into_inner(stage) else {
             spark_ccl_log::warn!("rank {rank}: pinned memory of staged calls is never freed");
             return Ok(());
@@ -287,6 +342,7 @@ impl Staged {
             let staged = Self {
                 lease,
                 stage,
+                slots,
                 host,
                 lends,
                 pool,
@@ -294,6 +350,20 @@ impl Staged {
             Box::new((staged, error))
         })
     }
+}
+
+/// How a call goes through slots, for people.
+fn by_slots(slots: &Slots, bytes: u64) -> String {
+    let plan = slots.plan(bytes);
+    let form = match plan.form {
+        Form::Direct => "each rank reduces all",
+        Form::Shared => "each rank reduces a share",
+    };
+    format!(
+        "staged through slots, pieces of up to {} bytes on {}, {form}",
+        plan.piece.min(bytes),
+        some(u64::from(plan.ctas), "CTA"),
+    )
 }
 
 /// A number of things.

@@ -19,7 +19,7 @@ use spark_ccl_types::DType;
 
 use crate::Result;
 
-static IMAGES: Images = Images::new("slots.cu", include_bytes!("../../kernels/slots.images"));
+static IMAGES: Images = Images::new("slots.cu", spark_ccl_slots::IMAGES);
 
 const LANES: usize = 32;
 const DEPTH: usize = 4;

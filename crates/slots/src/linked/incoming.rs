@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 
 use spark_ccl_transport::{Direct, LinkRx};
 
+use super::heard::Heard;
 use super::tag::Tag;
 use crate::{Counter, Error, PostBox, Slot};
 
@@ -21,6 +22,9 @@ pub(super) struct Incoming {
     /// By lane: the last slot that has begun to come, and the largest credit.
     begun: Vec<u64>,
     credits: Vec<u64>,
+    /// What the peer has said last to have done before.
+    before: u64,
+    heard: Option<Heard>,
 }
 
 #[derive(Clone, Copy)]
@@ -42,7 +46,13 @@ impl Incoming {
             coming: None,
             begun: vec![0; lanes],
             credits: vec![0; lanes],
+            before: 0,
+            heard: None,
         }
+    }
+
+    pub(super) fn heard(&self) -> Option<Heard> {
+        self.heard
     }
 
     pub(super) fn credit(&self, lane: usize) -> u64 {
@@ -72,8 +82,11 @@ impl Incoming {
             Tag::Credit { lane, total } => {
                 let known = self.credits.get_mut(lane).ok_or_else(|| no_lane(lane))?;
                 *known = total.max(*known);
-                self.rx.peek()?;
-                self.rx.release();
+                self.pass()?;
+            }
+            Tag::Before(number) => {
+                self.before = number;
+                self.pass()?;
             }
             Tag::Slot { slot, payload } => {
                 self.coming = Some(Coming {
@@ -85,6 +98,13 @@ impl Incoming {
             }
         }
         Ok(true)
+    }
+
+    /// Passes over a message that is nothing but its tag.
+    fn pass(&mut self) -> Result<(), Error> {
+        self.rx.peek()?;
+        self.rx.release();
+        Ok(())
     }
 
     /// The whole number of the next slot of a lane, once the peer may fill it.
@@ -139,6 +159,12 @@ impl Incoming {
         coming.done += bytes;
         self.coming = (coming.done < all.len()).then_some(coming);
         if self.coming.is_none() {
+            if slot.lane == 0 {
+                self.heard = Some(Heard {
+                    before: self.before,
+                    record: self.inbox.record(slot),
+                });
+            }
             self.inbox.set_flag(slot);
         }
         Ok(true)

@@ -17,6 +17,9 @@ pub(super) struct Outgoing {
     /// A slot of which the link has taken only a part.
     going: Option<Going>,
     completed: VecDeque<Slot>,
+    /// What the peer is told before the next slot, and what it was told last.
+    before: u64,
+    told: u64,
     /// Why the link takes no more.
     ended: Option<Error>,
 }
@@ -35,6 +38,8 @@ impl Outgoing {
             part,
             going: None,
             completed: VecDeque::new(),
+            before: 0,
+            told: 0,
             ended: None,
         }
     }
@@ -44,7 +49,7 @@ impl Outgoing {
     /// # Safety
     /// The slot was published, and is not written before it has completed.
     pub(super) unsafe fn post(&mut self, slot: Slot, payload: usize) -> bool {
-        let may_go = self.going.is_none();
+        let may_go = self.going.is_none() && self.tell();
         if may_go {
             let done = 0;
             self.going = Some(Going {
@@ -55,6 +60,18 @@ impl Outgoing {
             self.advance();
         }
         may_go
+    }
+
+    pub(super) fn say_before(&mut self, number: u64) {
+        self.before = number;
+    }
+
+    /// Tells the peer what it is to know before the next slot; whether it has been told.
+    fn tell(&mut self) -> bool {
+        if self.told == self.before || self.send_tag(Tag::Before(self.before)) {
+            self.told = self.before;
+        }
+        self.told == self.before
     }
 
     /// Why the link takes no more, if it does not.
@@ -72,14 +89,18 @@ impl Outgoing {
 
     /// A slot that has begun to go comes first: the link may have taken a part of a message.
     pub(super) fn give_credit(&mut self, lane: usize, total: u64) -> bool {
-        let given = self.going.is_none() && self.ended.is_none();
-        given
-            && send(&mut *self.tx, &[], Tag::Credit { lane, total }.word()).unwrap_or_else(
-                |error| {
-                    self.ended = Some(error);
-                    false
-                },
-            )
+        self.send_tag(Tag::Credit { lane, total })
+    }
+
+    /// Sends a message that is nothing but its tag, if no slot is going and the link takes it now.
+    fn send_tag(&mut self, tag: Tag) -> bool {
+        if self.going.is_some() || self.ended.is_some() {
+            return false;
+        }
+        send(&mut *self.tx, &[], tag.word()).unwrap_or_else(|error| {
+            self.ended = Some(error);
+            false
+        })
     }
 
     /// Moves on what is going.

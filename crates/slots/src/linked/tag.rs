@@ -10,8 +10,9 @@ const BYTES_AT: u32 = 24;
 const LOW: u64 = (1 << BYTES_AT) - 1;
 const TOTAL: u64 = (1 << LANE_AT) - 1;
 
-/// The most lanes, and the most bytes of a payload.
-pub(super) const MOST_LANES: usize = 1 << (63 - LANE_AT);
+/// The most lanes, of which the number behind the last one is no lane's; and the most bytes of a
+/// payload.
+pub(super) const MOST_LANES: usize = (1 << (63 - LANE_AT)) - 1;
 pub(super) const MOST_BYTES: usize = LOW as usize;
 
 /// What a message is.
@@ -21,6 +22,8 @@ pub(super) enum Tag {
     Slot { slot: Slot, payload: usize },
     /// How many slots of a lane were consumed.
     Credit { lane: usize, total: u64 },
+    /// What the sender has done before the slots that follow.
+    Before(u64),
 }
 
 impl Tag {
@@ -31,6 +34,11 @@ impl Tag {
                 (lane as u64) << LANE_AT | (payload as u64) << BYTES_AT | number & LOW
             }
             Self::Credit { lane, total } => CREDIT | (lane as u64) << LANE_AT | total & TOTAL,
+            Self::Before(total) => Self::Credit {
+                lane: MOST_LANES,
+                total,
+            }
+            .word(),
         }
     }
 
@@ -38,7 +46,10 @@ impl Tag {
         let lane = ((word & !CREDIT) >> LANE_AT) as usize;
         if word & CREDIT != 0 {
             let total = word & TOTAL;
-            return Self::Credit { lane, total };
+            return match lane {
+                MOST_LANES => Self::Before(total),
+                lane => Self::Credit { lane, total },
+            };
         }
         let number = word & LOW;
         Self::Slot {
@@ -63,6 +74,8 @@ mod tests {
         }
         let total = TOTAL;
         let credit = Tag::Credit { lane, total };
-        assert_eq!(Tag::of(credit.word()), credit);
+        for tag in [credit, Tag::Before(7)] {
+            assert_eq!(Tag::of(tag.word()), tag);
+        }
     }
 }

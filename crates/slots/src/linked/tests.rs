@@ -263,3 +263,54 @@ fn a_link_that_is_full_holds_up_no_other() {
     let sent = |proxy: &Proxy<_>| proxy.progress().next().unwrap().sent;
     assert!(sent(&proxies[0]) < 4 && sent(&proxies[1]) == 4);
 }
+
+#[test]
+fn a_slot_tells_what_its_sender_has_done_before() {
+    let make = |halves| {
+        let (outbox, inbox) = (plain(shape()), plain(shape()));
+        let linked = Linked::new(halves, SMALL.slot_bytes, outbox.clone(), inbox).unwrap();
+        (linked, outbox)
+    };
+    let [(mut from, outbox), (mut to, _)] = memory().map(make);
+    let mut pass = |calls, number| {
+        from.say_before(calls);
+        let slot = Slot { lane: 0, number };
+        fill(&outbox, slot, 8);
+        // SAFETY: nothing writes the slot, and each place at the peer is used once.
+        while !unsafe { from.post(slot, 8).unwrap() } {}
+        to.health().unwrap();
+        let heard = to.heard().unwrap();
+        (heard.before, heard.record.call)
+    };
+    assert_eq!((pass(0, 1), pass(3, 2)), ((0, 1), (3, 2)));
+}
+
+/// So that who has to serve a peer knows that it needs nothing more.
+#[test]
+fn credits_that_came_before_the_end_are_known() {
+    const SLOTS: u64 = 12;
+    let geometry = Geometry {
+        slot_bytes: 192,
+        slots: 128,
+    };
+    let shape = Shape::new(2, SLOTS as usize, 128).unwrap();
+    let [from, mut to] = linked(shape, geometry.slot_bytes, sockets(geometry));
+    let mut proxy = Proxy::new(from.outbox.clone(), from.inbox, from.carrier, 0..2);
+    for lane in 0..2 {
+        from.outbox
+            .counter(lane, Counter::Published)
+            .store(SLOTS, Ordering::Release);
+    }
+    while proxy.progress().any(|lane| lane.sent < SLOTS) {
+        proxy.turn().unwrap();
+        to.carrier.health().unwrap();
+    }
+    // As many as come in one turn, and the end.
+    for (total, lane) in (1..=SLOTS).flat_map(|total| [(total, 1), (total, 0)]) {
+        assert!(to.carrier.give_credit(lane, total).unwrap());
+    }
+    drop(to);
+    while proxy.turn().is_ok() {}
+    let heard: Vec<_> = proxy.progress().map(|lane| lane.credit).collect();
+    assert_eq!(heard, [SLOTS; 2]);
+}

@@ -13,9 +13,10 @@ use messages::Messages;
 use operations::Operations;
 use places::Places;
 use spark_ccl_control::{DEVICE_MARK, Fault, POINT_TO_POINT_MARK, Watch};
-use spark_ccl_gpu::Stage;
+use spark_ccl_gpu::{Slots, Stage};
 
 use super::channel::{Channel, Use};
+use super::exchange::Exchange;
 use crate::communicator::Communicator;
 use crate::error::Error;
 
@@ -30,6 +31,9 @@ pub(super) struct Course {
     parent: Arc<Watch>,
     operations: Operations,
     messages: Messages,
+    /// The slots, with which the host engine has nothing to do.
+    exchange: Option<Exchange>,
+    slots: Option<Arc<Slots>>,
     has_failed: bool,
     /// Dropped last.
     channel: Seat,
@@ -47,11 +51,14 @@ impl Drop for Seat {
 impl Course {
     pub(super) fn new(
         stage: Arc<Stage>,
+        slots: Option<Arc<Slots>>,
         channel: Arc<Channel>,
         carrier: Communicator,
         parent: Arc<Watch>,
     ) -> Self {
         Self {
+            exchange: slots.as_ref().map(Exchange::new),
+            slots,
             places: Places::new(&stage, &carrier),
             operations: Operations::new(&stage),
             messages: Messages::new(stage.ranks()),
@@ -71,8 +78,8 @@ impl Course {
     /// Moves pieces on; whether there was anything to do.
     pub(super) fn advance(&mut self) -> bool {
         if !self.has_failed {
-            return self.move_on().unwrap_or_else(|error| {
-                self.fail(error);
+            return self.move_on().unwrap_or_else(|fault| {
+                self.fail(fault);
                 true
             });
         }
@@ -87,21 +94,46 @@ impl Course {
             return false;
         }
         if self.are_in_flight() && !self.carrier.inner.watch.failed() {
-            let left = || Fault::Aborted {
-                by: self.carrier.inner.watch.member(self.stage.rank() as u32),
-                reason: "it left the communicator while calls of device memory were in a stream"
-                    .to_owned(),
-            };
-            let fault = self
-                .parent
-                .fault()
-                .map_or_else(left, |fault| (*fault).clone());
+            let fault = self.parent.fault();
+            let fault = fault.map_or_else(|| self.left(), |fault| (*fault).clone());
             self.carrier.inner.watch.raise(fault);
+        }
+        if self.still_passes_slots() {
+            return false;
         }
         self.has_failed = true;
         self.land_failed();
         self.let_go();
         !self.are_in_flight()
+    }
+
+    /// Whether peers may need slots of calls that are done here. A call that is not done here is
+    /// done nowhere.
+    fn still_passes_slots(&self) -> bool {
+        let Some(exchange) = self.exchange.as_ref().filter(|_| !self.has_failed) else {
+            return false;
+        };
+        if self.parent.failed() {
+            exchange.report(&self.parent);
+            return false;
+        }
+        if !exchange.serves() {
+            return false;
+        }
+        if exchange.has_given_up() {
+            self.parent.raise(self.left());
+            return false;
+        }
+        true
+    }
+
+    /// The fault of a rank that leaves while calls need it.
+    fn left(&self) -> Fault {
+        Fault::Aborted {
+            by: self.parent.member(self.stage.rank() as u32),
+            reason: "it left the communicator while calls of device memory were in a stream"
+                .to_owned(),
+        }
     }
 
     /// Lets kernels end that wait for operations on the program's memory, once the host engine uses
@@ -120,17 +152,36 @@ impl Course {
 
     /// Whether pieces may be there soon.
     pub(super) fn expects(&self) -> bool {
-        let done = self.operations.done() + self.messages.done();
+        let slots = self.exchange.as_ref();
+        let by_slots = slots.map_or(0, Exchange::done);
+        let done = self.operations.done() + self.messages.done() + by_slots;
         let may_come = self.operations.are_under_way() || self.channel.0.expects(done);
-        self.are_in_flight() || !self.has_failed && may_come
+        let are_passed = slots.is_none_or(Exchange::is_met);
+        self.are_in_flight() || !self.has_failed && (may_come || !are_passed)
     }
 
     fn are_in_flight(&self) -> bool {
         self.operations.are_in_flight() || self.messages.are_in_flight()
     }
 
+    /// Moves slots on, and pieces.
+    fn move_on(&mut self) -> Result<bool, Fault> {
+        let mut moved = false;
+        if let Some(exchange) = &mut self.exchange {
+            let others = self.operations.begun();
+            self.channel.0.note_rung(others.begun);
+            moved = exchange.advance(&others, &self.carrier);
+            let is_closed = self.channel.0.is_closed();
+            let fault = exchange.fault(&others, &self.parent);
+            // A rank that leaves needs nobody any more.
+            fault.filter(|_| !is_closed).map_or(Ok(()), Err)?;
+        }
+        let pieces = self.move_pieces();
+        Ok(moved | pieces.map_err(|error| self.fault_of(error))?)
+    }
+
     /// Answers for the pieces that are done, and begins the next ones.
-    fn move_on(&mut self) -> Result<bool, Error> {
+    fn move_pieces(&mut self) -> Result<bool, Error> {
         let (stage, carrier, places) = (&self.stage, &self.carrier, &self.places);
         let mut moved = self.operations.land(stage, carrier)?;
         if self.channel.0.has_messages() {
@@ -144,24 +195,33 @@ impl Course {
         Ok(moved | self.operations.begin(stage, carrier, places)?)
     }
 
-    /// Ends the kernel's waits, and tells all ranks. Results that come later are not used.
-    fn fail(&mut self, error: Error) {
+    /// Ends the kernels' waits, and tells all ranks. Results that come later are not used.
+    fn fail(&mut self, fault: Fault) {
         self.has_failed = true;
-        let fault = match error {
+        self.parent.raise(fault);
+        self.stage.abort();
+        if let (Some(exchange), Some(slots)) = (&self.exchange, &self.slots) {
+            exchange.report(&self.parent);
+            slots.abort();
+        }
+    }
+
+    /// An error of pieces as the fault of the operation of which they are.
+    fn fault_of(&self, error: Error) -> Fault {
+        match error {
             Error::Failed(fault) => self.of_device((*fault).clone()),
             error => Fault::Aborted {
                 by: self.parent.member(self.stage.rank() as u32),
                 reason: error.to_string(),
             },
-        };
-        self.parent.raise(fault);
-        self.stage.abort();
+        }
     }
 
     /// The fault of the carrier as that of the operation of which the pieces are.
     fn of_device(&self, mut fault: Fault) -> Fault {
+        let by_slots = self.exchange.as_ref().map_or(0, Exchange::begun);
         let own = |sequence: u64| match sequence & POINT_TO_POINT_MARK {
-            0 => DEVICE_MARK | self.operations.current(),
+            0 => DEVICE_MARK | (self.operations.current() + by_slots),
             // Messages have the numbers of the parts of which they consist.
             _ => sequence,
         };
@@ -174,7 +234,7 @@ impl Course {
                 *sequence = own(*sequence);
                 *last_sequence = match self.operations.operations_in(*last_sequence) {
                     0 => 0,
-                    last => DEVICE_MARK | last,
+                    last => DEVICE_MARK | (last + by_slots),
                 };
             }
             Fault::Mismatch { sequence, .. } | Fault::TimedOut { sequence, .. } => {

@@ -9,6 +9,7 @@ use super::flights::{Flight, Flights};
 use super::places::{Places, buffer};
 use crate::buffer::Region;
 use crate::communicator::Communicator;
+use crate::device::kernels::staged::exchange::Others;
 use crate::device::kernels::staged::pool::lens;
 use crate::error::Error;
 use crate::names::remember;
@@ -30,6 +31,8 @@ pub(super) struct Operations {
     /// Operations that were begun, and that are done.
     number: u64,
     done: u64,
+    /// What the kernel has said of the last one.
+    last: Option<Rung>,
     /// The number of all pieces that were begun, and what it was after the last piece of each of
     /// the last operations.
     pieces: u64,
@@ -57,6 +60,14 @@ impl Operations {
     /// How many are done.
     pub(super) fn done(&self) -> u64 {
         self.done
+    }
+
+    /// How many have begun, and the one that is not done.
+    pub(super) fn begun(&self) -> Others {
+        Others {
+            begun: self.number,
+            current: self.last.filter(|_| self.done < self.number),
+        }
     }
 
     /// The number of the one that is under way, or else of the last one; at least 1.
@@ -107,6 +118,7 @@ impl Operations {
             operation
         } else {
             self.number += 1;
+            self.last = Some(rung);
             Operation::of(rung, stage.ranks())?
         };
         self.begun[cta as usize] = number;

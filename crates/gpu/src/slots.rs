@@ -1,0 +1,340 @@
+//! `all_reduce` through slots: boxes in the host's memory, and the kernels that fill and read them.
+//!
+//! What carries slots to the other ranks is not here: proxies of `spark-ccl-slots`, on the boxes of
+//! [`Slots::boxes`].
+
+use std::mem::ManuallyDrop;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaStream};
+use spark_ccl_cuda::{DeviceBlock, OwnStream, PinnedWords, make_current, relaxed};
+use spark_ccl_slots::{Boxes, Counter, Memory, Passed, Plan, PostBox, Reducing, Shape, SlotMember};
+use spark_ccl_types::Operation;
+
+use crate::launch::{Streams, first_turn, launch_in};
+use crate::layout::{MAX_RANKS, STATE_BYTES};
+use crate::mailbox::Mailbox;
+use crate::slot_kernels::Kernels;
+use crate::{Call, Error, loaded};
+
+/// The most lanes, the slots of each, and their bytes: 4 MiB for a box.
+const LANES: u32 = 8;
+const DEPTH: usize = 8;
+const PAYLOAD: usize = 64 << 10;
+/// The most threads of a CTA, the lanes of a warp, and what a thread moves at once, in bytes.
+const THREADS: u64 = 512;
+const WARP: u64 = 32;
+const WORD: u64 = 16;
+/// Where `State::failed` is.
+const FAILED: u64 = 8;
+/// The patience until [`Slots::set_patience`] is called.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A rank's boxes for each other rank, and the kernels that fill and read them.
+///
+/// When it is dropped, its waits are ended, and it stays until all has run that was enqueued in the
+/// GPU's context. Where the driver cannot say that it has, the memory stays for good.
+#[derive(Debug)]
+pub struct Slots {
+    member: SlotMember,
+    shape: Shape,
+    /// Kernels use them until they have run.
+    parts: ManuallyDrop<Parts>,
+}
+
+#[derive(Debug)]
+struct Parts {
+    kernels: Kernels,
+    /// By rank, the outbox and the inbox.
+    boxes: Vec<Option<[PostBox; 2]>>,
+    mailbox: Mailbox,
+    state: DeviceBlock,
+    streams: Streams,
+    context: Arc<CudaContext>,
+}
+
+/// A box's memory.
+struct Pinned(PinnedWords);
+
+// SAFETY: pinned memory begins at a page, never moves, and is all 0 at first. Kernels, proxies and
+// carriers use it as `spark-ccl-slots` says.
+unsafe impl Memory for Pinned {
+    fn words(&self) -> &[AtomicU64] {
+        self.0.words()
+    }
+}
+
+impl Slots {
+    /// Whether there are kernels for this many ranks.
+    pub fn are_for(ranks: usize) -> bool {
+        (2..=MAX_RANKS).contains(&ranks)
+    }
+
+    /// Sets memory of the host aside for one of 2 to 8 ranks, and loads and warms up the kernels.
+    /// Operations take up to `ctas` CTAs, which all ranks must have alike, and never more than 8.
+    /// The patience is 30 s.
+    ///
+    /// # Errors
+    /// There is not enough memory, there is no kernel for this GPU, or the driver fails.
+    pub fn new(
+        context: &Arc<CudaContext>,
+        rank: usize,
+        ranks: usize,
+        ctas: u32,
+    ) -> Result<Self, Error> {
+        let shape = Shape::new(ctas.clamp(1, LANES) as usize, DEPTH, PAYLOAD)?;
+        let passed = ranks * shape.lanes() * size_of::<Passed>();
+        let state = STATE_BYTES + ranks * size_of::<Boxes>();
+        let block = DeviceBlock::zeroed(context, state + passed)?;
+        let mailbox = Mailbox::new(context, PATIENCE)?;
+        let [control, failure] = mailbox.addresses_for(context)?;
+        let mut all = Vec::new();
+        for peer in 0..ranks {
+            let made = (peer != rank).then(|| boxes(context, shape)).transpose()?;
+            all.push(made);
+        }
+        let (boxes, addresses): (Vec<_>, Vec<_>) = all.into_iter().map(Option::unzip).unzip();
+        let slots = Self {
+            member: SlotMember {
+                boxes: block.address() + STATE_BYTES as u64,
+                passed: block.address() + state as u64,
+                state: block.address(),
+                control,
+                failure,
+                slots: shape.slots() as u64,
+                stride: shape.stride() as u64,
+                lanes: shape.lanes() as u32,
+                depth: DEPTH as u32,
+                rank: rank as u32,
+                ranks: ranks as u32,
+            },
+            shape,
+            parts: ManuallyDrop::new(Parts {
+                kernels: loaded::of_slots(context)?,
+                boxes,
+                mailbox,
+                state: block,
+                streams: Streams::default(),
+                context: Arc::clone(context),
+            }),
+        };
+        let addresses: Vec<_> = addresses
+            .into_iter()
+            .map(Option::unwrap_or_default)
+            .collect();
+        slots.warm_up(&addresses)?;
+        Ok(slots)
+    }
+
+    /// Tells the kernels where the boxes are, launches them for nothing, and waits: what the driver
+    /// does at the first launch may wait for kernels that run, and these may wait for a peer.
+    fn warm_up(&self, boxes: &[Boxes]) -> Result<(), Error> {
+        let context = &self.parts.context;
+        let stream = OwnStream::new(context)?;
+        // The captures of other threads must not make the wait fail.
+        let _relaxed = relaxed(make_current(context)?)?;
+        let plan = Plan::new(0, self.ranks(), self.shape);
+        let mut reducing = self.reducing(&plan);
+        let (grid, failed) = ([1, WARP as u32], self.member.state + FAILED);
+        // SAFETY: the state and the boxes' addresses are there, and only these kernels use them,
+        // which do nothing after a failure. If the driver fails, the slots are dropped, which waits
+        // for what runs, or leaves all for good.
+        unsafe {
+            stream.write(self.member.boxes, boxes)?;
+            stream.write(failed, &[1_u32])?;
+            let turn = first_turn(context);
+            for kernel in self.parts.kernels.all() {
+                launch_in(stream.inner(), kernel, grid, &mut reducing)?;
+            }
+            drop(turn);
+            stream.write(failed, &[0_u32])?;
+        }
+        Ok(())
+    }
+
+    /// Which rank it is.
+    pub fn rank(&self) -> usize {
+        self.member.rank as usize
+    }
+
+    /// How many ranks there are.
+    pub fn ranks(&self) -> usize {
+        self.member.ranks as usize
+    }
+
+    /// How much of the host's memory it takes, in bytes.
+    pub fn pinned_bytes(&self) -> usize {
+        2 * (self.ranks() - 1) * self.shape.bytes()
+    }
+
+    /// How many lanes each pair of ranks has.
+    pub fn lanes(&self) -> usize {
+        self.shape.lanes()
+    }
+
+    /// How all ranks do a call on this many bytes.
+    pub fn plan(&self, bytes: u64) -> Plan {
+        Plan::new(bytes, self.ranks(), self.shape)
+    }
+
+    /// The outbox and the inbox for another rank.
+    pub fn boxes(&self, peer: usize) -> Option<[PostBox; 2]> {
+        self.parts.boxes.get(peer).cloned().flatten()
+    }
+
+    /// A number that changes as slots are passed.
+    pub fn passed(&self) -> u64 {
+        let boxes = self.parts.boxes.iter().flatten();
+        let lanes = boxes.flat_map(|[outbox, inbox]| {
+            let count =
+                |of: &PostBox, lane, counter| of.counter(lane, counter).load(Ordering::Relaxed);
+            // Relaxed: nothing else is read on its account.
+            (0..self.shape.lanes()).map(move |lane| {
+                count(outbox, lane, Counter::Sent) + count(inbox, lane, Counter::Consumed)
+            })
+        });
+        lanes.sum()
+    }
+
+    /// Enqueues an `all_reduce` in a stream of the rank's GPU, or captures it into a graph; does
+    /// not wait.
+    ///
+    /// # Safety
+    /// - Both buffers must be as long as the call says. Until the operation has run, nothing else
+    ///   may write the input, or use the output.
+    /// - A rank's operations must run one after the other: in one stream, or in streams that wait
+    ///   for each other. That includes launches of graphs. A graph must not be launched after the
+    ///   slots were dropped.
+    ///
+    /// # Errors
+    /// An earlier operation has failed, the operation is another one, or the driver fails.
+    pub unsafe fn enqueue(&self, call: &Call, stream: &Arc<CudaStream>) -> Result<(), Error> {
+        self.check()?;
+        let operation = call.operation;
+        if operation != Operation::AllReduce {
+            return Err(Error::Operation { operation });
+        }
+        let layout = call.layout(self.rank(), self.ranks())?;
+        let plan = self.plan(layout.bytes);
+        let mut reducing = Reducing {
+            input: layout.input,
+            output: layout.output,
+            bytes: layout.bytes,
+            words: layout.words,
+            factor: layout.factor,
+            scaling: layout.scaling,
+            combine: layout.combine,
+            divisor: layout.divisor,
+            dtype: layout.dtype,
+            ..self.reducing(&plan)
+        };
+        let words = plan.piece.min(layout.bytes).div_ceil(WORD);
+        let threads = words.next_multiple_of(WARP).clamp(WARP, THREADS) as u32;
+        let Parts {
+            kernels, streams, ..
+        } = &*self.parts;
+        // SAFETY: the kernel's parameter has this layout. The buffers are as long as the call says,
+        // nothing else uses them until it has run, and this rank's operations run one after the
+        // other: this function requires that. The slots have all other memory that the arguments
+        // name, and free it only after the kernels that run have ended: nobody launches others once
+        // they are dropped.
+        streams.launch(stream, || unsafe {
+            launch_in(
+                stream,
+                kernels.of(&plan),
+                [plan.ctas, threads],
+                &mut reducing,
+            )
+        })
+    }
+
+    /// A call without elements.
+    fn reducing(&self, plan: &Plan) -> Reducing {
+        Reducing {
+            member: self.member,
+            input: 0,
+            output: 0,
+            bytes: 0,
+            piece: plan.piece,
+            words: [0; 2],
+            factor: 0,
+            scaling: 0,
+            combine: 0,
+            divisor: 1,
+            dtype: 0,
+            ahead: plan.ahead,
+            unused: 0,
+        }
+    }
+
+    /// Whether an operation of this rank has failed, and because of which peer. Looks at memory of
+    /// the host, and asks no driver.
+    ///
+    /// # Errors
+    /// One has failed, or the waits were [ended](Self::abort).
+    pub fn check(&self) -> Result<(), Error> {
+        self.parts
+            .mailbox
+            .failure_of(self.rank())
+            .map_or(Ok(()), Err)
+    }
+
+    /// Ends this rank's waits, for good.
+    pub fn abort(&self) {
+        self.parts.mailbox.abort();
+    }
+
+    /// Sets how long a kernel waits for a slot, from now on, in waits that have begun and in
+    /// graphs, too.
+    pub fn set_patience(&self, patience: Duration) {
+        self.parts.mailbox.set_patience(patience);
+    }
+
+    /// Ends the slots, as dropping them does. If the driver refuses to wait for running work, for
+    /// instance while a stream of the context captures, it returns them, to be ended later.
+    ///
+    /// # Errors
+    /// The driver fails.
+    pub fn end(self) -> Result<(), Box<(Self, Error)>> {
+        self.abort();
+        match self.parts.state.settle() {
+            Ok(()) => {
+                let mut ended = ManuallyDrop::new(self);
+                // SAFETY: nothing runs in the context any more, and `ended` is neither used nor
+                // dropped after this.
+                unsafe { ManuallyDrop::drop(&mut ended.parts) };
+                Ok(())
+            }
+            Err(error) => Err(Box::new((self, error.into()))),
+        }
+    }
+}
+
+impl Drop for Slots {
+    fn drop(&mut self) {
+        self.abort();
+        // Otherwise a kernel may still use them: they are left.
+        if self.parts.state.settle().is_ok() {
+            // SAFETY: nothing runs in the context any more. `end` drops no slots whose parts it has
+            // taken, and `drop` runs once.
+            unsafe { ManuallyDrop::drop(&mut self.parts) };
+        }
+    }
+}
+
+/// An outbox and an inbox, and where they are for the kernels of a GPU.
+fn boxes(context: &Arc<CudaContext>, shape: Shape) -> Result<([PostBox; 2], Boxes), Error> {
+    let words = shape.bytes().div_ceil(size_of::<u64>());
+    let [outbox, inbox] = [
+        PinnedWords::new(context, words)?,
+        PinnedWords::new(context, words)?,
+    ];
+    let addresses = Boxes {
+        outbox: outbox.address_for(context)?,
+        inbox: inbox.address_for(context)?,
+    };
+    let of = |words| PostBox::new(Arc::new(Pinned(words)), shape);
+    Ok(([of(outbox)?, of(inbox)?], addresses))
+}

@@ -1,0 +1,12 @@
+//! What a rank has heard of a peer's calls.
+
+use crate::Record;
+
+/// What a slot of a peer's says of its calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Heard {
+    /// How many calls it has made before that are not made by slots.
+    pub before: u64,
+    /// Which call the slot is of.
+    pub record: Record,
+}

@@ -1,0 +1,111 @@
+//! The slots of one communicator: what the kernels put there goes to the other ranks, over a link
+//! of its own to each.
+
+mod calls;
+mod peer;
+
+use std::sync::Arc;
+
+use calls::Calls;
+pub(super) use calls::Others;
+use peer::Peer;
+use spark_ccl_control::{DEVICE_MARK, Fault, Watch};
+use spark_ccl_gpu::Slots;
+
+use crate::communicator::Communicator;
+use crate::names::describe;
+
+/// The slots of one communicator.
+pub(super) struct Exchange {
+    slots: Arc<Slots>,
+    peers: Vec<Peer>,
+    calls: Calls,
+}
+
+impl Exchange {
+    pub(super) fn new(slots: &Arc<Slots>) -> Self {
+        let others = (0..slots.ranks()).filter_map(|rank| Some((rank, slots.boxes(rank)?)));
+        Self {
+            peers: others.map(|(rank, boxes)| Peer::new(rank, boxes)).collect(),
+            calls: Calls::default(),
+            slots: Arc::clone(slots),
+        }
+    }
+
+    /// Moves slots on, to each peer in turn; whether there was anything to do. `others` says which
+    /// calls go another way.
+    pub(super) fn advance(&mut self, others: &Others, carrier: &Communicator) -> bool {
+        let mut moved = false;
+        for peer in &mut self.peers {
+            moved |= peer.advance(carrier, others);
+            if let Some(record) = peer.last() {
+                self.calls.note(record, &self.slots);
+            }
+        }
+        moved
+    }
+
+    /// The fault of a peer with which a call cannot be done.
+    pub(super) fn fault(&self, others: &Others, parent: &Watch) -> Option<Fault> {
+        let (own, number) = (self.slots.rank(), others.begun + self.begun());
+        self.peers.iter().find_map(|peer| {
+            let ended = peer.judge(&self.calls, number, own, parent);
+            ended.or_else(|| self.differs(peer, others, parent))
+        })
+    }
+
+    /// How many calls this rank's kernels have begun.
+    pub(super) fn begun(&self) -> u64 {
+        let newest = self.peers.first().and_then(Peer::newest);
+        newest.map_or(0, |record| record.call + 1)
+    }
+
+    /// The fault of a peer that makes by slots the call that this rank makes another way: both have
+    /// made equally many of each kind before. A kernel would wait for slots that never come.
+    fn differs(&self, peer: &Peer, others: &Others, parent: &Watch) -> Option<Fault> {
+        let (own, heard) = (others.current?, peer.heard()?);
+        let is_same = heard.record.call == self.begun() && heard.before + 1 == others.begun;
+        is_same.then(|| Fault::Mismatch {
+            sequence: DEVICE_MARK | (others.begun + self.begun()),
+            rank_a: parent.member(self.slots.rank() as u32),
+            words_a: match own.buffers {
+                None => describe(own.words),
+                Some(_) => format!("{} with memory from alloc_device", describe(own.words)),
+            },
+            rank_b: parent.member(peer.rank() as u32),
+            words_b: format!("{} through slots", describe(heard.record.words)),
+        })
+    }
+
+    /// How many calls are done: the kernel has ended, and the peers have what they need.
+    pub(super) fn done(&self) -> u64 {
+        let begun = self.calls.begun();
+        begun - u64::from(!self.is_met() && begun > 0)
+    }
+
+    /// Whether all that kernels have begun has been passed, both ways.
+    pub(super) fn is_met(&self) -> bool {
+        self.peers.iter().all(|peer| peer.is_met(&self.calls))
+    }
+
+    /// Whether peers may need something of this rank.
+    pub(super) fn serves(&self) -> bool {
+        let mut peers = self.peers.iter();
+        peers.any(|peer| !peer.has_ended() && !peer.is_met(&self.calls))
+    }
+
+    /// Whether a kernel has given up.
+    pub(super) fn has_given_up(&self) -> bool {
+        !matches!(
+            self.slots.check(),
+            Ok(()) | Err(spark_ccl_gpu::Error::Ended { .. })
+        )
+    }
+
+    /// Says how far the slots of each peer have come, where some are on their way.
+    pub(super) fn report(&self, parent: &Watch) {
+        for peer in self.peers.iter().filter(|peer| !peer.is_met(&self.calls)) {
+            peer.report(self.slots.rank(), parent);
+        }
+    }
+}

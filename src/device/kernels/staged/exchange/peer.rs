@@ -1,0 +1,192 @@
+//! The slots between this rank and another.
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use spark_ccl_control::{DEVICE_MARK, Fault, Watch};
+use spark_ccl_slots::{Counter, Error as SlotsError, Heard, Linked, PostBox, Proxy, Record, Slot};
+
+use super::calls::{Calls, Others};
+use crate::communicator::Communicator;
+use crate::names::describe;
+
+/// How long the control plane has to name the cause of a link's end; as of host memory.
+const CAUSE_WITHIN: Duration = Duration::from_secs(3);
+
+/// What there is for a peer.
+pub(super) struct Peer {
+    rank: usize,
+    outbox: PostBox,
+    inbox: PostBox,
+    /// `None` before the first call.
+    proxy: Option<Proxy<Linked>>,
+    /// Since when the link carries nothing any more, and why.
+    ended: Option<(Instant, SlotsError)>,
+}
+
+impl Peer {
+    pub(super) fn new(rank: usize, [outbox, inbox]: [PostBox; 2]) -> Self {
+        Self {
+            rank,
+            outbox,
+            inbox,
+            proxy: None,
+            ended: None,
+        }
+    }
+
+    /// Moves slots on; whether there was anything to do. `others` says which calls of this rank go
+    /// another way.
+    pub(super) fn advance(&mut self, carrier: &Communicator, others: &Others) -> bool {
+        if self.ended.is_some() {
+            return false;
+        }
+        if self.proxy.is_none() {
+            let needs = self.are_published();
+            // The peer may have made a call by slots where this rank's goes another way.
+            if needs || others.current.is_some() {
+                self.connect(carrier, needs);
+            }
+        }
+        let Some(proxy) = &mut self.proxy else {
+            return false;
+        };
+        proxy.carrier_mut().say_before(others.begun);
+        proxy.turn().unwrap_or_else(|error| {
+            self.ended = Some((Instant::now(), error));
+            true
+        })
+    }
+
+    /// Takes the link, if it is there.
+    fn connect(&mut self, carrier: &Communicator, needs: bool) {
+        let engine = carrier.inner.membership.engine();
+        let Ok(made) = engine.with(|core| core.take_link(self.rank as u32, needs)) else {
+            // A forked child passes nothing.
+            return;
+        };
+        let made = made.map_err(SlotsError::from).and_then(|made| {
+            let Some((halves, part)) = made else {
+                return Ok(None);
+            };
+            let (outbox, inbox) = (self.outbox.clone(), self.inbox.clone());
+            Linked::new(halves, part, outbox, inbox).map(Some)
+        });
+        match made {
+            Ok(None) => {}
+            Ok(Some(linked)) => {
+                let (outbox, inbox) = (self.outbox.clone(), self.inbox.clone());
+                let lanes = 0..outbox.shape().lanes();
+                self.proxy = Some(Proxy::new(outbox, inbox, linked, lanes));
+            }
+            Err(error) => self.ended = Some((Instant::now(), error)),
+        }
+    }
+
+    /// The fault of a link that has ended while the call of this number needs it. If the peer has
+    /// not said that it leaves, the control plane has some time to say why.
+    pub(super) fn judge(
+        &self,
+        calls: &Calls,
+        number: u64,
+        own: usize,
+        parent: &Watch,
+    ) -> Option<Fault> {
+        let (since, error) = self.ended.as_ref().filter(|_| !self.is_met(calls))?;
+        let [by, peer] = [own, self.rank].map(|rank| parent.member(rank as u32));
+        if *error == SlotsError::Gone && parent.left_with(self.rank as u32).is_some() {
+            // All that it has sent was there before its link has ended.
+            return Some(Fault::Left {
+                rank: peer,
+                last_sequence: DEVICE_MARK | (number - 1),
+                sequence: DEVICE_MARK | number,
+                words: self
+                    .newest()
+                    .map_or_else(String::new, |record| describe(record.words)),
+            });
+        }
+        let text = format!(
+            "{error}; its slots: {}; if both processes still run, check the network between their \
+             hosts",
+            self.state()
+        );
+        (since.elapsed() >= CAUSE_WITHIN).then_some(Fault::Link { by, peer, text })
+    }
+
+    /// What the last slot is of that the peer has sent in its first lane.
+    pub(super) fn heard(&self) -> Option<Heard> {
+        self.proxy.as_ref()?.carrier().heard()
+    }
+
+    /// Whether the link carries nothing any more.
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended.is_some()
+    }
+
+    pub(super) fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// What the last slot is of that this rank's kernel has filled in its first lane.
+    pub(super) fn newest(&self) -> Option<Record> {
+        let published = self.outbox.counter(0, Counter::Published);
+        // Acquire pairs with the kernel's release in `Slots::publish`. The next slot in this place
+        // is filled only after the proxy has posted this one.
+        let number = published.load(Ordering::Acquire);
+        (number > 0).then(|| self.outbox.record(Slot { lane: 0, number }))
+    }
+
+    /// Of which call the last slot of the first lane is.
+    pub(super) fn last(&self) -> Option<Record> {
+        self.proxy.as_ref()?.last(0)
+    }
+
+    /// Whether all slots of the calls that have begun have been passed, both ways.
+    pub(super) fn is_met(&self, calls: &Calls) -> bool {
+        let Some(proxy) = &self.proxy else {
+            return !self.are_published();
+        };
+        let is_flushed = proxy.carrier().is_flushed() || self.ended.is_some();
+        is_flushed
+            && proxy.progress().all(|lane| {
+                let all = calls.slots(lane.lane);
+                // A kernel may have filled more since.
+                self.published(lane.lane) == all && lane.credit == all && lane.consumed == all
+            })
+    }
+
+    fn are_published(&self) -> bool {
+        (0..self.outbox.shape().lanes()).any(|lane| self.published(lane) > 0)
+    }
+
+    fn published(&self, lane: usize) -> u64 {
+        // Relaxed: what is read on its account, the proxy acquires.
+        self.outbox
+            .counter(lane, Counter::Published)
+            .load(Ordering::Relaxed)
+    }
+
+    /// Says how far it has come.
+    pub(super) fn report(&self, own: usize, parent: &Watch) {
+        spark_ccl_log::warn!(
+            "rank {own}: slots to and from {}: {}",
+            parent.member(self.rank as u32),
+            self.state()
+        );
+    }
+
+    /// How far the lanes are, in words.
+    fn state(&self) -> String {
+        let Some(proxy) = &self.proxy else {
+            return "no link yet".to_owned();
+        };
+        let lanes = proxy.progress().map(|lane| {
+            format!(
+                "lane {}: published {}, posted {}, completed {}, consumed there {}, here {}",
+                lane.lane, lane.published, lane.posted, lane.sent, lane.credit, lane.consumed
+            )
+        });
+        let lanes: Vec<_> = lanes.collect();
+        lanes.join("; ")
+    }
+}
