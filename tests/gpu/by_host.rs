@@ -331,7 +331,7 @@ fn calls_that_go_two_ways_are_named() {
             comm.broadcast_in_place(&mut memory, 0).on(&stream)
         };
         let said = call
-            .and_then(|_| comm.wait(&stream))
+            .and_then(|()| comm.wait(&stream))
             .unwrap_err()
             .to_string();
         for part in ["operation #7 on the device", "all_reduce(", "broadcast("] {
