@@ -313,10 +313,11 @@ fn a_rank_that_has_left_still_sends_what_it_has_done() {
 /// One kernel waits for slots, the other one for the host.
 #[test]
 fn calls_that_go_two_ways_are_named() {
+    const LEN: usize = 30_000;
     let Some(gpus) = gpus(2) else { return };
     gpus.each(&builder(), |comm| {
         let stream = stream_of(&comm);
-        let mut memory = memory(&comm, &values(comm.rank(), 1000));
+        let mut memory = memory(&comm, &values(comm.rank(), LEN));
         // Equally many of each kind before.
         for _ in 0..3 {
             comm.all_reduce_in_place(&mut memory, RedOp::Sum)
@@ -335,6 +336,34 @@ fn calls_that_go_two_ways_are_named() {
             .unwrap_err()
             .to_string();
         for part in ["operation #7 on the device", "all_reduce(", "broadcast("] {
+            assert!(said.contains(part), "{said}");
+        }
+    });
+}
+
+/// The length decides which way a call goes.
+#[test]
+fn lengths_that_go_two_ways_are_named() {
+    let Some(gpus) = gpus(2) else { return };
+    gpus.each(&builder(), |comm| {
+        let stream = stream_of(&comm);
+        for len in [1000, 30_000] {
+            let mut memory = memory(&comm, &values(comm.rank(), len));
+            comm.all_reduce_in_place(&mut memory, RedOp::Sum)
+                .on(&stream)
+                .unwrap();
+            comm.wait(&stream).unwrap();
+            assert!(read(&memory) == sums(comm.size(), len, 1));
+        }
+        let len = if comm.rank() == 0 { 1000 } else { 30_000 };
+        let mut memory = memory(&comm, &values(comm.rank(), len));
+        let said = comm
+            .all_reduce_in_place(&mut memory, RedOp::Sum)
+            .on(&stream)
+            .and_then(|()| comm.wait(&stream))
+            .unwrap_err()
+            .to_string();
+        for part in ["operation #3 on the device", "1000", "30000"] {
             assert!(said.contains(part), "{said}");
         }
     });
@@ -388,16 +417,16 @@ fn the_way_and_the_pieces_are_explained() {
             assert!(path.contains(part), "{part}: {path}");
         }
         let explain = |operation, count| comm.explain_device(operation, DType::F32, count);
-        let sum = explain(Operation::AllReduce, 1000).unwrap();
-        let expected =
-            "staged through slots, pieces of up to 4000 bytes on 1 CTA, each rank reduces all";
-        assert_eq!(sum, expected);
-        let small = explain(Operation::Broadcast, 1000).unwrap();
-        let expected = "staged, 1 piece of up to 4000 bytes on 1 CTA, each on the host by ";
-        assert!(small.starts_with(expected), "{small}");
-        let algorithm = comm.explain(Operation::Broadcast, DType::F32, 1000, false);
-        let algorithm = algorithm.unwrap().algorithm.to_string();
-        assert!(small.contains(&algorithm), "{algorithm}: {small}");
+        let sum = explain(Operation::AllReduce, 16 << 10).unwrap();
+        assert!(sum.starts_with("staged through slots, pieces of "), "{sum}");
+        for operation in [Operation::AllReduce, Operation::Broadcast] {
+            let small = explain(operation, 1000).unwrap();
+            let expected = "staged, 1 piece of up to 4000 bytes on 1 CTA, each on the host by ";
+            assert!(small.starts_with(expected), "{small}");
+            let algorithm = comm.explain(operation, DType::F32, 1000, false);
+            let algorithm = algorithm.unwrap().algorithm.to_string();
+            assert!(small.contains(&algorithm), "{algorithm}: {small}");
+        }
         let message = explain(Operation::Send, 1 << 20).unwrap();
         let expected =
             "staged, 8 pieces of up to 524288 bytes, one CTA for each peer and direction";

@@ -32,13 +32,16 @@ use crate::plan::Explanation;
 
 /// How much longer a kernel waits than the host, which knows more about what is wrong.
 const GRACE: Duration = Duration::from_secs(5);
+/// From this size on, slots are faster than pieces that the host reduces (measured on H200: of 8
+/// bytes 18 us against 13, of 32 KiB 27 against 26, of 8 MiB 2.4 ms against 3.4).
+const SLOTS_FROM: u64 = 64 << 10;
 
 /// A rank's stage, and what goes on with it.
 pub(in crate::device) struct Staged {
     /// Before the stage: what is dropped first ends the use of the other.
     lease: Lease,
     stage: Arc<Stage>,
-    /// By which an `all_reduce` goes; `None` for a number of ranks for which there are no kernels.
+    /// By which a long `all_reduce` goes; `None` for a number of ranks for which there are no kernels.
     slots: Option<Arc<Slots>>,
     /// That of the communicator that carries the pieces.
     host: Arc<HostEngine>,
@@ -149,16 +152,17 @@ impl Staged {
         count: usize,
     ) -> Option<String> {
         let (size, ranks) = (dtype.size(), self.stage.ranks());
+        let bytes = count.saturating_mul(size) as u64;
         if is_of_messages(operation) {
-            let cut = Cut::of_message(count.saturating_mul(size) as u64, ranks);
+            let cut = Cut::of_message(bytes, ranks);
             return Some(format!(
                 "staged, {} of up to {} bytes, one CTA for each peer and direction",
                 some(cut.pieces(), "piece"),
                 cut.elements(0).end
             ));
         }
-        let staged = if let Some(slots) = self.slots_for(operation) {
-            by_slots(slots, count.saturating_mul(size) as u64)
+        let staged = if let Some(slots) = self.slots_for(operation, bytes) {
+            by_slots(slots, bytes)
         } else {
             let cut = Cut::new(operation, size, count as u64, ranks)?;
             let len = cut.elements(0).end;
@@ -208,11 +212,12 @@ impl Staged {
         stream: &Arc<CudaStream>,
     ) -> Result<(), gpu::Error> {
         let expected = self.lease.0.expect(is_capturing(stream)?);
+        let bytes = (call.count * call.dtype.size()) as u64;
         // SAFETY: the buffers are as long as the call says, and nothing else uses them until it has
         // run; operations run one after the other, and no graph of them outlives the stage, which
         // `self` owns (this function's contract).
         unsafe {
-            match self.slots_for(call.operation) {
+            match self.slots_for(call.operation, bytes) {
                 _ if !self.stages(call) => self.stage.enqueue_on_buffers(call, stream)?,
                 Some(slots) => slots.enqueue(call, stream)?,
                 None => self.stage.enqueue(call, stream)?,
@@ -223,10 +228,10 @@ impl Staged {
         Ok(())
     }
 
-    /// The slots, where an operation goes through them.
-    fn slots_for(&self, operation: Operation) -> Option<&Arc<Slots>> {
+    /// The slots, where an operation on so many bytes goes through them.
+    fn slots_for(&self, operation: Operation, bytes: u64) -> Option<&Arc<Slots>> {
         let slots = self.slots.as_ref();
-        slots.filter(|_| operation == Operation::AllReduce)
+        slots.filter(|_| operation == Operation::AllReduce && bytes >= SLOTS_FROM)
     }
 
     /// Whether a call goes through slots, and not straight between its buffers.
