@@ -6,6 +6,7 @@ mod engines;
 #[cfg(feature = "future")]
 mod future;
 mod ids;
+mod turn;
 
 use std::any::Any;
 use std::ops::ControlFlow;
@@ -20,7 +21,8 @@ pub(crate) use engines::push_all;
 pub(super) use engines::{is_without_thread, unattended_engines};
 pub(crate) use ids::{Ids, first_done};
 use spark_ccl_fork::{Forked, Owned};
-use spark_ccl_log::{Condvar, Held, Mutex, MutexGuard};
+use spark_ccl_log::{Condvar, Held, Mutex};
+use turn::Turn;
 
 #[cfg(feature = "cuda")]
 use super::Direction;
@@ -43,7 +45,7 @@ const BUSY_ROUNDS: u32 = 16;
 /// may have it locked, and its links are the parent's.
 pub(crate) struct HostEngine {
     planner: Planner,
-    pub(super) core: Owned<Mutex<Core>>,
+    core: Owned<Mutex<Core>>,
     /// Signalled when the thread that blocked on the links no longer does.
     pub(super) woken: Condvar,
     /// Signalled when there may be work that no thread waits for, for the optional progress thread.
@@ -75,7 +77,7 @@ impl HostEngine {
     /// Runs `work` on the engine, in the process that it belongs to.
     pub(crate) fn with<R>(&self, work: impl FnOnce(&mut Core) -> R) -> Result<R, Forked> {
         self.check_process()?;
-        Ok(work(&mut self.core.lock()))
+        Ok(work(&mut self.lock()))
     }
 
     /// An error in a forked child.
@@ -98,13 +100,13 @@ impl HostEngine {
         if task.operation().has_schedule() {
             self.planner.locate(&mut task)?;
         }
-        let mut core = self.core.lock();
+        let mut core = self.lock();
         core.check()?;
         let (first, second) = Request::of(task, &self.planner, &mut core.programs)?;
         if !first.program.receives()
             && let Err(refusal) = core.begin_unheard()
         {
-            unlock(core);
+            drop(core);
             return Err(self.refuse(refusal));
         }
         let ids = Ids(core.issue(first), second.map(|request| core.issue(request)));
@@ -120,7 +122,7 @@ impl HostEngine {
     pub(crate) fn begin(&self, task: &mut Task) -> Result<Option<Ids>, Error> {
         self.check_process()?;
         self.planner.locate(task)?;
-        let mut core = self.core.lock();
+        let mut core = self.lock();
         let outcome = core.run_inline(task, &self.planner, SpinBudget::ONE_LOOK);
         self.leave(core);
         let id = outcome.map_err(|refusal| self.refuse(refusal))?;
@@ -143,7 +145,7 @@ impl HostEngine {
             Direction::In => task.from,
         };
         let request = Request::of_part(task, direction, self.planner.rank);
-        let mut core = self.core.lock();
+        let mut core = self.lock();
         core.check()?;
         let id = core.issue_pair(request, (peer, direction), is_first);
         core.progress();
@@ -157,11 +159,11 @@ impl HostEngine {
         if self.check_process().is_err() {
             return true;
         }
-        let mut core = self.core.lock();
+        let mut core = self.lock();
         core.progress();
         core.run_watchdog(Instant::now());
         let is_done = core.ops.is_done(id);
-        unlock(core);
+        drop(core);
         if !is_done {
             // Another rank may first need this rank's progress in another communicator. A thread
             // that only tests never waits, so it pushes the other engines here.
@@ -214,7 +216,7 @@ impl HostEngine {
         self.waiters.fetch_add(1, Ordering::Relaxed);
         let result = self.drive_on(others, until, outcome);
         self.waiters.fetch_sub(1, Ordering::Relaxed);
-        self.leave(self.core.lock());
+        self.leave(self.lock());
         result
     }
 
@@ -228,20 +230,17 @@ impl HostEngine {
         let mut wanted = None;
         loop {
             self.core.give_way();
-            let mut core = self.core.lock();
+            let mut core = self.lock();
             if let Some(wanted) = wanted.take() {
                 core.spin_budget.learn(wanted);
             }
             let Rounds { busy, idle } = match poll(&mut core, &mut outcome) {
-                ControlFlow::Break(result) => {
-                    unlock(core);
-                    return result;
-                }
+                ControlFlow::Break(result) => return result,
                 ControlFlow::Continue(rounds) => rounds,
             };
             core.run_watchdog(Instant::now());
             let blocks_at_once = core.lacks_link();
-            unlock(core);
+            drop(core);
             push_all();
             for other in others {
                 other.attend();
@@ -278,20 +277,18 @@ impl HostEngine {
     /// Does one round of the work of a thread that waits on the engine, unless another thread has
     /// it locked.
     fn attend(&self) {
-        if let Some(mut core) = self.core.try_lock() {
+        if let Some(mut core) = self.try_lock() {
             core.progress();
             core.run_watchdog(Instant::now());
-            unlock(core);
         }
     }
 
     /// Moves on what is in flight, if there is anything.
     pub(crate) fn push(&self) {
-        let mut core = self.core.lock();
+        let mut core = self.lock();
         if !core.is_idle() {
             core.progress();
         }
-        unlock(core);
     }
 
     /// Makes progress until nothing is in flight, but not for longer than this. Returns whether
@@ -306,18 +303,16 @@ impl HostEngine {
         if self.check_process().is_err() {
             return;
         }
-        let mut core = self.core.lock();
-        core.ops.detach(id, buffers);
-        unlock(core);
+        self.lock().ops.detach(id, buffers);
     }
 
     /// Unlocks the engine, on which this thread no longer waits. Threads that wait on other
     /// engines, or the progress thread, may have to push it from now on.
-    fn leave(&self, core: MutexGuard<'_, Core>) {
+    fn leave(&self, core: Turn<'_>) {
         // What is said is emitted after the wake-ups: the program's subscriber may block.
         let _held = Held::new();
         let bell = (!core.is_idle()).then(|| Arc::clone(&core.wires.bell));
-        unlock(core);
+        drop(core);
         if let Some(bell) = bell {
             wake_others(&bell);
             self.unattended.notify_one();
@@ -337,15 +332,16 @@ impl HostEngine {
         let mut backoff = Backoff::default();
         loop {
             self.core.give_way();
-            let mut core = self.core.lock();
+            let mut core = self.lock();
             if core.is_idle() && stop() {
-                unlock(core);
+                drop(core);
                 break;
             }
-            let others_wait = self.waiters.load(Ordering::Relaxed) > 1;
-            if core.is_idle() || others_wait {
-                // A thread that waits does the work; two would only take each other's core.
-                drop(self.unattended.wait_for(core, Duration::from_millis(100)));
+            // A thread that waits does the work; two would only take each other's core.
+            let rests = |core: &Core| core.is_idle() || self.waiters.load(Ordering::Relaxed) > 1;
+            if rests(&core) {
+                drop(core);
+                self.wait_on(&self.unattended, Duration::from_millis(100), rests);
                 backoff = Backoff::default();
                 continue;
             }
@@ -353,7 +349,7 @@ impl HostEngine {
                 backoff = Backoff::default();
             }
             core.run_watchdog(Instant::now());
-            unlock(core);
+            drop(core);
             let step = match backoff.step() {
                 // The program computes meanwhile, and needs the core.
                 BackoffStep::Yielded { was_wanted: true } => backoff.block(),
@@ -375,10 +371,10 @@ impl Engine for HostEngine {
         }
         self.check_process()?;
         self.planner.locate(task)?;
-        let mut core = self.core.lock();
+        let mut core = self.lock();
         let budget = core.spin_budget;
         let outcome = core.run_inline(task, &self.planner, budget);
-        unlock(core);
+        drop(core);
         match outcome {
             Ok(None) => Ok(()),
             Ok(Some(id)) => self.wait(id),
@@ -437,20 +433,6 @@ fn poll<R>(
         }
     }
     ControlFlow::Continue(rounds)
-}
-
-/// Lets others have the engine, drops the buffers that it is done with, and says what it has to
-/// say.
-pub(super) fn unlock(mut core: MutexGuard<'_, Core>) {
-    let discarded = core.ops.discarded();
-    let remarks = std::mem::take(&mut core.remarks);
-    if std::mem::take(&mut core.has_news) && core.is_blocked {
-        core.wires.bell.ring();
-    }
-    drop((core, discarded));
-    for remark in &remarks {
-        spark_ccl_log::remark(remark);
-    }
 }
 
 #[cfg(test)]

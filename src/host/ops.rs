@@ -138,7 +138,12 @@ impl Ops {
     /// Nobody waits for the operation any more: its buffers stay here until it is done.
     pub(super) fn detach(&mut self, id: OpId, buffers: Buffers) {
         if self.active(id).is_some() {
-            self.slots[id.index].detached = Some(buffers);
+            let slot = &mut self.slots[id.index];
+            slot.detached = Some(buffers);
+            #[cfg(feature = "future")]
+            if let Some(waker) = slot.waker.take() {
+                self.discarded.push(Box::new(waker));
+            }
         } else {
             self.discarded.push(buffers);
             self.take(id);
@@ -146,11 +151,13 @@ impl Ops {
     }
 
     /// Has a task woken when the operation, which is under way, ends: the task that asked last.
+    /// Returns the waker that is not needed, to be dropped once the engine is unlocked: an
+    /// executor's code runs then.
     #[cfg(feature = "future")]
-    pub(super) fn wake_at_end(&mut self, id: OpId, waker: &Waker) {
+    pub(super) fn wake_at_end(&mut self, id: OpId, waker: Waker) -> Option<Waker> {
         match &mut self.slots[id.index].waker {
-            Some(known) => known.clone_from(waker),
-            none => *none = Some(waker.clone()),
+            Some(known) if known.will_wake(&waker) => Some(waker),
+            known => known.replace(waker),
         }
     }
 

@@ -7,7 +7,6 @@ use spark_ccl_control::{Fault, POINT_TO_POINT_MARK};
 use spark_ccl_sched::Rank;
 use spark_ccl_types::{DType, Operation, Signature};
 
-use super::engine::unlock;
 use super::pair_tag::PairTag;
 use super::watchdog::{ANNOUNCE_AFTER, ANNOUNCE_EVERY};
 use super::{Core, Direction, HostEngine};
@@ -33,12 +32,7 @@ impl HostEngine {
     /// # Errors
     /// The fault that has ended this communicator.
     pub(crate) fn probe(&self, from: Rank) -> Result<Option<(DType, u64)>, Error> {
-        self.check_process()?;
-        let mut core = self.core.lock();
-        let found = core.probe(from);
-        // What this has moved on, threads may wait for.
-        unlock(core);
-        found
+        self.with(|core| core.probe(from))?
     }
 
     /// Waits for the next message from a rank, as long as an operation may take.

@@ -11,7 +11,7 @@ use std::time::Duration;
 use spark_ccl_log::Held;
 use spark_ccl_transport::Wait;
 
-use super::engine::{unattended_engines, unlock};
+use super::engine::unattended_engines;
 use super::{Core, HostEngine, blocked};
 
 impl Core {
@@ -46,20 +46,20 @@ impl HostEngine {
     ) -> Option<R> {
         // Others leave the waiting to this thread until it is back, so nothing it says may keep it.
         let _held = Held::new();
-        let mut core = self.core.lock();
+        let mut core = self.lock();
         // Another thread may have brought it about.
         let result = outcome(&mut core);
         if result.is_some() {
-            unlock(core);
             return result;
         }
         if core.is_blocked {
-            drop(self.woken.wait_for(core, most));
+            drop(core);
+            self.wait_on(&self.woken, most, |core| core.is_blocked);
             return None;
         }
         let wait = core.begin_block();
         let bell = Arc::clone(&core.wires.bell);
-        unlock(core);
+        drop(core);
         let wait = wait?;
         blocked::note(&bell);
         let most = if wait.is_blind() || self.others_need_pushes() {
@@ -69,7 +69,7 @@ impl HostEngine {
         };
         wait.block(&bell, most);
         blocked::forget(&bell);
-        self.core.lock().end_block();
+        self.lock().end_block();
         self.woken.notify_all();
         None
     }
@@ -79,7 +79,7 @@ impl HostEngine {
         let mut some = false;
         unattended_engines(|engine| {
             // A thread that holds its lock may leave work behind.
-            let is_idle = || engine.core.try_lock().is_some_and(|it| it.is_idle());
+            let is_idle = || engine.try_lock().is_some_and(|it| it.is_idle());
             some |= !std::ptr::eq(engine, self) && !is_idle();
         });
         some

@@ -7,7 +7,7 @@ use spark_ccl_fork::PerProcess;
 use spark_ccl_log::Mutex;
 use spark_ccl_sched::Rank;
 
-use super::{HostEngine, unlock};
+use super::HostEngine;
 use crate::host::first_caller::FirstCallerView;
 
 /// The engines of this process. A thread that waits on one of them also pushes, from time to time,
@@ -47,9 +47,8 @@ pub(super) fn add(engine: &Arc<HostEngine>, place: (u64, Rank), first_caller: Fi
 /// Pushes every engine that no thread waits on.
 pub(crate) fn push_all() {
     unattended_engines(|engine| {
-        if let Some(mut core) = engine.core.try_lock() {
+        if let Some(mut core) = engine.try_lock() {
             core.progress();
-            unlock(core);
         }
     });
 }

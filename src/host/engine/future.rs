@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use super::{HostEngine, Ids, unlock};
+use super::{HostEngine, Ids};
 
 impl HostEngine {
     /// Says that a progress thread will be there.
@@ -21,16 +21,18 @@ impl Ids {
         if engine.check_process().is_err() {
             return Poll::Ready(());
         }
-        let mut core = engine.core.lock();
+        // An executor's code clones and drops wakers: not while the engine is locked.
+        let waker = context.waker().clone();
+        let mut core = engine.lock();
         core.progress();
         core.run_watchdog(Instant::now());
         let mut parts = [Some(self.0), self.1].into_iter().flatten();
         let Some(id) = parts.find(|&id| !core.ops.is_done(id)) else {
-            unlock(core);
             return Poll::Ready(());
         };
-        core.ops.wake_at_end(id, context.waker());
+        let unneeded = core.ops.wake_at_end(id, waker);
         engine.leave(core);
+        drop(unneeded);
         if !engine.has_thread.load(Ordering::Relaxed) {
             // Nothing moves but by polls.
             super::push_all();
@@ -39,3 +41,6 @@ impl Ids {
         Poll::Pending
     }
 }
+
+#[cfg(test)]
+mod tests;

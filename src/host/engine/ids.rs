@@ -50,12 +50,10 @@ impl Ids {
     #[cfg(feature = "cuda")]
     pub(crate) fn take(self, engine: &HostEngine) -> Option<Result<(), Error>> {
         engine.check_process().ok()?;
-        let mut core = engine.core.lock();
+        let mut core = engine.lock();
         core.progress();
         core.run_watchdog(Instant::now());
-        let result = core.ops.take(self.0);
-        super::unlock(core);
-        result
+        core.ops.take(self.0)
     }
 
     fn are_done_in(self, core: &Core) -> bool {
@@ -96,6 +94,7 @@ pub(crate) fn first_done<'a>(tasks: impl Iterator<Item = (&'a HostEngine, Ids)>)
             if std::ptr::eq(engine, first) {
                 return ids.are_done_in(core);
             }
+            // Only a look, not a turn: the first engine is locked.
             let other = engine.core.try_lock();
             other.is_some_and(|core| ids.are_done_in(&core))
         })

@@ -27,7 +27,7 @@ fn other_threads_are_woken_up_before_anything_is_said() {
     let subscriber = tracing_subscriber::fmt().with_writer(writer).finish();
     let engine = comms[0].membership().engine();
     tracing::subscriber::with_default(subscriber, || {
-        let core = engine.core.lock();
+        let core = engine.lock();
         bell.silence();
         spark_ccl_log::warn!("said under the lock");
         engine.leave(core);

@@ -1,0 +1,97 @@
+//! A thread's turn with the engine, and all that it leaves to do without the lock.
+
+use std::ops::{Deref, DerefMut};
+use std::time::Duration;
+
+use spark_ccl_log::{Condvar, MutexGuard};
+
+use super::HostEngine;
+use crate::host::Core;
+use crate::host::ops::Buffers;
+
+/// The locked engine. Dropping it lets others have the engine, drops the buffers and wakes the
+/// tasks that the engine is done with, and says what it has to say.
+///
+/// Its fields are dropped in their order: the lock is released first.
+pub(in crate::host) struct Turn<'e> {
+    core: MutexGuard<'e, Core>,
+    left: Left,
+}
+
+/// What is left to do once the engine is unlocked: it runs code of users.
+#[derive(Default)]
+struct Left {
+    discarded: Vec<Buffers>,
+    remarks: Vec<String>,
+}
+
+impl HostEngine {
+    /// Waits for the engine.
+    #[inline]
+    pub(in crate::host) fn lock(&self) -> Turn<'_> {
+        turn(self.core.lock())
+    }
+
+    /// The engine, if no other thread has it.
+    #[inline]
+    pub(in crate::host) fn try_lock(&self) -> Option<Turn<'_>> {
+        self.core.try_lock().map(turn)
+    }
+
+    /// Waits for the signal for a while, if that is so. This thread must not have the engine: what
+    /// its turn leaves to do would wait as well.
+    pub(in crate::host) fn wait_on(
+        &self,
+        signal: &Condvar,
+        limit: Duration,
+        is_so: impl FnOnce(&Core) -> bool,
+    ) {
+        let core = self.core.lock();
+        if is_so(&core) {
+            drop(signal.wait_for(core, limit));
+        }
+    }
+}
+
+#[inline]
+fn turn(core: MutexGuard<'_, Core>) -> Turn<'_> {
+    let left = Left::default();
+    Turn { core, left }
+}
+
+impl Deref for Turn<'_> {
+    type Target = Core;
+
+    #[inline]
+    fn deref(&self) -> &Core {
+        &self.core
+    }
+}
+
+impl DerefMut for Turn<'_> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Core {
+        &mut self.core
+    }
+}
+
+impl Drop for Turn<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.left.discarded = self.core.ops.discarded();
+        self.left.remarks = std::mem::take(&mut self.core.remarks);
+        if std::mem::take(&mut self.core.has_news) && self.core.is_blocked {
+            self.core.wires.bell.ring();
+        }
+    }
+}
+
+impl Drop for Left {
+    #[inline]
+    fn drop(&mut self) {
+        self.discarded.clear();
+        for remark in &self.remarks {
+            spark_ccl_log::remark(remark);
+        }
+    }
+}
