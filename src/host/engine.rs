@@ -156,20 +156,22 @@ impl HostEngine {
     /// Whether the operation is done; its result is left to be taken. Makes progress. In a forked
     /// child nothing makes progress, and every operation counts as done.
     fn is_done(&self, id: OpId) -> bool {
-        if self.check_process().is_err() {
-            return true;
-        }
+        self.check_process().is_err() || self.look(|core| core.ops.is_done(id))
+    }
+
+    /// Does one round of a waiter's work, and returns whether this holds then.
+    fn look(&self, holds: impl FnOnce(&mut Core) -> bool) -> bool {
         let mut core = self.lock();
         core.progress();
         core.run_watchdog(Instant::now());
-        let is_done = core.ops.is_done(id);
+        let holds = holds(&mut core);
         drop(core);
-        if !is_done {
+        if !holds {
             // Another rank may first need this rank's progress in another communicator. A thread
-            // that only tests never waits, so it pushes the other engines here.
+            // that only looks never waits, so it pushes the other engines here.
             push_all();
         }
-        is_done
+        holds
     }
 
     /// Waits until the operation is done and takes its result. It always ends: with success, with
@@ -199,10 +201,12 @@ impl HostEngine {
         mut holds: impl FnMut(&mut Core) -> bool,
     ) -> Result<bool, Forked> {
         self.check_process()?;
-        Ok(self.drive_beside(&[], Some(until), |core| {
+        let holds_in_time = self.drive_beside(&[], Some(until), |core| {
             let holds = holds(core);
             (holds || Instant::now() >= until).then_some(holds)
-        }))
+        });
+        // The time may have been too short for a round of all that a waiter does.
+        Ok(holds_in_time || self.look(holds))
     }
 
     /// As [`drive`](Self::drive), for an outcome that also depends on `others`, and on whether that

@@ -317,6 +317,23 @@ fn messages_larger_than_the_link_cross() {
     }
 }
 
+/// They do all that a wait does.
+#[test]
+fn looks_of_no_length_end_at_the_timeout() {
+    let is_over = Barrier::new(2);
+    each(Communicator::local(2).unwrap(), |comm| {
+        if comm.rank() == 0 {
+            let short = Duration::from_millis(300);
+            let barrier = comm.barrier().timeout(short).start().unwrap();
+            while !barrier.wait_for(Duration::ZERO) {}
+            let error = barrier.wait().unwrap_err().error;
+            assert_eq!(error.exit_class(), ExitClass::Timeout, "{error}");
+            assert_eq!(error.ranks(), [1], "{error}");
+        }
+        is_over.wait();
+    });
+}
+
 #[test]
 fn messages_and_collectives_do_not_wait_for_each_other() {
     run_with(&narrow(), 2, |comm| {
