@@ -41,11 +41,16 @@ pub(crate) fn describe(words: [u64; 2]) -> String {
     }
 }
 
-/// The 32-bit FNV-1a hash, folded to the 19 bits that signatures have.
-fn code(name: &str) -> u32 {
-    let hash = name.bytes().fold(0x811c_9dc5_u32, |hash, byte| {
+/// The 32-bit FNV-1a hash: the same on every machine and in every version.
+pub(crate) fn fnv1a(text: &str) -> u32 {
+    text.bytes().fold(0x811c_9dc5, |hash, byte| {
         (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
-    });
+    })
+}
+
+/// The hash, folded to the 19 bits that signatures have.
+fn code(name: &str) -> u32 {
+    let hash = fnv1a(name);
     let folded = (hash ^ hash >> 19) & ((1 << 19) - 1);
     folded.clamp(1, FINALIZING - 1)
 }

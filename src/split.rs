@@ -1,7 +1,6 @@
 //! Splitting a communicator.
 
 use std::collections::BTreeSet;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::Ordering;
 
 use spark_ccl_config::AlgorithmChoice;
@@ -11,6 +10,7 @@ use crate::call::{Call, InPlace};
 use crate::communicator::Communicator;
 use crate::deadline::deadline_in;
 use crate::error::Error;
+use crate::names::fnv1a;
 use crate::opening::{Caller, communicator, with_devices};
 use crate::task::Spec;
 
@@ -77,8 +77,9 @@ impl Communicator {
         self.part(color, &colors)
     }
 
-    /// A new communicator of these ranks, in this order. Collective: all ranks name the same ones,
-    /// and those that are not among them get none.
+    /// A new communicator of these ranks, in this order. Collective: all ranks call it, also those
+    /// that are not named and get none, with the same ranks in the same order. An empty list is
+    /// none for all.
     ///
     /// ```
     /// # let ranks = spark_ccl::Communicator::local(3)?.into_iter();
@@ -97,8 +98,9 @@ impl Communicator {
     /// [`Error::Invalid`] for a rank that does not exist or is named twice, and on all ranks where
     /// one names others; else as for [`split`](Self::split).
     pub fn subgroup(&self, ranks: &[usize]) -> Result<Option<Self>, Error> {
-        let members = self.distinct(ranks)?;
+        // A rank whose list is wrong tells the others, too: they wait for what it has chosen.
         self.agree_on("subgroup", &format!("{ranks:?}"))?;
+        let members = self.distinct(ranks)?;
         let context = self.uncolored();
         if !ranks.contains(&self.rank()) {
             return Ok(None);
@@ -210,10 +212,8 @@ impl Communicator {
 
     /// Makes sure that all ranks choose alike: messages do not tell of what they are.
     fn agree_on(&self, operation: &'static str, choice: &str) -> Result<(), Error> {
-        let mut hasher = DefaultHasher::new();
-        choice.hash(&mut hasher);
-        let own = hasher.finish();
-        let mut all = vec![0; self.size()];
+        let own = fnv1a(choice);
+        let mut all = vec![0_u32; self.size()];
         self.all_gather(&[own], &mut all).internal().run()?;
         match all.iter().position(|&other| other != own) {
             None => Ok(()),

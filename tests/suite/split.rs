@@ -69,6 +69,10 @@ fn ranks_that_name_other_subgroups_are_told() {
             let error = comm.subgroup(&ranks).unwrap_err();
             assert!(error.to_string().contains(problem), "{error}");
         }
+        // There is no rank 3, and only one rank says that there is.
+        let named = [&[0, 3][..], &[0, 1], &[]][comm.rank()];
+        let error = comm.subgroup(named).unwrap_err();
+        assert!(matches!(error, Error::Invalid { .. }), "{error}");
         check_all(comm);
     });
 }
