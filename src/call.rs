@@ -13,6 +13,8 @@ mod scope;
 use std::marker::PhantomData;
 use std::time::Duration;
 
+#[cfg(feature = "future")]
+pub use future::PendingFuture;
 pub(crate) use operands::sealed;
 pub use operands::{InPlace, Nothing, Operands, OutOfPlace, OwnedOperands, Receiving, Sending};
 pub use pending::{Failed, Pending};

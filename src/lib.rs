@@ -4,6 +4,9 @@
 //! exchange memory; every wait has a deadline, and errors name the rank at fault. No GPU, network
 //! card or other library is needed.
 //!
+//! The cargo features: `cuda`, on by default, is device memory. `future` lets tasks await calls
+//! that were started (`PendingFuture`).
+//!
 //! Begin with the [`tutorial`].
 
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
@@ -72,6 +75,8 @@ pub mod tutorial {
 pub use blocks::Blocks;
 pub use buffer::{GivenBack, OwnedBuf, RecvBuf, Region, SendBuf};
 pub use builder::Builder;
+#[cfg(feature = "future")]
+pub use call::PendingFuture;
 pub use call::{
     Call, Failed, InPlace, Nothing, Operands, OutOfPlace, OwnedOperands, Pending, Receiving, Scope,
     ScopedPending, Sending,

@@ -1,17 +1,19 @@
 //! Operations in flight as futures. Knows handles; how a task is woken is below, in the engine.
 
-use std::future::Future;
+use std::future::{Future, IntoFuture};
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use super::{Failed, Pending};
 
-/// What [`wait`](Pending::wait) returns, without blocking the thread. A rank's progress thread
+/// A [`Pending`] that is awaited: what [`wait`](Pending::wait) returns, without blocking the
+/// thread. A rank's progress thread
 /// ([`Builder::progress_thread`](crate::Builder::progress_thread)) wakes the task. Without one, a
 /// poll makes progress and asks for the next, which takes all of a thread of the executor.
 ///
-/// Dropping it lets the operation go on, as any handle. Once it has returned the outcome, it must
-/// not be polled again, and never returns anything.
+/// `.await` makes it of a handle; [`into_future`](IntoFuture::into_future) does where it is named,
+/// as for `select!` in a loop, which polls `&mut future`. After the outcome it stays pending.
+/// Dropping it lets the operation go on, as any handle, and may block as that does.
 ///
 /// ```
 /// # fn block_on<F: std::future::IntoFuture>(future: F) -> F::Output {
@@ -39,12 +41,27 @@ use super::{Failed, Pending};
 /// assert_eq!(block_on(mean(&comm, vec![1.0; 3]))?, [1.0; 3]);
 /// # Ok::<(), Error>(())
 /// ```
-impl<B> Future for Pending<B> {
+#[derive(Debug)]
+#[must_use = "the buffers come back from `await`"]
+pub struct PendingFuture<B: 'static>(Option<Pending<B>>);
+
+impl<B> IntoFuture for Pending<B> {
+    type Output = Result<B, Failed<B>>;
+    type IntoFuture = PendingFuture<B>;
+
+    fn into_future(self) -> PendingFuture<B> {
+        PendingFuture(Some(self))
+    }
+}
+
+impl<B> Future for PendingFuture<B> {
     type Output = Result<B, Failed<B>>;
 
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let pending = self.get_mut();
-        ready!(pending.ids.poll(&pending.membership, context));
-        pending.outcome().map_or(Poll::Pending, Poll::Ready)
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let is_done = |it: &mut Pending<B>| it.ids.poll(&it.membership, context).is_ready();
+        match self.0.take_if(is_done) {
+            Some(done) => Poll::Ready(done.wait()),
+            None => Poll::Pending,
+        }
     }
 }

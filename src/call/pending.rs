@@ -16,7 +16,8 @@ use crate::task::Spec;
 
 /// An operation in flight, whose buffers come back as `B`. Dropping it lets the operation go on;
 /// its buffers are freed when it is done. If the [communicator](crate::Communicator) was dropped
-/// before, dropping the last handle waits for what is in flight. Forgetting a handle leaks its
+/// before, dropping the last handle waits for what is in flight; so keep the communicator until
+/// then where drops must not block, as in async code. Forgetting a handle leaks its
 /// buffers, and no drop waits then: end the communicator by
 /// [`finalize`](crate::Communicator::finalize).
 #[must_use = "the buffers come back from `wait`"]
@@ -59,7 +60,8 @@ impl<B> Pending<B> {
     }
 
     /// Waits for the operation, for no longer than this. Returns whether it is done; then
-    /// [`wait`](Self::wait) does not wait any more.
+    /// [`wait`](Self::wait) does not wait any more. If not, nothing has changed: the operation goes
+    /// on, and only its own timeout ends it.
     ///
     /// ```
     /// # let comm = spark_ccl::Communicator::local(1)?.remove(0);
@@ -107,20 +109,15 @@ impl<B> Pending<B> {
     /// [`Failed`] with [`Error::Failed`] and the buffers, whose contents are then undefined (but
     /// nobody writes them any more).
     pub fn wait(self) -> Result<B, Failed<B>> {
-        let Some(outcome) = self.outcome() else {
+        let outcome = self.ids.wait(&self.membership);
+        let Some(held) = self.take() else {
             unreachable!("only `wait` and `map` take the buffers, and they take the handle");
         };
-        outcome
-    }
-
-    /// Waits for the operation; `None` if the buffers went back to the caller before.
-    pub(super) fn outcome(&self) -> Option<Result<B, Failed<B>>> {
-        let outcome = self.ids.wait(&self.membership);
-        let buffers = self.take()?.back();
-        Some(match outcome {
+        let buffers = held.back();
+        match outcome {
             Ok(()) => Ok(buffers),
             Err(error) => Err(Failed { error, buffers }),
-        })
+        }
     }
 
     /// Converts what [`wait`](Self::wait) returns, so that operations on buffers of several types

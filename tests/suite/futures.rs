@@ -1,6 +1,6 @@
 //! Handles as futures, polled by an executor of one thread.
 
-use std::future::Future;
+use std::future::{Future, IntoFuture};
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
@@ -25,14 +25,14 @@ impl Wake for Waker {
 }
 
 /// Runs a future to its end. Returns how often it was woken, too.
-fn block_on<F: Future>(future: F) -> (F::Output, usize) {
+fn block_on<F: IntoFuture>(future: F) -> (F::Output, usize) {
     let waker = Arc::new(Waker {
         thread: std::thread::current(),
         wakes: AtomicUsize::new(0),
     });
     let context = Arc::clone(&waker).into();
     let mut context = Context::from_waker(&context);
-    let mut future = pin!(future);
+    let mut future = pin!(future.into_future());
     loop {
         match future.as_mut().poll(&mut context) {
             Poll::Ready(output) => return (output, waker.wakes.load(Ordering::Relaxed)),
@@ -105,5 +105,21 @@ fn a_fault_wakes_as_well_and_gives_the_buffers_back() {
         }
         let failed = block_on(pending).0.unwrap_err();
         assert_eq!((failed.error.ranks(), failed.buffers), (vec![1], vec![0]));
+    });
+}
+
+/// As `select!` in a loop does it.
+#[test]
+fn a_future_is_polled_by_reference_and_stays_pending_after_its_outcome() {
+    fn unpin(_: &impl Unpin) {}
+    let builder = Communicator::builder().progress_thread(true);
+    run_with(&builder, 2, |comm| {
+        let peer = 1 - comm.rank();
+        let mut received = comm.recv(vec![0_u8], peer).start().unwrap().into_future();
+        unpin(&received);
+        comm.send(&[7_u8], peer).run().unwrap();
+        assert_eq!(block_on(&mut received).0.unwrap(), [7]);
+        let mut context = Context::from_waker(std::task::Waker::noop());
+        assert!(pin!(&mut received).poll(&mut context).is_pending());
     });
 }
