@@ -20,6 +20,8 @@ pub(super) struct Active {
     pub(super) tag: u64,
     /// Where it is recorded.
     pub(super) record: Option<u64>,
+    /// It receives nothing: it waits until its message can be received.
+    pub(super) is_probe: bool,
     /// How long it may wait. A timeout that is set later is that of later operations.
     pub(super) limit: Duration,
     /// The lane of the schedule's channel 0; channel 1 has the next one.
@@ -41,6 +43,7 @@ impl Active {
             sequence: number.sequence,
             tag: number.tag,
             record: number.record,
+            is_probe: false,
             limit,
             first_lane: 0,
             execution,
@@ -61,10 +64,19 @@ impl Active {
             sequence,
             tag: tag.bits(),
             record,
+            is_probe: false,
             limit,
             first_lane: POINT_TO_POINT_LANE,
             execution: Execution::default(),
             loans: Loans::default(),
+        }
+    }
+
+    /// The wait for a message, in no queue.
+    pub(super) fn probe(request: Request, limit: Duration) -> Self {
+        Self {
+            is_probe: true,
+            ..Self::pair(request, 0, None, limit)
         }
     }
 

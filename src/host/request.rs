@@ -2,14 +2,14 @@
 //! the plan; knows no links.
 
 use spark_ccl_sched::Rank;
-use spark_ccl_types::Operation;
+use spark_ccl_types::{DType, Operation};
 
 #[cfg(feature = "cuda")]
 use super::Direction;
 use crate::buffer::Region;
 use crate::error::Error;
 use crate::plan::{Planner, Program, Programs};
-use crate::task::Task;
+use crate::task::{Spec, Task};
 
 /// A task that owns its steps.
 #[derive(Debug)]
@@ -50,6 +50,13 @@ impl Request {
             Direction::In => Program::recv(own, task.from, task.output.len as u64),
         };
         Self { task, program }
+    }
+
+    /// The receipt of a message of which nothing is known yet.
+    pub(super) fn awaited(from: Rank, own: Rank) -> Self {
+        let spec = Spec::new(Operation::Recv, DType::U8);
+        let task = spec.task((Region::empty(), Region::empty()));
+        Self::recv(Task { from, ..task }, own)
     }
 
     fn send(mut task: Task, own: Rank) -> Self {

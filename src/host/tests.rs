@@ -220,3 +220,31 @@ fn a_link_that_fails_within_a_host_is_no_matter_of_the_network() {
     assert!(text.contains("on one host"), "{text}");
     assert!(!text.contains("check the network"), "{text}");
 }
+
+#[test]
+fn the_wait_for_a_message_ends_with_the_link() {
+    let ranks = Communicator::local(2).unwrap();
+    ranks[1]
+        .set_timeout(std::time::Duration::from_secs(20))
+        .unwrap();
+    ranks[0].send(&[1_u8], 1).run().unwrap();
+    assert_eq!(ranks[1].recv_vec::<u8>(0).unwrap(), [1]);
+    let withdraw = |engine: &mut Core| engine.wires.withdraw();
+    ranks[0].membership().with(withdraw).unwrap();
+    let text = ranks[1].probe_wait(0).unwrap_err().to_string();
+    assert!(text.contains("the link between rank 1 "), "{text}");
+    assert!(text.contains("on one host"), "{text}");
+}
+
+#[test]
+fn the_wait_for_a_message_tells_of_a_rank_that_no_thread_runs() {
+    let ranks = Communicator::local(2).unwrap();
+    ranks[0]
+        .set_timeout(std::time::Duration::from_millis(300))
+        .unwrap();
+    let error = ranks[0].probe_wait(1).unwrap_err();
+    let Some(spark_ccl_control::Fault::TimedOut { late, .. }) = error.fault() else {
+        panic!("{error}");
+    };
+    assert!(late[0].needs_thread, "{error}");
+}

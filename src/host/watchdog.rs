@@ -17,9 +17,9 @@ use crate::logging::REMARK_AFTER;
 use crate::names;
 
 /// How long an operation waits before it tells the others what it is.
-pub(super) const ANNOUNCE_AFTER: Duration = Duration::from_millis(200);
+const ANNOUNCE_AFTER: Duration = Duration::from_millis(200);
 /// How often it repeats that.
-pub(super) const ANNOUNCE_EVERY: Duration = Duration::from_secs(1);
+const ANNOUNCE_EVERY: Duration = Duration::from_secs(1);
 /// How long the control plane gets to name the cause of a broken link or a message of another tag.
 /// It takes about a second to tell that a process on another host is gone (`REFUSED_FOR` in
 /// `crates/control/src/repair.rs`).
@@ -27,6 +27,8 @@ pub(super) const CAUSE_WITHIN: Duration = Duration::from_millis(1500);
 /// The same where the peer has closed the link: it may know why, and itself wait that long before
 /// it says so.
 const CAUSE_OF_CLOSE_WITHIN: Duration = Duration::from_secs(3);
+/// A wait for a message that no call has asked for, in errors.
+const PROBE: &str = "probe_wait";
 /// Ranks from which nothing has come for this long are late, at a deadline.
 const SIGN_OF_LIFE: Duration = Duration::from_millis(2500);
 
@@ -49,25 +51,37 @@ impl Core {
             let Some(active) = self.ops.active(id) else {
                 continue;
             };
-            let (waited, overdue) = active.execution.stall.wait(now, active.limit);
-            let fault = if overdue {
-                Some(timed_out(active, &self.watch, &self.wires, waited))
-            } else {
-                inspect(active, &self.watch, &self.wires, now)
-            };
-            if let Some(fault) = fault {
-                self.watch.raise(fault);
-                return;
-            }
-            announce(active, &self.watch, now, waited);
-            if waited >= REMARK_AFTER && !active.execution.stall.is_remarked {
-                active.execution.stall.is_remarked = true;
-                let so_far = timed_out(active, &self.watch, &self.wires, waited);
-                let left = active.limit.saturating_sub(waited);
-                self.remarks.extend(so_far.so_far(left));
+            match attend(active, &self.watch, &self.wires, now) {
+                Ok(remark) => self.remarks.extend(remark),
+                Err(fault) => return self.watch.raise(*fault),
             }
         }
     }
+}
+
+/// Checks an operation that waits. Returns what to tell the user, or the fault that ends it.
+pub(super) fn attend(
+    active: &mut Active,
+    watch: &Watch,
+    wires: &Wires,
+    now: Instant,
+) -> Result<Option<String>, Box<Fault>> {
+    let (waited, overdue) = active.execution.stall.wait(now, active.limit);
+    let fault = if overdue {
+        Some(timed_out(active, watch, wires, waited))
+    } else {
+        inspect(active, watch, wires, now)
+    };
+    if let Some(fault) = fault {
+        return Err(Box::new(fault));
+    }
+    announce(active, watch, now, waited);
+    if waited < REMARK_AFTER || active.execution.stall.is_remarked {
+        return Ok(None);
+    }
+    active.execution.stall.is_remarked = true;
+    let so_far = timed_out(active, watch, wires, waited);
+    Ok(so_far.so_far(active.limit.saturating_sub(waited)))
 }
 
 /// Tells the other ranks which operation this is and for whom it waits.
@@ -247,13 +261,15 @@ fn advice(shares_host: bool) -> &'static str {
 }
 
 fn timed_out(active: &Active, watch: &Watch, wires: &Wires, waited: Duration) -> Fault {
-    let (mut words, late) = if active.is_pair() {
+    let mut words = describe(active);
+    let late = if active.is_pair() {
+        if !active.is_probe {
+            words = format!("{words}, {}", PairTag::from_bits(active.tag));
+        }
         let late = waiting_for(active).map(|peer| watch.awaited(peer));
-        let words = format!("{}, {}", describe(active), PairTag::from_bits(active.tag));
-        (words, late.unwrap_or_default())
+        late.unwrap_or_default()
     } else {
-        let late = watch.late(active.sequence, SIGN_OF_LIFE);
-        (describe(active), late)
+        watch.late(active.sequence, SIGN_OF_LIFE)
     };
     if let Some(Obstacle::Forming { peer }) = active.execution.stall.obstacle
         && let Some(silence) = wires.mesh().silence(peer)
@@ -290,7 +306,9 @@ fn marked(active: &Active) -> u64 {
 /// nothing.
 fn describe(active: &Active) -> String {
     let signature = active.request.task.signature;
-    if active.is_pair() && signature.operation == Operation::AllToAllV {
+    if active.is_probe {
+        PROBE.to_owned()
+    } else if active.is_pair() && signature.operation == Operation::AllToAllV {
         describe_message(signature.words())
     } else {
         names::describe(signature.words())
