@@ -13,7 +13,8 @@ use spark_ccl_fork::Forked;
 #[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// An invalid call: lengths, ranks, roots. Nothing was sent, and the communicator still works.
+    /// An invalid call: lengths, ranks, roots. Its data was not sent, and the communicator is as it
+    /// was: it still works, or, after [`finalize`](crate::Communicator::finalize), has ended.
     #[error("{operation}: {problem}")]
     Invalid {
         /// The operation or function.

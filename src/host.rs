@@ -79,6 +79,8 @@ pub(crate) struct Core {
     /// The number of calls that only sent, since this rank last received something.
     unheard: u32,
     broken: Option<Error>,
+    /// No calls begin any more.
+    is_closed: bool,
     spin_budget: SpinBudget,
     /// Something moved, or was queued, since the engine was last unlocked.
     has_news: bool,
@@ -136,6 +138,7 @@ impl Core {
             sequence: 0,
             unheard: 0,
             broken: None,
+            is_closed: false,
             spin_budget: SpinBudget::default(),
             has_news: false,
             is_blocked: false,
@@ -166,13 +169,11 @@ impl Core {
         }
     }
 
-    /// Refuses all further calls, unless some have begun meanwhile.
+    /// Refuses all further calls. Those that another thread has begun meanwhile go on.
     pub(crate) fn close(&mut self) {
+        self.is_closed = true;
         if self.is_idle() {
-            self.broken = Some(Error::Invalid {
-                operation: "finalize",
-                problem: "the communicator has ended by it; make no calls afterwards".to_owned(),
-            });
+            self.broken = Some(ended());
         }
     }
 
@@ -332,12 +333,16 @@ impl Core {
         }
     }
 
-    /// The error that ended this communicator, if one did.
+    /// The error that ended this communicator, if one did, or that of a call after its orderly end.
     pub(crate) fn check(&mut self) -> Result<(), Error> {
         if self.broken.is_none() && self.watch.failed() {
             self.fail();
         }
-        self.broken.clone().map_or(Ok(()), Err)
+        match &self.broken {
+            Some(error) => Err(error.clone()),
+            None if self.is_closed => Err(ended()),
+            None => Ok(()),
+        }
     }
 
     /// Ends every operation with the fault. Their registered memory is cut off from the peers
@@ -359,6 +364,14 @@ impl Core {
         // Before anyone gets memory back, nobody reaches it any more.
         self.wires.withdraw();
         self.ops.fail(&mut self.wires, &error);
+    }
+}
+
+/// The error of calls after the orderly end.
+fn ended() -> Error {
+    Error::Invalid {
+        operation: "finalize",
+        problem: "the communicator has ended by it; make no calls afterwards".to_owned(),
     }
 }
 

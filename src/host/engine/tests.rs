@@ -1,4 +1,4 @@
-//! What an engine says, and when.
+//! What an engine says, and when; and how it ends.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use spark_ccl_transport::Bell;
@@ -49,4 +49,15 @@ fn what_an_engine_has_to_say_is_said_when_its_thread_ends() {
         .push("a test says this".to_owned());
     engine.run_in_background(|| true);
     assert!(engine.core.lock().remarks.is_empty());
+}
+
+#[test]
+fn what_has_begun_goes_on_when_no_more_may_begin() {
+    let comms = Communicator::local(2).unwrap();
+    let pending = comms[0].recv(vec![0_u8], 1).start().unwrap();
+    comms[0].membership().with(Core::close).unwrap();
+    let refused = comms[0].send(&[1_u8], 1).run().unwrap_err();
+    assert!(matches!(refused, Error::Invalid { .. }), "{refused}");
+    comms[1].send(&[7_u8], 0).run().unwrap();
+    assert_eq!(pending.wait().unwrap(), [7]);
 }
