@@ -1,4 +1,4 @@
-//! What an engine says, and when; and how it ends.
+//! What an engine says, and when; what a look at it moves on; and how it ends.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use spark_ccl_transport::Bell;
@@ -60,4 +60,19 @@ fn what_has_begun_goes_on_when_no_more_may_begin() {
     assert!(matches!(refused, Error::Invalid { .. }), "{refused}");
     comms[1].send(&[7_u8], 0).run().unwrap();
     assert_eq!(pending.wait().unwrap(), [7]);
+}
+
+#[test]
+fn looks_of_no_length_push_other_engines() {
+    let [looked_at, other] = [(); 2].map(|()| Communicator::local(2).unwrap());
+    let pending = looked_at[0].recv(vec![0_u8], 1).start().unwrap();
+    let pushed = other[0].recv(vec![0_u8], 1).start().unwrap();
+    other[1].send(&[7_u8], 0).run().unwrap();
+    let is_idle = || other[0].membership().with(|core| core.is_idle()).unwrap();
+    while !is_idle() {
+        assert!(!pending.wait_for(Duration::ZERO), "nobody sends");
+    }
+    assert_eq!(pushed.wait().unwrap(), [7]);
+    looked_at[1].send(&[8_u8], 0).run().unwrap();
+    assert_eq!(pending.wait().unwrap(), [8]);
 }
