@@ -74,7 +74,9 @@ impl Communicator {
     /// # Errors
     /// [`Error::Invalid`] for elements of another type, and [`Error::Memory`] for more than fit in
     /// memory: the message can still be received then. Else those of
-    /// [`probe_wait`](Self::probe_wait) and [`Call::run`].
+    /// [`probe_wait`](Self::probe_wait) and [`Call::run`]. One thread at a time may receive from a
+    /// rank: of two, one may get the other's message, and if that has another length, the
+    /// communicator fails.
     pub fn recv_vec<T: Element>(&self, from: usize) -> Result<Vec<T>, Error> {
         let (dtype, count) = self.probe_wait(from)?;
         if dtype != T::DTYPE {
@@ -114,7 +116,8 @@ impl Communicator {
     ///
     /// # Errors
     /// [`Error::Invalid`] if there is no such rank; [`Error::Failed`] after a failure: also if that
-    /// rank leaves without the message, or the time passes.
+    /// rank leaves without the message, or the time passes. Both end the communicator on all ranks,
+    /// as with any call; where no message may come, ask [`probe`](Self::probe).
     pub fn probe_wait(&self, from: usize) -> Result<(DType, usize), Error> {
         let from = self.source("probe_wait", from)?;
         let (dtype, count) = self.inner.membership.await_message(from)?;

@@ -207,7 +207,8 @@ impl<T: Element> Registered<T> {
         self.segment.own.cast()
     }
 
-    /// A part to send from.
+    /// A part to send from. In a collective, all ranks pass the same part of the same allocation:
+    /// if not, it is a mismatch, whatever its size, where the ranks share a host.
     ///
     /// # Errors
     /// [`Error::Invalid`] when the range is not within the memory.
@@ -221,7 +222,7 @@ impl<T: Element> Registered<T> {
         })
     }
 
-    /// A part to receive into.
+    /// A part to receive into, the same on all ranks, as for [`view`](Self::view).
     ///
     /// # Errors
     /// [`Error::Invalid`] when the range is not within the memory.

@@ -287,8 +287,8 @@ spark_ccl_result spark_ccl_comm_check(spark_ccl_comm *comm);
 spark_ccl_result spark_ccl_comm_abort(spark_ccl_comm *comm, const char *reason);
 
 /*
- * The orderly end. Waits until all ranks have called this and all started calls are done, and
- * leaves. Afterwards make no calls but those that wait for requests, and spark_ccl_comm_destroy.
+ * The orderly end: waits until all ranks have called it and all started calls are done. Afterwards
+ * wait for requests and call spark_ccl_comm_destroy; all else, also this, is SPARK_CCL_INVALID.
  */
 spark_ccl_result spark_ccl_comm_finalize(spark_ccl_comm *comm);
 
