@@ -190,6 +190,7 @@ macro_rules! gives_back {
     };
 }
 
+#[cfg(feature = "cuda")]
 pub(crate) use gives_back;
 
 /// Memory that an operation can keep until it is done: not borrowed.

@@ -41,7 +41,7 @@ pub(in crate::device) struct Staged {
     /// Before the stage: what is dropped first ends the use of the other.
     lease: Lease,
     stage: Arc<Stage>,
-    /// By which a long `all_reduce` goes; `None` for a number of ranks for which there are no kernels.
+    /// For long `all_reduce`s; `None` where there are no kernels for so many ranks.
     slots: Option<Arc<Slots>>,
     /// That of the communicator that carries the pieces.
     host: Arc<HostEngine>,
