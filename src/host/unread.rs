@@ -46,7 +46,7 @@ impl Wires {
         self.take_ready();
         for index in 0..self.made().len() {
             let (from, lane) = self.made()[index];
-            if lane == POINT_TO_POINT_LANE {
+            if lane >= POINT_TO_POINT_LANE {
                 continue;
             }
             // A link that has ended is found by the control plane, or by the call that needs it.

@@ -19,9 +19,13 @@ use crate::{Carrier, Error, PostBox, Slot};
 pub struct Linked {
     outgoing: Outgoing,
     incoming: Incoming,
+    may_post: MayPost,
     /// What [`Carrier::credit`] has met, which cannot say so.
     failed: Option<Error>,
 }
+
+/// Whether what kernels have published may go to the peer.
+type MayPost = Box<dyn Fn() -> bool + Send>;
 
 impl Linked {
     /// One end of what carries slots over both halves of a link, in messages of up to `part` bytes,
@@ -46,8 +50,22 @@ impl Linked {
         Ok(Self {
             outgoing: Outgoing::new(tx, part, outbox),
             incoming: Incoming::new(rx, part, inbox),
+            may_post: Box::new(|| true),
             failed: None,
         })
+    }
+
+    /// The carrier, which asks before it takes a slot; no is for good. A kernel publishes slots of
+    /// what an earlier one was to compute and, as the host knows by then, has not.
+    #[must_use]
+    pub fn only_while(mut self, may_post: impl Fn() -> bool + Send + 'static) -> Self {
+        self.may_post = Box::new(may_post);
+        self
+    }
+
+    /// Ends the link at once: nothing waits for what is still on its way.
+    pub fn withdraw(&mut self) {
+        self.outgoing.withdraw();
     }
 
     /// Tells the peer, before the next slot, how many calls this rank has made so far that are not
@@ -84,6 +102,9 @@ impl Linked {
 
 impl Carrier for Linked {
     unsafe fn post(&mut self, slot: Slot, payload: usize) -> Result<bool, Error> {
+        if !(self.may_post)() {
+            return Ok(false);
+        }
         // SAFETY: the slot was published, and is not written before it has completed: `post`
         // requires that.
         Ok(unsafe { self.outgoing.post(slot, payload) })

@@ -59,7 +59,11 @@ impl Lease {
     /// No more pieces are passed. Waits until the thread has given up those that are under way.
     fn end(&self) -> Use {
         self.close();
-        self.0.wait_for_end()
+        let end = self.0.wait_for_end();
+        if end == Use::Over {
+            drop(self.0.take_left());
+        }
+        end
     }
 
     fn close(&self) {

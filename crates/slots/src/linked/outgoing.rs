@@ -74,6 +74,12 @@ impl Outgoing {
         self.told == self.before
     }
 
+    /// Ends the link.
+    pub(super) fn withdraw(&mut self) {
+        self.ended.get_or_insert(Error::Gone);
+        self.tx.withdraw();
+    }
+
     /// Why the link takes no more, if it does not.
     pub(super) fn ended(&self) -> Option<&Error> {
         self.ended.as_ref()

@@ -314,3 +314,25 @@ fn credits_that_came_before_the_end_are_known() {
     let heard: Vec<_> = proxy.progress().map(|lane| lane.credit).collect();
     assert_eq!(heard, [SLOTS; 2]);
 }
+
+/// What is published then is of a call whose input is not there.
+#[test]
+fn nothing_is_posted_any_more_where_it_must_not_go() {
+    let shape = Shape::new(1, 4, 128).unwrap();
+    let [here, _there] = sockets(SMALL);
+    let (outbox, inbox) = (plain(shape), plain(shape));
+    let is_sound = Arc::new(AtomicBool::new(true));
+    let asked = Arc::clone(&is_sound);
+    let carrier = Linked::new(here, SMALL.slot_bytes, outbox.clone(), inbox.clone()).unwrap();
+    let carrier = carrier.only_while(move || asked.load(Ordering::Relaxed));
+    let mut proxy = Proxy::new(outbox.clone(), inbox, carrier, 0..1);
+    let published = outbox.counter(0, Counter::Published);
+    for (number, is_still_sound, posted) in [(1, true, 1), (2, false, 1)] {
+        is_sound.store(is_still_sound, Ordering::Relaxed);
+        published.store(number, Ordering::Release);
+        for _ in 0..100 {
+            proxy.turn().unwrap();
+        }
+        assert_eq!(proxy.progress().next().unwrap().posted, posted);
+    }
+}

@@ -1,5 +1,6 @@
 //! What a communicator's threads and the thread that passes its pieces tell each other.
 
+use std::any::Any;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use spark_ccl_log::{Condvar, Mutex};
@@ -17,6 +18,7 @@ pub(super) struct Channel {
     rung: AtomicU64,
     is_closed: AtomicBool,
     use_of_stage: Mutex<Use>,
+    left: Mutex<Option<Box<dyn Any + Send>>>,
     has_ended: Condvar,
 }
 
@@ -97,6 +99,16 @@ impl Channel {
 
     pub(super) fn is_closed(&self) -> bool {
         self.is_closed.load(Ordering::Relaxed)
+    }
+
+    /// Leaves something to be dropped by whoever ends the stage.
+    pub(super) fn leave(&self, left: Box<dyn Any + Send>) {
+        *self.left.lock() = Some(left);
+    }
+
+    /// What was left.
+    pub(super) fn take_left(&self) -> Option<Box<dyn Any + Send>> {
+        self.left.lock().take()
     }
 
     /// The thread does nothing for this channel any more.

@@ -57,7 +57,9 @@ impl Course {
         parent: Arc<Watch>,
     ) -> Self {
         Self {
-            exchange: slots.as_ref().map(Exchange::new),
+            exchange: slots
+                .as_ref()
+                .map(|slots| Exchange::new(slots, &stage, &parent)),
             slots,
             places: Places::new(&stage, &carrier),
             operations: Operations::new(&stage),
@@ -104,7 +106,15 @@ impl Course {
         self.has_failed = true;
         self.land_failed();
         self.let_go();
-        !self.are_in_flight()
+        let is_over = !self.are_in_flight();
+        if is_over && let Some(mut exchange) = self.exchange.take() {
+            if self.parent.failed() {
+                exchange.withdraw();
+            }
+            // The end of a link may wait for the peer's host: not in this thread.
+            self.channel.0.leave(Box::new(exchange));
+        }
+        is_over
     }
 
     /// Whether peers may need slots of calls that are done here. A call that is not done here is
@@ -183,16 +193,19 @@ impl Course {
     /// Answers for the pieces that are done, and begins the next ones.
     fn move_pieces(&mut self) -> Result<bool, Error> {
         let (stage, carrier, places) = (&self.stage, &self.carrier, &self.places);
+        // A kernel may follow one of slots that has failed, and ring for what it has not computed.
+        let slots = self.slots.as_deref();
+        let are_sound = || slots.is_none_or(|slots| slots.check().is_ok());
         let mut moved = self.operations.land(stage, carrier)?;
         if self.channel.0.has_messages() {
-            moved |= self.messages.advance(stage, carrier, places)?;
+            moved |= self.messages.advance(stage, carrier, places, &are_sound)?;
         }
         if !self.are_in_flight()
             && let Some(fault) = carrier.inner.watch.fault()
         {
             return Err(Error::Failed(fault));
         }
-        Ok(moved | self.operations.begin(stage, carrier, places)?)
+        Ok(moved | self.operations.begin(stage, carrier, places, &are_sound)?)
     }
 
     /// Ends the kernels' waits, and tells all ranks. Results that come later are not used.

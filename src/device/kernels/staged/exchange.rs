@@ -10,7 +10,7 @@ use calls::Calls;
 pub(super) use calls::Others;
 use peer::Peer;
 use spark_ccl_control::{DEVICE_MARK, Fault, Watch};
-use spark_ccl_gpu::Slots;
+use spark_ccl_gpu::{Slots, Stage};
 
 use crate::communicator::Communicator;
 use crate::names::describe;
@@ -23,10 +23,20 @@ pub(super) struct Exchange {
 }
 
 impl Exchange {
-    pub(super) fn new(slots: &Arc<Slots>) -> Self {
+    /// A kernel of slots may follow one of the stage that has failed, or one whose waits were ended
+    /// by a fault, and publish what that has not computed: it goes nowhere.
+    pub(super) fn new(slots: &Arc<Slots>, stage: &Arc<Stage>, parent: &Arc<Watch>) -> Self {
         let others = (0..slots.ranks()).filter_map(|rank| Some((rank, slots.boxes(rank)?)));
+        let peers = others.map(|(rank, boxes)| {
+            let (stage, parent) = (Arc::clone(stage), Arc::clone(parent));
+            Peer::new(
+                rank,
+                boxes,
+                Arc::new(move || stage.check().is_ok() && !parent.failed()),
+            )
+        });
         Self {
-            peers: others.map(|(rank, boxes)| Peer::new(rank, boxes)).collect(),
+            peers: peers.collect(),
             calls: Calls::default(),
             slots: Arc::clone(slots),
         }
@@ -100,6 +110,11 @@ impl Exchange {
             self.slots.check(),
             Ok(()) | Err(spark_ccl_gpu::Error::Ended { .. })
         )
+    }
+
+    /// Ends all links at once.
+    pub(super) fn withdraw(&mut self) {
+        self.peers.iter_mut().for_each(Peer::withdraw);
     }
 
     /// Says how far the slots of each peer have come, where some are on their way.

@@ -67,18 +67,19 @@ impl Messages {
         self.pairs.iter().any(|pair| !pair.flights.is_empty())
     }
 
-    /// Answers for the pieces that are done, and begins those for which the kernel has rung;
-    /// whether there were any.
+    /// Answers for the pieces that are done, and begins those for which the kernel has rung, if
+    /// calls before them `are_sound`; whether there were any.
     pub(super) fn advance(
         &mut self,
         stage: &Stage,
         carrier: &Communicator,
         places: &Places,
+        are_sound: &dyn Fn() -> bool,
     ) -> Result<bool, Error> {
         let mut moved = false;
         for pair in &mut self.pairs {
             moved |= pair.flights.land(stage, carrier, &mut self.done)?;
-            moved |= pair.begin(stage, carrier, places)?;
+            moved |= pair.begin(stage, carrier, places, are_sound)?;
         }
         Ok(moved)
     }
@@ -101,9 +102,10 @@ impl Pair {
         stage: &Stage,
         carrier: &Communicator,
         places: &Places,
+        are_sound: &dyn Fn() -> bool,
     ) -> Result<bool, Error> {
         let number = self.begun + 1;
-        let Some(rung) = stage.rung(self.lane, number) else {
+        let Some(rung) = stage.rung(self.lane, number).filter(|_| are_sound()) else {
             return Ok(false);
         };
         self.begun = number;

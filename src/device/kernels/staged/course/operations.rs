@@ -95,12 +95,13 @@ impl Operations {
         self.flights.land_failed(carrier)
     }
 
-    /// Begins the next piece, if the kernel has rung for it.
+    /// Begins the next piece, if the kernel has rung for it and calls before it `are_sound`.
     pub(super) fn begin(
         &mut self,
         stage: &Stage,
         carrier: &Communicator,
         places: &Places,
+        are_sound: &dyn Fn() -> bool,
     ) -> Result<bool, Error> {
         if self.flights.len() >= AT_A_TIME {
             return Ok(false);
@@ -111,7 +112,7 @@ impl Operations {
         };
         let cta = piece % ctas;
         let (lane, number) = (Lane::of_cta(cta), self.begun[cta as usize] + 1);
-        let Some(rung) = stage.rung(lane, number) else {
+        let Some(rung) = stage.rung(lane, number).filter(|_| are_sound()) else {
             return Ok(false);
         };
         let mut operation = if let Some(operation) = self.operation.take() {

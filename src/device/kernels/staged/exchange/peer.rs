@@ -1,5 +1,6 @@
 //! The slots between this rank and another.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -18,6 +19,7 @@ pub(super) struct Peer {
     rank: usize,
     outbox: PostBox,
     inbox: PostBox,
+    may_post: Arc<dyn Fn() -> bool + Send + Sync>,
     /// `None` before the first call.
     proxy: Option<Proxy<Linked>>,
     /// Since when the link carries nothing any more, and why.
@@ -25,11 +27,16 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    pub(super) fn new(rank: usize, [outbox, inbox]: [PostBox; 2]) -> Self {
+    pub(super) fn new(
+        rank: usize,
+        [outbox, inbox]: [PostBox; 2],
+        may_post: Arc<dyn Fn() -> bool + Send + Sync>,
+    ) -> Self {
         Self {
             rank,
             outbox,
             inbox,
+            may_post,
             proxy: None,
             ended: None,
         }
@@ -75,6 +82,8 @@ impl Peer {
         match made {
             Ok(None) => {}
             Ok(Some(linked)) => {
+                let may_post = Arc::clone(&self.may_post);
+                let linked = linked.only_while(move || may_post());
                 let (outbox, inbox) = (self.outbox.clone(), self.inbox.clone());
                 let lanes = 0..outbox.shape().lanes();
                 self.proxy = Some(Proxy::new(outbox, inbox, linked, lanes));
@@ -98,7 +107,7 @@ impl Peer {
             // All that it has sent was there before its link has ended.
             return Some(Fault::Left {
                 rank: peer,
-                last_sequence: DEVICE_MARK | (number - 1),
+                last_sequence: DEVICE_MARK | number.saturating_sub(1),
                 sequence: DEVICE_MARK | number,
                 words: self
                     .newest()
@@ -164,6 +173,13 @@ impl Peer {
         self.outbox
             .counter(lane, Counter::Published)
             .load(Ordering::Relaxed)
+    }
+
+    /// Ends the link at once.
+    pub(super) fn withdraw(&mut self) {
+        if let Some(proxy) = &mut self.proxy {
+            proxy.carrier_mut().withdraw();
+        }
     }
 
     /// Says how far it has come.
