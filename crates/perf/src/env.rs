@@ -85,7 +85,7 @@ pub(crate) fn decide(cluster: &Cluster<'_>) {
             assert!(
                 options
                     .bytes()
-                    .all(|one| one.is_ascii_alphanumeric() || b"_.:@-=^,/ \n".contains(&one))
+                    .all(|one| one.is_ascii_alphanumeric() || b"_.:@%-=^,/ \n".contains(&one))
             );
             let _ = (format::shell(&values), format::json(&values));
         }
