@@ -40,6 +40,7 @@
 mod call;
 mod channels;
 mod error;
+mod kept;
 mod kernels;
 mod launch;
 mod layout;

@@ -1,7 +1,6 @@
 //! A rank's part in a communicator: its scratch memory, the mappings of its peers' scratch, and its
 //! kernels.
 
-use std::mem::ManuallyDrop;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,6 +9,7 @@ use spark_ccl_cuda::cudarc::driver::CudaStream;
 use spark_ccl_cuda::{DeviceBlock, HostBlock, OwnStream, make_current, relaxed};
 
 use crate::channels::{FEW, MANY};
+use crate::kept::{Kept, Settles};
 use crate::kernels::Kernels;
 use crate::launch::first_turn;
 use crate::layout::{Arguments, CallLayout, MAX_RANKS, MemberLayout};
@@ -52,8 +52,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub struct Member {
     layout: MemberLayout,
     limits: Limits,
-    /// Kernels use them until they have run.
-    parts: ManuallyDrop<Parts>,
+    parts: Kept<Parts>,
 }
 
 #[derive(Debug)]
@@ -141,7 +140,7 @@ impl Member {
                 ctas: settings.ctas,
                 wire: settings.wire,
             },
-            parts: ManuallyDrop::new(Parts {
+            parts: Kept::new(Parts {
                 kernels: loaded::between(own.context())?,
                 own,
                 _peers: peers,
@@ -374,32 +373,28 @@ impl Member {
     /// # Errors
     /// The driver fails.
     pub fn end(self) -> Result<(), Box<(Self, Error)>> {
-        self.parts.mailbox.abort();
-        match self.parts.own.settle() {
-            Ok(()) => {
-                let mut ended = ManuallyDrop::new(self);
-                // SAFETY: nothing runs in the context any more, and `ended` is neither used nor
-                // dropped after this.
-                unsafe { ManuallyDrop::drop(&mut ended.parts) };
-                Ok(())
-            }
-            Err(error) => Err(Box::new((self, error))),
-        }
+        let Self {
+            layout,
+            limits,
+            parts,
+        } = self;
+        parts.end().map_err(|(parts, error)| {
+            let member = Self {
+                layout,
+                limits,
+                parts,
+            };
+            Box::new((member, error))
+        })
     }
 }
 
-impl Drop for Member {
-    fn drop(&mut self) {
-        self.parts.mailbox.abort();
-        // Otherwise a kernel may still use them, so they are leaked.
-        if self.parts.own.settle().is_ok() {
-            // SAFETY: nothing runs in the context any more. `end` drops no member whose parts it
-            // has taken, and `drop` runs once.
-            unsafe { ManuallyDrop::drop(&mut self.parts) };
-        }
+impl Settles for Parts {
+    fn settle(&self) -> Result<(), Error> {
+        self.mailbox.abort();
+        self.own.settle()
     }
 }
-
 /// Each rank but this one has something for it.
 fn check_peers<T>(rank: usize, ranks: usize, peers: &[Option<T>]) -> Result<(), Error> {
     let is_needed = |(peer, of_peer): (usize, &Option<T>)| of_peer.is_some() == (peer != rank);

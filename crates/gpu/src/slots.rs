@@ -3,7 +3,6 @@
 //! What carries slots to the other ranks is not here: proxies of `spark-ccl-slots`, on the boxes of
 //! [`Slots::boxes`].
 
-use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -13,6 +12,7 @@ use spark_ccl_cuda::{DeviceBlock, OwnStream, PinnedWords, make_current, relaxed}
 use spark_ccl_slots::{Boxes, Counter, Memory, Passed, Plan, PostBox, Reducing, Shape, SlotMember};
 use spark_ccl_types::Operation;
 
+use crate::kept::{Kept, Settles};
 use crate::launch::{Streams, first_turn, launch_in};
 use crate::layout::{MAX_RANKS, STATE_BYTES};
 use crate::mailbox::Mailbox;
@@ -40,8 +40,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub struct Slots {
     member: SlotMember,
     shape: Shape,
-    /// Kernels use them until they have run.
-    parts: ManuallyDrop<Parts>,
+    parts: Kept<Parts>,
 }
 
 #[derive(Debug)]
@@ -111,7 +110,7 @@ impl Slots {
                 ranks: ranks as u32,
             },
             shape,
-            parts: ManuallyDrop::new(Parts {
+            parts: Kept::new(Parts {
                 kernels: loaded::of_slots(context)?,
                 boxes,
                 mailbox,
@@ -298,29 +297,26 @@ impl Slots {
     /// # Errors
     /// The driver fails.
     pub fn end(self) -> Result<(), Box<(Self, Error)>> {
-        self.abort();
-        match self.parts.state.settle() {
-            Ok(()) => {
-                let mut ended = ManuallyDrop::new(self);
-                // SAFETY: nothing runs in the context any more, and `ended` is neither used nor
-                // dropped after this.
-                unsafe { ManuallyDrop::drop(&mut ended.parts) };
-                Ok(())
-            }
-            Err(error) => Err(Box::new((self, error.into()))),
-        }
+        let Self {
+            member,
+            shape,
+            parts,
+        } = self;
+        parts.end().map_err(|(parts, error)| {
+            let slots = Self {
+                member,
+                shape,
+                parts,
+            };
+            Box::new((slots, error))
+        })
     }
 }
 
-impl Drop for Slots {
-    fn drop(&mut self) {
-        self.abort();
-        // Otherwise a kernel may still use them: they are left.
-        if self.parts.state.settle().is_ok() {
-            // SAFETY: nothing runs in the context any more. `end` drops no slots whose parts it has
-            // taken, and `drop` runs once.
-            unsafe { ManuallyDrop::drop(&mut self.parts) };
-        }
+impl Settles for Parts {
+    fn settle(&self) -> Result<(), Error> {
+        self.mailbox.abort();
+        Ok(self.state.settle()?)
     }
 }
 

@@ -20,7 +20,6 @@ mod kernels;
 mod layout;
 mod postings;
 
-use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -35,6 +34,7 @@ use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaStream};
 use spark_ccl_cuda::{DeviceBlock, OwnStream, make_current, relaxed};
 use spark_ccl_types::Side;
 
+use crate::kept::{Kept, Settles};
 use crate::launch::{Streams, first_turn, launch_in};
 use crate::{Call, Error, Message, loaded};
 
@@ -58,8 +58,7 @@ pub struct Stage {
     /// The lanes of operations, and of messages.
     operations: StageLayout,
     messages: StageLayout,
-    /// Kernels use them until they have run.
-    parts: ManuallyDrop<Parts>,
+    parts: Kept<Parts>,
 }
 
 #[derive(Debug)]
@@ -94,7 +93,7 @@ impl Stage {
             ctas: u64::from(ctas).clamp(1, STAGE_CTAS as u64),
             operations,
             messages,
-            parts: ManuallyDrop::new(Parts {
+            parts: Kept::new(Parts {
                 kernels,
                 host,
                 state,
@@ -282,11 +281,6 @@ impl Stage {
     }
 
     /// Ends all waits: who ends the stage does no operation on it.
-    fn end_waits(&self) {
-        self.abort();
-        self.release();
-    }
-
     fn transfer(&self, call: &Call, cut: &Cut) -> Transfer {
         let is_root = call.root == self.rank;
         let held = |side| {
@@ -355,17 +349,25 @@ impl Stage {
     /// # Errors
     /// The driver fails.
     pub fn end(self) -> Result<(), Box<(Self, Error)>> {
-        self.end_waits();
-        match self.parts.state.settle() {
-            Ok(()) => {
-                let mut ended = ManuallyDrop::new(self);
-                // SAFETY: nothing runs in the context any more, and `ended` is neither used nor
-                // dropped after this.
-                unsafe { ManuallyDrop::drop(&mut ended.parts) };
-                Ok(())
-            }
-            Err(error) => Err(Box::new((self, error.into()))),
-        }
+        let Self {
+            rank,
+            ranks,
+            ctas,
+            operations,
+            messages,
+            parts,
+        } = self;
+        parts.end().map_err(|(parts, error)| {
+            let stage = Self {
+                rank,
+                ranks,
+                ctas,
+                operations,
+                messages,
+                parts,
+            };
+            Box::new((stage, error))
+        })
     }
 
     /// What a kernel says of a lane's piece of this number, counted from 1; `None` before it has
@@ -392,15 +394,11 @@ impl Stage {
     }
 }
 
-impl Drop for Stage {
-    fn drop(&mut self) {
-        self.end_waits();
-        // Otherwise a kernel may still use them: they are left.
-        if self.parts.state.settle().is_ok() {
-            // SAFETY: nothing runs in the context any more. `end` drops no stage whose parts it has
-            // taken, and `drop` runs once.
-            unsafe { ManuallyDrop::drop(&mut self.parts) };
-        }
+impl Settles for Parts {
+    fn settle(&self) -> Result<(), Error> {
+        self.host.abort();
+        self.host.release();
+        Ok(self.state.settle()?)
     }
 }
 

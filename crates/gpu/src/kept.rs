@@ -1,0 +1,57 @@
+//! What kernels use until they have run.
+
+use std::mem::ManuallyDrop;
+use std::ops::Deref;
+
+use crate::Error;
+
+/// Parts of a rank that its kernels use. Dropping them ends the kernels' waits, and waits until all
+/// has run that was enqueued in the GPU's context. Where the driver cannot say that it has, they
+/// stay for good.
+#[derive(Debug)]
+pub(crate) struct Kept<P: Settles>(ManuallyDrop<P>);
+
+/// Ends waits, and waits for kernels.
+pub(crate) trait Settles {
+    /// Ends the waits of kernels, and waits until none runs.
+    fn settle(&self) -> Result<(), Error>;
+}
+
+impl<P: Settles> Kept<P> {
+    pub(crate) fn new(parts: P) -> Self {
+        Self(ManuallyDrop::new(parts))
+    }
+
+    /// Drops the parts; or returns them, if the driver refuses to wait for running work.
+    pub(crate) fn end(self) -> Result<(), (Self, Error)> {
+        if let Err(error) = self.0.settle() {
+            return Err((self, error));
+        }
+        let mut ended = ManuallyDrop::new(self);
+        // SAFETY: `ended` is neither used nor dropped after this, so its parts are dropped once.
+        // No kernel uses them: none runs, as they have just settled, and who has them has given
+        // them up, so none is launched.
+        unsafe { ManuallyDrop::drop(&mut ended.0) };
+        Ok(())
+    }
+}
+
+impl<P: Settles> Deref for Kept<P> {
+    type Target = P;
+
+    fn deref(&self) -> &P {
+        &self.0
+    }
+}
+
+impl<P: Settles> Drop for Kept<P> {
+    fn drop(&mut self) {
+        // Otherwise a kernel may still use them.
+        if self.0.settle().is_ok() {
+            // SAFETY: `end` does not drop what it has taken the parts of, and `drop` runs once. No
+            // kernel uses them: none runs, as they have just settled, and none is launched of what
+            // is being dropped.
+            unsafe { ManuallyDrop::drop(&mut self.0) };
+        }
+    }
+}
