@@ -97,7 +97,7 @@ impl Sending {
         self.hear(self.posted, credit)
     }
 
-    /// Looks for credits, if fewer than so many slots are known to be consumed.
+    /// Looks for credits, if fewer than `needed` slots are known to be consumed.
     fn hear(&mut self, needed: u64, credit: impl FnOnce() -> u64) -> Result<(), Impossible> {
         if self.credit < needed {
             // A total may be overtaken by a later one: what was seen stays true.

@@ -33,7 +33,11 @@ impl Linked {
     ///
     /// # Errors
     /// Messages cannot say which slot of such boxes they are of.
-    pub fn new(
+    ///
+    /// # Safety
+    /// It is the only carrier of these boxes as long as it lives: no other one writes the inbox or
+    /// completes slots of the outbox.
+    pub unsafe fn new(
         (tx, rx): (Box<dyn LinkTx>, Box<dyn LinkRx>),
         part: usize,
         outbox: PostBox,
@@ -55,8 +59,8 @@ impl Linked {
         })
     }
 
-    /// The carrier, which asks before it takes a slot; no is for good. A kernel publishes slots of
-    /// what an earlier one was to compute and, as the host knows by then, has not.
+    /// The carrier, which asks `may_post` before it takes a slot. After a failure, a kernel may
+    /// publish slots that are computed from a result that is not there.
     #[must_use]
     pub fn only_while(mut self, may_post: impl Fn() -> bool + Send + 'static) -> Self {
         self.may_post = Box::new(may_post);
@@ -105,8 +109,9 @@ impl Carrier for Linked {
         if !(self.may_post)() {
             return Ok(false);
         }
-        // SAFETY: the slot was published, and is not written before it has completed: `post`
-        // requires that.
+        // SAFETY: the slot was published, and the kernel fills it again only after `completed` has
+        // returned it, which is after the link has taken all of it: the caller of this `post` has
+        // promised both.
         Ok(unsafe { self.outgoing.post(slot, payload) })
     }
 

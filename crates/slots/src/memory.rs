@@ -92,8 +92,9 @@ impl PostBox {
     #[cfg(not(all(test, loom)))]
     pub(crate) unsafe fn filled(&self, slot: Slot, payload: usize) -> &[u8] {
         let (start, bytes) = self.contents(slot, payload);
-        // SAFETY: the box has the slot within its memory, and the payload fits; nothing writes it
-        // meanwhile: this function requires that.
+        // SAFETY: `contents` has checked that record and payload lie within the box's words, which
+        // live as long as the box. Nobody writes them as long as the result is borrowed, which the
+        // caller has promised.
         unsafe { std::slice::from_raw_parts(start, bytes) }
     }
 
@@ -108,9 +109,9 @@ impl PostBox {
     )]
     pub(crate) unsafe fn room(&self, slot: Slot, payload: usize) -> &mut [u8] {
         let (start, bytes) = self.contents(slot, payload);
-        // SAFETY: the box has the slot within its memory, whose words may be written through shared
-        // references; the payload fits; nothing else uses it meanwhile: this function requires
-        // that.
+        // SAFETY: `contents` has checked that record and payload lie within the box's words, which
+        // live as long as the box and, being atomic, may be written through shared references.
+        // Nobody else uses them as long as the result is borrowed, which the caller has promised.
         unsafe { std::slice::from_raw_parts_mut(start, bytes) }
     }
 

@@ -148,8 +148,9 @@ impl Incoming {
     /// Takes the next message of a slot; whether it has come.
     fn take(&mut self, mut coming: Coming) -> Result<bool, Error> {
         let (slot, payload) = (coming.slot, coming.payload);
-        // SAFETY: the kernel has consumed what was in the slot (`next`), and uses it only once its
-        // flag is set; this is the only carrier of the inbox.
+        // SAFETY: `next` has seen that the kernel has consumed what was in the slot, and the kernel
+        // reads it again only once its flag is set, below. No other carrier writes the inbox
+        // (`Linked::new`), and the borrow ends before the flag is set.
         let all = unsafe { self.inbox.room(slot, payload) };
         let rest = &mut all[coming.done..];
         let bytes = rest.len().min(self.part);

@@ -130,8 +130,8 @@ impl Outgoing {
         };
         let (slot, payload) = (*slot, *payload);
         let tag = Tag::Slot { slot, payload }.word();
-        // SAFETY: the slot was posted and has not completed, so nothing writes it (the contract of
-        // `post`).
+        // SAFETY: the slot is `going`: it was published before it was posted, and is not in
+        // `completed` yet, so that the kernel does not fill it again while this is borrowed.
         let all = unsafe { self.outbox.filled(slot, payload) };
         while let Some(part) = all[*done..].chunks(self.part).next() {
             if !send(&mut *self.tx, part, tag)? {

@@ -32,10 +32,21 @@ fn sockets(geometry: Geometry) -> [Halves; 2] {
     })
 }
 
+/// The carrier of two boxes that no other one has.
+fn carrier_of(
+    halves: Halves,
+    part: usize,
+    outbox: PostBox,
+    inbox: PostBox,
+) -> Result<Linked, Error> {
+    // SAFETY: each test gives its boxes to one carrier.
+    unsafe { Linked::new(halves, part, outbox, inbox) }
+}
+
 fn linked(shape: Shape, part: usize, links: [Halves; 2]) -> [End; 2] {
     links.map(|halves| {
         let (outbox, inbox) = (plain(shape), plain(shape));
-        let carrier = Linked::new(halves, part, outbox.clone(), inbox.clone());
+        let carrier = carrier_of(halves, part, outbox.clone(), inbox.clone());
         End {
             carrier: Box::new(carrier.unwrap()),
             outbox,
@@ -92,8 +103,7 @@ fn shape() -> Shape {
 /// What this rank's end says of a peer that sends one message with such a tag.
 fn said_of(tag: Tag, payload: &[u8]) -> Error {
     let [(mut tx, _rx), halves] = memory();
-    let mut carrier =
-        Linked::new(halves, SMALL.slot_bytes, plain(shape()), plain(shape())).unwrap();
+    let mut carrier = carrier_of(halves, SMALL.slot_bytes, plain(shape()), plain(shape())).unwrap();
     tx.reserve(payload.len())
         .unwrap()
         .unwrap()
@@ -203,7 +213,7 @@ fn lanes_take_turns() {
 fn boxes_that_tags_cannot_name_are_refused() {
     let shape = Shape::new(1, 1, 16 << 20).unwrap();
     let [halves, _] = memory();
-    let refused = Linked::new(halves, SMALL.slot_bytes, plain(shape), plain(shape));
+    let refused = carrier_of(halves, SMALL.slot_bytes, plain(shape), plain(shape));
     assert!(matches!(refused, Err(Error::Shape { .. })));
 }
 
@@ -268,7 +278,7 @@ fn a_link_that_is_full_holds_up_no_other() {
 fn a_slot_tells_what_its_sender_has_done_before() {
     let make = |halves| {
         let (outbox, inbox) = (plain(shape()), plain(shape()));
-        let linked = Linked::new(halves, SMALL.slot_bytes, outbox.clone(), inbox).unwrap();
+        let linked = carrier_of(halves, SMALL.slot_bytes, outbox.clone(), inbox).unwrap();
         (linked, outbox)
     };
     let [(mut from, outbox), (mut to, _)] = memory().map(make);
@@ -323,7 +333,7 @@ fn nothing_is_posted_any_more_where_it_must_not_go() {
     let (outbox, inbox) = (plain(shape), plain(shape));
     let is_sound = Arc::new(AtomicBool::new(true));
     let asked = Arc::clone(&is_sound);
-    let carrier = Linked::new(here, SMALL.slot_bytes, outbox.clone(), inbox.clone()).unwrap();
+    let carrier = carrier_of(here, SMALL.slot_bytes, outbox.clone(), inbox.clone()).unwrap();
     let carrier = carrier.only_while(move || asked.load(Ordering::Relaxed));
     let mut proxy = Proxy::new(outbox.clone(), inbox, carrier, 0..1);
     let published = outbox.counter(0, Counter::Published);

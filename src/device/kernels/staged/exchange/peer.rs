@@ -77,7 +77,10 @@ impl Peer {
                 return Ok(None);
             };
             let (outbox, inbox) = (self.outbox.clone(), self.inbox.clone());
-            Linked::new(halves, part, outbox, inbox).map(Some)
+            // SAFETY: this is the only carrier of these boxes, which are of this communicator and
+            // this peer. There is one `Exchange` of the slots, one `Peer` in it for each rank, and a
+            // peer connects until it has a proxy, which it then keeps.
+            unsafe { Linked::new(halves, part, outbox, inbox) }.map(Some)
         });
         match made {
             Ok(None) => {}
