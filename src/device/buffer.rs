@@ -200,6 +200,10 @@ fn of_cudarc<T>(buffer: &(impl Observed + Sliced<T>)) -> Region {
     Region::on_device(address, buffer.len(), site)
 }
 
+fn part_of_cudarc<T>(part: &DevicePart<'_, T>) -> Region {
+    of_cudarc(part.slice).part(part.range.start, part.range.len(), size_of::<T>())
+}
+
 gives_back_owners!([T: Element] CudaSlice<T>);
 
 macro_rules! sends {
@@ -228,7 +232,7 @@ sends! {
     ['a] &'a CudaSlice<T>, nothing, this => of_cudarc(*this);
     ['a] &'a mut CudaSlice<T>, nothing, this => of_cudarc(&**this);
     ['a] CudaViewMut<'a, T>, nothing, this => of_cudarc(this);
-    ['a] DevicePart<'a, T>, nothing, this => of_cudarc(this.slice).part(this.range.start, this.range.len(), size_of::<T>());
+    ['a] DevicePart<'a, T>, nothing, this => part_of_cudarc(this);
 }
 
 macro_rules! receives {

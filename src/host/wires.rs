@@ -375,8 +375,8 @@ impl Wires {
         }
     }
 
-    /// The obstacle where a link takes no more, or has yet to send what was lent to it. Waits push
-    /// it on from now on: what it had sent may have to go again, another way.
+    /// The obstacle of a link that takes no more, or has yet to send a loan. Waits push the link on
+    /// from now on: it may have to send again, over another network.
     #[cold]
     pub(super) fn busy(&mut self, peer: Rank, lane: usize) -> Obstacle {
         self.note_held_back(peer, lane);

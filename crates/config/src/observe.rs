@@ -86,7 +86,7 @@ impl Observe {
 }
 
 /// NCCL has this on unless it is told otherwise, and this library off. So NCCL's switch counts
-/// where it is set; an address alone counts as well, since whoever sets one asks there.
+/// where it is set; an address alone counts as well, as setting it asks for that.
 fn read_ras(reader: &mut Reader<'_>) -> Result<Option<HostPort>, Error> {
     let expected = format!("0, 1 or {}", HostPort::EXPECTED);
     let parse = |text: &str| match parse::boolean(text) {

@@ -41,7 +41,7 @@ pub(in crate::device) struct Staged {
     /// Before the stage: what is dropped first ends the use of the other.
     lease: Lease,
     stage: Arc<Stage>,
-    /// For long `all_reduce`s; `None` where there are no kernels for so many ranks.
+    /// For long `all_reduce`s; `None` where the number of ranks has no kernels.
     slots: Option<Arc<Slots>>,
     /// That of the communicator that carries the pieces.
     host: Arc<HostEngine>,
@@ -232,7 +232,7 @@ impl Staged {
         Ok(())
     }
 
-    /// The slots, where an operation on so many bytes goes through them.
+    /// The slots, if an operation of this length goes through them.
     fn slots_for(&self, operation: Operation, bytes: u64) -> Option<&Arc<Slots>> {
         let slots = self.slots.as_ref();
         slots.filter(|_| operation == Operation::AllReduce && bytes >= SLOTS_FROM)

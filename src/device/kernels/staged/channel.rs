@@ -101,7 +101,7 @@ impl Channel {
         self.is_closed.load(Ordering::Relaxed)
     }
 
-    /// Leaves something to be dropped by whoever ends the stage.
+    /// Leaves something for the thread that ends the stage to drop.
     pub(super) fn leave(&self, left: Box<dyn Any + Send>) {
         *self.left.lock() = Some(left);
     }

@@ -193,7 +193,7 @@ impl Course {
     /// Answers for the pieces that are done, and begins the next ones.
     fn move_pieces(&mut self) -> Result<bool, Error> {
         let (stage, carrier, places) = (&self.stage, &self.carrier, &self.places);
-        // A kernel may follow one of slots that has failed, and ring for what it has not computed.
+        // A kernel may follow a failed one of slots: its input is then a result that is not there.
         let slots = self.slots.as_deref();
         let are_sound = || slots.is_none_or(|slots| slots.check().is_ok());
         let mut moved = self.operations.land(stage, carrier)?;

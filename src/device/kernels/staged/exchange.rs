@@ -23,8 +23,8 @@ pub(super) struct Exchange {
 }
 
 impl Exchange {
-    /// A kernel of slots may follow one of the stage that has failed, or one whose waits were ended
-    /// by a fault, and publish what that has not computed: it goes nowhere.
+    /// A kernel of slots may follow a failed one of the stage, or one that a fault has ended. Its
+    /// slots are computed from a result that is not there, so they are not posted.
     pub(super) fn new(slots: &Arc<Slots>, stage: &Arc<Stage>, parent: &Arc<Watch>) -> Self {
         let others = (0..slots.ranks()).filter_map(|rank| Some((rank, slots.boxes(rank)?)));
         let peers = others.map(|(rank, boxes)| {

@@ -34,8 +34,8 @@ impl Outbox {
     /// copies are kept of those that the peer's host has not acknowledged.
     pub(in crate::tcp) fn is_back(&mut self, message: u64) -> Result<bool, LinkError> {
         if self.first_unsent() <= message {
-            // Nobody else may be writing: what the kernel had accepted is to be sent again where
-            // another socket has taken it over.
+            // Another socket may have taken over what the kernel had accepted: nobody else writes
+            // to that one while a call waits here.
             self.write()?;
             if self.first_unsent() <= message {
                 return Ok(false);
