@@ -385,10 +385,13 @@ impl Bid<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+    use std::rc::Rc;
     use std::sync::atomic::{AtomicU32, Ordering};
 
     use spark_ccl_bootstrap::{Attendant, Delivery, Kind, Purpose, Via};
     use spark_ccl_control::Proposal;
+    use spark_ccl_testing::hearing;
 
     use super::*;
     use crate::communicator::Communicator;
@@ -420,18 +423,11 @@ mod tests {
             rule: Rule::Named(BTreeSet::new()),
         };
         let bid = own.lineage.bid(&own.world.session, wish()).unwrap();
-        let said = Arc::new(AtomicU32::new(0));
-        let writer = {
-            let said = Arc::clone(&said);
-            move || {
-                // Looked at by the same thread.
-                said.fetch_add(1, Ordering::Relaxed);
-                std::io::sink()
-            }
-        };
-        let subscriber = tracing_subscriber::fmt().with_writer(writer).finish();
-        tracing::subscriber::with_default(subscriber, || spark_ccl_log::warn!("it takes long"));
-        assert_eq!(said.load(Ordering::Relaxed), 1);
+        let said = Rc::new(Cell::new(0));
+        let count = Rc::clone(&said);
+        let hear = move |_: &str| count.set(count.get() + 1);
+        hearing(hear, || spark_ccl_log::warn!("it takes long"));
+        assert_eq!(said.get(), 1);
         assert!(own.lineage.bid(&own.world.session, wish()).is_none());
         drop(bid);
         assert!(own.lineage.bid(&own.world.session, wish()).is_some());

@@ -128,24 +128,12 @@ impl Drop for Membership {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
-    use std::sync::{Arc, Mutex};
+    use std::cell::RefCell;
+    use std::rc::Rc;
+
+    use spark_ccl_testing::hearing;
 
     use crate::communicator::Communicator;
-
-    /// Keeps what is written.
-    #[derive(Clone, Default)]
-    struct Text(Arc<Mutex<Vec<u8>>>);
-
-    impl Write for Text {
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            self.0.lock().unwrap().write(bytes)
-        }
-
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
-    }
 
     #[test]
     fn a_rank_says_once_that_it_leaves_a_message_unread() {
@@ -154,21 +142,18 @@ mod tests {
             // Both only send.
             comm.broadcast_in_place(&mut [7_u8], root).run().unwrap();
         }
-        let text = Text::default();
-        let writer = {
-            let text = text.clone();
-            move || text.clone()
-        };
-        let subscriber = tracing_subscriber::fmt().with_writer(writer).finish();
-        tracing::subscriber::with_default(subscriber, || drop(comms));
-        let said = String::from_utf8(text.0.lock().unwrap().clone()).unwrap();
+        let said = Rc::new(RefCell::new(Vec::new()));
+        let lines = Rc::clone(&said);
+        let hear = move |text: &str| lines.borrow_mut().push(text.to_owned());
+        hearing(hear, || drop(comms));
+        let said = said.borrow();
         for rank in 0..2 {
-            let own = format!(" rank {rank} (");
+            let own = format!("rank {rank} (");
             let lines = said
-                .lines()
+                .iter()
                 .filter_map(|line| line.split_once("leaves a message unread"))
-                .filter(|(by, _)| by.contains(&own));
-            assert_eq!(lines.count(), 1, "rank {rank}: {said}");
+                .filter(|(by, _)| by.starts_with(&own));
+            assert_eq!(lines.count(), 1, "rank {rank}: {said:?}");
         }
     }
 }

@@ -264,6 +264,8 @@ impl Service {
 
 #[cfg(test)]
 mod tests {
+    use spark_ccl_testing::hearing;
+
     use super::*;
     use crate::neighbour::Neighbour;
 
@@ -276,16 +278,14 @@ mod tests {
         let state = State::new(0, names, vec![full], None);
         let service = Service::new([state], None, None).unwrap();
         let seen = Arc::new(Mutex::new(Vec::new()));
-        let writer = {
+        let hear = {
             let (service, seen) = (Arc::clone(&service), Arc::clone(&seen));
-            move || {
+            move |_: &str| {
                 let is_woken = rustix::io::read(&service.wake, &mut [0u8; 8]).is_ok();
                 seen.lock().push(is_woken);
-                std::io::sink()
             }
         };
-        let subscriber = tracing_subscriber::fmt().with_writer(writer).finish();
-        tracing::subscriber::with_default(subscriber, || {
+        hearing(hear, || {
             service.with(0, |_| spark_ccl_log::warn!("said under the lock"));
         });
         assert_eq!(*seen.lock(), [true]);

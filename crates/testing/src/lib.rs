@@ -10,6 +10,7 @@
 //! test.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod events;
 mod float_mode;
 mod fuzz;
 mod patience;
@@ -20,6 +21,7 @@ mod sleeper;
 use std::fs::OpenOptions;
 use std::io::Write;
 
+pub use events::hearing;
 pub use float_mode::FloatMode;
 pub use fuzz::{Target, fuzz};
 pub use patience::with_enough_time;

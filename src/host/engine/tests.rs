@@ -1,6 +1,7 @@
 //! What an engine says, and when; what a look at it moves on; and how it ends.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use spark_ccl_testing::hearing;
 use spark_ccl_transport::Bell;
 
 use super::super::blocked;
@@ -15,18 +16,16 @@ fn other_threads_are_woken_up_before_anything_is_said() {
     let bell = Bell::shared().unwrap();
     blocked::note(&bell);
     let seen = Arc::new(Mutex::new(Vec::new()));
-    let writer = {
+    let hear = {
         let (bell, seen) = (Arc::clone(&bell), Arc::clone(&seen));
-        move || {
+        move |_: &str| {
             let mut polled = [PollFd::new(&*bell, PollFlags::IN)];
             let rung = poll(&mut polled, Some(&Timespec::default())).unwrap();
             seen.lock().push(rung);
-            std::io::sink()
         }
     };
-    let subscriber = tracing_subscriber::fmt().with_writer(writer).finish();
     let engine = comms[0].membership().engine();
-    tracing::subscriber::with_default(subscriber, || {
+    hearing(hear, || {
         let core = engine.lock();
         bell.silence();
         spark_ccl_log::warn!("said under the lock");
