@@ -93,7 +93,10 @@ for source in ffi/tests/*.c; do
     launch 2 valgrind --quiet --error-exitcode=9 --suppressions=tests/valgrind.supp \
         "$folder/$name" "${arguments[@]}"
     echo "$name with sanitizers"
-    compile "$name" "$source" gcc -std=c11 -fsanitize=address,undefined -fno-sanitize-recover=all
+    sanitizers=address,undefined
+    # GCC 12's allocator keeps in a forked child the locks that another thread held: it would hang.
+    [ "$name" != fork ] || sanitizers=undefined
+    compile "$name" "$source" gcc -std=c11 -fsanitize=$sanitizers -fno-sanitize-recover=all
     launch 2 "$folder/$name" "${arguments[@]}"
 done
 
