@@ -67,13 +67,16 @@ struct Way {
 impl Link {
     pub(super) fn new(streams: &[Arc<dyn Stream>], geometry: Geometry) -> Self {
         let rails = rails_of(streams);
-        // Another network may carry what a cable does not deliver.
-        let retains = !rails.is_empty();
+        let retains = rails.iter().any(|rail| rail.way.differs(&rails[0].way));
         Self {
             outbox: Mutex::new(Outbox::new(streams, geometry, retains)),
             rails: Mutex::new(rails),
             spares: Arc::default(),
         }
+    }
+
+    pub(super) fn is_between_hosts(&self) -> bool {
+        !self.rails.lock().is_empty()
     }
 
     /// Adds the spare connection with this number.
@@ -309,6 +312,11 @@ impl Rail {
 }
 
 impl Way {
+    /// Whether another cable may be out while this one is not.
+    fn differs(&self, other: &Self) -> bool {
+        [self.own.ip(), self.peer.ip()] != [other.own.ip(), other.peer.ip()]
+    }
+
     fn name(&mut self, interfaces: &[Interface]) {
         let scope = match self.own {
             SocketAddr::V6(own) => own.scope_id(),
