@@ -406,9 +406,10 @@ impl Outbox {
         let outgoing = &mut self.sockets[socket];
         let was_silent = std::mem::replace(&mut outgoing.is_silent, true);
         outgoing.is_dead = true;
-        // Also the connection of a cable that was out for long ends so. If the peer has left, the
-        // others say it, too.
-        let has_left = matches!(ended, LinkError::Closed) && !was_silent;
+        // Also the connection of a cable that was out for long ends so, and a spare one that the
+        // peer does not take. If the peer has left, the others say it, too.
+        let is_home = socket < self.homes;
+        let has_left = matches!(ended, LinkError::Closed) && !was_silent && is_home;
         if !self.retains || has_left || self.live().is_empty() {
             return Err(ended);
         }

@@ -13,7 +13,7 @@ use spark_ccl_fork::PerProcess;
 use spark_ccl_log::Mutex;
 
 use super::outbox::Outbox;
-use super::spares::Spares;
+use super::spares::{MOST, Spares};
 use super::stream::Stream;
 use crate::netif::{self, Interface};
 use crate::upkeep::{self, Upkeep};
@@ -85,9 +85,21 @@ impl Link {
             return;
         };
         (rail.is_spare, rail.is_new) = (true, true);
-        stream.keep_asking();
         // Until all have it: another one may be added at the same time.
         let mut rails = self.rails.lock();
+        let alike = |one: &&Rail| one.is_spare && !one.way.differs(&rail.way);
+        let alike = rails.iter().filter(alike).count();
+        if alike >= MOST {
+            return self.spares.pass_over(number, Instant::now());
+        }
+        if alike + 1 == MOST {
+            let [own, peer] = [rail.way.own.ip(), rail.way.peer.ip()];
+            spark_ccl_log::warn!(
+                "a link over TCP has got {MOST} connections from {own} to {peer}, one after the \
+                 other, since nothing came back over those before, and takes no more by that way"
+            );
+        }
+        stream.keep_asking();
         rails.push(rail);
         self.outbox.lock().add_spare(Arc::clone(&stream));
         self.spares.add(number, stream, Instant::now());

@@ -15,8 +15,9 @@ pub const SPARE_WITHIN: Duration = Duration::from_secs(30);
 /// How long a link waits before it asks again, where a spare connection has soon fallen silent: it
 /// may lead over the same cable, which passes small packets alone. Doubles up to [`SPARE_WITHIN`].
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
-/// The most spare connections of a link. Each is kept to its end: a silent one may answer again.
-const MOST: usize = 8;
+/// The most spare connections of a link by one way. Each is kept to its end: a silent one may answer
+/// again. What comes by that way beyond is closed, and the link goes on asking for others.
+pub(super) const MOST: usize = 8;
 
 /// Asks for the connection with this number. Nothing comes back from these addresses of the peer.
 pub(super) type Ask = Box<dyn Fn(usize, &[IpAddr]) + Send + Sync>;
@@ -50,9 +51,6 @@ impl Spares {
     /// `peers`: the peer's addresses, one for each connection that the link has.
     pub(super) fn ask(&self, peers: &[IpAddr], now: Instant) {
         let Some(ask) = self.ask.get() else { return };
-        if self.streams.lock().len() >= MOST {
-            return;
-        }
         let mut asked = self.asked.lock();
         if let Some(came) = asked.came.take() {
             asked.pause = if now < came + SPARE_WITHIN {
@@ -74,16 +72,12 @@ impl Spares {
 
     /// Takes the one with this number.
     pub(super) fn add(&self, number: usize, stream: Arc<dyn Stream>, now: Instant) {
-        let mut streams = self.streams.lock();
-        streams.push(stream);
-        let is_last = streams.len() == MOST;
-        drop(streams);
-        if is_last {
-            spark_ccl_log::warn!(
-                "a link over TCP has got {MOST} connections one after the other, since nothing \
-                 came back over those before, and asks for no more"
-            );
-        }
+        self.streams.lock().push(stream);
+        self.pass_over(number, now);
+    }
+
+    /// Notes that the one with this number has come.
+    pub(super) fn pass_over(&self, number: usize, now: Instant) {
         let mut asked = self.asked.lock();
         // The other end may have asked for those before, in vain.
         (asked.next, asked.came) = (asked.next.max(number + 1), Some(now));

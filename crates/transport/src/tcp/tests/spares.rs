@@ -2,13 +2,13 @@
 
 use std::net::IpAddr;
 use std::slice;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use rustix::io::Errno;
 use spark_ccl_log::Mutex;
 
 use super::super::rails::SAID;
-use super::super::spares::Spares;
+use super::super::spares::{MOST, Spares};
 use super::super::stream::Stream;
 use super::cables::{Cable, GEOMETRY, Side, cable, sides};
 use super::*;
@@ -173,11 +173,56 @@ impl Asking {
 #[test]
 fn a_link_asks_ever_more_rarely_while_spares_fall_silent_soon() {
     let mut link = Asking::new();
-    for pause in [0, 1, 2, 4, 8, 16, 30, 30] {
+    for pause in [0, 1, 2, 4, 8, 16, 30, 30, 30, 30] {
         assert_eq!(link.pause(), Some(pause));
         link.get(3);
     }
-    assert_eq!(link.pause(), None, "it has as many as it may have");
+}
+
+/// Each of them leads over the cable that is out, until a LAN comes up.
+#[test]
+fn spares_by_one_way_keep_no_other_way_out() {
+    let [mut here, mut there] = sides(GEOMETRY, 2);
+    here.cables.iter().for_each(|cable| cable.pull(0));
+    for message in 0..4 {
+        super::send(&mut here.tx, message, 100);
+    }
+    let pairs = (2..2 + MOST as u8 + 3).map(|number| {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let [ours, theirs] = [ours, theirs].map(|socket| cable(2, socket));
+        ours.pull(0);
+        let kept = Arc::downgrade(&ours);
+        there.link.add(number.into(), theirs);
+        here.link.add(number.into(), ours);
+        kept
+    });
+    let kept: Vec<_> = pairs.collect();
+    let is_kept = |one: &Weak<Cable>| one.strong_count() > 0;
+    assert_eq!(kept.iter().filter(|one| is_kept(one)).count(), MOST);
+    add_spare([&here, &there], 3 + MOST as u8 + 2);
+    for message in 0..4 {
+        here.link.look();
+        super::receive(&mut there.rx, message, 100);
+    }
+}
+
+/// The peer has as many by that way as it takes.
+#[test]
+fn a_spare_that_the_peer_closes_does_not_end_the_link() {
+    let [mut here, mut there] = sides(GEOMETRY, 1);
+    for side in [&here, &there] {
+        side.tx.ask_by(|_, _| ());
+    }
+    here.cables[0].pull(0);
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    drop(theirs);
+    here.link.add(1, cable(3, ours));
+    add_spare([&here, &there], 2);
+    for message in 0..4 {
+        super::send(&mut here.tx, message, 100);
+        here.link.look();
+        super::receive(&mut there.rx, message, 100);
+    }
 }
 
 #[test]
