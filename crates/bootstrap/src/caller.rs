@@ -43,6 +43,8 @@ pub(crate) struct Caller {
     next: usize,
     next_at: Instant,
     pause: Duration,
+    /// A route gets time to connect before the next one is tried beside it.
+    is_staggered: bool,
     /// There is no other round: only the attempts are left.
     is_last_round: bool,
     /// The route that has led to the peer.
@@ -88,6 +90,7 @@ impl Caller {
             next: 0,
             next_at: begin,
             pause: FIRST_PAUSE,
+            is_staggered: true,
             is_last_round: false,
             used: None,
             patience: None,
@@ -119,13 +122,17 @@ impl Caller {
         self.failures = self.routes.iter().map(|_| None).collect();
     }
 
-    /// When the last route is tried, if none of those before leads anywhere.
-    pub(crate) fn stagger(&self) -> Duration {
-        self.routes.iter().map(Route::patience).sum()
+    /// Tries all routes at once, since hardly any leads to the peer.
+    pub(crate) fn at_once(self) -> Self {
+        Self {
+            is_staggered: false,
+            ..self
+        }
     }
 
-    /// Gives up when no route has led to a connection by then, if set: others may pass it on.
-    pub(crate) fn with_patience(self, patience: Option<Instant>) -> Self {
+    /// Gives up when no route has led to a connection by then: others may pass it on.
+    pub(crate) fn with_patience(self, until: Instant) -> Self {
+        let patience = Some(until);
         Self { patience, ..self }
     }
 
@@ -255,7 +262,11 @@ impl Caller {
             _ => limit,
         };
         let route = &self.routes[index];
-        let patience = route.patience();
+        let patience = if self.is_staggered {
+            route.patience()
+        } else {
+            Duration::ZERO
+        };
         match Attempt::begin((index, route), self.intent, limit, now) {
             Ok(attempt) => {
                 self.attempts.push(attempt);

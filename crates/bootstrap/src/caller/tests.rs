@@ -399,13 +399,44 @@ fn a_call_that_others_may_pass_on_gives_up_when_its_patience_ends() {
     for routes in [&[&dead][..], &[&dead, &refusing], &[&refusing, &dead]] {
         let (caller, begin) = call(routes, Duration::from_secs(120));
         let until = begin + Duration::from_secs(2);
-        let mut caller = caller.with_patience(Some(until));
+        let mut caller = caller.with_patience(until);
         let error = until_the_end(&mut caller, begin, |now, _| {
             assert!(now <= until, "it begins another round");
         });
         let error = error.err().unwrap();
         assert!(matches!(error, Error::Unreachable { .. }), "{error}");
     }
+}
+
+/// Its kernel has taken the connection; its process is busy or stopped.
+#[test]
+fn a_peer_that_has_taken_the_call_may_answer_when_patience_has_ended() {
+    let (mut peer, right) = listening(1);
+    let (caller, begin) = call(&[&right], Duration::from_secs(120));
+    let until = begin + Duration::from_millis(250);
+    let mut caller = caller.at_once().with_patience(until);
+    until_the_end(&mut caller, begin, |now, _| {
+        if now > until + Duration::from_secs(60) {
+            peer.serve(now, &|_, _| true);
+        }
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_call_may_try_all_routes_at_once() {
+    let dead: Vec<_> = (0..6).map(|_| dead()).collect();
+    let (mut peer, right) = listening(1);
+    let routes = dead.iter().map(|(_, route)| route);
+    let routes: Vec<_> = routes.chain([&right]).collect();
+    let (caller, begin) = call(&routes, Duration::from_secs(120));
+    let mut caller = caller.at_once();
+    assert!(caller.step(&Secret::from_text(KEY), begin).is_none());
+    assert_eq!(caller.attempts.len(), routes.len());
+    until_the_end(&mut caller, begin, |now, _| {
+        peer.serve(now, &|_, _| true);
+    })
+    .unwrap();
 }
 
 #[test]

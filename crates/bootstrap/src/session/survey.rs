@@ -16,8 +16,9 @@ use crate::{Error, Purpose, Via, net};
 
 /// How long a rank tries to reach another one by itself, if others may pass its streams on.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// The same of one that is out of reach for all that is known, from when all routes are tried.
-const DOUBT: Duration = Duration::from_millis(100);
+/// The same of one that is out of reach for all that is known. Its kernel takes connections however
+/// busy it is, so this is long for any network of a host.
+const DOUBT: Duration = Duration::from_millis(250);
 /// How often a rank that calls others looks whether the initialisation has failed.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -75,10 +76,11 @@ impl Session {
         let has_ways_round = self.size() <= MOST_RANKS;
         let mut calls = Vec::new();
         for &peer in below {
-            let caller = self.caller(network, peer, purpose, deadline)?;
-            let until = || Instant::now() + self.patience(network, peer, &caller);
-            let patience = has_ways_round.then(until);
-            calls.push((peer, caller.with_patience(patience)));
+            let mut caller = self.caller(network, peer, purpose, deadline)?;
+            if has_ways_round {
+                caller = self.limited(network, peer, caller);
+            }
+            calls.push((peer, caller));
         }
         let (mut streams, mut missed) = (Vec::new(), Vec::new());
         for (peer, outcome) in self.call(network, calls, deadline)? {
@@ -103,13 +105,13 @@ impl Session {
         Ok(streams)
     }
 
-    /// How long to try to reach a rank, where others may pass its streams on.
-    fn patience(&self, network: &Network, peer: u32, caller: &Caller) -> Duration {
+    /// Limits a call to a rank to which others may pass streams on.
+    fn limited(&self, network: &Network, peer: u32, caller: Caller) -> Caller {
         if !self.with_prospect(network, peer, |prospect| prospect.is_poor()) {
-            return PATIENCE;
+            return caller.with_patience(Instant::now() + PATIENCE);
         }
         spark_ccl_log::info!("no network is known to lead to {}", self.describe(peer));
-        DOUBT + caller.stagger()
+        caller.at_once().with_patience(Instant::now() + DOUBT)
     }
 
     fn caller(
