@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 """Measures how long a start takes on hosts as owners have them, from `launch` to `all links`, and
 which wires carry the data. Hosts are namespaces with an ssh server. Prints for each layout the
-seconds of RUNS starts, best, median and worst, and the megabytes that each interface of the first
-host sends and receives meanwhile. A loaded machine starts processes late: the load stands beside.
+seconds of RUNS starts, best, median and worst, those that ssh takes by itself to run a program on
+all hosts, and the megabytes that each interface of the first host sends and receives meanwhile. A
+loaded machine starts processes late: the load stands beside.
 Needs root, iproute2 and openssh-server; leaves nothing behind. LAYOUTS are functions below.
   benches/starts.py SPARK_PERF [RUNS] [LAYOUT]..."""
 
 import atexit, datetime, os, pathlib, random, re, shutil, signal, statistics, subprocess, sys
 import tempfile, time
 
+QUIET = {name: subprocess.DEVNULL for name in ("stdin", "stdout", "stderr")}
 FAST, LAN, RADIO = 200_000, 1_000, 600
 LEFT, RIGHT, TWIN = "enp1s0f0np0", "enp1s0f1np1", "enP2p1s0f0np0"
 BOOT = """hostname "$1"
@@ -45,8 +47,7 @@ class Lab:
 
     def host(self, name):
         command = ["unshare", "--net", "--mount", "--uts", "sh", "-ec", BOOT, "sh", name]
-        quiet = dict(stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        process = subprocess.Popen([*command, self.folder / "sshd"], **quiet)
+        process = subprocess.Popen([*command, self.folder / "sshd"], **QUIET)
         while b"listener" not in pathlib.Path(f"/proc/{process.pid}/cmdline").read_bytes():
             time.sleep(0.01)
         self.hosts[name] = process
@@ -193,6 +194,17 @@ def names(lab):
     return ["-x", f"NCCL_SOCKET_IFNAME={LEFT},{RIGHT}"]
 
 
+def ssh_alone(lab, program):
+    """The seconds until a program has run on all hosts."""
+    begin = time.time()
+    command = [*lab.inside("s1"), *lab.ssh.split()]
+    hosts = [f"192.168.1.{n}" for n in range(1, lab.size + 1)]
+    runs = [subprocess.Popen([*command, host, program, "--version"], **QUIET) for host in hosts]
+    for run in runs:
+        run.wait()
+    return time.time() - begin
+
+
 def start(lab, program, settings):
     """The seconds until all links are up, and what the first host's interfaces have carried."""
     ranks = ",".join(f"192.168.1.{n}" for n in range(1, lab.size + 1))
@@ -211,18 +223,20 @@ def start(lab, program, settings):
 
 
 def measure(layout, program, runs):
-    seconds, carried = [], []
+    seconds, floors, carried = [], [], []
     for seed in range(1, runs + 1):
         random.seed(seed)
         lab = Lab()
         settings = layout(lab) or []
         # The kernel takes a moment to see carriers and to find link-local addresses.
         time.sleep(1)
+        floors.append(ssh_alone(lab, program))
         one = start(lab, program, settings)
         seconds.append(one[0])
         carried.append(one[1])
         lab.end()
-    times = f"{min(seconds):.2f} {statistics.median(seconds):.2f} {max(seconds):.2f} s"
+    of = lambda all: f"{min(all):.2f} {statistics.median(all):.2f} {max(all):.2f} s"
+    times = f"{of(seconds)}, ssh alone {of(floors)}"
     wires = []
     for name in sorted(carried[0]):
         ways = ([run[name][way] / 1e6 for run in carried] for way in (0, 1))
