@@ -10,8 +10,8 @@ pub(super) const FRAME: usize = 8;
 /// Offset of the payload.
 pub(super) const PAYLOAD: usize = FRAME + HEADER_BYTES;
 
-/// The least room for a payload.
-const LEAST: usize = 256;
+/// The least room for a payload: many small messages may wait for acknowledgements.
+const LEAST: usize = 16;
 
 /// Buffers that hold nothing now, by the room for a payload, which is a power of two. A message
 /// takes one of about its own size, so that many small ones do not hold the memory of large ones.
@@ -49,4 +49,19 @@ impl Buffers {
 
 fn class(room: usize) -> usize {
     room.trailing_zeros() as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kept_message_takes_at_most_twice_its_bytes_on_the_wire() {
+        let mut buffers = Buffers::default();
+        for payload in 0..=5000 {
+            let buffer = buffers.take(payload).unwrap();
+            let (taken, sent) = (buffer.capacity(), HEADER_BYTES + payload);
+            assert!(taken <= 2 * sent, "{taken} bytes for a message of {sent}");
+        }
+    }
 }
