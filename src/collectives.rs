@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use spark_ccl_types::{DType, Element, Operation, RedOp, Reduction};
+use spark_ccl_types::{DType, Element, Operation, Reducer, Reduction};
 
 use crate::blocks::Blocks;
 use crate::buffer::{RecvBuf, SendBuf};
@@ -16,14 +16,19 @@ impl Communicator {
     /// `recv[i] = op over all ranks of send[i]`, on every rank.
     ///
     /// All ranks get identical bits. [`explain`](Self::explain) says which algorithm a size takes,
-    /// and why.
+    /// and why. The operation is a [`RedOp`](crate::RedOp), for any type, or a [`Reducer`], which
+    /// may have a factor of the type.
     ///
     /// ```
-    /// # use spark_ccl::RedOp;
+    /// # use spark_ccl::{RedOp, Reducer};
     /// # let ranks = spark_ccl::Communicator::local(2)?.into_iter().map(|comm| std::thread::spawn(move || {
     /// let mut sum = [0.0_f32; 2];
     /// comm.all_reduce(&[1.0, comm.rank() as f32], &mut sum, RedOp::Sum).run()?;
     /// assert_eq!(sum, [2.0, 1.0]);
+    ///
+    /// let factor = [0.25, 0.75][comm.rank()]; // Of the rank's own elements.
+    /// comm.all_reduce(&[4.0; 2], &mut sum, Reducer::PreMulSum(factor)).run()?;
+    /// assert_eq!(sum, [4.0; 2]);
     /// # comm.finalize()
     /// # }));
     /// # for rank in ranks.collect::<Vec<_>>() { rank.join().unwrap()?; }
@@ -33,7 +38,7 @@ impl Communicator {
         &self,
         send: S,
         recv: R,
-        op: RedOp<T>,
+        op: impl Into<Reducer<T>>,
     ) -> Call<'_, T, OutOfPlace<S, R>>
     where
         T: Element,
@@ -48,7 +53,11 @@ impl Communicator {
     }
 
     /// [`all_reduce`](Self::all_reduce) of a buffer onto itself.
-    pub fn all_reduce_in_place<T, B>(&self, buffer: B, op: RedOp<T>) -> Call<'_, T, InPlace<B>>
+    pub fn all_reduce_in_place<T, B>(
+        &self,
+        buffer: B,
+        op: impl Into<Reducer<T>>,
+    ) -> Call<'_, T, InPlace<B>>
     where
         T: Element,
         B: RecvBuf<T>,
@@ -109,7 +118,7 @@ impl Communicator {
         &self,
         send: S,
         recv: R,
-        op: RedOp<T>,
+        op: impl Into<Reducer<T>>,
     ) -> Call<'_, T, OutOfPlace<S, R>>
     where
         T: Element,
@@ -122,7 +131,11 @@ impl Communicator {
 
     /// [`reduce_scatter`](Self::reduce_scatter) with the result in the rank's own block of the
     /// buffer; the other blocks are undefined afterwards.
-    pub fn reduce_scatter_in_place<T, B>(&self, buffer: B, op: RedOp<T>) -> Call<'_, T, InPlace<B>>
+    pub fn reduce_scatter_in_place<T, B>(
+        &self,
+        buffer: B,
+        op: impl Into<Reducer<T>>,
+    ) -> Call<'_, T, InPlace<B>>
     where
         T: Element,
         B: RecvBuf<T>,
@@ -182,7 +195,7 @@ impl Communicator {
         &self,
         send: S,
         recv: R,
-        op: RedOp<T>,
+        op: impl Into<Reducer<T>>,
         root: usize,
     ) -> Call<'_, T, OutOfPlace<S, R>>
     where
@@ -198,7 +211,7 @@ impl Communicator {
     pub fn reduce_in_place<T, B>(
         &self,
         buffer: B,
-        op: RedOp<T>,
+        op: impl Into<Reducer<T>>,
         root: usize,
     ) -> Call<'_, T, InPlace<B>>
     where
@@ -442,7 +455,11 @@ impl Communicator {
         Call::new(self, spec, Nothing)
     }
 
-    fn reducing<T: Element>(&self, operation: Operation, op: RedOp<T>) -> Spec {
-        Spec::reducing(operation, T::DTYPE, Reduction::new(op, self.planner().size))
+    fn reducing<T: Element>(&self, operation: Operation, op: impl Into<Reducer<T>>) -> Spec {
+        Spec::reducing(
+            operation,
+            T::DTYPE,
+            Reduction::new(op.into(), self.planner().size),
+        )
     }
 }

@@ -96,7 +96,7 @@ pub use spark_ccl_fork::Forked;
 pub use spark_ccl_transport::Rails;
 pub use spark_ccl_types::{
     Algorithm, DType, Element, Extent, F8E4M3, F8E5M2, InPlaceRule, Operation, RedOp, ReduceOp,
-    Side, bf16, f16,
+    Reducer, Side, bf16, f16,
 };
 pub use untyped::UntypedCall;
 

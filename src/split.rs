@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
 use spark_ccl_config::AlgorithmChoice;
-use spark_ccl_types::{DType, Operation, RedOp, Reduction};
+use spark_ccl_types::{DType, Operation, RedOp, Reducer, Reduction};
 
 use crate::call::{Call, InPlace};
 use crate::communicator::Communicator;
@@ -157,7 +157,7 @@ impl Communicator {
         };
         let at = 2 * self.rank();
         entries[at..at + 2].copy_from_slice(&own);
-        let sum = Reduction::new(RedOp::<i64>::Sum, self.planner().size);
+        let sum = Reduction::new(Reducer::<i64>::Op(RedOp::Sum), self.planner().size);
         let gather = Spec::reducing(Operation::AllReduce, DType::I64, sum);
         let gather = gather.in_place().internal();
         Call::<i64, _>::new(self, gather, InPlace(&mut entries)).run()?;

@@ -10,7 +10,7 @@ mod prepare;
 use std::sync::Arc;
 use std::time::Duration;
 
-use spark_ccl_types::{DType, Operation, ReduceOp};
+use spark_ccl_types::{DType, Operation, RedOp, ReduceOp};
 
 use crate::blocks::Blocks;
 use crate::buffer::Region;
@@ -24,13 +24,13 @@ use crate::task::{Spec, Tables, check};
 /// A call without types.
 ///
 /// ```
-/// use spark_ccl::{Communicator, DType, Operation, ReduceOp, UntypedCall};
+/// use spark_ccl::{Communicator, DType, Operation, RedOp, UntypedCall};
 ///
 /// let comm = Communicator::local(1)?.remove(0);
 /// let mut values = [1.5_f32, -2.0];
 /// let memory = values.as_mut_ptr().cast();
 /// let call = UntypedCall::new(Operation::AllReduce, DType::F32)
-///     .reduction(ReduceOp::Sum)
+///     .reduction(RedOp::Sum)
 ///     .in_place(memory, values.len());
 /// // SAFETY: the memory is that of two floats, which nothing else uses meanwhile.
 /// unsafe { comm.run_untyped(&call)? };
@@ -42,8 +42,8 @@ use crate::task::{Spec, Tables, check};
 pub struct UntypedCall {
     spec: Spec,
     op: Option<ReduceOp>,
-    /// Of a [`ReduceOp::PreMulSum`].
-    factor: Option<[u8; 8]>,
+    /// Of a [`ReduceOp::PreMulSum`]; zeros otherwise.
+    factor: [u8; 8],
     input: Memory,
     output: Memory,
     registered: Vec<Kept>,
@@ -79,24 +79,23 @@ impl UntypedCall {
         Self {
             spec: Spec::new(operation, dtype),
             op: None,
-            factor: None,
+            factor: [0; 8],
             input: none,
             output: none,
             registered: Vec::new(),
         }
     }
 
-    /// How elements are combined; for [`ReduceOp::PreMulSum`] see
-    /// [`pre_mul_sum`](Self::pre_mul_sum).
-    pub fn reduction(mut self, op: ReduceOp) -> Self {
-        self.op = Some(op);
+    /// How elements are combined; with a factor, see [`pre_mul_sum`](Self::pre_mul_sum).
+    pub fn reduction(mut self, op: RedOp) -> Self {
+        self.op = Some(op.into());
         self
     }
 
     /// Sums what each rank has, times its factor: the bytes of one element, and zeros behind them.
     pub fn pre_mul_sum(mut self, factor: [u8; 8]) -> Self {
         self.op = Some(ReduceOp::PreMulSum);
-        self.factor = Some(factor);
+        self.factor = factor;
         self
     }
 

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_void};
 
-use spark_ccl::{DType, InPlaceRule, Operation, ReduceOp, UntypedCall};
+use spark_ccl::{DType, InPlaceRule, Operation, UntypedCall};
 
 use crate::arguments::{natural, reduction, slice};
 use crate::comm::Comm;
@@ -75,8 +75,7 @@ impl<'a> Draft<'a> {
     /// The options' factor is null, or points to an element of the call's type, which nobody writes
     /// until this returns. Any other will do where `op` is not `SPARK_CCL_PRE_MUL_SUM`.
     pub(crate) unsafe fn reduces(&mut self, op: c_int) -> Result<(), Failure> {
-        let op = reduction(op)?;
-        if op != ReduceOp::PreMulSum {
+        if let Some(op) = reduction(op)?.without_factor() {
             self.change(|call| call.reduction(op));
             return Ok(());
         }

@@ -132,8 +132,9 @@ impl<B> Pending<B> {
     ///     Double(Vec<f64>),
     /// }
     ///
-    /// let single = comm.all_reduce_in_place(vec![1.0_f32; 10], RedOp::Avg).start()?;
-    /// let double = comm.all_reduce_in_place(vec![1.0_f64; 10], RedOp::Avg).start()?;
+    /// let mean = RedOp::Avg; // Of any type.
+    /// let single = comm.all_reduce_in_place(vec![1.0_f32; 10], mean).start()?;
+    /// let double = comm.all_reduce_in_place(vec![1.0_f64; 10], mean).start()?;
     /// let mut bucket = vec![single.map(Gradient::Single), double.map(Gradient::Double)];
     /// while let Some(first) = Pending::wait_any(&bucket) {
     ///     match bucket.swap_remove(first).wait()? {

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Barrier;
 
 use spark_ccl_compute::{Compute, Cpu, Job, Started, Ticket};
-use spark_ccl_types::{DType, Operation, RedOp, Reduction};
+use spark_ccl_types::{DType, Operation, RedOp, Reducer, Reduction};
 
 use super::*;
 use crate::buffer::Region;
@@ -164,7 +164,7 @@ fn so_it_is_in_place() {
 /// Two places in the memory that the digest in messages' tags does not tell apart.
 fn alike(comm: &Communicator, memory: &Registered<u8>) -> [usize; 2] {
     let planner = comm.planner();
-    let sum = Reduction::new(RedOp::<u8>::Sum, planner.size);
+    let sum = Reduction::new(Reducer::<u8>::Op(RedOp::Sum), planner.size);
     let spec = Spec::reducing(Operation::AllReduce, DType::U8, sum).in_place();
     let mut seen = HashMap::new();
     for offset in 0..=memory.len() - LEN {

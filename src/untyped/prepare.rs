@@ -1,7 +1,7 @@
 //! From what a caller has set to a spec and its memory: everything that types prove elsewhere is
 //! checked here.
 
-use spark_ccl_types::{Extent, InPlaceRule, Operation, ReduceOp, Reduction, Side};
+use spark_ccl_types::{Extent, InPlaceRule, Operation, Reduction, Side};
 
 use super::{Kept, Memory, UntypedCall};
 use crate::buffer::Region;
@@ -79,17 +79,11 @@ impl UntypedCall {
     }
 
     fn reduction_among(&self, ranks: u32) -> Result<Reduction, &'static str> {
-        match (self.spec.operation.reduces(), self.op, self.factor) {
-            (true, Some(ReduceOp::PreMulSum), None) => {
-                Err("no factor, which pre_mul_sum sets together with the reduction")
-            }
-            (true, Some(op), factor) => {
-                let factor = factor.unwrap_or_default();
-                Ok(Reduction::of(self.spec.dtype, op, factor, ranks))
-            }
-            (true, None, _) => Err("no reduction"),
-            (false, Some(_), _) => Err("a reduction, but it reduces nothing"),
-            (false, None, _) => Ok(Reduction::NONE),
+        match (self.spec.operation.reduces(), self.op) {
+            (true, Some(op)) => Ok(Reduction::of(self.spec.dtype, op, self.factor, ranks)),
+            (true, None) => Err("no reduction"),
+            (false, Some(_)) => Err("a reduction, but it reduces nothing"),
+            (false, None) => Ok(Reduction::NONE),
         }
     }
 

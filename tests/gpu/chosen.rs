@@ -3,7 +3,7 @@
 
 use spark_ccl::cuda::DeviceCall;
 use spark_ccl::cuda::cudarc::driver::sys::CUstream;
-use spark_ccl::{Backend, Communicator, DType, Operation, ReduceOp, UntypedCall};
+use spark_ccl::{Backend, Communicator, DType, Operation, RedOp, UntypedCall};
 
 use super::{builder, gpus, text};
 
@@ -43,7 +43,7 @@ fn sum_untyped(comm: &Communicator) {
     let own: Vec<_> = (0..COUNT).map(|place| value(comm.rank(), place)).collect();
     let start = std::ptr::without_provenance_mut::<u8>(memory.address() as usize);
     let call = UntypedCall::new(Operation::AllReduce, DType::I64)
-        .reduction(ReduceOp::Sum)
+        .reduction(RedOp::Sum)
         .in_place(start, COUNT);
     for handle in [0, 1, 2] {
         memory.write(&own).unwrap();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use spark_ccl::cuda::cudarc::driver::{CudaSlice, CudaStream, DeviceRepr};
-use spark_ccl::{Blocks, Communicator, Element, Error, RedOp};
+use spark_ccl::{Blocks, Communicator, Element, Error, RedOp, Reducer};
 use spark_ccl_testing::scramble;
 
 use super::{Gpus, builder, gpus, text};
@@ -88,7 +88,7 @@ fn reductions() {
                 |send, recv| comm.reduce(send, recv, op, size - 1).on(stream),
             );
         }
-        let factor = RedOp::PreMulSum(comm.rank() as f32 + 2.0);
+        let factor = Reducer::PreMulSum(comm.rank() as f32 + 2.0);
         rank.compare(
             &own,
             COUNT,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use spark_ccl::cuda::cudarc::driver::{CudaContext, result, sys};
 use spark_ccl::cuda::{self, DeviceCall, Registration};
-use spark_ccl::{Communicator, DType, Operation, RedOp, ReduceOp, UntypedCall};
+use spark_ccl::{Communicator, DType, Operation, RedOp, UntypedCall};
 use spark_ccl_testing::{Need, has};
 
 use super::{builder, gpus};
@@ -60,7 +60,7 @@ fn calls(own: &Own, comm: &Communicator) {
     own.keeps("write", || memory.write(&[1; LEN]).unwrap());
     let start = std::ptr::without_provenance_mut::<u8>(memory.address() as usize);
     let call = UntypedCall::new(Operation::AllReduce, DType::I64)
-        .reduction(ReduceOp::Sum)
+        .reduction(RedOp::Sum)
         .in_place(start, LEN);
     let one = DeviceCall {
         comm,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use spark_ccl::cuda::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use spark_ccl::cuda::cudarc::driver::{CudaGraph, CudaStream};
 use spark_ccl::cuda::{DeviceMemory, DeviceSlice};
-use spark_ccl::{Communicator, RedOp};
+use spark_ccl::{Communicator, RedOp, Reducer};
 use spark_ccl_testing::scramble;
 
 use super::{builder, gpus, stream_of};
@@ -79,7 +79,7 @@ impl Lane {
 }
 
 fn sum(comm: &Communicator, memory: DeviceSlice<u64>, stream: &Arc<CudaStream>) {
-    let op = RedOp::PreMulSum(factor(comm.rank()));
+    let op = Reducer::PreMulSum(factor(comm.rank()));
     comm.all_reduce_in_place(memory, op).on(stream).unwrap();
 }
 

@@ -5,7 +5,7 @@ use std::mem::zeroed;
 
 use spark_ccl::cuda::DeviceCall;
 use spark_ccl::cuda::cudarc::driver::{result, sys};
-use spark_ccl::{Communicator, DType, Error, Operation, ReduceOp, UntypedCall};
+use spark_ccl::{Communicator, DType, Error, Operation, RedOp, UntypedCall};
 
 use super::{builder, gpus, text};
 
@@ -13,7 +13,7 @@ use super::{builder, gpus, text};
 fn sum(comm: &Communicator, address: u64, bytes: usize) -> Result<(), Error> {
     let start = std::ptr::without_provenance_mut::<u8>(address as usize);
     let call = UntypedCall::new(Operation::AllReduce, DType::U8)
-        .reduction(ReduceOp::Sum)
+        .reduction(RedOp::Sum)
         .in_place(start, bytes);
     let stream = std::ptr::null_mut();
     let calls = [DeviceCall {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use spark_ccl::cuda::cudarc::driver::{CudaSlice, CudaStream};
 use spark_ccl::{
-    Backend, Blocks, Communicator, DType, Element, Error, F8E4M3, F8E5M2, RedOp, bf16, f16,
+    Backend, Blocks, Communicator, DType, Element, Error, F8E4M3, F8E5M2, RedOp, Reducer, bf16, f16,
 };
 use spark_ccl_testing::{Need, has, scramble};
 
@@ -55,10 +55,10 @@ numbers! {
 }
 
 /// A rank's elements for a reduction, whose result every type has for up to 8 ranks.
-fn values<T: Number>(comm: &Communicator, len: usize, op: RedOp<T>) -> Vec<T> {
+fn values<T: Number>(comm: &Communicator, len: usize, op: Reducer<T>) -> Vec<T> {
     let value = |i| match (op, scramble(comm.rank() as u64, i) % 2) {
-        (RedOp::Prod, bit) => bit + 1,
-        (RedOp::Avg, bit) => bit * comm.size() as u64,
+        (Reducer::Op(RedOp::Prod), bit) => bit + 1,
+        (Reducer::Op(RedOp::Avg), bit) => bit * comm.size() as u64,
         (_, bit) => bit,
     };
     (0..len as u64).map(|i| T::of(value(i) as u8)).collect()
@@ -84,16 +84,10 @@ macro_rules! compare {
 
 fn reduce<T: Number>(comm: &Communicator) {
     let (size, root) = (comm.size(), comm.size() - 1);
-    let factor = RedOp::PreMulSum(T::of(2));
-    for op in [
-        RedOp::Sum,
-        RedOp::Prod,
-        RedOp::Min,
-        RedOp::Max,
-        RedOp::Avg,
-        factor,
-    ] {
-        if op == RedOp::Avg && !T::DTYPE.is_integer() && !size.is_power_of_two() {
+    let factor = Reducer::PreMulSum(T::of(2));
+    let plain = [RedOp::Sum, RedOp::Prod, RedOp::Min, RedOp::Max, RedOp::Avg];
+    for op in plain.map(Reducer::Op).into_iter().chain([factor]) {
+        if op == RedOp::Avg.into() && !T::DTYPE.is_integer() && !size.is_power_of_two() {
             // Where their number has no exact inverse, roundings may differ.
             continue;
         }
@@ -122,7 +116,7 @@ fn displacements(counts: &[usize]) -> Vec<usize> {
 
 fn move_all<T: Number>(comm: &Communicator) {
     let (size, root) = (comm.size(), comm.size() - 1);
-    let [own, all] = [COUNT, COUNT * size].map(|len| values::<T>(comm, len, RedOp::Sum));
+    let [own, all] = [COUNT, COUNT * size].map(|len| values::<T>(comm, len, RedOp::Sum.into()));
     compare!(comm, own.clone(), COUNT * size, |send, recv| comm
         .all_gather(send, recv));
     compare!(comm, own.clone(), COUNT, |send, recv| comm
@@ -140,7 +134,7 @@ fn move_all<T: Number>(comm: &Communicator) {
 
 fn move_messages<T: Number>(comm: &Communicator) {
     let (size, rank) = (comm.size(), comm.rank());
-    let [own, all] = [COUNT, COUNT * size].map(|len| values::<T>(comm, len, RedOp::Sum));
+    let [own, all] = [COUNT, COUNT * size].map(|len| values::<T>(comm, len, RedOp::Sum.into()));
     let (next, previous) = ((rank + 1) % size, (rank + size - 1) % size);
     compare!(comm, own.clone(), COUNT, |send, recv| comm
         .send_recv(send, next, recv, previous));
@@ -172,7 +166,7 @@ fn move_messages<T: Number>(comm: &Communicator) {
 }
 
 /// What a reduction says where NCCL has none for the type.
-fn refusal<T: Number>(comm: &Communicator, op: RedOp<T>) -> Option<String> {
+fn refusal<T: Number>(comm: &Communicator, op: impl Into<Reducer<T>>) -> Option<String> {
     let mut memory = comm.alloc_device::<T>(COUNT).unwrap();
     memory.write(&[T::of(1); COUNT]).unwrap();
     let called = comm.all_reduce_in_place(&mut memory, op).run();
@@ -249,7 +243,7 @@ fn values_of<T: Number>(stream: &Arc<CudaStream>, slice: CudaSlice<T>) -> Vec<T>
 
 fn use_cudarcs_slices<T: Number>(comm: &Communicator) {
     let stream = comm.context().unwrap().new_stream().unwrap();
-    let own = values::<T>(comm, COUNT, RedOp::Sum);
+    let own = values::<T>(comm, COUNT, RedOp::Sum.into());
     let mut host = vec![T::of(0); COUNT * comm.size()];
     let (send, mut recv) = (slice_of(&stream, &own), slice_of(&stream, &host));
     comm.all_gather(&own[..], &mut host[..]).run().unwrap();

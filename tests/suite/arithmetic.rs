@@ -3,7 +3,7 @@
 
 use std::fmt::Debug;
 
-use spark_ccl::{Builder, Communicator, Element, F8E4M3, F8E5M2, RedOp, bf16, f16};
+use spark_ccl::{Builder, Communicator, Element, F8E4M3, F8E5M2, RedOp, Reducer, bf16, f16};
 use spark_ccl_testing::{FloatMode, scramble};
 
 use super::ranks::{narrow, run_with};
@@ -281,7 +281,8 @@ fn means_at_a_root() {
 /// Sums of denormals, and sums that are rounded.
 fn results(comm: &Communicator) -> Vec<u64> {
     let mut all = Vec::new();
-    for op in [RedOp::Sum, RedOp::Prod, RedOp::Avg, RedOp::PreMulSum(0.3)] {
+    let plain = [RedOp::Sum, RedOp::Prod, RedOp::Avg].map(Reducer::Op);
+    for op in plain.into_iter().chain([Reducer::PreMulSum(0.3)]) {
         let any = |i: usize| f32::from_random(scramble(i as u64, comm.rank() as u64));
         let denormal = |i: usize| f32::from_bits(0x1234 + (i * comm.rank()) as u32);
         let mut values: Vec<_> = (0..100).map(any).chain((0..100).map(denormal)).collect();

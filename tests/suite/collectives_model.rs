@@ -1,7 +1,7 @@
 //! What every collective should compute: inputs that are exact in any order of reduction, the
 //! naive results, and one call compared with them.
 
-use spark_ccl::{Communicator, Error, Operation, RecvBuf, RedOp, ReduceOp, SendBuf};
+use spark_ccl::{Communicator, Error, Operation, RecvBuf, ReduceOp, Reducer, SendBuf};
 
 use super::buffers::{Buffer, Memory};
 use super::types::Number;
@@ -159,7 +159,7 @@ impl Case {
         S: SendBuf<T>,
         R: RecvBuf<T>,
     {
-        let (op, root) = (self.red_op(), self.root);
+        let (op, root) = (self.reducer(), self.root);
         match self.collective {
             Operation::AllReduce => comm.all_reduce(send, recv, op).run(),
             Operation::AllGather => comm.all_gather(send, recv).run(),
@@ -179,7 +179,7 @@ impl Case {
         T: Number,
         B: RecvBuf<T>,
     {
-        let (op, root) = (self.red_op(), self.root);
+        let (op, root) = (self.reducer(), self.root);
         match self.collective {
             Operation::AllReduce => comm.all_reduce_in_place(buffer, op).run(),
             Operation::AllGather => comm.all_gather_in_place(buffer).run(),
@@ -194,8 +194,9 @@ impl Case {
         .map(drop)
     }
 
-    fn red_op<T: Number>(&self) -> RedOp<T> {
-        RedOp::without_factor(self.op).unwrap_or_else(|| RedOp::PreMulSum(T::of(FACTOR)))
+    fn reducer<T: Number>(&self) -> Reducer<T> {
+        let op = self.op.without_factor();
+        op.map_or_else(|| Reducer::PreMulSum(T::of(FACTOR)), Reducer::Op)
     }
 
     /// Memory with `fill` where the call may look and [`untouched`] around it.

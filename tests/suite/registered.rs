@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use spark_ccl::{
     Algorithm, Builder, Communicator, DType, Error, F8E4M3, F8E5M2, Fault, Operation, Path, RedOp,
-    ReduceOp, bf16, f16,
+    ReduceOp, Reducer, bf16, f16,
 };
 
 use super::buffers::Memory;
@@ -97,7 +97,7 @@ fn zero_copy_reduces_every_type_by_every_operation() {
 fn every_rank_has_its_own_factor() {
     for path in [Path::Safe, Path::Auto] {
         run_with(&Communicator::builder().path(path), 3, |comm| {
-            let factor = RedOp::PreMulSum(10_i64.pow(comm.rank() as u32));
+            let factor = Reducer::PreMulSum(10_i64.pow(comm.rank() as u32));
             for count in [1, 30_000] {
                 let mut memory = comm.alloc::<i64>(count).unwrap();
                 memory.fill(2);

@@ -1,7 +1,7 @@
 //! Calls without types give what typed ones give, and refuse what types would not let pass.
 
 use spark_ccl::{
-    Communicator, DType, Element, Error, F8E4M3, F8E5M2, Operation, RedOp, ReduceOp, UntypedCall,
+    Communicator, DType, Element, Error, F8E4M3, F8E5M2, Operation, RedOp, Reducer, UntypedCall,
     bf16, f16,
 };
 
@@ -18,14 +18,12 @@ fn own<T: Number>(rank: usize) -> Vec<T> {
 
 fn compare<T: Number>(comm: &Communicator) {
     let factor = T::of(1 + comm.rank() as i64 % 2);
-    for op in [
-        RedOp::Sum,
-        RedOp::Prod,
-        RedOp::Min,
-        RedOp::Max,
-        RedOp::Avg,
-        RedOp::PreMulSum(factor),
-    ] {
+    let plain = [RedOp::Sum, RedOp::Prod, RedOp::Min, RedOp::Max, RedOp::Avg];
+    for op in plain
+        .map(Reducer::Op)
+        .into_iter()
+        .chain([Reducer::PreMulSum(factor)])
+    {
         let send = own::<T>(comm.rank());
         let (mut expected, mut seen) = (send.clone(), send.clone());
         comm.all_reduce(&send, &mut expected, op).run().unwrap();
@@ -33,12 +31,13 @@ fn compare<T: Number>(comm: &Communicator) {
             .send(send.as_ptr().cast(), COUNT)
             .recv(seen.as_mut_ptr().cast(), COUNT);
         let call = match op {
-            RedOp::PreMulSum(factor) => {
+            Reducer::PreMulSum(factor) => {
                 let mut bytes = [0; 8];
                 bytes[..size_of::<T>()].copy_from_slice(bytemuck::bytes_of(&factor));
                 call.pre_mul_sum(bytes)
             }
-            plain => call.reduction(plain.op()),
+            Reducer::Op(op) => call.reduction(op),
+            other => unreachable!("{other:?} has no call without types"),
         };
         // SAFETY: `send` and `seen` have `COUNT` elements each, all initialised, and are only used
         // by this thread, after the call.
@@ -67,7 +66,7 @@ fn they_reach_registered_memory() {
         memory[..half].copy_from_slice(bytemuck::cast_slice(&values));
         let start = memory.as_mut_ptr();
         let call = UntypedCall::new(Operation::AllReduce, DType::F64)
-            .reduction(ReduceOp::Sum)
+            .reduction(RedOp::Sum)
             .within(&memory)
             .send(start, COUNT)
             .recv(start.wrapping_add(half), COUNT);
@@ -94,7 +93,7 @@ fn they_refuse_what_types_prove() {
     run(1, |comm| {
         let mut memory = [0_f32; 4];
         let start = memory.as_mut_ptr().cast::<u8>();
-        let sum = |call: UntypedCall| call.reduction(ReduceOp::Sum);
+        let sum = |call: UntypedCall| call.reduction(RedOp::Sum);
         let new = || UntypedCall::new(Operation::AllReduce, f32::DTYPE);
         for (call, word) in [
             (sum(new()).send(std::ptr::null(), 1).recv(start, 1), "null"),
@@ -134,7 +133,7 @@ fn every_operation(start: *mut u8) -> Vec<UntypedCall> {
         let call = UntypedCall::new(operation, i32::DTYPE);
         match operation {
             Operation::AllToAllV => call.blocks((&[1]).into(), (&[1]).into()),
-            _ if operation.reduces() => call.reduction(ReduceOp::Sum),
+            _ if operation.reduces() => call.reduction(RedOp::Sum),
             _ => call,
         }
         .in_place(start, 1)
@@ -170,7 +169,7 @@ fn they_refuse_what_the_operation_does_not_have() {
         let mut memory = [0_f32; 4];
         let start = memory.as_mut_ptr().cast::<u8>();
         let new = |operation| UntypedCall::new(operation, f32::DTYPE);
-        let sum = || new(Operation::AllReduce).reduction(ReduceOp::Sum);
+        let sum = || new(Operation::AllReduce).reduction(RedOp::Sum);
         let own = || (&[1]).into();
         for (call, problem) in [
             (
@@ -203,12 +202,6 @@ fn they_refuse_what_the_operation_does_not_have() {
                 new(Operation::Recv).recv(start, 1).from(usize::MAX),
                 "source is rank",
             ),
-            (
-                new(Operation::AllReduce)
-                    .in_place(start, 1)
-                    .reduction(ReduceOp::PreMulSum),
-                "no factor",
-            ),
         ] {
             let said = refusal(comm, &call);
             assert!(said.contains(problem), "{said}");
@@ -232,7 +225,7 @@ fn they_refuse_memory_that_others_have_allocated() {
         let memory = comm.alloc::<u8>(4096).unwrap();
         let start = memory.as_mut_ptr();
         let sum = UntypedCall::new(Operation::AllReduce, DType::U8)
-            .reduction(ReduceOp::Sum)
+            .reduction(RedOp::Sum)
             .in_place(start, 4096);
         let said = refusal(&part, &sum.clone().within(&memory));
         let rank = comm.rank();

@@ -5,8 +5,8 @@
 //!   types.
 //! - [`Operation`] is what ranks can do together. One table has all its properties.
 //! - [`Algorithm`] is a way to do an operation.
-//! - [`ReduceOp`] is a reduction by its name, [`RedOp`] adds a typed factor, [`Reduction`] is what
-//!   engines execute.
+//! - [`RedOp`] is a reduction without a factor, [`Reducer`] one of a type that may have a factor,
+//!   [`ReduceOp`] either by its name, and [`Reduction`] what engines execute.
 //! - [`Signature`] is what all ranks must agree on in one call.
 #![forbid(unsafe_code)]
 // Conversions of small floats must be inlined to be vectorised with the caller's target features.
@@ -33,7 +33,7 @@ pub use element::Element;
 pub use float8::{F8E4M3, F8E5M2};
 pub use half::{bf16, f16};
 pub use operation::Operation;
-pub use redop::{Combine, RedOp, ReduceOp, UnknownReduceOp};
+pub use redop::{Combine, RedOp, ReduceOp, Reducer, UnknownReduceOp};
 pub use reduction::Reduction;
 pub use scale::Scale;
 pub use signature::{Signature, describe, describe_message, name_of};

@@ -3,7 +3,6 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::Element;
 use crate::listed::listed;
 
 listed! {
@@ -27,6 +26,25 @@ listed! {
 }
 
 impl ReduceOp {
+    /// The same as a [`RedOp`]; `None` for a pre-multiplied sum, which needs a factor.
+    ///
+    /// ```
+    /// use spark_ccl_types::{RedOp, ReduceOp};
+    ///
+    /// assert_eq!(ReduceOp::Max.without_factor(), Some(RedOp::Max));
+    /// assert_eq!(ReduceOp::PreMulSum.without_factor(), None);
+    /// ```
+    pub const fn without_factor(self) -> Option<RedOp> {
+        Some(match self {
+            Self::Sum => RedOp::Sum,
+            Self::Prod => RedOp::Prod,
+            Self::Max => RedOp::Max,
+            Self::Min => RedOp::Min,
+            Self::Avg => RedOp::Avg,
+            Self::PreMulSum => return None,
+        })
+    }
+
     /// Its name.
     pub const fn name(self) -> &'static str {
         match self {
@@ -109,9 +127,10 @@ impl fmt::Display for Combine {
     }
 }
 
-/// How elements of different ranks are combined into one.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum RedOp<T> {
+/// How elements of different ranks are combined into one, whatever their type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum RedOp {
     /// Sum; integers wrap.
     Sum,
     /// Product; integers wrap.
@@ -126,42 +145,42 @@ pub enum RedOp<T> {
     /// added, and each step of the algorithm rounds once. Integers are summed and then divided,
     /// rounding towards zero.
     Avg,
+}
+
+impl From<RedOp> for ReduceOp {
+    #[inline]
+    fn from(op: RedOp) -> Self {
+        match op {
+            RedOp::Sum => Self::Sum,
+            RedOp::Prod => Self::Prod,
+            RedOp::Min => Self::Min,
+            RedOp::Max => Self::Max,
+            RedOp::Avg => Self::Avg,
+        }
+    }
+}
+
+/// What a reduction of elements of a type takes: a [`RedOp`], or a sum with a factor.
+///
+/// ```
+/// use spark_ccl_types::{RedOp, Reducer};
+///
+/// assert_eq!(Reducer::<f32>::from(RedOp::Max), Reducer::Op(RedOp::Max));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+pub enum Reducer<T> {
+    /// A reduction without a factor.
+    Op(RedOp),
     /// Every rank's elements times that rank's factor, summed. Each product is rounded to the type
     /// before it is added.
     PreMulSum(T),
 }
 
-impl<T: Element> RedOp<T> {
-    /// The reduction `op`; `None` for a pre-multiplied sum, which needs a factor.
-    ///
-    /// ```
-    /// use spark_ccl_types::{RedOp, ReduceOp};
-    ///
-    /// assert_eq!(RedOp::<f32>::without_factor(ReduceOp::Max), Some(RedOp::Max));
-    /// assert_eq!(RedOp::<f32>::without_factor(ReduceOp::PreMulSum), None);
-    /// ```
-    pub const fn without_factor(op: ReduceOp) -> Option<Self> {
-        Some(match op {
-            ReduceOp::Sum => Self::Sum,
-            ReduceOp::Prod => Self::Prod,
-            ReduceOp::Max => Self::Max,
-            ReduceOp::Min => Self::Min,
-            ReduceOp::Avg => Self::Avg,
-            ReduceOp::PreMulSum => return None,
-        })
-    }
-
-    /// The reduction without its factor.
+impl<T> From<RedOp> for Reducer<T> {
     #[inline]
-    pub const fn op(&self) -> ReduceOp {
-        match self {
-            Self::Sum => ReduceOp::Sum,
-            Self::Prod => ReduceOp::Prod,
-            Self::Max => ReduceOp::Max,
-            Self::Min => ReduceOp::Min,
-            Self::Avg => ReduceOp::Avg,
-            Self::PreMulSum(_) => ReduceOp::PreMulSum,
-        }
+    fn from(op: RedOp) -> Self {
+        Self::Op(op)
     }
 }
 
@@ -180,8 +199,10 @@ mod tests {
                     .to_string()
                     .contains(op.name())
             );
-            let typed = RedOp::<f32>::without_factor(op).unwrap_or(RedOp::PreMulSum(2.0));
-            assert_eq!(typed.op(), op);
+            let back = op
+                .without_factor()
+                .map_or(ReduceOp::PreMulSum, ReduceOp::from);
+            assert_eq!(back, op);
         }
         assert_eq!(ReduceOp::from_code(ReduceOp::ALL.len() as u8), None);
         assert!("mean".parse::<ReduceOp>().is_err());

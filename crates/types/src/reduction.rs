@@ -8,15 +8,15 @@
 //! multiplies its own elements where it reads them, and rounds the product to the type, so that it
 //! has the same bits wherever it is added.
 
-use crate::{Combine, DType, Element, RedOp, ReduceOp, Scale};
+use crate::{Combine, DType, Element, ReduceOp, Reducer, Scale};
 
-/// A [`RedOp`] without its type: a factor on input, an elementwise operation, and a division at the
+/// A [`Reducer`] without its type: a factor on input, an elementwise operation, and a division at the
 /// end.
 ///
 /// ```
-/// use spark_ccl_types::{Combine, RedOp, Reduction, Scale};
+/// use spark_ccl_types::{Combine, RedOp, Reducer, Reduction, Scale};
 ///
-/// let mean = Reduction::new(RedOp::<f32>::Avg, 4);
+/// let mean = Reduction::new(Reducer::<f32>::Op(RedOp::Avg), 4);
 /// assert_eq!((mean.scale, mean.combine), (Scale::Unrounded(0.25), Combine::Sum));
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -42,12 +42,12 @@ impl Reduction {
 
     /// The reduction `op` among this many ranks.
     #[inline]
-    pub fn new<T: Element>(op: RedOp<T>, ranks: u32) -> Self {
-        let factor = match op {
-            RedOp::PreMulSum(factor) => bytes(factor),
-            _ => [0; 8],
+    pub fn new<T: Element>(op: Reducer<T>, ranks: u32) -> Self {
+        let (op, factor) = match op {
+            Reducer::Op(op) => (op.into(), [0; 8]),
+            Reducer::PreMulSum(factor) => (ReduceOp::PreMulSum, bytes(factor)),
         };
-        Self::of(T::DTYPE, op.op(), factor, ranks)
+        Self::of(T::DTYPE, op, factor, ranks)
     }
 
     /// The reduction `op` of elements of a type among this many ranks. The factor is that of
@@ -148,15 +148,16 @@ fn bytes<T: Element>(factor: T) -> [u8; 8] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::RedOp;
 
     #[test]
     fn means_divide_floats_before_and_integers_after() {
-        let float = Reduction::new(RedOp::<f64>::Avg, 8);
+        let float = Reduction::new(Reducer::<f64>::Op(RedOp::Avg), 8);
         assert_eq!(
             (float.scale, float.divisor),
             (Scale::Unrounded(0.125), None)
         );
-        let integer = Reduction::new(RedOp::<i32>::Avg, 8);
+        let integer = Reduction::new(Reducer::<i32>::Op(RedOp::Avg), 8);
         assert_eq!((integer.scale, integer.divisor), (Scale::One, Some(8)));
         assert_eq!([float.combine, integer.combine], [Combine::Sum; 2]);
     }
@@ -174,13 +175,13 @@ mod tests {
 
     #[test]
     fn a_factor_is_applied_by_who_knows_it() {
-        let mean = Reduction::new(RedOp::<f32>::Avg, 4);
+        let mean = Reduction::new(Reducer::<f32>::Op(RedOp::Avg), 4);
         let scale = Scale::Unrounded(0.25);
         assert_eq!(
             [mean.scale_of_sent(), mean.scale, mean.scale_of_received()],
             [Scale::One, scale, scale]
         );
-        let own = Reduction::new(RedOp::PreMulSum(3.0_f32), 4);
+        let own = Reduction::new(Reducer::PreMulSum(3.0_f32), 4);
         let scale = Scale::Float(3.0);
         assert_eq!(
             [own.scale_of_sent(), own.scale, own.scale_of_received()],
@@ -190,7 +191,7 @@ mod tests {
 
     #[test]
     fn factors_keep_their_bytes() {
-        let reduction = Reduction::new(RedOp::PreMulSum(-3_i32), 2);
+        let reduction = Reduction::new(Reducer::PreMulSum(-3_i32), 2);
         assert!(reduction.differs_by_rank());
         assert_eq!(reduction.factor, [0xfd, 0xff, 0xff, 0xff, 0, 0, 0, 0]);
         assert_eq!(reduction.scale, Scale::Int(-3_i64 as u64));

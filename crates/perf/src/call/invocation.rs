@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use spark_ccl::{Blocks, Communicator, Element, RedOp, ReduceOp};
+use spark_ccl::{Blocks, Communicator, Element, ReduceOp, Reducer};
 
 use crate::call::buffer::Buffer;
 use crate::call::collective::{Collective, Layout};
@@ -49,7 +49,7 @@ pub(crate) struct Invocation<T> {
     pub(crate) root: usize,
     pub(crate) rank: usize,
     pub(crate) ranks: usize,
-    pub(crate) redop: RedOp<T>,
+    pub(crate) reducer: Reducer<T>,
     /// For alltoallv.
     sends: Blocks,
     receives: Blocks,
@@ -78,7 +78,7 @@ impl<T: Element> Invocation<T> {
             root,
             rank,
             ranks,
-            redop: redop(op, rank),
+            reducer: reducer(op, rank),
             sends: uneven::sends(whole, size_of::<T>(), ranks, rank),
             receives: uneven::receives(whole, size_of::<T>(), ranks, rank),
         }
@@ -168,15 +168,18 @@ impl<T: Element> Invocation<T> {
         }
         let (source, target) = (send.part(from)?, recv.part_mut(to)?);
         match self.collective {
-            Collective::AllReduce => comm.all_reduce(source, target, self.redop).run().map(drop),
+            Collective::AllReduce => comm
+                .all_reduce(source, target, self.reducer)
+                .run()
+                .map(drop),
             Collective::AllGather => comm.all_gather(source, target).run().map(drop),
             Collective::ReduceScatter => comm
-                .reduce_scatter(source, target, self.redop)
+                .reduce_scatter(source, target, self.reducer)
                 .run()
                 .map(drop),
             Collective::Broadcast => comm.broadcast(source, target, self.root).run().map(drop),
             Collective::Reduce => comm
-                .reduce(source, target, self.redop, self.root)
+                .reduce(source, target, self.reducer, self.root)
                 .run()
                 .map(drop),
             Collective::Gather => comm.gather(source, target, self.root).run().map(drop),
@@ -214,15 +217,18 @@ impl<T: Element> Invocation<T> {
         }
         let buffer = recv.part_mut(to)?;
         match self.collective {
-            Collective::AllReduce => comm.all_reduce_in_place(buffer, self.redop).run().map(drop),
+            Collective::AllReduce => comm
+                .all_reduce_in_place(buffer, self.reducer)
+                .run()
+                .map(drop),
             Collective::AllGather => comm.all_gather_in_place(buffer).run().map(drop),
             Collective::ReduceScatter => comm
-                .reduce_scatter_in_place(buffer, self.redop)
+                .reduce_scatter_in_place(buffer, self.reducer)
                 .run()
                 .map(drop),
             Collective::Broadcast => comm.broadcast_in_place(buffer, self.root).run().map(drop),
             Collective::Reduce => comm
-                .reduce_in_place(buffer, self.redop, self.root)
+                .reduce_in_place(buffer, self.reducer, self.root)
                 .run()
                 .map(drop),
             Collective::Gather => comm.gather_in_place(buffer, self.root).run().map(drop),
@@ -270,7 +276,8 @@ fn whole_pages<T>(elements: usize) -> usize {
     elements.next_multiple_of(PAGE / size_of::<T>())
 }
 
-fn redop<T: Element>(op: ReduceOp, rank: usize) -> RedOp<T> {
+fn reducer<T: Element>(op: ReduceOp, rank: usize) -> Reducer<T> {
     let factor = || crate::exact::whole_number(T::DTYPE, Reduction::factor(rank));
-    RedOp::without_factor(op).unwrap_or_else(|| RedOp::PreMulSum(from_bits(factor())))
+    op.without_factor()
+        .map_or_else(|| Reducer::PreMulSum(from_bits(factor())), Reducer::Op)
 }

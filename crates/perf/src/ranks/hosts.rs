@@ -34,7 +34,7 @@ pub(crate) fn exchange(comm: &Communicator) -> Result<Vec<RankInfo>, Error> {
 pub(crate) fn reduce<T: Element>(
     comm: &Communicator,
     values: &mut [T],
-    op: RedOp<T>,
+    op: RedOp,
 ) -> Result<(), Error> {
     comm.all_reduce_in_place(values, op).by_any_path().run()?;
     Ok(())

@@ -108,7 +108,7 @@ impl<T: Element> Call<T> {
     ) -> Result<(), Error> {
         let comm = &start.gpu.comm;
         let call = &self.invocation;
-        let (op, root) = (call.redop, call.root);
+        let (op, root) = (call.reducer, call.root);
         match call.collective {
             Collective::AllReduce => start.call(comm.all_reduce(send, recv, op)),
             Collective::AllGather => start.call(comm.all_gather(send, recv)),
@@ -141,7 +141,7 @@ impl<T: Element> Call<T> {
         round: u32,
     ) -> Result<(), Error> {
         let comm = &start.gpu.comm;
-        let (op, root) = (self.invocation.redop, self.invocation.root);
+        let (op, root) = (self.invocation.reducer, self.invocation.root);
         match self.invocation.collective {
             Collective::AllReduce => start.call(comm.all_reduce_in_place(both, op)),
             Collective::AllGather => start.call(comm.all_gather_in_place(both)),
