@@ -39,11 +39,11 @@ impl Communicator {
     ///
     /// ```no_run
     /// # use spark_ccl::cuda::{DeviceCall, cudarc::driver::sys::CUstream};
-    /// # use spark_ccl::{Communicator, DType, Error, Operation, ReduceOp, UntypedCall};
+    /// # use spark_ccl::{Communicator, DType, Error, Operation, RedOp, UntypedCall};
     /// /// Called by another library, which has this memory and this stream, and waits for the stream.
     /// unsafe fn sum(comm: &Communicator, memory: *mut u8, len: usize, stream: CUstream) -> Result<(), Error> {
     ///     let call = UntypedCall::new(Operation::AllReduce, DType::F32)
-    ///         .reduction(ReduceOp::Sum)
+    ///         .reduction(RedOp::Sum)
     ///         .in_place(memory, len);
     ///     // SAFETY: the caller has the stream, and uses the memory in its order only.
     ///     unsafe { Communicator::enqueue_untyped(&[DeviceCall { comm, call: &call, stream }]) }
