@@ -64,7 +64,7 @@ fn with_borrowed_buffers(comm: &Communicator) -> Result<Vec<Vec<f32>>, Error> {
             comm.all_reduce_in_place(&mut gradients[..], RedOp::Avg)
                 .start_in(scope)?;
         }
-        Ok::<_, Error>(())
+        Ok(())
     })?;
     Ok(layers)
 }

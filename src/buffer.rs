@@ -92,6 +92,15 @@ impl Region {
 /// length, not written by anyone and at the same address until the value is dropped, even when the
 /// value itself is moved. Device memory is at its address for CUDA, and these hold in the order of
 /// the stream that the region names.
+#[diagnostic::on_unimplemented(
+    message = "a call cannot send `{Self}`",
+    label = "not a buffer of elements of the call's type",
+    note = "elements are i8, u8, i32, u32, i64, u64, f16, bf16, f32, f64, F8E4M3 or F8E5M2, of one \
+            type in all buffers of a call",
+    note = "buffers are `&[T]`, `&Vec<T>`, `&[T; N]`, `&T`, `&Registered<T>`, and owners such as \
+            `Vec<T>`",
+    note = "structs: derive `bytemuck::Pod`, and `send_pod`, or send `bytemuck::cast_slice(..)`"
+)]
 pub unsafe trait SendBuf<T: Element> {
     /// What a call gives back of it: `()` of borrowed memory, of which the borrow just ends, and
     /// otherwise the owner.
@@ -111,6 +120,15 @@ pub unsafe trait SendBuf<T: Element> {
 /// for its whole length, reachable through nothing else and at the same address until the value is
 /// dropped, even when the value itself is moved. Device memory is at its address for CUDA, and
 /// these hold in the order of the stream that the region names.
+#[diagnostic::on_unimplemented(
+    message = "a call cannot write to `{Self}`",
+    label = "not a unique buffer of elements of the call's type",
+    note = "elements are i8, u8, i32, u32, i64, u64, f16, bf16, f32, f64, F8E4M3 or F8E5M2, of one \
+            type in all buffers of a call",
+    note = "buffers are `&mut [T]`, `&mut Vec<T>`, `&mut [T; N]`, `&mut T`, `&mut Registered<T>`, \
+            and owners such as `Vec<T>`",
+    note = "structs: derive `bytemuck::Pod`, and `recv_pod`, or pass `bytemuck::cast_slice_mut(..)`"
+)]
 pub unsafe trait RecvBuf<T: Element> {
     /// What a call gives back of it: `()` of borrowed memory, of which the borrow just ends, and
     /// otherwise the owner.

@@ -20,6 +20,9 @@ use crate::task::Spec;
 /// then where drops must not block, as in async code. Forgetting a handle leaks its
 /// buffers, and no drop waits then: end the communicator by
 /// [`finalize`](crate::Communicator::finalize).
+///
+/// Handles of buffers of several types, which do not go into one `Vec`, become one type by
+/// [`map`](Self::map).
 #[must_use = "the buffers come back from `wait`"]
 pub struct Pending<B: 'static> {
     pub(super) membership: Arc<Membership>,

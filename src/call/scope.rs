@@ -43,7 +43,7 @@ impl Communicator {
     /// comm.scope(|scope| {
     ///     comm.all_reduce_in_place(&mut weights, RedOp::Avg).start_in(scope)?;
     ///     comm.all_reduce_in_place(&mut biases, RedOp::Avg).start_in(scope)?;
-    ///     Ok::<(), spark_ccl::Error>(()) // Compute here, while both go on.
+    ///     Ok(()) // Compute here, while both go on.
     /// })?;
     /// assert_eq!((weights, biases), ([1.0; 8], [1.0; 2]));
     /// # comm.finalize()
@@ -52,12 +52,14 @@ impl Communicator {
     /// # Ok::<(), spark_ccl::Error>(())
     /// ```
     ///
+    /// What `work` returns may be a `Result` with an error of the program's own:
+    /// `comm.scope(|scope| Ok(step(scope)))??`.
+    ///
     /// # Errors
     /// The error of `work`, or else of the first operation that failed and was not waited for.
-    pub fn scope<'env, R, E, F>(&self, work: F) -> Result<R, E>
+    pub fn scope<'env, R, F>(&self, work: F) -> Result<R, Error>
     where
-        F: for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> Result<R, E>,
-        E: From<Error>,
+        F: for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> Result<R, Error>,
     {
         let scope = Scope {
             started: Mutex::new(Vec::new()),
@@ -69,7 +71,7 @@ impl Communicator {
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work(&scope)));
         let finished = or_abort(|| scope.finish());
         match result {
-            Ok(Ok(value)) => finished.map(|()| value).map_err(E::from),
+            Ok(Ok(value)) => finished.map(|()| value),
             Ok(Err(error)) => Err(error),
             Err(panic) => std::panic::resume_unwind(panic),
         }

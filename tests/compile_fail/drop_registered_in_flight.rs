@@ -1,5 +1,5 @@
 //! Registered memory cannot go while an operation uses a view of it.
-use spark_ccl::{Communicator, Error, RedOp};
+use spark_ccl::{Communicator, RedOp};
 
 fn main() {
     let comm = Communicator::local(1).unwrap().remove(0);
@@ -9,7 +9,7 @@ fn main() {
         let pending = comm.all_reduce_in_place(view, RedOp::Sum).start_in(scope)?;
         memory = comm.alloc(8)?; //~ E0506
         pending.wait()?;
-        Ok::<_, Error>(())
+        Ok(())
     })
     .unwrap();
 }

@@ -4,5 +4,5 @@ use spark_ccl::Communicator;
 fn main() {
     let comm = Communicator::local(1).unwrap().remove(0);
     let mut flags = [true; 4];
-    comm.recv(&mut flags, 0).run().unwrap(); //~ E0277
+    comm.recv(&mut flags, 0).run().unwrap(); //~ a call cannot write to `&mut [bool; 4]`
 }

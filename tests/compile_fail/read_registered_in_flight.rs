@@ -1,5 +1,5 @@
 //! Registered memory cannot be read while an operation receives into a view of it.
-use spark_ccl::{Communicator, Error, RedOp};
+use spark_ccl::{Communicator, RedOp};
 
 fn main() {
     let comm = Communicator::local(1).unwrap().remove(0);
@@ -9,7 +9,7 @@ fn main() {
         let pending = comm.all_reduce_in_place(view, RedOp::Sum).start_in(scope)?;
         println!("{}", memory[7]); //~ E0502
         pending.wait()?;
-        Ok::<_, Error>(())
+        Ok(())
     })
     .unwrap();
 }

@@ -1,5 +1,5 @@
 //! Forgetting the handle does not free the buffer before the scope ends.
-use spark_ccl::{Communicator, Error, RedOp};
+use spark_ccl::{Communicator, RedOp};
 
 fn main() {
     let comm = Communicator::local(1).unwrap().remove(0);
@@ -7,7 +7,7 @@ fn main() {
     comm.scope(|scope| {
         std::mem::forget(comm.all_reduce_in_place(&mut buffer, RedOp::Sum).start_in(scope)?);
         buffer[0] = 2.0; //~ E0499
-        Ok::<_, Error>(())
+        Ok(())
     })
     .unwrap();
 }

@@ -1,5 +1,5 @@
 //! A buffer cannot be written while an operation of the scope sends it.
-use spark_ccl::{Communicator, Error};
+use spark_ccl::Communicator;
 
 fn main() {
     let comm = Communicator::local(1).unwrap().remove(0);
@@ -7,7 +7,7 @@ fn main() {
     comm.scope(|scope| {
         let _pending = comm.send(&buffer, 0).start_in(scope)?;
         buffer[0] = 2.0; //~ E0502
-        Ok::<_, Error>(())
+        Ok(())
     })
     .unwrap();
 }

@@ -1,5 +1,5 @@
 //! A buffer cannot be written while an operation of the scope receives into it.
-use spark_ccl::{Communicator, Error, RedOp};
+use spark_ccl::{Communicator, RedOp};
 
 fn main() {
     let comm = Communicator::local(1).unwrap().remove(0);
@@ -8,7 +8,7 @@ fn main() {
         let pending = comm.all_reduce_in_place(&mut buffer, RedOp::Sum).start_in(scope)?;
         buffer[0] = 2.0; //~ E0499
         pending.wait()?;
-        Ok::<_, Error>(())
+        Ok(())
     })
     .unwrap();
 }

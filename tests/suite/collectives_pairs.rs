@@ -83,7 +83,7 @@ fn a_scope_is_a_group() {
                 for (from, buffer) in got.iter_mut().enumerate() {
                     comm.recv(buffer, from).start_in(scope)?;
                 }
-                Ok::<_, Error>(())
+                Ok(())
             })
             .unwrap();
             for (from, got) in got.iter().enumerate() {

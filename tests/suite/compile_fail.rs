@@ -2,8 +2,8 @@
 //! package that includes it.
 //!
 //! Each program of `tests/compile_fail` marks its wrong lines by `//~` and a part of the compiler's
-//! message, an error code where it has one: unlike whole messages, these stay from compiler to
-//! compiler.
+//! message or its notes: an error code, or words of ours. Unlike whole messages, these stay from
+//! compiler to compiler.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -34,13 +34,7 @@ fn compile(rustc: &OsStr, program: &Path) -> String {
     let mut attempts = 20;
     loop {
         let output = Command::new(rustc)
-            .args([
-                "--edition=2024",
-                "--emit=metadata",
-                "--error-format=short",
-                "-o",
-                "/dev/null",
-            ])
+            .args(["--edition=2024", "--emit=metadata", "-o", "/dev/null"])
             .arg("-L")
             .arg(format!("dependency={}", deps.display()))
             .arg("--extern")
@@ -91,7 +85,7 @@ fn compare(program: &Path, messages: &str) {
         .filter_map(|(number, line)| Some((number, line.split_once("//~ ")?.1)))
         .collect();
     assert!(!marks.is_empty(), "{name} marks no line");
-    let seen: Vec<_> = messages.lines().filter_map(error).collect();
+    let seen: Vec<_> = messages.split("\nerror").filter_map(error).collect();
     assert!(!seen.is_empty(), "{name} compiles");
     for (line, message) in &seen {
         let known = marks.iter().any(|(number, _)| number == line);
@@ -105,10 +99,12 @@ fn compare(program: &Path, messages: &str) {
     }
 }
 
-/// Line and text of an error in the short format, `file:line:column: error...: text`.
-fn error(message: &str) -> Option<(u32, &str)> {
-    let (place, text) = message.split_once(": error")?;
-    let mut numbers = place.rsplit(':');
-    let _column = numbers.next()?;
-    Some((numbers.next()?.parse().ok()?, text))
+/// Line and text of an error, without the program's own lines that it quotes.
+fn error(message: &str) -> Option<(u32, String)> {
+    let place = message
+        .lines()
+        .find_map(|line| line.trim_start().strip_prefix("--> "))?;
+    let line = place.rsplit(':').nth(1)?.parse().ok()?;
+    let said = message.lines().filter(|line| !line.contains("//~ "));
+    Some((line, said.collect::<Vec<_>>().join("\n")))
 }

@@ -39,7 +39,7 @@ fn structs_go_round_a_ring() {
                 comm.scope(|scope| {
                     comm.send_pod(&own, next).start_in(scope)?;
                     comm.recv_pod(&mut received, last).start_in(scope)?;
-                    Ok::<(), Error>(())
+                    Ok(())
                 })
                 .unwrap();
                 assert_eq!(received, particles(last, count));

@@ -38,7 +38,7 @@ fn the_scope_waits_for_forgotten_handles() {
                     comm.all_reduce_in_place(&mut maxima, RedOp::Max)
                         .start_in(scope)?,
                 );
-                Ok::<_, Error>(())
+                Ok(())
             })
             .unwrap();
             assert!(sums.iter().chain(&maxima).all(|&x| x == 1));
@@ -83,7 +83,7 @@ fn a_panic_in_a_scope_waits_and_goes_on() {
                 if comm.rank() == 0 {
                     std::panic::resume_unwind(Box::new("on purpose"));
                 }
-                Ok::<_, Error>(())
+                Ok(())
             })
         }));
         match outcome {
@@ -114,7 +114,7 @@ fn a_scope_reports_the_first_error() {
     let outcome = comms[0].scope(|scope| {
         std::mem::forget(comms[0].recv(&mut buffer, 1).start_in(scope)?);
         comms[0].abort("no more");
-        Ok::<_, Error>(())
+        Ok(())
     });
     assert!(outcome.unwrap_err().to_string().contains("no more"));
 }

@@ -267,7 +267,7 @@ fn parts_of_memory_are_used_together() {
             comm.all_reduce_in_place(first, RedOp::Sum)
                 .start_in(scope)?;
             comm.all_reduce_in_place(rest, RedOp::Max).start_in(scope)?;
-            Ok::<(), Error>(())
+            Ok(())
         })
         .unwrap();
         assert_eq!(

@@ -7,6 +7,12 @@ use half::{bf16, f16};
 use crate::{DType, F8E4M3, F8E5M2, Scale};
 
 /// A type of elements. Implemented for the types of [`DType`] only; the trait is sealed.
+#[diagnostic::on_unimplemented(
+    message = "calls have no elements of type `{Self}`",
+    label = "not an element type",
+    note = "elements are i8, u8, i32, u32, i64, u64, f16, bf16, f32, f64, F8E4M3 or F8E5M2",
+    note = "structs and other plain data travel as bytes: `bytemuck::cast_slice(..)`"
+)]
 pub trait Element:
     bytemuck::Pod + Send + Sync + PartialEq + Debug + Default + sealed::Sealed + 'static
 {
