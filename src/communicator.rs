@@ -75,6 +75,7 @@ pub(crate) struct Inner {
 
 /// One rank, for messages to people.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PeerInfo {
     /// Its rank in this communicator.
     pub rank: usize,

@@ -12,6 +12,7 @@ use crate::error::Error;
 
 /// What a launcher says about this process.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct LaunchInfo {
     /// The launcher.
     pub kind: String,

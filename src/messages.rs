@@ -89,15 +89,12 @@ impl Communicator {
                 ),
             });
         }
-        let mut values = Vec::new();
-        values
-            .try_reserve_exact(count)
-            .map_err(|error| Error::Memory {
-                what: format!("receiving {count} {dtype} elements from rank {from}"),
-                problem: error.to_string(),
-            })?;
-        values.resize(count, T::default());
-        self.recv(values, from).run()
+        // The allocator's zeros: pages that the kernel has cleared are first touched by the message.
+        let values = bytemuck::try_zeroed_vec(count).map_err(|()| Error::Memory {
+            what: format!("receiving {count} {dtype} elements from rank {from}"),
+            problem: "the allocator does not have as much".to_owned(),
+        })?;
+        self.recv::<T, Vec<T>>(values, from).run()
     }
 
     /// Waits for the next message from rank `from`, to memory of the host, as long as a call may

@@ -16,6 +16,7 @@ use crate::task::Task;
 
 /// How memory is registered with a communicator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Registration {
     /// For this rank alone: the others need not register.
     Local,

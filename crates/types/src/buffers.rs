@@ -28,7 +28,8 @@ impl Extent {
     /// at [`u64::MAX`].
     ///
     /// ```
-    /// use spark_ccl_types::Extent;
+    /// # use spark_ccl_types as spark_ccl;
+    /// use spark_ccl::Extent;
     ///
     /// assert_eq!(Extent::Nothing.elements(5, 4), 0);
     /// assert_eq!(Extent::Count.elements(5, 4), 5);

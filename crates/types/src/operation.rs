@@ -37,7 +37,8 @@ macro_rules! operations {
         /// An operation of the library.
         ///
         /// ```
-        /// use spark_ccl_types::{Extent, Operation, Side};
+        /// # use spark_ccl_types as spark_ccl;
+        /// use spark_ccl::{Extent, Operation, Side};
         ///
         /// let gather = Operation::from_name("gather").unwrap();
         /// assert_eq!(gather, Operation::Gather);

@@ -29,7 +29,8 @@ impl ReduceOp {
     /// The same as a [`RedOp`]; `None` for a pre-multiplied sum, which needs a factor.
     ///
     /// ```
-    /// use spark_ccl_types::{RedOp, ReduceOp};
+    /// # use spark_ccl_types as spark_ccl;
+    /// use spark_ccl::{RedOp, ReduceOp};
     ///
     /// assert_eq!(ReduceOp::Max.without_factor(), Some(RedOp::Max));
     /// assert_eq!(ReduceOp::PreMulSum.without_factor(), None);
@@ -163,7 +164,8 @@ impl From<RedOp> for ReduceOp {
 /// What a reduction of elements of a type takes: a [`RedOp`], or a sum with a factor.
 ///
 /// ```
-/// use spark_ccl_types::{RedOp, Reducer};
+/// # use spark_ccl_types as spark_ccl;
+/// use spark_ccl::{RedOp, Reducer};
 ///
 /// assert_eq!(Reducer::<f32>::from(RedOp::Max), Reducer::Op(RedOp::Max));
 /// ```
