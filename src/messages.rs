@@ -89,7 +89,7 @@ impl Communicator {
                 ),
             });
         }
-        // The allocator's zeros: pages that the kernel has cleared are first touched by the message.
+        // The allocator's zeros: pages that the kernel clears are first touched by the message.
         let values = bytemuck::try_zeroed_vec(count).map_err(|()| Error::Memory {
             what: format!("receiving {count} {dtype} elements from rank {from}"),
             problem: "the allocator does not have as much".to_owned(),

@@ -10,8 +10,8 @@
 
 use crate::{Combine, DType, Element, ReduceOp, Reducer, Scale};
 
-/// A [`Reducer`] without its type: a factor on input, an elementwise operation, and a division at the
-/// end.
+/// A [`Reducer`] without its type: a factor on input, an elementwise operation, and a division at
+/// the end.
 ///
 /// ```
 /// use spark_ccl_types::{Combine, RedOp, Reducer, Reduction, Scale};
