@@ -38,6 +38,7 @@ mod observe;
 mod processes;
 mod processes_calls;
 mod processes_rank;
+mod programs;
 mod ranks;
 mod rdma;
 mod recover;
