@@ -14,16 +14,21 @@ use crate::processes::{
 const SHM: (&str, &str) = ("SPARK_CCL_SHM", "1");
 const TCP: (&str, &str) = ("SPARK_CCL_SHM", "0");
 const TIMEOUT: (&str, &str) = ("SPARK_CCL_TIMEOUT", "3");
+const SHORT: Duration = Duration::from_secs(3);
 /// Elements of a buffer: 40 MiB.
 const COUNT: usize = 10 << 20;
 /// What the others write into their buffers once they have them back. Less than what ranks reduce,
 /// so that it does not win over that should a rank still read it.
 const PATTERN: &str = "-12345";
 
-/// Stops a rank at some moment of an endless series of all-reduces, until the others gave up.
-fn stop_and_wake(ranks: &mut [Rank], memory: &str) {
+/// Stops a rank at some moment of an endless series of all-reduces, until the others gave up. `Err`
+/// if the timeout was too short for a single one.
+fn stop_and_wake(ranks: &mut [Rank], memory: &str, timeout: Duration) -> Result<(), String> {
     let stopped = ranks.len() - 1;
     for answer in all(ranks, &format!("loop {memory} {COUNT}")) {
+        if answer.contains("gave up after") {
+            return Err(answer);
+        }
         assert_eq!(answer, "running");
     }
     std::thread::sleep(some_time(1..100));
@@ -32,7 +37,7 @@ fn stop_and_wake(ranks: &mut [Rank], memory: &str) {
     let (sleeper, others) = ranks.split_last_mut().unwrap();
     for rank in &mut *others {
         let answer = rank.hear();
-        assert_gave_up(&answer, 3.0);
+        assert_gave_up(&answer, timeout.as_secs_f64());
         assert_contains(&answer, &["waits for: ", "all_reduce"]);
         let (_, late) = answer.split_once("waits for: ").unwrap();
         assert_names(late, stopped, pid);
@@ -40,22 +45,32 @@ fn stop_and_wake(ranks: &mut [Rank], memory: &str) {
     assert_all_ok(others, &format!("fill {memory} {PATTERN}"));
     sleeper.signal(Signal::CONT);
     // It gets the error, too, instead of going on.
-    assert_gave_up(&sleeper.hear(), 3.0);
+    assert_gave_up(&sleeper.hear(), timeout.as_secs_f64());
     std::thread::sleep(Duration::from_secs(1));
     for answer in all(others, &format!("count-other-than {memory} {PATTERN}")) {
         assert_eq!(answer, "0", "elements were written by a rank that woke up");
     }
+    Ok(())
+}
+
+/// Ranks whose calls may take this long.
+fn world_within(timeout: Duration, size: usize, transport: (&str, &str)) -> Vec<Rank> {
+    let seconds = timeout.as_secs().to_string();
+    world(size, &[transport, ("SPARK_CCL_TIMEOUT", &seconds)])
 }
 
 #[test]
 fn a_stopped_rank_is_named_and_writes_nothing_when_it_wakes_up() {
     let _alone = alone();
     for transport in [SHM, TCP] {
-        let mut ranks = world(2, &[transport, TIMEOUT]);
-        for _ in 0..2 {
-            stop_and_wake(&mut ranks, "ordinary");
-            join(&mut ranks);
-        }
+        with_enough_time(SHORT, |timeout| {
+            let mut ranks = world_within(timeout, 2, transport);
+            for _ in 0..2 {
+                stop_and_wake(&mut ranks, "ordinary", timeout)?;
+                join(&mut ranks);
+            }
+            Ok(())
+        });
     }
 }
 
@@ -63,13 +78,16 @@ fn a_stopped_rank_is_named_and_writes_nothing_when_it_wakes_up() {
 fn a_stopped_rank_is_cut_off_from_registered_memory() {
     let _alone = alone();
     for size in [2, 3] {
-        let mut ranks = world(size, &[SHM, TIMEOUT]);
-        let why = ranks[0].ask(&format!("explain registered {COUNT}"));
-        assert_contains(&why, &["all ranks map each other's registered memory"]);
-        for _ in 0..3 {
-            stop_and_wake(&mut ranks, "registered");
-            join(&mut ranks);
-        }
+        with_enough_time(SHORT, |timeout| {
+            let mut ranks = world_within(timeout, size, SHM);
+            let why = ranks[0].ask(&format!("explain registered {COUNT}"));
+            assert_contains(&why, &["all ranks map each other's registered memory"]);
+            for _ in 0..3 {
+                stop_and_wake(&mut ranks, "registered", timeout)?;
+                join(&mut ranks);
+            }
+            Ok(())
+        });
     }
 }
 
@@ -119,8 +137,7 @@ fn a_rank_that_is_late_but_alive_is_named_as_such() {
 /// Each of two ranks once begins a call two thirds of the timeout later than the others. `Err` if
 /// the rest was not enough for the call itself.
 fn wait_for_slow_ranks(transport: (&str, &str), timeout: Duration) -> Result<(), String> {
-    let seconds = timeout.as_secs().to_string();
-    let mut ranks = world(3, &[transport, ("SPARK_CCL_TIMEOUT", &seconds)]);
+    let mut ranks = world_within(timeout, 3, transport);
     for late in 0..2 {
         for number in (0..3).filter(|&number| number != late) {
             ranks[number].order("call f32 all_reduce sum 1000000");
@@ -145,8 +162,6 @@ fn wait_for_slow_ranks(transport: (&str, &str), timeout: Duration) -> Result<(),
 fn a_rank_that_is_slow_but_in_time_is_waited_for() {
     let _alone = alone();
     for transport in [SHM, TCP] {
-        with_enough_time(Duration::from_secs(3), |timeout| {
-            wait_for_slow_ranks(transport, timeout)
-        });
+        with_enough_time(SHORT, |timeout| wait_for_slow_ranks(transport, timeout));
     }
 }
