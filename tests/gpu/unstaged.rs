@@ -336,14 +336,16 @@ fn dropped_memory_is_freed_behind_its_calls() {
 fn how_it_is_done_is_explained() {
     let Some(gpus) = gpus(2) else { return };
     gpus.each(&pinned(), |comm| {
-        let said = comm
-            .explain_device(Operation::AllGather, DType::F32, 1 << 20)
-            .unwrap();
-        assert!(
-            said.starts_with("on the host, on memory from alloc_device itself, by "),
-            "{said}"
-        );
-        assert!(said.contains("other memory: staged, "), "{said}");
+        for (count, other) in [(1 << 20, "staged through slots, "), (1000, "staged, ")] {
+            let said = comm
+                .explain_device(Operation::AllGather, DType::F32, count)
+                .unwrap();
+            assert!(
+                said.starts_with("on the host, on memory from alloc_device itself, by "),
+                "{said}"
+            );
+            assert!(said.contains(&format!("other memory: {other}")), "{said}");
+        }
         comm.finalize().unwrap();
     });
 }

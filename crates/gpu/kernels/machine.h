@@ -117,6 +117,12 @@ DEVICE void release_long(u64* to, u64 value) {
 DEVICE u32 exchange_word(u32* at, u32 value) { return atomicExch(at, value); }
 // What was there before one is added.
 DEVICE u64 count_up(u64* at) { return atomicAdd(at, 1ull); }
+// The same, and what those have stored who counted before is there for this thread.
+DEVICE u64 count_up_in_order(u64* at) {
+    u64 before;
+    asm volatile("atom.acq_rel.gpu.global.add.u64 %0, [%1], 1;" : "=l"(before) : "l"(at) : "memory");
+    return before;
+}
 
 // A GPU that can start a kernel before the one ahead of it in the stream has ended does so where the launch allows it:
 // see collectives.cu. After the wait, that one has ended, and what it wrote is there; without such a launch, it has

@@ -1,5 +1,6 @@
 //! An operation on a rank's buffers.
 
+use spark_ccl_slots::{Form, Route};
 use spark_ccl_types::{Combine, DType, Extent, Operation, ReduceOp, Reduction, Scale, Side};
 
 use crate::Error;
@@ -48,6 +49,7 @@ impl Call {
             });
         }
         let (scaling, factor, divisor) = self.arithmetic(ranks);
+        let route = Route::new(self.operation, Form::Direct, rank, self.root, ranks);
         Ok(CallLayout {
             input: self.input,
             output: self.output,
@@ -60,8 +62,8 @@ impl Call {
             combine: self.combine() as u32,
             divisor,
             dtype: u32::from(self.dtype.code()),
-            to: self.partners(Side::Input, rank, ranks),
-            from: self.partners(Side::Output, rank, ranks),
+            to: route.to[0],
+            from: route.from[0],
         })
     }
 
@@ -85,15 +87,6 @@ impl Call {
         match self.operation.extent(side) {
             Extent::Blocks => self.bytes(),
             _ => 0,
-        }
-    }
-
-    /// The ranks that get a rank's input, or those whose input goes to its output: one bit each.
-    fn partners(&self, side: Side, rank: usize, ranks: usize) -> u32 {
-        match self.operation.at_root() {
-            Some(only) if only != side => 1 << self.root,
-            Some(_) if rank != self.root => 0,
-            _ => (1 << ranks) - 1,
         }
     }
 

@@ -67,5 +67,5 @@ pub use message::{Message, Way};
 pub use plan::{Kernel, Limits, Plan, Wire};
 pub use revision::REVISION;
 pub use scratch::Scratch;
-pub use slots::Slots;
+pub use slots::{Calls, Slots};
 pub use staged::{Buffers, Cut, Lane, Rung, Stage};

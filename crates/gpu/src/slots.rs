@@ -1,4 +1,4 @@
-//! `all_reduce` through slots: boxes in the host's memory, and the kernels that fill and read them.
+//! Operations through slots: boxes in the host's memory, and the kernels that fill and read them.
 //!
 //! What carries slots to the other ranks is not here: proxies of `spark-ccl-slots`, on the boxes of
 //! [`Slots::boxes`].
@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaStream};
 use spark_ccl_cuda::{DeviceBlock, OwnStream, PinnedWords, make_current, relaxed};
-use spark_ccl_slots::{Boxes, Counter, Memory, Passed, Plan, PostBox, Reducing, Shape, SlotMember};
+use spark_ccl_slots::{
+    Boxes, Counter, Exchanging, Form, Memory, Passed, Plan, PostBox, Route, Shape, SlotMember,
+};
 use spark_ccl_types::Operation;
 
 use crate::kept::{Kept, Settles};
@@ -27,6 +29,8 @@ const PAYLOAD: usize = 64 << 10;
 const THREADS: u64 = 512;
 const WARP: u64 = 32;
 const WORD: u64 = 16;
+/// The words of `Journal`.
+const JOURNAL: usize = 4;
 /// Where `State::failed` is.
 const FAILED: u64 = 8;
 /// The patience until [`Slots::set_patience`] is called.
@@ -49,9 +53,21 @@ struct Parts {
     /// By rank, the outbox and the inbox.
     boxes: Vec<Option<[PostBox; 2]>>,
     mailbox: Mailbox,
+    journal: PinnedWords,
     state: DeviceBlock,
     streams: Streams,
     context: Arc<CudaContext>,
+}
+
+/// What kernels have said of a rank's calls through slots.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Calls {
+    /// How many have begun.
+    pub begun: u64,
+    /// Of how many the kernel has ended.
+    pub ended: u64,
+    /// [`Call::words`] of the last one that has begun.
+    pub words: [u64; 2],
 }
 
 /// A box's memory.
@@ -89,6 +105,7 @@ impl Slots {
         let block = DeviceBlock::zeroed(context, state + passed)?;
         let mailbox = Mailbox::new(context, PATIENCE)?;
         let [control, failure] = mailbox.addresses_for(context)?;
+        let journal = PinnedWords::new(context, JOURNAL)?;
         let mut all = Vec::new();
         for peer in 0..ranks {
             let made = (peer != rank).then(|| boxes(context, shape)).transpose()?;
@@ -102,6 +119,7 @@ impl Slots {
                 state: block.address(),
                 control,
                 failure,
+                journal: journal.address_for(context)?,
                 slots: shape.slots() as u64,
                 stride: shape.stride() as u64,
                 lanes: shape.lanes() as u32,
@@ -114,6 +132,7 @@ impl Slots {
                 kernels: loaded::of_slots(context)?,
                 boxes,
                 mailbox,
+                journal,
                 state: block,
                 streams: Streams::default(),
                 context: Arc::clone(context),
@@ -134,8 +153,8 @@ impl Slots {
         let stream = OwnStream::new(context)?;
         // The captures of other threads must not make the wait fail.
         let _relaxed = relaxed(make_current(context)?)?;
-        let plan = Plan::new(0, self.ranks(), self.shape);
-        let mut reducing = self.reducing(&plan);
+        let plan = self.plan(Operation::AllReduce, 0);
+        let mut nothing = self.nothing(&plan);
         let (grid, failed) = ([1, WARP as u32], self.member.state + FAILED);
         // SAFETY: the state and the boxes' addresses are there, and only these kernels use them,
         // which do nothing after a failure. If the driver fails, the slots are dropped, which waits
@@ -145,7 +164,7 @@ impl Slots {
             stream.write(failed, &[1_u32])?;
             let turn = first_turn(context);
             for kernel in self.parts.kernels.all() {
-                launch_in(stream.inner(), kernel, grid, &mut reducing)?;
+                launch_in(stream.inner(), kernel, grid, &mut nothing)?;
             }
             drop(turn);
             stream.write(failed, &[0_u32])?;
@@ -168,14 +187,26 @@ impl Slots {
         2 * (self.ranks() - 1) * self.shape.bytes()
     }
 
-    /// How many lanes each pair of ranks has.
-    pub fn lanes(&self) -> usize {
-        self.shape.lanes()
+    /// How all ranks do an operation on blocks of this many bytes.
+    pub fn plan(&self, operation: Operation, bytes: u64) -> Plan {
+        Plan::new(operation, bytes, self.ranks(), self.shape)
     }
 
-    /// How all ranks do a call on this many bytes.
-    pub fn plan(&self, bytes: u64) -> Plan {
-        Plan::new(bytes, self.ranks(), self.shape)
+    /// Which calls kernels have begun and ended. Once one has ended, the boxes have all that it has
+    /// said.
+    pub fn calls(&self) -> Calls {
+        let word = |place: usize| &self.parts.journal.words()[place];
+        // Acquire pairs with the kernel's releases in `Slots::end` and `Slots::begin`. Read in this
+        // order, no more have ended than have begun.
+        let ended = word(1).load(Ordering::Acquire);
+        let begun = word(0).load(Ordering::Acquire);
+        // Relaxed: of this call, or of one that has begun since.
+        let words = [2, 3].map(|place| word(place).load(Ordering::Relaxed));
+        Calls {
+            begun,
+            ended,
+            words,
+        }
     }
 
     /// The outbox and the inbox for another rank.
@@ -197,7 +228,7 @@ impl Slots {
         lanes.sum()
     }
 
-    /// Enqueues an `all_reduce` in a stream of the rank's GPU, or captures it into a graph; does
+    /// Enqueues an operation in a stream of the rank's GPU, or captures it into a graph; does
     /// not wait.
     ///
     /// # Safety
@@ -212,22 +243,27 @@ impl Slots {
     pub unsafe fn enqueue(&self, call: &Call, stream: &Arc<CudaStream>) -> Result<(), Error> {
         self.check()?;
         let operation = call.operation;
-        if operation != Operation::AllReduce {
+        if Form::of(operation).is_empty() {
             return Err(Error::Operation { operation });
         }
         let layout = call.layout(self.rank(), self.ranks())?;
-        let plan = self.plan(layout.bytes);
-        let mut reducing = Reducing {
+        let plan = self.plan(operation, layout.bytes);
+        let (rank, ranks) = (self.rank(), self.ranks());
+        let mut exchanging = Exchanging {
             input: layout.input,
             output: layout.output,
             bytes: layout.bytes,
+            input_stride: layout.input_stride,
+            output_stride: layout.output_stride,
             words: layout.words,
             factor: layout.factor,
             scaling: layout.scaling,
             combine: layout.combine,
             divisor: layout.divisor,
             dtype: layout.dtype,
-            ..self.reducing(&plan)
+            route: Route::new(operation, plan.form, rank, call.root, ranks),
+            reduces: u32::from(operation.reduces()),
+            ..self.nothing(&plan)
         };
         let words = plan.piece.min(layout.bytes).div_ceil(WORD);
         let threads = words.next_multiple_of(WARP).clamp(WARP, THREADS) as u32;
@@ -244,18 +280,20 @@ impl Slots {
                 stream,
                 kernels.of(&plan),
                 [plan.ctas, threads],
-                &mut reducing,
+                &mut exchanging,
             )
         })
     }
 
     /// A call without elements.
-    fn reducing(&self, plan: &Plan) -> Reducing {
-        Reducing {
+    fn nothing(&self, plan: &Plan) -> Exchanging {
+        Exchanging {
             member: self.member,
             input: 0,
             output: 0,
             bytes: 0,
+            input_stride: 0,
+            output_stride: 0,
             piece: plan.piece,
             words: [0; 2],
             factor: 0,
@@ -263,6 +301,14 @@ impl Slots {
             combine: 0,
             divisor: 1,
             dtype: 0,
+            route: Route::new(
+                Operation::AllReduce,
+                Form::Shared,
+                self.rank(),
+                0,
+                self.ranks(),
+            ),
+            reduces: 0,
             ahead: plan.ahead,
             unused: 0,
         }

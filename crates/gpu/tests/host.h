@@ -104,6 +104,7 @@ inline u32 exchange_word(u32* at, u32 value) {
     return __atomic_exchange_n(at, value, __ATOMIC_RELAXED);
 }
 inline u64 count_up(u64* at) { return __atomic_fetch_add(at, 1, __ATOMIC_RELAXED); }
+inline u64 count_up_in_order(u64* at) { return __atomic_fetch_add(at, 1, __ATOMIC_ACQ_REL); }
 
 inline u64 nanoseconds() {
     timespec now;

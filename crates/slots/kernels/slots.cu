@@ -3,15 +3,15 @@
 //
 // They use no headers of the CUDA toolkit: crates/cuda/kernels/build.sh compiles them.
 
-#include "all_reduce.h"
+#include "exchange.h"
 
 #define KERNEL(name, ctas, ...)                                           \
     extern "C" __global__ void __launch_bounds__(MAX_WARPS* LANES, ctas)  \
-        name(const __grid_constant__ Reducing reducing) {                 \
+        name(const __grid_constant__ Exchanging call) {                  \
         wait_for_last_kernel();                                           \
         __VA_ARGS__;                                                      \
     }
 
-KERNEL(slots_direct_small, 3, AllReduce(reducing).direct())
-KERNEL(slots_direct_large, 2, AllReduce(reducing).direct())
-KERNEL(slots_shared_large, 2, AllReduce(reducing).shared())
+KERNEL(slots_direct_small, 3, Exchange(call).direct())
+KERNEL(slots_direct_large, 2, Exchange(call).direct())
+KERNEL(slots_shared_large, 2, Exchange(call).shared())

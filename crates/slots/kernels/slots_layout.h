@@ -7,9 +7,11 @@
 // Between words that different processors write.
 const u32 LINE = 128;
 // The counters of a lane, each in a line of its own: an outbox has the first two, and the proxy's
-// third, which no kernel reads; an inbox has the last.
-const u32 COUNTERS = 4;
-enum Counter : u32 { PUBLISHED = 0, SENT = 1, CONSUMED = 3 };
+// third, which no kernel reads; an inbox has the others.
+const u32 COUNTERS = 5;
+enum Counter : u32 { PUBLISHED = 0, SENT = 1, CONSUMED = 3, WANTED = 4 };
+// A call's steps: in the first one, input goes to peers; in the second one, results do.
+const u32 STEPS = 2;
 // In a slot: the flag, the record, and the payload.
 const u32 RECORD_AT = 64;
 const u32 PAYLOAD_AT = 128;
@@ -42,6 +44,15 @@ struct Passed {
     u64 sent;
 };
 
+// What kernels say of their calls, in the host's memory.
+struct Journal {
+    // How many have begun, and ended.
+    u64 begun;
+    u64 ended;
+    // The signature of the last one that has begun.
+    u64 words[2];
+};
+
 // What a rank has of its communicator. `failure.h` has the rest.
 struct SlotMember {
     // By rank; the own one is nothing. In device memory.
@@ -51,6 +62,7 @@ struct SlotMember {
     State* state;
     const Control* control;
     Failure* failure;
+    Journal* journal;
     // Where the slots of a box begin, and the bytes from a slot to the next.
     u64 slots;
     u64 stride;
@@ -61,12 +73,18 @@ struct SlotMember {
     u32 ranks;
 };
 
-// An all_reduce of this rank.
-struct Reducing {
+// A call of this rank. In the direct form, pieces of blocks go straight to the ranks that need them;
+// in the shared one, each of the `sharers` gets a share of the buffer first, and passes on what
+// becomes of it. Ranks are bits; the own one among them is what stays here.
+struct Exchanging {
     SlotMember member;
     const u8* input;
     u8* output;
+    // Of a block.
     u64 bytes;
+    // From the block of a rank to the next one's; 0 where there is one for all.
+    u64 input_stride;
+    u64 output_stride;
     // The bytes of a slot's payload but the last; a multiple of 16.
     u64 piece;
     u64 words[2];
@@ -76,6 +94,13 @@ struct Reducing {
     u32 combine;
     u32 divisor;
     u32 type;
+    // Which ranks get something of this one in each step, and those from which it gets something.
+    u32 to[STEPS];
+    u32 from[STEPS];
+    // In the shared form.
+    u32 sharers;
+    // Not 0 if the elements of ranks are combined.
+    u32 reduces;
     // How many rounds a lane fills before it consumes the first.
     u32 ahead;
     u32 unused;
@@ -83,5 +108,5 @@ struct Reducing {
 
 static_assert(sizeof(Record) == 48, "as in src/layout.rs");
 static_assert(sizeof(Passed) == 24, "as in src/arguments.rs");
-static_assert(sizeof(SlotMember) == 72, "as in src/arguments.rs");
-static_assert(sizeof(Reducing) == 152, "as in src/arguments.rs");
+static_assert(sizeof(SlotMember) == 80, "as in src/arguments.rs");
+static_assert(sizeof(Exchanging) == 200, "as in src/arguments.rs");

@@ -1,5 +1,7 @@
 //! The argument of the kernels. `kernels/slots_layout.h` has the same structures.
 
+use crate::Route;
+
 /// The boxes that a rank has for a peer: where they are for its GPU.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
@@ -33,6 +35,8 @@ pub struct SlotMember {
     pub control: u64,
     /// `Failure` of the same, in the host's memory.
     pub failure: u64,
+    /// `Journal` of `slots_layout.h`, in the host's memory.
+    pub journal: u64,
     /// [`Shape::slots`](crate::Shape::slots).
     pub slots: u64,
     /// [`Shape::stride`](crate::Shape::stride).
@@ -47,18 +51,22 @@ pub struct SlotMember {
     pub ranks: u32,
 }
 
-/// An `all_reduce` of a rank.
+/// A call of a rank.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
-pub struct Reducing {
+pub struct Exchanging {
     /// Of the communicator.
     pub member: SlotMember,
     /// Where the input is for the GPU.
     pub input: u64,
     /// Where the output is; may be the input.
     pub output: u64,
-    /// The bytes of each.
+    /// The bytes of a block.
     pub bytes: u64,
+    /// From the input's block for a rank to the next one's, in bytes; 0 where there is only one.
+    pub input_stride: u64,
+    /// The same of the output.
+    pub output_stride: u64,
     /// The most bytes of a slot's payload; a multiple of 16.
     pub piece: u64,
     /// The call's signature: what all ranks must have alike.
@@ -73,6 +81,10 @@ pub struct Reducing {
     pub divisor: u32,
     /// `Type`.
     pub dtype: u32,
+    /// Between which ranks slots go.
+    pub route: Route,
+    /// Not 0 if the elements of ranks are combined.
+    pub reduces: u32,
     /// How many rounds a lane fills before it consumes the first.
     pub ahead: u32,
     /// Nothing.
@@ -81,5 +93,5 @@ pub struct Reducing {
 
 // `slots_layout.h` asserts the same sizes. Fields are in the same order, and none is padded.
 const _: () = assert!(size_of::<Passed>() == 24);
-const _: () = assert!(size_of::<SlotMember>() == 72);
-const _: () = assert!(size_of::<Reducing>() == 152);
+const _: () = assert!(size_of::<SlotMember>() == 80);
+const _: () = assert!(size_of::<Exchanging>() == 200);

@@ -15,7 +15,7 @@ const PAGE: usize = 4096;
 pub const MAX_DEPTH: usize = 64;
 
 /// How many counters a lane has.
-const COUNTERS: usize = 4;
+const COUNTERS: usize = 5;
 
 /// What both ends of a pair agree on. All lanes have the same slots.
 ///
@@ -107,8 +107,8 @@ mod tests {
         let shape = Shape::new(3, 4, 256).unwrap();
         let mut ranges = Vec::new();
         for lane in 0..3 {
-            use Counter::{Consumed, Credit, Published, Sent};
-            ranges.extend([Published, Sent, Credit, Consumed].map(|counter| {
+            use Counter::{Consumed, Credit, Published, Sent, Wanted};
+            ranges.extend([Published, Sent, Credit, Consumed, Wanted].map(|counter| {
                 let at = shape.counter(lane, counter);
                 at..at + LINE
             }));

@@ -39,10 +39,11 @@ mod plan;
 mod played;
 #[cfg(not(all(test, loom)))]
 mod proxy;
+mod route;
 mod schedule;
 mod slot;
 
-pub use arguments::{Boxes, Passed, Reducing, SlotMember};
+pub use arguments::{Boxes, Exchanging, Passed, SlotMember};
 pub use carrier::Carrier;
 pub use copying::Copying;
 pub use error::Error;
@@ -53,6 +54,7 @@ pub use memory::{Memory, PostBox};
 pub use plan::Plan;
 #[cfg(not(all(test, loom)))]
 pub use proxy::{Progress, Proxy};
+pub use route::Route;
 pub use schedule::Form;
 pub use slot::{Counter, Record, Slot};
 
@@ -60,8 +62,9 @@ pub use slot::{Counter, Record, Slot};
 pub const IMAGES: &[u8] = include_bytes!("../kernels/slots.images");
 
 /// What all ranks must have alike: kernels, plans, and what messages of links say.
-pub const ALIKE: [&[u8]; 3] = [
+pub const ALIKE: [&[u8]; 4] = [
     include_bytes!("../kernels/manifest.json"),
     include_bytes!("plan.rs"),
+    include_bytes!("route.rs"),
     include_bytes!("linked/tag.rs"),
 ];

@@ -1,7 +1,9 @@
 //! The kernels' code, compiled for this machine, with a thread for each CTA, and with the proxies
 //! and carriers of the library. It needs a C++ compiler, and no GPU.
 
+mod buffers;
 mod failures;
+mod mixed;
 #[path = "../../gpu/tests/oracle/mod.rs"]
 mod oracle;
 mod results;
@@ -14,9 +16,9 @@ use std::sync::OnceLock;
 use libloading::Library;
 use spark_ccl_testing::{Need, has};
 
-use crate::Reducing;
+use crate::Exchanging;
 
-type Play = unsafe extern "C" fn(*const Reducing, u32, u32, bool, u64, u32);
+type Play = unsafe extern "C" fn(*const Exchanging, u32, u32, bool, u64, u32);
 
 /// `play` of `tests/kernel.cpp`, if there is a compiler.
 fn play() -> Option<Play> {

@@ -1,7 +1,7 @@
 //! Posts what kernels publish, and tells them and the peer what has become of it.
 
 use crate::counters::{Impossible, Receiving, Sending};
-use crate::{Carrier, Counter, Error, PostBox, Record, Slot};
+use crate::{Carrier, Counter, Error, PostBox, Slot};
 
 /// Some lanes between this rank and a peer, in both directions. Lanes need nothing of each other,
 /// so those of a pair may be shared out among threads, with a carrier and a proxy for each.
@@ -20,8 +20,6 @@ struct Lane {
     number: usize,
     sending: Sending,
     receiving: Receiving,
-    /// Of the last slot that was posted.
-    last: Option<Record>,
 }
 
 /// How far a lane has come, for errors.
@@ -54,7 +52,6 @@ impl<C: Carrier> Proxy<C> {
             number,
             sending: Sending::new(depth),
             receiving: Receiving::default(),
-            last: None,
         });
         Self {
             outbox,
@@ -114,11 +111,6 @@ impl<C: Carrier> Proxy<C> {
         &mut self.carrier
     }
 
-    /// What the slot is that a lane has posted last, if it has any.
-    pub fn last(&self, lane: usize) -> Option<Record> {
-        self.lanes.iter().find(|of| of.number == lane)?.last
-    }
-
     /// How far each lane has come.
     pub fn progress(&self) -> impl Iterator<Item = Progress> {
         self.lanes.iter().map(|lane| {
@@ -157,8 +149,7 @@ impl Lane {
             return Ok(false);
         };
         let slot = Slot { lane, number };
-        let record = outbox.record(slot);
-        let (length, payload) = (record.length, outbox.shape().payload());
+        let (length, payload) = (outbox.record(slot).length, outbox.shape().payload());
         if length > payload as u64 {
             return Err(Error::Length {
                 lane,
@@ -173,7 +164,6 @@ impl Lane {
         let has_room = unsafe { carrier.post(slot, length as usize)? };
         if has_room {
             self.sending.posted();
-            self.last = Some(record);
         }
         Ok(has_room)
     }

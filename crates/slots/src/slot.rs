@@ -1,7 +1,7 @@
 //! What a lane has: slots, the records of what is in them, and counters.
 
 /// The counters of a lane, each alone in its line. An outbox has the first three, an inbox the
-/// last.
+/// others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Counter {
     /// Slots that the kernel has filled.
@@ -12,6 +12,8 @@ pub enum Counter {
     Credit,
     /// Slots that the kernel has consumed.
     Consumed,
+    /// Slots of all calls that have begun.
+    Wanted,
 }
 
 /// A slot of a lane, by its number in the lane.

@@ -1,13 +1,13 @@
 // The kernels for a host, where a thread plays a CTA: for tests in Rust, which have the carriers.
-#include "../kernels/all_reduce.h"
+#include "../kernels/exchange.h"
 
-// A CTA's part in an all_reduce. It pauses at one in so many accesses.
-extern "C" void play(const Reducing* reducing, u32 cta, u32 ctas, bool is_shared, u64 seed,
+// A CTA's part in a call. It pauses at one in so many accesses.
+extern "C" void play(const Exchanging* call, u32 cta, u32 ctas, bool is_shared, u64 seed,
                      u32 pauses) {
     here = {cta, 0, 1, ctas, seed, pauses, 100};
     if (is_shared) {
-        AllReduce(*reducing).shared();
+        Exchange(*call).shared();
     } else {
-        AllReduce(*reducing).direct();
+        Exchange(*call).direct();
     }
 }

@@ -41,7 +41,7 @@ pub(in crate::device) struct Staged {
     /// Before the stage: what is dropped first ends the use of the other.
     lease: Lease,
     stage: Arc<Stage>,
-    /// For long `all_reduce`s; `None` where the number of ranks has no kernels.
+    /// For long operations; `None` where the number of ranks has no kernels.
     slots: Option<Arc<Slots>>,
     /// That of the communicator that carries the pieces.
     host: Arc<HostEngine>,
@@ -166,7 +166,7 @@ impl Staged {
             ));
         }
         let staged = if let Some(slots) = self.slots_for(operation, bytes) {
-            by_slots(slots, bytes)
+            by_slots(slots, operation, bytes)
         } else {
             let cut = Cut::new(operation, size, count as u64, ranks)?;
             let len = cut.elements(0).end;
@@ -235,7 +235,7 @@ impl Staged {
     /// The slots, if an operation of this length goes through them.
     fn slots_for(&self, operation: Operation, bytes: u64) -> Option<&Arc<Slots>> {
         let slots = self.slots.as_ref();
-        slots.filter(|_| operation == Operation::AllReduce && bytes >= SLOTS_FROM)
+        slots.filter(|_| !Form::of(operation).is_empty() && bytes >= SLOTS_FROM)
     }
 
     /// Whether a call goes through slots, and not straight between its buffers.
@@ -362,11 +362,11 @@ impl Staged {
 }
 
 /// How a call goes through slots, for people.
-fn by_slots(slots: &Slots, bytes: u64) -> String {
-    let plan = slots.plan(bytes);
+fn by_slots(slots: &Slots, operation: Operation, bytes: u64) -> String {
+    let plan = slots.plan(operation, bytes);
     let form = match plan.form {
-        Form::Direct => "each rank reduces all",
-        Form::Shared => "each rank reduces a share",
+        Form::Direct => "straight to the ranks that need them",
+        Form::Shared => "to ranks that pass on a share each",
     };
     format!(
         "staged through slots, pieces of up to {} bytes on {}, {form}",

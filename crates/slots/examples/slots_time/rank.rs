@@ -12,10 +12,10 @@ use spark_ccl_cuda::{
     DeviceBlock, Function, HostBlock, Images, OwnStream, counted_stream, elapsed_ms,
 };
 use spark_ccl_slots::{
-    Boxes, Copying, Form, Memory, Passed, PostBox, Proxy, Reducing, Shape, SlotMember,
+    Boxes, Copying, Exchanging, Form, Memory, Passed, PostBox, Proxy, Route, Shape, SlotMember,
 };
 use spark_ccl_transport::memory::SharedMemory;
-use spark_ccl_types::DType;
+use spark_ccl_types::{DType, Operation};
 
 use crate::Result;
 
@@ -97,6 +97,7 @@ fn member(rank: usize, state: u64, page: u64) -> SlotMember {
         state,
         control: page,
         failure: page + 1024,
+        journal: page + 2048,
         slots: SHAPE.slots() as u64,
         stride: SHAPE.stride() as u64,
         lanes: LANES as u32,
@@ -181,9 +182,10 @@ impl Rank {
         static TURN: Mutex<()> = Mutex::new(());
         let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         for kernel in &self.kernels {
-            let mut reducing = self.reducing(0, 16, 1);
-            (reducing.member.rank, reducing.member.ranks) = (0, 1);
-            let mut parameters = [(&raw mut reducing).cast()];
+            let mut call = self.exchanging(0, 16, 1, Form::Direct);
+            (call.member.rank, call.member.ranks) = (0, 1);
+            call.route = Route::new(Operation::AllReduce, Form::Shared, 0, 0, 1);
+            let mut parameters = [(&raw mut call).cast()];
             // SAFETY: a rank alone touches its input and output, which have 16 bytes, and its
             // state, all of which `self` keeps until the stream has been waited for.
             unsafe { kernel.launch(&self.stream, [1, 32], &mut parameters)? };
@@ -293,12 +295,14 @@ impl Rank {
         Ok(graph)
     }
 
-    fn reducing(&self, bytes: usize, piece: usize, ahead: usize) -> Reducing {
-        Reducing {
+    fn exchanging(&self, bytes: usize, piece: usize, ahead: usize, form: Form) -> Exchanging {
+        Exchanging {
             member: self.member,
             input: self.input.address(),
             output: self.output.address(),
             bytes: bytes as u64,
+            input_stride: 0,
+            output_stride: 0,
             piece: piece as u64,
             words: [bytes as u64, 0],
             factor: 0,
@@ -306,13 +310,15 @@ impl Rank {
             combine: 0,
             divisor: 1,
             dtype: u32::from(DType::Bf16.code()),
+            route: Route::new(Operation::AllReduce, form, self.number, 0, 2),
+            reduces: 1,
             ahead: ahead as u32,
             unused: 0,
         }
     }
 
     fn enqueue(&self, bytes: usize, plan: Plan) -> Result<()> {
-        let mut reducing = self.reducing(bytes, plan.piece, plan.ahead);
+        let mut call = self.exchanging(bytes, plan.piece, plan.ahead, plan.form);
         let kernel = match (plan.form, plan.is_small) {
             (Form::Direct, true) => &self.kernels[0],
             (Form::Direct, false) => &self.kernels[1],
@@ -320,7 +326,7 @@ impl Rank {
         };
         let words = plan.piece.min(bytes).div_ceil(16);
         let threads = words.next_multiple_of(32).clamp(32, 512) as u32;
-        let mut parameters = [(&raw mut reducing).cast()];
+        let mut parameters = [(&raw mut call).cast()];
         // SAFETY: the kernel's parameter has this layout. All memory that it names lives as long as
         // this, which waits for all kernels.
         unsafe { kernel.launch(&self.stream, [plan.ctas, threads], &mut parameters)? };

@@ -7,6 +7,8 @@ use crate::Record;
 pub struct Heard {
     /// How many calls it has made before that are not made by slots.
     pub before: u64,
+    /// The slot's number in its lane.
+    pub number: u64,
     /// Which call the slot is of.
     pub record: Record,
 }

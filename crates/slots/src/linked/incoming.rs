@@ -163,6 +163,7 @@ impl Incoming {
             if slot.lane == 0 {
                 self.heard = Some(Heard {
                     before: self.before,
+                    number: slot.number,
                     record: self.inbox.record(slot),
                 });
             }

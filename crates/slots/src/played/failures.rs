@@ -3,9 +3,10 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use spark_ccl_types::{DType, ReduceOp};
+use spark_ccl_types::{DType, Operation, ReduceOp};
 
-use super::world::{Buffers, Call, Failed, World};
+use super::buffers::{Buffers, Call};
+use super::world::{Failed, World};
 use crate::conformance::{copying, delayed};
 use crate::linked::tests::over_breaking_link;
 use crate::{Error, Form};
@@ -16,6 +17,8 @@ const MISMATCH: u64 = 3;
 
 fn call() -> Call {
     Call {
+        operation: Operation::AllReduce,
+        root: 0,
         dtype: DType::F32,
         op: ReduceOp::Sum,
         count: 900,
@@ -60,7 +63,10 @@ fn a_peer_that_is_lost_on_the_way_is_named() {
     for rank in [0, 2] {
         let failed = world.ranks[rank].failed().unwrap();
         assert_eq!((failed.reason, failed.peer, failed.operation), (LATE, 1, 2));
-        assert_eq!(buffers[rank][0].result(), Some(&call().expected(3)[..]));
+        assert_eq!(
+            buffers[rank][0].result(),
+            Some(&call().expected(rank, 3)[..])
+        );
         assert!(buffers[rank][1].is_untouched());
     }
 }
@@ -171,7 +177,7 @@ fn a_link_that_breaks_is_named_and_later_calls_write_nothing() {
             assert!(buffers[number - 1].result().is_some());
             assert!(buffers[number..].iter().all(Buffers::is_untouched));
             for before in &buffers[..number - 1] {
-                assert_eq!(before.result(), Some(&call().expected(ranks)[..]));
+                assert_eq!(before.result(), Some(&call().expected(rank, ranks)[..]));
             }
         }
     }

@@ -1,9 +1,10 @@
 //! Results are right if any rank is late, with as few slots as there may be.
 
 use spark_ccl_testing::scramble;
-use spark_ccl_types::{DType, ReduceOp};
+use spark_ccl_types::{DType, Operation, ReduceOp};
 
-use super::world::{Call, LANES, World};
+use super::buffers::Call;
+use super::world::{LANES, World};
 use crate::Form;
 use crate::conformance::{Make, copying, delayed};
 use crate::linked::tests::{over_memory, over_sockets};
@@ -16,20 +17,35 @@ const OPS: [ReduceOp; 5] = [
     ReduceOp::Avg,
 ];
 
+pub(super) const OPERATIONS: [Operation; 8] = [
+    Operation::AllReduce,
+    Operation::ReduceScatter,
+    Operation::AllGather,
+    Operation::AllToAll,
+    Operation::Broadcast,
+    Operation::Reduce,
+    Operation::Gather,
+    Operation::Scatter,
+];
+
 /// Any call; all types and reductions come, and none of no elements is left out.
-fn any_call(seed: u64) -> Call {
+pub(super) fn any_call(seed: u64, ranks: usize) -> Call {
     let random = |what, limit: usize| scramble(seed, what) as usize % limit;
     let dtype = DType::ALL[seed as usize % DType::ALL.len()];
     let op = OPS[seed as usize / DType::ALL.len() % OPS.len()];
     let most = [1, 40, 3000, 9000][random(1, 4)];
+    // The half of them all_reduces.
+    let operation = OPERATIONS[random(7, 8) * random(8, 2)];
     Call {
+        operation,
+        root: random(9, ranks),
         dtype,
         op,
         count: random(2, most) / dtype.size(),
         piece: [16, 128, 256][random(3, 3)],
         ctas: 1 + random(4, LANES) as u32,
         in_place: random(5, 2) == 0,
-        is_scaled: op == ReduceOp::Sum && random(6, 3) == 0,
+        is_scaled: operation.reduces() && op == ReduceOp::Sum && random(6, 3) == 0,
         seed,
         word: seed,
     }
@@ -37,15 +53,18 @@ fn any_call(seed: u64) -> Call {
 
 fn check(make: Make, form: Form, ranks: usize, ahead: usize, calls: std::ops::Range<u64>) {
     let mut world = World::new(make, form, (ranks, ahead, form.depth(ahead)));
-    let calls: Vec<_> = calls.map(any_call).collect();
+    let calls: Vec<_> = calls.map(|seed| any_call(seed, ranks)).collect();
     let Some(buffers) = world.run(&vec![calls.clone(); ranks], ahead as u64) else {
         return;
     };
     assert_eq!(*world.faults.lock().unwrap(), []);
     for (rank, buffers) in buffers.iter().enumerate() {
         assert_eq!(world.ranks[rank].failed(), None, "rank {rank}");
+        assert_eq!(world.ranks[rank].calls(), [calls.len() as u64; 2]);
+        let wanted = world.ranks[rank].wanted();
+        assert!(wanted.iter().all(|[wanted, consumed]| wanted == consumed));
         for (call, buffers) in calls.iter().zip(buffers) {
-            let expected = call.expected(ranks);
+            let expected = call.expected(rank, ranks);
             assert_eq!(
                 buffers.result(),
                 Some(&expected[..]),

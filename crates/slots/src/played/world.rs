@@ -6,130 +6,30 @@ use std::sync::{Arc, Barrier, Mutex};
 use std::thread::yield_now;
 
 use spark_ccl_testing::scramble;
-use spark_ccl_types::{DType, ReduceOp};
+use spark_ccl_types::{ReduceOp, Side};
 
-use super::{Play, oracle, play};
+use super::buffers::{Buffers, Call};
+use super::{Play, play};
 use crate::conformance::{End, Make};
 use crate::{
-    Boxes, Carrier, Counter, Error, Form, Passed, PostBox, Proxy, Reducing, Shape, SlotMember,
+    Boxes, Carrier, Counter, Error, Exchanging, Form, Passed, PostBox, Proxy, Route, Shape,
+    SlotMember,
 };
 
 pub(super) const LANES: usize = 3;
 const SLOT: usize = 256;
 
-/// An `all_reduce`.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Call {
-    pub(super) dtype: DType,
-    pub(super) op: ReduceOp,
-    pub(super) count: usize,
-    pub(super) piece: usize,
-    pub(super) ctas: u32,
-    pub(super) in_place: bool,
-    /// Whether each rank's input has a factor.
-    pub(super) is_scaled: bool,
-    /// What numbers its elements.
-    pub(super) seed: u64,
-    pub(super) word: u64,
-}
-
-impl Call {
-    pub(super) fn bytes(&self) -> usize {
-        self.count * self.dtype.size()
-    }
-
-    fn factor(&self, rank: usize) -> u64 {
-        scramble(self.seed ^ 0x77, rank as u64)
-    }
-
-    pub(super) fn input(&self, rank: usize) -> Vec<u8> {
-        let bytes =
-            (0..self.bytes() as u64).map(|at| scramble(self.seed << 8 ^ at, rank as u64) as u8);
-        bytes.collect()
-    }
-
-    pub(super) fn expected(&self, ranks: usize) -> Vec<u8> {
-        let inputs = (0..ranks).map(|rank| {
-            let input = self.input(rank);
-            if !self.is_scaled {
-                return input;
-            }
-            oracle::scaled(self.dtype, self.factor(rank), &input)
-        });
-        let inputs: Vec<_> = inputs.collect();
-        let inputs: Vec<_> = inputs.iter().map(|input| &input[..]).collect();
-        oracle::reduced(self.dtype, self.op, &inputs)
-    }
-}
-
-/// Guards around an output, that nothing may write.
-const AROUND: u8 = 0xa5;
-const MARGIN: usize = 32;
-
-/// A rank's buffers of a call: they begin anywhere.
-pub(super) struct Buffers {
-    input: Vec<u8>,
-    output: Vec<u8>,
-    start: usize,
-    call: Call,
-    rank: usize,
-}
-
-impl Buffers {
-    fn new(call: Call, rank: usize) -> Self {
-        let size = call.dtype.size();
-        let start = MARGIN + scramble(call.seed, rank as u64) as usize % 16 / size * size;
-        let mut input = vec![AROUND; start + call.bytes() + MARGIN];
-        input[start..][..call.bytes()].copy_from_slice(&call.input(rank));
-        let output = vec![AROUND; input.len()];
-        Self {
-            input,
-            output,
-            start,
-            call,
-            rank,
-        }
-    }
-
-    /// The result, if nothing else was written.
-    pub(super) fn result(&self) -> Option<&[u8]> {
-        let (start, end) = (self.start, self.start + self.call.bytes());
-        let output = if self.call.in_place {
-            &self.input
-        } else {
-            &self.output
-        };
-        let is_kept = |bytes: &[u8]| bytes.iter().all(|&byte| byte == AROUND);
-        let input = self.input[start..end] == self.call.input(self.rank)[..];
-        let is_right =
-            is_kept(&output[..start]) && is_kept(&output[end..]) && (self.call.in_place || input);
-        is_right.then(|| &output[start..end])
-    }
-
-    /// Whether nothing was written at all.
-    pub(super) fn is_untouched(&self) -> bool {
-        let result = self.result();
-        result.is_some_and(|result| {
-            let before = self.call.input(self.rank);
-            if self.call.in_place {
-                result == before
-            } else {
-                result.iter().all(|&byte| byte == AROUND)
-            }
-        })
-    }
-}
-
 /// What a rank's kernels have.
 pub(super) struct Rank {
     member: SlotMember,
     /// Longer than a proxy that has failed.
-    _memory: Vec<PostBox>,
+    memory: Vec<PostBox>,
     _boxes: Vec<Boxes>,
     _passed: Vec<Passed>,
     _state: Vec<u64>,
     control: Arc<[AtomicU64; 2]>,
     failure: Arc<[AtomicU64; 8]>,
+    journal: Arc<[AtomicU64; 4]>,
 }
 
 /// What `Failure` says.
@@ -151,6 +51,23 @@ impl Rank {
             operation: word(1),
             theirs: [word(5), word(6)],
         })
+    }
+
+    /// How many calls have begun, and ended.
+    pub(super) fn calls(&self) -> [u64; 2] {
+        [0, 1].map(|word| self.journal[word].load(Ordering::Acquire))
+    }
+
+    /// What each lane was to consume from each peer, and has.
+    pub(super) fn wanted(&self) -> Vec<[u64; 2]> {
+        let inboxes = self.memory.iter().skip(1).step_by(2);
+        let lanes = inboxes.flat_map(|inbox| (0..LANES).map(move |lane| (inbox, lane)));
+        let counters = [Counter::Wanted, Counter::Consumed];
+        lanes
+            .map(|(inbox, lane)| {
+                counters.map(|counter| inbox.counter(lane, counter).load(Ordering::Acquire))
+            })
+            .collect()
     }
 
     pub(super) fn abort(&self) -> Arc<[AtomicU64; 2]> {
@@ -210,7 +127,12 @@ impl World {
         let is_over = AtomicBool::new(false);
         let (form, ahead, ranks) = (self.form, self.ahead, &self.ranks);
         let mut buffers: Vec<Vec<_>> = (calls.iter().enumerate())
-            .map(|(rank, calls)| calls.iter().map(|&call| Buffers::new(call, rank)).collect())
+            .map(|(rank, calls)| {
+                let made = calls
+                    .iter()
+                    .map(|&call| Buffers::new(call, rank, ranks.len()));
+                made.collect()
+            })
             .collect();
         let barriers: Vec<_> = ranks.iter().map(|_| Barrier::new(LANES)).collect();
         let slow = seed as usize % ranks.len();
@@ -229,14 +151,14 @@ impl World {
                 let launches = buffers.iter_mut();
                 let launches = launches.map(|of_call| Launch {
                     ctas: of_call.call.ctas,
-                    arguments: ranks[rank].arguments(of_call, ahead),
+                    is_shared: of_call.call.form(form, ranks.len()) == Form::Shared,
+                    arguments: ranks[rank].arguments(of_call, form, ahead),
                 });
                 let launches: Vec<_> = launches.collect();
                 for cta in 0..LANES as u32 {
                     let (launches, barrier) = (launches.clone(), &barriers[rank]);
                     let cta = Cta {
                         number: cta,
-                        form,
                         seed: scramble(seed ^ u64::from(cta), rank as u64),
                         pauses: if rank == slow { 40 } else { 2000 },
                     };
@@ -279,30 +201,35 @@ fn goes_on(
 #[derive(Clone)]
 struct Launch {
     ctas: u32,
-    arguments: Reducing,
+    is_shared: bool,
+    arguments: Exchanging,
 }
 
 /// What plays a CTA in all launches.
 struct Cta {
     number: u32,
-    form: Form,
     seed: u64,
     pauses: u32,
 }
 
 impl Cta {
     fn run(&self, play: Play, launches: &[Launch], barrier: &Barrier) {
-        for (call, Launch { ctas, arguments }) in launches.iter().enumerate() {
+        for (call, launch) in launches.iter().enumerate() {
+            let Launch {
+                ctas,
+                is_shared,
+                arguments,
+            } = launch;
             // As kernels of a stream.
             barrier.wait();
             if self.number >= *ctas {
                 continue;
             }
-            let (seed, is_shared) = (self.seed ^ call as u64, self.form == Form::Shared);
+            let seed = self.seed ^ call as u64;
             // SAFETY: the arguments have this layout, and name memory of the rank and buffers that
             // live until all threads have ended. Nothing else uses the buffers; calls run one after
             // the other.
-            unsafe { play(arguments, self.number, *ctas, is_shared, seed, self.pauses) };
+            unsafe { play(arguments, self.number, *ctas, *is_shared, seed, self.pauses) };
         }
     }
 }
@@ -321,12 +248,14 @@ impl Rank {
         let control = Arc::new([const { AtomicU64::new(0) }; 2]);
         control[1].store(60_000_000_000, Ordering::Relaxed);
         let failure = Arc::new([const { AtomicU64::new(0) }; 8]);
+        let journal = Arc::new([const { AtomicU64::new(0) }; 4]);
         let member = SlotMember {
             boxes: boxes.as_ptr().expose_provenance() as u64,
             passed: passed.as_mut_ptr().expose_provenance() as u64,
             state: state.as_mut_ptr().expose_provenance() as u64,
             control: control.as_ptr().expose_provenance() as u64,
             failure: failure.as_ptr().expose_provenance() as u64,
+            journal: journal.as_ptr().expose_provenance() as u64,
             slots: shape.slots() as u64,
             stride: shape.stride() as u64,
             lanes: LANES as u32,
@@ -338,36 +267,39 @@ impl Rank {
         let memory = memory.flat_map(|end| [end.outbox.clone(), end.inbox.clone()]);
         Self {
             member,
-            _memory: memory.collect(),
+            memory: memory.collect(),
             _boxes: boxes,
             _passed: passed,
             _state: state,
             control,
             failure,
+            journal,
         }
     }
 
-    fn arguments(&self, buffers: &mut Buffers, ahead: usize) -> Reducing {
+    fn arguments(&self, buffers: &mut Buffers, form: Form, ahead: usize) -> Exchanging {
         let call = buffers.call;
-        let input = buffers.input[buffers.start..]
-            .as_mut_ptr()
-            .expose_provenance() as u64;
-        let output = buffers.output[buffers.start..]
-            .as_mut_ptr()
-            .expose_provenance() as u64;
-        let mean = call.op == ReduceOp::Avg;
-        let (ranks, is_whole) = (self.member.ranks, call.dtype.is_integer());
+        let ranks = self.member.ranks;
+        let form = call.form(form, ranks as usize);
+        let [input, output] = buffers.addresses();
+        let mean = call.op == ReduceOp::Avg && call.operation.reduces();
+        let is_whole = call.dtype.is_integer();
         let (factor, scaling) = match (call.is_scaled, mean && !is_whole) {
             (true, _) => (call.factor(buffers.rank), 1),
             (_, true) => ((1.0 / f64::from(ranks)).to_bits(), 2),
             _ => (0, 0),
         };
-        let op = if mean { ReduceOp::Sum } else { call.op };
-        Reducing {
+        let op = match call.op {
+            ReduceOp::Avg => ReduceOp::Sum,
+            op => op,
+        };
+        Exchanging {
             member: self.member,
             input,
-            output: if call.in_place { input } else { output },
+            output,
             bytes: call.bytes() as u64,
+            input_stride: call.stride(Side::Input) as u64,
+            output_stride: call.stride(Side::Output) as u64,
             piece: call.piece as u64,
             words: [call.word, call.count as u64],
             factor,
@@ -375,6 +307,14 @@ impl Rank {
             combine: u32::from(op.code()),
             divisor: if mean && is_whole { ranks } else { 1 },
             dtype: u32::from(call.dtype.code()),
+            route: Route::new(
+                call.operation,
+                form,
+                self.member.rank as usize,
+                call.root,
+                ranks as usize,
+            ),
+            reduces: u32::from(call.operation.reduces()),
             ahead: ahead as u32,
             unused: 0,
         }

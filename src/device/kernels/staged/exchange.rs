@@ -1,25 +1,29 @@
 //! The slots of one communicator: what the kernels put there goes to the other ranks, over a link
 //! of its own to each.
 
-mod calls;
 mod peer;
 
 use std::sync::Arc;
 
-use calls::Calls;
-pub(super) use calls::Others;
 use peer::Peer;
 use spark_ccl_control::{DEVICE_MARK, Fault, Watch};
-use spark_ccl_gpu::{Slots, Stage};
+use spark_ccl_gpu::{Rung, Slots, Stage};
 
 use crate::communicator::Communicator;
 use crate::names::describe;
+
+/// A rank's calls that are not made by slots.
+pub(super) struct Others {
+    /// How many have begun.
+    pub(super) begun: u64,
+    /// What the kernel has said of the one that is not done.
+    pub(super) current: Option<Rung>,
+}
 
 /// The slots of one communicator.
 pub(super) struct Exchange {
     slots: Arc<Slots>,
     peers: Vec<Peer>,
-    calls: Calls,
 }
 
 impl Exchange {
@@ -37,7 +41,6 @@ impl Exchange {
         });
         Self {
             peers: peers.collect(),
-            calls: Calls::default(),
             slots: Arc::clone(slots),
         }
     }
@@ -48,26 +51,44 @@ impl Exchange {
         let mut moved = false;
         for peer in &mut self.peers {
             moved |= peer.advance(carrier, others);
-            if let Some(record) = peer.last() {
-                self.calls.note(record, &self.slots);
-            }
         }
         moved
     }
 
     /// The fault of a peer with which a call cannot be done.
     pub(super) fn fault(&self, others: &Others, parent: &Watch) -> Option<Fault> {
-        let (own, number) = (self.slots.rank(), others.begun + self.begun());
+        let calls = self.slots.calls();
+        let (own, number) = (self.slots.rank(), others.begun + calls.begun);
         self.peers.iter().find_map(|peer| {
-            let ended = peer.judge(&self.calls, number, own, parent);
-            ended.or_else(|| self.differs(peer, others, parent))
+            let words = || describe(calls.words);
+            let ended = peer.judge(number, words, own, parent);
+            ended
+                .or_else(|| self.differs(peer, others, parent))
+                .or_else(|| self.is_unasked(peer, parent))
         })
     }
 
     /// How many calls this rank's kernels have begun.
     pub(super) fn begun(&self) -> u64 {
-        let newest = self.peers.first().and_then(Peer::newest);
-        newest.map_or(0, |record| record.call + 1)
+        self.slots.calls().begun
+    }
+
+    /// The fault of a peer from which a slot has come of a call that has ended here without it. No
+    /// kernel looks at it before this rank's next call.
+    fn is_unasked(&self, peer: &Peer, parent: &Watch) -> Option<Fault> {
+        let calls = self.slots.calls();
+        let heard = peer.heard()?;
+        let is_over = heard.record.call < calls.ended && heard.number > peer.wanted(0);
+        is_over.then(|| Fault::Mismatch {
+            sequence: DEVICE_MARK | (heard.before + heard.record.call + 1),
+            rank_a: parent.member(self.slots.rank() as u32),
+            words_a: match calls.begun - heard.record.call {
+                1 => describe(calls.words),
+                before => format!("another call, {} before the last", before - 1),
+            },
+            rank_b: parent.member(peer.rank() as u32),
+            words_b: describe(heard.record.words),
+        })
     }
 
     /// The fault of a peer that makes by slots the call that this rank makes another way: both have
@@ -89,19 +110,21 @@ impl Exchange {
 
     /// How many calls are done: the kernel has ended, and the peers have what they need.
     pub(super) fn done(&self) -> u64 {
-        let begun = self.calls.begun();
-        begun - u64::from(!self.is_met() && begun > 0)
+        let ended = self.slots.calls().ended;
+        ended - u64::from(!self.is_met() && ended > 0)
     }
 
     /// Whether all that kernels have begun has been passed, both ways.
     pub(super) fn is_met(&self) -> bool {
-        self.peers.iter().all(|peer| peer.is_met(&self.calls))
+        let calls = self.slots.calls();
+        calls.begun == calls.ended && self.peers.iter().all(Peer::is_met)
     }
 
     /// Whether peers may need something of this rank.
     pub(super) fn serves(&self) -> bool {
-        let mut peers = self.peers.iter();
-        peers.any(|peer| !peer.has_ended() && !peer.is_met(&self.calls))
+        let calls = self.slots.calls();
+        let mut peers = self.peers.iter().filter(|peer| !peer.has_ended());
+        peers.any(|peer| calls.begun > calls.ended || !peer.is_met())
     }
 
     /// Whether a kernel has given up.
@@ -119,7 +142,7 @@ impl Exchange {
 
     /// Says how far the slots of each peer have come, where some are on their way.
     pub(super) fn report(&self, parent: &Watch) {
-        for peer in self.peers.iter().filter(|peer| !peer.is_met(&self.calls)) {
+        for peer in self.peers.iter().filter(|peer| !peer.is_met()) {
             peer.report(self.slots.rank(), parent);
         }
     }

@@ -5,11 +5,10 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use spark_ccl_control::{DEVICE_MARK, Fault, Watch};
-use spark_ccl_slots::{Counter, Error as SlotsError, Heard, Linked, PostBox, Proxy, Record, Slot};
+use spark_ccl_slots::{Counter, Error as SlotsError, Heard, Linked, PostBox, Proxy};
 
-use super::calls::{Calls, Others};
+use super::Others;
 use crate::communicator::Communicator;
-use crate::names::describe;
 
 /// How long the control plane has to name the cause of a link's end; as of host memory.
 const CAUSE_WITHIN: Duration = Duration::from_secs(3);
@@ -49,7 +48,7 @@ impl Peer {
             return false;
         }
         if self.proxy.is_none() {
-            let needs = self.are_published();
+            let needs = self.is_used();
             // The peer may have made a call by slots where this rank's goes another way.
             if needs || others.current.is_some() {
                 self.connect(carrier, needs);
@@ -95,16 +94,16 @@ impl Peer {
         }
     }
 
-    /// The fault of a link that has ended while the call of this number needs it. If the peer has
+    /// The fault of a link that has ended while the call of this number and words needs it. If the peer has
     /// not said that it leaves, the control plane has some time to say why.
     pub(super) fn judge(
         &self,
-        calls: &Calls,
         number: u64,
+        words: impl Fn() -> String,
         own: usize,
         parent: &Watch,
     ) -> Option<Fault> {
-        let (since, error) = self.ended.as_ref().filter(|_| !self.is_met(calls))?;
+        let (since, error) = self.ended.as_ref().filter(|_| !self.is_met())?;
         let [by, peer] = [own, self.rank].map(|rank| parent.member(rank as u32));
         if *error == SlotsError::Gone && parent.left_with(self.rank as u32).is_some() {
             // All that it has sent was there before its link has ended.
@@ -112,9 +111,7 @@ impl Peer {
                 rank: peer,
                 last_sequence: DEVICE_MARK | number.saturating_sub(1),
                 sequence: DEVICE_MARK | number,
-                words: self
-                    .newest()
-                    .map_or_else(String::new, |record| describe(record.words)),
+                words: words(),
             });
         }
         let text = format!(
@@ -139,43 +136,37 @@ impl Peer {
         self.rank
     }
 
-    /// What the last slot is of that this rank's kernel has filled in its first lane.
-    pub(super) fn newest(&self) -> Option<Record> {
-        let published = self.outbox.counter(0, Counter::Published);
-        // Acquire pairs with the kernel's release in `Slots::publish`. The next slot in this place
-        // is filled only after the proxy has posted this one.
-        let number = published.load(Ordering::Acquire);
-        (number > 0).then(|| self.outbox.record(Slot { lane: 0, number }))
-    }
-
-    /// Of which call the last slot of the first lane is.
-    pub(super) fn last(&self) -> Option<Record> {
-        self.proxy.as_ref()?.last(0)
-    }
-
-    /// Whether all slots of the calls that have begun have been passed, both ways.
-    pub(super) fn is_met(&self, calls: &Calls) -> bool {
+    /// Whether all slots of the calls that have begun have been passed, both ways, as far as the
+    /// kernel has come.
+    pub(super) fn is_met(&self) -> bool {
         let Some(proxy) = &self.proxy else {
-            return !self.are_published();
+            return !self.is_used();
         };
         let is_flushed = proxy.carrier().is_flushed() || self.ended.is_some();
         is_flushed
             && proxy.progress().all(|lane| {
-                let all = calls.slots(lane.lane);
-                // A kernel may have filled more since.
-                self.published(lane.lane) == all && lane.credit == all && lane.consumed == all
+                let [published, wanted] = [self.published(lane.lane), self.wanted(lane.lane)];
+                lane.credit == published && lane.consumed == wanted
             })
     }
 
-    fn are_published(&self) -> bool {
-        (0..self.outbox.shape().lanes()).any(|lane| self.published(lane) > 0)
+    /// Whether a call has needed the peer.
+    fn is_used(&self) -> bool {
+        let mut lanes = 0..self.outbox.shape().lanes();
+        lanes.any(|lane| self.published(lane) > 0 || self.wanted(lane) > 0)
     }
 
     fn published(&self, lane: usize) -> u64 {
+        let published = self.outbox.counter(lane, Counter::Published);
         // Relaxed: what is read on its account, the proxy acquires.
-        self.outbox
-            .counter(lane, Counter::Published)
-            .load(Ordering::Relaxed)
+        published.load(Ordering::Relaxed)
+    }
+
+    /// How many of the peer's slots the calls that have begun take.
+    pub(super) fn wanted(&self, lane: usize) -> u64 {
+        // Relaxed: nothing else is read on its account.
+        let wanted = self.inbox.counter(lane, Counter::Wanted);
+        wanted.load(Ordering::Relaxed)
     }
 
     /// Ends the link at once.
