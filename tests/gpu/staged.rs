@@ -6,6 +6,7 @@
 mod buffers;
 mod by_host;
 mod by_mail;
+mod by_slots;
 mod collectives;
 mod context;
 mod dropped;

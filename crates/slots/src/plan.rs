@@ -46,9 +46,10 @@ impl Plan {
     /// ```
     pub fn new(operation: Operation, bytes: u64, ranks: usize, shape: Shape) -> Self {
         let is_long = ranks > 2 && bytes > DIRECT_MOST;
-        let form = match Form::of(operation).contains(&Form::Shared) {
-            true if is_long => Form::Shared,
-            _ => Form::Direct,
+        let form = if is_long && Form::of(operation).contains(&Form::Shared) {
+            Form::Shared
+        } else {
+            Form::Direct
         };
         let extent = match form {
             Form::Direct => bytes,

@@ -59,7 +59,7 @@ fn call(operation: Operation, root: usize) -> Call {
         ctas: 2,
         piece: 256,
         dtype: DType::F32,
-        word: (operation.code() as u64) << 8 | root as u64,
+        word: u64::from(operation.code()) << 8 | root as u64,
         ..any_call(9, 3)
     }
 }

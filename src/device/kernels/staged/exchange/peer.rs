@@ -77,8 +77,8 @@ impl Peer {
             };
             let (outbox, inbox) = (self.outbox.clone(), self.inbox.clone());
             // SAFETY: this is the only carrier of these boxes, which are of this communicator and
-            // this peer. There is one `Exchange` of the slots, one `Peer` in it for each rank, and a
-            // peer connects until it has a proxy, which it then keeps.
+            // this peer. There is one `Exchange` of the slots, one `Peer` in it for each rank, and
+            // a peer connects until it has a proxy, which it then keeps.
             unsafe { Linked::new(halves, part, outbox, inbox) }.map(Some)
         });
         match made {
@@ -94,8 +94,8 @@ impl Peer {
         }
     }
 
-    /// The fault of a link that has ended while the call of this number and words needs it. If the peer has
-    /// not said that it leaves, the control plane has some time to say why.
+    /// The fault of a link that has ended while the call of this number and words needs it. If the
+    /// peer has not said that it leaves, the control plane has some time to say why.
     pub(super) fn judge(
         &self,
         number: u64,

@@ -1,0 +1,145 @@
+//! Long collectives of all kinds, one after the other, with any root: at once and in graphs.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use spark_ccl::cuda::DeviceSlice;
+use spark_ccl::cuda::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
+use spark_ccl::cuda::cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
+use spark_ccl::{Communicator, RedOp};
+
+use super::by_host::{sums, values};
+use super::{builder, gpus, stream_of, text};
+
+/// Elements of a block: of several pieces, with an end at an odd place.
+const LEN: usize = 40_001;
+
+type Memory = DeviceSlice<u64>;
+
+/// For calls in graphs.
+fn raw(comm: &Communicator, of: &CudaSlice<u64>, stream: &CudaStream) -> Memory {
+    let (address, device) = (of.device_ptr(stream).0, comm.device().unwrap());
+    // SAFETY: each memory lives as long as the graph, and is used in one stream only.
+    unsafe { DeviceSlice::from_raw(address, of.len(), device) }
+}
+
+/// The lengths of all outputs.
+fn lens(ranks: usize) -> Vec<usize> {
+    let rooted = [LEN, LEN, LEN * ranks, LEN];
+    let common = [LEN, LEN, LEN * ranks, LEN * ranks];
+    [rooted.repeat(ranks), common.to_vec()].concat()
+}
+
+/// Makes all calls.
+fn call(
+    comm: &Communicator,
+    [own, all]: [Memory; 2],
+    outputs: &[Memory],
+    stream: &Arc<CudaStream>,
+) {
+    let mut next = outputs.iter().copied();
+    let mut next = || next.next().unwrap();
+    let sum = RedOp::Sum;
+    for root in 0..comm.size() {
+        comm.broadcast(own, next(), root).on(stream).unwrap();
+        comm.reduce(own, next(), sum, root).on(stream).unwrap();
+        comm.gather(own, next(), root).on(stream).unwrap();
+        comm.scatter(all, next(), root).on(stream).unwrap();
+    }
+    comm.all_reduce(own, next(), sum).on(stream).unwrap();
+    comm.reduce_scatter(all, next(), sum).on(stream).unwrap();
+    comm.all_gather(own, next()).on(stream).unwrap();
+    comm.all_to_all(all, next()).on(stream).unwrap();
+}
+
+/// What they are to leave; `None` where a rank has no output.
+fn expected(rank: usize, ranks: usize) -> Vec<Option<Vec<u64>>> {
+    let block = |of: &[u64], rank: usize| of[rank * LEN..][..LEN].to_vec();
+    let everyone = 0..ranks;
+    let gathered: Vec<_> = everyone
+        .clone()
+        .flat_map(|from| values(from, LEN))
+        .collect();
+    let blocks = everyone.clone().map(|from| values(from, LEN * ranks));
+    let blocks: Vec<_> = blocks.collect();
+    let of_root = everyone.flat_map(|root| {
+        let at_root = |output: Vec<u64>| (root == rank).then_some(output);
+        [
+            Some(values(root, LEN)),
+            at_root(sums(ranks, LEN, 1)),
+            at_root(gathered.clone()),
+            Some(block(&blocks[root], rank)),
+        ]
+    });
+    let common = [
+        sums(ranks, LEN, 1),
+        block(&sums(ranks, LEN * ranks, 1), rank),
+        gathered.clone(),
+        blocks.iter().flat_map(|of| block(of, rank)).collect(),
+    ];
+    of_root.chain(common.map(Some)).collect()
+}
+
+#[test]
+fn all_operations_follow_each_other_at_once_and_in_graphs() {
+    let Some(gpus) = gpus(2) else { return };
+    gpus.each(&builder(), |comm| {
+        let (stream, rank, ranks) = (stream_of(&comm), comm.rank(), comm.size());
+        let of = |len| stream.clone_htod(&values(rank, len)).unwrap();
+        let (own, all) = (of(LEN), of(LEN * ranks));
+        let new = |len| stream.clone_htod(&vec![7; len]).unwrap();
+        let mut outputs: Vec<_> = lens(ranks).into_iter().map(new).collect();
+        let raws: Vec<_> = outputs.iter().map(|of| raw(&comm, of, &stream)).collect();
+        let inputs = [&own, &all].map(|of| raw(&comm, of, &stream));
+        let expected = expected(rank, ranks);
+        let check = |outputs: &mut [CudaSlice<u64>]| {
+            comm.wait(&stream).unwrap();
+            for (place, (output, expected)) in outputs.iter_mut().zip(&expected).enumerate() {
+                let seen = stream.clone_dtoh(output).unwrap();
+                let nothing = vec![7; seen.len()];
+                let expected = expected.as_ref().unwrap_or(&nothing);
+                assert!(seen == *expected, "output {place} of rank {rank}");
+                stream.memcpy_htod(&nothing, output).unwrap();
+            }
+        };
+        call(&comm, inputs, &raws, &stream);
+        check(&mut outputs);
+        stream.synchronize().unwrap();
+        stream
+            .begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
+            .unwrap();
+        call(&comm, inputs, &raws, &stream);
+        let graph = stream.end_capture(CUgraphInstantiate_flags(0)).unwrap();
+        let graph = graph.unwrap();
+        for _ in 0..3 {
+            graph.launch().unwrap();
+            check(&mut outputs);
+        }
+        drop(graph);
+        comm.finalize().unwrap();
+    });
+}
+
+/// Of two ranks, no kernel waits for what comes: both only send.
+#[test]
+fn roots_that_differ_are_named() {
+    let Some(gpus) = gpus(2) else { return };
+    let builder = builder().operation_timeout(Duration::from_secs(60));
+    gpus.each(&builder, |comm| {
+        let root = usize::from(comm.rank() == 1);
+        let stream = stream_of(&comm);
+        let own = stream.clone_htod(&values(comm.rank(), LEN)).unwrap();
+        let mut output = stream.alloc_zeros::<u64>(LEN).unwrap();
+        let call = comm.broadcast(&own, &mut output, root).on(&stream);
+        let mut said = call.and_then(|()| comm.wait(&stream));
+        // The call itself may be over before anybody knows.
+        while said.is_ok() {
+            std::thread::sleep(Duration::from_millis(5));
+            said = comm.check();
+        }
+        let said = text(said);
+        for part in ["broadcast", "root 0", "root 1"] {
+            assert!(said.contains(part), "{said}");
+        }
+    });
+}
