@@ -120,7 +120,10 @@ DEVICE u64 count_up(u64* at) { return atomicAdd(at, 1ull); }
 // The same, and what those have stored who counted before is there for this thread.
 DEVICE u64 count_up_in_order(u64* at) {
     u64 before;
-    asm volatile("atom.acq_rel.gpu.global.add.u64 %0, [%1], 1;" : "=l"(before) : "l"(at) : "memory");
+    asm volatile("atom.acq_rel.gpu.global.add.u64 %0, [%1], 1;"
+                 : "=l"(before)
+                 : "l"(at)
+                 : "memory");
     return before;
 }
 

@@ -220,8 +220,8 @@ private:
         }
         return true;
     }
-    // The sum goes to the root's slot at once: there is no output here. Only sums go to the root, and
-    // none come from it, so its room waits for nothing that is not given back here.
+    // The sum goes to the root's slot at once: there is no output here. Only sums go to the root,
+    // and none come from it, so its room waits for nothing that is not given back here.
     DEVICE bool pass_sum(Part part) {
         if (!slots.wait_for_room(RESULTS) || !receive(part)) {
             return false;

@@ -202,7 +202,7 @@ private:
     }
 
     // Polls until it is true of all these peers, or the wait is to end. A thread that waits for
-    // nobody looks whether all are to end: a call that need not wait ends, too. There are some peers.
+    // nobody looks whether all are to end: a call that need not wait ends, too. There is a peer.
     template <class Is>
     DEVICE bool wait(u32 peers, Is is) const {
         bool is_over = false;

@@ -73,8 +73,8 @@ struct SlotMember {
     u32 ranks;
 };
 
-// A call of this rank. In the direct form, pieces of blocks go straight to the ranks that need them;
-// in the shared one, each of the `sharers` gets a share of the buffer first, and passes on what
+// A call of this rank. In the direct form, pieces of blocks go straight to ranks that need them; in
+// the shared one, each of the `sharers` gets a share of the buffer first, and passes on what
 // becomes of it. Ranks are bits; the own one among them is what stays here.
 struct Exchanging {
     SlotMember member;

@@ -67,4 +67,22 @@ pub enum Error {
         /// How.
         problem: String,
     },
+    /// The peer has sent what it cannot.
+    #[error("protocol violation: {problem}")]
+    Violation {
+        /// What.
+        problem: String,
+    },
+}
+
+impl Error {
+    /// Whether it may follow from what has happened to the peer or to the network, of which others
+    /// may know more.
+    ///
+    /// ```
+    /// assert!(spark_ccl_slots::Error::Gone.may_have_a_cause());
+    /// ```
+    pub fn may_have_a_cause(&self) -> bool {
+        matches!(self, Self::Gone | Self::Link { .. })
+    }
 }

@@ -4,7 +4,7 @@ use spark_ccl_types::Operation;
 
 use crate::{Form, Shape};
 
-/// The largest block that more than two ranks exchange directly, in bytes, where all need all of it.
+/// The largest block that more than two ranks exchange directly where all need it, in bytes.
 /// Two always do: what each sends is the same either way, and comes in one step.
 const DIRECT_MOST: u64 = 64 << 10;
 /// The largest block of the kernel that leaves room for others.

@@ -129,9 +129,9 @@ impl Incoming {
             }
             .word();
         if !has_room || !is_next || payload > shape.payload() {
-            return Err(Error::Link {
+            return Err(Error::Violation {
                 problem: format!(
-                    "protocol violation: the peer sends {payload} bytes as slot ...{} of lane \
+                    "the peer sends {payload} bytes as slot ...{} of lane \
                      {lane}, where {} is next, {consumed} were consumed, and the {} slots have \
                      {} bytes",
                     told.number,
@@ -184,9 +184,9 @@ fn receive(rx: &mut dyn LinkRx, part: &mut [u8], tag: u64) -> Result<bool, Error
         return Ok(false);
     };
     if arrival.tag != tag || arrival.payload.len() != part.len() {
-        return Err(Error::Link {
+        return Err(Error::Violation {
             problem: format!(
-                "protocol violation: a message of {} bytes with the tag {tag:x} is next, and the \
+                "a message of {} bytes with the tag {tag:x} is next, and the \
                  peer sends {} bytes with {:x}",
                 part.len(),
                 arrival.payload.len(),
@@ -200,7 +200,7 @@ fn receive(rx: &mut dyn LinkRx, part: &mut [u8], tag: u64) -> Result<bool, Error
 }
 
 fn no_lane(lane: usize) -> Error {
-    Error::Link {
-        problem: format!("protocol violation: the peer names lane {lane}, which there is not"),
+    Error::Violation {
+        problem: format!("the peer names lane {lane}, which there is not"),
     }
 }

@@ -123,7 +123,9 @@ fn what_a_peer_cannot_send_is_an_error_and_touches_no_slot() {
         (of(slot(0, 1), 257), "257 bytes"),
         (of(slot(0, 1), 8), "sends 3 bytes"),
     ] {
-        let said = said_of(tag, &[1, 2, 3]).to_string();
+        let said = said_of(tag, &[1, 2, 3]);
+        assert!(!said.may_have_a_cause(), "{said}");
+        let said = said.to_string();
         assert!(said.contains(part), "{said}");
     }
 }

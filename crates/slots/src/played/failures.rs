@@ -88,6 +88,24 @@ fn an_abort_ends_waits() {
     assert!(buffers[0][0].is_untouched());
 }
 
+/// Its slots have room, so it never waits; an abort that was there before ends it, too.
+#[test]
+fn an_abort_ends_what_need_not_wait() {
+    let mut world = world(Form::Direct, 2);
+    world.ranks[0].abort()[0].store(1, Ordering::Relaxed);
+    let sends = Call {
+        operation: Operation::Broadcast,
+        count: 10,
+        ..call()
+    };
+    let Some(buffers) = world.run(&[vec![sends], vec![]], 0) else {
+        return;
+    };
+    let failed = world.ranks[0].failed().unwrap();
+    assert_eq!((failed.reason, failed.peer), (ABORTED, 1));
+    assert!(buffers[0][0].is_untouched());
+}
+
 #[test]
 fn calls_that_differ_name_both_and_write_nothing() {
     let others = [

@@ -119,7 +119,8 @@ impl Peer {
              hosts",
             self.state()
         );
-        (since.elapsed() >= CAUSE_WITHIN).then_some(Fault::Link { by, peer, text })
+        let is_known = !error.may_have_a_cause() || since.elapsed() >= CAUSE_WITHIN;
+        is_known.then_some(Fault::Link { by, peer, text })
     }
 
     /// What the last slot is of that the peer has sent in its first lane.
