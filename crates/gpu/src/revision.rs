@@ -2,22 +2,31 @@
 
 use spark_ccl_slots::ALIKE;
 
+use crate::slots::SETTINGS;
+
 /// A number of all that ranks must have alike: equal ones have the same kernels, slots and plans.
 /// Ranks of other builds would wait for batches that are never sent.
-pub const REVISION: u32 = {
+pub const REVISION: u32 = with(SETTINGS);
+
+/// The number of these sources with such settings of slots.
+const fn with(settings: [u64; SETTINGS.len()]) -> u32 {
     let mut hash = 0x811c_9dc5;
     hash = hashed(hash, include_bytes!("../kernels/manifest.json"));
     hash = hashed(hash, include_bytes!("plan.rs"));
     hash = hashed(hash, include_bytes!("message.rs"));
     hash = hashed(hash, include_bytes!("staged/postings.rs"));
-    hash = hashed(hash, include_bytes!("slots.rs"));
     let mut index = 0;
     while index < ALIKE.len() {
         hash = hashed(hash, ALIKE[index]);
         index += 1;
     }
+    let mut index = 0;
+    while index < settings.len() {
+        hash = hashed(hash, &settings[index].to_le_bytes());
+        index += 1;
+    }
     hash
-};
+}
 
 /// FNV-1a.
 const fn hashed(mut hash: u32, bytes: &[u8]) -> u32 {
@@ -38,5 +47,15 @@ mod tests {
         // Of the algorithm's authors.
         assert_eq!(hashed(0x811c_9dc5, b"foobar"), 0xbf9c_f968);
         assert_ne!(REVISION, 0x811c_9dc5);
+    }
+
+    #[test]
+    fn other_settings_of_slots_have_another_number() {
+        assert_eq!(with(SETTINGS), REVISION);
+        for changed in 0..SETTINGS.len() {
+            let mut settings = SETTINGS;
+            settings[changed] *= 2;
+            assert_ne!(with(settings), REVISION, "setting {changed}");
+        }
     }
 }
