@@ -32,9 +32,6 @@ use crate::plan::Explanation;
 
 /// How much longer a kernel waits than the host, which knows more about what is wrong.
 const GRACE: Duration = Duration::from_secs(5);
-/// From this size on, slots are faster than pieces that the host reduces (measured on H200: of 8
-/// bytes 18 us against 13, of 32 KiB 27 against 26, of 8 MiB 2.4 ms against 3.4).
-const SLOTS_FROM: u64 = 64 << 10;
 
 /// A rank's stage, and what goes on with it.
 pub(in crate::device) struct Staged {
@@ -235,7 +232,7 @@ impl Staged {
     /// The slots, if an operation of this length goes through them.
     fn slots_for(&self, operation: Operation, bytes: u64) -> Option<&Arc<Slots>> {
         let slots = self.slots.as_ref();
-        slots.filter(|_| !Form::of(operation).is_empty() && bytes >= SLOTS_FROM)
+        slots.filter(|_| !Form::of(operation).is_empty() && bytes >= Slots::FROM)
     }
 
     /// Whether a call goes through slots, and not straight between its buffers.
