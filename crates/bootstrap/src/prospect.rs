@@ -28,8 +28,28 @@ impl Prospect<'_> {
     /// Whether the peer may be reached past the interfaces, of both hosts, that have these
     /// addresses.
     pub(crate) fn leads_around(&self, used: &[IpAddr]) -> bool {
-        let own = without(used, self.own, |one| (one.ip, one.interface));
-        let peer = without(used, self.peer, |one| (one.address.ip(), one.interface));
+        let taken = |ips: &mut dyn Iterator<Item = (IpAddr, u32)>| -> Vec<u32> {
+            let taken = ips.filter(|(ip, interface)| used.contains(ip) && *interface != 0);
+            taken.map(|(_, interface)| interface).collect()
+        };
+        let own_taken = taken(&mut self.own.iter().map(|one| (one.ip, one.interface)));
+        let peer_taken = taken(
+            &mut self
+                .peer
+                .iter()
+                .map(|one| (one.address.ip(), one.interface)),
+        );
+        let is_free = |ip: IpAddr, interface: u32, taken: &[u32]| {
+            !used.contains(&ip) && !taken.contains(&interface)
+        };
+        let own = self.own.iter().copied();
+        let own: Vec<_> = own
+            .filter(|one| is_free(one.ip, one.interface, &own_taken))
+            .collect();
+        let peer = self.peer.iter().copied();
+        let peer: Vec<_> = peer
+            .filter(|one| is_free(one.address.ip(), one.interface, &peer_taken))
+            .collect();
         let rest = Prospect {
             own: &own,
             peer: &peer,
@@ -67,19 +87,6 @@ impl Prospect<'_> {
     }
 }
 
-/// The addresses of interfaces that have none of those that are used.
-fn without<T: Copy>(used: &[IpAddr], all: &[T], place: impl Fn(&T) -> (IpAddr, u32)) -> Vec<T> {
-    let places = all.iter().map(&place);
-    // Interface 0 may be any.
-    let taken = places.filter(|(ip, interface)| used.contains(ip) && *interface != 0);
-    let taken: Vec<_> = taken.map(|(_, interface)| interface).collect();
-    let is_free = |one: &&T| {
-        let (ip, interface) = place(one);
-        !used.contains(&ip) && !taken.contains(&interface)
-    };
-    all.iter().filter(is_free).copied().collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -113,8 +120,8 @@ mod tests {
         prospect.is_poor()
     }
 
-    /// Whether a link over the first network of these hosts may go around it, where the kernel
-    /// would send to other networks from this address.
+    /// Whether a link over the first network of these hosts may go around it, where the kernel would
+    /// send to other networks from this address.
     fn leads_around(own: &[Address], peer: &[Endpoint], others: &[Endpoint], from: &str) -> bool {
         let source_to = |_| from.parse().ok();
         let prospect = Prospect {

@@ -9,9 +9,9 @@
 //! slot. The receiver reads a little ahead and returns messages in its read buffer, or reads them
 //! directly to their destination.
 //!
-//! A link over several rails, or between hosts that another network joins, keeps what it sends
-//! until it is acknowledged, where it lies or in a copy: when a rail falls silent, the others carry
-//! what it has not delivered. When all are, either end asks for a connection by the other network
+//! A link over several rails, or between hosts that another network joins, keeps what it sends until
+//! it is acknowledged, where it lies or in a copy: when a rail falls silent, the others carry what
+//! it has not delivered. When all are, either end asks for a connection by the other network
 //! ([`Tx::ask_by`]), and that carries it.
 //!
 //! # Trust

@@ -98,13 +98,13 @@ impl Session {
         &self,
         network: &Network,
         peer: u32,
-        judge: impl FnOnce(Prospect<'_>) -> T,
+        judge: impl FnOnce(&Prospect<'_>) -> T,
     ) -> T {
         let host = |rank| self.peer(rank).host_id;
         let is_other = |rank: &u32| ![host(self.rank), host(peer)].contains(&host(*rank));
         let others = (0..self.size()).filter(is_other);
         let others = others.flat_map(|rank| reachable(self.peer(rank), false, net::is_own));
-        judge(Prospect {
+        judge(&Prospect {
             own: &network.own,
             peer: &reachable(self.peer(peer), self.local_to(peer), net::is_own),
             others: &others.collect::<Vec<_>>(),

@@ -28,9 +28,7 @@ fn lend(tx: &mut Tx, payload: &[u8], message: usize) -> u64 {
 /// The ends of a link between hosts that another network joins.
 pub(super) fn beside_a_lan(cables: u8) -> [Side; 2] {
     let sides = sides(GEOMETRY, cables);
-    for side in &sides {
-        side.tx.ask_by(|_, _| ());
-    }
+    sides.iter().for_each(|side| side.tx.ask_by(|_, _| ()));
     sides
 }
 
