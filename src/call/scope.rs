@@ -52,14 +52,43 @@ impl Communicator {
     /// # Ok::<(), spark_ccl::Error>(())
     /// ```
     ///
-    /// What `work` returns may be a `Result` with an error of the program's own:
-    /// `comm.scope(|scope| Ok(step(scope)))??`.
-    ///
     /// # Errors
     /// The error of `work`, or else of the first operation that failed and was not waited for.
     pub fn scope<'env, R, F>(&self, work: F) -> Result<R, Error>
     where
         F: for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> Result<R, Error>,
+    {
+        self.try_scope(work)
+    }
+
+    /// Like [`scope`](Self::scope), where `work` has errors of the program's own. Where the
+    /// compiler asks for their type, a function as `work`, or `Ok::<_, MyError>(())`, names it.
+    ///
+    /// ```
+    /// use std::error::Error;
+    ///
+    /// # let ranks = spark_ccl::Communicator::local(2)?.into_iter().map(|comm| std::thread::spawn(move || {
+    /// let (mut values, mut step) = ([1_i32], 0_u32);
+    /// comm.try_scope(|scope| {
+    ///     let sum = comm.all_reduce_in_place(&mut values, spark_ccl::RedOp::Sum).start_in(scope)?;
+    ///     step = "7".parse()?;
+    ///     sum.wait()?;
+    ///     Ok::<_, Box<dyn Error + Send + Sync>>(())
+    /// })?;
+    /// assert_eq!((values, step), ([2], 7));
+    /// # comm.finalize()?;
+    /// # Ok::<_, Box<dyn Error + Send + Sync>>(())
+    /// # }));
+    /// # for rank in ranks.collect::<Vec<_>>() { rank.join().unwrap()?; }
+    /// # Ok::<(), Box<dyn Error + Send + Sync>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The error of `work`, or else of the first operation that failed and was not waited for.
+    pub fn try_scope<'env, R, E, F>(&self, work: F) -> Result<R, E>
+    where
+        E: From<Error>,
+        F: for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> Result<R, E>,
     {
         let scope = Scope {
             started: Mutex::new(Vec::new()),
@@ -71,7 +100,7 @@ impl Communicator {
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work(&scope)));
         let finished = or_abort(|| scope.finish());
         match result {
-            Ok(Ok(value)) => finished.map(|()| value),
+            Ok(Ok(value)) => Ok(finished.map(|()| value)?),
             Ok(Err(error)) => Err(error),
             Err(panic) => std::panic::resume_unwind(panic),
         }

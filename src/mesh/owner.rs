@@ -124,15 +124,6 @@ impl LinkOwner {
         session.reach_around(member, purpose, ways, deadline)
     }
 
-    /// Whether another network than those that these addresses join leads to a peer, for all that
-    /// is known.
-    pub(super) fn has_way_around(&self, peer: Rank, ends: &[[Option<IpAddr>; 2]]) -> bool {
-        let _held = Held::new();
-        let member = self.members[peer as usize];
-        let used: Vec<_> = ends.iter().flatten().copied().flatten().collect();
-        self.world.session.has_way_around(member, &used)
-    }
-
     fn purpose(&self, kind: Kind, lane: usize, socket: u32) -> Purpose {
         Purpose {
             context: self.context,

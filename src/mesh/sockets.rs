@@ -1,7 +1,6 @@
 //! Links over TCP: asks for their sockets, and makes a link when all are there. Knows sessions'
 //! streams; what links carry is not known here.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use socket2::Socket;
@@ -39,24 +38,19 @@ impl Sockets {
 
     pub(super) fn link(self, owner: &Arc<LinkOwner>, line: Line) -> Result<Made, LinkError> {
         let sockets: Vec<_> = self.0.into_iter().flatten().collect();
-        let ends: Vec<_> = sockets.iter().map(|socket| ends(socket)).collect();
-        let unbound = owner.unbound(line.0, &sockets);
+        let (route, unbound) = (route(&sockets), owner.unbound(line.0, &sockets));
         let (tx, rx) = tcp::link(sockets, owner.geometry())?;
-        // Keeping messages costs time: not where no other network could carry them.
-        if owner.has_way_around(line.0, &ends) {
-            ask_around(owner, line, &tx);
-        }
-        owner.spares.open(line, &tx.entry());
+        owner.spares.open(line, &spares_of(owner, line, &tx));
         Ok(Made {
             halves: (Box::new(tx), Box::new(rx)),
-            route: route(&ends),
+            route,
             unbound,
         })
     }
 }
 
 /// Has the session find another way when a link's own have fallen silent.
-fn ask_around(owner: &Arc<LinkOwner>, line: Line, tx: &tcp::Tx) {
+fn spares_of(owner: &Arc<LinkOwner>, line: Line, tx: &tcp::Tx) -> tcp::Entry {
     let owner = Arc::downgrade(owner);
     tx.ask_by(move |socket, silent| {
         let asked = owner
@@ -65,7 +59,7 @@ fn ask_around(owner: &Arc<LinkOwner>, line: Line, tx: &tcp::Tx) {
         if let Some(Err(error)) = asked {
             spark_ccl_log::info!("no other way for a link: {error}");
         }
-    });
+    })
 }
 
 /// A link over TCP.
@@ -76,18 +70,20 @@ pub(super) struct Made {
     pub(super) unbound: Option<String>,
 }
 
-/// The addresses that a socket joins, its own first.
-fn ends(socket: &Socket) -> [Option<IpAddr>; 2] {
-    [socket.local_addr(), socket.peer_addr()].map(|end| Some(end.ok()?.as_socket()?.ip()))
-}
-
 /// The addresses that a link's sockets join, for people.
-fn route(ends: &[[Option<IpAddr>; 2]]) -> String {
+fn route(sockets: &[Unshared<Socket>]) -> String {
     let mut routes: Vec<String> = Vec::new();
-    for ends in ends {
-        let name = |end: Option<IpAddr>| end.map_or_else(|| "?".to_owned(), |ip| ip.to_string());
-        let [own, peer] = ends.map(name);
-        let route = format!("{own} -> {peer}");
+    for socket in sockets {
+        let address = |side: std::io::Result<socket2::SockAddr>| {
+            side.ok()
+                .and_then(|address| address.as_socket())
+                .map_or_else(|| "?".to_owned(), |address| address.ip().to_string())
+        };
+        let route = format!(
+            "{} -> {}",
+            address(socket.local_addr()),
+            address(socket.peer_addr())
+        );
         if !routes.contains(&route) {
             routes.push(route);
         }

@@ -118,3 +118,17 @@ fn a_scope_reports_the_first_error() {
     });
     assert!(outcome.unwrap_err().to_string().contains("no more"));
 }
+
+#[test]
+fn errors_of_the_program_come_before_those_of_calls() {
+    let _watchdog = Watchdog::new();
+    let comms = Communicator::local(2).unwrap();
+    let mut buffer = [0_u8; 4];
+    let outcome = comms[0].try_scope(|scope| {
+        comms[0].recv(&mut buffer, 1).start_in(scope)?;
+        comms[0].abort("no more");
+        let step: u32 = "seven".parse()?;
+        Ok::<_, Box<dyn std::error::Error>>(step)
+    });
+    assert!(outcome.unwrap_err().is::<std::num::ParseIntError>());
+}

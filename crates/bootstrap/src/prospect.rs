@@ -25,39 +25,6 @@ impl Prospect<'_> {
         has_neighbour && !self.peer.iter().any(|target| self.may_reach(target))
     }
 
-    /// Whether the peer may be reached past the interfaces, of both hosts, that have these
-    /// addresses.
-    pub(crate) fn leads_around(&self, used: &[IpAddr]) -> bool {
-        let taken = |ips: &mut dyn Iterator<Item = (IpAddr, u32)>| -> Vec<u32> {
-            let taken = ips.filter(|(ip, interface)| used.contains(ip) && *interface != 0);
-            taken.map(|(_, interface)| interface).collect()
-        };
-        let own_taken = taken(&mut self.own.iter().map(|one| (one.ip, one.interface)));
-        let peer_taken = taken(
-            &mut self
-                .peer
-                .iter()
-                .map(|one| (one.address.ip(), one.interface)),
-        );
-        let is_free = |ip: IpAddr, interface: u32, taken: &[u32]| {
-            !used.contains(&ip) && !taken.contains(&interface)
-        };
-        let own = self.own.iter().copied();
-        let own: Vec<_> = own
-            .filter(|one| is_free(one.ip, one.interface, &own_taken))
-            .collect();
-        let peer = self.peer.iter().copied();
-        let peer: Vec<_> = peer
-            .filter(|one| is_free(one.address.ip(), one.interface, &peer_taken))
-            .collect();
-        let rest = Prospect {
-            own: &own,
-            peer: &peer,
-            ..*self
-        };
-        peer.iter().any(|target| rest.may_reach(target))
-    }
-
     fn may_reach(&self, target: &Endpoint) -> bool {
         if !needs_scope(target.address.ip()) {
             // A source that may not be used is of an interface that was left out.
@@ -118,63 +85,6 @@ mod tests {
             source_to: &source_to,
         };
         prospect.is_poor()
-    }
-
-    /// Whether a link over the first network of these hosts may go around it, where the kernel would
-    /// send to other networks from this address.
-    fn leads_around(own: &[Address], peer: &[Endpoint], others: &[Endpoint], from: &str) -> bool {
-        let source_to = |_| from.parse().ok();
-        let prospect = Prospect {
-            own,
-            peer,
-            others,
-            source_to: &source_to,
-        };
-        prospect.leads_around(&[own[0].ip, peer[0].address.ip()])
-    }
-
-    #[test]
-    fn only_another_network_leads_around_a_cable() {
-        let cable = [own("10.0.1.1/24", 2), own("fe80::1/64", 2)];
-        let there_too = [there("10.0.1.2", 2), there("fe80::2", 2)];
-        let second = [own("10.9.1.1/24", 2)];
-        assert!(!leads_around(&cable, &there_too, &[], "10.0.1.1"));
-        let addresses = [&cable[..], &second].concat();
-        let more = [&there_too[..], &[there("10.9.1.2", 2)]].concat();
-        assert!(
-            !leads_around(&addresses, &more, &[], "10.9.1.1"),
-            "the same cable"
-        );
-        let lan = [&cable[..], &[own("192.168.1.1/24", 3)]].concat();
-        let behind = [&there_too[..], &[there("192.168.7.2", 3)]].concat();
-        assert!(leads_around(&lan, &behind, &[], "192.168.1.1"));
-        assert!(
-            !leads_around(&lan, &behind, &[], "10.0.1.1"),
-            "routed over the cable"
-        );
-        assert!(
-            !leads_around(&lan, &there_too, &[], "192.168.1.1"),
-            "the peer has none"
-        );
-        let unknown = [&cable[..], &[own("fe80::3/64", 3)]].concat();
-        let unknown_there = [&there_too[..], &[there("fe80::4", 3)]].concat();
-        assert!(
-            leads_around(&unknown, &unknown_there, &[], ""),
-            "a link-local network"
-        );
-    }
-
-    /// Other cables lead to other hosts.
-    #[test]
-    fn a_neighbour_in_a_ring_without_a_lan_has_one_network() {
-        let (own, _, others) = ring();
-        let next = [
-            there("10.0.1.2", 2),
-            there("10.0.2.1", 3),
-            there("fe80::7", 2),
-            there("fe80::8", 3),
-        ];
-        assert!(!leads_around(&own, &next, &others, ""));
     }
 
     /// A host of a ring of four, with the addresses of the one opposite and of its neighbours.

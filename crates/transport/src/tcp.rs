@@ -9,10 +9,9 @@
 //! slot. The receiver reads a little ahead and returns messages in its read buffer, or reads them
 //! directly to their destination.
 //!
-//! A link over several rails, or between hosts that another network joins, keeps what it sends until
-//! it is acknowledged, where it lies or in a copy: when a rail falls silent, the others carry what
-//! it has not delivered. When all are, either end asks for a connection by the other network
-//! ([`Tx::ask_by`]), and that carries it.
+//! A link between hosts keeps what it sends until it is acknowledged, where it lies or in a copy:
+//! when a rail falls silent, the others carry what it has not delivered. When all are, either end
+//! asks for a connection by any other network ([`Tx::ask_by`]), and that carries it.
 //!
 //! # Trust
 //! Every header is checked before its length is used; see [`Header::parse`].
@@ -76,8 +75,8 @@ pub fn link(sockets: Vec<Unshared<Socket>>, geometry: Geometry) -> Result<(Tx, R
 }
 
 fn halves(link: Arc<Link>, streams: &[Arc<dyn Stream>], geometry: Geometry) -> (Tx, Rx) {
-    // Also where this end keeps nothing: the peer may know of another network.
-    let detours = link.is_between_hosts().then(|| Detours::of(&link.spares));
+    let may_detour = link.outbox.lock().retains;
+    let detours = may_detour.then(|| Detours::of(&link.spares));
     (Tx::new(link, geometry), Rx::new(streams, geometry, detours))
 }
 

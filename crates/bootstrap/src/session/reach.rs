@@ -8,10 +8,9 @@ use crate::caller::Caller;
 use crate::dial::Route;
 use crate::handshake::Intent;
 use crate::join::check_rank;
-use crate::network::{Network, reachable};
-use crate::prospect::Prospect;
+use crate::network::Network;
 use crate::routes::put_last;
-use crate::{Error, Purpose, Via, net};
+use crate::{Error, Purpose, Via};
 
 /// How long the lower rank waits for the higher rank's call before it calls itself.
 const DEFERRAL: Duration = Duration::from_millis(10);
@@ -78,38 +77,6 @@ impl Session {
                 Ok(())
             }
         }
-    }
-
-    /// Whether a link to a peer may find another way when nothing comes back over its own. `used`:
-    /// the addresses that its connections join, of both ends. Another way is another network, or
-    /// other ranks that pass streams on.
-    pub fn has_way_around(&self, peer: u32, used: &[IpAddr]) -> bool {
-        let Mode::Network(network) = &self.mode else {
-            return false;
-        };
-        if !self.wiring().joins(self.rank, peer) {
-            return self.wiring().ways(self.rank, peer).len() > 1;
-        }
-        self.with_prospect(network, peer, |prospect| prospect.leads_around(used))
-    }
-
-    /// Passes on what is known of a peer's networks.
-    pub(super) fn with_prospect<T>(
-        &self,
-        network: &Network,
-        peer: u32,
-        judge: impl FnOnce(&Prospect<'_>) -> T,
-    ) -> T {
-        let host = |rank| self.peer(rank).host_id;
-        let is_other = |rank: &u32| ![host(self.rank), host(peer)].contains(&host(*rank));
-        let others = (0..self.size()).filter(is_other);
-        let others = others.flat_map(|rank| reachable(self.peer(rank), false, net::is_own));
-        judge(&Prospect {
-            own: &network.own,
-            peer: &reachable(self.peer(peer), self.local_to(peer), net::is_own),
-            others: &others.collect::<Vec<_>>(),
-            source_to: &net::source_to,
-        })
     }
 
     /// The routes to a peer in these ways; if it is not reached by itself, those by way of others.

@@ -10,7 +10,8 @@ use spark_ccl_seal::Stream;
 use super::{Mode, REFUSAL, Session};
 use crate::caller::Caller;
 use crate::handshake::{Entered, Intent};
-use crate::network::Network;
+use crate::network::{Network, reachable};
+use crate::prospect::Prospect;
 use crate::wiring::{MOST_RANKS, Survey, Wiring};
 use crate::{Error, Purpose, Via, net};
 
@@ -107,7 +108,17 @@ impl Session {
 
     /// Limits a call to a rank to which others may pass streams on.
     fn limited(&self, network: &Network, peer: u32, caller: Caller) -> Caller {
-        if !self.with_prospect(network, peer, |prospect| prospect.is_poor()) {
+        let host = |rank| self.peer(rank).host_id;
+        let is_other = |rank: &u32| ![host(self.rank), host(peer)].contains(&host(*rank));
+        let others = (0..self.size()).filter(is_other);
+        let others = others.flat_map(|rank| reachable(self.peer(rank), false, net::is_own));
+        let prospect = Prospect {
+            own: &network.own,
+            peer: &reachable(self.peer(peer), self.local_to(peer), net::is_own),
+            others: &others.collect::<Vec<_>>(),
+            source_to: &net::source_to,
+        };
+        if !prospect.is_poor() {
             return caller.with_patience(Instant::now() + PATIENCE);
         }
         spark_ccl_log::info!("no network is known to lead to {}", self.describe(peer));

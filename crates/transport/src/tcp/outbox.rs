@@ -1,9 +1,9 @@
 //! What a link over TCP has to send: which socket carries a message, and until when it is kept.
 //! Knows sockets and headers; knows neither operations nor peers' ranks.
 //!
-//! A link that has, or may get, another way keeps a message until the peer's host has acknowledged
-//! it. A rail may fall silent before; then the other rails carry the message, too, and the receiver
-//! drops what comes twice. The silent connection stays open: it carries again once it gets through.
+//! A link between hosts keeps a message until the peer's host has acknowledged it. A rail may fall
+//! silent before; then the other rails carry the message, too, and the receiver drops what comes
+//! twice. The silent connection stays open: it carries again once it gets through.
 
 mod lending;
 

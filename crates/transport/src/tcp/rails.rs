@@ -67,16 +67,13 @@ struct Way {
 impl Link {
     pub(super) fn new(streams: &[Arc<dyn Stream>], geometry: Geometry) -> Self {
         let rails = rails_of(streams);
-        let retains = rails.iter().any(|rail| rail.way.differs(&rails[0].way));
+        // Another network may carry what a cable does not deliver.
+        let retains = !rails.is_empty();
         Self {
             outbox: Mutex::new(Outbox::new(streams, geometry, retains)),
             rails: Mutex::new(rails),
             spares: Arc::default(),
         }
-    }
-
-    pub(super) fn is_between_hosts(&self) -> bool {
-        !self.rails.lock().is_empty()
     }
 
     /// Adds the spare connection with this number.
@@ -324,7 +321,7 @@ impl Rail {
 }
 
 impl Way {
-    /// Whether another cable may be out while this one is not.
+    /// Whether it joins other addresses.
     fn differs(&self, other: &Self) -> bool {
         [self.own.ip(), self.peer.ip()] != [other.own.ip(), other.peer.ip()]
     }

@@ -15,7 +15,7 @@ use crate::{Direct, Geometry, Lending, Lends, LinkError, LinkTx, SilentRail, Wai
 /// The sending half of a link over TCP.
 ///
 /// Dropping it sends what the kernel still accepts, and then shuts the sockets down for sending.
-/// Where it keeps messages, it waits for acknowledgements before, for 5 s at most.
+/// Between hosts, it waits for acknowledgements before, for 5 s at most.
 pub struct Tx {
     slot_bytes: usize,
     link: Arc<Link>,
@@ -32,24 +32,14 @@ impl Tx {
         }
     }
 
-    /// Has a link between hosts that another network joins ask for one more connection when nothing
-    /// comes back over any that it has, and keep until then what is not acknowledged. Comes before
-    /// the first message.
-    ///
-    /// A thread of its own calls `ask` with the number of the connection that it wants, which is
-    /// above those of which the link was made, and the peer's addresses that are better avoided;
-    /// and with the next number where none was [added](Entry::add) within
+    /// Lets a link between hosts ask for one more connection when nothing comes back over any
+    /// that it has. A thread of its own calls `ask` with the number of the connection that it
+    /// wants, which is above those of which the link was made, and the peer's addresses that are
+    /// better avoided; and with the next number where none was [added](Entry::add) within
     /// [`SPARE_WITHIN`](super::SPARE_WITHIN). The two ends of a connection are to be added at the
     /// two ends of the link.
-    pub fn ask_by(&self, ask: impl Fn(usize, &[IpAddr]) + Send + Sync + 'static) {
-        if self.link.is_between_hosts() {
-            self.link.spares.ask_by(Box::new(ask));
-            self.link.outbox.lock().retains = true;
-        }
-    }
-
-    /// Where the link takes connections for which either end has asked.
-    pub fn entry(&self) -> Entry {
+    pub fn ask_by(&self, ask: impl Fn(usize, &[IpAddr]) + Send + Sync + 'static) -> Entry {
+        self.link.spares.ask_by(Box::new(ask));
         Entry::of(&self.link)
     }
 

@@ -11,7 +11,7 @@ use spark_ccl_log::Mutex;
 use super::super::rails::Link;
 use super::super::stream::Stream;
 use super::super::{SLOTLESS_BYTES, halves};
-use super::lending::{beside_a_lan, try_lend};
+use super::lending::try_lend;
 use super::spares::add_spare;
 use super::*;
 use crate::upkeep::Upkeep;
@@ -260,7 +260,7 @@ proptest! {
     ) {
         let mut memory: Vec<_> =
             messages.iter().enumerate().map(|(number, &(len, ..))| payload(number, len)).collect();
-        let [mut here, mut there] = beside_a_lan(cables);
+        let [mut here, mut there] = sides(GEOMETRY, cables);
         // One cable is never pulled, or a spare one.
         let stays = stays % (cables as usize + 1);
         if stays == cables as usize {

@@ -25,17 +25,10 @@ fn lend(tx: &mut Tx, payload: &[u8], message: usize) -> u64 {
     poll("room", || try_lend(tx, payload, message))
 }
 
-/// The ends of a link between hosts that another network joins.
-pub(super) fn beside_a_lan(cables: u8) -> [Side; 2] {
-    let sides = sides(GEOMETRY, cables);
-    sides.iter().for_each(|side| side.tx.ask_by(|_, _| ()));
-    sides
-}
-
 /// The owner gets the memory back although the cable is out, and changes it.
 #[test]
 fn what_a_silent_rail_has_not_delivered_is_kept_when_its_memory_returns() {
-    let [mut here, mut there] = beside_a_lan(1);
+    let [mut here, mut there] = sides(GEOMETRY, 1);
     here.cables[0].pull(HEADER_BYTES + 5);
     let mut memory: Vec<_> = (0..3).map(|message| payload(message, LEN)).collect();
     let loans = memory.iter().enumerate();
@@ -56,7 +49,7 @@ fn what_a_silent_rail_has_not_delivered_is_kept_when_its_memory_returns() {
 /// It is read until then, and would be sent from there.
 #[test]
 fn what_the_kernel_has_not_taken_does_not_return() {
-    let [mut here, mut there] = beside_a_lan(1);
+    let [mut here, mut there] = sides(GEOMETRY, 1);
     here.cables[0].pull(0);
     let memory: Vec<_> = (0..6).map(|message| payload(message, LEN)).collect();
     let loans = memory.iter().enumerate();
@@ -77,7 +70,7 @@ fn what_the_kernel_has_not_taken_does_not_return() {
 /// Nothing is left of it then, be the cable out or not.
 #[test]
 fn a_link_that_is_withdrawn_reads_no_lent_memory() {
-    let [mut here, mut there] = beside_a_lan(1);
+    let [mut here, mut there] = sides(GEOMETRY, 1);
     here.cables[0].pull(0);
     let memory: Vec<_> = (0..6).map(|message| payload(message, LEN)).collect();
     for (message, bytes) in memory.iter().enumerate() {
@@ -99,7 +92,7 @@ fn a_link_that_is_withdrawn_reads_no_lent_memory() {
 #[test]
 fn a_link_that_is_withdrawn_ends_in_order() {
     for cables in [1, 2] {
-        let [mut here, _there] = beside_a_lan(cables);
+        let [mut here, _there] = sides(GEOMETRY, cables);
         // As many as it has slots: it has not asked for acknowledgements before.
         let memory: Vec<_> = (0..GEOMETRY.slots)
             .map(|message| payload(message, LEN))
@@ -119,46 +112,24 @@ fn a_link_that_is_withdrawn_ends_in_order() {
     }
 }
 
-/// The others have no network that could carry what is kept.
+/// It has no copy to make, and no network that could go.
 #[test]
-fn only_links_with_another_way_lend() {
+fn only_links_between_hosts_lend() {
     let bytes = payload(0, LEN);
     let lends = |tx: &Tx, len| tx.lends(bytes.as_ptr(), len);
-    for [here, _there] in [beside_a_lan(1), sides(GEOMETRY, 2)] {
-        assert_eq!(lends(&here.tx, LEN), Lends::Slots);
-        assert_eq!(lends(&here.tx, SLOTLESS_BYTES - 1), Lends::Nothing);
-    }
     let [here, _there] = sides(GEOMETRY, 1);
-    let ((local, _rx), _there) = over_tcp(GEOMETRY, 1, v4());
-    local.ask_by(|_, _| ());
-    for mut tx in [here.tx, local] {
-        assert_eq!(lends(&tx, LEN), Lends::Nothing);
-        // SAFETY: nothing is lent.
-        let lent = unsafe { tx.lend(&bytes, 0) };
-        assert_eq!(lent.unwrap(), Lending::Unable);
-    }
-}
-
-/// It goes from where it lies, and the kernel has it.
-#[test]
-fn a_link_without_another_way_keeps_nothing() {
-    let [mut here, mut there] = sides(GEOMETRY, 1);
-    here.cables[0].pull(0);
-    for message in 0..2 {
-        let sent = here.tx.send_from(&payload(message, LEN), message as u64);
-        assert_eq!(sent.unwrap(), Direct::Done);
-    }
-    super::send(&mut here.tx, 2, 100);
-    assert!(here.link.outbox.lock().is_settled());
-    here.cables[0].plug_in();
-    for (message, len) in [LEN, LEN, 100].into_iter().enumerate() {
-        receive(&mut there.rx, message, len);
-    }
+    assert_eq!(lends(&here.tx, LEN), Lends::Slots);
+    assert_eq!(lends(&here.tx, SLOTLESS_BYTES - 1), Lends::Nothing);
+    let ((mut tx, _rx), _there) = over_tcp(GEOMETRY, 1, v4());
+    assert_eq!(lends(&tx, LEN), Lends::Nothing);
+    // SAFETY: nothing is lent.
+    let lent = unsafe { tx.lend(&bytes, 0) };
+    assert_eq!(lent.unwrap(), Lending::Unable);
 }
 
 #[test]
 fn nothing_is_lent_while_a_slot_is_reserved() {
-    let [mut here, _there] = beside_a_lan(1);
+    let [mut here, _there] = sides(GEOMETRY, 1);
     here.tx.reserve(8).unwrap().unwrap();
     let bytes = payload(0, LEN);
     // SAFETY: nothing is lent.

@@ -61,7 +61,8 @@ fn a_link_whose_cables_are_all_out_asks_for_another_way() {
     let [mut here, mut there] = sides(GEOMETRY, 2);
     let asked = Arc::new(Mutex::new(Vec::new()));
     let asks = Arc::clone(&asked);
-    here.tx
+    let _entry = here
+        .tx
         .ask_by(move |socket, peers| asks.lock().push((socket, peers.to_vec())));
     here.cables[0].pull(0);
     here.link.look();
@@ -107,8 +108,7 @@ fn a_link_over_one_cable_goes_on_by_another_way_and_comes_back() {
     let [mut here, mut there] = sides(GEOMETRY, 1);
     let asked = Arc::new(Mutex::new(Vec::new()));
     let asks = Arc::clone(&asked);
-    here.tx.ask_by(move |socket, _| asks.lock().push(socket));
-    there.tx.ask_by(|_, _| ());
+    let _entry = here.tx.ask_by(move |socket, _| asks.lock().push(socket));
     here.cables[0].pull(HEADER_BYTES + 5);
     for message in 0..3 {
         super::send(&mut here.tx, message, 20_000);
