@@ -62,9 +62,10 @@ pub use slot::{Counter, Record, Slot};
 pub const IMAGES: &[u8] = include_bytes!("../kernels/slots.images");
 
 /// What all ranks must have alike: kernels, plans, and what messages of links say.
-pub const ALIKE: [&[u8]; 4] = [
+pub const ALIKE: [&[u8]; 5] = [
     include_bytes!("../kernels/manifest.json"),
     include_bytes!("plan.rs"),
+    include_bytes!("schedule.rs"),
     include_bytes!("route.rs"),
     include_bytes!("linked/tag.rs"),
 ];

@@ -229,10 +229,12 @@ impl Staged {
         Ok(())
     }
 
-    /// The slots, if an operation of this length goes through them.
+    /// The slots, if an operation of this length goes through them. A rank that only sends would end
+    /// its call before others have the data, and learn nothing of one whose root is another.
     fn slots_for(&self, operation: Operation, bytes: u64) -> Option<&Arc<Slots>> {
         let slots = self.slots.as_ref();
-        slots.filter(|_| !Form::of(operation).is_empty() && bytes >= Slots::FROM)
+        let is_mutual = !Form::of(operation).is_empty() && !operation.is_rooted();
+        slots.filter(|_| is_mutual && bytes >= Slots::FROM)
     }
 
     /// Whether a call goes through slots, and not straight between its buffers.
