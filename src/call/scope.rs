@@ -67,7 +67,8 @@ impl Communicator {
     /// ```
     /// use std::error::Error;
     ///
-    /// # let ranks = spark_ccl::Communicator::local(2)?.into_iter().map(|comm| std::thread::spawn(move || {
+    /// # let ranks = spark_ccl::Communicator::local(2)?.into_iter();
+    /// # let ranks = ranks.map(|comm| std::thread::spawn(move || {
     /// let (mut values, mut step) = ([1_i32], 0_u32);
     /// comm.try_scope(|scope| {
     ///     let sum = comm.all_reduce_in_place(&mut values, spark_ccl::RedOp::Sum).start_in(scope)?;

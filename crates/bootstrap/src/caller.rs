@@ -43,8 +43,8 @@ pub(crate) struct Caller {
     next: usize,
     next_at: Instant,
     pause: Duration,
-    /// A route gets time to connect before the next one is tried beside it.
-    is_staggered: bool,
+    /// How long a route may take to connect before the next one is tried beside it.
+    stagger: fn(&Route) -> Duration,
     /// There is no other round: only the attempts are left.
     is_last_round: bool,
     /// The route that has led to the peer.
@@ -90,7 +90,7 @@ impl Caller {
             next: 0,
             next_at: begin,
             pause: FIRST_PAUSE,
-            is_staggered: true,
+            stagger: Route::patience,
             is_last_round: false,
             used: None,
             patience: None,
@@ -125,7 +125,7 @@ impl Caller {
     /// Tries all routes at once, since hardly any leads to the peer.
     pub(crate) fn at_once(self) -> Self {
         Self {
-            is_staggered: false,
+            stagger: |_| Duration::ZERO,
             ..self
         }
     }
@@ -262,15 +262,11 @@ impl Caller {
             _ => limit,
         };
         let route = &self.routes[index];
-        let patience = if self.is_staggered {
-            route.patience()
-        } else {
-            Duration::ZERO
-        };
+        let stagger = (self.stagger)(route);
         match Attempt::begin((index, route), self.intent, limit, now) {
             Ok(attempt) => {
                 self.attempts.push(attempt);
-                self.next_at = now + patience;
+                self.next_at = now + stagger;
             }
             Err(EnterError::Broken(error))
                 if error.kind() == io::ErrorKind::WouldBlock && self.deadline > now =>

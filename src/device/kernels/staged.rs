@@ -229,8 +229,8 @@ impl Staged {
         Ok(())
     }
 
-    /// The slots, if an operation of this length goes through them. A rank that only sends would end
-    /// its call before others have the data, and learn nothing of one whose root is another.
+    /// The slots, if an operation of this length goes through them. A rank that only sends would
+    /// end its call before others have the data, and learn nothing of one whose root is another.
     fn slots_for(&self, operation: Operation, bytes: u64) -> Option<&Arc<Slots>> {
         let slots = self.slots.as_ref();
         let is_mutual = !Form::of(operation).is_empty() && !operation.is_rooted();

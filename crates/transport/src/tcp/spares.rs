@@ -15,8 +15,8 @@ pub const SPARE_WITHIN: Duration = Duration::from_secs(30);
 /// How long a link waits before it asks again, where a spare connection has soon fallen silent: it
 /// may lead over the same cable, which passes small packets alone. Doubles up to [`SPARE_WITHIN`].
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
-/// The most spare connections of a link by one way. Each is kept to its end: a silent one may answer
-/// again. What comes by that way beyond is closed, and the link goes on asking for others.
+/// The most spare connections of a link by one way. Each is kept to its end: a silent one may
+/// answer again. What comes by that way beyond is closed, and the link goes on asking for others.
 pub(super) const MOST: usize = 8;
 
 /// Asks for the connection with this number. Nothing comes back from these addresses of the peer.
