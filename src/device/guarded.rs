@@ -78,7 +78,7 @@ pub(super) trait Guarded: Send + Sync + 'static {
         }
     }
 
-    /// Notes for those who ask which calls have run.
+    /// Notes for reports which calls have run.
     fn observe_ends(&self) {
         let Some(notes) = &self.base().notes else {
             return;

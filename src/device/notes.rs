@@ -1,4 +1,4 @@
-//! Notes a rank's calls for those who ask what runs. Knows events; knows no backend.
+//! Notes a rank's calls for reports on what runs. Knows events; knows no backend.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;

@@ -69,20 +69,22 @@ fn all(ranks: usize) -> u32 {
     (1 << ranks) - 1
 }
 
+/// All operations that have routes.
+#[cfg(test)]
+pub(crate) const OPERATIONS: [Operation; 8] = [
+    Operation::AllReduce,
+    Operation::ReduceScatter,
+    Operation::AllGather,
+    Operation::AllToAll,
+    Operation::Broadcast,
+    Operation::Reduce,
+    Operation::Gather,
+    Operation::Scatter,
+];
+
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const OPERATIONS: [Operation; 8] = [
-        Operation::AllReduce,
-        Operation::ReduceScatter,
-        Operation::AllGather,
-        Operation::AllToAll,
-        Operation::Broadcast,
-        Operation::Reduce,
-        Operation::Gather,
-        Operation::Scatter,
-    ];
 
     #[test]
     fn what_a_rank_sends_the_other_one_gets() {

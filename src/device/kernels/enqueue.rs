@@ -205,7 +205,7 @@ impl Admitted<'_> {
         base.hold_back(operation, self.task.regions(), self.stream)
     }
 
-    /// Notes for those who ask what runs that it was launched, if it was.
+    /// Notes for reports that it was launched, if it was.
     pub(super) fn observe(&self, launched: &Result<End, Error>) {
         if let Ok(end) = launched {
             self.engine.observe(self.task, end);

@@ -5,10 +5,11 @@ use std::collections::BTreeSet;
 use spark_ccl_types::{DType, Operation};
 
 use super::buffers::Call;
-use super::results::{OPERATIONS, any_call};
+use super::results::any_call;
 use super::world::World;
 use crate::Form;
 use crate::conformance::delayed;
+use crate::route::OPERATIONS;
 
 /// One rank is late in all of them, and roots of others are far ahead.
 #[test]

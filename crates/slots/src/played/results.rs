@@ -1,13 +1,14 @@
 //! Results are right if any rank is late, with as few slots as there may be.
 
 use spark_ccl_testing::scramble;
-use spark_ccl_types::{DType, Operation, ReduceOp};
+use spark_ccl_types::{DType, ReduceOp};
 
 use super::buffers::Call;
 use super::world::{LANES, World};
 use crate::Form;
 use crate::conformance::{Make, copying, delayed};
 use crate::linked::tests::{over_memory, over_sockets};
+use crate::route::OPERATIONS;
 
 const OPS: [ReduceOp; 5] = [
     ReduceOp::Sum,
@@ -15,17 +16,6 @@ const OPS: [ReduceOp; 5] = [
     ReduceOp::Max,
     ReduceOp::Min,
     ReduceOp::Avg,
-];
-
-pub(super) const OPERATIONS: [Operation; 8] = [
-    Operation::AllReduce,
-    Operation::ReduceScatter,
-    Operation::AllGather,
-    Operation::AllToAll,
-    Operation::Broadcast,
-    Operation::Reduce,
-    Operation::Gather,
-    Operation::Scatter,
 ];
 
 /// Any call; all types and reductions come, and none of no elements is left out.

@@ -4,17 +4,7 @@ use spark_ccl_testing::scramble;
 
 use super::*;
 use crate::Route;
-
-const OPERATIONS: [Operation; 8] = [
-    Operation::AllReduce,
-    Operation::ReduceScatter,
-    Operation::AllGather,
-    Operation::AllToAll,
-    Operation::Broadcast,
-    Operation::Reduce,
-    Operation::Gather,
-    Operation::Scatter,
-];
+use crate::route::OPERATIONS;
 
 /// What a lane does, in order, with all of these peers at once.
 #[derive(Clone, Copy)]

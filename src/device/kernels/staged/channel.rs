@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use spark_ccl_log::{Condvar, Mutex};
 
-/// Between those who enqueue operations and the thread that passes their pieces.
+/// Connects threads that enqueue operations with the one that passes their pieces.
 #[derive(Debug, Default)]
 pub(super) struct Channel {
     /// Operations and messages that were enqueued, apart from those in graphs.
