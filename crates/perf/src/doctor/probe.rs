@@ -75,12 +75,10 @@ impl Launcher<'_> {
             .collect();
         let answer = self.run(hosts, &[], &words, LIMIT)?;
         let failed = || {
-            let said = String::from_utf8_lossy(&answer.stderr);
-            // The launcher's last line only says which rank has failed.
-            let says_why =
-                |line: &&str| !line.trim().is_empty() && !line.contains("ended with exit code");
-            let last = said.lines().rfind(says_why);
-            format!("{program}: {}", last.unwrap_or("it said nothing"))
+            format!(
+                "{program}: {}",
+                why(&String::from_utf8_lossy(&answer.stderr))
+            )
         };
         // Wrong data is in the results.
         match answer.status.code() {
@@ -123,6 +121,20 @@ impl Launcher<'_> {
         let names: Vec<_> = hosts.iter().map(name).collect();
         names.join(",")
     }
+}
+
+/// Why a measurement ended, from what its launcher printed: what each rank says, since one of them
+/// may only know that another one left.
+fn why(said: &str) -> String {
+    // The launcher's last line only says which rank has failed.
+    let says_why = |line: &&str| !line.trim().is_empty() && !line.contains("ended with exit code");
+    let lines = said.lines().filter(says_why);
+    let of_ranks = |line: &&str| line.starts_with("spark-perf: rank ");
+    let causes: Vec<_> = lines.clone().filter(of_ranks).collect();
+    if causes.is_empty() {
+        return lines.last().unwrap_or("it said nothing").to_owned();
+    }
+    causes.join("; ")
 }
 
 /// Measures every pair that rails join, and then all hosts together.

@@ -58,6 +58,20 @@ fn said(rates: [f64; 3], change: impl FnOnce(&mut Measured<BandwidthRow>)) -> Ve
 }
 
 #[test]
+fn a_measurement_that_ends_is_explained_by_all_ranks() {
+    let stalled = "spark-perf: rank 0: nothing moved for 10 s";
+    let left = "spark-perf: rank 1: rank 0 left the communicator";
+    let end = "spark-perf: rank 0 on node1 ended with exit code 1";
+    let said = [stalled, left, end].join("\n");
+    assert_eq!(why(&said), format!("{stalled}; {left}"));
+    assert_eq!(
+        why("warning: slow\nno route to node2\n\n"),
+        "no route to node2"
+    );
+    assert_eq!(why(end), "it said nothing");
+}
+
+#[test]
 fn a_pair_of_sparks_that_carries_what_it_can_is_fine() {
     assert_eq!(said([12.0, 12.1, 23.7], |_| ()), []);
 }
