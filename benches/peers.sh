@@ -1,7 +1,7 @@
 #!/bin/bash
 # Measures collectives on host memory beside Open MPI's and MPICH's and beside what memory and TCP
-# allow, all in one go, and writes the tables to docs/performance.md. Debian 12, on a machine that
-# does nothing else; takes about half an hour.
+# allow, all in one go, and writes the data to docs/measurements. Debian 12, on a machine that does
+# nothing else; takes about half an hour. `benches/measurements --plots` draws the pictures.
 #   benches/peers.sh [--only NAME,...] [--rounds N] [--min BYTES] [--max BYTES] [--print-only]
 #                    [--against SPARK_PERF]  beside another build of ours, instead of beside the
 #                                        peers
@@ -37,5 +37,7 @@ gcc "${flags[@]}" -pthread -o "$programs/floor" benches/peers/floor.c
 gcc "${flags[@]}" -o "$programs/exchange" benches/peers/exchange.c
 cargo build --release --bin spark-perf
 
-exec python3 -B benches/peers/measure.py --document docs/performance.md \
-    --programs "$programs" --spark-perf "$target/release/spark-perf" "$@"
+export PYTHONPATH=$PWD/benches/measurements
+python3 -B benches/peers/measure.py --programs "$programs" \
+    --spark-perf "$target/release/spark-perf" "$@"
+python3 -B benches/measurements

@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 # A C compiler for the tests of the C ABI, and one of C++ for GPUs that are none; two launchers;
 # `ip` and `nft` for network namespaces; ssh, which reaches them as hosts. No ssh server, since
 # Debian would start it: the tests that need one are skipped where none is installed.
-need gcc g++ libc6-dev openmpi-bin mpich iproute2 nftables openssh-client
+need gcc g++ libc6-dev openmpi-bin mpich iproute2 nftables openssh-client python3
 
 # What was measured on this machine must not change which algorithms run; tests of that name files
 # of their own.
@@ -17,7 +17,7 @@ export SPARK_CCL_TUNING=off
 export SPARK_CCL_SINGLE_COPY=${SPARK_CCL_SINGLE_COPY:-1}
 # What was just installed must be used; tests that find something else missing are listed at the
 # end.
-export SPARK_CCL_TEST_REQUIRE=${SPARK_CCL_TEST_REQUIRE:-c++,launchers,rustc}
+export SPARK_CCL_TEST_REQUIRE=${SPARK_CCL_TEST_REQUIRE:-c++,launchers,python,rustc}
 . tests/skipped.sh
 trap list_skipped EXIT
 

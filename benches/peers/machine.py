@@ -35,7 +35,7 @@ def describe():
         f"{os.uname().machine}",
         f"Open MPI {openmpi}; MPICH {mpich}",
     ]
-    return "\n".join(f"- {line}" for line in lines)
+    return "; ".join(lines)
 
 
 def version(spark_perf):

@@ -1,11 +1,10 @@
 """Runs all contestants in turn and reports medians; `benches/peers.sh` prepares what it needs."""
 
 import argparse
-import datetime
 import statistics
 import sys
 
-import document
+import data
 import load
 import machine
 import report
@@ -29,35 +28,20 @@ def main():
     if options.against:
         everything = [one for table in everything for one in against(table, options.against)]
     tables = selected(everything, options)
-    if not options.print_only:
-        document.check(options.document, ["machine", *(table.name for table in tables)])
-        if machine.has_changes():
-            raise SystemExit("commit first: each table names the commit that it was measured on")
-    show("machine", report.machine_and_run(options, None), options)
-    start = datetime.datetime.now()
+    if not options.print_only and machine.has_changes():
+        raise SystemExit("commit first: each table names the commit that it was measured on")
     for table in tables:
-        head = report.head(options, table, load.settled(options.load))
-        show(table.name, report.render(table, measure(table, options), head), options)
-    if len(tables) == len(everything) and is_whole(options):
-        show("machine", report.machine_and_run(options, start), options)
-
-
-def show(name, part, options):
-    print(f"\n{part}\n", flush=True)
-    if not options.print_only:
-        document.replace(options.document, name, part)
-
-
-def is_whole(options):
-    """Whether all sizes are measured."""
-    return (options.min, options.max) == (SMALLEST, LARGEST)
+        before = load.settled(options.load)
+        result = report.measured(table, measure(table, options), options, before)
+        print(f"\n{report.shown(result)}\n", flush=True)
+        if not options.print_only:
+            data.save(f"host/{table.name}", result)
 
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--programs", required=True, help="folder of the programs written in C")
     parser.add_argument("--spark-perf", required=True)
-    parser.add_argument("--document", required=True, help="where the tables go")
     parser.add_argument("--only", default="", metavar="NAME,...",
                         help="tables whose names start so; the others stay as they are")
     parser.add_argument("--rounds", type=int, default=FEWEST_ROUNDS)
@@ -65,13 +49,13 @@ def arguments():
     parser.add_argument("--max", type=int, default=LARGEST, help="largest size (bytes)")
     parser.add_argument("--load", type=float, default=0.3, metavar="AVERAGE",
                         help="wait before each table until the load average is below this")
-    parser.add_argument("--print-only", action="store_true", help="leave the document alone")
+    parser.add_argument("--print-only", action="store_true", help="write no data")
     parser.add_argument("--against", metavar="SPARK_PERF",
-                        help="another build's program, beside which ours is measured instead of beside the "
-                             "peers; with --print-only")
+                        help="another build's program, beside which ours is measured instead of "
+                             "beside the peers; with --print-only")
     options = parser.parse_args()
     if options.against and not options.print_only:
-        parser.error("--against needs --print-only: the document has no such tables")
+        parser.error("--against needs --print-only: there are no data of such tables")
     if options.rounds < (1 if options.print_only else FEWEST_ROUNDS):
         parser.error(f"at least {FEWEST_ROUNDS} rounds, or 1 with --print-only")
     return options

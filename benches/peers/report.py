@@ -1,43 +1,38 @@
-"""Writes tables for people."""
+"""Makes tables for people."""
 
 import datetime
 
+import data
 import machine
+import markdown
 from contestants import Floor, Ours, Peer
 from tables import LARGE, LARGE_ROUNDS, SHARE_FROM
 
 WAYS = ("out of place", "in place")
 
 
-def machine_and_run(options, start):
-    """What the tables have in common. `start` is that of a run that has measured all of them."""
-    if start is None:
-        run = "The tables are of several runs: each names its date and its commit."
-    else:
-        run = (f"All tables are of one run: {start:%Y-%m-%d %H:%M} to {datetime.datetime.now():%H:%M}, "
-               f"spark-ccl {machine.version(options.spark_perf)}.")
-    return f"{machine.describe()}\n\n{run}"
-
-
-def head(options, table, load):
-    """Of a table. The load average was taken before its first run, and so is that of others."""
+def measured(table, lines, options, load):
+    """What a table has shown. The load average was taken before its first run."""
     large = f" ({LARGE_ROUNDS} from 128 MiB on)" if max(table.sizes) > LARGE else ""
-    return (f"{datetime.date.today().isoformat()}, spark-ccl {machine.version(options.spark_perf)}, "
-            f"median of {options.rounds} rounds{large}, load average before {load:.2f}.")
+    return data.Measured(
+        table.title, "benches/peers.sh", datetime.date.today().isoformat(),
+        machine.version(options.spark_perf), machine.describe(), f"{load:.2f}",
+        [f"Median of {options.rounds} rounds{large}."],
+        [grid(table, lines, way, name.capitalize()) for way, name in enumerate(WAYS)],
+        settings(table, lines))
 
 
-def render(table, lines, head_line):
-    parts = [f"### {table.title}", head_line]
-    for way, name in enumerate(WAYS):
-        parts += [f"**{name.capitalize()}**", grid(table, lines, way)]
-    return "\n\n".join(parts + settings(table, lines))
+def shown(result):
+    """The same on the screen."""
+    tables = [f"**{one.title}**\n\n{markdown.grid(one)}" for one in result.tables]
+    return "\n\n".join([f"### {result.title}", result.origin(), *result.about, *tables,
+                        *result.notes])
 
 
-def grid(table, lines, way):
+def grid(table, lines, way, title):
     rows = [row(table, line, way) for line in lines]
-    heads = [head for head, _ in rows[0]]
-    cells = [heads, ["---:"] * len(heads), *([cell for _, cell in row] for row in rows)]
-    return "\n".join("| " + " | ".join(line) + " |" for line in cells)
+    return data.Grid([head for head, _ in rows[0]], [[cell for _, cell in row] for row in rows],
+                     title)
 
 
 def row(table, line, way):

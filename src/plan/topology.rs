@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use spark_ccl_config::{Layout, Links};
 use spark_ccl_sched::cost::{Fabric, LinkCost};
 
-/// Slots in shared memory, as measured on the machine of `docs/performance.md`.
+/// Slots in shared memory, as measured on the machine of `docs/measurements/host.md`.
 const MEMORY: LinkCost = LinkCost {
     latency_us: 0.15,
     overhead_us: 0.05,

@@ -72,6 +72,8 @@ pub enum Need {
     Nft,
     /// A machine where CUDA's driver finds no GPU.
     NoGpus,
+    /// The command `python3`.
+    Python,
     /// The RDMA ports of the emulated machine, and its command `rails`.
     Rails,
     /// An RDMA port that is up, with an IPv4 address and `RoCEv2`.
@@ -95,7 +97,7 @@ pub enum Need {
 }
 
 impl Need {
-    const ALL: [Self; 28] = [
+    const ALL: [Self; 29] = [
         Self::Avx2,
         Self::Avx512,
         Self::Avx512Fp16,
@@ -114,6 +116,7 @@ impl Need {
         Self::NewestNccl,
         Self::Nft,
         Self::NoGpus,
+        Self::Python,
         Self::Rails,
         Self::Rdma,
         Self::RealGpus,
@@ -147,6 +150,7 @@ impl Need {
             Self::NewestNccl => "newest-nccl",
             Self::Nft => "nft",
             Self::NoGpus => "no-gpus",
+            Self::Python => "python",
             Self::Rails => "rails",
             Self::Rdma => "rdma",
             Self::RealGpus => "real-gpus",

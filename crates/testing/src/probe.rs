@@ -36,6 +36,7 @@ pub(crate) fn of(need: Need) -> Result<(), String> {
         Need::NewestNccl => nccl(22907),
         Need::Nft => program("nft"),
         Need::NoGpus => check(gpu_count().unwrap_or(0) == 0, "there are GPUs"),
+        Need::Python => program("python3"),
         Need::Rails => variable("RAILS").map(drop),
         Need::Rdma => port(is_ipv4, "an IPv4 address and RoCE v2"),
         Need::RealGpus => check(!has_fake_gpus(), "the GPUs are none"),

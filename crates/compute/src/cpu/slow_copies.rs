@@ -18,7 +18,7 @@ const DISTANCES: usize = 32;
 /// offset. No others are known to be slow, and vector instructions may copy more slowly there. So
 /// each process measures the slow distances once, on first use, in less than a millisecond.
 ///
-/// Source: bug 30994 of glibc; measured in docs/performance.md.
+/// Source: bug 30994 of glibc; measured in docs/what-bounds-it.md.
 ///
 /// ```
 /// assert!(!spark_ccl_compute::copies_slowly(0x1000, 0x8000));
