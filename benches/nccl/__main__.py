@@ -5,7 +5,7 @@ the same libnccl. Prints tables in Markdown, and writes all that was measured as
       --nccl /path/to/libnccl.so.2 --gpus 2 --out nccl.json
 
 nccl-tests is built with MPI=1. The exit code is 1 if a result was wrong, a program failed, or
-something was not measured.
+something was not measured. `benches/measurements --take` makes data of the tables.
 """
 
 import argparse

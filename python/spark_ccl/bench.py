@@ -1,8 +1,8 @@
 """Measures PyTorch's collectives on CPU tensors by spark_ccl and by gloo, in turn, and prints
 tables in Markdown.
 
-    python -m spark_ccl.bench # starts 2 and then 4 ranks on this machine torchrun --nproc-per-node
-    2 -m spark_ccl.bench # measures the ranks that torchrun has started
+    python -m spark_ccl.bench  # starts 2 and then 4 ranks on this machine
+    torchrun --nproc-per-node 2 -m spark_ccl.bench  # measures the ranks that torchrun has started
 
 A time is rank 0's of one call, the median of the rounds. A spread is the widest difference between
 two rounds, relative to the median. A ratio above 1 says how many times as long gloo takes. The last
