@@ -9,7 +9,7 @@ from data import Grid
 
 
 def grid(table: Grid) -> str:
-    """Columns of numbers are aligned to the right."""
+    """Columns of numbers, at least by half, are aligned to the right."""
     columns = list(zip(*table.rows))
     aligned = ["---:" if is_numeric(column) else "---" for column in columns]
     return "\n".join("| " + " | ".join(row) + " |" for row in [table.heads, aligned, *table.rows])
@@ -17,7 +17,7 @@ def grid(table: Grid) -> str:
 
 def is_numeric(column: tuple[str, ...]) -> bool:
     filled = [cell for cell in column if cell]
-    return bool(filled) and all(re.match(r"[-+(]?\d", cell) for cell in filled)
+    return 2 * sum(bool(re.match(r"[-+(]?\d", cell)) for cell in filled) >= max(len(filled), 1)
 
 
 def parse(text: str) -> tuple[list[str], list[Grid], list[str]]:

@@ -121,7 +121,7 @@ def chosen(name: str, which: str, document: Path) -> str:
     folder = os.path.relpath(data.FOLDER, document.parent)
     where = link(measured, name.split("/")[0], f"{folder}/")
     short = replace(measured, machine=measured.machine.split(";")[0])
-    source = markdown.wrapped(f"{short.origin()}: from {where}.")
+    source = markdown.wrapped(f"From {where}: {short.origin()}.")
     about = map(markdown.wrapped, measured.about) if options.get("with") == "about" else []
     return "\n\n".join([*about, *texts, source])
 
