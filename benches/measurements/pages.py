@@ -157,6 +157,7 @@ def how_fast() -> str:
         table = measured.tables[0]
         of_size = {}
         for row in table.rows:
+            # Of columns with the same head, the first.
             cells = dict(reversed(list(zip(table.heads, row))))
             if cells.get("call", "all_reduce") == "all_reduce":
                 best = min((cells[other] for other in theirs), key=data.number)
