@@ -29,7 +29,7 @@ for package in "${packages[@]}"; do
         cmp "LICENSE-$license" "$folder/LICENSE-$license"
     done
 done
-grep -q Bitstream "$unpacked"/spark-perf-*/font/LICENSE
+grep -q Bitstream "$unpacked"/spark-ccl-console-*/font/LICENSE
 grep -q Topspin "$unpacked"/spark-ccl-verbs-*/src/raw/bindings.rs
 
 git init --quiet "$unpacked"

@@ -7,4 +7,5 @@
 pub(crate) mod buffer;
 pub(crate) mod collective;
 pub(crate) mod invocation;
+pub(crate) mod op;
 pub(crate) mod uneven;

@@ -20,16 +20,14 @@ use changes::{Change, Older};
 use clap::Parser;
 use load::Moment;
 use serde::Serialize;
+use spark_ccl_console::{document::Document, draft, exit, print};
 use spark_ccl_status::clock;
 use spark_ccl_topology::{Cluster, Host};
 use traffic::Traffic;
 
-use crate::console::print;
 use crate::doctor::{self, Examination, Finding, Fix, Launcher, Probed, Problem, Status};
-use crate::draft;
-use crate::error::{Error, exit};
+use crate::error::Error;
 use crate::remote::{self, HostArgs};
-use crate::report::compare::Document;
 use crate::survey::{self, SurveyArgs};
 
 /// The version of the JSON form.
@@ -115,7 +113,7 @@ struct Report<'a> {
 pub(crate) fn run(args: &Args) -> Result<u8, Error> {
     if args.hosts.hosts()?.len() < 2 {
         let why = "check measures between hosts: name at least two with -H";
-        return Err(Error::Usage(why.to_owned()));
+        return Err(Error::usage(why.to_owned()));
     }
     if args.hardware {
         return hardware::run(args);

@@ -24,9 +24,9 @@ use found::{Found, merge, same_keys};
 #[cfg(test)]
 pub(crate) use lldp::{any_frame_is_heard, testing::some_frames};
 use serde::Serialize;
+use spark_ccl_console::{exit, print, print_error, tell_if_long};
 
-use crate::console;
-use crate::error::{Error, exit};
+use crate::error::Error;
 use crate::remote::{Host, Remote, parse_one, run_on_all, settled};
 
 /// How long `launch --hosts discovered` looks.
@@ -39,14 +39,14 @@ const HERE: &str = "localhost";
 /// Finds hosts, and prints them.
 pub(crate) fn run(args: &DiscoverArgs) -> Result<u8, Error> {
     let (found, notes) = find(args.time());
-    console::print(&if args.json {
+    print(&if args.json {
         json(&found, &notes)?
     } else {
         hostfile(&found, &notes)
     })?;
     let reachable: Vec<&Found> = found.iter().filter(|one| one.has_ssh()).collect();
     if reachable.is_empty() {
-        console::print_error(format_args!(
+        print_error(format_args!(
             "no host with an ssh server answers: is the cable plugged in, the interface up, the \
              other host on?"
         ));
@@ -62,12 +62,12 @@ pub(crate) fn run(args: &DiscoverArgs) -> Result<u8, Error> {
 pub(crate) fn hosts(remote: &Remote) -> Result<Vec<Host>, Error> {
     let (found, notes) = find(BRIEF);
     for note in &notes {
-        console::print_error(format_args!("{note}"));
+        print_error(format_args!("{note}"));
     }
-    let mut hosts = settled(vec![parse_one(HERE).map_err(Error::Usage)?]);
+    let mut hosts = settled(vec![parse_one(HERE).map_err(Error::usage)?]);
     let reachable = found.iter().filter(|one| one.has_ssh());
     let candidates: Result<_, _> = reachable.map(|one| parse_one(&one.target())).collect();
-    let candidates = settled(candidates.map_err(Error::Usage)?);
+    let candidates = settled(candidates.map_err(Error::usage)?);
     let answers = run_on_all(
         remote,
         &candidates,
@@ -79,9 +79,9 @@ pub(crate) fn hosts(remote: &Remote) -> Result<Vec<Host>, Error> {
         match answer {
             Ok(answer) if answer.status.success() => hosts.push(host),
             Ok(answer) => {
-                console::print_error(format_args!("left out: {}: {}", host.name, answer.status));
+                print_error(format_args!("left out: {}: {}", host.name, answer.status));
             }
-            Err(error) => console::print_error(format_args!("left out: {error}")),
+            Err(error) => print_error(format_args!("left out: {error}")),
         }
     }
     Ok(hosts)
@@ -95,7 +95,7 @@ fn find(time: Duration) -> (Vec<Found>, Vec<String>) {
         time.as_secs(),
         ssh::LIMIT.as_secs()
     );
-    console::tell_if_long(|| Some(what), || look(time))
+    tell_if_long(|| Some(what), || look(time))
 }
 
 /// Looks in all ways at once, and then asks for ssh servers.
@@ -111,7 +111,7 @@ fn look(time: Duration) -> (Vec<Found>, Vec<String>) {
     // Few hosts speak it, and most users lack the right to listen: the hostfile does not mention
     // it.
     let by_lldp = by_lldp.unwrap_or_else(|why| {
-        console::print_error(format_args!("LLDP was not listened to: {why}"));
+        print_error(format_args!("LLDP was not listened to: {why}"));
         Vec::new()
     });
     // Names of multicast DNS come later, since they replace others: ssh is more likely to resolve

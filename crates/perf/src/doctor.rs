@@ -19,10 +19,10 @@ pub(crate) use finding::{Finding, Fix, Problem, Status};
 pub(crate) use jobs::environment;
 pub(crate) use ports::agent;
 pub(crate) use probe::{Launcher, Probed};
+use spark_ccl_console::{exit, plain, print};
 use spark_ccl_topology::{Cluster, Host};
 
-use crate::console::{plain, print};
-use crate::error::{Error, exit};
+use crate::error::Error;
 use crate::remote;
 use crate::survey::{SurveyArgs, Surveyed, Unreached, survey_each};
 
@@ -128,7 +128,7 @@ pub(crate) fn examine(
 ) -> Result<Examination, Error> {
     if probe && args.hosts.hosts()?.len() < 2 {
         let why = "--probe measures between hosts: name at least two with -H";
-        return Err(Error::Usage(why.to_owned()));
+        return Err(Error::usage(why.to_owned()));
     }
     let mut examination = read(survey_each(args)?, pinned);
     let reached = examination.all_reached();

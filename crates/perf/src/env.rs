@@ -11,10 +11,10 @@ mod setting;
 mod values;
 
 use clap::{Parser, ValueEnum};
+use spark_ccl_console::print;
 use spark_ccl_topology::Cluster;
 use values::values;
 
-use crate::console::print;
 use crate::error::Error;
 use crate::survey::{SurveyArgs, survey};
 
@@ -96,7 +96,7 @@ pub(crate) fn decide(cluster: &Cluster<'_>) {
 pub(crate) fn run(args: &Args) -> Result<u8, Error> {
     let hosts = survey(&args.hosts)?;
     let cluster = Cluster::of(&hosts);
-    let values = values(&cluster, args.mode).map_err(Error::Usage)?;
+    let values = values(&cluster, args.mode).map_err(Error::usage)?;
     let text = if args.json {
         format::json(&values)
     } else if args.docker {

@@ -2,41 +2,17 @@
 
 use std::io;
 
-/// The exit codes, numbered as in nccl-tests.
-pub(crate) mod exit {
-    /// `doctor` found something that does not work.
-    pub(crate) const UNSOUND: u8 = 1;
-    /// A system call failed (nccl-tests: CUDA).
-    pub(crate) const SYSTEM: u8 = 2;
-    /// The library reported an error.
-    pub(crate) const LIBRARY: u8 = 3;
-    /// An operation, or the start, exceeded its deadline.
-    pub(crate) const TIMEOUT: u8 = 4;
-    /// A feature of nccl-tests that spark-perf lacks.
-    pub(crate) const NOT_IMPLEMENTED: u8 = 5;
-    /// Invalid arguments.
-    pub(crate) const USAGE: u8 = 6;
-    /// Wrong data, or less bandwidth than `NCCL_TESTS_MIN_BW` requires.
-    pub(crate) const WRONG: u8 = 7;
-}
+use spark_ccl_console::{self as console, Failure, exit};
 
 /// Why a run ended early.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
-    /// Invalid arguments, or arguments that this machine cannot satisfy.
-    #[error("{0}")]
-    Usage(String),
+    /// An error of any command.
+    #[error(transparent)]
+    Common(#[from] console::Error),
     /// A feature that spark-perf, or this build of it, lacks.
     #[error("{0}")]
     NotImplemented(String),
-    /// A call of the operating system failed.
-    #[error("{what}: {source}")]
-    System {
-        /// What was attempted.
-        what: String,
-        /// The system's answer.
-        source: io::Error,
-    },
     /// No RDMA device can be used, and why.
     #[error("no RDMA here: {0}")]
     NoRdma(String),
@@ -90,10 +66,15 @@ pub(crate) enum Error {
 }
 
 impl Error {
+    /// Invalid arguments, or arguments that this machine cannot satisfy.
+    pub(crate) fn usage(why: String) -> Self {
+        console::Error::Usage(why).into()
+    }
+
     /// For `map_err`: adds what was attempted to an I/O error.
     pub(crate) fn system(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
-        let what = what.into();
-        move |source| Self::System { what, source }
+        let common = console::Error::system(what);
+        move |source| common(source).into()
     }
 
     /// Why a build without CUDA has no GPUs.
@@ -103,14 +84,15 @@ impl Error {
             "this spark-perf was built without its feature cuda, and uses no GPUs".to_owned(),
         )
     }
+}
 
-    /// The exit code for this error.
-    pub(crate) fn exit_code(&self) -> u8 {
+impl Failure for Error {
+    fn exit_code(&self) -> u8 {
         match self {
-            Self::Usage(_) | Self::Remote(crate::remote::Error::Usage(_)) => exit::USAGE,
+            Self::Common(error) => error.exit_code(),
+            Self::Remote(crate::remote::Error::Usage(_)) => exit::USAGE,
             Self::NotImplemented(_) => exit::NOT_IMPLEMENTED,
-            Self::System { .. }
-            | Self::NoRdma(_)
+            Self::NoRdma(_)
             | Self::NoPinned { .. }
             | Self::Host(_)
             | Self::Unreadable { .. }

@@ -24,12 +24,10 @@ pub(crate) use args::LaunchArgs;
 use job::{Job, LAST};
 use link::{Ears, Event};
 use printer::Printer;
+use spark_ccl_console::{exit, notation::hex, print, print_error, signals};
 
-use crate::console;
-use crate::error::{Error, exit};
-use crate::notation::hex;
+use crate::error::Error;
 use crate::remote::Host;
-use crate::spawn::signals;
 
 /// Which hosts have which ranks, and which of them this launcher starts.
 struct Plan {
@@ -43,7 +41,8 @@ struct Plan {
 pub(crate) fn run(args: &LaunchArgs) -> Result<u8, Error> {
     if args.kubernetes.kubernetes {
         let manifest = pods::manifest(args, &hex::random()?)?;
-        return console::print(&manifest).map(|()| 0);
+        print(&manifest)?;
+        return Ok(0);
     }
     let plan = Plan::new(args)?;
     let common = orders::Common::new(args)?;
@@ -74,7 +73,7 @@ pub(crate) fn run(args: &LaunchArgs) -> Result<u8, Error> {
         Ok(met) => met,
         Err(problems) => {
             for problem in problems {
-                console::print_error(format_args!("{problem}"));
+                print_error(format_args!("{problem}"));
             }
             return Ok(exit::SYSTEM);
         }
@@ -98,7 +97,7 @@ pub(crate) fn run(args: &LaunchArgs) -> Result<u8, Error> {
 /// launcher end their ranks.
 fn heed_signals(events: Sender<Event>, limit: Duration) -> Result<(), Error> {
     let mut is_asked = false;
-    signals::forward(move |signal| {
+    let heed = move |signal| {
         let end = move || std::process::exit(exit_code(signal).into());
         if is_asked {
             end();
@@ -109,7 +108,8 @@ fn heed_signals(events: Sender<Event>, limit: Duration) -> Result<(), Error> {
             end();
         });
         events.send(Event::Signalled(signal)).is_ok()
-    })
+    };
+    Ok(signals::forward(heed)?)
 }
 
 /// The exit code that shells give a program that was killed by this signal.
@@ -157,11 +157,11 @@ fn own_node(list: &str, hosts: &[Host]) -> Result<usize, Error> {
     let mut here = hosts.iter().enumerate().filter(|(_, host)| host.is_here);
     match (here.next(), here.next()) {
         (Some((node, _)), None) => Ok(node),
-        (None, _) => Err(Error::Usage(format!(
+        (None, _) => Err(Error::usage(format!(
             "--node-of {list}: none of these is a name or an address of this host ({})",
             rustix::system::uname().nodename().to_string_lossy()
         ))),
-        (Some((_, one)), Some((_, other))) => Err(Error::Usage(format!(
+        (Some((_, one)), Some((_, other))) => Err(Error::usage(format!(
             "--node-of {list}: {} and {} are both this host; name each host once",
             one.name, other.name
         ))),

@@ -5,8 +5,6 @@
 //!
 //! | folder | concern |
 //! |---|---|
-//! | `console`, `notation` | output; how values are written |
-//! | `draft` | files that are written as a whole |
 //! | `exact` | numbers whose reduction is exact |
 //! | `call` | what is measured: collectives, their sizes, buffers and calls |
 //! | `report` | results, as table, JSON, plot, or beside those of an earlier run |
@@ -32,10 +30,8 @@ mod call;
 mod check;
 mod checkup;
 mod cli;
-mod console;
 mod discover;
 mod doctor;
-mod draft;
 mod env;
 mod error;
 mod exact;
@@ -45,7 +41,6 @@ mod launch;
 mod measure;
 mod memory;
 mod netplan;
-mod notation;
 mod pair;
 mod ranks;
 mod rdma;
@@ -62,61 +57,31 @@ mod tune;
 use std::process::ExitCode;
 
 use clap::Parser;
-use error::{Error, exit};
+use spark_ccl_console::{run_named, run_parsed};
 
 fn main() -> ExitCode {
     // nccl-tests' flags leave no room for clap's subcommands, but no collective has one of these
     // names.
     let command = std::env::args().nth(1);
     match command.as_deref() {
-        Some("launch") => named(launch::run),
-        Some("launch-agent") => named(launch::agent::run),
-        Some("discover") => named(discover::run),
-        Some("netplan") => named(netplan::run),
-        Some("netplan-agent") => named(netplan::agent::run),
-        Some("simulate") => named(simulate::run),
-        Some("tune") => named(tune::run),
-        Some("gids") => named(rdma::gids),
-        Some("topo") => named(topo::run),
-        Some("port-agent") => named(doctor::agent::run),
-        Some("doctor") => named(doctor::run),
-        Some("check") => named(checkup::run),
-        Some("env") => named(env::run),
-        Some("rdma_bw") => named(rdma::bandwidth),
-        Some("tcp_bw") => named(tcp::run),
-        Some("rdma_lat") => named(rdma::latency),
-        Some("top") => named(top::run),
-        _ => outcome(Parser::try_parse(), measure::run),
-    }
-}
-
-/// Runs a command with the arguments after its name.
-fn named<A: Parser>(run: impl FnOnce(&A) -> Result<u8, Error>) -> ExitCode {
-    let program = A::command().get_name().into();
-    let args = std::iter::once(program).chain(std::env::args_os().skip(2));
-    outcome(A::try_parse_from(args), run)
-}
-
-/// Runs `run` with the arguments, if they are valid.
-fn outcome<A>(args: Result<A, clap::Error>, run: impl FnOnce(&A) -> Result<u8, Error>) -> ExitCode {
-    let args = match args {
-        Ok(args) => args,
-        Err(error) => {
-            // A failure to print cannot be reported.
-            let _ = error.print();
-            return if error.use_stderr() {
-                ExitCode::from(exit::USAGE)
-            } else {
-                ExitCode::SUCCESS
-            };
-        }
-    };
-    match run(&args) {
-        Ok(code) => ExitCode::from(code),
-        Err(error) => {
-            console::print_error(format_args!("{error}"));
-            ExitCode::from(error.exit_code())
-        }
+        Some("launch") => run_named(launch::run),
+        Some("launch-agent") => run_named(launch::agent::run),
+        Some("discover") => run_named(discover::run),
+        Some("netplan") => run_named(netplan::run),
+        Some("netplan-agent") => run_named(netplan::agent::run),
+        Some("simulate") => run_named(simulate::run),
+        Some("tune") => run_named(tune::run),
+        Some("gids") => run_named(rdma::gids),
+        Some("topo") => run_named(topo::run),
+        Some("port-agent") => run_named(doctor::agent::run),
+        Some("doctor") => run_named(doctor::run),
+        Some("check") => run_named(checkup::run),
+        Some("env") => run_named(env::run),
+        Some("rdma_bw") => run_named(rdma::bandwidth),
+        Some("tcp_bw") => run_named(tcp::run),
+        Some("rdma_lat") => run_named(rdma::latency),
+        Some("top") => run_named(top::run),
+        _ => run_parsed(Parser::try_parse(), measure::run),
     }
 }
 
@@ -125,6 +90,7 @@ mod tests {
     use clap::Command;
 
     use super::*;
+    use crate::error::Error;
 
     fn of<A: Parser>(_: impl FnOnce(&A) -> Result<u8, Error>) -> Command {
         A::command()

@@ -12,6 +12,7 @@ mod header;
 mod host;
 #[cfg(feature = "cuda")]
 mod nccl;
+mod progress;
 mod run;
 pub(crate) mod timing;
 
@@ -75,7 +76,7 @@ fn check_memory(options: &Options, ranks: usize) -> Result<(), Error> {
     let need = |bytes| host::need(options, ranks, bytes);
     memory::clamp(options.sweep, &limits, need)
         .map(drop)
-        .map_err(Error::Usage)
+        .map_err(Error::usage)
 }
 
 /// Every thread has `ngpus` GPUs.

@@ -7,9 +7,9 @@ mod available;
 use std::collections::BTreeMap;
 
 pub(crate) use available::{limits, peak_resident};
+use spark_ccl_console::notation::size::human;
 
 use crate::cli::sweep::Sweep;
-use crate::notation::size::human;
 
 /// What each rank needs besides its buffers: stacks and the program.
 const PER_RANK: u64 = 16 << 20;

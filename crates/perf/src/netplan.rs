@@ -22,8 +22,8 @@ use std::path::Path;
 pub(crate) use args::NetplanArgs;
 use plan::Node;
 use serde::Serialize;
+use spark_ccl_console::{print, print_error};
 
-use crate::console;
 use crate::error::Error;
 
 /// The file of each node.
@@ -31,17 +31,17 @@ const FILE: &str = "90-spark-ccl.yaml";
 
 /// Prints the plan, or applies it.
 pub(crate) fn run(args: &NetplanArgs) -> Result<u8, Error> {
-    let nodes = plan::plan(&args.layout()?).map_err(Error::Usage)?;
+    let nodes = plan::plan(&args.layout()?).map_err(Error::usage)?;
     if args.apply {
         return apply::apply(args, &nodes);
     }
     if let Some(text) = absent(&nodes, &interfaces()) {
-        console::print_error(format_args!("{text}"));
+        print_error(format_args!("{text}"));
     }
     if let Some(folder) = &args.output {
         return write_files(folder, &nodes).map(|()| 0);
     }
-    console::print(&if args.json {
+    print(&if args.json {
         json(&nodes)?
     } else {
         files(&nodes)
@@ -94,7 +94,7 @@ fn write_files(folder: &Path, nodes: &[Node]) -> Result<(), Error> {
         let path = folder.join(format!("{}.yaml", node.name));
         let written = file::write(&path, &yaml::file(node));
         written.map_err(Error::system("writing the plan"))?;
-        console::print_error(format_args!(
+        print_error(format_args!(
             "{}: to be /etc/netplan/{FILE} of {}, for root only (mode 600); then: sudo netplan try",
             path.display(),
             node.name

@@ -7,14 +7,12 @@
 pub(crate) mod args;
 mod memory;
 mod output;
-mod rows;
 
 use std::time::Duration;
 
 use args::PairArgs;
 pub(crate) use memory::{Allocator, Buffer};
 pub(crate) use output::Output;
-pub(crate) use rows::{BandwidthRow, LatencyRow, Measured, RailEnds, Seen};
 use spark_ccl::{Communicator, Net};
 use spark_ccl_config::Settings;
 
@@ -45,7 +43,7 @@ pub(crate) fn run_both(
     let world = World::find(ranks)?;
     let count = world.ranks(ranks)?;
     if count != 2 {
-        return Err(Error::Usage(format!(
+        return Err(Error::usage(format!(
             "rails are measured between 2 ranks, and not {count}"
         )));
     }

@@ -10,10 +10,10 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use spark_ccl::{Builder, Communicator};
+use spark_ccl_console::{Failure, print_error};
 use world::World;
 
 use crate::cli::ranks::RankArgs;
-use crate::console;
 use crate::error::Error;
 use crate::spawn;
 
@@ -54,8 +54,9 @@ pub(crate) fn report(results: world::Results<u8>) -> u8 {
             Ok(code) => *code,
             Err(error) => {
                 // Bad arguments are the same on every rank.
-                if rank == 0 || !matches!(error, Error::Usage(_)) {
-                    console::print_error(format_args!("rank {rank}: {error}"));
+                if rank == 0 || !matches!(error, Error::Common(spark_ccl_console::Error::Usage(_)))
+                {
+                    print_error(format_args!("rank {rank}: {error}"));
                 }
                 error.exit_code()
             }

@@ -13,8 +13,8 @@ mod waiter;
 
 use args::{BandwidthArgs, LatencyArgs};
 pub(crate) use gids::gids;
+use spark_ccl_console::settings;
 
-use crate::cli;
 use crate::error::Error;
 use crate::pair::{Rank, run_both};
 
@@ -32,7 +32,7 @@ struct Plan {
 /// Measures bandwidth; returns the exit code.
 pub(crate) fn bandwidth(args: &BandwidthArgs) -> Result<u8, Error> {
     let sweep = args.sweep()?;
-    let settings = cli::settings()?;
+    let settings = settings()?;
     run_both(&args.common.pair, &settings, |rank| {
         let plan = Plan {
             sends: args.depth,
@@ -48,7 +48,7 @@ pub(crate) fn bandwidth(args: &BandwidthArgs) -> Result<u8, Error> {
 /// Measures latency; returns the exit code.
 pub(crate) fn latency(args: &LatencyArgs) -> Result<u8, Error> {
     let sweep = args.sweep()?;
-    let settings = cli::settings()?;
+    let settings = settings()?;
     run_both(&args.common.pair, &settings, |rank| {
         let plan = Plan {
             sends: 64,

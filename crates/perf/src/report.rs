@@ -5,11 +5,10 @@
 pub(crate) mod compare;
 pub(crate) mod json;
 pub(crate) mod plot;
-pub(crate) mod stats;
 pub(crate) mod table;
 
 use spark_ccl::Backend;
-use stats::PerIteration;
+use spark_ccl_console::stats::PerIteration;
 
 /// What a row measures.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -13,12 +13,14 @@ use clap::ValueEnum;
 use machine::{Machine, Time};
 use measured::Point;
 use spark_ccl::Operation;
+use spark_ccl_console::{
+    notation::size::human,
+    plot::{self, Chart, Look, Unit},
+    print,
+};
 use spark_ccl_sched::Algorithm;
 
-use crate::console::print;
 use crate::error::Error;
-use crate::notation::size::human;
-use crate::report::plot::{self, Chart, Look, Unit};
 
 /// More ranks than any machine has; more would also take long to model.
 const MOST_RANKS: u32 = 1 << 20;
@@ -57,7 +59,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Error> {
 fn operation(args: &Args) -> Result<Operation, Error> {
     match args.collective.operation() {
         known @ (Operation::AllReduce | Operation::AllGather) => Ok(known),
-        _ => Err(Error::Usage(format!(
+        _ => Err(Error::usage(format!(
             "--collective {}: expected all_reduce or all_gather",
             args.collective.name()
         ))),
@@ -87,7 +89,7 @@ fn algorithms(operation: Operation, names: &[String]) -> Result<Vec<Algorithm>, 
         let algorithm = name.trim().parse().ok();
         algorithm
             .filter(|algorithm| known.contains(algorithm))
-            .ok_or_else(|| Error::Usage(format!("--algo {name}: expected {}", names_of(&known))))
+            .ok_or_else(|| Error::usage(format!("--algo {name}: expected {}", names_of(&known))))
     };
     names.iter().map(find).collect()
 }
@@ -98,7 +100,7 @@ fn check(args: &Args) -> Result<(), Error> {
         .iter()
         .find(|ranks| !(2..=MOST_RANKS).contains(*ranks))
     {
-        return Err(Error::Usage(format!(
+        return Err(Error::usage(format!(
             "--ranks {ranks}: expected 2 to {MOST_RANKS}"
         )));
     }
@@ -107,7 +109,7 @@ fn check(args: &Args) -> Result<(), Error> {
         .iter()
         .find(|bytes| !(1..=MOST_BYTES).contains(*bytes))
     {
-        return Err(Error::Usage(format!("--bytes {bytes}: expected 1 to 8T")));
+        return Err(Error::usage(format!("--bytes {bytes}: expected 1 to 8T")));
     }
     Ok(())
 }

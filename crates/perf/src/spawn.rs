@@ -9,9 +9,6 @@
 
 mod cores;
 mod outcome;
-pub(crate) mod signals;
-#[allow(unsafe_code)]
-pub(crate) mod tether;
 
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -21,6 +18,7 @@ use outcome::Outcome;
 use rustix::io::retry_on_intr;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use spark_ccl::{UniqueId, rank_variables};
+use spark_ccl_console::{signals, tether};
 
 use crate::error::Error;
 

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use spark_ccl_config::Env;
+use spark_ccl_console::print_error;
 use spark_ccl_topology::{self as topology, Host};
 
-use crate::console;
 use crate::error::Error;
 use crate::remote::{self, Answer, HostArgs, run_on_all};
 
@@ -72,7 +72,7 @@ pub(crate) fn survey_each(args: &SurveyArgs) -> Result<Vec<Result<Surveyed, Unre
     let found = each(args)?;
     for host in found.iter().flatten().map(|one| &one.host) {
         if !host.left_out.is_empty() {
-            console::print_error(format_args!(
+            print_error(format_args!(
                 "{}: these interfaces are left out, since a shell reads their names otherwise: {}",
                 host.name,
                 host.left_out.join(", ")
@@ -199,6 +199,7 @@ mod tests {
     use std::process::ExitStatus;
 
     use clap::Parser;
+    use spark_ccl_console::Failure;
     use spark_ccl_topology::testing;
 
     use super::*;

@@ -10,16 +10,15 @@ mod stream;
 mod ways;
 
 pub(crate) use args::Args;
-pub(crate) use stream::connect_from;
+use spark_ccl_console::settings;
 
-use crate::cli;
 use crate::error::Error;
 use crate::pair::run_both;
 
 /// Measures bandwidth, and the round trip of each rail; returns the exit code.
 pub(crate) fn run(args: &Args) -> Result<u8, Error> {
     let sweep = args.sweep()?;
-    let settings = cli::settings()?;
+    let settings = settings()?;
     run_both(&args.pair, &settings, |rank| {
         let lanes = connect::connect(&rank.comm, &settings, args)?;
         bandwidth::measure(&rank, args, sweep, &lanes)

@@ -11,10 +11,9 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use spark_ccl_config::HostPort;
+use spark_ccl_console::{print, print_error, settings};
 use spark_ccl_status::ras::Report;
 
-use crate::cli::settings;
-use crate::console::{print, print_error};
 use crate::error::Error;
 
 /// Clears a terminal, from its upper left corner.
@@ -117,10 +116,8 @@ pub(crate) fn run(args: &Args) -> Result<u8, Error> {
 }
 
 fn unreadable(address: &HostPort, error: &serde_json::Error) -> Error {
-    Error::System {
-        what: format!("reading what {address} says"),
-        source: std::io::Error::other(error.to_string()),
-    }
+    let failed = Error::system(format!("reading what {address} says"));
+    failed(std::io::Error::other(error.to_string()))
 }
 
 fn seconds(text: &str) -> Result<f64, String> {

@@ -12,10 +12,9 @@ mod table;
 use std::path::PathBuf;
 
 use clap::Parser;
+use spark_ccl_console::{draft, print};
 use spark_ccl_topology::{Cluster, Host};
 
-use crate::console::print;
-use crate::draft;
 use crate::error::Error;
 use crate::survey::{SurveyArgs, survey};
 

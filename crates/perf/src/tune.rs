@@ -19,11 +19,10 @@ use fastest::{Point, steps};
 use measure::Comparison;
 use spark_ccl::Communicator;
 use spark_ccl_config::{Tuning, TuningEntry, TuningStep};
+use spark_ccl_console::{print, print_error, settings};
 use spark_ccl_sched::Algorithm;
 
 use crate::call::collective::Collective;
-use crate::cli;
-use crate::console::{self, print};
 use crate::error::Error;
 use crate::ranks::{self, world::World};
 
@@ -112,10 +111,10 @@ fn entry(comm: &Communicator, collective: Collective, steps: Vec<(u64, Algorithm
 fn keep(mut text: String, add: impl FnOnce(&mut Tuning)) -> Result<(), Error> {
     let Some(path) = file()? else {
         text.push_str("# Not written: SPARK_CCL_TUNING is off, or there is no home to write to\n");
-        return print(&text);
+        return Ok(print(&text)?);
     };
     let mut tuning = Tuning::read(&path, Instant::now() + PATIENCE).unwrap_or_else(|error| {
-        console::print_error(format_args!("{} begins anew: {error}", path.display()));
+        print_error(format_args!("{} begins anew: {error}", path.display()));
         Tuning::default()
     });
     add(&mut tuning);
@@ -123,12 +122,11 @@ fn keep(mut text: String, add: impl FnOnce(&mut Tuning)) -> Result<(), Error> {
         Error::system(format!("writing {}", path.display()))(std::io::Error::other(error))
     })?;
     let path = path.display();
-    print(&format!(
-        "{text}# Written to {path}; communicators made from now on use it\n"
-    ))
+    let text = format!("{text}# Written to {path}; communicators made from now on use it\n");
+    Ok(print(&text)?)
 }
 
 /// The file that the library reads.
 fn file() -> Result<Option<PathBuf>, Error> {
-    Ok(cli::settings()?.tuning)
+    Ok(settings()?.tuning)
 }

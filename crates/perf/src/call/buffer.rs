@@ -35,7 +35,7 @@ impl<T: Element> Buffer<T> for Vec<T> {
         let mut memory = Self::new();
         memory
             .try_reserve_exact(len)
-            .map_err(|error| Error::Usage(format!("no memory for {len} elements: {error}")))?;
+            .map_err(|error| Error::usage(format!("no memory for {len} elements: {error}")))?;
         memory.resize(len, T::default());
         Ok(memory)
     }

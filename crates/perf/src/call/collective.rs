@@ -2,9 +2,9 @@
 
 use clap::ValueEnum;
 use spark_ccl::{Operation, Side};
+use spark_ccl_console::notation::size::floor_to_16_bytes;
 
 use crate::call::uneven;
-use crate::notation::size::floor_to_16_bytes;
 
 /// The measured collective.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

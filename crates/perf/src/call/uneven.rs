@@ -1,8 +1,7 @@
 //! The counts of alltoallv, in which the amount grows with the distance to the receiver.
 
 use spark_ccl::Blocks;
-
-use crate::notation::size::floor_to_16_bytes;
+use spark_ccl_console::notation::size::floor_to_16_bytes;
 
 /// The number of elements that any rank sends to the rank at `distance` after it, of `whole`
 /// elements in total.

@@ -6,15 +6,13 @@ use std::path::Path;
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
+use spark_ccl_console::{document::Document, plain, rails::RailEnds};
 use spark_ccl_topology::Host;
 
 use super::load::{self, Moment};
 use super::{FORMAT, Report};
-use crate::console::plain;
 use crate::doctor::Probed;
 use crate::error::Error;
-use crate::pair::RailEnds;
-use crate::report::compare::Document;
 use crate::survey;
 
 /// Bandwidth below this part of what it was is slower.
@@ -62,7 +60,7 @@ pub(super) struct Change {
 
 impl Older {
     pub(super) fn read(path: &Path) -> Result<Self, Error> {
-        let named = |why: String| Error::Usage(format!("--compare {}: {why}", path.display()));
+        let named = |why: String| Error::usage(format!("--compare {}: {why}", path.display()));
         let text = survey::text(path).map_err(|error| named(error.to_string()))?;
         let read: Result<Self, _> = serde_json::from_str(&text);
         let older =
@@ -84,7 +82,7 @@ impl Older {
             return Ok(());
         };
         let known: Vec<_> = self.hosts.iter().map(|host| host.name.as_str()).collect();
-        Err(Error::Usage(format!(
+        Err(Error::usage(format!(
             "--compare: the older report is about {}, and not about {}; compare reports of the \
              same hosts, named alike",
             known.join(", "),

@@ -16,13 +16,13 @@ use std::time::Duration;
 
 use bench::Bench;
 use serde::Serialize;
+use spark_ccl_console::{exit, plain, print};
 use spark_ccl_status::clock;
 use spark_ccl_topology::Cluster;
 
 use super::Args;
-use crate::console::{plain, print};
 use crate::doctor::{self, Launcher, Status};
-use crate::error::{Error, exit};
+use crate::error::Error;
 use crate::survey::SurveyArgs;
 
 /// The version of the JSON form.

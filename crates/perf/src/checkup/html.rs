@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use spark_ccl_console::plot::{self, Chart, Look, Point, Unit, add};
 use spark_ccl_topology::Cluster;
 
 use super::load::Rates;
@@ -9,7 +10,6 @@ use super::markdown::{FINDINGS, ROWS, rows, traffic, verdict};
 use super::{Report, chart};
 use crate::doctor::{Finding, Status};
 use crate::error::Error;
-use crate::report::plot::{self, Chart, Look, Point, Unit, add};
 use crate::topo;
 
 const STYLE: &str = include_str!("style.css");

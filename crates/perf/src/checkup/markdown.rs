@@ -2,10 +2,11 @@
 
 use std::fmt::Write as _;
 
+use spark_ccl_console::notation::size::human;
+
 use super::Report;
 use super::traffic::bytes;
 use crate::doctor::{Finding, Status};
-use crate::notation::size::human;
 
 /// What is not in order, what changed, and how it ended.
 pub(super) fn summary(report: &Report<'_>) -> String {

@@ -1,5 +1,6 @@
 //! What crossed which interface, and what has changed.
 
+use spark_ccl_console::Failure;
 use spark_ccl_topology::Traffic as Counted;
 use spark_ccl_topology::testing;
 

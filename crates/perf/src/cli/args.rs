@@ -4,11 +4,12 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Parser, ValueEnum};
 use spark_ccl::{AlgorithmChoice, Backend};
+use spark_ccl_console::notation::size;
 
+use super::pair;
 use crate::call::collective::Collective;
 use crate::cli::help::{AFTER_HELP, COMMANDS};
 use crate::cli::ranks::RankArgs;
-use crate::notation::{pair, size};
 
 /// Measures a collective over a range of sizes and checks every result.
 #[derive(Debug, Clone, Parser)]

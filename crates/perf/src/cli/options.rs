@@ -3,10 +3,10 @@
 use spark_ccl::{Backend, DType, ReduceOp};
 
 use crate::call::collective::Collective;
+use crate::call::op;
 use crate::cli::args::{Args, BackendArg, BuffersArg, MemoryArg, PathArg, Plant};
 use crate::cli::sweep::Sweep;
 use crate::error::Error;
-use crate::notation::op;
 use crate::report::table::Columns;
 
 /// Far more than any alignment that matters.
@@ -183,20 +183,20 @@ impl Options {
         if let Root::Rank(root) = self.root
             && root >= ranks
         {
-            return Err(Error::Usage(format!(
+            return Err(Error::usage(format!(
                 "-r {root}: the root must be one of the {ranks} ranks, 0 to {}",
                 ranks - 1
             )));
         }
         if self.collective == Collective::Hypercube && !ranks.is_power_of_two() {
-            return Err(Error::Usage(format!(
+            return Err(Error::usage(format!(
                 "hypercube needs a power of two of ranks, and there are {ranks}"
             )));
         }
         if let Some(plant) = self.plant
             && plant.rank >= ranks
         {
-            return Err(Error::Usage(format!(
+            return Err(Error::usage(format!(
                 "--plant: there is no rank {}; there are {ranks}",
                 plant.rank
             )));
@@ -217,7 +217,7 @@ impl Options {
 fn check_counts(args: &Args) -> Result<(), Error> {
     positive("-n", args.timing.iters)?;
     if args.operation.unalign > MOST_UNALIGNED {
-        return Err(Error::Usage(format!(
+        return Err(Error::usage(format!(
             "-u {}: at most {MOST_UNALIGNED} elements",
             args.operation.unalign
         )));
@@ -229,7 +229,7 @@ fn check_counts(args: &Args) -> Result<(), Error> {
         .checked_mul(args.timing.iters)
         .is_none()
     {
-        return Err(Error::Usage("-n times -m is too large".into()));
+        return Err(Error::usage("-n times -m is too large".into()));
     }
     Ok(())
 }
@@ -237,23 +237,23 @@ fn check_counts(args: &Args) -> Result<(), Error> {
 fn sweep(args: &Args) -> Result<Sweep, Error> {
     let (min, max) = (args.sizes.minbytes, args.sizes.maxbytes);
     if min == 0 {
-        return Err(Error::Usage(
+        return Err(Error::usage(
             "-b 0: the first size must be at least 1 byte".into(),
         ));
     }
     if min > max {
-        return Err(Error::Usage(format!(
+        return Err(Error::usage(format!(
             "the first size (-b, {min} bytes) is larger than the last (-e, {max} bytes); both are \
              32M unless given"
         )));
     }
     if args.sizes.stepfactor == 0 {
-        return Err(Error::Usage(
+        return Err(Error::usage(
             "-f 0: the factor must be a whole number, at least 1".into(),
         ));
     }
     if args.sizes.stepfactor == 1 && args.sizes.stepbytes == 0 && min < max {
-        return Err(Error::Usage(
+        return Err(Error::usage(
             "-i 0: the sweep would not end; give a step, or a factor with -f".into(),
         ));
     }
@@ -271,7 +271,7 @@ fn dtypes(text: &str) -> Result<Vec<DType>, Error> {
     }
     match text.parse() {
         Ok(dtype) => Ok(vec![dtype]),
-        Err(_) => Err(Error::Usage(format!(
+        Err(_) => Err(Error::usage(format!(
             "-d {text}: unknown type; expected {} or all",
             DType::ALL
                 .iter()
@@ -286,7 +286,7 @@ fn ops(args: &Args) -> Result<Vec<ReduceOp>, Error> {
     let ops = if args.operation.op == "all" {
         ReduceOp::ALL.to_vec()
     } else {
-        vec![op::parse(&args.operation.op).map_err(|error| Error::Usage(format!("-o: {error}")))?]
+        vec![op::parse(&args.operation.op).map_err(|error| Error::usage(format!("-o: {error}")))?]
     };
     Ok(if args.collective.operation().reduces() {
         ops
@@ -300,7 +300,7 @@ fn root(args: &Args) -> Result<Root, Error> {
         -1 => Ok(Root::Each),
         root => usize::try_from(root)
             .map(Root::Rank)
-            .map_err(|_| Error::Usage(format!("-r {root}: expected a rank, or -1 for every rank"))),
+            .map_err(|_| Error::usage(format!("-r {root}: expected a rank, or -1 for every rank"))),
     }
 }
 
@@ -311,7 +311,7 @@ fn per_iteration(args: &Args) -> Result<(Option<usize>, Vec<String>), Error> {
         return Ok((None, note.into_iter().collect()));
     }
     if skip >= args.timing.iters {
-        return Err(Error::Usage(format!(
+        return Err(Error::usage(format!(
             "-K {skip}: must be less than the number of iterations (-n {})",
             args.timing.iters
         )));
@@ -369,7 +369,7 @@ fn on_gpus(args: &Args, backend: BackendArg) -> Result<(), Error> {
         ("-I", args.timing.per_iter_timing > 0),
     ] {
         if graph && other {
-            return Err(Error::Usage(format!(
+            return Err(Error::usage(format!(
                 "-G with {flag}: while iterations are put into a graph nothing runs; leave one of \
                  them out"
             )));
@@ -406,7 +406,7 @@ fn on_gpus(args: &Args, backend: BackendArg) -> Result<(), Error> {
 
 fn positive(flag: &str, value: usize) -> Result<(), Error> {
     if value == 0 {
-        Err(Error::Usage(format!("{flag} 0: must be at least 1")))
+        Err(Error::usage(format!("{flag} 0: must be at least 1")))
     } else {
         Ok(())
     }

@@ -3,10 +3,11 @@
 use std::io::Write;
 use std::process::{Command, Stdio};
 
+use spark_ccl_console::{exit, print_error};
+
 use super::args::DiscoverArgs;
 use super::found::Found;
-use crate::console;
-use crate::error::{Error, exit};
+use crate::error::Error;
 
 /// Copies the key to the hosts that are named, or else to each that the user agrees to: anybody on
 /// the link may answer. Returns the exit code.
@@ -14,7 +15,7 @@ pub(super) fn copy(args: &DiscoverArgs, hosts: &[&Found]) -> Result<u8, Error> {
     let mut code = 0;
     for name in &args.only {
         if !hosts.iter().any(|host| host.is_called(name)) {
-            console::print_error(format_args!(
+            print_error(format_args!(
                 "{name}: no ssh server that answers has this name or address; spark-perf discover \
                  lists them"
             ));
@@ -37,7 +38,7 @@ pub(super) fn copy(args: &DiscoverArgs, hosts: &[&Found]) -> Result<u8, Error> {
 /// Asks the user about a host. No answer is a no.
 fn is_agreed(host: &Found) -> Result<bool, Error> {
     let key = fingerprint(host.ssh_key.as_deref().unwrap_or_default())?;
-    console::print_error(format_args!(
+    print_error(format_args!(
         "{}: its key is {key}. Copy your ssh key there? [y/N]",
         host.about()
     ));
@@ -75,13 +76,13 @@ fn copy_to(user: Option<&str>, host: &Found) -> Result<bool, Error> {
         Some(user) => format!("{user}@{address}"),
         None => address,
     };
-    console::print_error(format_args!("copying the key to {target}"));
+    print_error(format_args!("copying the key to {target}"));
     let known = format!("HostKeyAlias={}", host.target());
     let mut command = Command::new("ssh-copy-id");
     let status = command.args(["-o", &known, "--", &target]).status();
     let status = status.map_err(Error::system("starting ssh-copy-id, of OpenSSH's client"))?;
     if !status.success() {
-        console::print_error(format_args!("{target}: ssh-copy-id: {status}"));
+        print_error(format_args!("{target}: ssh-copy-id: {status}"));
     }
     Ok(status.success())
 }

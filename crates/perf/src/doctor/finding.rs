@@ -3,8 +3,7 @@
 use std::fmt;
 
 use serde::Serialize;
-
-use crate::console::plain;
+use spark_ccl_console::plain;
 
 /// The outcome of a check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

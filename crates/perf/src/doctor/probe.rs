@@ -12,15 +12,16 @@ use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use spark_ccl_console::{
+    document::Document,
+    exit, print_error,
+    rails::{BandwidthRow, LatencyRow, Measured},
+};
 use spark_ccl_topology::Cluster;
 use spark_ccl_topology::cluster::HostRail;
 
 use super::finding::{Finding, Status};
-use crate::console;
-use crate::error::exit;
-use crate::pair::{BandwidthRow, LatencyRow, Measured};
 use crate::remote::{self, Answer, run_here};
-use crate::report::compare::Document;
 
 /// How long one measurement may take.
 const LIMIT: Duration = Duration::from_secs(180);
@@ -68,7 +69,7 @@ pub(crate) struct Launcher<'a> {
 impl Launcher<'_> {
     /// What rank 0 prints, as JSON, with a rank on each of these hosts.
     pub(crate) fn ask<T: DeserializeOwned>(&self, hosts: &[usize], program: &str) -> Outcome<T> {
-        console::print_error(format_args!("measuring on {}: {program}", self.list(hosts)));
+        print_error(format_args!("measuring on {}: {program}", self.list(hosts)));
         // On every host, the agent starts itself again as the rank.
         let words: Vec<_> = iter::once("/proc/self/exe")
             .chain(program.split_whitespace())

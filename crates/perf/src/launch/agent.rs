@@ -17,10 +17,10 @@ use std::time::{Duration, Instant};
 use ports::Ports;
 use ranks::Ranks;
 use rustix::process::{Signal, getpid, set_child_subreaper};
+use spark_ccl_console::{exit, signals, tether};
 
 use super::wire::{Hello, Order};
-use crate::error::{Error, exit};
-use crate::spawn::{signals, tether};
+use crate::error::Error;
 
 /// How long a launcher may be silent before its order. It gives a sign of life every few seconds.
 const PATIENCE: Duration = Duration::from_secs(60);

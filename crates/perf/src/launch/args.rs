@@ -142,18 +142,18 @@ impl LaunchArgs {
             Some(list) => {
                 let parsed = parse_list(list);
                 crate::remote::settled(
-                    parsed.map_err(|why| Error::Usage(format!("--node-of {list}: {why}")))?,
+                    parsed.map_err(|why| Error::usage(format!("--node-of {list}: {why}")))?,
                 )
             }
         };
         if hosts.is_empty() {
             let why = "no hosts: name them with -H or --hostfile, or use --local N";
-            return Err(Error::Usage(why.to_owned()));
+            return Err(Error::usage(why.to_owned()));
         }
         // Another node would number them otherwise, so --node-of has its own words for it.
         match both_here(&hosts).filter(|_| self.node_of.is_none()) {
             None => Ok(hosts),
-            Some([one, other]) => Err(Error::Usage(format!(
+            Some([one, other]) => Err(Error::usage(format!(
                 "{one} and {other} are both this host: name it once, with the number of its ranks, \
                  as in localhost:2"
             ))),
@@ -163,7 +163,7 @@ impl LaunchArgs {
 
 fn local(slots: usize) -> Result<Vec<Host>, Error> {
     let list = parse_list(&format!("localhost:{slots}"));
-    let mut hosts = list.map_err(|why| Error::Usage(format!("--local: {why}")))?;
+    let mut hosts = list.map_err(|why| Error::usage(format!("--local: {why}")))?;
     for host in &mut hosts {
         host.is_here = true;
     }

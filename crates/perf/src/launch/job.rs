@@ -3,12 +3,12 @@
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
+use spark_ccl_console::{exit, print_error};
+
 use super::exit_code;
 use super::link::{Event, Link};
 use super::printer::Printer;
 use super::wire::{End, Report};
-use crate::console;
-use crate::error::exit;
 use crate::remote::Remote;
 
 /// How long agents may take to end their ranks beyond the grace time: they kill for a while, and
@@ -146,7 +146,7 @@ impl Job {
         self.links.iter_mut().for_each(Link::stop);
         state.code = Some(code);
         state.deadline = Some(Instant::now() + self.grace + LAST);
-        console::print_error(format_args!("{what}"));
+        print_error(format_args!("{what}"));
     }
 
     /// Gives up on hosts that do not report the ends of their ranks.
@@ -154,7 +154,7 @@ impl Job {
         for (link, running) in self.links.iter_mut().zip(&state.running) {
             if *running > 0 {
                 let name = &link.host.name;
-                console::print_error(format_args!(
+                print_error(format_args!(
                     "{name}: has not said that its {running} ranks have ended. If it is alive, \
                      they end within {} s",
                     self.lost_after.as_secs_f64()

@@ -87,7 +87,7 @@ impl KubernetesArgs {
             && name.starts_with(is_edge)
             && !name.ends_with('-');
         if !is_fine {
-            return Err(Error::Usage(format!(
+            return Err(Error::usage(format!(
                 "--job-name {name}: expected at most {LONGEST_NAME} of a-z, 0-9 and -, of which \
                  the first is a letter and the last no -"
             )));
@@ -98,7 +98,7 @@ impl KubernetesArgs {
             ("--gpus", self.gpus, 0),
         ] {
             if !(least..=MOST_NODES).contains(&value) {
-                return Err(Error::Usage(format!(
+                return Err(Error::usage(format!(
                     "{flag} {value}: expected {least} to {MOST_NODES}"
                 )));
             }

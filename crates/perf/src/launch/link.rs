@@ -7,11 +7,11 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel};
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
+use spark_ccl_console::tether;
 
 use super::printer::Line;
 use super::wire::{Hello, Order, Report};
 use crate::remote::{self, Host, Remote};
-use crate::spawn::tether;
 
 /// Longer than any report: a line of a rank comes in parts of 64 KiB.
 const LONGEST_REPORT: u64 = 128 << 10;

@@ -3,12 +3,12 @@
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
+use spark_ccl_console::print_error;
 use spark_ccl_fork::lookup;
 
 use super::Plan;
 use super::link::{Ears, Event, Link};
 use super::wire::Hello;
-use crate::console;
 use crate::error::Error;
 use crate::remote::{Host, Remote};
 
@@ -70,10 +70,10 @@ pub(super) fn wait_for_name(
                  another)",
                 limit.as_secs_f64()
             );
-            return Err(Error::System { what, source });
+            return Err(Error::system(what)(source));
         }
         if Instant::now() >= next {
-            console::print_error(format_args!("waiting for the name {name}"));
+            print_error(format_args!("waiting for the name {name}"));
             next = Instant::now() + PATIENCE;
         }
         if let Ok(Event::Signalled(signal)) = events.recv_timeout(Duration::from_millis(200)) {
@@ -118,7 +118,7 @@ impl Waiting {
                 Err(RecvTimeoutError::Timeout) => {
                     let names: Vec<_> = self.silent().map(|host| host.name.as_str()).collect();
                     let seconds = start.elapsed().as_secs();
-                    console::print_error(format_args!(
+                    print_error(format_args!(
                         "waiting for {} ({seconds} s)",
                         names.join(", ")
                     ));

@@ -3,13 +3,13 @@
 use std::path::PathBuf;
 
 use spark_ccl_config::Env;
+use spark_ccl_console::notation::hex;
 
 use super::Plan;
 use super::args::LaunchArgs;
 use super::place::{self, Meeting};
 use super::wire::{Hello, Order, Variable};
 use crate::error::Error;
-use crate::notation::hex;
 
 /// Where rank 0 listens if each node starts its own ranks, and nobody says otherwise: torchrun's
 /// port.
@@ -88,7 +88,7 @@ pub(super) fn meeting(args: &LaunchArgs, plan: &Plan, hellos: &[Hello]) -> Resul
     };
     let first = &plan.hosts[0].name;
     let unknown = || {
-        Error::Usage(format!(
+        Error::usage(format!(
             "{first}: ssh shows no address of it that the others could use (does it go through a \
              tunnel or a jump host, or over an interface with nothing but a link-local address, to \
              which spark-perf netplan would add another?); say with --master-addr by which they \
@@ -135,9 +135,9 @@ pub(super) fn asked(words: &[String], env: &Env) -> Result<Vec<(String, String)>
             Some((name, value)) => (name, Some(value)),
             None => (word.as_str(), env.get(word)),
         };
-        let value = value.ok_or_else(|| Error::Usage(format!("-x {word}: it is not set here")))?;
+        let value = value.ok_or_else(|| Error::usage(format!("-x {word}: it is not set here")))?;
         if name.is_empty() || place::is_set_here(name) {
-            return Err(Error::Usage(format!(
+            return Err(Error::usage(format!(
                 "-x {word}: the launcher sets this variable for each rank"
             )));
         }

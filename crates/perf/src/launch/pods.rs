@@ -38,7 +38,7 @@ fn flags(args: &LaunchArgs) -> Result<Vec<String>, Error> {
         let shown = folder.display();
         let text = folder.to_str();
         let text = text
-            .ok_or_else(|| Error::Usage(format!("--chdir {shown}: a manifest takes UTF-8 only")));
+            .ok_or_else(|| Error::usage(format!("--chdir {shown}: a manifest takes UTF-8 only")));
         flags.push(("--chdir", text?.to_owned()));
     }
     let asked = orders::asked(&args.env, &Env::from_process())?;

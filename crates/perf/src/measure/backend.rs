@@ -44,7 +44,7 @@ impl Choice {
         match (args.backend, host_flag(args)) {
             (None, flag) => Ok(Self::by_default(machine, args, flag)),
             (Some(BackendArg::Host), _) => Ok(Self::host(args.note.clone())),
-            (Some(_), Some(flag)) => Err(Error::Usage(format!(
+            (Some(_), Some(flag)) => Err(Error::usage(format!(
                 "{flag} only applies to host memory: leave it out, or use --backend host"
             ))),
             (Some(backend), None) => Ok(Self {
@@ -102,7 +102,7 @@ impl Choice {
         if with_gpus[0] == 0 || without == 0 {
             return Ok(());
         }
-        Err(Error::Usage(format!(
+        Err(Error::usage(format!(
             "{} of {} threads would take GPUs, and {without} host memory, since not all have found \
              a GPU and NCCL: give all of them the same --backend",
             with_gpus[0],
@@ -160,6 +160,7 @@ fn host_flag(args: &Args) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use clap::Parser;
+    use spark_ccl_console::Failure;
 
     use super::*;
 

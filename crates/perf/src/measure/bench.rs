@@ -3,11 +3,11 @@
 use spark_ccl::{Backend, Communicator, DType, Element, RedOp, ReduceOp};
 
 use crate::call::invocation::{BufferMode, Case};
+use crate::call::op;
 use crate::cli::options::Options;
 use crate::error::Error;
 use crate::measure::timing::Timed;
 use crate::memory::MemoryLimit;
-use crate::notation::op;
 use crate::ranks::hosts::reduce;
 use crate::report::{Device, Key, Measure, Row};
 

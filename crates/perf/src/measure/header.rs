@@ -1,13 +1,14 @@
 //! What is said about a run beside its results: the lines above and below the table, and the JSON
 //! report's configuration.
 
+use spark_ccl_console::notation::size::human;
+
 use super::bench::Platform;
 use crate::cli::args::Args;
 use crate::cli::options::Options;
 use crate::cli::sweep::Sweep;
 use crate::error::Error;
 use crate::memory;
-use crate::notation::size::human;
 use crate::report::json::{Config, DeviceEntry};
 use crate::report::table;
 

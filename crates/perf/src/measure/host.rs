@@ -8,6 +8,7 @@ mod timing;
 
 use runner::Memory;
 use spark_ccl::{Carrier, Communicator, DType, Element, PeerLink, Registered};
+use spark_ccl_console::notation::size::human;
 
 use crate::call::collective::Layout;
 use crate::cli::args::BuffersArg;
@@ -15,7 +16,6 @@ use crate::cli::options::Options;
 use crate::error::Error;
 use crate::measure::bench::{Bench, Platform};
 use crate::memory::MemoryLimit;
-use crate::notation::size::human;
 use crate::ranks::hosts;
 use crate::report::Device;
 

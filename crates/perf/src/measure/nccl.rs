@@ -2,9 +2,9 @@
 //! told of.
 
 use spark_ccl::cuda;
+use spark_ccl_console::print_error;
 
 use crate::cli::options::Options;
-use crate::console;
 use crate::error::Error;
 use crate::measure::header::version_code;
 
@@ -29,7 +29,7 @@ pub(super) fn report_unused_registration(options: &Options, used: &[bool]) {
     }
     let ranks = used.iter().enumerate().filter(|(_, used)| !**used);
     let ranks: Vec<_> = ranks.map(|(rank, _)| rank.to_string()).collect();
-    console::print_error(format_args!(
+    print_error(format_args!(
         "NCCL makes no use of the registration (-R {}) of ranks {}: what follows is of ordinary \
          device memory (NCCL_DEBUG=INFO tells more)",
         options.registration as u8,

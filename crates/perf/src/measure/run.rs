@@ -1,18 +1,23 @@
 //! The run of one thread: header, sweep, footer and files. Rank 0 reports.
 
 use spark_ccl::Communicator;
+use spark_ccl_console::{
+    exit,
+    plot::{Kind, write},
+    print,
+};
 
+use super::progress::Progress;
 use crate::cli::args::Args;
 use crate::cli::options::Options;
-use crate::console::{Progress, print};
-use crate::error::{Error, exit};
+use crate::error::Error;
 use crate::measure::bench::{self, Findings, Platform, Sink};
 use crate::measure::header::{config, header, memory_line, rails_line};
 use crate::memory;
 use crate::ranks::hosts;
 use crate::report::compare::Earlier;
 use crate::report::json::Report;
-use crate::report::plot::{self, Chart};
+use crate::report::plot;
 use crate::report::table::{self, Columns};
 use crate::report::{Row, Totals};
 
@@ -77,7 +82,7 @@ fn reporter(
         .as_deref()
         .map(Earlier::read)
         .transpose()
-        .map_err(Error::Usage)?;
+        .map_err(Error::usage)?;
     let json = args
         .reports
         .output_file
@@ -156,7 +161,7 @@ impl Reporter {
         if self.json.as_ref().is_some_and(Report::is_output) {
             return Ok(());
         }
-        print(text)
+        Ok(print(text)?)
     }
 
     fn save(&mut self, totals: Option<&Totals>, errors: &[String]) -> Result<(), Error> {
@@ -177,7 +182,7 @@ impl Reporter {
             platform.ranks(),
             platform.name()
         );
-        plot::write(path, &Chart::of_rows(title, &self.rows))
+        Ok(write(path, &plot::chart(title, &self.rows))?)
     }
 }
 
@@ -195,7 +200,7 @@ impl Sink for Reporter {
 /// Refuses invalid file arguments before anything runs.
 pub(crate) fn check_files(args: &Args) -> Result<(), Error> {
     if let Some(path) = &args.reports.plot {
-        plot::Kind::of(path)?;
+        Kind::of(path)?;
     }
     if let Some(path) = &args.reports.output_file
         && path.as_os_str() != "-"
@@ -203,13 +208,13 @@ pub(crate) fn check_files(args: &Args) -> Result<(), Error> {
             .extension()
             .is_some_and(|ending| ending.eq_ignore_ascii_case("json"))
     {
-        return Err(Error::Usage(format!(
+        return Err(Error::usage(format!(
             "-J {}: the name must end in .json, or be -",
             path.display()
         )));
     }
     if let Some(path) = &args.reports.compare {
-        Earlier::read(path).map_err(Error::Usage)?;
+        Earlier::read(path).map_err(Error::usage)?;
     }
     Ok(())
 }
@@ -226,7 +231,7 @@ fn fit_to_memory(
     }
     let need = |bytes| platform.need(&options, bytes);
     let (sweep, line) =
-        memory::clamp(options.sweep, platform.limits(), need).map_err(Error::Usage)?;
+        memory::clamp(options.sweep, platform.limits(), need).map_err(Error::usage)?;
     options.sweep = sweep;
     Ok((options, line))
 }

@@ -5,12 +5,14 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use spark_ccl_console::{exit, print};
+
 use super::cables::View;
 use super::look::{self, Connection};
 use super::plan::Node;
 use super::reach;
 use super::trial;
-use crate::error::{Error, exit};
+use crate::error::Error;
 
 /// How long an interface may take until it has its address and its neighbours answer.
 const SETTLED: Duration = Duration::from_secs(15);
@@ -91,11 +93,8 @@ fn by_sudo(args: &AgentArgs) -> Result<u8, Error> {
     if let Some(connection) = args.connection() {
         command.args(["--connection", &connection]);
     }
-    let failed = command.exec();
-    Err(Error::System {
-        what: "sudo, since only root may configure the network".to_owned(),
-        source: failed,
-    })
+    let failed = Error::system("sudo, since only root may configure the network");
+    Err(failed(command.exec()))
 }
 
 fn node() -> Result<Node, Error> {
@@ -112,7 +111,7 @@ fn look(node: &Node, connection: Option<String>) -> Result<u8, Error> {
     if problems.is_empty() {
         return Ok(0);
     }
-    crate::console::print(&(problems.join("\n") + "\n"))?;
+    print(&(problems.join("\n") + "\n"))?;
     Ok(exit::SYSTEM)
 }
 
@@ -124,15 +123,16 @@ fn check(node: &Node) -> Result<u8, Error> {
         let problems = reach::problems(&node.interfaces);
         if problems.is_empty() {
             if let Some(problem) = reach::narrow(&node.interfaces) {
-                crate::console::print(&(problem + "\n"))?;
+                print(&(problem + "\n"))?;
                 return Ok(exit::LIBRARY);
             }
             let view = serde_json::to_string(&View::new(&node.interfaces));
             let view = view.map_err(|error| Error::system("describing the node")(error.into()))?;
-            return crate::console::print(&view).map(|()| 0);
+            print(&view)?;
+            return Ok(0);
         }
         if Instant::now() >= deadline {
-            crate::console::print(&(problems.join("\n") + "\n"))?;
+            print(&(problems.join("\n") + "\n"))?;
             return Ok(exit::LIBRARY);
         }
         std::thread::sleep(Duration::from_millis(200));

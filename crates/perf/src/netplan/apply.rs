@@ -4,13 +4,13 @@ use std::io::{BufRead, IsTerminal};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
+use spark_ccl_console::{exit, print_error, signals};
+
 use super::args::NetplanArgs;
 use super::cables::{View, crossed};
 use super::plan::Node;
-use crate::console;
-use crate::error::{Error, exit};
+use crate::error::Error;
 use crate::remote::{Answer, Host, Remote, run_on_all};
-use crate::spawn::signals;
 
 /// How long a step may take on a node: `netplan apply` takes some seconds.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -35,13 +35,13 @@ pub(super) fn apply(args: &NetplanArgs, nodes: &[Node]) -> Result<u8, Error> {
         print_all(&problems, "nothing is changed");
         return Ok(exit::SYSTEM);
     }
-    console::print_error(format_args!(
+    print_error(format_args!(
         "configuring {} nodes; they roll back by themselves in {} s unless it is confirmed",
         nodes.len(),
         args.confirm_within
     ));
     let Err(problems) = all.try_and_keep(args.yes) else {
-        console::print_error(format_args!(
+        print_error(format_args!(
             "done: every node has its file in /etc/netplan"
         ));
         return Ok(0);
@@ -53,9 +53,9 @@ pub(super) fn apply(args: &NetplanArgs, nodes: &[Node]) -> Result<u8, Error> {
 
 fn print_all(problems: &[String], last: &str) {
     for problem in problems {
-        console::print_error(format_args!("{problem}"));
+        print_error(format_args!("{problem}"));
     }
-    console::print_error(format_args!("{last}"));
+    print_error(format_args!("{last}"));
 }
 
 /// What may come from outside while nodes try their plan.
@@ -96,7 +96,7 @@ impl All<'_> {
     fn try_and_keep(&self, is_confirmed: bool) -> Result<(), Vec<String>> {
         self.step("try")?;
         self.go_on()?;
-        console::print_error(format_args!("looking whether all reach their neighbours"));
+        print_error(format_args!("looking whether all reach their neighbours"));
         let answers = self.step("check")?;
         let mut views = Vec::new();
         let mut problems = Vec::new();
@@ -142,7 +142,7 @@ impl All<'_> {
                 "nobody to ask: --yes confirms without a question".to_owned(),
             ]);
         }
-        console::print_error(format_args!(
+        print_error(format_args!(
             "all nodes reach their neighbours. Keep it? [y/N]"
         ));
         let sender = self.events.0.clone();
@@ -169,7 +169,7 @@ impl All<'_> {
             &problems,
             "such a node rolls back by itself, unless it had confirmed before another failed",
         );
-        console::print_error(format_args!(
+        print_error(format_args!(
             "to make sure, there: sudo \"$(command -v spark-perf || echo ~/.cargo/bin/spark-perf)\" netplan-agent undo --trial {}",
             self.id
         ));

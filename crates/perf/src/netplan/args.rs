@@ -113,7 +113,7 @@ impl NetplanArgs {
     }
 
     fn parsed(&self) -> Result<Vec<Host>, Error> {
-        let named = |why| Error::Usage(format!("--nodes {}: {why}", self.nodes));
+        let named = |why| Error::usage(format!("--nodes {}: {why}", self.nodes));
         parse_list(&self.nodes).map_err(named)
     }
 }

@@ -14,6 +14,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
+use spark_ccl_console::print_error;
 
 use super::FILE;
 use super::file::{named, read, set, write};
@@ -165,7 +166,7 @@ pub(super) fn guard(id: &str, within: Duration) -> io::Result<()> {
 
 /// Writes to the guard's log. Its disk may be full: nothing may keep the guard from going on.
 fn log(id: &str, error: &impl std::fmt::Display) {
-    crate::console::print_error(format_args!("trial {id}: rolling back: {error}"));
+    print_error(format_args!("trial {id}: rolling back: {error}"));
 }
 
 /// Undoes a trial, unless it has ended meanwhile.

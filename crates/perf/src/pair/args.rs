@@ -4,12 +4,11 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
-use serde::{Deserialize, Serialize};
+use spark_ccl_console::{notation::size, rails::MemoryKind};
 
 use crate::cli::ranks::RankArgs;
 use crate::cli::sweep::Sweep;
 use crate::error::Error;
-use crate::notation::size;
 
 /// The flags of all of them.
 #[derive(Debug, Clone, Args)]
@@ -80,27 +79,6 @@ pub(crate) enum Rails {
     Each,
 }
 
-/// `--memory`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum MemoryKind {
-    /// Ordinary memory of the host
-    #[default]
-    Host,
-    /// Memory of the host that CUDA has pinned, and that the GPU reaches
-    Pinned,
-}
-
-impl MemoryKind {
-    /// In words.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Host => "host memory",
-            Self::Pinned => "pinned memory",
-        }
-    }
-}
-
 impl Rails {
     /// How many of the rails are used.
     pub(crate) fn used(self, found: usize) -> usize {
@@ -146,12 +124,12 @@ impl PairArgs {
     /// The sizes; a request has at most `most` bytes.
     pub(crate) fn sweep(&self, min: u64, max: u64, most: u64) -> Result<Sweep, Error> {
         if min == 0 || min > max {
-            return Err(Error::Usage(format!(
+            return Err(Error::usage(format!(
                 "-b {min} -e {max}: the first size must be at least 1 and at most the last"
             )));
         }
         if max > most {
-            return Err(Error::Usage(format!(
+            return Err(Error::usage(format!(
                 "-e {max}: a request has at most {}",
                 size::human(most)
             )));

@@ -7,10 +7,10 @@ use std::sync::atomic::AtomicU64;
 
 use spark_ccl::Communicator;
 use spark_ccl_config::Settings;
+use spark_ccl_console::rails::MemoryKind;
 #[cfg(feature = "cuda")]
 use spark_ccl_cuda::{Feature, PinnedWords, cudarc::driver::CudaContext};
 
-use super::args::MemoryKind;
 use crate::error::Error;
 use crate::ranks::hosts::share;
 

@@ -4,11 +4,13 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 use spark_ccl::Communicator;
+use spark_ccl_console::{
+    exit, print,
+    rails::{Measured, MemoryKind, RailEnds},
+};
 
-use super::args::{MemoryKind, PairArgs};
-use super::{Measured, RailEnds};
-use crate::console::print;
-use crate::error::{Error, exit};
+use super::args::PairArgs;
+use crate::error::Error;
 
 /// The output of a measurement, on each rank.
 pub(crate) struct Output<R> {

@@ -41,13 +41,13 @@ impl World {
             ("-g", args.ngpus),
         ] {
             if value == Some(0) {
-                return Err(Error::Usage(format!("{flag} 0: must be at least 1")));
+                return Err(Error::usage(format!("{flag} 0: must be at least 1")));
             }
         }
         if let Some(launch) = spark_ccl::launcher()? {
             let (process, processes) = (launch.rank, launch.size);
             return match args.procs {
-                Some(procs) if procs != processes => Err(Error::Usage(format!(
+                Some(procs) if procs != processes => Err(Error::usage(format!(
                     "--procs {procs}: {} has started {processes} processes; leave --procs out to \
                      take those",
                     launch.kind
@@ -77,7 +77,7 @@ impl World {
             .checked_mul(each)
             .filter(|&ranks| ranks <= MOST_RANKS)
             .ok_or_else(|| {
-                Error::Usage(format!(
+                Error::usage(format!(
                     "{processes} processes of {each} ranks: at most {MOST_RANKS} ranks are possible"
                 ))
             })
@@ -99,7 +99,7 @@ pub(crate) fn local_ranks(args: &RankArgs) -> Result<usize, Error> {
         .checked_mul(each)
         .filter(|&ranks| ranks <= MOST_THREADS)
         .ok_or_else(|| {
-            Error::Usage(format!(
+            Error::usage(format!(
                 "-t {threads} -g {each}: more than {MOST_THREADS} threads"
             ))
         })
@@ -200,6 +200,7 @@ pub(crate) fn in_threads<R: Send, F: FnOnce() -> Result<R, Error> + Send>(
 #[cfg(test)]
 mod tests {
     use clap::Parser;
+    use spark_ccl_console::Failure;
 
     use super::*;
 

@@ -1,10 +1,10 @@
 //! The command lines of `spark-perf rdma_bw` and `rdma_lat`.
 
 use clap::{Args, Parser, ValueEnum};
+use spark_ccl_console::notation::size;
 
 use crate::cli::sweep::Sweep;
 use crate::error::Error;
-use crate::notation::size;
 use crate::pair::args::{LoadArgs, PairArgs};
 
 const BANDWIDTH_HELP: &str = "\
@@ -127,7 +127,7 @@ pub(super) enum Wait {
 impl BandwidthArgs {
     pub(super) fn sweep(&self) -> Result<Sweep, Error> {
         if self.load.seconds.is_some() && self.common.verb == Verb::Send {
-            return Err(Error::Usage(
+            return Err(Error::usage(
                 "--seconds with --verb send: who receives must know the number of requests"
                     .to_owned(),
             ));

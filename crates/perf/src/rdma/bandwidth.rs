@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::time::Instant;
 
 use spark_ccl::Communicator;
+use spark_ccl_console::rails::{BandwidthRow, Seen};
 
 use super::args::{BandwidthArgs, Verb};
 use super::endpoint::{Endpoint, Work};
@@ -11,7 +12,7 @@ use super::waiter::Waiter;
 use crate::cli::sweep::Sweep;
 use crate::error::Error;
 use crate::measure::timing::processor_time;
-use crate::pair::{BandwidthRow, Output, Seen, seed};
+use crate::pair::{Output, seed};
 use crate::ranks::hosts::share;
 
 /// One rank of a measurement.
@@ -36,7 +37,7 @@ pub(super) fn rank(
     let rails = endpoints.len() as u64;
     let pair = &args.common.pair;
     if pair.iterations < rails {
-        return Err(Error::Usage(format!(
+        return Err(Error::usage(format!(
             "-n {}: at least one request for each of {rails} rails",
             pair.iterations
         )));

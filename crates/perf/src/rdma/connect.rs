@@ -7,6 +7,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use spark_ccl::Communicator;
 use spark_ccl_config::{Rdma, Settings};
+use spark_ccl_console::rails::RailEnds;
 use spark_ccl_transport::rdma::link::Nics;
 use spark_ccl_transport::rdma::{Candidate, Port, Rail, candidates, choose, decode, encode};
 use spark_ccl_verbs::{
@@ -17,7 +18,7 @@ use super::Plan;
 use super::args::Common;
 use super::endpoint::{Connection, Endpoint, memory};
 use crate::error::Error;
-use crate::pair::{Allocator, RailEnds, Rank};
+use crate::pair::{Allocator, Rank};
 use crate::ranks::hosts::share;
 
 /// How long to try a rail that may not exist.
@@ -218,7 +219,7 @@ impl Setup<'_> {
             .find(|(rail, _)| self.plan.bytes > most(rail) as usize)
         {
             let (end, most) = (&rail.own, most(rail));
-            return Err(Error::Usage(format!(
+            return Err(Error::usage(format!(
                 "-e {}: a message of {end} has at most {most} bytes",
                 self.plan.bytes
             )));

@@ -6,6 +6,7 @@
 
 use std::os::fd::AsFd;
 
+use spark_ccl_console::rails::RailEnds;
 use spark_ccl_verbs::{
     CanReceive, CompletionChannel, CompletionQueue, Error, Exposed, Piece, PollRoom,
     ProtectionDomain, QueuePair, Remote, Request, Rts,
@@ -13,7 +14,7 @@ use spark_ccl_verbs::{
 
 use super::args::Verb;
 use crate::error;
-use crate::pair::{Allocator, RailEnds, differing, pattern};
+use crate::pair::{Allocator, differing, pattern};
 
 /// The number of all receives; those of other requests are smaller.
 const RECEIVE: u64 = 1 << 62;

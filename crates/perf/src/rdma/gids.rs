@@ -5,11 +5,10 @@ use std::fmt::Write as _;
 use clap::Parser;
 use serde::Serialize;
 use spark_ccl_config::Rdma;
+use spark_ccl_console::{print, settings};
 use spark_ccl_transport::rdma::{self, LocalPort, Port};
 use spark_ccl_verbs::PortState;
 
-use crate::cli::settings;
-use crate::console::print;
 use crate::error::Error;
 
 const AFTER_HELP: &str = "\

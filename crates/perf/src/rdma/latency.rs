@@ -3,13 +3,14 @@
 use std::time::Instant;
 
 use spark_ccl::{Communicator, RedOp};
+use spark_ccl_console::rails::LatencyRow;
 
 use super::args::{LatencyArgs, Verb};
 use super::endpoint::{Endpoint, Work};
 use super::waiter::Waiter;
 use crate::cli::sweep::Sweep;
 use crate::error::Error;
-use crate::pair::{LatencyRow, Output, seed};
+use crate::pair::{Output, seed};
 use crate::ranks::hosts::reduce;
 
 /// One in this many requests is signalled, which also shows that all before it are complete.

@@ -3,8 +3,9 @@
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
+use spark_ccl_console::tell_if_long;
+
 use super::{Error, Host};
-use crate::console;
 
 /// Asks each host, by its number, in a thread of its own, for at most `limit`; returns the answers
 /// in the order of the hosts. If that takes long, the user is told which hosts have not answered.
@@ -39,7 +40,7 @@ pub(super) fn ask_all<R: Send>(
             .map(|(host, _)| host.name.as_str())
             .collect()
     };
-    console::tell_if_long(|| waiting(hosts, &silent(), limit), work)
+    tell_if_long(|| waiting(hosts, &silent(), limit), work)
 }
 
 /// What a user is told who waits for these hosts; `None` if there are none.

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
+use spark_ccl_console::document::{self, Document, Timing};
 
 use super::Row;
 
@@ -11,64 +11,12 @@ use super::Row;
 #[derive(Debug)]
 pub(crate) struct Earlier {
     path: PathBuf,
-    results: Vec<Result>,
-}
-
-/// A JSON report of spark-perf or nccl-tests, as far as others use it.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Document {
-    pub(crate) results: Vec<Result>,
-}
-
-/// A row.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Result {
-    /// nccl-tests has none.
-    backend: Option<String>,
-    pub(crate) size: u64,
-    #[serde(rename = "type")]
-    dtype: String,
-    redop: String,
-    root: String,
-    pub(crate) out_of_place: Option<Timing>,
-    pub(crate) in_place: Option<Timing>,
-}
-
-/// The result for one mode.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Timing {
-    /// In microseconds. nccl-tests omits it with `-C`.
-    pub(crate) time: Option<f64>,
-    /// In GB/s.
-    pub(crate) bus_bw: f64,
-    /// The number of wrong elements; nothing, or a text, where they were not counted.
-    #[serde(default)]
-    nwrong: serde_json::Value,
-}
-
-impl Document {
-    /// Whether there are results, and the wrong elements of each were counted.
-    pub(crate) fn is_verified(&self) -> bool {
-        let counted = |timing: &Timing| timing.nwrong.is_u64();
-        let is_whole = |row: &Result| {
-            row.out_of_place.as_ref().is_some_and(counted)
-                && row.in_place.as_ref().is_none_or(counted)
-        };
-        !self.results.is_empty() && self.results.iter().all(is_whole)
-    }
-
-    /// The number of wrong elements over all rows.
-    pub(crate) fn wrong(&self) -> u64 {
-        let rows = self.results.iter();
-        let modes = rows.flat_map(|row| [&row.out_of_place, &row.in_place]);
-        let wrong = modes.flatten().filter_map(|timing| timing.nwrong.as_u64());
-        wrong.sum()
-    }
+    results: Vec<document::Row>,
 }
 
 impl Earlier {
     /// Reads a JSON report of spark-perf or nccl-tests.
-    pub(crate) fn read(path: &Path) -> std::result::Result<Self, String> {
+    pub(crate) fn read(path: &Path) -> Result<Self, String> {
         let text = std::fs::read_to_string(path)
             .map_err(|error| format!("--compare {}: {error}", path.display()))?;
         let document: Document = serde_json::from_str(&text).map_err(|error| {
@@ -142,7 +90,7 @@ impl Earlier {
     }
 
     /// The earlier result of the same backend, or else that of another.
-    fn find(&self, row: &Row) -> Option<&Result> {
+    fn find(&self, row: &Row) -> Option<&document::Row> {
         let root = row.key.root.to_string();
         let mut alike = self.results.iter().filter(|result| {
             result.size == row.key.size

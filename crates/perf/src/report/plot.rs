@@ -1,120 +1,47 @@
-//! Plots of time and bus bandwidth against size or ranks, as SVG or PNG. Knows points and axes;
-//! does not know how they were measured.
+//! Measured rows as lines of a plot.
 
-mod axis;
-mod draw;
-#[cfg(test)]
-mod tests;
-
-use std::io;
-use std::path::Path;
-
-pub(crate) use axis::Unit;
+use spark_ccl_console::plot::{Chart, Look, Point, Unit, add};
 
 use super::{Measure, Row};
-use crate::draft;
-use crate::error::Error;
 
-/// The format that a file name's extension selects.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Svg,
-    Png,
-}
-
-impl Kind {
-    /// The format that a plot's file name asks for.
-    pub(crate) fn of(path: &Path) -> Result<Self, Error> {
-        let ending = path.extension().unwrap_or_default().to_ascii_lowercase();
-        match ending.to_str() {
-            Some("svg") => Ok(Self::Svg),
-            Some("png") => Ok(Self::Png),
-            _ => Err(Error::Usage(format!(
-                "--plot {}: the name must end in .svg or .png",
-                path.display()
-            ))),
+/// Measured rows against their sizes: one line per backend, type, operation, root and mode.
+pub(crate) fn chart(title: String, rows: &[Row]) -> Chart {
+    let mut series = Vec::new();
+    let mut kinds: Vec<String> = Vec::new();
+    let several = rows
+        .iter()
+        .any(|row| row.key.backend != rows[0].key.backend);
+    for row in rows {
+        let mut kind = name(row);
+        if several {
+            kind = format!("{}, {kind}", row.key.backend);
+        }
+        let color = kinds.iter().position(|known| *known == kind);
+        let color = color.unwrap_or_else(|| {
+            kinds.push(kind.clone());
+            kinds.len() - 1
+        });
+        for (mode, dashed, measure) in [
+            ("out of place", false, &row.out_of_place),
+            ("in place", true, &row.in_place),
+        ] {
+            add(
+                &mut series,
+                format!("{kind}, {mode}"),
+                Look { color, dashed },
+                point(row.key.size, measure),
+            );
         }
     }
-}
-
-/// What to draw.
-pub(crate) struct Chart {
-    pub(crate) title: String,
-    /// The quantity on the horizontal axis.
-    pub(crate) across: Unit,
-    pub(crate) series: Vec<Series>,
-}
-
-/// A line of the plot.
-pub(crate) struct Series {
-    pub(crate) name: String,
-    pub(crate) look: Look,
-    pub(crate) points: Vec<Point>,
-}
-
-/// The look of a line. Related lines share a colour and a mark, where there are others.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Look {
-    pub(crate) color: usize,
-    pub(crate) dashed: bool,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Point {
-    /// A size in bytes, or a number of ranks.
-    pub(crate) x: f64,
-    pub(crate) time_us: f64,
-    pub(crate) bus_bw: f64,
-}
-
-impl Look {
-    /// The look of one of two related lines where there are no others: each has its own colour.
-    pub(crate) fn alone(dashed: bool) -> Self {
-        let color = usize::from(dashed);
-        Self { color, dashed }
+    if kinds.len() == 1 {
+        for line in &mut series {
+            line.look = Look::alone(line.look.dashed);
+        }
     }
-}
-
-impl Chart {
-    /// Measured rows against their sizes: one line per backend, type, operation, root and mode.
-    pub(crate) fn of_rows(title: String, rows: &[Row]) -> Self {
-        let mut series = Vec::new();
-        let mut kinds: Vec<String> = Vec::new();
-        let several = rows
-            .iter()
-            .any(|row| row.key.backend != rows[0].key.backend);
-        for row in rows {
-            let mut kind = name(row);
-            if several {
-                kind = format!("{}, {kind}", row.key.backend);
-            }
-            let color = kinds.iter().position(|known| *known == kind);
-            let color = color.unwrap_or_else(|| {
-                kinds.push(kind.clone());
-                kinds.len() - 1
-            });
-            for (mode, dashed, measure) in [
-                ("out of place", false, &row.out_of_place),
-                ("in place", true, &row.in_place),
-            ] {
-                add(
-                    &mut series,
-                    format!("{kind}, {mode}"),
-                    Look { color, dashed },
-                    point(row.key.size, measure),
-                );
-            }
-        }
-        if kinds.len() == 1 {
-            for line in &mut series {
-                line.look = Look::alone(line.look.dashed);
-            }
-        }
-        Self {
-            title,
-            across: Unit::Bytes,
-            series,
-        }
+    Chart {
+        title,
+        across: Unit::Bytes,
+        series,
     }
 }
 
@@ -138,32 +65,60 @@ fn point(size: u64, measure: &Measure) -> Point {
     }
 }
 
-/// Adds a point to the line with that name, which is created if it does not exist.
-pub(crate) fn add(series: &mut Vec<Series>, name: String, look: Look, point: Point) {
-    match series.iter_mut().find(|known| known.name == name) {
-        Some(line) => line.points.push(point),
-        None => series.push(Series {
-            name,
-            look,
-            points: vec![point],
-        }),
+#[cfg(test)]
+mod tests {
+    use spark_ccl::Backend;
+
+    use super::*;
+    use crate::report::Key;
+
+    fn row(dtype: &'static str, size: u64) -> Row {
+        let measure = Measure {
+            time_us: 1.0,
+            cpu_us: 0.0,
+            algorithm_bw: 1.0,
+            bus_bw: 1.0,
+            wrong: None,
+            per_iteration: None,
+            ratio: None,
+        };
+        Row {
+            key: Key {
+                backend: Backend::Host,
+                size,
+                count: size,
+                dtype,
+                op: "sum",
+                root: -1,
+            },
+            out_of_place: measure.clone(),
+            in_place: measure,
+            timestamp: String::new(),
+        }
     }
-}
 
-/// Draws as SVG.
-pub(crate) fn svg(chart: &Chart) -> Result<String, Error> {
-    let drawn = draw::svg(chart).map_err(|error| io::Error::other(error.to_string()));
-    drawn.map_err(Error::system("drawing a plot"))
-}
-
-/// Draws into a file.
-pub(crate) fn write(path: &Path, chart: &Chart) -> Result<(), Error> {
-    let bytes = match Kind::of(path)? {
-        Kind::Svg => draw::svg(chart).map(String::into_bytes),
-        Kind::Png => draw::png(chart),
-    };
-    bytes
-        .map_err(|error| io::Error::other(error.to_string()))
-        .and_then(|bytes| draft::replace(path, &bytes))
-        .map_err(Error::system(format!("writing {}", path.display())))
+    #[test]
+    fn two_lines_have_two_colours_and_related_ones_of_several_share_theirs() {
+        let lines = |types: &[&'static str]| {
+            let of_type = |dtype| [8, 16].map(|size| row(dtype, size));
+            let rows: Vec<_> = types.iter().copied().flat_map(of_type).collect();
+            let lines = chart(String::new(), &rows).series.into_iter();
+            lines
+                .map(|line| (line.name, line.look.color, line.look.dashed))
+                .collect::<Vec<_>>()
+        };
+        let line = |name: &str, color, dashed| (name.to_owned(), color, dashed);
+        let one = [
+            line("float sum, out of place", 0, false),
+            line("float sum, in place", 1, true),
+        ];
+        assert_eq!(lines(&["float"]), one);
+        let two = [
+            line("float sum, out of place", 0, false),
+            line("float sum, in place", 0, true),
+            line("half sum, out of place", 1, false),
+            line("half sum, in place", 1, true),
+        ];
+        assert_eq!(lines(&["float", "half"]), two);
+    }
 }

@@ -2,8 +2,9 @@
 
 use std::fmt::Write;
 
+use spark_ccl_console::notation::number::significant;
+
 use super::{Device, Measure, Row, Totals};
-use crate::notation::number::significant;
 
 /// The optional columns.
 #[expect(
@@ -181,10 +182,10 @@ fn fit(value: f64, width: usize) -> String {
 #[cfg(test)]
 mod tests {
     use spark_ccl::Backend;
+    use spark_ccl_console::stats::PerIteration;
 
     use super::*;
     use crate::report::Key;
-    use crate::report::stats::PerIteration;
 
     fn measure(wrong: Option<u64>) -> Measure {
         Measure {

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use clap::{Parser, ValueEnum};
+use spark_ccl_console::notation::size;
 
 use crate::call::collective::Collective;
-use crate::notation::size;
 
 const AFTER_HELP: &str = "\
 What it prints:

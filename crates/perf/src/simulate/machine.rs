@@ -50,13 +50,13 @@ impl Machine {
         let alpha = positive("--alpha", args.alpha)?;
         let beta = positive("--beta", args.beta)?;
         if args.rails == 0 || args.rails > 8 {
-            return Err(Error::Usage(format!(
+            return Err(Error::usage(format!(
                 "--rails {}: a host has 1 to 8 network cards",
                 args.rails
             )));
         }
         if args.rails < 8 && args.topology != Topology::Hosts8 {
-            return Err(Error::Usage(
+            return Err(Error::usage(
                 "--rails is for --topology hosts8: elsewhere every rank has a port of its own"
                     .into(),
             ));
@@ -64,7 +64,7 @@ impl Machine {
         let (fetches, copies) = match args.path {
             Path::Safe => (1.0, 2e-3),
             Path::ZeroCopy if args.topology == Topology::Hosts8 => {
-                return Err(Error::Usage(
+                return Err(Error::usage(
                     "--path zero-copy is modelled between hosts: not for --topology hosts8".into(),
                 ));
             }
@@ -118,7 +118,7 @@ impl Machine {
         let is_exact = ranks <= self.exact;
         let us = if is_exact {
             self.simulate_messages(algorithm, shape)
-                .map_err(|error| Error::Usage(format!("{algorithm} on {ranks} ranks: {error}")))?
+                .map_err(|error| Error::usage(format!("{algorithm} on {ranks} ranks: {error}")))?
         } else {
             estimate(self.operation, algorithm, &shape, 1, &self.fabric)
         };
@@ -155,7 +155,7 @@ enum SimulationError {
 
 fn positive(flag: &str, value: Option<f64>) -> Result<Option<f64>, Error> {
     match value {
-        Some(value) if !(value > 0.0 && value.is_finite()) => Err(Error::Usage(format!(
+        Some(value) if !(value > 0.0 && value.is_finite()) => Err(Error::usage(format!(
             "{flag} {value}: expected a number above 0"
         ))),
         value => Ok(value),

@@ -44,7 +44,7 @@ struct Timing {
 
 /// Reads a JSON report of a collective; uses the in-place times if there are any.
 pub(super) fn read(path: &Path, collective: &str) -> Result<Vec<Point>, Error> {
-    let refused = |why: String| Error::Usage(format!("--measured {}: {why}", path.display()));
+    let refused = |why: String| Error::usage(format!("--measured {}: {why}", path.display()));
     let text = std::fs::read_to_string(path).map_err(|error| refused(error.to_string()))?;
     let document: Document = serde_json::from_str(&text).map_err(|error| {
         refused(format!(

@@ -3,8 +3,7 @@
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
-use crate::console;
-use crate::error::exit;
+use spark_ccl_console::{exit, print_error};
 
 /// The combined result of the processes.
 #[derive(Debug, Default)]
@@ -32,12 +31,12 @@ impl Outcome {
                 (None, signal) => {
                     self.killed = true;
                     if self.signalled.is_none() && !self.past_deadline {
-                        console::print_error(format_args!(
+                        print_error(format_args!(
                             "process {process} was killed by signal {}",
                             signal.unwrap_or(0)
                         ));
                     } else if self.past_deadline && self.signalled.is_none() {
-                        console::print_error(format_args!(
+                        print_error(format_args!(
                             "process {process} did not end within {} s of the first failure and \
                              was killed",
                             super::GRACE.as_secs()
@@ -46,7 +45,7 @@ impl Outcome {
                 }
             },
             Err(error) => {
-                console::print_error(format_args!("waiting for process {process}: {error}"));
+                print_error(format_args!("waiting for process {process}: {error}"));
                 self.killed = true;
             }
         }

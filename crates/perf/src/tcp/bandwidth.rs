@@ -6,15 +6,15 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use spark_ccl_console::rails::{BandwidthRow, RailEnds, Seen};
+
 use super::args::Args;
 use super::connect::{Lane, broken};
 use super::stream::{Message, Stream};
 use crate::cli::sweep::Sweep;
 use crate::error::Error;
 use crate::measure::timing::processor_time;
-use crate::pair::{
-    Allocator, BandwidthRow, Output, RailEnds, Rank, Seen, differing, pattern, seed,
-};
+use crate::pair::{Allocator, Output, Rank, differing, pattern, seed};
 use crate::ranks::hosts::share;
 
 /// Measures all sizes; returns the exit code.

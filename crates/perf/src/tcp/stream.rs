@@ -1,20 +1,14 @@
 //! A socket, and messages over it.
 
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
-use std::num::NonZeroU32;
+use std::net::TcpStream;
 use std::time::Duration;
-
-use socket2::{Domain, Socket, Type};
 
 use crate::error::Error;
 use crate::pair::{Allocator, Buffer};
 
 /// How long a greeting may take.
 const GREETING: Duration = Duration::from_secs(5);
-
-/// More than sockets and tries that the other rank has begun.
-const BACKLOG: i32 = 128;
 
 /// Before each message, and instead of one at the end.
 const MESSAGE: u8 = 1;
@@ -26,41 +20,6 @@ const HEAD: usize = 64;
 
 /// A connected socket.
 pub(super) struct Stream(TcpStream);
-
-/// Connects to an address, from one of this host if it is given, and over that interface if one is.
-pub(crate) fn connect_from(
-    source: Option<IpAddr>,
-    device: Option<NonZeroU32>,
-    target: SocketAddr,
-    limit: Duration,
-) -> io::Result<TcpStream> {
-    let socket = socket_on(device, Domain::for_address(target))?;
-    if let Some(source) = source {
-        socket.bind(&SocketAddr::new(source, 0).into())?;
-    }
-    socket.connect_timeout(&target.into(), limit)?;
-    Ok(socket.into())
-}
-
-/// Listens at a new port of an address of this host, for what arrives by that interface if one is
-/// given.
-pub(super) fn listen_at(ip: IpAddr, device: Option<NonZeroU32>) -> io::Result<TcpListener> {
-    let at = SocketAddr::new(ip, 0);
-    let socket = socket_on(device, Domain::for_address(at))?;
-    socket.bind(&at.into())?;
-    socket.listen(BACKLOG)?;
-    Ok(socket.into())
-}
-
-/// A socket that is bound to an interface, if one is given.
-fn socket_on(device: Option<NonZeroU32>, domain: Domain) -> io::Result<Socket> {
-    let socket = Socket::new(domain, Type::STREAM, None)?;
-    if device.is_some() {
-        // The option is of both families.
-        socket.bind_device_by_index_v4(device)?;
-    }
-    Ok(socket)
-}
 
 /// The memory of a message.
 pub(super) struct Message(Buffer);

@@ -6,9 +6,8 @@ use std::net::{IpAddr, TcpListener};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use spark_ccl_console::socket::{connect_from, listen_at};
 use spark_ccl_topology::netif::SharedSubnets;
-
-use super::stream::{connect_from, listen_at};
 
 /// How long a try may take: one packet may get lost.
 const TRY: Duration = Duration::from_millis(1500);

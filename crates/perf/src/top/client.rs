@@ -39,13 +39,10 @@ impl Read for Until {
 
 /// Asks what runs; ranks may take `timeout` to answer.
 pub(super) fn ask(address: &HostPort, timeout: Duration) -> Result<Report, Error> {
-    let text = converse(address, timeout).map_err(|source| Error::System {
-        what: format!(
-            "asking at {address} what runs (does a job run here with SPARK_CCL_RAS=1, and with the \
-             same address?)"
-        ),
-        source,
-    })?;
+    let text = converse(address, timeout).map_err(Error::system(format!(
+        "asking at {address} what runs (does a job run here with SPARK_CCL_RAS=1, and with the \
+         same address?)"
+    )))?;
     Report::parse(&text).map_err(|error| unreadable(address, &error))
 }
 

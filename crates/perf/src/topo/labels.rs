@@ -1,12 +1,10 @@
 //! The texts of the picture.
 
+use spark_ccl_console::notation::{number::significant, size::human};
 use spark_ccl_topology::cages::CageEnd;
 use spark_ccl_topology::cluster::{Cable, CableEnd};
 use spark_ccl_topology::netif::network;
 use spark_ccl_topology::{Cluster, Gpu, Host, Reach, cages};
-
-use crate::notation::number::significant;
-use crate::notation::size::human;
 
 /// The machine and its memory.
 pub(super) fn machine(host: &Host) -> String {

@@ -2,11 +2,10 @@
 
 use std::fmt::Write as _;
 
+use spark_ccl_console::notation::size::human;
 use spark_ccl_topology::cages::{Cage, CageEnd};
 use spark_ccl_topology::cluster::{Cable, Evidence, HostRail};
 use spark_ccl_topology::{Cluster, Gpu, Host, PortState, cages};
-
-use crate::notation::size::human;
 
 pub(super) fn text(cluster: &Cluster<'_>) -> String {
     let mut text = String::new();

@@ -1,12 +1,12 @@
 //! The command line of `spark-perf tune`.
 
 use clap::{Parser, ValueEnum};
+use spark_ccl_console::notation::size;
 
 use crate::call::collective::Collective;
 use crate::cli::ranks::RankArgs;
 use crate::cli::sweep::Sweep;
 use crate::error::Error;
-use crate::notation::size;
 
 const AFTER_HELP: &str = "\
 What it does:
@@ -103,13 +103,13 @@ impl Args {
     /// Refuses sizes and collectives that cannot be measured.
     pub(super) fn check(&self) -> Result<(), Error> {
         if self.minbytes == 0 || self.minbytes > self.maxbytes {
-            return Err(Error::Usage(format!(
+            return Err(Error::usage(format!(
                 "-b {} -e {}: the first size must be at least 1, and not above the last",
                 self.minbytes, self.maxbytes
             )));
         }
         match self.collectives.iter().find(|named| !ALL.contains(named)) {
-            Some(other) => Err(Error::Usage(format!(
+            Some(other) => Err(Error::usage(format!(
                 "{}: there is nothing to choose; expected {}",
                 other.name(),
                 ALL.map(Collective::name).join(", ")

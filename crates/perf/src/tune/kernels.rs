@@ -20,7 +20,7 @@ fn measured(args: &Args, collective: Collective) -> Result<cli::args::Args, Erro
     let how = ["-G", "5", "-N", "3", "-c", "0"];
     let words = words.into_iter().chain(sizes).chain(how);
     let parsed = cli::args::Args::try_parse_from(words);
-    let mut parsed = parsed.map_err(|error| Error::Usage(error.to_string()))?;
+    let mut parsed = parsed.map_err(|error| Error::usage(error.to_string()))?;
     parsed.ranks = args.ranks.clone();
     Ok(parsed)
 }

@@ -2,9 +2,10 @@
 
 use std::fmt::{Display, Write};
 
+use spark_ccl_console::notation::size::human;
+
 use super::fastest::Point;
 use crate::call::collective::Collective;
-use crate::notation::size::human;
 
 const WIDTH: usize = 18;
 

@@ -2,13 +2,13 @@
 
 use std::time::{Duration, Instant};
 
+use spark_ccl_console::document::Document;
 use spark_ccl_topology::cluster::HostRail;
 use spark_ccl_topology::{Cluster, Host};
 
 use super::Check;
 use crate::doctor::{Finding, Launcher, Probed, Status};
 use crate::remote::Answer;
-use crate::report::compare::Document;
 use crate::survey::{self, SurveyArgs};
 
 /// Why nothing that needs RDMA runs.

@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
+use spark_ccl_console::document::Document;
 use spark_ccl_topology::Host;
 
 use super::Check;
 use super::bench::{Bench, NO_RDMA, lines};
 use crate::doctor::Status;
-use crate::report::compare::Document;
 
 /// How many operations, and in how many runs.
 const OPERATIONS: u64 = 1_000_000;

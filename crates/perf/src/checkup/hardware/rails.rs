@@ -1,11 +1,11 @@
 //! Parts 1 and 2: what rails carry, one way and both, and in which order.
 
+use spark_ccl_console::rails::{BandwidthRow, Measured, RailEnds};
 use spark_ccl_topology::cluster::HostRail;
 
 use super::Check;
 use super::bench::{Bench, NO_RDMA};
 use crate::doctor::{Status, expected};
-use crate::pair::{BandwidthRow, Measured, RailEnds};
 
 /// How far the latencies of two rails of a pair may differ.
 const ALIKE: f64 = 1.2;

@@ -1,6 +1,7 @@
 //! Which arguments are refused, and what the others become.
 
 use clap::Parser;
+use spark_ccl_console::Failure;
 
 use super::*;
 

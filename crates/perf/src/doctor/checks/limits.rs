@@ -1,9 +1,9 @@
 //! Limits of processes and sockets.
 
+use spark_ccl_console::notation::size::human;
 use spark_ccl_topology::{Host, Limit};
 
 use crate::doctor::finding::{Finding, Fix, Problem};
-use crate::notation::size::human;
 
 /// The registered memory of a few links. With less, not even small operations get their slots.
 const LEAST_LOCKED: u64 = 64 << 20;

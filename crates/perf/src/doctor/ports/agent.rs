@@ -6,13 +6,11 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
+use spark_ccl_console::{notation::hex, print, socket::connect_from};
 
 use super::firewall::Firewall;
 use super::{Attempt, Hello, Outcome};
-use crate::console::print;
 use crate::error::Error;
-use crate::notation::hex;
-use crate::tcp::connect_from;
 
 /// How long an attempt may take; the kernel needs 3 s to find that nobody has an address.
 const ATTEMPT: Duration = Duration::from_secs(5);
@@ -101,7 +99,7 @@ fn all_of(input: impl Read + Send + 'static, patience: Duration) -> io::Result<S
 fn say(value: &impl serde::Serialize) -> Result<(), Error> {
     let text = serde_json::to_string(value);
     let text = text.map_err(|error| Error::system("writing JSON")(error.into()))?;
-    print(&(text + "\n"))
+    Ok(print(&(text + "\n"))?)
 }
 
 /// Connects, and reads who is there.

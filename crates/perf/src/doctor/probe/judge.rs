@@ -1,13 +1,15 @@
 //! What measurements say of rails and collectives.
 
+use spark_ccl_console::{
+    document::Document,
+    rails::{BandwidthRow, Measured},
+};
 use spark_ccl_topology::cluster::HostRail;
 use spark_ccl_topology::{Cluster, Netdev};
 
 use super::{Outcome, Pair};
 use crate::doctor::checks::expected;
 use crate::doctor::finding::{Finding, Fix, Problem};
-use crate::pair::{BandwidthRow, Measured};
-use crate::report::compare::Document;
 
 /// Less than this part of what is expected is slow.
 const ENOUGH: f64 = 0.85;
@@ -262,7 +264,7 @@ pub(super) fn collective(
         Err(why) => return fail(format!("all_reduce fails: {why}")),
     };
     let wrong = outcome.as_ref().map_or(0, Document::wrong);
-    let timed = |row: Option<&crate::report::compare::Result>| row?.out_of_place.clone();
+    let timed = |row: Option<&spark_ccl_console::document::Row>| row?.out_of_place.clone();
     match (timed(rows.first()), timed(rows.last())) {
         (Some(first), Some(last)) if wrong == 0 => {
             let seen = format!(

@@ -1,10 +1,9 @@
 //! Measurements with a planted fault each, and what is said of them.
 
+use spark_ccl_console::rails::{MemoryKind, RailEnds};
 use spark_ccl_topology::testing;
 
 use super::*;
-use crate::pair::RailEnds;
-use crate::pair::args::MemoryKind;
 
 fn row(rails: &[usize], gb_per_s: f64) -> BandwidthRow {
     BandwidthRow {

@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 
 use rustix::io::retry_on_intr;
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
+use spark_ccl_console::tether;
 
 use super::Event;
 use crate::launch::wire::{End, Order, Report, Stream, Variable};
-use crate::spawn::tether;
 
 /// A longer line comes in parts.
 const LONGEST_LINE: u64 = 64 << 10;

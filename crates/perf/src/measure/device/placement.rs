@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 use spark_ccl::{Backend, Communicator};
+use spark_ccl_console::settings;
 
-use crate::cli;
 use crate::error::Error;
 use crate::ranks::hosts::share;
 
@@ -48,14 +48,14 @@ pub(super) fn own(
     let hosts: Vec<String> = hosts.collect::<Result<_, Error>>()?;
     let places = places(&hosts, &threads, each);
     let is_engine = backends == [Backend::Engine];
-    let may_share = is_engine && cli::settings()?.gpu.may_be_shared;
+    let may_share = is_engine && settings()?.gpu.may_be_shared;
     if !may_share && let Some(problem) = shared(&places) {
         let hint = if is_engine {
             "; in tests, SPARK_CCL_SHARE_GPU=1 allows it"
         } else {
             ""
         };
-        return Err(Error::Usage(problem + hint));
+        return Err(Error::usage(problem + hint));
     }
     let own = places.iter().skip(control.rank() * each).take(each);
     Ok(own.map(|place| place.ordinal).collect())

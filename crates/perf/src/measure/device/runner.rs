@@ -90,7 +90,7 @@ impl GpuRunner<'_> {
 
     fn call<T: Element>(&self, gpu: &Gpu, case: &Case, mode: BufferMode) -> Result<Call<T>, Error> {
         let slices = gpu.slices(self.options.unalign);
-        let slices = slices.ok_or_else(|| Error::Usage("-u: larger than the buffers".into()))?;
+        let slices = slices.ok_or_else(|| Error::usage("-u: larger than the buffers".into()))?;
         let largest = self.options.sweep.last() as usize / size_of::<T>();
         Ok(Call::new(case, mode, gpu.comm.rank(), slices, largest))
     }

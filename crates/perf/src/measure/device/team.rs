@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use spark_ccl::cuda::devices;
 use spark_ccl::{Backend, Builder, Communicator, DType, Element, GpuLayout};
+use spark_ccl_console::notation::size::human;
 
 use super::gpu::Gpu;
 use super::gpus::Gpus;
@@ -13,7 +14,6 @@ use crate::error::Error;
 use crate::measure::bench::{Bench, Platform};
 use crate::measure::nccl;
 use crate::memory::{GPU, MemoryLimit};
-use crate::notation::size::human;
 use crate::ranks::hosts::share;
 use crate::report::Device;
 

@@ -3,6 +3,7 @@
 use std::sync::Once;
 
 use plotters::style::{FontStyle, IntoFont, register_font};
+use spark_ccl_console::plot::DEJAVU_SANS;
 use spark_ccl_topology::testing::{self, Recorded};
 
 use super::*;
@@ -117,8 +118,7 @@ fn rectangles(svg: &str) -> Vec<[f64; 4]> {
 fn drawn_width(class: &str, text: &str) -> f64 {
     static REGISTERED: Once = Once::new();
     REGISTERED.call_once(|| {
-        let font = include_bytes!("../../../font/DejaVuSans.ttf");
-        let registered = register_font("DejaVu Sans", FontStyle::Normal, font);
+        let registered = register_font("DejaVu Sans", FontStyle::Normal, DEJAVU_SANS);
         assert!(registered.is_ok(), "the font does not parse");
     });
     let (height, is_bold) = match class {

@@ -8,11 +8,11 @@ use std::os::fd::AsRawFd;
 use rustix::fs::{MemfdFlags, memfd_create};
 use spark_ccl::{Backend, Builder, Communicator, GpuLayout};
 use spark_ccl_config::{KernelEntry, KernelStep, Tuning};
+use spark_ccl_console::print;
 
 use crate::call::collective::Collective;
 use crate::cli::args::{Args, BackendArg};
 use crate::cli::options::Options;
-use crate::console::print;
 use crate::error::Error;
 use crate::measure::{self, Sink, Team};
 use crate::ranks::world::World;

@@ -1,7 +1,11 @@
 //! Byte sizes in nccl-tests' notation: a number with at most one binary suffix.
 
 /// Parses `8`, `4K`, `1.5M`, `1G`, `2T` (binary multiples) into bytes.
-pub(crate) fn parse(text: &str) -> Result<u64, String> {
+///
+/// # Errors
+///
+/// If it is no number with at most one suffix, or not a size that a buffer can have.
+pub fn parse(text: &str) -> Result<u64, String> {
     let trimmed = text.trim();
     let (digits, factor) = match trimmed.chars().last() {
         Some('k' | 'K') => (&trimmed[..trimmed.len() - 1], 1u64 << 10),
@@ -33,7 +37,7 @@ pub(crate) fn parse(text: &str) -> Result<u64, String> {
 }
 
 /// A readable size, in the largest binary unit in which it is at least one.
-pub(crate) fn human(bytes: u64) -> String {
+pub fn human(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut value = bytes as f64;
     let mut unit = 0;
@@ -49,7 +53,7 @@ pub(crate) fn human(bytes: u64) -> String {
 }
 
 /// Rounds a number of elements down to a multiple of 16 bytes.
-pub(crate) fn floor_to_16_bytes(count: usize, element: usize) -> usize {
+pub fn floor_to_16_bytes(count: usize, element: usize) -> usize {
     count - count % (16 / element)
 }
 

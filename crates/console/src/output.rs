@@ -1,19 +1,21 @@
-//! What spark-perf prints, on standard output and standard error.
+//! What programs print, on standard output and standard error.
 //!
 //! Knows nothing but text and errors.
 
 mod long;
-mod progress;
 
 use std::io::{self, Write};
 
-pub(crate) use long::tell_if_long;
-pub(crate) use progress::Progress;
+pub use long::tell_if_long;
 
 use crate::error::Error;
 
 /// Writes to standard output at once.
-pub(crate) fn print(text: &str) -> Result<(), Error> {
+///
+/// # Errors
+///
+/// If it cannot be written to.
+pub fn print(text: &str) -> Result<(), Error> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())
         .and_then(|()| out.flush())
@@ -22,7 +24,7 @@ pub(crate) fn print(text: &str) -> Result<(), Error> {
 
 /// Writes a line to standard error with one call, so that lines of ranks that fail together do not
 /// mix.
-pub(crate) fn print_error(line: std::fmt::Arguments) {
+pub fn print_error(line: std::fmt::Arguments) {
     let line = format!("spark-perf: {line}");
     let lines: Vec<_> = line.lines().map(plain).collect();
     let line = format!("{}\n", lines.join("\n"));
@@ -31,6 +33,6 @@ pub(crate) fn print_error(line: std::fmt::Arguments) {
 }
 
 /// Text of other hosts without the control characters that a terminal would obey.
-pub(crate) fn plain(text: &str) -> String {
+pub fn plain(text: &str) -> String {
     text.chars().filter(|one| !one.is_control()).collect()
 }

@@ -3,48 +3,44 @@
 use std::collections::HashMap;
 
 use plotters::style::IntoFont;
-use spark_ccl::Backend;
 
 use super::*;
-use crate::report::Key;
+use crate::error::Failure;
 
 const TYPES: [&str; 12] = [
     "float", "double", "half", "bfloat16", "int8", "uint8", "int32", "uint32", "int64", "uint64",
     "f8e4m3", "f8e5m2",
 ];
-fn rows(types: &[&'static str], sizes: &[u64]) -> Vec<Row> {
-    let measure = |size: u64, factor: f64| Measure {
+
+/// Two lines for each type: the second one has twice the times of the first.
+fn chart(types: &[&str], sizes: &[u64]) -> Chart {
+    let point = |size: u64, factor: f64| Point {
+        x: size as f64,
         time_us: factor * (1.0 + size as f64 / 1e3),
-        cpu_us: 0.0,
-        algorithm_bw: 1.0,
         bus_bw: size as f64 / (1.0 + size as f64 / 1e3) / factor / 1e3,
-        wrong: None,
-        per_iteration: None,
-        ratio: None,
     };
-    let row = |dtype, size| Row {
-        key: Key {
-            backend: Backend::Host,
-            size,
-            count: size,
-            dtype,
-            op: "sum",
-            root: -1,
-        },
-        out_of_place: measure(size, 1.0),
-        in_place: measure(size, 2.0),
-        timestamp: String::new(),
-    };
-    let sizes = |dtype| sizes.iter().map(move |size| row(dtype, *size));
-    types.iter().flat_map(|dtype| sizes(*dtype)).collect()
+    let mut series = Vec::new();
+    for (color, dtype) in types.iter().enumerate() {
+        for (mode, dashed, factor) in [("out of place", false, 1.0), ("in place", true, 2.0)] {
+            let look = match types.len() {
+                1 => Look::alone(dashed),
+                _ => Look { color, dashed },
+            };
+            for size in sizes {
+                let name = format!("{dtype} sum, {mode}");
+                add(&mut series, name, look, point(*size, factor));
+            }
+        }
+    }
+    Chart {
+        title: "all_reduce, 2 ranks, host".into(),
+        across: Unit::Bytes,
+        series,
+    }
 }
 
 fn powers() -> Vec<u64> {
     (3..=30).map(|power| 1 << power).collect()
-}
-
-fn chart(rows: &[Row]) -> Chart {
-    Chart::of_rows("all_reduce, 2 ranks, host".into(), rows)
 }
 
 /// One curve and many, one size, equal steps and small steps.
@@ -53,14 +49,14 @@ fn charts() -> Vec<(&'static str, Chart)> {
     let odd: Vec<_> = (0..9).map(|step| 1_000_003 + step * 4).collect();
     let equal: Vec<_> = (1..=16).map(|step| step << 20).collect();
     vec![
-        ("one type", chart(&rows(&["float"], &powers()))),
-        ("all types", chart(&rows(&TYPES, &powers()))),
-        ("one size", chart(&rows(&["float"], &[1 << 20]))),
-        ("one byte", chart(&rows(&["int8"], &[1]))),
-        ("equal steps", chart(&rows(&["float"], &equal))),
-        ("small steps", chart(&rows(&["float"], &near))),
-        ("few bytes apart", chart(&rows(&["int8"], &odd))),
-        ("nothing", chart(&[])),
+        ("one type", chart(&["float"], &powers())),
+        ("all types", chart(&TYPES, &powers())),
+        ("one size", chart(&["float"], &[1 << 20])),
+        ("one byte", chart(&["int8"], &[1])),
+        ("equal steps", chart(&["float"], &equal)),
+        ("small steps", chart(&["float"], &near)),
+        ("few bytes apart", chart(&["int8"], &odd)),
+        ("nothing", chart(&[], &[])),
     ]
 }
 
@@ -176,7 +172,7 @@ fn labels_are_readable_and_differ() {
 
 #[test]
 fn svg_names_everything() {
-    let mut chart = chart(&rows(&["int8"], &powers()));
+    let mut chart = chart(&["int8"], &powers());
     chart.title = "1 < 2 & 3 > 2".into();
     let text = draw::svg(&chart).unwrap();
     for part in [
@@ -203,7 +199,7 @@ fn decoded(bytes: &[u8]) -> (Vec<u8>, usize) {
 
 #[test]
 fn png_shows_what_svg_says() {
-    let chart = chart(&rows(&["int8"], &powers()));
+    let chart = chart(&["int8"], &powers());
     let svg = draw::svg(&chart).unwrap();
     let (pixels, width) = decoded(&draw::png(&chart).unwrap());
     let at = |x: f64, y: f64| {
@@ -257,7 +253,7 @@ fn segments(svg: &str) -> Vec<[(f64, f64); 2]> {
 
 #[test]
 fn a_line_is_as_wide_in_a_png_as_in_svg_also_on_slopes() {
-    let mut chart = chart(&rows(&["int8"], &powers()));
+    let mut chart = chart(&["int8"], &powers());
     // Without marks, and solid.
     chart.series.truncate(1);
     let points = &mut chart.series[0].points;
@@ -295,28 +291,14 @@ fn a_line_is_as_wide_in_a_png_as_in_svg_also_on_slopes() {
 }
 
 #[test]
-fn two_lines_have_two_colours_and_related_ones_of_several_share_theirs() {
-    let colors = |types: &[&'static str]| {
-        let chart = chart(&rows(types, &powers()));
-        let looks = chart
-            .series
-            .iter()
-            .map(|line| (line.look.color, line.look.dashed));
-        looks.collect::<Vec<_>>()
-    };
-    assert_eq!(colors(&["float"]), [(0, false), (1, true)]);
-    let two = [(0, false), (0, true), (1, false), (1, true)];
-    assert_eq!(colors(&["float", "half"]), two);
-}
-
-#[test]
 fn what_has_no_logarithm_is_left_out() {
-    let mut rows = rows(&["int8"], &powers());
-    for row in &mut rows {
-        row.out_of_place.bus_bw = 0.0;
-        row.in_place.bus_bw = f64::NAN;
+    let mut chart = chart(&["int8"], &powers());
+    for (line, bus_bw) in chart.series.iter_mut().zip([0.0, f64::NAN]) {
+        for point in &mut line.points {
+            point.bus_bw = bus_bw;
+        }
     }
-    let svg = draw::svg(&chart(&rows)).unwrap();
+    let svg = draw::svg(&chart).unwrap();
     assert!(svg.contains(">time<") && !svg.contains("bandwidth"));
 }
 

@@ -13,10 +13,14 @@ const GIB: f64 = 1024.0 * MIB;
 
 /// The quantity on an axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Unit {
+pub enum Unit {
+    /// Sizes.
     Bytes,
+    /// Numbers of ranks.
     Ranks,
+    /// Times.
     Microseconds,
+    /// Bandwidths.
     GigabytesPerSecond,
 }
 

@@ -1,77 +1,109 @@
-//! What is measured over rails, as lines of a table and as JSON.
+//! What is measured over the rails between two ranks, as lines of a table and as JSON.
 
 use std::fmt::Write as _;
 use std::ops::Range;
 
+use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-use super::args::MemoryKind;
-use crate::report::stats::PerIteration;
+use crate::stats::PerIteration;
+
+/// Which memory is sent and received: `--memory`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MemoryKind {
+    /// Ordinary memory of the host
+    #[default]
+    Host,
+    /// Memory of the host that CUDA has pinned, and that the GPU reaches
+    Pinned,
+}
+
+impl MemoryKind {
+    /// In words.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Host => "host memory",
+            Self::Pinned => "pinned memory",
+        }
+    }
+}
 
 /// What a rank has measured for one size.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Seen {
-    pub(crate) seconds: f64,
-    pub(crate) cpu_seconds: f64,
+pub struct Seen {
+    /// From the first request to the end of the last.
+    pub seconds: f64,
+    /// The processor time of that.
+    pub cpu_seconds: f64,
     /// The number of requests by rail.
-    pub(crate) carried: Vec<u64>,
+    pub carried: Vec<u64>,
     /// The number of wrong bytes.
-    pub(crate) wrong: u64,
+    pub wrong: u64,
 }
 
 /// A whole measurement.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Measured<R> {
+pub struct Measured<R> {
     /// What was measured, in words.
-    pub(crate) what: String,
+    pub what: String,
     /// Older reports have none.
     #[serde(default)]
-    pub(crate) memory: MemoryKind,
-    pub(crate) rails: Vec<RailEnds>,
-    pub(crate) rows: Vec<R>,
+    pub memory: MemoryKind,
+    /// The rails, by whose numbers rows name them.
+    pub rails: Vec<RailEnds>,
+    /// What was measured, in that order.
+    pub rows: Vec<R>,
 }
 
 /// A rail.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct RailEnds {
+pub struct RailEnds {
     /// The port or interface of rank 0, with its address, and that of rank 1.
-    pub(crate) ends: [String; 2],
+    pub ends: [String; 2],
     /// Why its sockets are not bound to these interfaces, although others share their subnet: then
     /// routes, and not the rail, choose what carries the data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) unbound: Option<String>,
+    pub unbound: Option<String>,
     /// Half of it is the latency of one byte; `None` where another command measures it.
-    pub(crate) round_trip_us: Option<f64>,
+    pub round_trip_us: Option<f64>,
 }
 
 impl RailEnds {
-    pub(crate) fn name(&self) -> String {
+    /// Both ends.
+    pub fn name(&self) -> String {
         self.ends.join(" to ")
     }
 }
 
 /// The bandwidth for one size over some of the rails.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct BandwidthRow {
-    pub(crate) bytes: u64,
-    /// The numbers of the rails, and the requests that each has carried.
-    pub(crate) rails: Vec<usize>,
-    pub(crate) carried: Vec<u64>,
-    pub(crate) seconds: f64,
+pub struct BandwidthRow {
+    /// The bytes of a request.
+    pub bytes: u64,
+    /// The numbers of the rails.
+    pub rails: Vec<usize>,
+    /// The requests that each of them has carried.
+    pub carried: Vec<u64>,
+    /// How long it took.
+    pub seconds: f64,
     /// 10^9 bytes, both directions together.
-    pub(crate) gb_per_s: f64,
-    pub(crate) cpu_us_per_mib: f64,
-    pub(crate) wrong: u64,
+    pub gb_per_s: f64,
+    /// The processor time of both ranks for 1 MiB, in microseconds.
+    pub cpu_us_per_mib: f64,
+    /// The number of wrong bytes.
+    pub wrong: u64,
 }
 
 impl BandwidthRow {
-    pub(crate) const HEAD: &str = "\
+    /// The head of the table.
+    pub const HEAD: &str = "\
 #       size  rails    requests        time      GB/s      Gb/s        CPU  #wrong
 #        (B)                           (us)                       (us/MiB)
 ";
 
     /// Combines what both ranks have seen.
-    pub(crate) fn of(bytes: u64, rails: Range<usize>, all: &[Seen]) -> Self {
+    pub fn of(bytes: u64, rails: Range<usize>, all: &[Seen]) -> Self {
         let of_rail = |rail: usize| all.iter().map(|seen| seen.carried[rail]).sum();
         let carried: Vec<u64> = (0..rails.len()).map(of_rail).collect();
         let requests: u64 = carried.iter().sum();
@@ -93,7 +125,7 @@ impl BandwidthRow {
     }
 
     /// A line, and one for each of several rails.
-    pub(crate) fn text(&self) -> String {
+    pub fn text(&self) -> String {
         let Self {
             bytes,
             carried,
@@ -128,25 +160,36 @@ fn rate(bytes: u64, seconds: f64) -> f64 {
 
 /// The latency for one size over one rail, in microseconds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct LatencyRow {
-    pub(crate) bytes: u64,
-    pub(crate) rail: usize,
-    pub(crate) iterations: usize,
-    pub(crate) min_us: f64,
-    pub(crate) median_us: f64,
-    pub(crate) mean_us: f64,
-    pub(crate) p99_us: f64,
-    pub(crate) max_us: f64,
-    pub(crate) wrong: u64,
+pub struct LatencyRow {
+    /// The bytes of a message.
+    pub bytes: u64,
+    /// The number of the rail.
+    pub rail: usize,
+    /// How many messages were measured.
+    pub iterations: usize,
+    /// The shortest.
+    pub min_us: f64,
+    /// The median.
+    pub median_us: f64,
+    /// The mean.
+    pub mean_us: f64,
+    /// The 99th percentile.
+    pub p99_us: f64,
+    /// The longest.
+    pub max_us: f64,
+    /// The number of wrong bytes.
+    pub wrong: u64,
 }
 
 impl LatencyRow {
-    pub(crate) const HEAD: &str = "\
+    /// The head of the table.
+    pub const HEAD: &str = "\
 #       size  rail  iterations       min    median      mean       99%       max  #wrong
 #        (B)                        (us)      (us)      (us)      (us)      (us)
 ";
 
-    pub(crate) fn new(bytes: u64, rail: usize, times: Vec<f64>, wrong: u64) -> Self {
+    /// A row for these times.
+    pub fn new(bytes: u64, rail: usize, times: Vec<f64>, wrong: u64) -> Self {
         let stats = PerIteration::new(times, 0);
         Self {
             bytes,
@@ -161,7 +204,8 @@ impl LatencyRow {
         }
     }
 
-    pub(crate) fn text(&self) -> String {
+    /// Its line.
+    pub fn text(&self) -> String {
         let Self {
             bytes,
             rail,

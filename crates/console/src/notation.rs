@@ -2,8 +2,6 @@
 //!
 //! Knows no flag and no column.
 
-pub(crate) mod hex;
-pub(crate) mod number;
-pub(crate) mod op;
-pub(crate) mod pair;
-pub(crate) mod size;
+pub mod hex;
+pub mod number;
+pub mod size;

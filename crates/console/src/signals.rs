@@ -5,7 +5,11 @@ use crate::error::Error;
 /// Passes on each signal that asks this process to end, by its number, from a thread of its own,
 /// until `pass` says that nobody listens. Those that this process was started to ignore, as by
 /// nohup, stay ignored.
-pub(crate) fn forward(pass: impl FnMut(i32) -> bool + Send + 'static) -> Result<(), Error> {
+///
+/// # Errors
+///
+/// If handlers cannot be installed.
+pub fn forward(pass: impl FnMut(i32) -> bool + Send + 'static) -> Result<(), Error> {
     use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
     // Without /proc, none is known to be ignored.
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();

@@ -8,7 +8,11 @@ use spark_ccl_config::files;
 
 /// Writes a file by way of a draft. A link in its place is replaced, not followed; a device or
 /// pipe, such as `/dev/stdout`, is written to.
-pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+///
+/// # Errors
+///
+/// As the system says.
+pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     if fs::metadata(path).is_ok_and(|known| !known.is_file()) {
         return files::create(path)?.write_all(bytes);
     }

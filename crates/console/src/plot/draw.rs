@@ -15,7 +15,7 @@ use super::{Chart, Look, Point, Series, Unit};
 /// `DejaVu Sans`, reduced to Latin letters; its licence is in `font/LICENSE`. Created by fonttools'
 /// `pyftsubset DejaVuSans.ttf --no-hinting --layout-features= --name-IDs='*' --unicodes=U+0020-007E,U+00A0-00FF,U+03BC,U+2013,U+2014,U+2026`,
 /// from version 2.37.
-static DEJAVU_SANS: &[u8] = include_bytes!("../../../font/DejaVuSans.ttf");
+pub static DEJAVU_SANS: &[u8] = include_bytes!("../../font/DejaVuSans.ttf");
 /// The font families for SVG viewers, the embedded one first. It is the widest, so what fits with
 /// it fits with the others.
 pub(super) const FAMILIES: &str = "DejaVu Sans, Verdana, Helvetica, Arial, sans-serif";

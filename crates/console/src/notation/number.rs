@@ -1,7 +1,7 @@
 //! Numbers with as many digits as matter.
 
 /// Six significant digits without trailing zeros.
-pub(crate) fn significant(value: f64) -> String {
+pub fn significant(value: f64) -> String {
     if value == 0.0 || !value.is_finite() {
         return format!("{value}");
     }

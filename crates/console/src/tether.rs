@@ -7,7 +7,7 @@ use std::process::Command;
 use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
 
 /// Has the system send the command's process a signal when the thread that starts it ends.
-pub(crate) fn ends_with_this_thread(command: &mut Command, signal: Signal) {
+pub fn ends_with_this_thread(command: &mut Command, signal: Signal) {
     let parent = getpid();
     let tie = move || {
         set_parent_process_death_signal(Some(signal))?;

@@ -10,7 +10,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Does some work. While it is still under way after two seconds, prints once what is being done,
 /// if there is something to say by then.
-pub(crate) fn tell_if_long<R>(
+pub fn tell_if_long<R>(
     what: impl FnOnce() -> Option<String> + Send,
     work: impl FnOnce() -> R,
 ) -> R {
