@@ -6,10 +6,10 @@
 # `rustup toolchain install nightly -c rust-src,miri`. A part whose tools are missing is skipped,
 # with `--require` it is an error.
 #
-# Left out of all parts: types, sched, config, launcher and perf, which share no memory between
-# threads, or have no unsafe code but calls of C; the C ABI, whose test is a C program that would
-# have to bring the sanitizer's runtime; tests that start a compiler or an example, where nothing of
-# ours runs in the instrumented program.
+# Left out of all parts: types, sched, config, launcher, console, cluster and perf, which share no
+# memory between threads, or have no unsafe code but calls of C; the C ABI, whose test is a program
+# in C that would have to bring the sanitizer's runtime; tests that start a compiler or an example,
+# where nothing of ours runs in the instrumented program.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . tests/vm/lib.sh

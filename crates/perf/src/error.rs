@@ -40,20 +40,6 @@ pub(crate) enum Error {
         /// What is in flight.
         state: String,
     },
-    /// A host cannot be described.
-    #[error("{0}")]
-    Host(#[from] spark_ccl_topology::Error),
-    /// What a file or a host says is no description of a host.
-    #[error("{from}: {reason}")]
-    Unreadable {
-        /// The file or host.
-        from: String,
-        /// What is wrong.
-        reason: String,
-    },
-    /// Nothing could be run on a host, or the arguments name none.
-    #[error(transparent)]
-    Remote(#[from] crate::remote::Error),
     /// An error of the library.
     #[error(transparent)]
     Library(#[from] spark_ccl::Error),
@@ -90,13 +76,8 @@ impl Failure for Error {
     fn exit_code(&self) -> u8 {
         match self {
             Self::Common(error) => error.exit_code(),
-            Self::Remote(crate::remote::Error::Usage(_)) => exit::USAGE,
             Self::NotImplemented(_) => exit::NOT_IMPLEMENTED,
-            Self::NoRdma(_)
-            | Self::NoPinned { .. }
-            | Self::Host(_)
-            | Self::Unreadable { .. }
-            | Self::Remote(_) => exit::SYSTEM,
+            Self::NoRdma(_) | Self::NoPinned { .. } => exit::SYSTEM,
             Self::Library(error) => library_code(error),
             Self::Stalled { .. } => exit::TIMEOUT,
             Self::Rdma(_) | Self::Panicked { .. } => exit::LIBRARY,

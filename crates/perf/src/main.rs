@@ -1,7 +1,7 @@
 //! spark-perf measures collectives, with the flags, the table and the checks of nccl-tests.
 //!
-//! This file only chooses the command. Each folder is one concern, and depends on those above it
-//! only:
+//! This file only chooses the command; those about hosts are in the crate `cluster`, which no other
+//! file may name. Each folder is one concern, and depends on those above it only:
 //!
 //! | folder | concern |
 //! |---|---|
@@ -12,46 +12,28 @@
 //! | `check` | what buffers must hold |
 //! | `memory` | what fits |
 //! | `spawn` | starts a command as local ranks |
-//! | `remote` | runs spark-perf on other hosts |
-//! | `discover` | finds hosts on the link |
-//! | `launch` | starts a program as ranks on several hosts |
-//! | `netplan` | plans the addresses of the fast network, and applies them |
 //! | `ranks` | where the ranks come from, and what they tell each other |
 //! | `measure` | measures calls, in host memory or on GPUs: the command without a name |
-//! | `survey` | the hosts that a command is about: this one, recorded ones, or others |
 //! | `pair` | two ranks, and the rails between them |
-//! | `checkup` | `spark-perf check`: puts together what the others find, and reports it |
-//! | `simulate`, `tune`, `rdma`, `tcp`, `top`, `topo`, `doctor`, `env` | the other commands |
+//! | `simulate`, `tune`, `rdma`, `tcp` | the other commands |
 
 #![deny(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 mod call;
 mod check;
-mod checkup;
 mod cli;
-mod discover;
-mod doctor;
-mod env;
 mod error;
 mod exact;
-#[cfg(test)]
-mod fuzz;
-mod launch;
 mod measure;
 mod memory;
-mod netplan;
 mod pair;
 mod ranks;
 mod rdma;
-mod remote;
 mod report;
 mod simulate;
 mod spawn;
-mod survey;
 mod tcp;
-mod top;
-mod topo;
 mod tune;
 
 use std::process::ExitCode;
@@ -62,35 +44,34 @@ use spark_ccl_console::{run_named, run_parsed};
 fn main() -> ExitCode {
     // nccl-tests' flags leave no room for clap's subcommands, but no collective has one of these
     // names.
-    let command = std::env::args().nth(1);
-    match command.as_deref() {
-        Some("launch") => run_named(launch::run),
-        Some("launch-agent") => run_named(launch::agent::run),
-        Some("discover") => run_named(discover::run),
-        Some("netplan") => run_named(netplan::run),
-        Some("netplan-agent") => run_named(netplan::agent::run),
-        Some("simulate") => run_named(simulate::run),
-        Some("tune") => run_named(tune::run),
-        Some("gids") => run_named(rdma::gids),
-        Some("topo") => run_named(topo::run),
-        Some("port-agent") => run_named(doctor::agent::run),
-        Some("doctor") => run_named(doctor::run),
-        Some("check") => run_named(checkup::run),
-        Some("env") => run_named(env::run),
-        Some("rdma_bw") => run_named(rdma::bandwidth),
-        Some("tcp_bw") => run_named(tcp::run),
-        Some("rdma_lat") => run_named(rdma::latency),
-        Some("top") => run_named(top::run),
-        _ => run_parsed(Parser::try_parse(), measure::run),
+    let command = std::env::args().nth(1).unwrap_or_default();
+    match command.as_str() {
+        "simulate" => run_named(simulate::run),
+        "tune" => run_named(tune::run),
+        "gids" => run_named(rdma::gids),
+        "rdma_bw" => run_named(rdma::bandwidth),
+        "tcp_bw" => run_named(tcp::run),
+        "rdma_lat" => run_named(rdma::latency),
+        other => spark_ccl_cluster::run(other)
+            .unwrap_or_else(|| run_parsed(Parser::try_parse(), measure::run)),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use clap::Command;
+    use clap::{Command, ValueEnum};
 
     use super::*;
+    use crate::call::collective::Collective;
     use crate::error::Error;
+
+    #[test]
+    fn check_runs_all_collectives() {
+        let all = Collective::value_variants().iter();
+        let names = all.filter(|&&one| one != Collective::Hypercube);
+        let names: Vec<_> = names.map(|one| one.name()).collect();
+        assert_eq!(names, spark_ccl_cluster::COLLECTIVES);
+    }
 
     fn of<A: Parser>(_: impl FnOnce(&A) -> Result<u8, Error>) -> Command {
         A::command()
@@ -101,20 +82,12 @@ mod tests {
     fn help_is_wrapped_once() {
         let commands = [
             of(measure::run),
-            of(launch::run),
-            of(discover::run),
-            of(netplan::run),
             of(simulate::run),
             of(tune::run),
             of(rdma::gids),
             of(rdma::bandwidth),
             of(rdma::latency),
-            of(topo::run),
-            of(doctor::run),
-            of(checkup::run),
-            of(env::run),
             of(tcp::run),
-            of(top::run),
         ];
         for command in commands {
             let texts = [command.get_before_help(), command.get_after_long_help()];

@@ -10,6 +10,7 @@ use std::path::Path;
 use levels::levels;
 
 use crate::Finding;
+use crate::files::Source;
 use crate::imports::{Tree, edges, trees};
 
 const HEADER: &str = "\
@@ -165,6 +166,18 @@ impl Modules {
     }
 }
 
+/// Files of spark-perf, besides its dispatch, that name the commands about hosts: a measurement
+/// that knew them would join what two crates keep apart.
+pub(crate) fn programs(sources: &[Source]) -> Vec<Finding> {
+    let of_perf = sources.iter().filter(|source| {
+        source.path.starts_with("crates/perf/src") && !source.path.ends_with("main.rs")
+    });
+    let wrong = of_perf.filter(|source| source.text.contains("spark_ccl_cluster"));
+    wrong
+        .map(|source| against(&source.name(), "only main.rs may name the crate cluster"))
+        .collect()
+}
+
 fn against(what: &str, why: &str) -> Finding {
     Finding {
         rule: "layers",
@@ -256,6 +269,17 @@ fn imports_go_up_in_the_table() {
         checked(&imports, "[src]\nc\nb d\na\n[b/src]\nx\n"),
         ["b/src"]
     );
+}
+
+#[test]
+fn only_the_dispatch_names_both_programs() {
+    let found = |path: &str| {
+        let text = "use spark_ccl_cluster::run;\n".to_owned();
+        programs(&[Source::new(Path::new(path), text)]).len()
+    };
+    assert_eq!(found("crates/perf/src/pair.rs"), 1);
+    assert_eq!(found("crates/perf/src/main.rs"), 0);
+    assert_eq!(found("crates/perf/tests/cli/main.rs"), 0);
 }
 
 #[test]

@@ -52,6 +52,7 @@ fn the_sources_are_tidy() {
 /// What breaks the rules about files.
 fn broken(sources: &[Source]) -> Vec<Finding> {
     let mut found = dead::files(sources);
+    found.extend(layers::programs(sources));
     for source in sources {
         found.extend(text::check(source));
         found.extend(syntax::long_functions(source));

@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use changes::{Change, Older};
 use clap::Parser;
+pub use hardware::COLLECTIVES;
 use load::Moment;
 use serde::Serialize;
 use spark_ccl_console::{document::Document, draft, exit, print};

@@ -15,6 +15,7 @@ use std::fmt;
 use std::time::Duration;
 
 use bench::Bench;
+pub use results::COLLECTIVES;
 use serde::Serialize;
 use spark_ccl_console::{exit, plain, print};
 use spark_ccl_status::clock;

@@ -1,0 +1,50 @@
+//! Why a command about hosts ends early.
+
+use std::io;
+
+use spark_ccl_console::{self as console, Failure, exit};
+
+/// Why a command ended early.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    /// An error of any command.
+    #[error(transparent)]
+    Common(#[from] console::Error),
+    /// A host cannot be described.
+    #[error("{0}")]
+    Host(#[from] spark_ccl_topology::Error),
+    /// What a file or a host says is no description of a host.
+    #[error("{from}: {reason}")]
+    Unreadable {
+        /// The file or host.
+        from: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// Nothing could be run on a host, or the arguments name none.
+    #[error(transparent)]
+    Remote(#[from] crate::remote::Error),
+}
+
+impl Error {
+    /// Invalid arguments, or arguments that this machine cannot satisfy.
+    pub(crate) fn usage(why: String) -> Self {
+        console::Error::Usage(why).into()
+    }
+
+    /// For `map_err`: adds what was attempted to an I/O error.
+    pub(crate) fn system(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        let common = console::Error::system(what);
+        move |source| common(source).into()
+    }
+}
+
+impl Failure for Error {
+    fn exit_code(&self) -> u8 {
+        match self {
+            Self::Common(error) => error.exit_code(),
+            Self::Remote(crate::remote::Error::Usage(_)) => exit::USAGE,
+            Self::Host(_) | Self::Unreadable { .. } | Self::Remote(_) => exit::SYSTEM,
+        }
+    }
+}

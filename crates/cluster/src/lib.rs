@@ -1,0 +1,96 @@
+//! The commands of spark-perf that are about hosts: which there are, what joins them, how they are
+//! set up, whether they are sound, and how programs are started on them.
+//!
+//! To measure, they start spark-perf as a process, here or on other hosts, and read its JSON. Each
+//! folder is one concern, and depends on those above it only:
+//!
+//! | folder | concern |
+//! |---|---|
+//! | `remote` | runs spark-perf on other hosts |
+//! | `survey` | the hosts that a command is about: this one, recorded ones, or others |
+//! | `discover` | finds hosts on the link |
+//! | `launch` | starts a program as ranks on several hosts |
+//! | `netplan` | plans the addresses of the fast network, and applies them |
+//! | `topo`, `env`, `top`, `doctor` | the other commands |
+//! | `checkup` | `spark-perf check`: puts together what the others find, and reports it |
+
+#![deny(unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
+
+mod checkup;
+mod discover;
+mod doctor;
+mod env;
+mod error;
+#[cfg(test)]
+mod fuzz;
+mod launch;
+mod netplan;
+mod remote;
+mod survey;
+mod top;
+mod topo;
+
+use std::process::ExitCode;
+
+pub use checkup::COLLECTIVES;
+use spark_ccl_console::run_named;
+
+/// Runs the command of this name with the arguments after it; `None` if there is none here.
+///
+/// # Examples
+///
+/// ```
+/// assert!(spark_ccl_cluster::run("all_reduce").is_none());
+/// ```
+pub fn run(command: &str) -> Option<ExitCode> {
+    Some(match command {
+        "launch" => run_named(launch::run),
+        "launch-agent" => run_named(launch::agent::run),
+        "discover" => run_named(discover::run),
+        "netplan" => run_named(netplan::run),
+        "netplan-agent" => run_named(netplan::agent::run),
+        "topo" => run_named(topo::run),
+        "port-agent" => run_named(doctor::agent::run),
+        "doctor" => run_named(doctor::run),
+        "check" => run_named(checkup::run),
+        "env" => run_named(env::run),
+        "top" => run_named(top::run),
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{Command, Parser};
+
+    use super::*;
+    use crate::error::Error;
+
+    fn of<A: Parser>(_: impl FnOnce(&A) -> Result<u8, Error>) -> Command {
+        A::command()
+    }
+
+    /// A text with lines of more columns than a terminal would be broken once more.
+    #[test]
+    fn help_is_wrapped_once() {
+        let commands = [
+            of(launch::run),
+            of(discover::run),
+            of(netplan::run),
+            of(topo::run),
+            of(doctor::run),
+            of(checkup::run),
+            of(env::run),
+            of(top::run),
+        ];
+        for command in commands {
+            let texts = [command.get_before_help(), command.get_after_long_help()];
+            for text in texts.into_iter().flatten() {
+                for line in text.to_string().lines() {
+                    assert!(line.chars().count() <= 80, "{}: {line}", command.get_name());
+                }
+            }
+        }
+    }
+}
