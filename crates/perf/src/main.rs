@@ -9,8 +9,8 @@
 //! | `call` | what is measured: collectives, their sizes, buffers and calls |
 //! | `report` | results, as table, JSON, plot, or beside those of an earlier run |
 //! | `cli` | flags of measurements, checked |
-//! | `check` | what buffers must hold |
-//! | `memory` | what fits |
+//! | `verify` | what buffers must hold |
+//! | `limits` | what fits into memory |
 //! | `spawn` | starts a command as local ranks |
 //! | `ranks` | where the ranks come from, and what they tell each other |
 //! | `measure` | measures calls, in host memory or on GPUs: the command without a name |
@@ -21,12 +21,11 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 mod call;
-mod check;
 mod cli;
 mod error;
 mod exact;
+mod limits;
 mod measure;
-mod memory;
 mod pair;
 mod ranks;
 mod rdma;
@@ -35,6 +34,7 @@ mod simulate;
 mod spawn;
 mod tcp;
 mod tune;
+mod verify;
 
 use std::process::ExitCode;
 

@@ -31,7 +31,7 @@ use crate::cli::options::Options;
 #[cfg(feature = "cuda")]
 use crate::cli::ranks::RankArgs;
 use crate::error::Error;
-use crate::memory;
+use crate::limits;
 use crate::ranks;
 use crate::ranks::world::{self, World};
 
@@ -72,9 +72,9 @@ pub(crate) fn run(args: &Args) -> Result<u8, Error> {
 
 /// Refuses a run for which this host has too little memory, before any of its ranks starts.
 fn check_memory(options: &Options, ranks: usize) -> Result<(), Error> {
-    let limits = vec![memory::limits(); ranks];
+    let limits = vec![limits::here(); ranks];
     let need = |bytes| host::need(options, ranks, bytes);
-    memory::clamp(options.sweep, &limits, need)
+    limits::clamp(options.sweep, &limits, need)
         .map(drop)
         .map_err(Error::usage)
 }

@@ -5,13 +5,13 @@
 //! as everywhere. Must not know what carries the data.
 
 pub(crate) mod args;
-mod memory;
+mod buffer;
 mod output;
 
 use std::time::Duration;
 
 use args::PairArgs;
-pub(crate) use memory::{Allocator, Buffer};
+pub(crate) use buffer::{Allocator, Buffer};
 pub(crate) use output::Output;
 use spark_ccl::{Communicator, Net};
 use spark_ccl_config::Settings;

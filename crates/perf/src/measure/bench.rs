@@ -6,8 +6,8 @@ use crate::call::invocation::{BufferMode, Case};
 use crate::call::op;
 use crate::cli::options::Options;
 use crate::error::Error;
+use crate::limits::MemoryLimit;
 use crate::measure::timing::Timed;
-use crate::memory::MemoryLimit;
 use crate::ranks::hosts::reduce;
 use crate::report::{Device, Key, Measure, Row};
 

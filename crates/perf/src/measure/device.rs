@@ -10,11 +10,11 @@ mod kernels;
 
 mod call;
 mod calls;
-mod check;
 mod events;
 mod gpus;
 mod placement;
 mod runner;
 mod team;
+mod verify;
 
 pub(crate) use team::Team;

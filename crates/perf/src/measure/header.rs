@@ -8,7 +8,7 @@ use crate::cli::args::Args;
 use crate::cli::options::Options;
 use crate::cli::sweep::Sweep;
 use crate::error::Error;
-use crate::memory;
+use crate::limits;
 use crate::report::json::{Config, DeviceEntry};
 use crate::report::table;
 
@@ -121,7 +121,7 @@ pub(super) fn version_code(text: &str) -> u32 {
 /// The memory that the run used.
 pub(super) fn memory_line(options: &Options, platform: &impl Platform) -> String {
     let buffers = human(platform.need(options, options.sweep.last()));
-    let peak = memory::peak_resident().map_or_else(|| "unknown".to_owned(), human);
+    let peak = limits::peak_resident().map_or_else(|| "unknown".to_owned(), human);
     let taken = platform.taken().into_iter();
     let taken =
         taken.map(|(backend, bytes)| format!("{backend} {} on rank 0's GPU | ", human(bytes)));

@@ -14,8 +14,8 @@ use crate::call::collective::Layout;
 use crate::cli::args::BuffersArg;
 use crate::cli::options::Options;
 use crate::error::Error;
+use crate::limits::MemoryLimit;
 use crate::measure::bench::{Bench, Platform};
-use crate::memory::MemoryLimit;
 use crate::ranks::hosts;
 use crate::report::Device;
 

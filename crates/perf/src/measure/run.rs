@@ -11,9 +11,9 @@ use super::progress::Progress;
 use crate::cli::args::Args;
 use crate::cli::options::Options;
 use crate::error::Error;
+use crate::limits;
 use crate::measure::bench::{self, Findings, Platform, Sink};
 use crate::measure::header::{config, header, memory_line, rails_line};
-use crate::memory;
 use crate::ranks::hosts;
 use crate::report::compare::Earlier;
 use crate::report::json::Report;
@@ -231,7 +231,7 @@ fn fit_to_memory(
     }
     let need = |bytes| platform.need(&options, bytes);
     let (sweep, line) =
-        memory::clamp(options.sweep, platform.limits(), need).map_err(Error::usage)?;
+        limits::clamp(options.sweep, platform.limits(), need).map_err(Error::usage)?;
     options.sweep = sweep;
     Ok((options, line))
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use spark_ccl::{Communicator, Element, RedOp};
 
 use crate::error::Error;
-use crate::memory::{self, MemoryLimit};
+use crate::limits::{self, MemoryLimit};
 use crate::report::{Device, NO_BUS};
 
 /// What a rank reports about itself.
@@ -24,7 +24,7 @@ pub(crate) fn exchange(comm: &Communicator) -> Result<Vec<RankInfo>, Error> {
     let own = RankInfo {
         pid: std::process::id(),
         cpu: cpu(),
-        limits: memory::limits(),
+        limits: limits::here(),
     };
     share(comm, &own)
 }

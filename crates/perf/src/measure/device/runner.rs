@@ -6,10 +6,10 @@ use spark_ccl::{Backend, Communicator, Element};
 
 use super::call::Call;
 use super::calls::{Calls, launch, upload};
-use super::check;
 use super::events::Events;
 use super::gpu::Gpu;
 use super::gpus::Gpus;
+use super::verify;
 use crate::call::invocation::{BufferMode, Case};
 use crate::cli::options::{Blocking, Options};
 use crate::error::Error;
@@ -205,7 +205,7 @@ impl GpuRunner<'_> {
     fn fill<T: Element>(&mut self, case: &Case, mode: BufferMode, seed: u64) -> Result<(), Error> {
         let calls = self.calls::<T>(case, mode)?.calls;
         let mut gpus = self.gpus.all.iter_mut().zip(&calls);
-        gpus.try_for_each(|(gpu, call)| check::fill(&mut gpu.kernels, call, seed))?;
+        gpus.try_for_each(|(gpu, call)| verify::fill(&mut gpu.kernels, call, seed))?;
         // On a shared GPU, the driver may keep a kernel that is loaded here from running until a
         // peer's call ends, and that waits for the call that follows here.
         Ok(self.control.barrier().run()?)
@@ -221,7 +221,7 @@ impl GpuRunner<'_> {
         let plant = self.options.plant;
         let calls = self.calls::<T>(case, mode)?.calls;
         let gpus = self.gpus.all.iter_mut().zip(&calls);
-        gpus.map(|(gpu, call)| check::wrong(&mut gpu.kernels, call, seed, plant))
+        gpus.map(|(gpu, call)| verify::wrong(&mut gpu.kernels, call, seed, plant))
             .sum()
     }
 }

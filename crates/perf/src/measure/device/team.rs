@@ -11,9 +11,9 @@ use super::placement;
 use super::runner::GpuRunner;
 use crate::cli::options::{Options, Registered};
 use crate::error::Error;
+use crate::limits::{GPU, MemoryLimit};
 use crate::measure::bench::{Bench, Platform};
 use crate::measure::nccl;
-use crate::memory::{GPU, MemoryLimit};
 use crate::ranks::hosts::share;
 use crate::report::Device;
 

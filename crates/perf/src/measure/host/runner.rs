@@ -6,12 +6,12 @@ use super::lengths;
 use super::timing::{self, Buffers};
 use crate::call::buffer::Buffer;
 use crate::call::invocation::{BufferMode, Case, Invocation};
-use crate::check::Check;
-use crate::check::in_memory::{write, wrong};
 use crate::cli::options::Options;
 use crate::error::Error;
 use crate::measure::bench::Runner;
 use crate::measure::timing::Timed;
+use crate::verify::Check;
+use crate::verify::in_memory::{write, wrong};
 
 /// This rank's buffers for one element type.
 pub(super) struct Memory<'a, B> {

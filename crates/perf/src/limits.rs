@@ -6,7 +6,7 @@ mod available;
 
 use std::collections::BTreeMap;
 
-pub(crate) use available::{limits, peak_resident};
+pub(crate) use available::{here, peak_resident};
 use spark_ccl_console::notation::size::human;
 
 use crate::cli::sweep::Sweep;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::MemoryLimit;
 
 /// The memory limits of this process. A limit that cannot be read is omitted.
-pub(crate) fn limits() -> Vec<MemoryLimit> {
+pub(crate) fn here() -> Vec<MemoryLimit> {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let boot = boot.trim();
     let host = fs::read_to_string("/proc/meminfo")
@@ -118,7 +118,7 @@ mod tests {
             mem_available("MemTotal: 10 kB\nMemAvailable:   2048 kB\n"),
             Some(2 << 20)
         );
-        assert!(limits().iter().any(|limit| limit.bytes > 0));
+        assert!(here().iter().any(|limit| limit.bytes > 0));
         let (root, path, _) = memory_group("0::/user.slice/x\n").unwrap();
         assert_eq!(
             (root.as_path(), path.as_str()),

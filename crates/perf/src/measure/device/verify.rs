@@ -4,9 +4,9 @@ use spark_ccl::Element;
 
 use super::call::Call;
 use super::kernels::Kernels;
-use crate::check::Check;
 use crate::cli::args::Plant;
 use crate::error::Error;
+use crate::verify::Check;
 
 /// Writes the inputs of a rank's call.
 pub(super) fn fill<T: Element>(
