@@ -12,12 +12,12 @@
 //! | `launch` | starts a program as ranks on several hosts |
 //! | `netplan` | plans the addresses of the fast network, and applies them |
 //! | `topo`, `env`, `top`, `doctor` | the other commands |
-//! | `checkup` | `spark-perf check`: puts together what the others find, and reports it |
+//! | `check` | `spark-perf check`: puts together what the others find, and reports it |
 
 #![deny(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
-mod checkup;
+mod check;
 mod discover;
 mod doctor;
 mod env;
@@ -33,7 +33,7 @@ mod topo;
 
 use std::process::ExitCode;
 
-pub use checkup::COLLECTIVES;
+pub use check::COLLECTIVES;
 use spark_ccl_console::run_named;
 
 /// Runs the command of this name with the arguments after it; `None` if there is none here.
@@ -53,7 +53,7 @@ pub fn run(command: &str) -> Option<ExitCode> {
         "topo" => run_named(topo::run),
         "port-agent" => run_named(doctor::agent::run),
         "doctor" => run_named(doctor::run),
-        "check" => run_named(checkup::run),
+        "check" => run_named(check::run),
         "env" => run_named(env::run),
         "top" => run_named(top::run),
         _ => return None,
@@ -80,7 +80,7 @@ mod tests {
             of(netplan::run),
             of(topo::run),
             of(doctor::run),
-            of(checkup::run),
+            of(check::run),
             of(env::run),
             of(top::run),
         ];

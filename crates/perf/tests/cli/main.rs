@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod arguments;
-mod checkup;
+mod check;
 mod cluster;
 mod collectives;
 mod discover;
