@@ -26,8 +26,9 @@ use spark_ccl_status::clock;
 use spark_ccl_topology::{Cluster, Host};
 use traffic::Traffic;
 
-use crate::doctor::{self, Examination, Finding, Fix, Launcher, Probed, Problem, Status};
+use crate::doctor::{self, Examination, Launcher, Probed};
 use crate::error::Error;
+use crate::finding::{Finding, Fix, Problem, Status};
 use crate::remote::{self, HostArgs};
 use crate::survey::{self, SurveyArgs};
 

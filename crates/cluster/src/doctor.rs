@@ -5,9 +5,7 @@
 //! that have a fault.
 
 mod checks;
-mod finding;
 mod jobs;
-mod ports;
 mod probe;
 
 use std::path::PathBuf;
@@ -15,14 +13,14 @@ use std::path::PathBuf;
 pub(crate) use checks::expected;
 use checks::{Pinned, Subject};
 use clap::Parser;
-pub(crate) use finding::{Finding, Fix, Problem, Status};
 pub(crate) use jobs::environment;
-pub(crate) use ports::agent;
 pub(crate) use probe::{Launcher, Probed};
 use spark_ccl_console::{exit, plain, print};
 use spark_ccl_topology::{Cluster, Host};
 
 use crate::error::Error;
+use crate::finding::{Finding, Fix, Problem, Status};
+use crate::port;
 use crate::remote;
 use crate::survey::{SurveyArgs, Surveyed, Unreached, survey_each};
 
@@ -137,7 +135,7 @@ pub(crate) fn examine(
     }
     let cluster = Cluster::of(&examination.hosts);
     let remote = args.hosts.ssh.remote()?;
-    let mut found = ports::examine(&remote, &reached, &cluster);
+    let mut found = port::examine(&remote, &reached, &cluster);
     if probe {
         let launcher = Launcher {
             ssh: args.hosts.ssh.words(),
@@ -270,7 +268,7 @@ fn json(found: &[Finding], shown: &[&Finding]) -> String {
 
 fn summary(found: &[Finding]) -> String {
     let [ok, unknown, warn, fail] = counts(found);
-    let unchecked = if found.iter().any(|one| one.id == ports::ID) {
+    let unchecked = if found.iter().any(|one| one.id == port::ID) {
         "policies of routes were not checked"
     } else {
         "firewalls and policies of routes were not checked"

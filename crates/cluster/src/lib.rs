@@ -11,6 +11,8 @@
 //! | `discover` | finds hosts on the link |
 //! | `launch` | starts a program as ranks on several hosts |
 //! | `netplan` | plans the addresses of the fast network, and applies them |
+//! | `finding` | what is found: whether it is right, what is wanted, and how to mend it |
+//! | `port` | whether hosts let in what others send to their ports |
 //! | `topo`, `env`, `top`, `doctor` | the other commands |
 //! | `check` | `spark-perf check`: puts together what the others find, and reports it |
 
@@ -22,10 +24,12 @@ mod discover;
 mod doctor;
 mod env;
 mod error;
+mod finding;
 #[cfg(test)]
 mod fuzz;
 mod launch;
 mod netplan;
+mod port;
 mod remote;
 mod survey;
 mod top;
@@ -51,7 +55,7 @@ pub fn run(command: &str) -> Option<ExitCode> {
         "netplan" => run_named(netplan::run),
         "netplan-agent" => run_named(netplan::agent::run),
         "topo" => run_named(topo::run),
-        "port-agent" => run_named(doctor::agent::run),
+        "port-agent" => run_named(port::agent::run),
         "doctor" => run_named(doctor::run),
         "check" => run_named(check::run),
         "env" => run_named(env::run),

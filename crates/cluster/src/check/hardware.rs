@@ -22,8 +22,9 @@ use spark_ccl_status::clock;
 use spark_ccl_topology::Cluster;
 
 use super::Args;
-use crate::doctor::{self, Launcher, Status};
+use crate::doctor::{self, Launcher};
 use crate::error::Error;
+use crate::finding::Status;
 use crate::survey::SurveyArgs;
 
 /// The version of the JSON form.

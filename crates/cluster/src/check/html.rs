@@ -8,8 +8,8 @@ use spark_ccl_topology::Cluster;
 use super::load::Rates;
 use super::markdown::{FINDINGS, ROWS, rows, traffic, verdict};
 use super::{Report, chart};
-use crate::doctor::{Finding, Status};
 use crate::error::Error;
+use crate::finding::{Finding, Status};
 use crate::topo;
 
 const STYLE: &str = include_str!("style.css");
@@ -254,7 +254,7 @@ mod tests {
 
     use super::super::tests::empty;
     use super::*;
-    use crate::doctor::{Fix, Problem};
+    use crate::finding::{Fix, Problem};
 
     #[test]
     fn what_is_wanted_has_its_column_and_what_is_ok_is_folded() {

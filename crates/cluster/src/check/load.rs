@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use spark_ccl_console::document::Document;
 
-use crate::doctor::{Finding, Fix, Launcher, Problem, Status};
+use crate::doctor::Launcher;
+use crate::finding::{Finding, Fix, Problem, Status};
 
 /// Results go to standard output as JSON. Each size is called 20 times out of place and 20 times in
 /// place, and once for each check.

@@ -6,7 +6,7 @@ use spark_ccl_console::notation::size::human;
 
 use super::Report;
 use super::traffic::bytes;
-use crate::doctor::{Finding, Status};
+use crate::finding::{Finding, Status};
 
 /// What is not in order, what changed, and how it ended.
 pub(super) fn summary(report: &Report<'_>) -> String {

@@ -6,7 +6,7 @@ use serde::Serialize;
 use spark_ccl_topology::cluster::{Evidence, HostRail, RailEnd};
 use spark_ccl_topology::{Cluster, Host, Netdev};
 
-use crate::doctor::{Finding, Fix, Problem};
+use crate::finding::{Finding, Fix, Problem};
 
 const ID: &str = "check.traffic";
 /// What ssh and the ranks' meetings may send over other interfaces, in bytes, beside a small part

@@ -29,7 +29,7 @@ use proposals::proposals;
 use spark_ccl_topology::Cluster;
 use wires::Wires;
 
-use super::finding::Finding;
+use crate::finding::Finding;
 
 /// What is examined.
 pub(super) struct Subject<'a> {

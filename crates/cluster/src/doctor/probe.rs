@@ -20,7 +20,7 @@ use spark_ccl_console::{
 use spark_ccl_topology::Cluster;
 use spark_ccl_topology::cluster::HostRail;
 
-use super::finding::{Finding, Status};
+use crate::finding::{Finding, Status};
 use crate::remote::{self, Answer, run_here};
 
 /// How long one measurement may take.

@@ -7,7 +7,8 @@ use spark_ccl_topology::cluster::HostRail;
 use spark_ccl_topology::{Cluster, Host};
 
 use super::Check;
-use crate::doctor::{Finding, Launcher, Probed, Status};
+use crate::doctor::{Launcher, Probed};
+use crate::finding::{Finding, Status};
 use crate::remote::Answer;
 use crate::survey::{self, SurveyArgs};
 

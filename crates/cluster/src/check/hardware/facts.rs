@@ -6,7 +6,7 @@ use spark_ccl_topology::rdma::Roce;
 
 use super::bench::{Bench, NO_RDMA, lines};
 use super::{Check, rails};
-use crate::doctor::Status;
+use crate::finding::Status;
 
 /// The MTU that fast rails have.
 const LARGE: u32 = 9000;

@@ -7,7 +7,7 @@ use spark_ccl_topology::Host;
 
 use super::Check;
 use super::bench::{Bench, NO_RDMA, lines};
-use crate::doctor::Status;
+use crate::finding::Status;
 
 /// How many operations, and in how many runs.
 const OPERATIONS: u64 = 1_000_000;

@@ -5,7 +5,8 @@ use spark_ccl_topology::cluster::HostRail;
 
 use super::Check;
 use super::bench::{Bench, NO_RDMA};
-use crate::doctor::{Status, expected};
+use crate::doctor::expected;
+use crate::finding::Status;
 
 /// How far the latencies of two rails of a pair may differ.
 const ALIKE: f64 = 1.2;

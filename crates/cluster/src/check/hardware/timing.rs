@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::Check;
 use super::bench::Bench;
 use super::results::{no_gpu, run};
-use crate::doctor::Status;
+use crate::finding::Status;
 
 /// What others have measured between two Sparks.
 const RIVAL: &str =

@@ -11,7 +11,7 @@ use spark_ccl_topology::{Cluster, Host, Netdev};
 
 use super::proposals::{Proposal, ipv4, waits};
 use super::wires::{Place, Wires, is_ethernet};
-use crate::doctor::finding::{Finding, Fix, Problem};
+use crate::finding::{Finding, Fix, Problem};
 
 /// An Ethernet MTU that fits the largest RDMA packet: 4096 bytes and its headers.
 pub(super) const LARGE_PACKETS: u32 = 4200;

@@ -6,7 +6,7 @@ use spark_ccl_topology::cluster::{Cable, Shape};
 use spark_ccl_topology::{Cluster, Neighbour, Netdev};
 
 use super::wires::Wires;
-use crate::doctor::finding::{Finding, Fix, Problem};
+use crate::finding::{Finding, Fix, Problem};
 
 pub(super) fn checks(cluster: &Cluster<'_>, wires: &Wires<'_>) -> Vec<Finding> {
     let mut found = crossed(wires);

@@ -5,7 +5,7 @@ use spark_ccl_topology::cluster::dark;
 use spark_ccl_topology::{Host, Netdev, cages};
 
 use super::rate::{slow, uneven};
-use crate::doctor::finding::{Finding, Fix, Problem};
+use crate::finding::{Finding, Fix, Problem};
 
 const MELLANOX: u16 = 0x15b3;
 /// Counters that stay at zero on a good cable.

@@ -7,7 +7,7 @@ use spark_ccl_topology::{Host, Library, PortState};
 
 use super::Subject;
 use super::software::number;
-use crate::doctor::finding::{Finding, Fix, Problem};
+use crate::finding::{Finding, Fix, Problem};
 
 /// How far clocks may differ, in seconds.
 const SECONDS: f64 = 1.0;

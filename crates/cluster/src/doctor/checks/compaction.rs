@@ -3,7 +3,7 @@
 use spark_ccl_topology::Host;
 
 use super::kind::shares_memory;
-use crate::doctor::finding::{Finding, Fix, Problem};
+use crate::finding::{Finding, Fix, Problem};
 
 const SETTING: &str = "vm.compaction_proactiveness";
 

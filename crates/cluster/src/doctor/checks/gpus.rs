@@ -3,7 +3,7 @@
 use spark_ccl_topology::{CudaDevice, Gpu, Host};
 
 use super::cards::narrow;
-use crate::doctor::finding::Finding;
+use crate::finding::Finding;
 
 pub(super) fn checks(host: &Host) -> Vec<Finding> {
     let answers = host.software.cuda_problem.is_none();

@@ -3,7 +3,7 @@
 use spark_ccl_console::notation::size::human;
 use spark_ccl_topology::{Host, Limit};
 
-use crate::doctor::finding::{Finding, Fix, Problem};
+use crate::finding::{Finding, Fix, Problem};
 
 /// The registered memory of a few links. With less, not even small operations get their slots.
 const LEAST_LOCKED: u64 = 64 << 20;

@@ -9,7 +9,7 @@ use spark_ccl_topology::{Cluster, Host, Netdev, cages};
 use super::addresses::{LARGE, LARGE_PACKETS};
 use super::routes;
 use super::wires::Wires;
-use crate::doctor::finding::{Finding, Fix, Problem};
+use crate::finding::{Finding, Fix, Problem};
 
 /// What of a cable's rate is data: 23.7 GB/s were measured of 200 Gbit/s; and of a PCIe link's:
 /// 111.9 Gbit/s of 126.

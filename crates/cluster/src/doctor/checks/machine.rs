@@ -4,7 +4,7 @@ use spark_ccl_console::notation::size::human;
 use spark_ccl_topology::{Disk, Host};
 
 use super::kind::shares_memory;
-use crate::doctor::finding::{Finding, Fix, Problem};
+use crate::finding::{Finding, Fix, Problem};
 
 /// A kernel whose settings take away the memory that network cards need for registration.
 const HANDOVER: &str = "7.0.0-1019-nvidia";

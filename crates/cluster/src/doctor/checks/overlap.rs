@@ -5,7 +5,7 @@ use spark_ccl_topology::{Host, Netdev};
 
 use super::proposals::ipv4;
 use super::wires::Wires;
-use crate::doctor::finding::{Finding, Fix, Problem};
+use crate::finding::{Finding, Fix, Problem};
 
 /// Compares the cables of a host with its other networks.
 pub(super) fn checks(wires: &Wires<'_>, index: usize) -> Vec<Finding> {

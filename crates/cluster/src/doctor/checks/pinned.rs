@@ -5,7 +5,7 @@ use spark_ccl_config::{Env, Pattern, Rdma, Settings};
 use spark_ccl_topology::rdma::{Gid, Port, Roce};
 use spark_ccl_topology::{Host, PortState};
 
-use crate::doctor::finding::{Finding, Fix, Problem};
+use crate::finding::{Finding, Fix, Problem};
 
 const ID: &str = "settings.pinned";
 

@@ -4,7 +4,7 @@ use spark_ccl_topology::Host;
 use spark_ccl_topology::cages::Cage;
 
 use super::kind::is_spark;
-use crate::doctor::finding::{Fix, Problem};
+use crate::finding::{Fix, Problem};
 
 /// What a Spark's cages can carry, in Gbit/s.
 const OF_SPARK: f64 = 200.0;

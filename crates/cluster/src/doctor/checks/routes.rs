@@ -8,7 +8,7 @@ use spark_ccl_topology::netif::{network, same_subnet};
 use spark_ccl_topology::{Cluster, Host, Route};
 
 use super::proposals::ipv4;
-use crate::doctor::finding::{Finding, Fix, Problem};
+use crate::finding::{Finding, Fix, Problem};
 
 /// The name of these findings.
 const ID: &str = "pair.route";

@@ -3,7 +3,7 @@
 use spark_ccl_topology::{BUILT_WITHOUT_CUDA, Host, Library};
 
 use super::sva;
-use crate::doctor::finding::{Finding, Fix, Problem};
+use crate::finding::{Finding, Fix, Problem};
 
 /// The first version of NCCL that is not reported to hang on aarch64: before, a
 /// compare-and-exchange that may fail for no reason is not repeated, so that a proxy loses an

@@ -9,7 +9,7 @@ use spark_ccl_topology::{Host, NeighbourState, Netdev};
 
 use super::proposals::ipv4;
 use super::wires::{Place, Wires, is_ethernet};
-use crate::doctor::finding::{Finding, Fix, Problem};
+use crate::finding::{Finding, Fix, Problem};
 
 /// The value of `rp_filter` that drops what comes by another interface than routes lead over.
 const STRICT: u8 = 1;

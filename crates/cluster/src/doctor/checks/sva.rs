@@ -3,7 +3,7 @@
 use spark_ccl_topology::Host;
 
 use super::kind::is_spark;
-use crate::doctor::finding::{Fix, Problem};
+use crate::finding::{Fix, Problem};
 
 const OPTION: &str = "CONFIG_ARM_SMMU_V3_SVA";
 

@@ -16,7 +16,7 @@ use spark_ccl_topology::testing;
 use spark_ccl_topology::{Address, Cluster, Host, PortState, Route};
 
 use super::{Subject, all};
-use crate::doctor::finding::{Finding, Status};
+use crate::finding::{Finding, Status};
 
 /// All findings about these hosts.
 fn findings(hosts: &[Host], clocks: &[Option<(f64, f64)>]) -> Vec<Finding> {

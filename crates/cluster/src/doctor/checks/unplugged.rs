@@ -7,7 +7,7 @@ use spark_ccl_topology::netif::{network, same_subnet};
 use spark_ccl_topology::{Host, Netdev};
 
 use super::proposals::ipv4;
-use crate::doctor::finding::{Finding, Fix, Problem};
+use crate::finding::{Finding, Fix, Problem};
 
 /// An interface, and one of its addresses.
 type Addressed<'a> = (&'a Netdev, (Ipv4Addr, u8));

@@ -9,7 +9,7 @@ use spark_ccl_topology::{Cluster, Netdev};
 
 use super::{Outcome, Pair};
 use crate::doctor::checks::expected;
-use crate::doctor::finding::{Finding, Fix, Problem};
+use crate::finding::{Finding, Fix, Problem};
 
 /// Less than this part of what is expected is slow.
 const ENOUGH: f64 = 0.85;

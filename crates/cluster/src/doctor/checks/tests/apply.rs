@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use spark_ccl_topology::{Host, Limit, PortState, Route};
 
 use super::{functions, give, wrong};
-use crate::doctor::finding::{Finding, Status};
+use crate::finding::{Finding, Status};
 
 /// Runs all printed commands, on the hosts that they name, as often as there are some. Returns what
 /// is still wrong. No command may touch an address that a host has.

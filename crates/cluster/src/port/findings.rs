@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use spark_ccl_topology::Cluster;
 
 use super::{Hello, ID, Outcome, Tried, meeting_address};
-use crate::doctor::finding::{Finding, Fix, Problem};
+use crate::finding::{Finding, Fix, Problem};
 
 /// The system's words where it has no route.
 const UNREACHABLE: &str = "Network is unreachable";

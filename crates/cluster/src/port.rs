@@ -18,11 +18,11 @@ use spark_ccl_topology::Cluster;
 use spark_ccl_topology::cluster::Evidence;
 use spark_ccl_topology::netif::is_link_local;
 
-use super::finding::Finding;
+use crate::finding::Finding;
 use crate::remote::{self, Listening, Remote, listen_on_all, run_on_all};
 
 /// The name of these findings.
-pub(super) const ID: &str = "pair.port";
+pub(crate) const ID: &str = "pair.port";
 /// How long all attempts of a host may take together, with ssh.
 const LIMIT: Duration = Duration::from_secs(40);
 
@@ -75,7 +75,7 @@ struct Tried {
 
 /// Tries the addresses of all rails, and those that ssh uses, both ways; `hosts` are those of the
 /// cluster.
-pub(super) fn examine(
+pub(crate) fn examine(
     remote: &Remote,
     hosts: &[remote::Host],
     cluster: &Cluster<'_>,

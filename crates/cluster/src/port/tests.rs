@@ -4,7 +4,7 @@ use firewall::chains;
 use spark_ccl_topology::testing;
 
 use super::*;
-use crate::doctor::finding::Status;
+use crate::finding::Status;
 
 const RULES: &str = r#"{"nftables": [{"metainfo": {"json_schema_version": 1}},
     {"table": {"family": "inet", "name": "filter"}},
