@@ -38,11 +38,10 @@ use crate::ranks::world::{self, World};
 /// Measures, or starts the processes that do; returns the exit code.
 pub(crate) fn run(args: &Args) -> Result<u8, Error> {
     let choice = Choice::new(args)?;
-    let args = &choice.complete(args)?;
-    let mut options = Options::new(args, choice.backend)?;
+    let mut options = Options::new(&choice.complete(args)?, choice.backend)?;
     options.notes.extend(choice.note.clone());
-    let world = World::find(&args.ranks)?;
-    let count = world.ranks(&args.ranks)?;
+    let world = World::find(&options.ranks)?;
+    let count = world.ranks(&options.ranks)?;
     options.check_ranks(count)?;
     if count == 1 {
         let hint = "--procs 2, or spark-perf launch with -H localhost:2 or --local 2, starts two";
@@ -51,23 +50,23 @@ pub(crate) fn run(args: &Args) -> Result<u8, Error> {
             .push(format!("1 rank: nothing is exchanged; {hint}"));
     }
     if world.process() == 0 {
-        run::check_files(args)?;
+        run::check_files(&options.reports)?;
     }
     let host = choice.backend == BackendArg::Host;
     if host && matches!(world, World::Parent { .. } | World::Alone) {
         check_memory(&options, count)?;
     }
-    let builder = world::builder(args);
+    let builder = world::builder(&options.links);
     if let World::Parent { processes } = world {
         return ranks::start(processes, &builder, &choice.child_arguments());
     }
     if host {
-        return ranks::run(world, &args.ranks, &builder, |comm| {
+        return ranks::run(world, &options.ranks, &builder, |comm| {
             choice.agree(&comm)?;
-            run::thread(&comm, &mut Host::new(&comm)?, args, &options)
+            run::thread(&comm, &mut Host::new(&comm)?, &options)
         });
     }
-    on_gpus(world, &builder, args, &options, &choice)
+    on_gpus(world, &builder, &options, &choice)
 }
 
 /// Refuses a run for which this host has too little memory, before any of its ranks starts.
@@ -84,18 +83,17 @@ fn check_memory(options: &Options, ranks: usize) -> Result<(), Error> {
 fn on_gpus(
     world: World,
     builder: &Builder,
-    args: &Args,
     options: &Options,
     choice: &Choice,
 ) -> Result<u8, Error> {
-    in_threads(world, builder, &args.ranks, |comm, each| {
+    in_threads(world, builder, &options.ranks, |comm, each| {
         choice.agree(&comm)?;
         let backends = options.backends.iter();
         let builders: Vec<_> = backends
             .map(|&backend| (backend, builder.clone()))
             .collect();
         let mut team = Team::connect(&comm, &builders, each, options)?;
-        run::thread(&comm, &mut team, args, options)
+        run::thread(&comm, &mut team, options)
     })
 }
 
@@ -111,7 +109,7 @@ pub(crate) fn in_threads(
         ngpus: Some(1),
         ..ranks.clone()
     };
-    let each = ranks.ngpus.unwrap_or(1);
+    let each = ranks.each();
     let results = world::run(world, &threads, builder, |comm| body(comm, each))?;
     // Errors name a thread by its first rank.
     let results = results.into_iter();
@@ -123,6 +121,6 @@ pub(crate) fn in_threads(
 }
 
 #[cfg(not(feature = "cuda"))]
-fn on_gpus(_: World, _: &Builder, _: &Args, _: &Options, _: &Choice) -> Result<u8, Error> {
+fn on_gpus(_: World, _: &Builder, _: &Options, _: &Choice) -> Result<u8, Error> {
     unreachable!("only chosen where GPUs were found")
 }

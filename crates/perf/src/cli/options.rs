@@ -1,10 +1,14 @@
 //! Checked arguments. Whatever can be refused without knowing the ranks is refused here.
 
-use spark_ccl::{Backend, DType, ReduceOp};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use spark_ccl::{AlgorithmChoice, Backend, DType, Path, ReduceOp};
 
 use crate::call::collective::Collective;
 use crate::call::op;
 use crate::cli::args::{Args, BackendArg, BuffersArg, MemoryArg, PathArg, Plant};
+use crate::cli::ranks::RankArgs;
 use crate::cli::sweep::Sweep;
 use crate::error::Error;
 use crate::report::table::Columns;
@@ -16,6 +20,11 @@ const MOST_UNALIGNED: usize = 1 << 20;
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
     pub(crate) collective: Collective,
+    /// How many ranks there are, and where.
+    pub(crate) ranks: RankArgs,
+    /// Whether how each size is done is printed, and nothing measured.
+    pub(crate) explain: bool,
+    pub(crate) links: LinkOptions,
     /// What executes the calls; several take turns at each size.
     pub(crate) backends: &'static [Backend],
     pub(crate) sweep: Sweep,
@@ -45,12 +54,65 @@ pub(crate) struct Options {
     pub(crate) unalign: usize,
     pub(crate) per_iteration: Option<usize>,
     pub(crate) columns: Columns,
-    /// The ranks that are threads of one process, and share its processor time.
-    pub(crate) ranks_per_process: usize,
-    pub(crate) memory_report: bool,
+    pub(crate) reports: Reports,
     pub(crate) plant: Option<Plant>,
     /// Lines of the header about arguments without effect.
     pub(crate) notes: Vec<String>,
+}
+
+/// How communicators are made.
+#[derive(Debug, Clone)]
+pub(crate) struct LinkOptions {
+    /// `None`: the library's default.
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) path: Option<Path>,
+    pub(crate) algorithms: Option<AlgorithmChoice>,
+}
+
+impl LinkOptions {
+    fn new(args: &Args) -> Self {
+        let seconds = args.timing.timeout;
+        Self {
+            timeout: (seconds > 0).then(|| Duration::from_secs(seconds)),
+            path: args.operation.path.map(|path| match path {
+                PathArg::Safe => Path::Safe,
+                PathArg::ZeroCopy => Path::ZeroCopy,
+                PathArg::Auto => Path::Auto,
+            }),
+            algorithms: args.operation.algo.clone(),
+        }
+    }
+}
+
+/// What is reported besides the table.
+#[derive(Debug, Clone)]
+pub(crate) struct Reports {
+    pub(crate) json: Option<PathBuf>,
+    pub(crate) plot: Option<PathBuf>,
+    /// The JSON report of an earlier run.
+    pub(crate) earlier: Option<PathBuf>,
+    /// Whether the memory that was used is.
+    pub(crate) memory: bool,
+    /// `-p`, which the JSON report repeats.
+    pub(crate) parallel_init: bool,
+}
+
+impl Reports {
+    fn new(args: &Args) -> Self {
+        let Args {
+            reports,
+            operation,
+            gpus,
+            ..
+        } = args;
+        Self {
+            json: reports.output_file.clone(),
+            plot: reports.plot.clone(),
+            earlier: reports.compare.clone(),
+            memory: reports.memory_report == 1 || operation.memory == Some(MemoryArg::ReportOn),
+            parallel_init: gpus.parallel_init.is_some_and(|value| value > 0),
+        }
+    }
 }
 
 /// `-r`.
@@ -136,6 +198,9 @@ impl Options {
         check_counts(args)?;
         Ok(Self {
             collective: args.collective,
+            ranks: args.ranks.clone(),
+            explain: args.operation.explain,
+            links: LinkOptions::new(args),
             backends: backend.backends(),
             sweep,
             dtypes: dtypes(&args.operation.datatype)?,
@@ -166,16 +231,15 @@ impl Options {
                 cpu_time: args.timing.report_cputime == 1,
                 timestamps: args.reports.report_timestamps == 1,
             },
-            ranks_per_process: args
-                .ranks
-                .nthreads
-                .unwrap_or(1)
-                .saturating_mul(args.ranks.ngpus.unwrap_or(1)),
-            memory_report: args.reports.memory_report == 1
-                || args.operation.memory == Some(MemoryArg::ReportOn),
+            reports: Reports::new(args),
             plant: args.checks.plant,
             notes,
         })
+    }
+
+    /// The ranks that are threads of one process, and share its processor time.
+    pub(crate) fn ranks_per_process(&self) -> usize {
+        self.ranks.threads().saturating_mul(self.ranks.each())
     }
 
     /// Checks what depends on the number of ranks.

@@ -21,3 +21,15 @@ pub(crate) struct RankArgs {
     #[arg(long, alias = "np", value_name = "N", help_heading = "Ranks")]
     pub(crate) procs: Option<usize>,
 }
+
+impl RankArgs {
+    /// The threads of a process.
+    pub(crate) fn threads(&self) -> usize {
+        self.nthreads.unwrap_or(1)
+    }
+
+    /// The GPUs, or ranks, of a thread.
+    pub(crate) fn each(&self) -> usize {
+        self.ngpus.unwrap_or(1)
+    }
+}

@@ -4,8 +4,7 @@
 use spark_ccl_console::notation::size::human;
 
 use super::bench::Platform;
-use crate::cli::args::Args;
-use crate::cli::options::Options;
+use crate::cli::options::{Blocking, Options};
 use crate::cli::sweep::Sweep;
 use crate::error::Error;
 use crate::limits;
@@ -15,7 +14,6 @@ use crate::report::table;
 /// The lines above the table.
 pub(super) fn header(
     platform: &impl Platform,
-    args: &Args,
     options: &Options,
     lowered: Option<&str>,
 ) -> Result<String, Error> {
@@ -29,7 +27,7 @@ pub(super) fn header(
             "# Collective test starting: {}",
             options.collective.program()
         ),
-        settings_line(args, options),
+        settings_line(options),
     ];
     lines.extend(
         platform
@@ -54,7 +52,7 @@ pub(super) fn header(
 }
 
 /// The header's line with the arguments, as nccl-tests prints it.
-fn settings_line(args: &Args, options: &Options) -> String {
+fn settings_line(options: &Options) -> String {
     let Sweep {
         min,
         max,
@@ -69,8 +67,8 @@ fn settings_line(args: &Args, options: &Options) -> String {
     format!(
         "# nThread {} nGpus {} minBytes {min} maxBytes {max} step: {step}({unit}) \
          warmup iters: {} iters: {} agg iters: {} validation: {} graph: {} unalign: {}",
-        args.ranks.nthreads.unwrap_or(1),
-        args.ranks.ngpus.unwrap_or(1),
+        options.ranks.threads(),
+        options.ranks.each(),
         options.warm_up,
         options.iterations,
         options.aggregated,
@@ -81,7 +79,7 @@ fn settings_line(args: &Args, options: &Options) -> String {
 }
 
 /// What the JSON report says about the run.
-pub(super) fn config(platform: &impl Platform, args: &Args, options: &Options) -> Config {
+pub(super) fn config(platform: &impl Platform, options: &Options) -> Config {
     let Sweep {
         min,
         max,
@@ -89,8 +87,8 @@ pub(super) fn config(platform: &impl Platform, args: &Args, options: &Options) -
         step,
     } = options.sweep;
     Config {
-        nthreads: args.ranks.nthreads.unwrap_or(1),
-        ngpus: args.ranks.ngpus.unwrap_or(1),
+        nthreads: options.ranks.threads(),
+        ngpus: options.ranks.each(),
         minimum_bytes: min,
         maximum_bytes: max,
         step_factor: (factor > 1).then_some(factor),
@@ -100,10 +98,10 @@ pub(super) fn config(platform: &impl Platform, args: &Args, options: &Options) -
         aggregated_iterations: options.aggregated,
         validation: options.checks,
         graph: options.graph_launches,
-        blocking_collectives: (args.timing.blocking > 0).into(),
+        blocking_collectives: (options.blocking != Blocking::None).into(),
         per_iter_timing: options.per_iteration.is_some().into(),
         per_iter_skip: options.per_iteration.unwrap_or(0),
-        parallel_init: (args.gpus.parallel_init.is_some_and(|value| value > 0)).into(),
+        parallel_init: options.reports.parallel_init.into(),
         collective: options.collective.name(),
         memory: platform.memory(options),
         nccl_version: platform.nccl_version().map_or(0, version_code),

@@ -8,8 +8,7 @@ use spark_ccl_console::{
 };
 
 use super::progress::Progress;
-use crate::cli::args::Args;
-use crate::cli::options::Options;
+use crate::cli::options::{Options, Reports};
 use crate::error::Error;
 use crate::limits;
 use crate::measure::bench::{self, Findings, Platform, Sink};
@@ -26,13 +25,12 @@ use crate::report::{Row, Totals};
 pub(crate) fn thread<G: Platform>(
     comm: &Communicator,
     platform: &mut G,
-    args: &Args,
     options: &Options,
 ) -> Result<u8, Error> {
-    if args.operation.explain {
+    if options.explain {
         explain(comm, platform, options)
     } else if comm.rank() == 0 {
-        reporter(comm, platform, args, options)
+        reporter(comm, platform, options)
     } else {
         non_reporter(comm, platform, options)
     }
@@ -73,19 +71,18 @@ impl Sink for NullSink {
 fn reporter(
     comm: &Communicator,
     platform: &mut impl Platform,
-    args: &Args,
     options: &Options,
 ) -> Result<u8, Error> {
-    let earlier = args
+    let earlier = options
         .reports
-        .compare
+        .earlier
         .as_deref()
         .map(Earlier::read)
         .transpose()
         .map_err(Error::usage)?;
-    let json = args
+    let json = options
         .reports
-        .output_file
+        .json
         .as_deref()
         .map(|path| {
             Report::create(path).map_err(Error::system(format!("creating {}", path.display())))
@@ -97,7 +94,7 @@ fn reporter(
         rows: Vec::new(),
         json,
     };
-    let result = reporter.measure(comm, platform, args, options);
+    let result = reporter.measure(comm, platform, options);
     let totals = match result {
         Ok(totals) => totals,
         Err(error) => {
@@ -107,12 +104,12 @@ fn reporter(
         }
     };
     reporter.save(Some(&totals), &[])?;
-    reporter.plot(args, platform)?;
+    reporter.plot(options, platform)?;
     let mut closing = table::footer(&totals, &options.collective.program());
     if let Some(earlier) = earlier {
         closing.push_str(&earlier.table(&reporter.rows));
     }
-    if options.memory_report {
+    if options.reports.memory {
         closing.push_str(&memory_line(options, platform));
     }
     closing.push_str(&rails_line(hosts::rails(comm)?));
@@ -133,11 +130,10 @@ impl Reporter {
         &mut self,
         comm: &Communicator,
         platform: &mut impl Platform,
-        args: &Args,
         options: &Options,
     ) -> Result<Totals, Error> {
         let (options, lowered) = fit_to_memory(platform, options)?;
-        self.say(&header(platform, args, &options, lowered.as_deref())?)?;
+        self.say(&header(platform, &options, lowered.as_deref())?)?;
         if let Some(json) = &mut self.json {
             if !json.is_output() {
                 print(&format!(
@@ -145,7 +141,7 @@ impl Reporter {
                     json.path().display()
                 ))?;
             }
-            json.configure(config(platform, args, &options), options.columns.cpu_time);
+            json.configure(config(platform, &options), options.columns.cpu_time);
             json.save(&[], None, &[])
                 .map_err(Error::system(format!("writing {}", json.path().display())))?;
         }
@@ -172,13 +168,13 @@ impl Reporter {
             .map_err(Error::system(format!("writing {}", json.path().display())))
     }
 
-    fn plot(&self, args: &Args, platform: &impl Platform) -> Result<(), Error> {
-        let Some(path) = &args.reports.plot else {
+    fn plot(&self, options: &Options, platform: &impl Platform) -> Result<(), Error> {
+        let Some(path) = &options.reports.plot else {
             return Ok(());
         };
         let title = format!(
             "{}, {} ranks, {}",
-            args.collective.name(),
+            options.collective.name(),
             platform.ranks(),
             platform.name()
         );
@@ -198,11 +194,11 @@ impl Sink for Reporter {
 }
 
 /// Refuses invalid file arguments before anything runs.
-pub(crate) fn check_files(args: &Args) -> Result<(), Error> {
-    if let Some(path) = &args.reports.plot {
+pub(crate) fn check_files(reports: &Reports) -> Result<(), Error> {
+    if let Some(path) = &reports.plot {
         Kind::of(path)?;
     }
-    if let Some(path) = &args.reports.output_file
+    if let Some(path) = &reports.json
         && path.as_os_str() != "-"
         && !path
             .extension()
@@ -213,7 +209,7 @@ pub(crate) fn check_files(args: &Args) -> Result<(), Error> {
             path.display()
         )));
     }
-    if let Some(path) = &args.reports.compare {
+    if let Some(path) = &reports.earlier {
         Earlier::read(path).map_err(Error::usage)?;
     }
     Ok(())

@@ -1,10 +1,8 @@
 //! Where the ranks of a run come from: a launcher, processes that spark-perf starts, or threads.
 
-use std::time::Duration;
+use spark_ccl::{Backend, Builder, Communicator, UniqueId};
 
-use spark_ccl::{Backend, Builder, Communicator, Path, UniqueId};
-
-use crate::cli::args::{Args, PathArg};
+use crate::cli::options::LinkOptions;
 use crate::cli::ranks::RankArgs;
 use crate::error::Error;
 
@@ -94,7 +92,7 @@ impl World {
 
 /// The ranks that are threads of one process.
 pub(crate) fn local_ranks(args: &RankArgs) -> Result<usize, Error> {
-    let (threads, each) = (args.nthreads.unwrap_or(1), args.ngpus.unwrap_or(1));
+    let (threads, each) = (args.threads(), args.each());
     threads
         .checked_mul(each)
         .filter(|&ranks| ranks <= MOST_THREADS)
@@ -105,21 +103,17 @@ pub(crate) fn local_ranks(args: &RankArgs) -> Result<usize, Error> {
         })
 }
 
-/// A builder with the settings from the arguments.
-pub(crate) fn builder(args: &Args) -> Builder {
+/// A builder with these settings.
+pub(crate) fn builder(links: &LinkOptions) -> Builder {
     let mut builder = Communicator::builder().backend(Backend::Host);
-    if args.timing.timeout > 0 {
-        builder = builder.operation_timeout(Duration::from_secs(args.timing.timeout));
+    if let Some(timeout) = links.timeout {
+        builder = builder.operation_timeout(timeout);
     }
-    if let Some(path) = args.operation.path {
-        builder = builder.path(match path {
-            PathArg::Safe => Path::Safe,
-            PathArg::ZeroCopy => Path::ZeroCopy,
-            PathArg::Auto => Path::Auto,
-        });
+    if let Some(path) = links.path {
+        builder = builder.path(path);
     }
-    if let Some(algorithm) = &args.operation.algo {
-        builder = builder.algorithms(algorithm.clone());
+    if let Some(algorithms) = &links.algorithms {
+        builder = builder.algorithms(algorithms.clone());
     }
     builder
 }
@@ -203,6 +197,7 @@ mod tests {
     use spark_ccl_console::Failure;
 
     use super::*;
+    use crate::cli::args::Args;
 
     fn world(args: &[&str]) -> Result<World, Error> {
         let args = Args::parse_from(["spark-perf", "all_reduce"].iter().chain(args));

@@ -7,6 +7,8 @@ use clap::Parser;
 use super::Args;
 use crate::call::collective::Collective;
 use crate::cli;
+use crate::cli::args::BackendArg;
+use crate::cli::options::Options;
 use crate::error::Error;
 use crate::measure::Choice;
 use crate::ranks::world::{self, World};
@@ -29,14 +31,15 @@ fn measured(args: &Args, collective: Collective) -> Result<cli::args::Args, Erro
 pub(super) fn run(args: &Args) -> Result<u8, Error> {
     let all = args.collectives().into_iter();
     let all = all.map(|collective| measured(args, collective));
-    let mut all = all.collect::<Result<Vec<_>, Error>>()?;
+    let all = all.collect::<Result<Vec<_>, Error>>()?;
     let choice = Choice::new(&all[0])?;
-    for measured in &mut all {
-        *measured = choice.complete(measured)?;
-    }
+    let all = all
+        .iter()
+        .map(|measured| Options::new(&choice.complete(measured)?, BackendArg::Engine));
+    let all = all.collect::<Result<Vec<_>, Error>>()?;
     let world = World::find(&all[0].ranks)?;
     world.ranks(&all[0].ranks)?;
-    let builder = world::builder(&all[0]);
+    let builder = world::builder(&all[0].links);
     if let World::Parent { processes } = world {
         return crate::ranks::start(processes, &builder, &[]);
     }
@@ -45,13 +48,9 @@ pub(super) fn run(args: &Args) -> Result<u8, Error> {
 
 #[cfg(not(feature = "cuda"))]
 mod on_gpus {
-    use super::{Error, World, cli};
+    use super::{Error, Options, World};
 
-    pub(super) fn run(
-        _: World,
-        _: &spark_ccl::Builder,
-        _: &[cli::args::Args],
-    ) -> Result<u8, Error> {
+    pub(super) fn run(_: World, _: &spark_ccl::Builder, _: &[Options]) -> Result<u8, Error> {
         unreachable!("only chosen where GPUs were found")
     }
 }

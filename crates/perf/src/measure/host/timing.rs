@@ -113,7 +113,7 @@ pub(super) fn time<T: Element, B: Buffer<T>>(
             comm.barrier().run()?;
         }
     }
-    let busy = (processor_time() - busy) / options.ranks_per_process as f64;
+    let busy = (processor_time() - busy) / options.ranks_per_process() as f64;
     let own = [total.as_secs_f64(), busy].map(|seconds| seconds / calls as f64);
     let micros = |time: &Duration| time.as_secs_f64() * 1e6 / options.aggregated as f64;
     Timed::agreed(comm, own, times.iter().map(micros).collect(), options)

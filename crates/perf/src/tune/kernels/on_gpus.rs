@@ -11,7 +11,6 @@ use spark_ccl_config::{KernelEntry, KernelStep, Tuning};
 use spark_ccl_console::print;
 
 use crate::call::collective::Collective;
-use crate::cli::args::{Args, BackendArg};
 use crate::cli::options::Options;
 use crate::error::Error;
 use crate::measure::{self, Sink, Team};
@@ -20,12 +19,11 @@ use crate::report::Row;
 use crate::tune::fastest::{Point, steps};
 use crate::tune::{keep, table};
 
-pub(super) fn run(world: World, builder: &Builder, all: &[Args]) -> Result<u8, Error> {
+pub(super) fn run(world: World, builder: &Builder, all: &[Options]) -> Result<u8, Error> {
     measure::in_threads(world, builder, &all[0].ranks, |control, each| {
         let (mut entries, mut text) = (Vec::new(), String::new());
-        for args in all {
-            let options = Options::new(args, BackendArg::Engine)?;
-            let Choices { layout, points } = compare(&control, builder, each, &options)?;
+        for options in all {
+            let Choices { layout, points } = compare(&control, builder, each, options)?;
             let steps = steps(&points);
             if !steps.is_empty() {
                 text += &table::summary(options.collective, &steps);
