@@ -129,11 +129,11 @@ impl Launcher<'_> {
 fn why(said: &str) -> String {
     // The launcher's last line only says which rank has failed.
     let says_why = |line: &&str| !line.trim().is_empty() && !line.contains("ended with exit code");
-    let lines = said.lines().filter(says_why);
+    let mut lines = said.lines().filter(says_why);
     let of_ranks = |line: &&str| line.starts_with("spark-perf: rank ");
     let causes: Vec<_> = lines.clone().filter(of_ranks).collect();
     if causes.is_empty() {
-        return lines.last().unwrap_or("it said nothing").to_owned();
+        return lines.next_back().unwrap_or("it said nothing").to_owned();
     }
     causes.join("; ")
 }
