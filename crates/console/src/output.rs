@@ -33,6 +33,11 @@ pub fn print_error(line: std::fmt::Arguments) {
 }
 
 /// Text of other hosts without the control characters that a terminal would obey.
+///
+/// ```
+/// # use spark_ccl_console::plain;
+/// assert_eq!(plain("a\u{1b}[31m"), "a[31m");
+/// ```
 pub fn plain(text: &str) -> String {
     text.chars().filter(|one| !one.is_control()).collect()
 }

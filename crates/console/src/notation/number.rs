@@ -1,6 +1,11 @@
 //! Numbers with as many digits as matter.
 
 /// Six significant digits without trailing zeros.
+///
+/// ```
+/// # use spark_ccl_console::notation::number::significant;
+/// assert_eq!(significant(1.234_567_89), "1.23457");
+/// ```
 pub fn significant(value: f64) -> String {
     if value == 0.0 || !value.is_finite() {
         return format!("{value}");

@@ -2,6 +2,11 @@
 
 /// Parses `8`, `4K`, `1.5M`, `1G`, `2T` (binary multiples) into bytes.
 ///
+/// ```
+/// # use spark_ccl_console::notation::size::parse;
+/// assert_eq!(parse("1.5M"), Ok(1_572_864));
+/// ```
+///
 /// # Errors
 ///
 /// If it is no number with at most one suffix, or not a size that a buffer can have.
@@ -37,6 +42,11 @@ pub fn parse(text: &str) -> Result<u64, String> {
 }
 
 /// A readable size, in the largest binary unit in which it is at least one.
+///
+/// ```
+/// # use spark_ccl_console::notation::size::human;
+/// assert_eq!(human(1_572_864), "1.5 MiB");
+/// ```
 pub fn human(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut value = bytes as f64;
