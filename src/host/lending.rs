@@ -1,6 +1,8 @@
 //! Messages that are copied once, straight out of the sender's memory: by their receiver, or by the
 //! kernel. Knows a step and its link; what is lent is remembered in `loans.rs`.
 
+use std::ptr::NonNull;
+
 use spark_ccl_sched::{Rank, Span, Step};
 use spark_ccl_transport::{Borrowing, LEND_MOST, Lending, Lends, LinkError};
 use spark_ccl_types::Scale;
@@ -101,10 +103,12 @@ impl Run<'_> {
         let start = self.address(&span, done);
         let tx = self.wires.tx(peer, lane)?;
         // SAFETY: the span lies within the task's regions or the scratch, which the operation
-        // holds, and nothing writes it before the peer has received it: the program says so. The
-        // operation does not end before the loan has returned, unless the links are withdrawn.
+        // holds, so that it is not null, and nothing writes it before the peer has received it: the
+        // program says so. What writes there later goes by the region's pointer, as this one does.
+        // The operation does not end before the loan has returned, unless the links are withdrawn.
         let lending = unsafe {
-            let payload = std::slice::from_raw_parts(start, count as usize * size);
+            let start = NonNull::new_unchecked(start);
+            let payload = NonNull::slice_from_raw_parts(start, count as usize * size);
             tx.lend(payload, self.tag)
         };
         match lending {

@@ -1,6 +1,7 @@
 //! The traits that every transport implements, and what their calls return. Engines know links only
 //! by them.
 
+use std::ptr::NonNull;
 use std::time::Duration;
 
 use crate::Wait;
@@ -175,8 +176,9 @@ pub trait LinkTx: Send {
     /// # Safety
     /// The payload stays valid until it has [returned](Self::has_returned), or until the link is
     /// [withdrawn](Self::withdraw) or dropped; and unchanged until then, or until the peer has
-    /// received it.
-    unsafe fn lend(&mut self, payload: &[u8], tag: u64) -> Result<Lending, LinkError> {
+    /// received it. After that the link may still read it, although the owner writes there: the
+    /// pointer is made from the owner's, not from a reference that the write ends.
+    unsafe fn lend(&mut self, payload: NonNull<[u8]>, tag: u64) -> Result<Lending, LinkError> {
         let _ = (payload, tag);
         Ok(Lending::Unable)
     }

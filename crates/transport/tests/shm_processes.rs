@@ -5,6 +5,7 @@
 use std::io::Read;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
+use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
 use rustix::fs::ftruncate;
@@ -232,7 +233,7 @@ fn lend(stream: &Socket, payload: &Payload, change: impl FnOnce()) {
 fn try_to_lend(tx: &mut Tx, payload: &Payload, tag: u64) -> u8 {
     // SAFETY: `lend`, the only caller, borrows `payload` until its link `tx` has been dropped, so
     // the bytes stay and do not change.
-    match unsafe { tx.lend(payload.bytes(), tag) }.unwrap() {
+    match unsafe { tx.lend(NonNull::from(payload.bytes()), tag) }.unwrap() {
         Lending::Lent(_) => b'l',
         Lending::NotYet => b'n',
         Lending::Unable => b'u',

@@ -197,7 +197,7 @@ impl LinkTx for Tx {
         }
     }
 
-    unsafe fn lend(&mut self, payload: &[u8], tag: u64) -> Result<Lending, LinkError> {
+    unsafe fn lend(&mut self, payload: NonNull<[u8]>, tag: u64) -> Result<Lending, LinkError> {
         if !(LEND_LEAST..=LEND_MOST).contains(&payload.len()) || !self.is_read() {
             return Ok(Lending::Unable);
         }
@@ -210,7 +210,7 @@ impl LinkTx for Tx {
         let header = Header {
             len: payload.len() as u32,
             tag,
-            place: PayloadLocation::Lent(payload.as_ptr() as u64),
+            place: PayloadLocation::Lent(payload.cast::<u8>().as_ptr() as u64),
         };
         // SAFETY: the producer returned the cell as free and has not published it, so it belongs to
         // this side.
@@ -219,7 +219,7 @@ impl LinkTx for Tx {
         self.loans.push_back(Loan {
             number,
             cell,
-            payload: NonNull::from(payload),
+            payload,
         });
         self.doorbell.ring_if_asleep();
         Ok(Lending::Lent(number))

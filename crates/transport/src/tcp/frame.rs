@@ -5,7 +5,6 @@
 #![allow(unsafe_code)]
 
 use std::ptr::NonNull;
-use std::slice;
 
 use super::buffers::{FRAME, PAYLOAD};
 
@@ -22,10 +21,7 @@ pub(super) struct Frame {
 }
 
 /// A payload in another's memory.
-struct Lent {
-    start: NonNull<u8>,
-    len: usize,
-}
+struct Lent(NonNull<[u8]>);
 
 // SAFETY: it is only read, and its owner keeps it valid for whichever thread reads it (contract of
 // `Frame::lent`).
@@ -35,10 +31,11 @@ impl Lent {
     fn bytes(&self) -> &[u8] {
         // SAFETY: the memory is valid until `Frame::keep` or `Frame::forget` (contract of
         // `Frame::lent`), which take the frame mutably, and so end this borrow. Nothing writes
-        // there before the peer has the message. From then on it is sent again at most: bytes that
+        // there before the peer has the message. From then on the owner's writes leave the pointer
+        // valid, as it comes from the owner's, and what is read is sent again at most: bytes that
         // change meanwhile are passed on to the kernel and looked at by nobody, as the peer passes
         // over them. (Rust's model has no word for that: a race that decides nothing.)
-        unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len) }
+        unsafe { self.0.as_ref() }
     }
 }
 
@@ -57,21 +54,17 @@ impl Frame {
     /// # Safety
     /// The payload stays valid until the frame [keeps](Self::keep) a copy, is
     /// [forgotten](Self::forget) or dropped; and unchanged until then or until the peer has
-    /// received the message.
-    pub(super) unsafe fn lent(buffer: Vec<u8>, payload: &[u8]) -> Self {
-        let lent = Lent {
-            start: NonNull::from(payload).cast(),
-            len: payload.len(),
-        };
+    /// received the message. Writes after that leave the pointer valid.
+    pub(super) unsafe fn lent(buffer: Vec<u8>, payload: NonNull<[u8]>) -> Self {
         Self {
-            lent: Some(lent),
+            lent: Some(Lent(payload)),
             ..Self::new(buffer, PAYLOAD)
         }
     }
 
     /// The length of the payload that is lent.
     pub(super) fn lent_bytes(&self) -> Option<usize> {
-        self.lent.as_ref().map(|lent| lent.len)
+        self.lent.as_ref().map(|lent| lent.0.len())
     }
 
     pub(super) fn len(&self) -> usize {
@@ -102,5 +95,29 @@ impl Frame {
         let frame = std::mem::take(self);
         self.is_done = true;
         frame.buffer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::header::HEADER_BYTES;
+    use super::*;
+
+    /// The peer has it then, and does not look at what is sent again. Miri sees whether the pointer
+    /// has stayed valid.
+    #[test]
+    fn what_is_lent_may_be_written_and_copied_after_that() {
+        let mut memory = [1; 40];
+        let owner = NonNull::from(&mut memory[..]);
+        let header = vec![0; PAYLOAD];
+        // SAFETY: the memory outlives the frame.
+        let mut frame = unsafe { Frame::lent(header, owner) };
+        assert_eq!(frame.parts(HEADER_BYTES)[1], [1; 40]);
+        // SAFETY: the frame is not being read.
+        unsafe { owner.cast::<u8>().write(2) };
+        frame.keep(vec![0; PAYLOAD + memory.len()]);
+        let [_, payload] = frame.parts(0);
+        assert!(payload.is_empty());
+        assert_eq!(frame.parts(HEADER_BYTES)[0][..2], [2, 1]);
     }
 }

@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::net::IpAddr;
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use rustix::event::PollFlags;
@@ -44,8 +45,8 @@ impl Tx {
     }
 
     /// Whether a message may go without a slot.
-    fn is_slotless(&self, payload: &[u8]) -> bool {
-        (SLOTLESS_BYTES..=self.slot_bytes).contains(&payload.len())
+    fn is_slotless(&self, payload: usize) -> bool {
+        (SLOTLESS_BYTES..=self.slot_bytes).contains(&payload)
     }
 }
 
@@ -99,9 +100,9 @@ impl LinkTx for Tx {
         }
     }
 
-    unsafe fn lend(&mut self, payload: &[u8], tag: u64) -> Result<Lending, LinkError> {
+    unsafe fn lend(&mut self, payload: NonNull<[u8]>, tag: u64) -> Result<Lending, LinkError> {
         let mut outbox = self.link.outbox.lock();
-        if !self.is_slotless(payload) || !outbox.retains {
+        if !self.is_slotless(payload.len()) || !outbox.retains {
             return Ok(Lending::Unable);
         }
         if !outbox.may_begin(self.reserved.is_some())? {
@@ -125,7 +126,7 @@ impl LinkTx for Tx {
     fn send_from(&mut self, payload: &[u8], tag: u64) -> Result<Direct, LinkError> {
         let mut outbox = self.link.outbox.lock();
         // What is kept is lent, or copied to a slot.
-        if !self.is_slotless(payload) || outbox.retains {
+        if !self.is_slotless(payload.len()) || outbox.retains {
             return Ok(Direct::Unable);
         }
         if !outbox.may_begin(self.reserved.is_some())? {

@@ -2,6 +2,7 @@
 //! (`core.rs`).
 
 use std::io;
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use spark_ccl_log::Mutex;
@@ -105,7 +106,7 @@ impl LinkTx for Tx {
         }
     }
 
-    unsafe fn lend(&mut self, payload: &[u8], tag: u64) -> Result<Lending, LinkError> {
+    unsafe fn lend(&mut self, payload: NonNull<[u8]>, tag: u64) -> Result<Lending, LinkError> {
         if let Some((_, reserved)) = self.reserved {
             return Err(LinkError::Misuse(format!(
                 "lending, where {reserved} bytes are reserved"

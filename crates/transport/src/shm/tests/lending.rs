@@ -1,5 +1,7 @@
 //! Messages that the receiver reads in the sender's memory.
 
+use std::ptr::NonNull;
+
 use spark_ccl_testing::{Need, has};
 
 use super::super::{LEND_LEAST, Rx, Tx, layout, pair};
@@ -38,7 +40,7 @@ fn introduce(tx: &mut Tx, rx: &mut Rx) {
 pub(super) fn lend(tx: &mut Tx, payload: &[u8], tag: u64) -> Lending {
     // SAFETY: each test keeps what it lends valid and unchanged until the loan has returned, or the
     // link is withdrawn or no longer used.
-    unsafe { tx.lend(payload, tag) }.unwrap()
+    unsafe { tx.lend(NonNull::from(payload), tag) }.unwrap()
 }
 
 pub(super) fn lent(tx: &mut Tx, payload: &[u8], tag: u64) -> u64 {

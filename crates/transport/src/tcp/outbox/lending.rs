@@ -2,6 +2,8 @@
 //! them, or the link has made a copy.
 #![allow(unsafe_code)]
 
+use std::ptr::NonNull;
+
 use super::super::buffers::{FRAME, PAYLOAD};
 use super::super::frame::Frame;
 use super::{Outbox, Outgoing};
@@ -15,7 +17,7 @@ impl Outbox {
     /// [is withdrawn](Self::withdraw); and unchanged until then or until the peer has received it.
     pub(in crate::tcp) unsafe fn lend(
         &mut self,
-        payload: &[u8],
+        payload: NonNull<[u8]>,
         tag: u64,
     ) -> Result<u64, LinkError> {
         if self.frames.len() >= self.ask_at {

@@ -1,6 +1,8 @@
 //! Messages that are sent from where they lie, while cables go.
 #![allow(unsafe_code)]
 
+use std::ptr::NonNull;
+
 use super::super::LEND_FROM;
 use super::cables::{GEOMETRY, Side, sides};
 use super::spares::add_spare;
@@ -14,7 +16,7 @@ const LEN: usize = 20_000;
 pub(super) fn try_lend(tx: &mut Tx, payload: &[u8], message: usize) -> Option<u64> {
     // SAFETY: each test keeps what it lends valid and unchanged until it has returned, or the link
     // is withdrawn or no longer used.
-    match unsafe { tx.lend(payload, message as u64) }.unwrap() {
+    match unsafe { tx.lend(NonNull::from(payload), message as u64) }.unwrap() {
         Lending::Lent(loan) => Some(loan),
         Lending::NotYet => None,
         Lending::Unable => panic!("{} bytes cannot be lent", payload.len()),
@@ -124,7 +126,7 @@ fn only_links_between_hosts_lend_and_not_what_is_sent_last() {
     let ((mut tx, _rx), _there) = over_tcp(GEOMETRY, 1, v4());
     assert_eq!(lends(&tx, LEND_FROM), Lends::Nothing);
     // SAFETY: nothing is lent.
-    let lent = unsafe { tx.lend(&bytes, 0) };
+    let lent = unsafe { tx.lend(NonNull::from(&bytes[..]), 0) };
     assert_eq!(lent.unwrap(), Lending::Unable);
 }
 
@@ -134,6 +136,6 @@ fn nothing_is_lent_while_a_slot_is_reserved() {
     here.tx.reserve(8).unwrap().unwrap();
     let bytes = payload(0, LEN);
     // SAFETY: nothing is lent.
-    let lent = unsafe { here.tx.lend(&bytes, 0) };
+    let lent = unsafe { here.tx.lend(NonNull::from(&bytes[..]), 0) };
     assert!(matches!(lent, Err(LinkError::Misuse(_))));
 }

@@ -6,6 +6,7 @@
 //! to it.
 
 use std::collections::VecDeque;
+use std::ptr::NonNull;
 
 use spark_ccl_verbs::Remote;
 
@@ -60,14 +61,14 @@ pub(in super::super) enum Destination {
 impl Core {
     /// What the peer needs to read the payload; `None` if it cannot be lent, or lending does not
     /// pay.
-    pub(in super::super) fn lendable(&self, payload: &[u8]) -> Option<Lent> {
+    pub(in super::super) fn lendable(&self, payload: NonNull<[u8]>) -> Option<Lent> {
         let most = self.outgoing.geometry().slot_bytes;
         let fits =
             Lent::len(self.rails.len()) <= most && (LEND_LEAST..=most).contains(&payload.len());
         if !fits || !self.reads() {
             return None;
         }
-        let address = payload.as_ptr() as u64;
+        let address = payload.cast::<u8>().as_ptr() as u64;
         // Dropped rails are included: they may be back in use when the message is read.
         let keys = (0..self.rails.len()).map(|rail| {
             let keys = self

@@ -53,7 +53,7 @@ pub(super) fn linked(sides: &[Side; 2]) -> [(Tx, Rx); 2] {
 pub(super) fn lend(tx: &mut Tx, payload: &[u8], tag: u64) -> u64 {
     // SAFETY: the payload is part of memory that outlives the link, or the test keeps it unchanged
     // until it has returned.
-    match unsafe { tx.lend(payload, tag) }.unwrap() {
+    match unsafe { tx.lend(NonNull::from(payload), tag) }.unwrap() {
         Lending::Lent(number) => number,
         other => panic!("{other:?}"),
     }
@@ -118,7 +118,7 @@ fn lent_messages_are_read_to_registered_memory_by_all_rails() {
         .map(|part| lend(&mut tx, part, 9))
         .collect();
     // SAFETY: the link refuses the loan, as the next line checks, so it does not keep the payload.
-    let refused = unsafe { tx.lend(&from.memory[..BYTES], 9) };
+    let refused = unsafe { tx.lend(NonNull::from(&from.memory[..BYTES]), 9) };
     assert_eq!(refused.unwrap(), Lending::NotYet);
     let mut done = 0;
     while done < to.memory.len() {
@@ -172,7 +172,7 @@ fn what_cannot_be_lent_or_borrowed_goes_through_slots() {
     for payload in [&ordinary, &from.memory[..1000], &from.memory[..]] {
         // SAFETY: the link refuses the loan, as the next line checks, so it does not keep the
         // payload.
-        let refused = unsafe { tx.lend(payload, 1) };
+        let refused = unsafe { tx.lend(NonNull::from(payload), 1) };
         assert_eq!(refused.unwrap(), Lending::Unable);
     }
     let loan = lend(&mut tx, &from.memory[..BYTES], 1);
