@@ -15,6 +15,10 @@ def grid(table: Grid) -> str:
     return "\n".join("| " + " | ".join(row) + " |" for row in [table.heads, aligned, *table.rows])
 
 
+def titled(table: Grid) -> list[str]:
+    return [*([f"**{table.title}**"] if table.title else []), grid(table)]
+
+
 def is_numeric(column: tuple[str, ...]) -> bool:
     filled = [cell for cell in column if cell]
     return 2 * sum(bool(re.match(r"[-+(]?\d", cell)) for cell in filled) >= max(len(filled), 1)

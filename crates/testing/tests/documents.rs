@@ -42,17 +42,24 @@ fn broken_links_are_found() {
 
 #[test]
 fn measurements_are_shown_as_they_are() {
+    python(&["benches/measurements", "--check"]);
+}
+
+#[test]
+fn what_shows_measurements_notices_mistakes() {
+    python(&["benches/measurements/tests.py"]);
+}
+
+/// Runs a program of Python, where there is one.
+fn python(arguments: &[&str]) {
     if !has(Need::Python) {
         return;
     }
-    let arguments = ["-B", "benches/measurements", "--check"];
-    let check = Command::new("python3")
-        .args(arguments)
-        .current_dir(workspace())
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&check.stderr);
-    assert!(check.status.success(), "{said}");
+    let mut command = Command::new("python3");
+    command.arg("-B").args(arguments).current_dir(workspace());
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
 }
 
 /// What is wrong with the links between some documents and to other files, by the file.
