@@ -49,26 +49,51 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--plots", action="store_true")
     parser.add_argument("--take", metavar="FOLDER/NAME")
-    parser.add_argument("--title", help="of what is taken; a new table needs one")
+    parser.add_argument("--title", default="", help="of what is taken; a new table needs one")
     parser.add_argument("--command", default="", help="by which it was measured")
     parser.add_argument("--machine", default="", help="in words")
     parser.add_argument("--load", default="", help="load average before")
     parser.add_argument("--commit", default="", help="of what was measured (HEAD)")
     parser.add_argument("--date", default="", metavar="YYYY-MM-DD", help="(today)")
-    options = parser.parse_args()
-    if options.take and not options.title:
-        parser.error("--take needs --title")
-    return options
+    return parser.parse_args()
 
 
 def take(options: argparse.Namespace) -> None:
-    """Tables from standard input."""
-    before, tables, after = markdown.parse(sys.stdin.read())
+    """Tables from standard input; nothing changes where they do not suit the documents."""
+    try:
+        before, tables, after = markdown.parse(sys.stdin.read())
+    except ValueError as error:
+        raise SystemExit(f"standard input: {error}") from error
     if not tables:
         raise SystemExit("there is no table on standard input")
-    data.save(options.take, data.Measured(
-        options.title, options.command, options.date or datetime.date.today().isoformat(),
-        options.commit or head(), options.machine, options.load, before, tables, after))
+    file = data.path(options.take)
+    is_new = not file.exists()
+    old = data.Measured("", about=before, notes=after) if is_new else data.load(options.take)
+    title = options.title or old.title
+    if not title:
+        raise SystemExit(f"{file} is new: --take needs --title")
+    replace(options.take, data.Measured(
+        title, options.command or old.command,
+        options.date or datetime.date.today().isoformat(), options.commit or head(),
+        options.machine or old.machine, options.load, old.about, tables, old.notes))
+    if not is_new:
+        print(f"{file} keeps its `about` and `notes`: look whether they are still true. Printed "
+              "beside the tables was:", *before, *after, sep="\n", file=sys.stderr)
+
+
+def replace(name: str, measured: data.Measured) -> None:
+    """Saves, and puts the old data back where pages or pictures cannot be made of the new."""
+    file = data.path(name)
+    old = file.read_bytes() if file.exists() else None
+    data.save(name, measured)
+    try:
+        pages.all_pages()
+        pictures.stale()
+    except BaseException:
+        file.unlink()
+        if old is not None:
+            file.write_bytes(old)
+        raise
 
 
 def head() -> str:

@@ -19,9 +19,16 @@ class Grid:
     rows: list[list[str]]
     title: str = ""
 
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            if len(row) != len(self.heads):
+                raise ValueError(f"{len(row)} cells under {len(self.heads)} heads: {row}")
+
     def column(self, head: str, nth: int = 0) -> list[str]:
         """The cells of the nth column of this head."""
         columns = [number for number, other in enumerate(self.heads) if other == head]
+        if nth >= len(columns):
+            raise ValueError(f"there are {len(columns)} columns {head!r}")
         return [row[columns[nth]] for row in self.rows]
 
 
@@ -58,9 +65,12 @@ def names() -> list[str]:
 
 
 def load(name: str) -> Measured:
-    content = json.loads(path(name).read_text(encoding="utf-8"))
-    content["tables"] = [Grid(**table) for table in content["tables"]]
-    return Measured(**content)
+    try:
+        content = json.loads(path(name).read_text(encoding="utf-8"))
+        content["tables"] = [Grid(**table) for table in content["tables"]]
+        return Measured(**content)
+    except (KeyError, TypeError, ValueError) as error:
+        raise SystemExit(f"{path(name)}: {error!r}") from error
 
 
 def save(name: str, measured: Measured) -> None:

@@ -25,7 +25,7 @@ PEERS = ("Open MPI", "MPICH")
 BESIDE = (
     ("host memory: Open MPI, MPICH", "host/all_reduce-hot", PEERS, "spark-ccl"),
     ("the same, ours registered", "host/all_reduce-hot", PEERS, "spark-ccl, registered"),
-    ("PyTorch on the CPU: gloo", "torch/one-host", ("gloo us, 2 ranks",), "spark_ccl us"),
+    ("PyTorch on the CPU: gloo", "torch/one-host", ("gloo us",), "spark_ccl us"),
     ("two H100: NCCL", "gpu/kernels-beside-nccl", ("NCCL, graph", "NCCL symmetric, graph"),
      "engine, graph"),
 )
@@ -77,8 +77,8 @@ def narrowed(table: Grid, options: dict[str, str]) -> Grid:
     """Only the columns and rows that are asked for, which have to be there."""
     rows = table.rows
     if "rows" in options:
-        rows = [next(row for row in rows if row[0] == first)
-                for first in options["rows"].split(",")]
+        by_first = {row[0]: row for row in reversed(rows)}
+        rows = [by_first[first] for first in options["rows"].split(",")]
     if "columns" not in options:
         return Grid(table.heads, rows, table.title)
     columns = [int(number) - 1 for number in options["columns"].split(",")]

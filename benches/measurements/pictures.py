@@ -16,8 +16,8 @@ BLUE, GREEN, ORANGE, GREY, PURPLE = "#0060c0", "#2a8a3e", "#d08000", "#888888", 
 
 @dataclass(frozen=True)
 class Line:
-    """The nth column of this head in a data file's first table. With `of`, only the rows whose
-    first cell that is."""
+    """The nth column of this head in a table of a data file. With `of`, only the rows whose first
+    cell that is."""
 
     label: str
     colour: str
@@ -25,9 +25,10 @@ class Line:
     head: str
     nth: int = 0
     of: str = ""
+    table: int = 0
 
     def points(self) -> tuple[list[int], list[float]]:
-        table = data.load(self.name).tables[0]
+        table = data.load(self.name).tables[self.table]
         cells = zip(table.rows, table.column("bytes"), table.column(self.head, self.nth))
         found = [(data.size(size), data.number(cell)) for row, size, cell in cells
                  if cell and self.of in ("", row[0])]
@@ -65,10 +66,10 @@ PICTURES = (
         Line("spark-ccl", BLUE, KERNELS, "engine, graph"),
     ), (2.1, 366e3)),
     Picture("docs/pytorch.svg", "PyTorch's all_reduce of tensors on the CPU", "us", (
-        Line("gloo, 2 ranks", GREY, TORCH, "gloo us, 2 ranks", 0, CALL),
+        Line("gloo, 2 ranks", GREY, TORCH, "gloo us", 0, CALL),
         Line("spark_ccl, 2 ranks", BLUE, TORCH, "spark_ccl us", 0, CALL),
-        Line("gloo, 4 ranks", ORANGE, TORCH, "gloo us, 4 ranks", 0, CALL),
-        Line("spark_ccl, 4 ranks", GREEN, TORCH, "spark_ccl us", 1, CALL),
+        Line("gloo, 4 ranks", ORANGE, TORCH, "gloo us", 0, CALL, 1),
+        Line("spark_ccl, 4 ranks", GREEN, TORCH, "spark_ccl us", 0, CALL, 1),
     )),
     Picture("docs/tcp.svg", "all_reduce over TCP, one host, 2 ranks", "us", (
         Line("Open MPI", GREY, TCP, "Open MPI"),
@@ -87,7 +88,11 @@ def stale() -> list[str]:
 
 def digest(picture: Picture) -> str:
     """Of its figures, and of how they are drawn."""
-    content = repr((picture, [line.points() for line in picture.lines], inspect.getsource(plot)))
+    try:
+        points = [line.points() for line in picture.lines]
+    except (IndexError, ValueError) as error:
+        raise SystemExit(f"{picture.file}: its data: {error!r}") from error
+    content = repr((picture, points, inspect.getsource(plot)))
     return hashlib.sha256(content.encode()).hexdigest()
 
 

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
+import sys
+import tempfile
 import unittest
 from pathlib import Path
 
@@ -38,6 +42,83 @@ class Marks(unittest.TestCase):
                     "src/host/README.md", "crates/sched/README.md"}
         self.assertLessEqual(expected, found)
         self.assertNotIn("docs/measurements/host.md", found)
+
+
+class Mistakes(unittest.TestCase):
+    """In a copy of all that the program reads."""
+
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = Path(folder.name)
+        for file in [*pages.documents(), *Path("docs").glob("**/*"),
+                     *Path("benches/measurements").glob("*.py")]:
+            if file.is_file():
+                (self.root / file).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(file, self.root / file)
+
+    def run_program(self, *arguments: str, said: str = "") -> subprocess.CompletedProcess[str]:
+        program = [sys.executable, "-B", str(self.root / "benches/measurements"), *arguments]
+        return subprocess.run(program, input=said, capture_output=True, text=True)
+
+    def refused(self, *arguments: str, said: str = "") -> str:
+        """What the program says; a traceback is no message."""
+        ended = self.run_program(*arguments, said=said)
+        self.assertEqual(ended.returncode, 1, ended.stderr)
+        self.assertNotIn("Traceback", ended.stderr)
+        return ended.stderr
+
+    def change(self, file: str, old: str, new: str) -> None:
+        path = self.root / file
+        text = path.read_text(encoding="utf-8")
+        self.assertIn(old, text)
+        path.write_text(text.replace(old, new, 1), encoding="utf-8")
+
+    def test_a_number_that_the_data_does_not_have(self) -> None:
+        self.change("docs/performance.md", "| 8 B | 0.26 |", "| 8 B | 0.27 |")
+        self.assertIn("docs/performance.md", self.refused("--check"))
+
+    def test_a_row_that_is_not_there(self) -> None:
+        self.change("docs/performance.md", "rows=8 B,", "rows=9 B,")
+        self.assertIn("9 B", self.refused("--check"))
+
+    def test_data_that_is_none(self) -> None:
+        file = "docs/measurements/host/tcp.json"
+        for old, new in (('"date"', '"day"'), ('"tables"', '"grids"'), ("[\"8 B\", ", "["),
+                         ("{", "")):
+            kept = (self.root / file).read_bytes()
+            self.change(file, old, new)
+            with self.subTest(new=new):
+                self.assertIn(file, self.refused("--check"))
+            (self.root / file).write_bytes(kept)
+
+    def test_tables_that_documents_cannot_show_are_not_taken(self) -> None:
+        file = self.root / "docs/measurements/torch/one-host.json"
+        kept = file.read_bytes()
+        for table, why in (("| call | us |\n|---|---|\n| x | 1 |", "README.md"),
+                           ("| call | us |\n|---|---|\n| x |", "1 cells under 2 heads"),
+                           ("nothing", "no table")):
+            with self.subTest(table=table):
+                said = self.refused("--take", "torch/one-host", "--commit", "x", said=table)
+                self.assertIn(why, said)
+                self.assertEqual(file.read_bytes(), kept)
+
+    def test_what_is_taken_again_keeps_its_texts(self) -> None:
+        file = self.root / "docs/measurements/host/rails.json"
+        old = file.read_text(encoding="utf-8")
+        table = "| rails | ms |\n|---|---|\n| 1 | 700 |"
+        taken = self.run_program("--take", "host/rails", "--commit", "x", said=table)
+        self.assertEqual(taken.returncode, 0, taken.stderr)
+        new = file.read_text(encoding="utf-8")
+        self.assertIn('["1", "700"]', new)
+        for key in ("title", "about", "command"):
+            line = next(line for line in old.split("\n") if line.startswith(f' "{key}"'))
+            self.assertIn(line, new)
+
+    def test_new_tables_need_a_title(self) -> None:
+        table = "| a | b |\n|---|---|\n| 1 | 2 |"
+        said = self.refused("--take", "host/new", "--commit", "x", said=table)
+        self.assertIn("--title", said)
 
 
 if __name__ == "__main__":

@@ -5,8 +5,9 @@ tables in Markdown.
     torchrun --nproc-per-node 2 -m spark_ccl.bench  # measures the ranks that torchrun has started
 
 A time is rank 0's of one call, the median of the rounds. A spread is the widest difference between
-two rounds, relative to the median. A ratio above 1 says how many times as long gloo takes. The last
-line is a step of training with DistributedDataParallel: 12 layers, 50 MB of gradients.
+two rounds, relative to the median; the first is ours. A ratio above 1 says how many times as long
+gloo takes. The last line is a step of training with DistributedDataParallel: 12 layers, 50 MB of
+gradients.
 """
 
 from __future__ import annotations
@@ -90,16 +91,15 @@ def measure(rounds: int) -> None:
     dist.init_process_group("gloo")
     groups: dict[str, Any] = {backend: dist.new_group(backend=backend) for backend in BACKENDS}
     day = datetime.date.today().isoformat()
-    tell(
-        f"{dist.get_world_size()} ranks, {os.cpu_count()} cores, PyTorch {torch.__version__}, {rounds} rounds, {day}:\n"
-    )
-    tell("| call | bytes | gloo us | spread | spark_ccl us | spread | ratio |")
+    tell(f"{os.cpu_count()} cores, PyTorch {torch.__version__}, {rounds} rounds, {day}:\n")
+    tell(f"**{dist.get_world_size()} ranks**\n")
+    tell("| call | bytes | gloo us | spark_ccl us | ratio | spread | gloo's spread |")
     tell("|---|---|---|---|---|---|---|")
     for name, (call, sizes) in CALLS.items():
         for size in sizes:
-            report(name, size, {backend: of_call(call, size, group) for backend, group in groups.items()}, rounds)
+            report(name, binary(size), {backend: of_call(call, size, group) for backend, group in groups.items()}, rounds)
     steps = {backend: of_training(group) for backend, group in groups.items()}
-    report("DDP step", 4 * LAYERS * (WIDTH * WIDTH + WIDTH), steps, rounds)
+    report("DDP step", f"{4 * LAYERS * (WIDTH * WIDTH + WIDTH) / 1e6:.0f} MB", steps, rounds)
     alone = of_rank_alone(rounds)
     tell(f"\nThe step takes one rank alone {alone * 1e3:.1f} ms.\n")
     dist.destroy_process_group()
@@ -138,7 +138,7 @@ def of_rank_alone(rounds: int) -> float:
     return statistics.median(times)
 
 
-def report(name: str, size: int, calls: dict[str, Callable[[], object]], rounds: int) -> None:
+def report(name: str, size: str, calls: dict[str, Callable[[], object]], rounds: int) -> None:
     """Measures the backends in turn, and prints a line."""
     repeats = {backend: calibrated(call) for backend, call in calls.items()}
     times: dict[str, list[float]] = {backend: [] for backend in calls}
@@ -146,9 +146,25 @@ def report(name: str, size: int, calls: dict[str, Callable[[], object]], rounds:
         for backend, call in calls.items():
             times[backend].append(timed(call, repeats[backend]))
     gloo, ours = (statistics.median(times[backend]) for backend in BACKENDS)
-    spreads = [(max(times[backend]) - min(times[backend])) / statistics.median(times[backend]) for backend in BACKENDS]
-    columns = (f"{gloo * 1e6:,.1f}", f"{spreads[0]:.0%}", f"{ours * 1e6:,.1f}", f"{spreads[1]:.0%}")
-    tell(f"| {name} | {size:,} | {' | '.join(columns)} | {gloo / ours:.2f} |")
+    of_gloo, of_ours = (
+        f"{100 * (max(times[backend]) - min(times[backend])) / median:.0f} %"
+        for backend, median in zip(BACKENDS, (gloo, ours))
+    )
+    cells = (name, size, shown(gloo * 1e6), shown(ours * 1e6), shown(gloo / ours), of_ours, of_gloo)
+    tell(f"| {' | '.join(cells)} |")
+
+
+def binary(size: int) -> str:
+    """Bytes in the largest unit of which they are a whole number."""
+    for unit, shift in (("MiB", 20), ("KiB", 10)):
+        if size % (1 << shift) == 0:
+            return f"{size >> shift} {unit}"
+    return f"{size} B"
+
+
+def shown(value: float) -> str:
+    """Three digits, or all before the point."""
+    return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:.0f}"
 
 
 def calibrated(call: Callable[[], object]) -> int:
