@@ -1,8 +1,8 @@
 """Keeps docs/measurements: data that scripts measure, and the pages that show it.
 
   python3 -B benches/measurements           writes all pages, and the tables in other documents
-  python3 -B benches/measurements --check   fails where a page or a picture is not of the data
-  python3 -B benches/measurements --plots   draws the pictures, too; needs matplotlib
+  python3 -B benches/measurements --check   fails if a page or picture does not match the data
+  python3 -B benches/measurements --plots   draws the pictures, too; needs matplotlib 3.6
   SCRIPT | python3 -B benches/measurements --take FOLDER/NAME --title TEXT --command TEXT ...
                                             makes data of the tables that a script prints
 """
@@ -28,19 +28,27 @@ def main() -> int:
     options = arguments()
     if options.take:
         take(options)
+    made = pages.all_pages()
+    stale = [file for file, text in made.items() if read(file) != text]
+    if options.check:
+        return complain(stale)
+    for file in stale:
+        file.write_text(made[file], encoding="utf-8")
     if options.plots:
         pictures.draw()
-    if options.check:
-        stale = [str(file) for file, text in pages.all_pages().items() if read(file) != text]
-        stale += pictures.stale()
-        for file in stale:
-            print(f"{file} is not of the data: run python3 -B benches/measurements --plots",
-                  file=sys.stderr)
-        return 1 if stale else 0
-    for file, text in pages.all_pages().items():
-        if read(file) != text:
-            file.write_text(text, encoding="utf-8")
     return 0
+
+
+def complain(stale: list[Path]) -> int:
+    """The exit code."""
+    for file in stale:
+        print(f"{file} does not match the data: run python3 -B benches/measurements",
+              file=sys.stderr)
+    drawn = pictures.stale()
+    for picture in drawn:
+        print(f"{picture} does not match the data: run python3 -B benches/measurements --plots",
+              file=sys.stderr)
+    return 1 if stale or drawn else 0
 
 
 def arguments() -> argparse.Namespace:

@@ -78,6 +78,12 @@ class Mistakes(unittest.TestCase):
         self.change("docs/performance.md", "| 8 B | 0.26 |", "| 8 B | 0.27 |")
         self.assertIn("docs/performance.md", self.refused("--check"))
 
+    def test_a_picture_that_somebody_changed(self) -> None:
+        self.change("docs/tcp.svg", "MPICH", "mpich")
+        said = self.refused("--check")
+        self.assertIn("docs/tcp.svg does not match the data", said)
+        self.assertIn("--plots", said)
+
     def test_a_row_that_is_not_there(self) -> None:
         self.change("docs/performance.md", "rows=8 B,", "rows=9 B,")
         self.assertIn("9 B", self.refused("--check"))
