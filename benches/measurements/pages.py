@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import data
@@ -18,6 +19,10 @@ PAGES = {
     "predicted": "Predictions",
 }
 MADE = "<!-- Made by benches/measurements from the data beside it. Do not edit. -->"
+EXPLAINED = "What columns mean, and how measurements are made: [benches](../../benches/README.md)."
+# What these names begin with comes first, in this order; the rest by name.
+FIRST = (*(f"host/{collective}" for collective in parts.COLLECTIVES),
+         "host/tcp", "host/crowded", "host/types")
 # Where documents are; and those of the folder above them.
 FOLDERS = ("benches", "crates", "docs", "examples", "ffi", "python", "src", "tests")
 
@@ -25,7 +30,7 @@ FOLDERS = ("benches", "crates", "docs", "examples", "ffi", "python", "src", "tes
 def all_pages() -> dict[Path, str]:
     """What each page and document should contain."""
     by_folder: dict[str, list[str]] = {}
-    for name in data.names():
+    for name in sorted(data.names(), key=place):
         by_folder.setdefault(name.split("/")[0], []).append(name)
     unknown = by_folder.keys() - PAGES.keys()
     if unknown:
@@ -36,6 +41,11 @@ def all_pages() -> dict[Path, str]:
     for document in documents():
         made[document] = parts.filled(document.read_text(encoding="utf-8"), document)
     return made
+
+
+def place(name: str) -> int:
+    """Where a table stands; those of the same place are as sorted."""
+    return next((at for at, begin in enumerate(FIRST) if re.match(rf"{begin}\b", name)), len(FIRST))
 
 
 def documents() -> list[Path]:
@@ -64,16 +74,24 @@ def index(by_folder: dict[str, list[str]]) -> str:
 
 
 def page(folder: str, names: list[str]) -> str:
-    sections = [MADE, f"# Measurements: {PAGES[folder]}"]
+    sections = [MADE, f"# Measurements: {PAGES[folder]}", EXPLAINED]
     for name in names:
         sections += section(name, data.load(name))
     return "\n\n".join(sections) + "\n"
 
 
 def section(name: str, measured: Measured) -> list[str]:
-    command = [f"Measured by `{measured.command}`."] if measured.command else []
-    origin = [f"{measured.origin()}."] if measured.origin() else []
+    origin = measured.origin()
+    origin = [f"{origin[0].upper()}{origin[1:]}."] if origin else []
     tables = [text for table in measured.tables for text in markdown.titled(table)]
     source = f"Data: [`{name}.json`]({name}.json)"
-    said = map(markdown.wrapped, [*command, *origin, *measured.about])
+    said = map(markdown.wrapped, [*command(name, measured), *origin, *measured.about])
     return [f"## {measured.title}", *said, *tables, *map(markdown.wrapped, measured.notes), source]
+
+
+def command(name: str, measured: Measured) -> list[str]:
+    if not measured.command:
+        return []
+    verb = "Made" if name.startswith("predicted/") else "Measured"
+    by_hand = measured.command == "by hand"
+    return [f"{verb} by hand." if by_hand else f"{verb} by `{measured.command}`."]

@@ -24,7 +24,8 @@ COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "reduce", "broadcas
 PEERS = ("Open MPI", "MPICH")
 BESIDE = (
     ("host memory: Open MPI, MPICH", "host/all_reduce-hot", PEERS, "spark-ccl"),
-    ("the same, ours registered", "host/all_reduce-hot", PEERS, "spark-ccl, registered"),
+    ("the same, ours in memory of `comm.alloc`", "host/all_reduce-hot", PEERS,
+     "spark-ccl, registered"),
     ("PyTorch on the CPU: gloo", "torch/one-host", ("gloo us",), "spark_ccl us"),
     ("two H100: NCCL", "gpu/kernels-beside-nccl", ("NCCL, graph", "NCCL symmetric, graph"),
      "engine, graph"),
@@ -67,10 +68,14 @@ def chosen(name: str, which: str, document: Path) -> str:
     texts = [text for table in tables for text in markdown.titled(narrowed(table, options))]
     folder = os.path.relpath(data.FOLDER, document.parent)
     where = link(measured, name.split("/")[0], f"{folder}/")
-    short = replace(measured, machine=measured.machine.split(";")[0])
-    source = markdown.wrapped(f"From {where}: {short.origin()}.")
+    source = markdown.wrapped(f"From {where}: {short(measured)}.")
     about = map(markdown.wrapped, measured.about) if options.get("with") == "about" else []
     return "\n\n".join([*about, *texts, source])
+
+
+def short(measured: Measured) -> str:
+    """The origin, with only the first words of the machine."""
+    return replace(measured, machine=measured.machine.split(";")[0]).origin()
 
 
 def narrowed(table: Grid, options: dict[str, str]) -> Grid:
@@ -88,12 +93,15 @@ def narrowed(table: Grid, options: dict[str, str]) -> Grid:
 
 def ratios() -> str:
     """Of each collective, out of place and hot, beside the best peer."""
-    rows = []
+    rows, origins = [], []
     for collective in COLLECTIVES:
-        table = data.load(f"host/{collective}-hot").tables[0]
+        measured = data.load(f"host/{collective}-hot")
+        table = measured.tables[0]
+        origins.append(short(replace(measured, load="")))
         of_size = dict(zip(table.column("bytes"), table.column("ratio")))
         rows.append([collective, *(of_size[size] for size in RATIO_SIZES)])
-    return markdown.grid(Grid(["collective", *RATIO_SIZES], rows))
+    origin = markdown.wrapped(f"{'; '.join(dict.fromkeys(origins))}.")
+    return f"{markdown.grid(Grid(['collective', *RATIO_SIZES], rows))}\n\n{origin}"
 
 
 def how_fast() -> str:
@@ -108,7 +116,8 @@ def how_fast() -> str:
             cells = dict(reversed(list(zip(table.heads, row))))
             if cells.get("call", "all_reduce") == "all_reduce":
                 best = min((cells[other] for other in theirs), key=data.number)
-                of_size[cells["bytes"]] = f"{best} / {cells[ours]}"
+                of_size[cells["bytes"]] = f"{best}, {cells[ours]}"
         cells = [of_size[size] for size in SIZES_OF_ALL]
         rows.append([who, *cells, measured.date, measured.commit.removeprefix("0.1.0+")])
-    return markdown.grid(Grid(["theirs / ours, us", *SIZES_OF_ALL, "date", "commit"], rows))
+    heads = ["best of the others, ours (us)", *SIZES_OF_ALL, "date", "commit"]
+    return markdown.grid(Grid(heads, rows))
