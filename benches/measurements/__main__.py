@@ -16,6 +16,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import commits
 import data
 import markdown
 import pages
@@ -48,7 +49,11 @@ def complain(stale: list[Path]) -> int:
     for picture in drawn:
         print(f"{picture} does not match the data: run python3 -B benches/measurements --plots",
               file=sys.stderr)
-    return 1 if stale or drawn else 0
+    missing = commits.missing()
+    for name in missing:
+        print(f"{data.path(name)}: its commit is not in the repository: write {data.UNKNOWN!r}",
+              file=sys.stderr)
+    return 1 if stale or drawn or missing else 0
 
 
 def arguments() -> argparse.Namespace:

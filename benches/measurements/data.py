@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 FOLDER = Path("docs/measurements")
+# What stands instead of a commit that is not in the repository.
+UNKNOWN = "an earlier build"
 UNITS = {"B": 0, "KiB": 10, "MiB": 20, "GiB": 30}
 
 
@@ -50,7 +52,8 @@ class Measured:
     def origin(self) -> str:
         """Where the figures come from, in one line."""
         load = self.load and f"load average before {self.load}"
-        commit = self.commit and f"spark-ccl {self.commit}"
+        known = self.commit and f"spark-ccl {self.commit}"
+        commit = f"{UNKNOWN} of spark-ccl" if self.commit == UNKNOWN else known
         return "; ".join(part for part in (self.date, commit, self.machine, load) if part)
 
 

@@ -98,6 +98,23 @@ class Mistakes(unittest.TestCase):
                 self.assertIn(file, self.refused("--check"))
             (self.root / file).write_bytes(kept)
 
+    def test_a_commit_that_is_not_there(self) -> None:
+        def git(*arguments: str) -> str:
+            who = ["-c", "user.name=x", "-c", "user.email=x@example.org"]
+            return subprocess.run(["git", *who, *arguments], cwd=self.root, check=True,
+                                  capture_output=True, text=True).stdout.strip()
+
+        git("init", "--quiet")
+        self.assertEqual(self.run_program("--check").returncode, 0, "another history is no mistake")
+        git("commit", "--quiet", "--allow-empty", "--message", "x")
+        self.change("docs/measurements/host/gloo.json", "0.1.0+226f121",
+                    f"0.1.0+{git('rev-parse', 'HEAD')}")
+        self.run_program()
+        said = self.refused("--check")
+        self.assertIn("host/tcp.json: its commit", said)
+        self.assertNotIn("gloo.json", said)
+        self.assertNotIn("kernels-beside-nccl.json", said)
+
     def test_tables_that_documents_cannot_show_are_not_taken(self) -> None:
         file = self.root / "docs/measurements/torch/one-host.json"
         kept = file.read_bytes()
