@@ -29,9 +29,11 @@ def describe():
     caches = ", ".join(f"{level} {field(cpu, level + ' cache')}" for level in ("L1d", "L2", "L3"))
     openmpi = output("mpirun.openmpi", "--version").split("\n", 1)[0].split()[-1]
     mpich = field(output("mpichversion"), "MPICH Version")
+    # Without what a distribution or a provider has appended.
+    release = os.uname().release.split("-")[0]
     lines = [
         f"{field(cpu, 'Model name')}, {os.cpu_count()} cores{virtual}; {caches}",
-        f"{memory / (1 << 20):.0f} GiB of memory; {system}, Linux {os.uname().release}, "
+        f"{memory / (1 << 20):.0f} GiB of memory; {system}, Linux {release}, "
         f"{os.uname().machine}",
         f"Open MPI {openmpi}; MPICH {mpich}",
     ]
