@@ -81,8 +81,8 @@ def page(folder: str, names: list[str]) -> str:
 
 
 def section(name: str, measured: Measured) -> list[str]:
-    origin = measured.origin()
-    origin = [f"{origin[0].upper()}{origin[1:]}."] if origin else []
+    line = measured.origin()
+    origin = [f"{line[0].upper()}{line[1:]}."] if line else []
     tables = [text for table in measured.tables for text in markdown.titled(table)]
     source = f"Data: [`{name}.json`]({name}.json)"
     said = map(markdown.wrapped, [*command(name, measured), *origin, *measured.about])

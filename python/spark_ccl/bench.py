@@ -97,7 +97,9 @@ def measure(rounds: int) -> None:
     tell("|---|---|---|---|---|---|---|")
     for name, (call, sizes) in CALLS.items():
         for size in sizes:
-            report(name, binary(size), {backend: of_call(call, size, group) for backend, group in groups.items()}, rounds)
+            report(
+                name, binary(size), {backend: of_call(call, size, group) for backend, group in groups.items()}, rounds
+            )
     steps = {backend: of_training(group) for backend, group in groups.items()}
     report("DDP step", f"{4 * LAYERS * (WIDTH * WIDTH + WIDTH) / 1e6:.0f} MB", steps, rounds)
     alone = of_rank_alone(rounds)
