@@ -34,7 +34,8 @@ pub trait Carrier: Send {
     fn give_credit(&mut self, lane: usize, total: u64) -> Result<bool, Error>;
 
     /// How many slots of a lane the peer has consumed: one of the totals that it has told, or 0; in
-    /// the end the last one, if it tells no more.
+    /// the end the last one, if it tells no more. Looks at no peer: [`completed`](Self::completed)
+    /// does.
     fn credit(&mut self, lane: usize) -> u64;
 
     /// Whether the peer can be reached.

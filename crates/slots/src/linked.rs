@@ -20,7 +20,7 @@ pub struct Linked {
     outgoing: Outgoing,
     incoming: Incoming,
     may_post: MayPost,
-    /// What [`Carrier::credit`] has met, which cannot say so.
+    /// Why it carries nothing any more.
     failed: Option<Error>,
 }
 
@@ -125,13 +125,12 @@ impl Carrier for Linked {
     }
 
     fn credit(&mut self, lane: usize) -> u64 {
-        // An error is kept, and returned by the next call that can.
-        let _ = self.advance();
         self.incoming.credit(lane)
     }
 
+    /// Asks no socket: [`completed`](Self::completed) has just done so.
     fn health(&mut self) -> Result<(), Error> {
-        self.advance()
+        self.failed.clone().map_or(Ok(()), Err)
     }
 }
 

@@ -109,7 +109,7 @@ fn said_of(tag: Tag, payload: &[u8]) -> Error {
         .unwrap()
         .copy_from_slice(payload);
     tx.commit(payload.len(), tag.word()).unwrap();
-    carrier.health().unwrap_err()
+    carrier.completed().unwrap_err()
 }
 
 #[test]
@@ -137,7 +137,7 @@ fn a_slot_for_which_there_is_no_room_is_an_error() {
     let mut post = |number| {
         // SAFETY: nothing writes the slot. The peer's place may be used, which this is to find.
         while !unsafe { from.carrier.post(Slot { lane: 0, number }, 0).unwrap() } {}
-        to.carrier.health()
+        to.carrier.completed().map(drop)
     };
     assert_eq!((post(1), post(2)), (Ok(()), Ok(())));
     let said = post(3).unwrap_err().to_string();
@@ -203,7 +203,7 @@ fn lanes_take_turns() {
             }
         }
         proxy.turn().unwrap();
-        to.carrier.health().unwrap();
+        to.carrier.completed().unwrap();
         let sent: Vec<_> = proxy.progress().map(|lane| lane.sent).collect();
         let ahead = sent.iter().max().unwrap() - sent.iter().min().unwrap();
         assert!(ahead <= 2, "{sent:?}");
@@ -234,14 +234,14 @@ fn slots_of_many_long_messages_arrive_whole() {
         fill(&from.outbox, slot, payload);
         // SAFETY: nothing writes the slot, and each place at the peer is used once.
         while !unsafe { from.carrier.post(slot, payload).unwrap() } {
-            from.carrier.health().unwrap();
-            to.carrier.health().unwrap();
+            from.carrier.completed().unwrap();
+            to.carrier.completed().unwrap();
         }
     }
     for number in 1..=2 {
         while !take(&to.inbox, Slot { lane: 0, number }) {
-            from.carrier.health().unwrap();
-            to.carrier.health().unwrap();
+            from.carrier.completed().unwrap();
+            to.carrier.completed().unwrap();
         }
     }
 }
@@ -270,7 +270,7 @@ fn a_link_that_is_full_holds_up_no_other() {
         for proxy in &mut proxies {
             proxy.turn().unwrap();
         }
-        to.carrier.health().unwrap();
+        to.carrier.completed().unwrap();
     }
     let sent = |proxy: &Proxy<_>| proxy.progress().next().unwrap().sent;
     assert!(sent(&proxies[0]) < 4 && sent(&proxies[1]) == 4);
@@ -290,7 +290,7 @@ fn a_slot_tells_what_its_sender_has_done_before() {
         fill(&outbox, slot, 8);
         // SAFETY: nothing writes the slot, and each place at the peer is used once.
         while !unsafe { from.post(slot, 8).unwrap() } {}
-        to.health().unwrap();
+        to.completed().unwrap();
         let heard = to.heard().unwrap();
         (heard.before, heard.record.call)
     };
@@ -315,7 +315,7 @@ fn credits_that_came_before_the_end_are_known() {
     }
     while proxy.progress().any(|lane| lane.sent < SLOTS) {
         proxy.turn().unwrap();
-        to.carrier.health().unwrap();
+        to.carrier.completed().unwrap();
     }
     // As many as come in one turn, and the end.
     for (total, lane) in (1..=SLOTS).flat_map(|total| [(total, 1), (total, 0)]) {
