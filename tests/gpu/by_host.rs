@@ -48,8 +48,12 @@ pub(super) fn sums(ranks: usize, len: usize, times: u64) -> Vec<u64> {
 #[test]
 fn all_lengths_are_summed_over_each_link() {
     let Some(gpus) = gpus(2) else { return };
-    for (name, value) in [("SPARK_CCL_SHM", "1"), ("SPARK_CCL_SHM", "0")] {
-        gpus.each(&builder().set(name, value), |comm| {
+    let protocols = ["slots", "proxy"].map(|name| ("SPARK_CCL_GPU_PROTOCOL", name));
+    for ((name, value), (protocol, set)) in [("SPARK_CCL_SHM", "1"), ("SPARK_CCL_SHM", "0")]
+        .into_iter()
+        .flat_map(|shm| protocols.map(|protocol| (shm, protocol)))
+    {
+        gpus.each(&builder().set(name, value).set(protocol, set), |comm| {
             let stream = stream_of(&comm);
             for len in [0, 1, 2, 1000, 16_383, 65_537, 1_000_003, (4 << 20) + 7] {
                 let input = memory(&comm, &values(comm.rank(), len));
@@ -63,7 +67,7 @@ fn all_lengths_are_summed_over_each_link() {
                 comm.wait(&stream).unwrap();
                 assert!(
                     read(&output) == sums(comm.size(), len, 1),
-                    "{len} over {name}={value}"
+                    "{len} over {name}={value}, {protocol}={set}"
                 );
             }
             comm.finalize().unwrap();
@@ -412,7 +416,7 @@ fn the_way_and_the_pieces_are_explained() {
         let path = comm.device_path().unwrap();
         for part in [
             "staged through the host",
-            "not the GPUs' memory: SPARK_CCL_GPU_PROTOCOL=proxy",
+            "not the GPUs' memory: SPARK_CCL_GPU_PROTOCOL=slots",
         ] {
             assert!(path.contains(part), "{part}: {path}");
         }
@@ -436,6 +440,44 @@ fn the_way_and_the_pieces_are_explained() {
         assert_eq!(explain(Operation::Barrier, 0), None);
         comm.finalize().unwrap();
     });
+}
+
+/// Over links nothing does.
+#[test]
+fn only_what_is_faster_so_goes_through_slots() {
+    let Some(gpus) = gpus(2) else { return };
+    let builder = builder().set("SPARK_CCL_GPU_PROTOCOL", "proxy");
+    for shm in ["1", "0"] {
+        gpus.each(&builder.clone().set("SPARK_CCL_SHM", shm), |comm| {
+            let stream = stream_of(&comm);
+            let (rank, ranks, len) = (comm.rank(), comm.size(), 10_000);
+            for operation in [
+                Operation::AllReduce,
+                Operation::AllGather,
+                Operation::AllToAll,
+                Operation::ReduceScatter,
+            ] {
+                let said = comm.explain_device(operation, DType::U64, len).unwrap();
+                let is_through = said.contains("staged through slots, ");
+                let is_faster = operation != Operation::AllReduce && shm == "1";
+                assert_eq!(is_through, is_faster, "{said}");
+            }
+            let own = memory(&comm, &values(rank, len));
+            let (mut sum, mut all) = (
+                memory(&comm, &vec![0; len]),
+                memory(&comm, &vec![0; ranks * len]),
+            );
+            comm.all_reduce(&own, &mut sum, RedOp::Sum)
+                .on(&stream)
+                .unwrap();
+            comm.all_gather(&own, &mut all).on(&stream).unwrap();
+            comm.wait(&stream).unwrap();
+            assert!(read(&sum) == sums(ranks, len, 1));
+            let gathered: Vec<_> = (0..ranks).flat_map(|from| values(from, len)).collect();
+            assert!(read(&all) == gathered);
+            comm.finalize().unwrap();
+        });
+    }
 }
 
 #[test]

@@ -80,44 +80,52 @@ fn expected(rank: usize, ranks: usize) -> Vec<Option<Vec<u64>>> {
     of_root.chain(common.map(Some)).collect()
 }
 
+/// By slots, and by pieces that the host reduces.
 #[test]
 fn all_operations_follow_each_other_at_once_and_in_graphs() {
     let Some(gpus) = gpus(2) else { return };
-    gpus.each(&builder(), |comm| {
-        let (stream, rank, ranks) = (stream_of(&comm), comm.rank(), comm.size());
-        let of = |len| stream.clone_htod(&values(rank, len)).unwrap();
-        let (own, all) = (of(LEN), of(LEN * ranks));
-        let new = |len| stream.clone_htod(&vec![7; len]).unwrap();
-        let mut outputs: Vec<_> = lens(ranks).into_iter().map(new).collect();
-        let raws: Vec<_> = outputs.iter().map(|of| raw(&comm, of, &stream)).collect();
-        let inputs = [&own, &all].map(|of| raw(&comm, of, &stream));
-        let expected = expected(rank, ranks);
-        let check = |outputs: &mut [CudaSlice<u64>]| {
-            comm.wait(&stream).unwrap();
-            for (place, (output, expected)) in outputs.iter_mut().zip(&expected).enumerate() {
-                let seen = stream.clone_dtoh(output).unwrap();
-                let nothing = vec![7; seen.len()];
-                let expected = expected.as_ref().unwrap_or(&nothing);
-                assert!(seen == *expected, "output {place} of rank {rank}");
-                stream.memcpy_htod(&nothing, output).unwrap();
-            }
-        };
-        call(&comm, inputs, &raws, &stream);
-        check(&mut outputs);
-        stream.synchronize().unwrap();
-        stream
-            .begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
-            .unwrap();
-        call(&comm, inputs, &raws, &stream);
-        let graph = stream.end_capture(CUgraphInstantiate_flags(0)).unwrap();
-        let graph = graph.unwrap();
-        for _ in 0..3 {
-            graph.launch().unwrap();
-            check(&mut outputs);
+    for protocol in ["slots", "proxy"] {
+        let builder = builder().set("SPARK_CCL_GPU_PROTOCOL", protocol);
+        gpus.each(&builder.set("SPARK_CCL_SHM", "0"), |comm| {
+            at_once_and_in_graphs(&comm);
+            comm.finalize().unwrap();
+        });
+    }
+}
+
+fn at_once_and_in_graphs(comm: &Communicator) {
+    let (stream, rank, ranks) = (stream_of(comm), comm.rank(), comm.size());
+    let of = |len| stream.clone_htod(&values(rank, len)).unwrap();
+    let (own, all) = (of(LEN), of(LEN * ranks));
+    let new = |len| stream.clone_htod(&vec![7; len]).unwrap();
+    let mut outputs: Vec<_> = lens(ranks).into_iter().map(new).collect();
+    let raws: Vec<_> = outputs.iter().map(|of| raw(comm, of, &stream)).collect();
+    let inputs = [&own, &all].map(|of| raw(comm, of, &stream));
+    let expected = expected(rank, ranks);
+    let check = |outputs: &mut [CudaSlice<u64>]| {
+        comm.wait(&stream).unwrap();
+        for (place, (output, expected)) in outputs.iter_mut().zip(&expected).enumerate() {
+            let seen = stream.clone_dtoh(output).unwrap();
+            let nothing = vec![7; seen.len()];
+            let expected = expected.as_ref().unwrap_or(&nothing);
+            assert!(seen == *expected, "output {place} of rank {rank}");
+            stream.memcpy_htod(&nothing, output).unwrap();
         }
-        drop(graph);
-        comm.finalize().unwrap();
-    });
+    };
+    call(comm, inputs, &raws, &stream);
+    check(&mut outputs);
+    stream.synchronize().unwrap();
+    stream
+        .begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
+        .unwrap();
+    call(comm, inputs, &raws, &stream);
+    let graph = stream.end_capture(CUgraphInstantiate_flags(0)).unwrap();
+    let graph = graph.unwrap();
+    for _ in 0..3 {
+        graph.launch().unwrap();
+        check(&mut outputs);
+    }
+    drop(graph);
 }
 
 /// Of two ranks, no kernel waits for what comes: both only send.

@@ -50,17 +50,29 @@ pub enum GpuProtocol {
     Packets,
     /// Not at all: to their host, whose threads pass it on.
     Proxy,
+    /// The same, through slots wherever there are kernels for it; for tests.
+    Slots,
 }
 
 impl GpuProtocol {
-    pub(crate) const EXPECTED: &'static str = "packets, proxy or auto";
+    pub(crate) const EXPECTED: &'static str = "packets, proxy, slots or auto";
 
     pub(crate) fn parse(text: &str) -> Option<Self> {
         match text.to_ascii_lowercase().as_str() {
             "auto" => Some(GpuProtocol::Auto),
             "packets" => Some(GpuProtocol::Packets),
             "proxy" => Some(GpuProtocol::Proxy),
+            "slots" => Some(GpuProtocol::Slots),
             _ => None,
+        }
+    }
+
+    /// The setting, if it has all data pass to the hosts.
+    pub fn by_host(self) -> Option<&'static str> {
+        match self {
+            GpuProtocol::Auto | GpuProtocol::Packets => None,
+            GpuProtocol::Proxy => Some("SPARK_CCL_GPU_PROTOCOL=proxy"),
+            GpuProtocol::Slots => Some("SPARK_CCL_GPU_PROTOCOL=slots"),
         }
     }
 }

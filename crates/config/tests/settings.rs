@@ -275,7 +275,11 @@ fn errors_name_variable_value_origin_and_what_is_allowed() {
         ("SPARK_CCL_BACKEND", "gpu", "host, nccl, engine or auto"),
         ("SPARK_CCL_DEVICE", "-1", "0 to 1023"),
         ("SPARK_CCL_SHARE_GPU", "2", "0 or 1"),
-        ("SPARK_CCL_GPU_PROTOCOL", "lines", "packets, proxy or auto"),
+        (
+            "SPARK_CCL_GPU_PROTOCOL",
+            "lines",
+            "packets, proxy, slots or auto",
+        ),
         ("SPARK_CCL_GPU_PINNED", "2", "0 or 1"),
         ("SPARK_CCL_GPU_SET_ASIDE", "much", "a number of bytes"),
         ("NCCL_IB_DISABLE", "2", "0 or 1"),

@@ -17,7 +17,7 @@ use super::measured::{layout, measured};
 use super::pass::exchange;
 use super::pinned::Pinned;
 use super::refused::refused;
-use super::staged::Staged;
+use super::staged::{BySlots, Staged};
 use super::way::Way;
 use crate::communicator::Communicator;
 use crate::device::agreement::{
@@ -39,6 +39,9 @@ const PACKETS: u8 = 1;
 const LINES: u8 = 2;
 const PINNED: u8 = 3;
 const ELSEWHERE: u8 = 4;
+/// Whether slots are between ranks that share memory, or forced.
+const SHARED: u8 = 5;
+const FORCED: u8 = 6;
 
 /// The engine for the device memory of a communicator's ranks. Collective.
 pub(crate) fn attach(
@@ -109,7 +112,7 @@ fn join_through_host(
     if is_zero_copy && !pins {
         return Err(out_of_reach(why));
     }
-    let staged = Staged::new(comm, context, ctas, pins)?;
+    let staged = Staged::new(comm, context, ctas, pins, agree_on_slots(comm)?)?;
     Ok((Joined::new(Way::Host(staged)), passed_over))
 }
 
@@ -120,6 +123,23 @@ fn all_pin(comm: &Communicator) -> Result<bool, Error> {
     let say = |&pins: &bool| if pins { PINNED } else { ELSEWHERE };
     let (_, all) = agree(comm, Ok(pins), say)?;
     Ok(all.iter().all(|&said| said == PINNED))
+}
+
+/// Which calls go through slots: any rank may force them. Collective.
+fn agree_on_slots(comm: &Communicator) -> Result<BySlots, Error> {
+    let own = match comm.inner.world.settings.gpu.protocol {
+        GpuProtocol::Slots => FORCED,
+        _ if comm.planner().all_share_memory => SHARED,
+        _ => ELSEWHERE,
+    };
+    let (_, all) = agree(comm, Ok(own), |&own| own)?;
+    Ok(if all.contains(&FORCED) {
+        BySlots::All
+    } else if all.iter().all(|&said| said == SHARED) {
+        BySlots::Faster
+    } else {
+        BySlots::None
+    })
 }
 
 /// Joins by memory that all ranks share and register, or says why not all ranks can. Collective.
@@ -242,10 +262,10 @@ impl Offer {
         let (path, protocol) = (settings.path, settings.gpu.protocol);
         let way = match way(comm, context, all)? {
             Ok(_) if path == Path::Safe => Err("SPARK_CCL_PATH=safe".to_owned()),
-            Ok(_) if protocol == GpuProtocol::Proxy => {
-                Err("SPARK_CCL_GPU_PROTOCOL=proxy".to_owned())
-            }
-            way => way,
+            way => way.and_then(|way| match protocol.by_host() {
+                Some(setting) => Err(setting.to_owned()),
+                None => Ok(way),
+            }),
         };
         let way = match way {
             Ok(way) => way,
@@ -331,7 +351,7 @@ fn way(
     }
     let mut way = match comm.inner.world.settings.gpu.protocol {
         GpuProtocol::Auto => LINES,
-        GpuProtocol::Packets | GpuProtocol::Proxy => PACKETS,
+        _ => PACKETS,
     };
     for (rank, gpu) in all.iter().enumerate() {
         let reach = reach_of(context, &gpu.place);

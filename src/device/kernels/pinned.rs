@@ -5,7 +5,6 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-use spark_ccl_config::GpuProtocol;
 use spark_ccl_cuda::HostBlock;
 use spark_ccl_cuda::cudarc::driver::CudaContext;
 use spark_ccl_gpu::{MAX_RANKS, Member, Scratch, Settings};
@@ -33,8 +32,8 @@ impl Pinned {
             let mut members = comm.inner.members.iter();
             members.all(|&member| world.session.local_to(member))
         };
-        if world.settings.gpu.protocol == GpuProtocol::Proxy {
-            return Err("SPARK_CCL_GPU_PROTOCOL=proxy".to_owned());
+        if let Some(setting) = world.settings.gpu.protocol.by_host() {
+            return Err(setting.to_owned());
         }
         if !world.settings.shm {
             return Err("SPARK_CCL_SHM=0: ranks share no memory".to_owned());
