@@ -62,8 +62,13 @@ impl Run<'_> {
             return None;
         }
         let ready = transfer.ready - done;
-        let most = |bytes: usize| (bytes / self.task.signature.dtype.size()) as u64;
-        match self.lends(line, span, done, ready) {
+        let size = self.task.signature.dtype.size();
+        let most = |bytes: usize| (bytes / size) as u64;
+        let lends = self.lends(line, span, done, ready);
+        if !lends.pays_for(transfer.elements as usize * size) {
+            return None;
+        }
+        match lends {
             Lends::Nothing => None,
             Lends::Registered | Lends::Slots => {
                 // A receiver that peeks at it expects as much as a slot holds.

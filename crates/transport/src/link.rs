@@ -96,6 +96,11 @@ pub enum Direct {
 /// The longest message that can be lent. The bound lets its reader do other work between messages.
 pub const LEND_MOST: usize = 1 << 20;
 
+/// The most bytes of a step that are copied to slots rather than lent to a link that may send them
+/// again. What a call sends last is hardly ever acknowledged when it ends, and what is lent of it
+/// is copied then: out of colder caches than before it is sent, after asking the kernel in vain.
+const SLOTS_SUFFICE: usize = 512 << 10;
+
 /// What memory a link can lend to its peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lends {
@@ -108,6 +113,27 @@ pub enum Lends {
     /// Any memory, in messages of up to a slot's size. It is sent from there, also again if it gets
     /// lost.
     Slots,
+}
+
+impl Lends {
+    /// Whether lending costs less than slots in a step that sends so many bytes, of which one
+    /// message or several are made.
+    ///
+    /// # Example
+    /// ```
+    /// use spark_ccl_transport::Lends;
+    ///
+    /// assert!(Lends::Registered.pays_for(64 << 10));
+    /// assert!(!Lends::Slots.pays_for(64 << 10));
+    /// assert!(Lends::Slots.pays_for(1 << 20));
+    /// ```
+    pub fn pays_for(self, bytes: usize) -> bool {
+        match self {
+            Self::Nothing => false,
+            Self::Anything | Self::Registered => true,
+            Self::Slots => bytes > SLOTS_SUFFICE,
+        }
+    }
 }
 
 /// The result of an attempt to lend a message's payload.

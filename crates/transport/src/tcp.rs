@@ -9,10 +9,9 @@
 //! slot. The receiver reads a little ahead and returns messages in its read buffer, or reads them
 //! directly to their destination.
 //!
-//! A link between hosts keeps what it sends until it is acknowledged, in a slot, or where it lies
-//! if much more is to follow: when a rail falls silent, the others carry what it has not
-//! delivered. When all are, either end asks for a connection by any other network
-//! ([`Tx::ask_by`]), and that carries it.
+//! A link between hosts keeps what it sends until it is acknowledged, where it lies or in a copy:
+//! when a rail falls silent, the others carry what it has not delivered. When all are, either end
+//! asks for a connection by any other network ([`Tx::ask_by`]), and that carries it.
 //!
 //! # Trust
 //! Every header is checked before its length is used; see [`Header::parse`].
@@ -52,10 +51,6 @@ use crate::{Geometry, LinkError};
 /// Messages from this size on are sent from and received into the caller's memory. Copying a
 /// smaller one costs less than a second system call.
 const SLOTLESS_BYTES: usize = 8 << 10;
-/// A message that is kept is lent where at least so much is ready to be sent, it included. What a
-/// call sends last is hardly ever acknowledged when it ends, and would be copied then: out of
-/// colder caches than to a slot, and after asking the kernel in vain.
-const LEND_FROM: usize = 1 << 20;
 
 /// Makes a link over connected sockets, in an order on which both ends agree.
 ///

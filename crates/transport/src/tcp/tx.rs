@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use rustix::event::PollFlags;
 
+use super::SLOTLESS_BYTES;
 use super::buffers::PAYLOAD;
 use super::entry::Entry;
 use super::rails::Link;
-use super::{LEND_FROM, SLOTLESS_BYTES};
 use crate::{Direct, Geometry, Lending, Lends, LinkError, LinkTx, SilentRail, Wait};
 
 /// The sending half of a link over TCP.
@@ -93,7 +93,7 @@ impl LinkTx for Tx {
     }
 
     fn lends(&self, _start: *const u8, bytes: usize) -> Lends {
-        if bytes >= LEND_FROM && self.link.outbox.lock().retains {
+        if bytes >= SLOTLESS_BYTES && self.link.outbox.lock().retains {
             Lends::Slots
         } else {
             Lends::Nothing

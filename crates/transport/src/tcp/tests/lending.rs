@@ -3,7 +3,7 @@
 
 use std::ptr::NonNull;
 
-use super::super::LEND_FROM;
+use super::super::SLOTLESS_BYTES;
 use super::cables::{GEOMETRY, Side, sides};
 use super::spares::add_spare;
 use super::*;
@@ -114,17 +114,16 @@ fn a_link_that_is_withdrawn_ends_in_order() {
     }
 }
 
-/// Others have no copy to make, and no network that could go. The peer will hardly have
-/// acknowledged the last bytes of a call when it ends.
+/// It has no copy to make, and no network that could go.
 #[test]
-fn only_links_between_hosts_lend_and_not_what_is_sent_last() {
+fn only_links_between_hosts_lend() {
     let bytes = payload(0, LEN);
     let lends = |tx: &Tx, len| tx.lends(bytes.as_ptr(), len);
     let [here, _there] = sides(GEOMETRY, 1);
-    assert_eq!(lends(&here.tx, LEND_FROM), Lends::Slots);
-    assert_eq!(lends(&here.tx, LEND_FROM - 1), Lends::Nothing);
+    assert_eq!(lends(&here.tx, LEN), Lends::Slots);
+    assert_eq!(lends(&here.tx, SLOTLESS_BYTES - 1), Lends::Nothing);
     let ((mut tx, _rx), _there) = over_tcp(GEOMETRY, 1, v4());
-    assert_eq!(lends(&tx, LEND_FROM), Lends::Nothing);
+    assert_eq!(lends(&tx, LEN), Lends::Nothing);
     // SAFETY: nothing is lent.
     let lent = unsafe { tx.lend(NonNull::from(&bytes[..]), 0) };
     assert_eq!(lent.unwrap(), Lending::Unable);
