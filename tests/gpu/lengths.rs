@@ -6,6 +6,7 @@ use std::mem::zeroed;
 use spark_ccl::cuda::DeviceCall;
 use spark_ccl::cuda::cudarc::driver::{result, sys};
 use spark_ccl::{Communicator, DType, Error, Operation, RedOp, UntypedCall};
+use spark_ccl_testing::{Need, has};
 
 use super::{builder, gpus, text};
 
@@ -72,6 +73,10 @@ fn allocations_of_the_program_end_where_the_driver_says() {
 /// The number is that of the program's memory, wherever the library's next block begins.
 #[test]
 fn a_block_behind_an_allocation_of_the_program_does_not_make_it_longer() {
+    // A driver decides where blocks lie, and may put all of them in front of the program's memory.
+    if !has(Need::FakeGpus) {
+        return;
+    }
     let Some(_gpus) = gpus(1) else { return };
     let comm = builder().local(1).unwrap().remove(0);
     comm.context().unwrap().bind_to_thread().unwrap();
