@@ -34,7 +34,6 @@ const SIGN_OF_LIFE: Duration = Duration::from_millis(2500);
 
 impl Core {
     /// Checks the operations at the heads of their queues: deadlines, obstacles, announcements.
-    /// Called when waiting takes long.
     pub(super) fn run_watchdog(&mut self, now: Instant) {
         let pairs = self.pair_queues.values();
         let heads = pairs.filter_map(|pair| pair.queue.front());

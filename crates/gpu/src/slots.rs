@@ -27,7 +27,13 @@ const DEPTH: usize = 8;
 const PAYLOAD: usize = 64 << 10;
 /// What all ranks must have alike of these: otherwise they would fill slots that others do not
 /// have, or one would fill slots where another rings for pieces.
-pub(crate) const SETTINGS: [u64; 4] = [LANES as u64, DEPTH as u64, PAYLOAD as u64, Slots::FROM];
+pub(crate) const SETTINGS: [u64; 5] = [
+    LANES as u64,
+    DEPTH as u64,
+    PAYLOAD as u64,
+    Slots::FROM,
+    Slots::RULE,
+];
 /// The most threads of a CTA, the lanes of a warp, and what a thread moves at once, in bytes.
 const THREADS: u64 = 512;
 const WARP: u64 = 32;
@@ -85,9 +91,11 @@ unsafe impl Memory for Pinned {
 }
 
 impl Slots {
-    /// From this many bytes on, slots are faster than pieces that the host reduces (measured on
-    /// H200: of 8 bytes 18 us against 13, of 32 KiB 27 against 26, of 8 MiB 2.4 ms against 3.4).
+    /// Shorter calls never go through slots.
     pub const FROM: u64 = 64 << 10;
+    /// The number of the rule by which longer calls do. Raise it with each change of the rule:
+    /// ranks that follow different ones would wait for each other.
+    pub(crate) const RULE: u64 = 2;
 
     /// Whether there are kernels for this many ranks.
     pub fn are_for(ranks: usize) -> bool {
