@@ -411,7 +411,9 @@ fn a_call_of_which_a_rank_that_has_left_has_done_its_part_goes_on() {
 #[test]
 fn the_way_and_the_pieces_are_explained() {
     let Some(gpus) = gpus(2) else { return };
-    let builder = builder().set("SPARK_CCL_GPU_PINNED", "0");
+    let builder = builder()
+        .set("SPARK_CCL_GPU_PINNED", "0")
+        .set("SPARK_CCL_GPU_PROTOCOL", "slots");
     gpus.each(&builder, |comm| {
         let path = comm.device_path().unwrap();
         for part in [

@@ -80,13 +80,18 @@ fn expected(rank: usize, ranks: usize) -> Vec<Option<Vec<u64>>> {
     of_root.chain(common.map(Some)).collect()
 }
 
-/// By slots, and by pieces that the host reduces.
+/// By slots, by pieces that the host reduces, and by whichever is faster.
 #[test]
 fn all_operations_follow_each_other_at_once_and_in_graphs() {
     let Some(gpus) = gpus(2) else { return };
-    for protocol in ["slots", "proxy"] {
+    for (protocol, shm) in [
+        ("slots", "0"),
+        ("slots", "1"),
+        ("proxy", "0"),
+        ("proxy", "1"),
+    ] {
         let builder = builder().set("SPARK_CCL_GPU_PROTOCOL", protocol);
-        gpus.each(&builder.set("SPARK_CCL_SHM", "0"), |comm| {
+        gpus.each(&builder.set("SPARK_CCL_SHM", shm), |comm| {
             at_once_and_in_graphs(&comm);
             comm.finalize().unwrap();
         });

@@ -43,11 +43,15 @@ fn gpus(_: usize) -> Option<Gpus> {
 }
 
 fn builder() -> Builder {
+    // Through slots what goes by pieces of the host, too, where those are faster; or by pieces.
+    let protocol = std::env::var("SPARK_CCL_TEST_GPU_PROTOCOL");
     let builder = Communicator::builder()
         .backend(BACKEND)
         .set("SPARK_CCL_SHARE_GPU", "1")
-        // Through slots what goes by pieces of the host, too, where those are faster.
-        .set("SPARK_CCL_GPU_PROTOCOL", "slots");
+        .set(
+            "SPARK_CCL_GPU_PROTOCOL",
+            protocol.as_deref().unwrap_or("slots"),
+        );
     match std::env::var("SPARK_CCL_TEST_RDMA_SEED") {
         // Over RDMA devices that are none. The seed decides how badly they carry.
         Ok(seed) => {

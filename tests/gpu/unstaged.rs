@@ -238,22 +238,28 @@ fn staged_calls_and_others_take_turns_in_graphs() {
 #[test]
 fn memory_of_two_kinds_is_named() {
     let Some(gpus) = gpus(2) else { return };
-    gpus.each(&pinned(), |comm| {
-        let stream = stream_of(&comm);
-        let error = if comm.rank() == 0 {
-            let mut memory = memory(&comm, &values(0, LEN));
-            let call = comm.all_reduce_in_place(&mut memory, RedOp::Sum);
-            call.on(&stream).and_then(|()| comm.wait(&stream))
-        } else {
-            let mut memory = stream.alloc_zeros::<u64>(LEN).unwrap();
-            let call = comm.all_reduce_in_place(&mut memory, RedOp::Sum);
-            call.on(&stream).and_then(|()| comm.wait(&stream))
-        };
-        let error = error.unwrap_err();
-        for part in ["through slots", "with memory from alloc_device"] {
-            assert!(error.to_string().contains(part), "{error}");
-        }
-    });
+    for (protocol, way) in [
+        ("slots", "through slots"),
+        ("proxy", "a part of all_reduce"),
+    ] {
+        let builder = pinned().set("SPARK_CCL_GPU_PROTOCOL", protocol);
+        gpus.each(&builder, |comm| {
+            let stream = stream_of(&comm);
+            let error = if comm.rank() == 0 {
+                let mut memory = memory(&comm, &values(0, LEN));
+                let call = comm.all_reduce_in_place(&mut memory, RedOp::Sum);
+                call.on(&stream).and_then(|()| comm.wait(&stream))
+            } else {
+                let mut memory = stream.alloc_zeros::<u64>(LEN).unwrap();
+                let call = comm.all_reduce_in_place(&mut memory, RedOp::Sum);
+                call.on(&stream).and_then(|()| comm.wait(&stream))
+            };
+            let error = error.unwrap_err();
+            for part in [way, "with memory from alloc_device"] {
+                assert!(error.to_string().contains(part), "{protocol}: {error}");
+            }
+        });
+    }
 }
 
 #[test]
