@@ -12,7 +12,8 @@ seconds=$1
 shift
 if [ $# = 0 ]; then
     # As other tests are built, so that nothing is built anew.
-    SPARK_CCL_FUZZ_SECONDS=$seconds cargo test --workspace --lib --bins -- --exact fuzz::any_bytes_are_read_or_refused --nocapture
+    SPARK_CCL_FUZZ_SECONDS=$seconds cargo test --workspace --lib -- --exact \
+        fuzz::any_bytes_are_read_or_refused --nocapture
     exit
 fi
 
