@@ -166,15 +166,24 @@ impl Modules {
     }
 }
 
-/// Files of spark-perf, besides its dispatch, that name the commands about hosts: a measurement
-/// that knew them would join what two crates keep apart.
+/// Files in which the halves of spark-perf join what their crates keep apart: those of perf,
+/// besides its dispatch, that name the commands about hosts, and those of cluster that use the
+/// library, besides its version.
 pub(crate) fn programs(sources: &[Source]) -> Vec<Finding> {
-    let of_perf = sources.iter().filter(|source| {
-        source.path.starts_with("crates/perf/src") && !source.path.ends_with("main.rs")
-    });
-    let wrong = of_perf.filter(|source| source.text.contains("spark_ccl_cluster"));
+    let why = |source: &Source| {
+        let is_dispatch = source.path == Path::new("crates/perf/src/main.rs");
+        if source.path.starts_with("crates/perf/src") && !is_dispatch {
+            let names_cluster = source.text.contains("spark_ccl_cluster");
+            return names_cluster.then_some("only main.rs may name the crate cluster");
+        }
+        let mut used = source.text.split("spark_ccl::").skip(1);
+        let is_wrong = source.path.starts_with("crates/cluster/src")
+            && used.any(|used| !used.starts_with("VERSION"));
+        is_wrong.then_some("cluster starts spark-perf, and of the library only knows its version")
+    };
+    let wrong = sources.iter();
     wrong
-        .map(|source| against(&source.name(), "only main.rs may name the crate cluster"))
+        .filter_map(|source| Some(against(&source.name(), why(source)?)))
         .collect()
 }
 
@@ -272,14 +281,25 @@ fn imports_go_up_in_the_table() {
 }
 
 #[test]
-fn only_the_dispatch_names_both_programs() {
-    let found = |path: &str| {
-        let text = "use spark_ccl_cluster::run;\n".to_owned();
-        programs(&[Source::new(Path::new(path), text)]).len()
+fn only_the_dispatch_names_both_halves() {
+    let found = |path: &str, text: &str| {
+        let source = Source::new(Path::new(path), format!("use {text};\n"));
+        programs(&[source]).len()
     };
-    assert_eq!(found("crates/perf/src/pair.rs"), 1);
-    assert_eq!(found("crates/perf/src/main.rs"), 0);
-    assert_eq!(found("crates/perf/tests/cli/main.rs"), 0);
+    let cluster = "spark_ccl_cluster::run";
+    assert_eq!(found("crates/perf/src/pair.rs", cluster), 1);
+    assert_eq!(found("crates/perf/src/tune/main.rs", cluster), 1);
+    assert_eq!(found("crates/perf/src/main.rs", cluster), 0);
+    assert_eq!(found("crates/perf/tests/cli/main.rs", cluster), 0);
+    assert_eq!(
+        found("crates/cluster/src/launch.rs", "spark_ccl::VERSION"),
+        0
+    );
+    assert_eq!(
+        found("crates/cluster/src/launch.rs", "spark_ccl::Builder"),
+        1
+    );
+    assert_eq!(found("crates/perf/src/pair.rs", "spark_ccl::Builder"), 0);
 }
 
 #[test]
