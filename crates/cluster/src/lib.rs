@@ -1,8 +1,9 @@
 //! The commands of spark-perf that are about hosts: which there are, what joins them, how they are
 //! set up, whether they are sound, and how programs are started on them.
 //!
-//! To measure, they start spark-perf as a process, here or on other hosts, and read its JSON. Each
-//! folder is one concern, and depends on those above it only:
+//! To measure, they start spark-perf as a process, here or on other hosts, and read its JSON. Their
+//! tests with processes are in `crates/perf/tests/cli`, because they need that program. Each folder
+//! is one concern, and depends on those above it only:
 //!
 //! | folder | concern |
 //! |---|---|
@@ -40,7 +41,8 @@ use std::process::ExitCode;
 pub use check::COLLECTIVES;
 use spark_ccl_console::run_named;
 
-/// Runs the command of this name with the arguments after it; `None` if there is none here.
+/// Runs the command of this name, which is this process's first argument, with those after it;
+/// `None` if there is none here. The program is spark-perf: commands start it again.
 ///
 /// # Examples
 ///

@@ -1,11 +1,11 @@
-//! Exit codes, and the errors of all commands.
+//! Exit codes, and the errors that any command may have.
 
 use std::fmt::Display;
 use std::io;
 
 /// The exit codes, numbered as in nccl-tests.
 pub mod exit {
-    /// `doctor` found something that does not work.
+    /// Something does not work.
     pub const UNSOUND: u8 = 1;
     /// A system call failed (nccl-tests: CUDA).
     pub const SYSTEM: u8 = 2;

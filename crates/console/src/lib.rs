@@ -1,8 +1,18 @@
-//! What the measuring program and the cluster tools of spark-perf share: how a command is run, what
-//! it prints, how it writes values, files and plots, and the JSON that one program reads of the
-//! other.
+//! What the two halves of spark-perf share: the commands that measure (`perf`), and those about
+//! hosts (`cluster`).
 //!
-//! Knows no command and no flag.
+//! Knows the name of the program; knows no command and no flag. Each folder is one concern:
+//!
+//! | folder | concern |
+//! |---|---|
+//! | `command`, `error` | runs a command; its errors and exit codes |
+//! | `output`, `draft` | what is printed; files that are written as a whole |
+//! | `notation` | values as text |
+//! | `document`, `rails` | JSON that one half writes and the other reads |
+//! | `stats` | statistics of single iterations |
+//! | `plot` | charts as SVG or PNG |
+//! | `socket` | sockets that are bound to an interface |
+//! | `signals`, `tether` | signals that end this process; ends a child with its parent |
 
 #![deny(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]

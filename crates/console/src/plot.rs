@@ -36,7 +36,7 @@ impl Kind {
             Some("svg") => Ok(Self::Svg),
             Some("png") => Ok(Self::Png),
             _ => Err(Error::Usage(format!(
-                "--plot {}: the name must end in .svg or .png",
+                "{}: the name must end in .svg or .png",
                 path.display()
             ))),
         }

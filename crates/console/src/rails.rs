@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::stats::PerIteration;
 
-/// Which memory is sent and received: `--memory`.
+/// Which memory is sent and received.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MemoryKind {

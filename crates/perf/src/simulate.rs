@@ -21,6 +21,7 @@ use spark_ccl_console::{
 use spark_ccl_sched::Algorithm;
 
 use crate::error::Error;
+use crate::report::plot::check_name;
 
 /// More ranks than any machine has; more would also take long to model.
 const MOST_RANKS: u32 = 1 << 20;
@@ -33,7 +34,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Error> {
     let machine = Machine::new(args, operation)?;
     let algorithms = algorithms(operation, &args.algo)?;
     check(args)?;
-    args.plot.as_deref().map(plot::Kind::of).transpose()?;
+    args.plot.as_deref().map(check_name).transpose()?;
     let name = operation.to_string();
     let points = args.measured.as_deref();
     let points = points.map(|path| measured::read(path, &name)).transpose()?;

@@ -1,11 +1,7 @@
 //! The run of one thread: header, sweep, footer and files. Rank 0 reports.
 
 use spark_ccl::Communicator;
-use spark_ccl_console::{
-    exit,
-    plot::{Kind, write},
-    print,
-};
+use spark_ccl_console::{exit, plot::write, print};
 
 use super::progress::Progress;
 use crate::cli::options::{Options, Reports};
@@ -196,7 +192,7 @@ impl Sink for Reporter {
 /// Refuses invalid file arguments before anything runs.
 pub(crate) fn check_files(reports: &Reports) -> Result<(), Error> {
     if let Some(path) = &reports.plot {
-        Kind::of(path)?;
+        plot::check_name(path)?;
     }
     if let Some(path) = &reports.json
         && path.as_os_str() != "-"

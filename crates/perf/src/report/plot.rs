@@ -1,8 +1,18 @@
 //! Measured rows as lines of a plot.
 
-use spark_ccl_console::plot::{Chart, Look, Point, Unit, add};
+use std::path::Path;
+
+use spark_ccl_console::plot::{Chart, Kind, Look, Point, Unit, add};
 
 use super::{Measure, Row};
+use crate::error::Error;
+
+/// Refuses a value of `--plot` that asks for no format.
+pub(crate) fn check_name(path: &Path) -> Result<(), Error> {
+    Kind::of(path)
+        .map(drop)
+        .map_err(|error| Error::usage(format!("--plot {error}")))
+}
 
 /// Measured rows against their sizes: one line per backend, type, operation, root and mode.
 pub(crate) fn chart(title: String, rows: &[Row]) -> Chart {

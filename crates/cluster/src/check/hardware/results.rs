@@ -4,7 +4,7 @@ use super::Check;
 use super::bench::Bench;
 
 /// The collectives that are checked: all that spark-perf measures, but for the hypercube, which
-/// takes a power of two of ranks.
+/// takes a power of two of ranks. Public for the test of `perf`, which knows those that there are.
 pub const COLLECTIVES: [&str; 10] = [
     "all_reduce",
     "all_gather",
