@@ -62,11 +62,6 @@ pub fn human(bytes: u64) -> String {
     }
 }
 
-/// Rounds a number of elements down to a multiple of 16 bytes.
-pub fn floor_to_16_bytes(count: usize, element: usize) -> usize {
-    count - count % (16 / element)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,7 +2,6 @@
 
 use clap::ValueEnum;
 use spark_ccl::{Operation, Side};
-use spark_ccl_console::notation::size::floor_to_16_bytes;
 
 use crate::call::uneven;
 
@@ -104,7 +103,7 @@ impl Collective {
     /// The element counts for a size of `bytes`; a rank's share is rounded down to 16 bytes.
     pub(crate) fn layout(self, bytes: u64, element: usize, ranks: usize) -> Layout {
         let count = usize::try_from(bytes).unwrap_or(usize::MAX) / element;
-        let share = floor_to_16_bytes(count / ranks, element);
+        let share = uneven::floor_to_16_bytes(count / ranks, element);
         let whole = share * ranks;
         match self {
             Self::SendRecv => Layout {

@@ -1,7 +1,11 @@
 //! The counts of alltoallv, in which the amount grows with the distance to the receiver.
 
 use spark_ccl::Blocks;
-use spark_ccl_console::notation::size::floor_to_16_bytes;
+
+/// Rounds a number of elements down to a multiple of 16 bytes.
+pub(super) fn floor_to_16_bytes(count: usize, element: usize) -> usize {
+    count - count % (16 / element)
+}
 
 /// The number of elements that any rank sends to the rank at `distance` after it, of `whole`
 /// elements in total.
