@@ -19,7 +19,7 @@ const BEFORE: usize = 1 << 23;
 
 /// A checked run of a rank's call.
 #[derive(Debug)]
-pub(crate) struct Check<'a, T> {
+pub(crate) struct Verification<'a, T> {
     call: &'a Invocation<T>,
     mode: BufferMode,
     seed: u64,
@@ -57,7 +57,7 @@ pub(crate) struct Inputs {
     pub(crate) send: Option<Piece>,
 }
 
-impl<'a, T: Element> Check<'a, T> {
+impl<'a, T: Element> Verification<'a, T> {
     /// `seed` differs between checks, so that the results of an earlier check are wrong.
     pub(crate) fn new(call: &'a Invocation<T>, mode: BufferMode, seed: u64, base: usize) -> Self {
         let reduction = Reduction::new(T::DTYPE, call.op, call.ranks, seed);
@@ -251,7 +251,7 @@ mod tests {
     #[test]
     fn patterns_are_what_every_element_asks_for() {
         let call = call(Collective::ReduceScatter, 2);
-        let check = Check::new(&call, BufferMode::OutOfPlace, 5, 7);
+        let check = Verification::new(&call, BufferMode::OutOfPlace, 5, 7);
         let piece = &check.results()[0];
         let pattern = check.pattern(piece);
         assert_eq!((piece.range.start, pattern.len()), (7, PERIOD));
@@ -279,7 +279,7 @@ mod tests {
                 (2, BufferMode::InPlace),
             ] {
                 let call = call(*collective, rank);
-                let check = Check::new(&call, mode, 1, 3);
+                let check = Verification::new(&call, mode, 1, 3);
                 let mut pieces = check.results();
                 pieces.retain(|piece| !piece.range.is_empty());
                 pieces.sort_by_key(|piece| piece.range.start);

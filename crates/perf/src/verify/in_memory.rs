@@ -2,11 +2,11 @@
 
 use spark_ccl::Element;
 
-use super::{Check, Piece};
+use super::{Piece, Verification};
 use crate::exact::{PERIOD, to_bits};
 
 /// Writes the values of a piece.
-pub(crate) fn write<T: Element>(check: &Check<'_, T>, piece: &Piece, buffer: &mut [T]) {
+pub(crate) fn write<T: Element>(check: &Verification<'_, T>, piece: &Piece, buffer: &mut [T]) {
     let pattern = check.pattern(piece);
     for copy in buffer[piece.range.clone()].chunks_mut(PERIOD) {
         copy.copy_from_slice(&pattern[..copy.len()]);
@@ -14,7 +14,7 @@ pub(crate) fn write<T: Element>(check: &Check<'_, T>, piece: &Piece, buffer: &mu
 }
 
 /// Counts the elements of a piece that differ from the expected ones.
-pub(crate) fn wrong<T: Element>(check: &Check<'_, T>, piece: &Piece, buffer: &[T]) -> u64 {
+pub(crate) fn wrong<T: Element>(check: &Verification<'_, T>, piece: &Piece, buffer: &[T]) -> u64 {
     let pattern = check.pattern(piece);
     let tolerance = check.tolerance(piece);
     let wrong = |chunk: &[T]| {
@@ -49,7 +49,7 @@ mod tests {
             ranks: 2,
         };
         let call = Invocation::<f32>::new(&case, 1);
-        let check = Check::new(&call, BufferMode::OutOfPlace, 3, 0);
+        let check = Verification::new(&call, BufferMode::OutOfPlace, 3, 0);
         let piece = &check.results()[0];
         let mut memory = vec![0f32; 3 * PERIOD + 10];
         write(&check, piece, &mut memory);

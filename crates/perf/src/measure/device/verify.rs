@@ -6,7 +6,7 @@ use super::call::Call;
 use super::kernels::Kernels;
 use crate::cli::args::Plant;
 use crate::error::Error;
-use crate::verify::Check;
+use crate::verify::Verification;
 
 /// Writes the inputs of a rank's call.
 pub(super) fn fill<T: Element>(
@@ -14,7 +14,7 @@ pub(super) fn fill<T: Element>(
     call: &Call<T>,
     seed: u64,
 ) -> Result<(), Error> {
-    let check = Check::new(&call.invocation, call.mode, seed, 0);
+    let check = Verification::new(&call.invocation, call.mode, seed, 0);
     let own = |error: spark_ccl_cuda::Error| error.of_rank(call.invocation.rank);
     let inputs = check.inputs();
     if let Some(piece) = inputs.send {
@@ -35,7 +35,7 @@ pub(super) fn wrong<T: Element>(
     seed: u64,
     plant: Option<Plant>,
 ) -> Result<u64, Error> {
-    let check = Check::new(&call.invocation, call.mode, seed, 0);
+    let check = Verification::new(&call.invocation, call.mode, seed, 0);
     let own = |error: spark_ccl_cuda::Error| error.of_rank(call.invocation.rank);
     let planted = plant
         .filter(|plant| plant.rank == call.invocation.rank)

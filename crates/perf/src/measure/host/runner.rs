@@ -10,7 +10,7 @@ use crate::cli::options::Options;
 use crate::error::Error;
 use crate::measure::bench::Runner;
 use crate::measure::timing::Timed;
-use crate::verify::Check;
+use crate::verify::Verification;
 use crate::verify::in_memory::{write, wrong};
 
 /// This rank's buffers for one element type.
@@ -63,7 +63,7 @@ impl<T: Element, B: Buffer<T>> Runner<T> for Memory<'_, B> {
     fn check(&mut self, case: &Case, mode: BufferMode, seed: u64) -> Result<u64, Error> {
         let Buffers { send, recv, base } = &mut self.buffers;
         let call = Invocation::<T>::new(case, self.comm.rank());
-        let check = Check::new(&call, mode, seed, *base);
+        let check = Verification::new(&call, mode, seed, *base);
         let inputs = check.inputs();
         inputs
             .recv
