@@ -7,6 +7,6 @@
 pub(crate) mod args;
 mod help;
 pub(crate) mod options;
-mod pair;
 pub(crate) mod ranks;
 pub(crate) mod sweep;
+pub(crate) mod values;

@@ -6,10 +6,10 @@ use clap::{ArgAction, Parser, ValueEnum};
 use spark_ccl::{AlgorithmChoice, Backend};
 use spark_ccl_console::notation::size;
 
-use super::pair;
 use crate::call::collective::Collective;
 use crate::cli::help::{AFTER_HELP, COMMANDS};
 use crate::cli::ranks::RankArgs;
+use crate::cli::values::{BufferUse, Plant};
 
 /// Measures a collective over a range of sizes and checks every result.
 #[derive(Debug, Clone, Parser)]
@@ -163,8 +163,8 @@ pub(crate) struct TimingArgs {
     /// caches if it fits; SIZE: each buffer has this size, and calls use its parts in turn, so that
     /// caches smaller than it do not help. By default the buffers have the last size of the sweep,
     /// and calls use their parts in turn, as in nccl-tests
-    #[arg(long, value_name = "hot|SIZE", value_parser = parse_buffers)]
-    pub(crate) buffers: Option<BuffersArg>,
+    #[arg(long, value_name = "hot|SIZE")]
+    pub(crate) buffers: Option<BufferUse>,
     /// 1: barrier after each call; 2: no barrier, but wait for the GPUs; 3: barrier after each
     /// iteration, not timed
     #[arg(
@@ -214,7 +214,7 @@ pub(crate) struct CheckArgs {
     #[arg(short = 'c', long, value_name = "N", default_value_t = 1)]
     pub(crate) check: usize,
     /// Self test of the check: corrupt element INDEX of rank RANK's result before each check
-    #[arg(long, value_name = "RANK:INDEX", value_parser = parse_plant)]
+    #[arg(long, value_name = "RANK:INDEX")]
     pub(crate) plant: Option<Plant>,
 }
 
@@ -332,39 +332,9 @@ pub(crate) enum PathArg {
     Auto,
 }
 
-/// `--buffers`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum BuffersArg {
-    /// Every call uses the same memory.
-    Hot,
-    /// Calls use parts of this many bytes in turn.
-    Rotating(u64),
-}
-
-/// An element to corrupt before each check.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Plant {
-    /// The rank whose result it is in.
-    pub(crate) rank: usize,
-    /// Its index there.
-    pub(crate) index: usize,
-}
-
-fn parse_plant(text: &str) -> Result<Plant, String> {
-    pair::parse(text, "RANK:INDEX, such as 0:5").map(|(rank, index)| Plant { rank, index })
-}
-
 fn parse_factor(text: &str) -> Result<u64, String> {
     text.parse()
         .map_err(|_| "expected a whole number, at least 1, such as 2".to_owned())
-}
-
-fn parse_buffers(text: &str) -> Result<BuffersArg, String> {
-    if text == "hot" {
-        Ok(BuffersArg::Hot)
-    } else {
-        size::parse(text).map(BuffersArg::Rotating)
-    }
 }
 
 #[cfg(test)]
@@ -407,13 +377,6 @@ mod tests {
             (8, 1 << 30, 2, -1)
         );
         assert_eq!((args.timing.agg_iters, args.timing.warmup_iters), (3, 2));
-    }
-
-    #[test]
-    fn kinds_of_buffers() {
-        assert_eq!(parse_buffers("hot"), Ok(BuffersArg::Hot));
-        assert_eq!(parse_buffers("256M"), Ok(BuffersArg::Rotating(256 << 20)));
-        assert!(parse_buffers("warm").is_err());
     }
 
     #[test]

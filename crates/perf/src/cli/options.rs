@@ -7,9 +7,10 @@ use spark_ccl::{AlgorithmChoice, Backend, DType, Path, ReduceOp};
 
 use crate::call::collective::Collective;
 use crate::call::op;
-use crate::cli::args::{Args, BackendArg, BuffersArg, MemoryArg, PathArg, Plant};
+use crate::cli::args::{Args, BackendArg, MemoryArg, PathArg};
 use crate::cli::ranks::RankArgs;
 use crate::cli::sweep::Sweep;
+use crate::cli::values::{BufferUse, Plant};
 use crate::error::Error;
 use crate::report::table::Columns;
 
@@ -20,7 +21,7 @@ const MOST_UNALIGNED: usize = 1 << 20;
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
     pub(crate) collective: Collective,
-    /// How many ranks there are, and where.
+    /// How many ranks there are.
     pub(crate) ranks: RankArgs,
     /// Whether how each size is done is printed, and nothing measured.
     pub(crate) explain: bool,
@@ -34,7 +35,7 @@ pub(crate) struct Options {
     pub(crate) root: Root,
     pub(crate) registered: bool,
     /// `None`: as large as the last size of the sweep needs, and used in turn.
-    pub(crate) buffers: Option<BuffersArg>,
+    pub(crate) buffers: Option<BufferUse>,
     pub(crate) iterations: usize,
     pub(crate) aggregated: usize,
     pub(crate) warm_up: usize,

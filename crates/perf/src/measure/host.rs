@@ -11,8 +11,8 @@ use spark_ccl::{Carrier, Communicator, DType, Element, PeerLink, Registered};
 use spark_ccl_console::notation::size::human;
 
 use crate::call::collective::Layout;
-use crate::cli::args::BuffersArg;
 use crate::cli::options::Options;
+use crate::cli::values::BufferUse;
 use crate::error::Error;
 use crate::limits::MemoryLimit;
 use crate::measure::bench::{Bench, Platform};
@@ -32,7 +32,7 @@ pub(crate) fn need(options: &Options, ranks: usize, bytes: u64) -> u64 {
 /// The lengths of a rank's send and receive buffer if `layout` is that of the largest size.
 fn lengths(options: &Options, layout: &Layout, element: usize) -> (usize, usize) {
     let room = match options.buffers {
-        Some(BuffersArg::Rotating(bytes)) => usize::try_from(bytes).unwrap_or(usize::MAX) / element,
+        Some(BufferUse::Rotating(bytes)) => usize::try_from(bytes).unwrap_or(usize::MAX) / element,
         _ => 0,
     };
     let length = |part: usize| part.max(room).saturating_add(options.unalign);
@@ -110,8 +110,8 @@ impl Platform for Host<'_> {
     fn lines(&self, options: &Options, sizes: &[u64]) -> Result<Vec<String>, Error> {
         let buffers = match options.buffers {
             None => "as the last size takes, used in turn".to_owned(),
-            Some(BuffersArg::Hot) => "hot, the same in every call".to_owned(),
-            Some(BuffersArg::Rotating(bytes)) => format!("{} each, used in turn", human(bytes)),
+            Some(BufferUse::Hot) => "hot, the same in every call".to_owned(),
+            Some(BufferUse::Rotating(bytes)) => format!("{} each, used in turn", human(bytes)),
         };
         let mut lines = vec![format!(
             "# Backend: host; memory: {}; buffers: {buffers}; links: {}",

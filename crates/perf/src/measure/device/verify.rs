@@ -4,7 +4,7 @@ use spark_ccl::Element;
 
 use super::call::Call;
 use super::kernels::Kernels;
-use crate::cli::args::Plant;
+use crate::cli::values::Plant;
 use crate::error::Error;
 use crate::verify::Verification;
 

@@ -6,8 +6,8 @@ use spark_ccl::{Communicator, Element};
 
 use crate::call::buffer::Buffer;
 use crate::call::invocation::{BufferMode, Invocation};
-use crate::cli::args::BuffersArg;
 use crate::cli::options::{Blocking, Options};
+use crate::cli::values::BufferUse;
 use crate::error::Error;
 use crate::exact::{from_bits, whole_number};
 use crate::measure::timing::{Timed, processor_time, rehearsals};
@@ -31,7 +31,7 @@ impl<B> Buffers<B> {
     where
         B: Buffer<T>,
     {
-        if options.buffers == Some(BuffersArg::Hot) {
+        if options.buffers == Some(BufferUse::Hot) {
             return 1;
         }
         let parts = |buffer: &B, stride: usize| (buffer.len() - self.base).checked_div(stride);
@@ -76,7 +76,7 @@ pub(super) fn time<T: Element, B: Buffer<T>>(
     // Buffers that should be colder than the caches are touched completely, which evicts their
     // first parts again.
     let touched = match options.buffers {
-        Some(BuffersArg::Rotating(_)) => turns,
+        Some(BufferUse::Rotating(_)) => turns,
         _ => turns.min(calls),
     };
     prepare(comm, call, buffers, mode, touched)?;
