@@ -6,12 +6,12 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Document {
     /// The rows of the table.
-    pub results: Vec<Row>,
+    pub results: Vec<Entry>,
 }
 
-/// A row.
+/// A row of the table.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Row {
+pub struct Entry {
     /// What executed the calls. nccl-tests has none.
     pub backend: Option<String>,
     /// The bytes of a rank's larger buffer.
@@ -45,7 +45,7 @@ impl Document {
     /// Whether there are results, and the wrong elements of each were counted.
     pub fn is_verified(&self) -> bool {
         let counted = |timing: &Timing| timing.nwrong.is_u64();
-        let is_whole = |row: &Row| {
+        let is_whole = |row: &Entry| {
             row.out_of_place.as_ref().is_some_and(counted)
                 && row.in_place.as_ref().is_none_or(counted)
         };

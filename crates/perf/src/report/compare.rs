@@ -11,7 +11,7 @@ use super::Row;
 #[derive(Debug)]
 pub(crate) struct Earlier {
     path: PathBuf,
-    results: Vec<document::Row>,
+    results: Vec<document::Entry>,
 }
 
 impl Earlier {
@@ -90,7 +90,7 @@ impl Earlier {
     }
 
     /// The earlier result of the same backend, or else that of another.
-    fn find(&self, row: &Row) -> Option<&document::Row> {
+    fn find(&self, row: &Row) -> Option<&document::Entry> {
         let root = row.key.root.to_string();
         let mut alike = self.results.iter().filter(|result| {
             result.size == row.key.size

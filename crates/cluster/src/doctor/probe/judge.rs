@@ -264,7 +264,7 @@ pub(super) fn collective(
         Err(why) => return fail(format!("all_reduce fails: {why}")),
     };
     let wrong = outcome.as_ref().map_or(0, Document::wrong);
-    let timed = |row: Option<&spark_ccl_console::document::Row>| row?.out_of_place.clone();
+    let timed = |row: Option<&spark_ccl_console::document::Entry>| row?.out_of_place.clone();
     match (timed(rows.first()), timed(rows.last())) {
         (Some(first), Some(last)) if wrong == 0 => {
             let seen = format!(
