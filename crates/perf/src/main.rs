@@ -60,6 +60,7 @@ fn main() -> ExitCode {
 #[cfg(test)]
 mod tests {
     use clap::{Command, ValueEnum};
+    use spark_ccl_testing::fits_a_terminal;
 
     use super::*;
     use crate::call::collective::Collective;
@@ -77,7 +78,6 @@ mod tests {
         A::command()
     }
 
-    /// A text with lines of more columns than a terminal would be broken once more.
     #[test]
     fn help_is_wrapped_once() {
         let commands = [
@@ -91,11 +91,7 @@ mod tests {
         ];
         for command in commands {
             let texts = [command.get_before_help(), command.get_after_long_help()];
-            for text in texts.into_iter().flatten() {
-                for line in text.to_string().lines() {
-                    assert!(line.chars().count() <= 80, "{}: {line}", command.get_name());
-                }
-            }
+            fits_a_terminal(command.get_name(), texts.into_iter().flatten());
         }
     }
 }

@@ -13,6 +13,7 @@
 mod events;
 mod float_mode;
 mod fuzz;
+mod help;
 mod patience;
 mod port;
 mod probe;
@@ -24,6 +25,7 @@ use std::io::Write;
 pub use events::hearing;
 pub use float_mode::FloatMode;
 pub use fuzz::{Target, fuzz};
+pub use help::fits_a_terminal;
 pub use patience::with_enough_time;
 pub use port::free_port;
 pub use sleeper::Sleeper;
