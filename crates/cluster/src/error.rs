@@ -21,9 +21,9 @@ pub(crate) enum Error {
         /// What is wrong.
         reason: String,
     },
-    /// Nothing could be run on a host, or the arguments name none.
-    #[error(transparent)]
-    Remote(#[from] crate::remote::Error),
+    /// Nothing could be run on a host.
+    #[error("{0}")]
+    Remote(String),
 }
 
 impl Error {
@@ -43,7 +43,6 @@ impl Failure for Error {
     fn exit_code(&self) -> u8 {
         match self {
             Self::Common(error) => error.exit_code(),
-            Self::Remote(crate::remote::Error::Usage(_)) => exit::USAGE,
             Self::Host(_) | Self::Unreadable { .. } | Self::Remote(_) => exit::SYSTEM,
         }
     }

@@ -4,6 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use super::hosts::Host;
+use crate::error;
 
 /// Why nothing could be run on a host.
 #[derive(Debug, thiserror::Error)]
@@ -45,6 +46,15 @@ pub(crate) enum Error {
     /// A thread panicked: a bug.
     #[error("{host}: spark-perf panicked; this is a defect, please report it")]
     Panicked { host: String },
+}
+
+impl From<Error> for error::Error {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Usage(why) => Self::usage(why),
+            other => Self::Remote(other.to_string()),
+        }
+    }
 }
 
 impl Error {
@@ -174,6 +184,8 @@ const ADVICE: [(&str, &str); 12] = [
 
 #[cfg(test)]
 mod tests {
+    use spark_ccl_console::{Failure, exit};
+
     use super::*;
     use crate::remote::parse_list;
 
@@ -211,5 +223,18 @@ mod tests {
         assert!(here.contains("by hand") && !here.contains("ssh"), "{here}");
         let text = Error::ssh(host, b"one\ntwo\n\n").to_string();
         assert!(text.contains("ssh: two; "), "{text}");
+    }
+
+    #[test]
+    fn commands_end_with_the_code_of_the_cause() {
+        let ended = |error: Error| {
+            let text = error.to_string();
+            let error = error::Error::from(error);
+            assert_eq!(error.to_string(), text);
+            error.exit_code()
+        };
+        assert_eq!(ended(Error::Usage("no hosts".to_owned())), exit::USAGE);
+        let host = "a".to_owned();
+        assert_eq!(ended(Error::Panicked { host }), exit::SYSTEM);
     }
 }
