@@ -24,9 +24,10 @@ pub(crate) use args::LaunchArgs;
 use job::{Job, LAST};
 use link::{Ears, Event};
 use printer::Printer;
-use spark_ccl_console::{exit, notation::hex, print, print_error, signals};
+use spark_ccl_console::{exit, print, print_error, signals};
 
 use crate::error::Error;
+use crate::hex;
 use crate::remote::Host;
 
 /// Which hosts have which ranks, and which of them this launcher starts.

@@ -7,6 +7,7 @@
 //!
 //! | folder | concern |
 //! |---|---|
+//! | `hex` | random secrets |
 //! | `remote` | runs spark-perf on other hosts |
 //! | `survey` | the hosts that a command is about: this one, recorded ones, or others |
 //! | `discover` | finds hosts on the link |
@@ -28,6 +29,7 @@ mod error;
 mod finding;
 #[cfg(test)]
 mod fuzz;
+mod hex;
 mod launch;
 mod netplan;
 mod port;

@@ -2,6 +2,5 @@
 //!
 //! Knows no flag and no column.
 
-pub mod hex;
 pub mod number;
 pub mod size;

@@ -3,13 +3,13 @@
 use std::path::PathBuf;
 
 use spark_ccl_config::Env;
-use spark_ccl_console::notation::hex;
 
 use super::Plan;
 use super::args::LaunchArgs;
 use super::place::{self, Meeting};
 use super::wire::{Hello, Order, Variable};
 use crate::error::Error;
+use crate::hex;
 
 /// Where rank 0 listens if each node starts its own ranks, and nobody says otherwise: torchrun's
 /// port.

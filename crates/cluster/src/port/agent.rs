@@ -6,11 +6,12 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
-use spark_ccl_console::{notation::hex, print, socket::connect_from};
+use spark_ccl_console::{print, socket::connect_from};
 
 use super::firewall::Firewall;
 use super::{Attempt, Hello, Outcome};
 use crate::error::Error;
+use crate::hex;
 
 /// How long an attempt may take; the kernel needs 3 s to find that nobody has an address.
 const ATTEMPT: Duration = Duration::from_secs(5);

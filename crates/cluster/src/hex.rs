@@ -11,7 +11,7 @@ use crate::error::Error;
 /// # Errors
 ///
 /// If the system has none.
-pub fn random() -> Result<String, Error> {
+pub(crate) fn random() -> Result<String, Error> {
     let mut bytes = [0_u8; 32];
     getrandom(&mut bytes, GetRandomFlags::empty())
         .map_err(|error| Error::system("drawing random numbers")(error.into()))?;
