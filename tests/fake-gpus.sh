@@ -30,7 +30,8 @@ while IFS=$'\t' read -r todo name folder program; do
         SPARK_CCL_GPU_PINNED=1 on_fakes "$program" -q --skip messages:: --skip by_mail:: --skip unstaged:: "$@"
     # By pieces, as what users have over links: what ends calls, and what does not.
     [ "$name" != staged ] ||
-        SPARK_CCL_TEST_GPU_PROTOCOL=proxy on_fakes "$program" -q by_host:: failures:: processes:: "$@"
+        SPARK_CCL_TEST_GPU_PROTOCOL=proxy on_fakes "$program" -q by_host:: failures:: processes:: \
+            "$@"
     # And over RDMA devices that are none, which belong to one process. How calls fail has nothing
     # to do with the links.
     [ "$name" != staged ] ||
