@@ -56,7 +56,7 @@ struct Choice {
 }
 
 impl Planner {
-    /// Of a rank among those whose hosts these are.
+    /// Of a rank among ranks on these hosts.
     pub(crate) fn new<H: Ord>(
         communicator: u64,
         rank: u32,

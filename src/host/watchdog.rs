@@ -37,8 +37,8 @@ impl Core {
     pub(super) fn run_watchdog(&mut self, now: Instant) {
         let pairs = self.pair_queues.values();
         let heads = pairs.filter_map(|pair| pair.queue.front());
-        // Not collected: most calls that wait at all come here once, and an allocation would be a
-        // tenth of their time.
+        // Not collected: most calls that wait come here once, and of the instructions of a short
+        // one an allocation is a tenth.
         for &id in self.collectives.front().into_iter().chain(heads) {
             let Some(active) = self.ops.active(id) else {
                 continue;

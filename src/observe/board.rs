@@ -210,8 +210,8 @@ impl Observed {
         records::write(path, &self.groups())
     }
 
-    /// The operations that were done since this was called last, if there are any: those whose
-    /// times are known, which are not on device memory.
+    /// The operations done since the last call of this, if there are any. Operations on device
+    /// memory are left out: their times are not known.
     pub(super) fn take_done(&self) -> Option<Done> {
         let mut entries = self.journal.take_fresh();
         entries.retain(|entry| entry.signature.operation != Operation::Alloc);

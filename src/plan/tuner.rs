@@ -134,8 +134,8 @@ fn fastest(
         .min_by(|a, b| time(a).total_cmp(&time(b)))
 }
 
-/// The fastest of those whose messages go to the next rank or host only. `None` for operations
-/// that have none of these.
+/// The fastest algorithm that sends to the next rank or host only. `None` for operations without
+/// one.
 fn between_neighbours(planner: &Planner, signature: Signature) -> Option<Choice> {
     let all = Algorithm::of(signature.operation).iter().copied();
     let near = all.filter(|algorithm| {

@@ -15,7 +15,7 @@ use super::processes::{LONG, compute_with_a_peer, leave_nothing_behind, with_pee
 use super::{builder, gpus, stream_of};
 
 #[test]
-#[ignore = "takes minutes on GPUs; CONTRIBUTING.md has the command"]
+#[ignore = "takes minutes on GPUs; docs/tests.md has the command"]
 fn a_thousand_communicators_leave_nothing_behind() {
     leave_nothing_behind(1000);
 }
@@ -64,7 +64,7 @@ fn hog(comm: &Communicator) -> impl FnMut() + use<> {
 }
 
 #[test]
-#[ignore = "takes minutes on GPUs; CONTRIBUTING.md has the command"]
+#[ignore = "takes minutes on GPUs; docs/tests.md has the command"]
 fn opposite_orders_beside_kernels_that_fill_the_gpu() {
     call_in_opposite_orders(10_000, hog);
 }
@@ -124,7 +124,7 @@ fn signal(child: &Child, signal: i32) {
 }
 
 #[test]
-#[ignore = "takes minutes on GPUs; CONTRIBUTING.md has the command"]
+#[ignore = "takes minutes on GPUs; docs/tests.md has the command"]
 fn a_rank_is_killed_in_the_middle_of_a_long_call() {
     lose_rank_1(
         "goes on with long buffers",
@@ -134,7 +134,7 @@ fn a_rank_is_killed_in_the_middle_of_a_long_call() {
 }
 
 #[test]
-#[ignore = "takes minutes on GPUs; CONTRIBUTING.md has the command"]
+#[ignore = "takes minutes on GPUs; docs/tests.md has the command"]
 fn a_rank_is_stopped_in_the_middle_of_a_long_call_and_comes_back() {
     lose_rank_1(
         "goes on with long buffers",
@@ -144,7 +144,7 @@ fn a_rank_is_stopped_in_the_middle_of_a_long_call_and_comes_back() {
 }
 
 #[test]
-#[ignore = "takes minutes on GPUs; CONTRIBUTING.md has the command"]
+#[ignore = "takes minutes on GPUs; docs/tests.md has the command"]
 fn a_rank_never_comes_to_a_long_call() {
     lose_rank_1("stays away", |_| {}, |_| {});
 }

@@ -141,8 +141,8 @@ fn a_killed_process_is_named_and_the_survivor_goes_on() {
         break;
     }
     victim.wait().unwrap();
-    // Nothing runs any more, the context works, and so does a communicator of those who are left,
-    // and a new one.
+    // Nothing runs any more. The context works, and so do a communicator of the ranks that are
+    // left, and a new one.
     stream.synchronize().unwrap();
     let ones = stream.clone_htod(&[1_u32; 10]).unwrap();
     assert_eq!(stream.clone_dtoh(&ones).unwrap(), [1; 10]);

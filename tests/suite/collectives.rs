@@ -245,7 +245,7 @@ fn barrier_waits_for_all() {
             for round in 1..=20 {
                 arrived.fetch_add(1, Ordering::Relaxed);
                 comm.barrier().run().unwrap();
-                // Those who come before a barrier are seen after it.
+                // What a rank counts before a barrier, others see after it.
                 assert!(arrived.load(Ordering::Relaxed) >= round * n);
                 comm.barrier().run().unwrap();
             }

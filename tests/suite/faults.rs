@@ -243,7 +243,7 @@ fn an_abort_by_another_thread_or_rank_ends_a_blocked_call_everywhere() {
             let answer = ranks[0].hear_before(since + promptly());
             assert_names(&answer, aborts, ranks[aborts].pid());
             assert_contains(&answer, &["aborted the communicator: enough"]);
-            // Those who were in no call learn it at their next one.
+            // Ranks that were in no call learn it at their next one.
             let first = answer;
             for answer in all(&mut ranks, "call f32 all_reduce sum 1000000") {
                 assert_eq!(answer, first);

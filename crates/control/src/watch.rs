@@ -327,7 +327,7 @@ impl Watch {
 
     /// The ranks among them that have ended for sure: those that have said goodbye, and those that
     /// died as a rank on the same host has seen, which the kernel tells. Ranks that are lost may
-    /// still work somewhere, and so may those whose hosts refuse connections: a firewall may do so.
+    /// still work somewhere. So may ranks on hosts that refuse connections: a firewall may do so.
     pub fn ended(&self) -> BTreeSet<u32> {
         self.monitor
             .with(|state| state.ended_ranks())

@@ -82,8 +82,9 @@ pub struct Calls {
 /// A box's memory.
 struct Pinned(PinnedWords);
 
-// SAFETY: pinned memory begins at a page, never moves, and is all 0 at first. Kernels, proxies and
-// carriers use it as `spark-ccl-slots` says.
+// SAFETY: pinned memory begins at a page, never moves, and is all 0 at first. Only the kernels,
+// proxies and carriers of `spark-ccl-slots` are given it, and each writes only slots that the
+// counters leave to it.
 unsafe impl Memory for Pinned {
     fn words(&self) -> &[AtomicU64] {
         self.0.words()

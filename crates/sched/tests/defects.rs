@@ -203,7 +203,7 @@ fn reading_and_writing_the_wrong_memory_is_named() {
     assert_eq!(into_input, Problem::WroteInput);
 }
 
-/// Whoever reduces a contribution first multiplies it, and nobody does so again.
+/// Its first reduction multiplies a contribution, and no later one does.
 #[test]
 fn a_contribution_is_multiplied_once() {
     let algorithms = [

@@ -116,8 +116,8 @@ pub enum Lends {
 }
 
 impl Lends {
-    /// Whether lending costs less than slots in a step that sends so many bytes, of which one
-    /// message or several are made.
+    /// Whether lending costs less than slots in a step that sends this many bytes, in one message
+    /// or several.
     ///
     /// # Example
     /// ```

@@ -82,7 +82,7 @@ fn operations_in_flight_of_ranks_that_are_late() {
 }
 
 #[test]
-#[ignore = "takes minutes on GPUs; CONTRIBUTING.md has the command"]
+#[ignore = "takes minutes on GPUs; docs/tests.md has the command"]
 fn ten_thousand_operations_of_ranks_that_are_late() {
     for ranks in [2, 3, 4, 8] {
         run_rounds(ranks, 10_000 / CALLS as u64);

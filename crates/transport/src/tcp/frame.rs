@@ -32,9 +32,9 @@ impl Lent {
         // SAFETY: the memory is valid until `Frame::keep` or `Frame::forget` (contract of
         // `Frame::lent`), which take the frame mutably, and so end this borrow. Nothing writes
         // there before the peer has the message. From then on the owner's writes leave the pointer
-        // valid, as it comes from the owner's, and what is read is sent again at most: bytes that
-        // change meanwhile are passed on to the kernel and looked at by nobody, as the peer passes
-        // over them. (Rust's model has no word for that: a race that decides nothing.)
+        // valid, as it comes from the owner's, and what is read is sent again at most, from there
+        // or from a copy: bytes that change meanwhile decide nothing: the peer passes over them.
+        // (Rust's model has no word for that: a race that decides nothing.)
         unsafe { self.0.as_ref() }
     }
 }
