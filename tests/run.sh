@@ -21,6 +21,9 @@ export SPARK_CCL_TEST_REQUIRE=${SPARK_CCL_TEST_REQUIRE:-c++,launchers,python,rus
 . tests/skipped.sh
 trap list_skipped EXIT
 
+# Many tests wait most of their time.
+[ "$(nproc)" -ge 4 ] || export RUST_TEST_THREADS=${RUST_TEST_THREADS:-4}
+
 # Tests send signals, and a process that starts with one ignored (by nohup, or in a script's
 # background) hands that on.
 env --default-signal=HUP,INT,QUIT cargo test --workspace "$@"

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::hosts::{ip, on_host, two_hosts_with, until_usable};
-use crate::processes::{Rank, alone, assert_all_ok, assert_contains, links_of, logged, some_time};
+use crate::processes::{Rank, assert_all_ok, assert_contains, links_of, logged, place, some_time};
 
 const CABLES: [&str; 2] = ["left", "right"];
 
@@ -52,7 +52,7 @@ fn on_one_cable(env: &[(&str, &str)]) -> Option<Vec<Rank>> {
 
 #[test]
 fn a_cable_that_goes_for_good_is_named() {
-    let _alone = alone();
+    let _place = place();
     let Some(mut ranks) = on_one_cable(&[("SPARK_CCL_TIMEOUT", "15")]) else {
         return;
     };
@@ -64,7 +64,7 @@ fn a_cable_that_goes_for_good_is_named() {
 
 #[test]
 fn the_other_cable_carries_what_one_has_not_delivered() {
-    let _alone = alone();
+    let _place = place();
     let Some(mut ranks) = two_hosts_with(&[], 1, &CABLES) else {
         return;
     };
@@ -84,7 +84,7 @@ fn the_other_cable_carries_what_one_has_not_delivered() {
 /// The third network is not one of those that the link uses.
 #[test]
 fn another_network_carries_what_no_cable_delivers() {
-    let _alone = alone();
+    let _place = place();
     let logs = tempfile::tempdir().unwrap();
     let file = format!("{}/%p", logs.path().display());
     let env = [
@@ -125,7 +125,7 @@ fn another_network_carries_what_no_cable_delivers() {
 
 #[test]
 fn a_call_goes_on_when_the_cable_is_back() {
-    let _alone = alone();
+    let _place = place();
     let Some(mut ranks) = on_one_cable(&[]) else {
         return;
     };
@@ -141,7 +141,7 @@ fn a_call_goes_on_when_the_cable_is_back() {
 /// Its kernel still answers.
 #[test]
 fn the_cable_to_a_stopped_process_is_not_silent() {
-    let _alone = alone();
+    let _place = place();
     let Some(mut ranks) = two_hosts_with(&[("SPARK_CCL_TIMEOUT", "8")], 1, &CABLES) else {
         return;
     };

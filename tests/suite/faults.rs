@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use crate::processes::{
-    Rank, all, alone, assert_all_ok, assert_contains, assert_names, join, promptly, some_time,
+    Rank, all, assert_all_ok, assert_contains, assert_names, join, place, promptly, some_time,
     world,
 };
 
@@ -64,7 +64,7 @@ fn kill_in_the_middle(size: usize, victim: usize, memory: &str, env: &[(&str, &s
 
 #[test]
 fn a_rank_killed_in_an_all_reduce_over_shared_memory_is_named_by_all() {
-    let _alone = alone();
+    let _place = place();
     for (size, victim) in [(2, 0), (2, 1), (3, 0), (4, 2)] {
         kill_in_the_middle(size, victim, "ordinary", SHM);
     }
@@ -72,7 +72,7 @@ fn a_rank_killed_in_an_all_reduce_over_shared_memory_is_named_by_all() {
 
 #[test]
 fn a_rank_killed_in_an_all_reduce_over_tcp_is_named_by_all() {
-    let _alone = alone();
+    let _place = place();
     for (size, victim) in [(2, 0), (2, 1), (3, 0), (4, 2)] {
         kill_in_the_middle(size, victim, "ordinary", TCP);
     }
@@ -80,7 +80,7 @@ fn a_rank_killed_in_an_all_reduce_over_tcp_is_named_by_all() {
 
 #[test]
 fn a_rank_killed_in_a_zero_copy_all_reduce_is_named_by_all() {
-    let _alone = alone();
+    let _place = place();
     for (size, victim) in [(2, 0), (3, 1), (4, 0)] {
         kill_in_the_middle(size, victim, "registered", SHM);
     }
@@ -88,7 +88,7 @@ fn a_rank_killed_in_a_zero_copy_all_reduce_is_named_by_all() {
 
 #[test]
 fn two_ranks_killed_at_once_leave_an_error_that_names_one_of_them() {
-    let _alone = alone();
+    let _place = place();
     for env in [SHM, TCP] {
         let mut ranks = world(4, env);
         set_going(&mut ranks, "ordinary");
@@ -105,7 +105,7 @@ fn two_ranks_killed_at_once_leave_an_error_that_names_one_of_them() {
 
 #[test]
 fn ranks_that_are_in_no_call_learn_of_a_killed_rank_at_their_next_one() {
-    let _alone = alone();
+    let _place = place();
     for env in [SHM, TCP] {
         for victim in [0, 1] {
             let mut ranks = world(3, env);
@@ -127,7 +127,7 @@ fn ranks_that_are_in_no_call_learn_of_a_killed_rank_at_their_next_one() {
 
 #[test]
 fn a_rank_that_exits_without_a_goodbye_has_died() {
-    let _alone = alone();
+    let _place = place();
     for env in [SHM, TCP] {
         let mut ranks = world(3, env);
         for rank in &mut ranks[1..] {
@@ -144,7 +144,7 @@ fn a_rank_that_exits_without_a_goodbye_has_died() {
 
 #[test]
 fn a_call_that_needs_a_rank_that_has_left_fails() {
-    let _alone = alone();
+    let _place = place();
     for env in [SHM, TCP] {
         // Waiting already when the rank leaves, or called afterwards.
         for early in [true, false] {
@@ -171,7 +171,7 @@ fn a_call_that_needs_a_rank_that_has_left_fails() {
 
 #[test]
 fn a_receiver_whose_sender_has_left_fails() {
-    let _alone = alone();
+    let _place = place();
     for env in [SHM, TCP] {
         let mut ranks = world(2, env);
         ranks[0].order("call f32 recv 1 100");
@@ -185,7 +185,7 @@ fn a_receiver_whose_sender_has_left_fails() {
 
 #[test]
 fn ranks_that_finalize_end_without_an_error_in_any_order() {
-    let _alone = alone();
+    let _place = place();
     for env in [SHM, TCP] {
         let mut ranks = world(3, env);
         assert_all_ok(&mut ranks, "call f32 all_reduce sum 100000");
@@ -199,7 +199,7 @@ fn ranks_that_finalize_end_without_an_error_in_any_order() {
 
 #[test]
 fn what_a_rank_sent_before_it_finalized_and_exited_is_not_lost() {
-    let _alone = alone();
+    let _place = place();
     for env in [SHM, TCP] {
         let mut ranks = world(2, env);
         // Small enough for the link to hold it.
@@ -213,7 +213,7 @@ fn what_a_rank_sent_before_it_finalized_and_exited_is_not_lost() {
 
 #[test]
 fn a_rank_that_dies_keeps_the_others_from_finalizing() {
-    let _alone = alone();
+    let _place = place();
     let mut ranks = world(3, SHM);
     for rank in &mut ranks[..2] {
         rank.order("finalize");
@@ -227,7 +227,7 @@ fn a_rank_that_dies_keeps_the_others_from_finalizing() {
 
 #[test]
 fn an_abort_by_another_thread_or_rank_ends_a_blocked_call_everywhere() {
-    let _alone = alone();
+    let _place = place();
     for env in [SHM, TCP] {
         for other_rank in [false, true] {
             let mut ranks = world(3, env);
@@ -254,7 +254,7 @@ fn an_abort_by_another_thread_or_rank_ends_a_blocked_call_everywhere() {
 
 #[test]
 fn an_abort_by_another_rank_ends_calls_that_are_blocked() {
-    let _alone = alone();
+    let _place = place();
     for env in [SHM, TCP] {
         let mut ranks = world(3, env);
         for rank in &mut ranks[1..] {
@@ -272,7 +272,7 @@ fn an_abort_by_another_rank_ends_calls_that_are_blocked() {
 
 #[test]
 fn survivors_build_a_new_communicator_and_go_on() {
-    let _alone = alone();
+    let _place = place();
     for env in [SHM, TCP] {
         for victim in [0, 2] {
             let mut ranks = world(3, env);
@@ -292,7 +292,7 @@ fn survivors_build_a_new_communicator_and_go_on() {
 
 #[test]
 fn what_the_rendezvous_finds_wrong_reaches_the_user() {
-    let _alone = alone();
+    let _place = place();
     let env = [("SPARK_CCL_INIT_TIMEOUT", "3")];
     let cases: [(&[(usize, usize)], &str); 3] = [
         (&[(0, 2)], "rank 1"),

@@ -7,7 +7,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, WaitOptions, waitpid};
 use spark_ccl::{Algorithm, Communicator, Error, Pending, RedOp, Registered};
 
-use crate::processes::{WATCHDOG, alone, assert_all_ok, assert_contains, assert_names, world};
+use crate::processes::{WATCHDOG, assert_all_ok, assert_contains, assert_names, place, world};
 
 const SHM: (&str, &str) = ("SPARK_CCL_SHM", "1");
 const TCP: (&str, &str) = ("SPARK_CCL_SHM", "0");
@@ -160,7 +160,7 @@ fn makes_one_of_its_own() -> bool {
 /// Python's workers sleep most of the time.
 #[test]
 fn a_rank_whose_child_lives_on_is_known_to_have_died() {
-    let _alone = alone();
+    let _place = place();
     for transport in [SHM, TCP] {
         let mut ranks = world(3, &[transport]);
         assert_all_ok(&mut ranks, "call f32 all_reduce sum 1000");
@@ -182,7 +182,7 @@ fn a_rank_whose_child_lives_on_is_known_to_have_died() {
 
 #[test]
 fn a_child_that_uses_or_drops_its_copy_harms_nobody() {
-    let _alone = alone();
+    let _place = place();
     for transport in [SHM, TCP] {
         let mut ranks = world(2, &[transport]);
         assert_all_ok(&mut ranks, "call f32 alloc 1000");

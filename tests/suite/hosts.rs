@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use spark_ccl_testing::{Need, has};
 
 use crate::processes::{
-    Rank, WATCHDOG, all, alone, assert_all_ok, assert_contains, assert_names, join, links_of,
-    lost_host, some_time,
+    Rank, WATCHDOG, all, assert_all_ok, assert_contains, assert_names, join, links_of, lost_host,
+    place, some_time,
 };
 
 /// Two ranks, each on a host of its own, which one cable joins.
@@ -56,7 +56,7 @@ fn a_rank_whose_filter_leaves_only_loopback_names_the_setting() {
     if !has(Need::Namespaces) {
         return;
     }
-    let _alone = alone();
+    let _place = place();
     let filter = [("SPARK_CCL_SOCKET_IFNAME", "=lo")];
     let mut ranks = [new_host(&[]), new_host(&filter)];
     let pids = ranks.each_ref().map(|rank| rank.pid().to_string());
@@ -166,7 +166,7 @@ fn run(program: &str, arguments: &[&str]) -> Result<String, String> {
 
 #[test]
 fn ranks_of_two_hosts_reduce_and_exchange() {
-    let _alone = alone();
+    let _place = place();
     let Some(mut ranks) = two_hosts() else { return };
     for count in [1, 1000, 1_000_000] {
         assert_all_ok(&mut ranks, &format!("call f32 all_reduce sum {count}"));
@@ -181,7 +181,7 @@ fn ranks_of_two_hosts_reduce_and_exchange() {
 /// end is started.
 #[test]
 fn a_unique_id_that_was_made_before_the_cable_had_a_carrier_is_good() {
-    let _alone = alone();
+    let _place = place();
     if !has(Need::Namespaces) {
         return;
     }
@@ -203,7 +203,7 @@ fn a_unique_id_that_was_made_before_the_cable_had_a_carrier_is_good() {
 
 #[test]
 fn hosts_of_two_ranks_reduce_by_levels() {
-    let _alone = alone();
+    let _place = place();
     let Some(mut ranks) = two_hosts_of(2, &["cable"]) else {
         return;
     };
@@ -248,7 +248,7 @@ fn split(ranks: &mut [Rank], parts: [(usize, usize); 4]) {
 
 #[test]
 fn a_slow_network_is_only_slow() {
-    let _alone = alone();
+    let _place = place();
     let Some(mut ranks) = two_hosts() else { return };
     for rank in &ranks {
         let shape = ["rate", "100mbit", "burst", "64kb", "latency", "50ms"];
@@ -288,14 +288,14 @@ fn lose_host(down: usize) {
 
 #[test]
 fn a_host_that_vanishes_in_the_middle_is_lost() {
-    let _alone = alone();
+    let _place = place();
     lose_host(0);
     lose_host(1);
 }
 
 #[test]
 fn a_host_that_vanishes_while_the_others_wait_is_lost() {
-    let _alone = alone();
+    let _place = place();
     let Some(mut ranks) = two_hosts() else { return };
     assert_all_ok(&mut ranks, "call barrier");
     ranks[0].order("call barrier");
@@ -311,7 +311,7 @@ fn a_host_that_vanishes_while_the_others_wait_is_lost() {
 
 #[test]
 fn two_cables_carry_the_same() {
-    let _alone = alone();
+    let _place = place();
     let cables = ["left", "right"];
     let Some(mut ranks) = two_hosts_of(1, &cables) else {
         return;
@@ -408,7 +408,7 @@ fn stranger_at_ports_of(other: u16, pid: &str) -> Stranger {
 
 #[test]
 fn an_address_that_both_hosts_have_is_no_way_to_the_other() {
-    let _alone = alone();
+    let _place = place();
     if !has(Need::Namespaces) {
         return;
     }
@@ -442,7 +442,7 @@ fn an_address_that_both_hosts_have_is_no_way_to_the_other() {
 
 #[test]
 fn a_rank_of_another_host_whose_child_lives_on_has_died() {
-    let _alone = alone();
+    let _place = place();
     let Some(mut ranks) = two_hosts() else { return };
     assert_eq!(ranks[1].ask("fork sleep"), "ok");
     let pid = ranks[1].pid();
@@ -457,7 +457,7 @@ fn a_rank_of_another_host_whose_child_lives_on_has_died() {
 /// here the one that makes progress, which looks ten times a second whether it is to end.
 #[test]
 fn a_process_that_ends_right_after_its_drop_has_said_goodbye() {
-    let _alone = alone();
+    let _place = place();
     let logs = tempfile::tempdir().unwrap();
     let log = |process: &str| format!("{}/{process}", logs.path().display());
     let env = [

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use spark_ccl::{Builder, Communicator, Error, Fault, RedOp};
 
-use crate::processes::{self, alone, world};
+use crate::processes::{self, place, world};
 use crate::ranks::{each, narrow};
 
 /// Over shared memory and TCP, with more data than fits into a link.
@@ -90,7 +90,7 @@ fn a_part_that_is_dropped_in_flight_goes_on() {
 /// Unlike a thread, a process may end at once.
 #[test]
 fn what_is_in_flight_goes_on_when_the_process_ends() {
-    let _alone = alone();
+    let _place = place();
     for shm in ["0", "1"] {
         let mut ranks = world(2, &[("SPARK_CCL_SHM", shm)]);
         ranks[0].order("leave-in-flight 3000000");
@@ -105,7 +105,7 @@ fn what_is_in_flight_goes_on_when_the_process_ends() {
 /// Threads of one process push each other's operations; processes do not.
 #[test]
 fn the_progress_thread_ends_what_is_forgotten_when_the_communicator_is_dropped() {
-    let _alone = alone();
+    let _place = place();
     let env = [
         ("SPARK_CCL_PROGRESS_THREAD", "1"),
         ("SPARK_CCL_TIMEOUT", "20"),
@@ -335,7 +335,7 @@ fn finalize_says_that_something_in_flight_has_failed() {
 /// The others may not have seen yet that all have come.
 #[test]
 fn a_process_may_end_at_once_when_it_has_finalized() {
-    let _alone = alone();
+    let _place = place();
     for shm in ["0", "1"] {
         for _ in 0..10 {
             let mut ranks = world(4, &[("SPARK_CCL_SHM", shm)]);

@@ -7,7 +7,7 @@ use spark_ccl::{Communicator, RedOp};
 use spark_ccl_testing::with_enough_time;
 
 use crate::processes::{
-    Rank, all, alone, assert_all_ok, assert_contains, assert_gave_up, assert_names, is_named, join,
+    Rank, all, assert_all_ok, assert_contains, assert_gave_up, assert_names, is_named, join, place,
     promptly, world,
 };
 use crate::ranks::each;
@@ -142,21 +142,21 @@ fn run_all(size: usize, env: &[(&str, &str)]) {
 
 #[test]
 fn different_calls_are_explained_over_shared_memory() {
-    let _alone = alone();
+    let _place = place();
     run_all(2, &[]);
     run_all(3, &[]);
 }
 
 #[test]
 fn different_calls_are_explained_over_tcp() {
-    let _alone = alone();
+    let _place = place();
     run_all(2, &[("SPARK_CCL_SHM", "0")]);
     run_all(3, &[("SPARK_CCL_SHM", "0")]);
 }
 
 #[test]
 fn an_end_that_comes_too_early_is_named_with_the_call_of_the_others() {
-    let _alone = alone();
+    let _place = place();
     for [early, late] in [[0, 1], [1, 0]] {
         for call in ["f32 all_reduce sum 100", "barrier"] {
             let mut ranks = world(2, &[]);
@@ -184,7 +184,7 @@ fn an_end_that_comes_too_early_is_named_with_the_call_of_the_others() {
 
 #[test]
 fn a_rank_that_is_done_with_its_different_call_learns_it_at_its_next_one() {
-    let _alone = alone();
+    let _place = place();
     for env in [&[][..], &[("SPARK_CCL_SHM", "0")]] {
         let mut ranks = world(2, env);
         let pair = Pair {
@@ -204,7 +204,7 @@ fn a_rank_that_is_done_with_its_different_call_learns_it_at_its_next_one() {
 /// Each rank sends in its call, and none receives.
 #[test]
 fn calls_in_which_every_rank_only_sends_are_compared_by_what_comes_next() {
-    let _alone = alone();
+    let _place = place();
     for (call, next) in [
         ("broadcast", "check"),
         ("scatter", "check"),
@@ -238,7 +238,7 @@ fn calls_in_which_every_rank_only_sends_are_compared_by_what_comes_next() {
 /// It has nothing to wait for in its call, and is gone when the others find out.
 #[test]
 fn what_a_rank_has_called_last_is_known_when_it_has_left() {
-    let _alone = alone();
+    let _place = place();
     for env in [&[][..], &[("SPARK_CCL_SHM", "0")]] {
         for (own, others, words) in [
             (
@@ -272,7 +272,7 @@ fn what_a_rank_has_called_last_is_known_when_it_has_left() {
 /// Both are done with their different calls, and have made more calls since than ranks remember.
 #[test]
 fn a_difference_that_nobody_remembers_is_explained() {
-    let _alone = alone();
+    let _place = place();
     for env in [&[][..], &[("SPARK_CCL_SHM", "0")]] {
         let mut ranks = world(2, env);
         // Rank 1 makes its calls before anything of rank 0 comes, which it would find at the next
@@ -312,7 +312,7 @@ fn a_difference_that_nobody_remembers_is_explained() {
 /// One rank is a call ahead, and so in an operation that nobody else is in.
 #[test]
 fn a_call_that_one_rank_left_out_is_explained() {
-    let _alone = alone();
+    let _place = place();
     let mut ranks = world(3, &[]);
     assert_all_ok(&mut ranks, "call barrier");
     for rank in &mut ranks[..2] {
@@ -336,7 +336,7 @@ fn a_call_that_one_rank_left_out_is_explained() {
 
 #[test]
 fn point_to_point_messages_that_do_not_match_are_explained() {
-    let _alone = alone();
+    let _place = place();
     for env in [&[][..], &[("SPARK_CCL_SHM", "0")]] {
         for (send, recv, sent, expected) in [
             (
@@ -388,7 +388,7 @@ fn point_to_point_messages_that_do_not_match_are_explained() {
 /// The first one waits for a rank that waits for another one itself, and gives up first.
 #[test]
 fn who_holds_up_a_chain_of_messages_is_named() {
-    let _alone = alone();
+    let _place = place();
     for shm in ["1", "0"] {
         with_enough_time(Duration::from_secs(2), |limit| {
             let limit = limit.as_secs_f64();

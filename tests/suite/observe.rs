@@ -9,7 +9,7 @@ use serde_json::Value;
 use spark_ccl_status::ras::{Communicator, Report};
 use spark_ccl_testing::free_port;
 
-use crate::processes::{Rank, WATCHDOG, all, alone, assert_all_ok, assert_contains, world};
+use crate::processes::{Rank, WATCHDOG, all, assert_all_ok, assert_contains, place, world};
 
 /// An address of this host at which nobody listens.
 fn free_address() -> String {
@@ -106,7 +106,7 @@ fn assert_has_made_five_calls(rank: &spark_ccl_status::ras::Rank) {
 
 #[test]
 fn a_client_sees_all_ranks_and_who_is_late() {
-    let _alone = alone();
+    let _place = place();
     let address = free_address();
     let mut ranks = world(3, &[("SPARK_CCL_RAS", &address)]);
     assert_all_ok(&mut ranks, "call barrier");
@@ -160,7 +160,7 @@ fn a_client_sees_all_ranks_and_who_is_late() {
 
 #[test]
 fn a_client_sees_which_ranks_are_dead_stopped_or_gone() {
-    let _alone = alone();
+    let _place = place();
     let address = free_address();
     let mut ranks = world(3, &[("SPARK_CCL_RAS", &address)]);
     assert_all_ok(&mut ranks, "call barrier");
@@ -194,7 +194,7 @@ fn a_client_sees_which_ranks_are_dead_stopped_or_gone() {
 
 #[test]
 fn strangers_get_no_more_than_their_share() {
-    let _alone = alone();
+    let _place = place();
     let address = free_address();
     let mut ranks = world(2, &[("SPARK_CCL_RAS", &address)]);
     assert_all_ok(&mut ranks, "call barrier");
@@ -223,7 +223,7 @@ fn strangers_get_no_more_than_their_share() {
 
 #[test]
 fn forked_children_tell_nothing_and_harm_nobody() {
-    let _alone = alone();
+    let _place = place();
     let address = free_address();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().to_str().unwrap();
@@ -246,7 +246,7 @@ fn forked_children_tell_nothing_and_harm_nobody() {
 
 #[test]
 fn there_is_a_thread_only_where_someone_wants_to_know() {
-    let _alone = alone();
+    let _place = place();
     let nobody = world(2, &[]);
     let mut someone = world(2, &[("SPARK_CCL_RECORD", "1")]);
     until_threads(&someone, true);
@@ -281,7 +281,7 @@ fn json(path: &Path) -> Value {
 
 #[test]
 fn operations_are_recorded_when_calls_differ() {
-    let _alone = alone();
+    let _place = place();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().to_str().unwrap();
     let mut ranks = world(2, &[("SPARK_CCL_RECORD", path)]);
@@ -327,7 +327,7 @@ fn operations_are_recorded_when_calls_differ() {
 
 #[test]
 fn a_rank_outside_of_calls_records_as_well() {
-    let _alone = alone();
+    let _place = place();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().to_str().unwrap();
     let mut ranks = world(2, &[("SPARK_CCL_RECORD", path)]);
@@ -357,7 +357,7 @@ fn texts(folder: &Path, ending: &str) -> Vec<String> {
 
 #[test]
 fn the_inspector_writes_what_was_done() {
-    let _alone = alone();
+    let _place = place();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().to_str().unwrap();
     let mut ranks = world(
@@ -400,7 +400,7 @@ fn the_inspector_writes_what_was_done() {
 /// As with a file system that hangs.
 #[test]
 fn files_that_cannot_be_written_keep_nobody_waiting() {
-    let _alone = alone();
+    let _place = place();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().to_str().unwrap();
     let every = ("SPARK_CCL_INSPECTOR_EVERY", "0.05");
@@ -435,7 +435,7 @@ fn until_files(folder: &Path, ending: &str, count: usize) -> Vec<PathBuf> {
 
 #[test]
 fn prometheus_gets_a_file_of_each_rank_while_it_runs() {
-    let _alone = alone();
+    let _place = place();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().to_str().unwrap();
     let format = ("SPARK_CCL_INSPECTOR_FORMAT", "prometheus");

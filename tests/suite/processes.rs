@@ -2,11 +2,11 @@
 //! on its standard input (`processes_rank.rs`) and answers on its standard error; the ranks are
 //! killed at the end of the test, and by the kernel if the test itself is killed.
 
-use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -18,13 +18,40 @@ pub(crate) const MARK: &str = "@ ";
 /// How long anything may take that is not what a test is about.
 pub(crate) const WATCHDOG: Duration = Duration::from_secs(90);
 
-/// Keeps the other tests of this kind waiting: they need the cores and the memory for themselves.
-pub(crate) struct Alone(#[expect(dead_code, reason = "holds the lock until it is dropped")] File);
+/// How many tests of this kind run at a time. Most of their time they wait for what must happen.
+const PLACES: usize = 4;
 
-pub(crate) fn alone() -> Alone {
-    let program = File::open(std::env::current_exe().unwrap()).unwrap();
-    program.lock().unwrap();
-    Alone(program)
+static TAKEN: Mutex<usize> = Mutex::new(0);
+static FREED: Condvar = Condvar::new();
+
+/// A test's share of the machine, until it is dropped.
+pub(crate) struct Place(usize);
+
+/// Waits for one of the places.
+pub(crate) fn place() -> Place {
+    take(1)
+}
+
+/// Waits for all places: the test needs the cores and the memory for itself.
+pub(crate) fn alone() -> Place {
+    take(PLACES)
+}
+
+fn take(count: usize) -> Place {
+    // A test that panics leaves the number right.
+    let taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
+    let is_full = |taken: &mut usize| *taken + count > PLACES;
+    *FREED
+        .wait_while(taken, is_full)
+        .unwrap_or_else(PoisonError::into_inner) += count;
+    Place(count)
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        *TAKEN.lock().unwrap_or_else(PoisonError::into_inner) -= self.0;
+        FREED.notify_all();
+    }
 }
 
 /// The promise for faults that the control plane can see: an error within 2 s. An emulated machine

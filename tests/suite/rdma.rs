@@ -11,7 +11,7 @@ use spark_ccl_testing::{Need, has};
 
 use crate::hosts::{lay, new_host};
 use crate::processes::{
-    Rank, all, alone, assert_all_ok, assert_contains, assert_names, join, links_of, promptly,
+    Rank, all, assert_all_ok, assert_contains, assert_names, join, links_of, place, promptly,
 };
 
 /// How the machine's ports are laid out.
@@ -107,7 +107,7 @@ fn call_everything_on(ranks: &mut [Rank], memory: &str, count: usize) {
 
 #[test]
 fn ranks_reduce_and_exchange_over_two_rails() {
-    let _alone = alone();
+    let _place = place();
     let Some(two_ends) = has_two_ends() else {
         return;
     };
@@ -131,7 +131,7 @@ fn ranks_reduce_and_exchange_over_two_rails() {
 /// Where nobody demands RDMA, a host's own ranks do not use it: the plan must know.
 #[test]
 fn ranks_of_one_host_without_shared_memory_plan_for_tcp() {
-    let _alone = alone();
+    let _place = place();
     if has_two_ends().is_none() {
         return;
     }
@@ -149,7 +149,7 @@ fn ranks_of_one_host_without_shared_memory_plan_for_tcp() {
 
 #[test]
 fn registered_memory_goes_from_device_to_device() {
-    let _alone = alone();
+    let _place = place();
     let Some(two_ends) = has_two_ends() else {
         return;
     };
@@ -169,7 +169,7 @@ fn registered_memory_goes_from_device_to_device() {
 
 #[test]
 fn registered_memory_of_one_rank_meets_ordinary_memory_of_another() {
-    let _alone = alone();
+    let _place = place();
     if has_two_ends() != Some(true) {
         return;
     }
@@ -189,7 +189,7 @@ fn registered_memory_of_one_rank_meets_ordinary_memory_of_another() {
 
 #[test]
 fn one_pair_falls_back_to_tcp_and_all_plan_alike() {
-    let _alone = alone();
+    let _place = place();
     if has_two_ends() != Some(false) {
         return;
     }
@@ -294,19 +294,19 @@ fn lose_packets(ports: &[&'static str], rails: usize) {
 
 #[test]
 fn lost_packets_of_the_only_rail_change_no_result() {
-    let _alone = alone();
+    let _place = place();
     lose_packets(&FIRST_RAIL, 1);
 }
 
 #[test]
 fn lost_packets_of_both_rails_change_no_result() {
-    let _alone = alone();
+    let _place = place();
     lose_packets(&BOTH_RAILS, 2);
 }
 
 #[test]
 fn a_killed_rank_is_named_by_all() {
-    let _alone = alone();
+    let _place = place();
     if has_two_ends() != Some(false) {
         return;
     }
@@ -329,7 +329,7 @@ fn a_killed_rank_is_named_by_all() {
 
 #[test]
 fn a_cable_that_carries_nothing_for_a_moment_changes_no_result() {
-    let _alone = alone();
+    let _place = place();
     let Some(mut ranks) = two_ends(1) else { return };
     for rank in &mut ranks {
         rank.order("call f32 all_reduce sum 300003");
@@ -351,7 +351,7 @@ fn health(ranks: &mut [Rank]) -> [String; 2] {
 
 #[test]
 fn a_cable_that_is_cut_in_a_call_changes_no_result_and_is_used_again_later() {
-    let _alone = alone();
+    let _place = place();
     let Some(mut ranks) = two_ends(2) else { return };
     assert_eq!(health(&mut ranks), ["2 in use, 0 dropped, 0 returned"; 2]);
     for rank in &mut ranks {
@@ -376,7 +376,7 @@ fn a_cable_that_is_cut_in_a_call_changes_no_result_and_is_used_again_later() {
 
 #[test]
 fn a_rank_that_is_killed_while_a_rail_is_tried_is_named() {
-    let _alone = alone();
+    let _place = place();
     let Some(mut ranks) = two_ends(2) else { return };
     for answer in all(&mut ranks, "loop ordinary 100000") {
         assert_eq!(answer, "running");
@@ -394,7 +394,7 @@ fn a_rank_that_is_killed_while_a_rail_is_tried_is_named() {
 
 #[test]
 fn the_only_rail_is_named_when_it_stays_down() {
-    let _alone = alone();
+    let _place = place();
     let Some(mut ranks) = two_ends(1) else { return };
     assert_all_ok(&mut ranks, "call barrier");
     rails(&["down", "r0b"]);

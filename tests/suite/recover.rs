@@ -10,7 +10,7 @@ use spark_ccl_testing::{Need, has, with_enough_time};
 
 use crate::hosts::{on_host, two_hosts_with};
 use crate::processes::{
-    Rank, all, alone, assert_all_ok, assert_contains, assert_gave_up, assert_names, is_named,
+    Rank, all, assert_all_ok, assert_contains, assert_gave_up, assert_names, is_named, place,
     some_time, waited, world,
 };
 use crate::ranks::{each, run};
@@ -63,7 +63,7 @@ fn seconds(timeout: Duration) -> String {
 
 #[test]
 fn the_others_go_on_together_without_a_stopped_rank() {
-    let _alone = alone();
+    let _place = place();
     for (round, stopped) in [1, 0, 2, 1].into_iter().enumerate() {
         with_enough_time(TIMEOUT, |timeout| {
             let of_calls = seconds(timeout);
@@ -104,7 +104,7 @@ fn the_others_go_on_together_without_a_stopped_rank() {
 /// A rank that wakes up at any time is either taken along by all, or left out by all.
 #[test]
 fn a_rank_that_wakes_up_meanwhile_makes_no_second_world() {
-    let _alone = alone();
+    let _place = place();
     for round in 0..6 {
         with_enough_time(TIMEOUT, |timeout| {
             let of_calls = seconds(timeout);
@@ -135,7 +135,7 @@ fn a_rank_that_wakes_up_meanwhile_makes_no_second_world() {
 
 #[test]
 fn half_of_the_ranks_do_not_go_on_where_the_first_may_still_work() {
-    let _alone = alone();
+    let _place = place();
     with_enough_time(TIMEOUT, |timeout| {
         let [of_calls, of_recovery] = [timeout, 4 * timeout].map(seconds);
         let env = [
@@ -163,7 +163,7 @@ fn half_of_the_ranks_do_not_go_on_where_the_first_may_still_work() {
 
 #[test]
 fn half_of_the_ranks_go_on_where_the_others_are_dead() {
-    let _alone = alone();
+    let _place = place();
     let mut ranks = world(2, &[]);
     for answer in all(&mut ranks, "loop ordinary 100000") {
         assert_eq!(answer, "running");
@@ -177,7 +177,7 @@ fn half_of_the_ranks_go_on_where_the_others_are_dead() {
 /// Each side is told at once that the other one's host refuses, as if its processes had ended.
 #[test]
 fn of_two_hosts_whose_firewalls_refuse_one_goes_on() {
-    let _alone = alone();
+    let _place = place();
     if !has(Need::Nft) {
         return;
     }

@@ -4,7 +4,7 @@ use spark_ccl_testing::{Need, has};
 
 use crate::hosts::{lay, new_host};
 use crate::processes::{
-    Rank, all, alone, assert_all_ok, assert_contains, assert_names, join, links_of, logged,
+    Rank, all, assert_all_ok, assert_contains, assert_names, join, links_of, logged, place,
 };
 
 /// A rank on each of `size` hosts, of which these pairs have a cable. `None`, loudly, where this
@@ -57,7 +57,7 @@ fn assert_works(ranks: &mut [Rank]) {
 
 #[test]
 fn rings_of_3_to_8_hosts_do_all_calls() {
-    let _alone = alone();
+    let _place = place();
     for size in [3, 4, 8] {
         let Some(mut ranks) = ring(size) else { return };
         for bytes in [8, 1_000_000] {
@@ -80,7 +80,7 @@ fn rings_of_3_to_8_hosts_do_all_calls() {
 /// Nobody waits for a rank to which no cable leads, as is waited for one that does not answer.
 #[test]
 fn ranks_know_which_others_are_out_of_reach() {
-    let _alone = alone();
+    let _place = place();
     let logs = tempfile::tempdir().unwrap();
     let file = format!("{}/%p", logs.path().display());
     let env = [("SPARK_CCL_LOG", "info"), ("SPARK_CCL_LOG_FILE", &file)];
@@ -106,7 +106,7 @@ fn ranks_know_which_others_are_out_of_reach() {
 /// The cables lead from each rank to the one after the next.
 #[test]
 fn ranks_may_have_any_numbers() {
-    let _alone = alone();
+    let _place = place();
     let cables: Vec<(usize, usize)> = (0..5).map(|host| (host, (host + 2) % 5)).collect();
     let Some(mut ranks) = hosts(5, &cables, &[]) else {
         return;
@@ -120,7 +120,7 @@ fn ranks_may_have_any_numbers() {
 /// none.
 #[test]
 fn ranks_that_know_one_address_of_rank_0_meet() {
-    let _alone = alone();
+    let _place = place();
     if !has(Need::Namespaces) {
         return;
     }
@@ -141,7 +141,7 @@ fn ranks_that_know_one_address_of_rank_0_meet() {
 
 #[test]
 fn a_ring_that_is_cut_once_works_as_a_line() {
-    let _alone = alone();
+    let _place = place();
     let Some(mut ranks) = hosts(4, &[(0, 1), (1, 2), (2, 3)], &[]) else {
         return;
     };
@@ -152,7 +152,7 @@ fn a_ring_that_is_cut_once_works_as_a_line() {
 
 #[test]
 fn ranks_on_both_sides_of_two_cuts_hear_who_is_missing_and_what_to_look_at() {
-    let _alone = alone();
+    let _place = place();
     let env = [("SPARK_CCL_INIT_TIMEOUT", "6")];
     let Some(mut ranks) = hosts(4, &[(0, 1), (2, 3)], &env) else {
         return;
@@ -197,7 +197,7 @@ fn met_elsewhere(cables: &[(usize, usize)]) -> Option<(Vec<Rank>, Vec<String>)> 
 
 #[test]
 fn only_the_cables_carry_where_the_rendezvous_is_on_another_network() {
-    let _alone = alone();
+    let _place = place();
     let Some((mut ranks, answers)) = met_elsewhere(&around(4)) else {
         return;
     };
@@ -212,7 +212,7 @@ fn only_the_cables_carry_where_the_rendezvous_is_on_another_network() {
 
 #[test]
 fn a_pair_that_no_way_joins_is_named_to_all() {
-    let _alone = alone();
+    let _place = place();
     let Some((ranks, answers)) = met_elsewhere(&[(0, 1), (2, 3)]) else {
         return;
     };
@@ -233,7 +233,7 @@ fn a_pair_that_no_way_joins_is_named_to_all() {
 /// News goes round the ring the other way.
 #[test]
 fn a_rank_that_dies_is_named_to_all_and_the_others_go_on_as_a_line() {
-    let _alone = alone();
+    let _place = place();
     let Some(mut ranks) = ring(5) else { return };
     assert_works(&mut ranks);
     for answer in all(&mut ranks, "loop ordinary 1000") {

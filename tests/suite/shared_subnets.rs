@@ -7,7 +7,7 @@ use spark_ccl_testing::{Need, has};
 use tempfile::TempDir;
 
 use crate::hosts::{ip, new_host, on_host, until_usable};
-use crate::processes::{Rank, alone, assert_all_ok, assert_contains, join};
+use crate::processes::{Rank, assert_all_ok, assert_contains, join, place};
 
 /// The interfaces of each host.
 const INTERFACES: [&str; 2] = ["left", "right"];
@@ -180,7 +180,7 @@ fn assert_even(carried: [[Carried; 2]; 2]) {
 
 #[test]
 fn each_cable_of_one_link_local_subnet_carries_its_part() {
-    let _alone = alone();
+    let _place = place();
     // The second time, the cables lead crosswise.
     for ends in [[0, 1], [1, 0]] {
         let Some(mut hosts) = Hosts::on_two_cables(&[], ends) else {
@@ -194,7 +194,7 @@ fn each_cable_of_one_link_local_subnet_carries_its_part() {
 
 #[test]
 fn the_only_interface_that_may_be_used_carries_all() {
-    let _alone = alone();
+    let _place = place();
     let env = [("SPARK_CCL_SOCKET_IFNAME", "right")];
     let Some(mut hosts) = Hosts::on_two_cables(&env, [0, 1]) else {
         return;
@@ -207,7 +207,7 @@ fn the_only_interface_that_may_be_used_carries_all() {
 
 #[test]
 fn twins_on_one_switch_that_answer_for_themselves_carry_a_part_each() {
-    let _alone = alone();
+    let _place = place();
     let Some((mut hosts, _switch)) = Hosts::on_a_switch() else {
         return;
     };
@@ -220,7 +220,7 @@ fn twins_on_one_switch_that_answer_for_themselves_carry_a_part_each() {
 /// A twin has answered for the other one, as twins do unless they are told not to.
 #[test]
 fn an_interface_for_which_its_twin_answers_is_named() {
-    let _alone = alone();
+    let _place = place();
     let Some((mut hosts, _switch)) = Hosts::on_a_switch() else {
         return;
     };
@@ -249,7 +249,7 @@ fn an_interface_for_which_its_twin_answers_is_named() {
 /// The kernel drops what comes by another interface than its own route would take.
 #[test]
 fn where_a_bound_connection_does_not_come_up_another_one_does() {
-    let _alone = alone();
+    let _place = place();
     let Some(mut hosts) = Hosts::on_two_cables(&[], [0, 1]) else {
         return;
     };

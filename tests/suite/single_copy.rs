@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use spark_ccl_testing::{Need, has};
 use tempfile::TempDir;
 
-use crate::processes::{Rank, WATCHDOG, alone, assert_all_ok, some_time, world};
+use crate::processes::{Rank, WATCHDOG, assert_all_ok, place, some_time, world};
 
 /// What moves messages that are long enough to be read where they lie.
 const CALLS: [&str; 4] = [
@@ -26,7 +26,7 @@ const FROM_NOW_ON: &str = "messages take two copies from now on";
 
 #[test]
 fn a_rank_that_may_not_be_read_any_more_sends_on() {
-    let _alone = alone();
+    let _place = place();
     if !has(Need::SingleCopy) {
         return;
     }
@@ -62,7 +62,7 @@ fn a_rank_that_may_not_be_read_any_more_sends_on() {
 /// A probe looks at a message, and takes nothing of it.
 #[test]
 fn what_was_probed_is_read_where_it_lies() {
-    let _alone = alone();
+    let _place = place();
     if !has(Need::SingleCopy) {
         return;
     }

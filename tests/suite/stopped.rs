@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use spark_ccl_testing::with_enough_time;
 
 use crate::processes::{
-    Rank, all, alone, assert_all_ok, assert_contains, assert_gave_up, assert_names, join,
+    Rank, all, assert_all_ok, assert_contains, assert_gave_up, assert_names, join, place,
     some_time, world,
 };
 
@@ -61,7 +61,7 @@ fn world_within(timeout: Duration, size: usize, transport: (&str, &str)) -> Vec<
 
 #[test]
 fn a_stopped_rank_is_named_and_writes_nothing_when_it_wakes_up() {
-    let _alone = alone();
+    let _place = place();
     for transport in [SHM, TCP] {
         with_enough_time(SHORT, |timeout| {
             let mut ranks = world_within(timeout, 2, transport);
@@ -76,7 +76,7 @@ fn a_stopped_rank_is_named_and_writes_nothing_when_it_wakes_up() {
 
 #[test]
 fn a_stopped_rank_is_cut_off_from_registered_memory() {
-    let _alone = alone();
+    let _place = place();
     for size in [2, 3] {
         with_enough_time(SHORT, |timeout| {
             let mut ranks = world_within(timeout, size, SHM);
@@ -93,7 +93,7 @@ fn a_stopped_rank_is_cut_off_from_registered_memory() {
 
 #[test]
 fn a_stopped_sender_is_named_by_its_receiver() {
-    let _alone = alone();
+    let _place = place();
     let mut ranks = world(3, &[SHM, TIMEOUT]);
     ranks[2].stop();
     let answer = ranks[0].ask("call f32 recv 2 100");
@@ -108,7 +108,7 @@ fn a_stopped_sender_is_named_by_its_receiver() {
 
 #[test]
 fn a_rank_that_is_late_but_alive_is_named_as_such() {
-    let _alone = alone();
+    let _place = place();
     for transport in [SHM, TCP] {
         let mut ranks = world(3, &[transport, TIMEOUT]);
         assert_all_ok(&mut ranks, "call barrier");
@@ -160,7 +160,7 @@ fn wait_for_slow_ranks(transport: (&str, &str), timeout: Duration) -> Result<(),
 
 #[test]
 fn a_rank_that_is_slow_but_in_time_is_waited_for() {
-    let _alone = alone();
+    let _place = place();
     for transport in [SHM, TCP] {
         with_enough_time(SHORT, |timeout| wait_for_slow_ranks(transport, timeout));
     }

@@ -6,7 +6,7 @@ use std::time::Instant;
 use spark_ccl_testing::{Need, has};
 
 use crate::hosts::{beside, ip, new_host, on_host, until_usable};
-use crate::processes::{Rank, WATCHDOG, all, alone, assert_all_ok, assert_contains, join};
+use crate::processes::{Rank, WATCHDOG, all, assert_all_ok, assert_contains, join, place};
 
 /// Four ranks on four hosts.
 fn four_hosts(env: &[(&str, &str)]) -> Option<Vec<Rank>> {
@@ -53,7 +53,7 @@ fn plug(switch: &str, number: usize, pid: &str) {
 /// A link between any two ranks takes no more files than most systems let a process have.
 #[test]
 fn many_hosts_of_four_ranks() {
-    let _alone = alone();
+    let _place = place();
     if !has(Need::Namespaces) {
         return;
     }
@@ -115,7 +115,7 @@ pub(crate) fn stop_losing(rank: &Rank) -> u64 {
 /// The only way between two ranks is gone for longer than a switch pauses; the others hear both.
 #[test]
 fn a_cut_between_two_of_four_hosts_heals() {
-    let _alone = alone();
+    let _place = place();
     let Some(mut ranks) = four_hosts(&[]) else {
         return;
     };
@@ -138,7 +138,7 @@ fn a_cut_between_two_of_four_hosts_heals() {
 
 #[test]
 fn a_cut_that_does_not_heal_is_named() {
-    let _alone = alone();
+    let _place = place();
     let limit = ("SPARK_CCL_CUT_AFTER", "8");
     let Some(mut ranks) = four_hosts(&[limit]) else {
         return;
@@ -156,7 +156,7 @@ fn a_cut_that_does_not_heal_is_named() {
 /// Connections that are reset, as by a firewall that forgot them, are made anew at once.
 #[test]
 fn streams_that_are_reset_are_made_anew() {
-    let _alone = alone();
+    let _place = place();
     let Some(mut ranks) = four_hosts(&[]) else {
         return;
     };

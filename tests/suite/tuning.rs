@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use spark_ccl::{Layout, Links, Operation};
 use spark_ccl_config::{Tuning, TuningEntry, TuningStep};
 
-use crate::processes::{Rank, all, alone, assert_all_ok, join};
+use crate::processes::{Rank, all, assert_all_ok, join, place};
 
 /// A file that says that `all_reduce` is the fastest with `algorithm`, between two ranks.
 fn file(name: &str, algorithm: &str) -> PathBuf {
@@ -49,7 +49,7 @@ fn assert_chosen(ranks: &mut [Rank], words: [&str; 2]) {
 
 #[test]
 fn what_rank_0_has_measured_counts() {
-    let _alone = alone();
+    let _place = place();
     let trees = file("trees.json", "double-tree");
     let halves = file("halves.json", "halving-doubling");
     let measured = "measured by spark-perf tune";
@@ -65,7 +65,7 @@ fn what_rank_0_has_measured_counts() {
 
 #[test]
 fn files_that_make_no_sense_change_nothing() {
-    let _alone = alone();
+    let _place = place();
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
     // Cargo makes it where it builds, which may be elsewhere.
     std::fs::create_dir_all(folder).unwrap();

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use spark_ccl::{Builder, Communicator, RedOp};
 
-use crate::processes::{WATCHDOG, alone, assert_all_ok, assert_contains, world};
+use crate::processes::{WATCHDOG, assert_all_ok, assert_contains, place, world};
 use crate::ranks::{connected, each, run_with};
 
 /// Longer than a waiter only yields.
@@ -49,7 +49,7 @@ fn threads_wait_for_a_late_message() {
 
 #[test]
 fn processes_wait_for_a_late_message() {
-    let _alone = alone();
+    let _place = place();
     for env in [SHM, TCP] {
         let mut ranks = world(3, env);
         for late in 0..ranks.len() {

@@ -8,7 +8,7 @@ use spark_ccl_testing::{Need, has};
 use crate::cables::outcome;
 use crate::hosts::{bring_up, ip, on_host, plug_in, sent_bytes, started, until_usable};
 use crate::processes::{
-    Rank, WATCHDOG, alone, assert_all_ok, assert_contains, join, links_of, logged, some_time,
+    Rank, WATCHDOG, assert_all_ok, assert_contains, join, links_of, logged, place, some_time,
 };
 
 /// A network of two hosts: the interface of each, and Mbit/s.
@@ -85,7 +85,7 @@ fn dials(rank: &Rank) -> [u64; 2] {
 /// ranks. Each interface has link-local addresses, which other interfaces do not reach.
 #[test]
 fn a_start_dials_no_route_that_leads_nowhere() {
-    let _alone = alone();
+    let _place = place();
     let Some(mut ranks) = two_hosts(&[LAN, RADIO, CABLE, TWIN], &[]) else {
         return;
     };
@@ -106,7 +106,7 @@ fn a_start_dials_no_route_that_leads_nowhere() {
 
 #[test]
 fn the_fastest_network_carries_the_data() {
-    let _alone = alone();
+    let _place = place();
     for networks in [&[LAN, CABLE][..], &[CABLE, RADIO], &[LAN, CABLE, RADIO]] {
         for family in ["", "AF_INET"] {
             let env = [("SPARK_CCL_SOCKET_FAMILY", family)];
@@ -137,7 +137,7 @@ fn the_fastest_network_carries_the_data() {
 /// It is the only one as fast, so that links have one rail.
 #[test]
 fn a_lan_carries_what_the_only_cable_does_not_deliver_until_that_is_back() {
-    let _alone = alone();
+    let _place = place();
     let logs = tempfile::tempdir().unwrap();
     let file = format!("{}/%p", logs.path().display());
     let env = [("SPARK_CCL_LOG", "warn"), ("SPARK_CCL_LOG_FILE", &file)];
@@ -185,7 +185,7 @@ fn until_back_on_the_cable(ranks: &mut [Rank]) {
 /// Both rails carry; the slower networks carry none of it.
 #[test]
 fn two_fast_networks_carry_the_data_together() {
-    let _alone = alone();
+    let _place = place();
     let Some(mut ranks) = two_hosts(&[LAN, CABLE, RADIO, TWIN], &[]) else {
         return;
     };
@@ -198,7 +198,7 @@ fn two_fast_networks_carry_the_data_together() {
 /// The interfaces are up and have addresses of one subnet, but no cable joins them.
 #[test]
 fn a_fast_network_that_does_not_answer_is_passed_over_and_named() {
-    let _alone = alone();
+    let _place = place();
     let logs = tempfile::tempdir().unwrap();
     let file = format!("{}/%p", logs.path().display());
     let env = [("SPARK_CCL_LOG", "warn"), ("SPARK_CCL_LOG_FILE", &file)];
@@ -230,7 +230,7 @@ fn an_interface_that_only_the_other_host_has_is_named_beside_those_that_are_ther
     if !has(Need::Namespaces) {
         return;
     }
-    let _alone = alone();
+    let _place = place();
     let named = |names| {
         let host = || new_host(&[("NCCL_SOCKET_IFNAME", names)]);
         let ranks = vec![host(), host()];

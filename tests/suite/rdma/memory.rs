@@ -51,7 +51,7 @@ fn warnings_of(rank: &Rank) -> Vec<String> {
 
 #[test]
 fn memory_that_cannot_be_registered_goes_through_slots() {
-    let _alone = alone();
+    let _place = place();
     if has_two_ends().is_none() {
         return;
     }
@@ -79,7 +79,7 @@ fn memory_that_cannot_be_registered_goes_through_slots() {
 
 #[test]
 fn a_dmabuf_goes_through_slots_where_the_driver_cannot_register_it() {
-    let _alone = alone();
+    let _place = place();
     if has_two_ends().is_none() {
         return;
     }
@@ -113,7 +113,7 @@ const MEMORY: [&str; 4] = [
 
 #[test]
 fn memory_that_may_not_be_locked_leaves_tcp() {
-    let _alone = alone();
+    let _place = place();
     let Some(mut ranks) = limited("auto") else {
         return;
     };
@@ -131,7 +131,7 @@ fn memory_that_may_not_be_locked_leaves_tcp() {
 
 #[test]
 fn memory_that_may_not_be_locked_ends_what_demands_rdma() {
-    let _alone = alone();
+    let _place = place();
     let Some(mut ranks) = limited("rdma") else {
         return;
     };
