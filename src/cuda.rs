@@ -131,11 +131,12 @@
 pub use spark_ccl_cuda::{Device, Error as CudaError, cudarc};
 pub use spark_ccl_nccl::Error as NcclError;
 
-use crate::Error;
-pub use crate::device::{
-    DeviceCall, DeviceMemory, DeviceOperands, DevicePart, DeviceRecv, DeviceSend, DeviceSlice,
-    DeviceView, DeviceViewMut, Group, Registration,
-};
+pub use crate::device::{DeviceCall, DeviceOperands, Group, Registration};
+use crate::error::Error;
+pub use crate::memory::device::buffer::{DevicePart, DeviceRecv, DeviceSend, DeviceSlice};
+pub use crate::memory::device::memory::DeviceMemory;
+pub use crate::memory::device::view::DeviceView;
+pub use crate::memory::device::view_mut::DeviceViewMut;
 
 /// The GPUs that this process may use.
 ///

@@ -52,10 +52,10 @@ use unread::Refusal;
 pub(crate) use wires::Wires;
 
 use crate::error::Error;
+use crate::mesh::peer_link::PeerLink;
 #[cfg(feature = "cuda")]
 use crate::mesh::{Halves, SLOTS_LANE};
 use crate::observe::Observed;
-use crate::peer_link::PeerLink;
 use crate::plan::{Planner, Program, Programs};
 use crate::task::Task;
 

@@ -11,42 +11,21 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
-mod alloc;
-mod blocks;
-mod buffer;
-mod builder;
-mod call;
-mod collectives;
-mod communicator;
+mod api;
 #[cfg(feature = "cuda")]
 pub mod cuda;
-mod deadline;
 #[cfg(feature = "cuda")]
 mod device;
 mod engine;
 mod error;
-mod hearing;
 mod host;
-mod launch;
-mod lineage;
-mod logging;
-mod measured;
-mod membership;
+mod members;
+mod memory;
 mod mesh;
-mod messages;
-mod names;
 mod observe;
 mod opening;
-mod peer_link;
 mod plan;
-mod record;
-mod redial;
-mod registered;
-mod rendezvous;
-mod shrink;
-mod split;
 mod task;
-mod untyped;
 mod world;
 
 /// How to use the library, chapter by chapter. All code here is compiled and run by the tests.
@@ -72,21 +51,21 @@ pub mod tutorial {
     pub mod c {}
 }
 
-pub use blocks::Blocks;
-pub use buffer::{GivenBack, OwnedBuf, RecvBuf, Region, SendBuf};
-pub use builder::Builder;
 #[cfg(feature = "future")]
-pub use call::PendingFuture;
-pub use call::{
+pub use api::call::PendingFuture;
+pub use api::call::{
     Call, Failed, InPlace, Nothing, Operands, OutOfPlace, OwnedOperands, Pending, Receiving, Scope,
     ScopedPending, Sending,
 };
-pub use communicator::{Communicator, PeerInfo};
+pub use api::communicator::{Communicator, PeerInfo};
+pub use api::untyped::UntypedCall;
 pub use error::{Error, ExitClass};
-pub use launch::{LaunchInfo, launcher, rank_variables};
-pub use peer_link::{Carrier, PeerLink};
+pub use memory::blocks::Blocks;
+pub use memory::buffer::{GivenBack, OwnedBuf, RecvBuf, Region, SendBuf};
+pub use memory::registered::{Registered, RegisteredView, RegisteredViewMut};
+pub use mesh::peer_link::{Carrier, PeerLink};
+pub use opening::builder::Builder;
 pub use plan::Explanation;
-pub use registered::{Registered, RegisteredView, RegisteredViewMut};
 pub use spark_ccl_bootstrap::UniqueId;
 pub use spark_ccl_config::{
     AlgorithmChoice, Backend, GpuLayout, GpuWire, Layout, Links, Net, ParseAlgorithmsError, Path,
@@ -98,7 +77,5 @@ pub use spark_ccl_types::{
     Algorithm, DType, Element, Extent, F8E4M3, F8E5M2, InPlaceRule, Operation, RedOp, ReduceOp,
     Reducer, Side, bf16, f16,
 };
-pub use untyped::UntypedCall;
-
-/// Version and commit of this build; all ranks must run the same.
-pub const VERSION: &str = env!("SPARK_CCL_VERSION");
+pub use world::VERSION;
+pub use world::launch::{LaunchInfo, launcher, rank_variables};

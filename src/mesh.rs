@@ -10,6 +10,7 @@ mod inbox;
 mod interfaces;
 mod line;
 mod owner;
+pub(crate) mod peer_link;
 mod rails;
 mod shared;
 mod sockets;
@@ -33,7 +34,7 @@ use spark_ccl_config::SingleCopy;
 use spark_ccl_sched::Rank;
 use spark_ccl_transport::{LinkError, LinkRx, LinkTx, shm};
 
-use crate::peer_link::{Carrier, PeerLink};
+use crate::mesh::peer_link::{Carrier, PeerLink};
 
 /// Both halves of a link.
 pub(crate) type Halves = (Box<dyn LinkTx>, Box<dyn LinkRx>);

@@ -1,6 +1,10 @@
 //! Makes communicators: that of a whole world, and those of some of its ranks. The only place that
 //! makes engines; the memory of a call then decides which engine gets it.
 
+pub(crate) mod builder;
+pub(crate) mod shrink;
+pub(crate) mod split;
+
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
@@ -15,20 +19,20 @@ use spark_ccl_log::FlushOnDrop;
 use spark_ccl_transport::Bell;
 use spark_ccl_transport::rdma::link::Nics;
 
-use crate::call::or_abort;
-use crate::communicator::{Communicator, Inner};
-use crate::deadline::deadline_in;
+use crate::api::call::or_abort;
+use crate::api::communicator::{Communicator, Inner};
 #[cfg(feature = "cuda")]
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::host::{Core, HostEngine, Wires};
-use crate::lineage::Lineage;
-use crate::membership::Membership;
+use crate::members::lineage::Lineage;
+use crate::members::membership::Membership;
 use crate::mesh::{LinkOwner, Mesh, Spares, shares_memory};
-use crate::names::describe;
 use crate::observe::{self, Observed};
 use crate::plan::Planner;
-use crate::rendezvous::check_addresses;
+use crate::task::names::describe;
+use crate::world::deadline::deadline_in;
+use crate::world::rendezvous::check_addresses;
 use crate::world::{NO_CONTEXT, Reducer, World};
 
 /// Who makes a communicator's calls.

@@ -2,7 +2,7 @@
 //! settings and sizes; knows neither engines nor links.
 
 mod explanation;
-mod measured;
+pub(crate) mod measured;
 mod place;
 mod program;
 mod programs;
@@ -10,18 +10,17 @@ mod topology;
 mod tuner;
 
 pub use explanation::Explanation;
-use measured::measured;
+use measured::Measured;
 pub(crate) use program::Program;
 pub(crate) use programs::Programs;
-use spark_ccl_config::{AlgorithmChoice, Layout, Path, Settings, Tuning};
+use spark_ccl_config::{AlgorithmChoice, Layout, Path, Settings, Tuning, TuningEntry};
 use spark_ccl_sched::cost::{Fabric, estimate};
 use spark_ccl_sched::{Algorithm, Hosts, Schedule, Shape, Steps, schedule};
-use spark_ccl_types::{Signature, describe};
+use spark_ccl_types::{Operation, Signature, describe};
 pub(crate) use topology::Network;
 use topology::Topology;
 
 use crate::error::Error;
-use crate::measured::Measured;
 use crate::task::{Ranks, Task};
 
 /// What all plans of a communicator depend on.
@@ -227,4 +226,24 @@ impl Planner {
         let slice = self.slot_bytes / element;
         (slice * (self.slots / 2).max(1)) as u64
     }
+}
+
+/// What `spark-perf tune` measured for ranks that are placed like these.
+fn measured(tuning: &Tuning, layout: Layout) -> Measured<Algorithm> {
+    tuning.of(layout).filter_map(steps).collect()
+}
+
+/// Nothing where an algorithm is named that goes through no links, or not with this collective.
+fn steps(entry: &TuningEntry) -> Option<(Operation, Vec<(u64, Algorithm)>)> {
+    let operation = entry.collective;
+    let steps = entry.steps.iter().map(|step| (step.up_to, step.algorithm));
+    let steps: Vec<_> = steps.collect();
+    let is_known = |&(_, algorithm): &(u64, Algorithm)| {
+        algorithm != Algorithm::OneSided && Algorithm::of(operation).contains(&algorithm)
+    };
+    if steps.iter().all(is_known) {
+        return Some((operation, steps));
+    }
+    spark_ccl_log::warn!("measured choices for {operation} name an algorithm that it has not");
+    None
 }

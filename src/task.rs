@@ -5,6 +5,7 @@
 //! engines.
 
 mod check;
+pub(crate) mod names;
 mod spec;
 
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use spark_ccl_sched::Rank;
 use spark_ccl_types::{Operation, Reduction, Side, Signature};
 pub(crate) use spec::{Spec, Tables};
 
-use crate::buffer::Region;
+use crate::memory::buffer::Region;
 
 /// What is wrong with a timeout of 0.
 pub(crate) const NO_TIME: &str = "a timeout of 0: no call could be done in time";

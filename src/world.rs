@@ -1,6 +1,12 @@
 //! What all communicators of one process's membership share: session, monitor, settings, devices.
 //! It knows no communicator.
 
+pub(crate) mod deadline;
+pub(crate) mod launch;
+pub(crate) mod logging;
+mod redial;
+pub(crate) mod rendezvous;
+
 use std::collections::{BTreeSet, HashSet};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
@@ -15,8 +21,9 @@ use spark_ccl_transport::rdma::link::Nics;
 
 use crate::error::Error;
 use crate::plan::Network;
-use crate::redial;
 
+/// Version and commit of this build; all ranks must run the same.
+pub const VERSION: &str = env!("SPARK_CCL_VERSION");
 /// The context of streams that belong to no communicator.
 pub(crate) const NO_CONTEXT: u64 = 0;
 

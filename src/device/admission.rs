@@ -8,8 +8,8 @@ use spark_ccl_types::Operation;
 
 use super::order;
 use super::rank::DeviceRank;
-use crate::buffer::Region;
 use crate::error::Error;
+use crate::memory::buffer::Region;
 use crate::task::Task;
 
 impl<B> DeviceRank<B> {

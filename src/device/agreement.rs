@@ -9,7 +9,7 @@ use spark_ccl_cuda::{
 };
 use spark_ccl_gpu::REVISION;
 
-use crate::communicator::Communicator;
+use crate::api::communicator::Communicator;
 use crate::error::Error;
 
 /// A rank's GPU.

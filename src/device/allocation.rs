@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use spark_ccl_cuda::{DeviceBlock, make_current, relaxed};
 
-use super::block::{self, Block, Memory};
 use super::guarded::Guarded;
-use super::helper_thread::spawn;
-use super::pause::pause;
-use super::set_aside::{self, FOR_SET_ASIDE};
 use crate::error::Error;
+use crate::memory::device::block::{self, Block, Memory};
+use crate::memory::device::helper_thread::spawn;
+use crate::memory::device::pause::pause;
+use crate::memory::device::set_aside::{self, FOR_SET_ASIDE};
 
 /// New memory of the GPU.
 pub(super) fn new_block(engine: &impl Guarded, bytes: usize) -> Result<Arc<Block>, Error> {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use spark_ccl_control::{DeviceCalls, DevicePart};
 use spark_ccl_cuda::{Error, RecordedEvent};
 
-use crate::logging::REMARK_AFTER;
+use crate::world::logging::REMARK_AFTER;
 
 /// How many captures are remembered: as many as may be open at a time.
 const CAPTURES: usize = 16;

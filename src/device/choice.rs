@@ -8,7 +8,7 @@ use spark_ccl_fork::Owned;
 
 use super::agreement::{all_have, find_gpu, need_gpu, no_other_has, tell_gpu};
 use super::{StreamEngine, kernels, nccl};
-use crate::communicator::Communicator;
+use crate::api::communicator::Communicator;
 use crate::error::Error;
 
 /// NCCL where all ranks have it, and each a GPU of its own; otherwise this library's own kernels.

@@ -8,10 +8,10 @@ use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaStream};
 use spark_ccl_cuda::keep_context;
 use spark_ccl_types::{DType, Element, Operation};
 
-use super::DeviceMemory;
 use super::engine::{Registration, StreamEngine};
-use crate::communicator::Communicator;
+use crate::api::communicator::Communicator;
 use crate::error::Error;
+use crate::memory::device::memory::DeviceMemory;
 
 impl Communicator {
     /// CUDA's number of this rank's device, if it has one.

@@ -8,10 +8,11 @@ use spark_ccl_config::GpuLayout;
 use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaStream};
 use spark_ccl_types::{DType, Operation};
 
-use super::block::Block;
-use super::gpu::Gpu;
 use crate::engine::Engine;
 use crate::error::Error;
+use crate::memory::device::block::Block;
+use crate::memory::device::gpu::Gpu;
+use crate::memory::device::memory::TypedBlock;
 use crate::task::Task;
 
 /// How memory is registered with a communicator.
@@ -43,13 +44,6 @@ impl StreamTask<'_> {
             problem: "the calls of a group are of one backend".to_owned(),
         })
     }
-}
-
-/// A whole block, as elements of a type.
-pub(crate) struct TypedBlock<'a> {
-    pub(crate) block: &'a Arc<Block>,
-    pub(crate) len: usize,
-    pub(crate) dtype: DType,
 }
 
 /// Does whole collectives on memory of one GPU.

@@ -11,10 +11,10 @@ use spark_ccl_types::Element;
 
 use super::DeviceOperands;
 use super::engine::{StreamEngine, StreamTask};
-use crate::buffer::Region;
-use crate::call::{Call, Operands};
-use crate::communicator::Communicator;
+use crate::api::call::{Call, Operands};
+use crate::api::communicator::Communicator;
 use crate::error::Error;
+use crate::memory::buffer::Region;
 use crate::task::{Spec, check};
 
 /// Calls that are enqueued when it ends: from [`Communicator::group`].

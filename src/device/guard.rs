@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 use spark_ccl_control::Fault;
 
 use super::allocation::{free_in_background, tidy_in_background};
-use super::block;
 use super::calls::{CallEnd, Mark};
 use super::guarded::Guarded;
 use super::rank::{DeviceRank, State};
-use super::set_aside::{self, Enqueues};
 use crate::error::Error;
+use crate::memory::device::block;
+use crate::memory::device::set_aside::{self, Enqueues};
 
 /// How often it looks. A rank's death is noticed within milliseconds, and nobody waits for less.
 const TICK: Duration = Duration::from_millis(50);

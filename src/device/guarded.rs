@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use spark_ccl_cuda::RecordedEvent;
 
-use super::block;
 use super::rank::DeviceRank;
 use crate::error::Error;
+use crate::memory::device::block;
 use crate::task::Task;
 
 /// An engine whose calls run later, and may have to be aborted.

@@ -32,12 +32,13 @@ use spark_ccl_cuda::cudarc::driver::CudaStream;
 use spark_ccl_types::{DType, Operation};
 
 use super::allocation::{new_block, new_block_of};
-use super::block::Block;
-use super::engine::{Registration, StreamEngine, StreamTask, TypedBlock};
-use super::gpu::Gpu;
+use super::engine::{Registration, StreamEngine, StreamTask};
 use super::waiting::{wait_for, wait_for_last};
 use crate::engine::Engine;
 use crate::error::Error;
+use crate::memory::device::block::Block;
+use crate::memory::device::gpu::Gpu;
+use crate::memory::device::memory::TypedBlock;
 use crate::task::Task;
 
 impl Engine for KernelEngine {

@@ -6,9 +6,9 @@ use spark_ccl_cuda::cudarc::driver::CudaStream;
 use spark_ccl_cuda::keep_context;
 use spark_ccl_types::Element;
 
-use crate::call::{Call, InPlace, Operands, OutOfPlace, Receiving, Sending};
-use crate::device::{DeviceRecv, DeviceSend};
+use crate::api::call::{Call, InPlace, Operands, OutOfPlace, Receiving, Sending};
 use crate::error::Error;
+use crate::memory::device::buffer::{DeviceRecv, DeviceSend};
 use crate::task::check;
 
 /// The buffers of a [`Call`], all in device memory.

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use spark_ccl_cuda::cudarc::driver::CudaStream;
 use spark_ccl_cuda::{Error, RecordedEvent};
 
-use super::site::Order;
-use crate::buffer::Region;
+use crate::memory::buffer::Region;
+use crate::memory::device::site::Order;
 
 /// Whether the program itself keeps all uses of a call's memory in order. Some of the memory has to
 /// be its own, even if all is empty: only for such memory has it promised what holds for a graph.

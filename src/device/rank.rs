@@ -12,13 +12,13 @@ use spark_ccl_cuda::{RecordedEvent, capture_of, is_capturing};
 use spark_ccl_log::{Mutex, MutexGuard};
 
 use super::calls::Calls;
-use super::gate::{Gate, Passed, gate};
-use super::gpu::Gpu;
 use super::notes::Notes;
 use super::order::{self, were_lost, were_used};
-use crate::buffer::Region;
-use crate::communicator::Communicator;
+use crate::api::communicator::Communicator;
 use crate::error::Error;
+use crate::memory::buffer::Region;
+use crate::memory::device::gate::{Gate, Passed, gate};
+use crate::memory::device::gpu::Gpu;
 
 /// How often a thread that waits for the state, or to launch, checks whether the communicator has
 /// failed.

@@ -6,15 +6,15 @@ use std::sync::Arc;
 use spark_ccl_cuda::cudarc::driver::sys::CUstream;
 use spark_ccl_cuda::{CallStream, bytes_from, device_of, keep_context};
 
-use super::block::{Block, Found};
 use super::engine::{StreamEngine, StreamTask};
-use super::gpu::Gpu;
-use super::site::{Order, Site};
-use crate::buffer::Region;
-use crate::communicator::Communicator;
+use crate::api::communicator::Communicator;
+use crate::api::untyped::UntypedCall;
 use crate::error::Error;
+use crate::memory::buffer::Region;
+use crate::memory::device::block::{Block, Found};
+use crate::memory::device::gpu::Gpu;
+use crate::memory::device::site::{Order, Site};
 use crate::task::{Task, check};
-use crate::untyped::UntypedCall;
 
 /// A call of a communicator, and the stream that it is for: a `CUstream`, or a `cudaStream_t`,
 /// which is the same.

@@ -9,9 +9,9 @@ use spark_ccl_cuda::{is_capturing, is_idle};
 use super::calls::Stall;
 use super::guarded::Guarded;
 use super::order;
-use super::pause::{YIELD_FOR, pause};
 use super::rank::DeviceRank;
 use crate::error::Error;
+use crate::memory::device::pause::{YIELD_FOR, pause};
 use crate::task::Task;
 
 /// How many times a waiter looks at a stream before it checks the clock and the communicator.

@@ -32,11 +32,11 @@ use super::request::Request;
 use super::spin_budget::SpinBudget;
 use super::spin_budget::{Backoff, BackoffStep, LONGEST_BLOCK};
 use super::{Core, OpId};
-use crate::deadline::deadline_in;
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::plan::Planner;
 use crate::task::Task;
+use crate::world::deadline::deadline_in;
 
 /// Rounds that moved data after which a waiter lets other threads have the engine.
 const BUSY_ROUNDS: u32 = 16;

@@ -6,8 +6,8 @@ use spark_ccl_types::{DType, Operation};
 
 #[cfg(feature = "cuda")]
 use super::Direction;
-use crate::buffer::Region;
 use crate::error::Error;
+use crate::memory::buffer::Region;
 use crate::plan::{Planner, Program, Programs};
 use crate::task::{Spec, Task};
 

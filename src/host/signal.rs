@@ -6,7 +6,7 @@ use spark_ccl_types::Side;
 use super::exec::Run;
 use super::signal_payload::{Disagreement, SignalPayload};
 use super::wires::Obstacle;
-use crate::buffer::Home;
+use crate::memory::buffer::Home;
 use crate::plan::Program;
 
 impl Run<'_> {

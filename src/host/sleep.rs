@@ -90,10 +90,10 @@ impl HostEngine {
 mod tests {
     use spark_ccl_types::{DType, Operation};
 
-    use crate::buffer::Region;
-    use crate::communicator::Communicator;
+    use crate::api::communicator::Communicator;
     use crate::engine::Engine;
     use crate::host::request::Request;
+    use crate::memory::buffer::Region;
     use crate::plan::Program;
     use crate::task::Spec;
 

@@ -8,10 +8,10 @@ use spark_ccl_compute::{Compute, Cpu, Job, Started, Ticket};
 use spark_ccl_types::{DType, Operation, RedOp, Reducer, Reduction};
 
 use super::*;
-use crate::buffer::Region;
-use crate::call::{Call, InPlace, Operands, OutOfPlace, OwnedOperands};
-use crate::communicator::Communicator;
-use crate::registered::Registered;
+use crate::api::call::{Call, InPlace, Operands, OutOfPlace, OwnedOperands};
+use crate::api::communicator::Communicator;
+use crate::memory::buffer::Region;
+use crate::memory::registered::Registered;
 use crate::task::Spec;
 
 /// Elements that a rank contributes, at the least: too many for the links.

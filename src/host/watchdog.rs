@@ -13,8 +13,8 @@ use super::pair_tag::PairTag;
 use super::signal_payload::SignalPayload;
 use super::wires::{Obstacle, Wires};
 use super::{Core, Direction};
-use crate::logging::REMARK_AFTER;
-use crate::names;
+use crate::task::names;
+use crate::world::logging::REMARK_AFTER;
 
 /// How long an operation waits before it tells the others what it is.
 const ANNOUNCE_AFTER: Duration = Duration::from_millis(200);
@@ -314,7 +314,7 @@ fn waiting_for(active: &Active) -> Option<Rank> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::communicator::Communicator;
+    use crate::api::communicator::Communicator;
 
     #[test]
     fn an_operation_that_waits_for_half_a_minute_says_so_once() {

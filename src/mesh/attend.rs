@@ -11,7 +11,7 @@ use super::inbox::{Delivered, Inbox, InboxEvent, Push, wake_engine};
 use super::line::lane_and_socket;
 use super::rails;
 use super::shared::{Bells, Progress, Talk};
-use crate::deadline::deadline_in;
+use crate::world::deadline::deadline_in;
 
 /// Registers with the session, so that streams for the communicator go into the inbox.
 pub(super) fn attend(owner: &Arc<LinkOwner>, inbox: &Arc<Inbox>, push: Push) {

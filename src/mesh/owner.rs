@@ -16,10 +16,10 @@ use spark_ccl_transport::{Bell, Geometry, shm, tcp};
 use super::Line;
 use super::interfaces::Interfaces;
 use super::line::stream_number;
+use super::peer_link::Carrier;
 use super::spares::Spares;
-use crate::deadline::deadline_in;
-use crate::peer_link::Carrier;
 use crate::world::World;
+use crate::world::deadline::deadline_in;
 
 /// The communicator whose links are made.
 pub(crate) struct LinkOwner {

@@ -11,7 +11,7 @@ use spark_ccl_transport::rdma::link as rdma;
 
 use super::inbox::{Inbox, InboxEvent, Outcome, Push, wake_engine};
 use super::{Line, LinkOwner};
-use crate::deadline::deadline_in;
+use crate::world::deadline::deadline_in;
 
 /// Makes a link over the stream, in a thread of its own.
 pub(super) fn make(

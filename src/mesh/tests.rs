@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use spark_ccl_transport::Bell;
 
 use super::*;
-use crate::communicator::Communicator;
+use crate::api::communicator::Communicator;
 
 const LINE: Line = (1, 0);
 /// Of no communicator.

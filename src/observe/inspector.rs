@@ -73,7 +73,7 @@ impl Writer {
         let now = u64::try_from(clock::since_1970().as_micros()).unwrap_or(u64::MAX);
         let mut text = String::new();
         for entry in entries {
-            text.extend(line(group, entry, now, crate::VERSION)?);
+            text.extend(line(group, entry, now, crate::world::VERSION)?);
         }
         fs::create_dir_all(&self.settings.folder)?;
         let name = format!("{}-pid{}.log", plain(&group.host), group.pid);

@@ -173,7 +173,7 @@ mod tests {
     use spark_ccl_types::DType;
 
     use super::*;
-    use crate::buffer::Region;
+    use crate::memory::buffer::Region;
     use crate::task::Spec;
 
     fn task(operation: Operation, count: u64) -> Task {

@@ -65,7 +65,7 @@ fn refused(path: &Path, error: impl Display) -> Error {
 }
 
 fn library() -> String {
-    format!("spark-ccl {}", crate::VERSION)
+    format!("spark-ccl {}", crate::world::VERSION)
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use spark_ccl_types::Operation;
 
 use super::board::{Board, Observed, Process};
 use super::journal::INTERNAL_KIND;
-use crate::names::describe;
+use crate::task::names::describe;
 
 /// NCCL's number of an error that another rank has caused (`ncclRemoteError`).
 const REMOTE_ERROR: i32 = 6;
@@ -56,7 +56,7 @@ impl Inquiry {
             .iter()
             .map(|it| self.communicator(it))
             .collect();
-        let library = format!("spark-ccl {}", crate::VERSION);
+        let library = format!("spark-ccl {}", crate::world::VERSION);
         let took = self.asked.elapsed().as_secs_f64();
         Report::new(&library, clock::now(), communicators, took)
     }

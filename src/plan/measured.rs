@@ -1,26 +1,34 @@
-//! What `spark-perf tune` measured for ranks that are placed like these. Knows tables of times;
-//! knows no links.
+//! What is fastest at which size, as `spark-perf tune` has measured it. Knows tables; knows neither
+//! what they choose from nor where they come from.
 
-use spark_ccl_config::{Layout, Tuning, TuningEntry};
-use spark_ccl_types::{Algorithm, Operation};
+use spark_ccl_types::Operation;
 
-use crate::measured::Measured;
+/// For some operations: the choice up to each size, by ascending size. The last one also applies to
+/// all larger sizes.
+#[derive(Debug)]
+pub(crate) struct Measured<T>(Vec<(Operation, Vec<(u64, T)>)>);
 
-pub(super) fn measured(tuning: &Tuning, layout: Layout) -> Measured<Algorithm> {
-    tuning.of(layout).filter_map(steps).collect()
+/// Why a choice from such a table is taken.
+pub(crate) const MEASURED: &str = "measured by spark-perf tune on this machine";
+
+impl<T: Copy> Measured<T> {
+    /// The fastest for `bytes` of the call's count.
+    pub(crate) fn fastest(&self, operation: Operation, bytes: u64) -> Option<T> {
+        let mut all = self.0.iter();
+        let (_, steps) = all.find(|(known, _)| *known == operation)?;
+        let step = steps.iter().find(|(up_to, _)| bytes <= *up_to);
+        step.or(steps.last()).map(|(_, choice)| *choice)
+    }
 }
 
-/// Nothing where an algorithm is named that goes through no links, or not with this collective.
-fn steps(entry: &TuningEntry) -> Option<(Operation, Vec<(u64, Algorithm)>)> {
-    let operation = entry.collective;
-    let steps = entry.steps.iter().map(|step| (step.up_to, step.algorithm));
-    let steps: Vec<_> = steps.collect();
-    let is_known = |&(_, algorithm): &(u64, Algorithm)| {
-        algorithm != Algorithm::OneSided && Algorithm::of(operation).contains(&algorithm)
-    };
-    if steps.iter().all(is_known) {
-        return Some((operation, steps));
+impl<T> Default for Measured<T> {
+    fn default() -> Self {
+        Self(Vec::new())
     }
-    spark_ccl_log::warn!("measured choices for {operation} name an algorithm that it has not");
-    None
+}
+
+impl<T> FromIterator<(Operation, Vec<(u64, T)>)> for Measured<T> {
+    fn from_iter<I: IntoIterator<Item = (Operation, Vec<(u64, T)>)>>(entries: I) -> Self {
+        Self(entries.into_iter().collect())
+    }
 }

@@ -6,8 +6,8 @@ use spark_ccl_types::{Operation, Side};
 
 use super::Planner;
 use super::tuner::may_be_one_sided;
-use crate::buffer::{Home, Region};
 use crate::error::Error;
+use crate::memory::buffer::{Home, Region};
 use crate::task::Task;
 
 /// A code for the registered memory that a call's buffers are in, the same on every rank; it

@@ -5,8 +5,8 @@ use spark_ccl_config::Path;
 use spark_ccl_sched::Algorithm;
 use spark_ccl_types::{Operation, Signature};
 
+use super::measured::MEASURED;
 use super::{Choice, Planner};
-use crate::measured::MEASURED;
 
 /// Vectors up to this size go to everyone at once, while there are few ranks.
 const DIRECT_BYTES: u64 = 16 << 10;

@@ -3,9 +3,9 @@
 use spark_ccl_types::{Extent, Operation, Side};
 
 use super::{NO_TIME, Ranks, Spec, Tables, Task};
-use crate::blocks::Blocks;
-use crate::buffer::Region;
 use crate::error::Error;
+use crate::memory::blocks::Blocks;
+use crate::memory::buffer::Region;
 
 /// Checks a task whose buffers are those that the caller passed, and counts its elements.
 ///

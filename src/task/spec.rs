@@ -6,8 +6,8 @@ use std::time::Duration;
 use spark_ccl_types::{DType, Operation, Reduction, Signature};
 
 use super::Task;
-use crate::blocks::Blocks;
-use crate::buffer::Region;
+use crate::memory::blocks::Blocks;
+use crate::memory::buffer::Region;
 
 /// A call without its buffers.
 #[derive(Debug, Clone)]

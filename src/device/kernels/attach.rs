@@ -19,7 +19,7 @@ use super::pinned::Pinned;
 use super::refused::refused;
 use super::staged::{BySlots, Staged};
 use super::way::Way;
-use crate::communicator::Communicator;
+use crate::api::communicator::Communicator;
 use crate::device::agreement::{
     ToldGpu, all_have, find_gpu, have_the_same_kernels, no_other_has, tell_gpu,
 };

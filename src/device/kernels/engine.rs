@@ -17,7 +17,7 @@ use crate::device::guarded::Guarded;
 use crate::device::rank::DeviceRank;
 use crate::device::waiting::CALL;
 use crate::error::Error;
-use crate::measured::Measured;
+use crate::plan::measured::Measured;
 
 /// One rank's collectives of device memory.
 #[derive(Debug)]

@@ -251,7 +251,7 @@ mod tests {
     use spark_ccl_types::{DType, Operation};
 
     use super::*;
-    use crate::buffer::Region;
+    use crate::memory::buffer::Region;
     use crate::task::Spec;
 
     fn starts(operation: Operation, in_place: bool) -> [u64; 2] {

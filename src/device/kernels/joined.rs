@@ -8,8 +8,8 @@ use crossbeam::channel::bounded;
 use spark_ccl_gpu as gpu;
 
 use super::way::Way;
-use crate::device::helper_thread::spawn;
 use crate::device::waiting::SUBSIDES;
+use crate::memory::device::helper_thread::spawn;
 
 /// How long to wait before ending is tried again, if a graph capture has prevented it.
 const AGAIN: Duration = Duration::from_millis(50);

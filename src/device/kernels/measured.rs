@@ -5,7 +5,7 @@ use spark_ccl_gpu::{Kernel, Limits, Wire};
 use spark_ccl_types::Operation;
 
 use crate::device::agreement::ToldGpu;
-use crate::measured::Measured;
+use crate::plan::measured::Measured;
 
 /// What measured times of these ranks' kernels depend on; `None` where their GPUs are of several
 /// models.

@@ -111,8 +111,8 @@ mod tests {
     use spark_ccl_types::DType;
 
     use super::*;
-    use crate::blocks::Blocks;
-    use crate::buffer::Region;
+    use crate::memory::blocks::Blocks;
+    use crate::memory::buffer::Region;
     use crate::task::Spec;
 
     const SEND_AT: usize = 1 << 20;

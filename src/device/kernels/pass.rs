@@ -9,7 +9,7 @@ use spark_ccl_bootstrap::{Kind, Purpose, Via};
 use spark_ccl_fork::Unshared;
 use spark_ccl_transport::memory::{MemoryError, recv_fd, send_fd};
 
-use crate::communicator::Communicator;
+use crate::api::communicator::Communicator;
 use crate::error::Error;
 
 /// How often a rank that waits for a descriptor checks whether the communicator has failed.

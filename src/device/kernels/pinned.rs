@@ -13,9 +13,9 @@ use spark_ccl_transport::memory::SharedMemory;
 use super::joined::Joined;
 use super::pass::exchange;
 use super::way::Way;
-use crate::communicator::Communicator;
-use crate::device::set_aside::wait_for_room;
+use crate::api::communicator::Communicator;
 use crate::error::Error;
+use crate::memory::device::set_aside::wait_for_room;
 
 /// A rank's scratch, and by what the others map it.
 pub(super) struct Pinned {

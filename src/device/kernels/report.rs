@@ -10,7 +10,7 @@ use super::engine::KernelEngine;
 use super::messages::describe_received;
 use super::refused::refused;
 use crate::error::Error;
-use crate::names::describe;
+use crate::task::names::describe;
 
 impl KernelEngine {
     /// Looks whether a kernel has given up, of which all ranks then hear.

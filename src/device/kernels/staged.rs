@@ -21,7 +21,7 @@ use spark_ccl_gpu::{self as gpu, Call, Cut, Message, Slots, Stage};
 use spark_ccl_slots::Form;
 use spark_ccl_types::{DType, Operation, Signature};
 
-use crate::communicator::Communicator;
+use crate::api::communicator::Communicator;
 use crate::device::kernels::messages::is_of_messages;
 use crate::device::kernels::patience::Patience;
 use crate::device::kernels::refused::refused;

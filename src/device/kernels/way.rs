@@ -10,7 +10,7 @@ use spark_ccl_types::{DType, Operation};
 use super::messages::is_of_messages;
 use super::patience::Patience;
 use super::staged::{Pool, Staged};
-use crate::measured::{MEASURED, Measured};
+use crate::plan::measured::{MEASURED, Measured};
 
 /// How a rank's kernels reach the other ranks.
 #[derive(Debug)]

@@ -18,7 +18,7 @@ use super::helper_thread::on_helper_thread;
 use super::inside::Inside;
 use super::look::Memory;
 use super::registration_table::RegistrationTable;
-use crate::communicator::Communicator;
+use crate::api::communicator::Communicator;
 use crate::device::agreement::{ToldGpu, all_have, find_gpu, need_gpu, no_other_has, tell_gpu};
 use crate::device::rank::DeviceRank;
 use crate::device::{StreamEngine, guard};

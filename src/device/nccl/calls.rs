@@ -3,7 +3,7 @@
 use spark_ccl_nccl::{Communicator, DeviceSlice, Error, Library, RedOp, Stream};
 use spark_ccl_types::{Operation, ReduceOp};
 
-use crate::blocks::Blocks;
+use crate::memory::blocks::Blocks;
 use crate::task::Task;
 
 /// What a call needs besides its arguments.

@@ -10,8 +10,8 @@ use spark_ccl_cuda::is_capturing;
 
 use super::NcclEngine;
 use crate::device::guarded::Guarded;
-use crate::device::pause::pause;
 use crate::error::Error;
+use crate::memory::device::pause::pause;
 use crate::task::Task;
 
 /// How often a wait looks which rank is missing, where it hears of none: one may have left.

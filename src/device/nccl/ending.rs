@@ -10,9 +10,9 @@ use spark_ccl_nccl as nccl;
 use super::NcclEngine;
 use super::error::refused;
 use super::helper_thread::on_helper_thread;
-use crate::device::helper_thread::spawn;
 use crate::device::waiting::{CALL, SUBSIDES};
 use crate::error::Error;
+use crate::memory::device::helper_thread::spawn;
 
 impl NcclEngine {
     /// What must live until NCCL has ended everything that it runs: registered memory, and the

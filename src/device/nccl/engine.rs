@@ -15,14 +15,15 @@ use super::connection_key::ConnectionKey;
 use super::error::{is_harmless, may_be_remote, refused};
 use super::inside::Inside;
 use super::registration_table::RegistrationTable;
-use crate::buffer::Region;
 use crate::device::calls::Calls;
 use crate::device::guarded::Guarded;
+use crate::device::order;
 use crate::device::parts::parts_of;
 use crate::device::rank::{DeviceRank, State, no_end};
-use crate::device::{block, order};
 use crate::error::Error;
-use crate::membership::Membership;
+use crate::members::membership::Membership;
+use crate::memory::buffer::Region;
+use crate::memory::device::block;
 use crate::task::Task;
 
 /// The generation of GPUs (Hopper) from which on NCCL reduces 8-bit floats.

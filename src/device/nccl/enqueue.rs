@@ -9,11 +9,11 @@ use spark_ccl_nccl::{self as nccl, Stream};
 use super::NcclEngine;
 use super::calls::CallTarget;
 use super::error::is_harmless;
-use crate::buffer::Region;
 use crate::device::guarded::Guarded;
 use crate::device::parts::parts_of;
 use crate::device::waiting::wait_for;
 use crate::error::Error;
+use crate::memory::buffer::Region;
 use crate::task::Task;
 
 impl NcclEngine {

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use crossbeam::channel::{RecvTimeoutError, bounded};
 use spark_ccl_control::Watch;
 
-use crate::deadline::deadline_in;
-use crate::device::helper_thread::spawn;
 use crate::error::Error;
+use crate::memory::device::helper_thread::spawn;
+use crate::world::deadline::deadline_in;
 
 /// How often waiting for NCCL looks for faults.
 const LOOK_EVERY: Duration = Duration::from_millis(20);

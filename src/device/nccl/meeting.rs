@@ -9,9 +9,9 @@ use spark_ccl_types::{DType, Operation};
 
 use super::NcclEngine;
 use super::connection_key::ConnectionKey;
-use crate::call::{OutOfPlace, Pending};
+use crate::api::call::{OutOfPlace, Pending};
 use crate::error::Error;
-use crate::names::describe;
+use crate::task::names::describe;
 use crate::task::{Spec, Task};
 
 /// What each rank tells all others over the links, under way.

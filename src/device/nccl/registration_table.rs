@@ -5,8 +5,8 @@ use std::sync::Arc;
 use spark_ccl_log::Mutex;
 use spark_ccl_nccl as nccl;
 
-use crate::device::block::Block;
 use crate::device::engine::Registration;
+use crate::memory::device::block::Block;
 
 /// What is registered with a communicator. Ranks of one process share it: what is still registered
 /// at its end, NCCL gives up when the last of them ends.

@@ -10,9 +10,9 @@ use spark_ccl_fork::Forked;
 use spark_ccl_log::Mutex;
 
 use super::HostEngine;
-use crate::deadline::deadline_in;
 use crate::error::Error;
 use crate::host::{Core, OpId};
+use crate::world::deadline::deadline_in;
 
 /// The engine's names of one task: two for an exchange of messages, else one.
 #[derive(Debug, Clone, Copy)]

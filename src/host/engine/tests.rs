@@ -6,7 +6,7 @@ use spark_ccl_transport::Bell;
 
 use super::super::blocked;
 use super::*;
-use crate::communicator::Communicator;
+use crate::api::communicator::Communicator;
 
 /// The subscriber may block, and the other threads are needed.
 #[test]

@@ -17,7 +17,7 @@ use spark_ccl_gpu::{Slots, Stage};
 
 use super::channel::{Channel, Use};
 use super::exchange::Exchange;
-use crate::communicator::Communicator;
+use crate::api::communicator::Communicator;
 use crate::error::Error;
 
 /// The pieces of one communicator.

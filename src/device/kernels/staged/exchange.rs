@@ -9,8 +9,8 @@ use peer::Peer;
 use spark_ccl_control::{DEVICE_MARK, Fault, Watch};
 use spark_ccl_gpu::{Rung, Slots, Stage};
 
-use crate::communicator::Communicator;
-use crate::names::describe;
+use crate::api::communicator::Communicator;
+use crate::task::names::describe;
 
 /// A rank's calls that are not made by slots.
 pub(super) struct Others {

@@ -9,9 +9,9 @@ use spark_ccl_cuda::{Error, PinnedWords, check_set_aside};
 use spark_ccl_gpu::Call;
 use spark_ccl_types::{Operation, Side};
 
-use crate::communicator::Inner;
-use crate::device::block::{Block, Memory};
-use crate::registered::{Hold, Holder, Segment};
+use crate::api::communicator::Inner;
+use crate::memory::device::block::{Block, Memory};
+use crate::memory::registered::{Hold, Holder, Segment};
 
 /// Makes pinned memory for a communicator.
 pub(in crate::device) struct Pool {

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicUsize;
 use std::task::{Wake, Waker};
 
 use super::*;
-use crate::communicator::Communicator;
+use crate::api::communicator::Communicator;
 
 /// Counts its wakes, and whether it was dropped while the engine was not locked.
 struct Watcher {

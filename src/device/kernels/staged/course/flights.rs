@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use spark_ccl_gpu::{Lane, Stage};
 
-use crate::communicator::Communicator;
+use crate::api::communicator::Communicator;
 use crate::error::Error;
 use crate::host::Ids;
 

@@ -5,10 +5,10 @@ use spark_ccl_types::{Operation, Signature};
 
 use super::flights::{Flight, Flights};
 use super::places::Places;
-use crate::buffer::Region;
-use crate::communicator::Communicator;
+use crate::api::communicator::Communicator;
 use crate::error::Error;
 use crate::host::Direction;
+use crate::memory::buffer::Region;
 use crate::task::{Spec, Task};
 
 /// The messages of a communicator.

@@ -7,12 +7,12 @@ use spark_ccl_types::{ReduceOp, Reduction, Signature};
 
 use super::flights::{Flight, Flights};
 use super::places::{Places, buffer};
-use crate::buffer::Region;
-use crate::communicator::Communicator;
+use crate::api::communicator::Communicator;
 use crate::device::kernels::staged::exchange::Others;
 use crate::device::kernels::staged::pool::lens;
 use crate::error::Error;
-use crate::names::remember;
+use crate::memory::buffer::Region;
+use crate::task::names::remember;
 use crate::task::{Spec, check};
 
 /// How many pieces the host engine has at a time: one, and the next one.

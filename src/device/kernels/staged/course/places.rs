@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use spark_ccl_gpu::Stage;
 
-use crate::buffer::Region;
-use crate::communicator::Communicator;
-use crate::device::block::Block;
-use crate::registered::{Hold, Segment};
+use crate::api::communicator::Communicator;
+use crate::memory::buffer::Region;
+use crate::memory::device::block::Block;
+use crate::memory::registered::{Hold, Segment};
 
 /// Where the pieces of a communicator are.
 pub(super) struct Places {

@@ -8,7 +8,7 @@ use spark_ccl_control::{DEVICE_MARK, Fault, Watch};
 use spark_ccl_slots::{Counter, Error as SlotsError, Heard, Linked, PostBox, Proxy};
 
 use super::Others;
-use crate::communicator::Communicator;
+use crate::api::communicator::Communicator;
 
 /// How long the control plane has to name the cause of a link's end; as of host memory.
 const CAUSE_WITHIN: Duration = Duration::from_secs(3);

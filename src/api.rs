@@ -1,0 +1,10 @@
+//! What programs hold and call: the communicator, its calls, and the memory that it gives. Knows
+//! the rooms below it, and of engines for devices only their trait.
+
+pub(crate) mod alloc;
+pub(crate) mod call;
+pub(crate) mod collectives;
+pub(crate) mod communicator;
+pub(crate) mod messages;
+pub(crate) mod record;
+pub(crate) mod untyped;

@@ -1,0 +1,185 @@
+//! Calls: operations as values that run, start, or start within a scope.
+//!
+//! This is the last place that knows types of elements and buffers. It only converts: what is right
+//! or wrong in a call, `task` decides.
+
+#[cfg(feature = "future")]
+mod future;
+mod held;
+mod operands;
+mod pending;
+mod scope;
+
+use std::marker::PhantomData;
+use std::time::Duration;
+
+#[cfg(feature = "future")]
+pub use future::PendingFuture;
+pub(crate) use operands::sealed;
+pub use operands::{InPlace, Nothing, Operands, OutOfPlace, OwnedOperands, Receiving, Sending};
+pub use pending::{Failed, Pending};
+pub use scope::{Scope, ScopedPending};
+use spark_ccl_types::Element;
+
+use super::communicator::Communicator;
+use crate::error::Error;
+use crate::host::{HostEngine, Ids};
+use crate::memory::buffer::Region;
+use crate::task::names;
+use crate::task::{Spec, check};
+
+/// An operation with its buffers. It does nothing until it is run or started.
+#[must_use = "a call does nothing until `run`, `start`, `start_in`, or `on` a stream"]
+#[derive(Debug)]
+pub struct Call<'c, T, O> {
+    pub(crate) comm: &'c Communicator,
+    pub(crate) spec: Spec,
+    pub(crate) operands: O,
+    element: PhantomData<T>,
+}
+
+impl<'c, T: Element, O: Operands<T>> Call<'c, T, O> {
+    pub(crate) fn new(comm: &'c Communicator, spec: Spec, operands: O) -> Self {
+        Self {
+            comm,
+            spec,
+            operands,
+            element: PhantomData,
+        }
+    }
+
+    /// Lets the call take any path that its buffers allow, even if all calls must take the
+    /// zero-copy path (`SPARK_CCL_PATH=zero-copy`). Use it for small calls beside the important
+    /// ones, on all ranks.
+    ///
+    /// ```
+    /// # let comm = spark_ccl::Communicator::local(1)?.remove(0);
+    /// let mut slowest = [0.25_f64];
+    /// comm.all_reduce_in_place(&mut slowest, spark_ccl::RedOp::Max)
+    ///     .by_any_path()
+    ///     .run()?;
+    /// # Ok::<(), spark_ccl::Error>(())
+    /// ```
+    pub fn by_any_path(mut self) -> Self {
+        self.spec.by_any_path = true;
+        self
+    }
+
+    /// How long this call may take, instead of the communicator's timeout. When it passes, the
+    /// communicator fails on all ranks, as with its own timeout. If ranks set different times, the
+    /// shortest counts. A time of 0 is invalid.
+    ///
+    /// ```
+    /// # let comm = spark_ccl::Communicator::local(1)?.remove(0);
+    /// use std::time::Duration;
+    ///
+    /// let short = Duration::from_secs(5);
+    /// comm.barrier().timeout(short).run()?;
+    /// # Ok::<(), spark_ccl::Error>(())
+    /// ```
+    pub fn timeout(mut self, limit: Duration) -> Self {
+        self.spec.limit = Some(limit);
+        self
+    }
+
+    /// Marks it as a call of the library's own.
+    pub(crate) fn internal(mut self) -> Self {
+        self.spec = self.spec.internal();
+        self
+    }
+
+    /// Gives the call a name, which ranks compare and errors show. All ranks must give a collective
+    /// the same name. If ranks reduce tensors of one shape in different orders, for instance
+    /// parameters from a hash map, whose order differs between processes, they get an error instead
+    /// of averages of different tensors.
+    ///
+    /// Messages between two ranks of device memory are not compared by name.
+    ///
+    /// ```
+    /// # let comm = spark_ccl::Communicator::local(1)?.remove(0);
+    /// let mut gradient = [0.5_f32; 16];
+    /// comm.all_reduce_in_place(&mut gradient, spark_ccl::RedOp::Avg)
+    ///     .named("layer1.weight")
+    ///     .run()?;
+    /// # Ok::<(), spark_ccl::Error>(())
+    /// ```
+    pub fn named(mut self, name: &str) -> Self {
+        self.spec.name = names::remember(name);
+        self
+    }
+
+    /// Runs the operation. Buffers that were passed by value come back: two in a tuple, or the only
+    /// one; nothing does of borrowed ones. With device memory, it runs in the memory's own stream
+    /// and waits for it.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for arguments that cannot be right, before anything was sent;
+    /// [`Error::Failed`] when the communicator has failed or fails meanwhile.
+    pub fn run(self) -> Result<O::Back, Error> {
+        let comm = self.comm;
+        let mut operands = self.operands;
+        let mut task = self.spec.task(operands.regions());
+        check(&self.spec, &mut task, comm.planner().ranks())?;
+        #[cfg(feature = "cuda")]
+        let _context = task.is_on_device().then(spark_ccl_cuda::keep_context);
+        let engine = comm.engine_of(&task)?;
+        or_abort(|| engine.run(&mut task))?;
+        Ok(operands.back())
+    }
+
+    /// Starts the operation with buffers that it owns, and that [`Pending::wait`] gives back.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run); the buffers come back in [`Failed`].
+    pub fn start(self) -> Result<Pending<O::Back>, Failed<O::Back>>
+    where
+        O: OwnedOperands,
+    {
+        Pending::start(self.comm.membership(), &self.spec, self.operands)
+    }
+
+    /// Starts the operation within a scope, which waits for it at its end.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub fn start_in<'scope>(
+        self,
+        scope: &'scope Scope<'scope, '_>,
+    ) -> Result<ScopedPending<'scope, O::Back>, Error>
+    where
+        O: Send + 'scope,
+    {
+        scope.start(self.comm.membership(), &self.spec, self.operands)
+    }
+}
+
+/// Checks a call and has the engine of host memory begin it.
+fn begin(host: &HostEngine, spec: &Spec, regions: (Region, Region)) -> Result<Ids, Error> {
+    let mut task = spec.task(regions);
+    if task.is_on_device() {
+        return Err(Error::Invalid {
+            operation: spec.operation.name(),
+            problem: "device memory is not started, but enqueued in a stream (`on`), or run"
+                .to_owned(),
+        });
+    }
+    check(spec, &mut task, host.planner().ranks())?;
+    or_abort(|| host.submit(task))
+}
+
+/// Runs `work`; a panic in it ends the process. Should progress panic, operations in flight would
+/// outlive the borrow of their buffers.
+pub(crate) fn or_abort<R>(work: impl FnOnce() -> R) -> R {
+    let abort = AbortOnUnwind;
+    let result = work();
+    std::mem::forget(abort);
+    result
+}
+
+struct AbortOnUnwind;
+
+impl Drop for AbortOnUnwind {
+    fn drop(&mut self) {
+        std::process::abort();
+    }
+}

@@ -1,0 +1,328 @@
+//! The communicator: the type that users hold. It joins what runs calls (engine, plan, mesh) with
+//! what reports faults (control plane), and has the methods that are not collectives.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+use spark_ccl_config::{Backend, Layout, Path};
+use spark_ccl_control::{Fault, Watch};
+#[cfg(feature = "cuda")]
+use spark_ccl_cuda::keep_context;
+use spark_ccl_fork::Owned;
+use spark_ccl_log::FlushOnDrop;
+use spark_ccl_transport::Rails;
+use spark_ccl_transport::rdma::Registry;
+use spark_ccl_types::{DType, Operation, Signature};
+
+#[cfg(feature = "cuda")]
+use crate::device::StreamEngine;
+use crate::engine::Engine;
+use crate::error::Error;
+use crate::host::Core;
+use crate::members::lineage::Lineage;
+use crate::members::membership::Membership;
+use crate::mesh::peer_link::PeerLink;
+use crate::observe::Observation;
+use crate::plan::{Explanation, Planner};
+use crate::task::{NO_TIME, Task};
+use crate::world::World;
+
+/// A group of ranks that communicate with each other.
+///
+/// All ranks must call the same collectives with matching arguments in the same order. A
+/// communicator can be shared by threads (it is `Sync`), which then must agree on that order.
+///
+/// Dropping it leaves the communicator: the other ranks hear at once that this one begins nothing
+/// more. Operations in flight go on. The last of their handles, when it is dropped, waits until
+/// they are done or can no longer be: because the other ranks have failed, left, or made a call
+/// that needs more of this rank, or because the operation timeout has passed. A thread that panics
+/// does not wait, but [aborts](Self::abort) the communicator.
+///
+/// It belongs to the process that made it. A child that is forked later has a copy that does
+/// nothing: every call returns [`Error::Forked`], and the others do not notice when the child drops
+/// it or ends. The child may make a communicator of its own.
+#[derive(Debug)]
+pub struct Communicator {
+    pub(crate) inner: Arc<Inner>,
+    #[cfg(feature = "cuda")]
+    pub(crate) device: Option<Owned<Arc<dyn StreamEngine>>>,
+    /// The last field: what the others say as they are dropped is written, too.
+    pub(crate) _log: FlushOnDrop,
+}
+
+/// What a communicator and its progress thread share.
+pub(crate) struct Inner {
+    /// This rank's place in it, and so its engine of host memory.
+    pub(crate) membership: Arc<Membership>,
+    pub(crate) watch: Arc<Watch>,
+    pub(crate) lineage: Arc<Lineage>,
+    pub(crate) world: Owned<Arc<World>>,
+    pub(crate) context: u64,
+    /// By rank of this communicator: the rank of the world.
+    pub(crate) members: Vec<u32>,
+    /// Memory that the devices of RDMA links reach; none where there are no such links, or it is
+    /// not wanted.
+    pub(crate) registry: Option<Arc<Registry>>,
+    /// Numbers of the next split and allocation: counters on their own, which publish nothing.
+    pub(crate) splits: AtomicU32,
+    pub(crate) allocations: AtomicU32,
+    /// Ends the progress thread. It orders no other memory, so all accesses are relaxed.
+    pub(crate) closed: Arc<AtomicBool>,
+    /// Reports on it to others, if the settings ask for that.
+    pub(crate) observation: Option<Owned<Observation>>,
+}
+
+/// One rank, for messages to people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PeerInfo {
+    /// Its rank in this communicator.
+    pub rank: usize,
+    /// The name of its host.
+    pub host: String,
+    /// Its process.
+    pub pid: u32,
+}
+
+impl Communicator {
+    /// This process's or thread's rank, `0..size`.
+    pub fn rank(&self) -> usize {
+        self.planner().rank as usize
+    }
+
+    /// Number of ranks.
+    pub fn size(&self) -> usize {
+        self.planner().size as usize
+    }
+
+    /// Host and process of a rank.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when there is no such rank.
+    pub fn peer(&self, rank: usize) -> Result<PeerInfo, Error> {
+        let Some(&member) = self.inner.members.get(rank) else {
+            return Err(Error::Invalid {
+                operation: "peer",
+                problem: format!("rank {rank} of {}", self.size()),
+            });
+        };
+        let peer = self.inner.world.session.peer(member);
+        Ok(PeerInfo {
+            rank,
+            host: peer.host.clone(),
+            pid: peer.pid,
+        })
+    }
+
+    /// The kind of link to each rank. Links are made at their first use. Waits while another thread
+    /// works on a call.
+    pub fn links(&self) -> Vec<PeerLink> {
+        let links = self.inner.membership.with(|core| core.links());
+        // A forked child has none.
+        links.unwrap_or_default()
+    }
+
+    /// The state of the RDMA rails to each rank: how many are in use, how often one was dropped,
+    /// and how often one came back. Waits while another thread works on a call.
+    pub fn rails(&self) -> Vec<Rails> {
+        let rails = self.inner.membership.with(|core| core.rails());
+        // A forked child has none.
+        rails.unwrap_or_default()
+    }
+
+    /// The backend for collectives of device memory.
+    pub fn backend(&self) -> Backend {
+        self.inner.world.settings.backend
+    }
+
+    /// The placement of the ranks, by which `spark-perf tune` stores its results.
+    pub fn layout(&self) -> Layout {
+        self.planner().layout()
+    }
+
+    /// Changes how long each call may take that begins from now on. Calls that have begun keep
+    /// their time, also if they are waited for later; [`Call::timeout`](crate::Call::timeout) is
+    /// for one call. Communicators made from this one start with the time that it has then.
+    ///
+    /// ```
+    /// # let comm = spark_ccl::Communicator::local(1)?.remove(0);
+    /// use std::time::Duration;
+    ///
+    /// comm.set_timeout(Duration::from_secs(30))?;
+    /// # Ok::<(), spark_ccl::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for no time at all.
+    pub fn set_timeout(&self, timeout: Duration) -> Result<(), Error> {
+        if timeout.is_zero() {
+            return Err(Error::Invalid {
+                operation: "set_timeout",
+                problem: NO_TIME.to_owned(),
+            });
+        }
+        self.membership().check_process()?;
+        self.apply_timeout(timeout);
+        Ok(())
+    }
+
+    /// Gives the engines their time.
+    pub(crate) fn apply_timeout(&self, timeout: Duration) {
+        self.membership().set_timeout(timeout);
+        #[cfg(feature = "cuda")]
+        if let Some(device) = &self.device {
+            let _context = keep_context();
+            device.set_timeout(timeout);
+        }
+    }
+
+    /// The algorithm that a collective of `count` elements would take, and why.
+    ///
+    /// ```
+    /// # let comm = spark_ccl::Communicator::local(1)?.remove(0);
+    /// use spark_ccl::{Algorithm, DType, Operation};
+    ///
+    /// let choice = comm.explain(Operation::AllReduce, DType::F32, 1 << 20, false)?;
+    /// assert_eq!(choice.algorithm, Algorithm::Ring);
+    /// println!("{choice}");
+    /// # Ok::<(), spark_ccl::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for operations that have no algorithms to choose from.
+    pub fn explain(
+        &self,
+        operation: Operation,
+        dtype: DType,
+        count: usize,
+        registered: bool,
+    ) -> Result<Explanation, Error> {
+        if !operation.has_schedule() {
+            return Err(Error::Invalid {
+                operation: "explain",
+                problem: format!("{operation} has no algorithms to choose from"),
+            });
+        }
+        let signature = Signature::plain(operation, dtype, count as u64);
+        let planner = self.planner();
+        let is_shared = operation.shared(false).is_some();
+        let is_allowed = is_shared && planner.path != Path::Safe;
+        let one_sided = registered && is_allowed && planner.all_share_memory && self.size() > 1;
+        let may_lend = registered && self.inner.registry.is_some();
+        Ok(Explanation {
+            lends: may_lend && planner.may_lend(signature, false),
+            ..planner.explain(signature, false, one_sided)
+        })
+    }
+
+    /// Fails this communicator on all ranks: operations in flight and later ones return
+    /// [`Error::Failed`]. Any thread may call it.
+    pub fn abort(&self, reason: &str) {
+        let watch = &self.inner.watch;
+        watch.raise(Fault::Aborted {
+            by: watch.member(self.planner().rank),
+            reason: reason.to_owned(),
+        });
+    }
+
+    /// Whether the communicator still works; its error, if not. It does not if data of an earlier
+    /// operation lies unread, because the ranks called different ones: this takes up to 1.5 s then,
+    /// until the other rank has said what it called.
+    ///
+    /// # Errors
+    /// [`Error::Failed`], the error that every call returns from now on.
+    pub fn check(&self) -> Result<(), Error> {
+        self.inner.membership.check_process()?;
+        #[cfg(feature = "cuda")]
+        if let Some(device) = &self.device {
+            let _context = keep_context();
+            device.check()?;
+        }
+        self.inner.membership.engine().check()
+    }
+
+    /// The orderly end: waits until all ranks have called it, and operations whose handles were
+    /// dropped are done. Calls afterwards are invalid, on all ranks.
+    ///
+    /// Dropping a communicator without it waits only for operations that this rank has begun. Ranks
+    /// that need it for anything else get an error.
+    ///
+    /// A backend for device memory frees its memory here, or when the communicator is dropped. CUDA
+    /// then waits for everything that runs on the device, also for other communicators, and
+    /// meanwhile no thread of the process can destroy a stream. So finish the calls of other
+    /// communicators first.
+    ///
+    /// # Errors
+    /// [`Error::Failed`] when another rank failed before, or one of those operations did.
+    pub fn finalize(&self) -> Result<(), Error> {
+        self.inner.membership.check_process()?;
+        #[cfg(feature = "cuda")]
+        let _context = self.device.as_ref().map(|_| keep_context());
+        #[cfg(feature = "cuda")]
+        if let Some(device) = &self.device {
+            device.drain()?;
+        }
+        self.last_barrier().run()?;
+        #[cfg(feature = "cuda")]
+        if let Some(device) = &self.device {
+            device.finalize()?;
+        }
+        // Operations whose handles were dropped go on to their end.
+        self.inner.membership.engine().drain()?;
+        self.inner.membership.leave();
+        self.inner.membership.with(Core::close)?;
+        spark_ccl_log::flush();
+        Ok(())
+    }
+
+    /// This rank's place in it, and so its engine of host memory.
+    pub(crate) fn membership(&self) -> &Arc<Membership> {
+        &self.inner.membership
+    }
+
+    /// The engine of a task's memory.
+    #[cfg_attr(
+        not(feature = "cuda"),
+        expect(clippy::unnecessary_wraps, reason = "only devices can be missing")
+    )]
+    pub(crate) fn engine_of(&self, task: &Task) -> Result<&dyn Engine, Error> {
+        match task.is_on_device() {
+            #[cfg(feature = "cuda")]
+            true => Ok(&**self.device_engine(task.operation().name())?),
+            _ => Ok(&**self.inner.membership.engine()),
+        }
+    }
+
+    pub(crate) fn planner(&self) -> &Planner {
+        self.inner.membership.planner()
+    }
+}
+
+impl Drop for Communicator {
+    fn drop(&mut self) {
+        if self.inner.membership.check_process().is_err() {
+            return;
+        }
+        #[cfg(feature = "cuda")]
+        if let Some(device) = self.device.take() {
+            let _context = keep_context();
+            device.leave();
+            drop(device);
+        }
+        // Carries nothing but itself; the progress thread looks at it now and then.
+        self.inner.closed.store(true, Ordering::Relaxed);
+        // It begins nothing more. What is in flight goes on until its last handle is dropped.
+        self.inner.membership.leave();
+    }
+}
+
+impl std::fmt::Debug for Inner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Communicator")
+            .field("rank", &self.membership.planner().rank)
+            .field("size", &self.membership.planner().size)
+            .field("context", &self.context)
+            .finish_non_exhaustive()
+    }
+}

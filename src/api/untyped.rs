@@ -1,0 +1,237 @@
+//! Calls as other languages make them: element types and reductions are values, and buffers are
+//! addresses.
+//!
+//! This is one way into the untyped core; the typed calls are the other. It adds what types prove
+//! there: alignment, lengths that memory can have, no null pointers, and nothing that an operation
+//! does not have.
+
+mod prepare;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use spark_ccl_types::{DType, Operation, RedOp, ReduceOp};
+
+use super::call::{Operands, Pending, or_abort, sealed};
+use super::communicator::Communicator;
+use crate::error::Error;
+use crate::memory::blocks::Blocks;
+use crate::memory::buffer::Region;
+use crate::memory::registered::{Registered, Segment};
+use crate::task::names;
+use crate::task::{Spec, Tables, check};
+
+/// A call without types.
+///
+/// ```
+/// use spark_ccl::{Communicator, DType, Operation, RedOp, UntypedCall};
+///
+/// let comm = Communicator::local(1)?.remove(0);
+/// let mut values = [1.5_f32, -2.0];
+/// let memory = values.as_mut_ptr().cast();
+/// let call = UntypedCall::new(Operation::AllReduce, DType::F32)
+///     .reduction(RedOp::Sum)
+///     .in_place(memory, values.len());
+/// // SAFETY: the memory is that of two floats, which nothing else uses meanwhile.
+/// unsafe { comm.run_untyped(&call)? };
+/// assert_eq!(values, [1.5, -2.0]);
+/// # Ok::<(), spark_ccl::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+#[must_use = "a call does nothing until `run_untyped` or `start_untyped`"]
+pub struct UntypedCall {
+    spec: Spec,
+    op: Option<ReduceOp>,
+    /// Of a [`ReduceOp::PreMulSum`]; zeros otherwise.
+    factor: [u8; 8],
+    input: Memory,
+    output: Memory,
+    registered: Vec<Kept>,
+}
+
+/// Registered memory that buffers may lie in.
+#[derive(Debug, Clone)]
+struct Kept {
+    segment: Arc<Segment>,
+    bytes: usize,
+}
+
+/// Elements from an address on.
+#[derive(Debug, Clone, Copy)]
+struct Memory {
+    start: *mut u8,
+    len: usize,
+}
+
+// SAFETY: addresses are numbers. Who runs the call answers for the memory, and for every thread
+// that uses it.
+unsafe impl Send for UntypedCall {}
+// SAFETY: nothing is read or written through the addresses of a call that is shared.
+unsafe impl Sync for UntypedCall {}
+
+impl UntypedCall {
+    /// A call of this operation, with elements of this type, and no buffers yet.
+    pub fn new(operation: Operation, dtype: DType) -> Self {
+        let none = Memory {
+            start: std::ptr::null_mut(),
+            len: 0,
+        };
+        Self {
+            spec: Spec::new(operation, dtype),
+            op: None,
+            factor: [0; 8],
+            input: none,
+            output: none,
+            registered: Vec::new(),
+        }
+    }
+
+    /// How elements are combined; with a factor, see [`pre_mul_sum`](Self::pre_mul_sum).
+    pub fn reduction(mut self, op: RedOp) -> Self {
+        self.op = Some(op.into());
+        self
+    }
+
+    /// Sums what each rank has, times its factor: the bytes of one element, and zeros behind them.
+    pub fn pre_mul_sum(mut self, factor: [u8; 8]) -> Self {
+        self.op = Some(ReduceOp::PreMulSum);
+        self.factor = factor;
+        self
+    }
+
+    /// The root, of operations that have one.
+    pub fn root(mut self, root: usize) -> Self {
+        self.spec.root = root;
+        self
+    }
+
+    /// The rank that a message goes to.
+    pub fn to(mut self, to: usize) -> Self {
+        self.spec.to = to;
+        self
+    }
+
+    /// The rank that a message comes from.
+    pub fn from(mut self, from: usize) -> Self {
+        self.spec.from = from;
+        self
+    }
+
+    /// Where the blocks of an `all_to_all_v` are.
+    pub fn blocks(mut self, send: Blocks, recv: Blocks) -> Self {
+        self.spec.tables = Some(Arc::new(Tables { send, recv }));
+        self
+    }
+
+    /// A name for the call: see [`Call::named`](crate::Call::named).
+    pub fn named(mut self, name: &str) -> Self {
+        self.spec.name = names::remember(name);
+        self
+    }
+
+    /// How long this call may take: see [`Call::timeout`](crate::Call::timeout).
+    pub fn timeout(mut self, limit: Duration) -> Self {
+        self.spec.limit = Some(limit);
+        self
+    }
+
+    /// `len` elements to send.
+    pub fn send(mut self, start: *const u8, len: usize) -> Self {
+        let start = start.cast_mut();
+        self.input = Memory { start, len };
+        self
+    }
+
+    /// `len` elements to receive.
+    pub fn recv(mut self, start: *mut u8, len: usize) -> Self {
+        self.output = Memory { start, len };
+        self
+    }
+
+    /// One buffer of `len` elements for both, as in the in-place calls of [`Communicator`].
+    pub fn in_place(mut self, start: *mut u8, len: usize) -> Self {
+        self.spec.in_place = true;
+        self.input = Memory { start, len };
+        self.output = self.input;
+        self
+    }
+
+    /// Takes buffers as registered that lie in this memory. This rank must have allocated it by the
+    /// communicator that runs the call, or registered it; what another communicator has allocated
+    /// is ordinary memory, and an error here.
+    pub fn within(mut self, memory: &Registered<u8>) -> Self {
+        self.registered.push(Kept {
+            segment: Arc::clone(memory.segment()),
+            bytes: memory.len(),
+        });
+        self
+    }
+}
+
+#[cfg(feature = "cuda")]
+impl UntypedCall {
+    pub(crate) fn operation(&self) -> Operation {
+        self.spec.operation
+    }
+
+    pub(crate) fn dtype(&self) -> DType {
+        self.spec.dtype
+    }
+
+    /// Whether buffers are to be looked for in registered memory.
+    pub(crate) fn is_registered(&self) -> bool {
+        !self.registered.is_empty()
+    }
+}
+
+/// The buffers of a call in flight, for which its caller answers.
+struct Addresses(Option<(Region, Region)>);
+
+impl sealed::Sealed for Addresses {}
+
+impl Operands<u8> for Addresses {
+    type Back = ();
+
+    fn regions(&mut self) -> (Region, Region) {
+        self.0.take().unwrap_or((Region::empty(), Region::empty()))
+    }
+
+    fn back(self) {}
+}
+
+impl Communicator {
+    /// Runs a call to its end.
+    ///
+    /// # Safety
+    /// What it sends is memory of as many initialised elements, which nothing writes meanwhile;
+    /// what it receives may be written, and nothing else uses it meanwhile.
+    ///
+    /// # Errors
+    /// Those of [`Call::run`](crate::Call::run); besides [`Error::Invalid`] for null pointers,
+    /// buffers that are not aligned, or lie in registered memory of another communicator, and for
+    /// buffers, reductions, roots and blocks that the operation does not have.
+    pub unsafe fn run_untyped(&self, call: &UntypedCall) -> Result<(), Error> {
+        let (spec, regions) = call.prepare(self)?;
+        let mut task = spec.task(regions);
+        check(&spec, &mut task, self.planner().ranks())?;
+        let engine = self.engine_of(&task)?;
+        or_abort(|| engine.run(&mut task))
+    }
+
+    /// Starts a call.
+    ///
+    /// # Safety
+    /// Until the call is done, what it sends is memory of as many initialised elements, which
+    /// nothing writes; what it receives may be written, and nothing else uses it.
+    ///
+    /// # Errors
+    /// Those of [`run_untyped`](Self::run_untyped).
+    pub unsafe fn start_untyped(&self, call: &UntypedCall) -> Result<Pending<()>, Error> {
+        let (spec, regions) = call.prepare(self)?;
+        Ok(Pending::start::<u8, _>(
+            self.membership(),
+            &spec,
+            Addresses(Some(regions)),
+        )?)
+    }
+}

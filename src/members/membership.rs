@@ -1,0 +1,159 @@
+//! A rank's place in its communicator: its engine of host memory, and how long it stays. Knows the
+//! engine and the control plane's watch; knows no calls and no links.
+
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::Duration;
+
+use spark_ccl_control::{Fault, Leave, Watch};
+
+use crate::engine::Engine;
+use crate::error::Error;
+use crate::host::{Core, HostEngine};
+use crate::world::Stay;
+
+/// After this, a rank that leaves says what it waits for.
+const SOON: Duration = Duration::from_secs(1);
+
+/// A rank's place in its communicator, which the communicator and the handles of operations in
+/// flight hold together.
+///
+/// The communicator, when it is dropped, tells the other ranks that this one begins nothing more.
+/// The last holder to be dropped waits for what is in flight, because the others need this rank's
+/// part in it, and then leaves for good. That lasts until the others cannot take part in it any
+/// more, and no longer than operations may take.
+pub(crate) struct Membership {
+    engine: Arc<HostEngine>,
+    watch: Arc<Watch>,
+    rank: u32,
+    /// Dropped last: the rank leaves the world with its last communicator.
+    _stay: Arc<Stay>,
+}
+
+impl Membership {
+    pub(crate) fn new(
+        engine: Arc<HostEngine>,
+        watch: Arc<Watch>,
+        rank: u32,
+        stay: Arc<Stay>,
+    ) -> Self {
+        Self {
+            engine,
+            watch,
+            rank,
+            _stay: stay,
+        }
+    }
+
+    /// The engine alone. Holding it does not keep the rank in its communicator.
+    pub(crate) fn engine(&self) -> &Arc<HostEngine> {
+        &self.engine
+    }
+
+    /// Tells the others that this rank takes part in nothing that it has not begun. What is in
+    /// flight goes on.
+    ///
+    /// Does nothing in a forked child, nor while a panic drops handles of what is in flight:
+    /// another thread may wait for that, and if none does, the last handle aborts it.
+    pub(crate) fn leave(&self) {
+        let left = self.engine.with(Core::leave);
+        let Ok(leave) = left else { return };
+        let panicked = std::thread::panicking();
+        if leave.is_in_flight && panicked {
+            return;
+        }
+        let cause = panicked.then(|| self.panicked(""));
+        self.watch.leave(Leave { cause, ..leave });
+    }
+
+    /// The fault of ranks that need this one, which ends by a panic.
+    fn panicked(&self, meanwhile: &str) -> Fault {
+        let reason = format!("its thread panicked{meanwhile}: look at what its process printed");
+        Fault::Aborted {
+            by: self.watch.member(self.rank),
+            reason,
+        }
+    }
+
+    /// Says that another rank has called something else, if only its message shows that, which
+    /// nobody will read.
+    fn mention_unread(&self) {
+        if let Ok(Some(unread)) = self.engine.with(Core::unread_text) {
+            let rank = self.watch.member(self.rank);
+            spark_ccl_log::warn!("{rank} leaves a message unread: {unread}");
+        }
+    }
+
+    /// Waits for what is in flight. Says so if that takes long.
+    fn drain(&self) -> Result<(), Error> {
+        if !self.engine.is_idle_within(SOON)? {
+            let rank = self.watch.member(self.rank);
+            spark_ccl_log::warn!(
+                "{rank} leaves, and waits for the other ranks' parts in what it has in flight, \
+                 until the operation timeout at most; wait for operations before their handles \
+                 are dropped"
+            );
+        }
+        self.engine.drain()
+    }
+}
+
+impl Deref for Membership {
+    type Target = HostEngine;
+
+    fn deref(&self) -> &HostEngine {
+        &self.engine
+    }
+}
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        // A forked child has no part in the communicator.
+        let Ok(is_idle) = self.engine.with(|core| core.is_idle()) else {
+            return;
+        };
+        // The others may wait for something else that the panic keeps this rank from.
+        if std::thread::panicking() && !is_idle {
+            self.watch
+                .raise(self.panicked(" while operations were in flight"));
+        }
+        self.leave();
+        if !is_idle && let Err(error) = self.drain() {
+            spark_ccl_log::warn!("operations whose handles were dropped have failed: {error}");
+        }
+        self.mention_unread();
+        self.leave();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::rc::Rc;
+
+    use spark_ccl_testing::hearing;
+
+    use crate::api::communicator::Communicator;
+
+    #[test]
+    fn a_rank_says_once_that_it_leaves_a_message_unread() {
+        let comms = Communicator::local(2).unwrap();
+        for (root, comm) in comms.iter().enumerate() {
+            // Both only send.
+            comm.broadcast_in_place(&mut [7_u8], root).run().unwrap();
+        }
+        let said = Rc::new(RefCell::new(Vec::new()));
+        let lines = Rc::clone(&said);
+        let hear = move |text: &str| lines.borrow_mut().push(text.to_owned());
+        hearing(hear, || drop(comms));
+        let said = said.borrow();
+        for rank in 0..2 {
+            let own = format!("rank {rank} (");
+            let lines = said
+                .iter()
+                .filter_map(|line| line.split_once("leaves a message unread"))
+                .filter(|(by, _)| by.starts_with(&own));
+            assert_eq!(lines.count(), 1, "rank {rank}: {said:?}");
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Where device memory is, and who keeps its uses in order, within streams and between them.
+
+use std::sync::Arc;
+
+use spark_ccl_cuda::cudarc::driver::CudaStream;
+use spark_ccl_cuda::{Buffer, Error, RecordedEvent};
+
+use super::block::Block;
+
+/// Where device memory is.
+#[derive(Debug, Clone)]
+pub(crate) struct Site {
+    pub(crate) device: usize,
+    /// The stream that the memory comes with; `None`: the device's default stream.
+    pub(crate) stream: Option<Arc<CudaStream>>,
+    pub(crate) order: Order,
+}
+
+/// What keeps track of the uses of memory in streams.
+#[derive(Debug, Clone)]
+pub(crate) enum Order {
+    /// The program itself.
+    Program,
+    /// cudarc, by the events of its buffer; or why those could not be had.
+    Cudarc(Result<Buffer, Error>),
+    /// The memory.
+    Block(Arc<Block>),
+    /// The program; the memory only stays until its uses have run.
+    Kept(Arc<Block>),
+}
+
+impl Order {
+    /// Makes a stream wait for what must have been done before the memory of a call is read there,
+    /// or written.
+    pub(crate) fn hold_back(&self, stream: &Arc<CudaStream>, writes: bool) -> Result<(), Error> {
+        match self {
+            Self::Program | Self::Kept(_) => Ok(()),
+            Self::Cudarc(buffer) => {
+                let buffer = buffer.as_ref().map_err(Clone::clone)?;
+                // SAFETY: a call keeps its buffers until it, or the group that it is in, has been
+                // enqueued and noted.
+                unsafe { buffer.hold_back(stream, writes) }
+            }
+            Self::Block(block) => block.hold_back(stream, writes),
+        }
+    }
+
+    /// The memory of a call was read, or written, in a stream up to an event.
+    pub(crate) fn was_used(
+        &self,
+        stream: &CudaStream,
+        end: &Arc<RecordedEvent>,
+        writes: bool,
+    ) -> Result<(), Error> {
+        match self {
+            Self::Program => Ok(()),
+            Self::Cudarc(buffer) => {
+                let buffer = buffer.as_ref().map_err(Clone::clone)?;
+                // SAFETY: a call keeps its buffers until it, or the group that it is in, has been
+                // enqueued and noted.
+                unsafe { buffer.was_used(stream) }
+            }
+            Self::Block(block) => {
+                block.was_used(end, writes);
+                Ok(())
+            }
+            Self::Kept(block) => {
+                block.was_used_by_a_call(end);
+                Ok(())
+            }
+        }
+    }
+}
