@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 use circles::circles;
 pub(crate) use circles::{edges, reached};
-pub(crate) use tree::Tree;
+pub(crate) use tree::{Meaning, Tree};
 
 #[test]
 fn no_modules_import_each_other_in_a_circle() {

@@ -1,17 +1,19 @@
 //! Imports, against the table `layers.txt`: which crates a crate knows; and the folders and files
 //! of each crate, of which a line imports only from those above it.
 
+mod facade;
 mod levels;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::Path;
 
+pub(crate) use facade::imports_of_the_facade;
 use levels::levels;
 
 use crate::Finding;
 use crate::files::Source;
-use crate::imports::{Tree, edges, trees};
+use crate::imports::{Tree, edges};
 
 const HEADER: &str = "\
 # Which crates a crate knows, besides those for its tests. Then the folders and files of each crate,
@@ -33,12 +35,12 @@ struct Modules {
 }
 
 impl Graph {
-    pub(crate) fn read(workspace: &Path) -> Self {
+    pub(crate) fn read(workspace: &Path, trees: &[Tree]) -> Self {
         let mut graph = Self {
             crates: BTreeMap::new(),
             modules: BTreeMap::new(),
         };
-        for tree in trees(workspace) {
+        for tree in trees {
             let folder = tree.modules[0].file.parent().unwrap();
             let package = folder.parent().unwrap();
             let manifest =
@@ -46,7 +48,7 @@ impl Graph {
             graph.crates.insert(short(package), dependencies(&manifest));
             graph
                 .modules
-                .insert(folder.display().to_string(), Modules::of(&tree));
+                .insert(folder.display().to_string(), Modules::of(tree));
         }
         graph
     }
