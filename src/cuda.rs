@@ -131,7 +131,8 @@
 pub use spark_ccl_cuda::{Device, Error as CudaError, cudarc};
 pub use spark_ccl_nccl::Error as NcclError;
 
-pub use crate::device::{DeviceCall, DeviceOperands, Group, Registration};
+pub use crate::device::{DeviceCall, DeviceOperands, Group};
+pub use crate::engine::Registration;
 use crate::error::Error;
 pub use crate::memory::device::buffer::{DevicePart, DeviceRecv, DeviceSend, DeviceSlice};
 pub use crate::memory::device::memory::DeviceMemory;

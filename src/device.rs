@@ -1,9 +1,9 @@
 //! Collectives of device memory.
 //!
-//! A communicator with a backend for GPUs has a [`StreamEngine`] beside the engine for host memory.
-//! All such engines share what is here: buffers, the order of their uses in streams, groups. Each
-//! engine has a folder of its own; outside of it, only `opening.rs`, `cuda.rs`, errors and texts
-//! name it.
+//! A communicator with a backend for GPUs has an [`Engine`](crate::engine::Engine) beside the engine
+//! for host memory. All such engines share what is here: the order of their uses of memory in
+//! streams, groups. Each engine has a folder of its own; outside of it, only `opening.rs`,
+//! `cuda.rs`, errors and texts name it.
 
 mod admission;
 mod agreement;
@@ -11,7 +11,6 @@ mod allocation;
 mod calls;
 pub(crate) mod choice;
 mod communicator;
-mod engine;
 mod group;
 mod guard;
 mod guarded;
@@ -25,8 +24,6 @@ mod rank;
 mod untyped;
 mod waiting;
 
-pub use engine::Registration;
-pub(crate) use engine::StreamEngine;
 pub use group::Group;
 pub use operands::DeviceOperands;
 pub use untyped::DeviceCall;

@@ -1,6 +1,7 @@
 //! The engine of one communicator: its operations in flight, and what makes them progress. Knows
 //! tasks, plans and links; knows neither communicators nor Rust's types of elements.
 
+mod abort;
 mod active;
 mod at_once;
 mod blocked;
@@ -32,6 +33,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+pub(crate) use abort::or_abort;
 use active::Active;
 pub(crate) use engine::{HostEngine, Ids, first_done, push_all};
 use exec::Run;

@@ -16,6 +16,7 @@ mod api;
 pub mod cuda;
 #[cfg(feature = "cuda")]
 mod device;
+#[cfg(feature = "cuda")]
 mod engine;
 mod error;
 mod host;

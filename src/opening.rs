@@ -19,12 +19,9 @@ use spark_ccl_log::FlushOnDrop;
 use spark_ccl_transport::Bell;
 use spark_ccl_transport::rdma::link::Nics;
 
-use crate::api::call::or_abort;
 use crate::api::communicator::{Communicator, Inner};
-#[cfg(feature = "cuda")]
-use crate::engine::Engine;
 use crate::error::Error;
-use crate::host::{Core, HostEngine, Wires};
+use crate::host::{Core, HostEngine, Wires, or_abort};
 use crate::members::lineage::Lineage;
 use crate::members::membership::Membership;
 use crate::mesh::{LinkOwner, Mesh, Spares, shares_memory};

@@ -1,7 +1,7 @@
 //! The untyped core of a call: what is to be done with which memory.
 //!
-//! A [`Spec`] is a call without its buffers. With them it becomes a [`Task`], which is
-//! [checked](check()) before any engine sees it. Nothing here knows communicators, plans or
+//! A [`Spec`] is a call without its buffers. [With them](Spec::checked) it becomes a [`Task`],
+//! if they fit. Nothing here knows communicators, plans or
 //! engines.
 
 mod check;
@@ -11,7 +11,6 @@ mod spec;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub(crate) use check::check;
 use spark_ccl_sched::Rank;
 use spark_ccl_types::{Operation, Reduction, Side, Signature};
 pub(crate) use spec::{Spec, Tables};

@@ -23,10 +23,10 @@ use spark_ccl_types::Element;
 
 use super::communicator::Communicator;
 use crate::error::Error;
-use crate::host::{HostEngine, Ids};
+use crate::host::{HostEngine, Ids, or_abort};
 use crate::memory::buffer::Region;
+use crate::task::Spec;
 use crate::task::names;
-use crate::task::{Spec, check};
 
 /// An operation with its buffers. It does nothing until it is run or started.
 #[must_use = "a call does nothing until `run`, `start`, `start_in`, or `on` a stream"]
@@ -116,14 +116,9 @@ impl<'c, T: Element, O: Operands<T>> Call<'c, T, O> {
     /// [`Error::Invalid`] for arguments that cannot be right, before anything was sent;
     /// [`Error::Failed`] when the communicator has failed or fails meanwhile.
     pub fn run(self) -> Result<O::Back, Error> {
-        let comm = self.comm;
         let mut operands = self.operands;
         let mut task = self.spec.task(operands.regions());
-        check(&self.spec, &mut task, comm.planner().ranks())?;
-        #[cfg(feature = "cuda")]
-        let _context = task.is_on_device().then(spark_ccl_cuda::keep_context);
-        let engine = comm.engine_of(&task)?;
-        or_abort(|| engine.run(&mut task))?;
+        self.comm.run(&self.spec, &mut task)?;
         Ok(operands.back())
     }
 
@@ -155,7 +150,7 @@ impl<'c, T: Element, O: Operands<T>> Call<'c, T, O> {
 
 /// Checks a call and has the engine of host memory begin it.
 fn begin(host: &HostEngine, spec: &Spec, regions: (Region, Region)) -> Result<Ids, Error> {
-    let mut task = spec.task(regions);
+    let task = spec.checked(regions, host.planner().ranks())?;
     if task.is_on_device() {
         return Err(Error::Invalid {
             operation: spec.operation.name(),
@@ -163,23 +158,5 @@ fn begin(host: &HostEngine, spec: &Spec, regions: (Region, Region)) -> Result<Id
                 .to_owned(),
         });
     }
-    check(spec, &mut task, host.planner().ranks())?;
     or_abort(|| host.submit(task))
-}
-
-/// Runs `work`; a panic in it ends the process. Should progress panic, operations in flight would
-/// outlive the borrow of their buffers.
-pub(crate) fn or_abort<R>(work: impl FnOnce() -> R) -> R {
-    let abort = AbortOnUnwind;
-    let result = work();
-    std::mem::forget(abort);
-    result
-}
-
-struct AbortOnUnwind;
-
-impl Drop for AbortOnUnwind {
-    fn drop(&mut self) {
-        std::process::abort();
-    }
 }

@@ -16,16 +16,15 @@ use spark_ccl_transport::rdma::Registry;
 use spark_ccl_types::{DType, Operation, Signature};
 
 #[cfg(feature = "cuda")]
-use crate::device::StreamEngine;
 use crate::engine::Engine;
 use crate::error::Error;
-use crate::host::Core;
+use crate::host::{Core, or_abort};
 use crate::members::lineage::Lineage;
 use crate::members::membership::Membership;
 use crate::mesh::peer_link::PeerLink;
 use crate::observe::Observation;
 use crate::plan::{Explanation, Planner};
-use crate::task::{NO_TIME, Task};
+use crate::task::{NO_TIME, Spec, Task};
 use crate::world::World;
 
 /// A group of ranks that communicate with each other.
@@ -46,7 +45,7 @@ use crate::world::World;
 pub struct Communicator {
     pub(crate) inner: Arc<Inner>,
     #[cfg(feature = "cuda")]
-    pub(crate) device: Option<Owned<Arc<dyn StreamEngine>>>,
+    pub(crate) device: Option<Owned<Arc<dyn Engine>>>,
     /// The last field: what the others say as they are dropped is written, too.
     pub(crate) _log: FlushOnDrop,
 }
@@ -237,7 +236,7 @@ impl Communicator {
         #[cfg(feature = "cuda")]
         if let Some(device) = &self.device {
             let _context = keep_context();
-            device.check()?;
+            device.reported()?;
         }
         self.inner.membership.engine().check()
     }
@@ -281,17 +280,31 @@ impl Communicator {
         &self.inner.membership
     }
 
-    /// The engine of a task's memory.
-    #[cfg_attr(
-        not(feature = "cuda"),
-        expect(clippy::unnecessary_wraps, reason = "only devices can be missing")
-    )]
-    pub(crate) fn engine_of(&self, task: &Task) -> Result<&dyn Engine, Error> {
-        match task.is_on_device() {
-            #[cfg(feature = "cuda")]
-            true => Ok(&**self.device_engine(task.operation().name())?),
-            _ => Ok(&**self.inner.membership.engine()),
+    /// Checks the task of a call, and runs it to its end by the engine of its memory.
+    pub(crate) fn run(&self, spec: &Spec, task: &mut Task) -> Result<(), Error> {
+        let host = &self.inner.membership;
+        spec.check(task, host.planner().ranks())?;
+        #[cfg(feature = "cuda")]
+        if task.is_on_device() {
+            let _context = keep_context();
+            let engine = self.device_engine(spec.operation.name())?;
+            return or_abort(|| engine.run(task));
         }
+        or_abort(|| host.run(task))
+    }
+
+    #[cfg(feature = "cuda")]
+    /// The engine for device memory, in the process that it belongs to.
+    pub(crate) fn device_engine(&self, operation: &'static str) -> Result<&Arc<dyn Engine>, Error> {
+        let device = self.device.as_ref().ok_or_else(|| Error::Unsupported {
+            what: operation.to_owned(),
+            reason: "this communicator knows no device memory; make it with Backend::Engine or \
+                     Backend::Nccl, or SPARK_CCL_BACKEND=engine or SPARK_CCL_BACKEND=nccl"
+                .to_owned(),
+        })?;
+        // CUDA does nothing in a forked child, and what it has enqueued is the parent's.
+        device.process().check()?;
+        Ok(device)
     }
 
     pub(crate) fn planner(&self) -> &Planner {

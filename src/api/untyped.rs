@@ -12,14 +12,13 @@ use std::time::Duration;
 
 use spark_ccl_types::{DType, Operation, RedOp, ReduceOp};
 
-use super::call::{Operands, Pending, or_abort, sealed};
+use super::call::{Operands, Pending, sealed};
 use super::communicator::Communicator;
 use crate::error::Error;
 use crate::memory::blocks::Blocks;
 use crate::memory::buffer::Region;
 use crate::memory::registered::{Registered, Segment};
-use crate::task::names;
-use crate::task::{Spec, Tables, check};
+use crate::task::{Spec, Tables, names};
 
 /// A call without types.
 ///
@@ -212,10 +211,7 @@ impl Communicator {
     /// buffers, reductions, roots and blocks that the operation does not have.
     pub unsafe fn run_untyped(&self, call: &UntypedCall) -> Result<(), Error> {
         let (spec, regions) = call.prepare(self)?;
-        let mut task = spec.task(regions);
-        check(&spec, &mut task, self.planner().ranks())?;
-        let engine = self.engine_of(&task)?;
-        or_abort(|| engine.run(&mut task))
+        self.run(&spec, &mut spec.task(regions))
     }
 
     /// Starts a call.

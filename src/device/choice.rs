@@ -7,8 +7,9 @@ use std::time::Instant;
 use spark_ccl_fork::Owned;
 
 use super::agreement::{all_have, find_gpu, need_gpu, no_other_has, tell_gpu};
-use super::{StreamEngine, kernels, nccl};
+use super::{kernels, nccl};
 use crate::api::communicator::Communicator;
+use crate::engine::Engine;
 use crate::error::Error;
 
 /// NCCL where all ranks have it, and each a GPU of its own; otherwise this library's own kernels.
@@ -16,7 +17,7 @@ use crate::error::Error;
 pub(crate) fn attach(
     comm: &Communicator,
     deadline: Instant,
-) -> Result<Owned<Arc<dyn StreamEngine>>, Error> {
+) -> Result<Owned<Arc<dyn Engine>>, Error> {
     let settings = &comm.inner.world.settings;
     let found = need_gpu(comm).and_then(|()| {
         nccl::library(settings)?;

@@ -8,8 +8,8 @@ use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaStream};
 use spark_ccl_cuda::keep_context;
 use spark_ccl_types::{DType, Element, Operation};
 
-use super::engine::{Registration, StreamEngine};
 use crate::api::communicator::Communicator;
+use crate::engine::Registration;
 use crate::error::Error;
 use crate::memory::device::memory::DeviceMemory;
 
@@ -146,21 +146,5 @@ impl Communicator {
         let engine = self.device_engine("register_device")?;
         let _context = keep_context();
         Arc::clone(engine).register(memory.typed(), kind)
-    }
-
-    /// The engine for device memory, in the process that it belongs to.
-    pub(crate) fn device_engine(
-        &self,
-        operation: &'static str,
-    ) -> Result<&Arc<dyn StreamEngine>, Error> {
-        let device = self.device.as_ref().ok_or_else(|| Error::Unsupported {
-            what: operation.to_owned(),
-            reason: "this communicator knows no device memory; make it with Backend::Engine or \
-                     Backend::Nccl, or SPARK_CCL_BACKEND=engine or SPARK_CCL_BACKEND=nccl"
-                .to_owned(),
-        })?;
-        // CUDA does nothing in a forked child, and what it has enqueued is the parent's.
-        device.process().check()?;
-        Ok(device)
     }
 }

@@ -10,12 +10,12 @@ use spark_ccl_cuda::keep_context;
 use spark_ccl_types::Element;
 
 use super::DeviceOperands;
-use super::engine::{StreamEngine, StreamTask};
 use crate::api::call::{Call, Operands};
 use crate::api::communicator::Communicator;
+use crate::engine::{Engine, StreamTask};
 use crate::error::Error;
 use crate::memory::buffer::Region;
-use crate::task::{Spec, check};
+use crate::task::Spec;
 
 /// Calls that are enqueued when it ends: from [`Communicator::group`].
 ///
@@ -94,10 +94,10 @@ impl<'env> Group<'env> {
         });
     }
 
-    fn end(&self, engine: &dyn StreamEngine) -> Result<(), Error> {
+    fn end(&self, engine: &dyn Engine) -> Result<(), Error> {
         let _context = keep_context();
         let mut queued = self.calls.take();
-        let tasks = queued.iter_mut().map(Queued::check);
+        let tasks = queued.iter_mut().map(Queued::checked);
         let tasks = tasks.collect::<Result<Vec<_>, _>>()?;
         engine.enqueue_together(&tasks)
     }
@@ -125,13 +125,12 @@ struct Queued<'env> {
 }
 
 impl Queued<'_> {
-    fn check(&mut self) -> Result<StreamTask<'_>, Error> {
+    fn checked(&mut self) -> Result<StreamTask<'_>, Error> {
         let engine = self.comm.device_engine(self.spec.operation.name())?;
-        let mut task = self.spec.task(self.buffers.regions());
-        check(&self.spec, &mut task, self.comm.planner().ranks())?;
+        let ranks = self.comm.planner().ranks();
         Ok(StreamTask {
             engine,
-            task,
+            task: self.spec.checked(self.buffers.regions(), ranks)?,
             stream: &self.stream,
         })
     }

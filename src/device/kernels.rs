@@ -26,15 +26,14 @@ use std::time::Duration;
 
 pub(crate) use attach::attach;
 use engine::KernelEngine;
-use group::enqueue_group;
+use group::enqueue_together;
 use spark_ccl_config::GpuLayout;
 use spark_ccl_cuda::cudarc::driver::CudaStream;
 use spark_ccl_types::{DType, Operation};
 
 use super::allocation::{new_block, new_block_of};
-use super::engine::{Registration, StreamEngine, StreamTask};
-use super::waiting::{wait_for, wait_for_last};
-use crate::engine::Engine;
+use super::waiting::{run, wait_for, wait_for_last};
+use crate::engine::{Engine, Registration, StreamTask};
 use crate::error::Error;
 use crate::memory::device::block::Block;
 use crate::memory::device::gpu::Gpu;
@@ -42,10 +41,8 @@ use crate::memory::device::memory::TypedBlock;
 use crate::task::Task;
 
 impl Engine for KernelEngine {
-    fn run(&self, task: &mut Task) -> Result<(), Error> {
-        let stream = self.base.stream_of(task)?;
-        self.enqueue_alone(task, &stream)?;
-        wait_for(self, &stream)
+    fn run(&self, task: &Task) -> Result<(), Error> {
+        run(self, task)
     }
 
     fn drain(&self) -> Result<(), Error> {
@@ -56,39 +53,37 @@ impl Engine for KernelEngine {
         self.base.wait_at_most(timeout);
         self.adapt_patience();
     }
-}
 
-impl StreamEngine for KernelEngine {
     fn gpu(&self) -> &Arc<Gpu> {
         &self.base.gpu
     }
 
     fn enqueue(&self, task: &Task, stream: &Arc<CudaStream>) -> Result<(), Error> {
-        self.enqueue_alone(task, stream)
+        self.enqueue(task, stream)
     }
 
     fn enqueue_together(&self, tasks: &[StreamTask<'_>]) -> Result<(), Error> {
-        enqueue_group(tasks)
+        enqueue_together(tasks)
     }
 
     fn wait(&self, stream: &CudaStream) -> Result<(), Error> {
         wait_for(self, stream)
     }
 
-    fn check(&self) -> Result<(), Error> {
+    fn reported(&self) -> Result<(), Error> {
         self.reported()
     }
 
     fn path(&self) -> Option<String> {
-        self.describe()
+        self.path()
     }
 
     fn explain(&self, operation: Operation, dtype: DType, count: usize) -> Option<String> {
-        self.choice(operation, dtype, count)
+        self.explain(operation, dtype, count)
     }
 
     fn kernels(&self, operation: Operation) -> Option<(GpuLayout, Vec<&'static str>)> {
-        self.choices(operation)
+        self.kernels(operation)
     }
 
     fn alloc(&self, bytes: usize) -> Result<Arc<Block>, Error> {
@@ -106,10 +101,10 @@ impl StreamEngine for KernelEngine {
     }
 
     fn finalize(&self) -> Result<(), Error> {
-        self.end_together()
+        self.finalize()
     }
 
     fn leave(&self) {
-        self.end_alone();
+        self.leave();
     }
 }

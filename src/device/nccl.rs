@@ -28,9 +28,8 @@ use engine::NcclEngine;
 use spark_ccl_cuda::cudarc::driver::CudaStream;
 
 use super::allocation::new_block;
-use super::engine::{Registration, StreamEngine, StreamTask};
-use super::waiting::{wait_for, wait_for_last};
-use crate::engine::Engine;
+use super::waiting::{run, wait_for, wait_for_last};
+use crate::engine::{Engine, Registration, StreamTask};
 use crate::error::Error;
 use crate::memory::device::block::Block;
 use crate::memory::device::gpu::Gpu;
@@ -38,8 +37,8 @@ use crate::memory::device::memory::TypedBlock;
 use crate::task::Task;
 
 impl Engine for NcclEngine {
-    fn run(&self, task: &mut Task) -> Result<(), Error> {
-        self.run_and_wait(task)
+    fn run(&self, task: &Task) -> Result<(), Error> {
+        run(self, task)
     }
 
     fn drain(&self) -> Result<(), Error> {
@@ -53,19 +52,17 @@ impl Engine for NcclEngine {
         }
         self.base.wait_at_most(timeout);
     }
-}
 
-impl StreamEngine for NcclEngine {
     fn gpu(&self) -> &Arc<Gpu> {
         &self.base.gpu
     }
 
     fn enqueue(&self, task: &Task, stream: &Arc<CudaStream>) -> Result<(), Error> {
-        self.enqueue_alone(task, stream)
+        self.enqueue(task, stream)
     }
 
     fn enqueue_together(&self, tasks: &[StreamTask<'_>]) -> Result<(), Error> {
-        self.enqueue_group(tasks)
+        self.enqueue_together(tasks)
     }
 
     fn wait(&self, stream: &CudaStream) -> Result<(), Error> {
@@ -85,10 +82,10 @@ impl StreamEngine for NcclEngine {
     }
 
     fn finalize(&self) -> Result<(), Error> {
-        self.end_together()
+        self.finalize()
     }
 
     fn leave(&self) {
-        self.end_alone();
+        self.leave();
     }
 }

@@ -9,7 +9,6 @@ use spark_ccl_types::Element;
 use crate::api::call::{Call, InPlace, Operands, OutOfPlace, Receiving, Sending};
 use crate::error::Error;
 use crate::memory::device::buffer::{DeviceRecv, DeviceSend};
-use crate::task::check;
 
 /// The buffers of a [`Call`], all in device memory.
 pub trait DeviceOperands<T: Element>: Operands<T> {}
@@ -39,8 +38,9 @@ impl<T: Element, O: DeviceOperands<T>> Call<'_, T, O> {
         let comm = self.comm;
         let engine = comm.device_engine(self.spec.operation.name())?;
         let mut operands = self.operands;
-        let mut task = self.spec.task(operands.regions());
-        check(&self.spec, &mut task, comm.planner().ranks())?;
+        let task = self
+            .spec
+            .checked(operands.regions(), comm.planner().ranks())?;
         engine.enqueue(&task, stream)?;
         Ok(operands.back())
     }

@@ -6,15 +6,15 @@ use std::sync::Arc;
 use spark_ccl_cuda::cudarc::driver::sys::CUstream;
 use spark_ccl_cuda::{CallStream, bytes_from, device_of, keep_context};
 
-use super::engine::{StreamEngine, StreamTask};
 use crate::api::communicator::Communicator;
 use crate::api::untyped::UntypedCall;
+use crate::engine::{Engine, StreamTask};
 use crate::error::Error;
 use crate::memory::buffer::Region;
 use crate::memory::device::block::{Block, Found};
 use crate::memory::device::gpu::Gpu;
 use crate::memory::device::site::{Order, Site};
-use crate::task::{Task, check};
+use crate::task::Task;
 
 /// A call of a communicator, and the stream that it is for: a `CUstream`, or a `cudaStream_t`,
 /// which is the same.
@@ -104,7 +104,7 @@ impl Communicator {
 
 /// A checked call and its stream.
 struct Prepared<'a> {
-    engine: &'a Arc<dyn StreamEngine>,
+    engine: &'a Arc<dyn Engine>,
     task: Task,
     stream: CallStream,
 }
@@ -127,8 +127,7 @@ impl<'a> Prepared<'a> {
         }
         let place = |side: &str, start, len| place(&**engine, call, side, start, len);
         let (spec, regions) = call.prepare_in(comm, place)?;
-        let mut task = spec.task(regions);
-        check(&spec, &mut task, comm.planner().ranks())?;
+        let task = spec.checked(regions, comm.planner().ranks())?;
         // SAFETY: the stream is a default one, or lives until the prepared call is dropped (this
         // function's contract).
         let stream = unsafe { borrow(&**engine, given.stream) }?;
@@ -157,7 +156,7 @@ impl<'a> Prepared<'a> {
 /// # Safety
 /// The stream is the legacy or the per-thread default stream, or lives until what this returns is
 /// dropped.
-unsafe fn borrow(engine: &dyn StreamEngine, raw: CUstream) -> Result<CallStream, Error> {
+unsafe fn borrow(engine: &dyn Engine, raw: CUstream) -> Result<CallStream, Error> {
     let gpu = engine.gpu();
     // SAFETY: the stream is a default one, or lives until what this returns is dropped (this
     // function's contract).
@@ -167,7 +166,7 @@ unsafe fn borrow(engine: &dyn StreamEngine, raw: CUstream) -> Result<CallStream,
 
 /// Device memory by its address. That of another device is refused when the call is admitted.
 fn place(
-    engine: &dyn StreamEngine,
+    engine: &dyn Engine,
     call: &UntypedCall,
     side: &str,
     start: *mut u8,

@@ -10,6 +10,7 @@ use super::calls::Stall;
 use super::guarded::Guarded;
 use super::order;
 use super::rank::DeviceRank;
+use crate::engine::Engine;
 use crate::error::Error;
 use crate::memory::device::pause::{YIELD_FOR, pause};
 use crate::task::Task;
@@ -20,6 +21,13 @@ const LOOKS: u32 = 64;
 pub(super) const CALL: Duration = Duration::from_secs(5);
 /// How long the last call may take to end, once it was aborted or the communicator is dropped.
 pub(super) const SUBSIDES: Duration = Duration::from_secs(2);
+
+/// Runs a task in the stream that its memory comes with, and waits for it.
+pub(super) fn run(engine: &(impl Engine + Guarded), task: &Task) -> Result<(), Error> {
+    let stream = engine.base().stream_of(task)?;
+    engine.enqueue(task, &stream)?;
+    wait_for(engine, &stream)
+}
 
 /// Waits until all in a stream has run, and looks whether it went well.
 pub(super) fn wait_for(engine: &impl Guarded, stream: &CudaStream) -> Result<(), Error> {

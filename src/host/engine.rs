@@ -32,7 +32,6 @@ use super::request::Request;
 use super::spin_budget::SpinBudget;
 use super::spin_budget::{Backoff, BackoffStep, LONGEST_BLOCK};
 use super::{Core, OpId};
-use crate::engine::Engine;
 use crate::error::Error;
 use crate::plan::Planner;
 use crate::task::Task;
@@ -367,9 +366,13 @@ impl HostEngine {
     }
 }
 
-impl Engine for HostEngine {
-    /// Runs the task without queueing it, if it can be completed at once.
-    fn run(&self, task: &mut Task) -> Result<(), Error> {
+/// What a communicator asks of its engine.
+impl HostEngine {
+    /// Runs a checked task to its end, without queueing it if it can be completed at once.
+    ///
+    /// # Errors
+    /// What is wrong with the task for this engine; the fault that has ended it.
+    pub(crate) fn run(&self, task: &mut Task) -> Result<(), Error> {
         if !task.operation().has_schedule() {
             return self.submit(task.clone())?.wait(self);
         }
@@ -386,7 +389,11 @@ impl Engine for HostEngine {
         }
     }
 
-    fn drain(&self) -> Result<(), Error> {
+    /// Waits until everything in flight has ended.
+    ///
+    /// # Errors
+    /// The fault that has cut it short.
+    pub(crate) fn drain(&self) -> Result<(), Error> {
         // With nothing in flight there is nothing to wait for, and a fault that comes now does not
         // matter.
         if self.with(|core| core.is_idle())? {
@@ -398,7 +405,8 @@ impl Engine for HostEngine {
         })?
     }
 
-    fn set_timeout(&self, timeout: Duration) {
+    /// Changes how long each operation may take that begins from now on.
+    pub(crate) fn set_timeout(&self, timeout: Duration) {
         // In a forked child there are no operations.
         let _ = self.with(|core| core.timeout = timeout);
     }

@@ -91,7 +91,6 @@ mod tests {
     use spark_ccl_types::{DType, Operation};
 
     use crate::api::communicator::Communicator;
-    use crate::engine::Engine;
     use crate::host::request::Request;
     use crate::memory::buffer::Region;
     use crate::plan::Program;

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use spark_ccl_control::{Fault, Leave, Watch};
 
-use crate::engine::Engine;
 use crate::error::Error;
 use crate::host::{Core, HostEngine};
 use crate::world::Stay;

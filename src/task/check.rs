@@ -7,35 +7,47 @@ use crate::error::Error;
 use crate::memory::blocks::Blocks;
 use crate::memory::buffer::Region;
 
-/// Checks a task whose buffers are those that the caller passed, and counts its elements.
-///
-/// By reference: a task is several cache lines that were written a moment ago, and to copy them
-/// waits for those stores.
-///
-/// # Errors
-/// [`Error::Invalid`] for ranks that do not exist, no time at all, and buffers that do not fit the
-/// operation or each other.
-pub(crate) fn check(spec: &Spec, task: &mut Task, ranks: Ranks) -> Result<(), Error> {
-    let call = Checked { spec, ranks };
-    if spec.limit.is_some_and(|limit| limit.is_zero()) {
-        return Err(call.invalid(NO_TIME.to_owned()));
+impl Spec {
+    /// The task of a call with the buffers that the caller passed.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for ranks that do not exist, no time at all, and buffers that do not fit
+    /// the operation or each other.
+    pub(crate) fn checked(&self, regions: (Region, Region), ranks: Ranks) -> Result<Task, Error> {
+        let mut task = self.task(regions);
+        self.check(&mut task, ranks)?;
+        Ok(task)
     }
-    let count = match spec.operation {
-        Operation::Send | Operation::Recv | Operation::SendRecv => call.message(task)?,
-        Operation::AllToAllV => call.tables(&task.input, &task.output).map(|()| 0)?,
-        _ => call.count(&task.input, &task.output)?,
-    };
-    task.signature.count = count as u64;
-    Ok(())
+
+    /// Checks the task of this call, and counts its elements.
+    ///
+    /// By reference, for the shortest calls: a task is several cache lines that were written a
+    /// moment ago, and to copy them waits for those stores.
+    ///
+    /// # Errors
+    /// Those of [`checked`](Self::checked).
+    pub(crate) fn check(&self, task: &mut Task, ranks: Ranks) -> Result<(), Error> {
+        let call = Examined { spec: self, ranks };
+        if self.limit.is_some_and(|limit| limit.is_zero()) {
+            return Err(call.invalid(NO_TIME.to_owned()));
+        }
+        let count = match self.operation {
+            Operation::Send | Operation::Recv | Operation::SendRecv => call.message(task)?,
+            Operation::AllToAllV => call.tables(&task.input, &task.output).map(|()| 0)?,
+            _ => call.count(&task.input, &task.output)?,
+        };
+        task.signature.count = count as u64;
+        Ok(())
+    }
 }
 
 /// A call under examination.
-struct Checked<'a> {
+struct Examined<'a> {
     spec: &'a Spec,
     ranks: Ranks,
 }
 
-impl Checked<'_> {
+impl Examined<'_> {
     /// The elements that are sent and received.
     fn message(&self, task: &Task) -> Result<usize, Error> {
         if self.spec.operation != Operation::Recv {

@@ -8,9 +8,9 @@ use spark_ccl_log::Mutex;
 use spark_ccl_types::Element;
 
 use super::held::{Held, Mapped, Typed};
-use super::{Operands, begin, or_abort};
+use super::{Operands, begin};
 use crate::error::Error;
-use crate::host::{Ids, first_done};
+use crate::host::{Ids, first_done, or_abort};
 use crate::members::membership::Membership;
 use crate::task::Spec;
 

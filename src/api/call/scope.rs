@@ -9,10 +9,10 @@ use spark_ccl_log::Mutex;
 use spark_ccl_types::Element;
 
 use super::held::{Held, Typed};
-use super::{Operands, begin, or_abort};
+use super::{Operands, begin};
 use crate::api::communicator::Communicator;
 use crate::error::Error;
-use crate::host::{Ids, first_done};
+use crate::host::{Ids, first_done, or_abort};
 use crate::members::membership::Membership;
 use crate::task::Spec;
 

@@ -23,8 +23,9 @@ use crate::api::communicator::Communicator;
 use crate::device::agreement::{
     ToldGpu, all_have, find_gpu, have_the_same_kernels, no_other_has, tell_gpu,
 };
+use crate::device::guard;
 use crate::device::rank::DeviceRank;
-use crate::device::{StreamEngine, guard};
+use crate::engine::Engine;
 use crate::error::Error;
 
 const BACKEND: &str = "SPARK_CCL_BACKEND=engine";
@@ -47,7 +48,7 @@ const FORCED: u8 = 6;
 pub(crate) fn attach(
     comm: &Communicator,
     deadline: Instant,
-) -> Result<Owned<Arc<dyn StreamEngine>>, Error> {
+) -> Result<Owned<Arc<dyn Engine>>, Error> {
     let world = &comm.inner.world.settings;
     let found = find_gpu(comm);
     let told = tell_gpu(comm, found.as_ref().ok());

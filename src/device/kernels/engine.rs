@@ -138,7 +138,7 @@ impl KernelEngine {
     }
 
     /// How it does a call, for people.
-    pub(super) fn choice(
+    pub(super) fn explain(
         &self,
         operation: Operation,
         dtype: DType,
@@ -149,14 +149,14 @@ impl KernelEngine {
     }
 
     /// By what measured kernels are kept, and which ones there are for an operation.
-    pub(super) fn choices(&self, operation: Operation) -> Option<(GpuLayout, Vec<&'static str>)> {
+    pub(super) fn kernels(&self, operation: Operation) -> Option<(GpuLayout, Vec<&'static str>)> {
         let (layout, limits) = (self.kernels.layout.clone()?, self.member()?.limits()?);
         let kernels = candidates(operation, layout.ranks as usize, limits);
         Some((layout, kernels.map(Kernel::name).collect()))
     }
 
     /// How it reaches the other ranks, and why not in a faster way, for people.
-    pub(super) fn describe(&self) -> Option<String> {
+    pub(super) fn path(&self) -> Option<String> {
         let way = self.member()?.describe();
         let others = self
             .passed_over
@@ -180,7 +180,7 @@ impl KernelEngine {
     }
 
     /// Ends, once everything that was enqueued has run on all ranks.
-    pub(super) fn end_together(&self) -> Result<(), Error> {
+    pub(super) fn finalize(&self) -> Result<(), Error> {
         let ended = self.base.lock()?.backend.take();
         let ended = ended.ok_or_else(|| self.base.gone())?;
         let member = self.member.lock().take();
@@ -189,9 +189,9 @@ impl KernelEngine {
         Ok(())
     }
 
-    /// Leaves without [`end_together`](Self::end_together). Calls that do not end soon are aborted
+    /// Leaves without [`finalize`](Self::finalize). Calls that do not end soon are aborted
     /// on all ranks.
-    pub(super) fn end_alone(&self) {
+    pub(super) fn leave(&self) {
         self.base.is_done();
         self.abort();
     }

@@ -37,7 +37,7 @@ pub(super) enum Work {
 
 impl KernelEngine {
     /// Admits, enqueues and notes a checked call that is in no group.
-    pub(super) fn enqueue_alone(&self, task: &Task, stream: &Arc<CudaStream>) -> Result<(), Error> {
+    pub(super) fn enqueue(&self, task: &Task, stream: &Arc<CudaStream>) -> Result<(), Error> {
         let call = self.admit(task, stream)?;
         call.hold_back()?;
         let launched = match &call.work {

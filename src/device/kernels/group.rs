@@ -10,11 +10,11 @@ use spark_ccl_gpu::{Call, Message};
 
 use super::engine::KernelEngine;
 use super::enqueue::{Admitted, End, Work};
-use crate::device::engine::StreamTask;
+use crate::engine::StreamTask;
 use crate::error::Error;
 
 /// Enqueues the tasks of a group in turns.
-pub(super) fn enqueue_group(tasks: &[StreamTask<'_>]) -> Result<(), Error> {
+pub(super) fn enqueue_together(tasks: &[StreamTask<'_>]) -> Result<(), Error> {
     let admitted = tasks.iter().map(|task| {
         let engine = task.engine_as::<KernelEngine>()?;
         engine.admit(&task.task, task.stream)

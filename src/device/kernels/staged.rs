@@ -25,7 +25,6 @@ use crate::api::communicator::Communicator;
 use crate::device::kernels::messages::is_of_messages;
 use crate::device::kernels::patience::Patience;
 use crate::device::kernels::refused::refused;
-use crate::engine::Engine;
 use crate::error::Error;
 use crate::host::HostEngine;
 use crate::plan::Explanation;

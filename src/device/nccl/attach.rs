@@ -20,15 +20,16 @@ use super::look::Memory;
 use super::registration_table::RegistrationTable;
 use crate::api::communicator::Communicator;
 use crate::device::agreement::{ToldGpu, all_have, find_gpu, need_gpu, no_other_has, tell_gpu};
+use crate::device::guard;
 use crate::device::rank::DeviceRank;
-use crate::device::{StreamEngine, guard};
+use crate::engine::Engine;
 use crate::error::Error;
 
 /// The engine for the device memory of a communicator's ranks. Collective.
 pub(crate) fn attach(
     comm: &Communicator,
     deadline: Instant,
-) -> Result<Owned<Arc<dyn StreamEngine>>, Error> {
+) -> Result<Owned<Arc<dyn Engine>>, Error> {
     let settings = &comm.inner.world.settings;
     // A lack of GPUs is reported first. Without NCCL, no context is made.
     let ready = need_gpu(comm).and_then(|()| Ok((library(settings)?, find_gpu(comm)?)));

@@ -35,7 +35,7 @@ impl NcclEngine {
 
     /// Ends NCCL's communicator once everything that was enqueued has run on all ranks. All ranks
     /// must call this.
-    pub(super) fn end_together(&self) -> Result<(), Error> {
+    pub(super) fn finalize(&self) -> Result<(), Error> {
         let base = &self.base;
         let (nccl, timeout) = {
             let mut state = base.lock()?;
@@ -53,8 +53,8 @@ impl NcclEngine {
         })
     }
 
-    /// Leaves without [`end_together`](Self::end_together). Calls that do not end soon are aborted.
-    pub(super) fn end_alone(&self) {
+    /// Leaves without [`finalize`](Self::finalize). Calls that do not end soon are aborted.
+    pub(super) fn leave(&self) {
         let is_idle = self.base.is_done();
         // Once this rank has left, it answers no questions. Others compare what they are asked.
         self.ask_about(self.base.watch.calls_made());

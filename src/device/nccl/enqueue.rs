@@ -11,21 +11,13 @@ use super::calls::CallTarget;
 use super::error::is_harmless;
 use crate::device::guarded::Guarded;
 use crate::device::parts::parts_of;
-use crate::device::waiting::wait_for;
 use crate::error::Error;
 use crate::memory::buffer::Region;
 use crate::task::Task;
 
 impl NcclEngine {
-    /// Runs a call in the stream that its memory comes with, and waits for it.
-    pub(super) fn run_and_wait(&self, task: &Task) -> Result<(), Error> {
-        let stream = self.base.stream_of(task)?;
-        self.enqueue_alone(task, &stream)?;
-        wait_for(self, &stream)
-    }
-
     /// Admits, meets for, enqueues and notes a checked call that is in no group.
-    pub(super) fn enqueue_alone(&self, task: &Task, stream: &Arc<CudaStream>) -> Result<(), Error> {
+    pub(super) fn enqueue(&self, task: &Task, stream: &Arc<CudaStream>) -> Result<(), Error> {
         let (operation, regions) = (task.operation().name(), task.regions());
         self.admit(task, stream)?;
         if let Some(meeting) = self.meet(task)? {

@@ -7,13 +7,13 @@ use spark_ccl_nccl as nccl;
 
 use super::NcclEngine;
 use super::meeting::Meeting;
-use crate::device::engine::StreamTask;
+use crate::engine::StreamTask;
 use crate::error::Error;
 use crate::task::Task;
 
 impl NcclEngine {
     /// Admits, meets for, enqueues and notes the calls of a group.
-    pub(super) fn enqueue_group(&self, tasks: &[StreamTask<'_>]) -> Result<(), Error> {
+    pub(super) fn enqueue_together(&self, tasks: &[StreamTask<'_>]) -> Result<(), Error> {
         let calls = tasks.iter().map(Admitted::of);
         let calls = calls.collect::<Result<Vec<_>, _>>()?;
         // All ranks' meetings are under way before any is waited for: they may be this thread's.

@@ -8,7 +8,7 @@ use spark_ccl_nccl::{DeviceSlice, WindowKind};
 use super::NcclEngine;
 use super::helper_thread::on_helper_thread;
 use super::registration_table::{Entry, Made};
-use crate::device::engine::Registration;
+use crate::engine::Registration;
 use crate::error::Error;
 use crate::memory::device::block::Block;
 use crate::memory::device::memory::TypedBlock;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use spark_ccl_log::Mutex;
 use spark_ccl_nccl as nccl;
 
-use crate::device::engine::Registration;
+use crate::engine::Registration;
 use crate::memory::device::block::Block;
 
 /// What is registered with a communicator. Ranks of one process share it: what is still registered

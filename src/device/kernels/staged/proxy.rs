@@ -7,8 +7,8 @@ use spark_ccl_fork::PerProcess;
 use spark_ccl_log::{Condvar, Mutex};
 
 use super::course::Course;
-use crate::api::call::or_abort;
 use crate::error::Error;
+use crate::host::or_abort;
 use crate::memory::device::helper_thread;
 
 /// How long after the last piece it spins, and until when after that it yields its core between

@@ -12,8 +12,8 @@ use crate::device::kernels::staged::exchange::Others;
 use crate::device::kernels::staged::pool::lens;
 use crate::error::Error;
 use crate::memory::buffer::Region;
+use crate::task::Spec;
 use crate::task::names::remember;
-use crate::task::{Spec, check};
 
 /// How many pieces the host engine has at a time: one, and the next one.
 const AT_A_TIME: usize = 2;
@@ -132,8 +132,7 @@ impl Operations {
             }),
             Some(buffers) => operation.on_buffers(&spec, buffers, stage)?,
         };
-        let mut task = spec.task(regions.into());
-        check(&spec, &mut task, carrier.planner().ranks())?;
+        let mut task = spec.checked(regions.into(), carrier.planner().ranks())?;
         self.count(is_last);
         if !is_last {
             self.operation = Some(operation);
