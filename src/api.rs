@@ -2,6 +2,7 @@
 //! the rooms below it, and of engines for devices only their trait.
 
 pub(crate) mod alloc;
+pub(crate) mod assembly;
 pub(crate) mod call;
 pub(crate) mod collectives;
 pub(crate) mod communicator;

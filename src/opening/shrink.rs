@@ -7,7 +7,8 @@ use std::time::Instant;
 
 use spark_ccl_control::Rule;
 
-use super::{Caller, communicator, with_devices};
+use super::with_devices;
+use crate::api::assembly::{Caller, communicator};
 use crate::api::communicator::Communicator;
 use crate::error::Error;
 use crate::members::lineage::Wish;

@@ -6,7 +6,8 @@ use std::sync::atomic::Ordering;
 use spark_ccl_config::AlgorithmChoice;
 use spark_ccl_types::{DType, Operation, RedOp, Reducer, Reduction};
 
-use super::{Caller, communicator, with_devices};
+use super::with_devices;
+use crate::api::assembly::Caller;
 use crate::api::call::{Call, InPlace};
 use crate::api::communicator::Communicator;
 use crate::error::Error;
@@ -133,19 +134,6 @@ impl Communicator {
         Ok(restricted)
     }
 
-    /// A new communicator of the same ranks, for host memory and this library's own calls. All
-    /// ranks must make one.
-    #[cfg(feature = "cuda")]
-    pub(crate) fn twin(&self) -> Result<Self, Error> {
-        self.of_same_ranks(self.planner().algorithms.clone(), Caller::Library)
-    }
-
-    /// A new communicator of the same ranks.
-    fn of_same_ranks(&self, algorithms: AlgorithmChoice, caller: Caller) -> Result<Self, Error> {
-        let ranks = self.inner.members.clone();
-        self.derive(self.uncolored(), ranks, algorithms, caller)
-    }
-
     /// Every rank's color and key, and the number of this split.
     fn gather_colors(&self, color: Option<usize>, key: i32) -> Result<Colors, Error> {
         // A sum, in which everyone else says nothing: fewer messages than gathering takes, to fewer
@@ -186,12 +174,6 @@ impl Communicator {
         with_devices(part, deadline_in(self.inner.world.settings.init_timeout))
     }
 
-    /// Numbers of a new communicator's context that no split by colors has: its own number.
-    fn uncolored(&self) -> [u64; 2] {
-        let number = self.inner.splits.fetch_add(1, Ordering::Relaxed);
-        [u64::from(number), u64::MAX]
-    }
-
     /// The ranks of the world of these ranks, which are different ones.
     fn distinct(&self, ranks: &[usize]) -> Result<Vec<u32>, Error> {
         let invalid = |problem| Error::Invalid {
@@ -226,21 +208,5 @@ impl Communicator {
                 ),
             }),
         }
-    }
-
-    /// A new communicator of some of these ranks, in a context that these numbers tell apart.
-    fn derive(
-        &self,
-        [count, color]: [u64; 2],
-        ranks: Vec<u32>,
-        algorithms: AlgorithmChoice,
-        caller: Caller,
-    ) -> Result<Self, Error> {
-        self.membership().check_process()?;
-        let world = &self.inner.world;
-        let context = world
-            .session
-            .derive_context(self.inner.context, count, color);
-        communicator(world, context, ranks, algorithms, None, caller)
     }
 }
