@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
-use super::exec::Run;
 use super::execution::{Advance, Execution};
 use super::loans::Loans;
 use super::pair_tag::PairTag;
 use super::request::Request;
+use super::run::Run;
 use super::wires::Wires;
 use super::{Direction, Number, pair_of};
 use crate::mesh::POINT_TO_POINT_LANE;

@@ -2,7 +2,7 @@
 //! can complete at once.
 //!
 //! It sends exactly the messages of the schedule's steps, so a rank may take it while others do
-//! not. A step that cannot be done at once, or is wrong, is left to `exec.rs`, which keeps a step's
+//! not. A step that cannot be done at once, or is wrong, is left to `run.rs`, which keeps a step's
 //! state.
 
 use std::ptr;
@@ -10,7 +10,7 @@ use std::ptr;
 use spark_ccl_sched::{Kind, Step};
 
 use super::exchange::arrived;
-use super::exec::{ASK_SLOTLESS_BYTES, Cursor, Run};
+use super::run::{ASK_SLOTLESS_BYTES, Cursor, Run};
 use super::transfer::Transfer;
 
 /// The channel of a schedule that has only one, and its lane.

@@ -6,7 +6,7 @@ mod engines;
 #[cfg(feature = "future")]
 mod future;
 mod ids;
-mod turn;
+mod locked;
 
 use std::any::Any;
 use std::ops::ControlFlow;
@@ -20,9 +20,9 @@ use engines::Waiters;
 pub(crate) use engines::push_all;
 pub(super) use engines::{is_without_thread, unattended_engines};
 pub(crate) use ids::{Ids, first_done};
+use locked::Locked;
 use spark_ccl_fork::{Forked, Owned};
 use spark_ccl_log::{Condvar, Held, Mutex};
-use turn::Turn;
 
 #[cfg(feature = "cuda")]
 use super::Direction;
@@ -311,7 +311,7 @@ impl HostEngine {
 
     /// Unlocks the engine, on which this thread no longer waits. Threads that wait on other
     /// engines, or the progress thread, may have to push it from now on.
-    fn leave(&self, core: Turn<'_>) {
+    fn leave(&self, core: Locked<'_>) {
         // What is said is emitted after the wake-ups: the program's subscriber may block.
         let _held = Held::new();
         let bell = (!core.is_idle()).then(|| Arc::clone(&core.wires.bell));

@@ -9,7 +9,7 @@ use spark_ccl_compute::{Job, Operand};
 use spark_ccl_sched::Rank;
 use spark_ccl_types::{Operation, Scale};
 
-use super::exec::{ASK_SLOTLESS_BYTES, Run};
+use super::run::{ASK_SLOTLESS_BYTES, Run};
 use super::wires::Wires;
 use crate::task::Task;
 

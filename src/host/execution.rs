@@ -6,7 +6,7 @@ use std::ops::Range;
 use spark_ccl_sched::Kind;
 
 use super::exchange::{self, Progress};
-use super::exec::{Cursor, Run, Turn};
+use super::run::{Cursor, Run};
 use super::spin_budget::SpinBudget;
 use super::stall::Stall;
 use super::wires::{Obstacle, Wires};
@@ -47,12 +47,11 @@ impl Execution {
                 continue;
             }
             match run.turn(channel, &mut self.cursors[index]) {
-                Turn::Finished => {
-                    self.finished[index] = true;
+                Ok(is_finished) => {
+                    self.finished[index] = is_finished;
                     moved = true;
                 }
-                Turn::Moved => moved = true,
-                Turn::Blocked(obstacle) => {
+                Err(obstacle) => {
                     if matches!(obstacle, Obstacle::Forming { .. }) && !self.has_asked {
                         self.has_asked = true;
                         run.ask();

@@ -7,7 +7,7 @@ use spark_ccl_compute::{Operand, Ticket};
 use spark_ccl_sched::{Buf, Kind, Rank, Span, Step};
 use spark_ccl_transport::{LinkError, LinkRx};
 
-use super::exec::{Half, Run};
+use super::run::{Half, Run};
 use super::wires::Obstacle;
 
 impl Run<'_> {

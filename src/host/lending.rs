@@ -7,7 +7,7 @@ use spark_ccl_sched::{Rank, Span, Step};
 use spark_ccl_transport::{Borrowing, LEND_MOST, Lending, Lends, LinkError};
 use spark_ccl_types::Scale;
 
-use super::exec::Run;
+use super::run::Run;
 use super::transfer::Transfer;
 use super::wires::Obstacle;
 use crate::mesh::Line;

@@ -3,7 +3,7 @@
 use spark_ccl_sched::Rank;
 use spark_ccl_types::Side;
 
-use super::exec::Run;
+use super::run::Run;
 use super::signal_payload::{Disagreement, SignalPayload};
 use super::wires::Obstacle;
 use crate::memory::buffer::Home;

@@ -1,5 +1,5 @@
 //! A transfer: what a step, or half of one, moves between links and memory. A pure function of the
-//! step; the links and the memory are in `exec.rs`.
+//! step; the links and the memory are in `run.rs`.
 
 use spark_ccl_sched::{Kind, Rank, Span, Step};
 

@@ -20,14 +20,6 @@ pub(super) const ASK_SLOTLESS_BYTES: usize = 4 << 10;
 /// The number of slices after which a channel yields to the others (and to the fault check).
 const TURN: usize = 32;
 
-/// Outcome of a turn of a channel.
-#[derive(Debug)]
-pub(crate) enum Turn {
-    Finished,
-    Moved,
-    Blocked(Obstacle),
-}
-
 /// How far one half of a step is.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct Half {
@@ -91,15 +83,16 @@ impl Run<'_> {
         }
     }
 
-    /// Advances one channel until it is blocked, finished, or had its turn.
-    pub(crate) fn turn(&mut self, channel: u32, cursor: &mut Cursor) -> Turn {
+    /// Advances one channel until it is blocked, finished, or had its turn; `true` when it is
+    /// finished.
+    pub(crate) fn turn(&mut self, channel: u32, cursor: &mut Cursor) -> Result<bool, Obstacle> {
         let mut moved = false;
         for _ in 0..TURN {
             // Computed for each slice, as schedules of any length are. It is used in place: a copy
             // would have to wait for the smaller stores that have just written it.
             let made = self.program.step(channel, cursor.index);
             let Some(step) = &made else {
-                return Turn::Finished;
+                return Ok(true);
             };
             let outcome = if step.is_empty() && !self.program.is_message() {
                 Ok(true)
@@ -112,11 +105,11 @@ impl Run<'_> {
                     cursor.advance();
                     moved = true;
                 }
-                Err(obstacle) if moved && obstacle.is_wait() => return Turn::Moved,
-                Err(obstacle) => return Turn::Blocked(obstacle),
+                Err(obstacle) if moved && obstacle.is_wait() => return Ok(false),
+                Err(obstacle) => return Err(obstacle),
             }
         }
-        Turn::Moved
+        Ok(false)
     }
 
     /// One slice of a step; `true` when the step is complete.

@@ -1,4 +1,4 @@
-//! A thread's turn with the engine, and all that it leaves to do without the lock.
+//! The locked engine, and all that a thread leaves to do without the lock.
 
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::host::ops::Buffers;
 /// tasks that the engine is done with, and says what it has to say.
 ///
 /// Its fields are dropped in their order: the lock is released first.
-pub(in crate::host) struct Turn<'e> {
+pub(in crate::host) struct Locked<'e> {
     core: MutexGuard<'e, Core>,
     left: Left,
 }
@@ -28,18 +28,18 @@ struct Left {
 impl HostEngine {
     /// Waits for the engine.
     #[inline]
-    pub(in crate::host) fn lock(&self) -> Turn<'_> {
-        turn(self.core.lock())
+    pub(in crate::host) fn lock(&self) -> Locked<'_> {
+        locked(self.core.lock())
     }
 
     /// The engine, if no other thread has it.
     #[inline]
-    pub(in crate::host) fn try_lock(&self) -> Option<Turn<'_>> {
-        self.core.try_lock().map(turn)
+    pub(in crate::host) fn try_lock(&self) -> Option<Locked<'_>> {
+        self.core.try_lock().map(locked)
     }
 
     /// Waits for the signal for a while, if that is so. This thread must not have the engine: what
-    /// its turn leaves to do would wait as well.
+    /// it leaves to do would wait as well.
     pub(in crate::host) fn wait_on(
         &self,
         signal: &Condvar,
@@ -54,12 +54,12 @@ impl HostEngine {
 }
 
 #[inline]
-fn turn(core: MutexGuard<'_, Core>) -> Turn<'_> {
+fn locked(core: MutexGuard<'_, Core>) -> Locked<'_> {
     let left = Left::default();
-    Turn { core, left }
+    Locked { core, left }
 }
 
-impl Deref for Turn<'_> {
+impl Deref for Locked<'_> {
     type Target = Core;
 
     #[inline]
@@ -68,14 +68,14 @@ impl Deref for Turn<'_> {
     }
 }
 
-impl DerefMut for Turn<'_> {
+impl DerefMut for Locked<'_> {
     #[inline]
     fn deref_mut(&mut self) -> &mut Core {
         &mut self.core
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for Locked<'_> {
     #[inline]
     fn drop(&mut self) {
         self.left.discarded = self.core.ops.discarded();
