@@ -40,7 +40,7 @@ listed! {
 }
 
 impl Algorithm {
-    /// The algorithms that an operation has; empty where there is nothing to choose.
+    /// The algorithms of an operation; empty if it has no schedule.
     pub const fn of(operation: Operation) -> &'static [Self] {
         match operation {
             Operation::AllReduce => &[
@@ -93,7 +93,7 @@ impl fmt::Display for Algorithm {
     }
 }
 
-/// A name that is not an [`Algorithm`]'s.
+/// The error for an unknown [`Algorithm`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnknownAlgorithm(String);
 

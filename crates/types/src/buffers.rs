@@ -52,8 +52,8 @@ pub enum InPlaceRule {
     Never,
     /// Any rank, independently of the others: messages do not depend on it.
     Free,
-    /// Any rank; but all or none if ranks access each other's memory, since a rank's block is at
-    /// another place then.
+    /// Any rank; but all or none if ranks access each other's memory, because being in place moves
+    /// a rank's block.
     AlikeIfShared,
     /// All ranks or none if there are three or more: in place, the partners exchange in another
     /// order.

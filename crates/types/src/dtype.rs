@@ -94,7 +94,7 @@ impl fmt::Display for DType {
     }
 }
 
-/// The error for a name that is not an element type's.
+/// The error for an unknown element type.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown data type {0:?}: use one of {all}", all = DType::ALL.map(DType::name).join(", "))]
 pub struct UnknownDType(pub String);

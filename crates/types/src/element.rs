@@ -43,7 +43,7 @@ macro_rules! elements {
     )*
 
         impl Scale {
-            /// The factor whose bytes these are, in the order of the host; zeros follow them.
+            /// Reads a factor from its bytes, in the host's byte order, padded with zeros.
             pub fn from_bytes(dtype: DType, bytes: [u8; 8]) -> Self {
                 match dtype {
                     $(DType::$dtype => {

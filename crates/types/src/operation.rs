@@ -145,7 +145,7 @@ impl Operation {
         self.row().at_root
     }
 
-    /// Whether it is a message between two ranks, of which others know nothing.
+    /// Whether it is a message between two ranks, unknown to the others.
     pub const fn is_of_pairs(self) -> bool {
         matches!(self, Self::Send | Self::Recv | Self::SendRecv)
     }
@@ -162,8 +162,8 @@ impl Operation {
         self.row().reduces
     }
 
-    /// Whether a schedule computes its steps, from its signature alone. It then has algorithms to
-    /// choose from, and otherwise none.
+    /// Whether a schedule computes its steps, from its signature alone. Only such operations have
+    /// algorithms.
     #[inline]
     pub const fn has_schedule(self) -> bool {
         self.row().has_schedule
@@ -175,8 +175,8 @@ impl Operation {
         self.row().in_place
     }
 
-    /// The buffers that ranks access in each other's memory if they are registered. Where that is
-    /// only one of them, it is there twice. `None` if the operation has no one-sided form.
+    /// The buffers that ranks access in each other's memory if they are registered; a single one is
+    /// listed twice. `None` if the operation has no one-sided form.
     #[inline]
     pub const fn shared(self, in_place: bool) -> Option<[Side; 2]> {
         self.row().shared[in_place as usize]

@@ -77,7 +77,7 @@ impl fmt::Display for ReduceOp {
     }
 }
 
-/// The error for a name that is not a reduction's.
+/// The error for an unknown reduction.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown reduction {0:?}: use one of {all}", all = ReduceOp::ALL.map(ReduceOp::name).join(", "))]
 pub struct UnknownReduceOp(pub String);
@@ -141,10 +141,10 @@ pub enum RedOp {
     /// The largest; NaN wins over numbers.
     Max,
     /// Mean over the ranks. Floats are multiplied by 1/size before they are added, so that nothing
-    /// overflows where the mean does not: `f32` and `f64` in their type (denormals may lose their
-    /// last bits), narrower ones in `f32`, where the products are not rounded before they are
-    /// added, and each step of the algorithm rounds once. Integers are summed and then divided,
-    /// rounding towards zero.
+    /// overflows unless the mean does. The products of `f32` and `f64` are in their type (denormals
+    /// may lose their last bits). Those of narrower types are in `f32` and are added unrounded;
+    /// each step of the algorithm rounds once. Integers are summed and then divided, rounding
+    /// towards zero.
     Avg,
 }
 
@@ -161,7 +161,7 @@ impl From<RedOp> for ReduceOp {
     }
 }
 
-/// What a reduction of elements of a type takes: a [`RedOp`], or a sum with a factor.
+/// A reduction of elements of type `T`: a [`RedOp`], or a sum with a factor.
 ///
 /// ```
 /// # use spark_ccl_types as spark_ccl;

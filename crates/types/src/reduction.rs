@@ -1,12 +1,12 @@
 //! A reduction as engines execute it, without the element type.
 //!
-//! **Who scales.** A mean of floats has one factor, 1/n, that all ranks know. A contribution that
-//! no other has joined yet is passed on as it is. A reduction multiplies each such operand, this
-//! rank's or another's, does not round the products, and rounds its result once; what has been
-//! reduced is multiplied already. So a sum of two numbers never overflows where their mean does
-//! not. A pre-multiplied sum has a factor for each rank, which no other rank knows: each rank
-//! multiplies its own elements where it reads them, and rounds the product to the type, so that it
-//! has the same bits wherever it is added.
+//! **Who scales.** A mean of floats has one factor, 1/n, that all ranks know. A rank passes on a
+//! single contribution unscaled. A reduction multiplies each operand that is a single contribution,
+//! its own or another rank's; reduced operands are multiplied already. It adds the products
+//! unrounded, and rounds its result once. So a sum of two numbers never overflows unless their mean
+//! does. In a pre-multiplied sum, each rank has a factor that no other rank knows. It multiplies
+//! its own elements where it reads them, and rounds the products to the type, so that they have the
+//! same bits wherever they are added.
 
 use crate::{Combine, DType, Element, ReduceOp, Reducer, Scale};
 
@@ -50,7 +50,7 @@ impl Reduction {
         Self::of(T::DTYPE, op, factor, ranks)
     }
 
-    /// The reduction `op` of elements of a type among this many ranks. The factor is that of
+    /// The reduction `op` of `dtype` elements among this many ranks. `factor` is that of
     /// [`ReduceOp::PreMulSum`]: the bytes of an element, padded with zeros.
     #[inline]
     pub fn of(dtype: DType, op: ReduceOp, factor: [u8; 8], ranks: u32) -> Self {
@@ -90,8 +90,7 @@ impl Reduction {
         matches!(self.op, Some(ReduceOp::PreMulSum))
     }
 
-    /// The factor of this rank's own elements where they are passed on, or copied, without being
-    /// reduced.
+    /// The factor of this rank's own elements where they are passed on or copied unreduced.
     #[inline]
     pub const fn scale_of_sent(&self) -> Scale {
         if self.differs_by_rank() {
@@ -101,7 +100,7 @@ impl Reduction {
         }
     }
 
-    /// The factor of another rank's elements that have come as that rank has passed them on.
+    /// The factor of another rank's contribution, received unreduced.
     #[inline]
     pub const fn scale_of_received(&self) -> Scale {
         if self.differs_by_rank() {
@@ -123,10 +122,10 @@ impl Reduction {
     }
 }
 
-/// 1/n, rounded to nearest in whatever way the thread rounds: all ranks must have the same.
+/// 1/n, rounded to nearest whatever the thread's rounding mode: all ranks must have the same value.
 ///
-/// Of n from 2^k to 2^(k+1), it is a number of 53 bits, the highest of which is worth 2^-(k+1). One
-/// more bit, where n is 2^k, is carried into the exponent.
+/// For n from 2^k to 2^(k+1), the significand has 53 bits, the highest worth 2^-(k+1). If n is 2^k,
+/// it has one more bit, which carries into the exponent.
 const fn reciprocal(n: u32) -> f64 {
     if n == 0 {
         return f64::INFINITY;

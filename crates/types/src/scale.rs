@@ -9,9 +9,9 @@ pub enum Scale {
     /// that scaling first and reducing later gives the same bits. Integer types use its integer
     /// part.
     Float(f64),
-    /// As [`Float`](Self::Float), but the product is not rounded to the type before it is added or
-    /// multiplied (it is for a maximum or minimum): of types of less than 32 bits, only the result
-    /// is. Of `f32` and `f64` both are the same.
+    /// As [`Float`](Self::Float), but a product is added or multiplied unrounded (a maximum or
+    /// minimum rounds it): in types of less than 32 bits, only the result is rounded. For `f32` and
+    /// `f64` there is no difference.
     Unrounded(f64),
     /// For integer types: the low bits of the factor; the product wraps. Float types use its value.
     Int(u64),

@@ -15,7 +15,8 @@ pub struct Signature {
     pub in_place: bool,
     /// The root; 0 if there is none.
     pub root: u32,
-    /// Tells calls apart that the program has named; 0 without a name. The low 19 bits count.
+    /// Distinguishes calls that the program has named; 0 without a name. Only the low 19 bits
+    /// count.
     pub name: u32,
     /// The count of elements; 0 for operations whose counts differ between ranks.
     pub count: u64,
@@ -24,13 +25,13 @@ pub struct Signature {
 }
 
 const COUNT_BITS: u32 = 48;
-/// In word 0: where the name begins and how long it is, and the root behind it.
+/// In word 0, the name begins at this bit; the root is above it.
 const NAME_SHIFT: u32 = 25;
 const NAME_BITS: u32 = 19;
 const ROOT_SHIFT: u32 = NAME_SHIFT + NAME_BITS;
 
 impl Signature {
-    /// That of a call that ranks agree on by operation, type and count alone.
+    /// The signature of a call that only has an operation, a type and a count.
     #[inline]
     pub const fn plain(operation: Operation, dtype: DType, count: u64) -> Self {
         Self {
@@ -45,8 +46,8 @@ impl Signature {
         }
     }
 
-    /// Bytes of a vector: of each block, where ranks have a block each. At most `u64::MAX`: an
-    /// allocation may ask for more than there can be.
+    /// The bytes of the vector, or of one block if each rank has a block. Saturates at `u64::MAX`:
+    /// an allocation may ask for any count.
     #[inline]
     pub fn bytes(self) -> u64 {
         self.count.saturating_mul(self.dtype.size() as u64)
@@ -66,7 +67,8 @@ impl Signature {
         [head, count | self.place << COUNT_BITS]
     }
 
-    /// What has such words, as far as they tell; `None` of words that no signature has.
+    /// The signature with these words, without the bits that they lack; `None` if no signature has
+    /// them.
     pub fn from_words(words: [u64; 2]) -> Option<Self> {
         let byte = |shift: u32| (words[0] >> shift) as u8;
         Some(Self {
@@ -97,20 +99,20 @@ fn mix(words: [u64; 2]) -> u32 {
     (mixed >> 32) as u32
 }
 
-/// [`Signature::name`], as far as words have it.
+/// The bits of [`Signature::name`] that the words have.
 pub fn name_of(words: [u64; 2]) -> u32 {
     (words[0] >> NAME_SHIFT) as u32 & ((1 << NAME_BITS) - 1)
 }
 
 /// A signature as text, for error messages, without its name.
 pub fn describe(words: [u64; 2]) -> String {
-    // A call with a count for each block has none of its own.
+    // A call with a count for each block has no count of its own.
     let is_of_blocks = words[0] as u8 == Operation::AllToAllV.code();
     text(words, !is_of_blocks || count_of(words) > 0)
 }
 
-/// The signature of a message between two ranks as text, or that of a block, which may have no
-/// elements.
+/// The signature of a message between two ranks, or of a block, as text. Tells the count even if it
+/// is 0.
 pub fn describe_message(words: [u64; 2]) -> String {
     text(words, true)
 }

@@ -23,8 +23,8 @@ impl Operation {
         }
     }
 
-    /// Whether ranks write to each other's outputs if these are registered. Where they share one
-    /// buffer of each rank, they only read it.
+    /// Whether ranks write to each other's outputs if these are registered. If each rank shares a
+    /// single buffer, it is only read.
     #[inline]
     pub const fn writes_to_peers(self, in_place: bool) -> bool {
         matches!(self.shared(in_place), Some([Side::Input, Side::Output]))
