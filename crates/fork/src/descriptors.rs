@@ -50,7 +50,8 @@ pub(crate) fn make_dead_end() {
     let Ok((end, other)) = UnixStream::pair() else {
         return;
     };
-    // Before a child can find the end: it would have a copy of the other one, which nobody closes.
+    // Closed before a child can find `end`: the child would have a copy of `other`, which nobody
+    // closes.
     drop(other);
     // Threads do not wait for each other here. If several get here, the first one's socket stays.
     let (relaxed, fd) = (Ordering::Relaxed, end.as_raw_fd());

@@ -7,7 +7,7 @@
 //! nor memory shared with other processes ([`UnsharedMemory`]). Statics are separate for each
 //! process ([`PerProcess`]). [`peer_process`] asks the kernel which process is at the other end of
 //! a socket, and [`peer_user`] which user. [`within`] gives a deadline to calls that have none,
-//! [`lookup`] to that of names.
+//! [`lookup`] to the lookup of a host name.
 //!
 //! This crate depends on no other crate of the workspace.
 //!

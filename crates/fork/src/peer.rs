@@ -11,7 +11,7 @@ pub fn peer_process(socket: impl AsFd) -> Option<NonZeroI32> {
 }
 
 /// The user at the other end of a Unix socket when it connected or began to listen, by its id in
-/// this process's user namespace: the overflow id for a user that has none there. `None` if the
+/// this process's user namespace. A user without an id there has the overflow id. `None` if the
 /// kernel does not tell.
 pub fn peer_user(socket: impl AsFd) -> Option<u32> {
     credentials(socket).map(|peer| peer.uid)

@@ -4,9 +4,10 @@ use once_cell::race::OnceBox;
 
 use crate::Process;
 
-/// A static value that each process has for itself, by default at first. A child must not use what
-/// it inherits: it may be locked by a thread that does not exist in the child. For the same reason
-/// initialisation does not block: several threads may try at once, and one of the values is kept.
+/// A static value that each process has for itself, initially the default. A child must not use
+/// what it inherits: it may be locked by a thread that does not exist in the child. For the same
+/// reason initialisation does not block: several threads may try at once, and one of the values is
+/// kept.
 pub struct PerProcess<T> {
     first: OnceBox<Node<T>>,
 }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::list::List;
 
-/// Values of `start` for an entry that is free, and for one that is being filled.
+/// `start` of a free entry, and of one that is being filled.
 const FREE: usize = 0;
 const TAKEN: usize = 1;
 

@@ -8,15 +8,14 @@ use std::time::Instant;
 
 use crate::PerProcess;
 
-/// How many calls may be under way. A program that tries again and again what never returns must
-/// not grow.
+/// The most calls under way at once: a program that retries a call that never returns must not
+/// grow.
 const MOST: usize = 64;
 
-/// How many calls of [`within`] are under way; those left behind are among them.
+/// Calls of [`within`] that are under way, including those abandoned at their deadline.
 static UNDER_WAY: PerProcess<AtomicUsize> = PerProcess::new();
 
-/// The addresses of a host name, as the system's resolver finds them, which has no deadline of its
-/// own.
+/// Looks up a host name with the system's resolver, which has no deadline of its own.
 ///
 /// # Errors
 /// Those of [`within`], and the resolver's.
@@ -27,8 +26,8 @@ pub fn lookup(host: &str, port: u16, deadline: Instant) -> io::Result<Vec<Socket
     })?
 }
 
-/// Does `work` on a thread of its own, and waits for it until the deadline. After that the thread
-/// goes on by itself, and nobody gets its result.
+/// Runs `work` on a thread of its own, and waits for it until the deadline. After that the thread
+/// runs on, and its result is dropped.
 ///
 /// # Errors
 /// `TimedOut` at the deadline; `ResourceBusy` where 64 earlier calls have not ended; the system's
@@ -54,7 +53,7 @@ pub fn within<T: Send + 'static>(
     })
 }
 
-/// One of the calls that may be under way.
+/// Counts a call as under way while it exists.
 struct Turn;
 
 impl Turn {
@@ -97,7 +96,7 @@ mod tests {
         assert!(begin.elapsed() < Duration::from_secs(15));
     }
 
-    /// In a process of its own, as it uses up all that other tests need.
+    /// Runs in a process of its own, because it uses up all calls that other tests need.
     #[test]
     fn work_that_never_ends_is_not_begun_without_end() {
         const ALONE: &str = "SPARK_CCL_TEST_ALONE";

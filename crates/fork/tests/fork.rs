@@ -121,8 +121,8 @@ fn the_parents_connections_end_though_a_child_lives() {
     assert!(ended_well(child));
 }
 
-/// Forks a child that lives until it is told to exit, when it is dropped: in the middle of that of
-/// an `Unshared`.
+/// When dropped, in the middle of dropping an `Unshared`, forks a child that lives until it is told
+/// to exit.
 struct Forks<'a> {
     stream: UnixStream,
     order: &'a UnixStream,
