@@ -17,18 +17,18 @@ thread_local! {
     /// How many locks this thread holds. It needs no destructor, so it can be used until the
     /// thread's end.
     static HELD: Cell<u32> = const { Cell::new(0) };
-    /// The events that wait for their release.
+    /// Events that wait until this thread holds no lock.
     static WAITING: RefCell<Vec<Job>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Whether a subscriber wants events of this level, as far as that is known without asking it. The
-/// `log` crate's logger gets what no subscriber takes, where the program has `tracing` pass it on.
+/// Whether a subscriber may want events of this level, judged without asking it. Events that no
+/// subscriber takes go to the `log` crate's logger, if the program has `tracing` pass them on.
 pub fn wants(level: tracing::Level) -> bool {
     level <= LevelFilter::current()
         || (log::max_level() != log::LevelFilter::Off && !tracing::dispatcher::has_been_set())
 }
 
-/// Has an event emitted as soon as that can hold up only this thread. For the macros of this crate.
+/// Emits an event as soon as that can hold up only this thread. For the macros of this crate.
 pub fn say(text: String, emit: fn(&str)) {
     let out = Out::Subscriber(emit);
     let event = Job { text, out };
@@ -42,16 +42,16 @@ pub fn say(text: String, emit: fn(&str)) {
     }
 }
 
-/// Ends the process after an error that it must not survive, once that is written, as far as
-/// [`flush`](crate::flush) waits for it.
+/// Aborts the process after a fatal error, once that is written, as far as [`flush`](crate::flush)
+/// waits for it.
 pub fn abort() -> ! {
     take_waiting().into_iter().for_each(queue::push);
     queue::flush();
     std::process::abort()
 }
 
-/// While it exists, the events of its thread wait, as under a lock. For code on which other threads
-/// wait as they wait for a lock, such as the initialisation of a `OnceLock`.
+/// Defers its thread's events while it exists, as a held lock does. For code on which other threads
+/// wait as on a lock, such as the initialisation of a `OnceLock`.
 pub struct Held(PhantomData<*const ()>);
 
 impl Held {
@@ -65,7 +65,7 @@ impl Held {
 }
 
 impl Drop for Held {
-    /// Emits what has waited, if nothing else is held.
+    /// Emits the deferred events, if nothing else is held.
     #[inline]
     fn drop(&mut self) {
         let left = HELD.get() - 1;
@@ -87,7 +87,7 @@ fn emit_waiting() {
     }
 }
 
-/// Leaves an event to the release of this thread's locks.
+/// Defers an event until this thread has released its locks.
 fn wait(event: Job) {
     let mut event = Some(event);
     // Fails as the thread ends, when its thread-local values are gone.

@@ -8,7 +8,7 @@ use once_cell::race::OnceBox;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
-/// What a job takes in the queue besides its text.
+/// Bytes that a job takes in the queue besides its text.
 const OVERHEAD: usize = 64;
 
 /// A text to be written, or an event to be emitted.
@@ -27,22 +27,23 @@ pub(crate) enum Out {
 /// A file that is opened before the first line, by the thread that writes it.
 pub(crate) struct LogFile {
     open: Box<dyn Fn() -> Option<File> + Send + Sync>,
-    /// Set once, by the queue's thread. That of a forked child uses its parent's, or opens its own.
+    /// Set once, by the queue's thread. A forked child's thread uses the parent's file, or opens
+    /// its own.
     file: OnceBox<Option<File>>,
 }
 
 impl Job {
-    /// How much of the queue's room it takes.
+    /// Bytes that it takes in the queue.
     pub(crate) fn bytes(&self) -> usize {
         self.text.len() + OVERHEAD
     }
 
-    /// Does it, for as long as that takes. Returns whether the text was taken.
+    /// Writes or emits the text, however long that takes. Returns whether the text was taken.
     pub(crate) fn run(&self) -> bool {
         self.out.take(&self.text)
     }
 
-    /// Says in the same place that jobs before this one were lost.
+    /// Reports in the same place that jobs before this one were lost.
     pub(crate) fn confess(&self, lost: u64) {
         let text = format!("{lost} log lines are lost: they could not be written");
         match &self.out {
@@ -82,8 +83,7 @@ impl LogFile {
     }
 }
 
-/// Not by way of `std::io::stderr`, whose lock the program may need, and a forked child would
-/// inherit.
+/// Bypasses `std::io::stderr`: the program may need its lock, and a forked child would inherit it.
 fn write_to_stderr(text: &str) -> bool {
     // SAFETY: a program has its standard error open while it runs. If it closes it, the write
     // fails, or goes where every other print to standard error goes; the descriptor is only used
@@ -99,7 +99,7 @@ fn write_all(to: BorrowedFd<'_>, text: &str) -> bool {
         match rustix::io::write(to, rest) {
             Ok(written) => rest = &rest[written..],
             Err(Errno::INTR) => {}
-            // A pipe that is full, and whose descriptor does not block.
+            // The pipe is full, and its descriptor does not block.
             Err(Errno::AGAIN) => {
                 let mut writable = [PollFd::from_borrowed_fd(to, PollFlags::OUT)];
                 if poll(&mut writable, None).is_err_and(|error| error != Errno::INTR) {

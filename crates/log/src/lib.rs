@@ -1,4 +1,4 @@
-//! Log events that hold up nothing but the thread that says them, and the locks that this needs.
+//! Log events that hold up no thread but the one that logs them, and the locks that this needs.
 //!
 //! An event goes to the subscriber of `tracing`, which may be the program's: it may block for ever,
 //! or call the library. So the library says nothing under a lock, and nothing from its own threads:
@@ -10,9 +10,9 @@
 //! - [`Lines`] and [`tell`] write by way of the same queue, so a full pipe holds up only that
 //!   thread.
 //!
-//! What finds no room in the queue is dropped and counted; the next line that is written says how
-//! many. [`flush`] waits for the queue at most [`PATIENCE`], as the process's exit does. A forked
-//! child has a queue and a thread of its own.
+//! Lines and events that the queue has no room for are dropped and counted; the next line written
+//! says how many. [`flush`] waits for the queue at most [`PATIENCE`], as the process's exit does. A
+//! forked child has a queue and a thread of its own.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 

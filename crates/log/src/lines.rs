@@ -1,5 +1,5 @@
-//! Lines that are written by the queue's thread, so that nobody else waits for a full pipe or a
-//! file system that hangs.
+//! Lines written by the queue's thread, so that no other thread waits for a full pipe or a file
+//! system that hangs.
 
 use std::fs::File;
 use std::io;
@@ -17,8 +17,8 @@ pub fn tell(line: impl Into<String>) {
     queue::push(Job { text, out });
 }
 
-/// Says what a user should see although no setting asks for logs: as a warning where a subscriber
-/// takes log events, else as a line on standard error.
+/// Tells the user something although no setting asks for logs: as a warning if a subscriber takes
+/// log events, else as a line on standard error.
 pub fn remark(text: &str) {
     if tracing::dispatcher::has_been_set() {
         crate::warn!("{text}");
@@ -27,8 +27,7 @@ pub fn remark(text: &str) {
     }
 }
 
-/// A writer that returns at once. What it is given in one call is written together, or counted as
-/// lost.
+/// A writer that returns at once. The text of one call is written in one piece, or counted as lost.
 #[derive(Clone)]
 pub struct Lines(Option<Arc<LogFile>>);
 
@@ -38,9 +37,9 @@ impl Lines {
         Self(None)
     }
 
-    /// Writes to a file, which `open` opens before the first line, in the thread that writes: that
-    /// may take as long as it likes. If it fails, it has said so; the lines go to standard error
-    /// then.
+    /// Writes to a file, which `open` opens before the first line, in the thread that writes: it
+    /// may take as long as it likes. If it fails, it has reported that itself, and the lines go to
+    /// standard error.
     pub fn to_file(open: impl Fn() -> Option<File> + Send + Sync + 'static) -> Self {
         Self(Some(Arc::new(LogFile::new(open))))
     }

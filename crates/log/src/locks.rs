@@ -1,9 +1,10 @@
-//! The standard library's locks, under which the events of the thread wait. A panic poisons none.
+//! The standard library's locks. While a thread holds one, its log events wait. A panic does not
+//! poison them.
 //!
 //! A forked child may use new locks, and locks that were free, whatever its parent's threads did:
-//! each is a futex of its own.
-//! `parking_lot` keeps all threads that wait in one table: a child inherits it with threads that it
-//! lacks, whose memory its own threads reuse, and loops in it for ever.
+//! each is a futex of its own. `parking_lot` keeps all waiting threads in one table. A child
+//! inherits it with threads that do not exist there; its own threads reuse their memory, and it
+//! loops in the table for ever.
 //!
 //! The guards' fields are dropped in their order: the lock is released first, then the waiting
 //! events are emitted.
@@ -17,10 +18,10 @@ use std::time::{Duration, Instant};
 use crate::event::Held;
 use crate::queue::unpoisoned;
 
-/// How long a thread sleeps between two looks at a lock, at first and at most.
+/// How long a thread sleeps between two attempts at a lock, at first and at most.
 const PAUSES: [Duration; 2] = [Duration::from_micros(10), Duration::from_millis(1)];
 
-/// How long a thread gives way at most, and how long by yielding.
+/// How long a thread gives way at most, and how long it yields before it sleeps.
 const LONGEST_TURN: Duration = Duration::from_secs(1);
 const YIELDS: Duration = Duration::from_micros(100);
 
@@ -67,8 +68,8 @@ impl<T: ?Sized> Mutex<T> {
         guard(lock)
     }
 
-    /// Where other threads wait for the lock, waits until one of them has got it. For a thread that
-    /// takes it again and again: it would mostly be faster than one that has to wake up.
+    /// If other threads wait for the lock, waits until one of them has it. For a thread that takes
+    /// the lock again and again: it would mostly be faster than one that has to wake up.
     #[inline]
     pub fn give_way(&self) {
         let went = self.went.load(Ordering::Relaxed);
@@ -96,17 +97,17 @@ impl<T: ?Sized> Mutex<T> {
         free(self.lock.try_lock()).map(guard)
     }
 
-    /// Looks for the lock for a while.
+    /// Tries to take the lock, for at most `limit`.
     pub fn try_lock_for(&self, limit: Duration) -> Option<MutexGuard<'_, T>> {
         look(Instant::now().checked_add(limit), || self.try_lock())
     }
 
-    /// Looks for the lock until then.
+    /// Tries to take the lock until `deadline`.
     pub fn try_lock_until(&self, deadline: Instant) -> Option<MutexGuard<'_, T>> {
         look(Some(deadline), || self.try_lock())
     }
 
-    /// The value, which nobody else reaches.
+    /// The value, without locking: nobody else reaches it.
     pub fn get_mut(&mut self) -> &mut T {
         unpoisoned(self.lock.get_mut())
     }
@@ -133,7 +134,7 @@ fn free<T>(result: TryLockResult<T>) -> Option<T> {
     }
 }
 
-/// Tries again and again, also at the deadline.
+/// Repeats `attempt` until it succeeds, or fails at the deadline.
 fn look<T>(deadline: Option<Instant>, attempt: impl Fn() -> Option<T>) -> Option<T> {
     let [mut pause, longest] = PAUSES;
     loop {
@@ -163,8 +164,8 @@ impl<T: ?Sized> DerefMut for MutexGuard<'_, T> {
     }
 }
 
-/// A condition variable for a [`Mutex`]. Events of a thread that waits on it wait, too. A wait may
-/// end without a reason.
+/// A condition variable for a [`Mutex`]. Events of a thread that waits on it wait, too. Wake-ups
+/// may be spurious.
 #[derive(Debug, Default)]
 pub struct Condvar(sync::Condvar);
 
@@ -184,14 +185,14 @@ impl Condvar {
         self.0.notify_all();
     }
 
-    /// Waits for a while.
+    /// Waits for at most `limit`.
     pub fn wait_for<'a, T>(&self, guard: MutexGuard<'a, T>, limit: Duration) -> MutexGuard<'a, T> {
         let MutexGuard { lock, held } = guard;
         let (lock, _) = unpoisoned(self.0.wait_timeout(lock, limit));
         MutexGuard { lock, held }
     }
 
-    /// Waits while that is so.
+    /// Waits while `is_so`.
     pub fn wait_while<'a, T>(
         &self,
         guard: MutexGuard<'a, T>,
@@ -202,7 +203,7 @@ impl Condvar {
         MutexGuard { lock, held }
     }
 
-    /// Waits while that is so, and no longer than that.
+    /// Waits while `is_so`, for at most `limit`.
     pub fn wait_while_for<'a, T>(
         &self,
         guard: MutexGuard<'a, T>,
@@ -214,7 +215,7 @@ impl Condvar {
         MutexGuard { lock, held }
     }
 
-    /// Waits while that is so, at most until then.
+    /// Waits while `is_so`, until `deadline` at most.
     pub fn wait_while_until<'a, T>(
         &self,
         guard: MutexGuard<'a, T>,
@@ -249,7 +250,7 @@ impl<T: ?Sized> RwLock<T> {
         reading(unpoisoned(self.0.read()))
     }
 
-    /// Looks for the lock for a while, to read.
+    /// Tries to take the lock, to read, for at most `limit`.
     pub fn try_read_for(&self, limit: Duration) -> Option<RwLockReadGuard<'_, T>> {
         let attempt = || free(self.0.try_read()).map(reading);
         look(Instant::now().checked_add(limit), attempt)

@@ -1,4 +1,4 @@
-//! The bounded queue of what is still to be written, and the thread that empties it.
+//! The bounded queue of lines and events, and the thread that empties it.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -32,9 +32,9 @@ struct Queue {
 #[derive(Default)]
 struct State {
     jobs: VecDeque<Job>,
-    /// The bytes of the jobs, with that which is being done.
+    /// The bytes of the jobs, including the one that is being done.
     bytes: usize,
-    /// Jobs that were lost, of which nobody has been told.
+    /// Lost jobs that nobody has been told of.
     dropped: u64,
     has_thread: bool,
     /// How many jobs are done.
@@ -73,8 +73,8 @@ pub(crate) fn push(job: Job) {
     }
 }
 
-/// Waits until everything is written, [`PATIENCE`] at most. It does not wait again for what an
-/// earlier flush has waited for in vain, as long as nothing more was written.
+/// Waits until everything is written, [`PATIENCE`] at most. Returns at once if an earlier flush
+/// gave up and nothing was written since.
 pub fn flush() {
     // A subscriber that drops a communicator would wait for itself.
     if thread::is_writer() {
@@ -103,7 +103,7 @@ impl Drop for FlushOnDrop {
 }
 
 impl Queue {
-    /// Does the jobs until none has come for a while.
+    /// Runs jobs until none has come for a while.
     fn empty(&self) {
         thread::become_writer();
         while let Some((job, dropped)) = self.next() {
@@ -137,7 +137,8 @@ impl Queue {
     }
 }
 
-/// Has the process's exit wait for the queue. A forked child inherits that, and waits for its own.
+/// Makes the process's exit wait for the queue. A forked child inherits the handler, which waits
+/// for its own queue.
 fn flush_at_exit() {
     static IS_REGISTERED: AtomicBool = AtomicBool::new(false);
     // Pairs with nothing: it only decides who registers the handler.

@@ -30,7 +30,7 @@ pub fn spawn<T: Send + 'static>(
     })
 }
 
-/// Makes this thread one of the library, which something else has started for it.
+/// Makes this thread, which something else has started, one of the library's.
 pub fn become_own() {
     KIND.set(Kind::Own);
 }

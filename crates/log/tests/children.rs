@@ -1,4 +1,4 @@
-//! Locks in a forked child, whose parent's threads held some and waited for others as it forked.
+//! Locks in a forked child. As it forked, its parent's threads held some, and waited for others.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::sync::Arc;
@@ -12,7 +12,7 @@ const THREADS: usize = 8;
 const TURNS: usize = 100;
 const WATCHDOG: Duration = Duration::from_secs(30);
 
-/// Threads that take turns, each of which waits for its own.
+/// Threads that take turns, each waiting for its own.
 #[derive(Default)]
 struct Round {
     turn: Mutex<usize>,

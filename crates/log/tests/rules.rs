@@ -1,6 +1,6 @@
-//! What the crate promises, seen by a subscriber: where events are emitted, that what blocks holds
-//! up nothing else, and that what is lost is counted. Each test is a process: a subscriber is for
-//! all threads.
+//! The crate's promises, seen by a subscriber: where events are emitted, that a blocked subscriber
+//! or pipe holds up nothing else, and that losses are counted. Each test is a process, because a
+//! subscriber is for all threads.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::io::{Read, Write};
@@ -179,7 +179,7 @@ fn blocked() {
     spawn("spark-own", work).unwrap().join().unwrap();
     let since = Instant::now();
     (0..1000).for_each(|_| flush());
-    // Each of them waited, if one did again: 200 s.
+    // If each of them waited, they would take 200 s.
     assert!(since.elapsed() >= PATIENCE && since.elapsed() < WATCHDOG);
     MAY_PRINT.store(true, Ordering::Relaxed);
     while SEEN.load(Ordering::Relaxed) != MANY {
