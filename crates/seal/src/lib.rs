@@ -1,10 +1,9 @@
-//! Tags by which the end of a stream knows that a message is the next one that the other end has
-//! sent, unchanged.
+//! Tags that prove to the receiver of a stream that each message is the next one sent, unchanged.
 //!
 //! Each direction of a stream has a key of its own, and counts its messages. A message that was
 //! changed, repeated, left out, moved, or sent back to where it came from has a wrong tag. So has
-//! one of another stream, whose keys are others. Messages are not encrypted. How a message lies on
-//! the stream is the business of its user.
+//! one of another stream, which has other keys. Messages are not encrypted. Their format on the
+//! stream is up to its user.
 //!
 //! ```
 //! use spark_ccl_seal::{Opener, Sealer};
@@ -25,8 +24,8 @@ use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 pub use stream::{Seals, Stream};
 
-/// The bytes of a tag: the first half of HMAC-SHA256. Nobody can guess 128 bits, and a stream gives
-/// one guess.
+/// The bytes of a tag: the first half of HMAC-SHA256. Nobody can guess 128 bits, and a stream
+/// allows one guess.
 pub const TAG: usize = 16;
 
 /// What came over a stream is not the next message that the other end has sent.
@@ -48,13 +47,13 @@ pub struct Opener {
 
 /// A key, and how many messages it was used for.
 struct Counted {
-    /// Apart, since it takes 200 bytes, and streams are moved.
+    /// Boxed: it takes 200 bytes, and streams are moved.
     key: Box<Hmac<Sha256>>,
     count: u64,
 }
 
 impl Sealer {
-    /// For the direction with this key, which is used for nothing else.
+    /// For the direction with this key, which must have no other use.
     pub fn new(key: &[u8; 32]) -> Self {
         Self(Counted::new(key))
     }
@@ -100,7 +99,7 @@ impl Counted {
         }
     }
 
-    /// Counts a message. Its parts are one text: the user's format says where each ends.
+    /// Counts a message. Its parts are concatenated: the user's format says where each ends.
     fn next(&mut self, message: &[&[u8]]) -> Hmac<Sha256> {
         let mut mac = Hmac::clone(&self.key);
         mac.update(&self.count.to_le_bytes());

@@ -1,4 +1,4 @@
-//! A socket with the keys of what is sent over it.
+//! A socket with the seals of both its directions.
 
 use std::ops::Deref;
 
@@ -7,18 +7,17 @@ use spark_ccl_fork::Unshared;
 
 use crate::{Opener, Sealer};
 
-/// The seals of both directions, as one end of a stream has them.
+/// The seals of both directions, at one end of a stream.
 #[derive(Debug)]
 pub struct Seals {
-    /// Of what this end sends.
+    /// For what this end sends.
     pub sealer: Sealer,
-    /// Of what the other end sends.
+    /// For what the other end sends.
     pub opener: Opener,
 }
 
 impl Seals {
-    /// The seals of the end that sends with the first key. The other end has the keys the other way
-    /// round.
+    /// The seals of one end of a stream. The other end swaps the keys.
     pub fn new(to_send: &[u8; 32], to_receive: &[u8; 32]) -> Self {
         Self {
             sealer: Sealer::new(to_send),
@@ -32,8 +31,7 @@ impl Seals {
 pub struct Stream {
     /// The socket. It is blocking, and has no timeouts set.
     pub socket: Unshared<Socket>,
-    /// `None` where nobody but the kernel is between the ends: over Unix sockets, and within a
-    /// process.
+    /// `None` where only the kernel is between the ends: over Unix sockets, and within a process.
     pub seals: Option<Seals>,
 }
 
