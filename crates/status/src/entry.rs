@@ -43,7 +43,7 @@ impl Entry {
     pub fn bytes(&self) -> u64 {
         let size = self.signature.dtype.size() as u64;
         let elements = match self.signature.count {
-            // The signature has no counts that differ between ranks.
+            // The signature has no count where counts differ between ranks.
             0 => self.input.max(self.output),
             count => count,
         };

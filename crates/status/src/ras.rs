@@ -1,8 +1,8 @@
 //! NCCL's RAS protocol, version 2: the requests of its client `ncclras`, and the answers, as text
 //! or JSON.
 //!
-//! A [`Session`] reads a client's lines. What it asks for is answered with a [`Report`]. Opens no
-//! socket, and does not know where a report comes from.
+//! A [`Session`] reads a client's lines. A [`Report`] answers its requests. Opens no socket, and
+//! does not know where a report comes from.
 
 mod command;
 mod report;

@@ -16,18 +16,17 @@ const VERSION: &str = "2.10";
 /// The analyzer accepts no other library's name; `comm_lib_version` names ours.
 const LIBRARY: &str = "nccl";
 
-/// The operations of one communicator on one kind of memory, which are numbered apart from those on
-/// the other.
+/// One communicator's operations on one kind of memory, which are numbered apart from those on the
+/// other kind.
 #[derive(Debug, Clone)]
 pub struct Group {
-    /// Tells it apart from others, alike on all ranks.
+    /// Identifies it among others, alike on all ranks.
     pub name: String,
     /// Its ranks' numbers in the world.
     pub ranks: Vec<u32>,
     /// This rank's number in it.
     pub rank: u32,
-    /// Whether they are on device memory: their ends are seen late, so how long they took is not
-    /// told.
+    /// Whether they are on device memory: their ends are seen late, so their durations are omitted.
     pub on_device: bool,
     /// How long an operation may take, in milliseconds.
     pub timeout_ms: u64,
@@ -109,7 +108,7 @@ impl Record {
         for (number, group) in groups.iter().enumerate() {
             entries.extend(operations(number, group));
         }
-        // Programs read them in the order of the calls and compare ranks by these numbers, so
+        // Programs read entries in the order of the calls and compare ranks by these numbers, so
         // forgotten records count, too.
         entries.sort_by_key(|entry| entry.time_created_ns);
         let first = groups.iter().filter_map(|group| group.entries.first());
@@ -159,7 +158,7 @@ fn status(group: &Group) -> Status {
     let enqueued = collectives().map(|entry| entry.sequence).max();
     let done = collectives().filter(|entry| entry.completed.is_some());
     let done = done.map(|entry| entry.sequence).max();
-    // One after the other.
+    // Collectives run one after the other.
     let started = enqueued.map(|enqueued| enqueued.min(done.unwrap_or(0) + 1));
     let text = |sequence: Option<u64>| sequence.map_or(-1, |sequence| sequence as i64).to_string();
     Status {

@@ -70,8 +70,8 @@ struct Message {
 /// NCCL's name for times measured by the processor.
 const TIMING: &str = "collective_cpu";
 
-/// The line of an operation with its end, written at `now`, in microseconds since 1970; `None` if
-/// it is not done. `revision` is that of the library.
+/// The line of a completed operation with its line break, written at `now`, in microseconds since
+/// 1970; `None` if it is not done. `revision` is that of the library.
 ///
 /// # Errors
 /// None that is known: the line has text keys and finite numbers only.

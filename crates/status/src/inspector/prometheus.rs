@@ -11,8 +11,7 @@ use crate::names::nccl;
 const VERSION: &str = "v5.1";
 const UNITS: [&str; 5] = ["B", "KB", "MB", "GB", "TB"];
 
-/// The metrics of operations of communicators: mean times, and geometric means of bandwidths. Those
-/// that are not done do not count.
+/// The metrics of completed operations: mean times, and geometric means of bandwidths.
 pub fn prometheus(operations: &[(&Group, Entry)]) -> String {
     let mut buckets: BTreeMap<(bool, String), Bucket> = BTreeMap::new();
     for (group, entry) in operations {

@@ -40,7 +40,7 @@ fn parsed(entry: &Entry) -> Value {
 
 #[test]
 fn a_line_for_each_operation() {
-    // 4,000 bytes in 2 us are 2 GB/s, of which a link between four ranks carries 1.5 times as much.
+    // 4,000 bytes in 2 us are 2 GB/s; a link between four ranks carries 1.5 times as much.
     let json = parsed(&entry(Operation::AllReduce, 1000, Some(2)));
     assert_eq!(json["header"]["id"], "0xbeef");
     assert_eq!(json["header"]["n_ranks"], 4);
@@ -52,7 +52,7 @@ fn a_line_for_each_operation() {
     assert_eq!(perf["coll_exec_time_us"], 2);
     assert_eq!(perf["coll_algobw_gbs"], 2.0);
     assert_eq!(perf["coll_busbw_gbs"], 3.0);
-    // Of each of four blocks.
+    // The bytes of all four blocks.
     let gathered = parsed(&entry(Operation::AllGather, 1000, Some(2)));
     assert_eq!(gathered["coll_perf"]["coll_algobw_gbs"], 8.0);
     assert_eq!(gathered["coll_perf"]["coll_busbw_gbs"], 6.0);

@@ -62,7 +62,7 @@ impl Command {
         Self::Invalid(format!("{problem} {}", words.escape_default()))
     }
 
-    /// What is answered at once; `None` if the answer takes a look at the ranks.
+    /// The immediate answer; `None` if the ranks must be asked.
     pub(super) fn reply(&self) -> Option<String> {
         match self {
             Self::Protocol => Some(format!("SERVER PROTOCOL {PROTOCOL}\n")),

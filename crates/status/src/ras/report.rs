@@ -128,8 +128,7 @@ pub struct RankMore {
     pub waits: Option<Wait>,
     /// How long other ranks have waited in a collective that it has not called yet.
     pub late_sec: Option<f64>,
-    /// How many calls it has made, by operation, on all memory, and under [`INTERNAL`] those of the
-    /// library's own.
+    /// Its calls by operation, on all memory; the library's own are under [`INTERNAL`].
     pub calls: BTreeMap<String, u64>,
 }
 

@@ -56,7 +56,7 @@ impl Session {
     /// Takes what a client has sent.
     ///
     /// # Errors
-    /// [`TooLong`], if no line ends within what a line may have.
+    /// [`TooLong`] if a line exceeds what is allowed.
     pub fn feed(&mut self, bytes: &[u8]) -> Result<Step, TooLong> {
         let mut step = Step::default();
         let mut parts = bytes.split(|&byte| byte == b'\n');

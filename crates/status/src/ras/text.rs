@@ -79,7 +79,7 @@ impl Look {
     }
 }
 
-/// The communicators, grouped with those that look alike, the largest first.
+/// The communicators, in groups that look alike, the largest first.
 fn groups(communicators: &[Communicator]) -> Vec<Group<'_>> {
     let mut groups: Vec<Group<'_>> = Vec::new();
     for communicator in communicators {

@@ -1,4 +1,4 @@
-//! Who is late, and what is said of it.
+//! Which ranks are late, and what the report says of it.
 
 use super::*;
 use crate::ras::text;
@@ -64,7 +64,7 @@ fn a_rank_is_late_for_a_collective_that_it_has_not_called() {
     let ranks = vec![
         rank(0, 7, Some((7, 3.25))),
         rank(1, 5, None),
-        // It has called what the others wait in, and computes.
+        // It has made the call in which the others wait, and computes.
         rank(2, 7, None),
         rank(3, 6, Some((6, 9.5))),
     ];
