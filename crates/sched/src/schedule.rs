@@ -102,7 +102,7 @@ pub fn schedule(
     plan.map(|plan| Schedule {
         plan,
         may_lend: match (operation, algorithm) {
-            // What they receive replaces what they send in the same step.
+            // What ranks receive replaces what they send in the same step.
             (Operation::AllToAll, _) => !in_place,
             (Operation::AllReduce, Algorithm::Direct | Algorithm::RecursiveDoubling) => false,
             _ => true,
@@ -148,11 +148,12 @@ fn check(operation: Operation, shape: &Shape) -> Result<(), &'static str> {
 }
 
 impl Schedule {
-    /// Whether it consists of one exchange: a message goes to every other rank, starting with the
-    /// next one, and has the whole input, or of an `all_to_all` the block for that rank. Then one
-    /// comes from every other rank, and all are reduced in rank order to the output, or put there
-    /// side by side: the own one first, if it is not there yet, then those of the ranks before this
-    /// one, the closest first. An executor may then do all of it at once instead of step by step.
+    /// Whether it is one exchange: every rank sends a message to every other rank, starting with
+    /// the next one. It has the whole input, or in an `all_to_all` the block for that rank. Then
+    /// the rank receives one from every other rank. All are reduced in rank order to the output, or
+    /// stored side by side: the own one first, if it is not there yet, then those of the ranks
+    /// before this one, the closest first. An executor may do all of it at once instead of step by
+    /// step.
     #[inline]
     pub fn is_exchange(&self) -> bool {
         matches!(&self.plan, Plan::Direct(direct) if direct.is_exchange())

@@ -62,7 +62,7 @@ pub enum Kind {
     /// Reduces locally in rank order. The operand of rank *r* is at elements `r * src.len ..` of
     /// `Scratch`; this rank's own is `src`. The result is stored in `dst`.
     ReduceLocal,
-    /// Sends an empty message to `send_to`, after which it may read what this rank wrote before.
+    /// Sends an empty message to `send_to`, which may then read what this rank wrote before.
     Signal,
     /// Waits for the empty message from `recv_from`.
     Wait,
@@ -118,10 +118,9 @@ pub struct Step {
     pub src: Span,
     /// What is written.
     pub dst: Span,
-    /// Of [`Kind::RecvReduce`] and the like: what is received is the contribution of one rank,
-    /// which no other has joined yet. An executor multiplies it by a factor that all ranks share,
-    /// as it does with what it reads from [`Buf::Input`]; what has been reduced is multiplied
-    /// already.
+    /// Of [`Kind::RecvReduce`] and the like: the received data is one rank's contribution, not
+    /// reduced yet. An executor multiplies it by a factor that all ranks share, as it does with
+    /// what it reads from [`Buf::Input`]; reduced data is multiplied already.
     ///
     /// [`Kind::ReduceLocal`], [`Kind::GetReduce`] and [`Kind::GetReducePut`] reduce contributions
     /// only.
@@ -203,7 +202,7 @@ impl Step {
         }
     }
 
-    /// Says whether what it receives is the contribution of one rank.
+    /// Sets whether it receives the contribution of one rank.
     pub(crate) const fn of_contribution(self, receives_contribution: bool) -> Self {
         Self {
             receives_contribution,

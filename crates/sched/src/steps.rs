@@ -10,8 +10,9 @@ pub trait Steps {
     /// The number of elements of [`Buf::Scratch`](crate::Buf::Scratch) that the steps use.
     fn scratch(&self) -> u64;
 
-    /// Whether receivers may read messages directly from the sender's memory, however late they do:
-    /// the schedule writes nothing there before. This concerns steps that send what is in memory.
+    /// Whether receivers may read messages directly from the sender's memory, however late: the
+    /// schedule writes nothing there before they have. This concerns steps that send what is in
+    /// memory.
     fn may_lend(&self) -> bool;
 
     /// Step `index` of `channel`, or `None` after the last. The steps of a channel are done in

@@ -31,8 +31,8 @@ prop_compose! {
         // In place, each rank would overwrite what others read.
         let is_one_sided_exchange = operation == Operation::AllToAll && algorithm == Algorithm::OneSided;
         let root = root.index(size as usize) as Rank;
-        // Links for unlimited chunks would hold everything: they would find nothing, and need too
-        // much memory.
+        // Links for unlimited chunks would hold everything: the test would find nothing, and need
+        // too much memory.
         let slice = if chunk > 400 { chunk } else { slice };
         let in_place = in_place && !is_one_sided_exchange;
         Case { operation, algorithm, in_place, size, count, root, chunk, slice }

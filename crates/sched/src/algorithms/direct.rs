@@ -54,7 +54,7 @@ impl Direct {
         })
     }
 
-    /// Whether it is in one round, and no `ReduceScatter`.
+    /// Whether it takes one round and is no `ReduceScatter`.
     pub(crate) fn is_exchange(&self) -> bool {
         !matches!(self.goal, Goal::ReduceScatter) && self.rounds.piece >= self.count
     }

@@ -164,8 +164,8 @@ impl Hierarchical {
         before(index, if k < size { k } else { k - size }, size)
     }
 
-    /// The group of blocks, processed together within a host, whose first block the ring of hosts
-    /// needs in its step `k`; `None` if it needs no first block there.
+    /// The group of blocks that the ring of hosts begins with step `k`; `None` if it begins none
+    /// there. A host processes the blocks of a group together.
     fn group_to_reduce(&self, round: Piece, k: u32) -> Option<u32> {
         let per_turn = self.cut(round).per_turn;
         let group = |k| self.block(k) / per_turn;
@@ -174,8 +174,8 @@ impl Hierarchical {
         is_first.then(|| group(k))
     }
 
-    /// The group of blocks whose last block the ring of hosts completes in turn `turn`; `None` if
-    /// it completes no last block there.
+    /// The group of blocks that the ring of hosts completes in turn `turn`; `None` if it completes
+    /// none there.
     fn group_to_gather(&self, round: Piece, turn: u32) -> Option<u32> {
         let per_turn = self.cut(round).per_turn;
         let last = self.hosts.across.size - 1;

@@ -36,8 +36,7 @@ enum Goal {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Branch {
     node: Node,
-    /// Which of the children have no children themselves, in the order for incoming data: a bit
-    /// each.
+    /// The children that have no children themselves: a bit each, in the order for incoming data.
     leaves: u32,
     /// The first element of the share.
     offset: u64,

@@ -147,7 +147,7 @@ impl<V: Value> Memory<V> {
     }
 }
 
-/// Checks that operands which are about to be reduced are multiplied once: contributions by this
+/// Checks that operands about to be reduced are multiplied exactly once: contributions by this
 /// step, if `is_scaled_here`, and all else before.
 pub(super) fn check_scaling<V>(
     cells: &[Cell<V>],

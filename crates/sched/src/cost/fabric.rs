@@ -39,7 +39,7 @@ pub(super) struct Hop {
 pub(super) const PORTS: usize = 4;
 
 impl Fabric {
-    /// The view that each of `ranks` ranks has of the hosts. If every rank is a host of its own,
+    /// Each rank's view of the hosts, among `ranks` ranks. If every rank is a host of its own,
     /// consecutive ranks are grouped as if they were a host. The group size is the largest divisor
     /// up to the square root of the number of ranks: two short rings instead of a long one.
     pub fn hosts(&self, ranks: u32) -> Vec<Hosts> {

@@ -90,8 +90,8 @@ impl Topology {
         std::iter::successors(parent(shape), parent).count() as u32
     }
 
-    /// Which of a rank's children have no children themselves: a bit each, in the order for
-    /// incoming data.
+    /// A rank's children that have no children themselves: a bit each, in the order for incoming
+    /// data.
     pub(crate) fn leaves(self, tree: u32, free: bool, shape: &Shape, children: Children) -> u32 {
         let is_leaf = |rank: Rank| {
             let node = self.node(tree, free, &Shape { rank, ..*shape });

@@ -111,8 +111,8 @@ impl Access {
     }
 
     /// Whether `earlier`, which comes before this access, can be dropped: whatever comes after this
-    /// access also comes after `earlier`, so whatever races with `earlier` later races with this
-    /// one as well.
+    /// access also comes after `earlier`, so a later access that races with `earlier` also races
+    /// with this one.
     fn supersedes(&self, earlier: &Self) -> bool {
         let races_alike = self.is_write || !earlier.is_write;
         // Only accesses that are not awaited are compared with the owner's end.
