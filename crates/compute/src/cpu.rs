@@ -1,7 +1,7 @@
 //! Reductions on the calling thread. Knows types, operations and instruction sets; knows neither
 //! ranks nor links.
 //!
-//! All arithmetic of floats begins in [`Cpu::start`](Compute::start), which sees to the thread's
+//! All float arithmetic begins in [`Cpu::start`](Compute::start), which sets the thread's float
 //! mode.
 
 mod arithmetic;

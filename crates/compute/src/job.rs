@@ -58,8 +58,8 @@ pub enum Started {
     Pending(Ticket),
 }
 
-/// Runs jobs on memory that this processor reaches, at once or later (so far, only a test's fake is
-/// late).
+/// Runs jobs on memory that this processor reaches, at once or later (so far, only a fake for tests
+/// is late).
 pub trait Compute: Send {
     /// Starts a job.
     ///

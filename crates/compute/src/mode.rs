@@ -1,10 +1,9 @@
-//! The mode in which a thread's processor computes with floats: how it rounds, and what it makes of
-//! denormals. A program may have changed it in its threads (FTZ and DAZ by `-ffast-math`, or
-//! `torch.set_flush_denormal`), and ranks with different modes would get different bits. Knows the
-//! processor's register; knows no elements.
+//! A thread's float mode: how it rounds, and how it treats denormals. A program may have changed it
+//! in its threads (FTZ and DAZ by `-ffast-math`, or `torch.set_flush_denormal`), and ranks with
+//! different modes would get different bits. Knows the processor's register; knows no elements.
 
-/// Runs `work` in the mode of IEEE 754: it rounds to nearest, and keeps denormals. A mode that
-/// differs is set for the time being, and restored with the exceptions that it had noted.
+/// Runs `work` in the mode of IEEE 754: rounds to nearest, and keeps denormals. If the thread has
+/// another mode, restores it afterwards, with its exception flags.
 #[inline(always)]
 pub(crate) fn with_default_mode<T>(work: impl FnOnce() -> T) -> T {
     if register::is_default() {
@@ -25,7 +24,7 @@ impl Drop for Restore {
     }
 }
 
-/// MXCSR, which also notes exceptions.
+/// MXCSR, which also has the exception flags.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod register {
     use std::arch::asm;
@@ -35,9 +34,9 @@ mod register {
     /// All exceptions masked, rounding to nearest, neither FTZ nor DAZ.
     pub(super) const DEFAULT: Word = 0x1f80;
 
-    /// Whether sums come out as in that mode: the register says the same, but to read it takes some
-    /// processors 20 ns, which is a tenth of a small call. The sums note that they were rounded, as
-    /// almost any reduction does.
+    /// Whether sums come out as in the default mode. The register says the same, but reading it
+    /// takes some processors 20 ns, a tenth of a small call. The sums set the flag of inexact
+    /// results, as almost any reduction does.
     #[inline(always)]
     pub(super) fn is_default() -> bool {
         const SMALLEST: f32 = f32::from_bits(1);
@@ -51,9 +50,9 @@ mod register {
         ((denormal + denormal).to_bits() == 2) & rounded_down & rounded_up
     }
 
-    /// Whether the sums may be exceptions that end the process. The older floating-point unit's
-    /// register says so, which takes 2 ns to read: `feenableexcept` sets both. Does not see a
-    /// program that unmasks exceptions in MXCSR alone.
+    /// Whether the sums may raise exceptions that end the process. Reads the older floating-point
+    /// unit's register, which takes 2 ns: `feenableexcept` sets both. Does not see a program that
+    /// unmasks exceptions in MXCSR alone.
     #[inline(always)]
     fn may_trap() -> bool {
         const ALL_MASKED: u16 = 0x3f;
@@ -87,7 +86,7 @@ mod register {
     }
 }
 
-/// FPCR, which has all of the mode, and nothing else.
+/// FPCR, which has the mode and nothing else.
 #[cfg(all(target_arch = "aarch64", not(miri)))]
 mod register {
     use std::arch::asm;

@@ -1,7 +1,7 @@
 //! 8-bit float lanes with AVX-512.
 //!
-//! As the upper byte of a half, the format with five exponent bits is a half; the one with four is
-//! a half after a shift, except for a factor. The machine can convert halves.
+//! A number with five exponent bits is the upper byte of a half. One with four is so after a shift,
+//! except for a factor. The machine can convert halves.
 //!
 //! These instructions are beyond the architecture's baseline. The lanes' methods are called only
 //! from kernels of a level that the machine supports, into which they are inlined.
@@ -43,8 +43,7 @@ pub(super) trait Format {
     /// The machine must have AVX-512BW.
     unsafe fn words(halves: __m512i) -> __m512i;
 
-    /// Rounds halves, which [`Format::halves`] made or which were computed from such, to values of
-    /// the format.
+    /// Rounds halves from [`Format::halves`], or computed from such, to values of the format.
     ///
     /// # Safety
     /// The machine must have AVX-512BW.

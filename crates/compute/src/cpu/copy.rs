@@ -5,7 +5,7 @@ use std::ptr;
 use super::slow_copies::copies_slowly;
 use crate::Job;
 
-/// glibc copies lengths up to here by vector instructions.
+/// glibc copies up to this length by vector instructions.
 const PIECE: usize = 1024;
 
 /// Copies the only source.

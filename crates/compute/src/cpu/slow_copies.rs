@@ -27,8 +27,7 @@ pub fn copies_slowly(src: usize, dst: usize) -> bool {
     is_slow(src, dst, slow_distances)
 }
 
-/// Whether the distance from `src` to `dst` is one of the slow ones, which are asked for only where
-/// that matters.
+/// Whether the distance from `src` to `dst` is a slow one. Calls `slow_distances` only if needed.
 fn is_slow(src: usize, dst: usize, slow_distances: impl FnOnce() -> usize) -> bool {
     let distance = dst.wrapping_sub(src) % PAGE;
     (1..DISTANCES).contains(&distance) && slow_distances() >> distance & 1 == 1
@@ -36,8 +35,8 @@ fn is_slow(src: usize, dst: usize, slow_distances: impl FnOnce() -> usize) -> bo
 
 /// One bit for each distance, set if it is slow. Bit 0 is always set.
 fn slow_distances() -> usize {
-    // Threads that come first together all measure. None waits for another, as a forked child would
-    // for ever.
+    // Threads that come first together all measure. None waits for another: a forked child would
+    // wait for ever.
     static FOUND: OnceNonZeroUsize = OnceNonZeroUsize::new();
     FOUND
         .get_or_init(|| NonZeroUsize::MIN | measured::slow_distances())
@@ -60,7 +59,7 @@ mod measured {
     /// A distance is slow if its copy takes more than this many times the usual time. It takes 16
     /// times as long where it is slow on Zen 3 and 4, and at most 1.7 times elsewhere.
     const SLOW: u32 = 4;
-    /// At least the usual time, for clocks with long ticks.
+    /// A lower bound of the usual time, for clocks with long ticks.
     const USUAL_LEAST: Duration = Duration::from_nanos(250);
 
     /// A page, and room for a copy of it at any distance: on the stack, at the same place of a page
@@ -75,7 +74,7 @@ mod measured {
         slow_by(|distance| shortest(source, &mut room[distance..][..PAGE]).saturating_sub(clock))
     }
 
-    /// The same, from the times that copies take.
+    /// As `slow_distances`, from the times that copies take.
     fn slow_by(mut time: impl FnMut(usize) -> Duration) -> usize {
         let usual = time(FAR).max(USUAL_LEAST);
         let slow = (1..DISTANCES).filter(|&distance| time(distance) > SLOW * usual);

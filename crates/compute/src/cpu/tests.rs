@@ -28,7 +28,7 @@ struct Case {
     /// The source that is also the first destination, if any.
     alias: Option<usize>,
     streaming: bool,
-    /// That of the thread which runs it, if not the default.
+    /// The mode of the thread that runs it, if not the default.
     mode: Option<FloatMode>,
     seed: u64,
 }

@@ -15,8 +15,8 @@ fn a_mean_of_two_is_rounded_once() {
     let halves: Vec<_> = (0..100_000)
         .map(|_| [0, 16].map(|shift| f16::from_bits((random.next() >> shift) as u16)))
         .collect();
-    // Without an instruction for it, `half` ignores the last 32 bits of an f64. That an f32 is
-    // rounded before makes no ties.
+    // In f32: without an instruction for it, `half` ignores the last 32 bits of an f64. Rounding to
+    // f32 first makes no ties.
     check_means(&halves, |[a, b]| {
         f16::from_f32(f32::midpoint(a.to_f32(), b.to_f32()))
     });

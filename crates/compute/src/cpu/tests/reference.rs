@@ -5,8 +5,8 @@ use spark_ccl_types::{Combine, Element, F8E4M3, F8E5M2, Scale};
 
 /// What the tests need to know about a type.
 pub(super) trait Reference: Element {
-    /// Of operands with their factors, in order: each product is rounded, unless it is added or
-    /// multiplied and the factor says that it is not.
+    /// Combines operands with their factors, in order. Each product is rounded, unless it is added
+    /// or multiplied and its factor says otherwise.
     fn combine(op: Combine, operands: impl Iterator<Item = (Self, Scale)>) -> Self;
     /// A value made from random bits: either arbitrary bits or a small number.
     fn sample(bits: u64) -> Self;
