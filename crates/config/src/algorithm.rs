@@ -82,7 +82,7 @@ impl AlgorithmChoice {
     }
 }
 
-/// A text that chooses no algorithms.
+/// The error for a text that is no choice of algorithms.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("expected {expected}")]
 pub struct ParseAlgorithmsError {
@@ -127,7 +127,7 @@ impl FromStr for AlgorithmChoice {
 }
 
 impl From<Algorithm> for AlgorithmChoice {
-    /// That one alone, where a collective has it.
+    /// That algorithm alone, for collectives that have it.
     fn from(algorithm: Algorithm) -> Self {
         let mut choice = Self::default();
         choice.add(Subject::Others, false, vec![algorithm]);

@@ -42,15 +42,14 @@ impl fmt::Display for Path {
 /// How kernels pass data between GPUs (`SPARK_CCL_GPU_PROTOCOL`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum GpuProtocol {
-    /// In lines of 128 bytes where it is long and GPUs are linked by `NVLink`, otherwise in
-    /// packets.
+    /// Long data in lines of 128 bytes where `NVLink` links the GPUs, all else in packets.
     #[default]
     Auto,
     /// Always in packets of 16 bytes.
     Packets,
-    /// Not at all: to their host, whose threads pass it on.
+    /// By way of the host: its threads pass the data on.
     Proxy,
-    /// The same, through slots wherever there are kernels for it; for tests.
+    /// As [`Proxy`](Self::Proxy), but through slots wherever there are kernels for it; for tests.
     Slots,
 }
 
@@ -67,7 +66,7 @@ impl GpuProtocol {
         }
     }
 
-    /// The setting, if it has all data pass to the hosts.
+    /// The setting as text, if all data goes by way of the hosts.
     pub fn by_host(self) -> Option<&'static str> {
         match self {
             GpuProtocol::Auto | GpuProtocol::Packets => None,

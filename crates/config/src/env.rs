@@ -11,7 +11,7 @@ use crate::{file, files, parse};
 
 /// The variable that says how long the ranks may take to meet.
 pub(crate) const INIT_TIMEOUT: &str = "SPARK_CCL_INIT_TIMEOUT";
-/// What it is by default.
+/// The default of [`INIT_TIMEOUT`].
 pub(crate) const DEFAULT_INIT_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Where a value was set.
@@ -149,8 +149,7 @@ impl Env {
         Ok(())
     }
 
-    /// How long the ranks may take to meet, where that is set and valid; else as long as by
-    /// default.
+    /// How long the ranks may take to meet: as set, if that is valid, else the default.
     pub fn init_timeout(&self) -> Duration {
         let value = self.value(INIT_TIMEOUT);
         let time = value.and_then(|value| match &value.typed {

@@ -1,7 +1,6 @@
-//! Files that settings name. Those that the library writes are often in folders where others may
-//! write, too, such as `/tmp`: a link that another user has put there is not followed. Those that
-//! it reads may be pipes that nobody writes to, or devices without an end: they are read up to a
-//! length, and until a deadline.
+//! Files that settings name. The library often writes to folders where other users may write, too,
+//! such as `/tmp`: it does not follow their links. A file that it reads may be a pipe that nobody
+//! writes to, or a device without an end: it is read up to a length, and until a deadline.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
@@ -16,7 +15,7 @@ use rustix::io::Errno;
 /// The user whose links lead to devices, such as `/dev/stdout`.
 const ROOT: u32 = 0;
 
-/// How long a file is waited for that may as well be missing, where all may take `limit`.
+/// How long to wait for a file that may as well be missing, where all may take `limit`.
 pub(crate) fn patience(limit: Duration) -> Duration {
     const LONGEST: Duration = Duration::from_secs(5);
     (limit / 4).min(LONGEST)
@@ -25,12 +24,12 @@ pub(crate) fn patience(limit: Duration) -> Duration {
 /// Reads a file of at most `most` bytes to its end, until the deadline. A pipe may deliver until
 /// then.
 ///
-/// Only pipes and devices are waited for: a file on a network that hangs holds the caller up as it
+/// The deadline is for pipes and devices: a file on a network that hangs blocks the caller, as it
 /// does every program.
 ///
 /// # Errors
-/// If the system refuses it; `InvalidData` for a longer file; `TimedOut` for one whose end has not
-/// come by the deadline.
+/// If the system refuses it; `InvalidData` for a longer file; `TimedOut` if its end has not come by
+/// the deadline.
 pub fn read(path: &Path, most: usize, deadline: Instant) -> io::Result<Vec<u8>> {
     read_open(&open_to_read(path)?, most, deadline)
 }
@@ -82,7 +81,7 @@ fn await_bytes(file: &File, deadline: Instant) -> io::Result<()> {
     }
 }
 
-/// Makes a file, or empties the one that is there.
+/// Creates a file, or truncates an existing one.
 ///
 /// # Errors
 /// If the system refuses it, or the path is a link of another user.
@@ -92,8 +91,8 @@ pub fn create(path: &Path) -> io::Result<File> {
     open(path, &mut options, OFlags::empty())
 }
 
-/// As [`create`], for a log: waits for no reader. A pipe without one cannot be opened, and a write
-/// to a full one fails with `WouldBlock`.
+/// As [`create`], for a log: does not wait for a reader. A pipe without one cannot be opened, and a
+/// write to a full one fails with `WouldBlock`.
 ///
 /// # Errors
 /// As for [`create`].
@@ -103,7 +102,7 @@ pub fn create_log(path: &Path) -> io::Result<File> {
     open(path, &mut options, OFlags::NONBLOCK)
 }
 
-/// Appends to a file, and makes it if it is not there.
+/// Appends to a file, and creates it if it does not exist.
 ///
 /// # Errors
 /// As for [`create`]; and if it is no regular file: a pipe would keep this waiting until somebody
@@ -119,8 +118,8 @@ pub fn append(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.write_all(bytes)
 }
 
-/// Replaces a file at once, by way of a draft in the same folder: somebody may be reading it. A
-/// link at either path is replaced, not followed.
+/// Replaces a file atomically, by a draft in the same folder: somebody may be reading it. A link at
+/// either path is replaced, not followed.
 ///
 /// # Errors
 /// If the system refuses it; the file is as it was then.
@@ -142,7 +141,7 @@ pub fn replace(path: &Path, draft: &Path, bytes: &[u8]) -> io::Result<()> {
 }
 
 /// Opens a file, also through a link of this user or of root. In a folder like `/tmp`, nobody else
-/// can take such a link away between the look at its owner and the second attempt.
+/// can remove such a link between the check of its owner and the second attempt.
 fn open(path: &Path, options: &mut OpenOptions, flags: OFlags) -> io::Result<File> {
     let without_links = (flags | OFlags::NOFOLLOW).bits() as i32;
     let opened = options.clone().custom_flags(without_links).open(path);

@@ -1,4 +1,4 @@
-//! The settings of what is told about running communicators: to clients, in files, after a fault.
+//! The settings of reports on running communicators: to clients, in files, after a fault.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -16,7 +16,7 @@ const RAS_PORT: u16 = 28028;
 const PROMETHEUS_EVERY: Duration = Duration::from_secs(30);
 const JSON_EVERY: Duration = Duration::from_secs(1);
 
-/// What is told about running communicators. By default, nothing is.
+/// What is reported about running communicators. By default, nothing is.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Observe {
     /// Where clients of NCCL's RAS protocol may ask.
@@ -57,12 +57,12 @@ pub struct Inspector {
 pub enum InspectorFormat {
     /// A line of JSON for each operation.
     Json,
-    /// Text for Prometheus' node exporter: means over the operations since the last time.
+    /// Text for Prometheus' node exporter: means over the operations since the last text.
     Prometheus,
 }
 
 impl Observe {
-    /// Whether anything is.
+    /// Whether anything is reported.
     pub fn is_on(&self) -> bool {
         self.ras.is_some() || self.record != Record::Off || self.inspector.is_some()
     }
@@ -85,8 +85,8 @@ impl Observe {
     }
 }
 
-/// NCCL has this on unless it is told otherwise, and this library off. So NCCL's switch counts
-/// where it is set; an address alone counts as well, as setting it asks for that.
+/// NCCL's RAS is on by default, this library's is off. So NCCL's switch counts where it is set; so
+/// does an address alone, because setting one asks for RAS.
 fn read_ras(reader: &mut Reader<'_>) -> Result<Option<HostPort>, Error> {
     let expected = format!("0, 1 or {}", HostPort::EXPECTED);
     let parse = |text: &str| match parse::boolean(text) {

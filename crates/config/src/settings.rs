@@ -20,8 +20,7 @@ use crate::tuning::Tuning;
 use crate::tuning_file::tuning_file;
 use crate::variables::{self, READ_ELSEWHERE, hint};
 
-/// How long a file is waited for that cannot be missing, at most: any longer timeout is as good as
-/// none.
+/// The longest wait for a file that cannot be missing: any longer timeout is as good as none.
 const LONGEST_WAIT: Duration = Duration::from_secs(365 * 24 * 3600);
 /// Over loopback, the kernel passes the bytes on at once: a second connection would only cost
 /// system calls.
@@ -89,7 +88,7 @@ pub struct Settings {
     pub comm_id: Option<HostPort>,
     /// What is logged.
     pub log: Log,
-    /// What is told about running communicators.
+    /// What is reported about running communicators.
     pub observe: Observe,
     /// Whether a thread makes progress on operations between calls.
     pub progress_thread: bool,
@@ -441,7 +440,8 @@ impl Settings {
         self.log.file = file.map(|taken| taken.text.to_owned());
     }
 
-    /// Refuses what no call could do: no copies, where nothing but TCP may carry data.
+    /// Refuses settings with which every call fails: the zero-copy path where only TCP may carry
+    /// data.
     fn check_path(&self) -> Result<(), Error> {
         if self.path != Path::ZeroCopy || self.shm || self.net != Net::Tcp {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Where the file of measured choices is. Knows the variables that say so, and not what is in it.
+//! Locates the file of measured choices. Knows the variables that name it, not what is in it.
 
 use std::path::PathBuf;
 

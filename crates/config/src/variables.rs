@@ -102,7 +102,7 @@ pub(crate) fn find(name: &str) -> Option<&'static Variable> {
     VARIABLES.iter().find(|variable| variable.name == name)
 }
 
-/// What an unknown variable may have been meant to be. Its value is shown nowhere: it may be a
+/// Which variable an unknown one may have been meant to be. Its value is shown nowhere: it may be a
 /// secret under a misspelt name.
 pub(crate) fn hint(name: &str) -> String {
     let known = VARIABLES.iter().map(|variable| variable.name);

@@ -1,4 +1,4 @@
-//! What is told about running communicators, by the variables that are set.
+//! Which reports the variables that are set ask for.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What the settings are for the variables that are set.
+//! The settings that follow from the variables that are set.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::os::unix::fs::PermissionsExt;
@@ -378,7 +378,7 @@ fn typed_values_need_no_parsing_and_show_their_text() {
             "SPARK_CCL_SECRET=redacted (from here)"
         ]
     );
-    // One of another type is no value: its text counts.
+    // A value of another type is ignored: its text counts.
     env.set_typed("SPARK_CCL_SHM", "perhaps", 1_u8, "here");
     let error = Settings::from_env(&env).unwrap_err().to_string();
     assert!(

@@ -1,5 +1,5 @@
-//! The fastest kernels between GPUs of a host. Knows their names alone: which ones there are, the
-//! library finds out.
+//! The fastest kernels between GPUs of a host. Knows only their names; the library checks that they
+//! exist.
 
 use std::fmt;
 
@@ -45,7 +45,7 @@ pub struct GpuLayout {
     pub ranks: u32,
 }
 
-/// What is between GPUs, by how data is passed there at best.
+/// What connects GPUs, by the best way to pass data over it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum GpuWire {

@@ -141,7 +141,7 @@ fn kernels_are_kept_for_each_layout_of_gpus() {
     assert_eq!(on_gpus().to_string(), said);
 }
 
-/// Those of versions before, and of machines without GPUs.
+/// Files of earlier versions, and of machines without GPUs.
 #[test]
 fn files_without_kernels_are_read() {
     let text = r#"{"version":1,"entries":[]}"#;
