@@ -1,28 +1,28 @@
-//! How the ranks that are left of a communicator agree on who goes on. Knows proposals and what a
-//! rank has seen of the others; knows no clock, no stream and no communicator.
+//! How the remaining ranks of a communicator agree on which of them go on. Knows proposals and what
+//! a rank has seen of the others; knows no clock, no stream and no communicator.
 //!
-//! A rank proposes members. It *binds* itself to a proposal that it sees all its members make. A
-//! communicator is *formed* where a rank sees all its members bound to it. A bound rank takes no
+//! A rank proposes members. When it sees all of them make this proposal, it *binds* itself to it. A
+//! communicator is *formed* when a rank sees all its members bound to it. A bound rank admits no
 //! members from outside, so the sets only shrink from there, and the others follow a rank that is
 //! bound.
 //!
-//! **Why never two communicators without a common rank go on** (by [`Rule::Answering`]). A proposal
+//! **Why two communicators without a common rank never go on** (by [`Rule::Answering`]). A proposal
 //! must have a majority of the communicator that was formed last, and of every later proposal that
-//! a rank is bound to, because that one may have been formed by others. Of a half, the one with the
-//! first rank is a majority. Ranks that have ended for sure do not count. A rank that is silent or
-//! lost counts, and so does one whose host refuses connections: it may still work.
+//! a rank is bound to, because others may have formed that one. Exactly half is a majority if it
+//! has the first rank. Ranks that have ended for sure do not count. A rank that is silent or lost
+//! counts, and so does one whose host refuses connections: it may still work.
 //!
 //! Let X and Y be formed from the same communicator P. If they have a rank in common, it bound
-//! itself to both, and the later one is a majority of the earlier one. If not, let Y's ranks know
-//! that a member of X has ended. It bound itself to X and said so before its end, and the control
-//! streams keep that order: Y's ranks know of X, and are left out. So neither knows of an end
-//! within the other. Then both are majorities of a part of P that holds both, so both are halves of
-//! the same part, and only one has its first rank. The streams keep no order for a rank that ends
-//! while it says to what it is bound, after one neighbour and before the next. If a member of X
-//! does, and the network between X and Y is cut in the same moment, both may go on.
+//! itself to both, and the later one is a majority of the earlier one. If not, suppose Y's ranks
+//! know that a member of X has ended. It bound itself to X and said so before its end, and the
+//! control streams keep that order: Y's ranks know of X, and are left out. So neither knows of an
+//! end within the other. Then both are majorities of a part of P that holds both, so both are
+//! halves of the same part, and only one has its first rank. The streams keep no order for a rank
+//! that ends while it announces its bond, after one neighbour and before the next. If a member of X
+//! does, and the network between X and Y is cut at the same moment, both may go on.
 //!
-//! The proposals of a rank have an order (greater generations, then fewer members), so that two
-//! ranks never bind themselves to proposals that each of them has given up for the other.
+//! A rank's proposals are ordered (greater generations, then fewer members). So two ranks never
+//! bind themselves to proposals A and B where one rank gave up A for B, and the other B for A.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -31,25 +31,24 @@ use crate::proposal::{Bound, Proposal};
 /// How many ranks a proposal can list.
 pub const MAX_LISTED: usize = 300;
 
-/// What a rank knows of an agreement, as long as there are communicators that come from one
-/// another.
+/// What a rank knows of the agreements in a lineage.
 pub struct Agreement {
     me: u32,
     /// World ranks of the first communicator's members, in order.
     all: Vec<u32>,
-    /// Of the latest proposal.
+    /// The generation of the latest proposal.
     generation: u64,
     /// The communicator that was formed last.
     formed: Bond,
-    /// Later proposals that this rank is bound to. They may have been formed, as others see it.
+    /// Later proposals that this rank is bound to: others may have formed them.
     bonds: Vec<Bond>,
     /// The last proposal.
     last: Option<Bond>,
-    /// Whether it stands.
+    /// Whether this rank still makes it.
     proposes: bool,
     /// What the others were told last.
     told: Proposal,
-    /// It has changed since.
+    /// Whether `told` has changed since it was sent.
     has_news: bool,
 }
 
@@ -64,21 +63,21 @@ struct Bond {
 /// Which members go on.
 #[derive(Debug, Clone)]
 pub enum Rule {
-    /// All but those that are gone, and these.
+    /// All but these, and those that are gone.
     Named(BTreeSet<u32>),
-    /// All but those that are gone, and those that answer none of the others, if the rest is a
+    /// All but those that are gone, and those that are silent for all others, if the rest is a
     /// majority.
     Answering,
 }
 
-/// What a rank sees of the others. All ranks are of the world.
+/// What a rank sees of the others, by world ranks.
 #[derive(Debug, Clone, Default)]
 pub struct Sight {
     /// Members of the communicator that the agreement follows.
     pub members: BTreeSet<u32>,
     /// Ranks that have ended, or cannot be reached.
     pub gone: BTreeSet<u32>,
-    /// The ranks among them that have ended for sure: see [`Watch::ended`](crate::Watch::ended).
+    /// Those of `gone` that have ended for sure: see [`Watch::ended`](crate::Watch::ended).
     pub ended: BTreeSet<u32>,
     /// Members that do not answer this rank.
     pub silent: BTreeSet<u32>,
@@ -86,12 +85,12 @@ pub struct Sight {
     pub theirs: HashMap<u32, Proposal>,
 }
 
-/// What a look at the others leads to.
+/// The result of [`Agreement::step`].
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Step {
     /// The context of a proposal that this rank has given up.
     pub renounced: Option<u64>,
-    /// What to tell all others, before anything follows from the outcome.
+    /// What to tell all others, before acting on the outcome.
     pub tell: Option<Proposal>,
     /// How the agreement ended, if it has.
     pub outcome: Option<Outcome>,
@@ -117,7 +116,7 @@ pub enum Outcome {
 }
 
 impl Agreement {
-    /// For rank `me` of the world, of a communicator of `all` these ranks.
+    /// For rank `me` of the world, in a communicator of the world ranks `all`.
     pub fn new(me: u32, all: &[u32]) -> Self {
         Self {
             me,
@@ -149,12 +148,12 @@ impl Agreement {
         Ok(proposed)
     }
 
-    /// Keeps the proposal as it is, since its communicator was made.
+    /// Ends an agreement: the proposed communicator was made.
     pub fn accept(&mut self) {
         self.proposes = false;
     }
 
-    /// Gives up. In the step is what to tell the others.
+    /// Gives up. The step has what to tell the others.
     pub fn give_up(&mut self) -> Step {
         let renounced = self.proposed().map(|proposed| proposed.context);
         self.proposes = false;
@@ -177,8 +176,8 @@ impl Agreement {
         proposed.map_or_else(BTreeSet::new, |proposed| proposed.members.clone())
     }
 
-    /// Looks at the others. `context_of` derives a context from a generation and members in order:
-    /// each pair has another one.
+    /// Adapts the proposal to what this rank sees. `context_of` derives a context from a generation
+    /// and members in order, a different one for each pair.
     pub fn step(
         &mut self,
         rule: &Rule,
@@ -227,7 +226,7 @@ impl Agreement {
         })
     }
 
-    /// Members of the communicator that the agreement follows which may still go on.
+    /// Those of `members` that may still go on.
     pub fn scope(&self, members: &BTreeSet<u32>) -> BTreeSet<u32> {
         self.bases()
             .fold(members.clone(), |scope, base| &scope & &base.members)
@@ -249,9 +248,9 @@ impl Agreement {
     /// Binds this rank to its proposal once all members make it. Returns whether all are bound to
     /// it.
     ///
-    /// The bond stays where this rank gives up afterwards, by [`Rule::Named`], too: the others may
-    /// have formed the communicator, and a later agreement must not go on beside it. So a rank that
-    /// a `shrink` has left out may be left out by `recover`, although that `shrink` has failed.
+    /// The bond stays when this rank gives up, also by [`Rule::Named`]: others may have formed the
+    /// communicator, and a later agreement must not go on beside it. So `recover` may leave out a
+    /// rank that a `shrink` has left out, although that `shrink` has failed.
     fn advance(&mut self, theirs: &HashMap<u32, Proposal>) -> bool {
         let Some(proposed) = self.proposed() else {
             return false;
@@ -286,8 +285,8 @@ impl Agreement {
         }
     }
 
-    /// Takes over what others are bound to. Returns one that is bound to a communicator without
-    /// this rank.
+    /// Binds this rank to what others are bound to. Returns a rank that is bound to a communicator
+    /// without this one.
     fn follow(&mut self, rule: &Rule, sight: &Sight) -> Option<u32> {
         if matches!(rule, Rule::Named(_)) {
             return None;
@@ -371,7 +370,7 @@ impl Agreement {
         Ok(())
     }
 
-    /// What to tell the others, if they do not know it.
+    /// What to tell the others; `None` if they know it.
     fn telling(&mut self, mut without: Vec<u32>, mut silent: Vec<u32>) -> Option<Proposal> {
         without.truncate(MAX_LISTED);
         silent.truncate(MAX_LISTED);

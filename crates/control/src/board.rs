@@ -1,4 +1,4 @@
-//! What the ranks of a world within one process tell each other. They need no streams.
+//! Frames between the ranks of a world within one process, which need no streams.
 
 use spark_ccl_log::Mutex;
 
@@ -36,7 +36,7 @@ mod tests {
     use crate::leave::Leave;
     use crate::state::State;
 
-    /// What it costs to leave must not grow with the square of the ranks for each of them.
+    /// The cost of leaving must not grow with the square of the ranks for each of them.
     #[test]
     fn what_a_rank_says_is_posted_once_however_many_hear_it() {
         let names: Arc<[Arc<str>]> = (0..200).map(|rank| format!("rank {rank}").into()).collect();
@@ -54,7 +54,7 @@ mod tests {
         assert!(board.is_empty(), "nobody forwards it");
         let mut others = states.iter().filter(|state| state.me != 7);
         assert!(others.all(|state| state.gone().contains(&7)));
-        // What it says after the goodbye goes nowhere.
+        // It posts nothing after the goodbye.
         states[7].leave(2, Leave::default());
         assert!(board.is_empty());
     }

@@ -1,6 +1,6 @@
-//! Compares this rank's calls of device memory with what another rank claims of its own, and finds
-//! the first that differs: each side halves the range in which that is, and claims the call in the
-//! middle. Pure functions of the two.
+//! Compares this rank's calls of device memory with those that another rank claims, and finds the
+//! first that differs: each side halves the range that contains it, and claims the call in the
+//! middle. Pure functions of both.
 
 use crate::ledger::{Entry, Ledger};
 
@@ -13,11 +13,11 @@ pub(crate) struct Claim {
     pub(crate) entry: Entry,
     /// Up to this call, both ranks' calls are known to be the same.
     pub(crate) agreed: u64,
-    /// A call by which they are known to differ; 0 if none is known.
+    /// They are known to differ by this call at the latest; 0 if that is not known.
     pub(crate) differs: u64,
     /// The number of the question that is asked, or answered.
     pub(crate) question: u64,
-    /// Whether it is asked.
+    /// Whether this claim asks it.
     pub(crate) asks: bool,
 }
 
@@ -28,18 +28,18 @@ pub(crate) struct Comparison {
     pub(crate) agreed: u64,
     /// By this call at the latest, they are not.
     differs: Option<u64>,
-    /// The last question of this rank's that it has answered.
+    /// The last of this rank's questions that it has answered.
     pub(crate) answered: u64,
-    /// What it has claimed of a call that this rank has not made yet.
+    /// Its claim about a call that this rank has not made yet.
     pub(crate) pending: Option<Claim>,
 }
 
-/// What follows from a claim.
+/// The result of comparing a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// Nothing is to be said.
+    /// There is nothing to reply.
     Noted,
-    /// This rank claims something itself.
+    /// This rank replies with a claim of its own.
     Reply(Claim),
     /// The first call that differs, and what the two ranks have called, as far as this one still
     /// knows.
@@ -51,7 +51,7 @@ pub(crate) enum Verdict {
 }
 
 impl Comparison {
-    /// A claim of this rank's about one of its calls, for the other one.
+    /// This rank's claim about one of its calls, for the other rank.
     pub(crate) fn claim(&self, context: u64, ledger: &Ledger, number: u64) -> Claim {
         let entry = ledger.get(number);
         Claim {
@@ -74,7 +74,7 @@ impl Comparison {
         if !claim.asks {
             return Verdict::Noted;
         }
-        // Where this rank is not as far, it says how far it is.
+        // If this rank is not as far, it claims its last call.
         let number = claim.number.min(ledger.count());
         Verdict::Reply(Claim {
             question: claim.question,
@@ -101,13 +101,13 @@ impl Comparison {
                 self.differs = Some(differs.min(claim.number));
             }
             None if claim.number > ledger.count() => self.pending = Some(*claim),
-            // Forgotten. Of what is left, the first difference is looked for.
+            // Forgotten: looks for the first difference in what is left.
             None if self.differs.is_some() => self.agreed = self.agreed.max(claim.number),
             None => {}
         }
     }
 
-    /// Goes on looking for the first call that differs, which is none behind `differs`.
+    /// Continues the search for the first call that differs, which is `differs` or an earlier one.
     fn search(&self, differs: u64, claim: &Claim, ledger: &Ledger) -> Verdict {
         let is_found = self.agreed.saturating_add(1) >= differs;
         let own = ledger.get(differs);
@@ -125,7 +125,7 @@ impl Comparison {
         } else {
             self.agreed + (differs - self.agreed) / 2
         };
-        // What this rank has forgotten, it cannot claim.
+        // This rank cannot claim a call that it has forgotten.
         let number = if ledger.get(number).is_some() {
             number
         } else {
@@ -206,7 +206,7 @@ mod tests {
         }
     }
 
-    /// A rank that has not come to a claimed call keeps the claim, and compares it then.
+    /// A rank that has not made a claimed call yet keeps the claim, and compares it then.
     #[test]
     fn what_is_claimed_ahead_is_compared_later() {
         let (far, mut near) = (ledger(&[1, 2]), ledger(&[1]));

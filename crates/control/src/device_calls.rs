@@ -3,17 +3,17 @@
 
 use std::collections::BTreeMap;
 
-/// With how many ranks messages are told, at most. A rank that has passed some with more tells that
-/// it has not counted them.
+/// The most peers for which message counts are sent. A rank with more peers says that it has not
+/// counted them.
 pub(crate) const MOST_PEERS: usize = 64;
 
 /// How many calls of device memory a rank has made in a communicator.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DeviceCalls {
     pub(crate) collectives: u64,
-    /// By the other rank.
+    /// By peer.
     pub(crate) messages: BTreeMap<u32, Messages>,
-    /// Whether there may be more: those of graphs, which the program launches by itself.
+    /// Whether there may be more: calls in graphs, which the program launches by itself.
     pub(crate) has_uncounted: bool,
 }
 
@@ -29,7 +29,7 @@ pub struct Messages {
 /// A rank's part in a call of device memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DevicePart {
-    /// That of each rank.
+    /// The part of any rank in a collective.
     Collective,
     /// A message to a rank.
     SendTo(u32),
@@ -47,13 +47,13 @@ impl DeviceCalls {
         }
     }
 
-    /// There may be more, which nobody counts.
+    /// Notes that there may be more, which nobody counts.
     pub fn add_uncounted(&mut self) {
         self.has_uncounted = true;
     }
 
-    /// Whether these calls, which are those of `rank`, can be completed without any further one of
-    /// `peer`, which has made the calls of `theirs`, as far as is known.
+    /// Whether these calls of `rank` can complete without a further call of `peer`, which has made
+    /// the calls `theirs`, as far as is known.
     pub fn are_met_by(&self, rank: u32, theirs: &Self, peer: u32) -> bool {
         let with = |calls: &Self, rank| calls.messages.get(&rank).copied().unwrap_or_default();
         let (ours, others) = (with(self, peer), with(theirs, rank));
@@ -90,7 +90,7 @@ mod tests {
             (&[ReceiveFrom(2), ReceiveFrom(2)], &[SendTo(1)], false),
             (&[SendTo(2)], &[SendTo(1)], false),
             (&[SendTo(2)], &[ReceiveFrom(1), ReceiveFrom(1)], true),
-            // Others' messages are theirs.
+            // Messages with other ranks do not matter.
             (&[SendTo(3), Collective], &[Collective], true),
         ] {
             let (own, others) = (calls(ours), calls(theirs));

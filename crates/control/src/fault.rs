@@ -22,8 +22,8 @@ pub const FINALIZE: &str = "finalize";
 /// once a second.
 pub(crate) const ALIVE: Duration = Duration::from_secs(3);
 
-/// A rank that does not wait tells a companion that does within this time: at most so often does it
-/// answer.
+/// A rank that does not wait answers a companion that does within this time: it answers at most
+/// this often.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(1);
 
 /// What to do where a rank has ended while others went on.
@@ -76,8 +76,8 @@ pub struct Late {
     pub last: Option<(u64, String)>,
     /// How long ago anything was heard of it in this communicator; `None` if nothing ever was.
     pub age: Option<Duration>,
-    /// Whether it is a rank of the process that waits for it, and no thread but the one that waits
-    /// has called on it.
+    /// Whether it is in the process of the rank that waits for it, and no thread but the waiting
+    /// one has called on it.
     pub needs_thread: bool,
 }
 
@@ -159,8 +159,8 @@ pub enum Fault {
         /// How long it waited.
         waited: Duration,
         /// The ranks that did not take part, as far as `by` could tell, without those that only
-        /// wait for another one of them. Of a message, its other end, whom that one waits for in a
-        /// message, and so on.
+        /// wait for another of them. For a message: its other end, the rank for which that one
+        /// waits in a message, and so on.
         late: Vec<Late>,
     },
     /// The link that carries data between two ranks failed.
@@ -176,8 +176,8 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// The ranks that brought it about, as far as that is known: those that died, are lost, left,
-    /// or aborted; both whose calls differ, or whose link failed; and those that are late.
+    /// The ranks that caused it, as far as is known: those that died, are lost, left, or aborted;
+    /// both ranks of a mismatch or of a failed link; and those that are late.
     ///
     /// ```
     /// # use spark_ccl_control as spark_ccl;
@@ -202,8 +202,7 @@ impl Fault {
         first.into_iter().chain(second).chain(late)
     }
 
-    /// A timeout as a remark on an operation that goes on waiting for this long; `None` of other
-    /// faults.
+    /// A timeout as a remark on an operation that waits for `left` more; `None` for other faults.
     pub fn so_far(&self, left: Duration) -> Option<String> {
         let Self::TimedOut {
             by,
@@ -313,8 +312,7 @@ fn late_text(late: &[Late], sequence: u64, waited: Duration) -> String {
     )
 }
 
-/// A rank that is alive answers one that waits, so what came before that began says nothing about
-/// now.
+/// A live rank answers one that waits, so what came before the wait says nothing about now.
 fn one_late(late: &Late, sequence: u64, waited: Duration) -> String {
     let Late {
         rank, last, age, ..

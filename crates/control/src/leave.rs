@@ -26,13 +26,13 @@ pub struct Leave {
     /// The calls of device memory that it has done: see
     /// [`Watch::has_done`](crate::Watch::has_done).
     pub device_calls: DeviceCalls,
-    /// A [`Fault::Left`], if it leaves because its own calls lack a rank that has left; a
-    /// [`Fault::Aborted`], if a panic makes it leave.
+    /// [`Fault::Left`] if its own calls need a rank that has left; [`Fault::Aborted`] if a panic
+    /// makes it leave.
     pub cause: Option<Fault>,
 }
 
 impl Leave {
-    /// After this collective, and with nothing in flight.
+    /// Leaves after this collective, with nothing in flight.
     pub fn after(last_sequence: u64) -> Self {
         Self {
             last_sequence,

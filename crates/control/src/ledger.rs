@@ -8,10 +8,10 @@ const KEPT: usize = 4096;
 /// An odd number without a pattern: the golden ratio, times 2^64.
 const FACTOR: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// A call, and what came before it.
+/// A call, and a digest of what came before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Entry {
-    /// Of the signatures of this call and all before it, in their order.
+    /// Digest of the signatures of this call and all before it, in their order.
     pub(crate) digest: u64,
     pub(crate) signature: [u64; 2],
 }
@@ -19,7 +19,7 @@ pub(crate) struct Entry {
 /// The calls of a rank, numbered 1, 2, 3, ...
 #[derive(Default)]
 pub(crate) struct Ledger {
-    /// The last ones.
+    /// The last calls.
     kept: VecDeque<Entry>,
     count: u64,
     /// The first call that another rank has claimed, and this one has not made yet.
@@ -42,8 +42,8 @@ impl Ledger {
         self.claimed.is_some_and(|claimed| claimed <= self.count)
     }
 
-    /// Takes the last call back, which was not made after all. Where others have agreed to it, they
-    /// are ahead by it, and a different one is found at the call after that.
+    /// Takes the last call back, which was not made after all. Ranks that have agreed to it are
+    /// ahead by it; a different one is found at the call after that.
     pub(crate) fn take_back(&mut self) {
         if self.kept.pop_back().is_some() {
             self.count -= 1;
@@ -62,7 +62,7 @@ impl Ledger {
         self.kept.get(usize::try_from(place).ok()?).copied()
     }
 
-    /// Sets which call that is still to come another rank has claimed, the first of several.
+    /// Sets the first call still to come that another rank has claimed.
     pub(crate) fn set_claimed(&mut self, claimed: Option<u64>) {
         self.claimed = claimed;
     }

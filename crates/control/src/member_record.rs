@@ -159,8 +159,8 @@ impl MemberRecord {
         }
     }
 
-    /// What it waits in, unless it has finished that meanwhile: `finished` is the last collective
-    /// that it has finished.
+    /// What it waits in, unless that is over: `finished` is the last collective that it has
+    /// finished.
     pub(crate) fn wait(&self, finished: u64, now: Instant) -> Option<Wait> {
         let waiting = self.waiting?;
         let Operation {
@@ -197,7 +197,7 @@ impl MemberRecord {
         waiting.map(|waiting| waiting.whom)
     }
 
-    /// The rank in the world that it waits for in a message.
+    /// The world rank that it waits for in a message.
     pub(crate) fn awaits_message_of(&self, now: Instant) -> Option<u32> {
         let wait = self.wait(self.finished, now)?;
         wait.for_rank.filter(|_| is_point_to_point(wait.sequence))
@@ -215,7 +215,7 @@ impl MemberRecord {
         waiting.into_iter().chain(self.entered).chain(last)
     }
 
-    /// What it has said when it left, and all that it had begun was done.
+    /// What it has said when it left with nothing in flight.
     pub(crate) fn has_left(&self) -> Option<&Leave> {
         self.left.as_deref().filter(|leave| !leave.is_in_flight)
     }

@@ -92,7 +92,7 @@ impl Monitor {
     }
 
     /// The monitors of a world whose ranks are all in this process, by rank. They need no streams:
-    /// what a rank says is handed to the others by one thread.
+    /// one thread hands what a rank says to the others.
     ///
     /// # Errors
     ///

@@ -159,7 +159,7 @@ impl Neighbour {
         Ok(())
     }
 
-    /// Gives the broken stream up. What is queued waits for the next one.
+    /// Gives the broken stream up. Queued frames wait for the next one.
     pub(crate) fn drop_stream(&mut self) {
         self.stream = None;
         (self.is_reading, self.retry) = (false, None);
@@ -358,8 +358,8 @@ impl Neighbour {
 /// A pidfd of the process at the other end of a Unix socket, if the kernel names it and it is not
 /// this process.
 ///
-/// The process is alive, so its number is not another one's by now: it has just authenticated
-/// itself over this stream.
+/// The process is alive, because it has just authenticated itself over this stream, so its id has
+/// not been reused.
 fn process_of(socket: &Socket) -> Option<OwnedFd> {
     let peer = Pid::from_raw(peer_process(socket)?.get())?;
     let other = Some(peer).filter(|&peer| peer != getpid())?;

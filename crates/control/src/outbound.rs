@@ -67,7 +67,7 @@ pub(crate) struct Outbound {
     batch: Vec<u8>,
     written: usize,
     heartbeat: Option<Vec<u8>>,
-    /// What no later frame replaces.
+    /// Frames that no later one replaces.
     reliable: VecDeque<Arc<[u8]>>,
     bounded: usize,
     /// Reliable frames that were written and not yet confirmed; `None` if the stream cannot be
@@ -90,17 +90,17 @@ pub(crate) struct Outbound {
 }
 
 impl Outbound {
-    /// From now on, keeps the reliable frames that the neighbour has not confirmed.
+    /// Keeps reliable frames until the neighbour has confirmed them, from now on.
     pub(crate) fn keep_unconfirmed(&mut self) {
         self.sent.get_or_insert_default();
     }
 
-    /// The first stream's batches are sealed.
+    /// Seals the batches of the first stream.
     pub(crate) fn seal(&mut self, sealer: Option<Sealer>) {
         self.sealer = sealer;
     }
 
-    /// The next bytes go to a new stream, on which the neighbour sends a heartbeat first.
+    /// Goes on with a new stream, on which the neighbour sends a heartbeat first.
     pub(crate) fn restart(&mut self, sealer: Option<Sealer>) {
         self.sealer = sealer;
         self.batch.clear();
@@ -110,7 +110,7 @@ impl Outbound {
         self.is_held = true;
     }
 
-    /// The neighbour has received `received` reliable frames in all.
+    /// Notes that the neighbour has received `received` reliable frames in all.
     pub(crate) fn confirm(&mut self, received: u64) {
         let Some(sent) = &mut self.sent else { return };
         let news = received.saturating_sub(self.confirmed);
@@ -171,12 +171,12 @@ impl Outbound {
         Some(frame)
     }
 
-    /// The neighbour is owed an acknowledgement of this many more bytes.
+    /// Owes the neighbour an acknowledgement of this many more bytes.
     pub(crate) fn acknowledge(&mut self, bytes: u32) {
         self.to_acknowledge = self.to_acknowledge.saturating_add(bytes);
     }
 
-    /// The neighbour acknowledged this many bytes.
+    /// Notes that the neighbour acknowledged this many bytes.
     pub(crate) fn acknowledged(&mut self, bytes: u32) {
         self.unacknowledged = self.unacknowledged.saturating_sub(bytes.into());
     }

@@ -12,7 +12,7 @@ pub struct Proposal {
     pub context: Option<u64>,
     /// The last proposal to which the rank has bound itself.
     pub bound: Option<Bound>,
-    /// World ranks of members that it is to do without, the first 300 of them.
+    /// World ranks of members that it leaves out, the first 300 of them.
     pub without: Vec<u32>,
     /// World ranks of members that do not answer the rank, the first 300 of them.
     pub silent: Vec<u32>,
@@ -26,7 +26,7 @@ pub struct Bound {
     pub generation: u64,
     /// Its context.
     pub context: u64,
-    /// World ranks of members that it does without, the first 300 of them.
+    /// World ranks of members that it leaves out, the first 300 of them.
     pub without: Vec<u32>,
 }
 

@@ -1,6 +1,6 @@
-//! Records: over a stream that leaves the host, frames travel in records, whose length and content
-//! are each followed by a tag. So a length is known to be right before its bytes are waited for,
-//! and no byte is parsed that the neighbour has not sent.
+//! Records of frames, for streams that leave the host. A record's length and its content are each
+//! followed by a tag. So a length is verified before its bytes are waited for, and no byte is
+//! parsed that the neighbour has not sent.
 
 use spark_ccl_seal::{Changed, Opener, Sealer, TAG};
 
@@ -20,7 +20,7 @@ pub(crate) fn seal(sealer: &mut Sealer, frames: &[u8]) -> Vec<u8> {
 /// Takes records apart as they arrive.
 pub(crate) struct Records {
     opener: Opener,
-    /// What has arrived of the record that is not complete.
+    /// The bytes that have arrived of an incomplete record.
     arrived: Vec<u8>,
     /// The length of that record's content, once it is known.
     length: Option<usize>,
@@ -100,8 +100,8 @@ mod tests {
             prop_assert!(records.arrived.is_empty());
         }
 
-        /// Whatever is done to the bytes, only a beginning of what was sent is read; and what was
-        /// done is found once the bytes that it concerns, and those of their tag, have come.
+        /// However the bytes are changed, only a prefix of what was sent is read. A change is found
+        /// once the changed bytes, and those of their tag, have come.
         #[test]
         fn what_is_changed_is_found(
             at: prop::sample::Index, bit in 0u8..8, cut in 1usize..80,

@@ -38,7 +38,7 @@ pub trait Dial: Send + Sync {
     /// [`Unreached`], by the deadline or soon after it.
     fn dial(&self, peer: u32, number: u32, deadline: Instant) -> Result<Stream, Unreached>;
 
-    /// By which neighbour notices reach a rank, past those that are `gone`.
+    /// The way by which notices reach a rank, past those that are `gone`.
     fn way(&self, _to: u32, _gone: &dyn Fn(u32) -> bool) -> Way {
         Way::Closer
     }
@@ -104,7 +104,8 @@ struct Refused {
 }
 
 impl Repair {
-    /// The stream broke. It is reopened at once, or after a pause if nothing ever arrived on it.
+    /// Notes that the stream broke. It is reopened at once, or after a pause if nothing ever
+    /// arrived on it.
     pub(crate) fn mark_broken(&mut self, error: String, now: Instant) {
         let pause = if self.is_unproven {
             self.pause
@@ -116,12 +117,12 @@ impl Repair {
         self.pause = (pause * 2).clamp(FIRST_PAUSE, LAST_PAUSE);
     }
 
-    /// Something has arrived on the stream.
+    /// Notes that something has arrived on the stream.
     pub(crate) fn mark_heard(&mut self) {
         self.is_unproven = false;
     }
 
-    /// The stream is open, but has been silent since then.
+    /// Notes that the stream is open, but has been silent since then.
     pub(crate) fn suspect(&mut self, silent_since: Instant) {
         if self.next_try.is_none() {
             self.next_try = Some(silent_since + SILENT);
@@ -129,7 +130,7 @@ impl Repair {
         }
     }
 
-    /// The neighbour was heard lately: probing it is not needed any more.
+    /// Ends the probing of a neighbour that was heard lately.
     pub(crate) fn clear_suspicion(&mut self) {
         if self.broken.is_none() {
             (self.next_try, self.refused, self.outcome) = (None, None, None);
@@ -148,7 +149,7 @@ impl Repair {
         Some(self.number.saturating_add(1))
     }
 
-    /// An attempt has ended without a stream.
+    /// Notes that an attempt has ended without a stream.
     pub(crate) fn failed(&mut self, outcome: Unreached, now: Instant) {
         let refused = matches!(outcome, Unreached::Refused(_));
         self.refused = refused.then(|| Refused::one_more(self.refused, now));
@@ -170,7 +171,7 @@ impl Repair {
         is_next || number == self.number && by_higher && !self.by_higher
     }
 
-    /// A new stream is in use.
+    /// Notes that a new stream is in use.
     pub(crate) fn renewed(&mut self, number: u32, by_higher: bool) {
         *self = Self {
             number,
@@ -260,8 +261,8 @@ mod tests {
         Unreached::Refused("connection refused".into())
     }
 
-    /// Makes attempts when they are due until there is a verdict. Returns it, and after what time
-    /// it came.
+    /// Makes attempts when they are due until there is a verdict. Returns the verdict and when it
+    /// came.
     fn verdict_after(
         repair: &mut Repair,
         start: Instant,

@@ -260,7 +260,7 @@ impl Roster {
         self.heard.get(rank as usize)?.left.as_deref()
     }
 
-    /// What a member has said when it left, and all that it had begun was done.
+    /// What a member has said when it left with nothing in flight.
     pub(crate) fn has_left(&self, rank: u32) -> Option<&Leave> {
         self.heard.get(rank as usize)?.has_left()
     }
@@ -283,8 +283,8 @@ impl Roster {
         })
     }
 
-    /// A question to each companion that is there, and of which it is not known that it has made
-    /// the same calls of device memory, by its rank in the world.
+    /// A question to each companion that is still there and is not known to have made the same
+    /// calls of device memory, by world rank.
     pub(crate) fn ask_of_calls(&mut self) -> Vec<(u32, Claim)> {
         self.questions += 1;
         let ledger = self.view.ledger.lock();
@@ -326,7 +326,7 @@ impl Roster {
         verdict
     }
 
-    /// Takes the claims about calls that this rank has made by now, by their ranks.
+    /// Takes the claims about calls that this rank has made by now, by member.
     pub(crate) fn take_pending(&mut self) -> Vec<(u32, Claim)> {
         let made = self.view.ledger.lock().count();
         let heard = (0..).zip(&mut self.heard);
@@ -338,8 +338,8 @@ impl Roster {
         due.collect()
     }
 
-    /// The companions that are there, have not made the same calls of device memory up to this one,
-    /// as far as is known, and have not answered this question.
+    /// The companions that are still there, are not known to have made the same calls of device
+    /// memory up to `number`, and have not answered `question`.
     pub(crate) fn uncompared(&self, number: u64, question: u64) -> Vec<u32> {
         let is_open = |&rank: &u32| {
             let heard = self.heard.get(rank as usize);
@@ -352,7 +352,7 @@ impl Roster {
         self.companions.iter().copied().filter(is_open).collect()
     }
 
-    /// Notes up to which call of device memory all companions have made the same.
+    /// Notes the last call of device memory up to which all companions have made the same.
     fn note_compared(&self) {
         let companions = self.companions.iter();
         let heard = companions.filter_map(|&rank| self.heard.get(rank as usize));
@@ -362,7 +362,7 @@ impl Roster {
         self.view.set_compared(agreed.min().unwrap_or(0));
     }
 
-    /// Schedules the inspection of this rank's next operation about which something is known.
+    /// Schedules the inspection of this rank's next operation that something is known about.
     fn schedule_inspection(&self) {
         let entered = self.view.history.latest();
         let next = self.heard.iter().flat_map(|heard| {
@@ -384,8 +384,8 @@ impl Roster {
         }
     }
 
-    /// The fault of a call that needs a member which leaves: the root cause, if that one lacks
-    /// another member itself.
+    /// The fault of a call that needs a member that leaves: the root cause, if that member gives
+    /// one.
     fn left_fault(&self, rank: u32, leave: &Leave, sequence: u64) -> Fault {
         if let Some(cause) = &leave.cause {
             return self.view.localise(cause.clone());
@@ -428,8 +428,8 @@ impl Roster {
         self.view.me.rank as u32
     }
 
-    /// The member for which another one waits, in turn: itself, if it does not wait. `None` where
-    /// that is not known, or some wait for each other.
+    /// The last of the members that `rank` waits for in turn: `rank` itself, if it does not wait.
+    /// `None` if that is not known, or some wait for each other.
     fn cause(&self, rank: u32, window: Duration, now: Instant) -> Option<u32> {
         let mut chain = vec![rank];
         let mut last = rank;
@@ -458,11 +458,12 @@ impl Roster {
         .collect()
     }
 
-    /// Whom a member waits for in a message, whom that one waits for, and so on.
+    /// The member that `rank` waits for in a message, the one that this member waits for, and so
+    /// on.
     pub(crate) fn awaited_in_turn(&self, rank: u32, now: Instant) -> Vec<u32> {
         let mut chain = vec![self.me(), rank];
         let mut last = rank;
-        // Until some wait for each other.
+        // Ends where some wait for each other.
         while let Some(next) = self
             .awaited_by(last, now)
             .filter(|next| !chain.contains(next))
@@ -473,8 +474,8 @@ impl Roster {
         chain.split_off(2)
     }
 
-    /// The member that another one waits for in a message. Not one of which this rank need not
-    /// hear, so that its silence means nothing.
+    /// The member that `rank` waits for in a message, if it is a companion: the silence of others
+    /// means nothing.
     fn awaited_by(&self, rank: u32, now: Instant) -> Option<u32> {
         let world = self.heard.get(rank as usize)?.awaits_message_of(now)?;
         let awaited = self.view.rank(world);

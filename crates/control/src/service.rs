@@ -101,7 +101,7 @@ impl Service {
     /// Returns `None` in a forked child.
     pub(crate) fn with<T>(&self, rank: u32, work: impl FnOnce(&mut State) -> T) -> Option<T> {
         let state = self.ranks.get(&rank).filter(|_| self.is_here())?;
-        // What is said is emitted after the wake-up: the program's subscriber may block.
+        // Log events are emitted after the wake-up: the program's subscriber may block.
         let _held = Held::new();
         let mut state = state.lock();
         let result = work(&mut state);
@@ -170,8 +170,8 @@ impl Service {
         let work = move || {
             let Attempt { peer, number } = attempt;
             let dial = || dial.dial(peer, number, Instant::now() + ATTEMPT);
-            // After an attempt without an outcome there would be no other one, and no verdict on
-            // the neighbour.
+            // An attempt without an outcome would be the last one, without a verdict on the
+            // neighbour.
             let outcome = catch_unwind(AssertUnwindSafe(dial))
                 .unwrap_or_else(|_| Err(Unreached::NoAnswer("the attempt panicked".to_owned())));
             let outcome = outcome.and_then(|stream| {

@@ -50,7 +50,7 @@ pub(crate) struct State {
 #[derive(Clone)]
 enum Departure {
     Goodbye,
-    /// Its process ended. It is not sure where only its host's refusals say so.
+    /// Its process ended. That is not sure if only its host's refusals say so.
     Died {
         is_sure: bool,
     },
@@ -152,8 +152,8 @@ impl State {
         self.deliver(flood);
     }
 
-    /// Whether `news` is a death that is known already, as surely. A death that several ranks
-    /// notice is forwarded once, or twice where some were not sure.
+    /// Whether `news` is a death that is already known with the same certainty. A death that
+    /// several ranks notice is forwarded once, or twice where some were not sure.
     fn is_known(&self, news: &News) -> bool {
         let News::Gone { rank, failure } = news else {
             return false;
@@ -401,8 +401,8 @@ impl State {
 
     /// Records a fault. Returns whether it is the first of this communicator.
     ///
-    /// A rank that lacks one that has left takes part in nothing further, and says so: its own
-    /// calls that are not done are lacking elsewhere.
+    /// A rank that needs a rank that has left takes part in nothing further, and says so: others
+    /// lack its unfinished calls.
     fn fail(&mut self, context: u64, fault: Fault) -> bool {
         let Some(roster) = self.rosters.get(&context) else {
             return false;

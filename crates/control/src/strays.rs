@@ -77,8 +77,8 @@ fn insert(news: &mut Vec<Stray>, stray: Stray) {
     news.push(stray);
 }
 
-/// Whether both are progress of the same rank, its proposals, or how it leaves, so that only the
-/// later one counts.
+/// Whether both are the progress, the proposals or the departure of one rank: only the later one
+/// counts.
 fn are_of_one_rank(one: &Stray, other: &Stray) -> bool {
     match (one, other) {
         (Stray::Notice(one), Stray::Notice(other)) => {
@@ -98,7 +98,7 @@ fn are_of_one_rank(one: &Stray, other: &Stray) -> bool {
     }
 }
 
-/// Whether its sender has left for good. Anything that it says of that afterwards is no news.
+/// Whether its sender has left for good: what it says of that afterwards is no news.
 fn has_left(stray: &Stray) -> bool {
     let Stray::Flood(flood) = stray else {
         return false;
@@ -106,7 +106,7 @@ fn has_left(stray: &Stray) -> bool {
     matches!(&flood.news, News::Leave { leave, .. } if !leave.is_in_flight)
 }
 
-/// Each counts: this rank would wait in vain for one that it lacks.
+/// Whether it is a proposal. Each counts: this rank would wait in vain for one that it lacks.
 fn is_proposal(stray: &Stray) -> bool {
     matches!(stray, Stray::Flood(flood) if matches!(flood.news, News::Proposal { .. }))
 }

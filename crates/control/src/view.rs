@@ -1,5 +1,5 @@
-//! What the control plane knows of a communicator, as far as it is read and written without the
-//! monitor's mutex. Knows faults and departures; knows no stream and no frame.
+//! What the control plane knows of a communicator, and reads and writes without the monitor's
+//! mutex. Knows faults and departures; knows no stream and no frame.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -28,7 +28,7 @@ pub(crate) struct View {
     pub(crate) alarm: OnceLock<Box<dyn Fn() + Send + Sync>>,
     /// Counts this rank's calls by kind, for ranks that ask; not set where nobody counts them.
     pub(crate) calls: OnceLock<Box<dyn Fn() -> [u64; KINDS] + Send + Sync>>,
-    /// What this rank has done of the calls of device memory; set before it leaves.
+    /// The calls of device memory that this rank has done; set before it leaves.
     pub(crate) device_calls: OnceLock<DeviceCalls>,
     /// How far this rank is in leaving: a stage of [`begins_to_leave`](Self::begins_to_leave).
     leaving: AtomicU8,
@@ -39,10 +39,10 @@ pub(crate) struct View {
     inspect_from: AtomicU64,
     /// The calls of device memory that ranks compare. Its mutex is the innermost.
     pub(crate) ledger: Mutex<Ledger>,
-    /// Up to which of them all companions have made the same. It and the next one order no other
-    /// memory: relaxed.
+    /// The last of them up to which all companions have made the same. It and the next one order no
+    /// other memory: relaxed.
     compared: AtomicU64,
-    /// How often another rank has claimed something of its own calls.
+    /// How many claims other ranks have made about their calls.
     claims: AtomicU64,
 }
 
@@ -116,8 +116,8 @@ impl View {
         self.finished.load(Ordering::Relaxed)
     }
 
-    /// Records that this rank leaves, with or without something in flight. Returns whether the
-    /// others do not know it.
+    /// Records that this rank leaves, with or without something in flight. Returns whether that is
+    /// new to the others.
     pub(crate) fn begins_to_leave(&self, is_in_flight: bool) -> bool {
         let stage = if is_in_flight { 1 } else { 2 };
         // Relaxed: this only decides which caller is the first, and publishes no other data.
@@ -141,17 +141,17 @@ impl View {
         sequence >= self.inspect_from.load(Ordering::Relaxed)
     }
 
-    /// Up to which call of device memory all companions have made the same.
+    /// The last call of device memory up to which all companions have made the same.
     pub(crate) fn compared(&self) -> u64 {
         self.compared.load(Ordering::Relaxed)
     }
 
-    /// How often another rank has claimed something of its calls.
+    /// How many claims other ranks have made about their calls.
     pub(crate) fn claims(&self) -> u64 {
         self.claims.load(Ordering::Relaxed)
     }
 
-    /// Notes a claim, and up to which call all companions have made the same.
+    /// Notes a claim, and the last call up to which all companions have made the same.
     pub(crate) fn set_compared(&self, number: u64) {
         self.compared.store(number, Ordering::Relaxed);
         self.claims.fetch_add(1, Ordering::Relaxed);

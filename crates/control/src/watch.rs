@@ -133,8 +133,8 @@ impl Watch {
     }
 
     /// The ranks that have neither finished collective `sequence` nor announced within `window`
-    /// that they wait in it. In the place of one that waits in another operation stands the rank
-    /// that it waits for, in turn.
+    /// that they wait in it. A rank that waits in another operation is replaced by the rank that it
+    /// waits for, in turn.
     ///
     /// Use a window of some seconds: ranks that wait announce it once a second, and the others
     /// answer about as often.
@@ -168,8 +168,8 @@ impl Watch {
         })
     }
 
-    /// The same about a rank that this one waits for in a message; and if that rank waits for
-    /// another one in a message, about this one, and so on: the last of them holds up the others.
+    /// The same for a rank that this one waits for in a message, for the rank that it waits for in
+    /// a message, and so on: the last of them holds up the others.
     pub fn awaited(&self, rank: u32) -> Vec<Late> {
         let others = self.monitor.with(|state| {
             let roster = state.roster(self.view.context)?;
@@ -201,8 +201,7 @@ impl Watch {
             .with(|state| state.ask(self.view.context, whom));
     }
 
-    /// How long ago each of them has answered last, by their ranks in the world. Ranks that have
-    /// never done so are missing.
+    /// How long ago each of them last answered, by world rank. Ranks that never did are missing.
     pub fn answered(&self) -> HashMap<u32, Duration> {
         let standings = self.standings().into_iter();
         let answers = standings.filter_map(|it| Some((it.rank.world as u32, it.answer?.1)));
@@ -267,27 +266,27 @@ impl Watch {
         self.view.ledger.lock().count()
     }
 
-    /// Up to which of these calls the other ranks are known to have made the same, in the same
-    /// order: all of them in a communicator of up to 8 ranks, else the
+    /// The last of these calls up to which the other ranks are known to have made the same, in the
+    /// same order: all other ranks in a communicator of up to 8, else the
     /// [`neighbours`](crate::neighbours). Costs one atomic load.
     pub fn calls_compared(&self) -> u64 {
         self.view.compared()
     }
 
-    /// How often other ranks have said something of their calls. Costs one atomic load.
+    /// How many claims other ranks have made about their calls. Costs one atomic load.
     pub fn calls_claimed(&self) -> u64 {
         self.view.claims()
     }
 
-    /// Asks these ranks whether they have. Their monitors answer, whatever they do themselves.
-    /// Returns the number of the question.
+    /// Asks these ranks whether they have made the same calls. Their monitors answer, whatever the
+    /// ranks do. Returns the number of the question.
     pub fn ask_of_calls(&self) -> u64 {
         let context = self.view.context;
         let asked = self.monitor.with(|state| state.ask_of_calls(context));
         asked.unwrap_or_default()
     }
 
-    /// Which of these ranks are still there, are not known to have made the same calls up to
+    /// Those of these ranks that are still there, are not known to have made the same calls up to
     /// `number`, and have not answered the question. One that has answered was not as far.
     pub fn uncompared(&self, number: u64, question: u64) -> Vec<u32> {
         let context = self.view.context;
@@ -326,8 +325,8 @@ impl Watch {
     }
 
     /// The ranks among them that have ended for sure: those that have said goodbye, and those that
-    /// died as a rank on the same host has seen, which the kernel tells. Ranks that are lost may
-    /// still work somewhere. So may ranks on hosts that refuse connections: a firewall may do so.
+    /// a rank on the same host has seen die, as the kernel tells. Ranks that are lost may still
+    /// work somewhere. So may ranks on hosts that refuse connections: a firewall may do so.
     pub fn ended(&self) -> BTreeSet<u32> {
         self.monitor
             .with(|state| state.ended_ranks())

@@ -107,7 +107,7 @@ pub(crate) struct Flood {
 /// How a rank left the world without a goodbye.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Failure {
-    /// Its process ended, as the kernel says that it ran on.
+    /// Its process ended, according to the kernel that it ran on.
     Died,
     /// It cannot be reached, for this reason.
     Lost(String),

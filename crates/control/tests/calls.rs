@@ -26,7 +26,7 @@ fn make(watches: &[Arc<Watch>], calls: impl IntoIterator<Item = u64>) {
     }
 }
 
-/// Waits until this rank has heard what there is to hear about its calls.
+/// Waits until the others have answered about this rank's calls, or there is a fault.
 fn compare(watch: &Watch) {
     let (made, question) = (watch.calls_made(), watch.ask_of_calls());
     until("answers", || {

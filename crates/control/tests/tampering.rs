@@ -22,11 +22,11 @@ const TAG: usize = 16;
 
 #[derive(Debug, Clone, Copy)]
 enum Change {
-    /// Of the bit at this place, modulo the record's length.
+    /// Flips the bit at this place, modulo the record's length.
     Flip(usize),
     Drop,
     Repeat,
-    /// With the next one.
+    /// Swaps it with the next one.
     Swap,
     /// Sent back to where it comes from, in place of what the other end sends next.
     Reflect,
@@ -126,7 +126,7 @@ fn next_record(from: &mut TcpStream) -> io::Result<Vec<u8>> {
     Ok(record)
 }
 
-/// Makes the change, and checks that rank `finder` says what has happened, and of which rank.
+/// Makes the change, and checks that rank `finder` reports it, and names the other rank.
 fn is_found_by(finder: usize, number: usize, change: Change) {
     let monitors = world(number, change);
     let watches = [0, 1].map(|rank: usize| monitors[rank].watch(7, vec![0, 1], words));

@@ -264,7 +264,7 @@ fn a_goodbye_over_tcp_is_not_lost() {
     }
 }
 
-/// A thread may hold a handle for a moment longer, and be ended with the process.
+/// A thread may still hold a handle when the process ends.
 #[test]
 fn a_goodbye_is_said_although_something_holds_the_monitor() {
     let (mine, theirs) = tcp_pair();

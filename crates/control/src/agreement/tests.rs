@@ -1,5 +1,4 @@
-//! Ranks that agree while what they tell each other is late by any time, and some of them stop,
-//! wake up and end.
+//! Ranks agree while their messages are late by any time, and some of them stop, wake up and end.
 
 use std::collections::VecDeque;
 
@@ -221,7 +220,7 @@ impl World {
     }
 }
 
-/// Another one for all that differ.
+/// A context, different for each generation and members.
 fn context(generation: u64, members: &[u32]) -> u64 {
     use std::hash::{DefaultHasher, Hash, Hasher};
     let mut hasher = DefaultHasher::new();
@@ -289,7 +288,7 @@ fn the_others_go_on_together_without_a_stopped_rank_which_learns_it() {
     }
 }
 
-/// Which a busy machine, or a link that is cut, may lead to.
+/// A busy machine, or a link that is cut, may make a rank silent for some of the others.
 #[test]
 fn a_rank_that_answers_one_of_the_others_is_not_left_out() {
     for seed in 0..2000 {

@@ -41,7 +41,7 @@ impl State {
         let Some(roster) = self.rosters.get_mut(&claim.context) else {
             return;
         };
-        // What is wrong is known.
+        // The fault is known already.
         if roster.view.fault().is_some() {
             return;
         }

@@ -278,7 +278,7 @@ fn a_chain_of_awaited_messages_is_followed_to_its_end() {
 /// Ranks of a ring come to a halt one after the other, in this call or in the one before.
 #[test]
 fn only_the_rank_for_which_all_wait_is_late() {
-    // No way between the others leads by it.
+    // No route between the others passes through it.
     let stopped = 512;
     for (size, seed) in (3..9).flat_map(|size| (0..6).map(move |seed| (size, seed))) {
         let waiting: Vec<u32> = (0..size - 1).collect();

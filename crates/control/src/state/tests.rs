@@ -269,8 +269,8 @@ fn a_rank_that_has_left_may_die_or_get_lost() {
     }
 }
 
-/// Its host sends what it had still to send, when its process has died, but not when the host is
-/// lost.
+/// When a rank's process has died, its host still sends what was left to send; a lost host does
+/// not.
 #[test]
 fn a_rank_that_has_left_may_not_get_lost_while_a_call_needs_it() {
     for failure in failures() {
@@ -426,7 +426,7 @@ fn a_rank_that_was_given_up_has_ended_once_that_is_sure() {
         assert_eq!(rank.state.ended_ranks(), [0].into());
         let now = rank.views[&1].fault().unwrap();
         assert!(Arc::ptr_eq(now, &fault), "the first fault stays");
-        // What is less sure is no news, nor is the same once more.
+        // A less certain death is no news, and neither is the same death once more.
         rank.receive_from_neighbour(gone(unsure.clone()));
         assert_eq!(rank.state.ended_ranks(), [0].into());
         // A communicator that is made later fails, too.
@@ -436,7 +436,8 @@ fn a_rank_that_was_given_up_has_ended_once_that_is_sure() {
     }
 }
 
-/// What a rank on its host notices reaches all others, although they have given it up.
+/// A death that a rank on the same host notices reaches all others, although they have given the
+/// rank up.
 #[test]
 fn a_neighbour_that_was_given_up_and_ends_is_reported_once_more() {
     for unsure in &failures()[1..] {
