@@ -14,8 +14,8 @@ use crate::{Error, EventPool, checked};
 /// `CU_STREAM_LEGACY` are the context's legacy default stream.
 ///
 /// # Safety
-/// The handle is one of those two, `CU_STREAM_PER_THREAD`, or that of a stream that lives until
-/// what this returns, all clones of it, and all buffers that were allocated with it are dropped.
+/// The handle is one of those two, `CU_STREAM_PER_THREAD`, or that of a stream that outlives the
+/// value returned, all its clones, and all buffers that were allocated with it.
 ///
 /// # Errors
 /// The stream is of another context, or the per-thread default stream; the driver fails.
@@ -36,9 +36,8 @@ pub unsafe fn borrow_stream(
 }
 
 /// # Safety
-/// The handle is null, `CU_STREAM_LEGACY`, `CU_STREAM_PER_THREAD`, or that of a stream that lives
-/// until what this returns, all clones of it, and all buffers that were allocated with it are
-/// dropped.
+/// The handle is null, `CU_STREAM_LEGACY`, `CU_STREAM_PER_THREAD`, or that of a stream that
+/// outlives the value returned, all its clones, and all buffers that were allocated with it.
 unsafe fn wrap(context: &Arc<CudaContext>, raw: sys::CUstream) -> Result<Arc<CudaStream>, Error> {
     let device = make_current(context)?;
     let mut owner = ptr::null_mut();
@@ -74,7 +73,7 @@ impl CallStream {
     ///
     /// # Safety
     /// The handle is null, `CU_STREAM_LEGACY`, `CU_STREAM_PER_THREAD`, or that of a stream that
-    /// lives until what this returns is dropped, and all clones of [`inner`](Self::inner) with it.
+    /// outlives the value returned and all clones of [`inner`](Self::inner).
     ///
     /// # Errors
     /// The stream is of another context, or is the per-thread default stream and captures a graph;

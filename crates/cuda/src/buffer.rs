@@ -18,8 +18,8 @@ use crate::current::make_current;
 use crate::stream::wait_for;
 use crate::{Error, checked};
 
-/// The state of a cudarc buffer, which it does not keep alive: cudarc destroys the buffer's events
-/// with it. What uses the events is therefore unsafe.
+/// The state of a cudarc buffer, which it does not keep alive. cudarc destroys the buffer's events
+/// with it, so methods that use the events are unsafe.
 ///
 /// ```compile_fail
 /// use spark_ccl_cuda::{Buffer, Error, cudarc::driver::CudaStream};
@@ -141,7 +141,7 @@ impl Buffer {
         self.is_tracked(self.write)
     }
 
-    /// Makes all later users of the buffer wait for what the stream has enqueued so far, where it
+    /// Makes all later users of the buffer wait for what is enqueued in the stream so far, which
     /// reads or writes the buffer.
     ///
     /// It records the event of a write, even after a read, because cudarc overwrites the event of
@@ -156,7 +156,7 @@ impl Buffer {
     /// The driver fails; later users then do not wait.
     pub unsafe fn was_used(&self, stream: &CudaStream) -> Result<(), Error> {
         /// Keeps other threads from recording the event between this wait and this record. One for
-        /// each device, since the driver holds up those of a device where memory is freed.
+        /// each device: where memory is freed, the driver holds up the threads of that device.
         static NOTING: [Mutex<()>; 16] = [const { Mutex::new(()) }; 16];
         if !self.is_tracked(self.write) {
             return Ok(());

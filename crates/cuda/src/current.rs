@@ -14,13 +14,13 @@ thread_local! {
     static IS_KEPT: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Restores the context that was current in this thread when it was made, once it is dropped.
+/// When dropped, restores the context that was current in this thread when this was made.
 #[derive(Debug)]
 #[must_use = "the context is restored when this is dropped"]
 pub struct KeptContext {
     /// Null if there was none. `None` if another guard restores it, or nothing can change it.
     before: Option<sys::CUcontext>,
-    /// It is about this thread.
+    /// The context is this thread's.
     not_send: PhantomData<*mut ()>,
 }
 

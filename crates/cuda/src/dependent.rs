@@ -19,7 +19,7 @@ const MAY_START_EARLY: u32 = 6;
 struct Attribute {
     id: u32,
     pad: [u8; 4],
-    /// A union: of this attribute, a number of 32 bits.
+    /// A union; for this attribute, a number of 32 bits.
     value: [u64; 8],
 }
 
@@ -51,7 +51,7 @@ pub struct DependentLaunch {
 
 impl DependentLaunch {
     /// `None` if the GPU (of a compute capability below 9.0) or the driver (for CUDA before 12.3,
-    /// in whose graphs kernels always wait for the whole of others) does not do that.
+    /// where kernels in graphs always wait for the whole of others) does not do that.
     ///
     /// # Errors
     /// The driver fails.

@@ -109,7 +109,7 @@ pub struct Traits {
     pub dma_buf: bool,
 }
 
-/// What a device is.
+/// The properties of a device that need no context.
 ///
 /// # Errors
 /// There is no driver, or no such device.
@@ -187,8 +187,8 @@ pub fn context(ordinal: usize) -> Result<Arc<CudaContext>, Error> {
 }
 
 /// Makes a program's own object of a primary context the one that [`context`] returns while it
-/// exists. Where only memory that was [set aside](free_set_aside) has another object, that is freed
-/// first, which waits for all kernels of the device.
+/// exists. If only memory that was [set aside](free_set_aside) has another object, that memory is
+/// freed first, which waits for all kernels of the device.
 ///
 /// # Errors
 /// It is no primary context, or another object of the device's is in use.

@@ -56,7 +56,7 @@ pub enum Error {
         /// Why not.
         problem: &'static str,
     },
-    /// So much memory was dropped, and is not freed yet, that no more is allocated.
+    /// Too much dropped memory waits to be freed: no more is allocated.
     #[error(
         "{bytes} bytes of pinned memory of device {device} were dropped and wait to be freed, \
          which is done while no call is in flight there; more than {most} may not wait: wait for \

@@ -61,8 +61,8 @@ impl HostBlock {
         Ok(block)
     }
 
-    /// The block, which [`set_aside_bytes`](crate::set_aside_bytes) does not count: the same memory
-    /// is registered elsewhere, too.
+    /// Excludes the block from [`set_aside_bytes`](crate::set_aside_bytes): the same memory is
+    /// registered elsewhere, too.
     #[must_use]
     pub fn uncounted(mut self) -> Self {
         self.memory.count_not();

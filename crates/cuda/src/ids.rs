@@ -1,5 +1,4 @@
-//! The driver's own numbers of contexts and streams, which it gives to no other ones later. Handles
-//! are reused.
+//! The driver's own numbers of contexts and streams, which it never reuses. It does reuse handles.
 
 use std::ffi::c_void;
 
@@ -11,7 +10,7 @@ use crate::driver::function;
 use crate::stream::{is_capturing, relaxed};
 use crate::{Error, checked};
 
-/// `cuStreamGetId` and `cuCtxGetId`, of which cudarc offers neither.
+/// `cuStreamGetId` and `cuCtxGetId`, which cudarc lacks.
 type GetId = unsafe extern "C" fn(*mut c_void, *mut u64) -> sys::CUresult;
 
 /// The driver's number of a stream: the same for all objects that have its handle. `None` while the
@@ -78,7 +77,7 @@ mod tests {
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         anew.begin_capture(mode).unwrap();
         assert_eq!(stream_id(&anew).unwrap(), None);
-        // The capture is none the worse.
+        // The capture goes on.
         anew.end_capture(sys::CUgraphInstantiate_flags(0)).unwrap();
         assert_eq!(context_id(&context).unwrap(), context_id(&context).unwrap());
     }

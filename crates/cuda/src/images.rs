@@ -62,8 +62,8 @@ impl Images {
         }
     }
 
-    /// Loads the kernels into a context that has not got them: a cubin for the device's major
-    /// compute capability and no later minor one, or else PTX, which the driver compiles.
+    /// Loads the kernels into a context that lacks them: a cubin for the device's major compute
+    /// capability and no later minor one, or else PTX, which the driver compiles.
     ///
     /// # Errors
     /// There is no image for the device, or the driver refuses it.
@@ -209,7 +209,7 @@ mod tests {
                 "{said}"
             );
         }
-        // Another caller's.
+        // Another caller's error.
         assert!(context.check_err().is_err());
     }
 }

@@ -136,7 +136,7 @@ impl Drop for DeviceBlock {
     }
 }
 
-/// Memory from `cuMemAlloc`, or such that was set aside. The context must be current.
+/// Memory from `cuMemAlloc`, or memory that was set aside. The context must be current.
 fn allocate(context: &Arc<CudaContext>, device: usize, bytes: usize) -> Result<Reusable, Error> {
     if let Some(memory) = Reusable::take(context, Kind::Device, bytes) {
         return Ok(memory);
@@ -171,7 +171,7 @@ unsafe impl Send for PinnedWords {}
 unsafe impl Sync for PinnedWords {}
 
 impl PinnedWords {
-    /// Allocates words that the kernels of all devices reach, or takes such that were set aside.
+    /// Allocates words that the kernels of all devices reach, or takes words that were set aside.
     ///
     /// # Errors
     /// There is not enough memory, or the driver fails.

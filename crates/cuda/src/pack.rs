@@ -45,8 +45,8 @@ fn header(pack: &[u8]) -> Option<([u32; 4], &[u8])> {
     Some((header, rest))
 }
 
-/// The image for a device: the cubin for the closest of the capabilities that it runs, or the PTX
-/// for the latest that it has the instructions of.
+/// The image for a device: the cubin for the closest capability that it runs, or the PTX for the
+/// latest capability that it supports.
 pub(crate) fn choose<'a>(images: &[Image<'a>], device: Capability) -> Option<Image<'a>> {
     let runs = images.iter().filter(|image| image.runs_on(device));
     runs.max_by_key(|image| (!image.is_ptx, image.target))
@@ -85,7 +85,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// Packs images: whether they are PTX, and for which target.
+    /// Packs images, each with whether it is PTX, and its target.
     pub(crate) fn pack(images: &[(bool, u32, &[u8])]) -> Vec<u8> {
         let mut pack = Vec::new();
         for &(is_ptx, target, image) in images {

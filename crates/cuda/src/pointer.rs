@@ -30,8 +30,8 @@ pub fn device_of(context: &CudaContext, address: u64) -> Result<Option<usize>, E
     Ok(usize::try_from(ordinal).ok())
 }
 
-/// How many of `bytes` bytes from an address on are memory of the context's device, which the
-/// address itself [is of](device_of): one allocation, or mappings that follow each other. Addresses
+/// How many of `bytes` bytes from an address on are memory of the context's device: one allocation,
+/// or mappings that follow each other. The address itself is [of that device](device_of). Addresses
 /// that are only reserved, or that the device may not access, end it. Allowed while a graph is
 /// captured.
 ///
@@ -51,8 +51,8 @@ pub fn bytes_from(context: &CudaContext, address: u64, bytes: u64) -> Result<u64
     Ok(bytes.min(end - address))
 }
 
-/// Where the allocation, or the one mapping, ends that an address is in. The attribute
-/// `CU_POINTER_ATTRIBUTE_RANGE_SIZE` would not do: of mapped memory it tells how much is reserved.
+/// The end of the allocation, or of the single mapping, that an address is in. The attribute
+/// `CU_POINTER_ATTRIBUTE_RANGE_SIZE` would not do: for mapped memory it tells how much is reserved.
 fn end_of_range(device: usize, address: u64) -> Result<Option<u64>, Error> {
     let (mut start, mut bytes) = (0, 0);
     // SAFETY: the driver writes one address, to `start`, and one number, to `bytes`. It only looks

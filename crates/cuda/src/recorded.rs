@@ -10,8 +10,8 @@ use crate::ids::stream_id;
 use crate::stream::{relaxed, wait_for};
 use crate::{Error, checked};
 
-/// How many events a pool creates at once. The calls that have been enqueued and not run each have
-/// one: created singly, most would be so while a program's first calls are timed.
+/// How many events a pool creates at once. Each call that is enqueued and has not run needs one:
+/// created singly, most would be created while a program's first calls are timed.
 const TOGETHER: usize = 64;
 
 /// The events of a context. The driver takes longer to create an event than to record one.
@@ -92,7 +92,7 @@ impl EventPool {
             return Ok(event);
         }
         let event = Event::new(device)?;
-        // If one more is refused, this call has its own.
+        // If more are refused, this call still has its own.
         let more: Vec<_> = (1..TOGETHER)
             .map_while(|_| Event::new(device).ok())
             .collect();

@@ -43,7 +43,7 @@ pub(crate) struct Unused {
     pub(crate) kind: Kind,
     pub(crate) start: u64,
     pub(crate) bytes: usize,
-    /// Whether it counts where it is set aside: not where it is another registration's, too.
+    /// Whether it counts as set aside: not if another registration has it, too.
     pub(crate) counts: bool,
     /// What keeps registered memory mapped.
     pub(crate) owner: Option<Box<dyn Owner>>,
@@ -68,7 +68,7 @@ impl Reusable {
         Self(ManuallyDrop::new(memory))
     }
 
-    /// It is another registration's, too.
+    /// Notes that another registration has it, too.
     pub(crate) fn count_not(&mut self) {
         self.0.counts = false;
     }
@@ -131,7 +131,7 @@ impl Unused {
     }
 }
 
-/// How many bytes are set aside of a context, each of them counted once.
+/// How many bytes of a context are set aside, each counted once.
 pub fn set_aside_bytes(context: &CudaContext) -> usize {
     let own = context.cu_ctx().addr();
     let all = all();
@@ -144,7 +144,7 @@ pub fn set_aside_bytes(context: &CudaContext) -> usize {
         .sum()
 }
 
-/// Whether a context's object is in use by nothing but memory that is set aside, and by the caller.
+/// Whether only memory that is set aside, and the caller, use a context's object.
 pub(crate) fn only_set_aside_has(context: &Arc<CudaContext>) -> bool {
     let all = all();
     let has = |unused: &&Unused| Arc::ptr_eq(&unused.context, context);
@@ -152,7 +152,7 @@ pub(crate) fn only_set_aside_has(context: &Arc<CudaContext>) -> bool {
     count > 0 && Arc::strong_count(context) == count + 1
 }
 
-/// Checks that of a context not more bytes are set aside than may be.
+/// Checks that no more than `most` bytes of a context are set aside.
 ///
 /// # Errors
 /// [`Error::SetAside`]: there are more.
@@ -168,16 +168,15 @@ pub fn check_set_aside(context: &CudaContext, most: usize) -> Result<(), Error> 
     })
 }
 
-/// The devices of which there is memory set aside, by CUDA's numbers.
+/// The devices that have memory set aside, by CUDA's numbers.
 pub fn devices_with_memory_set_aside() -> Vec<usize> {
     let mut devices: Vec<_> = all().keys().map(|(device, ..)| *device).collect();
     devices.dedup();
     devices
 }
 
-/// Frees what is set aside of a device. Waits for all kernels that run there, and holds up all
-/// threads that use it meanwhile: none of these kernels may wait for what such a thread has yet to
-/// do.
+/// Frees memory that is set aside on a device. Waits for all kernels that run there, and meanwhile
+/// holds up all threads that use the device: none of these kernels may wait for such a thread.
 pub fn free_set_aside(device: usize) {
     let unused: Vec<_> = {
         let mut all = all();
@@ -188,7 +187,7 @@ pub fn free_set_aside(device: usize) {
             .collect();
         keys.iter().filter_map(|key| all.remove(key)).collect()
     };
-    // Not under the lock, which threads need that drop memory of other devices.
+    // Not under the lock, which threads that drop memory of other devices need.
     unused.into_iter().for_each(Unused::free);
 }
 
@@ -235,7 +234,7 @@ mod tests {
         assert_eq!(set_aside_bytes(&context), 0);
     }
 
-    /// What a registration is of stays mapped until it has ended.
+    /// Registered memory stays mapped until its registration has ended.
     #[test]
     fn registered_memory_is_kept_until_it_is_freed() {
         if !has(Need::Gpus(2)) {

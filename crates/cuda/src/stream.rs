@@ -43,8 +43,8 @@ pub fn is_capturing(stream: &CudaStream) -> Result<bool, Error> {
     Ok(status != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
 }
 
-/// Which capture of a graph a stream takes part in, by the driver's number: streams of one graph
-/// have the same, and no other ever has it. `None` if the stream captures nothing, or the driver
+/// The driver's number of the graph capture that a stream takes part in: all its streams have the
+/// same, and no other capture ever has it. `None` if the stream captures nothing, or the driver
 /// (before CUDA 11.3) does not tell.
 ///
 /// # Errors
@@ -111,8 +111,8 @@ pub fn counted_stream(context: &Arc<CudaContext>) -> Result<Arc<CudaStream>, Err
     checked("cuStreamCreate", device, made)
 }
 
-/// Calls cudarc without the error that it stores for its next call, and would return as an error of
-/// this one.
+/// Calls cudarc without the error that it has stored for its next call, and would return as this
+/// call's.
 pub(crate) fn apart<R>(context: &CudaContext, call: impl FnOnce() -> R) -> R {
     let kept = context.check_err();
     let result = call();
@@ -211,7 +211,7 @@ impl OwnStream {
     ///
     /// # Safety
     /// `to` must be the start of device memory that is at least as long as the values, until the
-    /// copy has run. Nothing else may use it meanwhile, but kernels by accesses that are atomic.
+    /// copy has run. Nothing else may use it meanwhile, except kernels by atomic accesses.
     ///
     /// # Errors
     /// The driver fails.
