@@ -66,9 +66,9 @@ use crate::task::Task;
 pub(crate) struct Core {
     wires: Wires,
     watch: Arc<Watch>,
-    /// What notes the operations, if anyone wants to know of them.
+    /// Notes the operations for observers, if there are any.
     observed: Option<Arc<Observed>>,
-    /// How long operations may take that begin from now on.
+    /// The timeout of operations that begin from now on.
     timeout: Duration,
     programs: Programs,
     ops: Ops,
@@ -90,7 +90,7 @@ pub(crate) struct Core {
     is_blocked: bool,
     /// The thread that made the first call, for other engines of the process.
     first_caller: FirstCaller,
-    /// What to tell the user once the engine is unlocked.
+    /// Remarks for the user, emitted once the engine is unlocked.
     remarks: Vec<String>,
 }
 
@@ -109,8 +109,8 @@ struct PairQueue {
 }
 
 impl Core {
-    /// The link of slots to a rank, once it is made, and the most bytes of its messages. From then
-    /// on it is the caller's. It is asked for only if this rank needs it; the other one may, too.
+    /// Gives the caller the link of slots to a rank, once it is made, and the most bytes of its
+    /// messages. Asks for it only if this rank needs it; the peer may ask, too.
     #[cfg(feature = "cuda")]
     pub(crate) fn take_link(
         &mut self,
@@ -149,7 +149,7 @@ impl Core {
         }
     }
 
-    /// What this rank says when it leaves.
+    /// This rank's farewell to the others.
     pub(crate) fn leave(&mut self) -> Leave {
         let mut messages: BTreeMap<Rank, Messages> = BTreeMap::new();
         for (&(peer, direction), queue) in &self.pair_queues {
@@ -171,7 +171,7 @@ impl Core {
         }
     }
 
-    /// Refuses all further calls. Those that another thread has begun meanwhile go on.
+    /// Refuses all further calls. Calls that other threads have begun go on.
     pub(crate) fn close(&mut self) {
         self.is_closed = true;
         if self.is_idle() {
@@ -179,7 +179,7 @@ impl Core {
         }
     }
 
-    /// What carries data to each rank.
+    /// The link to each rank.
     pub(crate) fn links(&self) -> Vec<PeerLink> {
         self.wires.mesh().peers().to_vec()
     }
@@ -194,8 +194,8 @@ impl Core {
         self.collectives.is_empty() && self.pairs == 0 && self.wires.unflushed.is_empty()
     }
 
-    /// Runs a collective to its end if that takes no more polls than these; otherwise queues it and
-    /// returns its name. Most small ones never enter the queue.
+    /// Runs a collective to its end if that takes no more polls than `budget`; otherwise queues it
+    /// and returns its name. Most small collectives never enter the queue.
     fn run_inline(
         &mut self,
         task: &Task,
@@ -262,13 +262,12 @@ impl Core {
         id
     }
 
-    /// How long an operation may take that begins now.
+    /// The timeout of an operation that begins now.
     fn limit_of(&self, request: &Request) -> Duration {
         request.task.limit.unwrap_or(self.timeout)
     }
 
-    /// Queues a message, or a part of one, of which later parts have the number and the tag of the
-    /// first.
+    /// Queues a message, or a part of one. Later parts have the number and the tag of the first.
     fn issue_pair(&mut self, request: Request, pair: (Rank, Direction), is_first: bool) -> OpId {
         self.has_news = true;
         let limit = self.limit_of(&request);
@@ -290,7 +289,7 @@ impl Core {
         id
     }
 
-    /// Moves everything on that can move; `true` when something did.
+    /// Advances everything that can move. Returns whether anything did.
     pub(crate) fn progress(&mut self) -> bool {
         if self.broken.is_some() {
             return false;
@@ -335,7 +334,7 @@ impl Core {
         }
     }
 
-    /// The error that ended this communicator, if one did, or that of a call after its orderly end.
+    /// Returns the error that ended this communicator, or that of calls after its orderly end.
     pub(crate) fn check(&mut self) -> Result<(), Error> {
         if self.broken.is_none() && self.watch.failed() {
             self.fail();
@@ -377,12 +376,12 @@ fn ended() -> Error {
     }
 }
 
-/// What a collective is called, among the others and on the links.
+/// A collective's number among the others, its tag on the links, and its record.
 #[derive(Debug, Clone, Copy)]
 struct Number {
     sequence: u64,
     tag: u64,
-    /// Where it is noted.
+    /// The number of its record.
     record: Option<u64>,
 }
 
@@ -437,7 +436,7 @@ fn work_off(
     (ended > 0, ended)
 }
 
-/// What is left to do with the result once it is there.
+/// Divides the result, if its reduction asks for it, and completes the record.
 fn complete(task: &Task, record: Option<u64>, observed: Option<&Observed>) {
     if let Some(divisor) = task.reduction.divisor {
         let output = &task.output;

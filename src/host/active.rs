@@ -18,11 +18,11 @@ pub(super) struct Active {
     pub(super) request: Request,
     pub(super) sequence: u64,
     pub(super) tag: u64,
-    /// Where it is recorded.
+    /// The number of its record.
     pub(super) record: Option<u64>,
     /// It receives nothing: it waits until its message can be received.
     pub(super) is_probe: bool,
-    /// How long it may wait. A timeout that is set later is that of later operations.
+    /// Its timeout. A timeout that is set later applies to later operations.
     pub(super) limit: Duration,
     /// The lane of the schedule's channel 0; channel 1 has the next one.
     first_lane: usize,
@@ -51,7 +51,7 @@ impl Active {
         }
     }
 
-    /// A point-to-point operation: what one rank sends to another, or receives from it.
+    /// A point-to-point operation: sends a message to another rank, or receives one.
     pub(super) fn pair(
         request: Request,
         sequence: u64,
@@ -72,7 +72,7 @@ impl Active {
         }
     }
 
-    /// The wait for a message, in no queue.
+    /// A wait for a message; in no queue.
     pub(super) fn probe(request: Request, limit: Duration) -> Self {
         Self {
             is_probe: true,

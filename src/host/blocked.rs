@@ -7,7 +7,7 @@ use spark_ccl_log::Mutex;
 use spark_ccl_transport::Bell;
 
 /// The bells of the engines of this process on whose links a thread blocks. Meanwhile that thread
-/// does not push other engines, so it is woken up when one of them needs that.
+/// does not push other engines, so it is woken up when one of them needs a push.
 static BLOCKED: PerProcess<Mutex<Vec<Arc<Bell>>>> = PerProcess::new();
 
 /// Wakes up the threads that block on other engines of this process.

@@ -114,9 +114,8 @@ impl HostEngine {
         Ok(ids)
     }
 
-    /// Begins a checked collective, whose buffers must stay until it is done. `None` where it is
-    /// done already. Waits for nothing: the calling thread also passes on what other communicators
-    /// wait for.
+    /// Begins a checked collective, whose buffers must stay until it is done. `None` if it is done
+    /// already. Does not wait: the calling thread also passes on data of other communicators.
     #[cfg(feature = "cuda")]
     pub(crate) fn begin(&self, task: &mut Task) -> Result<Option<Ids>, Error> {
         self.check_process()?;
@@ -129,8 +128,8 @@ impl HostEngine {
     }
 
     /// Begins a part of a message, whose memory must stay until it is done: the task's input or
-    /// output. Its signature is that of the whole message, which both ends cut alike. Waits for
-    /// nothing.
+    /// output. Its signature is that of the whole message, which both ends cut alike. Does not
+    /// wait.
     #[cfg(feature = "cuda")]
     pub(crate) fn begin_part(
         &self,
@@ -158,7 +157,7 @@ impl HostEngine {
         self.check_process().is_err() || self.look(|core| core.ops.is_done(id))
     }
 
-    /// Does one round of a waiter's work, and returns whether this holds then.
+    /// Does one round of a waiter's work. Returns whether `holds` is true after it.
     fn look(&self, holds: impl FnOnce(&mut Core) -> bool) -> bool {
         let mut core = self.lock();
         core.progress();
@@ -193,7 +192,7 @@ impl HostEngine {
         Ok(self.drive_beside(&[], None, outcome))
     }
 
-    /// Makes progress until this holds, or that time has come. Returns whether it holds.
+    /// Makes progress until `holds` is true or the time is up. Returns whether `holds` is true.
     fn drive_until(
         &self,
         until: Instant,
@@ -208,8 +207,8 @@ impl HostEngine {
         Ok(holds_in_time || self.look(holds))
     }
 
-    /// As [`drive`](Self::drive), for an outcome that also depends on `others`, and on whether that
-    /// time has come. The caller has checked that this is the engines' own process.
+    /// As [`drive`](Self::drive), for an outcome that also depends on `others`, and on whether the
+    /// time is up. The caller has checked that this is the engines' own process.
     fn drive_beside<R>(
         &self,
         others: &[&HostEngine],
@@ -277,8 +276,7 @@ impl HostEngine {
         }
     }
 
-    /// Does one round of the work of a thread that waits on the engine, unless another thread has
-    /// it locked.
+    /// Does one round of a waiter's work, unless another thread has the engine locked.
     fn attend(&self) {
         if let Some(mut core) = self.try_lock() {
             core.progress();
@@ -286,7 +284,7 @@ impl HostEngine {
         }
     }
 
-    /// Moves on what is in flight, if there is anything.
+    /// Advances what is in flight, if anything.
     pub(crate) fn push(&self) {
         let mut core = self.lock();
         if !core.is_idle() {
@@ -294,13 +292,12 @@ impl HostEngine {
         }
     }
 
-    /// Makes progress until nothing is in flight, but not for longer than this. Returns whether
-    /// that is so.
+    /// Makes progress until nothing is in flight, for at most `limit`. Returns whether nothing is.
     pub(crate) fn is_idle_within(&self, limit: Duration) -> Result<bool, Forked> {
         self.drive_until(deadline_in(limit), |core| core.is_idle())
     }
 
-    /// Hands the buffers of an operation that nobody waits for to the engine. In a forked child
+    /// Leaves the buffers of an operation that nobody waits for to the engine. In a forked child
     /// they are freed: the operation is the parent's, and does not touch the child's memory.
     fn detach(&self, id: OpId, buffers: Box<dyn Any + Send>) {
         if self.check_process().is_err() {
@@ -322,7 +319,7 @@ impl HostEngine {
         }
     }
 
-    /// Lets operations in flight take no longer than this, as if they had begun with it.
+    /// Limits operations in flight to `limit`, as if they had begun with it.
     #[cfg(feature = "cuda")]
     pub(crate) fn cut_short(&self, limit: Duration) {
         // In a forked child there are no operations.
@@ -405,7 +402,7 @@ impl HostEngine {
         })?
     }
 
-    /// Changes how long each operation may take that begins from now on.
+    /// Sets the timeout of operations that begin from now on.
     pub(crate) fn set_timeout(&self, timeout: Duration) {
         // In a forked child there are no operations.
         let _ = self.with(|core| core.timeout = timeout);
@@ -420,8 +417,8 @@ struct Rounds {
     idle: u32,
 }
 
-/// Polls until there is an outcome, other threads should have the engine, or polling is no longer
-/// worth it.
+/// Polls until there is an outcome, other threads should have the engine, or polling no longer
+/// pays.
 #[inline]
 fn poll<R>(
     core: &mut Core,

@@ -31,8 +31,7 @@ struct Exchange<'a> {
     /// Elements, and bytes, of a message.
     count: usize,
     bytes: usize,
-    /// Bytes between the parts of the input that go to one rank and to the next: none, where all
-    /// get the same.
+    /// Bytes from one rank's part of the input to the next rank's; 0 where all get the same.
     stride: usize,
 }
 
@@ -56,7 +55,7 @@ impl<'a> Exchange<'a> {
         }
     }
 
-    /// What this rank has for a rank, with a factor.
+    /// This rank's operand for `rank`, with a factor.
     fn own(&self, rank: Rank, scale: Scale) -> Operand {
         Operand {
             ptr: self
@@ -89,7 +88,7 @@ pub(super) fn run(run: &mut Run<'_>, polls: u32) -> Progress {
     let exchange = Exchange::of(task, *tag, wires.size);
     let bytes = exchange.bytes;
     let reduces = task.operation().reduces();
-    // What is only moved may go without a slot if it is longer.
+    // Longer data that is only moved may go without a slot.
     if bytes > wires.slot_bytes || !reduces && bytes >= ASK_SLOTLESS_BYTES {
         return Progress::Steps(0);
     }
@@ -110,7 +109,7 @@ pub(super) fn run(run: &mut Run<'_>, polls: u32) -> Progress {
     }
 }
 
-/// Sends to one peer after the other, as far as the links take it at once. Returns to how many.
+/// Sends to one peer after the other, as far as the links take it at once. Returns their number.
 fn send(exchange: &Exchange<'_>, wires: &mut Wires) -> u32 {
     let &Exchange { bytes, tag, .. } = exchange;
     for step in 1..wires.size {

@@ -77,7 +77,7 @@ impl Execution {
         }
     }
 
-    /// Runs until the operation is complete, which it returns, or until the spin budget is spent.
+    /// Runs until the operation is complete or the budget is spent. Returns whether it is complete.
     pub(super) fn run_inline(&mut self, mut run: Run<'_>, spin_budget: SpinBudget) -> bool {
         let (cursor, polls) = (&mut self.cursors[0], spin_budget.polls());
         if run.program.is_exchange() {
@@ -112,8 +112,8 @@ impl Execution {
         }
     }
 
-    /// Waits a moment, at the link of the message that it lacks. Where it waits for a peer to be
-    /// done with something instead, it does not look at the link: each look slows the peer down.
+    /// Polls the link of the message that it lacks for a moment. Does not look at the link while a
+    /// peer has yet to finish something instead: each look slows the peer down.
     pub(super) fn spin(&self, wires: &mut Wires, polls: u32) {
         if let Some(Obstacle::Message { peer, lane }) = self.stall.obstacle {
             wires.await_message(peer, lane, polls);

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 static THREADS: AtomicU64 = AtomicU64::new(1);
 
 thread_local! {
-    /// Relaxed: the number only has to be another one for each thread.
+    /// Relaxed: the number only has to differ between threads.
     static THREAD: u64 = THREADS.fetch_add(1, Ordering::Relaxed);
 }
 
@@ -17,7 +17,7 @@ pub(super) struct FirstCaller {
     thread: Arc<AtomicU64>,
 }
 
-/// The same for others, without the engine's lock.
+/// The same number, to be read without the engine's lock.
 pub(super) struct FirstCallerView(Arc<AtomicU64>);
 
 impl FirstCaller {
@@ -43,7 +43,7 @@ impl FirstCaller {
 }
 
 impl FirstCallerView {
-    /// Whether no other thread than this one has made the first call.
+    /// Whether no thread but this one has made the first call.
     pub(super) fn is_none_but_this(&self) -> bool {
         // Relaxed: as above.
         let first = self.0.load(Ordering::Relaxed);

@@ -1,5 +1,4 @@
-//! Steps that move no message: they reduce what is in this rank's memory, or in registered memory
-//! of all.
+//! Steps without messages: they reduce in this rank's memory, or in all ranks' registered memory.
 
 use std::ops::Range;
 
@@ -50,7 +49,7 @@ impl Run<'_> {
                 count as usize,
                 self.bypasses_caches(),
                 |run, operands, targets| {
-                    // All ranks' is the same: where they differ, this is not chosen.
+                    // All ranks have this factor: where factors differ, this is not chosen.
                     let scale = run.task.reduction.scale;
                     for rank in run.sources(step) {
                         let ptr = run.remote(rank, &step.src, done)?;
@@ -74,7 +73,7 @@ impl Run<'_> {
         self.confirm(step).map(|()| true)
     }
 
-    /// Whose memory a step reads.
+    /// The ranks whose memory a step reads.
     fn sources(&self, step: &Step) -> Range<Rank> {
         match step.kind {
             Kind::Get => step.recv_from..step.recv_from + 1,

@@ -46,7 +46,7 @@ impl Run<'_> {
         }
     }
 
-    /// Whether it is better to send on what a step keeps from where it is kept.
+    /// Whether a step should send its result on from where it is kept.
     pub(super) fn lends_on(&self, lane: usize, step: &Step) -> bool {
         let lends = || self.lends((step.send_to, lane), &step.dst, 0, step.dst.len);
         // A reduction can write its result to a slot at the same time, while it is in the cache. So
@@ -55,8 +55,7 @@ impl Run<'_> {
             && (!self.task.signature.operation.reduces() || lends() == Lends::Registered)
     }
 
-    /// How many elements to lend, from `done` on; `None` if they must go through a slot, or that is
-    /// better.
+    /// How many elements to lend, from `done` on; `None` if a slot is needed or better.
     fn lendable(&self, line: Line, transfer: &Transfer, span: &Span, done: u64) -> Option<u64> {
         if !self.program.may_lend() || self.scale_of_sent(span.buf) != Scale::One {
             return None;

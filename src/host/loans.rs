@@ -25,7 +25,7 @@ impl Loans {
         }
     }
 
-    /// The first peer found that has not returned everything, or cannot any more.
+    /// The obstacle of a peer that has not returned all loans, or no longer can.
     pub(super) fn outstanding(&mut self, wires: &mut Wires) -> Option<Obstacle> {
         while let Some(&Loan { peer, lane, number }) = self.0.last() {
             let tx = match wires.tx(peer, lane) {

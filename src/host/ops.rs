@@ -135,7 +135,7 @@ impl Ops {
         slot.generation != id.generation || matches!(slot.state, State::Done(_))
     }
 
-    /// Nobody waits for the operation any more: its buffers stay here until it is done.
+    /// Keeps the buffers of an operation that nobody waits for until it is done.
     pub(super) fn detach(&mut self, id: OpId, buffers: Buffers) {
         if self.active(id).is_some() {
             let slot = &mut self.slots[id.index];

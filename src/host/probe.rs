@@ -14,7 +14,7 @@ use super::{Core, Direction, HostEngine, watchdog};
 use crate::error::Error;
 use crate::mesh::POINT_TO_POINT_LANE;
 
-/// How often the wait for a message is checked: that takes the lock of all communicators.
+/// How often the wait for a message is checked: each check takes the lock of all communicators.
 const CHECK_EVERY: Duration = Duration::from_millis(10);
 
 /// The wait for the next message from a rank.
@@ -25,8 +25,8 @@ struct Awaited {
 }
 
 impl HostEngine {
-    /// The next message from a rank: its type and elements. `None` if none has come, or a call
-    /// waits for it. Does not wait.
+    /// The type and count of the next message from a rank. `None` if none has come, or a call waits
+    /// for it. Does not wait.
     ///
     /// # Errors
     /// The fault that has ended this communicator.
@@ -51,7 +51,7 @@ impl HostEngine {
 }
 
 impl Core {
-    /// The next message, or why there is none that could be received.
+    /// The next message, or why none can be received.
     fn probe(&mut self, from: Rank) -> Result<Result<Option<(DType, u64)>, Obstacle>, Error> {
         self.progress();
         self.check()?;

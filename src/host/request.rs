@@ -41,8 +41,8 @@ impl Request {
         })
     }
 
-    /// That of a part of a message, which is the task's input or output. Its signature is that of
-    /// the whole.
+    /// The request of a part of a message, which is the task's input or output. Its signature is
+    /// that of the whole.
     #[cfg(feature = "cuda")]
     pub(super) fn of_part(task: Task, direction: Direction, own: Rank) -> Self {
         let program = match direction {

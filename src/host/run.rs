@@ -24,7 +24,7 @@ const TURN: usize = 32;
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct Half {
     pub(super) elements: u64,
-    /// The reduction of the current slice, when it was not done at once.
+    /// The reduction of the current slice, if it was not done at once.
     pub(super) pending: Option<Ticket>,
 }
 
@@ -36,7 +36,7 @@ pub(crate) struct Cursor {
 }
 
 impl Cursor {
-    /// To the next step.
+    /// Moves to the next step.
     pub(super) fn advance(&mut self) {
         self.index += 1;
         // Field by field: a new value would be written in parts and read as a whole (see `turn`).
@@ -47,7 +47,7 @@ impl Cursor {
     }
 }
 
-/// One operation together with what it works with, for one turn.
+/// One operation and the resources that it uses, for one turn.
 pub(crate) struct Run<'a> {
     pub(crate) task: &'a Task,
     pub(crate) program: &'a Program,
@@ -147,7 +147,7 @@ impl Run<'_> {
         }
     }
 
-    /// Two flows at once, of which the second stays behind the first.
+    /// Two flows at once; the second stays behind the first.
     fn both(
         &mut self,
         channel: u32,
@@ -416,7 +416,7 @@ impl Run<'_> {
         output.len * self.task.signature.dtype.size() >= STREAMING_BYTES && input.ptr != output.ptr
     }
 
-    /// What this rank has for a reduction.
+    /// This rank's operand of a reduction.
     #[inline]
     pub(super) fn operand(&self, span: &Span, done: u64) -> Operand {
         let scale = match span.buf {

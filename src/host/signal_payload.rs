@@ -1,4 +1,4 @@
-//! What signals say, as bytes.
+//! Payloads of signals, as bytes.
 //!
 //! The tags of messages hold only a digest of the call. Where a rank relies on details of its
 //! peer's call that the length of a message does not prove, a signal spells them out.
@@ -48,7 +48,7 @@ impl SignalPayload {
         terms
     }
 
-    /// For errors, of a rank that says this to `peer`.
+    /// Describes it for errors; a rank says it to `peer`.
     pub(super) fn describe(&self, peer: Rank) -> String {
         match self.words[..self.len] {
             [sent, expected] => {

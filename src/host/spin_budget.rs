@@ -46,7 +46,7 @@ impl SpinBudget {
         self.polls.min(POLLS_PER_ROUND)
     }
 
-    /// Learns from a yield, during which another thread had the core or not.
+    /// Learns from a yield whether another thread wanted the core.
     pub(super) fn learn(&mut self, wanted: bool) {
         self.polls = if wanted {
             (self.polls / 4).max(1)

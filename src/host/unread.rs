@@ -1,6 +1,5 @@
-//! Messages that lie on the links although this rank is done with the collectives that they belong
-//! to: their senders have called something else. Knows links and tags; who compares the calls is
-//! the control plane.
+//! Unread messages of collectives that this rank is done with: their senders have called something
+//! else. Knows links and tags; the control plane compares the calls.
 
 use spark_ccl_control::Fault;
 use spark_ccl_sched::Rank;
@@ -11,16 +10,16 @@ use super::wires::Wires;
 use crate::error::Error;
 use crate::mesh::POINT_TO_POINT_LANE;
 
-/// In an uninterrupted run of calls in which a rank only sends, it looks at its links at the first,
-/// second, fourth, ... of them, and from then on once in this many. Over TCP each look takes a
-/// system call for each link.
+/// In an uninterrupted run of calls that only send, a rank looks at its links at the first, second,
+/// fourth, ... call, and later once in this many calls. Over TCP each look takes a system call for
+/// each link.
 const LOOK_EVERY: u32 = 1024;
 
 /// A message that no call of this rank will read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Unread {
     pub(super) from: Rank,
-    /// The collective of which it is.
+    /// The number of its collective.
     pub(super) sequence: u64,
 }
 
@@ -28,8 +27,7 @@ pub(super) struct Unread {
 #[derive(Debug)]
 pub(super) enum Refusal {
     Error(Error),
-    /// An earlier call was not what another rank has called. What the fault is, the ranks find out
-    /// together.
+    /// An earlier call differs from another rank's. The ranks find out together what the fault is.
     Unread(Unread),
 }
 
@@ -40,8 +38,8 @@ impl From<Error> for Refusal {
 }
 
 impl Wires {
-    /// The first message of a collective up to this one, on the links of collectives. None of these
-    /// is in the middle of a message.
+    /// The first message of a collective up to `last`, on the links of collectives. None of these
+    /// links is in the middle of a message.
     fn unread(&mut self, last: u64) -> Option<Unread> {
         self.take_ready();
         for index in 0..self.made().len() {
@@ -61,8 +59,8 @@ impl Wires {
 }
 
 impl Core {
-    /// A message of a collective with which this rank is done. Looks for none while one is in
-    /// flight, which compares what it receives by itself.
+    /// A message of a collective that this rank is done with. Does not look while a collective is
+    /// in flight, which itself compares what it receives.
     pub(super) fn unread(&mut self) -> Option<Unread> {
         if self.broken.is_some() || !self.collectives.is_empty() {
             return None;
@@ -70,11 +68,11 @@ impl Core {
         self.wires.unread(self.sequence)
     }
 
-    /// Begins a call that only sends, or moves nothing. Others compare the tags of what they
-    /// receive; before one of these, this rank looks now and then at what has come.
+    /// Begins a call that only sends, or moves nothing. Other calls compare the tags of what they
+    /// receive; before a call of this kind, this rank looks at its links now and then.
     ///
     /// # Errors
-    /// With the message that it finds.
+    /// The unread message, if it finds one.
     #[inline]
     pub(super) fn begin_unheard(&mut self) -> Result<(), Refusal> {
         self.unheard = self.unheard.wrapping_add(1);
@@ -97,7 +95,7 @@ impl Core {
         }
     }
 
-    /// What to say of a message that this rank leaves unread.
+    /// The remark on a message that this rank leaves unread.
     pub(crate) fn unread_text(&mut self) -> Option<String> {
         let unread = self.unread()?;
         Some(self.unread_fault(unread).to_string())

@@ -27,7 +27,7 @@ pub(super) const CAUSE_WITHIN: Duration = Duration::from_millis(1500);
 /// The same where the peer has closed the link: it may know why, and itself wait that long before
 /// it says so.
 const CAUSE_OF_CLOSE_WITHIN: Duration = Duration::from_secs(3);
-/// A wait for a message that no call has asked for, in errors.
+/// The name, in errors, of a wait for a message that no call has asked for.
 const PROBE: &str = "probe_wait";
 /// Ranks from which nothing has come for this long are late, at a deadline.
 const SIGN_OF_LIFE: Duration = Duration::from_millis(2500);
@@ -106,15 +106,15 @@ fn doubtful(active: &Active, watch: &Watch) -> Option<(u64, [u64; 2])> {
     watch.called(sequence).map(|words| (sequence, words))
 }
 
-/// The collective to which a message belongs that has come while this rank is in `own`: tags hold
-/// the low half of the number.
+/// The collective of a message that has come while this rank is in `own`: tags hold the low half of
+/// its number.
 pub(super) fn sequence_of(tag: u64, own: u64) -> u64 {
     let ahead = ((tag >> 32) as u32).wrapping_sub(own as u32) as i32;
     own.wrapping_add_signed(i64::from(ahead))
 }
 
-/// The fault if a message belongs to another collective, and the sender's call is not known: it was
-/// too many calls ago.
+/// The fault if a message belongs to another collective, too many calls ago for the sender's call
+/// to be known.
 fn forgotten(active: &Active, watch: &Watch, tag: u64, [here, there]: [Member; 2]) -> Fault {
     let sent = sequence_of(tag, active.sequence);
     let own = describe(active);
@@ -143,7 +143,7 @@ pub(super) fn called(watch: &Watch, sequence: u64) -> String {
     called.unwrap_or_else(|| "what it no longer knows".to_owned())
 }
 
-/// Whether the obstacle means that the operation can never be completed.
+/// The fault, if the obstacle means that the operation can never be completed.
 fn inspect(active: &mut Active, watch: &Watch, wires: &Wires, now: Instant) -> Option<Fault> {
     let peer = waiting_for(active)?;
     let obstacle = active.execution.stall.obstacle.as_ref()?;
@@ -170,8 +170,8 @@ fn inspect(active: &mut Active, watch: &Watch, wires: &Wires, now: Instant) -> O
 }
 
 /// The fault that an obstacle other than a mere wait amounts to, and whether that is certain. If it
-/// is not, the control plane may still report the true cause. `left` is what a peer has said that
-/// has left without its part in a message.
+/// is not, the control plane may still report the true cause. `left` is the farewell of a peer that
+/// has left without doing its part in a message.
 fn meaning(
     active: &Active,
     obstacle: &Obstacle,
@@ -294,8 +294,8 @@ fn marked(active: &Active) -> u64 {
     active.sequence | mark
 }
 
-/// The operation as this rank has called it. A message that is a block has a count, also of
-/// nothing.
+/// The operation as this rank has called it. A message that is a block has a count, even if it is
+/// 0.
 fn describe(active: &Active) -> String {
     let signature = active.request.task.signature;
     if active.is_probe {

@@ -20,7 +20,7 @@ pub(crate) struct Wires {
     pub(crate) size: u32,
     pub(crate) slot_bytes: usize,
     mesh: Mesh,
-    /// By line: what sends, and what receives, where the link is made.
+    /// By line: the sender and the receiver of the link, if it is made.
     tx: Vec<Option<Box<dyn LinkTx>>>,
     rx: Vec<Option<Box<dyn LinkRx>>>,
     /// The lines to others whose links are made.
@@ -142,7 +142,7 @@ impl Wires {
         }
     }
 
-    /// What makes the links.
+    /// The mesh, which makes the links.
     pub(crate) fn mesh(&self) -> &Mesh {
         &self.mesh
     }
@@ -179,7 +179,7 @@ impl Wires {
         self.mesh.has_grown()
     }
 
-    /// What sends to the peer on this lane.
+    /// The sender to the peer on this lane.
     #[inline]
     pub(super) fn tx(&mut self, peer: Rank, lane: usize) -> Result<&mut dyn LinkTx, Obstacle> {
         let index = index((peer, lane));
@@ -192,7 +192,7 @@ impl Wires {
         }
     }
 
-    /// What receives from the peer on this lane.
+    /// The receiver from the peer on this lane.
     #[inline]
     pub(super) fn rx(&mut self, peer: Rank, lane: usize) -> Result<&mut dyn LinkRx, Obstacle> {
         let index = index((peer, lane));
@@ -205,12 +205,12 @@ impl Wires {
         }
     }
 
-    /// What sends to the peer on this lane, if its link is made.
+    /// The sender to the peer on this lane, if its link is made.
     pub(super) fn made_tx(&self, peer: Rank, lane: usize) -> Option<&dyn LinkTx> {
         self.tx[index((peer, lane))].as_deref()
     }
 
-    /// What receives from the peer on this lane, if its link is made.
+    /// The receiver from the peer on this lane, if its link is made.
     pub(super) fn made_rx(&self, peer: Rank, lane: usize) -> Option<&dyn LinkRx> {
         self.rx[index((peer, lane))].as_deref()
     }
@@ -258,8 +258,8 @@ impl Wires {
         });
     }
 
-    /// Pushes held-back bytes on; the first peer whose link on one of these lanes still holds some
-    /// back.
+    /// Pushes held-back bytes on. Returns the obstacle of a link on these lanes that still holds
+    /// some back.
     pub(super) fn held_back(&mut self, lanes: Range<usize>) -> Option<Obstacle> {
         let (mut obstacle, links) = (None, &mut self.tx);
         self.unflushed.retain(|&line| {
@@ -315,7 +315,7 @@ impl Wires {
         (!silent.is_empty()).then(|| format!("nothing comes back over {silent}"))
     }
 
-    /// Prepares a wait for the peers. To be followed by a look at everything that is waited for.
+    /// Prepares a wait for the peers. The caller must then look at everything that it waits for.
     pub(super) fn arm(&mut self) -> Wait {
         let mut wait = Wait::default();
         if self.reduces_later {
@@ -332,7 +332,7 @@ impl Wires {
         wait
     }
 
-    /// Adds to the wait what that look did not find.
+    /// Adds to the wait the events that this look did not find.
     pub(super) fn watch(&self, wait: &mut Wait) {
         self.rx.iter().flatten().for_each(|rx| rx.watch(wait));
         let held_back = self.unflushed.iter().map(|&line| &self.tx[index(line)]);

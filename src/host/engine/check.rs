@@ -1,5 +1,5 @@
-//! Whether a communicator works: what becomes of messages that nobody will read. Knows the engine
-//! and its lock.
+//! Checks whether a communicator works, and turns messages that no call will read into faults.
+//! Knows the engine and its lock.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,8 +9,7 @@ use crate::error::Error;
 use crate::host::unread::{Refusal, Unread};
 use crate::host::watchdog::CAUSE_WITHIN;
 
-/// How often a rank that has found an unread message looks for what the control plane says about
-/// it.
+/// How often a rank with an unread message asks the control plane about it.
 const PAUSE: Duration = Duration::from_millis(1);
 
 impl HostEngine {
@@ -27,15 +26,14 @@ impl HostEngine {
     /// will read.
     ///
     /// # Errors
-    /// The fault. Where a message is unread, this takes until its sender has said what it has
-    /// called.
+    /// The fault. With an unread message, this waits until its sender has said what it called.
     pub(crate) fn check(&self) -> Result<(), Error> {
         let unread = self.with(|core| core.check().map(|()| core.unread()))??;
         unread.map_or(Ok(()), |unread| Err(self.fail_for(unread)))
     }
 
-    /// Has the sender of an unread message compare the two calls, and waits for the fault that this
-    /// is.
+    /// Has the sender of an unread message compare the two calls, and waits for the resulting
+    /// fault.
     fn fail_for(&self, unread: Unread) -> Error {
         let Unread { from, sequence } = unread;
         let found = self.with(|core| (Arc::clone(&core.watch), core.unread_fault(unread)));

@@ -32,7 +32,7 @@ struct EngineEntry {
 /// takes after it has lowered it.
 pub(super) type Waiters = Arc<AtomicU32>;
 
-/// Adds an engine: that of this context's rank.
+/// Adds the engine of a context's rank.
 pub(super) fn add(engine: &Arc<HostEngine>, place: (u64, Rank), first_caller: FirstCallerView) {
     let mut all = ENGINES.get().lock();
     all.retain(|entry| entry.engine.strong_count() > 0);

@@ -7,7 +7,7 @@ use std::time::Instant;
 use super::{HostEngine, Ids};
 
 impl HostEngine {
-    /// Says that a progress thread will be there.
+    /// Notes that a progress thread will run.
     pub(crate) fn expect_thread(&self) {
         self.has_thread.store(true, Ordering::Relaxed);
     }

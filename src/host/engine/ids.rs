@@ -1,4 +1,4 @@
-//! Tasks that the engine has, for threads that wait for them. Knows the engine and its lock.
+//! Names of the engine's tasks, by which threads wait for them. Knows the engine and its lock.
 
 use std::any::Any;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The locked engine, and all that a thread leaves to do without the lock.
+//! The locked engine, and the work that a thread defers until it is unlocked.
 
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
@@ -38,8 +38,8 @@ impl HostEngine {
         self.core.try_lock().map(locked)
     }
 
-    /// Waits for the signal for a while, if that is so. This thread must not have the engine: what
-    /// it leaves to do would wait as well.
+    /// Waits for the signal for at most `limit`, if `is_so` holds. This thread must not have the
+    /// engine locked: its deferred work would wait as well.
     pub(in crate::host) fn wait_on(
         &self,
         signal: &Condvar,
