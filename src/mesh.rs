@@ -39,7 +39,7 @@ use crate::mesh::peer_link::{Carrier, PeerLink};
 /// Both halves of a link.
 pub(crate) type Halves = (Box<dyn LinkTx>, Box<dyn LinkRx>);
 
-/// What makes a communicator's links.
+/// Makes a communicator's links.
 pub(crate) struct Mesh {
     owner: Arc<LinkOwner>,
     inbox: Arc<Inbox>,
@@ -51,23 +51,23 @@ pub(crate) struct Mesh {
     awaited: Vec<(Line, shm::Chime)>,
     /// Peers to which TCP carries the data although there are ports.
     without_rails: BTreeSet<Rank>,
-    /// Peers to which an interface may carry nothing, which was said.
+    /// Peers for which it was logged that an interface may carry nothing.
     unbound: BTreeSet<Rank>,
-    /// By rank: what carries data, as far as that is known.
+    /// By rank: its link, as far as that is known.
     peers: Vec<PeerLink>,
     /// A link has made progress since `has_grown` was last called.
     has_grown: bool,
 }
 
-/// To be opened once the engine exists that the links are for.
+/// Accepts links that peers ask for. To be opened once the links' engine exists.
 pub(crate) struct LinkAcceptor {
     owner: Arc<LinkOwner>,
     inbox: Arc<Inbox>,
 }
 
 impl LinkAcceptor {
-    /// From now on, the session delivers what peers ask for, and pushes the engine. What they have
-    /// asked for before is delivered by this call, so the caller must not hold the engine.
+    /// From now on, the session delivers the links that peers ask for, and pushes the engine. Links
+    /// asked for earlier are delivered by this call, so the caller must not hold the engine.
     pub(crate) fn open(self, push: Push) {
         attend(&self.owner, &self.inbox, push);
     }
@@ -79,7 +79,7 @@ enum Stage {
     Asked,
     Tcp(Sockets),
     /// Only errors can still come for it: sessions admit one stream for each purpose, and both ends
-    /// want the same number, which is part of the settings' hash.
+    /// want the same number of them, which is part of the settings' hash.
     Ready(Halves),
     Failed(LinkError),
     /// This rank's call has failed. But the peer may have called before it left, and its sockets
@@ -106,7 +106,7 @@ impl Mesh {
         }
     }
 
-    /// What lets links in that peers ask for.
+    /// The acceptor of links that peers ask for.
     pub(crate) fn acceptor(&self) -> LinkAcceptor {
         LinkAcceptor {
             owner: Arc::clone(&self.owner),
@@ -114,7 +114,7 @@ impl Mesh {
         }
     }
 
-    /// What carries data to each rank.
+    /// The link to each rank.
     pub(crate) fn peers(&self) -> &[PeerLink] {
         &self.peers
     }
@@ -144,7 +144,7 @@ impl Mesh {
     /// The link, if it is ready.
     ///
     /// # Errors
-    /// Why there is none, and will be none.
+    /// Why there will be none.
     pub(crate) fn take(&mut self, line: Line) -> Result<Option<Halves>, LinkError> {
         self.ask(line);
         match self.forming.remove(&line) {
@@ -179,8 +179,8 @@ impl Mesh {
         self.awaited.iter().any(|(awaited, _)| *awaited == line)
     }
 
-    /// Whether some link has made progress since this was last called. A wait that was armed before
-    /// does not include what that link now waits for.
+    /// Whether some link has made progress since this was last called. A wait that was armed
+    /// earlier does not include what that link now waits for.
     pub(crate) fn has_grown(&mut self) -> bool {
         std::mem::take(&mut self.has_grown)
     }
@@ -223,7 +223,7 @@ impl Mesh {
         Ok((Box::new(tx), Box::new(rx)))
     }
 
-    /// Continues a link of which a socket has come, or will not come.
+    /// Continues a link after one of its sockets has come, or has failed to.
     fn sort(&mut self, delivery: inbox::Delivered) {
         let line = delivery.line;
         let socket = match delivery.stream {

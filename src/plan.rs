@@ -55,7 +55,7 @@ struct Choice {
 }
 
 impl Planner {
-    /// Of a rank among ranks on these hosts.
+    /// The planner of a rank among ranks on these hosts.
     pub(crate) fn new<H: Ord>(
         communicator: u64,
         rank: u32,
@@ -85,7 +85,7 @@ impl Planner {
         }
     }
 
-    /// Where some ranks reach each other by way of others only, if that is so. Alike on all ranks.
+    /// Sets whether some ranks reach each other by way of others only. Alike on all ranks.
     pub(crate) fn with_ways_round(self, has_ways_round: bool) -> Self {
         Self {
             has_ways_round,
@@ -131,7 +131,7 @@ impl Planner {
         schedule.is_ok_and(|schedule| schedule.may_lend())
     }
 
-    /// Whether every rank reaches every other one's devices.
+    /// Whether every rank reaches every other one's RDMA devices.
     pub(crate) fn over_rdma(&self) -> bool {
         self.topology.network.is_rdma()
     }
@@ -228,12 +228,12 @@ impl Planner {
     }
 }
 
-/// What `spark-perf tune` measured for ranks that are placed like these.
+/// The measurements of `spark-perf tune` for ranks that are placed like these.
 fn measured(tuning: &Tuning, layout: Layout) -> Measured<Algorithm> {
     tuning.of(layout).filter_map(steps).collect()
 }
 
-/// Nothing where an algorithm is named that goes through no links, or not with this collective.
+/// An entry's choices. `None` if one goes through no links, or is not for its collective.
 fn steps(entry: &TuningEntry) -> Option<(Operation, Vec<(u64, Algorithm)>)> {
     let operation = entry.collective;
     let steps = entry.steps.iter().map(|step| (step.up_to, step.algorithm));

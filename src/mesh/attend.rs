@@ -1,4 +1,4 @@
-//! Where the session's streams for a communicator's links go: into the inbox, or to the dialogue
+//! Delivers the session's streams for a communicator's links: into the inbox, or to the dialogue
 //! that makes a link from them.
 
 use std::sync::Arc;
@@ -44,7 +44,7 @@ pub(super) fn attend(owner: &Arc<LinkOwner>, inbox: &Arc<Inbox>, push: Push) {
             }
             (_, stream) => stream.map(|(stream, _)| stream.socket),
         };
-        // A link asks for another one instead of what has not come.
+        // A link itself asks again for a spare that has not come.
         if socket >= owner.sockets(peer) {
             if let Ok(stream) = stream {
                 owner.spares.put(line, (socket, stream));

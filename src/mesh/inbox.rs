@@ -1,5 +1,5 @@
-//! What other threads deliver to the engine that makes links. They put it here, and wake the
-//! engine, which makes the links.
+//! Deliveries of other threads to the engine. They put them here, and wake the engine, which makes
+//! links from them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +12,7 @@ use spark_ccl_transport::{LinkError, shm};
 
 use super::{Halves, Line, LinkOwner};
 
-/// What has arrived and has not been taken.
+/// The deliveries that have not been taken.
 #[derive(Default)]
 pub(super) struct Inbox {
     events: Mutex<Vec<InboxEvent>>,
@@ -24,7 +24,7 @@ pub(super) struct Inbox {
 pub(super) enum InboxEvent {
     /// A socket of a link over TCP, or why there is no stream of a link.
     Delivery(Delivered),
-    /// The link through shared memory for which this end, or the other, has called.
+    /// A link through shared memory, called for by this end or the other.
     Memory(Line, End, Result<Box<shm::End>, LinkError>),
     /// A thread has tried to make a link of rails.
     Rails(Line, Outcome),
@@ -67,8 +67,8 @@ impl Inbox {
 /// Advances what the engine has in flight, if the engine still exists.
 pub(crate) type Push = Arc<dyn Fn() + Send + Sync>;
 
-/// Has the engine take what is there. So what operations could not send for lack of a link goes out
-/// even if no thread waits for them.
+/// Has the engine take its deliveries. So operations that lacked a link send even if no thread
+/// waits for them.
 pub(super) fn wake_engine(owner: &LinkOwner, push: &Push) {
     owner.bell.ring();
     // Ranks of one process call this while they hold their own engines, so pushing another one

@@ -18,7 +18,7 @@ pub(crate) struct Interfaces {
 }
 
 impl Interfaces {
-    /// Those that the settings allow.
+    /// The interfaces that the settings allow.
     pub(super) fn find(settings: &Settings) -> Result<Self, NetifError> {
         let choice = settings.socket_ifname.as_ref();
         Ok(Self {

@@ -1,4 +1,4 @@
-//! How links are told apart: a peer and a lane; and the numbers by which the session knows a link's
+//! Names of links, each a peer and a lane, and the numbers by which the session knows a link's
 //! sockets.
 
 use spark_ccl_sched::Rank;
@@ -7,9 +7,9 @@ use spark_ccl_sched::Rank;
 const COLLECTIVE_LANES: usize = 2;
 /// The lane of point-to-point messages.
 pub(crate) const POINT_TO_POINT_LANE: usize = COLLECTIVE_LANES;
-/// The lane of slots, which the engine leaves to who takes its link.
+/// The lane of slots. The engine does not use its link, but gives it away.
 pub(crate) const SLOTS_LANE: usize = POINT_TO_POINT_LANE + 1;
-/// The links between two ranks.
+/// The number of links between two ranks.
 pub(crate) const LANES: usize = SLOTS_LANE + 1;
 
 /// A peer and a lane: the name of a link.
@@ -26,7 +26,7 @@ pub(super) fn lane_and_socket(number: u32) -> (usize, usize) {
     (number as usize % LANES, number as usize / LANES)
 }
 
-/// The number of a line among all.
+/// The index of a line among all.
 #[inline]
 pub(crate) fn index((peer, lane): Line) -> usize {
     peer as usize * LANES + lane

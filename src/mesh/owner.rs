@@ -31,7 +31,7 @@ pub(crate) struct LinkOwner {
     pub(crate) rank: Rank,
     /// Payload bytes of a slot, alike on all links.
     pub(crate) slot_bytes: usize,
-    /// The other ranks wake up this rank by it.
+    /// Rung by the other ranks to wake this rank up.
     pub(crate) bell: Arc<Bell>,
     /// The interfaces to choose rails of TCP from.
     pub(crate) interfaces: OnceLock<Interfaces>,
@@ -54,14 +54,14 @@ impl LinkOwner {
         }
     }
 
-    /// Of a link through shared memory.
+    /// The size of a link through shared memory.
     pub(super) fn size(&self) -> shm::Size {
         let session = &self.world.session;
         let here = |member: &&u32| session.local_to(**member);
         shm::Size::among(self.members.iter().filter(here).count(), self.geometry())
     }
 
-    /// Alike on both ends.
+    /// The carrier of the link to a peer, alike on both ends.
     pub(super) fn carrier(&self, peer: Rank) -> Carrier {
         let member = self.members[peer as usize];
         let (session, settings) = (&self.world.session, self.settings());
@@ -109,7 +109,7 @@ impl LinkOwner {
         self.world.session.reach(member, purpose, &ways, deadline)
     }
 
-    /// Asks for a spare stream of a link over TCP, best one not to the `silent` addresses.
+    /// Asks for a spare stream of a link over TCP, preferably not to the `silent` addresses.
     pub(super) fn reach_around(
         &self,
         (peer, lane): Line,

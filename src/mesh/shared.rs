@@ -1,8 +1,8 @@
 //! Links through shared memory. The end that has called for one makes it, and can use it at once.
 //!
 //! The sessions' threads make them. The peer's session thread takes a link as soon as it is passed.
-//! So descriptors are not in flight for long, of which the kernel allows a user only a limited
-//! number; and what the peer has started goes out.
+//! So descriptors are in flight only briefly, since the kernel limits their number for a user; and
+//! what the peer has started goes out.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -39,8 +39,8 @@ pub(super) struct Talk {
     pub(super) line: Line,
     pub(super) stream: Unshared<Socket>,
     pub(super) end: End,
-    /// When a caller no longer waits for the kernel to let it pass descriptors. The other end can
-    /// do without.
+    /// Until when a caller waits for the kernel to let it pass descriptors. The other end can do
+    /// without.
     pub(super) deadline: Instant,
     pub(super) progress: Progress,
 }

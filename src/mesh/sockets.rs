@@ -1,5 +1,5 @@
 //! Links over TCP: asks for their sockets, and makes a link when all are there. Knows sessions'
-//! streams; what links carry is not known here.
+//! streams; does not know what links carry.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use super::{Halves, Line, LinkOwner};
 pub(super) struct Sockets(Vec<Option<Unshared<Socket>>>);
 
 impl Sockets {
-    /// None yet, of as many as a link to the peer has.
+    /// An empty place for each socket of a link to the peer.
     pub(super) fn of(owner: &LinkOwner, peer: Rank) -> Self {
         Self((0..owner.sockets(peer)).map(|_| None).collect())
     }
@@ -24,7 +24,7 @@ impl Sockets {
         (0..self.0.len() as u32).try_for_each(|socket| owner.reach(line, Kind::Tcp, socket))
     }
 
-    /// Takes the socket of that number. It is closed if there is no such number: the peer counts on
+    /// Takes the socket of that number. It is closed if there is no such number: the peer expects
     /// more sockets.
     pub(super) fn put(&mut self, number: usize, socket: Unshared<Socket>) {
         if let Some(place) = self.0.get_mut(number) {
@@ -66,7 +66,7 @@ fn spares_of(owner: &Arc<LinkOwner>, line: Line, tx: &tcp::Tx) -> tcp::Entry {
 pub(super) struct Made {
     pub(super) halves: Halves,
     pub(super) route: String,
-    /// The interfaces that should carry a part of it, and may not.
+    /// The interfaces that should carry a part of it, but may not.
     pub(super) unbound: Option<String>,
 }
 

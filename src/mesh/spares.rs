@@ -24,7 +24,7 @@ enum Place {
 }
 
 impl Spares {
-    /// Passes those of a link to it from now on.
+    /// Passes a link's spare connections to it from now on.
     pub(super) fn open(&self, line: Line, link: &tcp::Entry) {
         let before = self.0.lock().insert(line, Place::Link(link.clone()));
         if let Some(Place::Early(sockets)) = before {
@@ -34,7 +34,7 @@ impl Spares {
         }
     }
 
-    /// Passes one to its link.
+    /// Passes a spare connection to its link.
     pub(super) fn put(&self, line: Line, numbered: Numbered) {
         let mut places = self.0.lock();
         let early = || Place::Early(Vec::new());

@@ -1,4 +1,4 @@
-//! Links that are made keep what comes late from harming them.
+//! Late events do no harm to links that are made.
 
 use std::sync::OnceLock;
 
@@ -8,7 +8,7 @@ use super::*;
 use crate::api::communicator::Communicator;
 
 const LINE: Line = (1, 0);
-/// Of no communicator.
+/// The context of no communicator.
 const CONTEXT: u64 = 99;
 
 /// A mesh of rank 0 of two.

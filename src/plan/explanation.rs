@@ -13,7 +13,7 @@ pub struct Explanation {
     pub algorithm: Algorithm,
     /// Why this one.
     pub reason: &'static str,
-    /// What the cost model gives for it, in microseconds.
+    /// The cost model's time for it, in microseconds.
     pub modelled_us: f64,
     /// The next best algorithm by the cost model, with its microseconds.
     pub next_best: Option<(Algorithm, f64)>,

@@ -1,4 +1,4 @@
-//! What is fastest at which size, as `spark-perf tune` has measured it. Knows tables; knows neither
+//! Tables of the fastest choice for each size, as `spark-perf tune` has measured it. Knows neither
 //! what they choose from nor where they come from.
 
 use spark_ccl_types::Operation;
@@ -12,7 +12,7 @@ pub(crate) struct Measured<T>(Vec<(Operation, Vec<(u64, T)>)>);
 pub(crate) const MEASURED: &str = "measured by spark-perf tune on this machine";
 
 impl<T: Copy> Measured<T> {
-    /// The fastest for `bytes` of the call's count.
+    /// The fastest choice for a call with a count of `bytes` bytes.
     pub(crate) fn fastest(&self, operation: Operation, bytes: u64) -> Option<T> {
         let mut all = self.0.iter();
         let (_, steps) = all.find(|(known, _)| *known == operation)?;

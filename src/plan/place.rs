@@ -52,7 +52,7 @@ pub(super) fn place(task: &Task, planner: &Planner) -> Result<u64, Error> {
     }
 }
 
-/// Whether RDMA devices reach all of it.
+/// Whether RDMA devices reach all of the region.
 fn is_within_reach_of_devices(region: &Region) -> bool {
     let home = region.home.as_ref();
     region.len == 0 || home.is_some_and(|home| home.segment.is_within_reach_of_devices())

@@ -7,26 +7,26 @@ use spark_ccl_sched::{Buf, Kind, Rank, Schedule, Span, Step, Steps, Unsupported,
 
 use crate::task::Tables;
 
-/// More are computed one by one, when their turn comes.
+/// More steps than these are computed one by one, when their turn comes.
 const FEW_STEPS: usize = 64;
 
 /// The steps of an operation. A schedule is cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) enum Program {
     Schedule(Arc<Planned>),
-    /// Written out, where it depends on more than the shape.
+    /// Steps that are written out, because they depend on more than the shape.
     Blocks(Arc<Blocks>),
     /// The messages of one direction: half of a pair, matched with the peer's by order.
     PointToPoint(Step),
 }
 
 impl Program {
-    /// Of a collective that has an algorithm.
+    /// The program of a collective that has an algorithm.
     pub(crate) fn schedule(schedule: Schedule) -> Self {
         Self::Schedule(Arc::new(Planned::new(schedule)))
     }
 
-    /// Of an `all_to_all_v` with these counts and displacements, which were checked.
+    /// The program of an `all_to_all_v` with these counts and displacements, which were checked.
     pub(crate) fn blocks(own: Rank, tables: &Tables) -> Result<Self, Unsupported> {
         let wide = |table: &[usize]| table.iter().map(|&x| x as u64).collect::<Vec<_>>();
         let (sent, expected) = (wide(&tables.send.counts), wide(&tables.recv.counts));
@@ -39,7 +39,7 @@ impl Program {
         })))
     }
 
-    /// `len` elements of the input to `to`.
+    /// Sends `len` elements of the input to `to`.
     pub(crate) fn send(rank: Rank, to: Rank, len: u64) -> Self {
         Self::PointToPoint(Step {
             kind: Kind::Send,
@@ -51,7 +51,7 @@ impl Program {
         })
     }
 
-    /// `len` elements from `from` to the output.
+    /// Receives `len` elements from `from` into the output.
     pub(crate) fn recv(rank: Rank, from: Rank, len: u64) -> Self {
         Self::PointToPoint(Step {
             kind: Kind::Recv,
@@ -91,7 +91,7 @@ impl Program {
         }
     }
 
-    /// Whether nothing is written to memory from which a message was sent.
+    /// Whether memory stays unwritten once a message was sent from it.
     pub(crate) fn may_lend(&self) -> bool {
         match self {
             Self::Schedule(planned) => planned.schedule.may_lend(),
@@ -132,8 +132,8 @@ impl Program {
     }
 }
 
-/// A schedule. Its steps, too, if they are few and may be done one after the other at once: to
-/// compute them takes a good part of a small call.
+/// A schedule, with its steps if they are few and may be done one after the other at once:
+/// computing them takes a good part of a small call.
 #[derive(Debug)]
 pub(crate) struct Planned {
     schedule: Schedule,
@@ -170,7 +170,7 @@ fn span(buf: Buf, len: u64) -> Span {
     }
 }
 
-/// An exchange of blocks, each of whose lengths is known only to its sender and its receiver.
+/// An exchange of blocks. Only a block's sender and receiver know its length.
 #[derive(Debug)]
 pub(crate) struct Blocks {
     /// By channel: the blocks, and signals that say how long they are.

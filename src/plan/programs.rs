@@ -1,5 +1,5 @@
 //! Remembers the programs of calls that were made before, so that a repeated call is not planned
-//! again. Knows signatures; what a program does is not known here.
+//! again. Knows signatures; does not know what a program does.
 
 use std::collections::HashMap;
 
@@ -9,7 +9,7 @@ use super::{Planner, Program};
 use crate::error::Error;
 use crate::task::Task;
 
-/// Programs that are remembered; more than a training step has different calls.
+/// The most programs that are remembered: more than the different calls of a training step.
 const LIMIT: usize = 4096;
 
 /// The programs of a communicator's calls, each made once.
@@ -17,14 +17,14 @@ const LIMIT: usize = 4096;
 pub(crate) struct Programs {
     all: Vec<(Key, Program)>,
     index: HashMap<Key, usize>,
-    /// The one that was used last: training loops repeat themselves.
+    /// The program that was used last: training loops repeat themselves.
     last: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Key {
-    /// Those of the signature, without the name, and without where in registered memory the
-    /// buffers are.
+    /// Those of the signature, without the name, and without the buffers' place in registered
+    /// memory.
     words: [u64; 2],
     in_place: bool,
 }

@@ -36,8 +36,8 @@ const NETWORK: LinkCost = LinkCost {
 
 /// One rail of RDMA between hosts; assumed, not measured: 2 us from device to device; per message
 /// what it costs this library without a device (`rdma/link/cost.rs` of the transport: 0.10 to 0.14
-/// us for both ends), and 0.1 us to wake up the device; of 23.7 GB/s, which users of two Sparks
-/// measure over two rails, half. One core copies and reduces what came through slots, as over TCP.
+/// us for both ends), and 0.1 us to wake up the device; half of the 23.7 GB/s that users of two
+/// Sparks measure over two rails. One core copies and reduces what came through slots, as over TCP.
 const RAIL: LinkCost = LinkCost {
     latency_us: 2.0,
     overhead_us: 0.2,
@@ -45,7 +45,7 @@ const RAIL: LinkCost = LinkCost {
     ..LOOPBACK
 };
 
-/// What joins ranks that share no memory: the slowest of all such links, alike on every rank.
+/// The network between ranks that share no memory: their slowest link, alike on every rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Network {
     /// All ranks share memory.
@@ -57,7 +57,7 @@ pub(crate) enum Network {
 }
 
 impl Network {
-    /// By the rails of the link that has the fewest; TCP has none.
+    /// The network by the rails of the link that has the fewest; TCP has none.
     pub(crate) fn of_rails(fewest: u32) -> Self {
         match fewest {
             0 => Self::Tcp,
@@ -96,7 +96,7 @@ pub(crate) struct Topology {
 }
 
 impl Topology {
-    /// Of ranks of which rank `r` is on the host `host_of[r]`.
+    /// The topology of ranks, rank `r` being on the host `host_of[r]`.
     pub(crate) fn new<H: Ord>(host_of: &[H], shared_memory: bool, network: Network) -> Self {
         let mut sizes = BTreeMap::<&H, u32>::new();
         for host in host_of {

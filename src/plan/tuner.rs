@@ -24,9 +24,9 @@ const SMALL_PAIR_BYTES: u64 = 256 << 10;
 /// the phases of halving and doubling: by the model. Two ranks have one phase, and halve at all
 /// sizes.
 const MEDIUM_BYTES: u64 = 1 << 20;
-/// Registered memory up to this size costs more in signals than the links' copies, or as much; in
-/// cold buffers, peers' lines cost far more than a slot's. `benches/peers/one_sided.py` measures
-/// it.
+/// Up to this size, the signals for registered memory cost at least as much as the links' copies;
+/// in cold buffers, peers' cache lines cost far more than a slot's. `benches/peers/one_sided.py`
+/// measures it.
 const ONE_SIDED_BYTES: u64 = 4 << 10;
 
 /// Chooses by size, number of ranks and memory; what the user allows comes first.
@@ -62,7 +62,7 @@ pub(super) fn may_be_one_sided(planner: &Planner, operation: Operation) -> bool 
     planner.path == Path::ZeroCopy || planner.algorithms.allows(operation, Algorithm::OneSided)
 }
 
-/// What a call may take: algorithms that fit it, and that the user allows.
+/// The algorithms that fit a call, and that the user allows.
 pub(super) fn candidates(
     planner: &Planner,
     signature: Signature,
@@ -112,7 +112,7 @@ fn without_memory(planner: &Planner, signature: Signature, best: Choice) -> Choi
     best
 }
 
-/// What the cost model finds fastest through links; of those equally fast, the first.
+/// The algorithm that is fastest through links by the cost model; of equals, the first.
 fn modelled(planner: &Planner, signature: Signature, reason: &'static str) -> Choice {
     let all = Algorithm::of(signature.operation).iter().copied();
     let fastest = fastest(planner, signature, all);

@@ -30,7 +30,7 @@ fn joined_by(
     Planner::new(0, 0, host_of, &settings, algorithms, tuning, network)
 }
 
-/// Of a rank among those of these hosts, which rails join.
+/// The planner of a rank among ranks on these hosts, which rails join.
 fn over_rdma(rails: u32, host_of: &[u32], tuning: &Tuning) -> Planner {
     joined_by(Network::Rdma { rails }, host_of, true, "auto", tuning)
 }
