@@ -22,9 +22,9 @@ use crate::mesh::shares_memory;
 use crate::task::Spec;
 use crate::world::deadline::deadline_in;
 
-/// How long ranks that take part may take to pass memory.
+/// How long the participating ranks may take to pass memory.
 const EXCHANGE: Duration = Duration::from_secs(30);
-/// How often waiting for another rank's memory looks for faults.
+/// How often a wait for another rank's memory looks for faults.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// The largest size of ordinary pages.
 const PAGE: usize = 64 << 10;
@@ -336,7 +336,7 @@ fn part_bytes(bytes: usize) -> usize {
         .unwrap_or(usize::MAX)
 }
 
-/// Whether the host has so much memory to spare.
+/// Checks that the host has this much memory to spare.
 fn fits(bytes: usize) -> Result<(), MemoryError> {
     match available_bytes() {
         Some(available) if available < bytes as u64 => Err(MemoryError::Exhausted {

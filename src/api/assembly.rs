@@ -34,8 +34,8 @@ pub(crate) enum Caller {
     Library,
 }
 
-/// A communicator of some ranks of the world, this one among them. Its links come into being when
-/// they are used. One that is shrunk has the `lineage` of its parent.
+/// A communicator of some ranks of the world, this one among them. Its links are made when they are
+/// used. A shrunk communicator has the `lineage` of its parent.
 pub(crate) fn communicator(
     world: &Arc<World>,
     context: u64,
@@ -97,7 +97,7 @@ pub(crate) fn communicator(
     })
 }
 
-/// The engine of a rank, to which links come when they are needed.
+/// The engine of a rank, which gets links when it needs them.
 fn host_engine(
     world: &Arc<World>,
     watch: &Arc<Watch>,
@@ -168,7 +168,7 @@ impl Communicator {
         self.derive(self.uncolored(), ranks, algorithms, caller)
     }
 
-    /// Numbers of a new communicator's context that no split by colors has: its own number.
+    /// Numbers for a new communicator's context: its own, and a color that no split has.
     pub(crate) fn uncolored(&self) -> [u64; 2] {
         let number = self.inner.splits.fetch_add(1, Ordering::Relaxed);
         [u64::from(number), u64::MAX]

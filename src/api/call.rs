@@ -1,7 +1,7 @@
 //! Calls: operations as values that run, start, or start within a scope.
 //!
-//! This is the last place that knows types of elements and buffers. It only converts: what is right
-//! or wrong in a call, `task` decides.
+//! This is the last place that knows types of elements and buffers. It only converts: `task`
+//! decides what is right or wrong in a call.
 
 #[cfg(feature = "future")]
 mod future;

@@ -144,7 +144,7 @@ impl Communicator {
         Call::new(self, spec, InPlace(buffer))
     }
 
-    /// The root's `send` to every rank's `recv`. The other ranks' `send` is not looked at.
+    /// Copies the root's `send` to every rank's `recv`. The other ranks' `send` is not looked at.
     pub fn broadcast<T, S, R>(&self, send: S, recv: R, root: usize) -> Call<'_, T, OutOfPlace<S, R>>
     where
         T: Element,
@@ -155,7 +155,7 @@ impl Communicator {
         Call::new(self, spec, OutOfPlace(send, recv))
     }
 
-    /// The root's buffer to every rank's.
+    /// Copies the root's buffer to every rank's.
     ///
     /// ```
     /// # let ranks = spark_ccl::Communicator::local(2)?.into_iter().map(|comm| std::thread::spawn(move || {
@@ -222,8 +222,8 @@ impl Communicator {
         Call::new(self, spec, InPlace(buffer))
     }
 
-    /// Every rank's `send` to the root's `recv`, in the order of ranks. The other ranks' `recv` is
-    /// not touched.
+    /// Copies every rank's `send` to the root's `recv`, in the order of ranks. The other ranks'
+    /// `recv` is not touched.
     ///
     /// ```
     /// # let ranks = spark_ccl::Communicator::local(2)?.into_iter().map(|comm| std::thread::spawn(move || {
@@ -256,8 +256,8 @@ impl Communicator {
         Call::new(self, spec, InPlace(buffer))
     }
 
-    /// The `r`-th of `size` blocks of the root's `send` to rank `r`'s `recv`. The other ranks'
-    /// `send` is not looked at.
+    /// Copies the `r`-th of `size` blocks of the root's `send` to rank `r`'s `recv`. The other
+    /// ranks' `send` is not looked at.
     ///
     /// ```
     /// # let ranks = spark_ccl::Communicator::local(2)?.into_iter().map(|comm| std::thread::spawn(move || {
@@ -330,10 +330,10 @@ impl Communicator {
         Call::new(self, spec, InPlace(buffer))
     }
 
-    /// Blocks of different lengths: the `p`-th of `send` to rank `p`, and the `p`-th of `recv` from
-    /// rank `p`. The count that one rank sends must equal the count that the other receives;
-    /// otherwise both get an error that names the counts. NCCL does not compare them. Blocks of
-    /// `send` may overlap; those of `recv` must not.
+    /// Sends blocks of different lengths, the `p`-th of `send` to rank `p`, and receives rank `p`'s
+    /// block as the `p`-th of `recv`. The count that one rank sends must equal the count that the
+    /// other receives; otherwise both get an error that names the counts. NCCL does not compare
+    /// them. Blocks of `send` may overlap; those of `recv` must not.
     ///
     /// ```
     /// # let ranks = spark_ccl::Communicator::local(2)?.into_iter().map(|comm| std::thread::spawn(move || {

@@ -46,7 +46,7 @@ pub struct Communicator {
     pub(crate) inner: Arc<Inner>,
     #[cfg(feature = "cuda")]
     pub(crate) device: Option<Owned<Arc<dyn Engine>>>,
-    /// The last field: what the others say as they are dropped is written, too.
+    /// The last field: log lines of the others' drops are written, too.
     pub(crate) _log: FlushOnDrop,
 }
 
@@ -140,9 +140,9 @@ impl Communicator {
         self.planner().layout()
     }
 
-    /// Changes how long each call may take that begins from now on. Calls that have begun keep
-    /// their time, also if they are waited for later; [`Call::timeout`](crate::Call::timeout) is
-    /// for one call. Communicators made from this one start with the time that it has then.
+    /// Sets the timeout of calls that begin from now on. Calls that have begun keep theirs, even if
+    /// they are waited for later; [`Call::timeout`](crate::Call::timeout) is for one call.
+    /// Communicators made from this one start with the timeout that it has then.
     ///
     /// ```
     /// # let comm = spark_ccl::Communicator::local(1)?.remove(0);
@@ -166,7 +166,7 @@ impl Communicator {
         Ok(())
     }
 
-    /// Gives the engines their time.
+    /// Sets the engines' timeout.
     pub(crate) fn apply_timeout(&self, timeout: Duration) {
         self.membership().set_timeout(timeout);
         #[cfg(feature = "cuda")]

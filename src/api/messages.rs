@@ -1,4 +1,4 @@
-//! Messages whose form is the program's: structs, and what is not known before it comes.
+//! Messages of structs, and of lengths that are not known before they come.
 
 use bytemuck::Pod;
 use spark_ccl_types::{DType, Element};
@@ -97,10 +97,10 @@ impl Communicator {
         self.recv::<T, Vec<T>>(values, from).run()
     }
 
-    /// Waits for the next message from rank `from`, to memory of the host, as long as a call may
-    /// take ([`set_timeout`](Self::set_timeout)): its type, and how many elements it has. Messages
-    /// that a [`recv`](Self::recv) was called for come before. Where several threads receive from
-    /// the same rank, another may get the message first.
+    /// Waits for the next message from rank `from`, to host memory, as long as a call may take
+    /// ([`set_timeout`](Self::set_timeout)). Returns its type and its number of elements. Messages
+    /// that a [`recv`](Self::recv) waits for come before. Where several threads receive from the
+    /// same rank, another may get the message first.
     ///
     /// ```
     /// use spark_ccl::{Communicator, DType};
@@ -121,9 +121,9 @@ impl Communicator {
         Ok((dtype, count as usize))
     }
 
-    /// The next message from rank `from`, to memory of the host: its type, and how many elements it
-    /// has. `None` if none has come, or a [`recv`](Self::recv) that was called before waits for it.
-    /// Does not wait. Where several threads receive from the same rank, another may get the message
+    /// The next message from rank `from`, to host memory: its type and its number of elements.
+    /// `None` if none has come, or a [`recv`](Self::recv) that was called before waits for it. Does
+    /// not wait. Where several threads receive from the same rank, another may get the message
     /// first.
     ///
     /// ```

@@ -91,7 +91,7 @@ impl UntypedCall {
         self
     }
 
-    /// Sums what each rank has, times its factor: the bytes of one element, and zeros behind them.
+    /// Sums each rank's elements times its factor: the bytes of one element, and zeros behind them.
     pub fn pre_mul_sum(mut self, factor: [u8; 8]) -> Self {
         self.op = Some(ReduceOp::PreMulSum);
         self.factor = factor;
@@ -155,9 +155,9 @@ impl UntypedCall {
         self
     }
 
-    /// Takes buffers as registered that lie in this memory. This rank must have allocated it by the
-    /// communicator that runs the call, or registered it; what another communicator has allocated
-    /// is ordinary memory, and an error here.
+    /// Treats buffers that lie in this memory as registered. This rank must have allocated it by
+    /// the communicator that runs the call, or registered it; what another communicator has
+    /// allocated is ordinary memory, and an error here.
     pub fn within(mut self, memory: &Registered<u8>) -> Self {
         self.registered.push(Kept {
             segment: Arc::clone(memory.segment()),

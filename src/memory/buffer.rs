@@ -71,7 +71,7 @@ impl Region {
         }
     }
 
-    /// The part that begins `elements` of `size` bytes in and is `len` elements long.
+    /// The part of `len` elements of `size` bytes, from the element `elements` on.
     pub(crate) fn part(&self, elements: usize, len: usize, size: usize) -> Self {
         Self {
             ptr: self.ptr.wrapping_add(elements * size),
@@ -102,8 +102,7 @@ impl Region {
     note = "structs: derive `bytemuck::Pod`, and `send_pod`, or send `bytemuck::cast_slice(..)`"
 )]
 pub unsafe trait SendBuf<T: Element> {
-    /// What a call gives back of it: `()` of borrowed memory, of which the borrow just ends, and
-    /// otherwise the owner.
+    /// What a call gives back: the memory's owner, or `()` if the memory is borrowed.
     type Back: GivenBack;
 
     /// The memory.
@@ -130,8 +129,7 @@ pub unsafe trait SendBuf<T: Element> {
     note = "structs: derive `bytemuck::Pod`, and `recv_pod`, or pass `bytemuck::cast_slice_mut(..)`"
 )]
 pub unsafe trait RecvBuf<T: Element> {
-    /// What a call gives back of it: `()` of borrowed memory, of which the borrow just ends, and
-    /// otherwise the owner.
+    /// What a call gives back: the memory's owner, or `()` if the memory is borrowed.
     type Back: GivenBack;
 
     /// The memory.

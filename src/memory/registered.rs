@@ -40,13 +40,13 @@ pub(crate) enum Holder {
 pub(crate) struct Allocation {
     /// Number of the allocation within its communicator, the same on every rank.
     pub(crate) id: u32,
-    /// This rank's handle of the communicator whose ranks index `parts`; to others, and to those of
-    /// other ranks in this process, this is ordinary memory.
+    /// This rank's handle of the communicator, whose ranks index `parts`. To other handles, also to
+    /// those of other ranks in this process, this is ordinary memory.
     pub(crate) communicator: u64,
     pub(crate) rank: usize,
-    /// That of all ranks of this host.
+    /// The memory of all ranks of this host.
     pub(crate) memory: SharedMemory,
-    /// By rank: where in it its part begins; `None` where the rank is on another host.
+    /// By rank: where its part begins in the memory; `None` where the rank is on another host.
     pub(crate) parts: Vec<Option<usize>>,
     /// The length of each part, in bytes.
     pub(crate) bytes: usize,
@@ -76,7 +76,7 @@ impl Segment {
         self.own
     }
 
-    /// The allocation that it is, if it is one.
+    /// The allocation, if it is one.
     pub(crate) fn allocation(&self) -> Option<&Allocation> {
         match &*self.holder {
             Holder::Shared(allocation) => Some(allocation),
@@ -133,8 +133,8 @@ impl Allocation {
         self.parts.iter().all(Option::is_some)
     }
 
-    /// Cuts this rank's memory off from the other ranks, its contents kept where there is memory
-    /// for a copy.
+    /// Cuts this rank's memory off from the other ranks. Keeps its contents if there is memory for
+    /// a copy.
     pub(crate) fn fence(&self) {
         let Some(start) = self.parts[self.rank] else {
             return;
@@ -258,7 +258,7 @@ impl<T: Element> Registered<T> {
         Ok((self.part_mut(0..mid), self.part_mut(rest)))
     }
 
-    /// A part that was checked. No other one that is alive may have elements of it.
+    /// A part that was checked. No other live part may share elements with it.
     fn part_mut(&self, range: Range<usize>) -> RegisteredViewMut<'_, T> {
         RegisteredViewMut {
             segment: &self.segment,

@@ -27,8 +27,8 @@ use crate::task::Spec;
 pub struct Pending<B: 'static> {
     pub(super) membership: Arc<Membership>,
     pub(super) ids: Ids,
-    /// `None` once they went back to the caller. The lock makes this `Sync`; only who owns the
-    /// handle opens it.
+    /// `None` once they went back to the caller. The lock makes this `Sync`; only the handle's
+    /// owner opens it.
     held: Mutex<Option<Box<dyn Held<B> + Send>>>,
 }
 
@@ -62,7 +62,7 @@ impl<B> Pending<B> {
         self.ids.are_done(&self.membership)
     }
 
-    /// Waits for the operation, for no longer than this. Returns whether it is done; then
+    /// Waits for the operation, for at most `limit`. Returns whether it is done; then
     /// [`wait`](Self::wait) does not wait any more. If not, nothing has changed: the operation goes
     /// on, and only its own timeout ends it.
     ///

@@ -146,8 +146,8 @@ impl<'scope> Scope<'scope, '_> {
 pub struct ScopedPending<'scope, B> {
     membership: Arc<Membership>,
     ids: Ids,
-    /// `None` once they went back to the caller. The lock makes this `Sync`; only who owns the
-    /// handle opens it.
+    /// `None` once they went back to the caller. The lock makes this `Sync`; only the handle's
+    /// owner opens it.
     held: Mutex<Option<Box<dyn Held<B> + Send + 'scope>>>,
     /// Whether dropping them frees memory that the operation uses.
     owns: bool,
@@ -159,7 +159,7 @@ impl<B> ScopedPending<'_, B> {
         self.ids.are_done(&self.membership)
     }
 
-    /// Waits for the operation, for no longer than this. Returns whether it is done.
+    /// Waits for the operation, for at most `limit`. Returns whether it is done.
     pub fn wait_for(&self, limit: Duration) -> bool {
         self.ids.settle_within(&self.membership, limit)
     }

@@ -10,13 +10,13 @@ use crate::memory::buffer::Region;
 use crate::task::Spec;
 
 impl UntypedCall {
-    /// The call with its reduction, and its memory, which is the host's.
+    /// The call with its reduction, and its host memory.
     pub(super) fn prepare(&self, comm: &Communicator) -> Result<(Spec, (Region, Region)), Error> {
         self.prepare_in(comm, |side, start, len| self.place(side, start, len, comm))
     }
 
-    /// The same, with memory that `place` finds: from an address on, which is aligned, and not null
-    /// unless the number of elements is 0.
+    /// The same, with memory that `place` finds from an address on. The address is aligned, and not
+    /// null unless the number of elements is 0.
     pub(crate) fn prepare_in(
         &self,
         comm: &Communicator,
@@ -41,7 +41,7 @@ impl UntypedCall {
         Ok((spec, regions))
     }
 
-    /// What was set that the operation does not have.
+    /// Names what was set although the operation does not have it.
     fn problem_of_parts(&self) -> Option<String> {
         let Spec {
             operation,
@@ -112,7 +112,7 @@ impl UntypedCall {
         Err(self.invalid(problem))
     }
 
-    /// Where memory of the host is that was checked.
+    /// The region of host memory that was checked.
     fn place(
         &self,
         side: &str,

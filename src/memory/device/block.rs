@@ -44,7 +44,7 @@ struct Uses {
 
 /// Blocks that were dropped while they were in use.
 static DROPPED: Mutex<Vec<Dropped>> = Mutex::new(Vec::new());
-/// How many that were among them are being looked at, or freed. Relaxed: it orders no other memory.
+/// How many blocks from there are being examined, or freed. Relaxed: it orders no other memory.
 static IN_HAND: AtomicUsize = AtomicUsize::new(0);
 
 /// A block that nobody holds any more.
@@ -93,14 +93,14 @@ impl Memory {
     }
 }
 
-/// What a buffer is in.
+/// Where a buffer lies.
 pub(crate) enum Found {
     /// No block. The next one begins after this many bytes.
     Other(u64),
     Block(Arc<Block>),
     /// A block whose owner has dropped it, but which is still in use.
     Dropped,
-    /// It goes on behind the end of a block: after this many bytes.
+    /// It extends beyond the end of a block, which comes after this many bytes.
     Across(u64),
 }
 
@@ -149,8 +149,8 @@ impl Block {
         }
     }
 
-    /// The memory of the host that these bytes are in, and where they begin there; also if its
-    /// owner has dropped it, as long as calls use it.
+    /// The host memory that these bytes lie in, and their offset there; also if its owner has
+    /// dropped it, as long as calls use it.
     pub(crate) fn find_pinned(address: u64, bytes: usize) -> Option<(Arc<Segment>, usize)> {
         let end = address.checked_add(bytes as u64)?;
         let blocks = BLOCKS.lock();
@@ -166,7 +166,7 @@ impl Block {
         before.try_for_each(|end| end.hold_back(stream))
     }
 
-    /// It was read, or written, up to an event.
+    /// Notes that it was read, or written, up to an event.
     pub(crate) fn was_used(&self, end: &Arc<RecordedEvent>, writes: bool) {
         let mut uses = self.uses.lock();
         // Other uses are kept, even if this one writes: it may be of another part, and then has not
@@ -182,7 +182,7 @@ impl Block {
         }
     }
 
-    /// A call whose order the program keeps has used it, up to an event.
+    /// Notes that a call whose order the program keeps has used it, up to an event.
     ///
     /// Calls of a communicator, which has events of its own, run one after the other. So the last
     /// of each stream is enough, even if that stream has the handle of one that is gone.
@@ -195,7 +195,7 @@ impl Block {
         uses.kept.push(Arc::clone(end));
     }
 
-    /// The block may be in use, and it is not known until when.
+    /// Notes that the block may be in use for an unknown time.
     pub(crate) fn was_lost(&self, error: Error) {
         self.uses.lock().lost = Some(error);
     }
@@ -208,7 +208,7 @@ impl Block {
             .try_for_each(|end| until(|| end.is_complete()))
     }
 
-    /// Its owner has dropped it.
+    /// Notes that its owner has dropped it.
     pub(crate) fn was_dropped(&self) {
         self.uses.lock().dropped = true;
     }
@@ -236,8 +236,8 @@ impl Uses {
         Ok(self.writers.iter().chain(readers))
     }
 
-    /// Whether all is known to have run. What the driver cannot say is lost: a context that has
-    /// failed never says more, and nobody is to wait for it.
+    /// Whether all uses are known to have run. If the driver cannot say, the block is lost: a
+    /// context that has failed never says more, and nobody is to wait for it.
     fn are_over(&mut self) -> bool {
         let mut ends = self.writers.iter().chain(&self.readers).chain(&self.kept);
         let are_over = ends.try_fold(true, |over, end| Ok(over && end.is_complete()?));
@@ -290,7 +290,7 @@ fn free_the_rest_in_background() {
     }
 }
 
-/// Claims the flag for the caller, if there is anything to free and nobody who does.
+/// Claims the flag for the caller, if there is anything to free and nobody frees it.
 fn begins_to_free() -> bool {
     !set_aside::has_ranks() && is_any_left() && !std::mem::replace(&mut *FREES.lock(), true)
 }
@@ -325,7 +325,7 @@ pub(crate) fn any() -> bool {
     IN_HAND.load(Ordering::Relaxed) > 0 || dropped.iter().any(|block| block.uses.lost.is_none())
 }
 
-/// Gives those of them back that are not in use any more. Waits for no kernel.
+/// Frees those of them that are no longer in use. Waits for no kernel.
 pub(crate) fn sweep() {
     let mut dropped: Vec<_> = {
         let mut dropped = DROPPED.lock();

@@ -186,7 +186,7 @@ impl<'a, T> DevicePart<'a, T> {
     }
 }
 
-/// What cudarc has.
+/// The region of a buffer of cudarc's.
 fn of_cudarc<T>(buffer: &(impl Observed + Sliced<T>)) -> Region {
     let seen = buffer.observe();
     // If this fails, the order reports the error before the address is used.

@@ -1,8 +1,8 @@
-//! What keeps launches and freeing apart on a GPU. Knows no ranks.
+//! Keeps launches and freeing apart on a GPU. Knows no ranks.
 //!
-//! All that launch pass a GPU's gate until the call is recorded; a thread that frees memory closes
-//! it. The locks of the ranks' states would not do: other threads need those while the driver
-//! waits, and a rank that is added meanwhile has another one.
+//! Each thread that launches holds a GPU's gate open until the call is recorded; a thread that
+//! frees memory closes it. The locks of the ranks' states would not do: other threads need those
+//! while the driver waits, and a rank that is added meanwhile has another one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

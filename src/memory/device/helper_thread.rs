@@ -35,7 +35,7 @@ pub(crate) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<
 /// How many threads are in NCCL or CUDA.
 static INSIDE: PerProcess<(Mutex<usize>, Condvar)> = PerProcess::new();
 
-/// Such a thread.
+/// A thread that is in NCCL or CUDA.
 struct Entered;
 
 impl Entered {

@@ -70,7 +70,7 @@ pub(crate) fn free_in_background() {
     let _ = spawn("spark-gpu-free", free);
 }
 
-/// Waits a little until of a context not more bytes are set aside than may be.
+/// Waits a little until at most `most` bytes of a context are set aside.
 ///
 /// # Errors
 /// There still are more.
@@ -91,7 +91,7 @@ pub(crate) fn wait_for_room(context: &CudaContext, most: usize) -> Result<(), Er
     Ok(())
 }
 
-/// Keeps all ranks of this process from launching on a GPU; not where a call of one is in flight
+/// Keeps all ranks of this process from launching on a GPU; not if a call of one is in flight
 /// there, or about to be launched.
 fn close(gate: &Gate, device: usize) -> Option<Closed<'_>> {
     let closed = gate.close()?;

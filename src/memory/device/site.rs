@@ -30,8 +30,8 @@ pub(crate) enum Order {
 }
 
 impl Order {
-    /// Makes a stream wait for what must have been done before the memory of a call is read there,
-    /// or written.
+    /// Makes a stream wait for the uses that must end before a call reads, or writes, the memory
+    /// there.
     pub(crate) fn hold_back(&self, stream: &Arc<CudaStream>, writes: bool) -> Result<(), Error> {
         match self {
             Self::Program | Self::Kept(_) => Ok(()),
@@ -45,7 +45,7 @@ impl Order {
         }
     }
 
-    /// The memory of a call was read, or written, in a stream up to an event.
+    /// Notes that a call has read, or written, the memory in a stream, up to an event.
     pub(crate) fn was_used(
         &self,
         stream: &CudaStream,

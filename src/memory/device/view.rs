@@ -1,4 +1,4 @@
-//! Parts of device memory, and what the program itself does there.
+//! Parts of device memory, and the program's own uses of them.
 
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
@@ -19,7 +19,7 @@ use super::site::{Order, Site};
 use crate::error::Error;
 use crate::memory::buffer::{Region, SendBuf, gives_back};
 
-/// Tells its block when it is dropped.
+/// The owner of a block. Tells the block when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Owner(ManuallyDrop<Arc<Block>>);
 
@@ -200,7 +200,7 @@ impl<'a, T: Element> DeviceView<'a, T> {
     }
 }
 
-/// A use of a block by what the program enqueues: until it is dropped, which is its end.
+/// A use of a block by what the program enqueues. Dropping it ends the use.
 struct Use<'a> {
     block: &'a Block,
     stream: &'a Arc<CudaStream>,
@@ -223,7 +223,7 @@ impl Drop for Use<'_> {
     fn drop(&mut self) {
         match self.end() {
             Ok(end) => self.block.was_used(&Arc::new(end), self.writes),
-            // The next use says so.
+            // The next use returns the error.
             Err(error) => self.block.was_lost(error),
         }
     }

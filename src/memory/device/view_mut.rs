@@ -33,7 +33,7 @@ pub struct DeviceViewMut<'a, T> {
 }
 
 impl<'a, T: Element> DeviceViewMut<'a, T> {
-    /// All of a block that has `len` elements, of which nobody else has the owner.
+    /// All of a block that has `len` elements, by a unique borrow of its owner.
     pub(crate) fn whole(owner: &'a mut Owned<Owner>, len: usize) -> Self {
         Self::only(DeviceView::whole(owner, len))
     }
