@@ -1,4 +1,4 @@
-//! What a communicator knows of an engine for device memory: this trait. What engines enqueue runs
+//! The trait by which a communicator knows an engine for device memory. What engines enqueue runs
 //! later, in the order of streams. The engine of host memory is `host`, which needs no trait.
 
 use std::any::Any;
@@ -49,7 +49,7 @@ impl StreamTask<'_> {
 
 /// Does whole collectives on memory of one GPU.
 pub(crate) trait Engine: Any + Debug + Send + Sync {
-    /// What this rank has of its GPU.
+    /// This rank's handle of its GPU.
     fn gpu(&self) -> &Arc<Gpu>;
 
     /// The context of its GPU.
@@ -69,7 +69,7 @@ pub(crate) trait Engine: Any + Debug + Send + Sync {
     /// The fault that has cut it short.
     fn drain(&self) -> Result<(), Error>;
 
-    /// Changes how long each call may take that begins from now on.
+    /// Sets the timeout of calls that begin from now on.
     fn set_timeout(&self, timeout: Duration);
 
     /// Enqueues a checked task. To keep memory from being freed while it is in use, the engine must
@@ -107,18 +107,18 @@ pub(crate) trait Engine: Any + Debug + Send + Sync {
         Ok(())
     }
 
-    /// How its calls reach the other ranks, where that is this library's choice, for people.
+    /// Tells people how its calls reach the other ranks, where that is this library's choice.
     fn path(&self) -> Option<String> {
         None
     }
 
-    /// How it does a call of this many elements, where that is this library's choice, for people.
+    /// Tells people how it does a call of this many elements, where that is this library's choice.
     fn explain(&self, _: Operation, _: DType, _: usize) -> Option<String> {
         None
     }
 
-    /// The kernels between GPUs that it can choose from for an operation, and by what measured ones
-    /// are kept.
+    /// The kernels between GPUs that it can choose from for an operation, and the layout by which
+    /// measurements of them are stored.
     fn kernels(&self, _: Operation) -> Option<(GpuLayout, Vec<&'static str>)> {
         None
     }

@@ -27,7 +27,7 @@ use spark_ccl_control::Watch;
 use crate::error::Error;
 use crate::world::{NO_CONTEXT, World};
 
-/// A communicator that is observed, and the service that tells about it.
+/// An observed communicator, and the service that reports on it.
 pub(crate) struct Observation {
     // Dropped before the service, whose last turn writes what is left of it.
     pub(crate) observed: Arc<Observed>,

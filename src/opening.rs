@@ -40,7 +40,7 @@ pub(crate) fn open(
     let world = World::connect(session, monitor, settings, tuning, reducer, nics, deadline)?;
     let world = Arc::new(world);
     let all = (0..world.session.size()).collect();
-    // Unlike that of any other world.
+    // A context that no other world has.
     let context = world.session.derive_context(NO_CONTEXT, 0, 0);
     let algorithms = world.settings.algo.clone();
     let communicator = communicator(&world, context, all, algorithms, None, Caller::Program)

@@ -43,7 +43,7 @@ pub(crate) struct Task {
     pub(crate) by_any_path: bool,
     /// The library itself makes it, and not the program.
     pub(crate) is_internal: bool,
-    /// How long it may take; `None` for as long as its engine lets it when it begins.
+    /// Its timeout; `None` for the one that its engine has when it begins.
     pub(crate) limit: Option<Duration>,
     /// Of messages: the rank that they go to, and the one that they come from.
     pub(crate) to: Rank,

@@ -1,5 +1,5 @@
-//! What all communicators of one process's membership share: session, monitor, settings, devices.
-//! It knows no communicator.
+//! What a rank's communicators in one world share: session, monitor, settings, devices. It knows no
+//! communicator.
 
 pub(crate) mod deadline;
 pub(crate) mod launch;
@@ -27,7 +27,7 @@ pub const VERSION: &str = env!("SPARK_CCL_VERSION");
 /// The context of streams that belong to no communicator.
 pub(crate) const NO_CONTEXT: u64 = 0;
 
-/// What reduces elements.
+/// The device that reduces elements.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) enum Reducer {
     #[default]
@@ -51,22 +51,22 @@ impl Reducer {
 pub(crate) struct World {
     pub(crate) session: Arc<Session>,
     pub(crate) settings: Settings,
-    /// What rank 0 has measured on its machine.
+    /// The measurements of rank 0's machine.
     pub(crate) tuning: Tuning,
     pub(crate) reducer: Reducer,
-    /// Opened before the ranks meet, to tell the others, or for the first communicator that needs
-    /// them.
+    /// Opened before the ranks meet, to tell the others of them, or for the first communicator that
+    /// needs them.
     nics: OnceLock<Nics>,
     pub(crate) monitor: Arc<Monitor>,
     stay: Mutex<Weak<Stay>>,
 }
 
-/// This rank's stay in the world, which its places in communicators hold together. Its end says
+/// This rank's stay in the world, which its memberships of communicators share. Dropping it says
 /// goodbye to the other ranks.
 ///
 /// The monitor says goodbye when it is dropped, too. But threads of the library may hold it longer
-/// than the program does (the session's, while it delivers a link; one that frees memory of a GPU),
-/// and would be ended with the process, which the others would take for dead.
+/// than the program does (the session's, while it delivers a link; one that frees memory of a GPU).
+/// If the process ends then, the others would take it for dead.
 pub(crate) struct Stay(Arc<Monitor>);
 
 impl Drop for Stay {
@@ -76,8 +76,8 @@ impl Drop for Stay {
 }
 
 impl World {
-    /// Connects the control plane of the session's ranks. The `monitor` is that of a rank of this
-    /// process; else one is started on streams to this rank's neighbours.
+    /// Connects the control plane of the session's ranks. Uses the `monitor` of ranks of one
+    /// process, if given; else starts one on streams to this rank's neighbours.
     pub(crate) fn connect(
         session: Session,
         monitor: Option<Arc<Monitor>>,
@@ -103,7 +103,7 @@ impl World {
         })
     }
 
-    /// What a place in a communicator holds.
+    /// The stay, which each membership of a communicator holds.
     pub(crate) fn stay(&self) -> Arc<Stay> {
         let mut known = self.stay.lock();
         let stay = known
@@ -119,8 +119,8 @@ impl World {
         self.nics.get_or_init(|| open_nics(&self.settings))
     }
 
-    /// What joins ranks that share no memory, by what all of them have said of their ports: alike
-    /// everywhere.
+    /// The network between ranks that share no memory, by what all of them have told of their
+    /// ports: alike everywhere.
     pub(crate) fn network(
         &self,
         members: &[u32],
@@ -167,15 +167,15 @@ impl World {
         !wiring.is_complete() && !members.iter().all(reaches_all)
     }
 
-    /// Whether ranks of one host share no memory, and so have links over TCP where nobody demands
-    /// RDMA.
+    /// Whether ranks of one host share no memory, and so have links over TCP unless RDMA is
+    /// demanded.
     fn has_tcp_within_a_host(&self, members: &[u32]) -> bool {
         let host = |&member: &u32| self.session.peer(member).host_id;
         let hosts: HashSet<HostId> = members.iter().map(host).collect();
         !self.settings.shm && hosts.len() < members.len()
     }
 
-    /// Why a rank has no RDMA port, where this one can know.
+    /// Why a rank has no RDMA port, as far as this one can know.
     fn why_no_rails(&self, member: u32) -> String {
         let reason = self.nics().none_because.as_ref();
         reason
@@ -232,7 +232,7 @@ fn no_monitor(error: &std::io::Error) -> Error {
 }
 
 /// The ranks that this one holds a control stream to: its neighbours in the world, and the ranks
-/// before and after it on its host, who are told by the kernel when it dies.
+/// before and after it on its host, which the kernel tells when it dies.
 fn control_neighbours(session: &Session) -> BTreeSet<u32> {
     let (rank, size) = (session.rank(), session.size());
     let here: Vec<u32> = (0..size).filter(|&other| session.local_to(other)).collect();

@@ -1,5 +1,5 @@
-//! Which ranks answer this one, while it waits for them to agree. Knows the control plane's
-//! questions and time.
+//! Finds out which ranks answer this one, while it waits for them to agree. Knows the control
+//! plane's questions and time.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ const SILENT_AFTER: Duration = Duration::from_millis(1500);
 /// known.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Since when this rank waits for others, and asks them.
+/// Since when this rank has waited for others, and when it last asked them.
 #[derive(Default)]
 pub(crate) struct Hearing {
     since: HashMap<u32, Instant>,

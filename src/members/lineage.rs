@@ -42,7 +42,7 @@ pub(crate) struct Bid<'a> {
     lineage: &'a Lineage,
     session: &'a Session,
     wish: Wish<'a>,
-    /// The lineage's, which gets it back.
+    /// The lineage's agreement, which goes back to it.
     agreement: Agreement,
     hearing: Hearing,
     /// World ranks of the last agreement.
@@ -54,7 +54,7 @@ pub(crate) struct Bid<'a> {
 pub(crate) struct Wish<'a> {
     /// The function that it called.
     pub(crate) operation: &'static str,
-    /// Of the communicator that it called it on.
+    /// The watch of the communicator on which it called that.
     pub(crate) watch: &'a Watch,
     /// World ranks of that communicator.
     pub(crate) members: &'a [u32],
@@ -222,7 +222,7 @@ impl Bid<'_> {
         })
     }
 
-    /// One of the survivors that goes on without this rank, which it was told is lost.
+    /// A survivor that goes on without this rank, because it was told that this rank is lost.
     fn excluding(&self, sight: &Sight) -> Option<u32> {
         if matches!(self.wish.rule, Rule::Answering) {
             return None;
@@ -249,7 +249,7 @@ impl Drop for Bid<'_> {
     }
 }
 
-/// What a rank says when it cannot go on.
+/// The errors of a rank that cannot go on.
 impl Bid<'_> {
     fn exhausted(&self) -> Error {
         self.error(
@@ -411,7 +411,7 @@ mod tests {
         assert!(error.to_string().contains("the last number"), "{error}");
     }
 
-    /// Under a lock, it would be said after the agreement.
+    /// Under a lock, log lines would be emitted only after the agreement.
     #[test]
     fn what_a_thread_says_while_it_agrees_is_said_at_once() {
         let comms = Communicator::local(1).unwrap();

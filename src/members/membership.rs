@@ -19,8 +19,8 @@ const SOON: Duration = Duration::from_secs(1);
 ///
 /// The communicator, when it is dropped, tells the other ranks that this one begins nothing more.
 /// The last holder to be dropped waits for what is in flight, because the others need this rank's
-/// part in it, and then leaves for good. That lasts until the others cannot take part in it any
-/// more, and no longer than operations may take.
+/// part in it, and then leaves for good. The wait ends at the latest when the others can no longer
+/// take part, or operations time out.
 pub(crate) struct Membership {
     engine: Arc<HostEngine>,
     watch: Arc<Watch>,
@@ -65,7 +65,7 @@ impl Membership {
         self.watch.leave(Leave { cause, ..leave });
     }
 
-    /// The fault of ranks that need this one, which ends by a panic.
+    /// The fault for ranks that need this one, which ends by a panic.
     fn panicked(&self, meanwhile: &str) -> Fault {
         let reason = format!("its thread panicked{meanwhile}: look at what its process printed");
         Fault::Aborted {
@@ -74,8 +74,8 @@ impl Membership {
         }
     }
 
-    /// Says that another rank has called something else, if only its message shows that, which
-    /// nobody will read.
+    /// Logs that another rank has called something else, if only a message that nobody will read
+    /// shows it.
     fn mention_unread(&self) {
         if let Ok(Some(unread)) = self.engine.with(Core::unread_text) {
             let rank = self.watch.member(self.rank);

@@ -25,18 +25,18 @@ use crate::task::Task;
 /// How long a failing call waits for its record at most.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// How many communicators may be gone before what they did is written. More are left out: a file
-/// system hangs.
+/// The most ended communicators whose operations wait to be written. Further ones are left out: a
+/// file system hangs.
 const MOST_LEFT: usize = 64;
 
-/// What a communicator has done, as the inspector wants it.
+/// A communicator's finished operations, in the form of the inspector.
 pub(super) type Done = (inspector::Group, Vec<Entry>);
 
 /// The communicators of this process that are observed with the same settings.
 pub(super) struct Board {
     pub(super) settings: Observe,
     observed: Mutex<Vec<Weak<Observed>>>,
-    /// For the inspector: what communicators have done that are gone.
+    /// For the inspector: the finished operations of ended communicators.
     left: Mutex<Vec<Done>>,
     /// Wakes the service up.
     pub(super) bell: OwnedFd,
@@ -46,10 +46,10 @@ pub(super) struct Board {
     files: Arc<Mutex<()>>,
 }
 
-/// A communicator that is observed, as this rank has it.
+/// An observed communicator, as this rank sees it.
 pub(crate) struct Observed {
     pub(super) context: u64,
-    /// The context of the world that it is of.
+    /// The context of its world.
     pub(super) world: u64,
     rank: u32,
     /// The processes of the ranks, by rank.
@@ -92,7 +92,7 @@ impl Board {
         observed.iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// What communicators have done that are gone, once.
+    /// Takes the finished operations of ended communicators.
     pub(super) fn take_left(&self) -> Vec<Done> {
         std::mem::take(&mut self.left.lock())
     }
@@ -169,15 +169,15 @@ impl Observed {
         self.journal.complete(record);
     }
 
-    /// What wakes the service up when this communicator fails. It does not keep the communicator
-    /// alive.
+    /// A function that wakes the service up when this communicator fails. It does not keep the
+    /// communicator alive.
     pub(crate) fn alarm(&self) -> impl Fn() + Send + Sync + use<> {
         let board = Arc::clone(&self.board);
         move || board.wake()
     }
 
-    /// Records that the communicator has failed, if that is wanted, and has not been done. Returns
-    /// when it is done.
+    /// Records that the communicator has failed, if that is wanted and not done yet. Returns when
+    /// it is done.
     pub(crate) fn record_fault(&self) {
         let Record::Folder(folder) = &self.board.settings.record else {
             return;

@@ -94,9 +94,9 @@ impl Writer {
     }
 }
 
-/// The file of a rank, on its host: the next process of that rank replaces what one has left that
-/// was killed. Two files with the same labels make the node exporter refuse both, so its name has
-/// nothing else than they have.
+/// The file of a rank, on its host: the next process of that rank replaces the file of one that was
+/// killed. The node exporter refuses two files with the same labels, so the name consists of the
+/// labels alone.
 fn metrics(group: &Group) -> String {
     let job = group
         .job
@@ -115,8 +115,8 @@ fn plain(name: &str) -> String {
     name.replace('/', "_")
 }
 
-/// Replaces a file at once: Prometheus may be reading it, and another job may have a rank of that
-/// number here.
+/// Replaces a file atomically: Prometheus may be reading it, and another job may have a rank of
+/// that number here.
 fn replace(path: &Path, text: &str) -> io::Result<()> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder)?;

@@ -10,13 +10,13 @@ use spark_ccl_status::record::{Group, Record};
 
 use crate::error::Error;
 
-/// In the folder of records: one with pickles alone, since the analyzer takes all files for one.
+/// The subfolder with pickles alone: the analyzer takes all files of a folder for pickles.
 const PICKLES: &str = "fr_trace";
 /// What the analyzer finds before a rank's number.
 const PREFIX: &str = "rank_";
 
-/// Writes what a rank of the world has recorded, as JSON and as a pickle, each at once. Returns the
-/// file with JSON.
+/// Writes what a rank of the world has recorded, as JSON and as a pickle, each atomically. Returns
+/// the file with JSON.
 pub(super) fn write_for_fault(
     folder: &Path,
     rank: u32,

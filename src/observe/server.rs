@@ -16,8 +16,8 @@ use spark_ccl_status::ras::{Format, Request, Session, text};
 use super::board::Board;
 use super::snapshot::Inquiry;
 
-/// How many clients are served at once. One more replaces the one that is no longer safe for
-/// longest, or waits until one is.
+/// The most clients served at once. One more replaces the one that first lost its protection, or
+/// waits until one loses it.
 const MOST_CLIENTS: usize = 16;
 /// For how long a client is safe from being replaced once it has come, and once it has asked: the
 /// time that NCCL's client gives the ranks to answer by default. What it asks for itself does not
@@ -185,7 +185,7 @@ impl Server {
     }
 }
 
-/// Which client the next one replaces, if there is no room for both; or when one is safe no longer.
+/// The client that the next one replaces, if there is no room; or when one can be replaced.
 fn replaced(clients: &[Client], now: Instant) -> Result<Option<usize>, Instant> {
     if clients.len() < MOST_CLIENTS {
         return Ok(None);

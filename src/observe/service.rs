@@ -95,7 +95,7 @@ fn run(board: &Board) {
     }
 }
 
-/// Passes on what communicators did that are gone, or what all did.
+/// Passes on the operations of ended communicators, or of all.
 fn inspect(board: &Board, writer: &mut Writer, all: bool) {
     if all {
         for observed in board.observed() {

@@ -92,8 +92,8 @@ impl Inquiry {
         }
     }
 
-    /// The answer of a rank that still takes part, if it came after this question. It has waited
-    /// since then as well.
+    /// The answer of a rank that still takes part, if it came after this question. Its wait
+    /// includes the time since then.
     fn answer(self, standing: &Standing) -> Option<Answer> {
         let (mut answer, age) = standing
             .answer

@@ -367,7 +367,7 @@ fn ports(nics: &Nics) -> u8 {
     u8::try_from(nics.descriptions().len()).unwrap_or(u8::MAX)
 }
 
-/// What a thread that opens a rank of this process has come to.
+/// The result of a thread that opens a rank of this process.
 fn joined(
     thread: io::Result<JoinHandle<Result<Communicator, Error>>>,
 ) -> Result<Communicator, Error> {

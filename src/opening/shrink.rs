@@ -158,7 +158,7 @@ impl Communicator {
         }
     }
 
-    /// The ranks of the world that a caller calls lost.
+    /// The world ranks of the ranks that the caller names as lost.
     fn lost(&self, lost: &[usize]) -> Result<BTreeSet<u32>, Error> {
         let invalid = |problem| Error::Invalid {
             operation: "shrink",

@@ -136,8 +136,8 @@ impl Communicator {
 
     /// Every rank's color and key, and the number of this split.
     fn gather_colors(&self, color: Option<usize>, key: i32) -> Result<Colors, Error> {
-        // A sum, in which everyone else says nothing: fewer messages than gathering takes, to fewer
-        // ranks.
+        // A sum, to which the other ranks contribute zeros here: fewer messages than gathering
+        // takes, to fewer ranks.
         let mut entries = vec![0_i64; 2 * self.size()];
         let own = match color {
             Some(color) => [color as i64, i64::from(key)],
@@ -174,7 +174,7 @@ impl Communicator {
         with_devices(part, deadline_in(self.inner.world.settings.init_timeout))
     }
 
-    /// The ranks of the world of these ranks, which are different ones.
+    /// The world ranks of these ranks, which must be distinct.
     fn distinct(&self, ranks: &[usize]) -> Result<Vec<u32>, Error> {
         let invalid = |problem| Error::Invalid {
             operation: "subgroup",
@@ -192,7 +192,7 @@ impl Communicator {
         ranks.iter().map(world).collect()
     }
 
-    /// Makes sure that all ranks choose alike: messages do not tell of what they are.
+    /// Makes sure that all ranks choose alike: messages do not show what they chose.
     fn agree_on(&self, operation: &'static str, choice: &str) -> Result<(), Error> {
         let own = fnv1a(choice);
         let mut all = vec![0_u32; self.size()];

@@ -88,7 +88,7 @@ impl Examined<'_> {
         Ok(count)
     }
 
-    /// Checks the length of one buffer by that of the one that says the count.
+    /// Checks the length of one buffer against that of the one that determines the count.
     fn fits(&self, counting: usize, other: usize) -> Result<(), Error> {
         let operation = self.spec.operation;
         let what = match operation.counted() {

@@ -13,12 +13,12 @@ use spark_ccl_log::Mutex;
 /// The bound keeps a program that always makes up new names from filling the memory.
 const MOST: usize = 1 << 16;
 
-/// Names the barrier of `finalize`, so that it is no barrier of the program. Of no other name.
+/// The code of `finalize`'s barrier, which sets it apart from the program's. No other name has it.
 pub(crate) const FINALIZING: u32 = (1 << 19) - 1;
 
 static NAMES: PerProcess<Mutex<BTreeMap<u32, String>>> = PerProcess::new();
 
-/// What stands for a name in signatures; never 0.
+/// Remembers a name. Returns its code in signatures, which is never 0.
 pub(crate) fn remember(name: &str) -> u32 {
     let code = code(name);
     let mut names = NAMES.get().lock();

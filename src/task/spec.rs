@@ -22,7 +22,7 @@ pub(crate) struct Spec {
     /// The peer that is received from.
     pub(crate) from: usize,
     pub(crate) in_place: bool,
-    /// What the program calls it; 0 without a name.
+    /// The code of the name that the program gives it; 0 without one.
     pub(crate) name: u32,
     /// `SPARK_CCL_PATH=zero-copy` does not bind it.
     pub(crate) by_any_path: bool,
@@ -30,7 +30,7 @@ pub(crate) struct Spec {
     pub(crate) is_internal: bool,
     /// Elements of an allocation.
     pub(crate) elements: usize,
-    /// How long the call may take; `None` for as long as the communicator lets it when it begins.
+    /// The call's timeout; `None` for the one that the communicator has when it begins.
     pub(crate) limit: Option<Duration>,
     pub(crate) tables: Option<Arc<Tables>>,
 }
@@ -61,7 +61,7 @@ impl Spec {
         }
     }
 
-    /// Of the library's own: it is not counted as the program's, and may take any path.
+    /// Marks it as the library's own: it is not counted as the program's, and may take any path.
     pub(crate) fn internal(self) -> Self {
         Self {
             by_any_path: true,

@@ -62,7 +62,7 @@ fn narrow(n: usize) -> u32 {
     u32::try_from(n).unwrap_or(u32::MAX)
 }
 
-/// What the program has set about this process's rank.
+/// The program's own settings of this process's rank.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LaunchOverrides {
     pub(crate) rank: Option<usize>,

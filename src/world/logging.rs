@@ -15,9 +15,8 @@ pub(crate) const REMARK_AFTER: Duration = Duration::from_secs(30);
 
 static INSTALLED: AtomicBool = AtomicBool::new(false);
 
-/// Says warnings about settings, also where nothing asks for logs: a misspelt name has no other
-/// effect. A process that makes several communicators says each once, and further processes of a
-/// host only to the log.
+/// Emits warnings about settings, even if nothing asks for logs: a misspelt name has no other
+/// effect. A process emits each once; further processes of a host, only to the log.
 pub(crate) fn warn_once(warnings: &[String], is_first: bool) {
     static SAID: PerProcess<Mutex<BTreeSet<String>>> = PerProcess::new();
     for warning in warnings {

@@ -39,7 +39,7 @@ impl Dial for Redialler {
     }
 }
 
-/// What opens the control streams of this session anew.
+/// The dialler that opens this session's control streams anew.
 pub(crate) fn dial(session: &Arc<Session>, context: u64) -> Arc<dyn Dial> {
     Arc::new(Redialler {
         session: Arc::clone(session),

@@ -123,8 +123,8 @@ fn unlist(text: &str) -> Result<Vec<SocketAddr>, Error> {
     text.split_whitespace().map(parse).collect()
 }
 
-/// What this rank (`None`: no rank, who serves the rendezvous only) tells the others, and where it
-/// listens: the interfaces that the settings allow, the best for reaching `root` first.
+/// What this rank (`None`: a process that only serves the rendezvous) tells the others, and where
+/// it listens: the interfaces that the settings allow, the best for reaching `root` first.
 pub(crate) fn options(
     settings: &Settings,
     root: Option<IpAddr>,
@@ -134,7 +134,7 @@ pub(crate) fn options(
         operation: "choosing network interfaces",
         problem: error.to_string(),
     })?;
-    // Without this, all works as the routes have it.
+    // Without these, the routes decide.
     let shared = netif::SharedSubnets::here().unwrap_or_default();
     let mut addresses: Vec<Address> = interfaces
         .iter()
