@@ -67,7 +67,7 @@ impl Call {
         })
     }
 
-    /// Whose elements have a factor, its bits, and the divisor of the results.
+    /// Which elements have a factor, its bits, and the divisor of the results.
     fn arithmetic(&self, ranks: usize) -> (Scaling, u64, u32) {
         if !self.operation.reduces() {
             return (Scaling::Plain, 0, 1);

@@ -7,7 +7,7 @@ use crate::layout::{MAX_RANKS, MemberLayout};
 pub(crate) const STRANDS: u32 = 256;
 /// The bytes of a rank's channel with another: slots and credits.
 pub(crate) const CHANNEL_BYTES: usize = 256 * 8 * 2048 + 256 * 16;
-/// The bytes of what a rank has counted of it.
+/// The bytes of a rank's counts for a channel.
 pub(crate) const COUNTS_BYTES: usize = 3 * 256 * 8 + 128;
 
 /// Where a rank's channels are in each rank's scratch, and its own counts of them on its GPU.

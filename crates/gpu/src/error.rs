@@ -168,7 +168,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// That of a launch that comes after this number of others of the same operation.
+    /// The error of a launch that comes after this many others of the same operation.
     pub(crate) fn after(self, launches: usize) -> Self {
         match self {
             Self::Cuda(error) if launches > 0 => Self::InPart(error),

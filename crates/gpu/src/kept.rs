@@ -5,9 +5,9 @@ use std::ops::Deref;
 
 use crate::Error;
 
-/// Parts of a rank that its kernels use. Dropping them ends the kernels' waits, and waits until all
-/// has run that was enqueued in the GPU's context. Where the driver cannot say that it has, they
-/// stay for good.
+/// Parts of a rank that its kernels use. Dropping them ends the kernels' waits, and waits until
+/// everything that was enqueued in the GPU's context has run. If the driver cannot confirm that,
+/// they stay for good.
 #[derive(Debug)]
 pub(crate) struct Kept<P: Settles>(ManuallyDrop<P>);
 

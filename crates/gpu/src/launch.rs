@@ -10,20 +10,20 @@ use spark_ccl_cuda::{DependentLaunch, Function, stream_id};
 use crate::Error;
 use crate::turns::{Turn, Turns};
 
-/// By GPU, for launches that are a communicator's first in a stream. Where two threads launch at
-/// once, each the first kernel of a stream, the driver may give both streams one queue of the GPU:
-/// a rank's kernel would then start only after that of another rank, which waits for it. Later
-/// launches do without: where a stream is full, they wait for room, which may come only once
+/// By GPU: the turns of launches that are a communicator's first in a stream. Where two threads
+/// launch at once, each the first kernel of a stream, the driver may give both streams one queue of
+/// the GPU: a rank's kernel would then start only after that of another rank, which waits for it.
+/// Later launches do without: where a stream is full, they wait for room, which may come only once
 /// another communicator has launched.
 static FIRST_LAUNCHES: [Turns; 16] = [const { Turns::new() }; 16];
 /// The longest that others wait for a first launch. One that takes longer waits for room in a
 /// stream that the program has filled, and which therefore has its queue already.
 const LONGEST: Duration = Duration::from_secs(1);
-/// How many streams are remembered. A first launch more does no harm.
+/// The most streams that are remembered. One more first launch does no harm.
 const STREAMS: usize = 4096;
 
-/// Where a communicator has launched kernels, by the driver's numbers of streams: those of other
-/// libraries are other objects in each call.
+/// The streams in which a communicator has launched kernels, by the driver's numbers: streams of
+/// other libraries are other objects in each call.
 #[derive(Debug, Default)]
 pub(crate) struct Streams(Mutex<BTreeSet<u64>>);
 

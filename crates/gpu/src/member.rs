@@ -25,7 +25,7 @@ pub struct Settings {
     /// The most CTAs of a kernel, from 1 to 32. All CTAs of the ranks that share a GPU must fit on
     /// it at the same time.
     pub ctas: u32,
-    /// What is between the GPUs of all ranks.
+    /// The connection between the GPUs of all ranks.
     pub wire: Wire,
 }
 
@@ -395,7 +395,7 @@ impl Settles for Parts {
         self.own.settle()
     }
 }
-/// Each rank but this one has something for it.
+/// Checks that `peers` has an entry for each rank but this one.
 fn check_peers<T>(rank: usize, ranks: usize, peers: &[Option<T>]) -> Result<(), Error> {
     let is_needed = |(peer, of_peer): (usize, &Option<T>)| of_peer.is_some() == (peer != rank);
     if rank < ranks && peers.len() == ranks && peers.iter().enumerate().all(is_needed) {

@@ -31,7 +31,7 @@ pub enum Way {
 }
 
 impl Message {
-    /// The place of its flow among all that there may be.
+    /// The index of its flow among all that there may be.
     fn flow(&self) -> usize {
         2 * self.peer + self.way as usize
     }
@@ -141,7 +141,7 @@ impl Launch {
         threads: 32,
     };
 
-    /// Of messages that come in the same order each time, of at most `MANY`.
+    /// A launch of at most `MANY` messages. `part` lists them in the same order each time.
     fn new<'a, I>(part: impl Fn() -> I, limits: Limits) -> Self
     where
         I: Iterator<Item = (usize, &'a Message)>,
@@ -184,8 +184,8 @@ impl Launch {
 }
 
 impl Launch {
-    /// The argument of its kernel, which has room for this many messages, at most `MANY`; no more
-    /// are in it.
+    /// The argument of its kernel, with room for `MESSAGES` messages, at most `MANY`. The launch
+    /// has no more.
     pub(crate) fn layout<const MESSAGES: usize>(
         &self,
         member: MemberLayout,
@@ -205,7 +205,7 @@ impl Launch {
 /// Few warps in each CTA as long as there are CTAs left.
 const WARPS_OF_SMALL_CTA: u32 = 4;
 
-/// The warps of a flow, of which no message has more batches: a power of two.
+/// The warps of a flow, for messages of at most this many batches: a power of two.
 fn warps_for(batches: u64, most: u32) -> u32 {
     let most = most.min(STRANDS);
     let all = batches.min(u64::from(STRANDS)) as u32;

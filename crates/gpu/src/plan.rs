@@ -47,7 +47,7 @@ pub(crate) enum Protocol {
 }
 
 impl Protocol {
-    /// Those of messages.
+    /// The protocols of messages.
     pub(crate) const OF_MESSAGES: [Self; 3] = [Self::Packets, Self::Lines, Self::Quads];
 
     /// The words of 8 bytes that a warp sends at once.
@@ -101,7 +101,7 @@ impl Kernel {
         }
     }
 
-    /// Whether it passes data between GPUs with this between them.
+    /// Whether it passes data over such a wire.
     pub const fn fits(self, wire: Wire) -> bool {
         match self.protocol() {
             Protocol::Packets => true,
@@ -110,7 +110,7 @@ impl Kernel {
         }
     }
 
-    /// Whether it does what this many ranks do.
+    /// Whether it is for this many ranks.
     pub const fn takes(self, ranks: usize) -> bool {
         ranks == 2 || !self.is_led()
     }
@@ -166,11 +166,11 @@ impl Kernel {
 pub struct Limits {
     /// The most CTAs of a kernel, from 1 to 32. All CTAs of ranks that share a GPU must fit on it.
     pub ctas: u32,
-    /// What is between the GPUs.
+    /// The connection between the GPUs.
     pub wire: Wire,
 }
 
-/// What is between the GPUs of all ranks, as far as it decides how data is passed.
+/// The connection between the GPUs of all ranks, as far as it decides how data is passed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wire {
     /// Anything by which they reach each other's memory.
@@ -276,7 +276,7 @@ impl Plan {
 }
 
 impl Wire {
-    /// How messages between two ranks are passed.
+    /// The protocol of messages between two ranks.
     pub(crate) const fn of_messages(self) -> Protocol {
         match self {
             Self::Any => Protocol::Packets,
@@ -285,7 +285,7 @@ impl Wire {
         }
     }
 
-    /// How this many bytes to all peers together are passed.
+    /// The protocol for this many bytes to all peers together.
     const fn protocol(self, sent: u64, has_two_shots: bool) -> Protocol {
         match self {
             Self::Whole

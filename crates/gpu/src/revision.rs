@@ -1,11 +1,11 @@
-//! Which kernels and plans this build has.
+//! Identifies the kernels and plans of this build.
 
 use spark_ccl_slots::ALIKE;
 
 use crate::slots::SETTINGS;
 
-/// A number of all that ranks must have alike: equal ones have the same kernels, slots and plans.
-/// Ranks of other builds would wait for batches that are never sent.
+/// A hash of all that ranks must have alike: ranks with equal ones have the same kernels, slots and
+/// plans. Others would wait for batches that are never sent.
 pub const REVISION: u32 = with(SETTINGS);
 
 /// The number of these sources with such settings of slots.
@@ -44,7 +44,7 @@ mod tests {
 
     #[test]
     fn other_bytes_have_another_number() {
-        // Of the algorithm's authors.
+        // A test vector of the algorithm's authors.
         assert_eq!(hashed(0x811c_9dc5, b"foobar"), 0xbf9c_f968);
         assert_ne!(REVISION, 0x811c_9dc5);
     }

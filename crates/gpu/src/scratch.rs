@@ -27,7 +27,7 @@ pub struct Scratch {
     ranks: usize,
 }
 
-/// What peers write.
+/// The memory that peers write.
 #[derive(Debug)]
 enum Area {
     /// The beginning of the rank's own block.
@@ -101,7 +101,7 @@ impl Scratch {
         Ok(DeviceBlock::import(&self.context, peer.as_fd(), bytes)?)
     }
 
-    /// Where what peers write starts.
+    /// The start of the memory that peers write.
     pub(crate) fn address(&self) -> u64 {
         match &self.area {
             Area::Device => self.own.address(),

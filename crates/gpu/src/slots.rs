@@ -1,7 +1,7 @@
 //! Operations through slots: boxes in the host's memory, and the kernels that fill and read them.
 //!
-//! What carries slots to the other ranks is not here: proxies of `spark-ccl-slots`, on the boxes of
-//! [`Slots::boxes`].
+//! The proxies of `spark-ccl-slots`, which carry slots to the other ranks by the boxes of
+//! [`Slots::boxes`], are not here.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,7 +25,7 @@ use crate::{Call, Error, loaded};
 const LANES: u32 = 8;
 const DEPTH: usize = 8;
 const PAYLOAD: usize = 64 << 10;
-/// What all ranks must have alike of these: otherwise they would fill slots that others do not
+/// The settings that all ranks must have alike: otherwise they would fill slots that others do not
 /// have, or one would fill slots where another rings for pieces.
 pub(crate) const SETTINGS: [u64; 5] = [
     LANES as u64,
@@ -47,8 +47,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A rank's boxes for each other rank, and the kernels that fill and read them.
 ///
-/// When it is dropped, its waits are ended, and it stays until all has run that was enqueued in the
-/// GPU's context. Where the driver cannot say that it has, the memory stays for good.
+/// When it is dropped, its waits are ended, and it stays until everything that was enqueued in the
+/// GPU's context has run. If the driver cannot confirm that, the memory stays for good.
 #[derive(Debug)]
 pub struct Slots {
     member: SlotMember,
@@ -68,12 +68,12 @@ struct Parts {
     context: Arc<CudaContext>,
 }
 
-/// What kernels have said of a rank's calls through slots.
+/// A rank's calls through slots, as its kernels report them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Calls {
     /// How many have begun.
     pub begun: u64,
-    /// Of how many the kernel has ended.
+    /// How many have ended.
     pub ended: u64,
     /// [`Call::words`] of the last one that has begun.
     pub words: [u64; 2],
@@ -94,8 +94,8 @@ unsafe impl Memory for Pinned {
 impl Slots {
     /// Shorter calls never go through slots.
     pub const FROM: u64 = 64 << 10;
-    /// The number of the rule by which longer calls do. Raise it with each change of the rule:
-    /// ranks that follow different ones would wait for each other.
+    /// The number of the rule by which longer calls go through slots. Raise it with each change of
+    /// the rule: ranks that follow different ones would wait for each other.
     pub(crate) const RULE: u64 = 2;
 
     /// Whether there are kernels for this many ranks.
@@ -103,9 +103,9 @@ impl Slots {
         (2..=MAX_RANKS).contains(&ranks)
     }
 
-    /// Sets memory of the host aside for one of 2 to 8 ranks, and loads and warms up the kernels.
-    /// Operations take up to `ctas` CTAs, which all ranks must have alike, and never more than 8.
-    /// The patience is 30 s.
+    /// Reserves host memory for one of 2 to 8 ranks, and loads and warms up the kernels. Operations
+    /// take up to `ctas` CTAs, which all ranks must have alike, and never more than 8. The patience
+    /// is 30 s.
     ///
     /// # Errors
     /// There is not enough memory, there is no kernel for this GPU, or the driver fails.
@@ -330,8 +330,8 @@ impl Slots {
         }
     }
 
-    /// Whether an operation of this rank has failed, and because of which peer. Looks at memory of
-    /// the host, and asks no driver.
+    /// Checks whether an operation of this rank has failed, and because of which peer. Only reads
+    /// host memory, and asks no driver.
     ///
     /// # Errors
     /// One has failed, or the waits were [ended](Self::abort).

@@ -48,8 +48,8 @@ const WORD: u64 = 16;
 /// A rank's way to the host: slots in the host's memory, and the kernel that passes pieces through
 /// them.
 ///
-/// When it is dropped, its waits are ended, and it stays until all has run that was enqueued in the
-/// GPU's context. Where the driver cannot say that it has, the memory stays for good.
+/// When it is dropped, its waits are ended, and it stays until everything that was enqueued in the
+/// GPU's context has run. If the driver cannot confirm that, the memory stays for good.
 #[derive(Debug)]
 pub struct Stage {
     rank: usize,
@@ -71,9 +71,9 @@ struct Parts {
 }
 
 impl Stage {
-    /// Sets memory of the host aside for one of this many ranks, and loads and warms up the
-    /// kernels. Operations take up to `ctas` CTAs, and never more than 8; messages one for each
-    /// peer and direction. The patience is 30 s.
+    /// Reserves host memory for one of this many ranks, and loads and warms up the kernels.
+    /// Operations take up to `ctas` CTAs, and never more than 8; messages one for each peer and
+    /// direction. The patience is 30 s.
     ///
     /// # Errors
     /// There is not enough memory, there is no kernel for this GPU, or the driver fails.
@@ -151,7 +151,7 @@ impl Stage {
         self.ranks
     }
 
-    /// How many CTAs pass an operation of this many pieces; the n-th piece is of CTA n modulo that.
+    /// How many CTAs pass an operation of this many pieces; piece n goes to CTA n modulo that.
     pub fn ctas(&self, pieces: u64) -> u64 {
         pieces.min(self.ctas)
     }
@@ -280,7 +280,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Ends all waits: who ends the stage does no operation on it.
+    /// The kernel's argument for a call that is cut into pieces.
     fn transfer(&self, call: &Call, cut: &Cut) -> Transfer {
         let is_root = call.root == self.rank;
         let held = |side| {
@@ -305,7 +305,7 @@ impl Stage {
         }
     }
 
-    /// Whether an operation of this rank had no answer. Looks at memory of the host, and asks no
+    /// Checks whether an operation of this rank had no answer. Only reads host memory, and asks no
     /// driver.
     ///
     /// # Errors
@@ -370,8 +370,8 @@ impl Stage {
         })
     }
 
-    /// What a kernel says of a lane's piece of this number, counted from 1; `None` before it has
-    /// rung for it.
+    /// A kernel's report on a lane's piece `number`, counted from 1; `None` before it has rung for
+    /// it.
     pub fn rung(&self, lane: Lane, number: u64) -> Option<Rung> {
         self.parts.host.rung(lane, number)
     }
@@ -396,6 +396,7 @@ impl Stage {
 
 impl Settles for Parts {
     fn settle(&self) -> Result<(), Error> {
+        // Ends all waits: whoever ends the stage does no operation on it.
         self.host.abort();
         self.host.release();
         Ok(self.state.settle()?)

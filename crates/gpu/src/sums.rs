@@ -13,7 +13,7 @@ const TYPES: [(DType, [&str; 2]); 3] = [
     (DType::Bf16, ["sum_packets_bf16", "sum_lines_bf16"]),
 ];
 
-/// Of each of the types, the kernels that pass packets and lines.
+/// By type: the kernels that pass packets and lines.
 #[derive(Debug)]
 pub(crate) struct Sums(Vec<[Function; 2]>);
 
@@ -29,7 +29,7 @@ impl Sums {
             .map(Self)
     }
 
-    /// The one that does the same as this kernel, if there is one.
+    /// The sum kernel that does the same as `kernel`, if there is one.
     pub(crate) fn of(&self, kernel: Kernel, arguments: &Arguments) -> Option<&Function> {
         let call = &arguments.call;
         let is_plain_sum = call.combine == Combine::Sum as u32

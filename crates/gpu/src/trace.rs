@@ -18,8 +18,8 @@ use crate::call::Call;
 use crate::layout::CallLayout;
 use crate::plan::{Kernel, Plan, Shape};
 
-/// How many rounds a warp is ahead at most, and how many places there are for what it sends. Tests
-/// plant others.
+/// The most rounds that a warp is ahead, and the number of places for what it sends. Tests plant
+/// others.
 #[derive(Debug, Clone, Copy)]
 struct Depths {
     ahead: u64,
@@ -27,7 +27,7 @@ struct Depths {
     signatures: u64,
 }
 
-/// Those of `session.h`, `layout.h` and `signature.h`.
+/// The depths of `session.h`, `layout.h` and `signature.h`.
 const DEPTHS: Depths = Depths {
     ahead: 3,
     slots: 8,
@@ -37,12 +37,12 @@ const DEPTHS: Depths = Depths {
 /// Some operations one after the other, all of the same call.
 #[derive(Debug, Clone, Copy)]
 struct Setting {
-    /// What they take in turn: of the same grid and protocol.
+    /// The plans that they take in turn, of the same grid and protocol.
     plans: [Plan; 2],
     call: Call,
     ranks: usize,
     times: u64,
-    /// Of the choices that warps make at run time.
+    /// The seed of the choices that warps make at run time.
     seed: u64,
     depths: Depths,
 }
@@ -104,7 +104,7 @@ fn trace(setting: &Setting, warp: u64) -> Vec<Trace> {
 #[derive(Debug)]
 struct Trace {
     setting: Setting,
-    /// What the current operation takes.
+    /// The kernel of the current operation.
     kernel: Kernel,
     warp: u64,
     rank: Rank,
@@ -114,7 +114,7 @@ struct Trace {
     /// round.
     sent: Vec<(Rank, u64)>,
     received: Vec<(Rank, u64)>,
-    /// The rounds, and the operations, that came before.
+    /// The numbers of rounds, and of operations, that came before.
     start: u64,
     operation: u64,
     /// Whether this warp has yet to see what the peers have signed.
@@ -168,7 +168,7 @@ impl Trace {
         (0..self.ranks()).filter(move |&rank| rank != own)
     }
 
-    /// The batch of this number of a span.
+    /// The batch `number` of a span.
     fn part(&self, of: Span, number: u64) -> Span {
         let first = (number * self.setting.batch()).min(of.len);
         Span {
@@ -178,7 +178,7 @@ impl Trace {
         }
     }
 
-    /// Where something of a rank waits until all have come.
+    /// Where a rank's data waits until that of all has come.
     fn kept(&self, rank: Rank, len: u64) -> Span {
         Span::scratch(u64::from(rank) * self.setting.batch(), len)
     }
@@ -201,7 +201,7 @@ impl Trace {
         Span::scratch(self.slot(self.ranks(), 0, 0).offset + place, 1)
     }
 
-    /// Where flags go that were received.
+    /// Where received flags go.
     fn sink(&self) -> Span {
         let places = u64::from(self.ranks()) * self.setting.depths.signatures;
         Span::scratch(self.slot(self.ranks(), 0, 0).offset + places, 1)
@@ -235,7 +235,7 @@ impl Trace {
         }
     }
 
-    /// Waits for what all peers have signed, unless it has.
+    /// Waits for all peers' signatures, unless it has done so.
     fn compare(&mut self) {
         if std::mem::take(&mut self.is_open) {
             for peer in self.peers() {

@@ -1,4 +1,4 @@
-//! Turns that threads take, none of which keeps the others waiting for long.
+//! Turns of threads, none of which keeps the others waiting for long.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ pub(crate) struct Turns {
 struct State {
     /// How many turns there were, the last one included.
     count: u64,
-    /// Since when the last one lasts, if it has not ended.
+    /// When the last one began, if it has not ended.
     since: Option<Instant>,
 }
 

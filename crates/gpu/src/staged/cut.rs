@@ -6,13 +6,13 @@ use spark_ccl_types::{Extent, Operation, Side};
 
 use super::layout::{GAP, SLOT, SLOTS};
 
-/// The shortest piece, in bytes, that an operation is cut into: passing these takes longer than
-/// beginning with them.
+/// The shortest piece, in bytes, that an operation is cut into: passing it takes longer than
+/// beginning with it.
 const WORTHWHILE: u64 = 128 << 10;
 /// The number of pieces for an operation that is long enough: while the host does one, others are
 /// copied.
 const PIECES: u64 = 8;
-/// What blocks of a piece start at multiples of, in bytes.
+/// The alignment of the blocks of a piece, in bytes.
 const ALIGNMENT: u64 = 16;
 /// The bytes of all slots of messages together, unless that leaves a slot less than `SMALLEST`.
 const OF_MESSAGES: usize = 4 << 20;
@@ -30,8 +30,8 @@ pub(super) const fn slot_of_messages(ranks: usize) -> usize {
     }
 }
 
-/// An operation or a message in pieces. Each is the same on a range of the elements that the count
-/// counts.
+/// An operation or a message in pieces. Each piece does the same on a range of the counted
+/// elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cut {
     count: u64,
@@ -116,7 +116,7 @@ impl Cut {
     }
 }
 
-/// How many blocks the ranks have that have the most.
+/// The most blocks that a rank has.
 pub(super) fn blocks(operation: Operation, side: Side, ranks: usize) -> Option<u64> {
     match operation.extent(side) {
         Extent::Count => Some(1),

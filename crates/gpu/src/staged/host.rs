@@ -1,4 +1,4 @@
-//! What a stage has in the host's memory, which kernels reach, too.
+//! A stage's part of the host's memory, which kernels reach, too.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,18 +29,17 @@ const RELEASE: usize = CONTROL + 3;
 /// The patience until [`Stage::set_patience`](super::Stage::set_patience) is called.
 const AT_FIRST: Duration = Duration::from_secs(30);
 
-/// What passes pieces one after the other: a CTA of operations, or the messages to a rank or from
-/// one.
+/// A sequence of pieces: of a CTA of operations, or of the messages to a rank or from one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lane(usize);
 
 impl Lane {
-    /// That of a CTA of operations.
+    /// The lane of a CTA of operations.
     pub fn of_cta(cta: u64) -> Self {
         Self(cta as usize % STAGE_CTAS)
     }
 
-    /// That of messages to a rank, or from it.
+    /// The lane of messages to a rank, or from it.
     pub fn of_messages(way: Way, peer: usize) -> Self {
         Self(STAGE_CTAS + 2 * peer + way as usize)
     }
@@ -55,13 +54,13 @@ impl Lane {
         (self.0 - STAGE_CTAS) as u32
     }
 
-    /// Which slot, bell and answer its piece has.
+    /// The index of the slot, bell and answer of its piece `number`.
     fn index(self, number: u64) -> usize {
         self.0 * SLOTS + number as usize % SLOTS
     }
 }
 
-/// What a kernel says of a piece.
+/// A kernel's report on a piece.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rung {
     /// [`Call::words`](crate::Call::words) of its operation, or
@@ -107,7 +106,7 @@ impl HostPart {
         size_of_val(self.words.words())
     }
 
-    /// The bytes of `failed`, and of how many pieces each lane has had, which are in device memory.
+    /// The bytes, in device memory, of `failed` and of each lane's count of pieces.
     pub(super) fn state_bytes(ranks: usize) -> usize {
         ROUNDS as usize + Lane::all(ranks) * size_of::<u64>()
     }
@@ -150,7 +149,7 @@ impl HostPart {
             .store(nanoseconds(patience), Ordering::Relaxed);
     }
 
-    /// The patience that has ended, if it has.
+    /// The patience that has run out, if it has.
     pub(super) fn expired(&self) -> Option<Duration> {
         // Relaxed: nothing else is read on its account.
         let ended = self.word(EXPIRED).load(Ordering::Relaxed);

@@ -47,8 +47,8 @@ pub(super) fn launches(
     Ok(launches.into_values().collect())
 }
 
-/// How many messages of a flow a launch has, the flow's first launch, and from there to the next
-/// one: alike at both ends, as the distance from the sender to the receiver is.
+/// A flow's messages in a launch, its first launch, and the distance to its next one: alike at both
+/// ends, as the distance from the sender to the receiver is.
 fn turns((rank, peer): (usize, usize), way: Way, ranks: usize) -> (usize, usize, usize) {
     let (from, to) = match way {
         Way::Send => (rank, peer),
@@ -127,7 +127,7 @@ mod tests {
         }
     }
 
-    /// Where a message is: in which launch.
+    /// By message: its launch.
     fn places(messages: &[Message], rank: usize, ranks: usize) -> BTreeMap<(u32, u64), usize> {
         let launches = launches(messages, rank, ranks).unwrap();
         let mut places = BTreeMap::new();

@@ -21,7 +21,7 @@ fn defect(setting: &Setting, tamper: impl Fn(&mut [Trace])) -> Defect {
 fn ranks_that_are_too_far_ahead_write_what_is_not_read_yet() {
     let one_shot = long(Kernel::OneShotPackets, Operation::AllReduce, 3);
     let led = long(Kernel::LedReduction, Operation::AllReduce, 2);
-    // Of one that leads, the last round has no answer.
+    // If a rank leads, the last round has no answer.
     for (mut setting, fits, is_too_far) in [(one_shot, 3, 4), (led, 6, 7)] {
         setting.depths.ahead = fits;
         assert_eq!(checked(&setting, false, |_| ()), Ok(()));

@@ -52,7 +52,7 @@ impl Trace {
         all
     }
 
-    /// What goes to a rank: nothing, if the input does not go there.
+    /// The part of the input that goes to a rank; empty if none does.
     fn source(&self, rank: Rank) -> Span {
         let stride = self.call.input_stride / 8;
         let words = self.setting.words();

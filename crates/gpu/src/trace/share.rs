@@ -1,4 +1,4 @@
-//! What a warp should do of an operation, and the check that it does that.
+//! A warp's share of an operation, and the check that it does that.
 
 use spark_ccl_sched::check::{Case, Contributions, Goal, Layout, Want, check};
 use spark_ccl_sched::lockstep::Window;
@@ -9,7 +9,7 @@ use super::{DEPTHS, Setting, Trace, trace};
 use crate::call::Call;
 use crate::plan::{Kernel, Plan};
 
-/// `words` of an operation of `ranks`, by a grid of two warps.
+/// An operation of `ranks` ranks on `words` words, by a grid of two warps.
 pub(super) fn setting(kernel: Kernel, operation: Operation, ranks: usize, words: u64) -> Setting {
     let plan = Plan {
         kernel,
@@ -38,11 +38,11 @@ pub(super) fn setting(kernel: Kernel, operation: Operation, ranks: usize, words:
     }
 }
 
-/// What a warp should do of an operation: its own batches, and nothing else.
+/// A warp's share of an operation: its own batches, and nothing else.
 struct Share<'a> {
     case: Case,
     setting: &'a Setting,
-    /// This warp's in each of the operations, by their numbers.
+    /// By operation, then by batch: whether the batch is this warp's.
     batches: Vec<Vec<bool>>,
 }
 
@@ -81,7 +81,8 @@ impl<'a> Share<'a> {
         })
     }
 
-    /// The first step only gets what stands for flags.
+    /// Whether a step keeps to this warp's batches. The first one, which only gets what stands for
+    /// flags, is not asked.
     fn keeps_to_its_batches(&self, step: &Step) -> bool {
         // None has more elements than a batch.
         let is_own = |Span { buf, offset, len }| {
@@ -120,7 +121,7 @@ pub(super) fn checked(
     in_place: bool,
     tamper: impl Fn(&mut [Trace]),
 ) -> Result<(), Defect> {
-    // What a call in place does a second time has another input.
+    // In place, a second call would have another input.
     let setting = &Setting {
         times: if in_place { 1 } else { setting.times },
         ..*setting
