@@ -44,7 +44,7 @@ pub(crate) fn keep(link: &Arc<impl Upkeep + 'static>) -> io::Result<()> {
     Ok(())
 }
 
-/// Lets another thread be started where this one has panicked.
+/// Lets another thread be started if this one has panicked.
 struct Keeping;
 
 impl Drop for Keeping {

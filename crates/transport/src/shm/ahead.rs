@@ -157,7 +157,7 @@ impl Jobs {
         self.are_done = spark_ccl_log::spawn("spark-pages", do_all).is_ok();
     }
 
-    /// The next job; none says that nobody does them any more.
+    /// The next job. If there is none, notes that no thread does jobs any more.
     fn take(&mut self) -> Option<Job> {
         let job = self.waiting.pop_front();
         self.are_done = job.is_some();
@@ -165,7 +165,7 @@ impl Jobs {
     }
 }
 
-/// Starts another thread for the jobs that are left where this one has panicked.
+/// Starts another thread for the remaining jobs if this one has panicked.
 struct Doing;
 
 impl Drop for Doing {

@@ -35,7 +35,7 @@ fn measure() -> bool {
     let Some(reach) = beacon::spot().map(Reach::new) else {
         return false;
     };
-    // At the same place of a page each: nothing is slow to copy by where it is.
+    // All begin at the same place of a page, so no copy is slow because of its addresses.
     let mut memory = vec![1_u8; 3 * BYTES];
     let (source, rest) = memory.split_at_mut(BYTES);
     let (slot, target) = rest.split_at_mut(BYTES);

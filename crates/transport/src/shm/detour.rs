@@ -5,7 +5,7 @@ use spark_ccl_compute::copies_slowly;
 
 use super::reach::{Reach, Unread};
 
-/// As much as is read at a time: with the memory where it goes, it fits into a core's caches.
+/// The bytes that are read at a time: with their destination, they fit into a core's caches.
 const PART: usize = 64 << 10;
 const PAGE: usize = 4096;
 /// From the destination's place in its page to that of the buffer: neither copy is slow then.

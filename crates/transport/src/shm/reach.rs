@@ -118,7 +118,7 @@ pub(super) fn probe(words: &Words) -> Option<Reach> {
 }
 
 impl Reach {
-    /// Of the process with this beacon.
+    /// Access to the process with this beacon.
     pub(super) fn new(beacon: Spot) -> Self {
         Self { beacon }
     }

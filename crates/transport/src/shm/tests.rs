@@ -64,7 +64,7 @@ fn a_passed_link_conforms() {
     conformance::run(&mut Passed);
 }
 
-/// `ThreadSanitizer` reports it where the new sender writes what is polled.
+/// `ThreadSanitizer` reports it if the new sender writes what is polled.
 #[test]
 fn a_receiver_may_poll_before_the_sender_has_its_end() {
     for round in 0..50 {

@@ -39,8 +39,8 @@ const RESERVED: u64 = 1;
 const UNRESERVED: u64 = RESERVED + 2;
 /// How much a poll that finds nothing counts: an idle link has time for more checks.
 const IDLE: u32 = 16;
-/// How often these are checked while a rail is dropped. Where several ranks share a processor,
-/// polls are rare.
+/// How often control stream and silent rails are checked while a rail is dropped. Where several
+/// ranks share a processor, polls are rare.
 const LISTEN_DEGRADED: Duration = Duration::from_millis(1);
 
 /// An end of a link.
@@ -446,8 +446,8 @@ impl Core {
                 self.say(rail, what);
             }
         }
-        // Not where the link is freed: the thread that looks after links may do that, while the
-        // process exits.
+        // Waits here, not where the link is freed: the thread that looks after links may free it,
+        // while the process exits.
         if self.announcements.len() == 2 {
             self.wait_until(Self::is_quiet);
         }

@@ -24,7 +24,7 @@ pub(super) struct Order {
     slot_bytes: usize,
     /// By rail, whether the peer's sender sends nothing more over it.
     silent: Vec<bool>,
-    /// The peer's sender has announced itself that it is gone.
+    /// The peer's sender itself has announced that it is gone.
     sender_said: bool,
     /// The peer's receiver accepts nothing more.
     pub(super) receiver_gone: bool,

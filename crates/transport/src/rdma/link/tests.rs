@@ -1,6 +1,6 @@
-//! Links over queue pairs: where the variable RAILS describes ports, over these (those of CI's
-//! emulated machine), else over devices that are none and carry data within this process, as badly
-//! as RDMA allows. Tests that need cables are skipped there.
+//! Links over queue pairs: over the ports that the variable RAILS describes (those of CI's emulated
+//! machine), else over fake devices, which carry data within this process as badly as RDMA allows.
+//! Tests that need cables are skipped on these.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -27,7 +27,7 @@ const GEOMETRY: Geometry = Geometry {
 type Side = (Nics, Rdma);
 type Connected = Result<(Tx, Rx, Vec<String>), NoLink>;
 
-/// Whether these tests run on ports, and not on devices that are none.
+/// Whether these tests run on ports, and not on fake devices.
 fn is_on_ports() -> bool {
     let are_there = std::env::var_os("RAILS").is_some();
     let required = std::env::var("SPARK_CCL_TEST_REQUIRE").unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Runs calls for which the kernel needs time on threads of their own.
+//! Runs slow system calls on threads of their own.
 
 use std::error::Error;
 use std::io;

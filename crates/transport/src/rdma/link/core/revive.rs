@@ -43,8 +43,7 @@ impl Core {
                 slots: &self.outgoing,
                 control: &mut self.control,
             };
-            // A try of which the peer does not know yet ends where nobody polls, as none begins
-            // there.
+            // While nobody polls, a try that the peer does not know of ends, as none begins.
             let is_neglected = self.is_neglected && attempt.is_unknown_to_peer();
             attempt.advance(environment, is_ending || is_neglected);
             self.order.set_silent(dead.rail, !attempt.may_be_in_use());
@@ -84,7 +83,7 @@ impl Core {
         }
     }
 
-    /// The peer offers a queue pair.
+    /// Takes the peer's offer of a queue pair.
     pub(super) fn hear_offer(&mut self, rail: usize, end: End) -> Result<(), LinkError> {
         let dead = self.confirmed(rail)?;
         match &mut dead.attempt {
@@ -97,7 +96,7 @@ impl Core {
         }
     }
 
-    /// The peer's verdict on whether the rail works.
+    /// Takes the peer's verdict on whether the rail works.
     pub(super) fn hear_verdict(&mut self, rail: usize, works: bool) -> Result<(), LinkError> {
         let dead = self.confirmed(rail)?;
         let attempt = dead.attempt.as_mut().ok_or_else(|| out_of_turn(rail))?;

@@ -342,7 +342,7 @@ fn a_late_write_of_a_failed_rail_lands_nowhere() {
     drop(late);
 }
 
-/// As of a rank that waits elsewhere.
+/// The end of a rank that waits elsewhere, for instance.
 #[test]
 fn a_message_of_an_end_that_nobody_polls_arrives_over_another_rail() {
     let Some(sides) = severable(2) else { return };
