@@ -82,7 +82,7 @@ pub(crate) trait Engine: Any + Debug + Send + Sync {
     ///   `order::were_lost`.
     ///
     /// # Errors
-    /// What is wrong with the task or the stream for this engine; the fault that has ended it.
+    /// The task or the stream does not suit this engine; or the fault that has ended it.
     fn enqueue(&self, task: &Task, stream: &Arc<CudaStream>) -> Result<(), Error>;
 
     /// Enqueues checked tasks, of this engine and of others, so that no task waits for another to
@@ -95,7 +95,7 @@ pub(crate) trait Engine: Any + Debug + Send + Sync {
     /// Waits until everything in a stream has run, and checks for errors.
     ///
     /// # Errors
-    /// What in it has failed; the fault that has cut it short.
+    /// What failed in it; or the fault that has cut it short.
     fn wait(&self, stream: &CudaStream) -> Result<(), Error>;
 
     /// Checks for errors that its calls have reported and that have not yet failed the

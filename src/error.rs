@@ -136,8 +136,8 @@ impl Error {
         std::iter::successors(Some(error), |error| error.source()).find_map(|it| it.downcast_ref())
     }
 
-    /// The fault that has ended the communicator. `None` of other errors, after which it still
-    /// works, or of which there is no communicator.
+    /// The fault that has ended the communicator. `None` for other errors, after which it still
+    /// works, or which concern no communicator.
     ///
     /// ```
     /// use spark_ccl::{Communicator, Fault};
@@ -156,7 +156,7 @@ impl Error {
     }
 
     /// The ranks of the communicator that brought its [fault](Self::fault) about, as far as that is
-    /// known: see [`Fault::ranks`]. None of other errors.
+    /// known: see [`Fault::ranks`]. None for other errors.
     pub fn ranks(&self) -> Vec<usize> {
         let ranks = self.fault().into_iter().flat_map(Fault::ranks);
         ranks.map(|member| member.rank).collect()

@@ -1,5 +1,5 @@
-//! Who belongs to a communicator, and for how long: a rank's place in it, and how the ranks that
-//! remain after a failure agree on who goes on. Knows no calls.
+//! Membership of communicators: a rank's place in one, and how the ranks that remain after a
+//! failure agree on who goes on. Knows no calls.
 
 pub(crate) mod hearing;
 pub(crate) mod lineage;

@@ -136,7 +136,7 @@ impl Planner {
         self.topology.network.is_rdma()
     }
 
-    /// Where the ranks are.
+    /// The placement of the ranks.
     pub(crate) fn layout(&self) -> Layout {
         self.topology.layout()
     }

@@ -17,7 +17,7 @@ pub(crate) use spec::{Spec, Tables};
 
 use crate::memory::buffer::Region;
 
-/// What is wrong with a timeout of 0.
+/// The error text for a timeout of 0.
 pub(crate) const NO_TIME: &str = "a timeout of 0: no call could be done in time";
 
 /// This rank, and how many there are.
@@ -45,10 +45,10 @@ pub(crate) struct Task {
     pub(crate) is_internal: bool,
     /// Its timeout; `None` for the one that its engine has when it begins.
     pub(crate) limit: Option<Duration>,
-    /// Of messages: the rank that they go to, and the one that they come from.
+    /// For messages: the rank that they go to, and the one that they come from.
     pub(crate) to: Rank,
     pub(crate) from: Rank,
-    /// Of `all_to_all_v`.
+    /// The blocks of an `all_to_all_v`.
     pub(crate) tables: Option<Arc<Tables>>,
 }
 

@@ -12,7 +12,7 @@ impl Communicator {
     /// `python -m torch.distributed.flight_recorder.fr_trace` reads.
     ///
     /// Operations on device memory are up to 1,000 more, without those that are captured in graphs.
-    /// Whether one has run is as of the last look at it, at most 50 ms ago.
+    /// Whether one has run was last looked at 50 ms ago, at most.
     ///
     /// ```no_run
     /// # fn main() -> Result<(), spark_ccl::Error> {

@@ -41,7 +41,7 @@ use crate::task::{Spec, Tables, names};
 pub struct UntypedCall {
     spec: Spec,
     op: Option<ReduceOp>,
-    /// Of a [`ReduceOp::PreMulSum`]; zeros otherwise.
+    /// The factor of a [`ReduceOp::PreMulSum`]; zeros otherwise.
     factor: [u8; 8],
     input: Memory,
     output: Memory,

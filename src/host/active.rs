@@ -84,7 +84,7 @@ impl Active {
         self.first_lane == POINT_TO_POINT_LANE
     }
 
-    /// Which way a message goes.
+    /// The direction of a message.
     pub(super) fn direction(&self) -> Direction {
         match &self.request.program {
             Program::PointToPoint(step) => pair_of(step).1,

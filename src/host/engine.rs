@@ -88,7 +88,7 @@ impl HostEngine {
         &self.planner
     }
 
-    /// How long operations may take that begin now.
+    /// The timeout of operations that begin now.
     pub(crate) fn timeout(&self) -> Result<Duration, Forked> {
         self.with(|core| core.timeout)
     }
@@ -309,7 +309,7 @@ impl HostEngine {
     /// Unlocks the engine, on which this thread no longer waits. Threads that wait on other
     /// engines, or the progress thread, may have to push it from now on.
     fn leave(&self, core: Locked<'_>) {
-        // What is said is emitted after the wake-ups: the program's subscriber may block.
+        // Log lines are emitted after the wake-ups: the program's subscriber may block.
         let _held = Held::new();
         let bell = (!core.is_idle()).then(|| Arc::clone(&core.wires.bell));
         drop(core);
@@ -368,7 +368,7 @@ impl HostEngine {
     /// Runs a checked task to its end, without queueing it if it can be completed at once.
     ///
     /// # Errors
-    /// What is wrong with the task for this engine; the fault that has ended it.
+    /// The task does not suit this engine; or the fault that has ended it.
     pub(crate) fn run(&self, task: &mut Task) -> Result<(), Error> {
         if !task.operation().has_schedule() {
             return self.submit(task.clone())?.wait(self);

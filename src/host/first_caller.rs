@@ -1,4 +1,4 @@
-//! Which thread made the first call of an engine. Knows threads by numbers of its own.
+//! Remembers which thread made the first call of an engine. Knows threads by numbers of its own.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -137,7 +137,7 @@ fn forgotten(active: &Active, watch: &Watch, tag: u64, [here, there]: [Member; 2
     }
 }
 
-/// What this rank has called as a collective with which it is done.
+/// In words, this rank's call of a collective that it is done with.
 pub(super) fn called(watch: &Watch, sequence: u64) -> String {
     let called = watch.called(sequence).map(names::describe);
     called.unwrap_or_else(|| "what it no longer knows".to_owned())

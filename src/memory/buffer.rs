@@ -139,9 +139,9 @@ pub unsafe trait RecvBuf<T: Element> {
     fn back(self) -> Self::Back;
 }
 
-/// What a call gives back of one buffer: its owner, or `()` of a borrowed one.
+/// What a call gives back for one buffer: its owner, or `()` for a borrowed one.
 pub trait GivenBack: Sized {
-    /// What it gives back of two: both owners in a tuple, the owner of one, or `()`.
+    /// What it gives back for two: both owners in a tuple, the owner of one, or `()`.
     type With<R: GivenBack>;
 
     /// The same, after an owner of the other buffer.

@@ -20,7 +20,7 @@ pub(crate) struct Segment {
     own: *mut u8,
     /// How RDMA devices reach it, if they do.
     registration: Option<Owned<Registration>>,
-    /// How ranks of this host do. What holds the memory is never freed while a device reaches it.
+    /// What holds the memory, which ranks of this host map. Not freed while a device reaches it.
     holder: ManuallyDrop<Holder>,
 }
 

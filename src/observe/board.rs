@@ -57,9 +57,9 @@ pub(crate) struct Observed {
     timeout: Duration,
     pub(super) created: Instant,
     pub(super) watch: Arc<Watch>,
-    /// Of operations on memory of the host.
+    /// The journal of operations on host memory.
     journal: Arc<Journal>,
-    /// Of those on device memory, if the rank has an engine for it.
+    /// The journal of those on device memory, if the rank has an engine for it.
     of_devices: Arc<OnceLock<Arc<Journal>>>,
     board: Arc<Board>,
     /// Whether its fault was recorded; locked while it is.

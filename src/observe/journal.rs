@@ -40,7 +40,7 @@ struct Pages {
 }
 
 impl Journal {
-    /// Of a communicator of `size` ranks.
+    /// The journal of a communicator of `size` ranks.
     pub(super) fn new(size: u32) -> Self {
         Self {
             size,

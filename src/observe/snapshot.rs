@@ -105,7 +105,7 @@ impl Inquiry {
     }
 }
 
-/// Of each communicator one rank: several may be threads of this process.
+/// One rank of each communicator: several may be threads of this process.
 fn one_of_each(board: &Board) -> Vec<Arc<Observed>> {
     let mut contexts = BTreeMap::new();
     for observed in board.observed() {

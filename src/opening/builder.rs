@@ -1,5 +1,5 @@
-//! How programs make the first communicators: their settings (`Builder`), and the ways in which
-//! ranks meet. The meeting itself is in `rendezvous.rs`.
+//! Makes a program's first communicators: their settings (`Builder`), and the ways in which ranks
+//! meet. The meeting itself is in `rendezvous.rs`.
 
 use std::any::Any;
 use std::io;

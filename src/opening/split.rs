@@ -18,7 +18,7 @@ use crate::world::deadline::deadline_in;
 /// The key of a rank without color.
 const NO_COLOR: i64 = i64::MIN;
 
-/// What the ranks have said in a split.
+/// The ranks' colors and keys in a split.
 struct Colors {
     /// By rank: its color and its key.
     entries: Vec<i64>,

@@ -1,5 +1,5 @@
-//! Which algorithm a call gets, and why. Knows sizes, settings, measurements and the cost model;
-//! knows neither schedules' steps nor memory.
+//! Chooses a call's algorithm, and says why. Knows sizes, settings, measurements and the cost
+//! model; knows neither schedules' steps nor memory.
 
 use spark_ccl_config::Path;
 use spark_ccl_sched::Algorithm;

@@ -36,8 +36,8 @@ pub(crate) fn install(log: &Log, host: &str) {
     let Some(filter) = &log.filter else {
         return;
     };
-    // Pairs with nothing: it only decides who is the first. Nobody waits for that one, which a
-    // child that is forked meanwhile has not got.
+    // Pairs with nothing: it only decides who is the first. Nobody waits for that one, since a
+    // child that is forked meanwhile lacks it.
     if INSTALLED.swap(true, Ordering::Relaxed) {
         return;
     }

@@ -1,4 +1,4 @@
-//! How ranks of several processes find each other: by a unique id, an address, or the launcher's
+//! Lets ranks of several processes find each other: by a unique id, an address, or the launcher's
 //! key-value space. The bootstrap does the rest.
 
 use std::net::{IpAddr, SocketAddr};

@@ -18,7 +18,7 @@ pub(in crate::host) struct Locked<'e> {
     left: Left,
 }
 
-/// What is left to do once the engine is unlocked: it runs code of users.
+/// The work that is deferred until the engine is unlocked: it runs code of users.
 #[derive(Default)]
 struct Left {
     discarded: Vec<Buffers>,

@@ -1,4 +1,4 @@
-//! What an engine says, and when; what a look at it moves on; and how it ends.
+//! An engine's log lines, and when they are emitted; what a look at it advances; and how it ends.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use spark_ccl_testing::hearing;

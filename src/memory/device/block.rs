@@ -78,9 +78,9 @@ impl Drop for Listed {
 /// Memory that the GPU reaches.
 #[derive(Debug)]
 pub(crate) enum Memory {
-    /// Of the GPU.
+    /// Memory of the GPU.
     Device(DeviceBlock),
-    /// Of the host, at this address for the GPU.
+    /// Memory of the host, at this address for the GPU.
     Pinned { address: u64, segment: Arc<Segment> },
 }
 
