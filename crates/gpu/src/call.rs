@@ -73,7 +73,7 @@ impl Call {
             return (Scaling::Plain, 0, 1);
         }
         let reduction = Reduction::of(self.dtype, self.op, self.factor.to_ne_bytes(), ranks as u32);
-        // Of at most 8 ranks.
+        // There are at most 8 ranks.
         let divisor = reduction.divisor.unwrap_or(1) as u32;
         match reduction.scale {
             Scale::Unrounded(factor) => (Scaling::Shared, factor.to_bits(), divisor),

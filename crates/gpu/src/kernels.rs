@@ -88,7 +88,7 @@ impl Kernels {
     /// Launches each kernel of collectives once.
     ///
     /// # Safety
-    /// The same as of [`launch`](Self::launch).
+    /// As for [`launch`](Self::launch).
     pub(crate) unsafe fn launch_all(
         &self,
         mut arguments: Arguments,

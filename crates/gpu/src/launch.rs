@@ -1,4 +1,4 @@
-//! How kernels are launched in streams.
+//! Launches kernels in streams.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -60,8 +60,7 @@ pub(crate) fn first_turn(context: &CudaContext) -> Turn<'static> {
 /// the driver do that.
 ///
 /// # Safety
-/// The same as of [`launch_in`]; and each thread must wait for the kernel ahead before it touches
-/// memory.
+/// As for [`launch_in`]; and each thread must wait for the kernel ahead before it touches memory.
 pub(crate) unsafe fn launch_early<A>(
     dependent: Option<DependentLaunch>,
     stream: &CudaStream,

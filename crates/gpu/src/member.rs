@@ -259,7 +259,7 @@ impl Member {
     /// - The kernels of ranks that share a GPU must be able to run at the same time.
     ///
     /// # Errors
-    /// The same; or the plan is for another operation, or beyond the limits.
+    /// As for `enqueue`; or the plan is for another operation, or beyond the limits.
     pub unsafe fn enqueue_as(
         &self,
         plan: Plan,

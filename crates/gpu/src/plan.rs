@@ -1,5 +1,5 @@
-//! Which kernel an operation takes, and on how large a grid: a pure function of what all ranks
-//! know, so that all launch the same.
+//! Chooses an operation's kernel and grid: a pure function of what all ranks know, so that all
+//! launch the same.
 
 use spark_ccl_types::Operation;
 
@@ -26,7 +26,7 @@ pub enum Kernel {
     SideBySidePackets,
     /// Concatenates what ranks send, with lines.
     SideBySideLines,
-    /// Reduces between two ranks, of which one leads, with lines.
+    /// Reduces between two ranks, one of which leads, with lines.
     LedReduction,
     /// Concatenates what two ranks send, one of which leads, with lines.
     LedSideBySide,

@@ -20,8 +20,8 @@ use crate::layout::{ENDED, MAX_RANKS, ROUNDS_BYTES, STATE_BYTES, shared_bytes};
 #[derive(Debug)]
 pub struct Scratch {
     area: Area,
-    /// What only its own kernels use, on its GPU: behind what peers write there, or all of the
-    /// block.
+    /// The memory of its own kernels alone, on its GPU: behind what peers write there, or all of
+    /// the block.
     own: DeviceBlock,
     context: Arc<CudaContext>,
     ranks: usize,
@@ -90,7 +90,7 @@ impl Scratch {
         shared_bytes(ranks) + own_bytes(ranks) + ranks * CHANNEL_BYTES
     }
 
-    /// How much memory of the host one of this many ranks needs, where peers write that.
+    /// How much host memory one of this many ranks needs, where peers write that.
     pub fn bytes_in_host(ranks: usize) -> usize {
         shared_bytes(ranks) + ranks * CHANNEL_BYTES
     }

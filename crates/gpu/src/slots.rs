@@ -203,13 +203,13 @@ impl Slots {
         2 * (self.ranks() - 1) * self.shape.bytes()
     }
 
-    /// How all ranks do an operation on blocks of this many bytes.
+    /// The plan by which all ranks do an operation on blocks of this many bytes.
     pub fn plan(&self, operation: Operation, bytes: u64) -> Plan {
         Plan::new(operation, bytes, self.ranks(), self.shape)
     }
 
-    /// Which calls kernels have begun and ended. Once one has ended, the boxes have all that it has
-    /// said.
+    /// Which calls kernels have begun and ended. Once one has ended, all that its kernel has
+    /// written to the boxes is there.
     pub fn calls(&self) -> Calls {
         let word = |place: usize| &self.parts.journal.words()[place];
         // Acquire pairs with the kernel's releases in `Slots::end` and `Slots::begin`. Read in this

@@ -1,4 +1,4 @@
-//! How an operation is cut into pieces that fit into slots: alike on all ranks.
+//! Cuts an operation into pieces that fit into slots: alike on all ranks.
 
 use std::ops::Range;
 

@@ -4,7 +4,7 @@
 pub(super) const STAGE_CTAS: usize = 8;
 /// The slots of a lane.
 pub(super) const SLOTS: usize = 2;
-/// The bytes of a slot of an operation's lanes, and the most of those of messages.
+/// The bytes of a slot of operations, and the most of a slot of messages.
 pub(super) const SLOT: usize = 512 << 10;
 /// In a slot, the output starts behind the input, at a multiple of this.
 pub(super) const GAP: usize = 64;

@@ -1,4 +1,4 @@
-//! How messages are divided among launches, flows and CTAs.
+//! Divides messages among launches, flows and CTAs.
 
 use std::collections::BTreeMap;
 

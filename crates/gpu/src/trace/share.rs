@@ -96,7 +96,7 @@ impl Goal for Share<'_> {
     fn layout(&self, rank: Rank) -> Layout {
         let mut layout = self.case.layout(rank);
         if layout.input.1 == 0 {
-            // What stands for flags.
+            // A word that stands for flags.
             layout.input = (layout.output.0 + layout.output.1, 1);
         }
         layout
