@@ -262,7 +262,7 @@ pub trait LinkRx: Send {
     /// [borrowed](Self::borrow).
     ///
     /// # Errors
-    /// As of `peek`.
+    /// As for `peek`.
     fn next_tag(&mut self) -> Result<Option<u64>, LinkError> {
         Ok(self.peek()?.map(|arrival| arrival.tag))
     }

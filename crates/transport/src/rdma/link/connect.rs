@@ -21,7 +21,7 @@ use super::unconnected::{Unconnected, listen, send_greeting};
 use super::{Nics, Rx, Tx};
 use crate::Geometry;
 
-/// How long rails are probed that may not exist.
+/// How long rails that may not exist are probed.
 const PROBE: Duration = Duration::from_secs(3);
 /// How long they are probed if, according to the addresses, at least one of them exists.
 const PROBE_CERTAIN: Duration = Duration::from_secs(10);

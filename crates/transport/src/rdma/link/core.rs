@@ -25,8 +25,8 @@ use super::slots::{HEADER_BYTES, Header, Slots};
 use crate::LinkError;
 use crate::rdma::Registry;
 
-/// How long at most an ending link waits until everything that it sent has arrived: a device may
-/// have to retransmit.
+/// The longest that an ending link waits for everything that it sent to arrive: a device may have
+/// to retransmit.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The pause between two polls of an ending link.
 const PAUSE: Duration = Duration::from_micros(20);
