@@ -175,8 +175,8 @@ pub fn context(device: usize) -> Result<std::sync::Arc<cudarc::driver::CudaConte
 /// ```
 ///
 /// # Errors
-/// [`Error::Invalid`] for another context than the primary one, and while another object of it is
-/// in use: that of a communicator, of memory of one, or from [`context`].
+/// [`Error::Invalid`] for a context other than the primary one, and while another object of that
+/// one is in use: by a communicator, by memory of one, or from [`context`].
 pub fn adopt_context(context: &std::sync::Arc<cudarc::driver::CudaContext>) -> Result<(), Error> {
     Ok(spark_ccl_cuda::adopt(context)?)
 }

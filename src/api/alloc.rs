@@ -121,8 +121,8 @@ impl Communicator {
 
     /// `len` elements of a dma-buf that are mapped at `start`, registered as by
     /// [`register`](Self::register), but by means of the dma-buf: `offset` is where in it they
-    /// begin, in bytes. Devices whose driver cannot do that say so in the log, and then the memory
-    /// is ordinary.
+    /// begin, in bytes. If a device's driver cannot do that, the log says so, and the memory is
+    /// ordinary.
     ///
     /// # Safety
     /// The mapping is readable and writable, `start` is aligned for `T` and as far from the begin

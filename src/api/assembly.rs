@@ -174,7 +174,7 @@ impl Communicator {
         [u64::from(number), u64::MAX]
     }
 
-    /// A new communicator of some of these ranks, in a context that these numbers tell apart.
+    /// A new communicator of some of these ranks, in a context that these numbers identify.
     pub(crate) fn derive(
         &self,
         [count, color]: [u64; 2],

@@ -109,8 +109,8 @@ impl<'c, T: Element, O: Operands<T>> Call<'c, T, O> {
     }
 
     /// Runs the operation. Buffers that were passed by value come back: two in a tuple, or the only
-    /// one; nothing does of borrowed ones. With device memory, it runs in the memory's own stream
-    /// and waits for it.
+    /// one; borrowed ones do not. With device memory, it runs in the memory's own stream and waits
+    /// for it.
     ///
     /// # Errors
     /// [`Error::Invalid`] for arguments that cannot be right, before anything was sent;

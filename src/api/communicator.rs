@@ -226,8 +226,8 @@ impl Communicator {
     }
 
     /// Whether the communicator still works; its error, if not. It does not if data of an earlier
-    /// operation lies unread, because the ranks called different ones: this takes up to 1.5 s then,
-    /// until the other rank has said what it called.
+    /// operation lies unread, because the ranks called different ones; the check then takes up to
+    /// 1.5 s, until the other rank has said what it called.
     ///
     /// # Errors
     /// [`Error::Failed`], the error that every call returns from now on.

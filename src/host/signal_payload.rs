@@ -48,7 +48,7 @@ impl SignalPayload {
         terms
     }
 
-    /// Describes it for errors; a rank says it to `peer`.
+    /// Describes it for errors, as sent to `peer`.
     pub(super) fn describe(&self, peer: Rank) -> String {
         match self.words[..self.len] {
             [sent, expected] => {

@@ -44,7 +44,7 @@ impl HostEngine {
         most: Duration,
         outcome: &mut impl FnMut(&mut Core) -> Option<R>,
     ) -> Option<R> {
-        // Others leave the waiting to this thread until it is back, so nothing it says may keep it.
+        // Others leave the waiting to this thread until it is back, so no log line may hold it up.
         let _held = Held::new();
         let mut core = self.lock();
         // Another thread may have brought it about.

@@ -145,7 +145,7 @@ impl Bid<'_> {
         self.survivors.iter().any(|member| gone.contains(member))
     }
 
-    /// Leaves the proposal as it is: this rank is in the communicator that came of it.
+    /// Leaves the proposal as it is: this rank is in the resulting communicator.
     pub(crate) fn accept(mut self) {
         self.agreement.accept();
         self.is_accepted = true;

@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::host::{Core, HostEngine};
 use crate::world::Stay;
 
-/// After this, a rank that leaves says what it waits for.
+/// A rank that leaves and waits for this long logs what it waits for.
 const SOON: Duration = Duration::from_secs(1);
 
 /// A rank's place in its communicator, which the communicator and the handles of operations in

@@ -15,8 +15,7 @@ pub(crate) const LANES: usize = SLOTS_LANE + 1;
 /// A peer and a lane: the name of a link.
 pub(crate) type Line = (Rank, usize);
 
-/// The number by which the session tells a lane's sockets from all others of the link's kind and
-/// peer.
+/// The session's number for a socket of a lane, among all sockets of the link's kind and peer.
 pub(super) fn stream_number(lane: usize, socket: u32) -> u32 {
     socket * LANES as u32 + lane as u32
 }

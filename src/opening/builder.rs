@@ -344,7 +344,7 @@ impl Builder {
         self
     }
 
-    /// The settings of ranks of this process. The first process of a host says their warnings.
+    /// The settings of ranks of this process. The first process of a host emits their warnings.
     fn settings_of_ranks(&self) -> Result<Settings, Error> {
         let settings = self.settings()?;
         let look = |name: &str| self.env.get(name).map(str::to_owned);

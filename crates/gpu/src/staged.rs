@@ -11,8 +11,8 @@
 //! ([`Stage::enqueue_on_buffers`]): the kernel rings once, with their addresses, and copies
 //! nothing.
 //!
-//! A wait of the kernel ends when the host says so ([`Stage::abort`]), or does no piece for as long
-//! as the patience is. What has no answer by then is not copied to the output.
+//! A wait of the kernel ends when the host ends it ([`Stage::abort`]), or does no piece for the
+//! length of the patience. What has no answer by then is not copied to the output.
 
 mod cut;
 mod host;

@@ -97,8 +97,8 @@ pub enum Direct {
 pub const LEND_MOST: usize = 1 << 20;
 
 /// The most bytes of a step that are copied to slots rather than lent to a link that may send them
-/// again. What a call sends last is hardly ever acknowledged when it ends, and what is lent of it
-/// is copied then: out of colder caches than before it is sent, after asking the kernel in vain.
+/// again. A call's last bytes are hardly ever acknowledged when it ends, and the lent ones are
+/// copied then: out of colder caches than before they are sent, after asking the kernel in vain.
 const SLOTS_SUFFICE: usize = 512 << 10;
 
 /// What memory a link can lend to its peer.

@@ -9,8 +9,8 @@ use super::HostEngine;
 use crate::host::Core;
 use crate::host::ops::Buffers;
 
-/// The locked engine. Dropping it lets others have the engine, drops the buffers and wakes the
-/// tasks that the engine is done with, and says what it has to say.
+/// The locked engine. Dropping it unlocks the engine, drops the buffers and wakes the tasks that
+/// the engine is done with, and emits the engine's remarks.
 ///
 /// Its fields are dropped in their order: the lock is released first.
 pub(in crate::host) struct Locked<'e> {

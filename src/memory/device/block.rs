@@ -300,7 +300,7 @@ fn is_any_left() -> bool {
     any() || set_aside::any()
 }
 
-/// Gives the flag back at the end. A rank that comes meanwhile has a guard that goes on.
+/// Releases the flag at the end. The guard of a rank that comes meanwhile goes on.
 fn free_until_nothing_is_left() {
     loop {
         sweep();
