@@ -1,4 +1,4 @@
-//! A session's thread: it authenticates and accepts the streams of other ranks, makes the calls for
+//! A session's thread. Authenticates and accepts the streams of other ranks, makes the calls for
 //! links, and waits for the rendezvous' verdict until the world is sealed.
 
 use std::cell::RefCell;
@@ -27,7 +27,7 @@ use crate::{Error, Purpose, Wiring};
 
 /// How long to pause if the system refuses to wait.
 const PAUSE: Duration = Duration::from_millis(50);
-/// How long this rank's verdict may wait until others have theirs by way of it.
+/// How long this rank keeps its verdict while it still passes on those of others.
 const LAST_VERDICTS: Duration = Duration::from_secs(2);
 
 pub(crate) struct Acceptor {
@@ -39,17 +39,17 @@ pub(crate) struct Acceptor {
     pub(crate) link_streams: LinkStreams,
     pub(crate) relays: Relays,
     pub(crate) draining: Arc<Draining>,
-    /// What passes connections on to the rendezvous, until that is over.
+    /// Passes connections on to the rendezvous, until that is over.
     pub(crate) post: Option<Post>,
-    /// The routes to a rank to which connections are passed on.
+    /// The routes to a rank, for connections that this one passes on to it.
     pub(crate) routes: Box<dyn Fn(u32) -> Vec<Route> + Send>,
-    /// The verdict, and until when it may wait.
+    /// The verdict, and the latest time to pass it on.
     pub(crate) verdict: Option<(Result<(), Error>, Instant)>,
 }
 
 /// The connection to the rendezvous, after the table has arrived.
 pub(crate) struct Rendezvous {
-    /// `None` once the rendezvous has sent its verdict.
+    /// `None` once the verdict has arrived.
     stream: Option<Arc<Unshared<Socket>>>,
     reader: FrameReader,
     /// For errors.
@@ -92,7 +92,7 @@ impl Acceptor {
         }
     }
 
-    /// Closes the listeners, and passes on what is on its way to others.
+    /// Closes the listeners. Passes on the bytes that are still on their way to others.
     fn end(self) {
         let Acceptor {
             relays, draining, ..
@@ -101,8 +101,8 @@ impl Acceptor {
         draining.note(false);
     }
 
-    /// Passes the verdict on to this rank. It may end its process then, so first all get theirs to
-    /// which connections are passed on here.
+    /// Passes the verdict on to this rank, whose process may then end. So ranks whose connections
+    /// are passed on here get theirs first.
     fn conclude(&mut self, now: Instant) {
         if let Some(post) = &mut self.post {
             post.serve(now);
@@ -117,8 +117,7 @@ impl Acceptor {
     /// Accepts the streams of ranks that have authenticated themselves.
     fn answer(&mut self) {
         let link_streams = &self.link_streams;
-        // The calls that are being accepted: `link_streams` learns of them only when the lobby is
-        // done.
+        // Calls accepted in this round: `link_streams` learns of them only when the lobby is done.
         let accepted = RefCell::new(HashSet::new());
         let admits = |from, purpose: Purpose| {
             !purpose.kind.is_link()
@@ -186,7 +185,7 @@ impl Acceptor {
 }
 
 impl Rendezvous {
-    /// The reader goes on with the stream.
+    /// The reader continues with the stream.
     pub(crate) fn new(
         stream: Arc<Unshared<Socket>>,
         reader: FrameReader,
@@ -201,7 +200,7 @@ impl Rendezvous {
         }
     }
 
-    /// What the rendezvous says next, if it has arrived.
+    /// The next message of the rendezvous, if it has arrived.
     fn listen(&mut self) -> Option<Heard> {
         let stream = self.stream.as_deref()?;
         let outcome = match self.reader.poll(stream, MAX_VERDICT) {
@@ -242,7 +241,7 @@ pub(crate) fn failed(body: &[u8], name: &str) -> Error {
     )
 }
 
-/// The error if the rendezvous has gone away, or something else has got into its words.
+/// The error if the rendezvous has gone away, or its messages were altered.
 pub(crate) fn lost(name: &str, error: &ReadError) -> Error {
     if let ReadError::Changed(error) = *error {
         let peer = name.to_owned();

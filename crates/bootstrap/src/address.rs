@@ -1,4 +1,4 @@
-//! An address of this host, and what is known of its interface.
+//! An address of this host, with its subnet and interface.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::num::NonZeroU32;
@@ -15,7 +15,7 @@ pub struct Address {
     pub interface: u32,
     /// The speed of its interface in Mbit/s; 0 if it is not known.
     pub speed: u32,
-    /// The interface to bind sockets to, where the address alone does not choose it: several
+    /// The interface to bind sockets to, where the address alone does not select it: several
     /// interfaces of this host are in its subnet.
     pub device: Option<NonZeroU32>,
 }

@@ -1,6 +1,5 @@
-//! A connection on its way through handshakes: with the ranks that pass it on, one after the other,
-//! and at last with the rank that it is for. Each sees only bytes of the handshakes that follow its
-//! own.
+//! A connection that completes handshakes one after the other: with each rank that passes it on,
+//! and at last with its destination. To each rank, the handshakes after its own are only bytes.
 
 use std::collections::VecDeque;
 
@@ -33,7 +32,7 @@ impl Approach {
         })
     }
 
-    /// Advances as far as the bytes that have arrived allow. Returns whether the stream is there.
+    /// Advances as far as the bytes that have arrived allow. Returns whether the stream is ready.
     pub(crate) fn step(&mut self, key: &Secret, peer: &str) -> Result<bool, EnterError> {
         while self.entry.step(&self.socket, key, peer)? {
             let Some(intent) = self.next.pop_front() else {
@@ -49,7 +48,7 @@ impl Approach {
         self.next.is_empty() && self.entry.has_proved()
     }
 
-    /// The connection, once it is there.
+    /// The connection, once it is ready.
     pub(crate) fn into_entered(self, key: &Secret) -> Entered {
         let (socket, seals) = (self.socket, self.entry.seals(key));
         Entered { socket, seals }

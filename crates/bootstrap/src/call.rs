@@ -1,4 +1,4 @@
-//! Calls that block: to the rendezvous, to a rank, and again to a rank whose stream has broken.
+//! Blocking calls: to the rendezvous, to a rank, and again to a rank whose stream has broken.
 
 use std::io;
 use std::net::IpAddr;
@@ -20,11 +20,11 @@ pub(crate) struct Call<'a> {
     pub(crate) key: &'a Secret,
     pub(crate) intent: Intent,
     pub(crate) deadline: Instant,
-    /// How long the other end may refuse connections on every route, since it may not listen yet.
+    /// How long the other end may refuse connections on every route: it may not listen yet.
     pub(crate) refusal: Duration,
     /// Returns an error once something has made the call pointless.
     pub(crate) interrupt: &'a dyn Fn() -> Option<Error>,
-    /// Returns more routes, when none has led to the other end's host. `None` if there can be none.
+    /// Returns more routes, if none has led to the other end's host. `None` if there are no others.
     pub(crate) more: Option<&'a dyn Fn() -> Vec<Route>>,
 }
 
@@ -115,8 +115,8 @@ pub(crate) fn redial(
         attempts.push(format!("{}: {problem}", route.name()));
     }
     let text = attempts.join(", ");
-    // Another machine may have one of the addresses. So the first route counts: it is the one in a
-    // shared subnet.
+    // Another machine may have one of the addresses. So the first route counts: it is in a shared
+    // subnet.
     Err(match (is_taken, refused) {
         (true, _) => Unreached::Unresponsive(text),
         (false, Some(true)) => Unreached::Refused(text),

@@ -13,20 +13,20 @@ use crate::dial::{ATTEMPT, FIRST_PAUSE, LAST_PAUSE, Route, describe};
 use crate::handshake::{EnterError, Entered, Intent};
 use crate::{Error, Secret, net};
 
-/// How soon to try again if the backlog is full.
+/// How soon to try again if the listener's backlog is full.
 const FULL: Duration = Duration::from_millis(2);
-/// How long a refused connection means that the peer is not there yet, and no more.
+/// How long a refusal means only that the peer does not listen yet.
 const REFUSED: Duration = Duration::from_secs(2);
 
-/// A call. It begins with the best route, and tries the next one beside it as soon as one has
-/// failed, or has not connected for a moment ([`Route::patience`]); a connection that is taken is
-/// waited for longer, up to [`ATTEMPT`]. Only one connection at a time gets the proof of the
-/// secret, so the peer takes no other for the stream; these are closed.
+/// A call. Begins with the best route. Tries the next one beside it as soon as one has failed, or
+/// has not connected for a moment ([`Route::patience`]). Waits longer, up to [`ATTEMPT`], once a
+/// connection is established. Only one connection at a time gets the proof of the secret, so the
+/// peer takes no other for the stream; the others are closed.
 ///
 /// Routes that have failed are retried in rounds until the deadline, unless the answers show that
-/// this is pointless. A connection that is not answered is kept meanwhile: its end may be a
-/// stranger, or the peer, which is stopped. How long that may take is not for the bootstrap to
-/// decide, so a call that has such connections goes on.
+/// this is pointless. An unanswered connection is kept meanwhile: its end may be a stranger, or the
+/// peer, stopped. How long a peer may be stopped is not for the bootstrap to decide, so a call that
+/// has such connections continues.
 pub(crate) struct Caller {
     /// The other end, for errors.
     name: String,
@@ -34,7 +34,7 @@ pub(crate) struct Caller {
     intent: Intent,
     deadline: Instant,
     since: Instant,
-    /// Until when a peer that refuses connections may not listen yet.
+    /// Until when a refusal may mean that the peer does not listen yet.
     refusal: Instant,
     attempts: Vec<Attempt>,
     /// How the last attempt of each route has failed.
@@ -45,15 +45,15 @@ pub(crate) struct Caller {
     pause: Duration,
     /// How long a route may take to connect before the next one is tried beside it.
     stagger: fn(&Route) -> Duration,
-    /// There is no other round: only the attempts are left.
+    /// No further round begins: only the current attempts are left.
     is_last_round: bool,
-    /// The route that has led to the peer.
+    /// The route that led to the peer.
     used: Option<usize>,
-    /// Until when a route must have led to a connection; the deadline if `None`.
+    /// By when a route must have led to a connection; the deadline if `None`.
     patience: Option<Instant>,
     /// Whether any route has.
     is_connected: bool,
-    /// How many routes were given, if more may be added.
+    /// The number of routes given at first, if more may be added.
     given: Option<usize>,
     /// Whether the last round has shown that more are needed.
     is_at_a_loss: bool,
@@ -62,7 +62,7 @@ pub(crate) struct Caller {
 /// Why an attempt has failed.
 enum Failure {
     Refused(String),
-    /// Retrying the route is pointless. A stranger may have said so if addresses are not unique.
+    /// Retrying the route is pointless. A stranger may have answered if addresses are not unique.
     Final(Error),
     /// The other end calls this process itself.
     Crossed,
@@ -70,7 +70,7 @@ enum Failure {
 }
 
 impl Caller {
-    /// A call that starts at `begin`. The peer may refuse connections for `refusal`.
+    /// Begins a call at `begin`. The peer may refuse connections for `refusal`.
     pub(crate) fn new(
         name: String,
         routes: Vec<Route>,
@@ -111,7 +111,7 @@ impl Caller {
         self.is_at_a_loss
     }
 
-    /// Replaces the routes that were added before.
+    /// Replaces the routes that were added earlier.
     pub(crate) fn add(&mut self, more: Vec<Route>) {
         self.is_at_a_loss = false;
         self.next = 0;
@@ -130,13 +130,13 @@ impl Caller {
         }
     }
 
-    /// Gives up when no route has led to a connection by then: others may pass it on.
+    /// Gives up if no route has led to a connection by `until`: others may pass the call on.
     pub(crate) fn with_patience(self, until: Instant) -> Self {
         let patience = Some(until);
         Self { patience, ..self }
     }
 
-    /// The routes that lead to a connection that is not answered, in words.
+    /// The routes whose connections are not answered, in words.
     pub(crate) fn silence(&self, now: Instant) -> Option<String> {
         let silent = self.attempts.iter().filter(|one| one.is_silent(now));
         let names: Vec<_> = silent.map(|one| self.routes[one.route].name()).collect();
@@ -158,8 +158,8 @@ impl Caller {
         attempts.chain(next).min()
     }
 
-    /// Advances as far as possible without blocking. Returns the connection, or why there is none,
-    /// once that is decided.
+    /// Advances as far as possible without blocking. Once that is decided, returns the connection,
+    /// or why there is none.
     pub(crate) fn step(&mut self, key: &Secret, now: Instant) -> Option<Result<Entered, Error>> {
         loop {
             if let Some(entered) = self.advance(key, now) {
@@ -186,7 +186,7 @@ impl Caller {
         }
     }
 
-    /// Which routes that were chosen do not lead to the peer, and which one does; `None` if no
+    /// Names the chosen routes that do not lead to the peer, and the one that does. `None` if no
     /// chosen one was given up, or only for another address behind the same interface.
     pub(crate) fn detour(&self) -> Option<String> {
         let used = self.used?;
@@ -213,8 +213,8 @@ impl Caller {
         }
     }
 
-    /// Advances the attempts. Returns the connection of the first that is through; the others are
-    /// closed then.
+    /// Advances the attempts. Returns the first connection that is authenticated, and closes the
+    /// others.
     fn advance(&mut self, key: &Secret, now: Instant) -> Option<Entered> {
         let mut prover = self.prover(now);
         for attempt in std::mem::take(&mut self.attempts) {
@@ -238,19 +238,19 @@ impl Caller {
         None
     }
 
-    /// The route whose connection has the proof and has yet to be accepted.
+    /// The route whose connection has sent the proof and awaits the answer.
     fn prover(&self, now: Instant) -> Option<usize> {
         let proving = self.attempts.iter().find(|one| one.is_proving(now));
         proving.map(|one| one.route)
     }
 
-    /// When the next route may begin.
+    /// When the next route may be tried.
     fn next_begin(&self, now: Instant) -> Instant {
         let awaited = self.attempts.iter().filter_map(|one| one.awaited(now));
         awaited.chain([self.next_at]).max().unwrap_or(now)
     }
 
-    /// Begins with the next route.
+    /// Tries the next route.
     fn begin(&mut self, now: Instant) {
         let index = self.next;
         let limit = match self.routes.len() {
@@ -279,10 +279,10 @@ impl Caller {
         self.next += 1;
     }
 
-    /// Notes how an attempt has failed. Another route need not wait any longer.
+    /// Notes why an attempt has failed. Another route may begin at once.
     fn fail(&mut self, route: usize, error: EnterError, now: Instant) {
         self.failures[route] = Some(match error {
-            // What a relay that was found says is not the peer's word.
+            // A relay's refusal is not the peer's.
             EnterError::Final(error) if self.given.is_some_and(|given| route >= given) => {
                 Failure::Broken(error.to_string())
             }
@@ -294,7 +294,7 @@ impl Caller {
             EnterError::Broken(error) => Failure::Broken(describe(&error)),
         });
         if self.is_last_round {
-            // Whether there is another one is decided anew.
+            // Whether another round follows is decided again.
             self.is_last_round = false;
         } else if self.next > 0 {
             self.next_at = now;
@@ -323,13 +323,13 @@ impl Caller {
         None
     }
 
-    /// Whether no route has led to a connection for as long as was to be tried.
+    /// Whether no route has led to a connection within the allowed time.
     fn is_cut_off(&self, now: Instant) -> bool {
         let is_over = self.patience.is_some_and(|until| now >= until);
         is_over && !self.is_connected && self.has_failed()
     }
 
-    /// Whether every route has failed, and none leads to a connection now. Some may be tried again.
+    /// Whether every route has failed and no connection is left. Some may be tried again.
     fn has_failed(&self) -> bool {
         !self.attempts.iter().any(Attempt::is_connected)
             && self.failures.iter().all(Option::is_some)
@@ -342,7 +342,7 @@ impl Caller {
         self.pause = (self.pause * 2).min(LAST_PAUSE);
     }
 
-    /// An error after which retrying is pointless, unless it may be a stranger's: between ranks,
+    /// The error that makes retrying pointless. `None` if it may be a stranger's: between ranks,
     /// another route may lead to the peer, even one that is silent.
     fn final_error(&self, now: Instant) -> Option<Error> {
         let is_stream = matches!(self.intent, Intent::Stream { .. });
@@ -350,7 +350,7 @@ impl Caller {
             if one.is_connected() {
                 is_stream || !one.is_silent(now)
             } else {
-                // What a route has said once, it says again.
+                // A retry would only repeat the route's first answer.
                 self.failures[one.route].is_none()
             }
         };
@@ -372,8 +372,8 @@ impl Caller {
         })
     }
 
-    /// Whether the peer's host may have heard of the call, be it to refuse the connection; a router
-    /// on the way may refuse it as well, for ever.
+    /// Whether the call may have reached the peer's host, which may have refused it. A router on
+    /// the way may refuse it as well, for ever.
     fn is_heard(&self, now: Instant) -> bool {
         let is_early = now < self.since + REFUSED;
         let mut routes = self.routes.iter().zip(&self.failures);
@@ -393,7 +393,7 @@ impl Caller {
         failures.all(|failure| matches!(failure, Some(Failure::Refused(_))))
     }
 
-    /// How a route has failed, or what is seen of it so far.
+    /// Why a route has failed, or what is known of it so far.
     fn failure(&self, route: usize) -> String {
         match &self.failures[route] {
             Some(Failure::Final(error)) => error.to_string(),

@@ -1,10 +1,10 @@
-//! The rendezvous by way of other ranks, for ranks that do not reach it by themselves.
+//! Finds the rendezvous by way of other ranks, for ranks that do not reach it by themselves.
 //!
-//! They know its address only, so they ask on each of their networks, by a datagram to all hosts
-//! there, at the port number of the rendezvous. A rank that has reached it ([`Post`]) answers with
-//! a port at which it passes connections on. Datagrams have a tag that takes the secret, are not
-//! routed, and decide nothing but whom to call: the rank that is called proves itself like
-//! any other, and so does the rendezvous behind it.
+//! Such a rank knows only the rendezvous' address. So it asks on each of its networks, by a
+//! datagram to all hosts there, at the rendezvous' port number. A rank that has reached the
+//! rendezvous ([`Post`]) answers with a port at which it passes connections on. Datagrams carry a
+//! tag made with the secret, are not routed, and decide nothing but whom to call: the called rank
+//! proves itself like any other, and so does the rendezvous behind it.
 
 mod note;
 mod post;
@@ -28,10 +28,10 @@ use crate::{Error, Secret};
 
 /// How long to wait for answers to a question.
 const ANSWER: Duration = Duration::from_millis(100);
-/// The most ranks that are called.
+/// The most ranks to call.
 const MOST_FOUND: usize = 32;
 
-/// What ranks of a world know of each other's datagrams.
+/// Lets the ranks of a world recognise each other's datagrams.
 #[derive(Clone, Copy)]
 pub(crate) struct Words {
     key: Secret,
@@ -41,7 +41,7 @@ pub(crate) struct Words {
 }
 
 impl Words {
-    /// Of the world whose rendezvous is at these addresses. `None` without a secret: such ranks
+    /// For the world whose rendezvous is at these addresses. `None` without a secret: such ranks
     /// share a host.
     pub(crate) fn new(secret: &Secret, targets: &[SocketAddr]) -> Option<Self> {
         let port = targets.first()?.port();
@@ -53,7 +53,7 @@ impl Words {
     }
 }
 
-/// Looks for ranks that pass connections on.
+/// Searches for ranks that pass connections on.
 pub(crate) struct Search {
     rank: u32,
     words: Option<Words>,
@@ -63,9 +63,9 @@ pub(crate) struct Search {
 
 #[derive(Default)]
 struct State {
-    /// Opened for the first question.
+    /// Opened by the first question.
     sockets: Option<Sockets>,
-    /// The addresses of ranks that pass connections on, and by how many others.
+    /// The addresses of ranks that pass connections on, each with its number of hops.
     found: Vec<(SocketAddr, u8)>,
 }
 
@@ -79,7 +79,7 @@ impl Search {
         }
     }
 
-    /// Asks on all networks, and returns the routes to the ranks that have answered by now.
+    /// Asks on all networks. Returns the routes to the ranks that have answered by now.
     pub(crate) fn ask(&self) -> Vec<Route> {
         let Some(words) = &self.words else {
             return Vec::new();
@@ -90,7 +90,7 @@ impl Search {
         let Ok(own_nonce): Result<Nonce, _> = random() else {
             return Vec::new();
         };
-        // A rank that does not answer any more passes nothing on.
+        // A rank that no longer answers passes nothing on.
         found.clear();
         let question = Note {
             what: What::Question { nonce: own_nonce },
@@ -131,14 +131,14 @@ impl Search {
         routes.collect()
     }
 
-    /// By how many ranks a connection to this address is passed on.
+    /// The number of ranks that pass a connection to this address on.
     pub(crate) fn hops_by(&self, target: SocketAddr) -> u8 {
         let state = self.state.borrow();
         let found = state.found.iter().find(|(known, _)| *known == target);
         found.map_or(0, |(_, hops)| *hops)
     }
 
-    /// Adds to an error where others were asked in vain, if they were.
+    /// Adds to an error from which addresses others were asked in vain, if they were.
     pub(crate) fn explain(&self, mut error: Error) -> Error {
         let state = self.state.borrow();
         let is_vain = state.sockets.is_some() && state.found.is_empty();

@@ -1,4 +1,4 @@
-//! A route to a peer, and how long it may take.
+//! A route to a peer, and how long connecting may take.
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,17 +12,16 @@ use crate::address::Address;
 use crate::handshake::Intent;
 use crate::net;
 
-/// How long one address may take to connect if there are others, and to answer before they are
-/// tried, too.
+/// How long one address may take to connect if there are others; also, how long it may take to
+/// answer before those are tried, too.
 pub(crate) const ATTEMPT: Duration = Duration::from_secs(3);
-/// How long an address that has been given the proof of the secret may take to accept it, while the
-/// others get none.
+/// How long an address may take to accept the proof of the secret. Until then, the others get none.
 pub(crate) const LONGEST_ATTEMPT: Duration = Duration::from_secs(20);
 /// How long a route may take to connect before the next one is tried beside it.
 const STAGGER: Duration = Duration::from_millis(50);
-/// The same of a route that the caller has chosen: the kernel repeats a packet that was lost once.
+/// The same for a route chosen by the caller: long enough for the kernel to repeat one lost packet.
 const CHOSEN: Duration = Duration::from_millis(1500);
-/// The same of one that is bound to an interface, whose cable may lead elsewhere.
+/// The same for a route bound to an interface, whose cable may lead elsewhere.
 const BOUND: Duration = Duration::from_millis(200);
 /// The pause after all addresses have failed: the first one, and the longest that backoff reaches.
 pub(crate) const FIRST_PAUSE: Duration = Duration::from_millis(10);
@@ -41,7 +40,7 @@ pub(crate) enum Route {
     /// To a rank that passes the connection on.
     Relayed {
         first: Box<Route>,
-        /// What that rank and the following ones are asked for.
+        /// The requests to that rank and the following ones.
         relays: Vec<Intent>,
     },
 }
@@ -77,12 +76,12 @@ impl Route {
         }
     }
 
-    /// Whether the caller has chosen it, by its source.
+    /// Whether the caller chose it, by its source.
     pub(crate) fn is_chosen(&self) -> bool {
         self.source().is_some()
     }
 
-    /// Where it begins, if the caller has chosen that.
+    /// Its source, if the caller chose that.
     pub(crate) fn source(&self) -> Option<Address> {
         match self {
             Route::Tcp { source, .. } => *source,
@@ -99,7 +98,7 @@ impl Route {
         }
     }
 
-    /// What the ranks are asked for that pass the connection on.
+    /// The requests to the ranks that pass the connection on.
     pub(crate) fn relays(&self) -> &[Intent] {
         match self {
             Route::Relayed { relays, .. } => relays,

@@ -55,7 +55,7 @@ pub enum Error {
     User {
         /// The other end.
         peer: String,
-        /// To which user it belongs, and to which this process.
+        /// The user that it belongs to, and the user of this process.
         problem: String,
     },
     /// The other end uses another version of the protocol.
@@ -79,7 +79,7 @@ pub enum Error {
         /// What was expected and what was seen.
         reason: String,
     },
-    /// What came from the other end is not what it sent.
+    /// Bytes from the other end were changed on the way.
     #[error("{peer}: {error}")]
     Changed {
         /// The other end.
@@ -93,7 +93,7 @@ pub enum Error {
     /// Not every rank arrived at the rendezvous in time.
     #[error("{0}")]
     Missing(String),
-    /// A unique id that can no longer be used: its time is over, its world has met, or its process
+    /// A unique id that is no longer valid: its time is over, its world is complete, or its process
     /// has ended.
     #[error(
         "the unique id can no longer be used: {0}; an id is good for one world, while the process \
@@ -130,7 +130,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// [`Error::Os`], with what to do about it where that is known.
+    /// [`Error::Os`], with a remedy where one is known.
     pub fn os(doing: impl Into<String>, error: &io::Error) -> Self {
         let advice = match Errno::from_io_error(error) {
             Some(Errno::MFILE) => {
@@ -150,7 +150,7 @@ impl Error {
     }
 }
 
-/// The rendezvous, as an error names it that lists its addresses.
+/// How errors that list addresses name the rendezvous.
 pub(crate) const RENDEZVOUS: &str = "the rendezvous";
 
 fn advice(peer: &str, refused: bool) -> &'static str {

@@ -1,5 +1,5 @@
 //! Reads frames from sockets, as far as they have arrived, and never beyond the end of a frame.
-//! What a frame says is the caller's business.
+//! Interpreting them is up to the caller.
 
 use std::io;
 
@@ -9,8 +9,7 @@ use spark_ccl_seal::{Changed, Opener, TAG};
 use crate::wire::{FRAME_HEADER, FrameKind, WireError, parse_header};
 use crate::{net, parcel};
 
-/// The buffer of a long body grows as it arrives, in pieces of this size, so that a mere header
-/// allocates little.
+/// The buffer of a long body grows as it arrives, by this much, so a header alone allocates little.
 const PIECE: usize = 64 * 1024;
 
 /// Why no further frame can be read.
@@ -96,7 +95,7 @@ impl FrameReader {
         header
     }
 
-    /// Checks the tag of the header that has just come, if it has one.
+    /// Checks the tag of the header that has just arrived, if it has one.
     fn check_head(&mut self) -> Result<(), Changed> {
         let header = self.header();
         match (&mut self.opener, self.head.last_chunk()) {

@@ -1,4 +1,4 @@
-//! Fuzz targets: the parsers of what strangers and other ranks send.
+//! Fuzz targets: the parsers of input from strangers and other ranks.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -40,7 +40,7 @@ fn frames(bytes: &[u8]) {
     }
 }
 
-/// Only what was sealed is read, and in its order.
+/// Reads only what was sealed, in order.
 fn sealed_frames(bytes: &[u8]) {
     let read = read(FrameReader::sealed(Opener::new(&[7; 32])), bytes);
     assert!(sent().starts_with(&read), "{read:?}");
@@ -60,7 +60,7 @@ fn open(bytes: &[u8]) {
     }
 }
 
-/// The rendezvous must also handle any hello in a short time, whatever size and rank it claims.
+/// The rendezvous must also handle any hello quickly, whatever size and rank it claims.
 fn hello(bytes: &[u8]) {
     let Ok(hello) = Hello::decode(bytes) else {
         return;

@@ -1,5 +1,5 @@
-//! A world's rendezvous, in three stages. The ranks gather, the ranks report whether
-//! their links are up, and all ranks get the verdict.
+//! A world's rendezvous, in three stages. The ranks gather; the ranks report whether their links
+//! are up; all ranks get the verdict.
 
 use std::collections::HashSet;
 use std::fmt::Write;
@@ -27,8 +27,8 @@ use crate::{Error, Options, PeerInfo, roster};
 const ERROR_GRACE: Duration = Duration::from_millis(300);
 /// How long the verdict may take to reach all ranks.
 const DRAIN: Duration = Duration::from_secs(5);
-/// The verdict must reach a rank before the rank gives up. It is sent this much earlier, or a tenth
-/// of the rank's remaining time if that is less.
+/// The verdict must reach a rank before the rank gives up. So it is sent this much earlier, or by a
+/// tenth of the rank's remaining time if that is less.
 const MARGIN: Duration = Duration::from_millis(500);
 
 pub(crate) struct Service {
@@ -42,7 +42,7 @@ pub(crate) struct Service {
     place: String,
     /// [`Options::doubt`].
     doubt: String,
-    /// When to say who is missing, once a rank has come: an id may be made long before its use.
+    /// When to name missing ranks, once a rank has come: an id may be made long before its use.
     pace: Option<Pace>,
     members: Vec<Member>,
     ranks: HashSet<u32>,
@@ -51,9 +51,9 @@ pub(crate) struct Service {
     is_surveyed: bool,
     /// When the stage times out.
     deadline: Option<Instant>,
-    /// When the stage fails because of a problem that was found.
+    /// When the stage fails because of a problem already found.
     fails_at: Option<Instant>,
-    /// Why it gave up, where ranks were missing.
+    /// The error that it gave up with, if ranks were missing.
     gave_up: Option<String>,
 }
 
@@ -86,7 +86,7 @@ impl Service {
         })
     }
 
-    /// Notes its listeners, for messages.
+    /// Records its listeners, for messages.
     pub(crate) fn listens_at(&mut self, addresses: &[SocketAddr]) {
         let setting = match &*self.place {
             "" => String::new(),
@@ -100,8 +100,7 @@ impl Service {
         self.is_open
     }
 
-    /// Adds the descriptors that wake [`Service::serve`], and returns the members that they belong
-    /// to.
+    /// Adds the descriptors that wake [`Service::serve`]. Returns the members that they belong to.
     pub(crate) fn watch<'a>(&'a self, fds: &mut Vec<PollFd<'a>>) -> Vec<usize> {
         let open = (0..self.members.len()).filter(|&index| self.members[index].is_open());
         let open: Vec<usize> = open.collect();
@@ -118,8 +117,8 @@ impl Service {
             .min()
     }
 
-    /// Hears the members whose streams are ready, and decides. `refused` returns the connections
-    /// that its listener has refused.
+    /// Reads from the members whose streams are ready, and decides. `refused` returns the
+    /// connections that its listener has refused.
     pub(crate) fn serve<'a>(
         &mut self,
         ready: &[usize],
@@ -138,7 +137,7 @@ impl Service {
         }
     }
 
-    /// Who is missing, if that is to be said now.
+    /// The text that names the missing ranks, if it is due.
     fn reminder<'a>(
         &mut self,
         now: Instant,
@@ -155,7 +154,7 @@ impl Service {
         })
     }
 
-    /// What may have kept ranks from coming.
+    /// What may have kept ranks from joining.
     fn explanation(&self, refused: Option<&Refused>) -> String {
         let refused = refused.map(refused_text).unwrap_or_default();
         match &*self.doubt {
@@ -285,7 +284,7 @@ impl Service {
         let hellos = self.hellos();
         let (lost, failed) = self.broken();
         let (kind, text) = match roster::disagreement(&hellos) {
-            // Nobody has reported yet: what they sent was changed on the way.
+            // Nobody has reported yet: a message was changed on the way.
             _ if !failed.is_empty() => links_verdict(&lost, &failed),
             Some(text) => (VerdictKind::Mismatch, text),
             None if !lost.is_empty() => links_verdict(&lost, &failed),
@@ -299,7 +298,7 @@ impl Service {
         self.fail(now, kind, &text);
     }
 
-    /// What a rank hears that comes after the rendezvous has given up.
+    /// The answer to a rank that joins after the rendezvous has given up.
     fn too_late(&self, why: &str, now: Instant) -> Parcel {
         let age = now.saturating_duration_since(self.started).as_secs();
         let good_for = self.timeout.as_secs_f64();
@@ -321,8 +320,8 @@ impl Service {
         }
     }
 
-    /// Tells all ranks which of them reach each other, once each has said what it found. Where no
-    /// way joins them all, their world does not come up.
+    /// Tells all ranks which of them reach each other, once each has sent its survey. Fails the
+    /// world if no way joins all ranks.
     fn compare_surveys(&mut self, now: Instant) {
         let surveys = self.members.iter().map(|member| member.survey.as_ref());
         let Some(surveys) = surveys.collect::<Option<Vec<&Survey>>>() else {
@@ -361,7 +360,7 @@ impl Service {
         self.fail(now, kind, &text);
     }
 
-    /// The ranks that have ended, and those that have reported a problem or whose words were
+    /// The ranks that have ended; and those that have reported a problem, or whose messages were
     /// changed on the way.
     fn broken(&self) -> (Vec<&PeerInfo>, Vec<(&PeerInfo, &str)>) {
         let mut lost = Vec::new();
@@ -385,10 +384,10 @@ impl Service {
         self.end(now, Parcel::new(FrameKind::Failed, last.encode()));
     }
 
-    /// Sends all ranks the verdict. Late ranks get it, too, until the deadline.
+    /// Sends all ranks the verdict. Ranks that join later get it, too, until the deadline.
     fn end(&mut self, now: Instant, last: Parcel) {
-        // The rank in this process, which usually is the first, may exit as soon as it has the
-        // verdict. So the others get it first.
+        // The rank in this process, usually the first, may exit as soon as it has the verdict. So
+        // the others get it first.
         for member in self.members.iter_mut().rev() {
             member.send(&last);
             member.finish();

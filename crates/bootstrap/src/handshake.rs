@@ -10,7 +10,7 @@
 //!
 //! `t` is the transcript of both previous messages, so neither half can be replayed or modified.
 //! The server proves itself second: a stranger that connects learns nothing that depends on the
-//! key. Without a secret, the key is public, and each end looks up the other's user instead.
+//! key. Without a secret, the key is public, and each end checks the other's user instead.
 //!
 //! Each direction of the connection then has a key of its own, `HMAC(key, "client's seal" or
 //! "server's seal", t)`, for the tags of what follows ([`seals`]).
@@ -41,7 +41,7 @@ pub(crate) const SERVER: &[u8] = b"server";
 
 const MAGIC: [u8; 4] = *b"SCCL";
 
-/// Tells worlds apart whose rendezvous have the same address.
+/// Distinguishes worlds whose rendezvous have the same address.
 pub(crate) type WorldName = [u8; 8];
 
 /// What a connection is for.
@@ -55,9 +55,9 @@ pub(crate) enum Intent {
         to: u32,
         purpose: Purpose,
     },
-    /// A connection to be passed on: from a rank, by the one that it calls, to the next one.
+    /// A connection to pass on: opened by rank `from`, to be connected to rank `next`.
     Relay { from: u32, next: u32 },
-    /// A connection to be passed on towards the rendezvous of this world.
+    /// A connection to pass on towards the rendezvous of this world.
     Onward { world: WorldName },
 }
 
@@ -182,12 +182,11 @@ pub(crate) struct Entered {
 }
 
 impl Entered {
-    /// A stream between two ranks. Within a host there is only the kernel between them, and nothing
-    /// to seal.
+    /// A stream between two ranks. Within a host it is not sealed: only the kernel is between them.
     pub(crate) fn into_stream(self) -> Stream {
         let Entered { socket, seals } = self;
         let is_tcp = |domain| matches!(domain, Domain::IPV4 | Domain::IPV6);
-        // A socket that does not say what it is counts as one that needs them.
+        // A socket of unknown kind counts as one that needs seals.
         let is_sealed = socket.domain().map_or(true, is_tcp);
         Stream {
             socket,
@@ -207,15 +206,15 @@ pub(crate) enum Rejection {
     Misdirected = 3,
     /// The client's message is malformed.
     Malformed = 4,
-    /// The server is calling the client for the same purpose itself, or has that stream already.
+    /// The server calls the client for the same purpose itself, or already has that stream.
     Crossed = 5,
     /// There is no secret, and the client does not belong to the server's user.
     Owner = 6,
     /// The server's process has no descriptor for the connection.
     Descriptors = 7,
-    /// The server has no such world, or no longer.
+    /// The server does not have this world, or not any more.
     Over = 8,
-    /// The next rank of a connection that is to be passed on is not reached.
+    /// The relay does not reach the next rank.
     Unreached = 9,
 }
 
@@ -227,7 +226,7 @@ impl Rejection {
         )
     }
 
-    /// [`Rejection::Owner`], with the user of the server and that of the client if these are known.
+    /// [`Rejection::Owner`], with the user of the server and that of the client where known.
     pub(crate) fn of_user(problem: &NotOwn) -> Vec<u8> {
         let mut body = Writer::default();
         body.u8(Self::Owner as u8).u16(PROTOCOL);
@@ -296,12 +295,12 @@ pub(crate) enum EnterError {
     Final(Error),
     /// The connection broke; the server may have been busy with strangers.
     Broken(io::Error),
-    /// The other end provides the stream itself.
+    /// The other end provides the stream.
     Crossed,
 }
 
 impl EnterError {
-    /// No connection came about. If this process has no descriptor for one, it waits in vain.
+    /// Connecting failed. If this process has no descriptor left, retrying is in vain.
     pub(crate) fn from_connect(error: io::Error) -> Self {
         if net::lacks_descriptors(&error) {
             EnterError::Final(Error::os("open a connection", &error))
@@ -317,7 +316,7 @@ impl EnterError {
                 "connection closed during the handshake",
             )),
             ReadError::Io(error) => EnterError::Broken(error),
-            // Nothing of a handshake is sealed.
+            // Nothing in a handshake is sealed.
             ReadError::Changed(error) => EnterError::Broken(io::Error::other(error)),
             ReadError::Wire(error) => EnterError::Final(Error::Protocol {
                 peer: peer.to_owned(),
@@ -329,8 +328,8 @@ impl EnterError {
 
 /// Authenticates both ends of a new connection, as the side that connected. `peer` is for errors.
 ///
-/// The other end must have answered by `answer_by`. Once it has, it may have this rank's proof, and
-/// take the stream into use at any time. So from then on there is only the deadline.
+/// The other end must have answered by `answer_by`. After its answer it may have this rank's proof,
+/// and use the stream at any time: only the deadline applies then.
 pub(crate) fn enter(
     socket: &Socket,
     key: &Secret,
@@ -396,7 +395,7 @@ impl Entry {
         {
             match kind {
                 FrameKind::Challenge if !self.is_challenged => {
-                    // It has accepted the connection, so now its user can be told.
+                    // The other end has accepted the connection, so its user is known now.
                     if key.is_public() {
                         owner::check(socket)
                             .map_err(|problem| EnterError::Final(user_error(&problem, peer)))?;
@@ -438,7 +437,7 @@ fn user_error(problem: &NotOwn, peer: &str) -> Error {
     }
 }
 
-/// Sends a short frame, which fits into the empty send buffer of a new connection.
+/// Sends a short frame, which fits the empty send buffer of a new connection.
 fn send(socket: &Socket, kind: FrameKind, body: &[u8]) -> Result<(), EnterError> {
     let bytes = frame(kind, body);
     match net::try_write(socket, &bytes) {

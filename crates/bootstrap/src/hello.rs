@@ -15,7 +15,7 @@ pub const MAX_RANKS: u32 = 65_536;
 pub const MAX_NOTE: usize = 48 * 1024;
 /// The longest hello.
 pub(crate) const MAX_HELLO: usize = 8 * 1024 + MAX_NOTE;
-/// The longest entry of the table, from which the limit for a table of a known size follows.
+/// The longest entry of the table. The limit for a table follows from it and the number of ranks.
 pub(crate) const MAX_ENTRY: usize = 1024;
 
 const MAX_HOST: usize = 255;
@@ -32,7 +32,7 @@ pub struct PeerInfo {
     pub host: String,
     /// The identity of its host.
     pub host_id: HostId,
-    /// Its process id, as its own namespace numbers it.
+    /// Its process id, in its own namespace.
     pub pid: u32,
     /// Where it listens, the best address first. Empty for ranks that are threads of one process.
     pub addresses: Vec<Endpoint>,
@@ -45,7 +45,7 @@ pub struct PeerInfo {
 /// An address at which a rank listens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Endpoint {
-    /// The address. The scope of a link-local IPv6 address is of the rank's host.
+    /// The address. The scope of a link-local IPv6 address is that of the rank's host.
     pub address: SocketAddr,
     /// The index of its interface on the rank's host; 0 if it is not known.
     pub interface: u32,

@@ -1,4 +1,4 @@
-//! Joining a world: a process listens, connects to the rendezvous, and gets the table of all ranks.
+//! Joins a world: listens, connects to the rendezvous, and gets the table of all ranks.
 
 use std::io;
 use std::net::SocketAddr;
@@ -50,7 +50,7 @@ pub(crate) struct Joining<'a> {
     pub(crate) size: u32,
     pub(crate) options: &'a Options,
     pub(crate) deadline: Instant,
-    /// How long the rendezvous may refuse connections, since it may not have started yet.
+    /// How long the rendezvous may refuse connections: it may not have started yet.
     pub(crate) refusal: Duration,
 }
 
@@ -111,12 +111,12 @@ impl Joining<'_> {
                 ways.push(way);
             }
         }
-        // On another host, it is not at the addresses that this host has, too, such as docker0's.
+        // Addresses that this host has, too, such as docker0's, come last: they lead back here.
         ways.sort_by_cached_key(Route::leads_here);
         ways
     }
 
-    /// Connects, and passes others' connections on from then on.
+    /// Connects. From then on, passes others' connections on.
     fn go_to_rendezvous(&self, name: &str) -> Result<(Entered, Option<Post>), Error> {
         let own = &self.options.addresses;
         let is_large = !(3..=MOST_RANKS).contains(&self.size);
@@ -207,7 +207,7 @@ impl Joining<'_> {
         }
     }
 
-    /// Waits for a frame, and passes others' connections on meanwhile.
+    /// Waits for a frame. Passes others' connections on meanwhile.
     fn read_on(
         &self,
         stream: &Socket,
@@ -235,7 +235,7 @@ impl Joining<'_> {
         }
     }
 
-    /// The routes to the ranks to which this one passes connections on.
+    /// The routes to the ranks that this one passes connections on to.
     fn routes_onward(&self, table: &Table) -> Box<dyn Fn(u32) -> Vec<Route> + Send> {
         let own = self.options.addresses.clone();
         let host = HostId::of_this_process();
@@ -344,7 +344,7 @@ impl Endpoints {
     }
 }
 
-/// What the others are told of an address that this rank listens on.
+/// How an address that this rank listens on is described to the others.
 fn endpoint(own: &[Address], bound: SocketAddr) -> Endpoint {
     let known = own.iter().find(|one| one.with_port(bound.port()) == bound);
     known.map_or(bound.into(), |one| Endpoint {

@@ -1,4 +1,4 @@
-//! The keys that a listener admits connections by, and the names of the worlds that they are of.
+//! The keys by which a listener admits connections, and the names of their worlds.
 
 use spark_ccl_log::Mutex;
 
@@ -8,10 +8,10 @@ use crate::handshake::{Intent, WorldName};
 /// The label under which the rendezvous' key is derived from the secret.
 const KEY_LABEL: &[u8] = b"rendezvous";
 
-/// The keys of the worlds that share a listener. Worlds come while the listener is served.
+/// The keys of the worlds that share a listener. Worlds may be added while it is served.
 pub(crate) struct Keys {
-    /// Whether a connection has to name its world. Where there is but one, it counts as meant, so
-    /// that a rank with another secret, whose world has another name, is told that.
+    /// Whether a connection has to name its world. A listener's only world counts as meant: a rank
+    /// with another secret names another world, and has to be told about the secret.
     is_shared: bool,
     worlds: Mutex<Vec<(WorldName, Secret)>>,
 }
@@ -24,7 +24,7 @@ impl Keys {
         }
     }
 
-    /// The one key of a listener for streams.
+    /// For a listener of streams, which has one key.
     pub(crate) fn one(key: Secret) -> Self {
         Keys {
             is_shared: false,
@@ -40,8 +40,8 @@ impl Keys {
         self.worlds.lock().retain(|(known, _)| *known != world);
     }
 
-    /// The world that a connection is for, and its key; `None` if the world is not here, or no
-    /// longer.
+    /// The world that a connection is for, and its key; `None` if this world is not here, or not
+    /// any more.
     pub(crate) fn of(&self, intent: Intent) -> Option<(WorldName, Secret)> {
         let worlds = self.worlds.lock();
         match intent {
@@ -54,7 +54,7 @@ impl Keys {
     }
 }
 
-/// The name by which the ranks of a world tell it from others at the same address.
+/// The name by which ranks tell their world from others at the same address.
 pub(crate) fn world(secret: &Secret) -> WorldName {
     let whole = key(secret).sign(b"name", &[]);
     let mut name = WorldName::default();

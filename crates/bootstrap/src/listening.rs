@@ -16,8 +16,8 @@ pub(crate) fn listen(address: SocketAddr) -> Result<Socket, Error> {
     })
 }
 
-/// Listeners on free ports of those addresses that can be used. A new IPv6 address cannot be used
-/// until the kernel has checked that no other host has it.
+/// Listens on free ports of the usable addresses. A new IPv6 address is unusable until the kernel
+/// has checked that no other host has it.
 pub(crate) fn listen_on(addresses: &[Address]) -> Result<Vec<Socket>, Error> {
     let mut listeners = Vec::new();
     let mut failure = None;
@@ -36,7 +36,7 @@ pub(crate) fn listen_on(addresses: &[Address]) -> Result<Vec<Socket>, Error> {
     }
 }
 
-/// Beside these listeners those of interfaces, at the same ports, where interfaces share a subnet.
+/// Listeners of single interfaces, at the ports of `listeners`, where interfaces share a subnet.
 pub(crate) fn listen_on_devices(addresses: &[Address], listeners: &[Socket]) -> Vec<Socket> {
     let of = |listener: &Socket| {
         let at = listener.local_addr().ok()?.as_socket()?.ip();
@@ -52,13 +52,13 @@ pub(crate) fn listen_on_devices(addresses: &[Address], listeners: &[Socket]) -> 
     listeners.iter().filter_map(of).collect()
 }
 
-/// Listeners at the well-known port of a rendezvous: on those `addresses` that this host has, or on
-/// all of this host's if none are given.
+/// Listens at the well-known port of a rendezvous: on those of `addresses` that this host has, or
+/// on all of this host's if none are given.
 pub(crate) fn listen_for(addresses: &[SocketAddr], port: u16) -> Result<Vec<Socket>, Error> {
     if addresses.is_empty() {
         let any = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port);
         let listener = match listen(any) {
-            // No IPv6 on this host.
+            // This host has no IPv6.
             Err(Error::Os { .. }) => listen(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port)),
             other => other,
         };

@@ -2,11 +2,11 @@
 //! hello.
 //!
 //! One thread serves all of them, and none can block it. Their number is bounded and each has a
-//! deadline. Where more come, those that have said nothing make room first, the oldest of the most
-//! crowded origin: a rank says what it wants as soon as it is connected, so it waits no longer than
-//! the kernel's backlog takes to be accepted, which is fast. Then go those that owe the proof of
-//! the secret for longer than [`GRACE`]. That time doubles for each [`CAPACITY`] by which such
-//! evictions outnumber admissions, so that the ranks of a large world get in also where each of
+//! deadline. When more arrive, connections that have sent nothing are evicted first, the oldest of
+//! the most crowded origin. A rank sends its first message as soon as it is connected, so it waits
+//! only until the kernel's backlog before it is accepted, which is fast. Next are those that owe
+//! the proof of the secret for longer than [`GRACE`]. That time doubles for each [`CAPACITY`] by
+//! which such evictions outnumber admissions, so the ranks of a large world get in even if each of
 //! their answers takes long.
 
 mod eviction;
@@ -37,22 +37,22 @@ use crate::net::{self, Bell};
 /// How many connections are served at a time; further ones stay in the kernel's backlog. A
 /// stranger needs more than 5,000 connections to fill both, if the backlog has its usual 4,096.
 const CAPACITY: usize = 1024;
-/// How many are served in any case, even where descriptors are scarce.
+/// How many are served in any case, even if descriptors are scarce.
 const LEAST_CAPACITY: usize = 16;
-/// How many connections a listener accepts before it is the next one's turn.
+/// How many connections a listener accepts before the next listener's turn.
 const BATCH: usize = 128;
 /// The pause after a full batch. It bounds the work that strangers can make: they get through a
 /// backlog of 4,096 in a third of a second, and take a few percent of a core.
 const PAUSE: Duration = Duration::from_millis(10);
 /// How long a connection may take to authenticate itself.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a connection that owes its proof is at least safe from eviction. Authenticated ones are
-/// never evicted.
+/// The least time for which a connection that owes its proof cannot be evicted. Authenticated ones
+/// are never evicted.
 const GRACE: Duration = Duration::from_millis(250);
-/// How often that doubles at most, to 4 s.
+/// The most times that it doubles, to 4 s.
 const MOST_DOUBLINGS: u32 = 4;
 
-/// How long a connection that is turned away may take to send its first message.
+/// How long a refused connection may take to send its first message.
 const LAST_WORD: Duration = Duration::from_millis(20);
 
 /// Which connections the listeners expect.
@@ -62,7 +62,7 @@ pub(crate) enum ListenerRole {
     Rendezvous,
     /// Streams from other ranks to this one.
     Streams { rank: u32, size: u32 },
-    /// Connections that are to be passed on towards the rendezvous.
+    /// Connections to pass on towards the rendezvous.
     Onward,
 }
 
@@ -82,16 +82,16 @@ pub(crate) enum Admitted {
         purpose: Purpose,
         stream: Stream,
     },
-    /// A connection of a rank, which is to be passed on to the next one.
+    /// A rank's connection, to pass on to the next one.
     Relay { next: u32, near: Unshared<Socket> },
-    /// A connection of a rank, which is to be passed on towards the rendezvous.
+    /// A rank's connection, to pass on towards the rendezvous.
     Onward { near: Unshared<Socket> },
 }
 
 /// Whether to admit a stream from that rank for that purpose.
 pub(crate) type Admits<'a> = &'a dyn Fn(u32, Purpose) -> bool;
 
-/// Listeners, and the connections that are not authenticated yet.
+/// Listeners, and their connections that are not admitted yet.
 pub(crate) struct Lobby {
     role: ListenerRole,
     pub(crate) keys: Arc<Keys>,
@@ -103,13 +103,13 @@ pub(crate) struct Lobby {
     closed_until: Option<Instant>,
     /// How many connections are served at a time.
     capacity: usize,
-    /// Connections with descriptors from this number on are not accepted beyond [`LEAST_CAPACITY`]:
-    /// the last quarter of this process's descriptors is the program's.
+    /// Above [`LEAST_CAPACITY`] connections, those with descriptors from this number on are
+    /// refused: the last quarter of this process's descriptors is the program's.
     descriptors: i32,
-    /// How many more that owed their proof were evicted than admitted.
+    /// Evictions of connections that owed their proof, less admissions.
     evictions: u32,
     refused: Refused,
-    /// A descriptor to give up for the moment in which a connection is turned away for want of one.
+    /// A descriptor to free for the moment in which a connection is refused for want of one.
     spare: Option<Bell>,
 }
 
@@ -118,10 +118,9 @@ pub(crate) struct Lobby {
 pub(crate) struct Refused {
     pub(crate) secret: Tally,
     pub(crate) version: Tally,
-    /// Without a secret, of other users.
+    /// By other users, without a secret.
     pub(crate) owner: Tally,
-    /// Those that were closed since they did not authenticate themselves in time, or before others
-    /// needed their place.
+    /// Closed because they did not authenticate in time, or before others needed their place.
     pub(crate) unproved: Tally,
     pub(crate) changed: Tally,
 }
@@ -134,8 +133,8 @@ pub(crate) struct Tally {
 }
 
 impl Refused {
-    /// How many connections never authenticated, for an error about a rank that did not come. Empty
-    /// without any.
+    /// The number of connections that never authenticated, for an error about a missing rank. Empty
+    /// if 0.
     pub(crate) fn unproved_text(&self) -> String {
         match &self.unproved {
             Tally { count: 0, .. } => String::new(),
@@ -148,8 +147,8 @@ impl Refused {
 }
 
 impl Tally {
-    /// Returns whether to tell users: the 1st, 2nd, 4th, 8th and so on, since strangers may come
-    /// without end.
+    /// Returns whether to log this one: the 1st, 2nd, 4th, 8th and so on, since strangers may keep
+    /// coming.
     fn add(&mut self, last: String) -> bool {
         self.count += 1;
         self.last = last;
@@ -207,13 +206,12 @@ impl Lobby {
     }
 
     /// Advances all connections without blocking, and returns those that are now authenticated.
-    /// Rejects streams that `admits` refuses, because the owner has them already or calls for them
-    /// itself.
+    /// Rejects streams that `admits` refuses: the owner already has them, or calls for them itself.
     pub(crate) fn serve(&mut self, now: Instant, admits: Admits<'_>) -> Vec<Admitted> {
         if self.closed_until.is_some_and(|until| until <= now) {
             self.closed_until = None;
         }
-        // What has arrived is read first: it may make room, and spares its senders an eviction.
+        // Reads what has arrived first: it may make room, and saves its senders from eviction.
         let mut connections = self.advance(now, admits);
         connections.extend(self.accept_connections(now, admits));
         self.evictions = self.evictions.saturating_sub(connections.len() as u32);
@@ -248,7 +246,7 @@ impl Lobby {
         None
     }
 
-    /// Accepts connections from each listener in turn, and returns those that are authenticated at
+    /// Accepts connections from each listener in turn. Returns those that are authenticated at
     /// once.
     fn accept_connections(&mut self, now: Instant, admits: Admits<'_>) -> Vec<Admitted> {
         let mut admitted = Vec::new();
@@ -268,7 +266,7 @@ impl Lobby {
                     Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                     Err(error) => {
-                        // Most likely no descriptor is free. Make some free, and do not spin.
+                        // Most likely no descriptor is free. Frees some, and does not spin.
                         spark_ccl_log::warn!("cannot accept a connection: {error}");
                         let evicted = self.evict(BATCH, |pending| !pending.is_authenticated());
                         if evicted == 0 && net::lacks_descriptors(&error) {
@@ -286,15 +284,15 @@ impl Lobby {
         admitted
     }
 
-    /// Tells the next connection that there is no descriptor for it: its rank would wait in vain.
+    /// Refuses the next connection for want of a descriptor: its rank would wait in vain.
     fn turn_away_next(&mut self, listener: usize) {
         if self.spare.take().is_some()
             && let Ok((socket, _)) = self.listeners[listener].accept()
         {
-            // It fits into the empty send buffer of a new connection.
+            // The frame fits the empty send buffer of a new connection.
             let _ = net::try_write(&socket, &Rejection::Descriptors.frame());
-            // Closed with the first message unread, it would be reset, and the answer might be
-            // lost.
+            // If it were closed with the first message unread, it would be reset, and the answer
+            // might be lost.
             let until = Instant::now() + LAST_WORD;
             let _ = socket.shutdown(Shutdown::Write);
             let _ = net::wait(socket.as_fd(), PollFlags::IN, until);
@@ -303,7 +301,7 @@ impl Lobby {
         self.spare = Bell::new().ok();
     }
 
-    /// Whether one more connection fits. If need be, evicts some.
+    /// Whether one more connection fits. Evicts some if necessary.
     fn make_room(&mut self, now: Instant) -> bool {
         let is_scarce = |last: &PendingConnection| last.socket.as_raw_fd() >= self.descriptors;
         let capacity = match self.pending.back() {
@@ -325,7 +323,7 @@ impl Lobby {
             owes(pending) && pending.since + safe_for <= now
         });
         if evicted == 0 {
-            // If all are ranks that have yet to say hello, the next one waits for a moment.
+            // If all are ranks that have yet to send their hello, the next one waits for a moment.
             let eldest = self.pending.iter().find(|pending| owes(pending));
             self.closed_until = Some(eldest.map_or(now, |eldest| eldest.since) + safe_for);
             return false;
@@ -340,8 +338,8 @@ impl Lobby {
         let origin = |pending: &PendingConnection| may_go(pending).then_some(pending.origin);
         let evicted = eviction::take(&mut self.pending, count, origin);
         for pending in &evicted {
-            // Reset rather than closed in order: thousands a second would stay with the kernel for
-            // a minute each.
+            // Resets instead of closing in order: the kernel would keep thousands a second for a
+            // minute each.
             let _ = pending.socket.set_linger(Some(Duration::ZERO));
             if self.refused.unproved.add(pending.name()) {
                 let Tally { count, last } = &self.refused.unproved;
@@ -396,7 +394,7 @@ impl Lobby {
             spark_ccl_log::debug!("connection from {from} refused: {error}");
         }
         if let Some(answer) = answer {
-            // It fits into the empty send buffer of a new connection. It does not matter if a
+            // The frame fits the empty send buffer of a new connection. It does not matter if a
             // stranger misses it.
             let _ = net::try_write(&pending.socket, &answer);
         }
@@ -424,7 +422,7 @@ impl ListenerRole {
     }
 }
 
-/// Three quarters of the descriptors that this process may have.
+/// Three quarters of the descriptors that this process may open.
 fn descriptors_for_strangers() -> i32 {
     let limit = getrlimit(Resource::Nofile).current;
     limit.map_or(i32::MAX, |limit| {

@@ -15,7 +15,7 @@ use crate::secret::random;
 use crate::talk::{RETRY_PAUSE, Talks};
 use crate::{Error, PeerInfo, Purpose, Via, net, roster};
 
-/// How often talks that the system has held up are retried in one call.
+/// The most retries, in one call, of talks that the system holds up.
 const MAX_ROUNDS: u32 = 2000;
 
 /// A rank of a world within this process. Dropping it during initialisation fails the
@@ -30,19 +30,19 @@ pub(crate) struct LocalRank {
 struct LocalWorld {
     mailboxes: Vec<Arc<Mailbox>>,
     contexts: Vec<Arc<Contexts>>,
-    /// The streams of links that exist or existed: lower rank, higher rank, purpose.
+    /// The streams of links that exist or existed, as lower rank, higher rank, purpose.
     established: Mutex<HashSet<(u32, u32, Purpose)>>,
-    /// The talks in progress, by rank. A thread that starts one advances them all.
+    /// The talks in progress, by rank. A thread that begins one advances them all.
     talks: Mutex<Vec<Talks>>,
     state: Mutex<State>,
 }
 
-/// What came of a look at all talks.
+/// The outcome of one attempt to advance all talks.
 enum Advance {
     Progressed,
-    /// Some can go on in a moment.
+    /// Some can continue in a moment.
     Held,
-    /// None can, before another rank attends.
+    /// None can, until another rank attends.
     Nothing,
 }
 
@@ -56,7 +56,7 @@ struct State {
 }
 
 impl LocalRank {
-    /// A new world: its nonce, the table of its ranks, and the ranks.
+    /// Makes a world: its nonce, the table of its ranks, and the ranks.
     #[expect(clippy::type_complexity, reason = "used once")]
     pub(crate) fn all(size: u32) -> Result<([u8; 32], Vec<PeerInfo>, Vec<LocalRank>), Error> {
         let host = host::name();
@@ -129,7 +129,7 @@ impl LocalRank {
         Ok(())
     }
 
-    /// Delivers what arrived before this rank attended to its context.
+    /// Delivers streams that arrived before this rank attended to their context.
     pub(crate) fn deliver(&self, early: Vec<Delivery>) {
         for delivery in early {
             self.world.deliver(self.rank, delivery);
@@ -244,7 +244,7 @@ impl LocalWorld {
         for (talks, contexts) in talks.iter_mut().zip(&self.contexts) {
             progressed |= talks.go_on(|context| contexts.is_over(context));
         }
-        // What the other end has written to a TCP connection may take the kernel a while.
+        // The kernel may take a while to deliver what a TCP connection's other end wrote.
         let is_on_its_way =
             |(peer, context): (u32, u64)| self.contexts[peer as usize].is_attended(context);
         if progressed {
@@ -277,7 +277,7 @@ impl Drop for LocalRank {
             "rank {} of this process ended during initialisation",
             self.rank
         );
-        // Has an effect only if the initialisation is not over yet.
+        // Has no effect once the initialisation is over.
         let _ = self.world.conclude(&mut state, Err(Error::Lost(text)));
         for mailbox in &self.world.mailboxes {
             mailbox.depart(self.rank);

@@ -1,5 +1,5 @@
-//! Keeps streams from other ranks until this rank asks for them. The session's thread puts them in,
-//! already authenticated.
+//! Keeps streams from other ranks until this rank asks for them. They come from the session's
+//! thread, already authenticated.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::OnceLock;
@@ -29,7 +29,7 @@ struct State {
     outcome: Option<Result<(), Error>>,
     /// Which ranks reach each other, once the rendezvous has said it.
     wiring: Option<Wiring>,
-    /// For the error about a stream that did not come: the connections that never authenticated.
+    /// How many connections never authenticated, for the error about a missing stream.
     strangers: String,
     /// Ranks that will open no more streams.
     departed: HashSet<u32>,
@@ -37,7 +37,7 @@ struct State {
 
 /// Why there is no stream.
 pub(crate) enum Empty {
-    /// It did not come in time, and these connections never authenticated.
+    /// It did not come in time. The text says how many connections never authenticated.
     Late(String),
     Failed(Error),
     Departed,
@@ -55,7 +55,7 @@ impl Mailbox {
         let _ = self.renewed.set((kind, receiver));
     }
 
-    /// Files a stream. It replaces one of the same purpose that has not been taken.
+    /// Files a stream. It replaces an untaken one of the same purpose.
     pub(crate) fn file(&self, from: u32, purpose: Purpose, stream: Stream) {
         if let Some((kind, receiver)) = self.renewed.get()
             && purpose.kind == *kind
@@ -74,7 +74,7 @@ impl Mailbox {
         self.changed.notify_all();
     }
 
-    /// Keeps what the rendezvous says of which ranks reach each other.
+    /// Records which ranks reach each other, as the rendezvous tells it.
     pub(crate) fn learn(&self, wiring: Wiring) {
         self.state.lock().wiring = Some(wiring);
         self.changed.notify_all();
@@ -91,12 +91,12 @@ impl Mailbox {
         }
     }
 
-    /// Keeps what is to be said of the connections that never authenticated.
+    /// Records the text about connections that never authenticated.
     pub(crate) fn note_strangers(&self, text: String) {
         self.state.lock().strangers = text;
     }
 
-    /// A rank will open no more streams.
+    /// Records that a rank will open no more streams.
     pub(crate) fn depart(&self, rank: u32) {
         self.state.lock().departed.insert(rank);
         self.changed.notify_all();

@@ -1,4 +1,4 @@
-//! Streams of links: there is one per purpose, no matter which of its two ends asks for it.
+//! Streams of links: one per purpose, no matter which of its two ends asks for it.
 //!
 //! Both ends may ask. If two ranks call each other for the same purpose, the higher rank rejects
 //! the other's call; the lower one accepts the other's call and gives up its own. A rank that has
@@ -6,8 +6,7 @@
 //! races.
 //!
 //! The two ends of a stream may have to negotiate over it before the link is ready. The session's
-//! thread does that, too ([`Talk`]), so it does not depend on what the ranks' own threads are
-//! doing.
+//! thread does that, too ([`Talk`]), so it does not depend on the ranks' own threads.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -42,12 +41,12 @@ pub struct Delivery {
     pub stream: Result<(Stream, End), Error>,
 }
 
-/// The handler of a context's streams. The session's thread calls it, and then leads the talk that
-/// it returns, if any.
+/// The handler of a context's streams. The session's thread calls it, and then advances the talk
+/// that it returns, if any.
 pub type Attendant = Arc<dyn Fn(Delivery) -> Option<Box<dyn Talk>> + Send + Sync>;
 
-/// How many contexts that are over are remembered. A program that splits a communicator at every
-/// step must not grow, and a stream is never later than this.
+/// How many ended contexts are remembered. A program that splits a communicator at every step must
+/// not grow; no stream arrives later than this.
 const LONGEST_PAST: usize = 16_384;
 
 /// The contexts that have or had an attendant, or for which streams have arrived.
@@ -57,20 +56,20 @@ pub(crate) struct Contexts(Mutex<Known>);
 #[derive(Default)]
 struct Known {
     contexts: HashMap<u64, Context>,
-    /// Those that are over, in the order in which they ended.
+    /// The ended ones, oldest first.
     past: VecDeque<u64>,
 }
 
 enum Context {
     Attended(Attendant),
-    /// What has arrived before there is an attendant.
+    /// Streams that arrived before there was an attendant.
     Early(Vec<Delivery>),
     Over,
 }
 
 impl Contexts {
-    /// Passes all streams of a context to `attendant` from now on. Returns those that have arrived
-    /// before.
+    /// Passes all streams of a context to `attendant` from now on. Returns those that have already
+    /// arrived.
     pub(crate) fn attend(&self, context: u64, attendant: &Attendant) -> Vec<Delivery> {
         let attended = Context::Attended(Arc::clone(attendant));
         match self.0.lock().contexts.insert(context, attended) {
@@ -134,9 +133,9 @@ impl std::fmt::Debug for Contexts {
 /// Requests to a session's thread.
 pub(crate) struct Requests {
     calls: Mutex<Vec<(u32, Purpose, Caller)>>,
-    /// What arrived before there was an attendant, and is to be delivered now.
+    /// What arrived before there was an attendant, to deliver now.
     early: Mutex<Vec<Delivery>>,
-    /// What is to be said of the calls that are not answered, by peer.
+    /// The texts about calls that are not answered, by peer.
     silences: Mutex<HashMap<u32, String>>,
     bell: Bell,
 }
@@ -156,12 +155,12 @@ impl Requests {
         self.bell.ring();
     }
 
-    /// The routes to a peer that lead to connections that are not answered, in words.
+    /// The routes to a peer whose connections are not answered, in words.
     pub(crate) fn silence(&self, peer: u32) -> Option<String> {
         self.silences.lock().get(&peer).cloned()
     }
 
-    /// Lets the session's thread deliver these.
+    /// Has the session's thread deliver these.
     pub(crate) fn deliver(&self, early: Vec<Delivery>) {
         self.early.lock().extend(early);
         self.bell.ring();
@@ -178,7 +177,7 @@ impl std::fmt::Debug for Requests {
     }
 }
 
-/// The streams of links, as a session's thread makes and accepts them.
+/// The streams of links that a session's thread makes and accepts.
 pub(crate) struct LinkStreams {
     rank: u32,
     key: Secret,
@@ -188,7 +187,7 @@ pub(crate) struct LinkStreams {
     /// The streams that exist or existed, by their context.
     established: HashMap<u64, HashSet<(u32, Purpose)>>,
     talks: Talks,
-    /// What was said of routes that do not carry.
+    /// The texts already logged about routes that do not carry.
     detours: HashSet<String>,
 }
 
@@ -223,7 +222,7 @@ impl LinkStreams {
         streams.is_some_and(|streams| streams.contains(&id))
     }
 
-    /// Takes the stream of a peer's call that was accepted.
+    /// Takes the stream of an accepted call.
     pub(crate) fn accept_call(&mut self, peer: u32, purpose: Purpose, stream: Stream) {
         self.calls.remove(&(peer, purpose));
         self.finish_call(peer, purpose, Ok((stream, End::Called)));
@@ -254,7 +253,7 @@ impl LinkStreams {
         let silent = silent.filter_map(|(&(peer, _), caller)| Some((peer, caller.silence(now)?)));
         *self.requests.silences.lock() = silent.collect();
         for detour in detours {
-            // Once for all streams to the peer.
+            // Logged once for all streams to the peer.
             if !self.detours.contains(&detour) {
                 spark_ccl_log::remark(&format!("rank {}: {detour}", self.rank));
                 self.detours.insert(detour);

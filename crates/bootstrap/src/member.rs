@@ -1,5 +1,5 @@
-//! One rank's connection at the rendezvous: what it has sent, and what it has yet to get. What
-//! ranks are told is decided in `gathering.rs`.
+//! One rank's connection at the rendezvous: the messages it has sent, and those still to send to
+//! it. What ranks are told is decided in `gathering.rs`.
 
 use std::collections::VecDeque;
 use std::net::Shutdown;
@@ -23,19 +23,19 @@ pub(crate) struct Member {
     pub(crate) hello: Hello,
     /// Its report on its links.
     pub(crate) report: Option<Result<(), String>>,
-    /// Which other ranks it reached.
+    /// The other ranks that it reached.
     pub(crate) survey: Option<Survey>,
     stream: Unshared<Socket>,
     reader: FrameReader,
     sealer: Sealer,
-    /// What is still to be sent, and how many bytes of the first buffer have been.
+    /// The buffers still to send, and the bytes of the first that are sent.
     outbox: VecDeque<Arc<[u8]>>,
     sent: usize,
     finishing: bool,
     open: bool,
 }
 
-/// What a member did.
+/// An event of a member.
 pub(crate) enum News {
     Report { time_left: Duration, failed: bool },
     Survey { time_left: Duration },
@@ -43,7 +43,7 @@ pub(crate) enum News {
 }
 
 impl Member {
-    /// A rank whose hello has come. The reader and the sealer go on with its stream.
+    /// A rank whose hello has arrived. The reader and the sealer continue with its stream.
     pub(crate) fn new(
         hello: Hello,
         stream: Unshared<Socket>,
@@ -121,7 +121,7 @@ impl Member {
                 }
             }
             Err(ReadError::Changed(error)) => {
-                // It still hears this end, and so the verdict.
+                // It still receives, and so gets the verdict.
                 self.report = Some(Err(error.to_string()));
                 Some(News::Report {
                     time_left: Duration::MAX,
@@ -148,7 +148,7 @@ impl Member {
             }
         }
         if self.finishing && self.open {
-            // Fails if the member is gone, which the next read finds.
+            // Fails if the member is gone; the next read finds that.
             let _ = self.stream.shutdown(Shutdown::Write);
         }
     }

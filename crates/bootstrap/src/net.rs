@@ -12,9 +12,9 @@ use socket2::{Domain, Protocol, SockAddr, Socket, TcpKeepalive, Type};
 
 use crate::address::Address;
 
-/// How many connections the kernel queues for a listener. The kernel lowers it to its own limit.
+/// The most connections the kernel queues for a listener. The kernel lowers it to its own limit.
 const BACKLOG: i32 = 4096;
-/// A host that has vanished is noticed after a minute.
+/// The idle time before keepalive probes: a vanished host is noticed after a minute.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_PROBES: u32 = 3;
@@ -44,7 +44,7 @@ pub(crate) fn try_write(socket: &Socket, buf: &[u8]) -> io::Result<Option<usize>
     ))
 }
 
-/// Whether the system, or this process, has as many files open as it may.
+/// Whether the system, or this process, has no descriptor left.
 pub(crate) fn lacks_descriptors(error: &io::Error) -> bool {
     use rustix::io::Errno;
     matches!(
@@ -114,7 +114,7 @@ impl Bell {
 
     /// Rings. The bell keeps ringing until it is silenced.
     pub(crate) fn ring(&self) {
-        // Fails only if the counter would overflow, and then the bell rings already.
+        // Fails only if the counter would overflow; then the bell rings already.
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 
@@ -137,15 +137,15 @@ pub(crate) fn listen_tcp(address: SocketAddr) -> io::Result<Socket> {
     // Connections of an earlier run in TIME_WAIT must not block the port.
     socket.set_reuse_address(true)?;
     if let SocketAddr::V6(v6) = address {
-        // The unspecified address serves IPv4, too. A specific address is IPv6 anyway.
+        // The unspecified address serves IPv4, too. A specific one is IPv6 in any case.
         socket.set_only_v6(!v6.ip().is_unspecified())?;
     }
     listen(socket, &address.into())
 }
 
-/// Listens beside another listener, at its address and port, for what arrives by the interface of
-/// `address`; what is accepted here stays on that interface both ways. Everything else goes to the
-/// other listener.
+/// Listens beside another listener, at its address and port, for what arrives over the interface of
+/// `address`. Connections accepted here stay on that interface both ways. Everything else goes to
+/// the other listener.
 pub(crate) fn listen_on_device(listener: &Socket, address: Address) -> io::Result<Socket> {
     let port = listener.local_addr()?.as_socket().map_or(0, |at| at.port());
     let socket = tcp_socket(&address.with_port(port))?;
@@ -154,8 +154,7 @@ pub(crate) fn listen_on_device(listener: &Socket, address: Address) -> io::Resul
         socket.set_only_v6(true)?;
     }
     // The two may have one port only while they share it with others of this user. Meanwhile the
-    // kernel prefers the one that it finds first; afterwards, the one that is bound to the
-    // interface.
+    // kernel prefers the first one it finds; afterwards, the one bound to the interface.
     let share = |shared| [listener, &socket].map(|one| one.set_reuse_port(shared));
     let shares = share(true).into_iter().collect::<io::Result<()>>();
     let listens = shares
@@ -167,7 +166,7 @@ pub(crate) fn listen_on_device(listener: &Socket, address: Address) -> io::Resul
     Ok(socket)
 }
 
-/// Has the kernel ask whether the other host is still there, and end the connection if it is not.
+/// Has the kernel check whether the other host is still there, and end the connection if not.
 pub(crate) fn keep_asking(socket: &Socket) {
     let keepalive = TcpKeepalive::new()
         .with_time(KEEPALIVE_IDLE)
@@ -207,8 +206,8 @@ pub(crate) fn connect_tcp(
     Ok(socket)
 }
 
-/// Whether an address leads to this host. The kernel reaches its own addresses from themselves.
-/// Nothing is sent.
+/// Whether an address is this host's. The kernel reaches its own addresses from themselves. Sends
+/// nothing.
 pub(crate) fn is_own(ip: IpAddr) -> bool {
     if ip.is_loopback() {
         return true;
@@ -216,8 +215,8 @@ pub(crate) fn is_own(ip: IpAddr) -> bool {
     source_to(SocketAddr::new(ip, 9)) == Some(ip)
 }
 
-/// The address of this host from which the kernel would send to another one. `None` if no route
-/// leads there. Nothing is sent.
+/// The address from which the kernel would send to `target`. `None` if no route leads there. Sends
+/// nothing.
 pub(crate) fn source_to(target: SocketAddr) -> Option<IpAddr> {
     let source = Socket::new(Domain::for_address(target), Type::DGRAM, None).and_then(|socket| {
         socket.connect(&target.into())?;
@@ -322,7 +321,7 @@ fn tcp_socket(address: &SocketAddr) -> io::Result<Socket> {
     )
 }
 
-/// A socket that connects to `target` from this address, and over its interface.
+/// A socket that connects to `target` from this address, over its interface.
 fn tcp_socket_at(source: Option<Address>, target: &SocketAddr) -> io::Result<Socket> {
     let socket = tcp_socket(target)?;
     if let Some(source) = source {
@@ -331,12 +330,12 @@ fn tcp_socket_at(source: Option<Address>, target: &SocketAddr) -> io::Result<Soc
     Ok(socket)
 }
 
-/// Binds a socket to an address, and to its interface where it names one: what the socket sends
-/// leaves by that interface, whatever the routes say, and nothing that arrives by another one
-/// reaches it. Needs no privileges from Linux 5.7 on.
+/// Binds a socket to an address, and to its interface if it names one. The socket then sends only
+/// over that interface, whatever the routes say, and receives only from it. Needs no privileges
+/// from Linux 5.7 on.
 fn bind(socket: &Socket, address: Address, port: u16) -> io::Result<()> {
     if address.device.is_some() {
-        // The option is of both families.
+        // The option applies to both families.
         socket.bind_device_by_index_v4(address.device)?;
     }
     socket.bind(&address.with_port(port).into())
@@ -377,11 +376,11 @@ mod tests {
             assert!(own(loopback));
         }
         let named = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
-        // No packet is sent; on a host without a route there is nothing to learn.
+        // Sends no packet; on a host without a route there is nothing to check.
         if named.connect("192.0.2.7:9").is_ok() {
             assert!(is_own(named.local_addr().unwrap().ip()));
         }
-        // Addresses for documents, which no host has.
+        // Addresses for documentation, which no host has.
         assert!(!own("192.0.2.7"));
         assert!(!own("2001:db8::7"));
     }

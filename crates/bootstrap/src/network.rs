@@ -1,5 +1,5 @@
-//! The networked part of a session: the routes to its peers, and the rendezvous until the world is
-//! sealed.
+//! The networked part of a session: the routes to its peers, and its end of the rendezvous until
+//! the world is sealed.
 
 use std::net::{IpAddr, Shutdown};
 use std::sync::Arc;
@@ -90,8 +90,8 @@ impl Network {
         }
     }
 
-    /// Tells the rendezvous which ranks this one reached. It needs no answer here: if it is gone,
-    /// the mailbox hears of it.
+    /// Tells the rendezvous which ranks this one reached. Ignores errors: if the rendezvous is
+    /// gone, the mailbox hears of it.
     pub(crate) fn tell(&self, survey: &Survey, deadline: Instant) {
         if let Some((stream, sealer)) = &mut *self.rendezvous.lock() {
             let survey = parcel::sealed(sealer, FrameKind::Survey, survey.encode());
@@ -116,7 +116,7 @@ impl Network {
             Err(error) if error.kind() == std::io::ErrorKind::TimedOut => Err(Error::Timeout(
                 "the rendezvous does not take this rank's report".to_owned(),
             )),
-            // The rendezvous is gone. If it sent a verdict, the mailbox has it or gets it shortly.
+            // The rendezvous is gone. If it sent a verdict, the mailbox has or soon gets it.
             Err(_) if mailbox.outcome(deadline).is_some() => Ok(()),
             Err(error) => Err(Error::os("report to the rendezvous", &error)),
             Ok(()) => Ok(()),
@@ -131,7 +131,7 @@ impl Drop for Network {
             return;
         }
         if let Some((stream, _)) = self.rendezvous.lock().take() {
-            // Shut down, since the acceptor's thread shares the socket: the rendezvous must notice
+            // The acceptor's thread shares the socket: only a shutdown lets the rendezvous notice
             // the end now.
             let _ = stream.shutdown(Shutdown::Both);
         }
@@ -140,9 +140,9 @@ impl Drop for Network {
     }
 }
 
-/// The addresses at which to try a peer. For a peer on another host, loopback addresses and those
-/// that this host has, too, are left out, since another process would answer there, unless the peer
-/// has no others. Container networks have the same addresses on every host.
+/// The addresses at which to try a peer. For a peer on another host, leaves out loopback addresses
+/// and those that this host has, too, where another process would answer, unless the peer has no
+/// others. Container networks have the same addresses on every host.
 pub(crate) fn reachable(
     peer: &PeerInfo,
     local: bool,
@@ -185,7 +185,7 @@ mod tests {
         assert_eq!(reachable(&peer(&addresses), false, none), [addresses[2]]);
         let only = &addresses[..2];
         assert_eq!(reachable(&peer(only), false, none), only);
-        // As docker0's.
+        // Like docker0's.
         let bridge = endpoint("172.17.0.1:4");
         let all = [addresses[0], bridge, addresses[2]];
         let is_own = |ip: IpAddr| ip.is_loopback() || ip == bridge.address.ip();

@@ -1,4 +1,4 @@
-//! The options of a rank's bootstrap. This crate reads no environment: callers set them.
+//! The options of a rank's bootstrap. Callers set them: this crate reads no environment.
 
 use std::io;
 use std::net::SocketAddr;
@@ -17,14 +17,14 @@ pub struct Options {
     pub addresses: Vec<Address>,
     /// How long the rendezvous may take.
     pub init_timeout: Duration,
-    /// Since when this rank is on its way to the rendezvous, which counts for
-    /// [`init_timeout`](Self::init_timeout). `None` means that it starts when it joins.
+    /// When this rank started towards the rendezvous; [`init_timeout`](Self::init_timeout) counts
+    /// from then. `None` means when it joins.
     pub since: Option<Instant>,
     /// The build of the library; all ranks must have the same.
     pub build: String,
     /// A hash over all settings that must be the same on every rank.
     pub wire_hash: u64,
-    /// The same settings as text, `name=value` separated by spaces, so that an error can name those
+    /// The same settings as text, `name=value` separated by spaces, for errors that name the ones
     /// that differ.
     pub wire_summary: String,
     /// This host's name, for messages only.
@@ -34,10 +34,10 @@ pub struct Options {
     /// Rank 0's note to all ranks, at most [`MAX_NOTE`](crate::MAX_NOTE) bytes. Other ranks' notes
     /// are ignored.
     pub note: String,
-    /// The setting that says where the ranks meet, as in `MASTER_ADDR=spark-1`, for messages only;
-    /// empty where a unique id says it.
+    /// The setting that says where the ranks meet, such as `MASTER_ADDR=spark-1`, for messages
+    /// only. Empty if a unique id says it.
     pub meeting: String,
-    /// Why the other ranks may not find rank 0 there; empty if nothing speaks against it.
+    /// Why the other ranks may not find rank 0 there; empty if they should.
     pub doubt: String,
 }
 
@@ -80,7 +80,7 @@ impl Options {
     }
 
     /// The same options, for a meeting at the host that `setting` names. `found` has the addresses
-    /// of that host, as they are looked up here. Rank 0 doubts an address that is not its host's.
+    /// of that host, as resolved here. Rank 0 doubts an address that its host does not have.
     #[must_use]
     pub fn meeting_at(
         self,
@@ -123,7 +123,7 @@ impl Options {
     }
 }
 
-/// Whether this host itself is there.
+/// Whether the address is this host's.
 fn leads_here(address: &SocketAddr) -> bool {
     address.ip().is_unspecified() || net::is_own(address.ip())
 }
@@ -155,7 +155,7 @@ mod tests {
             unknown.contains("MASTER_ADDR=there is not known on this host (no such name)"),
             "{unknown}"
         );
-        // Another rank's host need not have it.
+        // Another rank's host need not have the address.
         assert_eq!(doubt(Ok("192.0.2.1:5"), 1), "");
         for own in ["127.0.0.1:5", "[::1]:5", "0.0.0.0:5"] {
             assert_eq!(doubt(Ok(own), 0), "", "{own}");

@@ -1,8 +1,8 @@
-//! The user at the other end of a connection within this host. Without a secret, it has to be this
+//! The user at the other end of a connection within this host. Without a secret, it must be this
 //! process's own: anybody on the host can connect to loopback, and knows the public key.
 //!
-//! Ids are those of this process's user namespace. The kernel shows users that have none there by
-//! the overflow id, which therefore proves nothing, also where it is this process's own.
+//! Ids are those of this process's user namespace. The kernel shows users without an id there by
+//! the overflow id, which therefore proves nothing, even if it is this process's own.
 
 mod sock_diag;
 mod sockets;
@@ -18,7 +18,7 @@ use spark_ccl_fork::peer_user;
 struct Found {
     is_connected: bool,
     user: u32,
-    /// 0 while no process has it: not accepted yet, or closed.
+    /// 0 while no process holds it: not accepted yet, or closed.
     inode: u64,
 }
 
@@ -51,11 +51,11 @@ fn judge(ours: u32, theirs: u32, namespace: &Namespace) -> Result<(), NotOwn> {
     }
 }
 
-/// What this process sees of users.
+/// How this process's namespace shows users.
 struct Namespace {
-    /// The id that stands for all users without one.
+    /// The id that stands for all users without one here.
     overflow: u32,
-    /// Whether every user has an id, as outside of containers.
+    /// Whether every user has an id, as outside containers.
     has_all: bool,
 }
 
@@ -70,8 +70,8 @@ impl Namespace {
     }
 }
 
-/// Whether the lines of a map, each with a first id inside, one outside, and a count, have all
-/// users.
+/// Whether a map covers all users. Each of its lines has a first id inside, one outside, and a
+/// count.
 fn maps_all(map: &str) -> bool {
     let count = |line: &str| line.split_whitespace().nth(2)?.parse::<u64>().ok();
     map.lines().filter_map(count).sum::<u64>() >= u64::from(u32::MAX)
@@ -94,7 +94,7 @@ fn user_of_peer(socket: &Socket) -> io::Result<u32> {
 fn find(local: SocketAddr, remote: SocketAddr) -> io::Result<Option<Found>> {
     match sock_diag::find(local, remote) {
         Ok(Some(found)) => Ok(Some(found)),
-        // The kernel says the same if it has no answers at all. It knows this process's own end.
+        // A kernel without answers says the same; one with answers knows this process's own end.
         _ if matches!(sock_diag::find(remote, local), Ok(Some(_))) => Ok(None),
         _ => sockets::find(local, remote),
     }
@@ -137,7 +137,7 @@ mod tests {
         check(&far).unwrap();
     }
 
-    /// As of a rendezvous on all addresses, whose listener is one of IPv6.
+    /// As for a rendezvous on all addresses, whose listener is an IPv6 one.
     #[test]
     fn a_connection_of_both_families_is_found() {
         let Ok(listener) = net::listen_tcp("[::]:0".parse().unwrap()) else {

@@ -1,5 +1,5 @@
-//! Sealed frames: after the handshake, a frame's header and its body are each followed by their
-//! tag. So a length is known to be right before its bytes are waited for.
+//! Sealed frames: after the handshake, a frame's header and its body are each followed by a tag. So
+//! a length is known to be right before its bytes are waited for.
 
 use std::sync::Arc;
 
@@ -8,8 +8,8 @@ use spark_ccl_seal::{Changed, Opener, Sealer, TAG};
 
 use crate::wire::{FRAME_HEADER, FrameKind, header};
 
-/// A message to be sealed for one or several receivers. Its body, which may be the table of a large
-/// world, is hashed once; the tags are over its hash.
+/// A message to seal for one or several receivers. Its body, possibly the table of a large world,
+/// is hashed once; the tags are over its hash.
 #[derive(Debug, Clone)]
 pub(crate) struct Parcel {
     header: [u8; FRAME_HEADER],
@@ -39,7 +39,7 @@ pub(crate) fn sealed(sealer: &mut Sealer, kind: FrameKind, body: Vec<u8>) -> Vec
     Parcel::new(kind, body).seal(sealer).concat()
 }
 
-/// Takes the tag off the body of a sealed frame.
+/// Checks a sealed frame's body, and removes its tag.
 pub(crate) fn open(opener: &mut Opener, body: &mut Vec<u8>) -> Result<(), Changed> {
     let Some((content, tag)) = body.split_last_chunk::<TAG>() else {
         return Err(Changed);

@@ -1,4 +1,4 @@
-//! Whether a peer may be reached at all, as far as this host's routes and subnets tell. Pure
+//! Whether a peer may be reachable at all, judging by this host's routes and subnets. Pure
 //! functions.
 
 use std::net::{IpAddr, SocketAddr};
@@ -6,20 +6,20 @@ use std::net::{IpAddr, SocketAddr};
 use crate::address::{Address, needs_scope};
 use crate::hello::Endpoint;
 
-/// What is known of a world before a rank of it is called.
+/// The facts about a world that are known before one of its ranks is called.
 pub(crate) struct Prospect<'a> {
     pub(crate) own: &'a [Address],
-    /// The addresses of the rank to be called.
+    /// The addresses of the called rank.
     pub(crate) peer: &'a [Endpoint],
-    /// Those of the ranks of other hosts, which may pass connections on.
+    /// The addresses of ranks on other hosts, which may pass connections on.
     pub(crate) others: &'a [Endpoint],
-    /// The own address from which the kernel would send to another one; `None` if no route leads
+    /// The own address from which the kernel would send to a target; `None` if no route leads
     /// there.
     pub(crate) source_to: &'a dyn Fn(SocketAddr) -> Option<IpAddr>,
 }
 
 impl Prospect<'_> {
-    /// Whether the peer is out of reach for all that is known, while other ranks are not.
+    /// Whether, by these facts, the peer is out of reach, while other ranks are not.
     pub(crate) fn is_poor(&self) -> bool {
         let has_neighbour = self.own.iter().any(|one| self.is_shared(one));
         has_neighbour && !self.peer.iter().any(|target| self.may_reach(target))
@@ -27,12 +27,12 @@ impl Prospect<'_> {
 
     fn may_reach(&self, target: &Endpoint) -> bool {
         if !needs_scope(target.address.ip()) {
-            // A source that may not be used is of an interface that was left out.
+            // A source that is not among `own` belongs to an excluded interface.
             let source = (self.source_to)(target.address);
             return source.is_some_and(|ip| self.own.iter().any(|one| one.ip == ip));
         }
-        // An interface that shares a subnet with another host's is in that network. The peer's
-        // would share the subnet, too, if it were in that network and has such addresses.
+        // An interface that shares a subnet with another host's is in that network. If the peer's
+        // interface were in it, too, and had such addresses, it would share the subnet.
         let is_elsewhere = self
             .peer
             .iter()
@@ -87,7 +87,7 @@ mod tests {
         prospect.is_poor()
     }
 
-    /// A host of a ring of four, with the addresses of the one opposite and of its neighbours.
+    /// A host of a ring of four, with the addresses of the opposite host and of the neighbours.
     fn ring() -> ([Address; 4], [Endpoint; 4], [Endpoint; 4]) {
         (
             [
@@ -115,7 +115,7 @@ mod tests {
     fn the_opposite_host_of_a_ring_is_out_of_reach() {
         let (own, peer, others) = ring();
         assert!(is_poor(&own, &peer, &others, ""));
-        // By a gateway of the LAN, which is not to be used.
+        // Through a gateway of the LAN, which is excluded.
         assert!(is_poor(&own, &peer, &others, "192.168.1.7"));
         // Without link-local addresses.
         assert!(is_poor(&own[..2], &peer[..2], &others, ""));
@@ -127,7 +127,7 @@ mod tests {
         assert!(!is_poor(&own, &peer, &others, "10.0.4.2"));
     }
 
-    /// Its other end may be anywhere.
+    /// The interface's other end may be anywhere.
     #[test]
     fn an_interface_in_no_known_network_is_a_prospect() {
         let (mut own_all, peer, others) = ring();

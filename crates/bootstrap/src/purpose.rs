@@ -1,19 +1,19 @@
-//! What a stream between two ranks is for, and how it reaches the other one. For this crate a
-//! purpose is only a name.
+//! What a stream between two ranks is for, and how it reaches its peer. To this crate a purpose is
+//! only a name.
 
 use std::fmt;
 
 use crate::Address;
 
-/// Identifies one stream between two ranks. The connecting and the accepting rank pass the same
-/// purpose. Each may be in use once at a time.
+/// Identifies one stream between two ranks, both of which pass the same purpose. Each may be in use
+/// once at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Purpose {
     /// The communicator that the stream belongs to.
     pub context: u64,
     /// What uses it.
     pub kind: Kind,
-    /// Distinguishes several streams of one kind. What it counts is the user's business.
+    /// Distinguishes several streams of one kind; its meaning is the user's.
     pub number: u32,
 }
 

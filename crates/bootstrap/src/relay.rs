@@ -1,10 +1,10 @@
-//! Passing connections on, for ranks that do not reach each other by themselves. A relay copies
-//! bytes both ways; what they say, and who may say it, is the business of the two ends, which prove
-//! the secret to each other as over any connection.
+//! Passes connections on, for ranks that do not reach each other by themselves. A relay copies
+//! bytes both ways. The two ends prove the secret to each other as over any connection, and decide
+//! what is said and by whom.
 //!
-//! A rank that asks for a relay has proved that it holds the secret. It names the next rank only,
-//! and asks that one itself for the one after: so no relay chooses a way, and none can be led round
-//! in circles by others.
+//! A rank that asks for a relay has proved that it holds the secret. It names only the next rank,
+//! and asks that one for the one after. So no relay chooses a way, and no relay can be led in
+//! circles by others.
 
 mod draining;
 mod flow;
@@ -35,7 +35,7 @@ pub(crate) struct Relays {
     joined: Vec<Joined>,
 }
 
-/// A connection whose other half is being made, over all routes at once.
+/// A connection to the next rank in the making, over all routes at once.
 struct Dialling {
     near: Unshared<Socket>,
     attempts: Vec<Unshared<Socket>>,
@@ -50,7 +50,7 @@ struct Joined {
 }
 
 impl Relays {
-    /// Passes a connection on over the first of these routes that leads somewhere.
+    /// Passes a connection on over the first of these routes that connects.
     pub(crate) fn begin(&mut self, near: Unshared<Socket>, routes: &[Route], now: Instant) {
         let attempts = routes.iter().filter_map(|route| route.begin().ok());
         self.dialling.push(Dialling {
@@ -65,12 +65,12 @@ impl Relays {
         self.dialling.is_empty() && self.joined.is_empty()
     }
 
-    /// Passes on what is on its way, until all connections are over or nothing more comes.
+    /// Passes on the bytes on their way, until all connections are over or no more bytes come.
     pub(crate) fn drain(mut self) {
         let (until, mut active) = (Instant::now() + LONGEST, Instant::now());
         while !self.is_idle() {
             let now = Instant::now();
-            // What a reader has yet to take is on its way, too.
+            // Bytes that a reader has yet to take are on their way, too.
             if self.serve(now) || self.joined.iter().any(Joined::holds_bytes) {
                 active = now;
             }
@@ -114,7 +114,7 @@ impl Relays {
             let near = one.outward.wants_input() | one.back.wants_output();
             let far = one.back.wants_input() | one.outward.wants_output();
             for (socket, flags) in [(&one.near, near), (&one.far, far)] {
-                // Without a wish, the end of a connection would wake the thread again and again.
+                // Without a flag, the end of a connection would wake the thread again and again.
                 if !flags.is_empty() {
                     fds.push(PollFd::new(socket, flags));
                 }
@@ -171,7 +171,7 @@ impl Dialling {
 }
 
 impl Joined {
-    /// Moves what is there, and says so if there was any. Returns whether more may come.
+    /// Moves available bytes, and sets `has_moved` if any. Returns whether more may come.
     fn goes_on(&mut self, has_moved: &mut bool) -> bool {
         for (flow, from, to) in [
             (&mut self.outward, &self.near, &self.far),
@@ -185,7 +185,7 @@ impl Joined {
         !(self.outward.is_over() && self.back.is_over())
     }
 
-    /// Whether it has read what it could not write yet.
+    /// Whether it has read bytes that it could not write yet.
     fn holds_bytes(&self) -> bool {
         !self.outward.wants_output().is_empty() || !self.back.wants_output().is_empty()
     }
@@ -206,11 +206,11 @@ fn outcome(socket: &Socket) -> Option<io::Result<()>> {
     }
 }
 
-/// Says that the next rank is not reached. The other end has sent its first message to that rank.
+/// Reports that the next rank is not reached. Its first message has already arrived here.
 fn turn_away(near: &Socket) {
     let _ = net::try_write(near, &Rejection::Unreached.frame());
     let _ = near.shutdown(Shutdown::Write);
-    // Closed with this unread, the connection would be reset, and the answer might be lost.
+    // With this unread, closing would reset the connection, and the answer might be lost.
     let _ = net::try_read(near, &mut [0; 512]);
 }
 

@@ -1,14 +1,14 @@
-//! Lines that tell a user, while ranks are missing, for whom this process waits.
+//! Log lines that tell a user which ranks this process waits for.
 
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-/// How long a wait is silent. Most ranks come within this time.
+/// How long a wait is silent. Most ranks join within this time.
 const FIRST: Duration = Duration::from_secs(5);
 /// The longest time between two lines.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// When a line is due: after 5 s, and then ever more rarely.
+/// When a line is due: after 5 s, then ever more rarely.
 #[derive(Debug)]
 pub(crate) struct Pace {
     next: Instant,
@@ -27,7 +27,7 @@ impl Pace {
         self.next
     }
 
-    /// Whether a line is due now; if so, the next one is due later.
+    /// Whether a line is due now. If so, schedules the next one.
     pub(crate) fn is_due(&mut self, now: Instant) -> bool {
         let is_due = self.next <= now;
         if is_due {
@@ -38,8 +38,7 @@ impl Pace {
     }
 }
 
-/// Does `wait`, which blocks until the deadline at most, and meanwhile says `text` of the time that
-/// is left.
+/// Calls `wait`, which blocks until the deadline at most. Meanwhile logs `text` of the time left.
 pub(crate) fn while_waiting<T>(
     text: impl Fn(&str) -> String + Send + 'static,
     deadline: Instant,
@@ -56,12 +55,12 @@ pub(crate) fn while_waiting<T>(
             }
         }
     };
-    // Without the thread, the wait is silent.
+    // If the thread cannot start, the wait is silent.
     let _started = spark_ccl_log::spawn("spark-ccl-wait", remind);
     wait()
 }
 
-/// The time until a deadline in words.
+/// The time until a deadline, in words.
 pub(crate) fn left(deadline: Instant, now: Instant) -> String {
     let left = deadline.saturating_duration_since(now);
     format!("{} s", left.as_secs_f64().round())

@@ -1,5 +1,5 @@
-//! The rendezvous: a thread that waits for all ranks of one world, compares their hellos, and sends
-//! every rank the table, or every rank the same error.
+//! The rendezvous: waits for all ranks of one world, compares their hellos, and sends every rank
+//! the table, or every rank the same error.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

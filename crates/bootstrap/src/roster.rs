@@ -1,4 +1,4 @@
-//! Compares the ranks' hellos, and words the errors that every rank gets. Pure functions.
+//! Compares the ranks' hellos, and words the errors for every rank. Pure functions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{Display, Write};
@@ -11,7 +11,7 @@ use crate::wiring::Survey;
 /// How many ranks, hosts or reasons one message lists.
 const LISTED: usize = 16;
 
-/// Whether a new hello contradicts the earlier ones. Cheap, unlike [`disagreement`].
+/// Whether a new hello contradicts the earlier ones. Cheaper than [`disagreement`].
 pub(crate) fn contradicts(hello: &Hello, first: &Hello, known: bool) -> bool {
     known || hello.size != first.size || hello.peer.rank >= hello.size || hello.size > MAX_RANKS
 }
@@ -133,7 +133,7 @@ fn parse_summary(summary: &str) -> BTreeMap<&str, &str> {
         .collect()
 }
 
-/// The error if ranks did not arrive. `why` says what may have kept them from it.
+/// The error if ranks did not arrive. `why` says what may have kept them.
 pub(crate) fn missing(hellos: &[&Hello], timeout: Duration, why: &str) -> String {
     let seconds = timeout.as_secs_f64();
     let Some((absent, present)) = absent(hellos) else {
@@ -142,7 +142,7 @@ pub(crate) fn missing(hellos: &[&Hello], timeout: Duration, why: &str) -> String
     format!("{absent} did not arrive at the rendezvous within {seconds} s; present: {present}{why}")
 }
 
-/// A remark while ranks are missing that may come for as long as `left`.
+/// The log line about missing ranks, which may still come for `left`.
 pub(crate) fn awaited(hellos: &[&Hello], place: &str, left: &str) -> String {
     let (absent, present) = absent(hellos).unwrap_or_default();
     format!(
@@ -150,7 +150,7 @@ pub(crate) fn awaited(hellos: &[&Hello], place: &str, left: &str) -> String {
     )
 }
 
-/// The ranks that are missing, and those that are there; `None` if none is.
+/// The missing ranks, and the present ones; `None` if none is missing.
 fn absent(hellos: &[&Hello]) -> Option<(String, String)> {
     let first = hellos.first()?;
     let present: BTreeSet<u32> = hellos.iter().map(|hello| hello.peer.rank).collect();
@@ -173,7 +173,7 @@ pub(crate) fn list(addresses: &[SocketAddr]) -> String {
     join(&texts, ", ")
 }
 
-/// The error if links are not up: the ranks that are gone, and those that could not set up theirs.
+/// The error if links are not up: ranks that are gone, and ranks that could not set up theirs.
 pub(crate) fn links(lost: &[&PeerInfo], failed: &[(&PeerInfo, &str)]) -> String {
     let lost = lost
         .iter()
@@ -185,8 +185,8 @@ pub(crate) fn links(lost: &[&PeerInfo], failed: &[(&PeerInfo, &str)]) -> String 
     format!("not all links are up: {}", join(&texts, "; "))
 }
 
-/// The error if no way joins all ranks, which fall into these parts: a pair that was tried, and why
-/// it failed.
+/// The error if no way joins all ranks, which fall into these `parts`. Names a pair that was tried,
+/// and why it failed.
 pub(crate) fn cut(peers: &[&PeerInfo], surveys: &[&Survey], parts: &[Vec<u32>]) -> Option<String> {
     let [first, second, ..] = parts else {
         return None;

@@ -13,7 +13,7 @@ use crate::Error;
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Secret {
     bytes: [u8; 32],
-    /// Whether everybody knows it, since it is [`Secret::public`] or derived from that.
+    /// Whether everybody knows it: it is [`Secret::public`], or derived from that.
     is_public: bool,
 }
 
@@ -46,7 +46,7 @@ impl Secret {
     }
 
     /// The well-known key of a loopback rendezvous without a secret. It only prevents accidental
-    /// connections: who may join is decided by the other end's user ([`owner`](crate::owner)).
+    /// connections: who may join depends on the other end's user ([`owner`](crate::owner)).
     pub(crate) fn public() -> Self {
         Secret {
             bytes: *b"spark-ccl: loopback, no secret..",
@@ -59,7 +59,7 @@ impl Secret {
         self.is_public
     }
 
-    /// A key for one use, which does not reveal the secret.
+    /// Derives a key for one use, which does not reveal the secret.
     pub(crate) fn derive(&self, label: &[u8], data: &[u8]) -> Self {
         Secret {
             bytes: self.sign(label, data),

@@ -1,6 +1,6 @@
 //! The thread that serves all rendezvous of this process. A unique id costs neither a thread nor a
-//! descriptor of its own: ids share the listeners of their addresses, and a rank says which world
-//! it looks for.
+//! descriptor of its own: ids share the listeners of their addresses, and a rank names the world
+//! that it looks for.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -23,8 +23,7 @@ use crate::net::{self, Bell};
 use crate::stop::Stop;
 use crate::{Error, Options, Secret, listening};
 
-/// How many rendezvous a process may have. Each takes a little memory for as long as its id is
-/// good.
+/// The most rendezvous of a process. Each takes a little memory while its id is valid.
 const MOST: usize = 4096;
 /// How long to pause if the system refuses to wait.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -33,9 +32,9 @@ static SERVER: PerProcess<Server> = PerProcess::new();
 
 /// Where a rendezvous listens.
 pub(crate) enum Place<'a> {
-    /// With listeners of its own, which close once its ranks have come.
+    /// On listeners of its own, which close once its ranks have come.
     Alone(Vec<Socket>),
-    /// At free ports of these addresses, together with others. The secret is no other world's.
+    /// On free ports of these addresses, shared with others. No other world has its secret.
     Shared(&'a [Address]),
 }
 
@@ -50,7 +49,7 @@ pub(crate) fn serve(place: Place<'_>, secret: &Secret, options: &Options) -> Res
     SERVER.get().serve(place, secret, options)
 }
 
-/// What is handed to the thread.
+/// The state shared with the thread.
 #[derive(Default)]
 struct Server(Mutex<State>);
 
@@ -61,7 +60,7 @@ struct State {
     new: Vec<New>,
     shared: Vec<Shared>,
     last_listener: u64,
-    /// How many rendezvous there are.
+    /// The number of rendezvous.
     count: usize,
 }
 
@@ -73,10 +72,10 @@ struct Shared {
     keys: Arc<Keys>,
 }
 
-/// A rendezvous of which the thread has yet to learn.
+/// A rendezvous that the thread has yet to take over.
 struct New {
     listener: u64,
-    /// Its listeners, unless the thread has them.
+    /// Its listeners, unless the thread already has them.
     lobby: Option<Lobby>,
     world: WorldName,
     service: Service,
@@ -89,7 +88,7 @@ impl Server {
         secret: &Secret,
         options: &Options,
     ) -> Result<Served, Error> {
-        // Not under the lock, since it logs.
+        // Without the lock, since it logs.
         let (shared, listeners) = match place {
             Place::Alone(listeners) => (None, listeners),
             Place::Shared(addresses) if self.0.lock().knows(addresses).is_some() => {
@@ -110,7 +109,7 @@ impl Server {
             (known.listener, None, known.bound.clone(), keys)
         });
         if let (Some(addresses), None, true) = (shared, &known, listeners.is_empty()) {
-            // They have closed meanwhile.
+            // The shared listeners have closed meanwhile.
             drop(state);
             return self.serve(Place::Shared(addresses), secret, options);
         }
@@ -121,7 +120,7 @@ impl Server {
         let (listener, lobby, addresses, its_keys) = known;
         service.listens_at(&addresses);
         let world = keys::world(secret);
-        // First, so that the thread finds it once a rank has proved that it holds the key.
+        // Before the key: the thread must find it once a rank has proved that it holds the key.
         state.new.push(New {
             listener,
             lobby,
@@ -135,7 +134,7 @@ impl Server {
         Ok(Served { addresses, stop })
     }
 
-    /// What wakes the thread, which is started if there is none. It ends when there is nothing to
+    /// The bell of the thread, which is started if there is none. It ends when it has nothing to
     /// serve.
     fn bell(&'static self, state: &mut State) -> Result<Arc<Bell>, Error> {
         if let Some(bell) = &state.bell {
@@ -161,7 +160,7 @@ impl State {
         shared.find(|shared| shared.addresses == addresses)
     }
 
-    /// Takes new listeners: their number, what serves them, and where they listen.
+    /// Adds new listeners. Returns their number, lobby, addresses and keys.
     fn add(
         &mut self,
         listeners: Vec<Socket>,
@@ -195,7 +194,7 @@ struct Rendezvous {
     listener: u64,
     world: WorldName,
     service: Service,
-    /// Whether its listener still admits its ranks.
+    /// Whether its listener still admits ranks.
     is_open: bool,
 }
 
@@ -221,8 +220,8 @@ impl Worker {
         }
     }
 
-    /// Takes what is new, and gives back what is over. Returns whether there is anything to serve;
-    /// else the thread is none any more.
+    /// Takes over new rendezvous, and drops ended ones. Returns whether any is left; if not, the
+    /// thread must end.
     fn go_on(&mut self) -> bool {
         let mut state = self.server.0.lock();
         self.take_new(&mut state);
@@ -230,7 +229,7 @@ impl Worker {
         self.rendezvous
             .retain(|rendezvous| rendezvous.is_open || !rendezvous.service.finished());
         state.count -= before - self.rendezvous.len();
-        // Under the lock: else a new world could come to listeners that are about to close.
+        // Under the lock: otherwise a new world could get listeners that are about to close.
         let open = self
             .rendezvous
             .iter()
@@ -291,7 +290,7 @@ impl Worker {
         if admitted.is_empty() {
             return;
         }
-        // A rank may be as new as its world.
+        // A rank may arrive as soon as its world exists.
         let server = self.server;
         self.take_new(&mut server.0.lock());
         for (listener, admitted) in admitted {
@@ -314,7 +313,7 @@ impl Worker {
         }
     }
 
-    /// Admits no more ranks to worlds that are complete, or over.
+    /// Admits no more ranks to worlds that are complete or over.
     fn close(&mut self) {
         for rendezvous in &mut self.rendezvous {
             let service = &rendezvous.service;

@@ -1,5 +1,4 @@
-//! A session, the result of the bootstrap: a rank that has the table of all ranks and opens streams
-//! to them.
+//! A session, the result of the bootstrap: the table of all ranks, and streams to them.
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -24,8 +23,8 @@ use crate::{
 mod reach;
 mod survey;
 
-/// How long a rank's listener may refuse connections. That is short: it exists before other ranks
-/// get its address.
+/// How long a rank's listener may refuse connections. Short: it exists before other ranks get its
+/// address.
 const REFUSAL: Duration = Duration::from_millis(500);
 /// How long the rendezvous of a unique id may refuse connections. It exists before the id does.
 const ROOT_REFUSAL: Duration = Duration::from_secs(3);
@@ -40,7 +39,7 @@ pub struct Session {
     mailbox: Arc<Mailbox>,
     contexts: Arc<Contexts>,
     mode: Mode,
-    /// Which ranks reach each other, once that is known.
+    /// Which ranks reach each other, once known.
     wiring: OnceLock<Wiring>,
     /// The rendezvous, if this rank owns it.
     _root: Option<Root>,
@@ -76,7 +75,7 @@ impl Session {
             deadline: join_deadline(options),
             refusal: ROOT_REFUSAL,
         };
-        // Before the wait, which takes as long as an id is good for.
+        // Read before waiting, which may take as long as an id is valid.
         let life = id.life();
         let joined = joining.join();
         let joined = joined.map_err(|error| expired(error, life, &id.addresses()))?;
@@ -107,7 +106,7 @@ impl Session {
         let deadline = join_deadline(options);
         let serves = bind && rank == 0;
         let mut targets = match secret {
-            // Empty means that the rendezvous listens on all addresses of this host.
+            // Empty: the rendezvous listens on all addresses of this host.
             Some(_) if serves && !means_loopback(host) => Vec::new(),
             _ => resolve(host, port, deadline)?,
         };
@@ -220,13 +219,13 @@ impl Session {
             return false;
         };
         let own = self.peer(self.rank);
-        // Both must listen: they have to answer alike.
+        // Both must listen: they have to give the same answer.
         let listen = !peer.unix_name.is_empty() && !own.unix_name.is_empty();
         (matches!(self.mode, Mode::Local(_)) || listen) && peer.host_id == own.host_id
     }
 
     /// Opens a stream to a peer, which gets its end from [`Session::accept`]. Not for streams of
-    /// links. Over TCP it has seals, which are the caller's to use.
+    /// links. Over TCP the stream has seals, for the caller to use.
     ///
     /// # Errors
     /// [`Error::Unreachable`] names every address that was tried; if the world's initialisation
@@ -290,8 +289,8 @@ impl Session {
         }
     }
 
-    /// Reopens a stream that broke, over TCP. Each address is tried once. With a number above 0,
-    /// the peer's end goes to the receiver that it passed to [`hand_over`](Self::hand_over).
+    /// Reopens a broken stream, over TCP. Tries each address once. If its number is above 0, the
+    /// peer's end goes to the receiver that the peer passed to [`hand_over`](Self::hand_over).
     ///
     /// # Errors
     /// [`Unreached`] tells whether the peer's process still exists.
@@ -305,7 +304,7 @@ impl Session {
             return Err(Unreached::NoAnswer("it is in this process".to_owned()));
         };
         let name = self.describe(peer);
-        // For a rank on this host, our own addresses are also the ones that it listens on.
+        // A rank on this host listens on our own addresses, too.
         let on_this_host = self.peer(peer).host_id == self.peer(self.rank).host_id;
         let own = |ip| !on_this_host && net::is_own(ip);
         let targets = reachable(self.peer(peer), on_this_host, net::is_own);
@@ -359,7 +358,7 @@ impl Session {
     }
 
     /// Ends the initialisation: reports whether this rank's links are up, and returns `Ok` once
-    /// those of all ranks are. Until then, every rank has to keep its session. Call it once per
+    /// those of all ranks are. Until then, every rank must keep its session. Call it once per
     /// session.
     ///
     /// # Errors
@@ -380,8 +379,8 @@ impl Session {
             })
     }
 
-    /// The name of a new context: the same on all ranks that pass the same arguments, and different
-    /// in other worlds.
+    /// The name of a new context: the same on all ranks that pass the same arguments, and another
+    /// one in other worlds.
     pub fn derive_context(&self, parent: u64, counter: u64, color: u64) -> u64 {
         let mut hash = Sha256::new_with_prefix(b"context");
         hash.update(self.nonce);
@@ -396,7 +395,7 @@ impl Session {
     }
 }
 
-/// Whether a host name means this host without being resolved.
+/// Whether a host name means this host, without resolving it.
 fn means_loopback(host: &str) -> bool {
     host == "localhost"
         || host

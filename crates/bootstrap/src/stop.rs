@@ -1,4 +1,4 @@
-//! The stop flag of this crate's threads, and the bell that wakes them for it.
+//! The stop flag of this crate's threads, and the bell that wakes them to see it.
 
 use std::io;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ impl Stop {
         Ok(Self::ringing(Arc::new(Bell::new()?)))
     }
 
-    /// One that wakes a thread which has others to serve, too.
+    /// A flag for a thread that serves others, too, woken by `bell`.
     pub(crate) fn ringing(bell: Arc<Bell>) -> Self {
         Stop {
             flag: AtomicBool::new(false),

@@ -1,4 +1,4 @@
-//! Talks: the negotiation of a stream's two ends before the link is ready.
+//! Talks: negotiations between a stream's two ends before the link is ready.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use socket2::Socket;
 
 use crate::net;
 
-/// One end's part in the negotiation over a stream.
+/// One end of the negotiation over a stream.
 pub trait Talk: Send {
     /// The stream.
     fn stream(&self) -> &Socket;
@@ -16,7 +16,7 @@ pub trait Talk: Send {
     fn go_on(&mut self) -> Turn;
 }
 
-/// When a talk is to be advanced next.
+/// When to advance a talk next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Turn {
     /// Never: it is over.
@@ -27,7 +27,7 @@ pub enum Turn {
     Later,
 }
 
-/// The pause before a talk that the system has held up is retried.
+/// The pause before retrying a talk that the system holds up.
 pub(crate) const RETRY_PAUSE: Duration = Duration::from_millis(2);
 
 /// The talks that are not over.
@@ -51,8 +51,8 @@ impl Talks {
         });
     }
 
-    /// Advances all talks that can be, and drops those of contexts that are over. Returns whether
-    /// any has progressed.
+    /// Advances all talks that can be, and drops those of ended contexts. Returns whether any has
+    /// progressed.
     pub(crate) fn go_on(&mut self, is_over: impl Fn(u64) -> bool) -> bool {
         let mut progressed = false;
         self.0.retain_mut(|begun| {
@@ -68,12 +68,12 @@ impl Talks {
         progressed
     }
 
-    /// Whether any talk is waiting for its retry.
+    /// Whether any talk waits for its retry.
     pub(crate) fn any_to_retry(&self) -> bool {
         self.0.iter().any(|begun| begun.turn == Turn::Later)
     }
 
-    /// The peers, and the contexts, of the talks that wait for their stream to be readable.
+    /// The peer and context of each talk that waits for its stream to be readable.
     pub(crate) fn reading(&self) -> impl Iterator<Item = (u32, u64)> {
         self.to_read().map(|begun| (begun.peer, begun.context))
     }

@@ -17,8 +17,8 @@ const LIFE_AT: usize = SECRET_AT + 32;
 const ADDRESSES_AT: usize = LIFE_AT + 8;
 const CHECKSUM_AT: usize = 120;
 
-/// Identifies one world: the addresses of its rendezvous, a random secret, and how long it is good
-/// for, in 128 bytes.
+/// Identifies one world, in 128 bytes: the addresses of its rendezvous, a random secret, and how
+/// long it is valid.
 ///
 /// Any process that has it can join, so pass it to the other ranks through a private channel. Its
 /// text form (`Display`, `FromStr`) is 256 hexadecimal digits and contains the secret; `Debug` does
@@ -44,10 +44,9 @@ impl UniqueId {
         Ok(UniqueId(*bytes))
     }
 
-    /// The id of a rendezvous at `addresses`, which may have been published openly, and of a secret
-    /// that was passed separately. Without a secret, all addresses must be loopback addresses. On
-    /// the other ranks, this makes an id of the rendezvous that [`UniqueId::serve`] started on one;
-    /// how long it is good for is not known.
+    /// The id of a rendezvous at `addresses`, which may be public, with a secret that was passed
+    /// separately. Without a secret, all addresses must be loopback addresses. The other ranks make
+    /// it for a rendezvous that [`UniqueId::serve`] started; how long it is valid is not known.
     ///
     /// # Errors
     /// [`Error::NoSecret`] if a secret is needed; [`Error::UniqueId`] if there is no address, or
@@ -65,8 +64,8 @@ impl UniqueId {
         Self::from_bytes(Self::new(&secret, addresses, None).0.as_bytes())
     }
 
-    /// An id for a rendezvous at `addresses` that is started now and waits for as long as
-    /// `good_for`, and how many addresses fit into it (at least three).
+    /// An id for a rendezvous at `addresses` that starts now and waits for `good_for`; also, how
+    /// many addresses fit into the id (at least three).
     pub(crate) fn new(
         secret: &Secret,
         addresses: &[SocketAddr],
@@ -111,8 +110,7 @@ impl UniqueId {
         Secret::from_bytes(secret)
     }
 
-    /// How long ago it was made, by this host's clock, and how long it is good for; `None` where
-    /// that is not known.
+    /// The age of the id, by this host's clock, and how long it is valid; `None` if not known.
     pub(crate) fn life(&self) -> Option<(Duration, Duration)> {
         let mut reader = Reader::new(&self.0[LIFE_AT..ADDRESSES_AT]);
         let (made, good_for) = (reader.u32().ok()?, reader.u32().ok()?);
@@ -214,8 +212,8 @@ fn hex_pair(pair: &[u8]) -> Option<u8> {
     }
 }
 
-/// The error of a rank that finds no rendezvous, as `life` explains it: how old the id was when the
-/// rank came, and how long it is good for.
+/// The error of a rank that finds no rendezvous. `life` explains it: the age of the id when the
+/// rank joined, and how long it is valid.
 pub(crate) fn expired(
     error: Error,
     life: Option<(Duration, Duration)>,
@@ -275,7 +273,7 @@ mod tests {
         }
         let gone = explained(true, Some([7, 120])).to_string();
         assert!(gone.contains("its process has ended"), "{gone}");
-        // A firewall, perhaps: the id may be good.
+        // Perhaps a firewall: the id may be valid.
         let cut_off = explained(false, Some([7, 120]));
         assert!(matches!(cut_off, Error::Unreachable { .. }), "{cut_off}");
     }

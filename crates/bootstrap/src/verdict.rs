@@ -1,4 +1,4 @@
-//! The end of the initialisation: the ranks' reports, and the verdict that all of them get.
+//! The end of the initialisation: the ranks' reports, and the verdict for all of them.
 
 use std::time::Duration;
 
@@ -47,14 +47,14 @@ impl Report {
     }
 }
 
-/// Why a world does not come up. All ranks get the same verdict.
+/// Why a world does not come up; the same for all ranks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Verdict {
     pub(crate) kind: VerdictKind,
     pub(crate) text: String,
 }
 
-/// What kind of error it is.
+/// The kind of the error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum VerdictKind {
     Mismatch = 1,

@@ -25,13 +25,13 @@ pub(crate) enum FrameKind {
     Hello = 6,
     /// The rendezvous' table of all ranks.
     Table = 7,
-    /// A rank's report whether its links are up.
+    /// Whether a rank's links are up.
     Report = 8,
     /// All ranks' links are up.
     Sealed = 9,
     /// The world will not come up, and why.
     Failed = 10,
-    /// Which other ranks a rank reached by itself.
+    /// The other ranks that a rank reached by itself.
     Survey = 11,
     /// Which ranks reach each other by themselves.
     Wiring = 12,
@@ -123,7 +123,7 @@ impl Writer {
         self
     }
 
-    /// A text of at most `limit` bytes (at most 65,535); longer ones are truncated.
+    /// A text of at most `limit` bytes (at most 65,535); a longer one is truncated.
     pub(crate) fn text(&mut self, value: &str, limit: usize) -> &mut Self {
         let value = clip(value, limit.min(usize::from(u16::MAX)));
         self.u16(value.len() as u16).bytes(value.as_bytes())

@@ -1,4 +1,4 @@
-//! Which ranks reach each other by themselves, and the ways round where some do not. Pure
+//! Which ranks reach each other by themselves, and ways through others where some do not. Pure
 //! functions.
 
 use std::collections::VecDeque;
@@ -8,14 +8,14 @@ use crate::hello::millis;
 use crate::verdict::MAX_REPORT;
 use crate::wire::{Reader, WireError, Writer};
 
-/// Worlds of up to this many ranks find ways round: there, every rank calls every other. In larger
-/// ones, every rank has to reach those that it needs by itself.
+/// The largest world that finds ways through others: up to this size, every rank calls every other.
+/// In larger worlds, every rank must reach the ones that it needs by itself.
 pub(crate) const MOST_RANKS: u32 = 8;
 
-/// The bytes of a survey that are not about ranks which were missed.
+/// The bytes of a survey besides those about missed ranks.
 const FIXED: usize = 64;
 
-/// What a rank found when it called the others.
+/// The outcome of a rank's calls to the others.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Survey {
     /// The ranks that it reached, a bit each.
@@ -64,12 +64,12 @@ impl Survey {
 /// Which ranks of a world reach each other by themselves.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Wiring {
-    /// By rank, the ranks that it reaches, a bit each. Empty where all reach each other.
+    /// By rank, the ranks that it reaches, a bit each. Empty if all reach each other.
     reached: Vec<u8>,
 }
 
 impl Wiring {
-    /// Of ranks that found this when each called those below it.
+    /// Combines the surveys: each rank called those below it.
     pub(crate) fn of(surveys: &[&Survey]) -> Self {
         if surveys.iter().all(|survey| survey.missed.is_empty()) {
             return Self::default();
@@ -107,9 +107,8 @@ impl Wiring {
         self.reached.get(rank as usize).copied().unwrap_or(0)
     }
 
-    /// The ways from one rank to another that it does not reach by itself, the shortest first: one
-    /// for each rank that may be the first to pass a connection on. Each way begins with that rank,
-    /// and ends with the last one.
+    /// The ways from one rank to another that it does not reach by itself, shortest first: one for
+    /// each possible first relay. Each way begins with that relay, and ends with the last one.
     pub(crate) fn ways(&self, from: u32, to: u32) -> Vec<Vec<u32>> {
         let first = ranks(self.around(from)).filter(|&first| first != from && first != to);
         let way = |first| self.way(first, to, &|rank| rank == from);
@@ -118,7 +117,7 @@ impl Wiring {
         ways
     }
 
-    /// The neighbour by which the shortest way leads to a rank, past those that are `gone`.
+    /// The neighbour on the shortest way to a rank that avoids those that are `gone`.
     pub fn next_hop(&self, from: u32, to: u32, gone: &dyn Fn(u32) -> bool) -> Option<u32> {
         if self.joins(from, to) {
             return Some(to);
@@ -147,7 +146,7 @@ impl Wiring {
         Some(way)
     }
 
-    /// The groups of ranks that no way joins; one group unless something is cut.
+    /// The groups of ranks that no way joins; a single group unless something is cut.
     pub(crate) fn parts(&self) -> Vec<Vec<u32>> {
         let mut parts: Vec<Vec<u32>> = Vec::new();
         for rank in 0..self.reached.len() as u32 {

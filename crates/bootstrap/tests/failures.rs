@@ -16,7 +16,7 @@ fn create() -> UniqueId {
     UniqueId::create(&options()).unwrap()
 }
 
-/// Whether ranks were in time; else what they said instead.
+/// `Ok` if ranks were in time; else the text that they got instead.
 fn unless_late(in_time: bool, text: &str) -> Result<(), String> {
     in_time.then_some(()).ok_or_else(|| text.to_owned())
 }

@@ -1,5 +1,4 @@
-//! Unique ids are cheap: they share a thread and listeners. Alone in its process, since it counts
-//! both.
+//! Unique ids are cheap: they share a thread and listeners. Alone in its process: it counts both.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::fs;
@@ -36,7 +35,7 @@ fn until(what: &str, condition: impl Fn() -> bool) {
     }
 }
 
-/// The context of a world of two: all its ranks have the same, and other worlds have another one.
+/// The context of a world of two: the same on its ranks, another one in other worlds.
 fn world(id: UniqueId) -> u64 {
     let rank = move |rank| {
         let session = Session::join(&id, rank, 2, &options(30)).unwrap();
@@ -55,8 +54,8 @@ fn many_ids_share_a_thread_and_listeners() {
     let before = descriptors();
     let id = |seconds| UniqueId::create(&options(seconds));
     let ids: Vec<UniqueId> = (0..200).map(|_| id(60).unwrap()).collect();
-    // The listener, what wakes the thread, what it has to spare; and whatever else the process
-    // opens meanwhile.
+    // The listener, the thread's bell and spare descriptor; and whatever else the process opens
+    // meanwhile.
     assert!(
         descriptors() <= before + 20,
         "{before} -> {}",
@@ -68,27 +67,27 @@ fn many_ids_share_a_thread_and_listeners() {
     assert!(ids.windows(2).all(|pair| pair[0] != pair[1]));
 
     assert_ne!(world(ids[3]), world(ids[150]));
-    // Others' ranks have yet to come, and those of this one are there already.
+    // The other worlds' ranks have yet to come; this one's are there already.
     let begin = Instant::now();
     let error = Session::join(&ids[3], 1, 2, &options(60)).unwrap_err();
     assert!(matches!(error, Error::Expired(_)), "{error}");
     assert!(error.to_string().contains("have met already"), "{error}");
     assert!(begin.elapsed() < Duration::from_secs(30));
 
-    // A secret of the ranks' own may be that of several worlds, which listeners of their own tell
+    // A secret chosen by the ranks may be that of several worlds; listeners of their own tell them
     // apart.
     let secret = spark_ccl_bootstrap::Secret::from_text(b"a secret");
     let [one, two] = [0, 1].map(|_| UniqueId::serve(Some(&secret), &options(60)).unwrap());
     assert_ne!(world(one), world(two));
 
-    // A process cannot have any number of them.
+    // The number of ids of a process is bounded.
     let refused = (0..10_000).find_map(|_| id(1).err()).unwrap();
     assert!(refused.to_string().contains("4096 unique ids"), "{refused}");
     until("room for another one", || id(1).is_ok());
     assert_ne!(world(ids[4]), world(ids[5]));
 }
 
-/// In a process of its own, as the test above counts threads.
+/// Runs in a process of its own: the test above counts threads.
 #[test]
 fn the_thread_and_its_listeners_end_with_the_last_id() {
     const ALONE: &str = "SPARK_CCL_TEST_ALONE";
@@ -111,13 +110,13 @@ fn the_thread_and_its_listeners_end_with_the_last_id() {
         let address = UniqueId::create(&options(1)).unwrap().addresses()[0];
         let other = UniqueId::create(&options(1)).unwrap();
         assert_eq!(other.addresses(), [address]);
-        // The thread names itself a while after it began, so that none of its name proves little.
+        // A thread names itself a while after it began, so the absence of its name proves little.
         until("the end of the listener", || {
             TcpListener::bind(address).is_ok()
         });
         until("the end of the thread", || threads() == 0);
         left.push(descriptors());
     }
-    // The first may have opened what the process keeps.
+    // The first one may have opened what the process keeps.
     assert_eq!(left[1], left[2], "{left:?}");
 }

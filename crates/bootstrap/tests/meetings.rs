@@ -42,7 +42,7 @@ fn stream(delivery: Delivery) -> (Stream, End) {
     delivery.stream.unwrap()
 }
 
-/// Each end sends something that the other receives, over the same stream.
+/// Both ends send something that the other receives, over the same stream.
 fn talk(near: &Socket, far: &Socket) {
     for (mut from, mut to) in [(near, far), (far, near)] {
         from.write_all(b"word").unwrap();
@@ -124,7 +124,7 @@ fn ends_talk_before_or_after_both_attend() {
     ends_talk(Duration::ZERO);
 }
 
-/// A loaded kernel may deliver what is written to a TCP connection late.
+/// A loaded kernel may deliver bytes written to a TCP connection late.
 #[test]
 fn ends_talk_where_the_kernel_takes_its_time() {
     ends_talk(Duration::from_millis(200));
@@ -200,7 +200,7 @@ fn what_comes_for_a_context_that_is_over_is_closed() {
     }
 }
 
-/// Else their peers would take a process that has died for one that is slow.
+/// Otherwise their peers would take a dead process for a slow one.
 #[test]
 fn streams_end_though_a_child_lives() {
     for sessions in worlds(2) {

@@ -15,7 +15,7 @@ use common::{WATCHDOG, mesh, options, soon};
 use spark_ccl_bootstrap::{Error, Options, Secret, Session, UniqueId};
 use spark_ccl_testing::{Need, free_port, has};
 
-/// If set, this test program is a rank: its number, the size of the world, what it does there, its
+/// If set, this test program is a rank. Its value: rank, size of the world, what to do there,
 /// secret (or "-"), and a unique id or a port.
 const ROLE: &str = "SPARK_BOOTSTRAP_TEST_ROLE";
 /// Marks the lines that a rank prints for its test.
@@ -83,7 +83,7 @@ impl Drop for Worker {
     }
 }
 
-/// Serves as a rank of the tests below, if one of them started this process.
+/// Acts as a rank if one of the tests below started this process.
 #[test]
 #[ignore = "the other tests here start it as a child process, with --ignored --exact; no test by itself"]
 fn worker() {
@@ -96,7 +96,7 @@ fn worker() {
         .try_into()
         .expect("five words");
     let number = |text: &str| text.parse().unwrap();
-    // Programs start slowly where others use the processor; ranks in a hurry count from here.
+    // Programs start slowly on a busy processor; ranks in a hurry count from here.
     eprintln!("{MARK}started");
     let text = match run_rank(number(rank), number(size), action, secret, rendezvous) {
         Ok(()) => "done".to_owned(),
@@ -236,7 +236,7 @@ fn an_id_whose_ranks_have_met_admits_nobody_else() {
 #[test]
 fn a_process_with_a_wrong_secret_stays_outside() {
     let port = free_port().to_string();
-    // It waits for the other, which does not wait for long.
+    // It waits for the other, which gives up early.
     let outside = Worker::start(1, 2, "seal", "wrong", &port);
     let inside = Worker::start(0, 2, "hurry", "right", &port);
     let error = outside.next_message();
@@ -269,7 +269,7 @@ fn processes_that_disagree_hear_the_same() {
     }
 }
 
-/// This program where other users may run it. It is removed when this is dropped.
+/// A copy of this program that other users may run. Dropping it removes it.
 struct Copied(tempfile::TempDir);
 
 impl Copied {
@@ -288,7 +288,7 @@ impl Copied {
     }
 }
 
-/// A user that is not the one of the tests.
+/// A user other than that of the tests.
 const STRANGER: u32 = 1;
 
 fn own_user() -> u32 {
@@ -330,7 +330,7 @@ fn without_a_secret_no_rank_joins_another_users_rendezvous() {
     assert_refused(&victim.next_message(), STRANGER, own_user());
     let error = pretender.next_message();
     assert!(error.starts_with("Missing"), "{error}");
-    // An id has a secret, and is good for whom it was given to.
+    // An id has a secret, and is valid for whoever it was given to.
     let id = UniqueId::create(&options()).unwrap().to_string();
     let ranks = [
         Worker::start(0, 2, "mesh", "-", &id),

@@ -1,5 +1,5 @@
-//! What becomes of a session when the system refuses to wait for its connections. Its test is alone
-//! in its process, whose limits it changes.
+//! How a session ends if the system refuses to wait for its connections. The test is alone in its
+//! process, whose limits it changes.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -23,7 +23,7 @@ fn links_are_made_after_the_system_has_refused_to_wait() {
         ..before
     };
     setrlimit(Resource::Nofile, none).unwrap();
-    // Wakes the sessions' threads, which then try to wait again.
+    // Wakes the sessions' threads, which try to wait again.
     for session in &sessions {
         session.dismiss(1);
     }

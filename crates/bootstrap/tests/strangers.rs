@@ -1,4 +1,4 @@
-//! What strangers may send to the ports without harm.
+//! Strangers may send anything to the ports: it does no harm.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -167,7 +167,7 @@ impl Drop for Flood {
     }
 }
 
-/// Holds silent connections, and opens anew what is closed, if a test below started this process.
+/// Holds silent connections, and reopens closed ones, if a test below started this process.
 #[test]
 #[ignore = "another test here starts it as a child process, with --ignored --exact"]
 fn flood() {
@@ -188,7 +188,7 @@ fn flood() {
         while sockets.len() < most {
             let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
             socket.set_nonblocking(true).unwrap();
-            // It is under way: the outcome is seen below.
+            // Connecting is under way: its outcome is seen below.
             let _ = socket.connect(&target);
             sockets.push(socket);
         }
@@ -205,7 +205,7 @@ fn flood() {
     }
 }
 
-/// Before strangers were told apart from ranks, and listeners from each other, this took minutes.
+/// Took minutes before strangers were told apart from ranks, and listeners from each other.
 #[test]
 fn thousands_of_silent_strangers_keep_nobody_waiting() {
     let id = UniqueId::create(&options()).unwrap();

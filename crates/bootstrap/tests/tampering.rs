@@ -1,5 +1,4 @@
-//! A relay between a rank and the rendezvous that changes, leaves out, repeats or moves one
-//! message.
+//! A relay between a rank and the rendezvous changes, drops, repeats or moves one message.
 #![allow(clippy::unwrap_used)]
 
 use std::io::{self, Read, Write};
@@ -11,22 +10,22 @@ use spark_ccl_bootstrap::{Error, Options, PeerInfo, Secret, Session, UniqueId};
 
 /// Far longer than any of these worlds may take.
 const WATCHDOG: Duration = Duration::from_secs(60);
-/// A frame's length and kind; once both ends are authenticated, a tag follows it, and another one
-/// its body.
+/// A frame's length and kind. Once both ends are authenticated, a tag follows it, and another tag
+/// follows the body.
 const HEADER: usize = 5;
 const TAG: usize = 16;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Change {
-    /// Of the bit at this place, modulo the frame's length.
+    /// The bit at this place, modulo the frame's length.
     Flip(usize),
     Drop,
     Repeat,
-    /// With the next one.
+    /// Swapped with the next one.
     Swap,
 }
 
-/// Which message: who sends it, and how many the sender has sent before, since both ends are
+/// Selects a message: its sender, and how many that sender has sent before, after both ends were
 /// authenticated.
 #[derive(Debug, Clone, Copy)]
 struct Victim {
@@ -51,7 +50,7 @@ const VERDICT: Victim = Victim {
     number: 1,
 };
 
-/// Starts a relay to the rendezvous, and returns where it listens.
+/// Starts a relay to the rendezvous. Returns its address.
 fn relay(rendezvous: SocketAddr, victim: Victim, change: Change) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -117,8 +116,8 @@ fn next_frame(from: &mut TcpStream, is_sealed: bool) -> io::Result<Vec<u8>> {
     Ok(frame)
 }
 
-/// A world of two, of which rank 1 reaches the rendezvous through the relay: what each has come to,
-/// and the tables that they got. Rank 0 reaches it directly.
+/// A world of two whose rank 1 reaches the rendezvous through the relay; rank 0 reaches it
+/// directly. Returns the outcome of each, and the tables that they got.
 fn world(victim: Victim, change: Change) -> ([Result<(), Error>; 2], Vec<Vec<PeerInfo>>) {
     let secret = Secret::generate().unwrap();
     let options = Options {
@@ -151,7 +150,7 @@ fn world(victim: Victim, change: Change) -> ([Result<(), Error>; 2], Vec<Vec<Pee
     (outcomes, tables)
 }
 
-/// Checks the tables, and returns what the ranks say, rank 0 first.
+/// Checks the tables. Returns the texts of the ranks' errors, rank 0's first.
 fn told(victim: Victim, change: Change) -> [String; 2] {
     let (outcomes, tables) = world(victim, change);
     assert!(
@@ -163,7 +162,7 @@ fn told(victim: Victim, change: Change) -> [String; 2] {
 
 const CHANGED: &str = "changed on the way";
 
-/// Places all over the frames; all of them are within the shortest, whose tags alone have 256 bits.
+/// Places all over the frames, within even the shortest one: its tags alone have 256 bits.
 fn places() -> impl Iterator<Item = usize> {
     let seed: usize = std::env::var("SEED").map_or(7, |seed| seed.parse().unwrap());
     eprintln!("SEED={seed}");
@@ -179,7 +178,7 @@ fn a_changed_bit_is_found_by_the_end_that_gets_it() {
             assert!(rank.contains(CHANGED), "{victim:?} {place}: {rank}");
             assert!(rank.contains("the rendezvous at 127.0.0.1"), "{rank}");
         }
-        // The rendezvous says it to everybody.
+        // The rendezvous tells it to every rank.
         for rank in told(REPORT, change) {
             assert!(
                 rank.contains("rank 1 (") && rank.contains(CHANGED),
@@ -204,8 +203,8 @@ fn messages_that_are_left_out_repeated_or_moved_never_pass() {
             assert!(!rank.is_empty(), "{victim:?} {change:?}");
         }
     }
-    // A hello that comes twice stands where the report should, which the rendezvous tells all; a
-    // table, where the verdict should.
+    // A repeated hello takes the report's place, and the rendezvous tells all; a repeated table
+    // takes the verdict's place.
     for rank in told(HELLO, Change::Repeat) {
         assert!(rank.contains(CHANGED), "{rank}");
     }

@@ -1,4 +1,4 @@
-//! Worlds that come up, over sockets and within one process.
+//! Worlds that come up, over sockets and in one process.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -97,7 +97,7 @@ fn a_stream_is_opened_once_more_until_the_peer_has_ended() {
     drop(sessions.pop());
     let start = Instant::now();
     loop {
-        // Its thread may take a moment to end.
+        // The peer's thread may take a moment to end.
         match sessions[0].redial(1, purpose(Kind::Control, 9), soon()) {
             Err(Unreached::Refused(text)) => {
                 assert!(text.contains("refused"), "{text}");
@@ -188,7 +188,7 @@ fn a_known_address_works_with_and_without_a_secret() {
         ("127.0.0.1", Some(Secret::from_text(b"s"))),
     ] {
         let port = free_port();
-        // Rank 0 starts last: the others must wait for its port.
+        // Rank 0 starts last: the others wait for its port.
         let sessions = in_parallel(vec![2, 1, 0], move |rank| {
             if rank == 0 {
                 std::thread::sleep(Duration::from_millis(200));
@@ -268,7 +268,7 @@ fn contexts_agree_between_ranks_and_differ_otherwise() {
 
 #[test]
 fn threads_and_sockets_end_with_their_session() {
-    // Other tests of this process have threads, too, so this checks the world's own sockets: its
+    // Checks the world's own sockets, because other tests of this process have threads, too: its
     // listeners refuse connections once the threads that own them are gone.
     let sessions = in_parallel(world(3), |session| {
         session.seal(Ok(()), soon()).unwrap();

@@ -1,4 +1,4 @@
-//! What a session's thread makes of several calls at a time.
+//! How a session's thread handles several calls at a time.
 
 use spark_ccl_fork::Unshared;
 
@@ -11,7 +11,7 @@ use crate::{Kind, Secret};
 
 const KEY: &[u8] = b"the key";
 
-/// The thread's state at rank 1 of two, which listens on a Unix socket of this name, and the
+/// The thread's state at rank 1 of two, listening on a Unix socket of this name, and the
 /// rendezvous' end of its stream.
 fn acceptor(name: &str) -> (Acceptor, Socket) {
     let key = Secret::from_text(KEY);

@@ -1,4 +1,4 @@
-//! One connection of a call: it connects, and authenticates both ends.
+//! One connection of a call: connects, and authenticates both ends.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -17,14 +17,14 @@ pub(super) struct Attempt {
     /// The index of its route.
     pub(super) route: usize,
     stage: Stage,
-    /// When it fails, if it has not connected; else when other routes no longer wait for it.
+    /// When it fails, if it has not connected; else when other routes stop waiting for it.
     until: Instant,
 }
 
 enum Stage {
     Connecting {
         socket: Unshared<Socket>,
-        /// What the ranks are asked for that pass the connection on.
+        /// The requests to the ranks that pass the connection on.
         relays: Vec<Intent>,
     },
     Entering(Approach),
@@ -36,7 +36,7 @@ pub(super) enum Step {
 }
 
 impl Attempt {
-    /// Begins to connect, which may take until `limit`.
+    /// Begins to connect, for at most until `limit`.
     pub(super) fn begin(
         (index, route): (usize, &Route),
         intent: Intent,
@@ -58,7 +58,7 @@ impl Attempt {
         })
     }
 
-    /// Advances without blocking; beyond the first message only if it may give the proof.
+    /// Advances without blocking. Goes beyond the first message only if it may send the proof.
     pub(super) fn step(
         mut self,
         intent: Intent,
@@ -99,14 +99,14 @@ impl Attempt {
         (self.is_connected() && self.until > now).then_some(self.until)
     }
 
-    /// Whether the peer may take it for the stream. Until it answers, no other connection may be
-    /// that, too.
+    /// Whether the peer may take it for the stream. Until it answers, no other connection may send
+    /// the proof.
     pub(super) fn is_proving(&self, now: Instant) -> bool {
         matches!(&self.stage, Stage::Entering(approach) if approach.has_proved())
             && self.until > now
     }
 
-    /// Whether it is taken, and the others need not wait for it any longer.
+    /// Whether it is connected, and other routes need not wait for it any longer.
     pub(super) fn is_silent(&self, now: Instant) -> bool {
         self.is_connected() && self.until <= now
     }
@@ -122,7 +122,7 @@ impl Attempt {
         }
     }
 
-    /// When a step is due though its socket is not ready.
+    /// When a step is due even if its socket is not ready.
     pub(super) fn wake(&self, now: Instant) -> Option<Instant> {
         (!self.is_silent(now)).then_some(self.until)
     }

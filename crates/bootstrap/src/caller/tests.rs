@@ -57,7 +57,7 @@ fn a_stranger_at_one_address_does_not_end_the_call() {
     assert_eq!(turned_down.get(), 3);
 }
 
-/// A listener that takes connections and says nothing, and the route to it.
+/// A listener that accepts connections and says nothing, and the route to it.
 fn silent() -> (Socket, Route) {
     let listener = net::listen_tcp(Address::LOOPBACK.with_port(0)).unwrap();
     let target = listener.local_addr().unwrap().as_socket().unwrap();
@@ -65,7 +65,7 @@ fn silent() -> (Socket, Route) {
     (listener, Route::Tcp { source, target })
 }
 
-/// A call to rank 1 over these routes that is good for `limit`, and when it begins.
+/// A call to rank 1 over these routes that may take `limit`, and when it begins.
 fn call(routes: &[&Route], limit: Duration) -> (Caller, Instant) {
     let intent = Intent::Stream {
         from: 0,
@@ -79,8 +79,7 @@ fn call(routes: &[&Route], limit: Duration) -> (Caller, Instant) {
     (caller, begin)
 }
 
-/// Steps the call until it ends, in a time of its own that stands still while `work` waits for
-/// nothing.
+/// Steps the call until it ends, in simulated time: 20 ms a step, however long `work` takes.
 fn until_the_end(
     caller: &mut Caller,
     begin: Instant,
@@ -114,7 +113,7 @@ fn a_silent_address_does_not_keep_the_call_from_another() {
     assert_eq!(silence, Some(named));
 }
 
-/// A stopped peer answers when it resumes, on the connection that it has, however late that is.
+/// A stopped peer answers when it resumes, on its open connection, however late that is.
 #[test]
 fn a_call_that_was_taken_waits_for_its_answer() {
     let (mut peer, route) = listening(1);
@@ -135,7 +134,7 @@ fn a_call_that_was_taken_waits_for_its_answer() {
     }
 }
 
-/// Of the rendezvous there is only one, and it has said no.
+/// There is only one rendezvous, and it has refused.
 #[test]
 fn a_rendezvous_that_refuses_ends_the_call_though_another_address_is_silent() {
     let (_stranger, silent) = silent();
@@ -165,7 +164,7 @@ fn the_error_names_every_route() {
     let (mut caller, begin) = call(&[&wrong, &refusing], limit);
     let mut stranger = Some(stranger);
     let error = until_the_end(&mut caller, begin, |now, caller| {
-        // The stranger ends at last.
+        // The stranger exits at last.
         if now > begin + 2 * limit && stranger.take().is_some() {
             assert!(
                 caller
@@ -210,7 +209,7 @@ fn a_handshake_that_is_broken_off_ends_though_a_child_lives() {
     }
 }
 
-/// An address that takes no connection and does not refuse one: its backlog is full.
+/// An address that neither accepts nor refuses connections: its backlog is full.
 fn dead() -> (Vec<Socket>, Route) {
     let listener = Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     listener
@@ -223,7 +222,7 @@ fn dead() -> (Vec<Socket>, Route) {
     (vec![listener, fill], Route::Tcp { source, target })
 }
 
-/// The route from a source that the caller has chosen.
+/// The route from a source that the caller chose.
 fn chosen(route: &Route) -> Route {
     let &Route::Tcp { target, .. } = route else {
         unreachable!("tests here have no other routes")
@@ -247,7 +246,7 @@ fn routes_that_do_not_connect_are_not_waited_for() {
         peer.serve(now, &|_, _| true);
     })
     .unwrap();
-    // None of them was chosen, so there is nothing to say.
+    // None of them was chosen, so there is nothing to report.
     assert_eq!(caller.detour(), None);
 }
 
@@ -284,8 +283,8 @@ fn a_chosen_route_that_carries_is_the_only_one() {
     assert_eq!(caller.detour(), None);
 }
 
-/// Two routes to the peer connect at once. The peer must not take both for the stream, and forgets
-/// the one that is closed.
+/// Two routes to the peer connect at once. The peer must not take both for the stream, and must
+/// forget the one that is closed.
 #[test]
 fn only_one_connection_gets_the_proof() {
     let (mut peer, route) = listening(1);
@@ -299,7 +298,7 @@ fn only_one_connection_gets_the_proof() {
     let mut entered = None;
     while entered.is_none() {
         assert!(Instant::now() < watchdog);
-        // Both answers are there before the caller reads one.
+        // Both answers have arrived before the caller reads one.
         admitted.extend(peer.serve(now, &|_, _| true));
         entered = caller.step(&Secret::from_text(KEY), now);
         let proved = caller.attempts.iter().filter(|one| one.is_proving(now));
@@ -342,7 +341,7 @@ fn a_peer_that_does_not_listen_yet_is_reached_though_another_address_is_dead() {
     .unwrap();
 }
 
-/// Steps the call in the sockets' own time.
+/// Steps the call in real time.
 fn as_time_goes_by(caller: &mut Caller) -> Result<Entered, Error> {
     let watchdog = Instant::now() + Duration::from_secs(20);
     loop {
@@ -355,7 +354,7 @@ fn as_time_goes_by(caller: &mut Caller) -> Result<Entered, Error> {
     }
 }
 
-/// Between hosts, no answer is there in the step that asks for it.
+/// Between hosts, an answer never arrives in the step that asks for it.
 #[test]
 fn a_refusal_that_takes_its_time_ends_the_call() {
     let (sockets, route) = dead();
@@ -408,7 +407,7 @@ fn a_call_that_others_may_pass_on_gives_up_when_its_patience_ends() {
     }
 }
 
-/// Its kernel has taken the connection; its process is busy or stopped.
+/// The kernel accepts the connection; the process is busy or stopped.
 #[test]
 fn a_peer_that_has_taken_the_call_may_answer_when_patience_has_ended() {
     let (mut peer, right) = listening(1);

@@ -9,12 +9,12 @@ use crate::wiring::MOST_RANKS;
 const MAGIC: [u8; 4] = *b"SCCN";
 const LABEL: &[u8] = b"note";
 const TAG: usize = 32;
-/// The bytes of a note.
+/// The length of a note in bytes.
 pub(super) const LENGTH: usize = 4 + 8 + 1 + 8 + 2 + 1 + TAG;
 /// The most ranks that pass a connection on.
 const MOST_HOPS: u8 = MOST_RANKS as u8;
 
-/// A random number of a question, which its answers repeat: those of other runs are not heard.
+/// A random number of a question, repeated in its answers. Answers to other runs are ignored.
 pub(super) type Nonce = [u8; 8];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,8 +27,7 @@ pub(super) struct Note {
 pub(super) enum What {
     /// Who has reached the rendezvous?
     Question { nonce: Nonce },
-    /// This rank has, and passes connections on at this port, which this number of ranks pass on,
-    /// itself included.
+    /// This rank has, and passes connections on at `port`, by way of `hops` ranks, itself included.
     Answer { nonce: Nonce, port: u16, hops: u8 },
 }
 
@@ -46,7 +45,7 @@ impl Note {
         bytes
     }
 
-    /// What a datagram says, if a rank of this world has sent it.
+    /// Decodes a datagram; `None` unless a rank of this world has sent it.
     pub(super) fn decode(bytes: &[u8], words: &Words) -> Option<What> {
         let (content, tag) = bytes.split_last_chunk::<TAG>()?;
         let read = || -> Result<(WorldName, u8, Nonce, u16, u8), WireError> {
@@ -60,7 +59,7 @@ impl Note {
             Ok(fields)
         };
         let (world, kind, nonce, port, hops) = read().ok()?;
-        // The world's name spares the digest for datagrams of others.
+        // Comparing the world's name first saves the digest for datagrams of other worlds.
         if world != words.world || !words.key.verify(LABEL, content, tag) {
             return None;
         }

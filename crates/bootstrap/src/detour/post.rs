@@ -1,4 +1,4 @@
-//! A rank that has reached the rendezvous: it answers those that ask for it, and passes their
+//! A rank that has reached the rendezvous. Answers ranks that ask for it, and passes their
 //! connections on, until the rendezvous is over.
 
 use std::collections::BTreeSet;
@@ -18,18 +18,18 @@ use crate::lobby::{Admitted, ListenerRole, Lobby};
 use crate::relay::Relays;
 use crate::wiring::MOST_RANKS;
 
-/// The shortest time between answers, and the most questions that are answered then.
+/// The shortest time between answers, and the most questions answered at once.
 const BETWEEN_ANSWERS: Duration = Duration::from_millis(20);
 const MOST_ASKED: usize = 2 * MOST_RANKS as usize;
 
 pub(crate) struct Post {
     words: Words,
     own: Vec<Address>,
-    /// How this rank has reached the rendezvous, and by how many others.
+    /// The route by which this rank reached the rendezvous, and its number of hops.
     upstream: Route,
     hops: u8,
     sockets: Sockets,
-    /// The listeners for connections to be passed on, once anybody has asked.
+    /// The listeners for connections to pass on, opened by the first question.
     lobby: Option<Lobby>,
     bound: Vec<SocketAddr>,
     relays: Relays,
@@ -39,7 +39,7 @@ pub(crate) struct Post {
 }
 
 impl Post {
-    /// Of a rank that has reached the rendezvous at this address, by way of `hops` others.
+    /// For a rank that has reached the rendezvous at this address, by way of `hops` others.
     pub(crate) fn new(words: Words, own: &[Address], upstream: SocketAddr, hops: u8) -> Self {
         let route = Route::Tcp {
             source: None,
@@ -59,7 +59,7 @@ impl Post {
         }
     }
 
-    /// Whether it passes nothing on.
+    /// Whether it passes no connection on.
     pub(crate) fn is_idle(&self) -> bool {
         self.relays.is_idle()
     }

@@ -1,4 +1,4 @@
-//! Datagrams to all hosts of a network, and from them. Nothing here blocks.
+//! Sends datagrams to all hosts of a network, and receives theirs. Nothing here blocks.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
@@ -11,13 +11,13 @@ use super::Words;
 use super::note::{LENGTH, Note, What};
 use crate::address::{Address, needs_scope};
 
-/// All hosts of a network are in these groups without having joined them.
+/// All hosts of a network are members of these groups without joining.
 const ALL_V4: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 1);
 const ALL_V6: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
-/// How many datagrams are read before it is the turn of others.
+/// How many datagrams are read before other work gets its turn.
 const TURN: usize = 64;
 
-/// A socket for each family that can be had.
+/// A socket for each available address family.
 pub(super) struct Sockets {
     port: u16,
     own: Vec<Address>,
@@ -47,8 +47,8 @@ impl Sockets {
         }
     }
 
-    /// Sends to all hosts of each network what `note` makes for the own address there. What is not
-    /// sent is asked for again.
+    /// Sends to all hosts of each network the note that `note` makes for the own address there.
+    /// Failures are harmless: questions are repeated.
     pub(super) fn tell_all(&self, note: impl Fn(Address) -> Option<Vec<u8>>) {
         for own in &self.own {
             let Some(bytes) = note(*own) else { continue };
@@ -68,10 +68,10 @@ impl Sockets {
         }
     }
 
-    /// What ranks of this world have said, and from where.
+    /// The messages of ranks of this world, and their senders.
     pub(super) fn hear(&self, words: &Words) -> Vec<(SocketAddr, What)> {
         let mut heard = Vec::new();
-        // One byte more, by which a longer datagram is told.
+        // One byte more, to detect a longer datagram.
         let mut bytes = [0; LENGTH + 1];
         for socket in [&self.v4, &self.v6].into_iter().flatten() {
             for _ in 0..TURN {
@@ -94,7 +94,7 @@ impl Sockets {
 fn bound(address: SocketAddr) -> io::Result<UdpSocket> {
     let domain = Domain::for_address(address);
     let socket = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
-    // Ranks of a host share the port: each of them gets what is sent to all.
+    // Ranks of a host share the port: each receives what is sent to all.
     socket.set_reuse_address(true)?;
     if address.is_ipv6() {
         socket.set_only_v6(true)?;

@@ -1,4 +1,4 @@
-//! Notes as bytes, and what is made of others'.
+//! Notes as bytes, and how those of others are treated.
 
 use proptest::prelude::*;
 
@@ -24,7 +24,7 @@ fn only_ranks_of_the_world_are_heard() {
         assert_eq!(note.len(), note::LENGTH);
         assert_eq!(Note::decode(&note, &ours), Some(what));
         assert_eq!(Note::decode(&note, &theirs), None);
-        // Of one that knows the world's name, which is no secret.
+        // From a sender that knows the world's name, which is no secret.
         let forged = Note { world, what }.encode(&theirs.key);
         assert_eq!(Note::decode(&forged, &ours), None);
     }

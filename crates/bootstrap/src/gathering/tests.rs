@@ -1,4 +1,4 @@
-//! What ranks hear of others that leave, lie or are late.
+//! What ranks are told of others that leave, lie or are late.
 
 use std::collections::BTreeSet;
 use std::io::Read;
@@ -14,7 +14,7 @@ use crate::hello::tests::hello;
 use crate::routes::routes;
 use crate::{Kind, Options, Purpose, Session, UniqueId, keys, net, parcel};
 
-/// A connection to the rendezvous, as a rank opens it.
+/// Connects to the rendezvous, as a rank does.
 fn connect(id: &UniqueId) -> Entered {
     let targets: Vec<_> = id.addresses().into_iter().map(Into::into).collect();
     call(&Call {
@@ -36,7 +36,7 @@ fn soon() -> Instant {
     Instant::now() + Duration::from_secs(30)
 }
 
-/// Sends a message to the rendezvous, of which something changes the last byte if that is so.
+/// Sends a message to the rendezvous; if `is_changed`, with its last byte changed on the way.
 fn say(stream: &mut Entered, kind: FrameKind, body: Vec<u8>, is_changed: bool) {
     let mut bytes = parcel::sealed(&mut stream.seals.sealer, kind, body);
     if let Some(last) = bytes.last_mut() {
@@ -50,7 +50,7 @@ fn arrive_and_leave(id: &UniqueId, hello: &Hello) {
     say(&mut connect(id), FrameKind::Hello, hello.encode(), false);
 }
 
-/// Otherwise the error would be about the ranks that are missing.
+/// Otherwise the error would name the missing ranks.
 #[test]
 fn a_message_that_is_changed_while_others_are_missing_is_named() {
     let id = UniqueId::create(&Options::default()).unwrap();
@@ -69,7 +69,7 @@ fn a_message_that_is_changed_while_others_are_missing_is_named() {
     assert!(text.contains("changed on the way"), "{text}");
 }
 
-/// What is not sealed would look changed on the way to it.
+/// An unsealed answer would look changed to it.
 #[test]
 fn a_rank_whose_hello_is_no_hello_is_told_nothing_that_is_not_sealed() {
     let id = UniqueId::create(&Options::default()).unwrap();
@@ -87,8 +87,8 @@ fn a_rank_whose_hello_is_no_hello_is_told_nothing_that_is_not_sealed() {
 
 #[test]
 fn a_rank_that_leaves_while_others_are_missing_is_named_at_once() {
-    // If the departure went unnoticed, the error would come after two minutes and be about the
-    // missing rank.
+    // If the departure went unnoticed, the error would come after two minutes and name the missing
+    // rank.
     let id = UniqueId::create(&Options::default()).unwrap();
     let agreeing = Hello {
         build: Options::default().build,
@@ -104,7 +104,7 @@ fn a_rank_that_leaves_while_others_are_missing_is_named_at_once() {
     );
 }
 
-/// Two ranks that the rendezvous joins, but nothing else.
+/// Two ranks that are joined by the rendezvous and nothing else.
 #[test]
 fn ranks_that_no_way_joins_are_named_to_both() {
     let id = UniqueId::create(&Options::default()).unwrap();

@@ -1,18 +1,18 @@
-//! Which connections make room for others: fair between listeners, and between the hosts that
-//! connect to one.
+//! Selects the connections that make room for others: fairly between listeners, and between the
+//! hosts that connect to one.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, Ipv6Addr};
 
 use socket2::SockAddr;
 
-/// Where a connection comes from, as far as a stranger cannot choose it.
+/// The origin of a connection, as far as a stranger cannot choose it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Origin {
     /// The listener's index.
     listener: usize,
-    /// The other host, `None` for a Unix socket. Of an IPv6 address only the network: a host may
-    /// have any in that.
+    /// The other host; `None` for a Unix socket. Of an IPv6 address only the network, in which a
+    /// host may have any address.
     host: Option<IpAddr>,
 }
 
@@ -27,9 +27,9 @@ impl Origin {
     }
 }
 
-/// Takes up to `count` connections out of `pending`, which has the oldest first. Those that may not
-/// go have no origin here. Each comes from the listener that has the most of the others, and there
-/// from the host that has the most, and is that one's oldest.
+/// Removes up to `count` connections from `pending`, which has the oldest first. Those that must
+/// stay have no origin here. Each one taken is the oldest from the host with the most others, at
+/// the listener with the most.
 pub(super) fn take<T>(
     pending: &mut VecDeque<T>,
     count: usize,
@@ -48,7 +48,7 @@ pub(super) fn take<T>(
     gone
 }
 
-/// How many of `count` that go come from each origin.
+/// How many of `count` connections each origin gives up.
 fn quotas(origins: impl Iterator<Item = Origin>, count: usize) -> HashMap<Origin, usize> {
     let (mut at_listeners, mut left) = (HashMap::<usize, usize>::new(), HashMap::new());
     for origin in origins {
@@ -91,8 +91,8 @@ mod tests {
             .chain(many(at(1, 7), 9))
             .chain(many(at(1, 8), 3))
             .chain(many(at(2, 7), 10));
-        // 12 at listener 1 go down to 10 as at listener 2, then both in turn; host 8 is never the
-        // fuller one.
+        // Listener 1 goes from 12 down to the 10 of listener 2, then both in turn; host 8 is never
+        // the fuller one.
         let quotas = quotas(all, 6);
         assert_eq!(quotas.values().sum::<usize>(), 6);
         assert_eq!(quotas[&at(1, 7)], 4);
@@ -102,7 +102,7 @@ mod tests {
     #[test]
     fn the_oldest_of_an_origin_go_and_the_others_stay_in_order() {
         let mut pending: VecDeque<_> = (0..9).collect();
-        // 0, 3 and 6 may not go. Of 2, 4 and 8, and of 1, 5 and 7, the oldest one does.
+        // 0, 3 and 6 must stay. Of 2, 4 and 8, and of 1, 5 and 7, the oldest one goes.
         let origin = |number: &i32| (number % 3 != 0).then(|| at(0, 1 + (number % 2) as u8));
         let gone = take(&mut pending, 2, origin);
         assert_eq!(gone, [1, 2]);

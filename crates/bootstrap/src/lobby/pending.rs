@@ -35,7 +35,7 @@ enum Stage {
         world: WorldName,
         key: Secret,
     },
-    /// Authenticated; its hello is next, which the reader opens.
+    /// Authenticated. The hello is next; the reader opens it.
     Greeting(WorldName, Sealer),
 }
 
@@ -65,7 +65,7 @@ pub(super) enum HandshakeError {
     Open(#[from] OpenError),
     #[error("it sent {0}")]
     Wire(#[from] WireError),
-    /// From a rank that already expects sealed answers: an open one would only look changed to it.
+    /// From a rank that already expects sealed answers: an open one would look changed to it.
     #[error("instead of a hello, it sent {0}")]
     Hello(WireError),
     #[error("it has a different secret")]
@@ -82,7 +82,7 @@ pub(super) enum HandshakeError {
 
 impl PendingConnection {
     pub(super) fn new(socket: Socket, origin: Origin, now: Instant) -> Self {
-        // Fails on a Unix socket, which has no delay to switch off.
+        // Fails on a Unix socket, which delays nothing.
         let _ = socket.set_tcp_nodelay(true);
         PendingConnection {
             socket: Unshared::new(socket),
@@ -93,7 +93,7 @@ impl PendingConnection {
         }
     }
 
-    /// Whether it has not said what it wants.
+    /// Whether it has sent no message yet.
     pub(super) fn is_silent(&self) -> bool {
         matches!(self.stage, Stage::Opening)
     }
@@ -167,7 +167,7 @@ impl PendingConnection {
         admits: Admits<'_>,
         (kind, body): Frame,
     ) -> Result<Option<Outcome>, HandshakeError> {
-        // An error ends the connection, whatever its stage was.
+        // An error ends the connection at any stage.
         match (std::mem::replace(&mut self.stage, Stage::Opening), kind) {
             (Stage::Opening, FrameKind::Open) => {
                 self.stage = self.challenge(role, keys, &body)?;
@@ -215,7 +215,7 @@ impl PendingConnection {
         }
     }
 
-    /// Answers what the connection is for; it owes the proof then.
+    /// Answers the first message. The connection owes the proof from then on.
     fn challenge(
         &self,
         role: ListenerRole,
@@ -240,7 +240,7 @@ impl PendingConnection {
         })
     }
 
-    /// Goes on with a client that is authenticated: a rank at the rendezvous has yet to say hello.
+    /// Handles an authenticated client. A rank at the rendezvous has yet to send its hello.
     fn accepted(&mut self, intent: Intent, world: WorldName, seals: Seals) -> Option<Outcome> {
         match intent {
             Intent::Rendezvous { .. } => {
@@ -258,7 +258,7 @@ impl PendingConnection {
         }
     }
 
-    /// Sends a short frame. If the client follows the protocol, the send buffer always has room for
+    /// Sends a short frame. For a client that follows the protocol, the send buffer has room for
     /// it.
     fn send(&self, kind: FrameKind, body: &[u8]) -> Result<(), ReadError> {
         let bytes = frame(kind, body);

@@ -19,8 +19,7 @@ use crate::wire::{FrameKind, frame};
 use crate::{Error, Kind, Secret, parcel};
 
 const KEY: &[u8] = b"the key";
-/// Places in the lobbies of the tests that fill them, which need no more descriptors than any
-/// machine gives.
+/// The capacity of lobbies that tests fill: needs no more descriptors than any machine gives.
 const PLACES: usize = 64;
 
 /// Rank 1 of 2 serves streams in the background until it has admitted one, or time is up.
@@ -126,7 +125,7 @@ fn a_silent_stranger_at_one_address_does_not_hold_a_call_up() {
     assert_eq!(served.join().unwrap(), Some(0));
 }
 
-/// Nor does it keep a stream that broke from being opened again.
+/// Nor does it prevent reopening a broken stream.
 #[test]
 fn a_silent_stranger_at_one_address_leaves_time_for_another() {
     let silent = net::listen_tcp(Address::LOOPBACK.with_port(0)).unwrap();
@@ -148,7 +147,7 @@ fn a_silent_stranger_at_one_address_leaves_time_for_another() {
     };
     redial(&again, |_| false).unwrap();
     assert_eq!(served.join().unwrap(), Some(0));
-    // The listener is gone: the second route refuses, but the first takes connections.
+    // The listener is gone: the second route is refused, but the first accepts connections.
     again.deadline = Instant::now() + Duration::from_secs(1);
     let outcome = redial(&again, |_| false).unwrap_err();
     assert!(
@@ -201,7 +200,7 @@ fn a_server_without_the_key_is_found_out() {
         read();
         let challenge = frame(FrameKind::Challenge, &handshake::challenge(&[0; 32]));
         net::write_all(&far, &challenge, deadline).unwrap();
-        // It reflects the client's proof, which is valid for the other role only.
+        // Reflects the client's proof, which is valid only for the other role.
         let (_, proof) = read();
         net::write_all(&far, &frame(FrameKind::Accept, &proof), deadline).unwrap();
         far
@@ -213,7 +212,7 @@ fn a_server_without_the_key_is_found_out() {
     server.join().unwrap();
 }
 
-/// A rank at the rendezvous is authenticated, and strangers take all places before it says hello.
+/// A rank at the rendezvous is authenticated; strangers take all places before it sends its hello.
 #[test]
 fn a_rank_that_has_yet_to_say_hello_keeps_its_place() {
     let listener = net::listen_tcp(Address::LOOPBACK.with_port(0)).unwrap();
@@ -252,7 +251,7 @@ fn a_rank_that_has_yet_to_say_hello_keeps_its_place() {
     drop(strangers);
 }
 
-/// Frames as a stranger may send them: of any kind, some of them almost valid.
+/// Frames that a stranger may send: of any kind, some of them almost valid.
 fn strange_frames() -> impl Strategy<Value = Vec<u8>> {
     let open = Open {
         version: PROTOCOL,
@@ -299,7 +298,7 @@ proptest! {
     }
 }
 
-/// In a process of its own, which has no descriptor left, nor has the lobby in it.
+/// Runs in a process of its own, in which neither caller nor lobby has a descriptor left.
 #[test]
 fn without_descriptors_both_ends_are_told_at_once() {
     const ALONE: &str = "SPARK_CCL_TEST_ALONE";
@@ -330,7 +329,7 @@ fn without_descriptors_both_ends_are_told_at_once() {
         error.contains("open a connection") && error.contains("(64)"),
         "{error}"
     );
-    // One for the socket of the caller, and none for that of the listener.
+    // Frees one for the caller's socket, and none for the listener's.
     files.pop();
     let error = connect(&route, KEY, stream_to(1)).unwrap_err().to_string();
     assert!(error.contains("be accepted by rank 1"), "{error}");

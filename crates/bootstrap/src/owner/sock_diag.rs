@@ -1,5 +1,4 @@
-//! Asks the kernel about one TCP socket (`sock_diag(7)`), which takes it no longer where there are
-//! many.
+//! Asks the kernel about one TCP socket (`sock_diag(7)`). That takes no longer if there are many.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -11,7 +10,7 @@ use rustix::net::{
 
 use super::Found;
 
-/// `SOCK_DIAG_BY_FAMILY`, as a question and as an answer.
+/// `SOCK_DIAG_BY_FAMILY`, as a request and as an answer.
 const BY_FAMILY: u16 = 20;
 /// `NLM_F_REQUEST`.
 const REQUEST: u16 = 1;
@@ -24,7 +23,7 @@ const ESTABLISHED: u8 = 1;
 const AF_INET: u8 = 2;
 const AF_INET6: u8 = 10;
 
-/// The length of a `nlmsghdr`, which begins each message.
+/// The length of a `nlmsghdr`, at the beginning of each message.
 const HEADER: usize = 16;
 
 /// The socket at `local` whose other end is at `remote`.
@@ -33,13 +32,13 @@ pub(super) fn find(local: SocketAddr, remote: SocketAddr) -> io::Result<Option<F
     let flags = SocketFlags::CLOEXEC;
     let kernel = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, protocol)?;
     send(&kernel, &question(local, remote), SendFlags::empty())?;
-    // The kernel has answered by the time that it has taken the question.
+    // The kernel has answered by the time that sending returns.
     let mut answer = [0; 1024];
     let (len, _) = recv(&kernel, &mut answer, RecvFlags::DONTWAIT)?;
     read(answer.get(..len).unwrap_or_default())
 }
 
-/// A `nlmsghdr` and an `inet_diag_req_v2`.
+/// The request: a `nlmsghdr` and an `inet_diag_req_v2`.
 fn question(local: SocketAddr, remote: SocketAddr) -> Vec<u8> {
     let (local_ip, remote_ip) = (local.ip().to_canonical(), remote.ip().to_canonical());
     let family = if local_ip.is_ipv4() {
@@ -48,19 +47,19 @@ fn question(local: SocketAddr, remote: SocketAddr) -> Vec<u8> {
         AF_INET6
     };
     let mut body = vec![family, TCP, 0, 0];
-    // Of any state.
+    // Any state.
     body.extend(u32::MAX.to_ne_bytes());
     body.extend(local.port().to_be_bytes());
     body.extend(remote.port().to_be_bytes());
     body.extend(address(local_ip));
     body.extend(address(remote_ip));
-    // Of any interface, and any cookie.
+    // Any interface, any cookie.
     body.extend([0; 4]);
     body.extend([u8::MAX; 8]);
     let mut message = ((HEADER + body.len()) as u32).to_ne_bytes().to_vec();
     message.extend(BY_FAMILY.to_ne_bytes());
     message.extend(REQUEST.to_ne_bytes());
-    // A number, and the sender, which the kernel fills in.
+    // A sequence number, and the sender, which the kernel fills in.
     message.extend([0; 8]);
     message.extend(body);
     message
@@ -76,7 +75,7 @@ fn address(ip: IpAddr) -> [u8; 16] {
     }
 }
 
-/// A `nlmsghdr`, and an `inet_diag_msg` or the number of an error.
+/// Reads an answer: a `nlmsghdr`, and an `inet_diag_msg` or an error number.
 fn read(message: &[u8]) -> io::Result<Option<Found>> {
     let at = |offset: usize| {
         let bytes = message.get(offset..offset + 4)?.first_chunk()?;

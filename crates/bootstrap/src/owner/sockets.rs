@@ -1,4 +1,4 @@
-//! The kernel's list of TCP sockets, where it does not answer questions about one.
+//! The kernel's list of TCP sockets, for kernels without `sock_diag`.
 
 use std::fmt::Write;
 use std::io;
@@ -16,7 +16,7 @@ pub(super) fn find(local: SocketAddr, remote: SocketAddr) -> io::Result<Option<F
         IpAddr::V6(_) => address,
     };
     let plain = |address: SocketAddr| SocketAddr::new(address.ip().to_canonical(), address.port());
-    // A socket of IPv6 may have addresses of IPv4.
+    // An IPv6 socket may have IPv4 addresses.
     let lists: [(_, &dyn Fn(SocketAddr) -> SocketAddr); 2] = [("tcp", &plain), ("tcp6", &mapped)];
     let mut error = None;
     for (name, form) in lists {
@@ -33,13 +33,13 @@ pub(super) fn find(local: SocketAddr, remote: SocketAddr) -> io::Result<Option<F
     error.map_or(Ok(None), Err)
 }
 
-/// A row of the list, if it is of a socket with these addresses.
+/// Parses a row of the list; `None` unless its socket has these addresses.
 fn row(line: &str, wanted: &[String; 2]) -> Option<Found> {
     let mut words = line.split_whitespace().skip(1);
     let is_wanted = words.next()? == wanted[0] && words.next()? == wanted[1];
     let is_connected = words.next()? == ESTABLISHED;
-    // Two of queues and timers, and one of retransmissions, come before the user, then one of
-    // probes.
+    // Before the user: two fields of queues and timers, and one of retransmissions; after it, one
+    // of probes.
     let user = words.nth(3)?.parse().ok()?;
     let inode = words.nth(1)?.parse().ok()?;
     is_wanted.then_some(Found {
@@ -49,7 +49,7 @@ fn row(line: &str, wanted: &[String; 2]) -> Option<Found> {
     })
 }
 
-/// An address as the list has it: words of four bytes in this machine's order.
+/// An address as in the list: words of four bytes in this machine's byte order.
 fn text(address: SocketAddr) -> String {
     let bytes = match address.ip() {
         IpAddr::V4(ip) => ip.octets().to_vec(),
@@ -70,7 +70,7 @@ mod tests {
     #[test]
     #[cfg(target_endian = "little")]
     fn rows_are_read() {
-        // As Linux 6.18 prints it.
+        // Printed by Linux 6.18.
         let line = "   1: 0100007F:9C40 0100007F:C350 01 00000000:00000000 00:00000000 \
                            00000000  1000 \
                            0 4711 1 0000000000000000 20 0 0 10 -1";

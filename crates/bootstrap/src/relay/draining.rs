@@ -1,14 +1,14 @@
-//! The end of a session whose thread passes connections on: it waits a moment, so that what others
-//! have sent by way of it arrives, although its rank, and perhaps its process, ends.
+//! The end of a session whose thread passes connections on. It waits a moment for others' bytes to
+//! arrive before its rank, and perhaps its process, ends.
 
 use std::thread::{ThreadId, current};
 use std::time::{Duration, Instant};
 
 use spark_ccl_log::{Condvar, Mutex};
 
-/// After this long without a byte, nothing more is expected.
+/// After this long without a byte, no more are expected.
 pub(super) const QUIET: Duration = Duration::from_millis(200);
-/// How long an end may take.
+/// The longest that draining may take.
 pub(super) const LONGEST: Duration = Duration::from_secs(2);
 
 /// Whether a session's thread passes connections on.
@@ -20,13 +20,13 @@ pub(crate) struct Draining {
 }
 
 impl Draining {
-    /// For the session's thread: whether it passes connections on now.
+    /// Records, for the session's thread, whether it passes connections on now.
     pub(crate) fn note(&self, is_busy: bool) {
         *self.thread.lock() = is_busy.then(|| current().id());
         self.changed.notify_all();
     }
 
-    /// Waits until the thread, which was told to end, has passed on what there was.
+    /// Waits until the thread, already told to end, has passed on what it had.
     pub(crate) fn wait(&self) {
         let deadline = Instant::now() + LONGEST + QUIET;
         let thread = self.thread.lock();

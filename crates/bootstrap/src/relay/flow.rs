@@ -1,4 +1,4 @@
-//! One direction of a connection that is passed on: a buffer between two sockets.
+//! One direction of a relayed connection: a buffer between two sockets.
 
 use std::io;
 use std::net::Shutdown;
@@ -9,12 +9,12 @@ use socket2::Socket;
 use crate::net;
 
 const BUFFER: usize = 64 * 1024;
-/// How many buffers are moved before it is the turn of other connections.
+/// How many buffers are moved before the next connection's turn.
 const TURN: u32 = 8;
 
 #[derive(Default)]
 pub(super) struct Flow {
-    /// What was read, and is not all written yet.
+    /// The bytes read but not all written yet.
     buffer: Vec<u8>,
     written: usize,
     end: End,
@@ -25,17 +25,17 @@ pub(super) struct Flow {
 enum End {
     #[default]
     Open,
-    /// Nothing more comes.
+    /// The sender has closed.
     Read,
-    /// The receiver knows it.
+    /// The receiver has been told.
     Told,
 }
 
 impl Flow {
-    /// Moves what is there without blocking. Returns whether there was any.
+    /// Moves the bytes that are there without blocking. Returns whether there were any.
     ///
     /// # Errors
-    /// The system's: one of the two connections is broken.
+    /// Errors of the system: one of the two connections is broken.
     pub(super) fn run(&mut self, from: &Socket, to: &Socket) -> io::Result<bool> {
         for step in 0..TURN {
             self.is_busy = self.step(from, to)?;
@@ -86,7 +86,7 @@ impl Flow {
         Ok(true)
     }
 
-    /// What the socket that is read from is to be polled for.
+    /// The poll flags for the socket that is read.
     pub(super) fn wants_input(&self) -> PollFlags {
         if self.end == End::Open && self.buffer.is_empty() {
             PollFlags::IN
@@ -95,7 +95,7 @@ impl Flow {
         }
     }
 
-    /// What the socket that is written to is to be polled for.
+    /// The poll flags for the socket that is written.
     pub(super) fn wants_output(&self) -> PollFlags {
         if self.buffer.is_empty() {
             PollFlags::empty()
@@ -104,12 +104,12 @@ impl Flow {
         }
     }
 
-    /// Whether it was interrupted for others' sake.
+    /// Whether it stopped only to give others their turn.
     pub(super) fn is_busy(&self) -> bool {
         self.is_busy
     }
 
-    /// Whether nothing more comes, and the receiver knows it.
+    /// Whether the sender has closed, and the receiver has been told.
     pub(super) fn is_over(&self) -> bool {
         self.end == End::Told
     }

@@ -120,7 +120,7 @@ fn both_ends_prove_themselves_to_each_other_and_bytes_pass_both_ways() {
     let (mut ours, mut theirs) = (near.seals.unwrap(), far.seals.unwrap());
     let tag = ours.sealer.tag(&[b"a message"]);
     assert!(theirs.opener.check(&[b"a message"], &tag).is_ok());
-    // More than the sockets and the relay take, so that both directions are held up in turn.
+    // More bytes than the sockets and the relay hold, so that both directions are held up in turn.
     let sent: Vec<u8> = (0..10_000_000u32).map(|byte| (byte % 251) as u8).collect();
     for (from, to) in [(&near.socket, &far.socket), (&far.socket, &near.socket)] {
         let (mut written, mut read) = (0, Vec::new());
@@ -182,7 +182,7 @@ fn a_caller_tries_again_where_the_next_rank_was_not_reached() {
     ring.meet();
 }
 
-/// The connection stays open: its ends have more to say to each other, but not by way of this rank.
+/// The connection stays open: its ends are not done, but no longer need this rank.
 #[test]
 fn what_is_on_its_way_is_passed_on_when_the_relay_ends() {
     let mut ring = Ring::new();

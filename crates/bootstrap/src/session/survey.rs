@@ -1,5 +1,5 @@
-//! A rank's first streams to others, and with them which ranks reach each other: each calls those
-//! below it, and tells the rendezvous whom it reached. The rendezvous tells all ranks.
+//! A rank's first streams to others, which also show which ranks reach each other. Each rank calls
+//! those below it, and tells the rendezvous whom it reached. The rendezvous tells all ranks.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -15,23 +15,23 @@ use crate::prospect::Prospect;
 use crate::wiring::{MOST_RANKS, Survey, Wiring};
 use crate::{Error, Purpose, Via, net};
 
-/// How long a rank tries to reach another one by itself, if others may pass its streams on.
+/// How long a rank tries to reach another by itself, if others may pass its streams on.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// The same of one that is out of reach for all that is known. Its kernel takes connections however
-/// busy it is, so this is long for any network of a host.
+/// The same for a rank that seems out of reach. Its kernel accepts connections however busy it is,
+/// so this is long for any network of a host.
 const DOUBT: Duration = Duration::from_millis(250);
-/// How often a rank that calls others looks whether the initialisation has failed.
+/// How often a calling rank checks whether the initialisation has failed.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// What came of a call to a rank.
+/// The outcome of a call to a rank.
 type Outcome = (u32, Result<Stream, Error>);
 
 impl Session {
     /// Opens a stream to each of `peers` that this rank reaches by itself. All ranks call this
     /// once, for the same purpose, and name each other.
     ///
-    /// In worlds of up to 8 ranks, which all name all others, those are left out that this rank
-    /// does not reach, as long as others lead to them; [`wiring`](Self::wiring) says which ones.
+    /// In worlds of up to 8 ranks, which all name all others, leaves out those that this rank does
+    /// not reach, as long as others lead to them; [`wiring`](Self::wiring) says which ones.
     ///
     /// # Errors
     /// [`Error::Links`], on all ranks, names two that do not reach each other, not even by way of
@@ -59,7 +59,7 @@ impl Session {
         Ok(streams)
     }
 
-    /// Which ranks reach each other by themselves: all of them, as far as is known before
+    /// Which ranks reach each other by themselves; all of them before
     /// [`connect_all`](Self::connect_all) has returned.
     pub fn wiring(&self) -> &Wiring {
         static COMPLETE: Wiring = Wiring::complete();
@@ -106,7 +106,7 @@ impl Session {
         Ok(streams)
     }
 
-    /// Limits a call to a rank to which others may pass streams on.
+    /// Limits the time of a call to a rank to which others may pass streams on.
     fn limited(&self, network: &Network, peer: u32, caller: Caller) -> Caller {
         let host = |rank| self.peer(rank).host_id;
         let is_other = |rank: &u32| ![host(self.rank), host(peer)].contains(&host(*rank));
@@ -145,7 +145,7 @@ impl Session {
         Ok(Caller::new(name, routes, intent, REFUSAL, times))
     }
 
-    /// Makes calls at the same time, and returns their outcomes.
+    /// Makes calls at the same time. Returns their outcomes.
     fn call(
         &self,
         network: &Network,
@@ -191,7 +191,7 @@ impl Session {
         }
     }
 
-    /// Tells the rendezvous what was found, and takes what it makes of all ranks' findings.
+    /// Tells the rendezvous what was found. Takes the wiring that it makes of all ranks' findings.
     fn learn(&self, network: &Network, survey: &Survey, deadline: Instant) -> Result<(), Error> {
         network.tell(survey, deadline);
         let wiring = self.mailbox.wiring(deadline).unwrap_or_else(|| {

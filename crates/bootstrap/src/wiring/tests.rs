@@ -1,10 +1,10 @@
-//! Ways round, in rings and in what is left of them.
+//! Ways through others, in rings and in broken rings.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// The wiring of ranks on hosts of their own, of which these pairs are joined.
+/// The wiring of ranks on hosts of their own, where only these pairs are joined.
 fn wired(size: u32, pairs: &[(u32, u32)]) -> Wiring {
     let survey = |rank: u32| {
         let is_joined =
@@ -52,7 +52,7 @@ fn a_ring_has_two_ways_round_and_the_shorter_is_first() {
 #[test]
 fn rings_of_3_to_8_lead_everywhere_in_any_order() {
     for size in 3..=8 {
-        // Cabled in steps of a number without a common factor: neighbours are not consecutive.
+        // Cabled in steps coprime to the size: neighbours are not consecutive.
         for step in (1..size).filter(|step| (2..=*step).all(|d| step % d + size % d > 0)) {
             let pairs: Vec<_> = (0..size).map(|rank| (rank, (rank + step) % size)).collect();
             let wiring = wired(size, &pairs);

@@ -1,4 +1,4 @@
-//! Test support that several test binaries share.
+//! Test support shared by several test binaries.
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use std::io::{Read, Write};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use socket2::{Domain, Socket};
 use spark_ccl_bootstrap::{Error, Kind, Options, Purpose, Session, UniqueId, Via};
 
-/// Much longer than anything here takes: it only ends a test that hangs.
+/// Far longer than anything here takes: only ends a test that hangs.
 pub(crate) const WATCHDOG: Duration = Duration::from_secs(60);
 
 pub(crate) fn soon() -> Instant {
@@ -54,7 +54,7 @@ pub(crate) fn in_parallel<A: Send + 'static, R: Send + 'static>(
         .collect()
 }
 
-/// A world that is connected over sockets, with ranks that are threads of this process.
+/// A world connected over sockets, whose ranks are threads of this process.
 pub(crate) fn join_all(
     id: UniqueId,
     ranks: &[u32],

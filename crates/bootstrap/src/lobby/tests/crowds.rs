@@ -1,8 +1,8 @@
-//! Many callers at once: slow ones, and strangers that take the places of others.
+//! Many callers at once: slow ones, and strangers that take up places.
 
 use super::*;
 
-/// A caller as on a busy machine: what it answers, it answers later than [`GRACE`].
+/// A caller on a busy machine: each of its answers comes later than [`GRACE`].
 struct SlowCaller {
     socket: Socket,
     entry: Entry,
@@ -22,7 +22,7 @@ impl SlowCaller {
         }
     }
 
-    /// Whether it is in. It calls again if it was evicted.
+    /// Whether it is admitted. It calls again if it was evicted.
     fn step(
         &mut self,
         key: &Secret,
@@ -48,14 +48,14 @@ impl SlowCaller {
 #[test]
 fn slow_callers_are_not_evicted_for_ever() {
     for delay in [GRACE * 3 / 2, GRACE * 5] {
-        // Also where batches are as close together as they may be.
+        // Even with batches as close together as possible.
         for step in [PAUSE, 4 * PAUSE] {
             assert_all_get_in(delay, step);
         }
     }
 }
 
-/// A lobby with few places, where it listens, and the key that it admits.
+/// A lobby with few places, its address, and the key that it admits.
 fn small_lobby() -> (Lobby, SocketAddr, Secret) {
     let listener = net::listen_tcp(Address::LOOPBACK.with_port(0)).unwrap();
     let target = listener.local_addr().unwrap().as_socket().unwrap();
@@ -66,7 +66,7 @@ fn small_lobby() -> (Lobby, SocketAddr, Secret) {
     (lobby, target, key)
 }
 
-/// Many callers, each of whose answers takes a while, where the lobby is served so often.
+/// Many callers, each answering after `delay`; the lobby is served every `step`.
 fn assert_all_get_in(delay: Duration, step: Duration) {
     const CALLERS: usize = 4 * PLACES;
     let (mut lobby, target, key) = small_lobby();
@@ -88,8 +88,8 @@ fn assert_all_get_in(delay: Duration, step: Duration) {
     );
 }
 
-/// A stranger holds many times more connections than there are places, and opens each anew that is
-/// closed.
+/// A stranger that holds many times more connections than there are places, and reopens each one
+/// that is closed.
 struct Flood {
     target: SocketAddr,
     sockets: Vec<Socket>,
@@ -114,8 +114,8 @@ impl Flood {
     }
 }
 
-/// Behind a backlog of silent strangers, near ranks, ranks of another host and slow ones get in, in
-/// the lobby's time.
+/// Behind a backlog of silent strangers, near ranks, ranks of another host and slow ones are
+/// admitted, in the lobby's time.
 #[test]
 fn silent_strangers_delay_no_rank() {
     for (delay, limit) in [(0, 2), (20, 2), (1000, 3)] {
@@ -152,7 +152,7 @@ fn strangers_at_one_listener_leave_the_others_their_places() {
     );
     lobby.capacity = PLACES;
     let begin = Instant::now();
-    // It says nothing for as long as a handshake may take.
+    // Says nothing for as long as a handshake may take.
     let late = Flood::dial(other);
     let mut flood = Flood::begin(target);
     for tick in 0..100 {
@@ -169,7 +169,7 @@ fn strangers_leave_the_program_descriptors() {
     let target = listener.local_addr().unwrap().as_socket().unwrap();
     let role = ListenerRole::Streams { rank: 1, size: 2 };
     let mut lobby = Lobby::new(role, Keys::one(Secret::from_text(KEY)), vec![listener]);
-    // As if the program had used its share already.
+    // As if the program had used its share of descriptors already.
     lobby.descriptors = 0;
     let mut flood = Flood::begin(target);
     let begin = Instant::now();
