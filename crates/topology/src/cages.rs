@@ -1,5 +1,5 @@
-//! The cages of network cards, that is their cable sockets, and which PCI functions of a card lead
-//! to each. Knows one host; does not know where cables go.
+//! The cages (cable sockets) of network cards, and the PCI functions of a card that lead to each.
+//! Knows one host; does not know where cables go.
 //!
 //! A card with several PCIe links to the host shows one cage as several functions, its *twins*.
 //! Each twin has its own RDMA device and network interface. A 200 Gbit/s cage of a DGX Spark, for
@@ -13,7 +13,7 @@ use crate::model::{Netdev, PcieLink, PortState, RdmaDevice, RdmaPort};
 /// A cage.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Cage<'a> {
-    /// What identifies the card.
+    /// The identity of the card.
     pub card: String,
     /// The cage's name on the card, such as `p0`.
     pub name: String,
@@ -54,18 +54,18 @@ pub fn cages(host: &Host) -> Vec<Cage<'_>> {
             Cage { card, name, ends }
         })
         .collect();
-    // Cards in the order of their first PCI addresses, not of their serial numbers.
+    // Orders cards by their first PCI addresses, not by their serial numbers.
     let first = |card: &str| host.rdma.iter().position(|one| card_of(host, one) == card);
     cages.sort_by_key(|cage| (first(&cage.card), cage.name.clone()));
     cages
 }
 
-/// What identifies a cage: the card, and the cage's name. Functions of unknown cards and virtual
+/// The identity of a cage: the card, and the cage's name. Functions of unknown cards and virtual
 /// functions are never twins.
 fn place(host: &Host, end: CageEnd<'_>) -> (String, String) {
     let told = end.netdev.and_then(|netdev| netdev.port_name.clone());
     let name = told.unwrap_or_else(|| {
-        // If the driver names no port, each function, or each port of a function, is a cage.
+        // If the driver names no port, each function, or each port of a function, counts as a cage.
         let function = end
             .device
             .pci
@@ -86,7 +86,7 @@ fn card_of(host: &Host, device: &RdmaDevice) -> String {
 }
 
 impl Cage<'_> {
-    /// Whether a cable is plugged in: a function has a link.
+    /// Whether a cable is plugged in: one of its functions has a link.
     pub fn is_cabled(&self) -> bool {
         self.ends
             .iter()
@@ -100,8 +100,7 @@ impl Cage<'_> {
         rates.max().map(|rate| f64::from(rate) / 1000.0)
     }
 
-    /// What the PCIe links of its functions carry together, in Gbit/s; `None` if one of them is
-    /// unknown.
+    /// The sum of its functions' PCIe links, in Gbit/s; `None` if one of them is unknown.
     pub fn pcie_gbits(&self, host: &Host) -> Option<f64> {
         let links = self.ends.iter().map(|end| end.pcie(host));
         links.map(|link| link.map(|link| link.gbits())).sum()
@@ -119,7 +118,7 @@ impl CageEnd<'_> {
         host.function(self.device.pci.as_deref()?)?.link
     }
 
-    /// The device and port as settings write them.
+    /// The device and port, as written in settings.
     pub fn name(&self) -> String {
         format!("{}:{}", self.device.name, self.port.number)
     }

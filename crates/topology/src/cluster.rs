@@ -1,5 +1,5 @@
-//! What joins hosts: rails, cables, and the shape that they form. Pure functions of the hosts'
-//! models.
+//! The connections between hosts: rails, cables, and the shape that they form. Pure functions of
+//! the hosts' models.
 
 mod cables;
 mod rails;
@@ -11,7 +11,7 @@ pub use shape::Shape;
 
 use crate::Host;
 
-/// Several hosts, and what joins them.
+/// Several hosts and the connections between them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Cluster<'a> {
     /// The hosts.
@@ -25,7 +25,7 @@ pub struct Cluster<'a> {
 }
 
 impl<'a> Cluster<'a> {
-    /// Finds what joins these hosts, from their models alone.
+    /// Finds the connections between these hosts, from their models alone.
     pub fn of(hosts: &'a [Host]) -> Self {
         let pairs = (0..hosts.len()).flat_map(|b| (0..b).map(move |a| [a, b]));
         let mut pairs: Vec<_> = pairs.collect();
@@ -42,7 +42,7 @@ impl<'a> Cluster<'a> {
         let mut cables = cables::cables(hosts, &rails, fastest);
         let mut shape = shape::shape(hosts.len(), &cables);
         if shape == Shape::Apart {
-            // A slower network joins what the fastest ones do not.
+            // Slower networks join hosts that the fastest ones do not.
             cables = cables::cables(hosts, &rails, all);
             shape = shape::shape(hosts.len(), &cables);
         }
@@ -54,7 +54,7 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// The rails between two hosts.
+    /// The rails between two of the hosts.
     pub fn between(&self, a: usize, b: usize) -> impl Iterator<Item = &HostRail> {
         let pair = [a.min(b), a.max(b)];
         self.rails.iter().filter(move |rail| rail.hosts() == pair)
@@ -131,8 +131,8 @@ mod tests {
     #[test]
     fn what_was_heard_decides_among_equal_subnets() {
         let mut recorded = testing::pair();
-        // All ports are in the link-local subnet, as in NVIDIA's recommended set-up, and the twins
-        // are heard crosswise.
+        // All ports are in the link-local subnet, as in NVIDIA's recommended set-up, and twins hear
+        // each other crosswise.
         let macs = |host: &mut Recorded| {
             ["enP2p1s0f0np0", "enp1s0f0np0"].map(|name| host.netdev(name).mac.clone().unwrap())
         };
@@ -210,13 +210,13 @@ mod tests {
         }
         let cable = ["0 enP7s7 - 1 enP7s7: 1"];
         assert_eq!(cables(&Cluster::of(&hosts)), cable);
-        // Some container networks give the host's end an address.
+        // Some container networks give an address to the host's end.
         for (index, host) in hosts.iter_mut().enumerate() {
             let own = address(&format!("10.88.0.{}", index + 1), 24);
             host.netdev_mut("veth0a1b2c3").addresses.push(own);
         }
         assert_eq!(cables(&Cluster::of(&hosts)), cable);
-        // Within a container, nothing else leads to other hosts.
+        // In a container, nothing else leads to other hosts.
         for host in &mut hosts {
             host.network.netdevs.retain(|one| one.name != "enP7s7");
         }
@@ -240,7 +240,7 @@ mod tests {
         }
         hosts[1].network.neighbours.clear();
         let cluster = Cluster::of(&hosts);
-        // The cables are named, and the local network carries the data.
+        // Both cables are named, but the local network carries the data.
         let names = |is_silent: bool| {
             let rails = cluster.rails.iter();
             let rails = rails.filter(|rail| (rail.evidence == Evidence::Silent) == is_silent);
@@ -256,7 +256,7 @@ mod tests {
         assert_eq!(Cluster::of(&hosts).rails.len(), 2);
     }
 
-    /// Of a ring without RDMA, opposite hosts have only the local network in common.
+    /// In a ring without RDMA, opposite hosts share only the local network.
     #[test]
     fn a_slower_network_joins_what_cables_do_not() {
         let mut hosts = hosts(&testing::ring());
@@ -267,7 +267,7 @@ mod tests {
         assert_eq!(ring.shape, Shape::Ring);
         let is_lan = |rail: &&HostRail| rail.ends[0].netdev == "enP7s7";
         assert_eq!(ring.rails.iter().filter(is_lan).count(), 0);
-        // A cable is out, so the two hosts meet in the local network; their other cables lead
+        // A cable is unplugged, so the two hosts meet in the local network; their other cables lead
         // elsewhere.
         for host in &mut hosts[..2] {
             for netdev in &mut host.network.netdevs {

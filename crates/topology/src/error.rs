@@ -1,4 +1,4 @@
-//! The errors of reading a host, or its description.
+//! Errors of reading a host or its description.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ pub enum Error {
     /// The kernel does not list interfaces, addresses, routes or neighbours.
     #[error("netlink, listing {what}: {reason}")]
     Netlink {
-        /// What was asked for.
+        /// The list that was requested.
         what: &'static str,
         /// The kernel's answer.
         reason: String,
@@ -30,7 +30,7 @@ pub enum Error {
     NoTree {
         /// The folder.
         path: PathBuf,
-        /// What is missing in it.
+        /// The missing file or folder.
         missing: &'static str,
     },
     /// A name that would be unsafe in a command line.
@@ -39,7 +39,7 @@ pub enum Error {
          taken, and no - in front"
     )]
     Name {
-        /// What it names.
+        /// The kind of thing that it names.
         what: &'static str,
         /// The name.
         name: String,
@@ -57,7 +57,7 @@ pub enum Error {
     /// A description that is larger than any host's.
     #[error("the description of a host has a {what} of {length}, which no host has")]
     Long {
-        /// What is too long.
+        /// The list or text that is too long.
         what: &'static str,
         /// Its length.
         length: usize,
@@ -79,7 +79,7 @@ pub enum Error {
 }
 
 impl From<serde_json::Error> for Error {
-    /// What is wrong with a document.
+    /// The problem of a document.
     fn from(error: serde_json::Error) -> Self {
         Self::Format(error.to_string())
     }

@@ -1,4 +1,4 @@
-//! Fuzz targets: what the kernel sends over netlink, and hosts that other machines describe.
+//! Fuzz targets: netlink messages of the kernel, and descriptions of hosts by other machines.
 
 use crate::Host;
 use crate::read::{Listed, messages, read_any};
@@ -14,7 +14,7 @@ pub const TARGETS: &[Target] = &[
     }),
 ];
 
-/// A block of messages is taken apart and read, or refused.
+/// Splits and reads a block of messages, or refuses it.
 fn netlink(bytes: &[u8]) {
     let mut listed = Listed::default();
     let _ = messages(bytes, &mut listed);
@@ -22,8 +22,8 @@ fn netlink(bytes: &[u8]) {
     listed.messages.iter().for_each(read_any);
 }
 
-/// What is read as a host can be written, and read again. Numbers with fractions may differ in
-/// their last digit.
+/// A description that can be read can also be written, and read again. Numbers with fractions may
+/// differ in their last digit.
 fn document(bytes: &[u8]) {
     if let Ok(host) = Host::from_json(&String::from_utf8_lossy(bytes)) {
         let again = Host::from_json(&host.to_json());

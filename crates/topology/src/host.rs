@@ -11,9 +11,9 @@ use crate::model::{
 };
 use crate::rdma::Port;
 
-/// The version of the JSON form. A change of what a field means, or of its name, increases it.
+/// The version of the JSON form. Changing the meaning or the name of a field increases it.
 pub const FORMAT: u32 = 1;
-/// The longest document that is accepted, in bytes. Those of real hosts have about 20 KiB.
+/// The longest accepted document, in bytes. Real hosts have about 20 KiB.
 const LONGEST: usize = 16 << 20;
 
 /// A host.
@@ -29,8 +29,7 @@ pub struct Host {
     pub system: System,
     /// Memory.
     pub memory: Memory,
-    /// The file systems that programs write to; empty for a recorded tree, which does not contain
-    /// them.
+    /// The file systems that programs write to; empty for a recorded tree, which lacks them.
     #[serde(default)]
     pub disks: Vec<Disk>,
     /// The processors, by kind.
@@ -45,7 +44,7 @@ pub struct Host {
     pub rdma: Vec<RdmaDevice>,
     /// Network interfaces, routes, neighbours.
     pub network: Network,
-    /// The network interfaces that were left out: a command that names one would do something else.
+    /// Network interfaces left out: a command that names one would do something else.
     #[serde(default)]
     pub left_out: Vec<String>,
     /// The limits of the process that read this.
@@ -64,8 +63,8 @@ impl Host {
     /// Reads a document of [`to_json`](Self::to_json).
     ///
     /// # Errors
-    /// The text is not such a document, is of another version, or has what no real host has: names
-    /// that are unsafe in a shell, prefixes longer than addresses, or overlong lists.
+    /// The text is not such a document, is of another version, or is impossible for a real host: it
+    /// has names that are unsafe in a shell, prefixes longer than addresses, or overlong lists.
     pub fn from_json(text: &str) -> Result<Self, Error> {
         if text.len() > LONGEST {
             return Err(Error::Long {
@@ -142,7 +141,7 @@ impl Host {
     }
 }
 
-/// The payload of an RDMA packet over an Ethernet interface of this MTU, as drivers choose it: the
+/// The payload of an RDMA packet over an Ethernet interface of this MTU, as chosen by drivers: the
 /// largest power of two that leaves room for the headers.
 fn packet_bytes(mtu: u32) -> u32 {
     /// IPv6, UDP, and the longest headers and checksum of RoCE.

@@ -16,8 +16,7 @@ use spark_ccl_config::Settings;
 
 use crate::model::{Address, Netdev};
 
-/// What an interface that reports no speed ranks as, in Mbit/s, and what one of an RDMA device
-/// does.
+/// The rank of an interface that reports no speed, in Mbit/s: without and with an RDMA device.
 const UNKNOWN: u32 = 1_000;
 const UNKNOWN_RDMA: u32 = 100_000;
 
@@ -69,7 +68,7 @@ impl Interface {
 }
 
 /// The speed by which an interface is ranked. Radios, bridges and virtual machines' interfaces
-/// report none; no RDMA device is that slow.
+/// report none, but no RDMA device is as slow as those.
 pub(crate) fn ranked(speed: Option<u32>, rdma: bool) -> u32 {
     speed.unwrap_or(if rdma { UNKNOWN_RDMA } else { UNKNOWN })
 }
@@ -80,8 +79,8 @@ pub fn same_subnet(a: IpAddr, b: IpAddr, prefix: u8) -> bool {
     a.is_ipv4() == b.is_ipv4() && network(a, prefix) == network(b, prefix)
 }
 
-/// The first address of the subnet that an address is in. A prefix longer than the address counts
-/// as the whole address.
+/// The first address of an address's subnet. A prefix longer than the address counts as the whole
+/// address.
 pub fn network(ip: IpAddr, prefix: u8) -> IpAddr {
     match ip {
         IpAddr::V4(ip) => {
@@ -106,14 +105,14 @@ pub enum NetifError {
     /// None matches the settings.
     #[error("no network interface {wanted}; there are: {present}")]
     NoMatch {
-        /// What was asked for, and the variable that asked for it.
+        /// The request, and the variable that made it.
         wanted: String,
         /// Names and addresses of the interfaces that exist.
         present: String,
     },
 }
 
-/// The interfaces to use according to the settings, the best first. Logs them in one line at INFO.
+/// The interfaces to use according to the settings, best first. Logs them in one line at INFO.
 ///
 /// `root` is the address where the ranks meet, if it is known.
 ///

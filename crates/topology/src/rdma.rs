@@ -1,4 +1,4 @@
-//! RDMA ports as ranks describe them to each other, and the rails between two ranks.
+//! RDMA ports, as ranks describe them to each other, and the rails between two ranks.
 
 mod exchange;
 mod port;

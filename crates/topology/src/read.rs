@@ -1,7 +1,7 @@
-//! Reads a host: this machine, or one that was recorded.
+//! Reads a host: this machine or a recorded one.
 //!
 //! A recorded host is a folder. It has the files of `/sys`, `/proc`, `/etc`, `/usr` and `/boot`
-//! that are read here, under the same paths. What is in no file is in `netlink.json` (a
+//! that are read here, under the same paths. Facts that are in no file are in `netlink.json` (a
 //! [`Network`]) and `cuda.json` (a [`Cuda`]).
 
 mod cpu;
@@ -34,7 +34,7 @@ use crate::{Error, FORMAT, Host};
 ///
 /// # Errors
 /// The kernel does not answer over netlink, or an RDMA device or this host has a name that is
-/// unsafe in a command. What is not there at all, such as RDMA, is no error.
+/// unsafe in a command. Anything that does not exist, such as RDMA, is no error.
 pub fn live(env: &Env) -> Result<Host, Error> {
     let tree = Tree::new(Path::new("/"));
     let places = software::Places::of(env);
@@ -44,10 +44,10 @@ pub fn live(env: &Env) -> Result<Host, Error> {
     host.checked()
 }
 
-/// The host that was recorded in a folder.
+/// The host recorded in a folder.
 ///
 /// # Errors
-/// The folder is none, or `netlink.json` or `cuda.json` is not what it should be.
+/// The folder does not exist, or `netlink.json` or `cuda.json` is invalid.
 pub fn recorded(folder: &Path) -> Result<Host, Error> {
     for missing in ["proc", "sys", "netlink.json"] {
         if !folder.join(missing).exists() {
@@ -66,7 +66,7 @@ fn host(tree: &Tree, mut network: Network, cuda: Cuda, places: &software::Places
         let folder = format!("sys/class/net/{}", netdev.name);
         netdev.speed = speed(tree, &netdev.name);
         netdev.pci = tree.pci_address(&format!("{folder}/device"));
-        // The greater of both counts.
+        // The kernel uses the greater of both.
         let setting = |setting: &str| {
             let of =
                 |of: &str| tree.number::<u8>(&format!("proc/sys/net/ipv4/conf/{of}/{setting}"));
@@ -116,7 +116,7 @@ pub(crate) fn speed(tree: &Tree, netdev: &str) -> Option<u32> {
         .filter(|speed| *speed > 0 && *speed < u32::MAX)
 }
 
-/// What a file beside a recorded tree says; the default if there is none.
+/// Reads a file beside a recorded tree; the default if there is none.
 fn beside<T: DeserializeOwned + Default>(folder: &Path, name: &str) -> Result<T, Error> {
     let path: PathBuf = folder.join(name);
     if !path.exists() {
@@ -147,7 +147,7 @@ mod tests {
         if !has(Need::Namespaces) {
             return;
         }
-        // A namespace is that of a thread, and of the programs that it starts.
+        // A namespace belongs to a thread and the programs that it starts.
         let read = std::thread::spawn(|| {
             nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
             for line in [

@@ -1,7 +1,7 @@
-//! Hosts for tests, written by us from public descriptions of such machines: one DGX Spark, two
-//! with a cable, three in a ring, four at a switch, and a server with eight GPUs.
+//! Hosts for tests, written from public descriptions of such machines: one DGX Spark, two with a
+//! cable, three in a ring, four at a switch, and a server with eight GPUs.
 //!
-//! Each is a recorded tree, so that a test reads it as a machine is read.
+//! Each is a recorded tree, so a test reads it as a machine is read.
 
 mod recorded;
 mod server;

@@ -1,4 +1,4 @@
-//! Groups rails into cables: those with the same cage at both ends share a cable.
+//! Groups rails into cables: rails with the same cage at both ends share a cable.
 
 use std::collections::BTreeMap;
 
@@ -20,10 +20,10 @@ pub struct Cable {
 pub struct CableEnd {
     /// The index of the host.
     pub host: usize,
-    /// What identifies the card in the host, and the cage on the card; `None` for an interface
+    /// The identities of the card in the host, and of the cage on the card; `None` for an interface
     /// without an RDMA device.
     pub cage: Option<(String, String)>,
-    /// What the end is called: the cage, such as `p0`, or the interface.
+    /// The end's name: that of the cage, such as `p0`, or of the interface.
     pub name: String,
 }
 

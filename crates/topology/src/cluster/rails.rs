@@ -10,7 +10,7 @@ use crate::rdma::{self, Candidate, Gid, Port, Roce};
 pub struct HostRail {
     /// Its ends, the host with the lower index first.
     pub ends: [RailEnd; 2],
-    /// Whether it carries RDMA; otherwise it is one of network interfaces.
+    /// Whether it carries RDMA; otherwise it joins network interfaces.
     pub rdma: bool,
     /// The evidence that the ends reach each other.
     pub evidence: Evidence,
@@ -25,7 +25,7 @@ pub struct RailEnd {
     pub device: String,
     /// The network interface.
     pub netdev: String,
-    /// The address that is used.
+    /// The address in use.
     pub gid: Gid,
 }
 
@@ -59,8 +59,8 @@ impl HostRail {
 }
 
 /// The rails between two of the hosts, as the library would choose them: by RDMA ports if both
-/// hosts have any, otherwise by network interfaces, of the fastest network that they share and that
-/// answers. A faster one that is silent is named, too. Each port is in at most one rail.
+/// hosts have any, otherwise by network interfaces, of the fastest shared network that answers.
+/// Also lists a faster one that is silent. Each port is in at most one rail.
 pub fn rails(hosts: &[Host], pair: [usize; 2]) -> Vec<HostRail> {
     let [a, b] = pair.map(|index| &hosts[index]);
     let is_rdma = !a.rdma.is_empty() && !b.rdma.is_empty();
@@ -104,8 +104,8 @@ pub fn rails(hosts: &[Host], pair: [usize; 2]) -> Vec<HostRail> {
     distinct(found)
 }
 
-/// Keeps the rails of the fastest network that answers, and of silent ones that would be as fast or
-/// faster. A network is as fast as its slower end.
+/// Keeps the rails of the fastest network that answers, and of silent ones that would be at least
+/// as fast. A network is as fast as its slower end.
 fn keep_fastest(found: &mut Vec<HostRail>, rank: impl Fn(&RailEnd) -> u32) {
     let speed = |rail: &HostRail| rank(&rail.ends[0]).min(rank(&rail.ends[1]));
     let answering = found
@@ -119,7 +119,7 @@ fn keep_fastest(found: &mut Vec<HostRail>, rank: impl Fn(&RailEnd) -> u32) {
     });
 }
 
-/// The rails with the best evidence, no two with a common port.
+/// The rails with the best evidence. No two have a port in common.
 fn distinct(found: Vec<HostRail>) -> Vec<HostRail> {
     let mut rails: Vec<HostRail> = Vec::new();
     for rail in found {
@@ -134,8 +134,8 @@ fn distinct(found: Vec<HostRail>) -> Vec<HostRail> {
     rails
 }
 
-/// The network interfaces that rails may use: those of RDMA ports with a link; on a host without
-/// RDMA devices, the fastest of those that lead to other hosts.
+/// The network interfaces that rails may use: those of RDMA ports with a link, or on a host without
+/// RDMA devices, the fastest ones that lead to other hosts.
 pub fn leading(host: &Host) -> Vec<&Netdev> {
     if host.rdma.is_empty() {
         return fastest(host).collect();
@@ -148,8 +148,8 @@ pub fn leading(host: &Host) -> Vec<&Netdev> {
         .collect()
 }
 
-/// The network interfaces with an address and without a link, on a host without RDMA devices, whose
-/// ports tell more. Bridges and tunnels have no cable.
+/// The network interfaces with an address but no link, on a host without RDMA devices; the ports of
+/// those tell more. Bridges and tunnels have no cable.
 pub fn dark(host: &Host) -> Vec<&Netdev> {
     let has_cable = |netdev: &&Netdev| netdev.pci.is_some() || is_virtual_pair(netdev);
     let netdevs = addressed(host).filter(|one| host.rdma.is_empty() && !one.running);
@@ -192,22 +192,22 @@ fn fastest(host: &Host) -> impl Iterator<Item = &Netdev> {
     leading_out(host).filter(move |one| Some(rank(host, one)) == fastest)
 }
 
-/// The interfaces that lead to other hosts. A pair of virtual interfaces leads to a container,
-/// unless this is the container, which has no other.
+/// The interfaces that lead to other hosts. One of a pair of virtual interfaces leads to a
+/// container, unless this is the container, which has no other.
 fn leading_out(host: &Host) -> impl Iterator<Item = &Netdev> {
     let netdevs = addressed(host).filter(|one| one.running);
     let has_other = netdevs.clone().any(|one| !is_virtual_pair(one));
     netdevs.filter(move |one| !(has_other && is_virtual_pair(one)))
 }
 
-/// The speed by which the library ranks an interface of a host, in Mbit/s.
+/// The speed by which the library ranks an interface, in Mbit/s.
 pub fn rank(host: &Host, netdev: &Netdev) -> u32 {
     let mut ports = host.ports();
     let rdma = ports.any(|(_, port)| port.netdev.as_deref() == Some(&netdev.name));
     ranked(netdev.speed, rdma)
 }
 
-/// The interfaces that are meant to lead to other hosts: those with an address.
+/// The interfaces meant to lead to other hosts: those with an address.
 fn addressed(host: &Host) -> impl Iterator<Item = &Netdev> + Clone {
     let has_address = |netdev: &Netdev| {
         let mut addresses = netdev.addresses.iter();
@@ -217,8 +217,8 @@ fn addressed(host: &Host) -> impl Iterator<Item = &Netdev> + Clone {
     netdevs.filter(move |one| !one.loopback && !is_internal(&one.name) && has_address(one))
 }
 
-/// Whether it is an end of a pair of virtual interfaces, which claims 10 Gbit/s whatever the other
-/// end leads to.
+/// Whether it is one of a pair of virtual interfaces. Those claim 10 Gbit/s wherever the other end
+/// leads.
 fn is_virtual_pair(netdev: &Netdev) -> bool {
     netdev.pci.is_none() && netdev.name.starts_with("veth")
 }

@@ -10,7 +10,7 @@ use super::cables::Cable;
 pub enum Shape {
     /// One host.
     Single,
-    /// Two hosts, joined directly, or by a switch that looks the same.
+    /// Two hosts, joined directly or by a switch, which looks the same.
     Pair,
     /// A ring: each host has cables to two others. In a ring of three, all hosts are neighbours.
     Ring,
@@ -20,7 +20,7 @@ pub enum Shape {
     Switch,
     /// All hosts reach each other, but in no shape with a name.
     Mixed,
-    /// Some hosts reach no other, or there are several groups.
+    /// Some hosts reach no other, or there are separate groups.
     Apart,
 }
 
@@ -80,7 +80,7 @@ fn is_connected(neighbours: &[BTreeSet<usize>]) -> bool {
     reached.len() == neighbours.len()
 }
 
-/// Whether a cage has cables to several hosts, which only a switch makes possible.
+/// Whether a cage has cables to several hosts, which needs a switch.
 fn reaches_several(cables: &[Cable]) -> bool {
     let mut peers: BTreeMap<_, BTreeSet<usize>> = BTreeMap::new();
     for [a, b] in cables.iter().map(|cable| &cable.ends) {

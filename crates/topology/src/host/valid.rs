@@ -6,14 +6,14 @@ use serde_json::Value;
 use crate::rdma::Gid;
 use crate::{Error, Host};
 
-/// The longest list and text. The kernel's longest list is that of routes.
+/// The most entries of a list, and bytes of a text. The kernel's longest list is that of routes.
 const LIST: usize = 65_536;
 const TEXT: usize = 4096;
-/// The most RDMA devices of a host, ports of all of them, and addresses of a port. The work grows
-/// with their square.
+/// The most RDMA devices of a host, ports of all of them together, and addresses of a port. The
+/// work grows with their square.
 const RDMA: usize = 256;
 
-/// Removes from all texts the control characters that a terminal would obey.
+/// Removes the control characters that a terminal would obey from all texts.
 ///
 /// # Errors
 /// A list or text is too long.
@@ -36,7 +36,7 @@ pub(super) fn clean(value: &mut Value) -> Result<(), Error> {
 /// Checks names, prefixes and the number of RDMA devices.
 ///
 /// # Errors
-/// What is wrong.
+/// Describes the problem.
 pub(super) fn check(host: &Host) -> Result<(), Error> {
     let name = |(what, name): (&'static str, &str)| {
         let name = name.to_owned();
@@ -60,8 +60,8 @@ pub(super) fn check(host: &Host) -> Result<(), Error> {
     }
 }
 
-/// Removes the network interfaces whose names are unsafe, and all that names them. Returns these
-/// names.
+/// Removes the network interfaces whose names are unsafe, and everything that names them. Returns
+/// those names.
 pub(super) fn leave_out(host: &mut Host) -> Vec<String> {
     let network = &mut host.network;
     let netdevs = std::mem::take(&mut network.netdevs).into_iter();
@@ -82,7 +82,7 @@ pub(super) fn leave_out(host: &mut Host) -> Vec<String> {
     odd.into_iter().map(|one| one.name).collect()
 }
 
-/// Whether a name needs no quoting in a shell, and no command takes it for an option.
+/// Whether a name needs no quoting in a shell, and is not mistaken for an option.
 fn is_name(name: &str) -> bool {
     let is_plain = |one: u8| one.is_ascii_alphanumeric() || b"_.:@%-".contains(&one);
     !name.is_empty() && !name.starts_with('-') && name.bytes().all(is_plain)
@@ -137,7 +137,7 @@ mod tests {
     use crate::testing;
     use crate::{Error, Host};
 
-    /// What is said of a host that was changed.
+    /// The error about a host that was changed.
     fn said(change: impl FnOnce(&mut Host)) -> String {
         let mut host = testing::spark("spark-1", 1).host();
         change(&mut host);
@@ -191,7 +191,7 @@ mod tests {
             *gids = vec![gids[0]; 300];
         });
         assert!(text.contains("RDMA of 300"), "{text}");
-        // All ports of all devices count together.
+        // The ports of all devices are counted together.
         let text = said(|host| {
             let device = host.rdma[0].clone();
             host.rdma = vec![device; 40];

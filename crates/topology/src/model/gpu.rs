@@ -9,17 +9,17 @@ pub struct Gpu {
     pub bus_id: String,
     /// The name, such as `NVIDIA GB10`, if a driver tells it.
     pub name: Option<String>,
-    /// What CUDA's driver reports about it; `None` if the driver reports nothing or hides the GPU.
+    /// CUDA's description of it; `None` if the driver reports nothing or hides the GPU.
     pub cuda: Option<CudaDevice>,
 }
 
-/// What a program that cannot ask CUDA's driver gives as its answer.
+/// The answer of a program that cannot ask CUDA's driver.
 pub const BUILT_WITHOUT_CUDA: &str = "this program was built without CUDA";
 
 /// The answer of CUDA's driver.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Cuda {
-    /// The version of CUDA that the driver is for, such as `13.0`.
+    /// The CUDA version of the driver, such as `13.0`.
     pub version: Option<String>,
     /// The GPUs that it lists.
     pub devices: Vec<CudaDevice>,

@@ -42,22 +42,22 @@ pub struct Netdev {
     /// The PCI address; `None` for a virtual interface.
     #[serde(default)]
     pub pci: Option<String>,
-    /// Whether it answers for the addresses of other interfaces: yes at 0, the kernel's default
-    /// (`arp_ignore`).
+    /// Whether it answers for other interfaces' addresses (`arp_ignore`): yes at 0, the kernel's
+    /// default.
     #[serde(default)]
     pub arp_ignore: Option<u8>,
-    /// Whether it drops what routes would have come by another interface: all of it at 1, only what
-    /// no route leads to at 2, nothing at 0 (`rp_filter`).
+    /// The packets that it drops by the route to their source (`rp_filter`): at 1 those without a
+    /// route over this interface, at 2 those without any, at 0 none.
     #[serde(default)]
     pub rp_filter: Option<u8>,
-    /// What it has carried since it is there, if the kernel counts it.
+    /// The bytes it has carried so far, if the kernel counts them.
     #[serde(default)]
     pub traffic: Option<Traffic>,
     /// Its addresses.
     pub addresses: Vec<Address>,
 }
 
-/// Bytes that an interface has carried; without those of RDMA, which its card moves by itself.
+/// Bytes that an interface has carried; without RDMA, which the card moves by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Traffic {
     /// Bytes sent.

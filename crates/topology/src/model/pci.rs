@@ -13,7 +13,7 @@ pub struct PciFunction {
     pub vendor: u16,
     /// The vendor's number for the device.
     pub device: u16,
-    /// The driver that has it.
+    /// The driver bound to it.
     pub driver: Option<String>,
     /// The NUMA node.
     pub numa: Option<u32>,
@@ -31,7 +31,7 @@ pub struct PciFunction {
 pub struct PcieLink {
     /// The lanes in use.
     pub width: u32,
-    /// The lanes that the function has.
+    /// The lanes of the function.
     pub max_width: u32,
     /// The rate of a lane in GT/s.
     pub speed: f64,
@@ -40,7 +40,7 @@ pub struct PcieLink {
 }
 
 impl PcieLink {
-    /// What it carries, in Gbit/s, without the headers of packets.
+    /// The data rate in Gbit/s, without the headers of packets.
     pub fn gbits(&self) -> f64 {
         // Generations 1 and 2 encode 8 bits as 10, later ones 128 as 130.
         let encoding = if self.speed < 8.0 { 0.8 } else { 128.0 / 130.0 };

@@ -16,7 +16,7 @@ pub struct RdmaDevice {
     pub pci: Option<String>,
     /// The version of the firmware.
     pub firmware: Option<String>,
-    /// The number that all functions of one network card have in common (`sys_image_guid`).
+    /// The number shared by all functions of one network card (`sys_image_guid`).
     pub card: Option<String>,
     /// Its ports.
     pub ports: Vec<RdmaPort>,
@@ -31,7 +31,7 @@ pub struct RdmaPort {
     pub state: PortState,
     /// The rate of its link in Mbit/s.
     pub rate: Option<u32>,
-    /// Whether it is a port of an Ethernet card (`RoCE`), and not of an InfiniBand card.
+    /// Whether it is a port of an Ethernet card (`RoCE`) rather than an InfiniBand card.
     pub ethernet: bool,
     /// The network interface.
     pub netdev: Option<String>,

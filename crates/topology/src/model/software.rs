@@ -1,4 +1,4 @@
-//! What is installed.
+//! Installed software.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,17 +7,17 @@ use serde::{Deserialize, Serialize};
 pub struct Software {
     /// The version of NVIDIA's kernel driver, such as `580.95.05`.
     pub driver: Option<String>,
-    /// The version of CUDA that the driver is for.
+    /// The CUDA version of the driver.
     pub cuda: Option<String>,
     /// Why CUDA's driver does not answer.
     pub cuda_problem: Option<String>,
-    /// Whether `nvidia_peermem` is loaded, by which network cards reach the memory of GPUs without
+    /// Whether `nvidia_peermem` is loaded, through which network cards reach GPU memory without
     /// dma-buf.
     #[serde(default)]
     pub peermem: bool,
     /// CUDA's toolkits.
     pub toolkits: Vec<Library>,
-    /// The NCCL libraries in the system's folders, and where this process's settings say.
+    /// The NCCL libraries in the system's folders, and in those of this process's settings.
     pub nccl: Vec<Library>,
     /// The configuration files that NCCL and this library read.
     pub conf: Vec<ConfFile>,
@@ -30,7 +30,7 @@ pub struct Library {
     pub path: String,
     /// Its version, such as `2.28.9`.
     pub version: Option<String>,
-    /// The size of the file in bytes, which tells builds of one version apart.
+    /// The size of the file in bytes, which distinguishes builds of one version.
     pub bytes: u64,
 }
 
@@ -39,6 +39,6 @@ pub struct Library {
 pub struct ConfFile {
     /// Where it is.
     pub path: String,
-    /// What it sets: names and values.
+    /// Its settings: names and values.
     pub settings: Vec<(String, String)>,
 }

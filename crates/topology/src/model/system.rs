@@ -11,8 +11,8 @@ pub struct System {
     pub arch: String,
     /// The machine's name by its firmware, such as `NVIDIA_DGX_Spark`.
     pub product: Option<String>,
-    /// The parameters of the kernel's command line that matter here: of the IOMMU, CMA, PCI, huge
-    /// pages, and what the kernel hands over to its successor (`kho`).
+    /// The relevant parameters of the kernel's command line: of the IOMMU, CMA, PCI, huge pages,
+    /// and of the hand-over to the next kernel (`kho`).
     pub boot: Vec<String>,
     /// The bytes of a page.
     pub page_bytes: Option<u64>,
@@ -20,14 +20,14 @@ pub struct System {
     /// (`vm.compaction_proactiveness`).
     #[serde(default)]
     pub compaction: Option<u8>,
-    /// Whether devices behind an SMMU may use the page tables of processes
-    /// (`CONFIG_ARM_SMMU_V3_SVA`); `None` where the kernel's configuration cannot be read.
+    /// Whether devices behind an SMMU may use processes' page tables (`CONFIG_ARM_SMMU_V3_SVA`);
+    /// `None` if the kernel's configuration cannot be read.
     #[serde(default)]
     pub smmu_sva: Option<bool>,
     /// The container runtime around this process, such as `docker`; `None` on the host itself.
     pub container: Option<String>,
-    /// Whether there are files by which programs open RDMA devices (`/dev/infiniband/uverbs*`);
-    /// `None` for a host that was recorded without its devices.
+    /// Whether the files exist by which programs open RDMA devices (`/dev/infiniband/uverbs*`);
+    /// `None` for a host recorded without its devices.
     #[serde(default)]
     pub rdma_files: Option<bool>,
 }
@@ -37,9 +37,9 @@ pub struct System {
 pub struct Memory {
     /// All.
     pub total: u64,
-    /// What can be allocated without swapping.
+    /// The bytes that can be allocated without swapping.
     pub available: u64,
-    /// The kernel's contiguous memory area, and what of it is free.
+    /// The kernel's contiguous memory area, and how much of it is free.
     pub cma: Option<(u64, u64)>,
 }
 
@@ -62,7 +62,7 @@ pub struct CpuClass {
     pub name: String,
     /// Their numbers, such as `5-9,15-19`.
     pub cpus: String,
-    /// How many.
+    /// Their count.
     pub count: usize,
     /// The highest frequency in kHz, if it is known.
     pub max_khz: Option<u64>,
@@ -85,12 +85,12 @@ pub struct NumaNode {
     pub distances: Vec<u32>,
 }
 
-/// The limits of a process, and what the kernel allows all of them.
+/// The limits of a process, and those of the kernel for all processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Limits {
-    /// Memory that may be locked, in bytes.
+    /// Lockable memory, in bytes.
     pub memlock: Limit,
-    /// Files that may be open.
+    /// Open files.
     pub files: Limit,
     /// Whether the process is exempt from the limit on locked memory (`CAP_IPC_LOCK`).
     pub ipc_lock: bool,

@@ -6,8 +6,8 @@ use super::{Interface, NetifError, is_internal};
 use crate::model::Netdev;
 use crate::read::{Tree, netdevs, speed};
 
-/// Every IP address of every interface that is up and has a carrier, in the system's order. Where
-/// none of these leads to other hosts, also those of interfaces that are up and may get a carrier.
+/// Every IP address of every interface that is up and has a carrier, in the system's order. If none
+/// of them leads to other hosts, also those of interfaces that are up and may get a carrier.
 ///
 /// # Errors
 /// When the operating system refuses.
@@ -23,8 +23,8 @@ pub fn list() -> Result<Vec<Interface>, NetifError> {
         .collect())
 }
 
-/// Every IP address of every interface, whether it is up or not, in the system's order,
-/// without speeds and without RDMA devices.
+/// Every IP address of every interface, up or not, in the system's order, without speeds and RDMA
+/// devices.
 ///
 /// # Errors
 /// When the operating system refuses.
@@ -34,9 +34,8 @@ pub fn all() -> Result<Vec<Interface>, NetifError> {
     Ok(addresses.collect())
 }
 
-/// A cable takes seconds to get a carrier. A rank that starts meanwhile names the address that
-/// others will reach soon: with the loopback's alone, they would try in vain until the end of the
-/// timeout.
+/// A cable takes seconds to get a carrier. A rank that starts meanwhile must name the address that
+/// others will soon reach: given loopback's alone, they would try in vain until the timeout.
 fn usable(all: Vec<Netdev>) -> impl Iterator<Item = Netdev> {
     let leads_out = |netdev: &Netdev| {
         !netdev.loopback && !is_internal(&netdev.name) && !netdev.addresses.is_empty()

@@ -25,8 +25,8 @@ pub struct Rail {
     pub target: usize,
 }
 
-/// The rails from `own` interfaces to a peer: the fastest of the networks that they share with it,
-/// each interface of either once. Bytes are distributed evenly, so a slower network would only
+/// The rails from `own` interfaces to a peer: the fastest of the networks that both share, each
+/// interface of either at most once. Bytes are distributed evenly, so a slower network would only
 /// delay the others. A network is as fast as its slower end.
 pub fn rails(own: &[Interface], peer: &[PeerAddress]) -> Vec<Rail> {
     let shared: Vec<_> = shared(own, peer).collect();
@@ -63,8 +63,7 @@ impl Shared<'_> {
     }
 }
 
-/// The networks that lead to a peer, in the order of the interfaces, and of the peer's addresses
-/// for each.
+/// The networks that lead to a peer, in the order of the interfaces, then of the peer's addresses.
 fn shared<'a>(
     own: &'a [Interface],
     peer: &'a [PeerAddress],
@@ -103,7 +102,7 @@ mod tests {
         }
     }
 
-    /// These addresses, each of an interface of its own, whose speed is not known.
+    /// These addresses, each on an interface of its own with unknown speed.
     fn peer(addrs: &[&str]) -> Vec<PeerAddress> {
         let addrs = addrs.iter().zip(1..);
         let address = |(addr, interface): (&&str, u32)| PeerAddress {
@@ -140,9 +139,9 @@ mod tests {
             one("cable", 4, "10.0.2.1", Some(200_000)),
         ];
         assert_eq!(targets(&own, &["10.0.1.2", "10.0.0.2", "10.0.2.2"]), [2]);
-        // Without the cable, the radio ranks as the LAN.
+        // Without the cable, the radio ranks the same as the LAN.
         assert_eq!(targets(&own, &["10.0.1.2", "10.0.0.2"]), [1, 0]);
-        // A cable to another host is none to this one.
+        // A cable to another host does not lead to this one.
         assert_eq!(targets(&own, &["10.0.9.2", "10.0.0.2"]), [1]);
     }
 

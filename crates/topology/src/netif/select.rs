@@ -14,10 +14,10 @@ const INTERNAL: &[&str] = &[
 
 /// The interfaces that may be used, best first.
 ///
-/// If `choice` names interfaces, in its order. Otherwise InfiniBand first, then the subnet of
-/// `root` (where the ranks meet), then other interfaces, then those that lead to containers and
-/// virtual machines, and the loopback last. Among equals, global addresses come before link-local
-/// ones, and faster interfaces before slower ones.
+/// If `choice` names interfaces, those, in its order. Otherwise InfiniBand first, then the subnet
+/// of `root` (where the ranks meet), then other interfaces, then those to containers and virtual
+/// machines, and loopback last. Among equals, global addresses come before link-local ones, and
+/// faster interfaces before slower ones.
 ///
 /// # Errors
 /// When there is none; the error lists the interfaces that exist.
@@ -103,7 +103,7 @@ pub(crate) fn is_internal(name: &str) -> bool {
     INTERNAL.iter().any(|prefix| name.starts_with(prefix))
 }
 
-/// Whether an address means nothing without the interface that it is of.
+/// Whether an address means nothing without its interface.
 pub fn is_link_local(addr: IpAddr) -> bool {
     // IPv4 link-local addresses need no scope: direct cables are often set up with them.
     matches!(addr, IpAddr::V6(addr) if addr.is_unicast_link_local())

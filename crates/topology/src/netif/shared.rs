@@ -1,4 +1,4 @@
-//! Finds the interfaces of a host that have a subnet in common.
+//! Finds the interfaces of a host that share a subnet.
 
 use std::net::IpAddr;
 use std::num::NonZeroU32;
@@ -8,9 +8,9 @@ use super::{NetifError, same_subnet};
 use crate::model::{Address, Netdev, Route};
 use crate::read::{netdevs, routes};
 
-/// The addresses of a host in whose subnets other interfaces have addresses, too. The kernel's
-/// routes lead to all peers of such a subnet over the first of the interfaces, whichever address a
-/// socket has; one that is bound to an interface stays there.
+/// The addresses of a host whose subnets contain addresses of its other interfaces, too. The
+/// kernel's routes lead to all peers of such a subnet over the first of the interfaces, whichever
+/// address a socket has. A socket bound to an interface stays there.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SharedSubnets(Vec<Shared>);
 
@@ -18,13 +18,13 @@ pub struct SharedSubnets(Vec<Shared>);
 struct Shared {
     address: Address,
     device: NonZeroU32,
-    /// Networks within the subnet to which a route leads by way of a gateway, or over an interface
+    /// Networks within the subnet that a route reaches through a gateway, or over an interface
     /// outside the subnet, such as a tunnel.
     detours: Vec<(IpAddr, u8)>,
 }
 
 impl SharedSubnets {
-    /// Those of this process's network namespace.
+    /// The addresses of this process's network namespace.
     ///
     /// # Errors
     /// When the operating system refuses to list them.
@@ -39,8 +39,8 @@ impl SharedSubnets {
         Ok(Self::of(&netdevs, &routes(&netdevs).map_err(failed)?))
     }
 
-    /// Those of these interfaces, with these routes. An interface without a carrier counts: its
-    /// route remains, and may be the first.
+    /// The addresses of these interfaces, with these routes. An interface without a carrier counts:
+    /// its route remains, and may be the first.
     fn of(netdevs: &[Netdev], routes: &[Route]) -> Self {
         let netdevs = netdevs.iter();
         let netdevs: Vec<_> = netdevs.filter(|one| one.up && !one.loopback).collect();
@@ -79,8 +79,8 @@ impl SharedSubnets {
         self.get(source).map(|one| one.device)
     }
 
-    /// The index of the interface to which a socket from this address to that one is bound; `None`
-    /// where the address alone chooses the interface, or the way leads elsewhere on purpose.
+    /// The index of the interface to bind a socket from `source` to `target` to. `None` if the
+    /// address alone selects the interface, or a route leads elsewhere on purpose.
     pub fn device_to(&self, source: IpAddr, target: IpAddr) -> Option<NonZeroU32> {
         let own = self.get(source)?;
         let mut detours = own.detours.iter();
@@ -96,7 +96,7 @@ impl SharedSubnets {
     }
 }
 
-/// Whether the route to the other interface's subnet may come before that of this address.
+/// Whether the route to the other interface's subnet may precede that of this address.
 fn shares(netdev: &Netdev, own: &Address, other: &Netdev) -> bool {
     let mut theirs = other.addresses.iter();
     other.index != netdev.index
@@ -186,7 +186,7 @@ mod tests {
             [None, None, None, Some(3), Some(5)]
         );
         assert_eq!(to(&shared, "169.254.1.1", "169.254.9.9"), Some(3));
-        // Another subnet, and this host itself.
+        // An address in another subnet, and one of this host itself.
         for elsewhere in ["10.0.0.9", "169.254.3.3"] {
             assert_eq!(to(&shared, "169.254.1.1", elsewhere), None);
         }

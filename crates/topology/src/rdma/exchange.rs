@@ -1,4 +1,4 @@
-//! The descriptions of their ports that ranks exchange.
+//! The descriptions of ports that ranks exchange.
 
 use super::Port;
 
@@ -28,7 +28,7 @@ pub enum ExchangeError {
     Excessive,
 }
 
-/// Encodes the description of ports for a peer. Removes from the list what exceeds the limits, so
+/// Encodes the description of ports for a peer. Removes entries beyond the limits from the list, so
 /// that both ranks have the same list.
 pub fn encode(ports: &mut Vec<Port>) -> Vec<u8> {
     shorten(ports);
@@ -36,7 +36,7 @@ pub fn encode(ports: &mut Vec<Port>) -> Vec<u8> {
     serde_json::to_vec(ports).unwrap_or_default()
 }
 
-/// Removes from a list what exceeds the limits.
+/// Removes entries beyond the limits from a list.
 pub(crate) fn shorten(ports: &mut Vec<Port>) {
     ports.truncate(MAX_PORTS);
     for port in ports.iter_mut() {

@@ -51,7 +51,7 @@ pub enum Roce {
     V1,
 }
 
-/// What two GIDs must have in common to reach each other; the better comes first.
+/// The property that two GIDs must share to reach each other; the better one comes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Kind(Roce, Family);
 
@@ -113,7 +113,7 @@ impl Port {
         Ok(port)
     }
 
-    /// The address that would be used, and why, as long as the peer is unknown.
+    /// The address to use while the peer is unknown, and why.
     ///
     /// # Errors
     /// When none would.
@@ -128,7 +128,7 @@ impl Port {
         Ok((gid, why))
     }
 
-    /// The preferred address as long as the peer is unknown.
+    /// The preferred address while the peer is unknown.
     pub fn preferred(&self) -> Option<&Gid> {
         self.gids.iter().min_by_key(|gid| gid.preference())
     }
@@ -143,7 +143,7 @@ impl Port {
 }
 
 impl Gid {
-    /// An entry of a port's table as described to peers; `None` if `RoCE` cannot use it.
+    /// Describes an entry of a port's table to peers; `None` if `RoCE` cannot use it.
     pub fn of_entry(entry: &GidEntry) -> Option<Self> {
         Some(Self {
             // A queue pair stores the index in a byte.
@@ -158,7 +158,7 @@ impl Gid {
         })
     }
 
-    /// The address; if it is mapped, the IPv4 address.
+    /// The address; the IPv4 address if it is mapped.
     pub fn ip(&self) -> IpAddr {
         IpAddr::V6(self.address).to_canonical()
     }
@@ -181,7 +181,7 @@ impl Gid {
         Kind(self.roce, family)
     }
 
-    /// The key by which addresses are ordered, the best first.
+    /// The sort key of addresses, best first.
     pub(super) fn preference(&self) -> (Kind, bool, u8) {
         (self.kind(), self.is_link_local(), self.index)
     }

@@ -69,9 +69,9 @@ pub enum NoRail {
     },
 }
 
-/// The pairs of ports that may reach each other, the best first. Both ranks get the same pairs in
-/// the same order if each passes its own list as [`encode`](super::encode) has left it, and exactly
-/// one of them is `first`, for example the lower rank.
+/// The pairs of ports that may reach each other, best first. Both ranks get the same pairs in the
+/// same order if each passes its own list as [`encode`](super::encode) left it, and exactly one of
+/// them is `first`, for example the lower rank.
 ///
 /// # Errors
 /// When there are none.
@@ -144,7 +144,7 @@ pub fn choose(candidates: &[Candidate], answered: &[bool]) -> Result<Vec<Rail>, 
     Ok(rails)
 }
 
-/// The pairs of two ranks' ports that may reach each other, the best first.
+/// The pairs of two ranks' ports that may reach each other, best first.
 fn pairs(first: &[Port], second: &[Port]) -> Vec<[End; 2]> {
     let mut found = Vec::new();
     let there = in_order(second);
@@ -152,7 +152,7 @@ fn pairs(first: &[Port], second: &[Port]) -> Vec<[End; 2]> {
         for (column, &(b, other_twin)) in there.iter().enumerate() {
             if let Some(gids) = common_network(&first[a], &second[b]) {
                 let (kind, link_local, _) = gids[0].preference();
-                // Twins share a cable. Pairing first with first and second with second gives one
+                // Twins share a cable. Pairing first with first, and second with second, gives one
                 // rail each.
                 let key = (kind, link_local, twin != other_twin, row, column);
                 let ends = [End::new(first, a, gids[0]), End::new(second, b, gids[1])];
@@ -186,9 +186,9 @@ fn in_order(ports: &[Port]) -> Vec<(usize, usize)> {
     order.iter().enumerate().map(twin).collect()
 }
 
-/// The best addresses of two ports that are on one network. Only the best kind of address that both
-/// have counts: every port has a link-local IPv6 address, which would only say "perhaps" even if
-/// the IPv4 addresses show that the two ports are on different networks.
+/// The best addresses of two ports on one network. Only the best kind that both have counts: every
+/// port has a link-local IPv6 address, which would only say "perhaps" even if the IPv4 addresses
+/// show that the two ports are on different networks.
 fn common_network(a: &Port, b: &Port) -> Option<[Gid; 2]> {
     let kinds = |port: &Port| port.gids.iter().map(Gid::kind).collect::<BTreeSet<_>>();
     let best = *kinds(a).intersection(&kinds(b)).next()?;
@@ -218,7 +218,7 @@ fn list(ports: &[Port]) -> String {
 }
 
 impl Gid {
-    /// Whether its subnet identifies one network.
+    /// Whether its subnet identifies a network.
     fn names_a_network(&self) -> bool {
         self.prefix.is_some() && !self.is_link_local()
     }

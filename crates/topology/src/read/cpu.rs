@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use super::{Tree, system::kibibytes};
 use crate::model::{CpuClass, NumaNode};
 
-/// The names of processors of Arm Ltd. by their part numbers, as the kernel has them in
-/// `/proc/cpuinfo`.
+/// The names of Arm Ltd.'s processors by their part numbers in `/proc/cpuinfo`.
 const ARM_PARTS: &[(&str, &str)] = &[
     ("0xd0c", "Neoverse-N1"),
     ("0xd40", "Neoverse-V1"),
@@ -16,7 +15,7 @@ const ARM_PARTS: &[(&str, &str)] = &[
     ("0xd87", "Cortex-A725"),
 ];
 
-/// What processors of one class have in common: name, highest frequency, governor, driver.
+/// The common properties of one class: name, highest frequency, governor, driver.
 type Kind = (String, Option<u64>, Option<String>, Option<String>);
 
 /// The processors by kind, the fastest first.
@@ -92,7 +91,7 @@ fn models(text: &str) -> Vec<(u32, String)> {
     blocks.filter_map(model).collect()
 }
 
-/// Ascending numbers as the kernel writes lists of processors: `0-4,10`.
+/// Ascending numbers in the kernel's form of processor lists: `0-4,10`.
 fn ranges(numbers: &[u32]) -> String {
     let mut runs: Vec<(u32, u32)> = Vec::new();
     for &number in numbers {

@@ -1,9 +1,9 @@
-//! File systems that programs write to.
+//! The file systems that programs write to.
 
 use crate::model::Disk;
 
-/// Where packages, logs, programs' own and temporary files are, and the memory that NCCL's
-/// processes share.
+/// The places of packages, logs, users' and temporary files, and of the memory shared by NCCL's
+/// processes.
 const PATHS: [&str; 5] = ["/", "/var", "/home", "/tmp", "/dev/shm"];
 
 pub(super) fn disks() -> Vec<Disk> {

@@ -1,7 +1,7 @@
-//! Interfaces, addresses, routes and neighbours: what the kernel lists over netlink.
+//! Interfaces, addresses, routes and neighbours, as listed by the kernel over netlink.
 //!
-//! Only the attributes needed here are parsed, so an interface is not lost because a newer kernel
-//! adds attributes or changes others.
+//! Only the attributes needed here are parsed, so a newer kernel that adds or changes others costs
+//! no interface.
 
 mod dump;
 
@@ -14,7 +14,7 @@ pub(crate) use dump::{Listed, messages};
 use crate::Error;
 use crate::model::{Address, Neighbour, NeighbourState, Netdev, Network, Route};
 
-/// The network of this process's namespace, without what only sysfs tells.
+/// The network of this process's namespace, without the facts that only sysfs has.
 pub(crate) fn network() -> Result<Network, Error> {
     let netdevs = netdevs()?;
     let routes = routes(&netdevs)?;
@@ -98,7 +98,7 @@ fn netdev(message: &Message) -> Option<Netdev> {
     (!netdev.name.is_empty()).then_some(netdev)
 }
 
-/// An address of the interface of this name.
+/// An address of the interface with this name.
 fn address(message: &Message, netdev: &str) -> Option<Address> {
     const ADDRESS: u16 = 1;
     const LOCAL: u16 = 2;
@@ -106,7 +106,7 @@ fn address(message: &Message, netdev: &str) -> Option<Address> {
     let (mut local, mut peer, mut label) = (None, None, None);
     for (kind, value) in message.attributes() {
         match kind {
-            // Of a point-to-point interface, `ADDRESS` is the other end's.
+            // On a point-to-point interface, `ADDRESS` is the other end's.
             LOCAL => local = ip(value),
             ADDRESS => peer = ip(value),
             LABEL => label = Some(text(value)),
@@ -156,10 +156,10 @@ fn routes_of(message: &Message, name_of: impl Fn(u32) -> Option<String>) -> Vec<
     hops.into_iter().filter_map(route).collect()
 }
 
-/// The attribute of a route, and of each of its next hops, that names a gateway.
+/// The attribute that names a gateway, of a route and of each of its next hops.
 const GATEWAY: u16 = 5;
 
-/// Where a route leads next.
+/// The next hop of a route.
 #[derive(Debug, Default)]
 struct NextHop {
     interface: Option<u32>,
@@ -206,7 +206,7 @@ fn neighbour(message: &Message, name_of: impl Fn(u32) -> Option<String>) -> Opti
     let state = match message.half(8)? {
         FAILED => NeighbourState::Failed,
         INCOMPLETE => NeighbourState::Asked,
-        // Multicast groups and the like, which nobody was asked for.
+        // Multicast groups and the like, which are never resolved.
         0 | NO_ARP => return None,
         _ => NeighbourState::Known,
     };
@@ -226,7 +226,7 @@ fn neighbour(message: &Message, name_of: impl Fn(u32) -> Option<String>) -> Opti
     })
 }
 
-/// Reads a message as whatever it may be, for the fuzz target.
+/// Reads a message as every kind, for the fuzz target.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn read_any(message: &Message) {
     let name_of = |index: u32| Some(index.to_string());
@@ -278,10 +278,10 @@ mod tests {
         assert!(lo.mtu > 0 && lo.index > 0 && lo.mac.is_none(), "{lo:?}");
     }
 
-    /// The flags, hardware addresses, and addresses with their prefixes, by interface.
+    /// Flags, hardware address, and addresses with their prefixes, by interface.
     type Listed = BTreeMap<String, (bool, bool, bool, Option<String>, BTreeSet<(IpAddr, u8)>)>;
 
-    /// What glibc lists, by code of its own.
+    /// The interfaces as listed by glibc, with code of its own.
     fn by_glibc() -> Listed {
         use nix::net::if_::InterfaceFlags as Flags;
 
@@ -335,7 +335,7 @@ mod tests {
         if !has(Need::Namespaces) {
             return;
         }
-        // A namespace is that of a thread, and of the programs that it starts.
+        // A namespace belongs to a thread and the programs that it starts.
         let listed = std::thread::spawn(|| {
             nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
             let kinds = [
@@ -370,7 +370,7 @@ mod tests {
             (made.count(), by_netlink(), by_glibc())
         });
         let (made, ours, theirs) = listed.join().unwrap();
-        // A kernel need not have every kind.
+        // A kernel may lack some kinds.
         assert!(made >= 8 && theirs.len() >= 3, "{made} {theirs:#?}");
         assert_eq!(ours, theirs);
     }
@@ -423,8 +423,8 @@ mod tests {
         }
     }
 
-    /// What the kernel says of interfaces, with attributes that nobody knows before and after, and
-    /// the last one cut.
+    /// The kernel's messages about interfaces, with unknown attributes before and after, and a
+    /// truncated one at the end.
     #[test]
     fn attributes_of_newer_kernels_cost_no_interface() {
         let known = dump(&LIST_LINKS).unwrap();
@@ -452,7 +452,7 @@ mod tests {
         assert_eq!(address(&none, "a"), None);
         assert_eq!(routes_of(&none, |_| Some(String::new())), []);
         assert_eq!(neighbour(&none, |_| Some(String::new())), None);
-        // An MTU of two bytes, and a name without its end.
+        // An MTU of two bytes, and a name without its terminator.
         let mut body = vec![0; 16];
         body.extend([6, 0, 4, 0, 1, 2, 0, 0]);
         body.extend([6, 0, 3, 0, b'e', b'0']);

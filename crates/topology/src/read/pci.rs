@@ -9,7 +9,7 @@ use super::Tree;
 use crate::model::{PciFunction, PcieLink};
 
 const FOLDER: &str = "sys/bus/pci/devices";
-/// The class of network cards, and of displays; 3D controllers are displays.
+/// The classes of network cards and of displays; 3D controllers count as displays.
 const NETWORK: u32 = 0x02;
 const DISPLAY: u32 = 0x03;
 const NVIDIA: u16 = 0x10de;
@@ -27,7 +27,7 @@ pub(super) fn functions(tree: &Tree) -> Vec<PciFunction> {
     all
 }
 
-/// Whether a function is a GPU of NVIDIA's.
+/// Whether a function is an NVIDIA GPU.
 pub(super) fn is_gpu(function: &PciFunction) -> bool {
     function.class >> 16 == DISPLAY && function.vendor == NVIDIA
 }
@@ -41,7 +41,7 @@ fn function(tree: &Tree, address: String) -> PciFunction {
         driver: tree
             .resolved(&at("driver"))
             .and_then(|path| Some(path.file_name()?.to_str()?.to_owned())),
-        // A machine without nodes reports -1.
+        // -1 on a machine without nodes.
         numa: tree.number(&at("numa_node")),
         is_virtual: tree.has(&at("physfn")),
         link: link(tree, &at("")),
@@ -54,7 +54,7 @@ fn function(tree: &Tree, address: String) -> PciFunction {
 }
 
 fn link(tree: &Tree, folder: &str) -> Option<PcieLink> {
-    // A function without a link reports a width of 0 or 255 lanes, and an unknown speed.
+    // Without a link, a function reports a width of 0 or 255 lanes, and an unknown speed.
     let width = |file: &str| {
         let width: u32 = tree.number(&format!("{folder}{file}"))?;
         (width > 0 && width < 255).then_some(width)

@@ -1,4 +1,4 @@
-//! RDMA devices, from sysfs: libibverbs is not needed.
+//! RDMA devices, read from sysfs: libibverbs is not needed.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ use crate::rdma::Gid;
 
 const FOLDER: &str = "sys/class/infiniband";
 
-/// The counters that are read: of errors, and of all bytes.
+/// The counters to read: of errors, and of all bytes.
 const COUNTERS: &[(&str, &str)] = &[
     ("counters", "local_link_integrity_errors"),
     ("counters", "port_rcv_data"),

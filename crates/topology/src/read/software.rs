@@ -9,7 +9,7 @@ use spark_ccl_config::{Env, shown};
 use super::Tree;
 use crate::model::{ConfFile, Library, Software};
 
-/// Folders of libraries, within which NCCL's packages install.
+/// Folders into which NCCL's packages install libraries.
 const FOLDERS: &[&str] = &[
     "lib",
     "lib64",
@@ -21,12 +21,12 @@ const FOLDERS: &[&str] = &[
     "usr/local/cuda/lib64",
     "usr/local/nccl/lib",
 ];
-/// What stands before its version in a build of NCCL.
+/// The text before the version in a build of NCCL.
 const MARK: &[u8] = b"NCCL version ";
-/// How much of a library is searched, in bytes. Those that NVIDIA builds have some 300 MB.
+/// How many bytes of a library are searched. NVIDIA's builds have some 300 MB.
 const LARGEST: u64 = 2 << 30;
 
-/// Where this process's settings say that more is.
+/// More places, from this process's settings.
 #[derive(Debug, Default)]
 pub(super) struct Places {
     libraries: Vec<String>,
@@ -97,7 +97,7 @@ fn toolkits(tree: &Tree) -> Vec<Library> {
     found
 }
 
-/// Every file that is an NCCL library, once, whatever links lead to it.
+/// Every file that is an NCCL library, once, however many links lead to it.
 fn nccl(tree: &Tree, places: &Places) -> Vec<Library> {
     let own = places.libraries.iter().map(String::as_str);
     let folders = own.chain(FOLDERS.iter().copied());
@@ -123,17 +123,16 @@ fn nccl(tree: &Tree, places: &Places) -> Vec<Library> {
     found
 }
 
-/// `2.28.9` of `libnccl.so.2.28.9`, which is how packages name it.
+/// `2.28.9` of `libnccl.so.2.28.9`, the packages' form of the name.
 fn version_of_name(file: &Path) -> Option<String> {
     let version = file.file_name()?.to_str()?.strip_prefix("libnccl.so.")?;
     (version.split('.').count() == 3).then(|| version.to_owned())
 }
 
-/// The version that a build of NCCL prints of itself. Python's wheels do not name it in the file's
-/// name.
+/// The version that a build of NCCL prints. Python's wheels do not have it in the file's name.
 fn version_of_build(file: &PathBuf) -> Option<String> {
     const BLOCK: usize = 1 << 20;
-    /// The longest version, and what is kept of a block since the text may go on in the next.
+    /// The longest version; also, the bytes kept of a block, as the text may continue in the next.
     const LONGEST: usize = 64;
     let mut file = File::open(file).ok()?.take(LARGEST);
     let mut bytes = Vec::with_capacity(BLOCK + LONGEST);
@@ -152,7 +151,7 @@ fn version_of_build(file: &PathBuf) -> Option<String> {
     }
 }
 
-/// The version after NCCL's mark, such as `2.28.9+cuda13.0`, without what follows the `+`.
+/// The version after NCCL's mark, such as `2.28.9+cuda13.0`, without the `+` and what follows.
 fn version_in(bytes: &[u8]) -> Option<String> {
     let mut places = bytes.windows(MARK.len()).enumerate();
     places.find_map(|(at, window)| {
@@ -165,7 +164,7 @@ fn version_in(bytes: &[u8]) -> Option<String> {
     })
 }
 
-/// The configuration files that are there, with what they set.
+/// The existing configuration files and their settings.
 fn conf(tree: &Tree, places: &Places) -> Vec<ConfFile> {
     let own = places.conf.iter().map(String::as_str);
     let paths = own.chain(["/root/.nccl.conf", "/etc/nccl.conf"]);

@@ -1,9 +1,9 @@
-//! Kernel, memory, limits: procfs.
+//! Kernel, memory and limits, read from procfs.
 
 use super::Tree;
 use crate::model::{Limit, Limits, Memory, System};
 
-/// The beginnings of those parameters of the kernel's command line that matter here.
+/// The beginnings of the relevant parameters of the kernel's command line.
 const PARAMETERS: &[&str] = &[
     "amd_iommu",
     "arm-smmu",
@@ -27,7 +27,7 @@ pub(super) fn system(tree: &Tree) -> System {
     let boot = boot.split_whitespace().filter(matters);
     let kernel = tree.text("proc/sys/kernel/osrelease").unwrap_or_default();
     System {
-        // The kernel tells since 6.1.
+        // Available since kernel 6.1.
         arch: tree
             .text("proc/sys/kernel/arch")
             .unwrap_or_else(|| std::env::consts::ARCH.to_owned()),
@@ -72,14 +72,14 @@ pub(super) fn limits(tree: &Tree) -> Limits {
     }
 }
 
-/// Whether this process is in the first user namespace: the kernel heeds the capability only there,
-/// and not in a container without root.
+/// Whether this process is in the initial user namespace: the kernel heeds the capability only
+/// there, and not in a rootless container.
 fn is_initial(tree: &Tree) -> bool {
     let map = tree.text("proc/self/uid_map");
     map.is_none_or(|map| map.split_whitespace().eq(["0", "0", "4294967295"]))
 }
 
-/// The container that this process is in, as container programs mark it.
+/// The container around this process, by the marks of container programs.
 fn container(tree: &Tree) -> Option<String> {
     let groups = tree.file("proc/self/cgroup").unwrap_or_default();
     let known = if tree.has("var/run/secrets/kubernetes.io") || groups.contains("kubepods") {
@@ -102,7 +102,7 @@ pub(super) fn kibibytes(text: &str, name: &str) -> Option<u64> {
     value.parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// What is after the name and a colon, in the first line that begins so.
+/// The text after the name and a colon, in the first line that begins with these.
 fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     let mut lines = text.lines();
     let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));

@@ -28,18 +28,18 @@ impl Tree {
         &self.root
     }
 
-    /// Where a file of the tree really is. An absolute path is one within the tree.
+    /// The real path of a file of the tree. An absolute path is taken within the tree.
     pub(crate) fn at(&self, path: &str) -> PathBuf {
         self.root.join(path.trim_start_matches('/'))
     }
 
-    /// Whether there is something at this path.
+    /// Whether anything is at this path.
     pub(crate) fn has(&self, path: &str) -> bool {
         self.inside(path).is_some()
     }
 
-    /// The whole text of a file; `None` for what is no file, lies outside of the tree, or is longer
-    /// than any that is read here.
+    /// The whole text of a file; `None` if it is no file, is outside the tree, or is longer than
+    /// any that is read here.
     pub(crate) fn file(&self, path: &str) -> Option<String> {
         let file = fs::File::open(self.regular(path)?).ok()?;
         let mut text = String::new();
@@ -47,13 +47,13 @@ impl Tree {
         (text.len() as u64 <= LONGEST).then_some(text)
     }
 
-    /// Where a regular file of the tree really is. Opening a pipe would wait, and a device may have
-    /// no end.
+    /// The real path of a regular file of the tree. Opening a pipe would block, and a device may
+    /// have no end.
     pub(crate) fn regular(&self, path: &str) -> Option<PathBuf> {
         self.inside(path).filter(|file| file.is_file())
     }
 
-    /// The text of a file without blanks around it; `None` if nothing is left.
+    /// The text of a file, trimmed; `None` if nothing is left.
     pub(crate) fn text(&self, path: &str) -> Option<String> {
         let text = self.file(path)?;
         let text = text.trim();
@@ -84,13 +84,13 @@ impl Tree {
         names
     }
 
-    /// The path within the tree that links lead to.
+    /// The path within the tree that links resolve to.
     pub(crate) fn resolved(&self, path: &str) -> Option<PathBuf> {
         let target = self.inside(path)?;
         Some(target.strip_prefix(&self.root).ok()?.to_owned())
     }
 
-    /// Where the links of a path lead, unless that is outside of the tree.
+    /// The path that links resolve to, unless it is outside the tree.
     fn inside(&self, path: &str) -> Option<PathBuf> {
         let target = fs::canonicalize(self.at(path)).ok()?;
         target.starts_with(&self.root).then_some(target)

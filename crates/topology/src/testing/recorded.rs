@@ -1,4 +1,4 @@
-//! A tree that is made up, and written as files.
+//! A made-up tree, written as files.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -14,18 +14,18 @@ use crate::model::{
 use crate::netif::network;
 use crate::{Host, recorded};
 
-/// A recorded host: files, symbolic links, and what is beside them.
+/// A recorded host: files, symbolic links, and the JSON files beside them.
 #[derive(Debug, Clone, Default)]
 pub struct Recorded {
     files: BTreeMap<String, String>,
     links: BTreeMap<String, String>,
-    /// What netlink lists.
+    /// The lists of netlink.
     pub network: Network,
-    /// What CUDA's driver says.
+    /// The answer of CUDA's driver.
     pub cuda: Cuda,
 }
 
-/// A function of a network card: where it is, and what it is called.
+/// A function of a network card: its place and its name.
 #[derive(Debug, Clone)]
 pub(super) struct Function {
     /// The folders below `sys/devices`, such as `pci0000:00/0000:00:00.0/0000:01:00.0`.
@@ -185,7 +185,7 @@ impl Recorded {
         self.gids(function);
     }
 
-    /// Plugs a cable into a function, and gives its interface an address.
+    /// Plugs a cable into a function, and gives an address to its interface.
     pub(super) fn cable(&mut self, function: &Function, ip: &str) {
         let netdev = self.netdev(&function.netdev);
         netdev.running = true;
@@ -200,8 +200,7 @@ impl Recorded {
         self.gids(function);
     }
 
-    /// The table of addresses of a function's port: for each address an entry for either version of
-    /// `RoCE`.
+    /// The GID table of a function's port: for each address an entry for either version of `RoCE`.
     fn gids(&mut self, function: &Function) {
         let port = format!("sys/class/infiniband/{}/ports/1", function.device);
         let own = self.netdev(&function.netdev).addresses.clone();
@@ -271,8 +270,8 @@ impl Recorded {
         json(serde_json::to_string(&self.cuda).unwrap(), "cuda.json");
     }
 
-    /// The host as it is read from the written tree. Equal trees are written and read once: the
-    /// many tests of a process begin with few.
+    /// The host read from the written tree. Equal trees are written and read once: the many tests
+    /// of a process start from few trees.
     ///
     /// # Panics
     /// The tree cannot be written or read.

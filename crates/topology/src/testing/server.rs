@@ -1,4 +1,4 @@
-//! A server with eight GPUs that NVLink joins, and a network card beside each.
+//! A server with eight GPUs joined by NVLink, and a network card beside each.
 
 use super::recorded::{Function, Recorded};
 use crate::model::{Cuda, CudaDevice, GpuPeer, Reach};

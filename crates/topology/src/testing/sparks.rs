@@ -4,10 +4,10 @@
 use super::recorded::{Function, Recorded};
 use crate::model::{Cuda, CudaDevice, Netdev};
 
-/// A cage of a host: the index of the host among several, and the number of the cage.
+/// A cage of a host: the index of the host, and the number of the cage.
 type Place = (usize, usize);
 
-/// A Spark whose cage `p0` has a cable that leads to a host that is not known.
+/// A Spark whose cage `p0` has a cable to an unknown host.
 pub fn spark(name: &str, number: u8) -> Recorded {
     let mut own = bare(name, number);
     for (twin, function) in functions(number, 0).iter().enumerate() {
@@ -100,7 +100,7 @@ fn bare(name: &str, number: u8) -> Recorded {
     own
 }
 
-/// The port of 10 Gbit/s, and the local network that it is in.
+/// The port of 10 Gbit/s, and its local network.
 fn lan(own: &mut Recorded, number: u8) {
     own.network.netdevs.push(Netdev {
         name: "enP7s7".to_owned(),

@@ -47,8 +47,7 @@ fn found(own: &[Port], peer: &[Port]) -> Vec<Candidate> {
     candidates(own, peer, true).unwrap()
 }
 
-/// The rails, as indices of ports in both lists, if exactly those pairs answer for which `reach` is
-/// true.
+/// The rails, as indices of ports in both lists, if exactly the pairs with true `reach` answer.
 fn rails(own: &[Port], peer: &[Port], reach: impl Fn(usize, usize) -> bool) -> Vec<(usize, usize)> {
     let found = found(own, peer);
     let answered: Vec<_> = found
@@ -118,7 +117,7 @@ fn where_all_are_link_local_probes_decide_and_twins_stay_in_step() {
         rails(&own, &peer, crossed),
         [(0, 1), (2, 3), (1, 0), (3, 2)]
     );
-    // A switch.
+    // Connected by a switch.
     assert_eq!(
         rails(&own, &peer, |_, _| true),
         [(0, 0), (2, 2), (1, 1), (3, 3)]
@@ -161,9 +160,9 @@ fn the_best_address_that_both_have_decides() {
         gids(&["10.0.0.1/24"], &["169.254.0.1/16", "10.0.0.2/24"]),
         Some((1, 2, true))
     );
-    // Addresses that rule a pair out are not overruled by others that only allow it.
+    // A pair that IPv4 addresses rule out is not allowed by link-local ones.
     assert_eq!(gids(&[local, "10.0.0.1/24"], &[local, "10.0.1.1/24"]), None);
-    // Unless both sides have IPv4 addresses, only the link-local ones remain.
+    // Unless both sides have IPv4 addresses, only link-local ones remain.
     assert_eq!(gids(&[local, "10.0.0.1/24"], &[local]), Some((1, 1, false)));
     assert_eq!(
         gids(&[local, "fd00::1/64"], &["fd00::2/64", local]),

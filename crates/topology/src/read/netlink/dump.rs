@@ -11,16 +11,16 @@ use rustix::net::{RecvFlags, SendFlags, SocketFlags, SocketType};
 
 use crate::Error;
 
-/// How long the kernel may take, which answers at once.
+/// How long the kernel may take; it answers at once.
 const DEADLINE: Duration = Duration::from_secs(5);
 /// The kernel sends at most 32 KiB at once.
 const BLOCK: usize = 64 << 10;
-/// How often a list is asked for that changes while it is read.
+/// How often to request a list that changes while it is read.
 const TRIES: u32 = 10;
 /// The header of a message: its length and type, flags, sequence number, sender.
 const HEADER: usize = 16;
 
-/// A list: what it has, the request's type, the type of its messages, and the bytes that stand
+/// A list: its contents, the request's type, the type of its messages, and the number of bytes
 /// before the attributes in both.
 #[derive(Debug)]
 pub(super) struct List {
@@ -63,15 +63,15 @@ pub(crate) struct Message {
     pub(super) body: Vec<u8>,
 }
 
-/// The messages of a list that have come so far.
+/// The messages of a list received so far.
 #[derive(Debug, Default)]
 pub(crate) struct Listed {
     pub(crate) messages: Vec<Message>,
-    /// Whether the list has changed while it was read, so that something may be missing.
+    /// Whether the list changed while it was read: entries may be missing.
     changed: bool,
 }
 
-/// How far a list has come.
+/// The progress of a list.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Dump {
     More,
@@ -79,7 +79,7 @@ pub(crate) enum Dump {
     Failed(String),
 }
 
-/// All that the kernel lists when it is asked.
+/// Requests a list from the kernel, and returns all of its messages.
 pub(super) fn dump(list: &List) -> Result<Vec<Message>, Error> {
     let mut listed = dump_once(list)?;
     for _ in 1..TRIES {
@@ -122,7 +122,7 @@ fn dump_once(list: &List) -> Result<Listed, Error> {
     }
 }
 
-/// A request for all of a list. Zeros stand for "of any kind".
+/// A request for all of a list. Zeros mean "of any kind".
 pub(super) fn request(list: &List) -> Vec<u8> {
     let mut bytes = vec![0; HEADER + list.fixed];
     let length = bytes.len() as u32;
@@ -132,7 +132,7 @@ pub(super) fn request(list: &List) -> Vec<u8> {
     bytes
 }
 
-/// Adds the messages of a block to those that have come.
+/// Adds the messages of a block to those received.
 pub(crate) fn messages(mut block: &[u8], listed: &mut Listed) -> Dump {
     while !block.is_empty() {
         let length = block.first_chunk().map_or(0, |it| u32::from_ne_bytes(*it)) as usize;
@@ -143,7 +143,7 @@ pub(crate) fn messages(mut block: &[u8], listed: &mut Listed) -> Dump {
         let half = |at: usize| u16::from_ne_bytes([header[at], header[at + 1]]);
         listed.changed |= half(6) & NLM_F_DUMP_INTR != 0;
         match half(4) {
-            // The end of a list says whether it was read to its end.
+            // The end of a list says whether the list is complete.
             NLMSG_DONE if code(body) >= 0 => return Dump::Done,
             NLMSG_DONE | NLMSG_ERROR => return Dump::Failed(reason(body)),
             kind => listed.messages.push(Message {
@@ -157,13 +157,13 @@ pub(crate) fn messages(mut block: &[u8], listed: &mut Listed) -> Dump {
     Dump::More
 }
 
-/// The code at the front of an end or an error; 0 if there is none.
+/// The code at the front of an end or an error message; 0 if there is none.
 fn code(body: &[u8]) -> i32 {
     body.first_chunk()
         .map_or(0, |code| i32::from_ne_bytes(*code))
 }
 
-/// What the negative code of an error says.
+/// The text of an error's negative code.
 fn reason(body: &[u8]) -> String {
     let code = i32::try_from(code(body).unsigned_abs()).unwrap_or(0);
     std::io::Error::from_raw_os_error(code).to_string()
@@ -184,7 +184,7 @@ impl Message {
         Some(u32::from_ne_bytes(*bytes))
     }
 
-    /// The types and values of the attributes, up to the first that is cut.
+    /// The types and values of the attributes, up to the first truncated one.
     pub(super) fn attributes(&self) -> impl Iterator<Item = (u16, &[u8])> {
         let list = LISTS.iter().find(|list| list.kind == self.kind);
         let fixed = list.map_or(self.body.len(), |list| list.fixed);
@@ -192,7 +192,7 @@ impl Message {
     }
 }
 
-/// The types and values of these attributes, up to the first that is cut.
+/// The types and values of these attributes, up to the first truncated one.
 pub(super) fn attributes(list: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     let whole = NlasIterator::new(list).map_while(Result::ok);
     whole.map(|one| {
@@ -235,7 +235,7 @@ mod tests {
         let changed = message(16, 2 | NLM_F_DUMP_INTR, &[0; 16]);
         assert_eq!(messages(&changed, &mut listed), Dump::More);
         assert!(listed.changed);
-        // A list that has begun ends with its error.
+        // An error may also end a list that has begun.
         for kind in [NLMSG_ERROR, NLMSG_DONE] {
             let refused = message(kind, 0, &(-1_i32).to_ne_bytes());
             let Dump::Failed(reason) = messages(&refused, &mut listed) else {
