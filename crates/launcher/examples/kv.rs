@@ -14,7 +14,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let Rendezvous::KeyValue(mut space) = launch.rendezvous else {
         return Err(format!("{kind} offers no key-value space").into());
     };
-    // The first is longer than what PMI-1 carries in one piece.
+    // The first is longer than one piece of PMI-1.
     let words = [("first", vec![0xa5; 3000]), ("second", b"last".to_vec())];
     for (key, word) in &words {
         let seen = exchange(&mut *space, rank, key, word)?;

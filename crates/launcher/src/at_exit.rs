@@ -1,7 +1,7 @@
 //! Disconnects from the launcher when the process exits.
 //!
 //! If a process opened the launcher's key-value space and exits without finalizing it, launchers
-//! take that for a crash and kill the other ranks. A second communicator may need the space again,
+//! treat that as a crash and kill the other ranks. A second communicator may need the space again,
 //! so the process's normal exit is the only right moment to finalize.
 
 use spark_ccl_fork::PerProcess;
@@ -9,8 +9,8 @@ use spark_ccl_log::Mutex;
 
 type Finalizer = fn();
 
-/// What to call at exit, per process: a forked child inherits the exit handler, but must not
-/// finalize for this rank.
+/// The functions to call at exit, per process: a forked child inherits the exit handler, but must
+/// not finalize for this rank.
 static FINALIZERS: PerProcess<Mutex<Vec<Finalizer>>> = PerProcess::new();
 
 /// Calls `finalizer` when this process exits normally. It must return even if the launcher is gone.
@@ -30,7 +30,7 @@ pub(crate) fn register(finalizer: Finalizer) {
 }
 
 extern "C" fn run_all() {
-    // Another thread may hold the lock while the process exits. It must not delay the exit.
+    // Another thread may hold the lock during the exit, and must not delay it.
     let Some(mut finalizers) = FINALIZERS.get().try_lock() else {
         return;
     };

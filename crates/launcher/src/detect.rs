@@ -18,7 +18,7 @@ use crate::{Error, Launch, LauncherKind, Rendezvous, node_list};
 /// Slurm. Slurm steps and torchrun agents are often nested with another launcher, so their sizes
 /// may differ from its; all other launchers must agree.
 ///
-/// A file that a variable names is read until the deadline, at most 64 KiB of it.
+/// If a variable names a file, at most 64 KiB of it are read, until the deadline.
 ///
 /// # Errors
 /// If variables do not parse, are incomplete, or contradict each other.
@@ -56,7 +56,7 @@ pub fn detect(
     }
 }
 
-/// The longest file of a unique id, with room for white space and for longer ids of other versions.
+/// The longest file of a unique id, with room for white space and longer ids of other versions.
 const LONGEST_ID_FILE: usize = 64 << 10;
 
 /// The variables of one launcher.
@@ -103,8 +103,8 @@ const TORCHRUN: Names = Names {
     local_size: "LOCAL_WORLD_SIZE",
 };
 
-/// This process's number on its host, as the innermost launcher says it that does. Unlike
-/// [`detect`], it asks nothing else, and takes variables that contradict each other.
+/// This process's number on its host, from the innermost launcher that says it. Unlike [`detect`],
+/// reads nothing else, and accepts variables that contradict each other.
 pub fn local_rank(env: &dyn Fn(&str) -> Option<String>) -> Option<u32> {
     let names = [OWN, TORCHRUN, OPEN_MPI, HYDRA].map(|names| names.local_rank);
     let names = names.into_iter().chain([SLURM_LOCAL_RANK]);
@@ -115,8 +115,8 @@ pub fn local_rank(env: &dyn Fn(&str) -> Option<String>) -> Option<u32> {
 
 const SLURM_LOCAL_RANK: &str = "SLURM_LOCALID";
 
-/// The variables by which [`detect`] finds in a process that it is rank `rank` of `size` on this
-/// host, and joins the communicator with that unique id. The id holds a secret: an environment is
+/// The variables from which [`detect`] finds that a process is rank `rank` of `size` on this host,
+/// and joins the communicator with that unique id. The id holds a secret: an environment is
 /// private, a command line is not.
 pub fn rank_variables(rank: u32, size: u32, unique_id: String) -> [(&'static str, String); 5] {
     let (rank, size) = (rank.to_string(), size.to_string());
@@ -129,7 +129,7 @@ pub fn rank_variables(rank: u32, size: u32, unique_id: String) -> [(&'static str
     ]
 }
 
-/// What the variables of one launcher say, already checked for consistency.
+/// The values of one launcher's variables, already checked for consistency.
 struct Claim {
     kind: LauncherKind,
     rank: (&'static str, u32),
@@ -239,8 +239,8 @@ fn is_hydra(env: Lookup<'_>) -> bool {
     vars::text(env, HYDRA.local_rank).is_some()
 }
 
-/// The claim of a process in a Slurm step. The batch script has a rank, too, but is not part of a
-/// step, and so has no node list of one.
+/// The claim of a process in a Slurm step. The batch script has a rank, too, but belongs to no
+/// step, and so has no step's node list.
 fn slurm_step(env: Lookup<'_>) -> Result<Option<Claim>, Error> {
     let Some(rank) = vars::number(env, "SLURM_PROCID", RANK)? else {
         return Ok(None);

@@ -23,7 +23,7 @@ pub enum Error {
         variable: String,
         /// What makes it necessary.
         because: String,
-        /// What to do.
+        /// The remedy.
         hint: String,
     },
     /// The variables of two launchers contradict each other.
@@ -62,9 +62,9 @@ pub enum Error {
     Space {
         /// Which space, and where.
         space: String,
-        /// What was being done.
+        /// The operation.
         operation: String,
-        /// What happened.
+        /// The failure.
         reason: String,
     },
     /// An operation on the key-value space did not finish in time.
@@ -72,11 +72,11 @@ pub enum Error {
     Timeout {
         /// Which space, and where.
         space: String,
-        /// What was being done.
+        /// The operation.
         operation: String,
         /// How long it took.
         waited: Duration,
-        /// What did not happen.
+        /// The condition that was not met.
         reason: String,
     },
 }

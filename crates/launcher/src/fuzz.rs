@@ -66,7 +66,7 @@ fn from_hex(bytes: &[u8]) {
     }
 }
 
-/// Nobody reads what the parsers send: with many answers at once, they wait until then for room.
+/// Nobody reads the parsers' requests: with many answers at once, they wait this long for room.
 fn soon() -> Instant {
     Instant::now() + Duration::from_millis(100)
 }

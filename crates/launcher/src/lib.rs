@@ -1,8 +1,8 @@
 //! Detects the launcher of this process, its rank, and how it finds the other ranks.
 //!
-//! [`detect`] reads the variables that launchers set. It does no I/O, except that it reads the file
-//! that `SPARK_CCL_UNIQUE_ID_FILE` names. The key-value spaces that it returns connect at their
-//! first use. How ranks meet is not known here.
+//! [`detect`] reads the variables that launchers set. It does no I/O except reading the file named
+//! by `SPARK_CCL_UNIQUE_ID_FILE`. The key-value spaces that it returns connect at their first use.
+//! How ranks meet is not known here.
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 mod at_exit;
@@ -71,7 +71,7 @@ impl fmt::Display for LauncherKind {
 
 /// How the ranks of a launch find each other.
 pub enum Rendezvous {
-    /// Rank 0 publishes what the others need in the launcher's key-value space.
+    /// Rank 0 publishes values for the others in the launcher's key-value space.
     KeyValue(Box<dyn KeyValue>),
     /// All ranks have the address of rank 0's host.
     Address {

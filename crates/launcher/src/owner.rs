@@ -9,7 +9,7 @@ use spark_ccl_log::{Mutex, MutexGuard};
 
 use crate::Error;
 
-/// The process that may use one of the launcher's protocols: the first one that does.
+/// The process that may use one of the launcher's protocols: the first one to use it.
 pub(crate) struct ProtocolOwner(OnceBox<Process>);
 
 impl ProtocolOwner {
@@ -18,7 +18,7 @@ impl ProtocolOwner {
     }
 
     /// Fails in a forked child of that process: the child would read its parent's answers, and is
-    /// no rank to the launcher. Call this before taking the connection's mutex, which may stay
+    /// no rank to the launcher. Call this before locking the connection's mutex, which may stay
     /// locked for good in the child.
     pub(crate) fn check(&self) -> Result<(), Forked> {
         self.0.get_or_init(|| Box::new(Process::here())).check()

@@ -1,10 +1,10 @@
 //! PMIx, the key-value space of Open MPI and of `srun --mpi=pmix`, through `libpmix.so.2`.
 //!
 //! The library is opened at the first use. Calls that wait for other ranks are made in their
-//! non-blocking form, so that these waits have a deadline. `PMIx_Init`, which waits for the
-//! launcher's daemon on this host, has no such form; nor have `PMIx_Put` and `PMIx_Commit`, which
-//! wait for the library's own thread. So each exchange runs on a thread of ours, which is left
-//! alone at the deadline.
+//! non-blocking form, so these waits have a deadline. `PMIx_Init`, which waits for the launcher's
+//! daemon on this host, has no such form; nor have `PMIx_Put` and `PMIx_Commit`, which wait for the
+//! library's own thread. So each exchange runs on a thread of ours, which is abandoned at the
+//! deadline.
 
 mod ffi;
 
@@ -56,7 +56,7 @@ impl KeyValue for PmixSpace {
 static CLIENT: Mutex<Option<Client>> = Mutex::new(None);
 static OWNER: ProtocolOwner = ProtocolOwner::new();
 
-/// How much longer than its deadline an exchange may take, to say what it was waiting for.
+/// How much longer than its deadline an exchange may take, to report what it waits for.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
 fn with_client<T: Send + 'static>(
@@ -72,8 +72,8 @@ fn with_client<T: Send + 'static>(
             at_exit::register(finalize);
         }
         match client.as_ref() {
-            // Other ranks would take the barriers of an exchange that begins too late for those of
-            // the next one.
+            // Other ranks would match the barriers of an exchange that begins too late with those
+            // of the next one.
             Some(client) if Instant::now() < deadline => work(client),
             _ => Err(failed("begin", "no time is left".to_owned())),
         }

@@ -26,7 +26,7 @@ const MAGIC: u32 = 0x3C85_F7CE;
 const READY: u8 = 0;
 /// The answer to `WAIT`: all keys exist.
 const STOP_WAITING: u8 = 0;
-/// Longer values are refused; we do not store such.
+/// Longer values are refused; we never store any.
 const MAX_VALUE: u64 = 1 << 20;
 
 /// The store of a torchrun agent. Any process that can reach its port can read it.
@@ -143,7 +143,7 @@ fn connect_once(host: &str, port: u16, deadline: Instant) -> io::Result<TcpStrea
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     let mut addresses = lookup(host, port, deadline)?.into_iter();
     while let Some(address) = addresses.next() {
-        // One that is silent leaves time for the others.
+        // A silent address leaves time for the others.
         let share = left(deadline)? / (1 + addresses.len() as u32);
         match TcpStream::connect_timeout(&address, share) {
             Ok(stream) => return Ok(stream),

@@ -180,7 +180,7 @@ proptest! {
         }
     }
 
-    /// The launcher's answers have one byte changed, and then it is silent.
+    /// One byte of the launcher's answers is changed; then the launcher is silent.
     #[test]
     fn damaged_answers_are_errors_or_values(at: prop::sample::Index, with: u8) {
         let mut answers = b"cmd=response_to_init rc=0\ncmd=maxes vallen_max=64\n\

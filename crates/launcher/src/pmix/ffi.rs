@@ -108,7 +108,7 @@ pub(super) struct Api {
 }
 
 impl Api {
-    /// Opens the library; the error lists each name that was tried and what the loader said.
+    /// Opens the library. The error lists each name that was tried, with the loader's message.
     pub(super) fn open() -> Result<Self, String> {
         Self::open_first(&file_names())
     }
@@ -167,8 +167,7 @@ fn reason(error: &libloading::Error) -> String {
     std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
 }
 
-/// Where to look: first along the loader's search path, then where Debian keeps a copy outside of
-/// it.
+/// The places to look: first the loader's search path, then Debian's copy outside of it.
 fn file_names() -> Vec<PathBuf> {
     vec![
         PathBuf::from("libpmix.so.2"),
