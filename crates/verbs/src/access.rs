@@ -22,9 +22,9 @@ impl Access {
     pub const REMOTE_ATOMIC: Access =
         Access(raw::IBV_ACCESS_REMOTE_ATOMIC | raw::IBV_ACCESS_LOCAL_WRITE);
     /// Writes may become visible in any order, but all are visible once their completion is. Must
-    /// not be used for memory that is polled. Devices without it ignore it.
+    /// not be used for memory that is polled. Devices that lack it ignore it.
     pub const RELAXED_ORDERING: Access = Access(raw::IBV_ACCESS_RELAXED_ORDERING);
-    /// Paging on demand: pages are not pinned, but fetched when the device needs them, if the
+    /// On-demand paging: pages are not pinned, but fetched when the device needs them, if the
     /// device supports this.
     pub const ON_DEMAND: Access = Access(raw::IBV_ACCESS_ON_DEMAND);
 

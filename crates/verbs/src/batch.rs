@@ -86,8 +86,8 @@ impl QueuePair<Rts> {
 /// - the queue pair has been destroyed or reset;
 /// - the memory's region has been deregistered.
 ///
-/// The memory of [inline](Request::inline) requests is released by the post itself. That a queue
-/// pair is in the error state releases nothing.
+/// The memory of [inline](Request::inline) requests is released by the post itself. The error
+/// state of a queue pair releases nothing.
 #[must_use = "nothing is posted but by `post`"]
 pub struct Batch<'b> {
     pair: &'b mut Pair,
@@ -301,12 +301,12 @@ impl<'b> Batch<'b> {
         )
     }
 
-    /// How many requests it has.
+    /// The number of requests.
     pub fn len(&self) -> usize {
         self.pair.sends.len()
     }
 
-    /// Whether it has none.
+    /// Whether it has no requests.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -15,8 +15,8 @@ impl Buffer for Box<[u8]> {}
 mod sealed {
     use std::ptr::NonNull;
 
-    /// A buffer taken apart. While a device has the memory, there must be no reference to it, nor a
-    /// value such as a `Box` that claims unique access to it.
+    /// The parts of a buffer. While a device has the memory, there must be no reference to it, nor
+    /// a value such as a `Box` that claims unique access to it.
     pub struct Parts {
         pub(super) start: NonNull<u8>,
         pub(super) bytes: usize,
@@ -168,7 +168,7 @@ impl<B: Buffer> Registered<B> {
         unsafe { ManuallyDrop::new(self).release() }
     }
 
-    /// Deregisters the region and puts the buffer together again.
+    /// Deregisters the region and reassembles the buffer.
     ///
     /// # Safety
     ///

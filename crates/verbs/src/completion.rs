@@ -1,4 +1,4 @@
-//! The results of work requests, and what a failure means.
+//! The results of work requests, and the meaning of failures.
 
 use std::fmt;
 

@@ -17,7 +17,7 @@ pub enum Error {
          apt install libibverbs1 ibverbs-providers), or say where libibverbs.so.1 is"
     )]
     Library {
-        /// What was tried, and how it failed.
+        /// The names that were tried, each with its error.
         tried: String,
     },
     /// The file that was opened lacks a function that every libibverbs has.
@@ -103,9 +103,9 @@ pub struct CallError {
     pub call: &'static str,
     /// The error number.
     pub errno: i32,
-    /// What the call was about: a device, a port, an address.
+    /// The subject of the call: a device, a port, an address.
     pub subject: String,
-    /// The attribute that was probably wrong, and what to do; empty if unknown.
+    /// The attribute that was probably wrong, and the remedy; empty if unknown.
     pub hint: String,
 }
 

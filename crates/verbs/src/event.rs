@@ -7,7 +7,7 @@ use nix::errno::Errno;
 use crate::error::failed;
 use crate::{Context, Error, hints, raw};
 
-/// An asynchronous event of a device, which no work request caused.
+/// An asynchronous event of a device, not caused by a work request.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum AsyncEvent {
     /// A port has become active. The event may come without an earlier [`AsyncEvent::PortError`],

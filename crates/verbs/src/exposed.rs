@@ -7,17 +7,17 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use crate::{Access, Error, MemoryRegion, Piece, ProtectionDomain, Remote, device_fence};
 
-/// Memory that peers may read and write at any time. It is therefore never borrowed, only copied
-/// from and to. A copy may contain only a part of what a peer writes at the same time.
+/// Memory that peers may read and write at any time. So it is never borrowed, only copied from and
+/// to. A copy may contain only a part of a peer's concurrent write.
 pub struct Exposed {
     /// Deregistered before `owner` is dropped. `None` only while it is being made or dropped.
     region: Option<MemoryRegion>,
     words: NonNull<[AtomicU64]>,
-    /// What keeps the memory mapped. `None` only while it is being dropped.
+    /// Keeps the memory mapped. `None` only while it is being dropped.
     owner: Option<Box<dyn Owner>>,
 }
 
-/// What keeps memory mapped as long as it lives.
+/// Keeps memory mapped as long as it lives.
 trait Owner: Send + Sync {}
 
 impl<T: Send + Sync> Owner for T {}
@@ -30,7 +30,7 @@ unsafe impl Sync for Exposed {}
 
 impl fmt::Debug for Exposed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Not the owner, which may show the memory: peers write to it.
+        // Leaves out the owner, which may show the memory: peers write to it.
         let mut shown = f.debug_struct("Exposed");
         shown.field("region", &self.region).finish_non_exhaustive()
     }
@@ -51,8 +51,8 @@ impl ProtectionDomain {
         unsafe { self.expose_owned(words, owner, access) }
     }
 
-    /// The same with memory that `owner` keeps mapped. It is dropped only after the memory has been
-    /// deregistered, or never, if that fails.
+    /// The same with memory that `owner` keeps mapped. `owner` is dropped only after the memory has
+    /// been deregistered, or never if that fails.
     ///
     /// # Safety
     ///
@@ -144,8 +144,8 @@ impl Exposed {
         Ok(())
     }
 
-    /// Loads the word at an offset, which is a multiple of 8. What the same peer wrote before that
-    /// word is visible afterwards, provided that the device writes in order.
+    /// Loads the word at an offset, which is a multiple of 8. Everything that the same peer wrote
+    /// before that word is visible afterwards, provided that the device writes in order.
     ///
     /// # Errors
     ///

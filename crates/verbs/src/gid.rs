@@ -59,7 +59,7 @@ impl Gid {
         }
     }
 
-    /// The IPv4 address that it maps, if it maps one.
+    /// The IPv4 address, if it is mapped.
     pub fn ipv4(self) -> Option<Ipv4Addr> {
         Ipv6Addr::from(self.0).to_ipv4_mapped()
     }

@@ -1,5 +1,5 @@
-//! What an error number most likely means, by call: the attribute that is wrong, and what to do.
-//! Devices differ, so if several causes give one number, the text names all of them.
+//! The most likely meaning of an error number, by call: the attribute that is wrong, and the
+//! remedy. Devices differ: if several causes give one number, the text names all of them.
 
 use rustix::process::{Resource, getrlimit};
 

@@ -22,7 +22,7 @@ impl Library {
     ///
     /// The library, or a function of it, is missing.
     pub fn open() -> Result<Library, Error> {
-        // Each opening keeps a table of functions for good.
+        // Each opening keeps a table of functions until the process ends.
         static OPENED: OnceLock<Library> = OnceLock::new();
         if let Some(opened) = OPENED.get() {
             return Ok(*opened);
@@ -66,8 +66,7 @@ fn reason(error: &libloading::Error) -> String {
     }
 }
 
-/// Declares [`Api`]: functions that every version has, and those that a version of rdma-core
-/// introduced.
+/// Declares [`Api`]: functions that every version has, and those added by a version of rdma-core.
 macro_rules! api {
     ($($name:ident)*; $($late:ident from $version:literal,)*) => {
         /// The functions of libibverbs, or of a fake.

@@ -33,7 +33,7 @@ pub struct Limits {
     pub atomics: Atomics,
 }
 
-/// What a device's atomics are atomic with respect to.
+/// The scope within which a device's atomics are atomic.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Atomics {
     /// The device has no atomics.

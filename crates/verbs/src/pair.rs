@@ -136,7 +136,7 @@ impl<S> QueuePair<S> {
         self.pair.peer
     }
 
-    /// Adds the device and the peer to a failed request of this queue pair.
+    /// Adds the device and the peer to the failure of a request of this queue pair.
     pub fn failure(&self, error: CompletionError) -> Failure {
         let device = self.domain().context().name().to_owned();
         Failure {
@@ -155,8 +155,8 @@ impl<S> QueuePair<S> {
         self.pair.query_state()
     }
 
-    /// Destroys it. Afterwards no request posted on it accesses memory. Completions that are left
-    /// in its completion queues may or may not be polled.
+    /// Destroys it. Afterwards no request posted on it accesses memory. Completions left in its
+    /// completion queues may or may not be polled.
     ///
     /// # Errors
     ///
@@ -191,7 +191,7 @@ pub(crate) struct Pair {
     pub(crate) sends: List<raw::ibv_send_wr>,
     pub(crate) receives: List<raw::ibv_recv_wr>,
     peer: Option<Peer>,
-    // Dropped, in this order, after the queue pair has been destroyed.
+    // Dropped after the queue pair has been destroyed, in this order.
     pub(crate) send_queue: CompletionQueue,
     pub(crate) receive_queue: CompletionQueue,
     pub(crate) domain: ProtectionDomain,
@@ -222,7 +222,7 @@ impl Pair {
         // SAFETY: `domain` keeps the context open, and its operations do not change.
         let ops = unsafe { &(*context.raw()).ops };
         let missing = |call| Error::TooOld { call, needs: "17" };
-        // Looked up first: a queue pair that was created would have to be destroyed again.
+        // Looked up first: otherwise a created queue pair would have to be destroyed again.
         let post_send = ops.post_send.ok_or(missing("ibv_post_send"))?;
         let post_recv = ops.post_recv.ok_or(missing("ibv_post_recv"))?;
         let mut asked = options.to_raw();

@@ -30,7 +30,7 @@ pub struct Port {
 pub enum PortState {
     /// No link.
     Down,
-    /// The link is there, but is being set up.
+    /// The link exists, but is being set up.
     Initializing,
     /// It carries packets.
     Active,
@@ -75,7 +75,7 @@ impl Mtu {
         all.into_iter().find(|mtu| mtu.bytes() == bytes)
     }
 
-    /// From libibverbs' encoding; an unknown value is taken for the smallest MTU.
+    /// From libibverbs' encoding; an unknown value counts as the smallest MTU.
     fn from_raw(mtu: raw::ibv_mtu) -> Mtu {
         128_u32
             .checked_shl(mtu)

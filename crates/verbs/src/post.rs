@@ -71,7 +71,7 @@ impl<W: WorkRequest> List<W> {
     }
 
     /// Links the requests to each other and to their pieces, and posts them. The error is an error
-    /// number, and how many were posted.
+    /// number and the number of posted requests.
     ///
     /// # Safety
     ///
@@ -139,7 +139,7 @@ impl WorkRequest for raw::ibv_recv_wr {
 pub struct PostError {
     /// How many requests, from the first, were posted.
     pub posted: usize,
-    /// Why the next one was not.
+    /// The error of the next one.
     #[source]
     pub error: Error,
 }

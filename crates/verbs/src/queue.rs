@@ -63,7 +63,7 @@ impl CompletionQueue {
     ) -> Result<Self, Error> {
         // SAFETY: `context` keeps the device open, and its operations do not change.
         let poll = unsafe { (*context.raw()).ops.poll_cq };
-        // Looked up first: a queue that was created would have to be destroyed again.
+        // Looked up first: otherwise a created queue would have to be destroyed again.
         let poll = poll.ok_or(Error::TooOld {
             call: "ibv_poll_cq",
             needs: "17",
@@ -133,7 +133,7 @@ impl CompletionQueue {
         Ok(Polled(arrived.iter()))
     }
 
-    /// Asks for one notification when the next completion arrives. With `solicited_only`, only the
+    /// Requests one notification, for the next completion. With `solicited_only`, only the
     /// completion of a peer's solicited request, or of a failed one, counts. Poll once more
     /// afterwards, for completions that arrived before.
     ///

@@ -55,12 +55,12 @@ impl ReceiveBatch<'_> {
         self.pair.receives.push(receive, into)
     }
 
-    /// How many receives it has.
+    /// The number of receives.
     pub fn len(&self) -> usize {
         self.pair.receives.len()
     }
 
-    /// Whether it has none.
+    /// Whether it has no receives.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -154,7 +154,7 @@ impl MemoryRegion {
         Ok(Self::made(domain, raw, (iova, bytes, access)))
     }
 
-    /// What libibverbs has registered: from an address on, how many bytes, and for what.
+    /// A region that libibverbs has registered, with its address, length and access.
     fn made(
         domain: &ProtectionDomain,
         raw: NonNull<raw::ibv_mr>,

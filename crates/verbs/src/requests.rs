@@ -24,7 +24,7 @@ pub struct Requests<B: Buffer> {
     pair: ManuallyDrop<QueuePair<Rts>>,
     in_flight: ManuallyDrop<HashMap<u64, Registered<B>>>,
     room: PollRoom,
-    /// Why the last poll stopped, if it returned what had completed before instead.
+    /// The error that stopped the last poll, if that returned earlier completions instead.
     failed: Option<Error>,
 }
 
@@ -197,9 +197,9 @@ impl<B: Buffer> Requests<B> {
     }
 
     /// Abandons all requests in flight, for example after a timeout, without waiting for
-    /// completions. The queue pair is moved to the error state and destroyed, and each buffer is
-    /// deregistered, so that neither the peer nor the device can access it any more. Buffers that
-    /// cannot be deregistered are leaked and not returned.
+    /// completions. Moves the queue pair to the error state and destroys it, and deregisters each
+    /// buffer, so that neither the peer nor the device can access it any more. Buffers that cannot
+    /// be deregistered are leaked and not returned.
     ///
     /// # Errors
     ///

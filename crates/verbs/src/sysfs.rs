@@ -1,4 +1,4 @@
-//! Reads what libibverbs does not report about RDMA devices from sysfs.
+//! Reads from sysfs the facts about RDMA devices that libibverbs does not report.
 
 use std::fs;
 use std::io::Read;
@@ -9,14 +9,14 @@ use crate::{Gid, GidEntry, GidKind};
 
 /// The folder of devices, below a root.
 const DEVICES: &str = "sys/class/infiniband";
-/// The longest file that is read, in bytes: those of sysfs are a page at most.
+/// The longest file that is read, in bytes; those of sysfs have at most a page.
 const LONGEST: u64 = 64 << 10;
 
-/// What is told of RDMA devices below `sys`. Only folders and regular files below the root are
-/// read: a recorded tree may have pipes, and links to devices.
+/// The facts about RDMA devices below `sys`. Reads only folders and regular files below the root: a
+/// recorded tree may have pipes, and links to devices.
 #[derive(Debug)]
 pub struct Sysfs {
-    /// Without links.
+    /// Free of links.
     root: PathBuf,
 }
 
@@ -27,7 +27,7 @@ impl Default for Sysfs {
 }
 
 impl Sysfs {
-    /// The devices below this folder, which has `sys`: `/`, or what was recorded of another
+    /// The devices below this folder, which contains `sys`: `/`, or the recorded tree of another
     /// machine.
     pub fn at(root: &Path) -> Self {
         Self {
@@ -68,7 +68,7 @@ impl Sysfs {
         let netdevs = folder("gid_attrs/ndevs");
         let entry = |index: String| {
             let gid: Gid = text(&gids, &index)?.parse().ok()?;
-            // Tables have hundreds of entries, of which a few are in use.
+            // Tables have hundreds of entries, few of them in use.
             if gid.is_zero() {
                 return None;
             }
@@ -97,7 +97,7 @@ impl Sysfs {
         parts.len() == 3 && parts.into_iter().all(hex) && hex(function)
     }
 
-    /// A folder of a device, without links; `None` if it is outside of the root, or is none.
+    /// A folder of a device, links resolved; `None` if there is none or it is outside the root.
     fn folder(&self, device: &str, name: &str) -> Option<PathBuf> {
         let path = self.root.join(DEVICES).join(device).join(name);
         let path = fs::canonicalize(path).ok()?;
@@ -123,8 +123,7 @@ fn names(folder: Option<&Path>) -> Vec<String> {
         .collect()
 }
 
-/// The single line of a regular file of a folder; `None` if it is empty or very long, or cannot be
-/// read.
+/// The single line of a regular file in a folder; `None` if it is empty, very long or unreadable.
 fn text(folder: &Path, name: &str) -> Option<String> {
     // A link may lead out of the root, opening a pipe may wait, and a device may have no end.
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;

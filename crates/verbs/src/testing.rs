@@ -59,7 +59,7 @@ static OLD: Api = Api {
     ..API
 };
 
-/// The fake library, as old as the oldest that is supported.
+/// The fake library as the oldest supported version.
 pub fn old_library() -> Library {
     Library { api: &OLD }
 }
@@ -84,7 +84,7 @@ fn failure() -> Option<(usize, i32)> {
     FAILURE.take().inspect(|&(_, errno)| Errno::set_raw(errno))
 }
 
-/// Makes the device refuse, with this error number, to destroy queue pairs of this thread; 0
+/// Makes the device refuse to destroy queue pairs of this thread, with this error number; 0
 /// switches this off.
 pub fn keep_pairs(errno: i32) {
     KEEPS.set(errno);

@@ -20,7 +20,7 @@ fn context() -> Context {
     testing::library().devices().unwrap()[0].open().unwrap()
 }
 
-/// Changes the functions that a fake device brings along.
+/// Changes the functions of a fake device.
 fn change(context: &Context, change: impl FnOnce(&mut raw::ibv_context_ops)) {
     // SAFETY: the fake's context is memory that `context` keeps, and only this thread uses it.
     change(unsafe { &mut (*context.raw()).ops });

@@ -1,5 +1,5 @@
-//! The address of a peer's queue pair: what the transition to ready-to-receive needs. Knows ports
-//! and GIDs; opens nothing.
+//! The address of a peer's queue pair, for the transition to ready-to-receive. Knows ports and
+//! GIDs; opens nothing.
 
 use crate::{Gid, GidEntry, GidKind, LinkLayer, Mtu, Port, PortState};
 
@@ -48,7 +48,7 @@ pub enum AddressError {
     /// The GID belongs to another port.
     #[error("GID index {index} ({gid}) is of port {seen}, but was named for port {port}")]
     OtherPort {
-        /// The port asked for.
+        /// The requested port.
         port: u8,
         /// The GID's index.
         index: u32,
@@ -93,11 +93,11 @@ pub enum AddressError {
          network interface"
     )]
     Mtu {
-        /// What was asked for.
+        /// The requested MTU.
         asked: Mtu,
         /// The port.
         port: u8,
-        /// What it carries.
+        /// The port's MTU.
         active: Mtu,
     },
     /// A number is too large for its field.
@@ -119,7 +119,7 @@ impl AddressVector {
     ///
     /// # Errors
     ///
-    /// The two cannot reach each other; the error says what differs. Whether the peer answers is
+    /// The two cannot reach each other; the error names the difference. Whether the peer answers is
     /// not checked.
     pub fn new(
         port: &Port,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::{CompletionQueue, Context, Error, raw};
 
-/// The options of a new queue pair. The device may grant more than is asked for.
+/// The options of a new queue pair. The device may grant more than requested.
 #[derive(Clone, Debug)]
 pub struct PairOptions {
     /// The completion queue of sends, writes, reads and atomics.
@@ -100,7 +100,7 @@ impl Default for ReceiveOptions {
 pub struct SendOptions {
     /// The number of the first packet, 24 bits.
     pub psn: u32,
-    /// The timeout for an acknowledgement: 4.096 us times two to the power of it, at most 31; 0 is
+    /// The timeout for an acknowledgement: 4.096 us times two to this power, at most 31; 0 is
     /// forever.
     pub timeout: u8,
     /// How often to retry without an acknowledgement, at most 7.

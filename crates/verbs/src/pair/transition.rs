@@ -8,7 +8,7 @@ use crate::error::failed_as;
 use crate::{Access, Error, hints, raw};
 
 impl QueuePair<Reset> {
-    /// Binds it to a port, and sets which accesses to the regions of its domain it allows its peer.
+    /// Binds it to a port, and sets the accesses that its peer is allowed to its domain's regions.
     ///
     /// # Errors
     ///

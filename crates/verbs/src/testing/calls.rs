@@ -283,7 +283,7 @@ pub(super) unsafe extern "C" fn dereg_mr(region: *mut raw::ibv_mr) -> c_int {
 pub(super) unsafe extern "C" fn create_comp_channel(
     context: *mut raw::ibv_context,
 ) -> *mut raw::ibv_comp_channel {
-    // Who writes never waits for who reads.
+    // Writers never wait for readers.
     let Ok((reader, writer)) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK) else {
         return null_mut();
     };
@@ -335,7 +335,7 @@ pub(super) unsafe extern "C" fn create_cq(
     .cast()
 }
 
-/// What libibverbs shows of a completion queue.
+/// The part of a completion queue that libibverbs shows.
 pub(super) fn raw_queue(
     context: *mut raw::ibv_context,
     depth: c_int,
@@ -378,7 +378,7 @@ pub(super) unsafe extern "C" fn create_qp(
     .cast()
 }
 
-/// What libibverbs shows of a queue pair.
+/// The part of a queue pair that libibverbs shows.
 ///
 /// # Safety
 ///

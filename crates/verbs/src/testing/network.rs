@@ -1,14 +1,14 @@
 //! Devices that carry data between the queue pairs of this process, as badly as the rules of RDMA
-//! allow: late, a request's bytes in pieces and in any order, what is read after what was posted
-//! behind it, and each queue pair at its own speed. An acknowledgement can be lost where a cable is
+//! allow: late, a request's bytes in pieces and in any order, the results of reads after later
+//! requests, and each queue pair at its own speed. An acknowledgement can be lost when a cable is
 //! cut. A seed decides.
 //!
-//! Each queue pair has a thread that is its sending device. It hands over to the program only what
-//! a real device does: a completion comes after the bytes that it is about, and no lock is common
-//! to both directions. So a thread sanitizer reports a program that does not wait for it.
+//! Each queue pair has a thread as its sending device. It hands over only what a real device does:
+//! a completion comes after its bytes, and the two directions share no lock. So a thread sanitizer
+//! reports a program that does not wait for the completion.
 //!
-//! What there is not: data in sends, atomics, limits of reads at a time, a limit of waits for a
-//! receive, and bytes of two writes that change their order.
+//! Missing: data in sends, atomics, limits of concurrent reads, a limit of waits for a receive, and
+//! reordering of the bytes of two writes.
 
 mod carrier;
 mod context;
@@ -63,24 +63,24 @@ thread_local! {
 /// Devices that reach each other.
 #[derive(Default)]
 struct Network {
-    /// What joins the queue pairs of each device.
+    /// The cable of each device, for all of its queue pairs.
     cables: [Cable; 2],
-    /// How many queue pairs there have been.
+    /// The number of queue pairs so far.
     pairs: AtomicU64,
 }
 
-/// Whether it is cut. That orders no other memory: relaxed.
+/// Whether it is cut. Relaxed: this orders no other memory.
 type Cable = Arc<AtomicBool>;
 
-/// The library of these devices, `loop0` and `loop1`. Those that a thread opens are a network of
-/// their own. The seed is for queue pairs that are connected from now on.
+/// The library of these devices, `loop0` and `loop1`. The devices that a thread opens form a
+/// network of their own. The seed is for queue pairs connected from now on.
 pub fn network(seed: u64) -> Library {
     SEED.store(seed, Ordering::Relaxed);
     Library { api: &NETWORK }
 }
 
-/// Cuts the cable of a device that this thread opens or has opened, or mends it. Nothing goes over
-/// a cable that is cut; the ports do not notice.
+/// Cuts or mends the cable of a device that this thread opens, now or earlier. Nothing passes a cut
+/// cable; the ports do not notice.
 pub fn cut(device: usize, is_cut: bool) {
     Network::of(own()).cables[device].store(is_cut, Ordering::Relaxed);
 }

@@ -113,7 +113,7 @@ pub(super) unsafe extern "C" fn post_recv(
     0
 }
 
-/// The entries of a list that is posted.
+/// The entries of a posted list.
 ///
 /// # Safety
 ///

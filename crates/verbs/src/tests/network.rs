@@ -1,5 +1,5 @@
-//! Tests of the devices that carry data within this process: that they keep RDMA's rules, and
-//! nothing beyond these.
+//! Tests of the devices that carry data within this process: they keep RDMA's rules, and promise no
+//! more.
 
 use std::time::{Duration, Instant};
 
@@ -14,13 +14,13 @@ struct End {
     memory: Exposed,
 }
 
-/// Two queue pairs that are connected, of one device.
+/// Two connected queue pairs of one device.
 fn ends() -> [End; 2] {
     let context = testing::network(7).devices().unwrap()[0].open().unwrap();
     let domain = context.protection_domain().unwrap();
     let access = Access::REMOTE_WRITE | Access::REMOTE_READ;
     let created = [(); 2].map(|()| {
-        // For all that a queue pair holds.
+        // Room for all completions of a queue pair.
         let queue = context.completion_queue(256).unwrap();
         let pair = domain.queue_pair(&PairOptions::new(&queue)).unwrap();
         let memory = domain.expose(BYTES, access).unwrap();
@@ -49,7 +49,7 @@ fn ends() -> [End; 2] {
     })
 }
 
-/// What ends next, `count` requests; meanwhile, `look` is called.
+/// Waits for `count` completions; meanwhile, calls `look`.
 fn ended(
     queue: &CompletionQueue,
     count: usize,
@@ -71,7 +71,7 @@ fn next(queue: &CompletionQueue) -> Completion {
     ended(queue, 1, || ()).remove(0).unwrap()
 }
 
-/// How the next requests fail.
+/// The errors of the next requests.
 fn failures(queue: &CompletionQueue, count: usize) -> Vec<Status> {
     let ended = ended(queue, count, || ());
     ended
@@ -90,7 +90,7 @@ fn write(from: &mut End, id: u64, to: Remote) {
     batch.post().unwrap();
 }
 
-/// Sends nothing but a number.
+/// Sends only a number.
 fn say(end: &mut End, id: u64) -> Result<(), PostError> {
     let mut batch = end.pair.batch();
     let request = Request::new(id).signalled();
@@ -297,7 +297,7 @@ fn nothing_goes_over_a_cable_that_is_cut() {
     receive(&mut to, 1);
     receive(&mut to, 2);
     from.memory.write(0, &[1; BYTES]).unwrap();
-    // The other one.
+    // Cuts the other device's cable.
     testing::cut(1, true);
     write(&mut from, 3, target);
     assert_eq!(next(&to.queue).wr_id, 1);

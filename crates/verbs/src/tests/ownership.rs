@@ -201,7 +201,7 @@ fn exposed_memory_is_copied() {
     assert!(exposed.remote(0..25).is_err());
 }
 
-/// Memory that notes when it is dropped.
+/// Memory that records when it is dropped.
 #[derive(Debug)]
 struct Noted {
     words: Vec<AtomicU64>,
@@ -242,7 +242,7 @@ fn exposed_memory_has_an_owner_until_it_is_deregistered() {
             testing::fail_next(0, deregisters);
         }
         drop(exposed);
-        // The device may still access what it has not released.
+        // The device may still access memory that it has not released.
         assert_eq!(is_dropped(), deregisters == 0);
     }
 }

@@ -1,4 +1,4 @@
-//! Tests of what posting hands to the provider.
+//! Tests of the requests handed to the provider.
 
 use super::*;
 

@@ -15,13 +15,13 @@ pub(crate) fn soft_roce(test_port: &TestPort) -> Option<(u32, u32)> {
     Some((number(), number()))
 }
 
-/// The status of a request that cannot be carried out: on soft-RoCE of Linux 6.1, on that of 6.12,
-/// and on mlx5.
+/// The status of a request that cannot be carried out: on soft-RoCE of Linux 6.1, on soft-RoCE of
+/// 6.12, and on mlx5.
 pub(crate) struct Ends(pub(crate) Status, pub(crate) Status, pub(crate) Status);
 
 impl Ends {
-    /// Whether `seen` is right for this device. On versions and devices that were not tried, each
-    /// of the three is.
+    /// Whether `seen` is right for this device. On untested versions and devices, any of the three
+    /// is.
     pub(crate) fn include(&self, test_port: &TestPort, seen: Status) -> bool {
         match soft_roce(test_port) {
             Some((6, 1)) => seen == self.0,

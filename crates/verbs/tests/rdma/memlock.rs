@@ -9,7 +9,7 @@ use spark_ccl_verbs::Access;
 
 use crate::ends::{memory, test_ports};
 
-/// Tells a process that it is the limited one.
+/// Marks the limited process.
 const ROLE: &str = "SPARK_TEST_MEMLOCK";
 const LIMIT: usize = 64 << 10;
 

@@ -11,9 +11,9 @@ use super::random::Random;
 use super::request::{Data, Request};
 use crate::raw;
 
-/// How long a peer may not answer.
+/// How long a peer may take to answer.
 const PATIENCE: Duration = Duration::from_millis(300);
-/// The pause between two looks at a peer that has no receive.
+/// The pause before looking again at a peer that has no receive.
 const PAUSE: Duration = Duration::from_micros(50);
 
 /// The sending device of a queue pair.
@@ -23,17 +23,17 @@ struct Carrier<'a> {
     /// Looked up once: the lock of all queue pairs would order memory that no device orders.
     peer: Option<Arc<End>>,
     random: Random,
-    /// How many requests before the current one have ended without a completion.
+    /// How many requests before the current one ended without a completion.
     unsaid: u32,
 }
 
-/// Bytes that were read, and whose place does not have them yet.
+/// The bytes of a read that are not yet in their place.
 struct Lagging {
     request: Request,
     bytes: Vec<u8>,
 }
 
-/// Carries requests in their order, until the queue pair is destroyed.
+/// Carries out requests in order, until the queue pair is destroyed.
 pub(super) fn carry(own: &End, to: Address, random: Random, requests: &Receiver<Request>) {
     let mut carrier = Carrier {
         own,
@@ -46,7 +46,7 @@ pub(super) fn carry(own: &End, to: Address, random: Random, requests: &Receiver<
     loop {
         let next = match &lagging {
             None => requests.recv(),
-            // What was read may come to its place after later requests have been carried out.
+            // A read's bytes may reach their place after later requests have been carried out.
             Some(_) => requests
                 .recv_timeout(carrier.random.delay())
                 .map_err(|_| std::sync::mpsc::RecvError),
@@ -73,7 +73,7 @@ pub(super) fn carry(own: &End, to: Address, random: Random, requests: &Receiver<
 }
 
 impl Carrier<'_> {
-    /// Carries a request out, but for what it reads, which it returns.
+    /// Carries out a request. Returns the bytes of a read instead of storing them.
     fn deliver(&mut self, request: &Request) -> Result<Option<Vec<u8>>, raw::ibv_wc_status> {
         let needed = request.needs()?;
         let mut read = request.is_read().then(|| vec![0; request.bytes()]);
@@ -111,7 +111,7 @@ impl Carrier<'_> {
         Ok(read)
     }
 
-    /// Puts what was read in its place, and ends the request.
+    /// Stores a read's bytes, and ends the request.
     fn place(&mut self, Lagging { request, bytes }: Lagging) {
         let result = match request.here(0..bytes.len()) {
             _ if !self.own.is_up() => Err(raw::IBV_WC_WR_FLUSH_ERR),
@@ -128,7 +128,7 @@ impl Carrier<'_> {
         self.end(&request, result);
     }
 
-    /// Ends a request, for its program.
+    /// Ends a request, and reports it to its program.
     fn end(&mut self, request: &Request, result: Result<(), raw::ibv_wc_status>) {
         let status = result.err().unwrap_or(raw::IBV_WC_SUCCESS);
         let has_failed = status != raw::IBV_WC_SUCCESS;
@@ -150,11 +150,11 @@ impl Carrier<'_> {
             let covered = std::mem::take(&mut self.unsaid);
             queues.sends.push(ended, queues.posted_sends.ended(covered));
         }
-        // Behind its cause.
+        // Only after their cause.
         self.own.flush_if_failed();
     }
 
-    /// Acts where the peer answers, until there is a result. The peer's rules are locked meanwhile.
+    /// Calls `act` whenever the peer answers, with its rules locked, until there is a result.
     fn with_peer(
         &mut self,
         mut act: impl FnMut(&End, &End, &Rules) -> Result<Option<()>, raw::ibv_wc_status>,
@@ -186,7 +186,7 @@ impl Carrier<'_> {
 }
 
 impl End {
-    /// What a request sends.
+    /// The bytes that a request sends.
     fn bytes_of(&self, data: Data) -> Result<Vec<u8>, raw::ibv_wc_status> {
         match data {
             Data::Inline(bytes) => Ok(bytes),

@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 use super::{Cable, Network};
 use crate::{Gid, raw};
 
-/// The index of each device, by which it is known.
+/// The index of each device; a pointer to it serves as the device.
 static DEVICES: [u64; 2] = [0, 1];
 const NAMES: [&std::ffi::CStr; 2] = [c"loop0", c"loop1"];
 
@@ -64,7 +64,7 @@ pub(super) unsafe fn cable_of(context: *mut raw::ibv_context) -> Cable {
     Arc::clone(&Network::of(network).cables[index])
 }
 
-/// Decides what the next queue pair's device does.
+/// The seed of the next queue pair's device.
 ///
 /// # Safety
 ///

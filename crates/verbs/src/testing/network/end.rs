@@ -1,4 +1,4 @@
-//! What devices know of the queue pairs of this process.
+//! The devices' knowledge of the queue pairs of this process.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
@@ -11,32 +11,31 @@ use super::memory::{Keys, Region};
 use super::queue::{Arrivals, Posted};
 use crate::{Gid, raw};
 
-/// By number.
+/// All ends, by number.
 static ENDS: Mutex<BTreeMap<u32, Arc<End>>> = Mutex::new(BTreeMap::new());
 
-/// What devices know of a queue pair. Its own device and that of its peer share no lock: that would
-/// order memory that no device orders.
+/// The devices' knowledge of a queue pair. Its own device and that of its peer share no lock: that
+/// would order memory that no device orders.
 pub(super) struct End {
     pub(super) address: Address,
-    /// Which protection domain it is of.
+    /// Its protection domain.
     pub(super) domain: usize,
     cable: Cable,
-    /// Its state. Changed with `rules` locked. It orders no other memory: relaxed, but for
-    /// receives, as `fail` says.
+    /// Its state, changed with `rules` locked. Relaxed, since it orders no other memory, except for
+    /// receives, as `flush_if_failed` says.
     is: AtomicU32,
     /// Locked while the peer's device acts here, and to change the state.
     rules: Mutex<Rules>,
-    /// What its own requests may name.
+    /// The regions that its own requests may name.
     pub(super) own_keys: Mutex<Keys>,
-    /// What its peer's requests may name.
+    /// The regions that its peer's requests may name.
     pub(super) peer_keys: Mutex<Keys>,
-    /// The ids of what waits for a message.
+    /// The ids of posted receives.
     receives: Mutex<Receiver<u64>>,
     pub(super) queues: Queues,
 }
 
-/// Where the completions of an end go, and how many requests of each kind are in the way of new
-/// ones.
+/// The completion queues of an end, and how many posted requests of each kind occupy them.
 pub(super) struct Queues {
     pub(super) sends: Arc<Arrivals>,
     pub(super) arrived: Arc<Arrivals>,
@@ -44,7 +43,7 @@ pub(super) struct Queues {
     pub(super) posted_receives: Posted,
 }
 
-/// Where an end is.
+/// The address of an end.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Address {
     pub(super) gid: Gid,
@@ -53,9 +52,9 @@ pub(super) struct Address {
 
 #[derive(Clone, Copy)]
 pub(super) struct Rules {
-    /// Whose requests are answered.
+    /// The peer whose requests are answered.
     pub(super) peer: Option<Address>,
-    /// What these may access.
+    /// The accesses that these are allowed.
     pub(super) access: u32,
 }
 
@@ -93,7 +92,7 @@ impl End {
         lock(&ENDS).remove(&self.address.number);
     }
 
-    /// The end at this address, if that exists.
+    /// The end at this address, if it exists.
     pub(super) fn at(address: Address) -> Option<Arc<Self>> {
         let end = lock(&ENDS).get(&address.number).cloned();
         end.filter(|end| end.address == address)
@@ -106,7 +105,7 @@ impl End {
         own.cloned().collect()
     }
 
-    /// Lets requests name a region by these keys, of this end and of its peer.
+    /// Lets requests of this end and of its peer name a region by these keys.
     pub(super) fn admit(&self, [own, peers]: [u32; 2], region: Region) {
         lock(&self.own_keys).insert(own, region);
         lock(&self.peer_keys).insert(peers, region);
@@ -118,7 +117,7 @@ impl End {
         lock(&self.peer_keys).remove(&peers);
     }
 
-    /// Keeps the state as it is, and devices from acting here for others, until it is dropped.
+    /// While held, the state does not change, and devices do not act here for others.
     pub(super) fn rules(&self) -> MutexGuard<'_, Rules> {
         lock(&self.rules)
     }
@@ -132,7 +131,7 @@ impl End {
         self.is.store(state, Ordering::Relaxed);
     }
 
-    /// Moves on from one state to another, and changes the rules; whether it was in that state.
+    /// Advances to another state and changes the rules, if it is in state `from`. Returns that.
     pub(super) fn advance(
         &self,
         [from, to]: [raw::ibv_qp_state; 2],
@@ -161,11 +160,11 @@ impl End {
         self.cable.load(Ordering::Relaxed)
     }
 
-    /// Ends its receives, if it has failed.
+    /// Ends its receives if it has failed.
     pub(super) fn flush_if_failed(&self) {
-        // Sequentially consistent, between the change of the state and this, and between a post and
-        // this: either who changes the state finds the receive here, or who posts it finds the
-        // state.
+        // Sequentially consistent, both between the change of state and this, and between a post
+        // and this: either the thread that changes the state finds the receive here, or the one
+        // that posts it finds the state.
         fence(Ordering::SeqCst);
         if self.state() != raw::IBV_QPS_ERR {
             return;

@@ -1,4 +1,4 @@
-//! Memory that is registered, as a device sees it.
+//! Registered memory, as a device sees it.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use crate::raw;
 
-/// Bytes that are aligned like this are moved together, as words; nothing here moves a part of one.
+/// Bytes of this alignment are moved together, as words; nothing here moves a part of one.
 const WORD: usize = size_of::<u64>();
 
 #[derive(Clone, Copy)]
@@ -21,9 +21,8 @@ pub(super) struct Region {
 // SAFETY: the memory is only accessed by functions whose callers prove that they may.
 unsafe impl Send for Region {}
 
-/// Regions by the keys that requests name them by: those of one domain, and of the keys for this
-/// end or for its peer. Locked while a device accesses one, so that it is deregistered before or
-/// after.
+/// Regions by the keys in requests: those of one domain, and of this end's keys or its peer's.
+/// Locked while a device accesses one, so it is deregistered before or after that.
 pub(super) type Keys = BTreeMap<u32, Region>;
 
 /// A part of a region, as a request names it.
@@ -35,7 +34,7 @@ pub(super) struct Span {
 }
 
 impl Span {
-    /// A part of it, from and to these bytes.
+    /// The part of it with these bytes.
     pub(super) fn part(self, part: Range<usize>) -> Self {
         Self {
             addr: self.addr + part.start as u64,
@@ -44,7 +43,7 @@ impl Span {
         }
     }
 
-    /// Where it is, if the keys have it with this access.
+    /// Its place, if the keys have it with this access.
     fn find(self, keys: &Keys, access: u32) -> Option<*mut u8> {
         let region = keys.get(&self.key)?;
         let offset = self.addr.checked_sub(region.iova)?;
@@ -81,8 +80,8 @@ pub(super) unsafe fn read(keys: &Keys, from: Span, access: u32) -> Option<Vec<u8
     Some(bytes)
 }
 
-/// Writes registered memory that allows this access; `None` if there is none. The order is given by
-/// what devices say afterwards.
+/// Writes registered memory that allows this access; `None` if there is none. The completion that
+/// follows gives the order.
 ///
 /// # Safety
 ///
@@ -115,6 +114,6 @@ fn step(start: *mut u8, at: usize, bytes: usize) -> Option<(*mut u8, usize)> {
     (at < bytes).then_some((place, if is_word { WORD } else { 1 }))
 }
 
-/// What a region must allow a device to do for its own program.
+/// The access that a region must allow a device for its own program.
 pub(super) const OWN_READ: u32 = 0;
 pub(super) const OWN_WRITE: u32 = raw::IBV_ACCESS_LOCAL_WRITE;

@@ -28,11 +28,11 @@ struct Pair {
     capacity: raw::ibv_qp_cap,
     end: Arc<End>,
     requests: Sender<Request>,
-    /// Until it is ready to send.
+    /// Kept until it is ready to send.
     unsent: Option<Receiver<Request>>,
     receives: Sender<u64>,
     carrier: Option<JoinHandle<()>>,
-    /// Of its device.
+    /// The seed of its device.
     seed: u64,
 }
 
@@ -148,7 +148,7 @@ pub(super) unsafe extern "C" fn destroy_qp(pair: *mut raw::ibv_qp) -> c_int {
     let pair = *unsafe { Box::from_raw(pair.cast::<Pair>()) };
     pair.end.remove();
     drop(pair.requests);
-    // It has panicked where a rule was broken that no device can answer for.
+    // Panicked if a rule was broken that no device can answer for.
     pair.carrier
         .map_or(0, |carrier| carrier.join().map_or(libc::EIO, |()| 0))
 }
@@ -171,7 +171,7 @@ pub(super) unsafe extern "C" fn post_send(
         // SAFETY: the program posts the request, so its pieces are valid, and of this network only
         // such kinds are used.
         let request = unsafe { Request::of(entry) };
-        // Fails where the carrier has panicked: the request never ends then.
+        // Fails if the carrier has panicked: the request then never ends.
         let _ = pair.requests.send(request);
     }
     0
@@ -192,7 +192,7 @@ pub(super) unsafe extern "C" fn post_recv(
             unsafe { *bad = from_ref(entry).cast_mut() };
             return libc::ENOMEM;
         }
-        // The other end is in `pair.end`.
+        // Cannot fail: the receiver is in `pair.end`.
         let _ = pair.receives.send(entry.wr_id);
     }
     pair.end.flush_if_failed();

@@ -24,21 +24,21 @@ struct Queue {
     end: Arc<Arrivals>,
 }
 
-/// A completion, and what it ends.
+/// A completion, and the requests that it ends.
 struct Arrival {
     completion: raw::ibv_wc,
     ended: Ended,
 }
 
-/// How many requests are in the way of new ones: until the completion that ends them has been
-/// polled. It orders no other memory: relaxed.
+/// How many requests occupy the queue: each until the completion that ends it has been polled.
+/// Relaxed: it orders no other memory.
 #[derive(Clone)]
 pub(super) struct Posted {
     count: Arc<AtomicU32>,
     most: u32,
 }
 
-/// This number of them has ended.
+/// The end of this many requests.
 pub(super) struct Ended(Arc<AtomicU32>, u32);
 
 impl Posted {
@@ -63,17 +63,17 @@ impl Posted {
     }
 }
 
-/// The devices' end of a completion queue. What they have pushed orders memory only for who takes
-/// it out.
+/// The devices' end of a completion queue. A push orders memory only for the thread that takes it
+/// out.
 pub(super) struct Arrivals {
     sender: Sender<Arrival>,
-    /// How many completions are in the queue. It orders no other memory: relaxed.
+    /// The number of completions in the queue. Relaxed: it orders no other memory.
     count: AtomicU32,
     depth: u32,
-    /// The program wants to be notified: set before a last poll, and taken after a push. Relaxed,
-    /// with fences in between, so that one of both sees the other and nothing else is ordered.
+    /// Whether the program wants to be notified: set before a last poll, taken after a push.
+    /// Relaxed, with fences in between: one of the two sees the other, and nothing else is ordered.
     is_armed: AtomicBool,
-    /// The channel, and the number that notifications give.
+    /// The channel, and the number in its notifications.
     events: Option<Arc<OwnedFd>>,
     id: u64,
 }
@@ -83,16 +83,16 @@ impl Arrivals {
         let before = self.count.fetch_add(1, Ordering::Relaxed);
         if before >= self.depth {
             eprintln!("a completion queue of {} overflows", self.depth);
-            // A panic would end a device, and its program would wait.
+            // A panic would end only the device, and its program would wait.
             std::process::abort();
         }
-        // Fails where the queue is destroyed, which nobody polls then.
+        // Fails if the queue is destroyed, and then nobody polls it.
         let _ = self.sender.send(Arrival { completion, ended });
         fence(Ordering::SeqCst);
         if self.is_armed.swap(false, Ordering::Relaxed)
             && let Some(events) = &self.events
         {
-            // Fails where the pipe is full: then it is readable anyway.
+            // Fails if the pipe is full: then it is readable anyway.
             let _ = rustix::io::write(events, &self.id.to_ne_bytes());
         }
     }
@@ -173,7 +173,7 @@ pub(super) unsafe extern "C" fn poll_cq(
     count as c_int
 }
 
-/// Notifies also of what is not solicited.
+/// Also notifies of unsolicited completions.
 pub(super) unsafe extern "C" fn req_notify_cq(queue: *mut raw::ibv_cq, _: c_int) -> c_int {
     // SAFETY: the caller passes a queue that exists during the call.
     let is_armed = &unsafe { of(queue) }.end.is_armed;

@@ -1,4 +1,4 @@
-//! Numbers that a seed decides.
+//! Random numbers from a seed.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ impl Random {
         (bits ^ (bits >> 31)) % end
     }
 
-    /// Is late, or not: three times of four, the next step follows at once.
+    /// Pauses or not: three times of four, the next step follows at once.
     pub(super) fn pause(&mut self) {
         if self.below(4) == 0 {
             std::thread::sleep(self.delay());
@@ -29,8 +29,8 @@ impl Random {
         Duration::from_micros(self.below(LONGEST))
     }
 
-    /// A message of `bytes` bytes in pieces, each with its start and its end, in any order. They
-    /// start at words.
+    /// The pieces of a message of `bytes` bytes, each with its start and end, in any order. Each
+    /// starts at a word.
     pub(super) fn pieces(&mut self, bytes: usize) -> Vec<[usize; 2]> {
         let mut pieces = Vec::new();
         let mut start = 0;

@@ -1,4 +1,4 @@
-//! Registers memory, and tells the devices.
+//! Registers memory, and tells the devices of it.
 //!
 //! # Safety
 //!
@@ -16,18 +16,18 @@ use super::end::End;
 use super::memory::Region;
 use crate::raw;
 
-/// The registered memory of this process. Devices have copies, so that they share no lock that
-/// would order memory which no device orders.
+/// The registered memory of this process. Devices have copies: a shared lock would order memory
+/// that no device orders.
 static REGISTERED: Mutex<Vec<Registered>> = Mutex::new(Vec::new());
 
 struct Registered {
     domain: usize,
-    /// For requests of this end, and for those of its peers.
+    /// The keys for requests of this end, and for those of its peers.
     keys: [u32; 2],
     region: Region,
 }
 
-/// Makes an end known, to other devices and to all who register memory in its domain.
+/// Adds an end: other devices find it, and regions registered in its domain are admitted.
 pub(super) fn join(end: &Arc<End>) {
     let registered = REGISTERED.lock().unwrap_or_else(PoisonError::into_inner);
     for one in registered.iter().filter(|one| one.domain == end.domain) {
@@ -54,7 +54,7 @@ pub(super) unsafe extern "C" fn reg_mr_iova2(
     iova: u64,
     access: c_uint,
 ) -> *mut raw::ibv_mr {
-    // What peers write, this end must be allowed to write.
+    // If peers may write, this end must be allowed to write.
     let writes = raw::IBV_ACCESS_REMOTE_WRITE | raw::IBV_ACCESS_REMOTE_ATOMIC;
     if access & writes != 0 && access & raw::IBV_ACCESS_LOCAL_WRITE == 0 {
         Errno::EINVAL.set();

@@ -1,4 +1,4 @@
-//! What a program posts to send.
+//! Requests posted by a program.
 
 use std::ops::Range;
 
@@ -11,14 +11,14 @@ pub(super) struct Request {
     opcode: raw::ibv_wr_opcode,
     flags: raw::ibv_send_flags,
     pub(super) imm: u32,
-    /// How many pieces it names; more than one is refused.
+    /// How many pieces it has; more than one is refused.
     pieces: i32,
     data: Data,
     remote: u64,
     key: u32,
 }
 
-/// What it sends, or where it puts what it reads.
+/// The data that it sends, or the place of the data that it reads.
 pub(super) enum Data {
     /// Copied when it was posted.
     Inline(Vec<u8>),
@@ -75,12 +75,12 @@ impl Request {
         self.opcode == raw::IBV_WR_RDMA_READ
     }
 
-    /// Whether it begins only when the reads before it have ended.
+    /// Whether it may begin only after earlier reads have ended.
     pub(super) fn is_behind_reads(&self) -> bool {
         self.is_read() || self.flags & raw::IBV_SEND_FENCE != 0
     }
 
-    /// What the peer must allow.
+    /// The access that the peer must allow.
     pub(super) fn needs(&self) -> Result<u32, raw::ibv_wc_status> {
         match self.opcode {
             _ if self.pieces > 1 => Err(raw::IBV_WC_LOC_QP_OP_ERR),
@@ -93,7 +93,7 @@ impl Request {
         }
     }
 
-    /// A part of what it sends, or of where it puts what it reads.
+    /// A part of the data sent, or of the place for the data read.
     pub(super) fn here(&self, part: Range<usize>) -> Data {
         match &self.data {
             Data::Inline(bytes) => Data::Inline(bytes[part].to_vec()),
@@ -112,7 +112,7 @@ impl Request {
         all.part(part)
     }
 
-    /// How the peer sees it arrive, if it does.
+    /// The opcode of its arrival at the peer, if it has one.
     pub(super) fn arrives_as(&self) -> Option<raw::ibv_wc_opcode> {
         match self.opcode {
             raw::IBV_WR_RDMA_WRITE_WITH_IMM => Some(raw::IBV_WC_RECV_RDMA_WITH_IMM),
