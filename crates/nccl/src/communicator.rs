@@ -1,5 +1,5 @@
-//! A rank of a communicator: its state, its waits for NCCL, and its handle. The submodules have the
-//! calls.
+//! A rank of a communicator: its state, its waits for NCCL, and its handle. The calls are in the
+//! submodules.
 
 mod call_timeout;
 mod collectives;
@@ -62,13 +62,13 @@ pub(crate) struct Inner {
     device: OnceLock<i32>,
     call_timeout: CallTimeout,
     state: AtomicU8,
-    /// The number of the group that has calls of this communicator.
+    /// The number of the open group that this communicator has calls in.
     pub(crate) group: Mutex<Option<u64>>,
-    /// Memory that NCCL may write until the communicator is aborted: it must live until then.
+    /// Memory that NCCL may write until the communicator is aborted, and that must live until then.
     kept: Mutex<Vec<Arc<dyn Any + Send + Sync>>>,
 }
 
-/// What a communicator can still do, from the best state to the worst.
+/// The calls that a communicator still allows, from the best state to the worst.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum State {
     Ready,
@@ -119,7 +119,7 @@ impl Communicator {
         Ok(count)
     }
 
-    /// How many ranks there are.
+    /// The number of ranks.
     ///
     /// # Errors
     ///
@@ -158,7 +158,7 @@ impl Communicator {
         }
     }
 
-    /// How long this waits for NCCL's calls: at first [`Config::timeout`](crate::Config::timeout).
+    /// The time limit of its calls: at first [`Config::timeout`](crate::Config::timeout).
     pub fn call_timeout(&self) -> CallTimeout {
         self.inner.call_timeout.clone()
     }
@@ -200,7 +200,7 @@ impl Communicator {
 }
 
 impl Inner {
-    /// With its size and rank, if they are known before NCCL has made the communicator.
+    /// With its size and rank, if these are known before NCCL has made the communicator.
     fn new(library: Library, timeout: Duration, of: Option<(usize, usize)>) -> Self {
         let known = |value: Option<usize>| value.map_or_else(OnceLock::new, OnceLock::from);
         Self {
@@ -255,7 +255,7 @@ impl Inner {
     }
 
     /// Turns NCCL's result into the call's, and waits if the call is in progress. In a group, the
-    /// group's end waits instead.
+    /// end of the group waits instead.
     fn settle(&self, operation: &'static str, code: u32, grouped: bool) -> Result<(), Error> {
         match Code(code) {
             Code::SUCCESS => Ok(()),
@@ -265,7 +265,7 @@ impl Inner {
         }
     }
 
-    /// Like [`settle`](Self::settle), for calls that return success when NCCL has only started
+    /// Like [`settle`](Self::settle), for calls whose success only means that NCCL has started
     /// them.
     fn settle_begun(&self, operation: &'static str, code: u32, grouped: bool) -> Result<(), Error> {
         self.settle(operation, code, grouped)?;
@@ -276,8 +276,8 @@ impl Inner {
         }
     }
 
-    /// Waits until NCCL has completed the call. On a rank that is not part of the new communicator
-    /// there is nothing to wait for.
+    /// Waits until NCCL has completed the call. A rank outside the new communicator has nothing to
+    /// wait for.
     pub(crate) fn wait(&self, operation: &'static str) -> Result<(), Error> {
         if self.raw().is_null() {
             return Ok(());
@@ -361,7 +361,7 @@ impl Inner {
         }
     }
 
-    /// Stops what runs and frees everything.
+    /// Stops everything that runs and frees everything.
     fn abort(&self) -> Result<(), Error> {
         let raw = self.raw.swap(ptr::null_mut(), Ordering::Relaxed);
         if raw.is_null() {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::raw::ncclConfig_t;
 use crate::{ArgumentError, Error, Library, Version};
 
-/// The configuration of a communicator. NCCL and its environment variables decide what is `None`.
+/// The configuration of a communicator. For each `None`, NCCL and its environment variables decide.
 ///
 /// ```
 /// # use spark_ccl_nccl::Config;
@@ -26,9 +26,9 @@ pub struct Config {
     pub min_ctas: Option<u32>,
     /// The most CTAs that a kernel uses.
     pub max_ctas: Option<u32>,
-    /// How many CTAs make a cluster, up to 8.
+    /// The CTAs per cluster, up to 8.
     pub cga_cluster_size: Option<u32>,
-    /// Which of several equally fast ways to run kernels to prefer; needs 2.27.3.
+    /// The preference among equally fast ways to run kernels; needs 2.27.3.
     pub cta_policy: Option<CtaPolicy>,
     /// The network to use, such as `IB` or `Socket`.
     pub net: Option<String>,
@@ -52,7 +52,7 @@ impl Default for Config {
     }
 }
 
-/// How many of the GPU's CTAs kernels use.
+/// The share of the GPU's CTAs that kernels use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CtaPolicy {
     /// As many as give the best speed.
@@ -107,7 +107,7 @@ impl Config {
         Ok(RawConfig { raw, _net: net })
     }
 
-    /// Fails if the library is too old for a field that is set: it would ignore the field silently.
+    /// Fails if the library is too old for a field that is set: it would silently ignore it.
     fn supported(&self, library: Library) -> Result<(), Error> {
         let late = [
             ("Config::name", self.name.is_some(), Version::new(2, 27, 3)),
@@ -135,7 +135,7 @@ impl Config {
 const UNDEFINED: c_int = c_int::MIN;
 
 /// `NCCL_CONFIG_INITIALIZER` of the last version whose fields cudarc has. Older and newer libraries
-/// accept it: they read the fields that both have.
+/// accept it: they read the fields common to both.
 const INITIAL: ncclConfig_t = ncclConfig_t {
     size: size_of::<ncclConfig_t>(),
     magic: 0xcafe_beef,

@@ -19,7 +19,7 @@ pub enum Error {
         listed(tried)
     )]
     Library {
-        /// What was tried, and why each attempt failed.
+        /// The attempts, each with its reason.
         tried: Vec<Refusal>,
     },
     /// The library lacks a function that every NCCL has.
@@ -43,7 +43,7 @@ pub enum Error {
         /// Its version.
         found: Version,
     },
-    /// The library is too old for what was requested.
+    /// The library is too old for the request.
     #[error("{what} is not in NCCL {found}; it needs {since} or newer")]
     Unsupported {
         /// A function, a data type, or a field of [`Config`](crate::Config).
@@ -63,7 +63,7 @@ pub enum Error {
         operation: &'static str,
         /// This rank, if it is known.
         rank: Option<usize>,
-        /// What was wrong.
+        /// The problem.
         error: ArgumentError,
     },
     /// A nonblocking communicator was not ready in time. It can only be aborted.
@@ -77,7 +77,7 @@ pub enum Error {
         operation: &'static str,
         /// This rank, if it is known.
         rank: Option<usize>,
-        /// How long this waited.
+        /// The time that this waited.
         waited: Duration,
     },
     /// The communicator can no longer do this.
@@ -117,21 +117,21 @@ impl Error {
         }
     }
 
-    /// Whether NCCL still works on the call. It may do so until the communicator is aborted.
+    /// Whether NCCL may still work on the call, until the communicator is aborted.
     pub fn goes_on(&self) -> bool {
         matches!(self, Self::Timeout { .. }) || self.code() == Some(Code::IN_PROGRESS)
     }
 
-    /// Whether the library is too old for what was asked.
+    /// Whether the library is too old for the request.
     pub fn is_unsupported(&self) -> bool {
         matches!(self, Self::Unsupported { .. })
     }
 }
 
-/// A library that could not be loaded, and why.
+/// A library that could not be loaded, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// The path, or the name that the system's loader was asked for.
+    /// The path, or the name passed to the system's loader.
     pub path: PathBuf,
     /// The loader's reason.
     pub reason: String,
@@ -167,8 +167,8 @@ pub struct CallError {
     pub code: Code,
     /// NCCL's text for the result.
     pub text: String,
-    /// NCCL's description of the last error in this process. It may be about another call; it is
-    /// empty if there was none.
+    /// NCCL's description of the last error in this process, which may be about another call. Empty
+    /// if there was none.
     pub last_error: String,
 }
 
@@ -211,7 +211,7 @@ impl Code {
     pub const INVALID_ARGUMENT: Self = Self(ncclResult_t::ncclInvalidArgument as u32);
     /// The call is not allowed in this state.
     pub const INVALID_USAGE: Self = Self(ncclResult_t::ncclInvalidUsage as u32);
-    /// A peer failed, or the network.
+    /// A peer or the network failed.
     pub const REMOTE: Self = Self(ncclResult_t::ncclRemoteError as u32);
     /// Not done yet.
     pub const IN_PROGRESS: Self = Self(ncclResult_t::ncclInProgress as u32);

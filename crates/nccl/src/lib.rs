@@ -1,8 +1,8 @@
 //! Safe bindings to NCCL: collectives between NVIDIA GPUs.
 //!
 //! libnccl is loaded at run time ([`Library::open`]): a program builds without CUDA, and runs on
-//! machines without NCCL. Versions from 2.18 on are supported. What an older version lacks fails
-//! with [`Error::Unsupported`], which names the version that has it.
+//! machines without NCCL. Versions from 2.18 on are supported. Calls that an older version lacks
+//! fail with [`Error::Unsupported`], which names the version that has them.
 //!
 //! ```no_run
 //! use spark_ccl_nccl::{Communicator, DType, DeviceSlice, Error, Library, RedOp, Stream};

@@ -29,19 +29,19 @@ pub struct Library {
     pub(crate) api: &'static Api,
 }
 
-/// Where PyTorch's wheels and NVIDIA's put the library, relative to `site-packages`, `nvidia/nccl`
-/// or its `lib`.
+/// The places of the library in PyTorch's and NVIDIA's wheels, relative to `site-packages`,
+/// `nvidia/nccl` or its `lib`.
 const IN_FOLDER: [&str; 3] = [
     "libnccl.so.2",
     "lib/libnccl.so.2",
     "nvidia/nccl/lib/libnccl.so.2",
 ];
 
-/// The names that the system's loader is asked for. Packages and wheels install the first,
-/// development packages the second as well.
+/// The names passed to the system's loader. Packages and wheels install the first, development
+/// packages the second as well.
 const BY_NAME: [&str; 2] = ["libnccl.so.2", "libnccl.so"];
 
-/// The longest text that is read. NCCL's buffer for its last error has one byte more.
+/// The longest text to read. NCCL's buffer for its last error has one byte more.
 const LONGEST: usize = 1023;
 
 impl Library {
@@ -50,7 +50,7 @@ impl Library {
     /// # Errors
     ///
     /// No library is found, it lacks functions, or it is older than [`Version::OLDEST`]. The error
-    /// lists what was tried, and why each attempt failed.
+    /// lists each attempt with its reason.
     pub fn open() -> Result<Self, Error> {
         // SAFETY: by these names, the system's loader finds NCCL, as for a program that is linked
         // with it.
@@ -123,7 +123,7 @@ impl Library {
         Self { api }
     }
 
-    /// What was loaded: a path, or the name that the system's loader found.
+    /// The path that was loaded, or the name found by the system's loader.
     pub fn path(self) -> &'static Path {
         &self.api.path
     }
@@ -171,7 +171,7 @@ impl Library {
     }
 
     /// NCCL's description of the last error in this process; empty if there was none. It may be
-    /// about a call of another thread, and garbled if that fails right now.
+    /// about a call of another thread, and garbled if that call fails right now.
     pub fn last_error(self) -> String {
         // SAFETY: NCCL accepts a null communicator here. It returns a buffer of the library, which
         // is never unloaded, and is longer than the longest text.
@@ -217,7 +217,7 @@ unsafe fn text_at(text: *const c_char) -> String {
     if text.is_null() {
         return String::new();
     }
-    // Each byte is read once, and what was read is checked: there is no reference to bytes that may
+    // Each byte is read once, and the copy is checked: there is no reference to bytes that may
     // change.
     let bytes = (0..LONGEST).map(|at| {
         // SAFETY: `text` is not null, no byte before `at` was zero, and `at` is less than

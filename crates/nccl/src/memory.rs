@@ -7,7 +7,7 @@ use spark_ccl_types::DType;
 use crate::raw::{DataType, cudaStream_t};
 use crate::{Error, Library};
 
-/// A range of device memory, by its address: a number of elements of one type.
+/// A range of device memory, by address: a number of elements of one type.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceSlice {
     start: *mut c_void,
@@ -62,7 +62,7 @@ impl DeviceSlice {
         self.start
     }
 
-    /// How many elements it has.
+    /// The number of elements.
     pub const fn len(self) -> usize {
         self.len
     }
@@ -72,7 +72,7 @@ impl DeviceSlice {
         self.len == 0
     }
 
-    /// How many bytes it has.
+    /// The number of bytes.
     pub const fn bytes(self) -> usize {
         self.len * self.dtype.size()
     }
@@ -87,8 +87,8 @@ impl DeviceSlice {
         self.device
     }
 
-    /// NCCL's number of its type, for calls that only move elements. Those of 8-bit floats are
-    /// bytes there: NCCL knows these types from a later version on, and refuses them on older GPUs.
+    /// NCCL's number of its type, for calls that only move elements. For 8-bit floats, that of
+    /// bytes: older versions do not know these types, and newer ones refuse them on older GPUs.
     pub(crate) fn moved_as(self) -> DataType {
         let dtype = match self.dtype {
             DType::F8E4M3 | DType::F8E5M2 => DType::U8,
@@ -103,7 +103,7 @@ impl DeviceSlice {
     }
 }
 
-/// A CUDA stream, by its handle. What is enqueued in a stream runs in order.
+/// A CUDA stream, by its handle. Everything enqueued in a stream runs in order.
 #[derive(Clone, Copy, Debug)]
 pub struct Stream {
     raw: *mut c_void,
@@ -184,7 +184,7 @@ impl Allocation {
         self.start
     }
 
-    /// How many bytes it has.
+    /// The number of bytes.
     pub const fn bytes(&self) -> usize {
         self.bytes
     }

@@ -1,4 +1,4 @@
-//! The functions of a libnccl that was loaded at run time.
+//! The functions of a libnccl loaded at run time.
 //!
 //! Results and reductions have integer types here, not cudarc's enumerations: a library may return
 //! a result of a later version, or take the number of a reduction that was created at run time, and
@@ -21,7 +21,7 @@ pub(crate) type DataType = c_uint;
 /// An `ncclRedOp_t`; may be one that was created at run time.
 pub(crate) type RedOp = c_uint;
 
-/// Declares [`Api`]: the functions that all supported versions have, and those that came later.
+/// Declares [`Api`]: the functions of all supported versions, and those added later.
 macro_rules! api {
     (
         always { $($name:ident($($argument:ty),*) -> $result:ty;)* }
@@ -63,7 +63,7 @@ macro_rules! api {
                 Ok(api)
             }
 
-            /// The functions that came later, with the version that added each, and whether this
+            /// The functions added later, with the version that added each, and whether this
             /// library has them.
             pub(crate) fn late(&self) -> Vec<(&'static str, Version, bool)> {
                 vec![$($((

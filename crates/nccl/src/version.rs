@@ -25,13 +25,13 @@ impl Version {
         }
     }
 
-    /// From the number that `ncclGetVersion` returns. Up to version 2.8 it had one digit less.
+    /// From the result of `ncclGetVersion`. Up to version 2.8 it had one digit less.
     pub(crate) const fn from_code(code: u32) -> Self {
         let major = if code < 10_000 { 1000 } else { 10_000 };
         Self::new(code / major, code % major / 100, code % 100)
     }
 
-    /// The number that NCCL uses for it.
+    /// NCCL's number for it.
     pub(crate) const fn code(self) -> u32 {
         self.major * 10_000 + self.minor * 100 + self.patch
     }

@@ -1,4 +1,4 @@
-//! Tests with NVIDIA's libraries, as far as these work without a GPU. `tests/nccl.sh` fetches the
+//! Tests with NVIDIA's libraries, as far as they work without a GPU. `tests/nccl.sh` fetches the
 //! oldest and the newest supported version, and lists their folders in `SPARK_CCL_TEST_NCCL`,
 //! oldest first.
 

@@ -34,7 +34,7 @@ impl CallTimeout {
         call_timeout
     }
 
-    /// Sets the time limit of calls that begin from now on; zero is also that of calls under way.
+    /// Sets the time limit of calls that begin from now on. Zero also applies to calls in progress.
     pub fn set(&self, timeout: Duration) {
         self.0.of_all.store(nanoseconds(timeout), Ordering::Relaxed);
     }
@@ -52,7 +52,7 @@ impl CallTimeout {
         Duration::from_nanos(longest.max(at_least.load(Ordering::Relaxed)))
     }
 
-    /// Whether the time is over of a call that began at `start` with the time limit `own`.
+    /// Whether a call has exceeded its time: it began at `start` with the time limit `own`.
     pub(super) fn is_over(&self, start: Instant, own: Duration) -> bool {
         self.0.of_all.load(Ordering::Relaxed) == 0 || start.elapsed() >= own
     }

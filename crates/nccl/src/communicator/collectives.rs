@@ -313,7 +313,7 @@ impl Communicator {
         call.finish(code)
     }
 
-    /// Sends and receives the parts of the buffers, each to or from its peer, in one group.
+    /// Sends and receives the parts of the buffers to and from their peers, in one group.
     fn send_and_receive(
         &self,
         send: Option<(DeviceSlice, Peers)>,
@@ -357,8 +357,8 @@ fn parts(
     })
 }
 
-/// The address of a buffer that only the root needs. NCCL does not access another rank's, but its
-/// choices may depend on the address.
+/// The address of a buffer that only the root needs. NCCL does not access those of other ranks, but
+/// its choices may depend on the address.
 fn start(buffer: Option<DeviceSlice>) -> *mut c_void {
     buffer.map_or(std::ptr::null_mut(), DeviceSlice::start)
 }

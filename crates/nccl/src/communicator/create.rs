@@ -11,17 +11,16 @@ use super::{Communicator, Inner, State, group};
 use crate::raw::{self, ncclComm_t, ncclConfig_t};
 use crate::{ArgumentError, Config, Error, Library, UniqueId};
 
-/// What happens to the old communicator when it is shrunk.
+/// The fate of the old communicator when it is shrunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShrinkMode {
-    /// Nothing: no operation may be in progress on it.
+    /// It stays as it is: no operation may be in progress on it.
     Default = 0,
     /// Operations in progress on it are stopped first. This also works after it has failed.
     Abort = 1,
 }
 
-/// The call that makes a communicator: it takes where NCCL writes the handle, and the
-/// configuration.
+/// The call that makes a communicator: takes the place for the handle, and the configuration.
 type CreateCall<'a> = &'a dyn Fn(*mut ncclComm_t, *mut ncclConfig_t) -> raw::Code;
 
 impl Communicator {
@@ -268,7 +267,7 @@ impl Communicator {
         Ok(made)
     }
 
-    /// Makes a communicator from this one. Its handle is null on a rank that is not part of it.
+    /// Makes a communicator from this one. Its handle is null on a rank outside of it.
     fn derive(
         &self,
         worst: State,
@@ -297,8 +296,8 @@ impl Communicator {
         settled.map(|()| made)
     }
 
-    /// Waits until NCCL has made `child` from this communicator: it returns success when it has
-    /// only started.
+    /// Waits until NCCL has made `child` from this communicator: NCCL's success only means that it
+    /// has started.
     fn wait_for_child(&self, name: &'static str, child: &Inner) -> Result<(), Error> {
         match self.inner.wait(name) {
             // If the communicator had failed before it was shrunk, NCCL still reports that failure.

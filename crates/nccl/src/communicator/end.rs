@@ -8,8 +8,8 @@ use crate::error::Code;
 use crate::{Error, Library};
 
 impl Communicator {
-    /// Stops at once everything that is enqueued or in progress, and frees everything. When one
-    /// rank has failed, all others call this.
+    /// Stops at once everything enqueued or in progress, and frees everything. When one rank has
+    /// failed, all others call this.
     ///
     /// # Errors
     ///
@@ -27,7 +27,7 @@ impl Communicator {
         self.inner.abort()
     }
 
-    /// Stops at once everything that is enqueued or in progress, but keeps the communicator for
+    /// Stops at once everything enqueued or in progress, but keeps the communicator for
     /// [`split`](Self::split), [`shrink`](Self::shrink) and [`finalize`](Self::finalize).
     ///
     /// # Errors
@@ -44,7 +44,7 @@ impl Communicator {
         Ok(())
     }
 
-    /// Waits for everything that has been enqueued, on all ranks, and frees everything.
+    /// Waits for everything enqueued, on all ranks, and frees everything.
     ///
     /// # Errors
     ///
@@ -69,7 +69,7 @@ impl Communicator {
         communicators.into_iter().try_for_each(Self::destroy)
     }
 
-    /// Starts to wait for everything enqueued. Nothing is left to wait for after a revoke.
+    /// Starts to wait for everything enqueued. After a revoke, nothing is left to wait for.
     fn flush(&self) -> Result<(), Error> {
         let call = self.begin_up_to(State::Revoked, "ncclCommFinalize")?;
         if self.inner.state() == State::Revoked {

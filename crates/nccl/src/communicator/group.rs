@@ -1,5 +1,5 @@
-//! Groups of calls. A group keeps its communicators, and the memory that NCCL writes, alive until
-//! it ends.
+//! Groups of calls. Until it ends, a group keeps alive its communicators, and the memory that NCCL
+//! writes.
 
 use std::cell::RefCell;
 use std::ptr;
@@ -24,11 +24,11 @@ struct Open {
     /// The communicators that have calls in the group. They live until it ends, even if they are
     /// dropped.
     members: Vec<Arc<Inner>>,
-    /// Where NCCL may write a handle, at the latest when the group ends.
+    /// The places where NCCL may write handles, at the latest when the group ends.
     slots: Vec<Arc<Slot>>,
 }
 
-/// Where NCCL writes a handle, at the latest when the call's group ends.
+/// The place where NCCL writes a handle, at the latest when the call's group ends.
 pub(super) type Slot = AtomicPtr<std::ffi::c_void>;
 
 impl Library {
@@ -199,7 +199,7 @@ pub(super) fn is_open(library: Library) -> bool {
     OPEN.with_borrow(|open| open.as_ref().is_some_and(|open| open.library == library))
 }
 
-/// Keeps alive until the group ends what NCCL will write.
+/// Keeps alive, until the group ends, a place that NCCL will write.
 pub(super) fn keep(slot: &Arc<Slot>) {
     OPEN.with_borrow_mut(|open| {
         if let Some(open) = open {

@@ -1,4 +1,4 @@
-//! The steps that all calls of a communicator share: checks of state and arguments, and the result.
+//! The steps shared by all calls of a communicator: checks of state and arguments, and the result.
 
 use std::ffi::c_int;
 
@@ -8,8 +8,7 @@ use super::{Communicator, State, group};
 use crate::raw::{self, Api, ncclComm_t};
 use crate::{ArgumentError, DeviceSlice, Error, RedOp, Stream};
 
-/// A call that is being prepared: what it needs from the communicator, and the checks of its
-/// arguments.
+/// A call in preparation: the communicator's part of it, and the checks of its arguments.
 pub(super) struct Operation<'a> {
     pub(super) comm: &'a Communicator,
     name: &'static str,
@@ -57,14 +56,14 @@ impl Operation<'_> {
         self.comm.inner.settle(self.name, code, self.grouped)
     }
 
-    /// Like [`finish`](Self::finish), for calls that return success when NCCL has only started
+    /// Like [`finish`](Self::finish), for calls whose success only means that NCCL has started
     /// them.
     pub(super) fn finish_begun(self, code: raw::Code) -> Result<(), Error> {
         let inner = &self.comm.inner;
         inner.settle_begun(self.name, code, self.grouped)
     }
 
-    /// Refuses to run in a group: the result would be known only when the group ends.
+    /// Refuses a call in a group: its result would be known only when the group ends.
     pub(super) fn refuse_in_group(&self) -> Result<(), Error> {
         let error = Error::Grouped {
             operation: self.name,
@@ -119,7 +118,7 @@ impl Operation<'_> {
         Ok(())
     }
 
-    /// Checks how many elements a buffer has.
+    /// Checks the number of elements of a buffer.
     pub(super) fn check_len(
         &self,
         buffer: &'static str,
@@ -154,8 +153,8 @@ impl Operation<'_> {
         Ok(seen / ranks)
     }
 
-    /// Checks that two buffers do not overlap, or that `inner` starts in `outer` where in place
-    /// requires.
+    /// Checks that two buffers do not overlap, or that `inner` starts in `outer` where a call in
+    /// place requires.
     pub(super) fn check_overlap(
         &self,
         outer: DeviceSlice,
@@ -202,7 +201,7 @@ impl Operation<'_> {
         self.comm.inner.library.reduces(expected)?;
         let made = match op {
             RedOp::PreMulSum(made) => made,
-            // The same, but NCCL has no kernel that scales the 8-bit floats of one rank.
+            // The same result; NCCL has no kernel that scales the 8-bit floats of a single rank.
             RedOp::Avg if self.comm.size()? == 1 => return Ok(RedOp::Sum.code()),
             plain => return Ok(plain.code()),
         };

@@ -31,7 +31,7 @@ impl Communicator {
         call.finish(code)
     }
 
-    /// Receives what a peer sends with [`send`](Self::send).
+    /// Receives a message that a peer sends with [`send`](Self::send).
     ///
     /// # Errors
     ///

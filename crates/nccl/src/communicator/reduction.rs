@@ -1,4 +1,4 @@
-//! The reductions that NCCL has, and those made at run time.
+//! NCCL's reductions, and those made at run time.
 
 use spark_ccl_types::{DType, Element};
 
@@ -66,7 +66,7 @@ impl Communicator {
         let operation = self.begin("ncclRedOpCreatePreMulSum")?;
         self.inner.library.reduces(dtype)?;
         let mut code = 0;
-        // NCCL reads it as a number of its type.
+        // NCCL reads it as a number of its element type.
         let mut factor = u64::from_ne_bytes(factor);
         // SAFETY: `begin` returned the handle of a live communicator. `factor` has the type that
         // NCCL is told, and NCCL reads it before it returns; NCCL writes one number to `code`.

@@ -1,4 +1,4 @@
-//! Registration of device memory, with which NCCL can access the memory directly.
+//! Registration of device memory, through which NCCL can access the memory directly.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::{self, NonNull};
@@ -9,7 +9,7 @@ use super::Communicator;
 use super::group::{self, Slot};
 use crate::{ArgumentError, DeviceSlice, Error};
 
-/// Memory that is registered with a communicator until [`Communicator::deregister`], or until the
+/// Memory registered with a communicator until [`Communicator::deregister`], or until the
 /// communicator ends.
 #[derive(Debug)]
 pub struct Registration {
@@ -23,15 +23,15 @@ unsafe impl Send for Registration {}
 // SAFETY: a shared reference only says whether there is a handle.
 unsafe impl Sync for Registration {}
 
-/// Memory that all ranks have registered together, until [`Communicator::deregister_window`] or
-/// until the communicator ends.
+/// Memory registered by all ranks together, until [`Communicator::deregister_window`] or until the
+/// communicator ends.
 #[derive(Debug)]
 pub struct Window {
     slot: Arc<Slot>,
     communicator: u64,
 }
 
-/// Which buffers a window may consist of.
+/// The buffers that a window may consist of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WindowKind {
     /// The ranks' buffers may differ.
@@ -41,7 +41,7 @@ pub enum WindowKind {
 }
 
 impl Registration {
-    /// Whether NCCL uses the registration. It ignores memory from which it would not benefit.
+    /// Whether NCCL uses the registration. NCCL ignores memory that it would not benefit from.
     pub fn is_used(&self) -> bool {
         self.handle.is_some()
     }
@@ -82,7 +82,7 @@ impl Communicator {
         let call = self.begin("ncclCommDeregister")?;
         call.check_owner("registration", registration.communicator)?;
         let function = call.api().ncclCommDeregister()?;
-        // NCCL returned no handle if it does not use the registration.
+        // NCCL returns no handle for a registration that it does not use.
         let Some(handle) = registration.handle else {
             return Ok(());
         };
@@ -154,7 +154,7 @@ impl Communicator {
 }
 
 impl Window {
-    /// Whether NCCL made a window. If it cannot use one, it makes none and works without.
+    /// Whether NCCL made a window. If it cannot, it works without.
     pub fn is_used(&self) -> bool {
         // Relaxed: NCCL wrote the handle before its call, or the group, ended.
         !self.slot.load(Ordering::Relaxed).is_null()

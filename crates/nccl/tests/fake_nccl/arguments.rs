@@ -1,4 +1,4 @@
-//! Arguments that are refused before NCCL is called.
+//! Arguments refused before NCCL is called.
 
 use spark_ccl_nccl::{
     ArgumentError, Communicator, Config, CtaPolicy, DType, Error, RedOp, Stream, WindowKind,
@@ -148,7 +148,7 @@ fn overlaps() {
     assert!(overlap(comm.all_gather(part(0, 2), all, stream())).is_some());
     assert!(overlap(comm.reduce_scatter(all, part(4, 2), RedOp::Sum, stream())).is_some());
     assert_eq!(overlap(comm.all_to_all(all, all, stream())), None);
-    // In place.
+    // Calls in place.
     comm.all_reduce(all, all, RedOp::Sum, stream()).unwrap();
     comm.all_gather(part(2, 2), all, stream()).unwrap();
     comm.reduce_scatter(all, part(2, 2), RedOp::Sum, stream())

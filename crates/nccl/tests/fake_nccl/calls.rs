@@ -1,4 +1,4 @@
-//! The calls that NCCL gets, with their arguments.
+//! The calls made to NCCL, with their arguments.
 
 use spark_ccl_nccl::{
     Communicator, Config, CtaPolicy, DType, Progress, RedOp, ShrinkMode, Stream, WindowKind,

@@ -51,7 +51,7 @@ fn what_another_thread_is_saying_is_text_all_the_same() {
             while !is_over.load(Ordering::Relaxed) {
                 for remainder in 0..2 {
                     say(remainder);
-                    // Long enough for the other thread to find a whole text now and then.
+                    // Long enough for the other thread to find a complete text now and then.
                     (0..100).for_each(|_| std::hint::spin_loop());
                 }
             }
@@ -203,7 +203,7 @@ fn a_failed_creation_leaks_nothing() {
             .contains("ncclCommInitRankConfig on rank 0: ")
     );
     assert_eq!(fake.journal().len(), 2);
-    // NCCL leaves a communicator that must be aborted.
+    // NCCL leaves behind a communicator that must be aborted.
     fake.fail("ncclCommInitRankConfig", 2);
     assert!(init().is_err());
     assert_eq!(fake.journal().last().unwrap(), "ncclCommAbort #0");

@@ -243,7 +243,7 @@ fn groups_of_two_libraries_do_not_mix() {
     // A communicator of the other library is in no group.
     let comms = pair(&other);
     one.library.group(|| sum(&comms[0])).unwrap();
-    // The first group, which was cancelled, and the second.
+    // Three calls of the cancelled first group, and two of the second.
     assert_eq!(names(&one.journal()).len(), 3 + 2);
     comms.into_iter().next().unwrap().abort().unwrap();
 }

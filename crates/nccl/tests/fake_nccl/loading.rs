@@ -1,4 +1,4 @@
-//! How a library is found, loaded and checked.
+//! Finding, loading and checking a library.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Tests with a fake libnccl, which records how it is called and returns what the test has set.
+//! Tests with a fake libnccl, which records its calls and returns the results set by the test.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -92,7 +92,7 @@ impl Fake {
     }
 }
 
-/// Loads a fake, or nothing at all.
+/// Loads a fake, or fails.
 fn open_at(path: &Path) -> Result<Library, Error> {
     // SAFETY: the fake has no initialisers, and its functions have the types of NCCL's.
     unsafe { Library::open_at(path) }

@@ -4,7 +4,7 @@ use spark_ccl_testing::scramble;
 use crate::cuda::Gpu;
 use crate::{Machine, machine, nonblocking, wait};
 
-/// A collective, and what each rank's result must be.
+/// A collective, and each rank's expected result.
 struct Case {
     name: &'static str,
     /// Whether the send and the receive buffer have a part for each rank.
@@ -25,7 +25,7 @@ struct Buffers {
 struct Element {
     ranks: usize,
     rank: usize,
-    /// How many there are in a part.
+    /// The length of a part.
     len: usize,
     index: usize,
 }
@@ -183,7 +183,7 @@ fn ring(comm: &Communicator, buffers: &Buffers) -> Result<(), Error> {
     })
 }
 
-/// The last rank, which is never a default.
+/// The last rank, which is no default.
 fn root(comm: &Communicator) -> Result<usize, Error> {
     Ok(comm.size()? - 1)
 }

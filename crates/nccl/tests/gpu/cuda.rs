@@ -1,4 +1,4 @@
-//! The part of CUDA that the tests need: the driver's functions, device memory and streams.
+//! The part of CUDA needed by the tests: the driver's functions, device memory and streams.
 
 use std::error::Error;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -61,7 +61,7 @@ impl Driver {
 }
 
 /// A GPU, with a stream of its own. Neither the stream nor any memory is ever freed, so nothing
-/// that is enqueued can outlive them.
+/// enqueued can outlive them.
 pub(crate) struct Gpu {
     driver: &'static Driver,
     pub(crate) number: i32,
@@ -74,7 +74,7 @@ unsafe impl Send for Gpu {}
 // SAFETY: CUDA accepts its handles on several threads at once.
 unsafe impl Sync for Gpu {}
 
-/// All GPUs, or why there are none.
+/// All GPUs, or the reason why there are none.
 pub(crate) fn gpus() -> Result<Vec<Gpu>, String> {
     // SAFETY: the initialisers of the driver's library only set up its own state.
     let library = unsafe { libloading::Library::new("libcuda.so.1") };

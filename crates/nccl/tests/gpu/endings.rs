@@ -15,14 +15,14 @@ use crate::{machine, nonblocking, start_sum, sum_of_ranks, sum_to, supported, wa
 /// Longer than a sum takes that waits for no peer.
 const MOMENT: Duration = Duration::from_millis(200);
 
-/// Starts a sum in which the peers do not take part.
+/// Starts a sum without the peers.
 fn start_alone(gpu: &Gpu, comm: &Communicator) {
     start_sum(gpu, comm).unwrap();
     thread::sleep(MOMENT);
     assert!(!gpu.is_idle(), "the sum ended without the peers");
 }
 
-/// Waits until the stream has dropped the operations that were stopped.
+/// Waits until the stream has dropped the stopped operations.
 fn wait_for_stream(gpu: &Gpu) {
     while !gpu.is_idle() {
         thread::sleep(Duration::from_micros(50));
@@ -84,7 +84,7 @@ fn a_first_collective_without_a_peer_times_out() {
     let ended = Barrier::new(machine.gpus.len());
     machine.each_rank(&nonblocking(Duration::from_secs(2)), |gpu, comm| {
         if comm.rank().unwrap() == 0 {
-            // NCCL may connect in the call, or let its kernel wait.
+            // NCCL may connect during the call, or let its kernel wait.
             match start_sum(gpu, &comm) {
                 Ok(()) => assert!(!gpu.is_idle()),
                 Err(error) => assert!(matches!(error, Error::Timeout { .. }), "{error}"),
@@ -152,7 +152,7 @@ fn revoking_ends_what_waits_for_a_peer() {
     });
 }
 
-/// Set for the process that is killed. It reads the id from its standard input.
+/// Set for the process to kill. It reads the id from its standard input.
 const PEER: &str = "SPARK_CCL_TEST_PEER";
 
 #[test]
@@ -197,6 +197,6 @@ fn peer() {
     let comm = Communicator::init_rank(machine.library, 2, id, 1, &config).unwrap();
     start_sum(gpu, &comm).unwrap();
     wait(gpu, &comm);
-    // Until it is killed, or the parent exits.
+    // Waits to be killed, or for the parent to exit.
     stdin().read_to_end(&mut Vec::new()).unwrap();
 }

@@ -21,7 +21,7 @@ use cuda::Gpu;
 use spark_ccl_nccl::{Communicator, Config, DType, Error, Library, Progress, RedOp};
 use spark_ccl_testing::{Need, found, has};
 
-/// The machine, which one test at a time uses exclusively.
+/// The machine, used exclusively by one test at a time.
 struct Machine {
     library: Library,
     gpus: &'static [Gpu],
@@ -124,7 +124,7 @@ fn wait(gpu: &Gpu, comm: &Communicator) {
     assert_eq!(comm.async_error().unwrap(), Progress::Done);
 }
 
-/// Sums each rank's number plus one: shows that the communicator works, and has these ranks.
+/// Sums each rank's number plus one: shows that the communicator works and has these ranks.
 fn sum_of_ranks(gpu: &Gpu, comm: &Communicator) -> u64 {
     let mine = gpu.buffer(&[comm.rank().unwrap() as u64 + 1]);
     comm.all_reduce(mine, mine, RedOp::Sum, gpu.stream())
@@ -138,8 +138,7 @@ fn sum_to(ranks: usize) -> u64 {
     (ranks * (ranks + 1) / 2) as u64
 }
 
-/// Starts a sum. The first one connects, for which all ranks are needed; later ones start without
-/// the peers.
+/// Starts a sum. The first one connects, which needs all ranks; later ones start without the peers.
 fn start_sum(gpu: &Gpu, comm: &Communicator) -> Result<(), Error> {
     let buffer = gpu.allocate(1 << 20, DType::F32);
     comm.all_reduce(buffer, buffer, RedOp::Sum, gpu.stream())

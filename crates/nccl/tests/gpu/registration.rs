@@ -7,8 +7,8 @@ use crate::{Machine, machine, nonblocking, sum_of_ranks, supported, wait};
 
 const LEN: usize = 1 << 20;
 
-/// Device memory allocated by NCCL, if the library can. What a failed test does not free is freed
-/// when the process exits.
+/// Device memory allocated by NCCL, if the library can. Memory left by a failed test is freed when
+/// the process exits.
 fn allocate(machine: &Machine, gpu: &Gpu) -> Option<(Allocation, DeviceSlice)> {
     gpu.enter();
     let allocation = supported(machine.library.allocate(LEN * DType::F32.size()))?;
@@ -18,7 +18,7 @@ fn allocate(machine: &Machine, gpu: &Gpu) -> Option<(Allocation, DeviceSlice)> {
     Some((allocation, slice))
 }
 
-/// Sums ones in place, which shows that the buffer works.
+/// Sums ones in place: shows that the buffer works.
 fn check(gpu: &Gpu, comm: &Communicator, buffer: DeviceSlice) {
     gpu.write(buffer, &vec![1.0_f32; LEN]);
     comm.all_reduce(buffer, buffer, RedOp::Sum, gpu.stream())
@@ -43,7 +43,7 @@ fn local() {
             check(gpu, &comm, buffer);
             comm.deregister(registration).unwrap();
             check(gpu, &comm, buffer);
-            // What is not deregistered ends with the communicator.
+            // A registration left open ends with the communicator.
             comm.register(buffer).unwrap();
             comm.finalize().unwrap();
             Some(allocation)
