@@ -1,8 +1,8 @@
-//! What a test's thread says through `tracing`.
+//! The `tracing` events of a test's thread.
 //!
-//! One subscriber serves the whole process. One for each test would miss events: `tracing` asks
-//! the thread that is first to reach an event whether anybody wants it, and keeps the answer for
-//! all threads.
+//! One subscriber serves the whole process. One for each test would miss events: `tracing` asks the
+//! first thread that reaches an event whether anybody wants it, and keeps the answer for all
+//! threads.
 
 use std::cell::RefCell;
 use std::fmt::Debug;
@@ -15,7 +15,7 @@ use tracing::{Event, Metadata, Subscriber};
 type Hear = Box<dyn FnMut(&str)>;
 
 thread_local! {
-    /// Who hears this thread's events, if anybody does.
+    /// The receiver of this thread's events, if there is one.
     static HEAR: RefCell<Option<Hear>> = const { RefCell::new(None) };
 }
 

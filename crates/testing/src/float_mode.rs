@@ -1,18 +1,17 @@
-//! Modes in which a processor computes with floats other than the default, as some programs set
-//! them.
+//! Floating-point modes other than the processor's default, as some programs set them.
 
 /// Modes that a program may set. All but the last change the bits of results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FloatMode {
-    /// Operands that are denormal count as 0 (on aarch64, results as well).
+    /// Denormal operands count as 0 (on aarch64, results as well).
     FlushOperands,
-    /// Results that are denormal become 0 (on aarch64, operands as well).
+    /// Denormal results become 0 (on aarch64, operands as well).
     FlushResults,
     /// Results are rounded towards positive infinity.
     RoundUp,
     /// Results are rounded towards negative infinity.
     RoundDown,
-    /// A result that is denormal ends the process (where the processor can do so).
+    /// A denormal result ends the process (where the processor can do so).
     TrapUnderflow,
 }
 
@@ -73,7 +72,7 @@ mod register {
         mode
     }
 
-    /// Exceptions also in the register of the older unit, as `feenableexcept` has them.
+    /// Writes the mode; exceptions also to the older unit's register, as `feenableexcept` does.
     pub(super) fn write(mode: Word) {
         const EXTENDED: u16 = 0x340;
         let control = EXTENDED | (mode >> 7) as u16 & 0x3f;

@@ -12,15 +12,14 @@ use crate::scramble;
 /// A target's name, the function that must accept any bytes without a panic, and valid inputs to
 /// start from.
 ///
-/// It uses no type of this crate, since libFuzzer's build of the other crates does not include this
-/// one.
+/// It uses no type of this crate: libFuzzer's build of the other crates does not include this one.
 pub type Target = (&'static str, fn(&[u8]), fn() -> Vec<Vec<u8>>);
 
 /// The variable that sets the seconds per target. The default is short.
 const SECONDS: &str = "SPARK_CCL_FUZZ_SECONDS";
 /// The variable that replays one input, "NAME:HEX", as a failure prints it.
 const REPLAY: &str = "SPARK_CCL_FUZZ_REPLAY";
-/// An input that takes longer hangs. None takes as long, even on a busy machine.
+/// An input that takes longer hangs. None takes this long, even on a busy machine.
 const HANG_LIMIT: Duration = Duration::from_secs(60);
 
 /// Runs each target for a while, with its valid inputs first.

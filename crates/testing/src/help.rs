@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-/// Checks texts that are printed as they are: a terminal breaks lines of more than 80 columns.
+/// Checks texts that are printed unchanged: a terminal breaks lines of more than 80 columns.
 ///
 /// # Panics
 ///

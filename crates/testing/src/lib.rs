@@ -2,7 +2,7 @@
 //!
 //! Some tests need something that not every machine has. They ask [`has`], and return if it is
 //! missing. The test harness counts such a test as passed, so the skip is reported on standard
-//! error, and in the file that `SPARK_CCL_TEST_SKIPPED` names, which `tests/run.sh` lists.
+//! error, and in the file named by `SPARK_CCL_TEST_SKIPPED`, which `tests/run.sh` lists.
 //! `SPARK_CCL_TEST_REQUIRE` is a comma-separated list of [`Need::word`]s that the machine must
 //! have: if one of them is missing, the test fails.
 //!
@@ -33,7 +33,7 @@ pub use sleeper::Sleeper;
 const REQUIRE: &str = "SPARK_CCL_TEST_REQUIRE";
 const SKIPPED: &str = "SPARK_CCL_TEST_SKIPPED";
 
-/// What a test may need.
+/// A test's need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Need {
     /// A processor with AVX2 and F16C.
@@ -63,12 +63,12 @@ pub enum Need {
     Launchers,
     /// An RDMA port with a link-local address.
     LinkLocalGid,
-    /// The permission to create namespaces of networks and of mounts, which a chroot lacks, and the
-    /// command `ip`.
+    /// The permission to create network and mount namespaces, which a chroot lacks, and the command
+    /// `ip`.
     Namespaces,
-    /// NVIDIA's own libraries, which `tests/nccl.sh` fetches.
+    /// NVIDIA's own libraries, fetched by `tests/nccl.sh`.
     Nccl,
-    /// An NCCL that has every function that is used: 2.29.7 or newer.
+    /// An NCCL with every function in use: 2.29.7 or newer.
     NewestNccl,
     /// The command `nft`, which sets the rules of a firewall.
     Nft,
@@ -90,7 +90,7 @@ pub enum Need {
     SingleCopy,
     /// OpenSSH's server and client.
     Sshd,
-    /// A Python with PyTorch, which `SPARK_CCL_TEST_TORCH` names.
+    /// A Python with PyTorch, named by `SPARK_CCL_TEST_TORCH`.
     Torch,
     /// A kernel that makes dma-bufs from a process's memory (`udmabuf`).
     Udmabuf,
@@ -167,7 +167,7 @@ impl Need {
     }
 }
 
-/// Whether the machine has what the test needs. If not, the test is reported as skipped.
+/// Whether the machine meets the need. If not, the test is reported as skipped.
 ///
 /// # Panics
 ///
@@ -194,8 +194,8 @@ pub fn found<T>(need: Need, probed: Result<T, String>) -> Option<T> {
     }
 }
 
-/// What random decisions of a test follow from: the variable `SEED`, or else another number in each
-/// process. It is printed where a test fails.
+/// The seed of a test's random decisions: the variable `SEED`, or else another number in each
+/// process. It is printed if a test fails.
 ///
 /// # Panics
 ///
@@ -210,7 +210,7 @@ pub fn seed() -> u64 {
     seed
 }
 
-/// A hash of two numbers, for test data: each element has a different value, so that none can be
+/// A hash of two numbers, for test data: each element has a different value, so none can be
 /// mistaken for another.
 pub fn scramble(a: u64, b: u64) -> u64 {
     let mut x = (a << 32 ^ b).wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -219,7 +219,7 @@ pub fn scramble(a: u64, b: u64) -> u64 {
     x ^ x >> 31
 }
 
-/// Returns what was probed, or the reason to skip the test. Panics if the need is required.
+/// Returns the result of the probe, or the reason to skip the test. Panics if the need is required.
 fn admit<T>(need: Need, probed: Result<T, String>, required: &str) -> Result<T, String> {
     let words = required.split(',').filter(|word| !word.is_empty());
     for word in words.clone() {

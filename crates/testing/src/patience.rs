@@ -1,14 +1,13 @@
-//! Time limits in tests of what happens at a time limit.
+//! Tests that wait for a time limit to pass.
 
 use std::time::Duration;
 
 /// Longer than any step of a test takes on any machine.
 const ENOUGH: Duration = Duration::from_secs(20);
 
-/// Attempts something whose time limit is to pass in a test, and in which other steps have to be
-/// done before. A slow machine may not be done with them in time: such an attempt returns `Err`
-/// with what it saw, and is repeated with four times the limit. Whatever does not depend on the
-/// time is asserted by `attempt` itself.
+/// Attempts a test in which a time limit must pass, but only after other steps. On a slow machine
+/// these may take too long: then `attempt` returns `Err` with what it saw, and is repeated with
+/// four times the limit. Whatever does not depend on the time is asserted by `attempt` itself.
 ///
 /// # Panics
 /// If a limit of 20 s or more is too short as well.
@@ -27,7 +26,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns the limits, of which this many are too short.
+    /// Returns the limits tried; this many are too short.
     fn limits(too_short: usize) -> Vec<u64> {
         let limits = RefCell::new(Vec::new());
         with_enough_time(Duration::from_secs(1), |limit| {

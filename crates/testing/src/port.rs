@@ -6,16 +6,16 @@ use std::os::unix::net::{SocketAddr, UnixListener};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU16, Ordering};
 
-/// Below the ports that the kernel gives to outgoing connections, so none of these takes one by
+/// Below the ports that the kernel gives to outgoing connections, so none of those takes one by
 /// chance.
 const PORTS: std::ops::Range<u16> = 12_000..28_000;
 
-/// A socket for each port that this process was given. Other processes cannot bind the same names
-/// until it ends.
+/// A socket for each port given to this process. Other processes cannot bind the same names until
+/// it ends.
 static GIVEN: Mutex<Vec<UnixListener>> = Mutex::new(Vec::new());
 
-/// A TCP port at which nobody listens. No other test of this network namespace is given it while
-/// this process runs.
+/// A TCP port without a listener. No other test of this network namespace is given it while this
+/// process runs.
 ///
 /// # Panics
 ///

@@ -1,4 +1,4 @@
-//! Probes what this machine has, independently of the code under test.
+//! Probes the machine, independently of the code under test.
 
 use std::error::Error;
 use std::ffi::{c_int, c_uint};
@@ -15,7 +15,7 @@ use nix::unistd::Pid;
 
 use crate::Need;
 
-/// Probes one need. The error says what is missing.
+/// Probes one need. The error names the missing part.
 pub(crate) fn of(need: Need) -> Result<(), String> {
     match need {
         Need::Avx2 => processor(&["avx2", "f16c"]),
@@ -73,7 +73,7 @@ fn sshd() -> Result<(), String> {
     check(server.exists(), "sshd is not installed").and_then(|()| program("ssh"))
 }
 
-/// The compiler that cargo names in `RUSTC`, otherwise the one on the path.
+/// The compiler named by cargo in `RUSTC`, otherwise the one on the path.
 fn rustc() -> Result<(), String> {
     match std::env::var_os("RUSTC") {
         Some(path) if Path::new(&path).is_absolute() => {
@@ -92,7 +92,7 @@ fn processor(flags: &[&str]) -> Result<(), String> {
 }
 
 fn chown() -> Result<(), String> {
-    // Several tests of a program may ask at once.
+    // Several tests of a program may probe at once.
     let (process, thread) = (std::process::id(), std::thread::current().id());
     let path = std::env::temp_dir().join(format!("spark-ccl-chown-{process}-{thread:?}"));
     let file = std::fs::File::create_new(&path).map_err(|error| error.to_string())?;
@@ -227,8 +227,8 @@ fn gpu_count() -> Result<usize, String> {
     }
 }
 
-/// An NCCL of this version or newer, as `SPARK_CCL_NCCL_LIBRARY` names it or the system's loader
-/// finds it.
+/// An NCCL of this version or newer: named by `SPARK_CCL_NCCL_LIBRARY`, or found by the system's
+/// loader.
 fn nccl(oldest: c_int) -> Result<(), String> {
     let named = std::env::var_os("SPARK_CCL_NCCL_LIBRARY").map(PathBuf::from);
     let candidates = match named {

@@ -1,4 +1,4 @@
-//! Checks that links between documents lead somewhere, and that what shows measurements is made of
+//! Checks that links between documents are valid, and that displays of measurements are made from
 //! their data.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -8,7 +8,7 @@ use std::process::Command;
 
 use spark_ccl_testing::{Need, has};
 
-/// Where documents are; and those of the folder above them.
+/// The folders of documents; documents of the folder above them count, too.
 const FOLDERS: [&str; 8] = [
     "benches", "crates", "docs", "examples", "ffi", "python", "src", "tests",
 ];
@@ -50,7 +50,7 @@ fn what_shows_measurements_notices_mistakes() {
     python(&["benches/measurements/tests.py"]);
 }
 
-/// Runs a program of Python, where there is one.
+/// Runs a Python program if there is Python.
 fn python(arguments: &[&str]) {
     if !has(Need::Python) {
         return;
@@ -62,7 +62,7 @@ fn python(arguments: &[&str]) {
     assert!(output.status.success(), "{said}");
 }
 
-/// What is wrong with the links between some documents and to other files, by the file.
+/// The broken links of some documents, to each other and to other files.
 fn broken(documents: &HashMap<PathBuf, String>, exists: impl Fn(&Path) -> bool) -> Vec<String> {
     let mut wrong = Vec::new();
     for (document, text) in documents {
@@ -89,7 +89,7 @@ fn broken(documents: &HashMap<PathBuf, String>, exists: impl Fn(&Path) -> bool) 
     wrong
 }
 
-/// The lines that are no code.
+/// The lines outside code blocks.
 fn prose(text: &str) -> impl Iterator<Item = &str> {
     let mut is_code = false;
     text.lines().filter(move |line| {
@@ -106,7 +106,7 @@ fn links(line: &str) -> impl Iterator<Item = &str> {
         .filter(|link| !link.contains("://"))
 }
 
-/// The places of a document's headings, as GitHub names them.
+/// The anchors of a document's headings, in GitHub's form.
 fn anchors(text: &str) -> impl Iterator<Item = String> {
     let headings = prose(text).filter(|line| line.starts_with('#'));
     headings.map(|line| {
@@ -150,7 +150,7 @@ fn collect(folder: &Path, found: &mut Vec<PathBuf>) {
     for path in entries(folder) {
         let name = path.file_name().unwrap().to_string_lossy();
         match path.is_dir() {
-            // What builds and programs leave.
+            // Leftovers of builds and programs.
             true if name.starts_with('.') || name == "target" => {}
             true => collect(&path, found),
             false => found.push(path),

@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
-/// Which images were compiled from which sources, by their names and hashes.
+/// The images and the sources from which they were compiled, by names and hashes.
 #[derive(Debug, Deserialize)]
 struct Manifest {
     sources: BTreeMap<String, String>,
     images: BTreeMap<String, String>,
-    /// The headers of other folders that the sources include, by these folders.
+    /// Headers of other folders that the sources include, by folder.
     #[serde(default)]
     beside: BTreeMap<String, BTreeMap<String, String>>,
 }
@@ -39,7 +39,7 @@ fn images_are_of_the_sources_that_are_here() {
     }
 }
 
-/// The hashes of a folder's files with some extensions.
+/// The hashes of a folder's files with these extensions.
 fn hashes(folder: &Path, extensions: &[&str]) -> BTreeMap<String, String> {
     let files = std::fs::read_dir(folder).unwrap();
     let files = files.map(|entry| entry.unwrap().path());

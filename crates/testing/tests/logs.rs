@@ -1,13 +1,13 @@
-//! Checks that no library crate logs or prints past `crates/log`, and that a crate that logs has
-//! only the locks of it: under any other lock, a subscriber that blocks would hold up the threads
+//! Checks that no library crate logs or prints past `crates/log`, and that a crate that logs takes
+//! only that crate's locks: under any other lock, a blocked subscriber would hold up the threads
 //! that wait for the lock.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::path::{Path, PathBuf};
 
-/// The programs print, and `log` is what the others use.
+/// The programs print; `log` is what the others use.
 const EXEMPT: [&str; 5] = ["cluster", "console", "perf", "testing", "log"];
-/// Tests, models and stand-ins have locks of their own, and print.
+/// Tests, models and stand-ins have their own locks, and print.
 const TESTS: [&str; 5] = ["tests", "tests.rs", "model.rs", "testing", "link/cost.rs"];
 
 #[test]
@@ -55,7 +55,7 @@ fn what_is_wrong_is_found() {
     let all = |lines: &[&str]| lines.join("\n");
     let found = |text: &str| wrong_lines(text, true).count();
     assert_eq!((found(&all(&wrong)), found(&all(&right))), (wrong.len(), 0));
-    // Of a crate that never logs, the locks do not matter, nor do those of tests.
+    // In a crate that never logs, locks do not matter; nor do those of tests.
     assert_eq!(wrong_lines(&all(&wrong), false).count(), 2);
     let test = format!("#[cfg(test)]\nmod tests {{\n{}", all(&wrong));
     assert_eq!(found(&test), 0);

@@ -1,4 +1,4 @@
-//! Files that nothing uses, and the places of modules.
+//! Unused files, and the places of modules.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -8,9 +8,9 @@ use syn::visit::{self, Visit};
 use crate::Finding;
 use crate::files::{Source, has_extension, is_within};
 
-/// Folders of which a program reads every file, whatever its name.
+/// Folders of which a program reads every file.
 const READ_WHOLE: [&str; 2] = ["compile_fail", "proptest-regressions"];
-/// What tools find by its name.
+/// Files that tools find by name.
 const KNOWN: [&str; 9] = [
     ".gitignore",
     "Cargo.lock",
@@ -23,7 +23,7 @@ const KNOWN: [&str; 9] = [
     "pyproject.toml",
 ];
 
-/// Files that no other one names, and modules whose file is a `mod.rs`.
+/// Files that no other file names, and modules in a misplaced `mod.rs`.
 pub(crate) fn files(sources: &[Source]) -> Vec<Finding> {
     let (modules, texts) = (modules(sources), naming(sources));
     let mut found = Vec::new();
@@ -59,8 +59,8 @@ pub(crate) fn files(sources: &[Source]) -> Vec<Finding> {
     found
 }
 
-/// Cargo takes each file in `tests` for a program: only there, a module that several of them share
-/// is a `mod.rs`.
+/// Cargo treats each file in `tests` as a program. So only there, a module shared by several of
+/// them is a `mod.rs`.
 fn is_misplaced(path: &Path) -> bool {
     let is_shared = path
         .ancestors()
@@ -79,7 +79,7 @@ fn is_root(path: &Path) -> bool {
         || ["lib.rs", "main.rs", "build.rs"].contains(&file_name(path))
 }
 
-/// All files that may be those of declared modules.
+/// All possible files of declared modules.
 fn modules(sources: &[Source]) -> HashSet<PathBuf> {
     let mut modules = Modules::default();
     for source in sources {
@@ -91,7 +91,7 @@ fn modules(sources: &[Source]) -> HashSet<PathBuf> {
         let programs = ["tests", "benches", "examples"];
         above.clone_into(&mut modules.above);
         modules.folders = vec![source.path.with_extension("")];
-        // What manifests name is the root of a program, too.
+        // A file named by a manifest is the root of a program, too.
         if is_folders
             || programs
                 .iter()
@@ -106,9 +106,9 @@ fn modules(sources: &[Source]) -> HashSet<PathBuf> {
 
 #[derive(Default)]
 struct Modules {
-    /// The folder of the file.
+    /// The folder that contains the file.
     above: PathBuf,
-    /// Where the modules of the file may be.
+    /// The folders in which the file's modules may be.
     folders: Vec<PathBuf>,
     files: HashSet<PathBuf>,
 }
@@ -160,7 +160,7 @@ fn without_parents(path: &Path) -> PathBuf {
     plain
 }
 
-/// Where names of files count: not in lists of packages, nor in that of exceptions.
+/// The files in which names count: not lists of packages, nor that of exceptions.
 fn naming(sources: &[Source]) -> Vec<&Source> {
     let texts = sources.iter();
     texts
@@ -168,8 +168,8 @@ fn naming(sources: &[Source]) -> Vec<&Source> {
         .collect()
 }
 
-/// Whether another file has its name; of a module of Python, an import. Tests of Python are found
-/// by theirs.
+/// Whether another file names it, or imports it if it is a Python module. Python's tests are found
+/// by their names.
 fn is_named(source: &Source, texts: &[&Source]) -> bool {
     let name = file_name(&source.path);
     let mut names = vec![name.to_owned()];

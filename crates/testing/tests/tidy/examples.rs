@@ -6,7 +6,7 @@ use crate::exceptions::{compare, list};
 use crate::files::Source;
 use crate::{Finding, broken};
 
-/// What the rules find in files, as rule and subject.
+/// The findings of the rules in these files, as rule and subject.
 fn found(files: &[(&str, &str)]) -> Vec<(&'static str, String)> {
     let found = findings(files).into_iter();
     found
@@ -21,7 +21,7 @@ fn findings(files: &[(&str, &str)]) -> Vec<Finding> {
     broken(&files.collect::<Vec<_>>())
 }
 
-/// What they find in the only file of a crate.
+/// The findings in the only file of a crate.
 fn found_in(text: &str) -> Vec<(&'static str, String)> {
     found(&[("src/lib.rs", text)])
 }

@@ -1,4 +1,4 @@
-//! What may still break a rule: lines of the rule, an amount, and the subject.
+//! The exceptions that remain: lines of rule, amount, and subject.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,19 +6,19 @@ use crate::Finding;
 
 const HEADER: &str =
     "# What still breaks a rule of tidy: the rule, how far, and where. It may only shrink.\n";
-/// As many places are shown of a subject.
+/// How many places of a subject are shown.
 const SHOWN: usize = 10;
 
 type Amounts<'a> = BTreeMap<(&'a str, &'a str), usize>;
 
-/// The text of a list with all that was found.
+/// The text of a list of all findings.
 pub(crate) fn list(found: &[Finding]) -> String {
     let amounts = amounts(found).into_iter();
     let lines = amounts.map(|((rule, subject), amount)| format!("{rule} {amount} {subject}\n"));
     HEADER.to_owned() + &lines.collect::<String>()
 }
 
-/// What was found beyond the list, and what of the list was not found.
+/// The findings beyond the list, and entries of the list without a finding.
 pub(crate) fn compare(found: &[Finding], list: &str) -> Vec<String> {
     let (now, listed) = (amounts(found), parse(list));
     let keys: BTreeSet<_> = now.keys().chain(listed.keys()).copied().collect();

@@ -1,24 +1,24 @@
-//! The files that the rules are about.
+//! The files that the rules apply to.
 
 use std::path::{Path, PathBuf};
 
-/// What is looked into; and the files of the folder above them.
+/// The folders to read; files of the folder above them count, too.
 const FOLDERS: [&str; 10] = [
     ".ci", "benches", "crates", "docs", "examples", "ffi", "fuzz", "python", "src", "tests",
 ];
 
-/// A file of text.
+/// A text file.
 pub(crate) struct Source {
-    /// From the workspace on.
+    /// Relative to the workspace.
     pub(crate) path: PathBuf,
     pub(crate) text: String,
-    /// What Rust's compiler sees of it.
+    /// Its syntax, if it is Rust.
     pub(crate) syntax: Option<syn::File>,
 }
 
 impl Source {
     pub(crate) fn new(path: &Path, text: String) -> Self {
-        // Those that must not compile need not be valid.
+        // Programs that must not compile need not be valid.
         let is_rust = has_extension(path, &["rs"]) && !is_within(path, "compile_fail");
         let parse = |text| {
             syn::parse_file(text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
@@ -41,7 +41,7 @@ impl Source {
         has_extension(&self.path, &extensions) || self.text.starts_with("#!")
     }
 
-    /// Whether a script has made it, as its first line says.
+    /// Whether a script has generated it, according to its first line.
     pub(crate) fn is_generated(&self) -> bool {
         let first = self.text.lines().next().unwrap_or_default();
         first.contains("Made by") && first.contains("Do not edit")
@@ -56,7 +56,7 @@ pub(crate) fn workspace() -> PathBuf {
         .to_owned()
 }
 
-/// All files of text.
+/// All text files.
 pub(crate) fn sources(workspace: &Path) -> Vec<Source> {
     let mut paths = entries(workspace);
     paths.retain(|path| path.is_file());
@@ -74,7 +74,7 @@ pub(crate) fn sources(workspace: &Path) -> Vec<Source> {
 fn collect(folder: &Path, paths: &mut Vec<PathBuf>) {
     for path in entries(folder) {
         let name = path.file_name().unwrap().to_string_lossy();
-        // What builds and programs leave.
+        // Leftovers of builds and programs.
         let is_made = name.starts_with('.') || ["target", "dist", "__pycache__"].contains(&&*name);
         match path.is_dir() {
             true if is_made => {}
@@ -94,7 +94,7 @@ pub(crate) fn has_extension(path: &Path, extensions: &[&str]) -> bool {
     extension.is_some_and(|extension| extensions.contains(&extension))
 }
 
-/// Whether a folder of this name is above the file.
+/// Whether the file is in a folder of this name, at any depth.
 pub(crate) fn is_within(path: &Path, folder: &str) -> bool {
     path.components().any(|part| part.as_os_str() == folder)
 }

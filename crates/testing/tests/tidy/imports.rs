@@ -1,6 +1,6 @@
-//! Reads the modules of a crate, and finds those that import each other in a circle: what two of
-//! them need is in a module of its own, and each can be read without its users. Only a module and
-//! its own children may name each other.
+//! Reads the modules of a crate, and finds those that import each other in a circle: code that two
+//! of them need belongs in a module of its own, so each can be read without its users. Only a
+//! module and its own children may name each other.
 //!
 //! Every crate's `src` is read, except for tests. A name counts as a dependency on the file that
 //! defines it, wherever it is re-exported: a facade neither hides a circle nor makes one.

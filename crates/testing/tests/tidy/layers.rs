@@ -1,5 +1,5 @@
-//! Imports, against the table `layers.txt`: which crates a crate knows; and the folders and files
-//! of each crate, of which a line imports only from those above it.
+//! Checks imports against the table `layers.txt`: the crates that each crate knows; and each
+//! crate's folders and files, line by line: a line imports only from those above it.
 
 mod facade;
 mod levels;
@@ -20,17 +20,17 @@ const HEADER: &str = "\
 # of which a line imports only from those above it.\n";
 const CRATES: &str = "crates";
 
-/// Who imports whom.
+/// The imports between crates, and between modules.
 pub(crate) struct Graph {
     crates: BTreeMap<String, BTreeSet<String>>,
-    /// By the folder of a crate.
+    /// The modules of each crate, by its folder.
     modules: BTreeMap<String, Modules>,
 }
 
 #[derive(Default)]
 struct Modules {
     names: BTreeSet<String>,
-    /// Pairs of them, of which the first imports the second.
+    /// Pairs: the first imports the second.
     imports: BTreeSet<(String, String)>,
 }
 
@@ -53,7 +53,7 @@ impl Graph {
         graph
     }
 
-    /// The table as it is now.
+    /// The table of the present imports.
     pub(crate) fn table(&self) -> String {
         let mut text = format!("{HEADER}\n[{CRATES}]\n");
         for (name, known) in &self.crates {
@@ -74,7 +74,7 @@ impl Graph {
         text
     }
 
-    /// What the sources import against a table, and what of the table is of no use.
+    /// The imports that a table forbids, and its useless entries.
     pub(crate) fn check(&self, table: &str) -> Vec<Finding> {
         let sections = sections(table);
         let none = Vec::new();
@@ -109,7 +109,7 @@ impl Graph {
 
 impl Modules {
     fn of(tree: &Tree) -> Self {
-        // The module of the crate's root that a module is in.
+        // The module directly below the crate's root that contains a module.
         let top = |module: usize| {
             let parents =
                 std::iter::successors(Some(module), |&module| tree.modules[module].parent);
@@ -168,9 +168,9 @@ impl Modules {
     }
 }
 
-/// Files in which the halves of spark-perf join what their crates keep apart: those of perf,
-/// besides its dispatch, that name the commands about hosts, and those of cluster that use the
-/// library, besides its version.
+/// Files in which the halves of spark-perf join parts that their crates keep apart: in perf, those
+/// that name the commands about hosts, except the dispatch; in cluster, those that use the library,
+/// except for its version.
 pub(crate) fn programs(sources: &[Source]) -> Vec<Finding> {
     let why = |source: &Source| {
         let is_dispatch = source.path == Path::new("crates/perf/src/main.rs");
@@ -221,7 +221,7 @@ fn sections(table: &str) -> BTreeMap<&str, Vec<&str>> {
     sections
 }
 
-/// The crates of ours that a manifest lists, besides those for tests.
+/// Our crates in a manifest's dependencies, except those for tests.
 fn dependencies(manifest: &str) -> BTreeSet<String> {
     let sections = sections(manifest);
     let lines = sections.get("dependencies").into_iter().flatten();
@@ -231,7 +231,7 @@ fn dependencies(manifest: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// What the table calls the package in a folder: a package is called by what follows `spark-ccl-`.
+/// The table's name of the package in a folder: the part after `spark-ccl-`.
 fn short(package: &Path) -> String {
     package
         .file_name()
@@ -239,7 +239,7 @@ fn short(package: &Path) -> String {
         .to_owned()
 }
 
-/// The modules of a crate that import each other like this, against a table.
+/// The findings for modules with these imports, against a table.
 fn checked(imports: &[(&str, &str)], table: &str) -> Vec<String> {
     let imports = imports
         .iter()

@@ -1,7 +1,7 @@
-//! What taste can make a rule: the sources are read, and each rule says what breaks it.
+//! Mechanical rules of taste: the sources are read, and each rule reports what breaks it.
 //!
-//! `exceptions.txt` has what still breaks one, and may only shrink: what it no longer needs fails,
-//! too. `layers.txt` has what may import what. Both are written as the sources are now by
+//! `exceptions.txt` lists what still breaks a rule, and may only shrink: a useless entry fails,
+//! too. `layers.txt` lists the allowed imports. To write both for the present sources, run
 //! `TIDY=write cargo test -p spark-ccl-testing --test tidy`.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -23,10 +23,10 @@ use files::Source;
 #[derive(Debug)]
 struct Finding {
     rule: &'static str,
-    /// The file, or what of it.
+    /// The file, or a part of it.
     subject: String,
     place: String,
-    /// How far it breaks the rule; those of a subject are added.
+    /// How far it breaks the rule; added up for a subject.
     amount: usize,
 }
 
@@ -51,7 +51,7 @@ fn the_sources_are_tidy() {
     assert!(wrong.is_empty(), "\n{}\n", wrong.join("\n"));
 }
 
-/// What breaks the rules about files.
+/// The findings of the rules about files.
 fn broken(sources: &[Source]) -> Vec<Finding> {
     let mut found = dead::files(sources);
     found.extend(layers::programs(sources));

@@ -1,5 +1,5 @@
 //! The order of imports: the standard library, other crates and child modules, this crate; with an
-//! empty line between these, and none among them. Rustfmt makes it where its toolchain knows
+//! empty line between these groups, and none within. Rustfmt makes it if its toolchain knows
 //! `group_imports=StdExternalCrate`; within a group, every rustfmt sorts.
 
 use proc_macro2::Span;
@@ -10,7 +10,7 @@ use syn::{Item, ItemUse, UseTree};
 use crate::Finding;
 use crate::files::Source;
 
-/// The imports that are in another place than their order gives them.
+/// The imports that are out of order.
 pub(crate) fn check(source: &Source) -> Vec<Finding> {
     let mut imports = Imports {
         source,
@@ -74,7 +74,7 @@ impl Imports<'_> {
         });
     }
 
-    /// Whether an empty line is between two items.
+    /// Whether an empty line separates two items.
     fn are_apart(&self, first: Span, second: Span) -> bool {
         let (end, start) = (first.end().line, second.start().line);
         let mut between = self.source.text.lines().take(start).skip(end);

@@ -9,7 +9,7 @@ use crate::files::Source;
 
 const LINES: usize = 60;
 
-/// The functions with more lines than these, without comments and attributes before them.
+/// The functions with more lines than this, not counting comments and attributes before them.
 pub(crate) fn long_functions(source: &Source) -> Vec<Finding> {
     let mut functions = Functions {
         source,

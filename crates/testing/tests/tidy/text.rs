@@ -5,7 +5,7 @@ use crate::files::{Source, has_extension};
 
 const COLUMNS: usize = 100;
 const LINES: usize = 500;
-/// Said in two parts, since this file is read, too.
+/// Written in two parts, because this file is checked, too.
 const UNFINISHED: [&str; 5] = [
     concat!("TO", "DO"),
     concat!("FIX", "ME"),
@@ -13,14 +13,14 @@ const UNFINISHED: [&str; 5] = [
     concat!("to", "do!("),
     concat!("unimple", "mented!("),
 ];
-/// Paths that only some machines have.
+/// Paths that exist only on some machines.
 const MACHINES: [&str; 3] = [
     concat!("/ho", "me/"),
     concat!("/Us", "ers/"),
     concat!("/wo", "rk/"),
 ];
 
-/// Lines that are too long, files of too many, and traces of unfinished work or of one machine.
+/// Lines that are too long, files with too many, and traces of unfinished work or of one machine.
 pub(crate) fn check(source: &Source) -> Vec<Finding> {
     let mut found = Vec::new();
     if source.is_generated() {
@@ -60,7 +60,7 @@ pub(crate) fn check(source: &Source) -> Vec<Finding> {
     found
 }
 
-/// Whether a document's line can be broken: no heading, row of a table, comment or lone word.
+/// Whether a document's line can be broken: no heading, table row, comment or lone word.
 fn is_prose(line: &str) -> bool {
     let begins_whole = ["#", "|", "<!--"].iter().any(|it| line.starts_with(it));
     !begins_whole && line.trim_start_matches([' ', '-']).contains(' ')

@@ -54,7 +54,7 @@ pub(crate) fn circles(tree: &Tree) -> Vec<Circle> {
     circles.into_values().collect()
 }
 
-/// Which files import which, except a module and its children.
+/// The imports between modules, except between a module and its children.
 pub(crate) fn edges(tree: &Tree) -> Edges {
     let mut edges = Edges::new();
     for (index, module) in tree.modules.iter().enumerate() {
@@ -71,7 +71,7 @@ pub(crate) fn edges(tree: &Tree) -> Edges {
     edges
 }
 
-/// All that each depends on, directly or indirectly.
+/// Everything that each one depends on, directly or indirectly.
 pub(crate) fn reached<T: Copy + Ord>(pairs: &BTreeSet<(T, T)>) -> BTreeMap<T, BTreeSet<T>> {
     let next = |one| {
         pairs

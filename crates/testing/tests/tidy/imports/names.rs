@@ -1,8 +1,8 @@
-//! Resolves paths to the modules that define what they name.
+//! Resolves paths to the modules that define their items.
 
 use super::tree::{Meaning, Tree};
 
-/// The limit of resolution steps, which ends cyclic imports. No real name takes as many.
+/// The limit of resolution steps, which ends cyclic imports. No real name takes this many.
 const DEPTH: usize = 24;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,9 +13,9 @@ enum Target {
 }
 
 impl Tree {
-    /// The modules that define what `path` names in a module. There are several if the name has
-    /// several meanings, and none if it is another crate's or names a module: the items that are
-    /// used of that are named elsewhere.
+    /// The modules that define the item that `path` names in a module: several if the name has
+    /// several meanings, none if it is another crate's or names a module. The items used from such
+    /// a module are named elsewhere.
     pub(crate) fn definers(&self, module: usize, path: &[String]) -> Vec<usize> {
         let targets = self.resolve(module, path, DEPTH);
         let definers = targets.into_iter().filter_map(|target| match target {

@@ -1,4 +1,4 @@
-//! Collects what a source file defines, imports and mentions.
+//! Collects the definitions, imports and mentions of a source file.
 
 use proc_macro2::{TokenStream, TokenTree};
 use syn::visit::Visit;
@@ -14,7 +14,7 @@ pub(crate) struct Mention {
 /// The contents of a module's braces, or of its file.
 #[derive(Debug, Default)]
 pub(crate) struct Contents {
-    /// The names of the items that are defined here, except for modules.
+    /// The names of the items defined here, except for modules.
     pub(crate) items: Vec<String>,
     /// Imports, by their local names.
     pub(crate) imports: Vec<(String, Mention)>,
@@ -22,7 +22,7 @@ pub(crate) struct Contents {
     pub(crate) globs: Vec<Mention>,
     /// Paths in the code, including imports.
     pub(crate) mentions: Vec<Mention>,
-    /// Modules, with the contents of those that have no file of their own.
+    /// Modules; with their contents if they have no file of their own.
     pub(crate) modules: Vec<(String, Option<Contents>)>,
 }
 
@@ -171,7 +171,7 @@ impl Visit<'_> for Contents {
     fn visit_attribute(&mut self, _: &Attribute) {}
 }
 
-/// Whether an item with these attributes is only built for tests.
+/// Whether an item with these attributes is built only for tests.
 fn is_test(attributes: &[Attribute]) -> bool {
     attributes
         .iter()

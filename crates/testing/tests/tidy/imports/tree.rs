@@ -25,11 +25,11 @@ pub(crate) struct Module {
     pub(crate) mentions: Vec<Mention>,
 }
 
-/// What a name stands for in a module.
+/// The meaning of a name in a module.
 #[derive(Debug, Clone)]
 pub(crate) enum Meaning {
     Module(usize),
-    /// An item that is defined in the module.
+    /// An item defined in the module.
     Item,
     Import(Vec<String>),
 }
@@ -43,7 +43,7 @@ impl Tree {
         tree
     }
 
-    /// Whether one of the modules is the other, or is within it.
+    /// Whether one of the modules is the other, or within it.
     pub(crate) fn are_in_line(&self, a: usize, b: usize) -> bool {
         self.is_within(a, b) || self.is_within(b, a)
     }
@@ -53,7 +53,7 @@ impl Tree {
             .any(|module| module == outer)
     }
 
-    /// Adds a module and all modules within it, whose files are in `folder`.
+    /// Adds a module, and all modules within it; their files are in `folder`.
     fn add(
         &mut self,
         parent: Option<usize>,
@@ -107,7 +107,7 @@ impl Tree {
     }
 }
 
-/// The file of the module whose children's files are in `folder`.
+/// The file of the module whose child modules are in `folder`.
 fn find(folder: &Path, read: Reader) -> (PathBuf, String) {
     let candidates = [folder.with_extension("rs"), folder.join("mod.rs")];
     let mut found = candidates

@@ -9,7 +9,7 @@ use crate::imports::{Meaning, Tree};
 /// The root of the library that programs see.
 const FACADE: &str = "src/lib.rs";
 
-/// The uses of what the facade imports, in the modules below it.
+/// The uses, in modules below the facade, of names that it imports.
 pub(crate) fn imports_of_the_facade(trees: &[Tree]) -> Vec<Finding> {
     let facades = trees.iter();
     let facades = facades.filter(|tree| tree.modules[0].file == Path::new(FACADE));

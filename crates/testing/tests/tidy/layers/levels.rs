@@ -1,14 +1,14 @@
-//! An order of what imports each other.
+//! Orders names by their imports.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 use crate::imports::reached;
 
-/// Of each pair, the first imports the second.
+/// In each pair, the first imports the second.
 pub(crate) type Pairs<'a> = BTreeSet<(&'a str, &'a str)>;
 
-/// Each as low as what it imports allows. Circles are broken where that takes few imports.
+/// Puts each name as low as its imports allow. Breaks circles where that takes few imports.
 pub(crate) fn levels<'a>(mut left: BTreeSet<&'a str>, imports: &Pairs<'a>) -> Vec<Vec<&'a str>> {
     let mut levels = Vec::new();
     while !left.is_empty() {
@@ -26,8 +26,8 @@ pub(crate) fn levels<'a>(mut left: BTreeSet<&'a str>, imports: &Pairs<'a>) -> Ve
     levels
 }
 
-/// Of a circle that imports nothing else, the one that imports the fewest, and that the most
-/// import.
+/// In a circle that imports nothing else, the name that imports the fewest; among equals, the one
+/// that the most import.
 fn first_of_a_circle<'a>(pairs: &Pairs<'a>) -> Option<&'a str> {
     let reached = reached(pairs);
     let is_lowest = |name: &str| {
