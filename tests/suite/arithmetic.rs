@@ -1,5 +1,5 @@
-//! Means, bit by bit, from the rule that the documents state: each rank's element times 1/n, not
-//! rounded, is added; each step rounds once. And threads whose processors compute in another mode.
+//! Means, bit by bit, by the documented rule: each rank's element times 1/n, not rounded, is added;
+//! each step rounds once. Also, threads whose processors compute in another mode.
 
 use std::fmt::Debug;
 
@@ -19,12 +19,12 @@ enum Steps {
 use Steps::{Of, Step};
 
 impl Steps {
-    /// All at once, in the order of ranks.
+    /// All ranks at once, in order.
     fn at_once(n: usize) -> Self {
         Step((0..n).map(Of).collect())
     }
 
-    /// One after the other.
+    /// One rank after the other.
     fn in_turn(ranks: impl IntoIterator<Item = usize>) -> Self {
         let mut ranks = ranks.into_iter().map(Of);
         let first = ranks.next().unwrap();
@@ -49,7 +49,7 @@ impl Steps {
         all.remove(0)
     }
 
-    /// The mean of what the ranks have.
+    /// The mean of the ranks' values.
     fn mean<T: Float>(&self, values: &[T]) -> T {
         match self {
             Of(rank) => values[*rank],
@@ -66,7 +66,7 @@ impl Steps {
     }
 }
 
-/// A type, and the one in which it is computed, all of whose values an `f64` has.
+/// A type, and the type in which it is computed, whose values all fit an `f64`.
 trait Float: Element {
     fn from_random(bits: u64) -> Self;
     /// The largest number, and the smallest above 0.
@@ -82,7 +82,7 @@ macro_rules! floats {
         impl Float for $ty {
             fn from_random(bits: u64) -> Self {
                 let any = <$ty>::from_bits(bits as $bits);
-                // All NaN of results are one, which equals nothing.
+                // Finite numbers only: all NaN become one in results, which equals nothing.
                 if any.wide().is_finite() { any } else { Self::ends()[1] }
             }
             fn ends() -> [Self; 2] {
@@ -115,7 +115,7 @@ floats! {
 
 const COUNT: usize = 300;
 
-/// What a rank has: first the largest and the smallest numbers of the type, as all other ranks.
+/// A rank's elements: first the type's largest and smallest numbers, the same on all ranks.
 fn values<T: Float>(rank: usize, len: usize) -> Vec<T> {
     let any = |i: usize| T::from_random(scramble(i as u64, rank as u64));
     T::ends().into_iter().chain((2..len).map(any)).collect()
@@ -278,7 +278,7 @@ fn means_at_a_root() {
     }
 }
 
-/// Sums of denormals, and sums that are rounded.
+/// Sums of denormals, and rounded sums.
 fn results(comm: &Communicator) -> Vec<u64> {
     let mut all = Vec::new();
     let plain = [RedOp::Sum, RedOp::Prod, RedOp::Avg].map(Reducer::Op);

@@ -1,5 +1,4 @@
-//! A standard error that is a full pipe which nobody reads, and where a rank's answers go
-//! meanwhile.
+//! Blocks standard error: a full pipe that nobody reads. A rank's answers bypass it.
 
 use std::fs::File;
 use std::io::{PipeReader, Write};
@@ -10,10 +9,10 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
 use crate::processes::MARK;
 
-/// What was this process's standard error, and the pipe that it is now.
+/// The former standard error of this process, and the pipe that replaced it.
 static BLOCKED: OnceLock<(File, PipeReader)> = OnceLock::new();
 
-/// From now on, this process's standard error takes nothing.
+/// From now on, writes to this process's standard error block.
 pub(crate) fn block() {
     let (reader, writer) = std::io::pipe().unwrap();
     fill(&writer);
@@ -23,7 +22,7 @@ pub(crate) fn block() {
     assert!(unsafe { libc::dup2(writer.as_raw_fd(), libc::STDERR_FILENO) } >= 0);
 }
 
-/// One line, written at once: other threads may print, too.
+/// Prints one line in a single write: other threads may print, too.
 pub(crate) fn answer(text: &str) {
     let line = format!("{MARK}{text}\n");
     match BLOCKED.get() {

@@ -1,4 +1,4 @@
-//! The kinds of memory that calls take.
+//! The kinds of memory that calls accept.
 
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
@@ -10,7 +10,7 @@ use super::types::Number;
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Memory {
     Ordinary,
-    /// From the communicator, which shares it.
+    /// Allocated by the communicator, which shares it.
     Registered,
     /// The rank's own, registered by it alone.
     Own,
@@ -24,7 +24,7 @@ pub(crate) enum Buffer<T> {
 }
 
 impl<T: Number> Buffer<T> {
-    /// These elements in memory of a kind; [`Memory::Registered`] is a call of all ranks.
+    /// These elements in memory of a kind. With [`Memory::Registered`], a call of all ranks.
     pub(crate) fn new(
         comm: &Communicator,
         memory: Memory,
@@ -50,7 +50,7 @@ impl<T: Number> Buffer<T> {
     }
 }
 
-/// The elements in memory that is a dma-buf, for as long as the process lives.
+/// The elements in a dma-buf that is mapped as long as the process lives.
 fn dmabuf<T: Number>(comm: &Communicator, elements: &[T]) -> Registered<T> {
     let (fd, start) = crate::dmabuf::mapped(size_of_val(elements));
     let start = start.cast::<T>();

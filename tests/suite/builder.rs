@@ -1,4 +1,4 @@
-//! Settings that the program makes with their types.
+//! Settings that the program makes by typed functions.
 
 use std::time::Duration;
 
@@ -9,8 +9,7 @@ use spark_ccl_testing::free_port;
 
 use super::ranks::{Watchdog, run_with};
 
-/// The algorithm that an `all_reduce` of registered memory takes, and what carries data to the
-/// other rank.
+/// The algorithm of an `all_reduce` of registered memory, and the carrier to the other rank.
 fn choices(builder: &Builder) -> (Algorithm, Carrier) {
     let result = run_with(builder, 2, |comm| {
         let explained = comm.explain(Operation::AllReduce, DType::F32, 1 << 20, true);
@@ -123,7 +122,7 @@ fn values_that_exclude_each_other_are_an_error_that_names_them() {
     }
 }
 
-/// What two ranks with these secrets come to.
+/// The outcome of two ranks with these secrets.
 fn meet(secrets: [&str; 2]) -> [Result<(), Error>; 2] {
     let _watchdog = Watchdog::new();
     let port = free_port();

@@ -1,4 +1,4 @@
-//! Two hosts that two cables join, of which one goes while data are on their way.
+//! Two hosts joined by two cables, one of which fails while data are on their way.
 
 use std::time::Duration;
 
@@ -7,8 +7,8 @@ use crate::processes::{Rank, assert_all_ok, assert_contains, links_of, logged, p
 
 const CABLES: [&str; 2] = ["left", "right"];
 
-/// Takes a cable away in the middle of a call. The other end of it keeps its address, but carries
-/// nothing either.
+/// Unplugs a cable in the middle of a call. Its other end keeps its address, but carries nothing
+/// either.
 fn unplug(ranks: &mut [Rank], cable: &str, call: &str) {
     assert_all_ok(ranks, "call barrier");
     for rank in ranks.iter_mut() {
@@ -26,15 +26,15 @@ fn plug_in(ranks: &[Rank], cable: &str) {
     }
 }
 
-/// How the calls end that a rank repeats.
+/// The outcome of the calls that a rank repeats.
 pub(crate) fn outcome(rank: &Rank) -> String {
     std::iter::repeat_with(|| rank.hear())
         .find(|answer| answer != "running")
         .unwrap()
 }
 
-/// Two hosts whose links have one rail, over `left`. The other cable loses all but short packets,
-/// as those of the control plane are.
+/// Two hosts whose links have one rail, over `left`. The other cable loses all packets but short
+/// ones, such as the control plane's.
 fn on_one_cable(env: &[(&str, &str)]) -> Option<Vec<Rank>> {
     let env = [&[("SPARK_CCL_SOCKETS", "1")], env].concat();
     let mut ranks = two_hosts_with(&env, 1, &CABLES)?;
@@ -81,7 +81,7 @@ fn the_other_cable_carries_what_one_has_not_delivered() {
     assert_all_ok(&mut ranks, "finalize");
 }
 
-/// The third network is not one of those that the link uses.
+/// The link does not use the third network.
 #[test]
 fn another_network_carries_what_no_cable_delivers() {
     let _place = place();
@@ -138,7 +138,7 @@ fn a_call_goes_on_when_the_cable_is_back() {
     assert_all_ok(&mut ranks, "finalize");
 }
 
-/// Its kernel still answers.
+/// Its host's kernel still answers.
 #[test]
 fn the_cable_to_a_stopped_process_is_not_silent() {
     let _place = place();

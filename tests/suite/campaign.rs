@@ -1,6 +1,5 @@
 //! Random faults in random calls, by real processes: nothing hangs, no result is wrong, every error
-//! names who is at fault, and nothing is left behind. `tests/faults.sh` runs as many cases as one
-//! likes.
+//! names the culprit, and nothing is left behind. `tests/faults.sh` runs any number of cases.
 
 mod case;
 mod garbage;
@@ -17,16 +16,16 @@ use spark_ccl_testing::{Need, has};
 
 use crate::processes::alone;
 
-/// What can be wrong with a case.
+/// The kinds of failures of a case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Wrong {
     /// A rank has not answered in time.
     Hang,
     /// A result is wrong, a process crashed, or a fault went unnoticed.
     Result,
-    /// An error where nothing was wrong, or one that does not name who is at fault.
+    /// There is an error without a fault, or one that does not name the culprit.
     Unnamed,
-    /// Something of the job is still there after its end.
+    /// Something of the job is left after its end.
     Leftover,
 }
 
@@ -37,11 +36,11 @@ const ALL: [(Wrong, &str); 4] = [
     (Wrong::Leftover, "leftovers"),
 ];
 
-/// What is wrong, and the words for it.
+/// A failure, in words.
 type Failure = (Wrong, String);
 
-/// Runs the first `count` cases of these networks whose seeds are `first` and more, and panics
-/// where any went wrong.
+/// Runs the first `count` cases on these networks, with seeds from `first` on. Panics if any
+/// failed.
 fn run(count: usize, first: u32, nets: &[Net]) {
     let since = Instant::now();
     let mut failed: BTreeMap<Wrong, Vec<u32>> = BTreeMap::new();
@@ -80,13 +79,13 @@ fn run(count: usize, first: u32, nets: &[Net]) {
     );
     let is_silent = faults.contains_key("silence");
     assert!(!is_silent || opened > 0, "nothing was held");
-    // A single case may lose none.
+    // A single case may lose no packet.
     let lossy = faults.get("loss").copied().unwrap_or(0);
     assert!(lossy < 10 || lost > 0, "nothing was lost");
     assert!(failed.is_empty(), "seeds of what went wrong: {failed:?}");
 }
 
-/// Also where the test itself cannot go on, as after a crash of a rank.
+/// Reports a case also if the test itself cannot continue, as after a crash of a rank.
 fn failures_of(case: &Case) -> Vec<Failure> {
     std::panic::catch_unwind(|| play::play(case)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
@@ -95,7 +94,7 @@ fn failures_of(case: &Case) -> Vec<Failure> {
     })
 }
 
-// Of each, seeds in a row with all kinds of faults among them, and few that take seconds.
+// For each network, consecutive seeds with all kinds of faults, few of which take seconds.
 
 #[test]
 fn random_faults() {
@@ -111,7 +110,7 @@ fn random_faults_between_hosts() {
     }
 }
 
-/// As many as `tests/faults.sh` was told, where it runs this.
+/// In `tests/faults.sh`, as many cases as it asks for.
 #[test]
 fn random_faults_over_rdma() {
     let _alone = alone();
@@ -121,7 +120,7 @@ fn random_faults_over_rdma() {
     }
 }
 
-/// Run by `tests/faults.sh`, of which several may run side by side: no lock keeps one waiting.
+/// Run by `tests/faults.sh`, possibly several times at once: no lock makes one wait.
 #[test]
 #[ignore = "needs FAULTS_CASES and FAULTS_SEED; tests/faults.sh sets them and runs it"]
 fn as_many_as_told() {
@@ -129,7 +128,7 @@ fn as_many_as_told() {
     run(count, first, &[Net::Shm, Net::Loopback, Net::Hosts]);
 }
 
-/// How many cases, and the seed of the first.
+/// The number of cases, and the first seed.
 fn told() -> Option<(usize, u32)> {
     let count = std::env::var("FAULTS_CASES").ok()?.parse().unwrap();
     let first = std::env::var("FAULTS_SEED").unwrap().parse().unwrap();

@@ -178,7 +178,7 @@ fn the_asked_for_algorithm_is_taken() {
     });
 }
 
-/// Sums that are rounded, so that their bits depend on the order of reduction.
+/// Rounded sums, whose bits depend on the order of reduction.
 fn rounded_bits(comm: &Communicator, count: usize) -> Vec<u32> {
     let value = |i: usize| {
         let x = (i * 7919 + comm.rank() * 104_729) % 65_537;
@@ -245,7 +245,7 @@ fn barrier_waits_for_all() {
             for round in 1..=20 {
                 arrived.fetch_add(1, Ordering::Relaxed);
                 comm.barrier().run().unwrap();
-                // What a rank counts before a barrier, others see after it.
+                // A count before a barrier is visible to others after it.
                 assert!(arrived.load(Ordering::Relaxed) >= round * n);
                 comm.barrier().run().unwrap();
             }

@@ -1,4 +1,4 @@
-//! What every collective should compute: inputs that are exact in any order of reduction, the
+//! The expected results of every collective: inputs that are exact in any order of reduction, the
 //! naive results, and one call compared with them.
 
 use spark_ccl::{Communicator, Error, Operation, RecvBuf, ReduceOp, Reducer, SendBuf};
@@ -26,7 +26,7 @@ const FACTOR: i64 = 2;
 pub(crate) struct Case {
     pub(crate) collective: Operation,
     pub(crate) in_place: bool,
-    /// Elements of a rank or a block.
+    /// Elements per rank or block.
     pub(crate) count: usize,
     pub(crate) op: ReduceOp,
     pub(crate) root: usize,
@@ -55,8 +55,8 @@ impl Case {
         }
     }
 
-    /// Makes the call and, where it succeeds, compares everything that it wrote, and that it must
-    /// not have written, with the model.
+    /// Makes the call. If it succeeds, compares all memory with the model: what it must write, and
+    /// what it must not.
     pub(crate) fn attempt<T: Number>(&self, comm: &Communicator) -> Result<(), Error> {
         if self.in_place {
             self.attempt_in_place::<T>(comm)
@@ -136,7 +136,7 @@ impl Case {
         Ok(())
     }
 
-    /// Elements that a rank sends and that it receives, were it the root.
+    /// The lengths of the root's send and receive buffers.
     fn lengths(&self, n: usize) -> (usize, usize) {
         let (one, all) = (self.count, self.count * n);
         match self.collective {
@@ -148,7 +148,7 @@ impl Case {
         }
     }
 
-    /// Whether the rank's receive buffer belongs to someone else's operation.
+    /// Whether the call must not write the rank's receive buffer.
     fn is_kept(&self, rank: usize) -> bool {
         matches!(self.collective, Operation::Reduce | Operation::Gather) && rank != self.root
     }
@@ -199,7 +199,7 @@ impl Case {
         op.map_or_else(|| Reducer::PreMulSum(T::of(FACTOR)), Reducer::Op)
     }
 
-    /// Memory with `fill` where the call may look and [`untouched`] around it.
+    /// Memory with `fill` where the call may look, and [`untouched`] around it.
     fn buffer<T: Number>(
         &self,
         comm: &Communicator,
@@ -217,10 +217,10 @@ impl Case {
         (0..len).map(|i| T::of(self.input::<T>(rank, i))).collect()
     }
 
-    /// What `rank` contributes as its `i`-th element.
+    /// The `i`-th element that `rank` contributes.
     fn input<T: Number>(&self, rank: usize, i: usize) -> i64 {
         let value = whole_value::<T>(rank as u64, i);
-        // One factor may be large; so the product is exact.
+        // Only one factor may be large, so the product is exact.
         if self.op != ReduceOp::Prod || rank == i % 3 {
             value
         } else {
@@ -228,7 +228,7 @@ impl Case {
         }
     }
 
-    /// What belongs at `i` of the rank's receive buffer; `None` for what was there before.
+    /// The expected element at `i` of the rank's receive buffer; `None` for its former value.
     fn result<T: Number>(&self, n: usize, rank: usize, i: usize) -> Option<Expected<T>> {
         let from = |rank, i| Some(Expected::Exactly(T::of(self.input::<T>(rank, i))));
         let (block, inner) = (i.checked_div(self.count)?, i % self.count);
@@ -282,7 +282,7 @@ fn no_model(operation: Operation) -> ! {
     panic!("there is no model of {operation}")
 }
 
-/// The first element that is not as expected; `None` is expected of what no call may write.
+/// The first unexpected element. `None` is expected of elements that no call may write.
 fn difference<T: Number>(
     seen: &[T],
     expected: impl Fn(usize) -> Option<Expected<T>>,
@@ -298,12 +298,12 @@ fn difference<T: Number>(
     })
 }
 
-/// Elements after each buffer that nobody may write.
+/// Elements after each buffer that no call may write.
 const GUARD: usize = 3;
 
 /// The value of elements that no call may write; hardly ever an input or a result.
 fn untouched<T: Number>() -> T {
-    // Every type has it.
+    // Representable in every type.
     T::of(if T::SIGNED { -64 } else { 64 })
 }
 
@@ -325,7 +325,7 @@ mod tests {
     const RANKS: usize = 4;
     const COUNT: usize = 96;
 
-    /// What belongs into the rank's receive buffer, as elements.
+    /// The correct content of the rank's receive buffer.
     fn right<T: Number>(case: &Case, rank: usize) -> Vec<T> {
         let (_, take) = case.lengths(RANKS);
         let element = |i| match case.result(RANKS, rank, i) {
@@ -336,12 +336,12 @@ mod tests {
         (0..take).map(element).collect()
     }
 
-    /// Whether the model tells these elements from what the rank should have.
+    /// Whether the model tells these elements from the correct ones.
     fn refuses<T: Number>(case: &Case, rank: usize, seen: &[T]) -> bool {
         difference(seen, |i| case.result(RANKS, rank, i)).is_some()
     }
 
-    /// What goes wrong when messages are mixed up, done to right elements.
+    /// Errors of mixed-up messages, applied to correct elements.
     fn mix_ups<T: Number>(right: &[T], elsewhere: &[T]) -> Vec<(&'static str, Vec<T>)> {
         let (half, slice) = (right.len() / 2, COUNT / 4);
         let changed = |change: &dyn Fn(&mut Vec<T>)| {

@@ -60,7 +60,7 @@ fn a_rank_sends_to_itself() {
             .unwrap();
         assert_eq!(got, message(rank, rank, 3000));
 
-        // What fits into the link may be sent before it is received.
+        // A message that fits into the link may be sent before it is received.
         comm.send(&[7_i32], rank).run().unwrap();
         let mut one = [0];
         comm.recv(&mut one, rank).run().unwrap();
@@ -75,7 +75,7 @@ fn a_scope_is_a_group() {
             let rank = comm.rank();
             let sent: Vec<_> = (0..n).map(|to| message(rank, to, 700 + to)).collect();
             let mut got = vec![vec![0; 700 + rank]; n];
-            // All sends first, each larger than the link: only together do they get through.
+            // All sends come first, each larger than the link: only together do they succeed.
             comm.scope(|scope| {
                 for (to, message) in sent.iter().enumerate() {
                     comm.send(message, to).start_in(scope)?;
@@ -93,7 +93,7 @@ fn a_scope_is_a_group() {
     }
 }
 
-/// Elements from one rank to another: uneven, often none.
+/// The number of elements from one rank to another: uneven, often 0.
 fn uneven(from: usize, to: usize, round: usize) -> usize {
     match (from * 5 + to * 3 + round) % 4 {
         0 => 0,
@@ -103,7 +103,7 @@ fn uneven(from: usize, to: usize, round: usize) -> usize {
     }
 }
 
-/// Where blocks with gaps of `gap` elements between them begin, and how long all of them are.
+/// The starts of blocks with gaps of `gap` elements between them, and the length of it all.
 fn displacements(counts: &[usize], gap: usize) -> (Vec<usize>, usize) {
     let mut end = 0;
     let begins = counts
@@ -157,7 +157,7 @@ fn uneven_blocks() {
     });
 }
 
-/// One block of the input for all, in any order in the output, with empty blocks anywhere.
+/// One block of the input goes to all ranks. Output blocks are in any order, some of them empty.
 #[test]
 fn send_blocks_may_overlap() {
     run(3, |comm| {
@@ -215,7 +215,7 @@ fn a_message_of_another_length_or_type_is_an_error_on_both_sides() {
     }
 }
 
-/// What the one lends whole, the other may take only as far as its own buffer is sent.
+/// The one rank lends its blocks whole; the other can take them only as its own are sent.
 #[test]
 fn one_rank_exchanges_in_place_and_the_other_does_not() {
     let blocks = |from: [usize; 2], to: [usize; 2]| -> Vec<i32> {

@@ -1,5 +1,5 @@
-//! What must not compile, above all touching a buffer that an operation uses. Of use for the
-//! package that includes it.
+//! Programs that must not compile, above all those that touch a buffer in use by an operation. For
+//! use by the package that includes it.
 //!
 //! Each program of `tests/compile_fail` marks its wrong lines by `//~` and a part of the compiler's
 //! message or its notes: an error code, or words of ours. Unlike whole messages, these stay from
@@ -44,7 +44,7 @@ fn compile(rustc: &OsStr, program: &Path) -> String {
             .unwrap();
         let messages = String::from_utf8_lossy(&output.stderr).into_owned();
         attempts -= 1;
-        // A build beside this test may just be replacing the library or what it needs.
+        // A build beside this test may be replacing the library or its dependencies.
         if !messages.contains("E0463") || attempts == 0 {
             return messages;
         }
@@ -52,7 +52,7 @@ fn compile(rustc: &OsStr, program: &Path) -> String {
     }
 }
 
-/// Where cargo put this test and what it links.
+/// The folder where cargo puts this test and its dependencies.
 fn dependencies() -> PathBuf {
     let own = std::env::current_exe().unwrap();
     own.parent().unwrap().to_owned()
@@ -63,7 +63,7 @@ fn library() -> String {
     env!("CARGO_PKG_NAME").replace('-', "_")
 }
 
-/// The library as it was built last, which is what this test was built with.
+/// The library built last, with which this test was built.
 fn newest_library(deps: &Path) -> PathBuf {
     let files = std::fs::read_dir(deps).unwrap().map(|entry| entry.unwrap());
     let libraries = files.filter(|entry| {
@@ -76,7 +76,7 @@ fn newest_library(deps: &Path) -> PathBuf {
     newest.unwrap().path()
 }
 
-/// Every error must be at a marked line, and every mark must have its error.
+/// Checks that every error is at a marked line, and that every mark has its error.
 fn compare(program: &Path, messages: &str) {
     let name = program.file_name().unwrap().to_string_lossy();
     let text = std::fs::read_to_string(program).unwrap();
@@ -85,7 +85,7 @@ fn compare(program: &Path, messages: &str) {
         .filter_map(|(number, line)| Some((number, line.split_once("//~ ")?.1)))
         .collect();
     assert!(!marks.is_empty(), "{name} marks no line");
-    // What comes before the first error are warnings.
+    // Only warnings come before the first error.
     let messages = format!("\n{messages}");
     let seen: Vec<_> = messages
         .split("\nerror")
@@ -105,7 +105,7 @@ fn compare(program: &Path, messages: &str) {
     }
 }
 
-/// Line and text of an error, without the program's own lines that it quotes.
+/// The line and text of an error, without the program's own lines that it quotes.
 fn error(message: &str) -> Option<(u32, String)> {
     let place = message
         .lines()

@@ -1,4 +1,4 @@
-//! Reductions that are not done at once, as a GPU's will not be.
+//! Reductions that are not done at once, as on a GPU.
 
 use std::sync::Barrier;
 

@@ -1,6 +1,6 @@
-//! Counts that differ between sender and receiver, at sizes on both sides of whatever a link does
-//! by size: the ranks of the pair get an error that names both counts, and nobody takes a part of a
-//! block for all of it.
+//! Counts that differ between sender and receiver, on both sides of each size at which a link
+//! changes its method: the ranks of the pair get an error that names both counts, and nobody takes
+//! a part of a block for all of it.
 
 use spark_ccl::{Builder, Communicator, Error, Fault, RedOp};
 
@@ -10,8 +10,8 @@ use super::ranks::{each, run_with};
 const SLOT: usize = 64 << 10;
 const SLOT_LEN: usize = SLOT / 4;
 
-/// Lengths of 4-byte elements at which a link goes about it in another way: in a header (40 and 104
-/// B), in a cell (8 KiB, as much as TCP sends from where it lies), lent (16 KiB), in one slot, in
+/// Lengths in 4-byte elements around which a link changes its method: in a header (40 and 104 B),
+/// in a cell (8 KiB, also the most that TCP sends in place), lent (16 KiB), in one slot, in
 /// several, in more than a link holds, in more than one loan (1 MiB).
 const BORDERS: [usize; 18] = [
     0,
@@ -34,7 +34,7 @@ const BORDERS: [usize; 18] = [
     300_000,
 ];
 
-/// Every length with the next one, and some that are far apart, either way round.
+/// Every length with the next one, and some that are far apart, in both orders.
 fn pairs() -> Vec<[usize; 2]> {
     let near = BORDERS.windows(2).map(|pair| [pair[0], pair[1]]);
     let far = [[0, 300_000], [26, SLOT_LEN], [2048, 8 * SLOT_LEN]];
@@ -56,7 +56,7 @@ fn transports() -> [Builder; 3] {
     ]
 }
 
-/// The text of a mismatch.
+/// The text of a mismatch error.
 #[track_caller]
 fn mismatch(result: Result<(), Error>, what: &str) -> String {
     match result {
@@ -72,7 +72,7 @@ fn assert_names(text: &str, parts: &[&str], what: &str) {
     }
 }
 
-/// An exchange in which this rank sends and expects these numbers of elements, by rank.
+/// An exchange in which this rank sends and expects these counts, by rank.
 fn exchange(comm: &Communicator, sent: &[usize], expected: &[usize]) -> Result<Vec<i32>, Error> {
     let send = vec![comm.rank() as i32; sent.iter().sum()];
     let recv = vec![-1; expected.iter().sum()];
@@ -101,7 +101,7 @@ fn blocks_of_differing_counts_are_an_error_on_both_sides() {
     }
 }
 
-/// Rank 2 has no part in the mismatch. What it has, if it has something, is right.
+/// Rank 2 has no part in the mismatch. If it gets a result, that is right.
 #[test]
 fn the_other_ranks_of_an_exchange_get_what_they_were_sent_or_the_error() {
     for builder in transports() {
@@ -143,7 +143,7 @@ fn messages_of_differing_counts_are_an_error_on_both_sides() {
                     return mismatch(received.map(drop), &what);
                 }
                 match comm.send(vec![1_i32; sent], 1).run() {
-                    // The link had room for it, so the sender learns of it at its next call.
+                    // The link had room for it, so the sender learns of the error at its next call.
                     Ok(_) => mismatch(comm.barrier().run(), &what),
                     Err(error) => mismatch(Err(error), &what),
                 }
@@ -156,7 +156,7 @@ fn messages_of_differing_counts_are_an_error_on_both_sides() {
     }
 }
 
-/// As many bytes, and other elements.
+/// As many bytes, but other elements.
 #[test]
 fn messages_and_blocks_of_another_type_are_an_error_on_both_sides() {
     for builder in transports() {
@@ -203,7 +203,7 @@ fn messages_and_blocks_of_another_type_are_an_error_on_both_sides() {
     }
 }
 
-/// An empty message is a message: it is matched by another one.
+/// An empty message is a message: another one matches it.
 #[test]
 fn empty_messages_take_their_turns() {
     for builder in transports() {
@@ -221,8 +221,8 @@ fn empty_messages_take_their_turns() {
     }
 }
 
-/// Partners take turns in another order where blocks are exchanged in place, which is alike for two
-/// of them.
+/// Ranks that exchange in place take turns with partners in another order, except between two
+/// ranks.
 #[test]
 fn an_exchange_in_place_on_some_ranks_only_is_an_error_on_all() {
     for builder in transports() {
@@ -250,8 +250,8 @@ fn an_exchange_in_place_on_some_ranks_only_is_an_error_on_all() {
 
 type Collective = fn(&Communicator, usize) -> Result<(), Error>;
 
-/// Collectives of two ranks, of `len` elements for each rank, or in all. Each has the number of
-/// ranks that receive: 1 is rank 0 alone.
+/// Collectives of two ranks, of `len` elements for each rank or in all; each with its number of
+/// receivers: 1 is rank 0 alone.
 const COLLECTIVES: [(&str, usize, Collective); 6] = [
     ("all_reduce", 2, |comm, len| {
         let call = comm.all_reduce_in_place(vec![1_i32; len], RedOp::Sum);
@@ -279,7 +279,7 @@ const COLLECTIVES: [(&str, usize, Collective); 6] = [
     }),
 ];
 
-/// A rank that receives nothing may be done with a call before the others have made it.
+/// A rank that receives nothing may finish a call before the others make it.
 #[test]
 fn no_collective_takes_another_count_for_its_own() {
     for builder in transports() {

@@ -1,4 +1,4 @@
-//! Memory of a process as a dma-buf.
+//! A process's memory as a dma-buf.
 
 use std::fs::File;
 use std::io;
@@ -8,8 +8,8 @@ use std::ptr::{NonNull, null_mut};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 
-/// At least `bytes` bytes of memory as a dma-buf, and the address where they are mapped for as long
-/// as the process lives.
+/// At least `bytes` bytes of memory as a dma-buf, and their address: they stay mapped as long as
+/// the process lives.
 pub(crate) fn mapped(bytes: usize) -> (OwnedFd, NonNull<u8>) {
     let bytes = bytes.max(1).next_multiple_of(rustix::param::page_size());
     let fd = dmabuf(bytes).unwrap();

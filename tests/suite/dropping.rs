@@ -1,12 +1,12 @@
-//! Memory that a thread of a rank makes and drops while calls are under way: registered memory, and
-//! that of a GPU where the rank has one.
+//! Memory that a thread of a rank makes and drops during calls: registered memory, or a GPU's if
+//! the rank has one.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use spark_ccl::{Communicator, Error};
 
-/// Drops memory until its communicator has failed. Dropping this waits for that.
+/// Drops memory until its communicator has failed. Dropping this value waits for that.
 pub(crate) struct Dropping(Option<JoinHandle<()>>);
 
 impl Dropping {
@@ -38,7 +38,7 @@ fn until_it_fails(comm: &Communicator) -> Error {
     }
 }
 
-/// Each sum is dropped while it is computed. All ranks compute the same ones.
+/// Drops each sum while it is computed. All ranks compute the same sums.
 #[cfg(feature = "cuda")]
 fn of_a_gpu(comm: &Communicator) -> Result<std::convert::Infallible, Error> {
     let stream = comm.context()?.new_stream().unwrap();

@@ -1,4 +1,4 @@
-//! What a program learns from an error that it keeps among errors of all kinds.
+//! Reading the library's errors when a program keeps them among errors of all kinds.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -7,7 +7,7 @@ use spark_ccl::{Communicator, Error, Fault, RedOp};
 
 use super::ranks::{each, run};
 
-/// What programs put around an error, as `anyhow` does.
+/// A wrapper that programs put around errors, like `anyhow`'s.
 #[derive(Debug)]
 struct Context(Box<dyn StdError + Send + Sync>);
 
@@ -23,7 +23,7 @@ impl StdError for Context {
     }
 }
 
-/// Started and waited for, by a function that does not name its error.
+/// Starts and awaits a call in a function that does not name its error type.
 fn step(comm: &Communicator, count: usize) -> Result<Vec<f32>, Context> {
     let wait = || -> Result<_, Box<dyn StdError + Send + Sync>> {
         let call = comm.all_reduce_in_place(vec![1.0; count], RedOp::Sum);
@@ -45,7 +45,7 @@ fn a_program_that_keeps_errors_of_all_kinds_recovers() {
     });
 }
 
-/// Once in a report that shows all of a chain.
+/// A report of the whole chain shows the error once.
 #[test]
 fn a_failed_call_has_its_error_as_source() {
     let comm = Communicator::local(1).unwrap().remove(0);

@@ -1,4 +1,4 @@
-//! The examples run as they are.
+//! Runs the examples unchanged.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -11,7 +11,7 @@ fn run(name: &str) -> String {
 }
 
 fn output(name: &str) -> Output {
-    // This test is in target/profile/deps, and cargo builds the examples for it beside that.
+    // This test is in target/profile/deps; cargo builds the examples beside that folder.
     let test = std::env::current_exe().unwrap();
     let profile = test.ancestors().nth(2).unwrap();
     let example = profile.join("examples").join(name);
@@ -82,7 +82,7 @@ fn nccl_all_reduce() {
     );
 }
 
-/// A page is also read where it lies, without what hides lines and knows the language.
+/// Pages are also read as plain text, where no tool hides lines or knows the language.
 #[test]
 fn the_programs_of_the_tutorial_are_whole() {
     let pages = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/tutorial");

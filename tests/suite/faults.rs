@@ -1,4 +1,4 @@
-//! Ranks that are killed, leave, or abort: what the others get to know, and when.
+//! Ranks that are killed, leave or abort: what the others learn, and when.
 
 use std::time::Instant;
 
@@ -12,7 +12,7 @@ const ELEMENTS: usize = 48 << 20;
 const TCP: &[(&str, &str)] = &[("SPARK_CCL_SHM", "0")];
 const SHM: &[(&str, &str)] = &[];
 
-/// Every rank reduces a large buffer over and over.
+/// Has every rank reduce a large buffer over and over.
 fn set_going(ranks: &mut [Rank], memory: &str) {
     let order = format!("loop {memory} {}", ELEMENTS / ranks.len());
     for answer in all(ranks, &order) {
@@ -20,7 +20,7 @@ fn set_going(ranks: &mut [Rank], memory: &str) {
     }
 }
 
-/// The next answers, which have to come promptly after `since`.
+/// The next answers, which must come promptly after `since`.
 fn prompt_answers(ranks: &[Rank], since: Instant) -> Vec<String> {
     let deadline = since + promptly();
     ranks
@@ -29,7 +29,7 @@ fn prompt_answers(ranks: &[Rank], since: Instant) -> Vec<String> {
         .collect()
 }
 
-/// Memory with a name would stay behind when everybody is killed.
+/// Named memory would be left behind when all ranks are killed.
 fn assert_nothing_in_file_system(rank: &Rank) {
     let maps = std::fs::read_to_string(format!("/proc/{}/maps", rank.pid())).unwrap();
     assert!(!maps.contains("/dev/shm"), "{maps}");
@@ -146,7 +146,7 @@ fn a_rank_that_exits_without_a_goodbye_has_died() {
 fn a_call_that_needs_a_rank_that_has_left_fails() {
     let _place = place();
     for env in [SHM, TCP] {
-        // Waiting already when the rank leaves, or called afterwards.
+        // Waits when the rank leaves, or calls afterwards.
         for early in [true, false] {
             let mut ranks = world(3, env);
             assert_all_ok(&mut ranks, "call barrier");
@@ -243,7 +243,7 @@ fn an_abort_by_another_thread_or_rank_ends_a_blocked_call_everywhere() {
             let answer = ranks[0].hear_before(since + promptly());
             assert_names(&answer, aborts, ranks[aborts].pid());
             assert_contains(&answer, &["aborted the communicator: enough"]);
-            // Ranks that were in no call learn it at their next one.
+            // Ranks in no call learn of it at their next one.
             let first = answer;
             for answer in all(&mut ranks, "call f32 all_reduce sum 1000000") {
                 assert_eq!(answer, first);

@@ -1,5 +1,5 @@
-//! What each of many ranks of one host takes. With a link for each pair of ranks it would grow with
-//! their number. `benches/scale.rs` prints the same of more ranks.
+//! The footprint of each of many ranks on one host. With a link for each pair of ranks it would
+//! grow with their number. `benches/scale.rs` prints the same for more ranks.
 
 use std::iter::zip;
 use std::sync::Arc;
@@ -11,12 +11,12 @@ use spark_ccl::{Communicator, Error, Operation};
 use crate::collectives_model::Case;
 use crate::processes::{Rank, WATCHDOG, alone, assert_all_ok, join};
 
-/// What some processes take together: files, threads, pages of shared memory, and KiB of their own.
+/// The total of some processes: files, threads, pages of shared memory, and KiB of private memory.
 type Footprint = [usize; 4];
 
-/// The most for each rank, however many they are, after each step: more than its process took
-/// before. It is up to twice what was measured. A rank has at most ten links there, where one to
-/// each other rank would be 63.
+/// The most per rank, however many they are, after each step, beyond what its process took before:
+/// up to twice the measured value. A rank has at most ten links there; with one to each other rank
+/// it would have 63.
 type Limits = [(&'static str, Footprint); 4];
 
 const PROCESSES: Limits = [
@@ -74,12 +74,12 @@ fn processes_grow(n: usize, shm: &str, limits: &Limits) {
 
 fn started(shm: &str) -> Rank {
     let mut rank = Rank::start(&[("SPARK_CCL_SHM", shm)]);
-    // Its first answer takes memory, too.
+    // The first answer takes memory, too.
     assert_eq!(rank.ask("sleep 0"), "ok");
     rank
 }
 
-/// `n` ranks in these processes do each step.
+/// Has `n` ranks in these processes do each step.
 fn grow(processes: &mut [Rank], n: usize, before: Footprint, limits: &Limits) {
     for &(step, limit) in limits {
         assert_all_ok(processes, &format!("perform {step}"));
@@ -97,12 +97,12 @@ fn grow(processes: &mut [Rank], n: usize, before: Footprint, limits: &Limits) {
     }
 }
 
-/// A thread that has ended goes in a moment.
+/// An ended thread takes a moment to go.
 fn assert_comes_down(processes: &[Rank], to: Footprint) {
     let deadline = Instant::now() + WATCHDOG;
     loop {
         let now = footprint(processes);
-        // The memory of their own has other reasons to vary.
+        // Private memory varies for other reasons, too.
         if zip(now, to).take(3).all(|(now, most)| now <= most) {
             return;
         }
@@ -133,7 +133,7 @@ fn kib(pid: u32, what: &str) -> usize {
     kib.unwrap().parse().unwrap()
 }
 
-/// Ranks of this process, with the parts that they have made.
+/// Ranks of this process, with the parts that they have split off.
 #[derive(Default)]
 pub(crate) struct Ranks(Vec<(Arc<Communicator>, Vec<Communicator>)>);
 
@@ -151,7 +151,7 @@ impl Ranks {
         self.0.is_empty()
     }
 
-    /// All at once.
+    /// Has all ranks do the step at once.
     pub(crate) fn perform(&mut self, step: &str) -> Result<(), Error> {
         std::thread::scope(|scope| {
             let perform = |(comm, parts)| scope.spawn(move || perform(comm, parts, step));

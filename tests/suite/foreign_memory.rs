@@ -1,5 +1,5 @@
-//! Registered memory of other ranks and other communicators is ordinary memory, no matter which
-//! rank passes it.
+//! Registered memory of other ranks and other communicators counts as ordinary memory, no matter
+//! which rank passes it.
 
 use std::sync::Mutex;
 
@@ -9,8 +9,7 @@ use super::ranks::each;
 
 const LEN: usize = 12_000;
 
-/// `n` ranks with two allocations each, filled with 10 times the rank plus the number of the
-/// allocation.
+/// `n` ranks with two allocations each, filled with 10 times the rank plus the allocation's number.
 fn ranks(builder: &Builder, n: usize) -> (Vec<Communicator>, Vec<[Registered<i32>; 2]>) {
     let all = each(builder.local(n).unwrap(), |comm| {
         let memory = [0, 1].map(|number| {
@@ -23,7 +22,7 @@ fn ranks(builder: &Builder, n: usize) -> (Vec<Communicator>, Vec<[Registered<i32
     all.into_iter().unzip()
 }
 
-/// Every rank makes a call with something of its own; the results by rank.
+/// Every rank makes a call with its own buffer. Returns the results by rank.
 fn each_with<B: Send, R: Send>(
     comms: Vec<Communicator>,
     buffers: Vec<B>,
@@ -36,7 +35,7 @@ fn each_with<B: Send, R: Send>(
     })
 }
 
-/// That of a call which differs between the ranks in its registered memory.
+/// Checks for the error of a call whose registered memory differs between ranks.
 fn assert_differs(result: Result<(), Error>) {
     let error = result.unwrap_err();
     let Error::Failed(fault) = &error else {
@@ -46,8 +45,7 @@ fn assert_differs(result: Result<(), Error>) {
     assert!(error.to_string().contains("registered memory"), "{error}");
 }
 
-/// Rank 0's memory is registered for rank 0 alone. What rank 1 has at the same place, nobody
-/// passes.
+/// Rank 0's memory is registered for rank 0 alone. Nobody passes rank 1's memory at the same place.
 #[test]
 fn memory_that_nobody_passed_is_not_read() {
     let (comms, mut memory) = ranks(&Communicator::builder(), 2);
@@ -56,7 +54,7 @@ fn memory_that_nobody_passed_is_not_read() {
     };
     let of_0 = &*of_0;
     std::thread::scope(|scope| {
-        // Its owner may do with it what it likes.
+        // Its owner may do with it as it likes.
         scope.spawn(|| of_1.fill(-1));
         for result in each_with(comms, vec![of_0, of_0], |comm, buffer| {
             let mut got = vec![0; 2 * LEN];
@@ -67,7 +65,7 @@ fn memory_that_nobody_passed_is_not_read() {
     });
 }
 
-/// Each call that has a one-sided form, by the side that is shared in it.
+/// Each call that has a one-sided form, for each side that is shared.
 #[test]
 fn memory_of_another_rank_is_ordinary_on_every_side() {
     type Call = fn(&Communicator, &mut Registered<i32>) -> Result<(), Error>;
@@ -85,11 +83,11 @@ fn memory_of_another_rank_is_ordinary_on_every_side() {
         },
     ];
     for call in calls {
-        // Two of the ranks have each other's.
+        // Two of the ranks have each other's memory.
         let (comms, mut memory) = ranks(&Communicator::builder(), 3);
         memory.swap(1, 2);
         for result in each_with(comms, memory, |comm, [mut buffer, _]| {
-            // A rank that only sends may be done before the others have asked for it.
+            // A rank that only sends may finish before the others ask for its memory.
             call(comm, &mut buffer).and_then(|()| comm.barrier().run())
         }) {
             assert_differs(result);
@@ -100,7 +98,7 @@ fn memory_of_another_rank_is_ordinary_on_every_side() {
 #[test]
 fn memory_that_all_ranks_have_from_others_takes_the_ordinary_path() {
     let (comms, mut memory) = ranks(&Communicator::builder(), 3);
-    // Rank r has rank r + 1's.
+    // Rank r has the memory of rank r + 1.
     memory.rotate_left(1);
     let memory: Vec<_> = memory.into_iter().map(|[memory, _]| memory).collect();
     let results = each_with(comms, memory, |comm, mut memory| {
@@ -133,7 +131,7 @@ fn zero_copy_refuses_memory_of_another_rank() {
     }
 }
 
-/// Both have the same size, and number their allocations alike.
+/// Both communicators have the same size, and number their allocations alike.
 #[test]
 fn memory_of_another_communicator_is_not_that_of_this_one() {
     let (ours, mut own) = ranks(&Communicator::builder(), 2);
@@ -147,7 +145,7 @@ fn memory_of_another_communicator_is_not_that_of_this_one() {
     }
 }
 
-/// In place, each rank's block is where the results go; else it is what the rank passes.
+/// In place, each rank's block is at the place of the results; otherwise it is the passed buffer.
 #[test]
 fn registered_blocks_at_different_places_are_a_mismatch() {
     for root in [None, Some(0), Some(1)] {

@@ -1,4 +1,4 @@
-//! Processes that fork: their children have no part in the communicator, and cannot harm it.
+//! Processes that fork: their children are no part of the communicator, and cannot harm it.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,16 +12,16 @@ use crate::processes::{WATCHDOG, assert_all_ok, assert_contains, assert_names, p
 const SHM: (&str, &str) = ("SPARK_CCL_SHM", "1");
 const TCP: (&str, &str) = ("SPARK_CCL_SHM", "0");
 
-/// What a rank has, and so its child.
+/// The objects of a rank that its child inherits.
 pub(crate) struct Inherited<'a> {
     pub(crate) communicator: &'a mut Option<Arc<Communicator>>,
     pub(crate) registered: &'a mut Option<Registered<f32>>,
 }
 
-/// What the parent's registered memory holds.
+/// The content of the parent's registered memory.
 const FILL: f32 = 3.0;
 
-/// Has a child of this rank do something; whether all was well, once it has ended.
+/// Has a child of this rank do something. Returns whether all was well, once it has ended.
 pub(crate) fn fork(what: &str, mut inherited: Inherited<'_>) -> bool {
     if let Some(registered) = inherited.registered {
         registered.fill(FILL);
@@ -66,14 +66,14 @@ fn child(what: &str, inherited: &mut Inherited<'_>) -> bool {
             inherited.communicator.take();
             true
         }
-        // From main, as a program does that forgot that it forked.
+        // Exits like main of a program that forgot its fork.
         "return" => {
             inherited.registered.take();
             inherited.communicator.take();
             std::process::exit(0)
         }
         "use" => {
-            // What it writes is its own business.
+            // The child's writes stay in its own memory.
             let is_empty = inherited.registered.as_mut().is_none_or(|registered| {
                 let is_empty = registered.iter().all(|&value| value == 0.0);
                 registered.fill(4.0);
@@ -89,7 +89,7 @@ fn child(what: &str, inherited: &mut Inherited<'_>) -> bool {
     }
 }
 
-/// Whether an operation of the parent counts as done beside one that is in flight.
+/// Whether an operation of the parent counts as done, beside one in flight.
 fn does_not_wait_for(parents: Pending<Vec<u8>>) -> bool {
     let own = Communicator::local(1).unwrap().remove(0);
     let waits = own.recv(vec![0_u8; 1], 0).start().unwrap();
@@ -99,7 +99,7 @@ fn does_not_wait_for(parents: Pending<Vec<u8>>) -> bool {
     first == Some(1) && all[1].wait_for(Duration::MAX)
 }
 
-/// Until nobody can give its parent orders any more.
+/// Sleeps until nobody can give its parent orders any more.
 fn sleep_until_the_test_ends() -> bool {
     let stdin = std::io::stdin();
     let mut wait = [PollFd::new(&stdin, PollFlags::empty())];
@@ -157,7 +157,7 @@ fn makes_one_of_its_own() -> bool {
         .all(|thread| matches!(thread.join(), Ok(Ok(true))))
 }
 
-/// Python's workers sleep most of the time.
+/// The child sleeps, as Python's workers do most of the time.
 #[test]
 fn a_rank_whose_child_lives_on_is_known_to_have_died() {
     let _place = place();

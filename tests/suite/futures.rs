@@ -1,4 +1,4 @@
-//! Handles as futures, polled by an executor of one thread.
+//! Handles as futures, polled by a single-threaded executor.
 
 use std::future::{Future, IntoFuture};
 use std::pin::pin;
@@ -11,7 +11,7 @@ use spark_ccl::{Communicator, RedOp};
 
 use super::ranks::{each, run, run_with};
 
-/// Wakes a thread, and counts how often.
+/// Wakes a thread, and counts the wakes.
 struct Waker {
     thread: Thread,
     wakes: AtomicUsize,
@@ -24,7 +24,7 @@ impl Wake for Waker {
     }
 }
 
-/// Runs a future to its end. Returns how often it was woken, too.
+/// Runs a future to its end. Also returns how often it was woken.
 fn block_on<F: IntoFuture>(future: F) -> (F::Output, usize) {
     let waker = Arc::new(Waker {
         thread: std::thread::current(),
@@ -72,12 +72,12 @@ fn without_a_progress_thread_polls_make_progress() {
     });
 }
 
-/// Once for the end of the call.
+/// It is woken once, for the end of the call.
 #[test]
 fn a_task_is_not_woken_for_nothing() {
     let builder = Communicator::builder().progress_thread(true);
     run_with(&builder, 2, |comm| {
-        // The thread runs.
+        // Makes sure that the progress thread runs.
         block_on(comm.barrier().start().unwrap()).0.unwrap();
         let pending = comm.recv(vec![0_u8], 1 - comm.rank()).start().unwrap();
         let send = || {
@@ -108,7 +108,7 @@ fn a_fault_wakes_as_well_and_gives_the_buffers_back() {
     });
 }
 
-/// As `select!` in a loop does it.
+/// As in a loop with `select!`.
 #[test]
 fn a_future_is_polled_by_reference_and_stays_pending_after_its_outcome() {
     fn unpin(_: &impl Unpin) {}

@@ -1,4 +1,4 @@
-//! Links that come into being when they are used first, and what many of them take.
+//! Links made at their first use, and the resources of many of them.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -12,7 +12,7 @@ use super::collectives_model::{COLLECTIVES, Case};
 use super::processes::{Rank, all, alone, assert_all_ok, join, world};
 use super::ranks::{Watchdog, connected, each, run, run_with};
 
-/// Ranks that share memory, that have sockets, and that met through those.
+/// Ranks that share memory, that have sockets, and the same two after a rendezvous over sockets.
 fn worlds(n: usize) -> Vec<Vec<Communicator>> {
     let memory = Communicator::builder();
     let sockets = Communicator::builder().shared_memory(false);
@@ -59,7 +59,7 @@ fn a_started_operation_waits_for_no_peer_that_is_late() {
                 .start()
                 .unwrap();
             if comm.rank() != 2 {
-                // The others have no part in that yet.
+                // The others have not called it yet.
                 started.wait();
             }
             assert_eq!(sum.wait().unwrap().1, [6; 5]);
@@ -119,7 +119,7 @@ fn links_that_peers_do_not_need_yet_use_up_no_descriptors() {
 }
 
 /// Ranks pass one another descriptors to make their links. All of them wait until they may pass
-/// one, and each has to take what others have passed meanwhile.
+/// one, and each must take those that others have passed meanwhile.
 #[test]
 fn links_are_made_where_descriptors_can_only_be_passed_singly() {
     let _alone = alone();
@@ -132,7 +132,7 @@ fn links_are_made_where_descriptors_can_only_be_passed_singly() {
 #[test]
 fn a_link_that_needs_descriptors_that_nobody_may_pass_is_named() {
     let _alone = alone();
-    // One gives up before the other, which then finds the link closed, and has to hear why.
+    // One gives up before the other, which then finds the link closed, and must learn why.
     let mut ranks: Vec<Rank> = ["3", "4"]
         .map(|limit| ordinary_user(&[("SPARK_CCL_INIT_TIMEOUT", limit)]))
         .into();
@@ -146,8 +146,8 @@ fn a_link_that_needs_descriptors_that_nobody_may_pass_is_named() {
     }
 }
 
-/// The kernel bounds the descriptors that an ordinary user's processes have passed and nobody has
-/// taken.
+/// A rank of an ordinary user. The kernel limits the descriptors that such a user's processes have
+/// passed and nobody has taken.
 fn ordinary_user(env: &[(&str, &str)]) -> Rank {
     let mut command = Command::new(std::env::current_exe().unwrap());
     if geteuid().is_root() {
@@ -167,7 +167,7 @@ fn a_lack_of_descriptors_is_named_with_what_helps() {
         answer.contains("Too many open files") && answer.contains("raise `ulimit -n`"),
         "{answer}"
     );
-    // All is given back.
+    // Everything is given back.
     assert_eq!(rank.ask("local 4"), "ok");
 }
 
@@ -247,7 +247,7 @@ fn sixty_four_ranks_do_every_collective() {
                     root: 63,
                     ..Case::new(collective, count)
                 };
-                // Integers: with this number of ranks, a sum of floats depends on the order.
+                // Integers: for floats, this number of ranks makes the sum depend on the order.
                 case.check::<i64>(comm);
             }
         }

@@ -1,5 +1,5 @@
-//! Two hosts, as two network namespaces that virtual cables join. The namespaces belong to their
-//! processes alone, so nothing is left behind whatever becomes of the test.
+//! Two hosts, as two network namespaces joined by virtual cables. The namespaces belong only to
+//! their processes, so nothing is left behind whatever becomes of the test.
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
@@ -13,15 +13,15 @@ use crate::processes::{
     place, some_time,
 };
 
-/// Two ranks, each on a host of its own, which one cable joins.
+/// Two ranks on hosts of their own, joined by one cable.
 fn two_hosts() -> Option<Vec<Rank>> {
     let mut ranks = two_hosts_of(1, &["cable"])?;
     assert_eq!(links_of(&mut ranks, 0), "self; tcp 10.77.0.1 -> 10.77.0.2");
     Some(ranks)
 }
 
-/// Two hosts of `per_host` ranks each, the first host's first. These cables join them; the hosts'
-/// addresses on the n-th are 10.77.n.1 and 10.77.n.2. `None`, loudly, where this process may not
+/// Two hosts of `per_host` ranks each, the first host's first, joined by these cables. The hosts'
+/// addresses on the n-th cable are 10.77.n.1 and 10.77.n.2. `None`, loudly, if this process may not
 /// make hosts.
 fn two_hosts_of(per_host: usize, cables: &[&str]) -> Option<Vec<Rank>> {
     two_hosts_with(&[], per_host, cables)
@@ -76,7 +76,7 @@ fn a_rank_whose_filter_leaves_only_loopback_names_the_setting() {
             ],
         );
     }
-    // An id of such a rank leads nowhere else.
+    // The id of such a rank cannot be reached from elsewhere.
     let id = ranks[1].ask("id");
     let error = ranks[0].ask(&format!("join {id} 0 2"));
     let why = "it was made on another host, where SPARK_CCL_SOCKET_IFNAME leaves only loopback";
@@ -96,7 +96,7 @@ pub(crate) fn beside(pid: u32, env: &[(&str, &str)]) -> Rank {
     started(&["nsenter", "--target", &pid.to_string(), "--net"], env)
 }
 
-/// A rank that this command starts.
+/// A rank started by this command.
 pub(crate) fn started(command: &[&str], env: &[(&str, &str)]) -> Rank {
     let mut all = Command::new(command[0]);
     all.args(&command[1..]);
@@ -127,7 +127,7 @@ pub(crate) fn plug_in(cable: &str, number: usize, pids: &[String; 2]) {
 }
 
 pub(crate) fn bring_up(cable: &str, pid: &str) {
-    // Without an address of its own, which would not be usable at once.
+    // Without an automatic address, which would not be usable at once.
     ip(pid, &["link", "set", cable, "addrgenmode", "none", "up"]);
 }
 
@@ -140,13 +140,13 @@ pub(crate) fn until_usable(pid: &str, cable: &str) {
     }
 }
 
-/// `ip` on the host of a process, and what it prints.
+/// Runs `ip` on the host of a process. Returns its output.
 pub(crate) fn ip(pid: &str, arguments: &[&str]) -> String {
     on_host(pid, "ip", arguments)
 }
 
 pub(crate) fn on_host(pid: &str, program: &str, arguments: &[&str]) -> String {
-    // By a shell: busybox's nsenter would take busybox's programs.
+    // Through a shell: busybox's nsenter would take busybox's programs.
     let shell = ["/bin/sh", "-c", "exec \"$0\" \"$@\"", program];
     let mut all = vec!["--target", pid, "--net"];
     all.extend(shell);
@@ -172,12 +172,12 @@ fn ranks_of_two_hosts_reduce_and_exchange() {
         assert_all_ok(&mut ranks, &format!("call f32 all_reduce sum {count}"));
         assert_all_ok(&mut ranks, &format!("call f32 all_to_all {count}"));
     }
-    // It has no other memory than each rank's own.
+    // Each rank only has its own memory.
     assert_all_ok(&mut ranks, "call f32 alloc 1000");
     assert_all_ok(&mut ranks, "finalize");
 }
 
-/// A network card has no carrier in the first seconds after the cable is plugged in, or the other
+/// A network card has no carrier in the first seconds after the cable is plugged in or the other
 /// end is started.
 #[test]
 fn a_unique_id_that_was_made_before_the_cable_had_a_carrier_is_good() {
@@ -222,7 +222,7 @@ fn hosts_of_two_ranks_reduce_by_levels() {
         assert_all_ok(&mut ranks, &format!("call f32 all_reduce sum {count}"));
         assert_all_ok(&mut ranks, &format!("call f64 all_reduce max {count}"));
     }
-    // The hosts take turns in the order of ranks; then each is alone.
+    // First, ranks of both hosts alternate; then each host is alone.
     split(&mut ranks, [(0, 0), (0, 2), (0, 1), (0, 3)]);
     for answer in all(&mut ranks, "explain ordinary 100000") {
         assert!(answer.starts_with("hierarchical"), "{answer}");
@@ -236,7 +236,7 @@ fn hosts_of_two_ranks_reduce_by_levels() {
     assert_all_ok(&mut ranks, "finalize");
 }
 
-/// Each rank goes on in the part of its color, at the place of its key.
+/// Has each rank continue in the part of its color, at the place of its key.
 fn split(ranks: &mut [Rank], parts: [(usize, usize); 4]) {
     for (rank, (color, key)) in ranks.iter_mut().zip(parts) {
         rank.order(&format!("split {color} {key}"));
@@ -266,7 +266,7 @@ fn a_slow_network_is_only_slow() {
     assert_all_ok(&mut ranks, "finalize");
 }
 
-/// The interface of `down` vanishes; both ranks have to find out by themselves.
+/// The interface of `down` vanishes; both ranks must find out by themselves.
 fn lose_host(down: usize) {
     let Some(mut ranks) = two_hosts() else { return };
     for answer in all(&mut ranks, "loop ordinary 4000000") {
@@ -334,32 +334,31 @@ fn two_cables_carry_the_same() {
     assert_all_ok(&mut ranks, "finalize");
 }
 
-/// What an interface of a process's host has sent.
+/// The bytes that an interface of a process's host has sent.
 pub(crate) fn sent_bytes(pid: u32, interface: &str) -> u64 {
     let all = std::fs::read_to_string(format!("/proc/{pid}/net/dev")).unwrap();
     let line = all.lines().find_map(|line| {
         let (name, counters) = line.split_once(':')?;
         (name.trim() == interface).then_some(counters)
     });
-    // Eight counters of what was received come first.
+    // Eight counters of received data come first.
     let sent = line.unwrap().split_whitespace().nth(8);
     sent.unwrap().parse().unwrap()
 }
 
-/// Nobody is on its host who could tell but the kernel.
-/// If set, this test program is a silent stranger: the first of the ports at which it listens.
+/// If set, this test program is a silent stranger. Its value: the first port to listen at.
 const SILENT: &str = "SPARK_CCL_TEST_SILENT";
 /// An address that both hosts have, as containers' bridges do.
 const BRIDGE: &str = "10.88.0.1";
 /// How many ports a host uses.
 const PORTS: u16 = 20;
 
-/// The first port that the kernel chooses on a host.
+/// The first port that the kernel selects on a host.
 fn first_port(host: u16) -> u16 {
     40_000 + 1000 * host
 }
 
-/// Listens where another test's rank might expect its peer; the kernel takes the connections.
+/// Listens where another test's rank might expect its peer; the kernel accepts connections.
 #[test]
 #[ignore = "another test here starts it as a child process, with --ignored --exact"]
 fn listen_silently() {
@@ -374,7 +373,7 @@ fn listen_silently() {
     drop(listeners);
 }
 
-/// A silent stranger, which ends when this is dropped.
+/// A silent stranger. Dropping it ends it.
 struct Stranger(Child);
 
 impl Drop for Stranger {
@@ -440,6 +439,7 @@ fn an_address_that_both_hosts_have_is_no_way_to_the_other() {
     drop(strangers);
 }
 
+/// Only the kernel of its host can tell: no other rank is there.
 #[test]
 fn a_rank_of_another_host_whose_child_lives_on_has_died() {
     let _place = place();
@@ -453,8 +453,8 @@ fn a_rank_of_another_host_whose_child_lives_on_has_died() {
     assert_contains(&answer, &["died"]);
 }
 
-/// A thread of the library may hold what the program has dropped, and is ended with the process:
-/// here the one that makes progress, which looks ten times a second whether it is to end.
+/// A thread of the library may hold what the program has dropped, and ends with the process. Here
+/// it is the progress thread, which checks ten times a second whether it must end.
 #[test]
 fn a_process_that_ends_right_after_its_drop_has_said_goodbye() {
     let _place = place();
@@ -475,7 +475,7 @@ fn a_process_that_ends_right_after_its_drop_has_said_goodbye() {
     assert_eq!(first.ask("drop"), "ok");
     first.order("exit");
     assert_eq!(first.ended(), Some(0));
-    // The end of the other's stream is noticed within a moment.
+    // A break of the other's stream is noticed within a moment.
     assert_eq!(second.ask("sleep 300"), "ok");
     let log = std::fs::read_to_string(log(&second.pid().to_string())).unwrap();
     assert_contains(&log, &["watches ranks [0]"]);

@@ -1,11 +1,11 @@
-//! Where the program itself says which rank it is.
+//! Programs that set their ranks themselves.
 
 use spark_ccl::{Builder, Communicator, Error, RedOp};
 use spark_ccl_testing::free_port;
 
 use super::ranks::Watchdog;
 
-/// What a launcher might say that the program does not want.
+/// Variables of a launcher that the program overrides.
 fn launched_elsewhere() -> Builder {
     Communicator::builder()
         .set("RANK", "0")

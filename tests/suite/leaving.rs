@@ -1,4 +1,4 @@
-//! Communicators that are dropped while something is in flight.
+//! Communicators dropped while operations are in flight.
 
 use std::sync::Barrier;
 use std::sync::mpsc::channel;
@@ -9,7 +9,7 @@ use spark_ccl::{Builder, Communicator, Error, Fault, RedOp};
 use crate::processes::{self, place, world};
 use crate::ranks::{each, narrow};
 
-/// Over shared memory and TCP, with more data than fits into a link.
+/// Over shared memory and TCP, for more data than a link holds.
 fn transports() -> [Builder; 2] {
     [narrow(), narrow().shared_memory(false)]
 }
@@ -112,7 +112,7 @@ fn the_progress_thread_ends_what_is_forgotten_when_the_communicator_is_dropped()
     ];
     let mut ranks = world(2, &env);
     assert_eq!(ranks[0].ask("forget-in-flight 3000000"), "ok");
-    // By now the thread has looked whether it is to end.
+    // By now the thread has checked whether it must end.
     std::thread::sleep(Duration::from_millis(300));
     assert_eq!(ranks[1].ask("call f32 all_reduce sum 3000000"), "ok");
 }
@@ -137,8 +137,8 @@ fn nobody_waits_for_ranks_that_have_left() {
 /// Longer than any of these tests takes, unless a rank waits until its operations time out.
 const WATCHDOG: Duration = Duration::from_secs(60);
 
-/// Out of a function that returns early, say. The others hear it at once, and it does not wait for
-/// them any longer.
+/// As in a function that returns early. The others learn of it at once, and it no longer waits for
+/// them.
 #[test]
 fn a_rank_that_leaves_with_something_in_flight_says_so_at_once() {
     for builder in transports() {
@@ -155,7 +155,7 @@ fn a_rank_that_leaves_with_something_in_flight_says_so_at_once() {
                     return;
                 }
                 // Rank 2 waits in the call that rank 0 has in flight, for rank 1, which makes
-                // another one.
+                // another call.
                 let error = if comm.rank() == 1 {
                     comm.recv(&mut [0_u8; 4], 0).run().unwrap_err()
                 } else {
@@ -163,7 +163,7 @@ fn a_rank_that_leaves_with_something_in_flight_says_so_at_once() {
                     let call = comm.all_reduce_in_place(&mut values, RedOp::Sum);
                     call.run().unwrap_err()
                 };
-                // Of both, that rank 0 has left is the cause.
+                // Of the two causes, rank 0's leaving is reported.
                 match fault(error) {
                     Fault::Left {
                         rank,
@@ -172,7 +172,7 @@ fn a_rank_that_leaves_with_something_in_flight_says_so_at_once() {
                     } => assert_eq!((rank.rank, last_sequence), (0, 2)),
                     other => panic!("{other}"),
                 }
-                // They still have their communicators when rank 0 has dropped its own.
+                // They still have their communicators after rank 0 has dropped its own.
                 has_left.wait();
             },
         );
@@ -191,7 +191,7 @@ fn what_a_rank_that_leaves_has_begun_is_completed_and_what_comes_next_is_not() {
                     drop(call.start().unwrap());
                     return;
                 }
-                // Longer than the control plane gets to name the cause of an unmet wait.
+                // Longer than the control plane takes to name the cause of an unmet wait.
                 std::thread::sleep(Duration::from_secs(2));
                 let mut got = vec![0_u64; COUNT];
                 comm.recv(&mut got, 0).run().unwrap();
@@ -257,9 +257,9 @@ fn the_wait_for_a_rank_that_calls_nothing_ends_at_the_timeout() {
             drop(comm);
             drop(gone.lock().unwrap().take());
         } else {
-            // Disconnected, that is.
+            // Disconnected: the other rank has dropped its communicator.
             is_gone.lock().unwrap().recv().unwrap_err();
-            // Told by another thread; the barrier would be a fault of its own before that.
+            // Another thread learns of it; before that, the barrier would be a fault of its own.
             while comm.check().is_ok() {
                 std::thread::sleep(Duration::from_millis(5));
             }
@@ -281,7 +281,7 @@ fn a_thread_that_panics_does_not_wait() {
             }));
             assert_eq!(panic.unwrap_err().downcast_ref(), Some(&"on purpose"));
         } else {
-            // It calls something else than the other rank has in flight.
+            // Calls something else than the other rank has in flight.
             let fault = fault(comm.recv(&mut [0_u8; 4], 0).run().unwrap_err());
             assert!(matches!(fault, Fault::Aborted { .. }), "{fault}");
             assert!(fault.to_string().contains("panicked"), "{fault}");
@@ -289,7 +289,7 @@ fn a_thread_that_panics_does_not_wait() {
     });
 }
 
-/// Its last call is done, and nothing of it is in flight.
+/// Its last call is done, and it has nothing in flight.
 #[test]
 fn who_needs_a_rank_that_panicked_hears_that_it_did() {
     for is_message in [false, true] {
@@ -321,7 +321,7 @@ fn who_needs_a_rank_that_panicked_hears_that_it_did() {
 fn finalize_says_that_something_in_flight_has_failed() {
     each(narrow().local(2).unwrap(), |comm| {
         if comm.rank() == 0 {
-            // What rank 1 never sends.
+            // Rank 1 never sends this.
             drop(comm.recv(vec![0_u8; 100], 1).start().unwrap());
             let fault = fault(comm.finalize().unwrap_err());
             assert!(matches!(fault, Fault::Left { .. }), "{fault}");
@@ -332,7 +332,7 @@ fn finalize_says_that_something_in_flight_has_failed() {
     });
 }
 
-/// The others may not have seen yet that all have come.
+/// The others may not have noticed yet that all have arrived.
 #[test]
 fn a_process_may_end_at_once_when_it_has_finalized() {
     let _place = place();

@@ -9,17 +9,17 @@ use std::time::{Duration, Instant};
 use spark_ccl::{Builder, Communicator, Error};
 use spark_ccl_testing::{Need, has};
 
-/// Far longer than anything here takes, and far shorter than what it would take without its limit.
+/// Far longer than anything here takes, and far shorter than it would take without its limit.
 const WATCHDOG: Duration = Duration::from_secs(60);
 
-/// Says to the process that a test starts that it is that one.
+/// Marks the process that a test starts.
 const ALONE: &str = "SPARK_CCL_TEST_ALONE";
 
 fn builder() -> Builder {
     Communicator::builder().set("SPARK_CCL_INIT_TIMEOUT", "1")
 }
 
-/// A rank whose unique id is in that file.
+/// A rank that reads its unique id from this file.
 fn by_file(builder: &Builder, path: &Path) -> Result<Communicator, Error> {
     let builder = builder.clone().set("SPARK_CCL_RANK", "0");
     let builder = builder.set("SPARK_CCL_SIZE", "1");
@@ -49,7 +49,7 @@ fn a_file_without_an_end_is_not_read_for_ever() {
         let error = secret.local(1).err().unwrap().to_string();
         assert!(error.contains("SPARK_CCL_SECRET_FILE"), "{error}");
     }
-    // Without measured choices a rank does as well.
+    // A rank also works without measured choices.
     let tuning = builder().set("SPARK_CCL_TUNING", pipe.to_str().unwrap());
     assert_eq!(tuning.local(1).unwrap().len(), 1);
     assert!(begin.elapsed() < WATCHDOG, "{:?}", begin.elapsed());
@@ -71,7 +71,7 @@ fn a_pipe_that_delivers_in_time_is_as_good_as_a_file() {
     });
 }
 
-/// In network and mount namespaces of its own, where the only name server never answers.
+/// Runs in its own network and mount namespaces, where the only name server never answers.
 #[test]
 fn a_silent_name_server_does_not_outlast_the_deadline() {
     const NAME: &str = "limits::a_silent_name_server_does_not_outlast_the_deadline";
@@ -106,8 +106,8 @@ fn a_silent_name_server_does_not_outlast_the_deadline() {
 fn meet_at_a_name_that_nobody_tells() {
     let _silent = UdpSocket::bind("127.0.0.1:53").unwrap();
     let begin = Instant::now();
-    // The first rank needs no address for its rendezvous, but a name to choose the best interface
-    // by.
+    // Rank 0 needs no address for its rendezvous, but resolves the name to choose the best
+    // interface.
     for (rank, why) in [
         (0, "rank 1 of 2 did not arrive"),
         (1, "host name nowhere.example"),

@@ -1,6 +1,6 @@
-//! Logs that nobody takes, and subscribers that block or call the library: calls, drops and the
-//! exit return all the same. Ranks are processes of this program; rank 0 tells on its standard
-//! output what has become of its calls.
+//! Logs that nobody reads, and subscribers that block or call the library: calls, drops and the
+//! exit return all the same. Ranks are processes of this program; rank 0 reports the outcomes of
+//! its calls on its standard output.
 
 use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, Read};
@@ -17,7 +17,7 @@ use spark_ccl::{Communicator, RedOp, rank_variables};
 use crate::blocked_log::fill;
 use crate::processes::{WATCHDOG, assert_contains};
 
-/// What rank 0 does about its log.
+/// Rank 0's handling of its log.
 const HOW: &str = "SPARK_TEST_LOG";
 
 /// A job of three ranks.
@@ -70,14 +70,14 @@ impl Job {
         assert_eq!(self.hear(), "ready");
         self.kill(1);
         assert_contains(&self.hear(), &["rank 1"]);
-        // The monitor must be there still to notice this.
+        // The monitor must still be there to notice this.
         self.kill(2);
         assert_contains(&self.hear(), &["rank 2"]);
         assert_eq!(self.hear(), "dropped");
         self.end()
     }
 
-    /// Rank 0 ends by itself; what it has printed on its standard error.
+    /// Waits until rank 0 ends by itself. Returns its standard error.
     fn end(&mut self) -> String {
         let mut stderr = self.ranks[0].stderr.take().unwrap();
         let (ended, end) = channel();
@@ -160,7 +160,7 @@ fn a_call_that_a_subscriber_holds_up_holds_up_no_other() {
     job.end();
 }
 
-/// Run by the tests above, as a rank.
+/// A rank of the tests above.
 #[test]
 #[ignore = "a rank of the other tests"]
 fn rank() {
@@ -183,7 +183,7 @@ fn rank() {
         sum(all).unwrap();
     }
     if rank > 0 {
-        // Until it is killed.
+        // Waits to be killed.
         std::thread::sleep(WATCHDOG * 2);
         return;
     }
@@ -202,7 +202,7 @@ fn rank() {
     println!("@ dropped");
 }
 
-/// For subscribers that call it.
+/// The communicator for subscribers that call it.
 static COMM: OnceLock<Arc<Communicator>> = OnceLock::new();
 
 fn sum(comm: &Communicator) -> Result<(), spark_ccl::Error> {
@@ -220,9 +220,9 @@ fn until_it_fails(comm: &Communicator) -> String {
 }
 
 /// A subscriber that calls the library at every event, and ends the process if one of the library's
-/// threads comes here.
+/// threads gets here.
 struct Caller;
-/// One that never returns from a warning.
+/// A subscriber that never returns from a warning.
 struct Blocked;
 
 impl Caller {
@@ -238,7 +238,7 @@ impl Caller {
 
 impl Blocked {
     fn at(event: &tracing::Event<'_>) {
-        // Not the thread of the calls, which a warning of its own may hold up.
+        // Not the thread of the calls, which its own warning may hold up.
         let is_elsewhere = check_thread() != "logging::rank";
         if is_elsewhere && *event.metadata().level() == tracing::Level::WARN {
             loop {
@@ -248,7 +248,7 @@ impl Blocked {
     }
 }
 
-/// This thread's name.
+/// Checks this thread, and returns its name.
 fn check_thread() -> String {
     let thread = std::thread::current();
     let name = thread.name().unwrap_or_default();

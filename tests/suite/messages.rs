@@ -1,4 +1,4 @@
-//! Messages of structs, and those of which the receiver does not know the size.
+//! Messages of structs, and messages whose size the receiver does not know.
 
 use std::sync::Barrier;
 use std::time::Duration;
@@ -23,7 +23,7 @@ fn particles(rank: usize, count: usize) -> Vec<Particle> {
     (0..count as u64).map(particle).collect()
 }
 
-/// Over shared memory and TCP, with windows that messages exceed.
+/// Over shared memory and TCP, with windows smaller than the messages.
 fn transports() -> [Builder; 2] {
     [narrow(), narrow().shared_memory(false)]
 }

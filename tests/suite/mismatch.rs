@@ -1,4 +1,4 @@
-//! Ranks that make different calls: who learns it, when, and in which words.
+//! Ranks that make different calls: who learns of it, when, and in which words.
 
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use crate::processes::{
 };
 use crate::ranks::each;
 
-/// Two calls that do not match: what one rank is told to do and how errors spell it.
+/// Two calls that do not match: the orders to two ranks, and their spelling in errors.
 struct Pair {
     calls: [&'static str; 2],
     words: [&'static str; 2],
@@ -48,7 +48,7 @@ const COLLECTIVES: &[Pair] = &[
         calls: ["f32 all_to_all 1000", "f32 all_to_all 2000"],
         words: ["count 1000,", "count 2000,"],
     },
-    // Another type of the same size, and of another one.
+    // Another type: of the same size, and of another size.
     Pair {
         calls: ["f32 all_reduce sum 1000", "i32 all_reduce sum 1000"],
         words: ["float, sum", "int32, sum"],
@@ -85,8 +85,8 @@ fn assert_explains(text: &str, pair: &Pair, sequence: &str, ranks: &[Rank]) {
     assert_contains(text, &[sequence, pair.words[0], pair.words[1]]);
 }
 
-/// Ranks 0 and 1 make different calls after two that match; rank 2, where there is one, calls
-/// nothing. Then a new communicator, in the same processes.
+/// Ranks 0 and 1 make different calls after two that match; rank 2, if there is one, calls nothing.
+/// Then makes a new communicator in the same processes.
 fn run(ranks: &mut [Rank], pair: &Pair) {
     assert_all_ok(ranks, "call barrier");
     assert_all_ok(ranks, "call f32 all_reduce sum 10");
@@ -96,7 +96,7 @@ fn run(ranks: &mut [Rank], pair: &Pair) {
     let deadline = Instant::now() + promptly();
     for rank in &ranks[..2] {
         let answer = rank.hear_before(deadline);
-        // A rank whose part needs nobody (it only sends, say) may be done with it.
+        // A rank whose part needs nobody (say, it only sends) may finish it.
         if answer != "ok" {
             assert_explains(&answer, pair, "operation #3", ranks);
         }
@@ -116,8 +116,8 @@ fn run(ranks: &mut [Rank], pair: &Pair) {
     join(ranks);
 }
 
-/// The news reach a rank that is in no call within a moment; before that its next call would be a
-/// third one that differs.
+/// Waits until an idle rank has failed. It learns of the mismatch within a moment; before that, its
+/// next call would be a third one that differs.
 fn until_failed(idle: &mut Rank) {
     let deadline = Instant::now() + promptly();
     while idle.ask("check") == "ok" {
@@ -227,7 +227,7 @@ fn calls_in_which_every_rank_only_sends_are_compared_by_what_comes_next() {
             answer.contains("root 1)") || answer.contains("root 2)"),
             "{answer}"
         );
-        // The others hear it.
+        // The others learn of it.
         for rank in &mut ranks[1..] {
             until_failed(rank);
             assert_contains(&rank.ask("check"), &["operation #2 differs", call]);
@@ -235,7 +235,7 @@ fn calls_in_which_every_rank_only_sends_are_compared_by_what_comes_next() {
     }
 }
 
-/// It has nothing to wait for in its call, and is gone when the others find out.
+/// It waits for nothing in its call, and is gone when the others find out.
 #[test]
 fn what_a_rank_has_called_last_is_known_when_it_has_left() {
     let _place = place();
@@ -269,14 +269,13 @@ fn what_a_rank_has_called_last_is_known_when_it_has_left() {
     }
 }
 
-/// Both are done with their different calls, and have made more calls since than ranks remember.
+/// Both have finished their different calls, and have made more calls since than ranks remember.
 #[test]
 fn a_difference_that_nobody_remembers_is_explained() {
     let _place = place();
     for env in [&[][..], &[("SPARK_CCL_SHM", "0")]] {
         let mut ranks = world(2, env);
-        // Rank 1 makes its calls before anything of rank 0 comes, which it would find at the next
-        // of them.
+        // Rank 1 makes its calls before rank 0's data arrive, which it would find at its next call.
         for _ in 0..71 {
             assert_eq!(ranks[1].ask("call f32 all_reduce sum 0"), "ok");
         }
@@ -289,7 +288,7 @@ fn a_difference_that_nobody_remembers_is_explained() {
         // The rank that finds the other's data waits for an explanation first.
         let deadline = Instant::now() + 2 * promptly();
         let mut answers = vec![ranks[1].hear_before(deadline)];
-        // The other one may be done with its barrier.
+        // The other one may have finished its barrier.
         let other = ranks[0].hear_before(deadline);
         answers.push(if other == "ok" {
             ranks[0].ask("call barrier")
@@ -309,7 +308,7 @@ fn a_difference_that_nobody_remembers_is_explained() {
     }
 }
 
-/// One rank is a call ahead, and so in an operation that nobody else is in.
+/// One rank is a call ahead, and so alone in an operation.
 #[test]
 fn a_call_that_one_rank_left_out_is_explained() {
     let _place = place();
@@ -357,7 +356,7 @@ fn point_to_point_messages_that_do_not_match_are_explained() {
                 "count 1000, float",
                 "count 1000, int32",
             ),
-            // Too large for the link to hold, so both ranks are in their calls.
+            // Larger than the link holds, so both ranks are in their calls.
             (
                 "f32 send 1 9000000",
                 "f32 recv 0 9000001",
@@ -385,7 +384,7 @@ fn point_to_point_messages_that_do_not_match_are_explained() {
     }
 }
 
-/// The first one waits for a rank that waits for another one itself, and gives up first.
+/// The first one waits for a rank that itself waits for another one, and gives up first.
 #[test]
 fn who_holds_up_a_chain_of_messages_is_named() {
     let _place = place();
@@ -404,7 +403,7 @@ fn who_holds_up_a_chain_of_messages_is_named() {
             for rank in &ranks {
                 let answer = rank.hear();
                 assert_gave_up(&answer, limit);
-                // Rank 1 may not have come to its call.
+                // Rank 1 may not have reached its call.
                 if !is_named(&answer, 2, ranks[2].pid()) {
                     return Err(answer);
                 }
@@ -415,7 +414,7 @@ fn who_holds_up_a_chain_of_messages_is_named() {
     }
 }
 
-/// Ranks whose hash maps of parameters have different orders.
+/// As on ranks whose hash maps of parameters have different orders.
 #[test]
 fn calls_of_one_shape_are_told_apart_by_name() {
     for count in [1, 1000, 300_000] {
@@ -427,7 +426,7 @@ fn calls_of_one_shape_are_told_apart_by_name() {
                 call.named(name).run().map(|values| values[count - 1])
             };
             assert_eq!(reduce("layer0").unwrap().to_bits(), 3_f32.to_bits());
-            // The fault ends calls of a rank that is behind, too.
+            // The fault also ends calls of a rank that is behind.
             all_have.wait();
             let own = if comm.rank() == 1 { "weight" } else { "bias" };
             let error = reduce(own).unwrap_err().to_string();

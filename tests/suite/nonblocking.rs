@@ -1,4 +1,4 @@
-//! Operations in flight: the order of waiting, and buffers that come back.
+//! Operations in flight: the order of waiting, and the return of buffers.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -63,7 +63,7 @@ fn testing_makes_progress() {
     });
 }
 
-/// What was passed by value, and nothing of what was borrowed.
+/// Buffers passed by value come back; borrowed ones do not.
 #[test]
 fn owned_buffers_come_back() {
     run(1, |comm| {
@@ -150,7 +150,7 @@ fn the_first_of_several_to_be_done_is_named() {
         assert_eq!(Pending::wait_any(&both), Some(1), "nobody has sent yet");
         assert_eq!(Pending::wait_any(both.iter().rev()), Some(0));
         assert_eq!(both.remove(1).wait().unwrap(), Message::Early(vec![3.0; 3]));
-        // The other rank is as far.
+        // Waits until the other rank gets here.
         comm.barrier().run().unwrap();
         comm.send(vec![7_i32; 3], other)
             .start()
@@ -176,7 +176,7 @@ fn operations_of_several_communicators_are_waited_for_together() {
         let sum = split.all_reduce_in_place(vec![2_u8], RedOp::Sum);
         let both = [waits, sum.start().unwrap()];
         assert_eq!(Pending::wait_any(&both), Some(1));
-        // The other rank is as far.
+        // Waits until the other rank gets here.
         comm.barrier().run().unwrap();
         comm.send(&[1_u8], 1 - comm.rank()).run().unwrap();
         let [waits, sum] = both;
@@ -196,7 +196,7 @@ fn operations_that_are_waited_for_together_have_their_timeouts() {
         let split = comm.split(Some(0), 0).unwrap().unwrap();
         comm.barrier().timeout(WATCHDOG).run().unwrap();
         if comm.rank() == 1 {
-            // A rank that has left would end what the first operation waits for.
+            // A rank that leaves would end the first operation's wait.
             has_waited.wait();
             return;
         }
@@ -223,11 +223,11 @@ fn a_communicator_that_threads_share_can_be_finalized() {
 #[test]
 fn a_failure_that_a_test_has_seen_is_told_by_the_wait() {
     let both_wait = Barrier::new(2);
-    // No orderly end: the communicators have failed.
+    // Both communicators fail: no orderly end.
     each(Communicator::local(2).unwrap(), |comm| {
         let pending = comm.recv(vec![0_u8; 10], 1 - comm.rank()).start().unwrap();
-        // Not a collective barrier: the first rank to leave that one aborts, and would fail it for
-        // the other.
+        // Not a collective barrier: the first rank to leave it aborts, and would fail it for the
+        // other.
         both_wait.wait();
         comm.abort("enough");
         while !pending.test() {
@@ -317,7 +317,7 @@ fn messages_larger_than_the_link_cross() {
     }
 }
 
-/// They do all that a wait does.
+/// Polls do everything that a wait does.
 #[test]
 fn looks_of_no_length_end_at_the_timeout() {
     let is_over = Barrier::new(2);
@@ -376,7 +376,7 @@ fn the_progress_thread_completes_operations_without_calls() {
             .start()
             .unwrap();
         if comm.rank() == 0 {
-            // The others end although this rank calls nothing meanwhile.
+            // The others end even though this rank makes no calls meanwhile.
             while waited.load(Ordering::Acquire) < 2 {
                 std::thread::yield_now();
             }
@@ -396,7 +396,7 @@ fn threads_share_a_communicator() {
     std::thread::scope(|scope| {
         for comm in &comms {
             let peer = 1 - comm.rank();
-            // One direction of messages per thread, and the collectives in a third.
+            // A thread for each direction of messages, and a third one for the collectives.
             scope.spawn(move || {
                 for i in 0..200_u32 {
                     comm.send(&vec![i; 500], peer).run().unwrap();
@@ -434,7 +434,7 @@ fn operations_in_flight_outlive_the_communicator_value() {
             .start()
             .unwrap();
         drop(comm);
-        // The call was made by all, so leaving does not take it back.
+        // All ranks have made the call, so leaving does not take it back.
         assert_eq!(second.wait().unwrap(), vec![4; 50_000]);
         assert_eq!(first.wait().unwrap(), vec![2; 10]);
     });

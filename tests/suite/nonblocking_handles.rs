@@ -81,7 +81,7 @@ fn forgotten_handles_leak_their_buffers_and_nothing_else() {
                 .unwrap();
             if comm.rank() == round % 3 {
                 std::mem::forget(pending);
-                // Memory of the same size, which would be the same memory had it been freed.
+                // Memory of the same size, which would be the same memory if that had been freed.
                 let decoy = vec![-1_i32; 2000];
                 comm.barrier().run().unwrap();
                 assert!(decoy.iter().all(|&x| x == -1));

@@ -1,4 +1,4 @@
-//! Scopes wait for the operations that are started in them.
+//! Scopes wait for the operations started in them.
 
 use spark_ccl::{Communicator, Error, RedOp};
 

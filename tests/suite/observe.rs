@@ -1,4 +1,4 @@
-//! What others are told about ranks that are real processes: clients of NCCL's RAS protocol, files.
+//! Observing ranks that are real processes: through NCCL's RAS protocol, and through files.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -11,13 +11,13 @@ use spark_ccl_testing::free_port;
 
 use crate::processes::{Rank, WATCHDOG, all, assert_all_ok, assert_contains, place, world};
 
-/// An address of this host at which nobody listens.
+/// A free address of this host.
 fn free_address() -> String {
     format!("127.0.0.1:{}", free_port())
 }
 
-/// Says something to one of the processes, and hears until it hangs up. A stopped process hears
-/// nothing: then another one is tried, as `ncclras` does.
+/// Sends text to one of the processes, and reads until it hangs up. A stopped process does not
+/// answer: then another one is tried, as by `ncclras`.
 fn converse(address: &str, words: &str) -> String {
     let deadline = Instant::now() + WATCHDOG;
     loop {
@@ -44,13 +44,13 @@ fn try_to_converse(address: &str, words: &str) -> io::Result<String> {
     Ok(text)
 }
 
-/// What runs, in words for programs.
+/// The report on running communicators, in JSON.
 fn report(address: &str) -> Report {
     let text = converse(address, "TIMEOUT 1\nSET FORMAT json\nSTATUS\n");
     Report::parse(text.strip_prefix("OK\nOK\n").expect(&text)).expect(&text)
 }
 
-/// The only communicator, once it looks so.
+/// The only communicator, once it looks as expected.
 fn until(address: &str, looks_so: impl Fn(&Communicator) -> bool) -> Communicator {
     let deadline = Instant::now() + WATCHDOG;
     loop {
@@ -91,7 +91,7 @@ fn pids(ranks: &[Rank]) -> Vec<u32> {
     ranks.iter().map(Rank::pid).collect()
 }
 
-/// A barrier, three sums and a broadcast.
+/// Checks for a barrier, three sums and a broadcast.
 fn assert_has_made_five_calls(rank: &spark_ccl_status::ras::Rank) {
     let more = &rank.spark_ccl;
     assert_eq!((more.entered, more.finished), (5, 5));
@@ -183,7 +183,7 @@ fn a_client_sees_which_ranks_are_dead_stopped_or_gone() {
     assert_eq!((missing.rank, missing.status.considered_dead), (2, true));
     assert!(dead.ranks.iter().all(|rank| rank.status.async_error == 6));
 
-    // The others still listen there.
+    // The other processes still listen there.
     drop(ranks);
     let mut ranks = world(2, &[("SPARK_CCL_RAS", &address)]);
     assert_eq!(ranks[1].ask("drop"), "ok");
@@ -207,12 +207,12 @@ fn strangers_get_no_more_than_their_share() {
             "Job summary",
         ],
     );
-    // A line without an end: the process hangs up.
+    // An endless line makes the process hang up.
     let mut endless = TcpStream::connect(&address).unwrap();
     endless.set_read_timeout(Some(WATCHDOG)).unwrap();
     let _ = endless.write_all(&[b'x'; 4096]);
     assert!(matches!(endless.read(&mut [0; 1]), Ok(0) | Err(_)));
-    // Silent ones, more than are served at once, hold up nobody.
+    // More silent connections than are served at once hold up nobody.
     let silent: Vec<_> = (0..64)
         .map(|_| TcpStream::connect(&address).unwrap())
         .collect();
@@ -236,7 +236,7 @@ fn forked_children_tell_nothing_and_harm_nobody() {
         assert_all_ok(&mut ranks, &format!("fork {what}"));
         assert_all_ok(&mut ranks, "call f32 all_reduce sum 10");
     }
-    // The child that still sleeps does not have the parent's socket, at which nobody would answer.
+    // The child that still sleeps does not have the parent's socket, where nobody would answer.
     ranks[1].kill();
     for _ in 0..20 {
         let text = try_to_converse(&address, "STATUS\n").unwrap();
@@ -250,14 +250,14 @@ fn there_is_a_thread_only_where_someone_wants_to_know() {
     let nobody = world(2, &[]);
     let mut someone = world(2, &[("SPARK_CCL_RECORD", "1")]);
     until_threads(&someone, true);
-    // Older than the others' threads, theirs would have its name by now.
+    // These ranks are older: by now, such threads of theirs would have their name.
     assert!(!nobody.iter().any(observes));
     assert_all_ok(&mut someone, "drop");
     until_threads(&someone, false);
 }
 
-/// A thread has its creator's name until it runs for the first time, and a thread that was joined
-/// is listed for another moment.
+/// A thread has its creator's name until it first runs, and a joined thread is listed for another
+/// moment.
 fn until_threads(ranks: &[Rank], are_there: bool) {
     let deadline = Instant::now() + WATCHDOG;
     while ranks.iter().any(|rank| observes(rank) != are_there) {
@@ -266,7 +266,7 @@ fn until_threads(ranks: &[Rank], are_there: bool) {
     }
 }
 
-/// Whether the rank has the thread that tells others what it does.
+/// Whether the rank has the thread that lets others observe it.
 fn observes(rank: &Rank) -> bool {
     let threads = std::fs::read_dir(format!("/proc/{}/task", rank.pid())).unwrap();
     let names = threads
@@ -296,7 +296,7 @@ fn operations_are_recorded_when_calls_differ() {
         assert_contains(&rank.hear(), &["operation #6 differs"]);
     }
     for (rank, count) in [(0, 10), (1, 20)] {
-        // It is there before the rank hears of the fault.
+        // It is there before the rank learns of the fault.
         let record = json(&folder.path().join(format!("rank_{rank}.json")));
         let entries = record["entries"].as_array().unwrap();
         assert_eq!(entries.len(), 6);
@@ -346,7 +346,7 @@ fn a_rank_outside_of_calls_records_as_well() {
     );
 }
 
-/// Files of a folder with this ending.
+/// The texts of a folder's files with this ending.
 fn texts(folder: &Path, ending: &str) -> Vec<String> {
     let files = std::fs::read_dir(folder).unwrap().flatten();
     let files = files.filter(|file| file.file_name().to_string_lossy().ends_with(ending));
@@ -397,7 +397,7 @@ fn the_inspector_writes_what_was_done() {
     }
 }
 
-/// As with a file system that hangs.
+/// As on a hanging file system.
 #[test]
 fn files_that_cannot_be_written_keep_nobody_waiting() {
     let _place = place();

@@ -1,6 +1,6 @@
 //! Ranks that are real processes: the test program starts itself, once per rank. A rank obeys lines
-//! on its standard input (`processes_rank.rs`) and answers on its standard error; the ranks are
-//! killed at the end of the test, and by the kernel if the test itself is killed.
+//! on its standard input (`processes_rank.rs`) and answers on its standard error. Ranks are killed
+//! at the end of the test, and by the kernel if the test itself is killed.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -11,20 +11,20 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Tells a process that it is a rank.
+/// Marks a process as a rank.
 pub(crate) const ROLE: &str = "SPARK_TEST_RANK";
-/// Tells answers from everything else that a process prints.
+/// Marks answers among everything else that a process prints.
 pub(crate) const MARK: &str = "@ ";
-/// How long anything may take that is not what a test is about.
+/// The time limit of everything that is not the test's subject.
 pub(crate) const WATCHDOG: Duration = Duration::from_secs(90);
 
-/// How many tests of this kind run at a time. Most of their time they wait for what must happen.
+/// How many tests of this kind run at once. Mostly, they wait.
 const PLACES: usize = 4;
 
 static TAKEN: Mutex<usize> = Mutex::new(0);
 static FREED: Condvar = Condvar::new();
 
-/// A test's share of the machine, until it is dropped.
+/// A test's share of the machine. Dropping it returns it.
 pub(crate) struct Place(usize);
 
 /// Waits for one of the places.
@@ -38,7 +38,7 @@ pub(crate) fn alone() -> Place {
 }
 
 fn take(count: usize) -> Place {
-    // A test that panics leaves the number right.
+    // A test that panics leaves the number correct.
     let taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
     let is_full = |taken: &mut usize| *taken + count > PLACES;
     *FREED
@@ -54,8 +54,8 @@ impl Drop for Place {
     }
 }
 
-/// The promise for faults that the control plane can see: an error within 2 s. An emulated machine
-/// is slower: `TEST_PATIENCE` is a factor.
+/// The promise for faults that the control plane can see: an error within 2 s. On a slower,
+/// emulated machine, `TEST_PATIENCE` is a factor.
 pub(crate) fn promptly() -> Duration {
     Duration::from_secs(2) * patience()
 }
@@ -69,19 +69,19 @@ pub(crate) fn patience() -> u32 {
     std::env::var("TEST_PATIENCE").map_or(1, |factor| factor.parse().unwrap())
 }
 
-/// A process that is, or will be, a rank.
+/// A process that is, or will become, a rank.
 pub(crate) struct Rank {
     child: Child,
-    /// `None` when there will be no more.
+    /// `None` once it gets no more orders.
     orders: Option<ChildStdin>,
     answers: Receiver<String>,
     was_killed: bool,
 }
 
-/// Why an answer does not come.
+/// Why there is no answer.
 #[derive(Debug)]
 pub(crate) enum Silence {
-    /// The process takes its time.
+    /// The process still works.
     Waits,
     Ended,
 }
@@ -105,7 +105,7 @@ impl Rank {
                 "processes_rank::rank",
                 "--nocapture",
             ])
-            // What was measured on this machine is not the point, unless a test says so.
+            // Choices measured on this machine do not matter, unless a test says so.
             .env("SPARK_CCL_TUNING", "off")
             .envs(env.iter().copied())
             .env(ROLE, std::process::id().to_string())
@@ -134,19 +134,19 @@ impl Rank {
         }
     }
 
-    /// Gives an order; the answer comes when it is done. A process that has ended is noticed then.
+    /// Gives an order; the answer comes when it is done. If the process has ended, that shows then.
     pub(crate) fn order(&mut self, order: &str) {
         let orders = self.orders.as_mut().expect("not dismissed");
         let _ = writeln!(orders, "{order}");
     }
 
-    /// There are no more orders; the process ends when it has obeyed them all, and so do its
+    /// Gives no more orders. The process ends when it has obeyed all of them, and so do its
     /// children.
     pub(crate) fn dismiss(&mut self) {
         self.orders = None;
     }
 
-    /// The next answer; panics when none comes.
+    /// The next answer; panics if none comes.
     pub(crate) fn hear(&self) -> String {
         self.hear_before(Instant::now() + WATCHDOG)
     }
@@ -183,8 +183,8 @@ impl Rank {
         kill_process(pid, signal).unwrap();
     }
 
-    /// Stops the process. Its threads stop when they have their turn, so this waits for them: on a
-    /// busy machine the rank might do all its work until then.
+    /// Stops the process. Waits until its threads have stopped, which they do only in their turns:
+    /// on a busy machine the rank might do all its work before.
     pub(crate) fn stop(&self) {
         self.signal(Signal::STOP);
         let deadline = Instant::now() + WATCHDOG;
@@ -215,7 +215,7 @@ impl Rank {
         self.was_killed
     }
 
-    /// Waits until the process has ended by itself, and gives its exit status.
+    /// Waits until the process has ended by itself. Returns its exit status.
     pub(crate) fn ended(&mut self) -> Option<i32> {
         drop(std::mem::replace(&mut self.answers, channel().1));
         let deadline = Instant::now() + WATCHDOG;
@@ -231,7 +231,7 @@ impl Rank {
 
 impl Drop for Rank {
     fn drop(&mut self) {
-        // Fails when it has ended already.
+        // Fails if it has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -244,7 +244,7 @@ pub(crate) fn world(size: usize, env: &[(&str, &str)]) -> Vec<Rank> {
     ranks
 }
 
-/// A new communicator of these processes, with ranks in their order.
+/// Makes a new communicator of these processes, with ranks in their order.
 pub(crate) fn join(ranks: &mut [Rank]) {
     let id = ranks[0].ask("id");
     let size = ranks.len();
@@ -256,7 +256,7 @@ pub(crate) fn join(ranks: &mut [Rank]) {
     }
 }
 
-/// The same order to all; the answers.
+/// Gives the same order to all. Returns their answers.
 pub(crate) fn all(ranks: &mut [Rank], order: &str) -> Vec<String> {
     for rank in &mut *ranks {
         rank.order(order);
@@ -264,7 +264,7 @@ pub(crate) fn all(ranks: &mut [Rank], order: &str) -> Vec<String> {
     ranks.iter().map(Rank::hear).collect()
 }
 
-/// What carries data to each rank, as this one sees it, once there are links.
+/// The carriers to all ranks, as this one reports them, once there are links.
 pub(crate) fn links_of(ranks: &mut [Rank], number: usize) -> String {
     assert_all_ok(ranks, "call barrier");
     ranks[number].ask("links")
@@ -291,13 +291,13 @@ pub(crate) fn is_named(text: &str, number: usize, pid: u32) -> bool {
         })
 }
 
-/// How many seconds a rank has waited before it gave up, if it has.
+/// How many seconds a rank waited before it gave up, if it did.
 pub(crate) fn waited(error: &str) -> Option<f64> {
     let (_, rest) = error.split_once("gave up after ")?;
     rest.split_once("s ")?.0.parse().ok()
 }
 
-/// What ranks have logged to this folder, in files that their ids name, once the text is there:
+/// The ranks' logs in this folder, in files named by their process ids, once they have the text:
 /// another thread writes it.
 pub(crate) fn logged(folder: &Path, ranks: &[Rank], text: &str) -> String {
     let deadline = Instant::now() + WATCHDOG;
@@ -313,7 +313,7 @@ pub(crate) fn logged(folder: &Path, ranks: &[Rank], text: &str) -> String {
     }
 }
 
-/// A rank gave up after this many seconds, or more on a busy machine.
+/// Checks that a rank gave up after this many seconds, or more on a busy machine.
 #[track_caller]
 pub(crate) fn assert_gave_up(error: &str, seconds: f64) {
     assert!(waited(error) >= Some(seconds), "{error}");
@@ -326,7 +326,7 @@ pub(crate) fn assert_contains(text: &str, parts: &[&str]) {
     }
 }
 
-/// A moment that differs from try to try.
+/// A duration that differs from run to run.
 pub(crate) fn some_time(range: std::ops::Range<u64>) -> Duration {
     let nanos = std::time::UNIX_EPOCH.elapsed().unwrap().subsec_nanos();
     let spread = range.end - range.start;

@@ -24,7 +24,7 @@ pub(crate) fn call(comm: &Communicator, call: &[&str]) -> Result<(), Error> {
     }
 }
 
-/// A call on new buffers of this type and memory, whose results must be the model's.
+/// A call on new buffers of this type and memory. The results must be the model's.
 fn typed<T: Number>(comm: &Communicator, memory: Memory, call: &[&str]) -> Result<(), Error> {
     let case = |collective, count| Case {
         memory,
@@ -93,7 +93,7 @@ fn receive<T: Number>(
     Ok(())
 }
 
-/// A message to the next rank, and one from the rank before.
+/// A message to the next rank, and one from the previous.
 fn ring<T: Number>(comm: &Communicator, memory: Memory, count: usize) -> Result<(), Error> {
     let (n, rank) = (comm.size(), comm.rank());
     let (to, from) = ((rank + 1) % n, (rank + n - 1) % n);
@@ -126,7 +126,7 @@ fn exchange<T: Number>(
     let more = |to: usize| usize::from(ahead.is_some_and(|ahead| to == (rank + ahead) % n));
     let give: Vec<usize> = (0..n).map(|to| len(rank, to) + more(to)).collect();
     let take: Vec<usize> = (0..n).map(|from| len(from, rank)).collect();
-    // As much memory on each rank, for where all allocate it.
+    // The same amount of memory on each rank, for calls in which all allocate it.
     let room = 2 * n * count;
     let mut payload: Vec<T> = (0..n).flat_map(|to| message(rank, to, give[to])).collect();
     payload.resize(room, T::zeroed());

@@ -1,4 +1,4 @@
-//! The process side of `processes.rs`: a rank that does what it is told, line by line.
+//! The process side of `processes.rs`: a rank that obeys orders, line by line.
 
 use std::io::{IoSlice, Read};
 use std::mem::MaybeUninit;
@@ -27,7 +27,7 @@ use crate::processes::ROLE;
 use crate::processes_calls::{self, number};
 use crate::values::message;
 
-/// No test by itself: a rank, where the test program was started as one.
+/// A rank, if the test program was started as one; not a test by itself.
 #[test]
 #[ignore = "a process that other tests start"]
 fn rank() {
@@ -53,14 +53,14 @@ struct State {
     dropping: Option<Dropping>,
     ordinary: Vec<f32>,
     registered: Option<Registered<f32>>,
-    /// What `perform` is for: several, or that of the communicator.
+    /// The ranks for `perform`: several, or the communicator's one.
     ranks: Ranks,
     /// Streams to itself, over which it has passed descriptors.
     passed: Option<(UnixStream, UnixStream)>,
 }
 
 impl State {
-    /// Does something, and says what came of it: "ok" where there is nothing else to say.
+    /// Obeys an order. Returns the outcome: "ok" if there is nothing else to say.
     fn obey(&mut self, order: &str) -> Result<String, Error> {
         let words: Vec<&str> = order.split(' ').collect();
         match words[..] {
@@ -182,14 +182,14 @@ impl State {
         self.ranks.perform(step)
     }
 
-    /// Goes on with the part.
+    /// Continues in the part.
     fn split(&mut self, color: usize, key: usize) -> Result<(), Error> {
         let part = self.communicator().split(Some(color as u32), key as i32)?;
         self.communicator = part.map(Arc::new);
         Ok(())
     }
 
-    /// Goes on with the ranks that are left, and keeps this communicator where that fails.
+    /// Continues with the remaining ranks; keeps this communicator if that fails.
     fn shrink(&mut self, lost: &[&str]) -> Result<(), Error> {
         let lost: Vec<usize> = lost.iter().map(|rank| number(rank)).collect();
         self.communicator = Some(Arc::new(self.communicator().shrink(&lost)?));
@@ -207,8 +207,8 @@ impl State {
         pending.wait().map_err(Error::from).map(drop)
     }
 
-    /// Goes on with the ranks that agree; how many they are. Keeps this communicator where that
-    /// fails.
+    /// Continues with the ranks that agree; keeps this communicator if that fails. Returns their
+    /// number.
     fn recover(&mut self) -> Result<String, Error> {
         let communicator = self.communicator().recover()?;
         let size = communicator.size();
@@ -216,8 +216,8 @@ impl State {
         Ok(size.to_string())
     }
 
-    /// Shrinks or recovers until a call succeeds; how many ranks are left. The pause is for deaths
-    /// that are on their way.
+    /// Shrinks or recovers until a call succeeds. Returns the number of remaining ranks. The pause
+    /// is for deaths that are about to be noticed.
     fn go_on_by(&mut self, function: &str, call: &[&str]) -> Result<String, Error> {
         loop {
             match function {
@@ -233,8 +233,8 @@ impl State {
         }
     }
 
-    /// Shrinks without a loss, over and over; how many more descriptors and threads there are in
-    /// the end than after the first times.
+    /// Shrinks without a loss, over and over. Returns how many more descriptors and threads there
+    /// are at the end than after the first rounds.
     fn shrink_over_and_over(&mut self, times: usize) -> Result<String, Error> {
         let in_use = || {
             ["fd", "task"].map(|what| {
@@ -273,8 +273,8 @@ impl State {
         std::process::exit(0)
     }
 
-    /// Starts what the others `call` as `f32 all_reduce sum`, and drops the communicator. What
-    /// becomes of the handle?
+    /// Starts what the others `call` as `f32 all_reduce sum`, passes the handle to `end`, and drops
+    /// the communicator.
     fn leave_in_flight(
         &mut self,
         count: usize,
@@ -289,7 +289,7 @@ impl State {
         Ok(())
     }
 
-    /// Starts a message, and does nothing for it from then on.
+    /// Starts a message, and then does nothing for it.
     fn start_send(&self, to: usize, count: usize) -> Result<(), Error> {
         let communicator = self.communicator();
         let payload = message::<f32>(communicator.rank(), to, count);
@@ -313,7 +313,7 @@ impl State {
         }
     }
 
-    /// Reduces a buffer of `count` elements over and over; says when the first time is done.
+    /// Reduces a buffer of `count` elements over and over. Reports the first completion.
     fn repeat(&mut self, memory: &str, count: usize) -> Result<(), Error> {
         let communicator = self.communicator();
         match memory {
@@ -338,8 +338,7 @@ impl State {
         Ok(())
     }
 
-    /// Makes a call over and over; says when the first time is done, and again about `every` so
-    /// often.
+    /// Makes a call over and over. Reports the first completion, and then about every `every`.
     fn rounds(&self, rounds: usize, call: &[&str], every: Duration) -> Result<(), Error> {
         let mut said: Option<Instant> = None;
         for _ in 0..rounds {
@@ -371,8 +370,8 @@ fn limit(resource: Resource, most: usize) {
     setrlimit(resource, limit).unwrap();
 }
 
-/// Passes descriptors to itself until the kernel lets this user pass only `count` more that nobody
-/// has taken.
+/// Passes descriptors to itself until the kernel lets this user pass only `count` more untaken
+/// ones.
 fn pass_descriptors_but(count: usize) -> (UnixStream, UnixStream) {
     let (mut from, to) = UnixStream::pair().unwrap();
     let passed = [to.as_fd()];
@@ -397,7 +396,7 @@ fn pass_descriptors_but(count: usize) -> (UnixStream, UnixStream) {
     (from, to)
 }
 
-/// Without a privilege, on this thread.
+/// Drops a privilege, on this thread.
 fn without(privilege: CapabilitySet) {
     let mut own = capabilities(None).unwrap();
     own.effective.remove(privilege);
@@ -411,7 +410,7 @@ fn undumpable_after(delay: Duration) {
     });
 }
 
-/// As a process that others may not read, as one that handles keys is.
+/// Makes this process unreadable to others, like one that handles keys.
 fn undumpable() {
     set_dumpable_behavior(DumpableBehavior::NotDumpable).unwrap();
 }

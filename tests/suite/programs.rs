@@ -1,6 +1,6 @@
-//! Short programs, written as someone writes them who knows the documents alone. Others of their
-//! kind are in `examples` (training, recovery), and beside what they use: a ring of structs in
-//! `messages.rs`, deadlines in `timeouts.rs`, registered memory, errors of all kinds.
+//! Short programs, as written by someone who knows only the documents. Others of this kind are in
+//! `examples` (training, recovery), and beside what they use: a ring of structs in `messages.rs`,
+//! deadlines in `timeouts.rs`, registered memory, errors of all kinds.
 
 use std::fmt::Debug;
 
@@ -58,7 +58,7 @@ fn sum(comm: &Communicator, own: usize) -> Result<u64, Error> {
     Ok(sum[0])
 }
 
-/// Sums of this rank's column and row of the grid, at the same time.
+/// Sums this rank's column and row of the grid, at the same time.
 fn column_and_row(comm: &Communicator, columns: usize) -> Result<[u64; 2], Error> {
     let rank = comm.rank();
     let row = comm.split_by(rank / columns)?;
@@ -103,7 +103,7 @@ enum Bucket {
     Double(Vec<f64>),
 }
 
-/// Does other work until all buckets are reduced, and counts how often it looked.
+/// Does other work until all buckets are reduced. Counts how often it polled.
 fn poll(mut pending: Vec<Pending<Bucket>>) -> Result<(Vec<Bucket>, usize), Error> {
     let (mut done, mut looks) = (Vec::new(), 0);
     while !pending.is_empty() {

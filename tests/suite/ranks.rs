@@ -9,10 +9,10 @@ use spark_ccl::{Builder, Communicator};
 
 use super::processes::patience;
 
-/// No test takes longer, even on a busy machine; one that does hangs. [`patience`] is a factor.
+/// Every test ends within this time, even on a busy machine, or hangs. [`patience`] is a factor.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Ends the test program when the test that holds it does not end.
+/// Ends the test program if the test that holds it does not end.
 pub(crate) struct Watchdog(Option<Sender<()>>);
 
 impl Watchdog {
@@ -23,7 +23,7 @@ impl Watchdog {
         let most = PATIENCE * patience();
         std::thread::spawn(move || {
             if receiver.recv_timeout(most) == Err(RecvTimeoutError::Timeout) {
-                // Not by `eprintln!`, which the test harness would capture and lose.
+                // `eprintln!` would not do: the test harness would capture and lose it.
                 let text = format!("{name} hangs: it did not end within {most:?}\n");
                 let _ = std::io::stderr().write_all(text.as_bytes());
                 std::process::abort();
@@ -39,7 +39,7 @@ impl Drop for Watchdog {
     }
 }
 
-/// Tests run at once in this process, and each of a process's 64 ranks takes 15 files.
+/// Tests run in parallel in this process, and each of a process's 64 ranks takes 15 files.
 fn raise_limit_of_files() {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit {
@@ -49,19 +49,19 @@ fn raise_limit_of_files() {
     setrlimit(Resource::Nofile, raised).unwrap();
 }
 
-/// Settings for ranks with small windows, so that small data already take many messages.
+/// Settings for ranks with small windows, so that even small data take many messages.
 pub(crate) fn narrow() -> Builder {
     Communicator::builder()
         .set("SPARK_CCL_SLOT_BYTES", "128")
         .set("SPARK_CCL_SLOTS", "2")
 }
 
-/// Runs `work` on `n` ranks with the default settings; their results by rank.
+/// Runs `work` on `n` ranks with the default settings. Returns their results by rank.
 pub(crate) fn run<R: Send>(n: usize, work: impl Fn(&Communicator) -> R + Sync) -> Vec<R> {
     run_with(&Communicator::builder(), n, work)
 }
 
-/// Runs `work` on `n` ranks; their results by rank. The ranks leave together at the end.
+/// Runs `work` on `n` ranks. Returns their results by rank. The ranks leave together at the end.
 pub(crate) fn run_with<R: Send>(
     builder: &Builder,
     n: usize,
@@ -86,7 +86,7 @@ pub(crate) fn each<R: Send>(
             .into_iter()
             .map(|comm| scope.spawn(move || work(comm)))
             .collect();
-        // All end before the first panic goes on, so that none of them is hidden.
+        // All end before the first panic continues, so none of them is hidden.
         let results: Vec<_> = threads
             .into_iter()
             .map(std::thread::ScopedJoinHandle::join)

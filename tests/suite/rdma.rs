@@ -1,5 +1,5 @@
-//! Ranks over RDMA, on real queue pairs. The variable RAILS says which ports there are, as the
-//! emulated machine that CI makes has them; without it the tests are skipped.
+//! Ranks over RDMA, on real queue pairs. The variable RAILS describes the ports, as on the emulated
+//! machine that CI makes; without it the tests are skipped.
 
 mod memory;
 mod stand_in;
@@ -14,17 +14,17 @@ use crate::processes::{
     Rank, all, assert_all_ok, assert_contains, assert_names, join, links_of, place, promptly,
 };
 
-/// How the machine's ports are laid out.
+/// The layout of the machine's ports.
 fn layout() -> Option<String> {
     has(Need::Rails).then(|| std::env::var("RAILS").unwrap())
 }
 
-/// Whether the two ends of a rail are two ports, which only two ranks can share, and not one.
+/// Whether a rail has two ports as its ends, which only two ranks can share; otherwise it has one.
 fn has_two_ends() -> Option<bool> {
     layout().map(|layout| layout != "one")
 }
 
-/// `size` ranks that have `rails` rails each.
+/// `size` ranks with `rails` rails each.
 fn ranks(size: usize, rails: usize) -> Vec<Rank> {
     ranks_with(size, rails, &[])
 }
@@ -50,8 +50,8 @@ pub(crate) fn started(size: usize, rails: usize, settings: &[(&str, &str)]) -> V
             ("SPARK_CCL_SHM", "0"),
             ("SPARK_CCL_NET", "rdma"),
             ("NCCL_IB_HCA", &hcas),
-            // A rail is dropped after 4 s without progress. After 1 s, an emulated machine whose
-            // processor others use has dropped rails that carried.
+            // A rail is dropped after 4 s without progress. After only 1 s, an emulated machine
+            // with a busy processor has dropped working rails.
             ("NCCL_IB_TIMEOUT", "16"),
         ];
         env.extend(settings);
@@ -60,7 +60,7 @@ pub(crate) fn started(size: usize, rails: usize, settings: &[(&str, &str)]) -> V
     (0..size).map(start).collect()
 }
 
-/// Two ranks, for what happens on a cable to a link that a first call has made.
+/// Two ranks, for cable faults under a link that a first call has made.
 fn two_ends(rails: usize) -> Option<Vec<Rank>> {
     has_two_ends()?.then(|| {
         let mut ranks = ranks(2, rails);
@@ -69,20 +69,20 @@ fn two_ends(rails: usize) -> Option<Vec<Rank>> {
     })
 }
 
-/// The command of the emulated machine that changes its rails.
+/// Runs the emulated machine's command that changes rails.
 fn rails(arguments: &[&str]) {
     let status = Command::new("rails").args(arguments).status().unwrap();
     assert!(status.success(), "rails {arguments:?}: {status}");
 }
 
-/// A sum over all ranks that lends what it sends, at any size.
+/// A sum over all ranks that lends its messages, at any size.
 const RING: (&str, &str) = ("SPARK_CCL_ALGO", "all_reduce:ring");
 
 fn call_everything(ranks: &mut [Rank], count: usize) {
     call_everything_on(ranks, "", count);
 }
 
-/// On ordinary memory, or on that which is `"registered "`.
+/// On ordinary memory, or on registered memory if `memory` is `"registered "`.
 fn call_everything_on(ranks: &mut [Rank], memory: &str, count: usize) {
     let last = ranks.len() - 1;
     for call in [
@@ -128,7 +128,7 @@ fn ranks_reduce_and_exchange_over_two_rails() {
     }
 }
 
-/// Where nobody demands RDMA, a host's own ranks do not use it: the plan must know.
+/// Unless RDMA is demanded, ranks of one host do not use it: the plan must know.
 #[test]
 fn ranks_of_one_host_without_shared_memory_plan_for_tcp() {
     let _place = place();
@@ -193,7 +193,7 @@ fn one_pair_falls_back_to_tcp_and_all_plan_alike() {
     if has_two_ends() != Some(false) {
         return;
     }
-    // The first rank reaches both others by RDMA, and these have no rail in common.
+    // The first rank reaches both others by RDMA; these two have no rail in common.
     let devices = ["=rxe0,rxe1", "=rxe0", "=rxe1"];
     let mut ranks: Vec<Rank> = devices.map(|hca| new_host(&[("NCCL_IB_HCA", hca)])).into();
     for (number, pair) in [[0, 1], [0, 2], [1, 2]].into_iter().enumerate() {
@@ -203,12 +203,12 @@ fn one_pair_falls_back_to_tcp_and_all_plan_alike() {
     join(&mut ranks);
     let links = links_of(&mut ranks, 1);
     assert_contains(&links, &["rdma rxe0", "tcp 10.77.2.1"]);
-    // They know of each other's ports, and not which of them lead to each other.
+    // They know each other's ports, but not which ones reach each other.
     for plan in all(&mut ranks, "explain ordinary 1000000") {
         assert_contains(&plan, &["over RDMA"]);
     }
     call_everything(&mut ranks, 1003);
-    // Without the last one there are no links over TCP.
+    // Without the last rank there are no links over TCP.
     for (rank, color) in ranks.iter_mut().zip([0, 0, 1]) {
         rank.order(&format!("split {color} 0"));
     }
@@ -221,17 +221,17 @@ fn one_pair_falls_back_to_tcp_and_all_plan_alike() {
     call_everything(&mut ranks[..2], 1003);
 }
 
-/// A port that loses packets, until this is dropped: also when the test fails, for the sake of the
-/// others.
+/// A port that loses packets. Dropping it ends that, even when the test fails, for the sake of the
+/// other tests.
 pub(crate) struct Impaired(&'static str);
 
-/// Both rails lose this percentage of what is sent.
+/// Makes both rails lose this percentage of packets.
 pub(crate) fn impair_all(percent: usize) -> Vec<Impaired> {
     let impaired = BOTH_RAILS.map(|port| Impaired::new(port, &format!("{percent}%")));
     impaired.into()
 }
 
-/// The cable of the first rail carries nothing.
+/// Cuts the cable of the first rail.
 pub(crate) fn cut_first() -> Vec<Impaired> {
     let impaired = FIRST_RAIL.map(|port| Impaired::new(port, "100%"));
     impaired.into()
@@ -260,19 +260,19 @@ impl Drop for Impaired {
     }
 }
 
-/// Calls everything while ports lose packets, and no rail is dropped.
+/// Calls everything while ports lose packets. No rail may be dropped.
 ///
-/// A lost packet costs a timeout of the device at most, and its message goes on from there.
-/// soft-RoCE repeats without end, and a link drops a rail by which nothing ends within sixteen
-/// timeouts. A message has 9 packets, for the slots are that small. At 5 %, one in 4e9 messages
-/// loses 11 packets; and there are fewer than 1,000. So the chance to fail is below 1e-6, even
-/// where each timeout lasts half as long again. (With the 65 packets of ordinary slots, one in 1e5
+/// A lost packet costs at most a timeout of the device, and its message continues from there.
+/// soft-RoCE repeats without end, and a link drops a rail on which nothing ends within sixteen
+/// timeouts. With such small slots, a message has 9 packets. At 5 %, one in 4e9 messages loses 11
+/// packets, and there are fewer than 1,000 messages. So the chance to fail is below 1e-6, even if
+/// each timeout lasts half as long again. (With the 65 packets of ordinary slots, one in 1e5
 /// messages would lose 15.)
 ///
-/// The timeout, 0.5 s, is longer than the machine stands still. Where a shorter one has the device
-/// repeat what is only late, Linux 6.12's soft-RoCE takes an acknowledgement that comes twice
-/// within a read for its end, tells that it went well, and fails the queue pair (it warns of that
-/// in `rxe_comp.c`).
+/// The timeout, 0.5 s, is longer than the machine stands still. With a shorter one, the device
+/// repeats packets that are only late. Then Linux 6.12's soft-RoCE takes a duplicate
+/// acknowledgement within a read for the read's end, reports success, and fails the queue pair (it
+/// warns of that in `rxe_comp.c`).
 fn lose_packets(ports: &[&'static str], rails: usize) {
     let settings = [("SPARK_CCL_SLOT_BYTES", "32768"), ("NCCL_IB_TIMEOUT", "17")];
     let healthy = &*format!("{rails} in use, 0 dropped, 0 returned");
@@ -344,7 +344,7 @@ fn a_cable_that_carries_nothing_for_a_moment_changes_no_result() {
     assert_all_ok(&mut ranks, "finalize");
 }
 
-/// What each of two ranks says of its rails to the other.
+/// The health of the rails between two ranks, as each reports it.
 fn health(ranks: &mut [Rank]) -> [String; 2] {
     [(0, 1), (1, 0)].map(|(rank, peer)| ranks[rank].ask(&format!("rails {peer}")))
 }
@@ -363,7 +363,7 @@ fn a_cable_that_is_cut_in_a_call_changes_no_result_and_is_used_again_later() {
     }
     assert_eq!(health(&mut ranks), ["1 in use, 1 dropped, 0 returned"; 2]);
     drop(cut);
-    // Tries are up to 30 s apart, and one more may fail where the machine is slow.
+    // Tries are up to 30 s apart, and one more may fail on a slow machine.
     let until = Instant::now() + Duration::from_secs(300);
     while health(&mut ranks) != ["2 in use, 1 dropped, 1 returned"; 2] {
         assert!(Instant::now() < until, "{:?}", health(&mut ranks));
@@ -382,7 +382,7 @@ fn a_rank_that_is_killed_while_a_rail_is_tried_is_named() {
         assert_eq!(answer, "running");
     }
     let _cut = cut_first();
-    // Time to drop the rail, and to try it.
+    // Gives the link time to drop the rail, and to try it again.
     std::thread::sleep(Duration::from_secs(3));
     let since = Instant::now();
     let mut killed = ranks.remove(1);

@@ -1,5 +1,5 @@
-//! Ranks that agree by themselves on who goes on: never do two groups of them, and all that answer
-//! go on together.
+//! Ranks that agree by themselves on who continues: never two groups of them, and all that answer
+//! continue together.
 
 use std::sync::Barrier;
 use std::time::Duration;
@@ -17,12 +17,12 @@ use crate::ranks::{each, run};
 
 const SHM: (&str, &str) = ("SPARK_CCL_SHM", "1");
 const TCP: (&str, &str) = ("SPARK_CCL_SHM", "0");
-/// Of operations, as short as a fast machine allows.
+/// The timeout of operations, as short as a fast machine allows.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
-/// All ranks reduce a buffer over and over; one of them is stopped in the middle, and the others
-/// give up after `timeout`. Returns what they say instead if they do not name that rank alone, as
-/// happens where another one is late for a call before it, or for their questions.
+/// All ranks reduce a buffer over and over. Stops one of them in the middle; the others give up
+/// after `timeout`. Returns their answer if it does not name that rank alone: another one may be
+/// late for an earlier call, or for their questions.
 fn stop_in_the_middle(ranks: &mut [Rank], stopped: usize, timeout: Duration) -> Result<(), String> {
     for answer in all(ranks, "loop ordinary 100000") {
         assert_eq!(answer, "running");
@@ -46,7 +46,7 @@ fn others(ranks: &[Rank], stopped: usize) -> impl Iterator<Item = usize> + use<>
     (0..ranks.len()).filter(move |&number| number != stopped)
 }
 
-/// A call of ranks that go on together. Returns who was too late for it, if any was.
+/// A call of ranks that continue together. Returns the answer that names who was late, if any was.
 fn sum(ranks: &mut [Rank]) -> Result<(), String> {
     for answer in all(ranks, "call f32 all_reduce sum 100000") {
         if waited(&answer).is_some() {
@@ -90,7 +90,7 @@ fn the_others_go_on_together_without_a_stopped_rank() {
             );
             sum(&mut ranks)?;
             assert_all_ok(&mut ranks, "finalize");
-            // Also when the others are gone.
+            // The same when the others are gone.
             drop(ranks);
             assert_contains(
                 &sleeper.ask("recover"),
@@ -101,7 +101,7 @@ fn the_others_go_on_together_without_a_stopped_rank() {
     }
 }
 
-/// A rank that wakes up at any time is either taken along by all, or left out by all.
+/// A rank that wakes up at any time is either included by all, or left out by all.
 #[test]
 fn a_rank_that_wakes_up_meanwhile_makes_no_second_world() {
     let _place = place();
@@ -147,7 +147,7 @@ fn half_of_the_ranks_do_not_go_on_where_the_first_may_still_work() {
         let answer = ranks[1].ask("recover");
         assert_contains(&answer, &["error: recover: no agreement within "]);
         assert_names(&answer, 0, ranks[0].pid());
-        // Where this rank had breaks itself, the other one's silence is too short.
+        // If this rank had breaks itself, the other one's silence was too short.
         if !answer.contains("hears 1 of 2 ranks") {
             return Err(answer);
         }
@@ -174,7 +174,7 @@ fn half_of_the_ranks_go_on_where_the_others_are_dead() {
     assert_all_ok(&mut ranks, "call f32 all_reduce sum 100000");
 }
 
-/// Each side is told at once that the other one's host refuses, as if its processes had ended.
+/// To each side, the other host refuses at once, as if its processes had ended.
 #[test]
 fn of_two_hosts_whose_firewalls_refuse_one_goes_on() {
     let _place = place();
@@ -219,7 +219,7 @@ fn of_two_hosts_whose_firewalls_refuse_one_goes_on() {
     assert_all_ok(&mut ranks, "call f32 all_reduce sum 100000");
 }
 
-/// It answers, so it is waited for; only the program may call it lost.
+/// It answers, so the others wait for it; only the program may call it lost.
 #[test]
 fn a_rank_that_hangs_in_the_program_is_not_left_out() {
     let builder = Communicator::builder().init_timeout(Duration::from_secs(4));
@@ -248,7 +248,7 @@ fn a_recovered_communicator_is_recovered_and_shrunk_again() {
         let all = comm.recover().unwrap();
         assert_eq!((all.rank(), all.size()), (comm.rank(), 4));
         if comm.rank() == 3 {
-            // The others leave it out by name.
+            // The others leave this rank out by name.
             return;
         }
         let fewer = all.shrink(&[3]).unwrap().recover().unwrap();
@@ -261,7 +261,7 @@ fn a_recovered_communicator_is_recovered_and_shrunk_again() {
     });
 }
 
-/// The error has a name of its own, with both functions.
+/// The error has a variant of its own, for both functions.
 #[test]
 fn a_rank_that_the_others_name_is_left_out() {
     let gone_on = Barrier::new(3);

@@ -16,7 +16,7 @@ fn zero_copy() -> Builder {
     Communicator::builder().path(Path::ZeroCopy)
 }
 
-/// Every collective that has a one-sided form.
+/// Every collective with a one-sided form.
 fn one_sided(count: usize) -> impl Iterator<Item = Case> {
     COLLECTIVES.into_iter().flat_map(move |collective| {
         [false, true]
@@ -32,7 +32,7 @@ fn one_sided(count: usize) -> impl Iterator<Item = Case> {
 }
 
 fn has_one_sided_form(case: &Case) -> bool {
-    // Only the root's memory is registered for sure in a scatter out of place.
+    // In a scatter out of place, only the root's memory is certainly registered.
     case.in_place || case.collective != Operation::Scatter
 }
 
@@ -76,7 +76,7 @@ fn every_path_computes_the_same() {
 #[test]
 fn zero_copy_reduces_every_type_by_every_operation() {
     run_with(&zero_copy(), 3, |comm| {
-        // Factors may differ between ranks, so nobody can apply another rank's.
+        // Factors may differ between ranks, so no rank can apply another's.
         for op in ReduceOp::ALL
             .into_iter()
             .filter(|&op| op != ReduceOp::PreMulSum)
@@ -166,7 +166,7 @@ fn views_must_lie_within_the_memory() {
     });
 }
 
-/// Calls that differ in where their registered memory is, and the errors of the ranks.
+/// Checks the errors of calls that differ in the place of their registered memory.
 fn differing_places(place: impl Fn(&Communicator) -> Result<(), Error> + Sync) {
     let start = Instant::now();
     let errors = each(Communicator::local(2).unwrap(), |comm| {
@@ -208,7 +208,7 @@ fn views_of_different_allocations_are_a_mismatch() {
     });
 }
 
-/// From one element on, and on both sides of where the zero-copy path begins.
+/// From one element on, on both sides of the zero-copy path's threshold.
 const COUNTS: [usize; 4] = [1, 10, 1_024, 10_000];
 
 #[test]
@@ -239,7 +239,7 @@ fn registered_on_one_rank_alone_is_a_mismatch() {
     }
 }
 
-/// Ranks that cannot be one-sided do not look at where memory is.
+/// Ranks that cannot be one-sided do not check the place of memory.
 #[test]
 fn any_memory_will_do_where_all_data_go_through_links() {
     let ring = Communicator::builder().algorithms(Algorithm::Ring);
@@ -332,7 +332,7 @@ fn memory_that_no_device_reaches_can_be_registered_all_the_same() {
         let mut nothing = comm.register::<u8>(Vec::new());
         comm.broadcast_in_place(&mut nothing, 0).run().unwrap();
         assert!(nothing.is_empty());
-        // It counts as ordinary, so the others' may be.
+        // It counts as ordinary, so the other ranks' memory may be ordinary.
         let mut mixed = vec![comm.rank() as i32; 100_000];
         if comm.rank() == 1 {
             memory.copy_from_slice(&mixed);
@@ -349,7 +349,7 @@ fn memory_that_no_device_reaches_can_be_registered_all_the_same() {
     });
 }
 
-/// Memory is mapped by the numbers of the ranks that allocated it; another communicator has others.
+/// Memory is mapped by the ranks that allocated it; another communicator numbers them anew.
 #[test]
 fn memory_of_another_communicator_is_never_mistaken() {
     run(4, |comm| {
@@ -412,7 +412,7 @@ fn memory_keeps_its_contents_after_an_abort() {
             let pending = call.start().unwrap();
             started.wait();
             let failed = pending.wait().unwrap_err();
-            // It is this rank's own memory now.
+            // The memory belongs to this rank again.
             memory = failed.buffers;
             failed.error
         } else {

@@ -7,8 +7,8 @@ use crate::processes::{
     Rank, all, assert_all_ok, assert_contains, assert_names, join, links_of, logged, place,
 };
 
-/// A rank on each of `size` hosts, of which these pairs have a cable. `None`, loudly, where this
-/// process may not make hosts.
+/// A rank on each of `size` hosts, with cables between these pairs. `None`, loudly, if this process
+/// may not make hosts.
 fn hosts(size: usize, cables: &[(usize, usize)], env: &[(&str, &str)]) -> Option<Vec<Rank>> {
     if !has(Need::Namespaces) {
         return None;
@@ -35,7 +35,7 @@ fn ring(size: usize) -> Option<Vec<Rank>> {
     Some(ranks)
 }
 
-/// Calls between all ranks, and between those that no cable joins.
+/// Calls between all ranks, and between those without a cable.
 fn assert_works(ranks: &mut [Rank]) {
     let last = ranks.len() - 1;
     for count in [1, 1000, 1_000_000] {
@@ -77,7 +77,7 @@ fn rings_of_3_to_8_hosts_do_all_calls() {
     }
 }
 
-/// Nobody waits for a rank to which no cable leads, as is waited for one that does not answer.
+/// Nobody waits for a rank without a cable, unlike for one that does not answer.
 #[test]
 fn ranks_know_which_others_are_out_of_reach() {
     let _place = place();
@@ -92,7 +92,7 @@ fn ranks_know_which_others_are_out_of_reach() {
         let log = logged(logs.path(), std::slice::from_ref(rank), "watches ranks");
         log.matches("no network is known to lead to").count()
     };
-    // Each calls those below it, of which 4 reaches 0, and all others the one before.
+    // Each calls those below it, and reaches the one before; rank 4 also reaches 0.
     let known: Vec<usize> = ranks.iter().map(log).collect();
     assert_eq!(known, [0, 0, 1, 2, 2]);
     for (rank, missed) in [(2, 0), (3, 0), (3, 1), (4, 1), (4, 2)] {
@@ -116,8 +116,8 @@ fn ranks_may_have_any_numbers() {
     assert_all_ok(&mut ranks, "finalize");
 }
 
-/// Rank 4 has a cable to rank 0's host, and no route to that address of it; ranks 2 and 3 have
-/// none.
+/// Rank 4 has a cable to rank 0's host, but no route to this address of it; ranks 2 and 3 have no
+/// cable to it.
 #[test]
 fn ranks_that_know_one_address_of_rank_0_meet() {
     let _place = place();
@@ -174,8 +174,8 @@ fn ranks_on_both_sides_of_two_cuts_hear_who_is_missing_and_what_to_look_at() {
     }
 }
 
-/// Ranks that all reach the rendezvous on another host, but may use the cables only. Their answers
-/// to the order to join.
+/// Ranks that all reach the rendezvous on another host, but may use only the cables. Also returns
+/// their answers to the order to join.
 fn met_elsewhere(cables: &[(usize, usize)]) -> Option<(Vec<Rank>, Vec<String>)> {
     let env = [
         ("SPARK_CCL_SOCKET_IFNAME", "cable"),
@@ -230,7 +230,7 @@ fn a_pair_that_no_way_joins_is_named_to_all() {
     }
 }
 
-/// News goes round the ring the other way.
+/// News travels round the ring the other way.
 #[test]
 fn a_rank_that_dies_is_named_to_all_and_the_others_go_on_as_a_line() {
     let _place = place();

@@ -1,5 +1,4 @@
-//! Hosts whose interfaces share a subnet: routes alone would send everything over the first of
-//! them.
+//! Hosts whose interfaces share a subnet: routes alone would send everything over the first one.
 
 use std::fs::read_to_string;
 
@@ -14,17 +13,17 @@ const INTERFACES: [&str; 2] = ["left", "right"];
 /// The floats of a call.
 const COUNT: u64 = 4_000_000;
 
-/// Two ranks on hosts of their own, and what they log.
+/// Two ranks on hosts of their own, and their logs.
 struct Hosts {
     ranks: Vec<Rank>,
     logs: TempDir,
 }
 
-/// What an interface has sent and received.
+/// The bytes sent and received over an interface.
 type Carried = [u64; 2];
 
 impl Hosts {
-    /// `None`, loudly, where this process may not make hosts.
+    /// `None`, loudly, if this process may not make hosts.
     fn new(env: &[(&str, &str)]) -> Option<Self> {
         if !has(Need::Namespaces) {
             return None;
@@ -40,8 +39,8 @@ impl Hosts {
         Some(Self { ranks, logs })
     }
 
-    /// Two cables join the hosts, `left` to the n-th interface of the second host; all addresses
-    /// are of one subnet.
+    /// Two cables join the hosts; `left` leads to the second host's interface `ends[0]`. All
+    /// addresses are in one subnet.
     fn on_two_cables(env: &[(&str, &str)], ends: [usize; 2]) -> Option<Self> {
         let hosts = Self::new(env)?;
         let [first, second] = hosts.pids();
@@ -54,7 +53,7 @@ impl Hosts {
         Some(hosts)
     }
 
-    /// All interfaces are on one switch, which is a host of its own.
+    /// All interfaces are on one switch, a host of its own.
     fn on_a_switch() -> Option<(Self, Rank)> {
         let hosts = Self::new(&[])?;
         let switch = new_host(&[]);
@@ -85,7 +84,7 @@ impl Hosts {
             for (number, interface) in INTERFACES.iter().enumerate() {
                 let address = format!("{network}.{}.{}/{prefix}", host + 1, number + 1);
                 ip(pid, &["address", "add", &address, "dev", interface]);
-                // Without an address of its own, which would not be usable at once.
+                // Without an automatic address, which would not be usable at once.
                 ip(
                     pid,
                     &["link", "set", interface, "addrgenmode", "none", "up"],
@@ -114,7 +113,7 @@ impl Hosts {
         rest.split(' ').next().unwrap().to_owned()
     }
 
-    /// From now on, packets of an interface for that address go to another interface of the other
+    /// From now on, packets of an interface for this address go to another interface of the other
     /// host.
     fn divert(&self, host: usize, interface: &str, address: &str, to: &str) {
         let mac = self.mac(1 - host, to);
@@ -124,7 +123,7 @@ impl Hosts {
         ip(&self.pids()[host], &words);
     }
 
-    /// What a call moves over each interface of each host.
+    /// The bytes that a call moves over each interface of each host.
     fn carried(&mut self) -> [[Carried; 2]; 2] {
         join(&mut self.ranks);
         assert_all_ok(&mut self.ranks, "call barrier");
@@ -143,7 +142,7 @@ impl Hosts {
         })
     }
 
-    /// What the rank has warned of.
+    /// The rank's warnings.
     fn warned(&self, rank: usize) -> String {
         read_to_string(self.logs.path().join(&self.pids()[rank])).unwrap_or_default()
     }
@@ -161,11 +160,11 @@ fn count(pid: &str, interface: &str) -> Carried {
         .split_whitespace()
         .map(|one| one.parse().unwrap())
         .collect();
-    // Eight counters of what was received come first.
+    // Eight counters of received data come first.
     [counters[8], counters[0]]
 }
 
-/// At each host, each interface has carried its part both ways.
+/// Checks that on each host, each interface has carried its part both ways.
 #[track_caller]
 fn assert_even(carried: [[Carried; 2]; 2]) {
     for host in carried {
@@ -181,7 +180,7 @@ fn assert_even(carried: [[Carried; 2]; 2]) {
 #[test]
 fn each_cable_of_one_link_local_subnet_carries_its_part() {
     let _place = place();
-    // The second time, the cables lead crosswise.
+    // The second time, the cables are crossed.
     for ends in [[0, 1], [1, 0]] {
         let Some(mut hosts) = Hosts::on_two_cables(&[], ends) else {
             return;
@@ -217,7 +216,7 @@ fn twins_on_one_switch_that_answer_for_themselves_carry_a_part_each() {
     assert_eq!([0, 1].map(|rank| hosts.warned(rank)), ["", ""]);
 }
 
-/// A twin has answered for the other one, as twins do unless they are told not to.
+/// A twin has answered for the other one, as twins do unless told not to.
 #[test]
 fn an_interface_for_which_its_twin_answers_is_named() {
     let _place = place();
@@ -246,7 +245,7 @@ fn an_interface_for_which_its_twin_answers_is_named() {
     assert_all_ok(&mut hosts.ranks, "finalize");
 }
 
-/// The kernel drops what comes by another interface than its own route would take.
+/// The kernel drops packets that arrive over another interface than its own route would take.
 #[test]
 fn where_a_bound_connection_does_not_come_up_another_one_does() {
     let _place = place();

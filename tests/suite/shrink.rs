@@ -1,4 +1,4 @@
-//! Ranks that are threads, and go on without some of them.
+//! Ranks that are threads, and continue without some of them.
 
 use std::sync::Barrier;
 use std::sync::mpsc::channel;
@@ -9,7 +9,7 @@ use spark_ccl::{Communicator, Error, Operation};
 use crate::collectives_model::Case;
 use crate::ranks::{connected, each, run};
 
-/// All ranks compute what they should.
+/// Checks that all ranks compute the right results.
 fn assert_works(comm: &Communicator) {
     Case::new(Operation::AllReduce, 1000)
         .attempt::<f32>(comm)
@@ -30,7 +30,7 @@ fn ranks_keep_their_order() {
         let all = comm.shrink(&[]).unwrap();
         assert_eq!((all.rank(), all.size()), (comm.rank(), 4));
         assert_works(&all);
-        // The parent is as it was, and has traffic of its own.
+        // The parent is unchanged, and has traffic of its own.
         assert_works(comm);
         if comm.rank() != 1 {
             let fewer = all.shrink(&[1, 1]).unwrap();
@@ -60,13 +60,13 @@ fn an_aborted_communicator_is_followed_by_one_of_all_ranks() {
     });
 }
 
-/// A rank that is ahead, and proposes the next communicator already, is in the one that the others
+/// A rank that is ahead, and already proposes the next communicator, is in the one that the others
 /// look for.
 #[test]
 fn ranks_shrink_twice_in_a_row() {
     run(3, |comm| {
         for _ in 0..20 {
-            // The others sleep for a while between two looks by then.
+            // By then, the others sleep for a while between two looks.
             if comm.rank() == 0 {
                 std::thread::sleep(Duration::from_millis(20));
             }
@@ -160,7 +160,7 @@ fn ranks_that_disagree_learn_what_differs() {
             }
         }
         done.wait();
-        // They may try again.
+        // Another attempt is allowed.
         let comm = comm.shrink(&[]).unwrap();
         assert_eq!(comm.size(), 4);
         assert_works(&comm);

@@ -1,4 +1,4 @@
-//! Ranks that die or are stopped, and the others, which shrink the communicator and go on.
+//! Ranks die or are stopped; the others shrink the communicator and continue.
 
 use std::time::Duration;
 
@@ -11,19 +11,19 @@ use crate::processes::{
 
 const SHM: (&str, &str) = ("SPARK_CCL_SHM", "1");
 const TCP: (&str, &str) = ("SPARK_CCL_SHM", "0");
-/// Of operations.
+/// The timeout of operations.
 const TIMEOUT: (&str, &str) = ("SPARK_CCL_TIMEOUT", "3");
 /// Elements of a buffer: 4 MiB.
 const COUNT: usize = 1 << 20;
 
-/// Every rank reduces a buffer over and over.
+/// Has every rank reduce a buffer over and over.
 fn set_going(ranks: &mut [Rank]) {
     for answer in all(ranks, &format!("loop ordinary {COUNT}")) {
         assert_eq!(answer, "running");
     }
 }
 
-/// Kills ranks, the last one first, right after each other; what the others say of it.
+/// Kills ranks in quick succession, the last one first. Returns the answers of the others.
 fn kill_in_the_middle(ranks: &mut Vec<Rank>, victims: &[usize]) -> Vec<String> {
     set_going(ranks);
     std::thread::sleep(some_time(1..100));
@@ -33,7 +33,7 @@ fn kill_in_the_middle(ranks: &mut Vec<Rank>, victims: &[usize]) -> Vec<String> {
     ranks.iter().map(Rank::hear).collect()
 }
 
-/// The ranks compute what ranks with these numbers should, over all links.
+/// Checks the results of ranks with these numbers, over all links.
 fn assert_they_work(ranks: &mut [Rank]) {
     for call in [
         "call f32 all_reduce sum 1000000",
@@ -97,7 +97,7 @@ fn a_part_of_a_communicator_is_shrunk() {
     for transport in [SHM, TCP] {
         let mut ranks = world(5, &[transport]);
         for (number, rank) in ranks.iter_mut().enumerate() {
-            // In the other order than in the world; rank 4 stays alone.
+            // In the reverse of the world's order; rank 4 stays alone.
             rank.order(&format!("split {} {}", number / 4, 4 - number % 4));
         }
         for rank in &ranks {
@@ -196,7 +196,7 @@ fn a_stopped_rank_that_is_called_lost_wakes_up_with_an_error() {
                     "{answer}"
                 );
             } else {
-                // It goes on alone, and disturbs nobody.
+                // It continues alone, and disturbs nobody.
                 assert_eq!(answer, "ok");
             }
             for rank in &ranks {
@@ -209,8 +209,8 @@ fn a_stopped_rank_that_is_called_lost_wakes_up_with_an_error() {
     }
 }
 
-/// A rank that waits in `shrink` does its part of what it has started, for those that wait for that
-/// first.
+/// A rank that waits in `shrink` continues operations that it has started, for ranks that wait for
+/// those first.
 #[test]
 fn what_is_in_flight_goes_on_while_a_rank_shrinks() {
     let _alone = alone();
@@ -234,8 +234,8 @@ fn shrinking_leaves_no_descriptors_or_threads_behind() {
         let mut ranks = world(3, &[transport]);
         for answer in all(&mut ranks, "shrink-over-and-over 50") {
             let more: Vec<usize> = answer.split(' ').map(|n| n.parse().unwrap()).collect();
-            // One for each time would be 45. Some are those of the last communicator, which is on
-            // its way out.
+            // One per round would be 45. Some belong to the last communicator, which is about to
+            // end.
             assert!(more[0] < 30 && more[1] < 5, "{answer}");
         }
         assert_they_work(&mut ranks);

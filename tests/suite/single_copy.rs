@@ -1,5 +1,4 @@
-//! Messages that are read straight out of the sender's memory, until the kernel does not allow that
-//! any more.
+//! Messages read straight out of the sender's memory, until the kernel no longer allows that.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +7,7 @@ use tempfile::TempDir;
 
 use crate::processes::{Rank, WATCHDOG, assert_all_ok, place, some_time, world};
 
-/// What moves messages that are long enough to be read where they lie.
+/// Calls that move messages long enough to be read in place.
 const CALLS: [&str; 4] = [
     "call f32 all_to_all 400000",
     "call f32 all_gather 100000",
@@ -16,12 +15,12 @@ const CALLS: [&str; 4] = [
     "call i32 all_reduce sum 300000",
 ];
 
-/// How long a line of the log may take that would be wrong.
+/// How long to wait for an unwanted line in the log.
 const A_LITTLE: Duration = Duration::from_millis(200);
-/// What the receiver's log says, for whatever reason.
+/// The receiver's log line for two copies, for any reason.
 const TWO_COPIES: &str = "messages take two copies";
-/// What it says when it is refused a message that was lent, as nothing is where messages go through
-/// slots anyway.
+/// The receiver's log line when a lent message may not be read. Without lent messages, where
+/// everything goes through slots, it never comes.
 const FROM_NOW_ON: &str = "messages take two copies from now on";
 
 #[test]
@@ -59,7 +58,7 @@ fn a_rank_that_may_not_be_read_any_more_sends_on() {
     }
 }
 
-/// A probe looks at a message, and takes nothing of it.
+/// A probe looks at a message without taking any of it.
 #[test]
 fn what_was_probed_is_read_where_it_lies() {
     let _place = place();
@@ -107,7 +106,7 @@ impl Logs {
         format!("{}/{process}", self.0.path().display())
     }
 
-    /// Whether the text is there: a thread of the rank writes it, a little later.
+    /// Checks whether the text is there: a thread of the rank writes it a little later.
     fn assert_says(&self, rank: &Rank, text: &str, wanted: bool) {
         let path = self.path(&rank.pid().to_string());
         let is_there = || std::fs::read_to_string(&path).is_ok_and(|log| log.contains(text));

@@ -69,7 +69,7 @@ fn ranks_that_name_other_subgroups_are_told() {
             let error = comm.subgroup(&ranks).unwrap_err();
             assert!(error.to_string().contains(problem), "{error}");
         }
-        // There is no rank 3, and only one rank says that there is.
+        // There is no rank 3, and only one rank claims that there is.
         let named = [&[0, 3][..], &[0, 1], &[]][comm.rank()];
         let error = comm.subgroup(named).unwrap_err();
         assert!(matches!(error, Error::Invalid { .. }), "{error}");
@@ -92,7 +92,7 @@ fn a_restricted_communicator_takes_nothing_else() {
             let why = why.unwrap();
             assert_eq!(why.algorithm, expected, "{algorithms}: {why}");
             check_all(&only);
-            // Parts keep to it.
+            // Parts inherit the restriction.
             let part = only.split(Some(0), 0).unwrap().unwrap();
             let again = part.explain(Operation::AllReduce, DType::F32, 1 << 20, false);
             assert_eq!(again.unwrap(), why);
@@ -132,7 +132,7 @@ fn keys_order_the_ranks() {
             .unwrap();
         assert_eq!(ranks, [4, 3, 2, 1, 0]);
 
-        // Equal keys: the order stays.
+        // Equal keys keep the order.
         let keys = [3, i32::MIN, 3, i32::MAX, i32::MIN];
         let mixed = comm.split(Some(0), keys[comm.rank()]).unwrap().unwrap();
         mixed
@@ -199,7 +199,7 @@ fn part_and_whole_take_turns_and_leave_in_any_order() {
             Case::new(collective, 1009).check::<f32>(&part);
             Case::new(collective, 1009).check::<f32>(comm);
         }
-        // Half of the ranks drop their part; the whole goes on.
+        // Half of the ranks drop their part; the whole continues.
         if comm.rank() % 2 == 0 {
             drop(part);
             check_all(comm);
@@ -251,7 +251,7 @@ fn operations_in_flight_of_two_communicators_do_not_wait_for_each_other() {
 
 #[test]
 fn an_abort_reaches_everyone_and_a_new_communicator_works() {
-    // An operation that was not yet over everywhere would be aborted, too.
+    // An operation still in progress on some rank would be aborted, too.
     let quiet = Barrier::new(3);
     let texts = each(Communicator::local(3).unwrap(), |comm| {
         check_all(&comm);
@@ -265,7 +265,7 @@ fn an_abort_reaches_everyone_and_a_new_communicator_works() {
         };
         assert!(matches!(**fault, Fault::Aborted { .. }), "{error}");
 
-        // Every later call says the same.
+        // Every later call returns the same error.
         let text = error.to_string();
         let mut buffer = [0_f32; 6];
         let later = [

@@ -1,11 +1,11 @@
-//! Wrong arguments: each is an error before anything moves, and the communicator goes on.
+//! Wrong arguments: each is an error before anything moves, and the communicator continues.
 
 use spark_ccl::{Blocks, Communicator, DType, Error, Net, Operation, RedOp};
 
 use super::collectives_model::Case;
 use super::ranks::run;
 
-/// The call's operation and what its error must say.
+/// Checks the operation of a call's error, and its text.
 fn refused<R>(operation: &str, parts: &[&str], result: Result<R, Error>) {
     let Err(Error::Invalid {
         operation: named,
@@ -75,7 +75,7 @@ fn wrong_lengths(comm: &Communicator) {
     );
 }
 
-/// Only the root's other buffer counts.
+/// Only the root's other buffer is checked.
 fn wrong_lengths_at_the_root(comm: &Communicator) {
     let send = vec![0_f32; 10];
     let mut recv = vec![0_f32; 11];

@@ -1,5 +1,5 @@
-//! Ranks that are stopped or late: the deadline names them, and when they wake up they can no
-//! longer touch what the others got back.
+//! Ranks that are stopped or late: the deadline names them. When they wake up, they can no longer
+//! touch the buffers that the others got back.
 
 use std::time::Duration;
 
@@ -17,12 +17,12 @@ const TIMEOUT: (&str, &str) = ("SPARK_CCL_TIMEOUT", "3");
 const SHORT: Duration = Duration::from_secs(3);
 /// Elements of a buffer: 40 MiB.
 const COUNT: usize = 10 << 20;
-/// What the others write into their buffers once they have them back. Less than what ranks reduce,
-/// so that it does not win over that should a rank still read it.
+/// The value that the others write into their returned buffers. Smaller than what ranks reduce, so
+/// it would not win the maximum if a rank still read it.
 const PATTERN: &str = "-12345";
 
-/// Stops a rank at some moment of an endless series of all-reduces, until the others gave up. `Err`
-/// if the timeout was too short for a single one.
+/// Stops a rank at some moment of an endless series of all-reduces, until the others have given up.
+/// `Err` if the timeout was too short for a single one.
 fn stop_and_wake(ranks: &mut [Rank], memory: &str, timeout: Duration) -> Result<(), String> {
     let stopped = ranks.len() - 1;
     for answer in all(ranks, &format!("loop {memory} {COUNT}")) {
@@ -44,7 +44,7 @@ fn stop_and_wake(ranks: &mut [Rank], memory: &str, timeout: Duration) -> Result<
     }
     assert_all_ok(others, &format!("fill {memory} {PATTERN}"));
     sleeper.signal(Signal::CONT);
-    // It gets the error, too, instead of going on.
+    // The woken rank gets the error, too, instead of continuing.
     assert_gave_up(&sleeper.hear(), timeout.as_secs_f64());
     std::thread::sleep(Duration::from_secs(1));
     for answer in all(others, &format!("count-other-than {memory} {PATTERN}")) {
@@ -53,7 +53,7 @@ fn stop_and_wake(ranks: &mut [Rank], memory: &str, timeout: Duration) -> Result<
     Ok(())
 }
 
-/// Ranks whose calls may take this long.
+/// Ranks with this timeout for calls.
 fn world_within(timeout: Duration, size: usize, transport: (&str, &str)) -> Vec<Rank> {
     let seconds = timeout.as_secs().to_string();
     world(size, &[transport, ("SPARK_CCL_TIMEOUT", &seconds)])
@@ -134,8 +134,8 @@ fn a_rank_that_is_late_but_alive_is_named_as_such() {
     }
 }
 
-/// Each of two ranks once begins a call two thirds of the timeout later than the others. `Err` if
-/// the rest was not enough for the call itself.
+/// Each of two ranks in turn begins a call two thirds of the timeout later than the others. `Err`
+/// if the rest was too short for the call itself.
 fn wait_for_slow_ranks(transport: (&str, &str), timeout: Duration) -> Result<(), String> {
     let mut ranks = world_within(timeout, 3, transport);
     for late in 0..2 {

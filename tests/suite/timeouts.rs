@@ -1,4 +1,4 @@
-//! A call's time is what it began with, whatever is set while it is under way.
+//! A call keeps the timeout that it began with, whatever is set later.
 
 use std::sync::mpsc::channel;
 use std::sync::{Barrier, Mutex};
@@ -12,12 +12,12 @@ use crate::ranks::each;
 
 /// How late a late rank is.
 const LATE: Duration = Duration::from_secs(2);
-/// Less than that by more than it takes to see that a call is too late.
+/// Shorter than that, by more than it takes to notice a timeout.
 const SHORT: Duration = Duration::from_millis(700);
 /// Longer than any test takes.
 const LONG: Duration = Duration::from_secs(600);
 
-/// Whether a call has ended because its time was over.
+/// Whether a call has timed out.
 fn is_too_late(outcome: Result<(), Error>) -> bool {
     match outcome {
         Ok(()) => false,
@@ -26,8 +26,8 @@ fn is_too_late(outcome: Result<(), Error>) -> bool {
     }
 }
 
-/// Rank 0 starts a call with the time `first`, then sets `then`, and waits. Rank 1 makes the same
-/// call when that is over, or after `late`. Returns whether rank 0's time was over.
+/// Rank 0 starts a call with the timeout `first`, then sets `then`, and waits. Rank 1 makes the
+/// same call when that has ended, or after `late`. Returns whether rank 0's call timed out.
 fn is_cut(
     [first, then]: [Duration; 2],
     start: fn(&Communicator) -> Pending<()>,
@@ -41,9 +41,9 @@ fn is_cut(
         if comm.rank() == 1 {
             let is_over = ends.lock().unwrap().1.take().unwrap();
             has_started.wait();
-            // Disconnected, if it is over.
+            // Disconnected if it has ended.
             let _: Result<(), _> = is_over.recv_timeout(late);
-            // Its own time is not what is tried.
+            // Rank 1's own timeout is not under test.
             comm.set_timeout(LONG).unwrap();
             let _ = join(&comm);
             return false;
@@ -86,7 +86,7 @@ fn a_longer_time_does_not_prolong_calls_under_way() {
     assert!(is_cut([SHORT, LONG], start_recv, send, WATCHDOG));
 }
 
-/// The communicator's time is set while a thread waits in a call that it runs.
+/// The communicator's timeout is set while a thread waits in a blocking call.
 #[test]
 fn calls_that_are_run_keep_their_time_as_well() {
     with_enough_time(SHORT, |limit| {
@@ -102,7 +102,7 @@ fn calls_that_are_run_keep_their_time_as_well() {
             comm.set_timeout(limit).unwrap();
             std::thread::scope(|scope| {
                 let runs = scope.spawn(|| comm.barrier().run());
-                // It begins meanwhile.
+                // Meanwhile, the call begins.
                 std::thread::sleep(limit / 2);
                 comm.set_timeout(LONG).unwrap();
                 let outcome = runs.join().unwrap();
@@ -150,7 +150,7 @@ fn no_time_at_all_is_refused() {
     comm.barrier().run().unwrap();
 }
 
-/// Communicators that are made from one whose time was changed.
+/// Communicators made from one with a changed timeout.
 #[test]
 fn a_part_begins_with_the_time_of_the_whole() {
     let makes: [fn(&Communicator) -> Communicator; 6] = [
@@ -174,7 +174,7 @@ fn a_part_begins_with_the_time_of_the_whole() {
     }
 }
 
-/// A drop waits for what is in flight, as long as that may take.
+/// Dropping waits for operations in flight, up to their timeout.
 #[test]
 fn a_dropped_call_keeps_its_time() {
     let is_over = Barrier::new(2);
@@ -191,7 +191,7 @@ fn a_dropped_call_keeps_its_time() {
     });
 }
 
-/// Waits until a communicator has failed because another rank's time was over.
+/// Waits until a communicator has failed because another rank's call timed out.
 fn is_over_of(comm: &Communicator) {
     loop {
         if is_too_late(comm.check()) {

@@ -1,4 +1,4 @@
-//! Measured choices of algorithms: rank 0's count, and nothing bad comes of bad ones.
+//! Measured choices of algorithms: rank 0's count, and bad ones do no harm.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use spark_ccl_config::{Tuning, TuningEntry, TuningStep};
 
 use crate::processes::{Rank, all, assert_all_ok, join, place};
 
-/// A file that says that `all_reduce` is the fastest with `algorithm`, between two ranks.
+/// A file that names `algorithm` as the fastest for `all_reduce` between two ranks.
 fn file(name: &str, algorithm: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let mut tuning = Tuning::default();
@@ -27,7 +27,7 @@ fn file(name: &str, algorithm: &str) -> PathBuf {
     path
 }
 
-/// Two ranks with a file each.
+/// Two ranks, with a file each.
 fn pair(files: [&Path; 2]) -> Vec<Rank> {
     let start = |file: &Path| Rank::start(&[("SPARK_CCL_TUNING", file.to_str().unwrap())]);
     let mut ranks: Vec<Rank> = files.into_iter().map(start).collect();
@@ -67,7 +67,7 @@ fn what_rank_0_has_measured_counts() {
 fn files_that_make_no_sense_change_nothing() {
     let _place = place();
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    // Cargo makes it where it builds, which may be elsewhere.
+    // Cargo makes this folder where it builds, which may be elsewhere.
     std::fs::create_dir_all(folder).unwrap();
     let bad = folder.join("bad.json");
     std::fs::write(&bad, "{\"version\": 1, \"entries\": 3}").unwrap();

@@ -5,13 +5,13 @@ use std::fmt::Debug;
 use bytemuck::Zeroable;
 use spark_ccl::{Element, F8E4M3, F8E5M2, bf16, f16};
 
-/// What the model has to know of a type.
+/// The model's view of a type.
 pub(crate) trait Number: Element + Zeroable + Debug {
-    /// The most that a rank contributes, so that eight ranks' sum is exact.
+    /// The largest contribution of a rank with which eight ranks' sum is exact.
     const LIMIT: i64;
-    /// Whether negative numbers exist.
+    /// Whether there are negative numbers.
     const SIGNED: bool = true;
-    /// Distance of 1 and the next number; 0 for integers.
+    /// The distance from 1 to the next number; 0 for integers.
     const EPSILON: f64 = 0.0;
     /// The number, wrapped for integers.
     fn of(value: i64) -> Self;

@@ -1,4 +1,4 @@
-//! Calls without types give what typed ones give, and refuse what types would not let pass.
+//! Calls without types give the results of typed ones, and refuse what types would not allow.
 
 use spark_ccl::{
     Communicator, DType, Element, Error, F8E4M3, F8E5M2, Operation, RedOp, Reducer, UntypedCall,
@@ -10,7 +10,7 @@ use super::types::{Number, for_every_type};
 
 const COUNT: usize = 77;
 
-/// Small numbers, of which each has its rank and place.
+/// Small numbers that depend on rank and place.
 fn own<T: Number>(rank: usize) -> Vec<T> {
     let value = |i: usize| (i * 5 + rank * 3) as i64 % (T::LIMIT + 1);
     (0..COUNT).map(|i| T::of(value(i))).collect()
@@ -79,7 +79,7 @@ fn they_reach_registered_memory() {
     assert_eq!(ours, [sums.clone(), sums]);
 }
 
-/// The text of a refusal, before which nothing was sent.
+/// The text of a refusal. Nothing was sent before.
 fn refusal(comm: &Communicator, call: &UntypedCall) -> String {
     // SAFETY: the call is refused before it reads or writes anything, as the result shows.
     match unsafe { comm.run_untyped(call) } {
@@ -126,7 +126,7 @@ fn they_refuse_what_types_prove() {
     });
 }
 
-/// Every operation, with what it must have: all but buffers.
+/// Every operation with its required arguments, except buffers.
 fn every_operation(start: *mut u8) -> Vec<UntypedCall> {
     let all = Operation::ALL.into_iter();
     all.map(|operation| {
@@ -209,7 +209,7 @@ fn they_refuse_what_the_operation_does_not_have() {
             let started = unsafe { comm.start_untyped(&call) };
             assert!(matches!(started, Err(Error::Invalid { .. })), "{started:?}");
         }
-        // A buffer of no elements is none.
+        // A buffer without elements counts as none.
         // SAFETY: the call has no elements: none are read or written.
         unsafe {
             comm.run_untyped(&new(Operation::Barrier).recv(start, 0))

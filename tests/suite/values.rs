@@ -20,12 +20,12 @@ pub(crate) fn whole_value<T: Number>(of: u64, i: usize) -> i64 {
     }
 }
 
-/// What one rank sends to another.
+/// The message from one rank to another.
 pub(crate) fn message<T: Number>(from: usize, to: usize, len: usize) -> Vec<T> {
     (0..len).map(|i| value(pair(from, to), i)).collect()
 }
 
-/// What the ranks' messages to `to` sum up to.
+/// The sum of the ranks' messages to `to`.
 pub(crate) fn sum_of_messages<T: Number>(ranks: usize, to: usize, len: usize) -> Vec<T> {
     let whole = |from, i| whole_value::<T>(pair(from, to), i);
     let sum = |i| T::of((0..ranks).map(|from| whole(from, i)).sum());

@@ -1,4 +1,4 @@
-//! Waits that last so long that the waiter blocks in the kernel: whatever it waits for ends them.
+//! Waits so long that the waiter blocks in the kernel: anything it waits for ends them.
 
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use spark_ccl::{Builder, Communicator, RedOp};
 use crate::processes::{WATCHDOG, assert_all_ok, assert_contains, place, world};
 use crate::ranks::{connected, each, run_with};
 
-/// Longer than a waiter only yields.
+/// Longer than a waiter spins and yields.
 const LONG: Duration = Duration::from_millis(30);
 const TCP: &[(&str, &str)] = &[("SPARK_CCL_SHM", "0")];
 const SHM: &[(&str, &str)] = &[];
@@ -18,7 +18,7 @@ fn builders() -> [Builder; 2] {
     [Communicator::builder(), sockets]
 }
 
-/// Each rank in turn is late for a sum of that many elements.
+/// Each rank in turn is late for a sum of this many elements.
 fn sum_late(comm: &Communicator, count: usize) {
     for late in 0..comm.size() {
         if comm.rank() == late {
@@ -68,7 +68,7 @@ fn processes_wait_for_a_late_message() {
     }
 }
 
-/// More than fits into a link, be it copied (little at a time) or lent (all at once).
+/// More than fits into a link, copied (a little at a time) or lent (all at once).
 #[test]
 fn a_sender_waits_for_a_late_receiver() {
     for builder in builders() {
@@ -104,7 +104,7 @@ fn a_root_waits_for_late_readers() {
     }
 }
 
-/// Messages in both directions, while others are there for which nobody asks yet.
+/// Messages in both directions, while other messages are there that nobody asks for yet.
 #[test]
 fn messages_for_later_calls_end_no_wait() {
     for builder in builders() {
@@ -124,7 +124,7 @@ fn messages_for_later_calls_end_no_wait() {
     }
 }
 
-/// Of two threads one blocks for the links, and does the other's work, too.
+/// Of two threads, one blocks for the links, and does the other's work, too.
 #[test]
 fn two_threads_wait_on_one_communicator() {
     for builder in builders() {
@@ -150,7 +150,7 @@ fn two_threads_wait_on_one_communicator() {
     }
 }
 
-/// While a thread blocks for one communicator, it pushes the others that need it.
+/// While a thread blocks for one communicator, it advances the others that need it.
 #[test]
 fn a_thread_waits_on_one_of_two_communicators() {
     for builder in builders() {
@@ -164,7 +164,7 @@ fn a_thread_waits_on_one_of_two_communicators() {
                         let ones = vec![1_u32; 100_000];
                         comm.all_reduce_in_place(ones, RedOp::Sum).start().unwrap()
                     };
-                    // The peer waits for the one that this rank does not wait for.
+                    // The peer waits for the other communicator first.
                     let (one, other) = (sum(&first), sum(&second));
                     let (sooner, later) = match first.rank() {
                         0 => (one, other),
@@ -201,7 +201,7 @@ fn an_abort_ends_a_long_wait() {
                     std::thread::sleep(LONG);
                     comm.abort("enough");
                 } else {
-                    // In no call, until the news are here: who leaves before that would be the
+                    // In no call until the news arrives: a rank that leaves before would be the
                     // cause.
                     while comm.check().is_ok() {
                         std::thread::sleep(LONG / 10);
@@ -235,7 +235,7 @@ fn ranks_that_share_a_thread_are_told_from_late_ones() {
     for part in ["rank 1 (", "each rank needs a thread of its own"] {
         assert!(text.contains(part), "{part:?} is not in {text:?}");
     }
-    // Here each has its own, and one does something else.
+    // Here each rank has its own thread, and one does something else.
     let gave_up = Barrier::new(2);
     each(builder.local(2).unwrap(), |comm| {
         comm.barrier().timeout(WATCHDOG).run().unwrap();

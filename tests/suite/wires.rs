@@ -1,5 +1,5 @@
-//! Which network joins two hosts that share several, and which is passed over. Hosts are
-//! namespaces, as in [`hosts`](crate::hosts), with speeds as their interfaces report them.
+//! Which of several networks joins two hosts, and which one is passed over. Hosts are namespaces,
+//! as in [`hosts`](crate::hosts), with speeds as reported by their interfaces.
 
 use std::time::Instant;
 
@@ -11,7 +11,7 @@ use crate::processes::{
     Rank, WATCHDOG, assert_all_ok, assert_contains, join, links_of, logged, place, some_time,
 };
 
-/// A network of two hosts: the interface of each, and Mbit/s.
+/// A network of two hosts: the name of its interfaces, and Mbit/s.
 type Network = (&'static str, u32);
 
 const LAN: Network = ("lan", 1_000);
@@ -19,8 +19,8 @@ const RADIO: Network = ("radio", 600);
 const CABLE: Network = ("cable", 200_000);
 const TWIN: Network = ("twin", 200_000);
 
-/// The ranks of two hosts that these networks join; the n-th has the addresses 10.77.n.1 and
-/// 10.77.n.2, and link-local ones. `None`, loudly, where this process may not make hosts.
+/// The ranks of two hosts joined by these networks. The addresses on the n-th are 10.77.n.1 and
+/// 10.77.n.2, and link-local ones. `None`, loudly, if this process may not make hosts.
 fn two_hosts(networks: &[Network], env: &[(&str, &str)]) -> Option<Vec<Rank>> {
     if !has(Need::Namespaces) {
         return None;
@@ -30,7 +30,7 @@ fn two_hosts(networks: &[Network], env: &[(&str, &str)]) -> Option<Vec<Rank>> {
     for (number, &(name, speed)) in networks.iter().enumerate() {
         plug_in(name, number, &pids);
         for pid in &pids {
-            // An address that says nothing, as most systems have it.
+            // A random address, as on most systems.
             ip(pid, &["link", "set", name, "addrgenmode", "random", "up"]);
             report_speed(pid, name, speed);
         }
@@ -43,7 +43,7 @@ fn two_hosts(networks: &[Network], env: &[(&str, &str)]) -> Option<Vec<Rank>> {
     Some(ranks)
 }
 
-/// A rank on a host of its own, whose kernel takes new link-local addresses at their word.
+/// A rank on a host of its own, whose kernel does not check new link-local addresses.
 fn new_host(env: &[(&str, &str)]) -> Rank {
     let mut rank = started(&["unshare", "--net", "--mount"], env);
     assert_eq!(rank.ask("sleep 0"), "ok");
@@ -53,7 +53,7 @@ fn new_host(env: &[(&str, &str)]) -> Rank {
     rank
 }
 
-/// Has an interface report this speed: all virtual ones report the same.
+/// Has an interface report this speed: all virtual ones report the same one.
 fn report_speed(pid: &str, name: &str, speed: u32) {
     let file = format!("/mnt/{name}");
     let there = format!("$(readlink -f /sys/class/net/{name})/speed");
@@ -63,13 +63,13 @@ fn report_speed(pid: &str, name: &str, speed: u32) {
     );
 }
 
-/// Runs a line of a shell with the host's interfaces and mounts.
+/// Runs a shell line with the host's interfaces and mounts.
 fn in_host(pid: &str, line: &str) {
     let inside = ["--target", pid, "--mount", "/bin/sh", "-c", line];
     on_host(pid, "nsenter", &inside);
 }
 
-/// How many TCP connections a rank's host has begun, and how many of them have failed.
+/// How many TCP connections a rank's host has begun, and how many of them failed.
 fn dials(rank: &Rank) -> [u64; 2] {
     let path = format!("/proc/{}/net/snmp", rank.pid());
     let all = std::fs::read_to_string(path).unwrap();
@@ -81,15 +81,15 @@ fn dials(rank: &Rank) -> [u64; 2] {
     })
 }
 
-/// Only what is needed is dialled: a connection of each rank to the rendezvous, and one between the
-/// ranks. Each interface has link-local addresses, which other interfaces do not reach.
+/// Only necessary connections are dialled: one from each rank to the rendezvous, and one between
+/// the ranks. Each interface has link-local addresses, which other interfaces do not reach.
 #[test]
 fn a_start_dials_no_route_that_leads_nowhere() {
     let _place = place();
     let Some(mut ranks) = two_hosts(&[LAN, RADIO, CABLE, TWIN], &[]) else {
         return;
     };
-    // So the two hosts have their addresses in different orders.
+    // Gives the two hosts' addresses different orders.
     for (rank, slower) in ranks.iter().zip([CABLE, TWIN]) {
         report_speed(&rank.pid().to_string(), slower.0, slower.1 / 2);
     }
@@ -134,7 +134,7 @@ fn the_fastest_network_carries_the_data() {
     }
 }
 
-/// It is the only one as fast, so that links have one rail.
+/// No other network is as fast, so links have one rail.
 #[test]
 fn a_lan_carries_what_the_only_cable_does_not_deliver_until_that_is_back() {
     let _place = place();
@@ -169,7 +169,7 @@ fn a_lan_carries_what_the_only_cable_does_not_deliver_until_that_is_back() {
     assert_all_ok(&mut ranks, "finalize");
 }
 
-/// The kernel finds out that the cable is back when it repeats something, ever more rarely.
+/// Waits for data on the cable. The kernel notices it by retransmitting, ever more rarely.
 fn until_back_on_the_cable(ranks: &mut [Rank]) {
     let deadline = Instant::now() + WATCHDOG;
     loop {
@@ -182,7 +182,7 @@ fn until_back_on_the_cable(ranks: &mut [Rank]) {
     }
 }
 
-/// Both rails carry; the slower networks carry none of it.
+/// Both rails carry data; the slower networks carry none of it.
 #[test]
 fn two_fast_networks_carry_the_data_together() {
     let _place = place();
@@ -224,7 +224,7 @@ fn a_fast_network_that_does_not_answer_is_passed_over_and_named() {
     assert_contains(&logs, &[" go to 10.77.0.", " since 10.77.1."]);
 }
 
-/// The two ends of a cable may be of ports with different names.
+/// The two ends of a cable may have different names.
 #[test]
 fn an_interface_that_only_the_other_host_has_is_named_beside_those_that_are_there() {
     if !has(Need::Namespaces) {

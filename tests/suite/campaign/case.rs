@@ -1,15 +1,15 @@
-//! What a case is. Everything follows from its seed.
+//! A case. Everything follows from its seed.
 
 use std::time::Duration;
 
 use spark_ccl_testing::scramble;
 
-/// What connects the ranks.
+/// The network between the ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Net {
     Shm,
     Loopback,
-    /// Several hosts on a switch; shared memory within each.
+    /// Several hosts on a switch, with shared memory within each.
     Hosts,
     Rdma,
 }
@@ -21,12 +21,12 @@ pub(super) enum Moment {
     InALoop,
 }
 
-/// What happens to the victim.
+/// The fault of the victim, or of the network.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Fault {
     None,
     Kill,
-    /// Stopped until the others have given up, and woken up then.
+    /// Stopped until the others have given up, then woken up.
     Stop,
     /// Stopped for a moment that the others wait.
     Pause,
@@ -36,7 +36,7 @@ pub(super) enum Fault {
     Mute([usize; 2]),
     /// ... for a moment.
     Gap([usize; 2]),
-    /// The network between hosts loses this percentage of what is sent.
+    /// The network between hosts loses this percentage of packets.
     Loss(usize),
     /// One of two rails carries nothing.
     Rail,
@@ -44,11 +44,11 @@ pub(super) enum Fault {
     Mismatch(String),
     /// Strangers write to every port of the job.
     Garbage,
-    /// Strangers hold hundreds of connections to these ports, and say nothing.
+    /// Strangers hold hundreds of silent connections to these ports.
     Silence,
-    /// It is killed, and nobody takes what the ranks log.
+    /// It is killed, and nobody reads the ranks' logs.
     BlockedLog,
-    /// It is killed, while all ranks drop memory as it is in use.
+    /// It is killed, while all ranks drop memory that is in use.
     Frees,
     /// It has a child that does this.
     Fork(&'static str),
@@ -84,19 +84,19 @@ pub(super) struct Case {
     pub(super) seed: u32,
     pub(super) net: Net,
     pub(super) size: usize,
-    /// Hosts; 1 unless the network is theirs.
+    /// The number of hosts; 1 unless the network is between hosts.
     pub(super) hosts: usize,
     pub(super) call: String,
-    /// How often it is made, in a loop.
+    /// How often the call is made, in a loop.
     pub(super) rounds: usize,
     pub(super) moment: Moment,
     pub(super) victim: usize,
     pub(super) fault: Fault,
-    /// Rounds that the victim makes with the others, where the fault is one that it is ordered.
+    /// Rounds that the victim makes with the others before a fault that it is ordered to commit.
     pub(super) victim_rounds: usize,
-    /// From the start of the loop to the fault, or from the fault to the next call.
+    /// The time from the start of the loop to the fault, or from the fault to the next call.
     pub(super) delay: Duration,
-    /// How long what passes takes.
+    /// How long a temporary fault lasts.
     pub(super) pause: Duration,
 }
 
@@ -184,7 +184,7 @@ const OPERATIONS: [&str; 11] = [
     BARRIER,
 ];
 const ALL_TO_ALL_V: &str = "all_to_all_v";
-/// It has no type, count or memory.
+/// A barrier has no type, count or memory.
 const BARRIER: &str = "barrier";
 
 /// An order of `processes_rank.rs`.
@@ -196,7 +196,7 @@ struct Call {
     op: &'static str,
     root: usize,
     count: usize,
-    /// Of `all_to_all_v`: how many ranks ahead is the one that is sent more than it expects.
+    /// In `all_to_all_v`: the distance to the rank that is sent more than it expects.
     ahead: Option<usize>,
 }
 
@@ -214,7 +214,7 @@ impl Call {
         }
     }
 
-    /// Another call: what differs is one thing that ranks may have got wrong.
+    /// Another call, which differs in one thing that ranks may get wrong.
     fn other(&self, size: usize, dice: &mut Dice) -> Self {
         let mut other = self.clone();
         match dice.below(4) {

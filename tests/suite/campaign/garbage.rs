@@ -1,5 +1,5 @@
-//! Strangers who find the ports of a job, and write to them whatever comes to their minds, or hold
-//! connections to them in silence.
+//! Strangers that find the ports of a job, and write random bytes to them, or hold silent
+//! connections.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
@@ -25,14 +25,14 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use super::case::Dice;
 use crate::processes::WATCHDOG;
 
-/// Streams that a stranger holds open, having said something.
+/// Streams that a stranger keeps open after writing.
 const HELD: usize = 8;
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// Silent connections that a stranger holds to each port.
 const SILENT: usize = 100;
 
-/// How often something was written, and how many silent connections were opened. Relaxed: counts.
+/// How often strangers wrote, and how many silent connections they opened. Relaxed: counts.
 pub(super) static WRITTEN: AtomicU32 = AtomicU32::new(0);
 pub(super) static OPENED: AtomicU32 = AtomicU32::new(0);
 
@@ -43,11 +43,11 @@ pub(super) enum Manner {
     IsSilent,
 }
 
-/// A stranger for each process, until it is dropped.
+/// A stranger for each process. Dropping this ends them.
 pub(super) struct Storm {
     is_over: Arc<AtomicBool>,
     strangers: Vec<JoinHandle<()>>,
-    /// The count of meetings before it.
+    /// The count of meetings at its start.
     before: u32,
 }
 
@@ -68,7 +68,7 @@ impl Storm {
         };
         let strangers = pids.iter().map(start).collect();
         if matches!(manner, Manner::IsSilent) {
-            // Each is there before anything else happens, and at all ports that exist by now.
+            // Waits until each is connected to all ports that exist by now.
             for _ in pids {
                 are_ready.recv_timeout(WATCHDOG).unwrap();
             }
@@ -96,10 +96,10 @@ fn meetings() -> u32 {
 
 impl Drop for Storm {
     fn drop(&mut self) {
-        // Carries nothing: the strangers only read it.
+        // Relaxed: the flag publishes nothing else.
         self.is_over.store(true, Ordering::Relaxed);
         for stranger in self.strangers.drain(..) {
-            // One that panicked has said so.
+            // A stranger that panicked has printed why.
             let _ = stranger.join();
         }
     }
@@ -113,7 +113,7 @@ fn pester(pid: u32, seed: u32, is_over: &AtomicBool) {
     let mut held = VecDeque::new();
     while !is_over.load(Ordering::Relaxed) {
         for port in ports(pid) {
-            // Whatever refuses a stranger does well.
+            // A port that refuses strangers does well.
             let Ok(mut stream) = port.connect() else {
                 continue;
             };
@@ -132,7 +132,7 @@ fn pester(pid: u32, seed: u32, is_over: &AtomicBool) {
     }
 }
 
-/// Holds connections to each port, and opens those again that the process closes.
+/// Holds connections to each port, and reopens those that the process closes.
 fn keep_silent(pid: u32, is_over: &AtomicBool, ready: &Sender<()>) {
     let mut held: BTreeMap<String, Vec<File>> = BTreeMap::new();
     while !is_over.load(Ordering::Relaxed) {
@@ -140,7 +140,7 @@ fn keep_silent(pid: u32, is_over: &AtomicBool, ready: &Sender<()>) {
             let streams = held.entry(format!("{port:?}")).or_default();
             streams.retain(is_open);
             while streams.len() < SILENT && !is_over.load(Ordering::Relaxed) {
-                // Whatever refuses a stranger does well.
+                // A port that refuses strangers does well.
                 let Ok(stream) = port.connect_later() else {
                     break;
                 };
@@ -148,13 +148,13 @@ fn keep_silent(pid: u32, is_over: &AtomicBool, ready: &Sender<()>) {
                 streams.push(stream);
             }
         }
-        // Fails once nobody waits for it any more.
+        // Fails once nobody waits for it.
         let _ = ready.send(());
         std::thread::sleep(PAUSE);
     }
 }
 
-/// Whether the other end has not closed it.
+/// Whether the other end is still open.
 fn is_open(stream: &File) -> bool {
     let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
     let mut byte = [0_u8; 1];
@@ -168,7 +168,7 @@ fn allow_many_descriptors() {
     setrlimit(Resource::Nofile, limit).unwrap();
 }
 
-/// This thread's own network from now on.
+/// Moves this thread into the process's network.
 fn enter_network_of(pid: u32) {
     let path = |of: &str| format!("/proc/{of}/ns/net");
     let link = |of: &str| std::fs::read_link(path(of)).unwrap();
@@ -185,7 +185,7 @@ enum Port {
 }
 
 impl Port {
-    /// A connection that may still be under way: nobody waits for whom it reaches.
+    /// A connection that may still be under way: nobody waits for it.
     fn connect_later(&self) -> rustix::io::Result<File> {
         let (family, address): (AddressFamily, SocketAddrAny) = match self {
             Self::Tcp(SocketAddr::V4(address)) => (AddressFamily::INET, (*address).into()),
@@ -203,7 +203,7 @@ impl Port {
         }
     }
 
-    /// Bytes can be written to it, though not for long.
+    /// A connection for writing, with a short timeout.
     fn connect(&self) -> std::io::Result<File> {
         let stream: OwnedFd = match self {
             Self::Tcp(address) => {
@@ -222,7 +222,7 @@ impl Port {
     }
 }
 
-/// Where the process listens.
+/// The ports at which the process listens.
 fn ports(pid: u32) -> Vec<Port> {
     let sockets: Vec<String> = std::fs::read_dir(format!("/proc/{pid}/fd"))
         .into_iter()
@@ -251,7 +251,7 @@ fn ports(pid: u32) -> Vec<Port> {
     tcp.chain(unix).collect()
 }
 
-/// Of the kernel's table: words of the address, as this machine has them, and the port.
+/// Parses an address of the kernel's table: its words, in this machine's byte order, and the port.
 fn address(text: &str) -> SocketAddr {
     let (words, port) = text.split_once(':').unwrap();
     let bytes: Vec<u8> = (0..words.len())
@@ -266,7 +266,7 @@ fn address(text: &str) -> SocketAddr {
         Ok(all) => IpAddr::from(Ipv6Addr::from(all)),
         Err(_) => IpAddr::from(Ipv4Addr::from(<[u8; 4]>::try_from(bytes).unwrap())),
     };
-    // A listener at any address is at the loopback's, too.
+    // A listener at any address also listens at loopback.
     let ip = match ip {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
         IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),

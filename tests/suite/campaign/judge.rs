@@ -1,4 +1,4 @@
-//! What may come of a case.
+//! Judges the outcome of a case.
 
 use super::case::{Case, Fault};
 use super::play::{Job, STOP_TIMEOUT};
@@ -24,7 +24,7 @@ pub(super) fn failures(case: &Case, job: &Job<'_>) -> Vec<Failure> {
     failures
 }
 
-/// Whether nobody can make all calls after this. They may need nothing of what is cut.
+/// Whether every rank must fail a call after this. (Calls may not need what was cut.)
 fn must_fail(fault: &Fault) -> bool {
     matches!(
         fault,
@@ -37,7 +37,7 @@ fn must_fail(fault: &Fault) -> bool {
     )
 }
 
-/// Whether the error names the fault, and who is at fault.
+/// Whether the error names the fault and the culprit.
 fn explains(case: &Case, job: &Job<'_>, error: &str) -> bool {
     let names = |text: &str, is_at_fault: &dyn Fn(usize, usize) -> bool| {
         job.members()
@@ -55,7 +55,7 @@ fn explains(case: &Case, job: &Job<'_>, error: &str) -> bool {
         Fault::Cut(hosts) => {
             error.contains("is lost: ") && names(error, &|_, host| hosts.contains(&host))
         }
-        // Who still hears the others sees them give up.
+        // A rank that still hears the others sees them give up.
         Fault::Mute([from, to]) => {
             let names_host = |one| names(error, &|_, host| host == one);
             let is_lost = error.contains("is lost: ") && (names_host(*from) || names_host(*to));
@@ -63,7 +63,7 @@ fn explains(case: &Case, job: &Job<'_>, error: &str) -> bool {
             is_lost || is_closed && names_host(*from) && names_host(*to)
         }
         Fault::Mismatch(other) => {
-            // Messages have numbers of their own: a rank may have made many before a collective, or
+            // Messages have their own numbers: a rank may have made many before a collective, or
             // none.
             let has_messages = case.call.contains("ring ") || other.contains("ring ");
             let is_numbered = error.contains("operation #")

@@ -1,4 +1,4 @@
-//! One case from its start to its end.
+//! Plays one case from start to end.
 
 use std::fs::File;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,9 +16,9 @@ use crate::processes::{Rank, Silence, WATCHDOG};
 use crate::rdma::{self, Impaired};
 use crate::switch::{cut, lose, mend, stop_losing, switched_hosts};
 
-/// Of operations that wait for a stopped rank, in seconds.
+/// The timeout of operations that wait for a stopped rank, in seconds.
 pub(super) const STOP_TIMEOUT: f64 = 2.0;
-/// What everybody does at the end: a call that none can make alone, and what a program ends with.
+/// The last orders of all ranks: a call that needs all of them, and a program's end.
 const END: [&str; 2] = ["call f32 all_reduce sum 1000", "finalize"];
 
 pub(super) fn play(case: &Case) -> Vec<Failure> {
@@ -31,12 +31,12 @@ pub(super) fn play(case: &Case) -> Vec<Failure> {
     failures
 }
 
-/// The ranks, what they were told to do, and what they said.
+/// The ranks, their orders, and their answers.
 pub(super) struct Job<'a> {
     case: &'a Case,
     traces: Traces,
     ranks: Vec<Rank>,
-    /// Keeps hosts that outlive their ranks.
+    /// Keep alive hosts whose ranks have ended.
     networks: Vec<File>,
     orders: Vec<Vec<String>>,
     pub(super) answers: Vec<Vec<String>>,
@@ -45,12 +45,12 @@ pub(super) struct Job<'a> {
 /// How many packets were lost on purpose. Relaxed: a count for the summary.
 pub(super) static LOST: AtomicU64 = AtomicU64::new(0);
 
-/// How a fault ends.
+/// The end of a fault.
 enum Remedy {
     None,
     Wake,
     Mend(Vec<[String; 2]>),
-    /// Ends when this is dropped, whatever becomes of the case.
+    /// Ends when dropped, whatever becomes of the case.
     Restore(Vec<Impaired>),
     /// On all hosts.
     StopLosing,
@@ -101,7 +101,7 @@ impl<'a> Job<'a> {
         self.outlast(remedy)
     }
 
-    /// Where strangers are early, the first of them is there when the first rank is.
+    /// Joins the ranks. Strangers that come early are there before the first rank joins.
     fn join(&mut self, early: Option<&Remedy>) -> Result<(), Failure> {
         self.order(0, "id");
         self.settle(0..1)?;
@@ -115,14 +115,14 @@ impl<'a> Job<'a> {
             self.order(rank, &format!("join {id} {rank} {size}"));
         }
         self.settle(0..size)?;
-        // Nothing but strangers is there yet, whom nobody has to notice.
+        // Only strangers have come so far, and nobody has to notice those.
         let refused = |rank: &usize| self.answers[*rank] != ["ok"];
         let words = |rank| format!("rank {rank}, told to join: {:?}", self.answers[rank]);
         let failure = (0..size).find(refused).map(words);
         failure.map_or(Ok(()), |words| Err((Wrong::Unnamed, words)))
     }
 
-    /// A child, a log that takes nothing, or memory that comes and goes, to begin with.
+    /// Orders a child, a blocked log, or memory that comes and goes, where the fault needs it.
     fn order_what_the_fault_needs(&mut self) -> Result<(), Failure> {
         let victim = self.case.victim;
         match self.case.fault {
@@ -143,8 +143,8 @@ impl<'a> Job<'a> {
         self.settle(victim..victim + 1)
     }
 
-    /// The calls in which the fault happens; the victim makes another one where that is the fault.
-    /// All rounds may take minutes, where packets are lost or others use the cores, and that is no
+    /// Orders the calls during which the fault happens; for a mismatch, the victim makes another
+    /// one. All rounds may take minutes if packets are lost or others use the cores: that is no
     /// hang.
     fn order_calls(&mut self) {
         let Case { call, rounds, .. } = self.case;
@@ -201,7 +201,7 @@ impl<'a> Job<'a> {
         Remedy::Calm(Storm::start(&self.pids(), self.case.seed, manner))
     }
 
-    /// Nothing gets from one host to another any more.
+    /// Cuts the network from one host to another.
     fn cut(&self, from: usize, to: usize) -> [String; 2] {
         cut(self.on_host(from), to)
     }
@@ -212,7 +212,7 @@ impl<'a> Job<'a> {
         &self.ranks[(0..self.case.size).find(is_there).unwrap()]
     }
 
-    /// Hears everybody out, and ends the fault when it is time for that.
+    /// Collects all answers, and ends the fault when it is time.
     fn outlast(&mut self, remedy: Remedy) -> Result<(), Failure> {
         let Case { victim, size, .. } = *self.case;
         match self.case.fault {
@@ -258,7 +258,7 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Hears all that these ranks have to say.
+    /// Collects all outstanding answers of these ranks.
     fn settle(&mut self, ranks: std::ops::Range<usize>) -> Result<(), Failure> {
         for rank in ranks {
             while !self.ranks[rank].was_killed()
@@ -270,7 +270,7 @@ impl<'a> Job<'a> {
         Ok(())
     }
 
-    /// The next answer, or that a loop runs, or goes on.
+    /// Takes the next message: an answer, or that a loop runs.
     fn hear(&mut self, rank: usize) -> Result<(), Failure> {
         match self.ranks[rank].answer_before(Instant::now() + WATCHDOG) {
             Ok(answer) if answer == "running" => {}
@@ -279,7 +279,7 @@ impl<'a> Job<'a> {
                 let order = &self.orders[rank][self.answers[rank].len()];
                 let (wrong, words) = match silence {
                     Silence::Waits => (Wrong::Hang, "does not answer"),
-                    // Its last words are above.
+                    // Its last output is above.
                     Silence::Ended => (Wrong::Result, "has ended"),
                 };
                 return Err((wrong, format!("rank {rank}, told to {order:?}, {words}")));
@@ -301,17 +301,17 @@ impl<'a> Job<'a> {
             .map(move |(rank, pid)| (rank, pid, host(rank)))
     }
 
-    /// What each rank was told, and what it answered.
+    /// The orders of a rank, each with its answer.
     pub(super) fn said(&self, rank: usize) -> impl Iterator<Item = (&String, &String)> {
         self.orders[rank].iter().zip(&self.answers[rank])
     }
 
-    /// Whether the rank lived to see the end.
+    /// Whether the rank was not killed.
     pub(super) fn survived(&self, rank: usize) -> bool {
         !self.ranks[rank].was_killed()
     }
 
-    /// All ranks end by themselves, as they are given no more orders.
+    /// Lets all ranks end by themselves: they get no more orders.
     fn end(mut self) -> Option<Failure> {
         self.ranks.iter_mut().for_each(Rank::dismiss);
         self.networks.clear();
@@ -332,7 +332,7 @@ fn started(case: &Case, traces: &Traces) -> Vec<Rank> {
     };
     let timeout = &*timeout.to_string();
     let shm = if case.net == Net::Loopback { "0" } else { "1" };
-    // Of a log that nobody takes, there is something to write.
+    // Gives a blocked log something to write.
     let log = if case.fault == Fault::BlockedLog {
         "info"
     } else {
@@ -372,8 +372,8 @@ fn started(case: &Case, traces: &Traces) -> Vec<Rank> {
     }
 }
 
-/// What gives a rank a GPU that is none, whose memory is the host's, where there is a library of
-/// such: memory that is dropped while kernels run has to wait.
+/// The environment for a fake GPU, with the host's memory, if there is a library for it: memory
+/// that is dropped while kernels run has to wait.
 fn fake_gpus() -> Vec<(&'static str, String)> {
     if !has(Need::FakeGpuLibrary) {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! What a job leaves behind: processes, shared memory, network namespaces.
+//! The traces of a job: processes, shared memory, network namespaces.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -6,15 +6,15 @@ use std::time::{Duration, Instant};
 
 use crate::processes::patience;
 
-/// A variable that all processes of the job have.
+/// A variable in the environment of all the job's processes.
 const MARK: &str = "SPARK_TEST_JOB";
-/// How long the last ones may take to end.
+/// How long the last processes may take to end.
 const GRACE: Duration = Duration::from_secs(5);
 
 pub(super) struct Traces {
     mark: String,
     files: BTreeSet<PathBuf>,
-    /// Inodes of the job's memory, and of its namespaces.
+    /// Inodes of the job's memory and network namespaces.
     inodes: BTreeSet<u64>,
 }
 
@@ -27,19 +27,19 @@ impl Traces {
         }
     }
 
-    /// What the job's processes have in their environment.
+    /// The variable that marks the job's processes.
     pub(super) fn mark(&self) -> (&'static str, &str) {
         (MARK, &self.mark)
     }
 
-    /// Notes what these processes have.
+    /// Records the inodes of these processes.
     pub(super) fn take(&mut self, pids: Vec<u32>) {
         self.inodes = pids.into_iter().flat_map(inodes).collect();
         let own = namespace(std::process::id());
         self.inodes.retain(|&inode| Some(inode) != own);
     }
 
-    /// What is still there when all should have ended.
+    /// A trace that is left when everything should have ended.
     pub(super) fn left(&self) -> Option<String> {
         let deadline = Instant::now() + GRACE * patience();
         loop {
@@ -62,7 +62,7 @@ impl Traces {
                 return Some(format!("process {pid} holds memory or a namespace"));
             }
         }
-        // Other programs may have put theirs there, and use it.
+        // Other programs may have created theirs there, and use it.
         let new = named_memory()
             .into_iter()
             .filter(|file| !self.files.contains(file));
@@ -82,7 +82,7 @@ fn processes() -> impl Iterator<Item = u32> {
     all.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// Of shared memory that the process has mapped, and of its network namespace.
+/// The inodes of the process's mapped shared memory, and of its network namespace.
 fn inodes(pid: u32) -> BTreeSet<u64> {
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
     let memory = maps

@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::*;
 use crate::processes::links_of;
 
-/// Two ranks which may lock next to no memory, each on a host of its own as far as both know: what
-/// tells hosts apart is the kernel's boot id.
+/// Two ranks that may lock next to no memory. Each seems to be on a host of its own: hosts are
+/// distinguished by the kernel's boot id.
 fn limited(net: &str) -> Option<Vec<Rank>> {
     let ends = if has_two_ends()? {
         ["a", "b"]
@@ -40,9 +40,9 @@ fn log_of(host: &str) -> String {
     format!("{}/log-{host}", std::env::temp_dir().display())
 }
 
-/// What a rank whose log is `log_of("%p")` was warned of, about the path of memory.
+/// The warnings about the path of memory, of a rank whose log is `log_of("%p")`.
 fn warnings_of(rank: &Rank) -> Vec<String> {
-    // A thread of the rank writes it, a little later.
+    // A thread of the rank writes the log a little later.
     std::thread::sleep(Duration::from_millis(200));
     let log = std::fs::read_to_string(log_of(&rank.pid().to_string())).unwrap();
     let lines = log.lines().filter(|line| line.contains("through slots"));
@@ -58,7 +58,7 @@ fn memory_that_cannot_be_registered_goes_through_slots() {
     let log = log_of("%p");
     let settings = [("SPARK_CCL_LOG", "warn"), ("SPARK_CCL_LOG_FILE", &log)];
     let mut ranks = started(2, 1, &settings);
-    // Enough for the slots of a link, and not for more than that.
+    // Enough for the slots of a link, and for no more.
     assert_all_ok(&mut ranks, "lock-at-most 8192");
     join(&mut ranks);
     assert_contains(&links_of(&mut ranks, 0), &["rdma"]);
@@ -103,7 +103,7 @@ fn a_dmabuf_goes_through_slots_where_the_driver_cannot_register_it() {
     }
 }
 
-/// What the error must say to a user who may not lock memory.
+/// The parts of the error for a user who may not lock memory.
 const MEMORY: [&str; 4] = [
     "ibv_reg_mr",
     "ENOMEM",

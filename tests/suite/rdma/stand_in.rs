@@ -1,6 +1,6 @@
-//! Ranks over RDMA devices that are none, and that carry data within the process as badly as RDMA
-//! allows: late, in pieces, in any order. They need no emulated machine, so sanitizers see both the
-//! program and its devices.
+//! Ranks over fake RDMA devices, which carry data within the process as badly as RDMA allows: late,
+//! in pieces, in any order. They need no emulated machine, so sanitizers see both the program and
+//! its devices.
 
 use spark_ccl::{Builder, Carrier, Communicator, Net, RedOp};
 use spark_ccl_testing::seed;
@@ -17,7 +17,7 @@ fn builder() -> Builder {
         .shared_memory(false)
         .network(Net::Rdma)
         .verbs(testing::network(seed()))
-        // A rail is dropped after this, and tried again.
+        // A rail is dropped after this timeout, and tried again.
         .set("NCCL_IB_TIMEOUT", "16")
 }
 
@@ -99,7 +99,7 @@ fn cables_that_are_cut_in_turn_change_no_result_and_are_used_again() {
     let other = ranks.pop().unwrap();
     std::thread::scope(|scope| {
         scope.spawn(move || reduce_while_cables_are_cut(&other, |_, _| {}));
-        // Devices are of the thread that made the ranks.
+        // Devices belong to the thread that made the ranks.
         reduce_while_cables_are_cut(&ranks.pop().unwrap(), testing::cut);
     });
 }
