@@ -1,7 +1,6 @@
 //! From a checked call to a schedule: the memory it can use, and the algorithm. Knows tasks,
 //! settings and sizes; knows neither engines nor links.
 
-mod explanation;
 pub(crate) mod measured;
 mod place;
 mod program;
@@ -9,7 +8,8 @@ mod programs;
 mod topology;
 mod tuner;
 
-pub use explanation::Explanation;
+use std::fmt;
+
 use measured::Measured;
 pub(crate) use program::Program;
 pub(crate) use programs::Programs;
@@ -22,6 +22,37 @@ use topology::Topology;
 
 use crate::error::Error;
 use crate::task::{Ranks, Task};
+
+/// The algorithm that a collective takes, and why. As text: one line.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct Explanation {
+    /// The algorithm.
+    pub algorithm: Algorithm,
+    /// Why this one.
+    pub reason: &'static str,
+    /// The cost model's time for it, in microseconds.
+    pub modelled_us: f64,
+    /// The next best algorithm by the cost model, with its microseconds.
+    pub next_best: Option<(Algorithm, f64)>,
+    /// Whether devices read messages of 32 KiB and more from registered memory.
+    pub lends: bool,
+}
+
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (algorithm, reason, us) = (self.algorithm, self.reason, self.modelled_us);
+        write!(f, "{algorithm} ({reason}; modelled: {us:.1} us")?;
+        if let Some((next, us)) = self.next_best {
+            write!(f, ", {next} {us:.1} us")?;
+        }
+        f.write_str(")")?;
+        if self.lends {
+            f.write_str(", zero-copy between devices for messages of 32 KiB and more")?;
+        }
+        Ok(())
+    }
+}
 
 /// What all plans of a communicator depend on.
 #[derive(Debug)]

@@ -293,8 +293,8 @@ impl Communicator {
         or_abort(|| host.run(task))
     }
 
-    #[cfg(feature = "cuda")]
     /// The engine for device memory, in the process that it belongs to.
+    #[cfg(feature = "cuda")]
     pub(crate) fn device_engine(&self, operation: &'static str) -> Result<&Arc<dyn Engine>, Error> {
         let device = self.device.as_ref().ok_or_else(|| Error::Unsupported {
             what: operation.to_owned(),

@@ -27,11 +27,14 @@ use std::time::Duration;
 pub(crate) use attach::attach;
 use engine::KernelEngine;
 use group::enqueue_together;
+use measured::candidates;
 use spark_ccl_config::GpuLayout;
 use spark_ccl_cuda::cudarc::driver::CudaStream;
+use spark_ccl_gpu::Kernel;
 use spark_ccl_types::{DType, Operation};
 
 use super::allocation::{new_block, new_block_of};
+use super::guarded::Guarded;
 use super::waiting::{run, wait_for, wait_for_last};
 use crate::engine::{Engine, Registration, StreamTask};
 use crate::error::Error;
@@ -75,15 +78,21 @@ impl Engine for KernelEngine {
     }
 
     fn path(&self) -> Option<String> {
-        self.path()
+        let way = self.member()?.describe();
+        let others = self.passed_over.iter();
+        let others = others.map(|other| format!("; not {other}"));
+        Some(way + &others.collect::<String>())
     }
 
     fn explain(&self, operation: Operation, dtype: DType, count: usize) -> Option<String> {
-        self.explain(operation, dtype, count)
+        let member = self.member()?;
+        member.explain(self.measured(), operation, dtype, count)
     }
 
     fn kernels(&self, operation: Operation) -> Option<(GpuLayout, Vec<&'static str>)> {
-        self.kernels(operation)
+        let (layout, limits) = (self.kernels.layout.clone()?, self.member()?.limits()?);
+        let kernels = candidates(operation, layout.ranks as usize, limits);
+        Some((layout, kernels.map(Kernel::name).collect()))
     }
 
     fn alloc(&self, bytes: usize) -> Result<Arc<Block>, Error> {
@@ -101,10 +110,16 @@ impl Engine for KernelEngine {
     }
 
     fn finalize(&self) -> Result<(), Error> {
-        self.finalize()
+        let ended = self.base.lock()?.backend.take();
+        let ended = ended.ok_or_else(|| self.base.gone())?;
+        let member = self.member.lock().take();
+        // The last one gives its memory back.
+        drop((ended, member));
+        Ok(())
     }
 
     fn leave(&self) {
-        self.leave();
+        self.base.is_done();
+        self.abort();
     }
 }

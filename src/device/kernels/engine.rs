@@ -6,10 +6,8 @@ use std::time::Duration;
 use spark_ccl_config::GpuLayout;
 use spark_ccl_gpu::Kernel;
 use spark_ccl_log::Mutex;
-use spark_ccl_types::{DType, Operation};
 
 use super::joined::Joined;
-use super::measured::candidates;
 use super::patience::Patience;
 use super::way::Way;
 use crate::device::calls::Calls;
@@ -26,10 +24,10 @@ pub(crate) struct KernelEngine {
     pub(super) base: DeviceRank<Arc<Joined>>,
     /// The member again, for code that must not wait for that lock: its holder may wait for room in
     /// a stream until the kernels there are aborted. `None` once it was finalized.
-    member: Mutex<Option<Arc<Joined>>>,
+    pub(super) member: Mutex<Option<Arc<Joined>>>,
     /// Which faster ways were not taken, and why.
-    passed_over: Vec<String>,
-    kernels: Kernels,
+    pub(super) passed_over: Vec<String>,
+    pub(super) kernels: Kernels,
     /// How long the member was last told to wait.
     patience: Mutex<Option<Patience>>,
 }
@@ -137,34 +135,6 @@ impl KernelEngine {
         self.kernels.may_stage
     }
 
-    /// How it does a call, for people.
-    pub(super) fn explain(
-        &self,
-        operation: Operation,
-        dtype: DType,
-        count: usize,
-    ) -> Option<String> {
-        let member = self.member()?;
-        member.explain(self.measured(), operation, dtype, count)
-    }
-
-    /// By what measured kernels are kept, and which ones there are for an operation.
-    pub(super) fn kernels(&self, operation: Operation) -> Option<(GpuLayout, Vec<&'static str>)> {
-        let (layout, limits) = (self.kernels.layout.clone()?, self.member()?.limits()?);
-        let kernels = candidates(operation, layout.ranks as usize, limits);
-        Some((layout, kernels.map(Kernel::name).collect()))
-    }
-
-    /// How it reaches the other ranks, and why not in a faster way, for people.
-    pub(super) fn path(&self) -> Option<String> {
-        let way = self.member()?.describe();
-        let others = self
-            .passed_over
-            .iter()
-            .map(|other| format!("; not {other}"));
-        Some(way + &others.collect::<String>())
-    }
-
     /// The member, unless it was finalized.
     pub(super) fn member(&self) -> Option<Arc<Joined>> {
         self.member.lock().clone()
@@ -177,22 +147,5 @@ impl KernelEngine {
             self.base.look(Self::GRACE, self.progress());
             self.adapt_patience();
         }
-    }
-
-    /// Ends, once everything that was enqueued has run on all ranks.
-    pub(super) fn finalize(&self) -> Result<(), Error> {
-        let ended = self.base.lock()?.backend.take();
-        let ended = ended.ok_or_else(|| self.base.gone())?;
-        let member = self.member.lock().take();
-        // The last one gives its memory back.
-        drop((ended, member));
-        Ok(())
-    }
-
-    /// Leaves without [`finalize`](Self::finalize). Calls that do not end soon are aborted
-    /// on all ranks.
-    pub(super) fn leave(&self) {
-        self.base.is_done();
-        self.abort();
     }
 }
