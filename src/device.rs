@@ -1,20 +1,20 @@
 //! Collectives of device memory.
 //!
-//! A communicator with a backend for GPUs has an [`Engine`](crate::engine::Engine) beside the engine
+//! A communicator with a backend for GPUs has an [`Engine`](crate::engine::Engine) beside the one
 //! for host memory. All such engines share what is here: the order of their uses of memory in
-//! streams, groups. Each engine has a folder of its own; outside of it, only `opening.rs`,
-//! `cuda.rs`, errors and texts name it.
+//! streams, groups. Each has a folder of its own; outside of it, only `choice.rs`, `cuda.rs`,
+//! errors and texts name it.
 
 mod admission;
 mod agreement;
 mod allocation;
 mod calls;
-pub(crate) mod choice;
+mod choice;
 mod communicator;
 mod group;
 mod guard;
 mod guarded;
-pub(crate) mod kernels;
+mod kernels;
 pub(crate) mod nccl;
 mod notes;
 mod operands;
@@ -24,6 +24,7 @@ mod rank;
 mod untyped;
 mod waiting;
 
+pub(crate) use choice::attach;
 pub use group::Group;
 pub use operands::DeviceOperands;
 pub use untyped::DeviceCall;

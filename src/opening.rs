@@ -17,6 +17,8 @@ use spark_ccl_transport::rdma::link::Nics;
 
 use crate::api::assembly::{Caller, communicator};
 use crate::api::communicator::Communicator;
+#[cfg(feature = "cuda")]
+use crate::device::attach;
 use crate::error::Error;
 use crate::world::deadline::deadline_in;
 use crate::world::rendezvous::check_addresses;
@@ -59,18 +61,9 @@ pub(crate) fn with_devices(
     mut communicator: Communicator,
     deadline: Instant,
 ) -> Result<Communicator, Error> {
-    let attach = match communicator.backend() {
-        Backend::Nccl => crate::device::nccl::attach,
-        Backend::Engine => crate::device::kernels::attach,
-        Backend::Auto => crate::device::choice::attach,
-        Backend::Host => return Ok(communicator),
-        backend => {
-            return Err(Error::Unsupported {
-                what: format!("the backend {backend}"),
-                reason: "no engine of this library is made for it".to_owned(),
-            });
-        }
-    };
+    if communicator.backend() == Backend::Host {
+        return Ok(communicator);
+    }
     let _context = keep_context();
     let host = communicator.inner.membership.engine();
     let timeout = host.timeout()?;

@@ -1,8 +1,7 @@
 //! The untyped core of a call: what is to be done with which memory.
 //!
-//! A [`Spec`] is a call without its buffers. [With them](Spec::checked) it becomes a [`Task`],
-//! if they fit. Nothing here knows communicators, plans or
-//! engines.
+//! A [`Spec`] is a call without its buffers. [With them](Spec::checked) it becomes a [`Task`], if
+//! they fit. Nothing here knows communicators, plans or engines.
 
 mod check;
 pub(crate) mod names;

@@ -1,9 +1,10 @@
-//! Chooses the backend for `SPARK_CCL_BACKEND=auto`: the same on all ranks, from what all have told
-//! about their GPUs.
+//! Makes the engine of the backend that is asked for. For `SPARK_CCL_BACKEND=auto` it chooses one:
+//! the same on all ranks, from what all have told about their GPUs.
 
 use std::sync::Arc;
 use std::time::Instant;
 
+use spark_ccl_config::Backend;
 use spark_ccl_fork::Owned;
 
 use super::agreement::{all_have, find_gpu, need_gpu, no_other_has, tell_gpu};
@@ -12,12 +13,25 @@ use crate::api::communicator::Communicator;
 use crate::engine::Engine;
 use crate::error::Error;
 
-/// NCCL where all ranks have it, and each a GPU of its own; otherwise this library's own kernels.
-/// Collective.
+/// The engine of the communicator's backend, which is one for devices. Collective.
 pub(crate) fn attach(
     comm: &Communicator,
     deadline: Instant,
 ) -> Result<Owned<Arc<dyn Engine>>, Error> {
+    match comm.backend() {
+        Backend::Nccl => nccl::attach(comm, deadline),
+        Backend::Engine => kernels::attach(comm, deadline),
+        Backend::Auto => attach_any(comm, deadline),
+        backend => Err(Error::Unsupported {
+            what: format!("the backend {backend}"),
+            reason: "no engine of this library is made for it".to_owned(),
+        }),
+    }
+}
+
+/// NCCL where all ranks have it, and each a GPU of its own; otherwise this library's own kernels.
+/// Collective.
+fn attach_any(comm: &Communicator, deadline: Instant) -> Result<Owned<Arc<dyn Engine>>, Error> {
     let settings = &comm.inner.world.settings;
     let found = need_gpu(comm).and_then(|()| {
         nccl::library(settings)?;
