@@ -1,5 +1,5 @@
-"""Where an argument's elements are: of anything with the buffer protocol (NumPy, array, bytearray),
-or with DLPack.
+"""Finds the elements of an argument with the buffer protocol (NumPy, array, bytearray) or with
+DLPack.
 
 Knows memory layouts, and nothing of communicators.
 """
@@ -28,7 +28,7 @@ from .types import DType
 
 
 class Buffer:
-    """Memory of `count` elements from `pointer` on. It stays where it is as long as this object
+    """Memory of `count` elements from `pointer` on. It does not move as long as this object
     lives."""
 
     __slots__ = ("_holder", "count", "dtype", "pointer")
@@ -42,7 +42,7 @@ class Buffer:
 
 def buffer_of(argument: Any, name: str, *, writable: bool) -> Buffer:
     """The memory of an argument called `name`; raises `InvalidError` if no call can use it."""
-    # NumPy's arrays have both; its DLPack refuses arrays that are read-only.
+    # NumPy's arrays have both; its DLPack refuses read-only arrays.
     if hasattr(argument, "__dlpack__") and not _check_buffer(argument):
         return _of_dlpack(argument, name)
     return _of_buffer_protocol(argument, name, writable)

@@ -1,4 +1,4 @@
-"""How a factor is written as one element of a type."""
+"""Converts a factor to one element of a type."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What a communicator and its calls hold: the handle of the C interface, which ends with its last
-user."""
+"""The handle of the C interface, which a communicator and its calls share; it ends with the last of
+these."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class Handle:
     ) -> Work | None:
         """Makes a call, or starts it and returns its `Work`.
 
-        `keep` is what must live until it is done. `timeout` is how many seconds it may take, where
-        that is not the communicator's timeout.
+        `keep` must live until it is done. `timeout` is how many seconds it may take, if not the
+        communicator's timeout.
         """
         if not async_op:
             keep_in_group((self, *keep))
@@ -80,23 +80,23 @@ class Handle:
 
 
 def made(function: str, *arguments: Any) -> Handle | None:
-    """The communicator that a function makes; `None` where it makes none for this rank."""
+    """The communicator that a function makes; `None` if it makes none for this rank."""
     pointer = ctypes.c_void_p()
     _library.call(function, *arguments, byref(pointer))
     return Handle(pointer) if pointer.value else None
 
 
 def milliseconds(seconds: float | None) -> int:
-    """A time as C's options have it; 0 for none."""
+    """A time for C's options; 0 for none."""
     return 0 if seconds is None else max(1, round(seconds * 1000))
 
 
 def settings_of(settings: dict[str, str]) -> tuple[ctypes.Array[Setting], int]:
-    """The settings as C takes them."""
+    """The settings for C."""
     raw = [Setting(name.encode(), str(value).encode()) for name, value in settings.items()]
     return (Setting * len(raw))(*raw), len(raw)
 
 
 def counts_of(counts: Sequence[int]) -> ctypes.Array[ctypes.c_size_t]:
-    """Counts as C takes them."""
+    """Counts for C."""
     return (ctypes.c_size_t * len(counts))(*counts)

@@ -118,14 +118,14 @@ def call(name: str, *arguments: object) -> None:
 
 
 def check(result: int) -> None:
-    """Raises the failure of the last call of this thread, if that was one."""
+    """Raises an error if the last call of this thread failed."""
     if result != 0:
         text = _loaded.spark_ccl_last_error().decode(errors="replace")
         raise _ERRORS.get(result, errors.InternalError)(text)
 
 
 def int_of(value: Any, name: str) -> int:
-    """A number as C's `int`; raises `InvalidError` where `ctypes` would cut it off: 2**32 would be
+    """A number as C's `int`; raises `InvalidError` if `ctypes` would truncate it: 2**32 would be
     0."""
     number = operator.index(value)
     if not -(1 << 31) <= number < 1 << 31:
@@ -134,7 +134,7 @@ def int_of(value: Any, name: str) -> int:
 
 
 def read_int(name: str, handle: c_void_p) -> int:
-    """What a function writes into an `int`."""
+    """The number that a function writes into an `int`."""
     value = c_int()
     call(name, handle, byref(value))
     return value.value

@@ -29,7 +29,7 @@ from torch.nn.parallel import DistributedDataParallel
 import spark_ccl.torch  # noqa: F401
 
 BACKENDS = ("gloo", "spark_ccl")
-# Seconds that the calls of a size take in a round, about.
+# About how many seconds the calls of a size take in a round.
 ROUND = 0.3
 LAYERS, WIDTH, BATCH = 12, 1024, 32
 
@@ -80,7 +80,7 @@ def main() -> None:
 def start(ranks: int, rounds: int) -> None:
     """Measures with ranks of its own."""
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-    # What torchrun says else: that it has set this.
+    # Without it, torchrun prints that it has set this.
     environment = {"OMP_NUM_THREADS": "1", **os.environ}
     subprocess.run([*launcher, "-m", "spark_ccl.bench", "--rounds", str(rounds)], check=True, env=environment)
 
@@ -130,7 +130,7 @@ def of_training(group: dist.ProcessGroup | None) -> Callable[[], object]:
 
 
 def of_rank_alone(rounds: int) -> float:
-    """Seconds of a step that rank 0 does while the others wait."""
+    """Seconds of a step that only rank 0 does; the others wait."""
     times = [0.0]
     if dist.get_rank() == 0:
         step = of_training(None)
@@ -170,7 +170,7 @@ def shown(value: float) -> str:
 
 
 def calibrated(call: Callable[[], object]) -> int:
-    """How many calls a round has: as many on all ranks."""
+    """The number of calls of a round, the same on all ranks."""
     timed(call, 3)
     repeats = torch.tensor(max(3, int(ROUND / timed(call, 3))))
     dist.broadcast(repeats, 0)
@@ -178,7 +178,7 @@ def calibrated(call: Callable[[], object]) -> int:
 
 
 def timed(call: Callable[[], object], repeats: int) -> float:
-    """Seconds per call, which all ranks make."""
+    """Seconds per call that all ranks make."""
     dist.barrier()
     return repeated(call, repeats)
 

@@ -2,11 +2,11 @@
 
 A buffer is anything with the buffer protocol (NumPy's arrays, `array.array`, `bytearray`,
 `memoryview`) or DLPack (tensors in host memory), contiguous in C's order. All ranks pass the same
-counts, types, reductions and roots. A block is as long on all ranks; a buffer with a block for each
-rank has that of rank 0 first.
+counts, types, reductions and roots. Blocks have the same length on all ranks; a buffer with a block
+for each rank has that of rank 0 first.
 
 Each call returns when it is done, or, with `async_op=True`, when it has begun: then it returns a
-`Work` to wait for. A `name` is compared between the ranks and shown in errors.
+`Work` to wait for. The ranks compare the `name` of a call, and errors show it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PRE_MUL_SUM = 5
 
 
 class Collectives:
-    """What communicators can do."""
+    """The calls of communicators."""
 
     _rank: int
     _size: int
@@ -46,11 +46,11 @@ class Collectives:
         name: str | None = None,
         async_op: bool = False,
     ) -> Work | None:
-        """`recv` becomes the reduction of all ranks' `send`, with the same bits on all ranks;
-        `send` itself without it.
+        """Reduces all ranks' `send` into `recv`, with the same bits on all ranks; in place without
+        `recv`.
 
-        With a `factor`, which ranks may have of their own, each rank's elements are multiplied by
-        it before they are summed.
+        With a `factor`, which may differ between ranks, each rank's elements are multiplied by it
+        before they are summed.
         """
         source, target = self._pair(send, recv)
         op_code, scale = _reduction(op, factor, source)
@@ -68,8 +68,7 @@ class Collectives:
         name: str | None = None,
         async_op: bool = False,
     ) -> Work | None:
-        """The root's `recv` becomes the reduction of all ranks' `send`; the root's `send` itself
-        without it."""
+        """Reduces all ranks' `send` into the root's `recv`; without it, into the root's `send`."""
         if self._rank == root:
             source, target = self._pair(send, recv)
         else:
@@ -86,15 +85,15 @@ class Collectives:
         return self._run("reduce", *arguments, keep=(source, target), name=name, factor=scale, async_op=async_op)
 
     def broadcast(self, buffer: Any, *, root: int, name: str | None = None, async_op: bool = False) -> Work | None:
-        """All ranks' `buffer` becomes that of the root, where it may be read-only."""
+        """Copies the root's `buffer`, which may be read-only, to all ranks' `buffer`."""
         is_root = self._rank == root
         memory = buffer_of(buffer, "buffer", writable=not is_root)
         arguments = (memory.pointer, memory.pointer, memory.count, memory.dtype, _library.int_of(root, "root"))
         return self._run("broadcast", *arguments, keep=(memory,), name=name, async_op=async_op)
 
     def all_gather(self, send: Any, recv: Any, *, name: str | None = None, async_op: bool = False) -> Work | None:
-        """Block p of all ranks' `recv` becomes the `send` of rank p, which may be that block of its
-        own `recv`."""
+        """Copies the `send` of rank p to block p of all ranks' `recv`. It may be that block of the
+        rank's own `recv`."""
         source, target = self._blocks("send", send, "recv", recv, whole_is_written=True)
         arguments = (source.pointer, target.pointer, source.count, source.dtype)
         return self._run("all_gather", *arguments, keep=(source, target), name=name, async_op=async_op)
@@ -109,7 +108,7 @@ class Collectives:
         name: str | None = None,
         async_op: bool = False,
     ) -> Work | None:
-        """`recv` becomes this rank's block of the reduction of all ranks' `send`; it may be that
+        """Reduces all ranks' `send`; `recv` gets this rank's block of the result. It may be that
         block of `send`."""
         target, source = self._blocks("recv", recv, "send", send, whole_is_written=False)
         op_code, scale = _reduction(op, factor, source)
@@ -121,7 +120,7 @@ class Collectives:
     def gather(
         self, send: Any, recv: Any = None, *, root: int, name: str | None = None, async_op: bool = False
     ) -> Work | None:
-        """Block p of the root's `recv` becomes the `send` of rank p; others need no `recv`."""
+        """Copies the `send` of rank p to block p of the root's `recv`; others need no `recv`."""
         if self._rank == root:
             source, target = self._blocks("send", send, "recv", recv, whole_is_written=True)
         else:
@@ -132,7 +131,7 @@ class Collectives:
     def scatter(
         self, send: Any = None, recv: Any = None, *, root: int, name: str | None = None, async_op: bool = False
     ) -> Work | None:
-        """`recv` becomes this rank's block of the root's `send`; others need no `send`."""
+        """Copies this rank's block of the root's `send` to `recv`; others need no `send`."""
         if self._rank == root:
             target, source = self._blocks("recv", recv, "send", send, whole_is_written=False)
         else:
@@ -141,7 +140,7 @@ class Collectives:
         return self._run("scatter", *arguments, keep=(source, target), name=name, async_op=async_op)
 
     def all_to_all(self, send: Any, recv: Any, *, name: str | None = None, async_op: bool = False) -> Work | None:
-        """Block p of `recv` becomes this rank's block of the `send` of rank p."""
+        """Copies this rank's block of the `send` of rank p to block p of `recv`."""
         source, target = self._pair(send, recv)
         if source.count % self._size != 0:
             raise InvalidError(
@@ -182,30 +181,30 @@ class Collectives:
         return self._run("all_to_all_v", *arguments, keep=(source, target), name=name, async_op=async_op)
 
     def barrier(self, *, name: str | None = None, async_op: bool = False) -> Work | None:
-        """Is done on no rank before all ranks have called it."""
+        """Waits until all ranks have called it."""
         return self._run("barrier", keep=(), name=name, async_op=async_op)
 
     def send(self, buffer: Any, to: int, *, name: str | None = None, async_op: bool = False) -> Work | None:
-        """Sends a buffer to a rank, which receives as many elements of the type. It may wait until
-        that rank does.
+        """Sends a buffer to a rank, which must receive as many elements of the same type. It may
+        wait until that rank does.
 
-        Two ranks that send to each other do so in a `group`, or start one of the calls.
+        Two ranks that send to each other must use a `group`, or start one of the calls.
         """
         memory = buffer_of(buffer, "buffer", writable=False)
         arguments = (memory.pointer, memory.count, memory.dtype, _library.int_of(to, "to"))
         return self._run("send", *arguments, keep=(memory,), name=name, async_op=async_op)
 
     def recv(self, buffer: Any, source: int, *, name: str | None = None, async_op: bool = False) -> Work | None:
-        """Receives what the rank `source` sends."""
+        """Receives a buffer from the rank `source`."""
         memory = buffer_of(buffer, "buffer", writable=True)
         arguments = (memory.pointer, memory.count, memory.dtype, _library.int_of(source, "source"))
         return self._run("recv", *arguments, keep=(memory,), name=name, async_op=async_op)
 
     def probe(self, source: int) -> tuple[DType, int] | None:
-        """The next message of the rank `source`: its type, and how many elements it has. Does not
+        """The type and the number of elements of the next message from the rank `source`. Does not
         wait.
 
-        `None` if none has come, or a `recv` that was called before waits for it.
+        `None` if none has come, or if an earlier `recv` waits for it.
         """
         count, dtype, there = ctypes.c_size_t(), ctypes.c_int(), ctypes.c_int()
         results = (ctypes.byref(count), ctypes.byref(dtype), ctypes.byref(there))

@@ -1,4 +1,4 @@
-"""Communicators: how ranks meet, and how they end. Their calls are in `collectives.py`."""
+"""Communicators: how they begin and end. Their calls are in `collectives.py`."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from .unique_id import UniqueId
 
 
 class Communicator(Collectives):
-    """The ranks that communicate, and this process's place among them.
+    """The ranks that communicate, and this process's rank.
 
     All ranks make the same calls in the same order. Use it in a `with` statement: its end waits for
-    all ranks, and an exception tells the others instead of letting them wait.
+    all ranks, and an exception makes the other ranks fail instead of wait.
 
     >>> import spark_ccl
     >>> with spark_ccl.Communicator(spark_ccl.UniqueId(), rank=0, size=1) as comm:
@@ -30,7 +30,7 @@ class Communicator(Collectives):
     def __init__(self, unique_id: UniqueId, rank: int, size: int, **settings: str) -> None:
         """Joins the `size` ranks that share `unique_id`; returns when all have come.
 
-        `settings` are those of docs/environment.md without their prefix, in lower case:
+        `settings` are the variables of docs/environment.md without their prefix, in lower case:
         `progress_thread="1"`.
         """
         values, count = settings_of(_names(settings))
@@ -76,33 +76,31 @@ class Communicator(Collectives):
         return None if handle is None else Communicator._of(handle)
 
     def recover(self) -> Communicator:
-        """Makes a communicator of the ranks that are left after a failure.
+        """Makes a communicator of the remaining ranks after a failure.
 
-        They agree on who is left out: ranks that have died, are lost, or are stopped. On such a
+        They agree on which ranks to leave out: those that died, are lost, or are stopped. On such a
         rank, this raises `RemoteError`.
         """
         return Communicator._of(made("comm_recover", self._handle.pointer))
 
     def shrink(self, lost: Sequence[int] = ()) -> Communicator:
-        """Makes a communicator of the ranks that are left after a failure, where the program says
-        who is left out.
+        """Makes a communicator of the remaining ranks after a failure, without those that the
+        program names.
 
-        Ranks that have died are left out by themselves; `lost` names others, the same ones on all
-        ranks.
+        Dead ranks are left out in any case; `lost` names others, the same ones on all ranks.
         """
         ranks = (ctypes.c_int * len(lost))(*(_library.int_of(rank, "a lost rank") for rank in lost))
         return Communicator._of(made("comm_shrink", self._handle.pointer, ranks, len(lost)))
 
     def set_timeout(self, seconds: float) -> None:
-        """How long each call may take that begins from now on."""
-        # Also of what is no number.
+        """Sets how long each later call may take."""
+        # Also if it is no number.
         if not 0.001 <= seconds < (1 << 32) / 1000:
             raise InvalidError(f"the timeout is {seconds} s; expected 0.001 s to 49 days")
         _library.call("comm_set_timeout", self._handle.pointer, round(seconds * 1000))
 
     def check(self) -> None:
-        """Raises what the calls of a communicator that has failed raise; does nothing while it
-        works."""
+        """Raises the error of a communicator that has failed; does nothing while it works."""
         _library.call("comm_check", self._handle.pointer)
 
     def abort(self, reason: str) -> None:
@@ -111,15 +109,15 @@ class Communicator(Collectives):
         _library.call("comm_abort", self._handle.pointer, reason.encode())
 
     def close(self) -> None:
-        """The orderly end: waits until all ranks have called this and all calls are done. Does
-        nothing if closed."""
+        """Ends the communicator: waits until all ranks have called this and all calls are done.
+        Does nothing if closed."""
         handle, self._held = self._held, None
         if handle is not None:
             _library.call("comm_finalize", handle.pointer)
 
     def leave(self) -> None:
-        """Leaves without waiting for the other ranks; those that still need this one raise
-        `RemoteError`.
+        """Leaves without waiting for the other ranks; `RemoteError` is raised on those that still
+        need this one.
 
         Calls that were started go on. Does nothing if closed.
         """
@@ -135,7 +133,7 @@ class Communicator(Collectives):
             self.close()
         elif self._held is not None:
             handle, self._held = self._held, None
-            # The error at hand is what is told; a second one would hide it.
+            # Raises the error at hand; a second one would hide it.
             reason = f"{type(error).__name__}: {error}"
             _library.FUNCTIONS["comm_abort"](handle.pointer, reason.encode())
 

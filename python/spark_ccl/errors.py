@@ -1,5 +1,5 @@
-"""What a call raises. Each error's text names the ranks concerned, what was expected, what was
-seen, and what to do."""
+"""The errors that calls raise. Each error's text names the ranks concerned, what was expected, what
+was seen, and what to do."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ class Error(RuntimeError):
 
 
 class InvalidError(Error, ValueError):
-    """Arguments, settings or an environment that cannot be right. Nothing was sent; the
-    communicator works on."""
+    """Invalid arguments, settings or environment. Nothing was sent; the communicator works
+    on."""
 
 
 class TimedOutError(Error, TimeoutError):
-    """The time was over; the text names the ranks that are late."""
+    """The call timed out; the text names the ranks that are late."""
 
 
 class RemoteError(Error):

@@ -1,4 +1,4 @@
-"""Calls that go on side by side."""
+"""Calls that run at the same time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from . import _library
 
 
 class _Open(threading.local):
-    """The open groups of a thread, and what their calls use."""
+    """The open groups of a thread, and the objects that their calls use."""
 
     depth = 0
     used: list[Any]
@@ -22,12 +22,12 @@ _open = _Open()
 
 @contextlib.contextmanager
 def group() -> Iterator[None]:
-    """Calls that this thread makes within it go on side by side; the end of the outermost waits for
-    them.
+    """Runs the calls that this thread makes within it at the same time; the end of the outermost
+    group waits for them.
 
     It raises the first failure. An exception within it comes out when the calls that have begun are
-    done, or their time is over: they use their buffers until then. Calls with `async_op=True` are
-    not the group's.
+    done, or have timed out: they use their buffers until then. Calls with `async_op=True` do not
+    belong to the group.
 
     >>> import spark_ccl
     >>> with spark_ccl.Communicator(spark_ccl.UniqueId(), rank=0, size=1) as comm:
@@ -45,14 +45,14 @@ def group() -> Iterator[None]:
     try:
         yield
     except BaseException:
-        # The error at hand is what is told; a second one would hide it.
+        # Raises the error at hand; a second one would hide it.
         _end()
         raise
     _library.check(_end())
 
 
 def keep_in_group(used: tuple[Any, ...]) -> None:
-    """Keeps what a call uses until the group of this thread ends, if one is open."""
+    """Keeps the objects that a call uses until the group of this thread ends, if one is open."""
     if _open.depth > 0:
         _open.used.append(used)
 

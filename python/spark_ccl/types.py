@@ -44,8 +44,8 @@ _SIZES = {
 
 
 class Op(enum.IntEnum):
-    """How elements of all ranks become one. Integers wrap around; a maximum or minimum with NaN is
-    NaN."""
+    """Combines the elements of all ranks into one. Integers wrap around; a maximum or minimum with
+    NaN is NaN."""
 
     SUM = 0
     PROD = 1
@@ -54,7 +54,7 @@ class Op(enum.IntEnum):
     AVG = 4
     """The mean. Integers are summed, divided, and rounded towards 0.
 
-    Floats are multiplied by 1/size before they are added, so none overflows: in their type
-    (denormals may lose their last bits), those of less than 32 bits in float32, where the products
-    are not rounded before they are added.
+    Floats are multiplied by 1/size before they are added, so none overflows. That is done in their
+    type (denormals may lose their last bits); for floats of less than 32 bits in float32, without
+    rounding the products before they are added.
     """

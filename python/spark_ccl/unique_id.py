@@ -1,4 +1,4 @@
-"""What the ranks of a job share to find each other."""
+"""The id that the ranks of a job share to find each other."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from . import _library
 
 
 class UniqueId:
-    """An id for one meeting. The process that makes it serves the meeting, and must live until all
-    ranks have met.
+    """An id for one meeting of ranks. The process that makes it serves the meeting, and must live
+    until all ranks have met.
 
     >>> import spark_ccl
     >>> unique_id = spark_ccl.UniqueId()
@@ -23,7 +23,7 @@ class UniqueId:
 
     @classmethod
     def parse(cls, text: str) -> UniqueId:
-        """Reads the text of an id; raises `InvalidError` if it is none."""
+        """Parses the text of an id; raises `InvalidError` if it is invalid."""
         made = cls.__new__(cls)
         made._raw = _library.UniqueIdBytes()
         _library.call("unique_id_from_text", text.encode(), ctypes.byref(made._raw))

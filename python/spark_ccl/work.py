@@ -1,4 +1,4 @@
-"""Calls that go on after they have returned."""
+"""Calls that were started and are waited for later."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .errors import Error
 
 
 class Work:
-    """A call that was started. Its buffers are in use until it is done, and are kept alive until
-    then.
+    """A call that was started. Its buffers are in use, and kept alive, until it is done.
 
-    A call may go on without its `Work`. It goes on while this process waits or tests in any call of
-    the library; with the setting `PROGRESS_THREAD=1` also by itself. Any thread may use a `Work`.
+    A call goes on even if its `Work` is dropped. It makes progress while this process waits or
+    tests in any call of the library; with the setting `PROGRESS_THREAD=1` also by itself. Any
+    thread may use a `Work`.
     """
 
     def __init__(self, buffers: tuple[Any, ...]) -> None:
@@ -39,7 +39,7 @@ class Work:
         return work
 
     def wait(self) -> None:
-        """Waits until the call is done; raises what became of it, each time."""
+        """Waits until the call is done; raises its error, each time."""
         with self._lock:
             self._end_if_interrupted()
             if self._buffers is not None:
@@ -71,8 +71,7 @@ class Work:
             self._lock.release()
 
     def _end_if_interrupted(self) -> None:
-        # The request ends in C. A signal handler that raises can take the result before Python has
-        # it.
+        # The request ends in C. If a signal handler raises then, Python never gets the result.
         if self._buffers is not None and self._request.value == 0:
             if self._failure is None:
                 self._failure = Error("interrupted; what became of this call is not known")
@@ -88,18 +87,18 @@ class Work:
 
 
 class _InFlight:
-    """Keeps what was started until it is done, also where the program has dropped its `Work`."""
+    """Keeps started calls until they are done, even if the program has dropped their `Work`."""
 
     def __init__(self) -> None:
         self._works: collections.deque[Work] = collections.deque()
 
     def add(self, work: Work) -> None:
-        # Each call that is added looks at two, so the list does not grow with calls that are done.
+        # Each added call checks two others, so the list does not grow with calls that are done.
         self._forget_done(2)
         self._works.append(work)
 
     def has_calls_of(self, handle: Any) -> bool:
-        """Whether calls of a communicator's handle are not done; forgets all that are."""
+        """Whether a communicator's handle has calls that are not done; forgets all that are."""
         self._forget_done(len(self._works))
         # A call's communicator is the first that it keeps.
         kept = [work._buffers for work in list(self._works)]

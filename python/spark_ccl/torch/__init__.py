@@ -1,12 +1,12 @@
-"""PyTorch's collectives on tensors of CPUs and GPUs by spark-ccl.
+"""PyTorch's collectives on tensors on the CPU and on GPUs, by spark-ccl.
 
     import torch.distributed as dist
     import spark_ccl.torch
 
     dist.init_process_group("spark_ccl")
 
-Everything else stays as it is with gloo: torchrun, DistributedDataParallel, `dist.all_reduce` and
-its like, new groups. Ranks find each other through PyTorch's own store. Calls on a GPU are ordered
+Everything else works as with gloo: torchrun, DistributedDataParallel, `dist.all_reduce` and the
+like, new groups. Ranks find each other through PyTorch's own store. Calls on a GPU are ordered
 in streams as with NCCL's backend. Needs PyTorch 2.4 or newer.
 """
 

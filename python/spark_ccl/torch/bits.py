@@ -1,5 +1,5 @@
-"""Reductions of bits, which the library does not have. They are computed here, from what all ranks
-have."""
+"""Bitwise reductions, which the library does not have: computed here, from the tensors of all
+ranks."""
 
 from __future__ import annotations
 

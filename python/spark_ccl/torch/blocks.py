@@ -1,4 +1,4 @@
-"""Tensors that a call takes, or fills, side by side: lists of them, and parts of one."""
+"""Tensors that a call reads or fills side by side: lists of tensors, and parts of one."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def copied(tensor: torch.Tensor) -> tuple[torch.Tensor, Callable[[], None]]:
 
 
 def overlap(tensors: Tensors) -> bool:
-    """Whether the memory from the first to the last element of a tensor has some of another one."""
+    """Whether the memory from a tensor's first to its last element overlaps that of another."""
     extents = sorted(_extent(one) for one in tensors if one.layout == torch.strided and one.numel() > 0)
     return any(end > start for (_, end), (start, _) in zip(extents, extents[1:]))
 
@@ -63,7 +63,7 @@ def _extent(tensor: torch.Tensor) -> tuple[int, int]:
 
 
 def apart(source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """The source, or a copy if its memory has some of the target's, which the library refuses. Both
+    """The source, or a copy if its memory overlaps the target's, which the library refuses. Both
     are contiguous."""
     start, place = source.data_ptr(), target.data_ptr()
     is_shared = start < place + target.nbytes and place < start + source.nbytes
@@ -98,8 +98,8 @@ def each_of(finishes: Sequence[Callable[[], None] | None]) -> Callable[[], None]
 
 
 def split_counts(tensor: torch.Tensor, rows: list[int], size: int, name: str) -> tuple[list[int], DType]:
-    """How many elements of a tensor go to, or come from, each rank: `rows` of it, or equal parts if
-    that is empty."""
+    """How many elements of a tensor go to, or come from, each rank: `rows` of it, or equal parts
+    if that is empty."""
     count, dtype = moved(tensor)
     length = tensor.size(0) if tensor.dim() > 0 else tensor.numel()
     if not rows:
@@ -148,7 +148,7 @@ def side_by_side(tensors: Tensors) -> bool:
     for tensor in tensors:
         if tensor.data_ptr() != place or not tensor.is_contiguous():
             return False
-        # What comes in would not be the elements' values.
+        # The received bytes would not be the elements' values.
         if tensor.is_conj() or tensor.is_neg():
             return False
         if tensor.untyped_storage().data_ptr() != storage:

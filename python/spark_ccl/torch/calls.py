@@ -1,4 +1,4 @@
-"""The calls of PyTorch on a communicator: each as one of its calls, or several."""
+"""Calls of PyTorch, each as one or several calls of a communicator."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from .work import Work
 class Calls(Reductions, Messages):
     """The operations of a group, under PyTorch's names."""
 
-    # What goes from all to all.
+    # From all ranks to all.
 
     def all_gather_single(self, output: torch.Tensor, own: torch.Tensor, opts: Any = None) -> Work:
         return self._work(self._all_gather(output, own, opts), [output])
@@ -73,7 +73,7 @@ class Calls(Reductions, Messages):
         own: torch.Tensor,
         opts: Any,
     ) -> list[Started]:
-        """Gathers what all ranks have in `whole`, where the blocks' elements follow each other."""
+        """Gathers the blocks of all ranks into `whole`, where their elements follow each other."""
         if all(block.numel() == own.numel() for block in blocks):
             return self._all_gather(whole, own, opts)
         # Each rank sends its own block to all. In host memory, and with our own kernels, they
@@ -137,7 +137,7 @@ class Calls(Reductions, Messages):
     def monitored_barrier(self, given: Any, wait_all_ranks: bool = False) -> None:
         """A barrier with its own timeout. Its error names all late ranks, also without
         `wait_all_ranks`."""
-        # A group is given the time itself.
+        # A group gets the time itself.
         options = given
         if isinstance(given, timedelta):
             options = BarrierOptions()
@@ -145,7 +145,7 @@ class Calls(Reductions, Messages):
         options.asyncOp = False
         self.barrier(options)
 
-    # What has a root.
+    # Calls with a root.
 
     def broadcast(self, tensors: Tensors | torch.Tensor, opts: Any = None) -> Work:
         opts = options(BroadcastOptions, opts, "rootRank")
@@ -179,7 +179,7 @@ class Calls(Reductions, Messages):
         arguments = (source, pointer(output, "output"), *moved(output), opts.rootRank)
         return self._work(self._start(opts, "scatter", *arguments, keep=(output, whole)), outputs)
 
-    # Older names, which PyTorch has still.
+    # Older names, which PyTorch still has.
 
     _allgather_base = all_gather_single
     allgather_into_tensor_coalesced = all_gather_single_coalesced

@@ -1,4 +1,4 @@
-"""What PyTorch waits for where a call is in a CUDA stream."""
+"""The objects by which PyTorch waits for calls in a CUDA stream."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..errors import Error, TimedOutError
 from .versions import KEEPS_WORKS
 from .work import LOOK_EVERY
 
-# Works that C++ may wait for, where it does not keep their Python part itself.
+# Works that C++ may wait for, in versions where it does not keep their Python part itself.
 _kept: set[DeviceWork] = set()
 
 
@@ -32,7 +32,7 @@ class Owner(Protocol):
 
 
 class Enqueued:
-    """A call that is to be enqueued, and the event in PyTorch's stream that it must follow."""
+    """A call to be enqueued, and the event in PyTorch's stream that it must follow."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class DeviceWork(dist.Work):
 
     @classmethod
     def of_all(cls, works: Sequence[DeviceWork], owner: Owner) -> DeviceWork:
-        """A work for several that were enqueued together."""
+        """A work for several works that were enqueued together."""
         whole = cls(owner, [], [tensor for work in works for tensor in work.results], None)
         if works:
             # They are in one stream, in this order.
@@ -100,14 +100,14 @@ class DeviceWork(dist.Work):
         return whole
 
     def finish(self) -> None:
-        """Enqueues what follows the calls."""
+        """Enqueues the work that follows the calls."""
         if self._finish is not None:
             self._finish()
             self._finish = None
 
     def was_enqueued(self, end: torch.cuda.Event, stream: torch.cuda.Stream) -> None:
         self._end, self._stream = end, stream
-        # Their memory is PyTorch's again when the stream has used it.
+        # PyTorch may reuse their memory once the stream has used it.
         self.started = []
 
     def fail(self, failure: Exception) -> None:
@@ -117,8 +117,8 @@ class DeviceWork(dist.Work):
         _kept.discard(self)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Makes the current stream wait; with a time, waits itself. Raises if the communicator has
-        failed, or the calls could not be enqueued."""
+        """Makes the current stream wait; with a time, the caller waits. Raises if the communicator
+        has failed, or the calls could not be enqueued."""
         if timeout is not None and timeout > timedelta(0):
             self._wait_at_most(timeout)
         self._enqueue()
@@ -155,12 +155,12 @@ class DeviceWork(dist.Work):
         return self._failure
 
     def result(self) -> list[torch.Tensor]:
-        """The tensors that are received, or reduced."""
+        """The received or reduced tensors."""
         self.wait()
         return self.results
 
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
-        """A completed future: code that waits for it waits in its own stream."""
+        """A completed future: code that waits for it does so in its own stream."""
         self._enqueue()
         future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future(devices=[self._owner.device])
         stream = self._stream or torch.cuda.current_stream(self._owner.device)
@@ -170,7 +170,7 @@ class DeviceWork(dist.Work):
         return future
 
     def _source_rank(self) -> int:
-        """The rank that the message comes from."""
+        """The rank that sent the message."""
         if self._source is None:
             raise RuntimeError("there is no source: this call sends")
         return self._source

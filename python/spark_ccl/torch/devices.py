@@ -1,9 +1,8 @@
 """The calls of PyTorch on tensors of a GPU: enqueued in CUDA's streams, and ordered as those of
 NCCL's backend.
 
-A call runs behind what is in PyTorch's current stream. Without `async_op` it is in that stream;
-with it, in a stream of the group's own, and `wait` makes the current stream wait, and not the
-program.
+A call runs after the work in PyTorch's current stream. Without `async_op` it is in that stream; with
+it, in a stream of the group, and `wait` makes the current stream wait, not the program.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from .starts import is_async, seconds_of
 from .tensors import check_all_on, moved, pointer, tensors_in
 from .work import END_WITHIN, LOOK_EVERY
 
-# Seconds after which messages go out that nobody has waited for.
+# Seconds after which messages are sent even if nothing waits for them.
 SEND_AFTER = 0.02
 
 
@@ -42,14 +41,14 @@ class DeviceCalls(Calls):
         self._timeout = timeout
         self.device = device
         self._stream = torch.cuda.Stream(device)
-        # Held to enqueue: all ranks must do so in the same order, and a batch is of one thread.
+        # Held to enqueue: all ranks do so in the same order, and a batch belongs to one thread.
         self._order = threading.RLock()
-        # Messages that were asked for, and go out together; and calls of a batch that is open.
+        # Pending messages, which are sent together; and calls of an open batch.
         self._waiting: list[DeviceWork] = []
-        # All calls of the batch that is open, also those that are enqueued already.
+        # All calls of the open batch, also those that are already enqueued.
         self._batch: list[DeviceWork] | None = None
         self._soon = Soon(self._send, SEND_AFTER)
-        # The end of what was enqueued last, outside graphs.
+        # The end of the last enqueued work, outside graphs.
         self._last: torch.cuda.Event | None = None
 
     @property
@@ -61,7 +60,7 @@ class DeviceCalls(Calls):
         self._timeout = timeout
 
     def wait_for_all(self, limit: timedelta | None = None) -> None:
-        """Waits, as a barrier does, for all that is in the current stream and in that of the group.
+        """Waits, as a barrier does, for all work in the current stream and in that of the group.
 
         Without a limit, it waits for calls as long as these may take.
         """
@@ -85,7 +84,7 @@ class DeviceCalls(Calls):
 
     def close(self) -> None:
         """Enqueues pending calls and waits for all, within the group's timeout and while the
-        communicator works. What has not run then is aborted when the communicator ends."""
+        communicator works. Calls that have not run then are aborted when the communicator ends."""
         self._soon.close(END_WITHIN)
         with contextlib.suppress(Error, RuntimeError):
             self.flush()
@@ -121,7 +120,7 @@ class DeviceCalls(Calls):
                     work.fail(error)
                 raise
 
-    # Messages. They go out together when one of them is waited for, at the group's next call, or
+    # Messages. They are sent together when one of them is waited for, at the group's next call, or
     # else after a moment: two ranks that first send and then receive would otherwise wait for each
     # other.
 
@@ -147,14 +146,14 @@ class DeviceCalls(Calls):
             self._waiting.append(work)
             if self._batch is not None:
                 self._batch.append(work)
-            # Another thread would be no part of a capture.
+            # Calls of another thread would not be captured.
             elif not _captures():
                 self._soon.ask()
         return work
 
     def _send(self) -> None:
-        """Enqueues what nobody has waited for. A batch is enqueued at its end."""
-        # Each work raises what has failed.
+        """Enqueues the messages that nothing has waited for. A batch is enqueued at its end."""
+        # Each work raises its error.
         with self._order, contextlib.suppress(Exception):
             if self._batch is None:
                 self.flush()
@@ -169,7 +168,7 @@ class DeviceCalls(Calls):
     ) -> Any:
         if output_sizes or input_sizes:
             return super().all_to_all_single(output, whole, output_sizes, input_sizes, opts)
-        # Equal parts on all ranks, as with NCCL's backend: any backend of ours exchanges them.
+        # Equal parts on all ranks, as with NCCL's backend: each of our backends can exchange them.
         whole = apart(whole, output)
         to, source = pointer(output, "output"), pointer(whole, "input")
         if output.dtype != whole.dtype or output.numel() != whole.numel():
@@ -183,7 +182,7 @@ class DeviceCalls(Calls):
     alltoall_base = all_to_all_single
 
     def _start(self, opts: Any, function: str, *arguments: Any, keep: Any, factor: Any = None) -> list[Any]:
-        """The description of a call that is to be enqueued."""
+        """The description of a call to be enqueued."""
         check_all_on(self.device, keep)
         current = torch.cuda.current_stream(self.device)
         how = (is_async(opts), seconds_of(opts))
@@ -200,12 +199,12 @@ class DeviceCalls(Calls):
         return work
 
     def _launch(self, works: Sequence[DeviceWork], stream: torch.cuda.Stream) -> None:
-        """Enqueues the calls of several works together, and then what follows them."""
+        """Enqueues the calls of several works together, and then the work that follows them."""
         calls = [one for work in works for one in work.started]
         with torch.cuda.device(self.device):
             for call in calls:
                 call.get_ready(stream)
-            # Before anything can fail: what was enqueued until then uses them.
+            # Before anything can fail: calls that were enqueued before the failure use them.
             for work in works:
                 for tensor in tensors_in([work.results, *(call.keep for call in work.started)]):
                     if tensor.is_cuda:

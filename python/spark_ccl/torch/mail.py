@@ -1,7 +1,7 @@
-"""Messages that are told apart by their tags, and messages from any rank.
+"""Messages with tags, and messages from any rank.
 
-The library's messages match by their order alone. So those with tags go on a communicator of their
-own, each behind a header that has its tag. A thread receives them, and finds what comes from any
+The library matches messages by their order only. So messages with tags use a communicator of their
+own; a header with the tag goes before each. A thread receives them, and finds messages from any
 rank. It sleeps while none is expected.
 """
 
@@ -19,36 +19,35 @@ from ..types import DType
 from ..work import Work as Started
 from .tensors import moved, pointer
 
-# Seconds between two looks for messages that are expected, while none comes: twice as long each
-# time.
+# Seconds between two polls for expected messages, while none comes: twice as long each time.
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.000_02, 0.001
 
 
 class Receipt:
-    """A message that is expected. It can be waited for like a call that was started."""
+    """An expected message. It can be waited for like a started call."""
 
     def __init__(self, tensor: torch.Tensor, source: int | None, tag: int, timeout: timedelta) -> None:
         self.tensor = tensor
-        # The rank that it comes from; until that is known, `None` for any.
+        # The rank that sends it; `None` for any, until that is known.
         self.source = source
         self.tag = tag
         self._timeout = timeout
         self._deadline = time.monotonic() + timeout.total_seconds()
-        # Set once it is known what it waits for.
+        # Set once it is known which call it waits for.
         self._decided = threading.Event()
         self._started: Started | None = None
         self._kept: torch.Tensor | None = None
         self._failure: Error | None = None
 
     def wait(self) -> None:
-        """Waits until the message is there; raises if it fails."""
+        """Waits until the message has arrived; raises if it fails."""
         self._decided.wait()
         if self._started is not None:
             self._started.wait()
         self._finish()
 
     def test(self) -> bool:
-        """Whether the message is there; raises if it will not come."""
+        """Whether the message has arrived; raises if it will not."""
         if not self._decided.is_set() or (self._started is not None and not self._started.test()):
             return False
         self._finish()
@@ -84,7 +83,7 @@ class Receipt:
 
 
 class _Kept:
-    """A message that came before it was expected."""
+    """A message that arrived before it was expected."""
 
     def __init__(self, source: int, tag: int, memory: torch.Tensor, started: Started) -> None:
         self.source = source
@@ -101,7 +100,7 @@ class Mail:
         self.tagged = tagged
         self._expected: list[Receipt] = []
         self._kept: list[_Kept] = []
-        # Held to look at, or change, what is here, and to receive without tags: between a look at
+        # Held to read or change this state, and to receive without tags: between a look at
         # the next message and its receipt no other receipt must begin.
         self.changed = threading.Condition()
         # A header and its message follow each other.
@@ -151,7 +150,7 @@ class Mail:
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     def _look(self) -> None:
-        """Receives what has come."""
+        """Receives the messages that have arrived."""
         try:
             for source in self._awaited():
                 while self.tagged.probe(source) is not None:
@@ -185,7 +184,7 @@ class Mail:
         self._kept.append(_Kept(source, tag, memory, started))
 
     def _begin(self, receipt: Receipt) -> bool:
-        """Starts a receive if its message has come, or completes it; `False` if the message is
+        """Starts a receive if its message has arrived, or completes it; `False` if the message is
         still expected."""
         found = self._begin_plain(receipt) if receipt.tag == 0 else self._begin_kept(receipt)
         return found or receipt.has_timed_out()

@@ -1,4 +1,4 @@
-"""How the ranks of a group find each other, through the store of PyTorch that they share."""
+"""Connects the ranks of a group, through the store of PyTorch that they share."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ NAME = "spark_ccl"
 
 
 def meet(store: Any, rank: int, size: int, timeout: timedelta, **settings: str) -> Communicator:
-    """The communicator of the ranks that share the store; raises `TimedOutError`, which names those
-    that are late."""
+    """The communicator of the ranks that share the store; raises `TimedOutError`, which names the
+    late ranks."""
     # torchrun's store is the same after a restart.
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     store = PrefixStore(f"{NAME}/{attempt}", store)
-    # That of rank 0 serves the meeting, and so lives until all have met.
+    # Rank 0's id serves the meeting, and so lives until all have met.
     unique_id = _send_id(store, size, timeout) if rank == 0 else _receive_id(store, rank, timeout)
     seconds = str(timeout.total_seconds())
-    # Memory of GPUs is another communicator's.
+    # Memory of GPUs has another communicator.
     settings = {"backend": "host", "timeout": seconds, "init_timeout": seconds, "progress_thread": "1", **settings}
     return Communicator(unique_id, rank, size, **settings)
 
@@ -65,13 +65,13 @@ def _wait_for_ranks(store: Any, ranks: list[str], timeout: timedelta) -> None:
 
 
 def _receive_id(store: Any, rank: int, timeout: timedelta) -> UniqueId:
-    # The same name would have the id of a group that has ended, where one is made anew.
+    # With the same name, a group that is made anew would get the id of the one that has ended.
     place = f"for_rank_{rank}_{secrets.token_hex(8)}"
     store.set(f"rank_{rank}", place)
     try:
         store.wait([place], timeout)
     except RuntimeError as failure:
-        # Raises where the store itself is lost.
+        # Raises if the store itself is lost.
         if store.check([place]):
             raise
         raise TimedOutError(

@@ -11,14 +11,14 @@ from .work import Work
 
 
 class Message(Work):
-    """A message that is sent, or received."""
+    """A message that is sent or received."""
 
     is_message = True
     _receipt: Receipt | None = None
     _source: int | None = None
 
     def _source_rank(self) -> int:
-        """The rank that has sent what was received."""
+        """The rank that sent the received message."""
         source = self._source if self._receipt is None else self._receipt.source
         if source is None:
             raise RuntimeError("there is no source: this call sends, or nothing has come yet")

@@ -1,4 +1,4 @@
-"""Where the tensors of a group's calls are: on the CPU, or on the GPU of this rank."""
+"""Divides the calls of a group by the place of their tensors: the CPU, or the GPU of this rank."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NAMES += ["_allgather_base", "_reduce_scatter_base"]
 
 
 class Gpu:
-    """This rank's GPU in a group. The ranks meet for it at its first use."""
+    """This rank's GPU in a group. The ranks connect their GPUs at its first use."""
 
     def __init__(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
         self.calls: DeviceCalls | None = None
@@ -51,16 +51,16 @@ class Gpu:
 
 
 class Places(Calls):
-    """The calls of a group, by where their tensors are. Those on the CPU are its own."""
+    """The calls of a group, by the place of their tensors. Calls on the CPU are its own."""
 
     _gpu: Gpu
 
     def eager_connect_single_device(self, device: torch.device) -> None:
-        """Meets the others on a GPU; all ranks call this."""
+        """Connects this rank's GPU to those of the others; all ranks call this."""
         self._gpu.on(device)
 
     def barrier(self, opts: Any = None) -> Any:
-        """Waits for what is in the streams of this rank's GPU, and then for all ranks."""
+        """Waits for the work in the streams of this rank's GPU, and then for all ranks."""
         if self._gpu.calls is not None:
             self._gpu.calls.wait_for_all(limit_of(opts))
         return super().barrier(opts)
@@ -93,8 +93,8 @@ def _first_of(given: Any) -> torch.Tensor | None:
 
 
 def _awaited(given: Any) -> Any:
-    """The same, with what functional collectives have returned as the tensors that they fill, which
-    have memory."""
+    """The same, with results of functional collectives replaced by the tensors that they fill:
+    these have memory."""
     if isinstance(given, AsyncCollectiveTensor):
         return given.trigger_wait()
     if isinstance(given, (tuple, list)):
@@ -109,7 +109,7 @@ def _by_place(name: str) -> Callable[..., Any]:
         arguments = _awaited(arguments)
         on_device = self._calls_for(arguments)
         if on_device is None:
-            # Another rank may wait for a message of this one before it makes the same call.
+            # Another rank may wait for a message from this one before it makes the same call.
             if self._gpu.calls is not None:
                 self._gpu.calls.flush()
             return on_host(self, *arguments, **options)

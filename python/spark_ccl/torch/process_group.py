@@ -1,4 +1,4 @@
-"""Process groups of PyTorch: how they are made, split and ended. Their calls are in `calls.py`."""
+"""Makes, splits and ends process groups of PyTorch. Their calls are in `calls.py`."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from .starts import LONGEST
 from .versions import HAS_BACKENDS, TELLS_OF_END
 from .work import END_WITHIN, LOOK_EVERY, Futures
 
-# What PyTorch calls the default backend of a group whose backends are all of other packages.
+# PyTorch's name for the default backend of a group whose backends all come from other packages.
 _ALONE = "custom"
 
 
 def create(given: Any, options: Any) -> ProcessGroup | PartOfGroup:
-    """Meets the ranks that share the store."""
-    # Where it cannot be a part, the group has no other backend, whatever it was given; tensors
-    # elsewhere are refused.
+    """Connects the ranks that share the store."""
+    # In versions where it cannot be one of several, the group has no other backend, whatever was
+    # asked for; tensors elsewhere are refused.
     alone = not HAS_BACKENDS or given.process_group.name() == _ALONE
     timeout = min(given.timeout, LONGEST)
     communicator = meet(given.store, given.group_rank, given.group_size, timeout)
@@ -49,11 +49,11 @@ def _mail_of(communicator: Communicator) -> Mail:
 
 
 class _Group(Places):
-    """A communicator, and what PyTorch does with it as a whole."""
+    """A communicator, and PyTorch's operations on it as a whole."""
 
-    # `eager_connect_single_device` is asked for of those that can be split.
+    # PyTorch asks for `eager_connect_single_device` of backends that can be split.
     supports_splitting = True
-    # Those that are not here PyTorch 2.15 would look for without end.
+    # If one is missing here, PyTorch 2.15 looks for it without end.
     supports_coalescing = supports_shrinking = supports_reconfigure = supports_window = False
     _supports_time_estimate = False
 
@@ -110,7 +110,7 @@ class _Group(Places):
 
 
 def _end_calls(communicator: Communicator) -> None:
-    """Waits a moment for the calls of a communicator, and aborts those that are not done then."""
+    """Waits a moment for the calls of a communicator, then aborts those that are not done."""
     handle = communicator._held
     if handle is not None and not _done_soon(handle):
         # They would keep the handle, and the other ranks would wait for them until their time is
@@ -130,8 +130,7 @@ def _done_soon(handle: Handle) -> bool:
 
 
 class ProcessGroup(_Group, dist.ProcessGroup):
-    """A group that has no backend but `spark_ccl`. It is called without a detour through PyTorch's
-    C++."""
+    """A group with `spark_ccl` as its only backend. Calls do not go through PyTorch's C++."""
 
     def __init__(self, communicator: Communicator, mail: Mail, timeout: timedelta, store: Any) -> None:
         super().__init__(communicator.rank, communicator.size)
@@ -139,7 +138,7 @@ class ProcessGroup(_Group, dist.ProcessGroup):
         self._store = store
         self._name = self._description = "undefined"
         if HAS_BACKENDS:
-            # It answers what PyTorch asks not the group, but its backend.
+            # Answers what PyTorch asks of the backend, not of the group.
             self._set_default_backend(self.BackendType.CUSTOM)
             part = PartOfGroup(communicator, mail, timeout, store)
             part._gpu = self._gpu
@@ -196,7 +195,7 @@ class ProcessGroup(_Group, dist.ProcessGroup):
     def getGroupDesc(self) -> str:
         return self._description
 
-    # The names by which Python asks.
+    # The names that Python uses.
 
     _set_group_name = setGroupName
     _set_group_desc = setGroupDesc

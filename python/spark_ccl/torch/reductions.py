@@ -1,4 +1,4 @@
-"""PyTorch's calls that reduce, on a communicator."""
+"""Calls of PyTorch that reduce, on a communicator."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .starts import Starts, options
 from .tensors import moved, pointer, reduced
 from .work import Work
 
-# Calls that have begun, and what is to do when they are done.
+# Calls that have begun, and the function to call when they are done.
 _Begun = tuple[list[Started], Optional[Callable[[], None]]]
 
 
@@ -25,7 +25,7 @@ class Reductions(Starts):
     """The reductions of a group, under PyTorch's names."""
 
     def allreduce(self, tensors: Tensors | torch.Tensor, opts: Any = None) -> Work:
-        # Of several tensors, gloo would add those of one rank up, too.
+        # Of several tensors, gloo would also add up those of one rank.
         return self._all_reduce_each([only(listed(tensors))], opts, True)
 
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> Work:
@@ -96,7 +96,7 @@ class Reductions(Starts):
         sparse = Sparse(tensor, opts.reduceOp)
         told = sparse.told.new_empty(self._size, sparse.told.numel())
         arguments = (pointer(sparse.told, "the shape"), told.data_ptr(), *moved(sparse.told))
-        # Also of a call that is only started: how much is to come must be known before more can
+        # Waits even if the call is only started: the sizes must be known before more can
         # begin.
         self._work(self._start(opts, "all_gather", *arguments, keep=(sparse, told)), []).wait()
         started: list[Started] = []
@@ -117,7 +117,7 @@ class Reductions(Starts):
         arguments = (source, to, count, dtype, op)
         return self._start(opts, "reduce_scatter", *arguments, keep=(output, whole), factor=factor), None
 
-    # Other names that PyTorch has for them.
+    # Other names that PyTorch has for these calls.
 
     allreduce_sparse = allreduce
     _reduce_scatter_base = reduce_scatter_single

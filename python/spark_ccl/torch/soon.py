@@ -1,4 +1,4 @@
-"""Something that happens a moment after it was asked for, unless it has happened before."""
+"""Runs a function a moment after it was requested, once for all requests until then."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from collections.abc import Callable
 
 
 class Soon:
-    """Does something on a thread of its own, which starts when it is first asked for."""
+    """Calls a function on a thread of its own, which starts at the first request."""
 
     def __init__(self, do: Callable[[], None], after: float) -> None:
-        """`after` is how many seconds pass."""
+        """`after` is the delay in seconds."""
         self._do = do
         self._after = after
-        # Held to look at, or change, what is here.
+        # Held to read or change this state.
         self._changed = threading.Condition()
         self._due: float | None = None
         self._thread: threading.Thread | None = None
         self._is_closed = False
 
     def ask(self) -> None:
-        """Asks for it; does nothing where that is so already."""
+        """Requests the call; does nothing if one is already requested."""
         with self._changed:
             if self._is_closed or self._due is not None:
                 return
@@ -32,8 +32,8 @@ class Soon:
             self._changed.notify_all()
 
     def close(self, within: float) -> None:
-        """Ends the thread, also where something was asked for. Waits at most `within` seconds for
-        what it does."""
+        """Ends the thread, even if a call is requested. Waits at most `within` seconds for a call
+        in progress."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()

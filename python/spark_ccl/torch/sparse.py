@@ -1,4 +1,4 @@
-"""Sums of sparse tensors: ranks tell each other how many elements they have, exchange them, and add
+"""Sums of sparse tensors: ranks exchange how many elements they have, then the elements, and add
 them up here."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from .tensors import moved, pointer
 
 
 class Part:
-    """What a rank sends to and receives from each rank: as many rows as the ranks have elements."""
+    """The rows that a rank sends to and receives from each rank: one for each element."""
 
     def __init__(self, own: torch.Tensor, rows: list[int]) -> None:
         self.own = own.contiguous()
@@ -41,7 +41,7 @@ class Part:
 
 
 class Sparse:
-    """A sparse tensor that becomes the sum of all ranks' ones."""
+    """A sparse tensor that becomes the sum of those of all ranks."""
 
     def __init__(self, tensor: torch.Tensor, op: Any) -> None:
         if op != ReduceOp.SUM:
@@ -49,7 +49,7 @@ class Sparse:
         self._tensor = tensor
         self._own = tensor.detach().coalesce()
         self._parts: list[Part] = []
-        # Elements, and what must be the same on all ranks: how many dimensions are sparse, and the
+        # Elements, and what must be equal on all ranks: the number of sparse dimensions, and the
         # shape.
         self.told = torch.tensor([self._own.values().size(0), self._own.sparse_dim(), *tensor.shape])
 
@@ -57,7 +57,7 @@ class Sparse:
         return [self.told]
 
     def parts(self, told: torch.Tensor) -> list[Part]:
-        """What is to be exchanged, by what all ranks have told, a row for each; raises
+        """The exchange to make, by the sizes of all ranks, a row for each; raises
         `InvalidError`."""
         for rank, other in enumerate(told[:, 1:].tolist()):
             if other != self.told[1:].tolist():
@@ -70,6 +70,6 @@ class Sparse:
         return self._parts
 
     def add_up(self) -> None:
-        """Puts the sum into the tensor."""
+        """Writes the sum to the tensor."""
         indices, values = (part.every for part in self._parts)
         self._tensor.copy_(torch.sparse_coo_tensor(indices.t(), values, self._tensor.shape).coalesce())

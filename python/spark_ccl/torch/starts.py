@@ -1,4 +1,4 @@
-"""How a call of PyTorch's becomes calls of the communicator."""
+"""Translates a call of PyTorch to calls of the communicator."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from .tensors import check_all_on
 from .work import Futures, Work
 
 _NO_TIME = timedelta(0)
-# The library takes no more; who gives more wants no limit.
+# The library's maximum; a longer timeout is meant as no limit.
 LONGEST = timedelta(days=49)
 _HOST = torch.device("cpu")
 
 
 def options(kind: Any, given: Any, name: str = "") -> Any:
-    """The given options, or the defaults; the option of this name may be given alone."""
+    """The given options, or the defaults; an option of this name may be given by itself."""
     if hasattr(given, "timeout"):
         return given
     made = kind()
@@ -32,13 +32,13 @@ def options(kind: Any, given: Any, name: str = "") -> Any:
 
 
 def is_async(opts: Any) -> bool:
-    """Whether a call is to be waited for. Older versions wait by themselves, and do not say whether
-    they will."""
+    """Whether a call is waited for later. Older versions of PyTorch wait themselves, and do not say
+    whether they will."""
     return opts is None or bool(getattr(opts, "asyncOp", True))
 
 
 def limit_of(opts: Any) -> timedelta | None:
-    """How long a call may take, by its options; `None` for as long as any of its group."""
+    """How long a call may take, by its options; `None` for the group's timeout."""
     return None if opts is None or opts.timeout <= _NO_TIME else min(opts.timeout, LONGEST)
 
 
@@ -58,7 +58,7 @@ class Starts:
     _futures: Futures
 
     def _start(self, opts: Any, function: str, *arguments: Any, keep: Any, factor: Any = None) -> list[Started]:
-        """Makes a call; returns it if it has only begun."""
+        """Makes a call; returns it if it is only started."""
         check_all_on(_HOST, keep)
         started = self._communicator._handle.run(
             function,

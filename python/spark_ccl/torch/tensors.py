@@ -1,4 +1,4 @@
-"""What tensors and reductions of PyTorch are to the library."""
+"""Translates tensors and reductions of PyTorch to those of the library."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _TYPES = {
     torch.uint32: DType.UINT32,
     torch.uint64: DType.UINT64,
 }
-# What is reduced by parts.
+# Types that are reduced by parts.
 _PARTS = {torch.complex64: DType.FLOAT32, torch.complex128: DType.FLOAT64}
 _SUM = ReduceOp.SUM
 _OPS = (
@@ -51,8 +51,8 @@ _OF_TRUTH = (
 
 
 def pointer(tensor: torch.Tensor, name: str) -> int:
-    """Where a contiguous tensor's elements are; raises `InvalidError` unless that is memory of the
-    CPU or of a GPU."""
+    """The address of a contiguous tensor's elements; raises `InvalidError` unless it is of the CPU
+    or of a GPU."""
     check_has_memory(tensor, name)
     if tensor.is_conj():
         raise InvalidError(f"{name} is a conjugate that was not computed yet; pass its resolve_conj()")
@@ -89,7 +89,7 @@ def check_all_on(device: torch.device, kept: Any) -> None:
 
 
 def moved(tensor: torch.Tensor) -> tuple[int, DType]:
-    """Elements, and their type, of a tensor that is only moved: of bytes, if there is no such
+    """Elements, and their type, of a tensor that is only moved: bytes, if the library lacks its
     type."""
     dtype = _TYPES.get(tensor.dtype)
     if dtype is None:
@@ -101,7 +101,7 @@ def reduced(tensor: torch.Tensor, op: Any) -> tuple[int, DType, int, Any] | None
     """Elements, their type, the reduction, and its factor, of a tensor that is reduced; raises
     `InvalidError`.
 
-    `None` for reductions of bits, which the library does not have.
+    `None` for bitwise reductions, which the library does not have.
     """
     dtype = _TYPES.get(tensor.dtype)
     if dtype is not None:

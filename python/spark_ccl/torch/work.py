@@ -1,4 +1,4 @@
-"""What PyTorch waits for."""
+"""The objects by which PyTorch waits for calls."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ import torch.distributed as dist
 from ..errors import Error, TimedOutError
 from .versions import KEEPS_WORKS
 
-# Seconds between two looks of a wait with a time of its own.
+# Seconds between two polls of a wait with a time of its own.
 LOOK_EVERY = 0.000_2
 # Seconds that the end of a group waits for its calls, and then for their futures.
 END_WITHIN = 1.0
 
 
-# Works that C++ may wait for, where it does not keep their Python part itself.
+# Works that C++ may wait for, in versions where it does not keep their Python part itself.
 _kept: set[Work] = set()
 
 
 class Started(Protocol):
-    """A call of the library, or a message that is expected."""
+    """A call of the library, or an expected message."""
 
     def wait(self) -> None: ...
 
@@ -35,7 +35,7 @@ class Started(Protocol):
 
 
 class Work(dist.Work):
-    """A call: the library's calls that were started for it, and what follows them."""
+    """A call: the library's calls that were started for it, and the function to call after them."""
 
     is_message = False
 
@@ -98,7 +98,7 @@ class Work(dist.Work):
         self.wait()
 
     def result(self) -> list[torch.Tensor]:
-        """The tensors that were received, or reduced."""
+        """The received or reduced tensors."""
         self.wait()
         return self._result
 
@@ -119,8 +119,8 @@ class Work(dist.Work):
             if self._finish is None:
                 return
             try:
-                # Its copies are no operations of autograd, and this may be another thread than that
-                # of the call.
+                # Autograd must not record its copies, and this may be another thread than that of
+                # the call.
                 with torch.inference_mode():
                     self._finish()
             except Exception as failure:
@@ -132,14 +132,14 @@ class Work(dist.Work):
 class Futures:
     """Sets futures. Collective calls are waited for in their order, by one thread at a time.
 
-    That thread hands over before it sets a future, if others were asked for: a callback may wait
+    That thread hands over before it sets a future, if others are requested: a callback may wait
     for them.
     """
 
     def __init__(self) -> None:
         self._asked: collections.deque[tuple[Work, torch.futures.Future[Any]]] = collections.deque()
         self._threads: list[threading.Thread] = []
-        # Held to look at, or change, what is here.
+        # Held to read or change this state.
         self._changed = threading.Condition()
         self._is_attended = False
         self._idle = 0
@@ -149,7 +149,7 @@ class Futures:
         future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
         with self._changed:
             if work.is_message:
-                # It may wait for long, and those of collective calls must not wait with it.
+                # It may wait for long, and futures of collective calls must not wait with it.
                 self._start(_set, work, future)
             else:
                 self._asked.append((work, future))
@@ -157,7 +157,7 @@ class Futures:
         return future
 
     def close(self) -> None:
-        """Ends the threads when they have set all that were asked for, and waits for that for a
+        """Ends the threads once they have set all requested futures, and waits for that for a
         moment."""
         with self._changed:
             self._is_closed = True
@@ -167,7 +167,7 @@ class Futures:
         for thread in threads:
             # A callback may end the group.
             if thread is not threading.current_thread():
-                # Python's end would cut it off.
+                # The end of Python would cut it off.
                 thread.join(max(0, deadline - time.monotonic()))
 
     def _call(self) -> None:
@@ -182,7 +182,7 @@ class Futures:
     def _attend(self) -> None:
         while (asked := self._next()) is not None:
             work, future = asked
-            # `_set` sees what became of it.
+            # `_set` sees its result.
             with contextlib.suppress(Exception):
                 work.wait()
             with self._changed:
