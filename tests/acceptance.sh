@@ -62,7 +62,7 @@ kill_once() {
             timeout 120 "$perf" all_reduce -b 1G -e 1G -n 2 -N 0 -c 0 >"$work/rank$rank" 2>&1 &
         pids[rank]=$!
     done
-    # After the first row all that follows is all_reduce.
+    # After the first row there is nothing but all_reduce.
     for _ in $(seq 600); do
         ! grep -q '^  *1073741824' "$work/rank0" || break
         sleep 0.1

@@ -3,7 +3,7 @@
 # pkg-config, and runs them. Then runs the programs of its tests under valgrind, and with GCC's
 # sanitizers.
 #   tests/capi.sh [argument of `cargo cinstall`]...      (such as --debug)
-# cargo-c is compiled where it is missing, which takes minutes, and kept in
+# cargo-c is compiled if it is missing, which takes minutes, and kept in
 # $XDG_CACHE_HOME/spark-ccl.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -15,7 +15,7 @@ fail() {
     exit 1
 }
 
-# install_tool [VERSION]: without optimisations, which take several times as long.
+# install_tool [VERSION]: without optimisations, which would take several times as long.
 install_tool() {
     cargo install --locked --debug --root "$tool" "cargo-c${1:+@$1}" 2>&1 | tee "$tool.log" >&2
 }
@@ -24,7 +24,7 @@ tool=$(dirname "$cache")/cargo-c
 export PATH=$tool/bin:$PATH
 if ! command -v cargo-capi >/dev/null; then
     need libssl-dev pkg-config
-    # The newest may need a newer Rust; it says then which one does not.
+    # The newest may need a newer Rust; then cargo names the last version that does not.
     older='s/^`cargo-c \([0-9.]*\).*` supports rustc.*/\1/p'
     install_tool || install_tool "$(sed -n "$older" "$tool.log")"
 fi
@@ -34,7 +34,7 @@ trap 'rm -rf "$folder"' EXIT
 prefix=$folder/prefix
 cargo cinstall --locked -p spark-ccl-ffi --prefix "$prefix" --libdir "$prefix/lib" "$@"
 export PKG_CONFIG_PATH=$prefix/lib/pkgconfig LD_LIBRARY_PATH=$prefix/lib
-# What was measured on this machine must not change which algorithms run.
+# Measurements of this machine must not change which algorithms run.
 export SPARK_CCL_TUNING=off
 
 # launch RANKS COMMAND...: runs a command as this number of ranks; all must succeed.
@@ -67,7 +67,7 @@ cmp ffi/include/spark_ccl.h "$prefix/include/spark_ccl.h"
 
 for source in examples/c/*.c; do
     name=$(basename "$source" .c)
-    # It needs GPUs, and is below.
+    # It needs GPUs: see below.
     [ "$name" != device_memory ] || continue
     compile "$name" "$source" gcc -std=c11
     launch 3 "$folder/$name"
@@ -86,7 +86,7 @@ for source in ffi/tests/*.c; do
     # These need GPUs.
     ! grep -q '"driver.h"' "$source" || continue
     arguments=()
-    # It makes its own ranks otherwise.
+    # Without it, the program makes its own ranks.
     [ "$name" != ranks ] || arguments=(env)
     echo "$name under valgrind"
     compile "$name" "$source" gcc -std=c11

@@ -1,7 +1,7 @@
 #!/bin/bash
-# Runs the tests of device memory on GPUs and an NCCL that are none (crates/perf/tests/fake_gpu):
-# which calls are made, in which order, on which memory, and what happens when they fail. About NCCL
-# itself this shows nothing.
+# Runs the tests of device memory on fake GPUs and a fake NCCL (crates/perf/tests/fake_gpu): which
+# calls are made, in which order, on which memory, and what happens when they fail. It shows nothing
+# about NCCL itself.
 #   tests/fake-gpus.sh [argument of the test program]...
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -14,33 +14,33 @@ export SPARK_CCL_TEST_REQUIRE=gpus,fake-gpus
 on_fakes() {
     env -u SPARK_CCL_NCCL_LIBRARY LD_LIBRARY_PATH="$libraries" FAKE_GPUS="${FAKE_GPUS:-2}" "$@" </dev/null
 }
-# Features are selected as for the workspace's tests, so that nothing is built anew.
+# With the features of the workspace's tests, nothing is built anew.
 test_programs --workspace --test gpu --test staged --test kernels >"$libraries/programs"
 while IFS=$'\t' read -r todo name folder program; do
     [ "$todo $folder" = "run $PWD" ] || continue
-    # Threads play the kernels between GPUs. The ranks share one, as two fake ones are of different
-    # models.
+    # Threads act as the kernels between GPUs. The ranks share a GPU, as two fake ones are of
+    # different models.
     if [ "$name" = kernels ]; then
         FAKE_GPUS=1 on_fakes "$program" -q all_take_the_kernels means_are
     else
         on_fakes "$program" -q "$@"
     fi
-    # Once more on memory that is the host's, on which calls are not staged; messages always are.
+    # Once more on memory of the host, on which calls are not staged; messages always are.
     [ "$name" != staged ] ||
         SPARK_CCL_GPU_PINNED=1 on_fakes "$program" -q --skip messages:: --skip by_mail:: --skip unstaged:: "$@"
-    # By pieces, as what users have over links: what ends calls, and what does not.
+    # By pieces, as over links between hosts: what ends calls, and what does not.
     [ "$name" != staged ] ||
         SPARK_CCL_TEST_GPU_PROTOCOL=proxy on_fakes "$program" -q by_host:: failures:: processes:: \
             "$@"
-    # And over RDMA devices that are none, which belong to one process. How calls fail has nothing
-    # to do with the links.
+    # And over fake RDMA devices, which belong to one process. How calls fail does not depend on
+    # the links.
     [ "$name" != staged ] ||
         SPARK_CCL_TEST_RDMA_SEED=$RANDOM on_fakes "$program" -q --skip processes:: --skip failures:: --skip unstaged:: "$@"
 done <"$libraries/programs"
 test_programs --workspace --lib >"$libraries/programs"
 cuda=$(awk -F'\t' '$2 == "spark_ccl_cuda" { print $4 }' "$libraries/programs")
 (cd crates/cuda && on_fakes "$cuda" -q "$@")
-# The C interface, whose ranks are threads there: all fakes belong to one process.
+# The C interface, with threads as ranks: all fakes belong to one process.
 cargo build --workspace --lib --test c_program
 target=$(cargo metadata --format-version 1 --no-deps | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')
 for name in libspark_ccl.so libspark_ccl.so.0; do

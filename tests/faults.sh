@@ -1,9 +1,9 @@
 #!/bin/bash
-# Random faults (killed, stopped, cut off, mistaken and forked ranks, lost packets, garbage or
-# hundreds of silent connections on every port, logs that nobody takes, memory that is dropped while
-# it is in use) in random calls of real processes. With a C++ compiler, that memory is of GPUs that
-# are none; else it is registered memory of the host. Prints how many hung, were wrong, named
-# nobody, or left something behind, and fails where any did.
+# Random faults (killed, stopped, cut off and forked ranks, wrong calls, lost packets, garbage or
+# hundreds of silent connections on every port, logs without a reader, memory that is dropped while
+# in use) in random calls of real processes. With a C++ compiler, that memory is of fake GPUs; else
+# it is registered memory of the host. Prints how many cases hung, were wrong, named no rank, or
+# left something behind, and fails if any did.
 #   tests/faults.sh [-r] N SEED    N cases; `tests/faults.sh [-r] 1 SEED` repeats that of a SEED
 #                                  which it prints
 #   Several may run side by side, with seeds 2 * N apart: what a job has is its own.

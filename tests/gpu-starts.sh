@@ -1,7 +1,7 @@
 #!/bin/bash
 # Starts the tests of device memory again and again, with malloc's checks and beside random faults
-# of other processes, until a start fails: for what happens once in many starts. gdb shows where
-# each thread was then.
+# of other processes, until a start fails: for faults that happen once in many starts. gdb shows
+# where each thread was then.
 #   tests/gpu-starts.sh STARTS [argument of the test program]...
 # Needs GPUs, gdb, and root, for the faults' network namespaces.
 set -euo pipefail
@@ -19,8 +19,8 @@ faults=$!
 trap 'kill -- "-$faults" 2>/dev/null; rm "$log"' EXIT
 
 for ((start = 1; start <= starts; start++)); do
-    # What is freed is overwritten, and a block's end is looked at when it is freed. One test at a
-    # time: what fails is named.
+    # Freed memory is overwritten, and a block's end is checked when it is freed. One test at a
+    # time: the failing one is named.
     if ! gdb -q -batch -return-child-result -ex "set startup-with-shell off" \
         -ex "set environment LD_PRELOAD libc_malloc_debug.so.0" \
         -ex "set environment GLIBC_TUNABLES glibc.malloc.check=3:glibc.malloc.perturb=165" \

@@ -6,8 +6,8 @@
 #             static and c10d
 #   launch    the same PyTorch, in a program that `spark-perf launch` starts on four network
 #             namespaces
-# Needs root for Slurm's daemons; what they write is in a folder of their own. `SPARK_PERF` names
-# another program.
+# Needs root for Slurm's daemons, which write to a folder of their own. `SPARK_PERF` names another
+# program.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . tests/vm/lib.sh
@@ -31,7 +31,7 @@ main() {
 
 stop() {
     local daemon
-    # Slurm's need munge's to the end.
+    # Slurm's daemons need munge's to the end.
     for ((daemon = ${#daemons[@]} - 1; daemon >= 0; daemon--)); do
         kill "${daemons[daemon]}" 2>/dev/null || true
         wait "${daemons[daemon]}" || true
@@ -45,7 +45,7 @@ fail() {
     exit 1
 }
 
-# starts NAME COMMAND...: COMMAND ends with what every launcher is given to start.
+# starts NAME COMMAND...: COMMAND ends with the program that every launcher starts.
 starts() {
     local name=$1
     shift
@@ -57,11 +57,11 @@ starts() {
 }
 
 slurm() {
-    # Debian's plugin for pmix opens libpmix.so, which only the last one has.
+    # Debian's plugin for pmix opens libpmix.so, which only the last package has.
     need slurmctld slurmd slurm-client munge python3 libpmix-dev
     export SLURM_CONF=$work/slurm.conf
     local ports mpi
-    # Not those of a Slurm that is here.
+    # Not the variables of a Slurm that runs this script.
     ports=($(python3 -c '
 import socket
 held = [socket.create_server(("", 0)) for _ in range(2)]
@@ -128,7 +128,7 @@ launch() {
 pytorch() {
     torch=$(dirname "$cache")/torch
     [ ! -e "$torch/bin/torchrun" ] || return 0
-    # Who calls this in a condition takes no notice of `set -e`.
+    # Within a condition, `set -e` has no effect.
     need python3-venv || exit
     /usr/bin/python3 -m venv "$torch" || exit
     "$torch/bin/pip" install -q torch && return

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Validates the manifests of `spark-perf launch --kubernetes` against the schemas that Kubernetes
-# publishes, of its oldest and newest versions that the package kubernetes-validate from PyPI has.
-# Without a network it is skipped.
+# publishes, of the oldest and the newest version in PyPI's package kubernetes-validate. Skipped
+# without a network.
 #   tests/manifest.sh       (`SPARK_PERF` names another program)
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -39,7 +39,7 @@ manifest() {
 manifest --nodes 2 | validate
 manifest --nodes 3 --slots 8 --gpus 8 --job-name train | validate
 manifest --nodes 2 --gpus 1 --rdma rdma/rdma_shared_device_a --networks rail-0,rail-1 | validate
-# What is wrong must be found.
+# Errors must be found.
 if manifest --nodes 2 | sed 's/"Indexed"/5/' | validate 2>/dev/null; then
     echo "a number is taken for a completion mode" >&2
     exit 1

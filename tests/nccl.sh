@@ -1,6 +1,6 @@
 #!/bin/bash
 # Opens NVIDIA's own libnccl, the oldest and the newest that are supported, on a machine without a
-# GPU. The wheels are fetched from PyPI (510 MB); what is kept of them, 700 MB, is in
+# GPU. The wheels are fetched from PyPI (510 MB); their libraries, 700 MB, are kept in
 # $XDG_CACHE_HOME/spark-ccl/nccl. Without a network the test is skipped, unless
 # SPARK_CCL_TEST_REQUIRE has "nccl".
 set -euo pipefail

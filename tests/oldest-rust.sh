@@ -1,6 +1,6 @@
 #!/bin/bash
-# Compiles libraries and programs with the oldest Rust that Cargo.toml promises. Where that Rust
-# cannot be had, it says so, and passes: the promise is not checked then.
+# Compiles libraries and programs with the oldest Rust that Cargo.toml promises. If that Rust is not
+# available, it says so, and passes without a check.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Packages all crates, and looks into the packages: each has the licenses' text, and what comes from
-# others has theirs; the one that is stamped with its commit has none where it is unpacked within
+# Packages all crates, and checks the packages: each has the licenses' text, and third-party
+# material has its own; the crate that is stamped with its commit has none if it is unpacked within
 # another project's checkout.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -12,7 +12,7 @@ fail() {
     exit 1
 }
 
-# Other kinds of builds need not be made anew for it.
+# So that other kinds of builds need not be made anew.
 export CARGO_TARGET_DIR=target/packages
 rm -rf target/packages/package
 cargo package --quiet --workspace --no-verify --allow-dirty 2>&1 | sed '/^warning: manifest has no/,/^$/d'

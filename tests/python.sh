@@ -19,8 +19,8 @@ trap 'rm -rf "$folder"' EXIT
 "$environment/bin/pip" wheel -q --no-deps -w "$folder" ./python
 "$environment/bin/pip" install -q --no-deps --force-reinstall "$folder"/spark_ccl-*.whl
 
-# Of the systems that the wheel names, PyPI's own tool must find the same: what it asks for is
-# there, and no older one has it.
+# PyPI's own tool must find the systems that the wheel names: they have what it needs, and no older
+# one has.
 system=$(echo "$folder"/spark_ccl-*.whl | sed 's/.*-none-\(.*\)\.whl/\1/')
 found=$("$environment/bin/auditwheel" show --json "$folder"/spark_ccl-*.whl)
 "$environment/bin/python" -c 'import json, sys; sys.exit(json.loads(sys.argv[1])["overall_tag"] != sys.argv[2])' \
@@ -30,8 +30,8 @@ cd python
 "$environment/bin/ruff" check --no-cache .
 "$environment/bin/ruff" format --no-cache --check .
 "$environment/bin/mypy" --cache-dir "$folder/mypy" spark_ccl tests build_library.py
-# Not from here: what is installed is tested, and not the sources.
+# Not from here: the installed package is tested, not the sources.
 cd tests
-# What was measured on this machine must not change which algorithms run.
+# Measurements of this machine must not change which algorithms run.
 export SPARK_CCL_TUNING=off PYTHONDONTWRITEBYTECODE=1
 "$environment/bin/python" -m unittest "$@"

@@ -5,18 +5,18 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . tests/vm/lib.sh
 
-# A C compiler for the tests of the C ABI, and one of C++ for GPUs that are none; two launchers;
-# `ip` and `nft` for network namespaces; ssh, which reaches them as hosts. No ssh server, since
-# Debian would start it: the tests that need one are skipped where none is installed.
+# A C compiler for the tests of the C ABI, and a C++ compiler for fake GPUs; two launchers; `ip` and
+# `nft` for network namespaces; ssh, which reaches them as hosts. No ssh server, since Debian would
+# start it: the tests that need one are skipped if none is installed.
 need gcc g++ libc6-dev openmpi-bin mpich iproute2 nftables openssh-client python3
 
-# What was measured on this machine must not change which algorithms run; tests of that name files
-# of their own.
+# Measurements of this machine must not change which algorithms run; tests about that name files of
+# their own.
 export SPARK_CCL_TUNING=off
-# Messages are read straight out of their senders' memory also where two copies take less time.
+# Messages are read straight out of their senders' memory even if two copies are faster.
 export SPARK_CCL_SINGLE_COPY=${SPARK_CCL_SINGLE_COPY:-1}
-# What was just installed must be used; tests that find something else missing are listed at the
-# end.
+# Tests must use the packages that were just installed; those that lack something else are listed at
+# the end.
 export SPARK_CCL_TEST_REQUIRE=${SPARK_CCL_TEST_REQUIRE:-c++,launchers,python,rustc}
 . tests/skipped.sh
 trap list_skipped EXIT
@@ -25,7 +25,7 @@ trap list_skipped EXIT
 [ "$(nproc)" -ge 4 ] || export RUST_TEST_THREADS=${RUST_TEST_THREADS:-4}
 
 # Tests send signals, and a process that starts with one ignored (by nohup, or in a script's
-# background) hands that on.
+# background) passes that on to its children.
 env --default-signal=HUP,INT,QUIT cargo test --workspace "$@"
 if [ $# = 0 ]; then
     tests/fake-gpus.sh

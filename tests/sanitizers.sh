@@ -7,9 +7,9 @@
 # with `--require` it is an error.
 #
 # Left out of all parts: types, sched, config, launcher, console, cluster and perf, which share no
-# memory between threads, or have no unsafe code but calls of C; the C ABI, whose test is a program
-# in C that would have to bring the sanitizer's runtime; tests that start a compiler or an example,
-# where nothing of ours runs in the instrumented program.
+# memory between threads, or have no unsafe code but calls of C; the C ABI, since its test is a
+# program in C, which would need the sanitizer's runtime; tests that start a compiler or an example,
+# since none of our code runs in the instrumented program.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . tests/vm/lib.sh
@@ -23,7 +23,7 @@ folder=${CARGO_TARGET_DIR:-target}
 export SPARK_CCL_TUNING=off
 require=
 
-# has TOOLCHAIN FILE COMPONENT: whether a toolchain has it; says so if it has not.
+# has TOOLCHAIN FILE COMPONENT: whether a toolchain has a component; says so if not.
 has() {
     local folder
     if folder=$(rustup run "$1" rustc --print sysroot 2>/dev/null) && [ -e "$folder/$2" ]; then
@@ -34,25 +34,25 @@ has() {
     return 1
 }
 
-# sanitized SANITIZER FLAGS ARGUMENT...: tests of cargo's. Any toolchain only has to be told.
+# sanitized SANITIZER FLAGS ARGUMENT...: cargo's tests. RUSTC_BOOTSTRAP makes any toolchain do.
 sanitized() {
     RUSTC_BOOTSTRAP=1 CARGO_TARGET_DIR=$folder/$1 RUSTFLAGS="-Zsanitizer=$1 $2" \
         cargo test --target "$target" "${@:3}"
 }
 
-# In TSan's eyes an address is the memory behind it, what it was not compiled into does not
-# synchronise, and what does not go through libc does not happen. So ranks that are threads map
-# shared memory at one address (`one_mapping`), std is built anew, and rustix calls libc. Its own
-# functions are exported, for what threads play the kernels with (crates/perf/tests/fake_gpu). No
-# suppressions: all that it reports counts.
+# TSan identifies memory by its address, and sees neither synchronisation in code that was compiled
+# without it nor system calls that do not go through libc. So ranks that are threads map shared
+# memory at one address (`one_mapping`), std is built anew, and rustix calls libc. TSan's functions
+# are exported for the threads that act as kernels (crates/perf/tests/fake_gpu). There are no
+# suppressions: every report counts.
 tsan() {
     TSAN_OPTIONS=halt_on_error=1:allocator_may_return_null=1 \
         sanitized thread "--cfg one_mapping --cfg rustix_use_libc -Clink-arg=-rdynamic" \
         -Zbuild-std "$@"
 }
 
-# Left out: private copies of shared memory. They are no copies where all have one mapping, and
-# rustix on libc cannot put a mapping in the place of another.
+# Left out: private copies of shared memory. With one mapping for all they are no copies, and rustix
+# on libc cannot replace a mapping by another.
 thread() {
     has stable lib/rustlib/src/rust/library rust-src || return 0
     tsan "${packages[@]}" --lib --tests --no-fail-fast -- "${skips[@]}" \
@@ -61,12 +61,12 @@ thread() {
         --skip memory::tests::readers_see_the_address_mapped_all_the_while \
         --skip a_private_copy_is_out_of_the_peers_reach \
         --skip registered::memory_keeps_its_contents_after_an_abort
-    # With kernels that are compiled by the test.
+    # With kernels that the test compiles.
     SPARK_CCL_TEST_CXXFLAGS=-fsanitize=thread tsan -p spark-ccl-slots --lib
     device
 }
 
-# Device memory by way of the host, from the kernels to RDMA devices, of which both are none.
+# Device memory by way of the host, from fake kernels to fake RDMA devices.
 device() {
     has stable lib/rustlib/src/rust/library rust-src || return 0
     local libraries
@@ -79,7 +79,7 @@ device() {
     rm -r "$libraries"
 }
 
-# staged LIBRARIES SEED PINNED ARGUMENT...: with a seed, over RDMA devices. Those belong to one
+# staged LIBRARIES SEED PINNED ARGUMENT...: with a seed, over RDMA devices, which belong to one
 # process.
 staged() {
     [ -z "$2" ] || local -x SPARK_CCL_TEST_RDMA_SEED=$2
@@ -87,16 +87,16 @@ staged() {
         tsan -p spark-ccl --test staged -- --skip processes:: "${@:4}"
 }
 
-# Leaks do not count: tests forget handles on purpose, whose buffers then stay.
+# Leaks do not count: tests forget handles on purpose, so their buffers stay.
 address() {
     ASAN_OPTIONS=detect_leaks=0 sanitized address "" "${packages[@]}" -p spark-ccl-nccl \
         --lib --tests --no-fail-fast -- "${skips[@]}"
 }
 
-# Miri knows no shared memory files, few of the sockets that the rest is about, and no assembly, of
-# which streaming stores and changes of the processor's mode are made: the portable kernels, but for
-# tests of millions of elements, messages that are lent over TCP, and the fake link without the
-# conformance suite, which gives up on a link that is so slow.
+# Miri supports no shared memory files, few sockets, and no assembly (streaming stores, changes of
+# the processor's mode). So it runs the portable kernels, without tests of millions of elements;
+# messages that are lent over TCP; and the fake link, without the conformance suite, which gives up
+# on a link that is so slow.
 miri() {
     has nightly bin/miri miri || return 0
     # Proptest asks for the working directory.
@@ -105,8 +105,8 @@ miri() {
         --skip both_destinations_are_sources --skip factors_and_operands_in_place --skip every_ \
         --skip halves_with_those_at_the_edges --skip the_mode_of_the_thread
     cargo +nightly miri test -p spark-ccl-transport --lib -- fake:: tcp::frame:: --skip conforms_
-    # On the stand-in for libibverbs, but for devices with threads, and what opens libraries or asks
-    # for limits. What a device may still have is leaked.
+    # On the stand-in for libibverbs, without devices with threads and tests that open libraries or
+    # ask for limits. Memory that a device may still have is leaked.
     MIRIFLAGS="$MIRIFLAGS -Zmiri-ignore-leaks" cargo +nightly miri test -p spark-ccl-verbs --lib \
         -- tests:: --skip network:: --skip missing_library --skip another_library --skip the_memory_limit --skip sysfs
 }

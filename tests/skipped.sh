@@ -1,4 +1,4 @@
-# Sourced by scripts that run tests: list_skipped says which of them were skipped, and why.
+# Sourced by scripts that run tests: list_skipped lists the skipped ones, and why.
 
 SPARK_CCL_TEST_SKIPPED=$(mktemp)
 export SPARK_CCL_TEST_SKIPPED

@@ -30,8 +30,8 @@ cd python
 if [ -z "$version" ]; then
     "$environment/bin/mypy" --cache-dir "$folder/mypy" spark_ccl
 fi
-# Not from here: what is installed is tested, and not the sources.
+# Not from here: the installed package is tested, not the sources.
 cd tests_torch
-# What was measured on this machine must not change which algorithms run.
+# Measurements of this machine must not change which algorithms run.
 export SPARK_CCL_TUNING=off PYTHONDONTWRITEBYTECODE=1
 "$environment/bin/python" -W ignore -m unittest "$@"

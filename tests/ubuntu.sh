@@ -1,13 +1,13 @@
 #!/bin/bash
 # Runs the README's commands in Ubuntu 24.04's userland. Keeps that userland in the cache. Debian
-# 12, root. Ends with 77 where Ubuntu's packages cannot be had.
+# 12, root. Ends with 77 if Ubuntu's packages are not available.
 #   tests/ubuntu.sh root   both commands, beside nothing but what they install
 #   tests/ubuntu.sh user   the tests, beside programs that Sparks have, by one who is not root
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . tests/vm/lib.sh
 
-# The userland as it came, what a run adds to it, and what stays for the next run.
+# The userland as installed, the additions of a run, and the files that stay for the next run.
 root=$cache/noble
 layer=$cache/noble.layer
 kept=$cache/noble.home
@@ -19,7 +19,7 @@ untried() {
     exit 77
 }
 
-# Only what Ubuntu's key has signed is unpacked.
+# Only packages that Ubuntu's key has signed are unpacked.
 bootstrap() {
     local new=$root.new scripts=/usr/share/debootstrap/scripts
     remove "$new"
@@ -37,7 +37,7 @@ bootstrap() {
     mv "$new" "$root"
 }
 
-# Nothing that is mounted below.
+# Without anything that is mounted below.
 remove() {
     rm -rf --one-file-system "$@"
 }
@@ -47,12 +47,13 @@ fresh() {
     remove "$layer"
     mkdir -p "$layer"/{upper/etc,work,whole} "$kept"
     cp /etc/resolv.conf /etc/hosts "$layer/upper/etc/"
-    # Mounts that fail are no lack of packages.
+    # A failed mount does not count as missing packages.
     inside root / true
 }
 
-# inside USER FOLDER COMMAND...: there, with mounts, processes and shared memory of its own. It is
-# the root of these mounts: tests enter namespaces by nsenter, which leads out of a chroot.
+# inside USER FOLDER COMMAND...: runs a command in the userland, with mounts, processes and shared
+# memory of its own. The userland is the root of these mounts: tests enter namespaces by nsenter,
+# which leads out of a chroot.
 inside() {
     local toolchain
     toolchain=$(rustc --print sysroot)
@@ -80,7 +81,7 @@ inside() {
     ' _ "$root" "$layer" "$kept" "$toolchain" "$home" "$@"
 }
 
-# installed PACKAGE...: beside what the sources came with, and what the README asks for.
+# installed PACKAGE...: installs them, git, and what the README asks for.
 installed() {
     local install=(apt-get install -y -qq --no-install-recommends git gcc libc6-dev "$@")
     inside root / apt-get update -qq -o APT::Update::Error-Mode=any || untried
@@ -88,14 +89,14 @@ installed() {
     inside root / "${install[@]}" >/dev/null
 }
 
-# checkout USER: the sources as they were committed, and the crates that they need, are the user's.
+# checkout USER: gives the user the committed sources, and the crates that they need.
 checkout() {
     local at=$kept/spark-ccl built
-    # What was built of the same commit is not built anew.
+    # A build of the same commit is not made anew.
     built=$(git -c safe.directory='*' -C "$at" rev-parse HEAD 2>/dev/null) || true
     if [ "$built" != "$(git rev-parse HEAD)" ]; then
         remove "$at.new"
-        # Objects that are one file in both would get the user as their owner here, too.
+        # Objects that are hard links would change their owner here, too.
         git clone -q --no-hardlinks . "$at.new"
         [ ! -d "$at/target" ] || mv "$at/target" "$at.new/"
         remove "$at"

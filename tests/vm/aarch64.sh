@@ -1,6 +1,6 @@
 #!/bin/bash
-# Builds for aarch64 spark-perf and the tests of what depends on the processor, and runs them in an
-# emulated machine.
+# Builds spark-perf, and the tests of code that depends on the processor, for aarch64, and runs them
+# in an emulated machine.
 #   tests/vm/aarch64.sh [-b]
 #   -b  only builds
 # Needs Debian 12, whose packages bring Rust's library for aarch64; takes a few minutes.
@@ -8,16 +8,15 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 . tests/vm/lib.sh
 
-# Packages with atomics, vector instructions, and layouts that others see; of the others, what
-# spark-perf needs is compiled.
+# Packages with atomics, vector instructions, and layouts that others see; the rest is compiled as
+# far as spark-perf needs it.
 packages=(compute fork transport types verbs)
 targets=(fork shm_processes suite)
-# Of the suite, tests whose name contains one of these. Random collectives and random faults stand
-# for those that go through all cases, start many processes, or wait for their deadlines: emulated,
-# these take half an hour.
+# Tests of the suite with one of these in their name. Random collectives and random faults stand for
+# the tests of all cases, of many processes, or of deadlines, which take half an hour here.
 suite='collectives_random:: campaign::random_faults registered:: single_copy:: nonblocking types:: untyped:: values:: waiting::'
 skip='--skip every_path_computes_the_same'
-# What the machine has: tests that need it and do not find it fail.
+# What the machine has: a test that needs it and does not find it fails.
 needs=ipv6,single-copy
 target=aarch64-unknown-linux-gnu
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target}/aarch64
@@ -46,7 +45,7 @@ install_tools() {
         libc6-dev-arm64-cross
 }
 
-# Prints what test_programs does.
+# Prints the lines of test_programs.
 build() (
     # Symbols would be most of what the machine has to load.
     export CARGO_PROFILE_DEV_DEBUG=0 CARGO_PROFILE_DEV_STRIP=true RUSTC=/usr/bin/rustc \
@@ -81,7 +80,7 @@ make_guest() {
 export PROPTEST_CASES=16 RUST_BACKTRACE=1 TEST_PATIENCE=20 SPARK_CCL_TEST_REQUIRE=$needs
 code=0
 run_tests /tests $skip || code=1
-# Fails where a value is wrong.
+# Fails if a value is wrong.
 spark-perf all_reduce -b 8 -e 1M -f 8 -n 3 || code=1
 exit \$code
 GUEST

@@ -14,7 +14,7 @@ def elf(image):
     for magic, unpack in PACKERS.items():
         start = image.find(magic)
         while start >= 0:
-            # What follows the packed kernel makes the unpacker complain, after it has unpacked.
+            # Bytes after the packed kernel make the unpacker fail, but only after it has unpacked.
             unpacked = subprocess.run(
                 unpack, input=image[start:], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
             ).stdout

@@ -1,12 +1,12 @@
 #!/bin/bash
-# A queue pair of the crate `ibverbs` talks to one of ours, in the emulated machine of rdma.sh. What
-# is built for it is kept in $XDG_CACHE_HOME/spark-ccl. Needs Debian 12.
+# Connects a queue pair of the crate `ibverbs` to one of ours, in the emulated machine of rdma.sh.
+# The build is kept in $XDG_CACHE_HOME/spark-ccl. Needs Debian 12.
 #   tests/vm/interop.sh [option of rdma.sh]...
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 . tests/vm/lib.sh
 
-# The crate has rdma-core's headers made by cmake, and reads them by libclang.
+# The crate makes rdma-core's headers by cmake, and reads them by libclang.
 need cmake make gcc g++ pkg-config libibverbs-dev libclang1 libclang-common-14-dev
 
 package=tests/interop/Cargo.toml

@@ -12,7 +12,7 @@ as_root() {
 need() {
     local package missing=()
     for package in "$@"; do
-        # Debian names a package that is installed for the machine itself without its architecture.
+        # Debian lists a package of the machine's own architecture without the architecture.
         dpkg-query -W -f '${db:Status-Status}\n' "$package" 2>/dev/null | grep -qx installed ||
             missing+=("$package")
     done
@@ -23,13 +23,12 @@ need() {
         apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 }
 
-# with_apt COMMAND...: runs a command while no other script of these runs one of apt's: both would
-# fail.
+# with_apt COMMAND...: runs a command of apt while no other script does: both would fail.
 with_apt() {
     local lock code=0
     exec {lock}>"$cache/apt.lock"
     flock "$lock"
-    # Not to services that are installed, and started.
+    # Not passed on to services that are installed, and started.
     "$@" {lock}>&- || code=$?
     exec {lock}>&-
     return $code
@@ -39,7 +38,7 @@ with_apt() {
 unpacked() {
     local package=${1:?"no package"} folder=$cache/$1
     if [ ! -e "$folder/.complete" ]; then
-        # Where a command is substituted, an error would not end the script.
+        # Within a command substitution, an error would not end the script.
         unpack "$package" "$folder" || return
     fi
     echo "$folder"
@@ -47,12 +46,12 @@ unpacked() {
 
 unpack() (
     rm -rf "$2" && mkdir -p "$2" && cd "$2" &&
-        # The downloader works as another user when it can.
+        # The downloader runs as another user if it can.
         with_apt apt-get download -qq -o APT::Sandbox::User=root "$1" >&2 &&
         dpkg-deb -x ./*.deb . && rm ./*.deb && touch .complete
 )
 
-# newest_kernel META-PACKAGE: prints the package of the kernel that a meta package stands for.
+# newest_kernel META-PACKAGE: prints the package of the kernel that a meta package depends on.
 newest_kernel() {
     local package
     # While another script brings apt's lists up to date, they may be empty.
@@ -118,8 +117,8 @@ place_program() {
     done
 }
 
-# test_programs ARGUMENT...: builds what `cargo test` would with these arguments, and prints what
-# `programs` does.
+# test_programs ARGUMENT...: builds what `cargo test` would with these arguments, and prints the
+# lines of `programs`.
 test_programs() {
     programs test --no-run "$@"
 }
@@ -143,13 +142,13 @@ spark_perf() {
     realpath "${SPARK_PERF:-${CARGO_TARGET_DIR:-target}/release/spark-perf}"
 }
 
-# fake_gpus FOLDER [FLAG...]: builds a driver of CUDA, with an NCCL, whose GPUs are none
+# fake_gpus FOLDER [FLAG...]: builds the fake CUDA driver, with a fake NCCL
 # (crates/perf/tests/fake_gpu).
 fake_gpus() {
     local folder=$1 source
     shift
-    # Linked on its own, so that a sanitizer among the flags is the program's. Products are rounded
-    # before they are added, as those of the kernels are.
+    # Linked on its own, so that it uses the program's sanitizer, if any. Products are rounded
+    # before they are added, as in the kernels.
     for source in crates/perf/tests/fake_gpu/*.cpp; do
         c++ -std=c++17 -O1 -ffp-contract=off -Wall -Wextra -Werror -fPIC -Icrates/gpu/tests "$@" \
             -c "$source" -o "$folder/$(basename "$source").o"
@@ -157,12 +156,12 @@ fake_gpus() {
     # NCCL enqueues in CUDA's streams: both are one library.
     c++ -shared "$folder"/*.cpp.o -o "$folder/libcuda.so.1"
     rm "$folder"/*.cpp.o
-    # The first name that the library tries is the system's own, where there is a real driver.
+    # With a real driver, the first name that the library tries is the system's own.
     ln "$folder/libcuda.so.1" "$folder/libcuda.so"
     ln "$folder/libcuda.so.1" "$folder/libnccl.so.2"
 }
 
-# base_system ROOT BUSYBOX: what every guest needs; /guest.sh is what it then runs.
+# base_system ROOT BUSYBOX: the files that every guest needs; it then runs /guest.sh.
 base_system() {
     local root=$1 busybox=$2
     mkdir -p "$root"/{bin,dev,etc,proc,sys,tmp,run,var/run,root}
@@ -181,7 +180,7 @@ mount -t tmpfs shm /dev/shm
 ln -s /proc/self/fd /dev/fd
 hostname guest
 ip link set lo up
-# The firmware leaves its line unended.
+# The firmware does not end its last line.
 echo
 for module in $(cat /modules 2>/dev/null); do insmod "$module"; done
 sh /guest.sh
@@ -191,8 +190,8 @@ INIT
     chmod +x "$root/init"
 }
 
-# soft_roce_system ROOT KERNEL MODULE...: base_system with what makes and uses RDMA devices of
-# soft-RoCE, and these modules.
+# soft_roce_system ROOT KERNEL MODULE...: base_system with the programs that make and use RDMA
+# devices of soft-RoCE, and these modules.
 soft_roce_system() {
     local root=$1 kernel=$2 file
     shift 2

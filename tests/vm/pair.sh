@@ -1,8 +1,8 @@
 #!/bin/sh
 # The command `pair` in the emulated machine of rdma.sh: runs a program of perftest, or
-# ibv_rc_pingpong, on two RDMA devices, as its own peer, and shows what the client says.
+# ibv_rc_pingpong, on two RDMA devices, as its own peer, and shows the output of the client.
 #   pair DEVICE DEVICE PROGRAM ARGUMENT...
-# Fails when one of the two fails, or after 30 s; then it shows what both say.
+# Fails when one of the two fails, or after 30 s; then it shows the output of both.
 near=$1 far=$2
 shift 2
 said=$(mktemp)

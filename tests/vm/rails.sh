@@ -32,7 +32,7 @@ main() {
 make_rails() {
     mode=$1
     for rail in 0 1; do
-        # The RDMA devices and what was routed go with the network devices.
+        # The RDMA devices and the routes go with the network devices.
         ip link delete r${rail}a 2>/dev/null || true
     done
     echo "$mode" >/run/rails
@@ -63,11 +63,11 @@ make_end() {
     wire) subnet=10.0.$1.0/24 own=10.0.$1.$3 ;;
     link-local) subnet=169.254.0.0/16 own=169.254.$1.$3 ;;
     esac
-    # Each end answers for its own addresses alone, as two machines would.
+    # Each end answers only for its own addresses, as two machines would.
     set_of $device accept_local 1 rp_filter 0 arp_ignore 1 arp_announce 1
     ip addr add $own/${subnet#*/} dev $device
     ip rule add pref 20 oif $device lookup 1$1$3
-    # A device reaches itself, as one of a real machine does.
+    # A device reaches itself, as in a real machine.
     printf '%s\n' "$subnet dev $device src $own table 1$1$3" \
         "local $own dev $device src $own table 1$1$3" >/run/rails-$device
     add_routes $device
@@ -83,7 +83,7 @@ set_of() {
     done
 }
 
-# The kernel delivers to its own addresses by itself, unless the rule for them comes after ours.
+# The kernel delivers to its own addresses locally, unless the rule for them comes after ours.
 let_own_addresses_cross() {
     set_of all rp_filter 0
     if ip rule show | grep -q '^0:'; then

@@ -1,5 +1,5 @@
-# Runs in the emulated machine of rdma.sh: both rails carry what others' programs send, and only a
-# rail's own ends reach each other.
+# Runs in the emulated machine of rdma.sh: both rails carry data of other programs, and only the
+# ends of one rail reach each other.
 ibv_devinfo | grep -E 'hca_id|state|active_mtu'
 grep . /sys/class/infiniband/*/ports/1/gids/[01]
 [ "$RAILS" = one ] || near=a far=b
@@ -30,16 +30,16 @@ if [ "$RAILS" != one ]; then
         echo "FAILED: rxe0a and rxe1b reach each other, without a cable"
         failed=1
     fi
-    # The reason that one of them gives.
+    # The reason in the output of one of them.
     grep Failed /tmp/said
 fi
 
-# A rail that was down carries again. Unlike ibv_rc_pingpong, the ends of ib_write_bw leave
+# A rail that was down carries data again. Unlike ibv_rc_pingpong, the ends of ib_write_bw leave
 # together, and not while an answer may be lost.
 rails down r0a 0.3
 must_work rxe0${near:-} rxe0${far:-} ib_write_bw -x 1 -s 4096 -n 400 -F
-# One that loses packets carries, too. The kernel knows the peer's address by now: it asks for that
-# only once before it refuses to connect a queue pair, and the question could be lost.
+# A rail that loses packets carries data, too. The kernel knows the peer's address by now: it asks
+# for that only once before it refuses to connect a queue pair, and the question could be lost.
 rails impair r0a loss 5%
 must_work rxe0${near:-} rxe0${far:-} ib_write_bw -x 1 -s 4096 -n 400 -F
 [ "$RAILS" = one ] || tc -s qdisc show dev r0a | grep 'dropped [1-9]' || failed=1

@@ -8,15 +8,15 @@
 #   -p          packages to build; else the workspace, as other tests do, so that nothing is built
 #               anew
 #   NAME        tests whose name contains it, instead of those named below
-# The tests see the layout in RAILS, and the command `rails` of rails.sh. None that needs what the
-# machine has may be skipped.
+# The tests find the layout in RAILS, and the command `rails` of rails.sh. A test that needs only
+# what the machine has may not be skipped.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 . tests/vm/lib.sh
 
 # Layouts of the rails (`kernel`: those of `wire`, on another kernel), the folder of a package, and
-# words: tests whose name contains one of them; none: all its tests. What does not depend on the
-# layout is tested once.
+# words: tests with one of them in their name; without words, all its tests. Tests that do not
+# depend on the layout run once.
 suites='one,wire,link-local,kernel crates/verbs
 wire crates/transport rdma::link
 kernel crates/transport rdma::link::tests::a_link rdma::link::tests::lending failover::loss
@@ -36,7 +36,7 @@ main() {
         k)
             kernel=(-k "$OPTARG")
             default=(kernel)
-            # Debian's default has none.
+            # Debian's default kernel has no udmabuf.
             needs+=,udmabuf
             ;;
         m) modes+=("$OPTARG") ;;
@@ -77,8 +77,8 @@ GUEST
         "${files[@]}" -- ". $work/guest.sh"
 }
 
-# As in tests/sanitizers.sh. The standard library stays as it is, so a stable toolchain only has to
-# be told.
+# As in tests/sanitizers.sh. The standard library is not built anew, so a stable toolchain will do
+# with RUSTC_BOOTSTRAP.
 sanitize() {
     target=(--target "$(rustc -vV | sed -n 's/^host: //p')")
     export RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target}/address

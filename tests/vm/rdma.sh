@@ -36,7 +36,7 @@ main() {
     make_guest "$work/root" "$kernel"
     printf 'ulimit -l unlimited\nexport RAILS=%s\nrails make $RAILS || exit\n%s\n' \
         "$mode" "$command" >"$work/root/guest.sh"
-    # Of several processors, all would be emulated by few, and pollers would hold up each other.
+    # Several processors would be emulated by few, and pollers would delay each other.
     boot "$seconds" "$work/root" qemu-system-x86_64 -M pc -cpu max -accel tcg,thread=multi -smp 1 \
         -m 1024 -nic none -kernel "$(elf_kernel "$kernel")" \
         -append "console=ttyS0 quiet panic=-1 mitigations=off cryptomgr.notests"
@@ -54,7 +54,7 @@ make_guest() {
         place_program "$root" "$file"
         [ -x "$file" ] || continue
         ln -sf "$file" "$root/usr/bin/"
-        # Nine tenths of what cargo builds is for debuggers.
+        # Nine tenths of a program are for debuggers.
         strip --strip-debug "$root$file" 2>/dev/null || true
     done
 }

@@ -1,7 +1,7 @@
 # Runs in emulated machines: programs of tests, one after another.
 
 # run_tests LIST ARGUMENT...: runs programs with the arguments. LIST has a line "name folder program
-# argument..." for each. A program without a test that fits passes, but not a whole list of such.
+# argument..." for each. A program without a matching test passes, but not a whole list of these.
 run_tests() {
     list=$1
     shift

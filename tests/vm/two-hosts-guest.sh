@@ -16,7 +16,7 @@ until ssh node2 true; do sleep 1; done
 set +e
 failed=0
 
-# says COMMAND...: must succeed; what it prints is shown, and kept for `expect`.
+# says COMMAND...: must succeed; its output is shown, and kept for `expect`.
 says() {
     echo "== $* ($(cut -d. -f1 /proc/uptime) s)"
     "$@" >/tmp/said 2>/tmp/aside && code=0 || code=$?
@@ -28,7 +28,7 @@ says() {
     }
 }
 
-# Ends a failed run. Without a single answer over a rail, the emulated cable is what failed.
+# Ends a failed run. Without a single answer over a rail, the emulated cable has failed.
 diagnose() {
     for host in node1 node2; do
         echo "== $host"
@@ -67,9 +67,9 @@ done
 expect 1 'probe\.rdma: RDMA: 2 rails together: [0-9.]+ GB/s'
 expect 1 'probe\.tcp: TCP: 2 rails together: [0-9.]+ GB/s'
 expect 1 '^ok .* probe\.collective: all_reduce: every result right; 8 B in '
-# Emulated processors have rates that mean nothing, so one rail may count as slow.
+# Rates of emulated processors mean nothing, so one rail may count as slow.
 expect 0 '^FAIL '
-# How far the clocks differ is only known as exactly as ssh is fast.
+# The clocks' difference is only known to within the time that ssh takes.
 grep -Ev ' probe\.|^unknown .* cluster\.clock: ' /tmp/said >/tmp/read && mv /tmp/read /tmp/said
 expect 0 '^unknown '
 expect 0 '^warn '

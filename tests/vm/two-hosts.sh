@@ -1,7 +1,7 @@
 #!/bin/bash
-# What spark-perf finds and measures on two hosts over RDMA: two emulated machines with an ssh
-# server each, joined by a local network and by two rails of soft-RoCE, each with a queue pair's far
-# end in another kernel. Needs Debian 12.
+# Tests what spark-perf finds and measures on two hosts over RDMA: two emulated machines, each with
+# an ssh server, joined by a local network and by two rails of soft-RoCE. The two ends of a queue
+# pair are in different kernels. Needs Debian 12.
 #   tests/vm/two-hosts.sh [-k 6.12] [-t SECONDS]
 #   -k  another version of the kernel than Debian's default
 set -euo pipefail
@@ -24,7 +24,7 @@ main() {
     perf=$(spark_perf)
     kernel=$(newest_kernel "$meta")
     kernel=$(unpacked "$kernel")
-    # Made once, since both machines start it.
+    # Made once, for both machines.
     elf=$(elf_kernel "$kernel")
     work=$(mktemp -d)
     trap clean_up EXIT
@@ -70,13 +70,13 @@ make_host() {
     cp "$key.pub" "$root/root/.ssh/authorized_keys"
     echo "node1,node2 $(cat "$key.pub")" >"$root/root/.ssh/known_hosts"
     printf '%s\n' 'HostKey /root/.ssh/id_ed25519' 'StrictModes no' 'UseDNS no' >"$root/etc/ssh/sshd_config"
-    # All sessions use one connection: emulated, the cryptography of another one takes seconds.
+    # All sessions use one connection: here, the cryptography of another one takes seconds.
     printf '%s\n' 'ControlMaster auto' 'ControlPath /run/ssh-%n' 'ControlPersist yes' >"$root/root/.ssh/config"
     cp tests/vm/two-hosts-guest.sh "$root/usr/bin/two-hosts"
 }
 
-# boot_host NUMBER OTHER: with three networks to the other one, whose cables are sockets. As on a
-# Spark, the local network is slower than the rails.
+# boot_host NUMBER OTHER: boots a machine with three networks to the other one; sockets act as
+# cables. As on a Spark, the local network is slower than the rails.
 boot_host() {
     local number=$1 other=$2 network speed networks=()
     echo "NUMBER=$number; . /usr/bin/two-hosts" >"$work/$number/guest.sh"
