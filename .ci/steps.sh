@@ -1,4 +1,4 @@
-# Sourced by the scripts of this folder: steps one after another, and beside them.
+# Sourced by the scripts of this folder: runs steps one after another, or in the background.
 
 # A line for each step that has ended: its seconds, and its name.
 times=$(mktemp)
@@ -7,7 +7,7 @@ declare -A groups
 output=$(mktemp -d)
 trap end_groups EXIT
 
-# step NAME COMMAND... Within a function, `set -e` has no effect then.
+# step NAME COMMAND... Within a function that is called so, `set -e` has no effect.
 step() {
     local code=0 name=$1 start=$SECONDS
     printf '\n=== %s (%s s)\n' "$name" "$SECONDS"
@@ -23,7 +23,7 @@ part() {
     [[ " $parts " != *" $1 "* ]] || step "${@:2}"
 }
 
-# beside FUNCTION: starts it in the background. It gets what other steps leave of the processors.
+# beside FUNCTION: starts it in the background. It gets the processor time that other steps leave.
 beside() {
     # With job control, a process in the background leads a group.
     set -m
@@ -35,7 +35,7 @@ beside() {
     groups[$1]=$!
 }
 
-# finish FUNCTION: waits for it, shows what it printed, and returns what it returned.
+# finish FUNCTION: waits for it, shows its output, and returns its exit status.
 finish() {
     local code=0 start=$SECONDS
     wait "${groups[$1]}" || code=$?
@@ -45,7 +45,7 @@ finish() {
     return "$code"
 }
 
-# all_passed: the seconds of each step. Those beside others took them from these.
+# all_passed: prints the seconds of each step. Steps in the background slowed down the others.
 all_passed() {
     printf '\n=== All passed (%s s)\n' "$SECONDS"
     cat "$times"
