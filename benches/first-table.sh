@@ -1,9 +1,9 @@
 #!/bin/bash
-# Measures what spark-perf's own warm-up leaves to be desired: each row of a table with the defaults
-# beside the same row after 1,000 warm-up calls of each size, or 20 from 2 MiB on, in turns. Prints
-# medians of microseconds, their ratios, and how many other programs wanted the processors: ratios
-# of a loaded machine say nothing. Needs nothing but a built program; RANKS are counts of processes,
-# as in "2 4 8", MAX is the largest size in MiB.
+# Measures whether spark-perf warms up enough: each row of a table with the defaults beside the same
+# row after 1,000 warm-up calls of each size, or 20 from 2 MiB on, in turns. Prints medians of
+# microseconds, their ratios, and how many other programs wanted the processors: ratios of a loaded
+# machine say nothing. Needs only a built program; RANKS are counts of processes, as in "2 4 8", MAX
+# is the largest size in MiB.
 #   benches/first-table.sh SPARK_PERF [RANKS] [ROUNDS] [MAX] [argument of spark-perf]...
 set -euo pipefail
 exec python3 - "${1:?the path of spark-perf}" "${2:-2}" "${3:-9}" "${4:-1}" "${@:5}" <<'PYTHON'
@@ -24,7 +24,7 @@ def times(ranks, first, last, flags):
     return {(row["size"], way): row[way]["time"] for row in rows for way in ways}
 
 
-# Later, the load has this program's own ranks in it.
+# Later, the load includes this program's own ranks.
 before = os.getloadavg()[0]
 for count in ranks.split():
     worst = 0

@@ -1,7 +1,7 @@
 #!/bin/bash
-# Measures collectives on host memory beside Open MPI's and MPICH's and beside what memory and TCP
-# allow, all in one go, and writes the data to docs/measurements. Debian 12, on a machine that does
-# nothing else; takes about half an hour. `benches/measurements --plots` draws the pictures.
+# Measures collectives on host memory beside those of Open MPI and MPICH and beside the limits of
+# memory and TCP, in one run, and writes the data to docs/measurements. Debian 12, on a machine that
+# does nothing else; takes about half an hour. `benches/measurements --plots` draws the pictures.
 #   benches/peers.sh [--only NAME,...] [--rounds N] [--min BYTES] [--max BYTES] [--print-only]
 #                    [--against SPARK_PERF]  beside another build of ours, instead of beside the
 #                                        peers

@@ -1,9 +1,8 @@
 #!/bin/bash
-# Measures what spark-perf and others' programs reach over soft-RoCE in the emulated machine of
-# tests/vm/rdma.sh: bandwidth on one rail, on two that are limited to the same rate, latency, and
-# all_reduce. All take turns, in one boot; a line is the median of the rounds, with the least and
-# the most. Before that, what posting costs without a kernel; after it, what the model predicts for
-# two Sparks.
+# Measures spark-perf and other programs over soft-RoCE in the emulated machine of tests/vm/rdma.sh:
+# bandwidth on one rail, on two that are limited to the same rate, latency, and all_reduce. All take
+# turns, in one boot; a line is the median of the rounds, with the least and the most. Before that,
+# the cost of posting without a kernel; after it, the model's predictions for two Sparks.
 #   benches/rdma.sh [ROUNDS]
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -52,7 +51,7 @@ table() {
         END { line() }'
 }
 
-# Between two Sparks, over one rail and over both; the core that copies and reduces is as fast as
+# Between two Sparks, over one rail and over both, with a core for copies and reductions as fast as
 # one here, or twice as fast.
 on_paper() {
     local core beta path collective

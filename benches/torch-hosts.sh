@@ -35,9 +35,9 @@ for host in "${hosts[@]}"; do
     until ip -n "$host" link show cable | grep -q "state UP"; do sleep 0.01; done
 done
 
-# Not from here: what is installed is measured, and not the sources.
+# Not from here: the installed package is measured, not the sources.
 cd /
-# Else gloo looks for the interface by the host's name, which is the same in both.
+# Otherwise gloo looks for the interface by the host's name, which is the same in both.
 export GLOO_SOCKET_IFNAME=cable OMP_NUM_THREADS=1
 started=()
 for number in 1 0; do

@@ -2,7 +2,7 @@
 # Each prints "RESULT what size value unit".
 set -e
 rounds=$1
-# Both rails are one emulated processor's work, so what two gain shows only below what that can do.
+# One emulated processor does the work of both rails: two are faster only below its limit.
 shaped=40mbit
 
 # bandwidth RAIL BYTES COUNT: MB/s of one-sided writes.
@@ -22,8 +22,8 @@ ranks() {
     wait $!
 }
 
-# rdma_bw NAME DEVICES DEVICES BYTES COUNT [ARGUMENT...]: the same as ib_write_bw does, and what
-# processors do for it.
+# rdma_bw NAME DEVICES DEVICES BYTES COUNT [ARGUMENT...]: the same as ib_write_bw does, and its
+# processor time.
 rdma_bw() {
     name=$1 devices=$2 others=$3 bytes=$4 count=$5
     shift 5
@@ -33,8 +33,8 @@ rdma_bw() {
     }'
 }
 
-# all_reduce NAME NETWORK MEMORY: 16 MiB between two ranks, both ways counted; and what the
-# processor does in both programs for a MiB of the vector.
+# all_reduce NAME NETWORK MEMORY: 16 MiB between two ranks, both ways counted; and the processor
+# time of both programs for a MiB of the vector.
 all_reduce() {
     # A report is never replaced.
     rm -f /tmp/report.json
@@ -75,7 +75,7 @@ for round in $(seq "$rounds"); do
         echo "RESULT ibv_rc_pingpong $bytes $(us_of_pingpong $bytes) us"
         echo "RESULT rdma_lat $bytes $(us_of_rdma_lat $bytes) us"
     done
-    # What all_reduce can have: as long messages, both ways.
+    # The limit of all_reduce: messages of the same length, both ways.
     rdma_bw rdma_bw,both_ways rxe0a rxe0b 262144 40 --bidirectional
     all_reduce all_reduce rdma ordinary
     all_reduce all_reduce,registered rdma registered
