@@ -1,5 +1,5 @@
 """Compiles the shared library, or takes the one that SPARK_LIBRARY names, and puts it into the
-wheel. To install the wheel takes no compiler."""
+wheel. Installing the wheel takes no compiler."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class BuildLibrary(BuildHookInterface[Any]):
 
 
 def platform_of(library: Path) -> str:
-    """The platforms that the library runs on: this machine's processor, and the C library from the
-    version on that it asks for. PyPI takes no wheel without that version."""
+    """The platform that the library runs on: this machine's processor, and the oldest version of
+    the C library that it needs. PyPI takes no wheel without that version."""
     platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
     command = ["objdump", "--private-headers", str(library)]
     said = subprocess.run(command, check=True, capture_output=True, text=True).stdout

@@ -16,11 +16,10 @@ LIMIT = 120
 
 
 def run(function: Callable[..., Any], size: int, *, fails: bool = False, dies: tuple[int, ...] = ()) -> list[Any]:
-    """Calls `function(communicator)` on each of `size` ranks. Returns what they returned, or
-    raises.
+    """Calls `function(communicator)` on each of `size` ranks. Returns their results, or raises.
 
-    With `fails` the communicator is not closed: one that has failed would raise that. Ranks that
-    `dies` names end without an answer, and have `None`.
+    With `fails` the communicator is not closed: a failed one would raise its error. Ranks in `dies`
+    end without an answer; their result is `None`.
     """
     context = multiprocessing.get_context("spawn")
     unique_id = spark_ccl.UniqueId()

@@ -1,4 +1,4 @@
-"""What may be a buffer, and what is said of what may not."""
+"""Accepted buffers, and the errors for others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spark_ccl import Communicator, InvalidError, UniqueId
 
 
 class OnlyDLPack:
-    """An array without the buffer protocol, as tensors of frameworks are."""
+    """An array without the buffer protocol, like tensors of frameworks."""
 
     def __init__(self, inner: Any, device: int = 1) -> None:
         self.inner = inner

@@ -33,7 +33,7 @@ def started(comm: Communicator) -> None:
 
 
 def dropped(comm: Communicator) -> None:
-    """What nobody holds any more is still received into, and must not be freed before."""
+    """A buffer that the program has dropped is still received into, and must not be freed first."""
     kept = numpy.zeros(LARGE, numpy.float32)
     for _ in range(20):
         comm.all_reduce(of_rank(comm.rank, LARGE, "float32"), numpy.zeros(LARGE, numpy.float32), async_op=True)
@@ -44,7 +44,7 @@ def dropped(comm: Communicator) -> None:
 
 
 def grouped(comm: Communicator) -> None:
-    """A group's calls use memory that the program holds no longer."""
+    """A group's calls use memory that the program has dropped."""
     received = [numpy.zeros(LARGE, numpy.float64) for _ in range(comm.size)]
     with spark_ccl.group():
         for peer in range(comm.size):
@@ -98,7 +98,7 @@ def late(comm: Communicator) -> str:
 
 
 def late_for_started(comm: Communicator) -> str:
-    """The time of a started call is what it began with."""
+    """A started call keeps the timeout with which it began."""
     comm.set_timeout(0.5)
     if comm.rank == 0:
         work = comm.barrier(async_op=True)
@@ -236,7 +236,7 @@ class Calls(unittest.TestCase):
                 lambda number: comm.probe(number),
             )
             for place, call in enumerate(calls):
-                # Of each, C would see another number that it takes, or 0.
+                # C would see another valid number, or 0, for each of these.
                 for number in (1 << 31, 1 << 32, (1 << 32) + 1):
                     with self.subTest(call=place), self.assertRaisesRegex(InvalidError, "less than 2"):
                         call(number)

@@ -1,4 +1,4 @@
-"""Values of which each rank and place has its own, and what collectives must make of them."""
+"""Values that differ between ranks and places, and the expected results of collectives."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ Array = numpy.typing.NDArray[Any]
 
 
 def of_rank(rank: int, count: int, dtype: str) -> Array:
-    """Small whole numbers, so that floats are exact, which differ between ranks at each place."""
+    """Small whole numbers, exact as floats, which differ between ranks at each place."""
     places = numpy.arange(count, dtype=numpy.int64)
     return ((places * 7 + places // 256 + rank * 3) % 11 + rank % 2).astype(dtype)
 
 
 def reduced(op: Op, size: int, count: int, dtype: str) -> Array:
-    """What a reduction of all ranks' values must be."""
+    """The expected reduction of all ranks' values."""
     ranks = numpy.stack([of_rank(rank, count, dtype) for rank in range(size)])
     if op == Op.MAX:
         result = ranks.max(axis=0)
@@ -38,7 +38,7 @@ def reduced(op: Op, size: int, count: int, dtype: str) -> Array:
 
 
 def assert_reduced(actual: Array, op: Op, size: int, what: str) -> None:
-    """Compares with what the reduction must be; means of floats may be rounded elsewhere, as each
+    """Compares with the expected reduction; means of floats may be rounded at another step, as each
     part is divided."""
     expected = reduced(op, size, actual.size, actual.dtype.name)
     if op == Op.AVG and numpy.issubdtype(actual.dtype, numpy.floating):

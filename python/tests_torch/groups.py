@@ -14,9 +14,9 @@ from typing import Any
 
 from spark_ccl.torch.versions import HAS_BACKENDS, VERSION
 
-# `spark_ccl` beside another backend, which needs no GPU until it is given a tensor of one.
+# `spark_ccl` beside another backend, which needs no GPU until it gets a tensor on one.
 MIXED = "cpu:spark_ccl,cuda:gloo"
-# The groups of tests that go by both.
+# The groups of tests that use both.
 BACKENDS = ("spark_ccl", MIXED) if HAS_BACKENDS else ("spark_ccl",)
 # Seconds: a guard against a deadlock, not a measurement.
 LIMIT = 180
@@ -39,11 +39,11 @@ def run(
     destroys: bool = True,
     on_gpus: bool = False,
 ) -> list[Any]:
-    """Calls `function()` on each of `size` ranks of a process group. Returns what they returned, or
+    """Calls `function()` on each of `size` ranks of a process group. Returns their results, or
     raises.
 
-    Ranks that `dies` names end without an answer, and have `None`. Without `destroys`, ranks end
-    without an end of the group. With `on_gpus`, the group is told the GPU of each rank, which ranks
+    Ranks in `dies` end without an answer; their result is `None`. Without `destroys`, ranks end
+    without destroying the group. With `on_gpus`, the group gets the GPU of each rank, which ranks
     share if there are fewer.
     """
     context = multiprocessing.get_context("spawn")

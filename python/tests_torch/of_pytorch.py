@@ -23,7 +23,7 @@ import torch
 SHIPPED = Path(torch.__file__).parent / "testing/_internal/distributed/distributed_test.py"
 # The module that the ranks import, too.
 NAME = "exchanged_distributed_test"
-# What its end gets: the tests as a class that starts ranks.
+# Appended to it: the tests as a class that starts ranks.
 CASES = """
 
 class Exchanged(TestDistBackend, DistributedTest._DistTestBase):
@@ -59,9 +59,9 @@ def main() -> None:
 def exchanged(text: str, backend: str) -> str:
     """The tests, with the backend's name in gloo's place, which ranks can start."""
     text = text.replace('"gloo"', f'"{backend}"')
-    # But for the lists of those that PyTorch's profiler names.
+    # Except in the lists of backends that PyTorch's profiler names.
     text = re.sub(r"(?<!\n    )dist\.Backend\.GLOO", f'"{backend}"', text)
-    # It has all_to_all, which gloo had not.
+    # It has all_to_all, which gloo did not have.
     text = text.replace('BACKEND != "mpi"', f'BACKEND not in ("mpi", "{backend}")')
     features = 'for _feature in ("ddp", "subgroup"):\n    DistTestCases.backend_feature[_feature]'
     features += f'.add("{backend}")\n'

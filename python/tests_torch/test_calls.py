@@ -1,4 +1,4 @@
-"""Every call of torch.distributed against results that are computed here."""
+"""Compares every call of torch.distributed with results that are computed here."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OPS = {
 
 
 def of_rank(rank: int, count: int, dtype: torch.dtype) -> torch.Tensor:
-    """Small whole numbers, so that floats are exact, which differ between ranks at each place."""
+    """Small whole numbers, exact as floats, which differ between ranks at each place."""
     places = torch.arange(count)
     numbers = (places * 7 + places // 256 + rank * 3) % 5 + rank % 2
     return (numbers % 2 == 0) if dtype == torch.bool else numbers.to(dtype)
@@ -39,7 +39,7 @@ def of_rank(rank: int, count: int, dtype: torch.dtype) -> torch.Tensor:
 
 def same(actual: torch.Tensor, expected: torch.Tensor, what: str) -> None:
     assert actual.dtype == expected.dtype and actual.shape == expected.shape, what
-    # By bytes: also of types that cannot be compared.
+    # By bytes, since some types cannot be compared.
     assert actual.contiguous().view(-1).view(torch.uint8).equal(expected.contiguous().view(-1).view(torch.uint8)), what
 
 
@@ -77,8 +77,7 @@ def reductions() -> None:
 
 
 def reductions_of_other_types() -> None:
-    """Types that PyTorch itself does not add: the numbers that are expected are computed as
-    integers."""
+    """Types that PyTorch itself cannot add: the expected numbers are computed as integers."""
     rank = dist.get_rank()
     for dtype in (torch.uint32, torch.uint64, torch.float8_e4m3fn, torch.float8_e5m2):
         for count in COUNTS:
@@ -108,7 +107,7 @@ def special_reductions() -> None:
         dist.all_reduce(truth, op)
         same(truth, torch.tensor([expected, True, False]), str(op))
 
-    # Elements go by their place in the tensor, and not by that in memory.
+    # The order of elements is that in the tensor, not that in memory.
     columns = torch.zeros(4, 6).t()
     columns.copy_(of_rank(rank, 24, torch.float32).view(6, 4))
     with_gaps = torch.zeros(6, 8)[:, ::2]
@@ -189,7 +188,7 @@ def exchanges() -> None:
 
 
 def shared_memory() -> None:
-    """What is sent lies in what is received, at any place, as gloo takes it."""
+    """The sent tensor may lie anywhere in the received one, as with gloo."""
     rank, size = dist.get_rank(), dist.get_world_size()
     count = 1000
     blocks = everyone(count, torch.float32)
@@ -229,7 +228,7 @@ def coalesced() -> None:
     for tensor in tensors:
         same(tensor, torch.stack(everyone(tensor.numel(), torch.float32)).sum(0), "all_reduce_coalesced")
     owns = [of_rank(rank, count, torch.float32) for count in COUNTS]
-    # One tensor twice, and parts of it: each has the sum of what it had.
+    # One tensor twice, and parts of it: each gets the sum of its own values.
     tensor = of_rank(rank, 1000, torch.float32)
     total = torch.stack(everyone(1000, torch.float32)).sum(0)
     for started in (False, True):
@@ -310,7 +309,7 @@ def futures() -> None:
 
 
 def futures_of_messages() -> None:
-    """A message that does not come yet holds nothing up."""
+    """A message that has not arrived delays nothing else."""
     rank, size = dist.get_rank(), dist.get_world_size()
     came = torch.zeros(3)
     message = dist.irecv(came, 1).get_future() if rank == 0 else None
@@ -350,7 +349,7 @@ def refused() -> None:
     expect(types, group.allgather, [[torch.ones(2).int()] * size], [here[0]], AllgatherOptions())
     expect("torch.float32 and torch.int32", group.alltoall, [torch.ones(2).int()] * size, here, dist.AllToAllOptions())
 
-    # gloo would add them up, also those of one rank.
+    # gloo would add up even those of one rank.
     expect("there are 2 tensors", group.allreduce, [torch.ones(2)] * 2, dist.AllreduceOptions())
     expect("there are 0 tensors", group.allreduce, [], dist.AllreduceOptions())
     expect("the list of tensors is empty", group.allreduce_coalesced, [], dist.AllreduceCoalescedOptions())

@@ -1,7 +1,6 @@
 """Tensors on GPUs: two ranks, each with its own GPU, or with one for both where there is only one.
 
-A GPU for both takes this library's own kernels, and is slow: what is tested there are values and
-order.
+A GPU for both needs this library's own kernels, and is slow: it tests values and order only.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ def device() -> torch.device:
 
 
 def values(rank: int, dtype: torch.dtype = torch.float32, count: int = COUNT) -> torch.Tensor:
-    """What a rank has: other values than the other ranks, at each place another one, and exact in
-    all types."""
+    """The values of a rank: different from other ranks' and from place to place, and exact in all
+    types."""
     return ((torch.arange(count, device=device()) * 3 + rank * 5) % 61).to(dtype)
 
 
@@ -48,7 +47,7 @@ def expect(seen: torch.Tensor, expected: torch.Tensor, what: str) -> None:
 
 
 def done(work: Any) -> None:
-    """What an asynchronous call returns is waited for; others return nothing."""
+    """Waits for the result of an asynchronous call; others return nothing."""
     if work is not None:
         assert work.wait()
 
@@ -129,8 +128,8 @@ def copies() -> None:
 
 
 def order() -> None:
-    """Calls run behind what is in the current stream, and `wait` makes that stream wait, and not
-    the program."""
+    """Calls run after the work in the current stream, and `wait` makes that stream wait, not the
+    program."""
     rank = dist.get_rank()
     total = sum(values(one) for one in every_rank())
     tensor = torch.zeros(COUNT, device=device())
@@ -295,7 +294,7 @@ def on_cpu() -> list[float]:
 
 
 def a_death() -> str:
-    """The rank that is left is told which one has died, by a later call."""
+    """A later call tells the remaining rank which one has died."""
     tensor = values(dist.get_rank())
     dist.all_reduce(tensor)
     torch.cuda.synchronize()

@@ -1,5 +1,5 @@
-"""What calls on a GPU know of their end, and of failures before it: with stand-ins for what would
-be in a stream."""
+"""How calls on a GPU notice their end, and failures before it: with stand-ins for work in a
+stream."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def cycles() -> None:
     store = dist.distributed_c10d._get_default_store()
     for cycle in range(200):
         dist.destroy_process_group()
-        # The store has still what the groups before have left in it.
+        # The store still has the keys of earlier groups.
         dist.init_process_group("spark_ccl", store=store, rank=rank, world_size=size, timeout=60 * SECOND)
         assert dist.all_reduce(torch.ones(3), async_op=True).get_future().wait()[0][0] == size
         if cycle == 20:
@@ -89,7 +89,7 @@ def late_start() -> None:
     rank, size = dist.get_rank(), dist.get_world_size()
     store = dist.distributed_c10d._get_default_store()
     dist.destroy_process_group()
-    # Two minutes else.
+    # Two minutes otherwise.
     os.environ["SPARK_CCL_INIT_TIMEOUT"] = "1"
     time.sleep(3 * rank)
     store = dist.PrefixStore("again", store)
@@ -98,7 +98,7 @@ def late_start() -> None:
 
 
 def never_started() -> str:
-    """What ranks are told of others that do not come to a group."""
+    """The errors of ranks when others do not come to a group."""
     rank, size = dist.get_rank(), dist.get_world_size()
     store = dist.PrefixStore("again", dist.distributed_c10d._get_default_store())
     dist.destroy_process_group()
@@ -123,7 +123,7 @@ def idle() -> float:
 
 
 def late(wait_for: object) -> str:
-    """What rank 0 is told that waits while the others do not come."""
+    """The error of rank 0 when the others do not come."""
     store = dist.distributed_c10d._get_default_store()
     text = ""
     if dist.get_rank() == 0:
@@ -213,8 +213,7 @@ def aborted() -> str:
 
 
 def ends_in_the_middle() -> str:
-    """Rank 1 ends as a program does that forgets all: without an end of its group, and in a
-    call."""
+    """Rank 1 ends like a careless program: in a call, and without destroying its group."""
     tensor = torch.ones(3)
     dist.all_reduce(tensor)
     if dist.get_rank() == 1:
@@ -297,13 +296,13 @@ def compiled() -> None:
 
     given = torch.full((5,), float(rank))
     for function, expected in ((step, [3.0] * 5 + [4.0] * 5), (in_place, [3.0] * 5)):
-        # Without code in C++, for which there may be no compiler.
+        # Without C++ code, for which there may be no compiler.
         graph = torch.compile(function, backend="aot_eager", fullgraph=True)
         assert graph(given).tolist() == function(given).tolist() == expected
 
 
 def functional_results() -> None:
-    """What functional collectives return goes into other calls, before anyone has waited for it."""
+    """Results of functional collectives go into other calls before anything has waited for them."""
     import torch.distributed._functional_collectives as functional
 
     def total() -> torch.Tensor:
@@ -348,7 +347,7 @@ class Groups(unittest.TestCase):
 
     def test_idle_ranks_use_no_processor(self) -> None:
         for seconds in groups.run(idle, 2):
-            # Of 2 s; a thread that does not sleep would use them all.
+            # Of 2 s; a thread that does not sleep would use all.
             self.assertLess(seconds, 0.5)
 
     @groups.since(2, 15)

@@ -16,7 +16,7 @@ SENDERS = (1, 2, 3)
 
 
 def letter(source: int, number: int, count: int) -> torch.Tensor:
-    """What a rank sends as its message of this number: no two have the same elements."""
+    """The message of a rank with this number: no two have the same elements."""
     return torch.arange(count, dtype=torch.float64) * 1000 + source * 100 + number
 
 
@@ -81,7 +81,7 @@ def in_place_with_gaps() -> None:
 
 
 def from_any(tag: int) -> None:
-    """Two messages of each: those of one rank come in their order."""
+    """Two messages of each rank: those of one rank arrive in order."""
     rank = dist.get_rank()
     for count in COUNTS:
         if rank == 0:
@@ -95,7 +95,7 @@ def from_any(tag: int) -> None:
         else:
             for number in range(2):
                 dist.send(letter(rank, number, count), 0, tag=tag)
-        # The next ones are of another length.
+        # The next ones have another length.
         dist.barrier()
 
 
@@ -108,7 +108,7 @@ def with_tags_from_any() -> None:
 
 
 def from_any_beside_known_ranks() -> None:
-    """What is asked for by its rank comes from there, also while any rank will do."""
+    """A receive from one rank gets its message, also beside receives from any rank."""
     rank = dist.get_rank()
     if rank == 0:
         known = torch.empty(3, dtype=torch.float64)
@@ -143,8 +143,7 @@ def in_parts() -> None:
 
 
 def of_another_length(tag: int) -> str:
-    """What the receiver is told that expects more than was sent; the next message comes all the
-    same."""
+    """The error of a receiver that expects more than was sent; the next message still arrives."""
     if dist.get_rank() == 1:
         dist.send(torch.ones(3), 0, tag=tag)
         dist.send(torch.ones(5), 0, tag=7)
@@ -182,7 +181,7 @@ def never_sent() -> str:
 
 
 def too_long() -> str:
-    """Rank 0 has less memory than the message needs that rank 1 sends."""
+    """Rank 0 has too little memory for the message from rank 1."""
     import resource
 
     length = 1 << 28
@@ -214,7 +213,7 @@ def sender_has_died() -> tuple[str, float]:
 
 
 def destroyed() -> str:
-    """A message that is expected still ends with its group."""
+    """A message that is still expected ends with its group."""
     group = dist.new_group([0, 1])
     work = dist.irecv(torch.empty(1), group=group, tag=3)
     dist.destroy_process_group(group)
@@ -226,7 +225,7 @@ def destroyed() -> str:
 
 
 def idle() -> float:
-    """Processor time of a second, after the last message."""
+    """Processor time during a second after the last message."""
     if dist.get_rank() == 0:
         dist.recv(torch.empty(1), tag=3)
     else:

@@ -1,4 +1,4 @@
-"""Reductions that are computed in the package: of bits, and of sparse tensors."""
+"""Reductions that the package itself computes: bitwise, and of sparse tensors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OPS = {ReduceOp.BAND: torch.bitwise_and, ReduceOp.BOR: torch.bitwise_or, ReduceO
 
 
 def numbers(rank: int, count: int, dtype: torch.dtype) -> torch.Tensor:
-    """Numbers of which all bits differ from place to place, and from rank to rank."""
+    """Numbers with bits that differ from place to place, and from rank to rank."""
     generator = torch.Generator().manual_seed(rank)
     if dtype == torch.bool:
         return torch.rand(count, generator=generator) < 0.6
@@ -56,8 +56,8 @@ def bits() -> None:
 
 
 def sparse_of(rank: int, dtype: torch.dtype, wide: bool) -> torch.Tensor:
-    """Rank r has 3 r elements, of which some are given twice, and some are where other ranks have
-    such, too."""
+    """Rank r has 3 r elements: some are given twice, some are at the places of other ranks'
+    elements."""
     count = 3 * rank
     places = torch.stack([torch.arange(count) * 5 % 7, torch.arange(count) % 4])
     values = torch.arange(count * 2).view(count, 2) + rank + 1
@@ -78,7 +78,7 @@ def sparse() -> None:
 
 
 def sparse_gradients() -> list[float]:
-    """Losses of a model with gradients that are sparse."""
+    """Losses of a model with sparse gradients."""
     torch.manual_seed(1)
     layers = torch.nn.Sequential(torch.nn.Embedding(20, 8, sparse=True), torch.nn.Linear(8, 3))
     model = torch.nn.parallel.DistributedDataParallel(layers)
@@ -109,7 +109,7 @@ def refused() -> None:
     shape = (7, 4 + rank)
     other = f"expected {list(shape)}"
     expect(other, torch.sparse_coo_tensor(torch.zeros(2, 1), torch.ones(1), shape), ReduceOp.SUM)
-    # All works on.
+    # The group works on.
     dist.barrier()
 
 

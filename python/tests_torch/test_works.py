@@ -1,5 +1,4 @@
-"""What becomes of started calls: their futures, their results, and the end of their group before
-them."""
+"""Started calls: their futures, their results, and the end of their group before them."""
 
 from __future__ import annotations
 
@@ -30,8 +29,8 @@ def nested_futures() -> None:
 
 
 def earlier_futures() -> None:
-    """A callback waits for a future that was asked for before it began, whose callback does so,
-    too."""
+    """A callback waits for a future that was requested before it began, and the callback of that
+    one does so, too."""
     rank, size = dist.get_rank(), dist.get_world_size()
     store = dist.distributed_c10d._get_default_store()
     if rank == 0:
@@ -76,7 +75,7 @@ def results_in_leaves() -> None:
 
 
 def results_that_cannot_be_taken() -> None:
-    """Also later waits raise, and a future."""
+    """Later waits and a future raise, too."""
     twice = torch.zeros(1).expand(3)
     work = dist.all_reduce(twice, async_op=True)
     future = work.get_future()
@@ -92,7 +91,7 @@ def results_that_cannot_be_taken() -> None:
 
 
 def destroyed_before_its_calls(dropped: bool) -> str:
-    """Rank 1 waits for what rank 0 does not do before it destroys the group."""
+    """Rank 1 waits for a call that rank 0 does not make before it destroys the group."""
     group = dist.new_group([0, 1])
     text = ""
     if dist.get_rank() == 0:
@@ -120,7 +119,7 @@ def held() -> str:
 
 
 def destroyed_while_it_ends() -> None:
-    """Calls that nobody has waited for, but that all ranks make, are no reason to abort."""
+    """Calls that all ranks make are no reason to abort, even if nothing has waited for them."""
     group = dist.new_group([0, 1])
     tensor = torch.ones(100_000)
     for _ in range(10):
@@ -131,7 +130,7 @@ def destroyed_while_it_ends() -> None:
 
 
 def failed_and_dropped() -> None:
-    """Nothing is left of a group whose calls have failed."""
+    """Nothing is left of a group with failed calls."""
     import gc
     import weakref
 
