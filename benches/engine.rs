@@ -1,6 +1,6 @@
-//! What an operation costs beside moving its bytes: schedules, plans, messages, bootstrap.
+//! The cost of an operation besides moving its bytes: schedules, plans, messages, bootstrap.
 //!
-//! Two threads play the ranks; on a machine with fewer than two idle cores the round trips measure
+//! Two threads are the ranks; on a machine with fewer than two idle cores the round trips measure
 //! the scheduler of the operating system.
 
 #![allow(missing_docs, clippy::unwrap_used)]
@@ -59,7 +59,7 @@ fn all_reduce(algorithm: Algorithm, size: u32) -> Schedule {
     schedule(Operation::AllReduce, algorithm, false, shape).unwrap()
 }
 
-/// The number of steps, all of which have been computed.
+/// Computes all steps; returns their number.
 fn walk(schedule: &Schedule) -> u64 {
     let mut steps = 0;
     for channel in 0..schedule.channels() {
@@ -96,7 +96,7 @@ fn plans(c: &mut Criterion) {
     });
 }
 
-/// There and back over a link in shared memory, without an engine.
+/// A round trip over a link in shared memory, without an engine.
 fn link_round_trips(c: &mut Criterion) {
     let mut group = group(c, "shm round trip");
     for bytes in [8, 4 << 10, 64 << 10] {
@@ -146,7 +146,7 @@ fn receive(rx: &mut shm::Rx) {
     rx.release();
 }
 
-/// Lets the peer run where it shares this core.
+/// Lets the peer run if it shares this core.
 fn relax(spins: &mut u32) {
     *spins += 1;
     if spins.is_multiple_of(1024) {
@@ -179,7 +179,7 @@ fn sums(comm: Communicator, count: usize) -> impl FnMut() {
     }
 }
 
-/// A thread that does its part as often as it is told to.
+/// A thread that does its part as often as requested.
 struct Peer {
     orders: mpsc::Sender<u64>,
 }

@@ -1,14 +1,14 @@
-"""A matrix product beside all_reduce, by our own kernels and by NCCL, in turns: what each costs the
-other on the same GPU.
+"""A matrix product beside all_reduce, by our own kernels and by NCCL, in turns: how much each slows
+the other down on the same GPU.
 
     torchrun --nproc-per-node 2 benches/gemm.py           # a GPU for each rank; prints Markdown
 
 The package spark_ccl must be importable. Both streams are held back until everything is enqueued,
-so the processor's time does not count. One loses to the other what its work takes longer than
-alone, as a part of that; the other keeps running all the time. The loss for each call is what a
-product is late by, divided by the calls that ran meanwhile: an all_reduce that is faster gets more
-of them done. Figures are medians of the rounds, of the slowest rank. CTAs are those of the kernels
-that a profile of one call shows.
+so the processor's time does not count. The loss of one is how much longer its work takes than
+alone, relative to that, while the other runs all the time. The loss for each call is the delay of a
+product divided by the calls that ran meanwhile: a faster all_reduce completes more of them. Figures
+are medians of the rounds, of the slowest rank. CTAs are those of the kernels in a profile of one
+call.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Product:
 
 @dataclass
 class Span:
-    """Work that is enqueued a number of times in a stream of its own; the times of its end, in ms
+    """Work that is enqueued a number of times in a stream of its own; the times of its ends, in ms
     from its begin."""
 
     call: Callable[[], None]
@@ -85,7 +85,7 @@ class Span:
 
 
 def run(*spans: Span) -> list[list[float]]:
-    """Runs them from the same moment on: for each, when each time ended, in ms."""
+    """Runs them from the same moment on; returns when each run of each ended, in ms."""
     torch.cuda.synchronize()
     dist.barrier()
     torch.cuda.synchronize()
@@ -99,7 +99,7 @@ def run(*spans: Span) -> list[list[float]]:
 
 @dataclass
 class Loss:
-    """One round: microseconds of a call, and what is lost."""
+    """One round: microseconds of a call, and the losses."""
 
     alone: float
     product: float
@@ -111,7 +111,7 @@ def lose(product: Product, reduce: Callable[[], None], streams: list[torch.cuda.
     ours, theirs = streams
     [alone] = run(Span(reduce, CALLS, theirs))
     [one] = run(Span(product, 1, ours))
-    # The product is over first, and the ranks need not agree on how many they are.
+    # The product ends first, and the ranks need not agree on the number of calls.
     products = max(1, min(CALLS, int(0.5 * alone[-1] / one[-1])))
     [baseline] = run(Span(product, products, ours))
     beside, calls = run(Span(product, products, ours), Span(reduce, CALLS, theirs))

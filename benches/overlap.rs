@@ -1,4 +1,4 @@
-//! Whether a GPU computes in one stream while NCCL works in another: a timeline of both.
+//! Shows whether a GPU computes in one stream while NCCL works in another: a timeline of both.
 //!
 //! `cargo bench -p spark-ccl --bench overlap`, with two GPUs. Rank 1 may call later than rank 0
 //! (`late`): until then rank 0's call runs without an end, and its computing should not wait for
@@ -16,7 +16,7 @@ use spark_ccl::{Backend, Communicator, Error, RedOp};
 const RANKS: usize = 2;
 /// Elements of each rank's block: 256 MiB.
 const LEN: usize = 1 << 26;
-/// Pieces of computing: 1 GiB is set to zeros.
+/// Parts of the computing, each of which sets 1 GiB to zeros.
 const PIECES: usize = 20;
 const PIECE: usize = 1 << 30;
 const LATES: [Duration; 2] = [Duration::ZERO, Duration::from_millis(50)];
@@ -78,7 +78,7 @@ impl Bench {
         call.on(&self.calls)
     }
 
-    /// Computes beside a call, and prints when which part began and ended.
+    /// Computes beside a call, and prints when each part began and ended.
     fn measure(
         &mut self,
         name: &str,
@@ -86,7 +86,7 @@ impl Bench {
         meet: &Barrier,
         call: fn(&mut Self) -> Result<(), Error>,
     ) {
-        // Not the first of its kind, for which NCCL connects the ranks.
+        // Not the first call of its kind, for which NCCL connects the ranks.
         call(self).unwrap();
         self.comm.wait(&self.calls).unwrap();
         self.compute.synchronize().unwrap();
@@ -120,7 +120,7 @@ impl Bench {
         meet.wait();
     }
 
-    /// Computes for a while; the end of that.
+    /// Computes for a while; returns the event at its end.
     fn piece(&mut self) -> CudaEvent {
         self.compute.memset_zeros(&mut self.scratch).unwrap();
         self.now(&self.compute)

@@ -1,4 +1,4 @@
-//! What worlds of many ranks take: time until they are ready, memory, first and later calls,
+//! The cost of worlds of many ranks: time until they are ready, memory, first and later calls,
 //! splits, a killed rank.
 //!
 //! `cargo bench --bench scale [-- N...]`: for each N (16, 64 and 256, if none is given) a table for
@@ -153,7 +153,7 @@ impl Process {
     }
 }
 
-/// What a rank is told to do, in this order.
+/// The tasks of a rank, in this order.
 const STEPS: [&str; 7] = [
     "first all_reduce of 8 B",
     "1000 all_reduce of 8 B",
@@ -174,7 +174,7 @@ fn rank(role: &str) {
     for order in std::io::stdin().lines().map_while(Result::ok) {
         match order.as_str() {
             "end" => break,
-            // For one that will never come: the others are killed, or wait, too.
+            // For a message that never comes: the others are killed, or wait, too.
             "wait" if rank == size - 1 => std::thread::sleep(std::time::Duration::from_secs(3600)),
             "wait" => {
                 let error = comm.barrier().run().unwrap_err();

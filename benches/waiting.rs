@@ -1,7 +1,7 @@
-//! What it costs to wait for a rank that is late: processor time, and the time from its call to the
-//! return of the rank that waited.
+//! The cost of waiting for a late rank: processor time, and the time from its call to the return of
+//! the rank that waited.
 //!
-//! Two processes, since ranks are processes mostly. `cargo bench -p spark-ccl --bench waiting`.
+//! Two processes, since ranks mostly are processes. `cargo bench -p spark-ccl --bench waiting`.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -12,7 +12,7 @@ use std::time::Duration;
 use rustix::time::{ClockId, clock_gettime};
 use spark_ccl::{Communicator, UniqueId};
 
-/// Tells a process that it is the rank that is late; the unique id.
+/// Tells a process that it is the late rank; its value is the unique id.
 const LATE: &str = "SPARK_BENCH_LATE";
 const ROUNDS: usize = 101;
 const LATER: [Duration; 3] = [

@@ -72,7 +72,7 @@ def arguments() -> argparse.Namespace:
 
 
 def take(options: argparse.Namespace) -> None:
-    """Tables from standard input; nothing changes where they do not suit the documents."""
+    """Takes tables from standard input; changes nothing if they do not fit the documents."""
     try:
         before, tables, after = markdown.parse(sys.stdin.read())
     except ValueError as error:
@@ -95,7 +95,7 @@ def take(options: argparse.Namespace) -> None:
 
 
 def replace(name: str, measured: data.Measured) -> None:
-    """Saves, and puts the old data back where pages or pictures cannot be made of the new."""
+    """Saves, and restores the old data if pages or pictures cannot be made from the new."""
     file = data.path(name)
     old = file.read_bytes() if file.exists() else None
     data.save(name, measured)

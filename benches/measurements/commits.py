@@ -1,4 +1,4 @@
-"""Whether the commits that the data names can be looked up."""
+"""Checks that the commits in the data exist."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import data
 
 
 def missing() -> list[str]:
-    """Data whose commit is not in the repository, by names. Where there is no whole repository, or
-    one of another history, nothing is."""
+    """Names of data with a commit that is not in the repository. Empty if the repository is
+    shallow, missing, or has another history."""
     named = {name: data.load(name).commit for name in data.names()}
     commits = {commit for commit in named.values() if commit not in ("", data.UNKNOWN)}
     if git("rev-parse", "--is-shallow-repository") != "false":
@@ -25,7 +25,7 @@ def is_known(commit: str) -> bool:
 
 
 def git(*arguments: str) -> str:
-    """What it says; nothing, where it fails or is not there."""
+    """The output of git; empty if it fails or is missing."""
     try:
         ended = subprocess.run(["git", *arguments], capture_output=True, text=True)
     except OSError:

@@ -1,4 +1,4 @@
-"""Tables as data: docs/measurements/FOLDER/NAME.json, a file for each that is measured at once."""
+"""Tables as data: docs/measurements/FOLDER/NAME.json, a file for each measurement."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 FOLDER = Path("docs/measurements")
-# What stands instead of a commit that is not in the repository.
+# Replaces a commit that is not in the repository.
 UNKNOWN = "an earlier build"
 UNITS = {"B": 0, "KiB": 10, "MiB": 20, "GiB": 30}
 
 
 @dataclass
 class Grid:
-    """Cells are texts, as a page shows them."""
+    """A table; cells are texts, as a page shows them."""
 
     heads: list[str]
     rows: list[list[str]]
@@ -36,8 +36,8 @@ class Grid:
 
 @dataclass
 class Measured:
-    """What was measured at once, by which command and commit, where, when and beside which load.
-    `about` stands before its tables, `notes` after them. What nobody noted is empty."""
+    """The tables of one measurement, its command, commit, machine, date and load. `about` stands
+    before its tables, `notes` after them. Unknown fields are empty."""
 
     title: str
     command: str = ""
@@ -77,7 +77,7 @@ def load(name: str) -> Measured:
 
 
 def save(name: str, measured: Measured) -> None:
-    """A row on each line, so that a difference shows which have changed."""
+    """Formats a row on each line, so that a diff shows the changed ones."""
     path(name).parent.mkdir(parents=True, exist_ok=True)
     path(name).write_text(text(measured), encoding="utf-8")
 
@@ -108,7 +108,7 @@ def text(measured: Measured) -> str:
 
 
 def size(cell: str) -> int:
-    """Bytes of `64 KiB`."""
+    """The bytes in a text such as `64 KiB`."""
     number, unit = cell.split()
     return int(number) << UNITS[unit]
 

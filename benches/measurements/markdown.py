@@ -1,4 +1,4 @@
-"""Tables as people read them: to and from Markdown."""
+"""Converts tables to and from Markdown."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from data import Grid
 
 
 def grid(table: Grid) -> str:
-    """Columns of numbers, at least by half, are aligned to the right."""
+    """Aligns columns to the right if at least half of the cells are numbers."""
     columns = list(zip(*table.rows))
     aligned = ["---:" if is_numeric(column) else "---" for column in columns]
     return "\n".join("| " + " | ".join(row) + " |" for row in [table.heads, aligned, *table.rows])
@@ -57,6 +57,6 @@ def wrapped(text: str) -> str:
 
 
 def anchor(heading: str) -> str:
-    """The place of a heading, as GitHub names it."""
+    """GitHub's anchor of a heading."""
     kept = re.sub(r"[^\w\- ]", "", heading.strip().lower())
     return kept.replace(" ", "-")

@@ -1,4 +1,4 @@
-"""The pages of docs/measurements, and all documents with what they show of them."""
+"""The pages of docs/measurements, and all documents that show parts of them."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ PAGES = {
 }
 MADE = "<!-- Made by benches/measurements from the data beside it. Do not edit. -->"
 EXPLAINED = "What columns mean, and how measurements are made: [benches](../../benches/README.md)."
-# What these names begin with comes first, in this order; the rest by name.
+# Names with these beginnings come first, in this order; the rest by name.
 FIRST = (*(f"host/{collective}" for collective in parts.COLLECTIVES),
          "host/tcp", "host/crowded", "host/types")
-# Where documents are; and those of the folder above them.
+# The folders of documents; those of the root are added.
 FOLDERS = ("benches", "crates", "docs", "examples", "ffi", "python", "src", "tests")
 
 
 def all_pages() -> dict[Path, str]:
-    """What each page and document should contain."""
+    """The text that each page and document should have."""
     by_folder: dict[str, list[str]] = {}
     for name in sorted(data.names(), key=place):
         by_folder.setdefault(name.split("/")[0], []).append(name)
@@ -44,12 +44,12 @@ def all_pages() -> dict[Path, str]:
 
 
 def place(name: str) -> int:
-    """Where a table stands; those of the same place are as sorted."""
+    """The place of a table; those of the same place stay sorted."""
     return next((at for at, begin in enumerate(FIRST) if re.match(rf"{begin}\b", name)), len(FIRST))
 
 
 def documents() -> list[Path]:
-    """All that people write, and nothing that builds or programs leave."""
+    """All documents that people write, without files that builds or programs leave."""
     found = [*Path().glob("*.md"), *(file for folder in FOLDERS
                                      for file in Path(folder).rglob("*.md"))]
     return sorted(file for file in found if data.FOLDER not in file.parents

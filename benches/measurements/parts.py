@@ -18,7 +18,7 @@ import markdown
 from data import Grid, Measured
 
 PART = re.compile(r"(<!-- begin: ([^>]+?) -->\n).*?(<!-- end -->)", re.S)
-# What somebody meant as the mark of a part.
+# A line that is meant as the mark of a part.
 MARK = re.compile(r"<!--\s*(begin|end)", re.I)
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "reduce", "broadcast", "alltoall")
 PEERS = ("Open MPI", "MPICH")
@@ -35,7 +35,7 @@ RATIO_SIZES = ("64 B", "4 KiB", "64 KiB", "1 MiB", "16 MiB", "128 MiB")
 
 
 def filled(text: str, document: Path) -> str:
-    """The text with its parts as the data has them."""
+    """The text, with its parts filled from the data."""
     marks = [mark.lower() for mark in MARK.findall(text)]
     if marks != ["begin", "end"] * len(PART.findall(text)):
         raise SystemExit(f"{document}: not every mark is of a part: each part needs a line "
@@ -59,7 +59,7 @@ def part(found: re.Match[str], document: Path) -> str:
 
 
 def chosen(name: str, which: str, document: Path) -> str:
-    """The tables that a part asks for, and where they come from."""
+    """The tables that a part asks for, and their origins."""
     options = dict(word.split("=", 1) for word in re.findall(r"\w+=[^=]+(?= \w+=|$)", which))
     measured = data.load(name)
     tables = measured.tables
@@ -79,7 +79,7 @@ def short(measured: Measured) -> str:
 
 
 def narrowed(table: Grid, options: dict[str, str]) -> Grid:
-    """Only the columns and rows that are asked for, which have to be there."""
+    """Only the requested columns and rows, which must exist."""
     rows = table.rows
     if "rows" in options:
         by_first = {row[0]: row for row in reversed(rows)}
@@ -92,7 +92,7 @@ def narrowed(table: Grid, options: dict[str, str]) -> Grid:
 
 
 def ratios() -> str:
-    """Of each collective, out of place and hot, beside the best peer."""
+    """The ratios of each collective, out of place and hot, beside the best peer."""
     rows, origins = [], []
     for collective in COLLECTIVES:
         measured = data.load(f"host/{collective}-hot")
@@ -105,14 +105,14 @@ def ratios() -> str:
 
 
 def how_fast() -> str:
-    """Of all_reduce: the best of the others and ours, in microseconds."""
+    """The times of all_reduce: the best of the others and ours, in microseconds."""
     rows = []
     for who, name, theirs, ours in BESIDE:
         measured = data.load(name)
         table = measured.tables[0]
         of_size = {}
         for row in table.rows:
-            # Of columns with the same head, the first.
+            # The first of the columns with the same head.
             cells = dict(reversed(list(zip(table.heads, row))))
             if cells.get("call", "all_reduce") == "all_reduce":
                 best = min((cells[other] for other in theirs), key=data.number)

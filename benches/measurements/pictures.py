@@ -17,8 +17,8 @@ BLUE, GREEN, ORANGE, GREY, PURPLE = "#0060c0", "#2a8a3e", "#d08000", "#888888", 
 
 @dataclass(frozen=True)
 class Line:
-    """The nth column of this head in a table of a data file. With `of`, only the rows whose first
-    cell that is."""
+    """The nth column of this head in a table of a data file. With `of`, only the rows with that
+    first cell."""
 
     label: str
     colour: str
@@ -81,7 +81,7 @@ PICTURES = (
 
 
 def stale() -> list[str]:
-    """The pictures that were drawn from something else, or changed since."""
+    """The pictures that were drawn from other data, or changed since."""
     return [picture.file for picture in PICTURES if not is_drawn(picture)]
 
 
@@ -99,7 +99,7 @@ def signature(picture: Picture, drawn: str) -> str:
 
 
 def digest(picture: Picture) -> str:
-    """Of its figures, and of how they are drawn."""
+    """The digest of its figures, and of how they are drawn."""
     try:
         points = [line.points() for line in picture.lines]
     except (IndexError, ValueError) as error:

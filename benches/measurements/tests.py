@@ -14,7 +14,7 @@ import pages
 import parts
 
 os.chdir(Path(__file__).resolve().parents[2])
-# Not of the repository in whose hook this may run, and without anybody's settings.
+# Not of a repository in a hook of which this may run, and without a user's settings.
 ELSEWHERE = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
 ELSEWHERE["GIT_CONFIG_GLOBAL"] = os.devnull
 
@@ -48,7 +48,7 @@ class Marks(unittest.TestCase):
 
 
 class Mistakes(unittest.TestCase):
-    """In a copy of all that the program reads."""
+    """Tests in a copy of all files that the program reads."""
 
     def setUp(self) -> None:
         folder = tempfile.TemporaryDirectory()
@@ -65,7 +65,7 @@ class Mistakes(unittest.TestCase):
         return subprocess.run(program, input=said, capture_output=True, text=True, env=ELSEWHERE)
 
     def refused(self, *arguments: str, said: str = "") -> str:
-        """What the program says; a traceback is no message."""
+        """The program's message; a traceback is none."""
         ended = self.run_program(*arguments, said=said)
         self.assertEqual(ended.returncode, 1, ended.stderr)
         self.assertNotIn("Traceback", ended.stderr)

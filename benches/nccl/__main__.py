@@ -77,14 +77,14 @@ def selected(options):
 
 
 class Result:
-    """What was measured of a configuration: for each round, the runs of the programs by title."""
+    """The measurements of a configuration: for each round, the runs of the programs by title."""
 
     def __init__(self, configuration):
         self.configuration = configuration
         self.rounds = []
 
     def complete_rounds(self):
-        """Those in which both programs came to their end, with the same sizes."""
+        """The rounds in which both programs finished, with the same sizes."""
         return [runs for runs in self.rounds if not any(run.failure for run in runs.values())]
 
     def given_up(self):
@@ -97,12 +97,12 @@ class Result:
 
 
 def measure(configurations, programs, options):
-    """Each round takes all configurations, and in each both programs: whatever slows the machine
-    down for a while meets both, and when time runs out, every configuration has had its rounds."""
+    """Each round runs all configurations, and each of these both programs: a slow phase of the
+    machine affects both, and when time runs out, every configuration has had its rounds."""
     results = [Result(configuration) for configuration in configurations]
     end = time.monotonic() + options.time_limit
     for number in range(options.rounds):
-        # Neither is always the first.
+        # Neither program is always the first.
         order = programs if number % 2 == 0 else programs[::-1]
         for result in results:
             left = end - time.monotonic()

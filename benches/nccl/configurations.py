@@ -1,4 +1,4 @@
-"""What is measured: collectives, started in three ways, plain, from CUDA graphs, on symmetric
+"""The configurations: collectives, started in three ways, plain, from CUDA graphs, on symmetric
 windows."""
 
 from dataclasses import dataclass
@@ -7,8 +7,8 @@ SWEEP = ("-b", "8", "-e", "1G", "-f", "8")
 # A graph holds the 20 calls. With this number of replays, the start of the first one hardly counts.
 GRAPH = ("-G", "4")
 WINDOWS = ("-R", "2")
-# The time of enqueueing, not of the call, on rank 0: nccl-tests reports no other rank's. There are
-# enough calls that one wakeup hardly counts, and few enough that none waits for room in the stream.
+# The time of enqueueing, not of the call, on rank 0: nccl-tests reports no other rank's. Enough
+# calls that one wakeup hardly counts, and few enough that none waits for room in the stream.
 ENQUEUE = ("-C", "1", "-a", "0", "-b", "8", "-e", "8", "-n", "200", "-w", "20")
 
 GROUP, THREADS, PROCESSES = "-g", "-t", "mpirun"
@@ -25,7 +25,7 @@ class Configuration:
 
     @property
     def name(self):
-        """As the flags read, without spaces: `all_reduce-g-R2-G4`."""
+        """The flags without spaces: `all_reduce-g-R2-G4`."""
         words = [self.launch.lstrip("-"), *("".join(pair) for pair in self.pairs())]
         return "-".join([self.collective, *(word.lstrip("-") for word in words)])
 
@@ -35,7 +35,7 @@ class Configuration:
 
     @property
     def enqueues(self):
-        """Whether it is the time of enqueueing that is measured."""
+        """Whether the time of enqueueing is measured."""
         return self.flags == ENQUEUE
 
 

@@ -1,4 +1,4 @@
-"""The two programs: how each is started, and what it prints. Both print the same table."""
+"""Starts the two programs, and parses their output. Both print the same table."""
 
 import os
 import re
@@ -39,12 +39,12 @@ class Run:
         return [row.size for row in self.rows]
 
     def wrong(self):
-        """Wrong elements of all sizes, as far as they were counted."""
+        """The counted wrong elements of all sizes."""
         return sum(wrong or 0 for row in self.rows for wrong in row.wrong.values())
 
 
 class Program:
-    """Knows how to start itself for a configuration; the flags are the same for both."""
+    """A program that can be started for a configuration; both take the same flags."""
 
     def __init__(self, options):
         self.options = options
@@ -60,7 +60,7 @@ class Program:
         return [*start, *configuration.flags, *configuration.more]
 
     def run(self, configuration, deadline):
-        """A Run; whatever happens is said there."""
+        """Returns a Run, which also describes failures."""
         began = time.monotonic()
         try:
             output, errors, failure = execute(self.command(configuration), self.environment, deadline)
@@ -95,7 +95,7 @@ def launcher(mpirun, ranks):
 
 
 def environment(nccl):
-    """This process's, so that what is set about NCCL stays set; both find the same libnccl."""
+    """This process's environment, with its settings of NCCL; both find the same libnccl."""
     if not nccl:
         return None
     path = os.path.abspath(nccl)
@@ -117,7 +117,7 @@ def execute(command, env, deadline):
 
 
 def end(process):
-    """First politely: a launcher ends its ranks, which are in groups of their own."""
+    """Tries SIGTERM first: a launcher ends its ranks, which are in groups of their own."""
     process.terminate()
     try:
         return process.communicate(timeout=FAREWELL)
@@ -148,7 +148,7 @@ def number(word):
 
 
 def quotes(output, errors):
-    """What was printed last beside the table, and the first errors: a launcher's remarks follow."""
+    """The last output beside the table, and the first errors: a launcher's remarks follow."""
     printed = [line for line in spoken(output)
                if not line.startswith("#") and not understand_line(line)]
     return printed[-2:] + spoken(errors)[:2]
@@ -159,7 +159,7 @@ def spoken(text):
 
 
 def version_of_nccl(banner):
-    """Of the library that a program used, such as `2.28.9`; None if it does not say."""
+    """The version of NCCL that a program used, such as `2.28.9`; None if it does not say."""
     text = "\n".join(banner)
     if code := re.search(r"nccl-library=(\d+)", text):
         value = int(code[1])

@@ -9,9 +9,10 @@ from dataclasses import asdict, dataclass
 
 from programs import WAYS, version_of_nccl
 
-# Below, times must lie within the spread of nccl-tests itself; from here on, within so much of its.
+# Below this size, times must lie within the spread of nccl-tests; from it on, within this part of
+# its time.
 LARGE, TOLERANCE = 1 << 20, 0.02
-# Microseconds of a call that enqueueing may take more.
+# How many microseconds longer enqueueing a call may take.
 EXTRA = 1.0
 
 
@@ -31,7 +32,7 @@ class Line:
 
     @property
     def spread(self):
-        """Of nccl-tests."""
+        """The spread of nccl-tests."""
         return (max(self.peer) - min(self.peer)) / statistics.median(self.peer)
 
     def is_equal(self):
@@ -40,7 +41,7 @@ class Line:
 
 
 def lines(result):
-    """Where both programs gave a time."""
+    """The sizes for which both programs gave a time."""
     rounds = result.complete_rounds()
     found = []
     for number, row in enumerate(rounds[0]["nccl-tests"].rows if rounds else []):
@@ -130,7 +131,7 @@ def enqueueing(results):
 
 
 def failures(results):
-    """A list of what failed, and of what there was no time for."""
+    """Lists the failures, and the configurations for which there was no time."""
     items = []
     for result in results:
         name = result.configuration.name
@@ -181,7 +182,7 @@ def microseconds(time):
 
 
 def save(results, options):
-    """All runs, as they were understood."""
+    """All runs, as parsed."""
     content = {
         "gpus": options.gpus,
         "environment": {name: value for name, value in os.environ.items()

@@ -1,4 +1,4 @@
-"""Who can take part, and how each is started and understood."""
+"""The programs that take part: starts each, and parses its output."""
 
 import glob
 import json
@@ -26,7 +26,7 @@ DEFAULT = Setting("default")
 
 @dataclass(frozen=True)
 class Call:
-    """What is measured: `calls` calls in a row, in buffers of `room` bytes (0: hot)."""
+    """A measurement: `calls` calls in a row, in buffers of `room` bytes (0: hot)."""
 
     collective: str
     size: int
@@ -36,7 +36,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Times:
-    """Microseconds of a call: by the clock, and of the processor."""
+    """Microseconds of a call: elapsed, and of the processor."""
 
     wall: float
     cpu: float
@@ -44,7 +44,7 @@ class Times:
 
 @dataclass(frozen=True)
 class Contestant:
-    """One column. The best of its settings counts, at each size and way."""
+    """One column. Its best setting counts, for each size, out of place and in place."""
 
     title: str
     program: str
@@ -72,7 +72,7 @@ class Peer(Contestant):
 
 
 class Floor(Contestant):
-    """A program that does only what cannot be left out."""
+    """A program that does only the necessary work."""
 
     def command(self, setting, call):
         return [self.program, *setting.arguments, str(call.size), str(call.calls), str(call.room)]
@@ -91,12 +91,12 @@ class Ours(Contestant):
             output = execute([*self.launcher, self.program, call.collective, f"-b{call.size}",
                               f"-e{call.size}", "-n1", f"-m{call.calls}", "-a3", "-C1", "-J", report,
                               "--buffers", str(call.room or "hot"), *self.arguments], setting.env)
-            # An attempt that was ended has left its report, and the next one takes another name.
+            # An attempt that was cut off leaves its report; the next one takes another name.
             report = max(glob.glob(f"{report}*"), key=os.path.getmtime)
             with open(report, encoding="utf-8") as file:
                 (line,) = json.load(file)["results"]
         if line["size"] != call.size:
-            # It lowers the size where memory is short.
+            # It lowers the size if memory is short.
             raise SystemExit(f"{self.title} measured {line['size']} bytes, not {call.size}:\n{output}")
         ways = line["out_of_place"], line["in_place"]
         refuse_wrong(self.title, call, sum(int(way["nwrong"]) for way in ways), output)

@@ -1,15 +1,15 @@
-"""Waits until the machine is idle: a table that is measured beside other work shows that work."""
+"""Waits until the machine is idle: other work would show in a table."""
 
 import os
 import sys
 import time
 
-# The average of a minute takes some minutes to fall, also after work of our own.
+# The one-minute average takes some minutes to fall, also after work of our own.
 PATIENCE, LOOK_EVERY = 15 * 60, 5
 
 
 def settled(limit):
-    """The load average of a minute, once it is below the limit."""
+    """The one-minute load average, once it is below the limit."""
     deadline = time.monotonic() + PATIENCE
     while (average := os.getloadavg()[0]) >= limit:
         if time.monotonic() > deadline:

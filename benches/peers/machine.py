@@ -29,7 +29,7 @@ def describe():
     caches = ", ".join(f"{level} {field(cpu, level + ' cache')}" for level in ("L1d", "L2", "L3"))
     openmpi = output("mpirun.openmpi", "--version").split("\n", 1)[0].split()[-1]
     mpich = field(output("mpichversion"), "MPICH Version")
-    # Without what a distribution or a provider has appended.
+    # Without suffixes of a distribution or a provider.
     release = os.uname().release.split("-")[0]
     lines = [
         f"{field(cpu, 'Model name')}, {os.cpu_count()} cores{virtual}; {caches}",
@@ -41,13 +41,13 @@ def describe():
 
 
 def version(spark_perf):
-    """With the commit, from the first line of spark-perf's table."""
+    """The version with its commit, from the first line of spark-perf's table."""
     first = output(spark_perf, "all_reduce", "-b8", "-e8", "-n1").split("\n", 1)[0]
     return first.split()[-1].strip("()")
 
 
 def has_changes():
-    """Whether there is code that no commit has; documents, which this writes, do not matter."""
+    """Whether there is uncommitted code; documents, which this writes, do not matter."""
     return bool(output("git", "status", "--porcelain", "--", ".", ":!docs", ":!*.md"))
 
 

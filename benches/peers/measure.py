@@ -15,7 +15,7 @@ from tables import LARGE, LARGE_ROUNDS, Programs, against, all_tables
 STRETCH, TRIAL_STRETCH = 100_000.0, 40_000.0
 BYTES_PER_MICROSECOND = 2_000.0
 FEWEST_CALLS, MOST_CALLS = 3, 20_000
-# Fewer do not show how far rounds are apart, and are for trying the script out.
+# Fewer do not show the spread, and are for trying the script out.
 FEWEST_ROUNDS = 5
 SMALLEST, LARGEST = 8, 1 << 30
 # Out of place, in place.
@@ -62,7 +62,7 @@ def arguments():
 
 
 def selected(tables, options):
-    """All with sizes to measure, or those of them whose names start with one of the words."""
+    """All tables with sizes to measure, or those whose names start with one of the words."""
     words = [word for word in options.only.split(",") if word]
     for word in words:
         if not any(table.name.startswith(word) for table in tables):
@@ -87,15 +87,15 @@ def measure(table, options):
 
 
 def as_before(contestant, line, number):
-    """The settings that were the best for the size before; of such sizes the fewest calls."""
+    """The best settings of the previous size; for such sizes the fewest calls."""
     if isinstance(contestant, Floor):
         return dict.fromkeys(contestant.settings, STRETCH)
     return {line.best(number, way).setting: STRETCH for way in WAYS}
 
 
 def promising(contestant, table, size):
-    """The best settings, out of place and in place, of floors all, each with the microseconds of a
-    call. The trial is short, and its buffers are not quite as cold."""
+    """The best settings, out of place and in place (all settings of floors), each with the
+    microseconds of a call. The trial is short, and its buffers are not quite as cold."""
     print(f"{table.name}: {size} bytes, trial of {contestant.title}", file=sys.stderr)
     expected = table.latency + size / BYTES_PER_MICROSECOND
     call = Call(table.collective, size, calls(TRIAL_STRETCH, expected), table.room // 8)
@@ -107,7 +107,7 @@ def promising(contestant, table, size):
 
 
 def run_rounds(table, size, kept, options):
-    """Everybody in turn, then everybody again. For each contestant, the times of each setting."""
+    """Runs all contestants in turn, round by round. Returns each one's times of each setting."""
     rounds = options.rounds if size <= LARGE else min(options.rounds, LARGE_ROUNDS)
     results = [{setting: [] for setting in own} for own in kept]
     for number in range(rounds):

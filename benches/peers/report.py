@@ -12,7 +12,7 @@ WAYS = ("out of place", "in place")
 
 
 def measured(table, lines, options, load):
-    """What a table has shown. The load average was taken before its first run."""
+    """The results of a table. The load average was taken before its first run."""
     large = f" ({LARGE_ROUNDS} from 128 MiB on)" if max(table.sizes) > LARGE else ""
     return data.Measured(
         table.title, "benches/peers.sh", datetime.date.today().isoformat(),
@@ -23,7 +23,7 @@ def measured(table, lines, options, load):
 
 
 def shown(result):
-    """The same on the screen."""
+    """Prints the same."""
     tables = [f"**{one.title}**\n\n{markdown.grid(one)}" for one in result.tables]
     return "\n\n".join([f"### {result.title}", result.origin(), *result.about, *tables,
                         *result.notes])
@@ -60,7 +60,7 @@ def share(floor, ours, size):
 
 
 def settings(table, lines):
-    """Which setting of each peer was the best, and which others were tried."""
+    """Lists the best setting of each peer, and the others that were tried."""
     sentences = []
     for i, contestant in enumerate(table.contestants):
         if not isinstance(contestant, Peer):

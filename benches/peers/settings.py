@@ -1,10 +1,10 @@
-"""The peers' settings that are tried. Those that never came near the best are left out."""
+"""The peers' settings to try, without those that never came near the best."""
 
 from contestants import DEFAULT, Setting
 
 
 def mca(**parameters):
-    """Open MPI's parameters as its launcher takes them."""
+    """Open MPI's parameters, for its launcher."""
     return tuple(word for name, value in parameters.items() for word in ("--mca", name, str(value)))
 
 
@@ -45,7 +45,7 @@ def both(first, second):
                    {**first.env, **second.env})
 
 
-# In the environment, so that a setting may say otherwise: the launcher takes no parameter twice.
+# In the environment, so that a setting can override it: the launcher takes no parameter twice.
 SHARED_MEMORY = {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,vader"}
 TCP = {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,tcp", "OMPI_MCA_btl_tcp_if_include": "lo"}
 TWO_COPIES = Setting("no single copy", mca(btl_vader_single_copy_mechanism="none"))
@@ -109,14 +109,14 @@ def mpich_tcp(collective):
 
 
 def open_mpi_crowded(collective):
-    """Ranks give up the core that they share while they wait."""
+    """Ranks yield the core that they share while they wait."""
     settings = (DEFAULT, *open_mpi_algorithms(collective), TWO_COPIES)
     idle = Setting("yield when idle", mca(mpi_yield_when_idle=1))
     return tuple(both(setting, idle) for setting in settings)
 
 
 def mpich_crowded(collective):
-    """Ranks give up the core after one poll, or after 1000, which is the default."""
+    """Ranks yield the core after one poll, or after 1000, the default."""
     return tuple(both(setting, Setting(f"{polls} polls",
                                        env={"MPIR_CVAR_POLLS_BEFORE_YIELD": str(polls)}))
                  for setting in mpich(collective) for polls in (1, 1000))

@@ -1,4 +1,4 @@
-"""The tables: what is measured, and who takes part."""
+"""The tables: their measurements, and the contestants."""
 
 import os
 from dataclasses import dataclass, replace
@@ -37,7 +37,7 @@ class Table:
 
 
 class Programs:
-    """Where the contestants are, and how a number of their ranks is started."""
+    """The contestants' programs, and how a number of their ranks is started."""
 
     def __init__(self, folder, spark_perf):
         self.folder = folder
@@ -70,7 +70,7 @@ class Programs:
 
 
 def is_crowded(ranks):
-    """Whether ranks share cores. Then they are not bound."""
+    """Whether ranks share cores, and so are not bound."""
     return ranks > os.cpu_count()
 
 
@@ -151,7 +151,7 @@ def other(programs, collective, buffers, room):
 
 
 def types(programs, memory):
-    """Types that are converted to be reduced, beside one that is not."""
+    """Types that are converted for a reduction, beside one that is not."""
     title = f"all_reduce by type, shared memory, {memory} memory, hot buffers, 2 ranks"
     return Table(f"types-{memory}", title, "all_reduce", TYPES_SIZES, tuple(
         programs.ours(2, name, arguments=("--memory", memory, "-d", name))
