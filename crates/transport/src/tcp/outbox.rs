@@ -169,6 +169,11 @@ impl Outbox {
         sockets.any(|socket| matches!(socket.stream.silence(), Ok(Some(_))))
     }
 
+    /// Whether no connection carries what is kept.
+    pub(super) fn is_cut(&self) -> bool {
+        self.retains && self.ended.is_none() && self.sockets.iter().all(|one| one.is_silent)
+    }
+
     /// A buffer for a message of that length.
     pub(super) fn buffer(&mut self, len: usize) -> Result<Vec<u8>, LinkError> {
         if len >= ASK_FROM || self.frames.len() >= self.ask_at {
@@ -247,10 +252,9 @@ impl Outbox {
 
     /// The sockets that would take more of what they have to send later.
     pub(super) fn blocked(&self) -> impl Iterator<Item = &Arc<dyn Stream>> {
-        let blocked = self
-            .sockets
-            .iter()
-            .filter(|socket| !socket.queue.is_empty());
+        // One that is dead is always ready.
+        let is_blocked = |socket: &&Outgoing| !socket.queue.is_empty() && !socket.is_dead;
+        let blocked = self.sockets.iter().filter(is_blocked);
         blocked.map(|socket| &socket.stream)
     }
 
@@ -314,10 +318,10 @@ impl Outbox {
     /// Takes its messages from a socket, which keeps only the end of the one that it has begun.
     fn take_over(&mut self, socket: usize) -> Vec<u64> {
         let lost = &mut self.sockets[socket];
-        if let Some(begun) = lost.queue.front().filter(|_| lost.written > 0) {
+        let written = std::mem::take(&mut lost.written);
+        if let Some(begun) = lost.queue.front().filter(|_| written > 0 && !lost.is_dead) {
             let frame = &self.frames[(begun - self.first) as usize];
-            lost.rest = frame.parts(lost.written).concat();
-            lost.written = 0;
+            lost.rest = frame.parts(written).concat();
         }
         self.unsent += lost.unacknowledged.len();
         let sent = lost.unacknowledged.drain(..).map(|(message, _)| message);
@@ -397,8 +401,8 @@ impl Outbox {
         }
     }
 
-    /// What an error of `send` means: that the kernel has given up a rail where there are others,
-    /// or the link's end.
+    /// What an error of `send` means: that a connection is lost where there are others, or the
+    /// link's end. Silent ones may carry again, and others may come.
     fn give_up(&mut self, socket: usize, error: Errno) -> Result<(), LinkError> {
         let Some(ended) = ended_by("send", error) else {
             return Ok(());
@@ -406,15 +410,15 @@ impl Outbox {
         let outgoing = &mut self.sockets[socket];
         let was_silent = std::mem::replace(&mut outgoing.is_silent, true);
         outgoing.is_dead = true;
+        outgoing.rest.clear();
         // Also the connection of a cable that was out for long ends so, and a spare one that the
         // peer does not take. If the peer has left, the others say it, too.
         let is_home = socket < self.homes;
         let has_left = matches!(ended, LinkError::Closed) && !was_silent && is_home;
-        if !self.retains || has_left || self.live().is_empty() {
+        if !self.retains || has_left || self.sockets.iter().all(|socket| socket.is_dead) {
             return Err(ended);
         }
         self.detour();
-        self.sockets[socket].rest.clear();
         Ok(())
     }
 

@@ -219,7 +219,7 @@ impl Upkeep for Link {
         drop(rails);
         let mut outbox = self.outbox.lock();
         outbox.heed(&silent);
-        let is_cut = outbox.retains && outbox.ended.is_none() && !silent.contains(&false);
+        let is_cut = outbox.is_cut();
         drop(outbox);
         if is_cut {
             let rails = self.rails.lock();

@@ -225,6 +225,40 @@ fn a_spare_that_the_peer_closes_does_not_end_the_link() {
     }
 }
 
+/// The first connections may carry again, and another network may lead to the peer.
+#[test]
+fn a_link_asks_for_another_when_the_peer_closes_the_only_spare_that_carries() {
+    for homes in [1, 2] {
+        let [mut here, mut there] = sides(GEOMETRY, homes);
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let asks = Arc::clone(&asked);
+        let _entry = here.tx.ask_by(move |socket, _| asks.lock().push(socket));
+        here.cables.iter().for_each(|cable| cable.pull(0));
+        super::send(&mut here.tx, 0, 20_000);
+        here.link.look();
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        drop(theirs);
+        here.link.add(homes.into(), cable(homes, ours));
+        super::send(&mut here.tx, 1, 100);
+        let mut wait = crate::Wait::default();
+        here.tx.watch(&mut wait);
+        assert_eq!(
+            wait.files(),
+            0,
+            "a connection that is closed is always ready"
+        );
+        poll("another request", || {
+            here.link.look();
+            (asked.lock().len() == 2).then_some(())
+        });
+        add_spare([&here, &there], homes + 1);
+        for (message, len) in [20_000, 100].into_iter().enumerate() {
+            here.link.look();
+            super::receive(&mut there.rx, message, len);
+        }
+    }
+}
+
 #[test]
 fn a_spare_that_was_of_use_is_replaced_at_once() {
     let mut link = Asking::new();
