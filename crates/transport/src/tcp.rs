@@ -19,6 +19,7 @@
 
 mod buffers;
 mod detours;
+mod ending;
 mod entry;
 mod frame;
 mod header;
@@ -43,7 +44,7 @@ pub use rx::Rx;
 use socket2::Socket;
 pub use spares::SPARE_WITHIN;
 use spark_ccl_fork::Unshared;
-use stream::Stream;
+use stream::{Connection, Stream};
 pub use tx::Tx;
 
 use crate::{Geometry, LinkError};
@@ -67,7 +68,7 @@ pub fn link(sockets: Vec<Unshared<Socket>>, geometry: Geometry) -> Result<(Tx, R
     }
     let streams = sockets
         .into_iter()
-        .map(|socket| Arc::new(socket) as _)
+        .map(|socket| Arc::new(Connection::new(socket)) as _)
         .collect::<Vec<_>>();
     let link = Arc::new(Link::new(&streams, geometry));
     link.be_kept();

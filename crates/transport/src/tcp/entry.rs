@@ -8,6 +8,7 @@ use spark_ccl_fork::Unshared;
 
 use super::rails::Link;
 use super::set_nodelay;
+use super::stream::Connection;
 use crate::LinkError;
 
 /// Where a link's spare connections are handed in. Does not keep the link.
@@ -27,7 +28,7 @@ impl Entry {
     pub fn add(&self, number: usize, socket: Unshared<Socket>) -> Result<(), LinkError> {
         set_nodelay(&socket)?;
         if let Some(link) = self.0.upgrade() {
-            link.add(number, Arc::new(socket));
+            link.add(number, Arc::new(Connection::new(socket)));
         }
         Ok(())
     }

@@ -15,6 +15,7 @@ use rustix::io::Errno;
 
 use super::buffers::{Buffers, FRAME, PAYLOAD};
 use super::ended_by;
+use super::ending::{Connected, end_of};
 use super::frame::Frame;
 use super::header::{HEADER_BYTES, Header};
 use super::stream::Stream;
@@ -63,8 +64,18 @@ pub(super) struct Outgoing {
     /// The messages that it has accepted and that are kept, and `accepted` at the end of each.
     unacknowledged: VecDeque<(u64, u64)>,
     is_silent: bool,
-    /// The kernel has given the connection up.
-    is_dead: bool,
+    /// Why the kernel has given the connection up.
+    lost: Option<LinkError>,
+}
+
+impl Connected for Outgoing {
+    fn lost(&self) -> Option<&LinkError> {
+        self.lost.as_ref()
+    }
+
+    fn is_silent(&self) -> bool {
+        self.is_silent
+    }
 }
 
 impl Outgoing {
@@ -77,8 +88,15 @@ impl Outgoing {
             accepted: 0,
             unacknowledged: VecDeque::new(),
             is_silent: false,
-            is_dead: false,
+            lost: None,
         }
+    }
+
+    /// The kernel has given the connection up.
+    fn lose(&mut self, error: LinkError) {
+        self.lost.get_or_insert(error);
+        self.is_silent = true;
+        self.rest.clear();
     }
 
     /// Leaves nothing to be sent, nor to be acknowledged.
@@ -156,11 +174,7 @@ impl Outbox {
     /// Whether nothing is left to wait for: all messages are known to have arrived, or cannot
     /// arrive any more.
     pub(super) fn is_settled(&self) -> bool {
-        let is_gone = |socket: &Outgoing| !socket.is_silent && socket.stream.silence().is_err();
-        !self.retains
-            || self.frames.is_empty()
-            || self.ended.is_some()
-            || self.sockets.iter().any(is_gone)
+        !self.retains || self.frames.is_empty() || self.ended.is_some()
     }
 
     /// Whether some of the peer's acknowledgements are missing, not just late.
@@ -252,21 +266,23 @@ impl Outbox {
 
     /// The sockets that would take more of what they have to send later.
     pub(super) fn blocked(&self) -> impl Iterator<Item = &Arc<dyn Stream>> {
-        // One that is dead is always ready.
-        let is_blocked = |socket: &&Outgoing| !socket.queue.is_empty() && !socket.is_dead;
+        // One that is lost is always ready.
+        let is_blocked = |socket: &&Outgoing| !socket.queue.is_empty() && socket.lost.is_none();
         let blocked = self.sockets.iter().filter(is_blocked);
         blocked.map(|socket| &socket.stream)
     }
 
-    /// Takes note of which sockets' rails are silent. The others carry what these have not
-    /// delivered.
-    pub(super) fn heed(&mut self, silent: &[bool]) {
-        for (socket, is_silent) in self.sockets.iter_mut().zip(silent) {
-            socket.is_silent = *is_silent || socket.is_dead;
+    /// Takes note of which sockets' rails are silent, or lost, and why. The others carry what these
+    /// have not delivered.
+    pub(super) fn heed(&mut self, silent: &[rustix::io::Result<bool>]) {
+        for (socket, silent) in self.sockets.iter_mut().zip(silent) {
+            match silent.map_err(|error| ended_by("send", error)) {
+                Ok(is_silent) => socket.is_silent = is_silent || socket.lost.is_some(),
+                Err(error) => error.into_iter().for_each(|error| socket.lose(error)),
+            }
         }
         if self.retains && self.ended.is_none() {
-            self.detour();
-            let written = self.write();
+            let written = self.detour().and_then(|()| self.write());
             let _ = self.end(written);
         }
     }
@@ -292,11 +308,17 @@ impl Outbox {
     }
 
     /// Has the other sockets carry what the silent ones have not delivered.
-    fn detour(&mut self) {
+    ///
+    /// # Errors
+    /// The link has ended.
+    fn detour(&mut self) -> Result<(), LinkError> {
+        if let Some(error) = end_of(&self.sockets, self.homes) {
+            return Err(error);
+        }
         self.note_acknowledged();
         let live = self.live();
         if live.is_empty() {
-            return;
+            return Ok(());
         }
         for socket in 0..self.sockets.len() {
             if !self.sockets[socket].is_silent {
@@ -313,13 +335,18 @@ impl Outbox {
             // The receiver waits for the oldest.
             outgoing.queue.make_contiguous()[begun..].sort_unstable();
         }
+        Ok(())
     }
 
     /// Takes its messages from a socket, which keeps only the end of the one that it has begun.
     fn take_over(&mut self, socket: usize) -> Vec<u64> {
         let lost = &mut self.sockets[socket];
         let written = std::mem::take(&mut lost.written);
-        if let Some(begun) = lost.queue.front().filter(|_| written > 0 && !lost.is_dead) {
+        if let Some(begun) = lost
+            .queue
+            .front()
+            .filter(|_| written > 0 && lost.lost.is_none())
+        {
             let frame = &self.frames[(begun - self.first) as usize];
             lost.rest = frame.parts(written).concat();
         }
@@ -340,7 +367,7 @@ impl Outbox {
 
     /// Writes what a socket accepts now.
     fn write_to(&mut self, socket: usize) -> Result<(), LinkError> {
-        while !self.sockets[socket].is_dead {
+        while self.sockets[socket].lost.is_none() {
             let mut parts = [IoSlice::new(&[]); BATCH];
             let count = self.offer(socket, &mut parts);
             if count == 0 {
@@ -401,25 +428,16 @@ impl Outbox {
         }
     }
 
-    /// What an error of `send` means: that a connection is lost where there are others, or the
-    /// link's end. Silent ones may carry again, and others may come.
+    /// What an error of `send` means: that a connection is lost, and maybe the link.
     fn give_up(&mut self, socket: usize, error: Errno) -> Result<(), LinkError> {
-        let Some(ended) = ended_by("send", error) else {
+        let Some(error) = ended_by("send", error) else {
             return Ok(());
         };
-        let outgoing = &mut self.sockets[socket];
-        let was_silent = std::mem::replace(&mut outgoing.is_silent, true);
-        outgoing.is_dead = true;
-        outgoing.rest.clear();
-        // Also the connection of a cable that was out for long ends so, and a spare one that the
-        // peer does not take. If the peer has left, the others say it, too.
-        let is_home = socket < self.homes;
-        let has_left = matches!(ended, LinkError::Closed) && !was_silent && is_home;
-        if !self.retains || has_left || self.sockets.iter().all(|socket| socket.is_dead) {
-            return Err(ended);
+        if !self.retains {
+            return Err(error);
         }
-        self.detour();
-        Ok(())
+        self.sockets[socket].lose(error);
+        self.detour()
     }
 
     /// Adds the next message.

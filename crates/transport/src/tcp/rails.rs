@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
 use spark_ccl_fork::PerProcess;
 use spark_ccl_log::Mutex;
 
@@ -49,6 +50,8 @@ struct Rail {
     stream: Arc<dyn Stream>,
     way: Way,
     silent_since: Option<Instant>,
+    /// Why the kernel has given the connection up.
+    lost: Option<Errno>,
     /// It was added, and carries only while those of the beginning do not.
     is_spare: bool,
     /// The log does not tell yet that it was added.
@@ -166,7 +169,7 @@ fn in_use(rails: &[Rail]) -> impl Iterator<Item = &Rail> {
 /// For how long nothing has come back over a connection, once it counts as silent.
 ///
 /// # Errors
-/// The kernel does not know, or no longer.
+/// Why the kernel has given the connection up.
 pub(super) fn silence_of(stream: &dyn Stream) -> rustix::io::Result<Option<Duration>> {
     let silence = stream.silence()?;
     Ok(silence.filter(|silence| *silence >= SILENT_AFTER))
@@ -192,6 +195,7 @@ fn rail_of(stream: &Arc<dyn Stream>) -> Option<Rail> {
             peer,
         },
         silent_since: None,
+        lost: None,
         is_spare: false,
         is_new: false,
     })
@@ -212,10 +216,7 @@ impl Upkeep for Link {
             }
         }
         announce(&mut rails);
-        let silent: Vec<_> = rails
-            .iter()
-            .map(|rail| rail.silent_since.is_some())
-            .collect();
+        let silent: Vec<_> = rails.iter().map(Rail::is_silent).collect();
         drop(rails);
         let mut outbox = self.outbox.lock();
         outbox.heed(&silent);
@@ -259,8 +260,9 @@ enum Heard {
 impl Rail {
     /// Asks the kernel; returns what has changed.
     fn listen(&mut self) -> Option<Heard> {
-        let silence = silence_of(&*self.stream).ok()?;
-        match (silence, self.silent_since) {
+        let silence = silence_of(&*self.stream);
+        self.lost = silence.err();
+        match (silence.ok()?, self.silent_since) {
             (Some(silence), None) => {
                 let now = Instant::now();
                 self.silent_since = Some(now.checked_sub(silence).unwrap_or(now));
@@ -272,6 +274,12 @@ impl Rail {
             }
             _ => None,
         }
+    }
+
+    /// # Errors
+    /// Why the kernel has given the connection up.
+    fn is_silent(&self) -> rustix::io::Result<bool> {
+        self.lost.map_or(Ok(self.silent_since.is_some()), Err)
     }
 
     fn as_silent(&self) -> Option<SilentRail> {

@@ -6,6 +6,7 @@ use rustix::event::PollFlags;
 
 use super::SLOTLESS_BYTES;
 use super::detours::Detours;
+use super::ending::{Connected, end_of};
 use super::inbox::{Expected, Inbox};
 use super::rails::silence_of;
 use super::stream::Stream;
@@ -48,6 +49,16 @@ impl Incoming {
             is_detoured: false,
             closed: None,
         }
+    }
+}
+
+impl Connected for Incoming {
+    fn lost(&self) -> Option<&LinkError> {
+        self.closed.as_ref()
+    }
+
+    fn is_silent(&self) -> bool {
+        matches!(silence_of(&*self.stream), Ok(Some(_)))
     }
 }
 
@@ -138,7 +149,9 @@ impl Rx {
             is_detoured,
             ..
         } = &mut self.sockets[home];
-        *closed = error;
+        if closed.is_none() {
+            *closed = error;
+        }
         let is_ahead = inbox.is_ahead(expected);
         *is_detoured |= closed.is_some() || is_ahead;
         *is_detoured = *is_detoured || detours.is_overdue(self.next);
@@ -156,22 +169,7 @@ impl Rx {
                 return Ok(Some(Place::Detours));
             }
         }
-        let error = self.sockets[home].closed.clone();
-        let error = error.filter(|_| self.have_ended());
-        error.map_or(Ok(None), Err)
-    }
-
-    /// Whether nothing more will come over any socket. A silent spare one may carry again, unless
-    /// the peer has closed another one: it has left then.
-    fn have_ended(&self) -> bool {
-        let (homes, spares) = self.sockets.split_at(self.homes);
-        let is_closed = |socket: &Incoming| matches!(socket.closed, Some(LinkError::Closed));
-        let has_left = homes.iter().any(is_closed);
-        let is_silent = |socket: &Incoming| matches!(silence_of(&*socket.stream), Ok(Some(_)));
-        homes.iter().all(|home| home.closed.is_some())
-            && spares
-                .iter()
-                .all(|spare| spare.closed.is_some() || has_left && is_silent(spare))
+        end_of(&self.sockets, self.homes).map_or(Ok(None), Err)
     }
 
     /// Takes what another socket has, up to the next message.
@@ -200,7 +198,7 @@ impl Rx {
                 }
                 Ok(None) => return Ok(()),
                 Err(error @ (LinkError::Closed | LinkError::Os { .. })) => {
-                    *closed = Some(error);
+                    closed.get_or_insert(error);
                     return Ok(());
                 }
                 Err(error) => return Err(error),

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use spark_ccl_log::Mutex;
 
 use super::super::rails::Link;
-use super::super::stream::Stream;
+use super::super::stream::{Connection, Stream};
 use super::super::{SLOTLESS_BYTES, halves};
 use super::lending::try_lend;
 use super::spares::add_spare;
@@ -25,7 +25,7 @@ const BUFFER: usize = 64 << 10;
 
 /// One direction of a connection, whose cable can be pulled.
 pub(super) struct Cable {
-    socket: Unshared<Socket>,
+    socket: Connection,
     number: u8,
     state: Mutex<State>,
 }
@@ -38,8 +38,10 @@ struct State {
     /// What the kernel has taken and was not delivered.
     held: Vec<u8>,
     is_closed: bool,
-    /// What the kernel says from now on, one after the other, and at last for ever.
-    errors: Vec<Errno>,
+    /// The kernel gives the connection up for this reason, after it has taken some more bytes.
+    goes: Option<Errno>,
+    /// Why the kernel has given the connection up.
+    lost: Option<Errno>,
 }
 
 impl Cable {
@@ -50,17 +52,17 @@ impl Cable {
     }
 
     /// Has the kernel give the connection up.
-    pub(super) fn break_off(&self, errors: &[Errno]) {
-        self.state.lock().errors = errors.to_vec();
+    pub(super) fn break_off(&self, error: Errno) {
+        self.state.lock().lost = Some(error);
     }
 
-    fn fail(&self) -> rustix::io::Result<()> {
-        let errors = &mut self.state.lock().errors;
-        let first = errors.first().copied();
-        if errors.len() > 1 {
-            errors.remove(0);
-        }
-        first.map_or(Ok(()), Err)
+    /// Has the kernel take what is sent next, which gets lost as the peer resets the connection.
+    pub(super) fn reset_at_next(&self) {
+        self.state.lock().goes = Some(Errno::CONNRESET);
+    }
+
+    fn check(&self) -> rustix::io::Result<()> {
+        self.state.lock().lost.map_or(Ok(()), Err)
     }
 
     pub(super) fn plug_in(&self) {
@@ -98,7 +100,7 @@ impl AsFd for Cable {
 
 impl Stream for Cable {
     fn send(&self, parts: &[IoSlice<'_>]) -> rustix::io::Result<usize> {
-        self.fail()?;
+        self.check()?;
         self.repeat()?;
         let bytes: Vec<u8> = parts.iter().flat_map(|part| part.iter().copied()).collect();
         let mut state = self.state.lock();
@@ -107,12 +109,16 @@ impl Stream for Cable {
             return Err(Errno::AGAIN);
         }
         state.held.extend(&bytes[..taken]);
+        if let Some(error) = state.goes.take() {
+            state.lost = Some(error);
+            return Ok(taken);
+        }
         drop(state);
         self.repeat().map(|()| taken)
     }
 
     fn receive(&self, spaces: &mut [IoSliceMut<'_>]) -> rustix::io::Result<usize> {
-        self.fail()?;
+        self.check()?;
         self.socket.receive(spaces)
     }
 
@@ -129,12 +135,15 @@ impl Stream for Cable {
     fn keep_asking(&self) {}
 
     fn silence(&self) -> rustix::io::Result<Option<Duration>> {
+        self.check()?;
         let silence = Duration::from_secs(10);
         Ok(self.state.lock().is_out.then_some(silence))
     }
 
     fn unacknowledged(&self) -> rustix::io::Result<u64> {
-        self.repeat()?;
+        if self.check().is_ok() {
+            self.repeat()?;
+        }
         Ok(self.state.lock().held.len() as u64)
     }
 }
@@ -149,7 +158,7 @@ pub(super) struct Side {
 
 pub(super) fn cable(number: u8, socket: UnixStream) -> Arc<Cable> {
     Arc::new(Cable {
-        socket: Unshared::new(socket.into()),
+        socket: Connection::new(Unshared::new(socket.into())),
         number,
         state: Mutex::default(),
     })
@@ -323,11 +332,7 @@ proptest! {
 /// and the peer's kernel has done so before.
 #[test]
 fn a_connection_that_ends_while_its_cable_is_out_does_not_end_the_link() {
-    for errors in [
-        &[Errno::TIMEDOUT, Errno::PIPE][..],
-        &[Errno::PIPE],
-        &[Errno::CONNRESET],
-    ] {
+    for error in [Errno::TIMEDOUT, Errno::PIPE, Errno::CONNRESET] {
         let [mut here, mut there] = sides(GEOMETRY, 2);
         // The kernel has taken three messages, and a part of the next one.
         here.cables[0].pull(0);
@@ -335,7 +340,7 @@ fn a_connection_that_ends_while_its_cable_is_out_does_not_end_the_link() {
             super::send(&mut here.tx, message, 20_000);
         }
         here.link.look();
-        here.cables[0].break_off(errors);
+        here.cables[0].break_off(error);
         for _ in 0..3 {
             here.link.look();
         }
@@ -361,7 +366,7 @@ fn a_message_behind_a_later_one_of_its_own_socket_is_found() {
     super::send(&mut here.tx, 1, 100);
     here.cables[0].plug_in();
     // The second cable is not known to be out yet.
-    here.link.outbox.lock().heed(&[false, false]);
+    here.link.outbox.lock().heed(&[Ok(false), Ok(false)]);
     super::send(&mut here.tx, 2, 100);
     here.link.look();
     for message in 0..3 {
@@ -486,7 +491,7 @@ fn silent_rails_are_named_with_their_addresses() {
 fn a_peer_that_reads_nothing_is_not_silent_and_lacks_what_was_sent() {
     let (here, mut there) = tcp_pair(v4());
     here.set_nonblocking(true).unwrap();
-    let here = Unshared::new(Socket::from(here));
+    let here = Connection::new(Unshared::new(here.into()));
     let mut sent = 0;
     while let Ok(count) = Stream::send(&here, &[IoSlice::new(&[7; 4096])]) {
         sent += count;

@@ -259,6 +259,62 @@ fn a_link_asks_for_another_when_the_peer_closes_the_only_spare_that_carries() {
     }
 }
 
+/// Its kernel has taken a message by then, and nobody sends another one.
+#[test]
+fn what_a_spare_took_before_the_peer_reset_it_is_sent_again() {
+    let [mut here, mut there] = sides(GEOMETRY, 1);
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let asks = Arc::clone(&asked);
+    let _entry = here.tx.ask_by(move |socket, _| asks.lock().push(socket));
+    here.cables[0].pull(0);
+    here.link.look();
+    let spare = add_spare([&here, &there], 1);
+    spare.reset_at_next();
+    super::send(&mut here.tx, 0, 100);
+    assert!(!here.tx.holds_back(), "the kernel has taken it");
+    poll("another request", || {
+        here.link.look();
+        (asked.lock().len() == 2).then_some(())
+    });
+    assert!(!here.link.outbox.lock().is_settled());
+    add_spare([&here, &there], 2);
+    super::receive(&mut there.rx, 0, 100);
+}
+
+/// Nothing is left to be sent by the first one, whose error nobody would get otherwise.
+#[test]
+fn a_link_ends_with_the_first_error_once_all_its_connections_are_lost() {
+    let [mut here, mut there] = sides(GEOMETRY, 1);
+    here.cables[0].pull(0);
+    super::send(&mut here.tx, 0, 100);
+    here.link.look();
+    let spare = add_spare([&here, &there], 1);
+    super::receive(&mut there.rx, 0, 100);
+    here.cables[0].break_off(Errno::TIMEDOUT);
+    here.link.look();
+    here.tx.reserve(8).unwrap();
+    spare.break_off(Errno::CONNRESET);
+    here.link.look();
+    let error = here.tx.reserve(8).unwrap_err();
+    assert!(error.to_string().contains("timed out"), "{error}");
+}
+
+/// A cable or a spare connection that is silent may carry again, but not a peer that has left.
+#[test]
+fn both_halves_agree_on_whether_the_peer_has_left_while_others_are_silent() {
+    for (error, has_left) in [(Errno::CONNRESET, true), (Errno::TIMEDOUT, false)] {
+        let [mut here, there] = sides(GEOMETRY, 2);
+        add_spare([&here, &there], 2).pull(0);
+        here.cables[1].pull(0);
+        here.link.look();
+        here.cables[0].break_off(error);
+        here.link.look();
+        assert_eq!(here.tx.reserve(8).is_err(), has_left);
+        let found = here.rx.peek().map(|arrival| arrival.is_some());
+        assert_eq!(found.is_err(), has_left, "{found:?}");
+    }
+}
+
 #[test]
 fn a_spare_that_was_of_use_is_replaced_at_once() {
     let mut link = Asking::new();
@@ -303,7 +359,7 @@ fn a_link_whose_first_connections_the_kernel_gave_up_waits_for_a_silent_spare() 
     let spare = add_spare([&here, &there], 2);
     spare.pull(0);
     for cable in &here.cables {
-        cable.break_off(&[Errno::TIMEDOUT]);
+        cable.break_off(Errno::TIMEDOUT);
     }
     assert!(here.rx.peek().unwrap().is_none());
     assert!(here.rx.peek().unwrap().is_none());
