@@ -183,6 +183,13 @@ impl Outbox {
         sockets.any(|socket| matches!(socket.stream.silence(), Ok(Some(_))))
     }
 
+    /// Whether a spare socket is lost, and the others have taken over what it did not deliver.
+    pub(super) fn is_spent(&self, socket: usize) -> bool {
+        let outgoing = &self.sockets[socket];
+        let holds_none = outgoing.queue.is_empty() && outgoing.unacknowledged.is_empty();
+        socket >= self.homes && outgoing.lost.is_some() && holds_none
+    }
+
     /// Whether no connection carries what is kept.
     pub(super) fn is_cut(&self) -> bool {
         self.retains && self.ended.is_none() && self.sockets.iter().all(|one| one.is_silent)

@@ -40,7 +40,7 @@ static IN_VAIN: PerProcess<Mutex<Option<Instant>>> = PerProcess::new();
 /// The sending half of a link, and its rails; the thread that looks after links has it as well.
 pub(super) struct Link {
     pub(super) outbox: Mutex<Outbox>,
-    /// In the order of the sockets; none if no cable can be pulled.
+    /// In the order of the outbox's sockets; none if no cable can be pulled.
     rails: Mutex<Vec<Rail>>,
     pub(super) spares: Arc<Spares>,
 }
@@ -87,10 +87,17 @@ impl Link {
         (rail.is_spare, rail.is_new) = (true, true);
         // Until all have it: another one may be added at the same time.
         let mut rails = self.rails.lock();
-        let alike = |one: &&Rail| one.is_spare && !one.way.differs(&rail.way);
+        let mut outbox = self.outbox.lock();
+        if outbox.ended.is_some() {
+            return;
+        }
+        stream.keep_asking();
+        let alike = |one: &&Rail| one.is_spare && one.lost.is_none() && !one.way.differs(&rail.way);
         let alike = rails.iter().filter(alike).count();
         if alike >= MOST {
-            return self.spares.pass_over(number, Instant::now());
+            // The peer, which may know of fewer, may have sent by it.
+            stream.close();
+            return self.spares.add(number, stream, Instant::now());
         }
         if alike + 1 == MOST {
             let [own, peer] = [rail.way.own.ip(), rail.way.peer.ip()];
@@ -99,11 +106,10 @@ impl Link {
                  other, since nothing came back over those before, and takes no more by that way"
             );
         }
-        stream.keep_asking();
         rails.push(rail);
-        self.outbox.lock().add_spare(Arc::clone(&stream));
+        outbox.add_spare(Arc::clone(&stream));
         self.spares.add(number, stream, Instant::now());
-        drop(rails);
+        drop((outbox, rails));
         self.look();
     }
 
@@ -160,10 +166,21 @@ impl Link {
 /// Those that carry, or should: the spare ones only where all others are silent.
 fn in_use(rails: &[Rail]) -> impl Iterator<Item = &Rail> {
     let mut homes = rails.iter().filter(|rail| !rail.is_spare);
-    let needs_spares = homes.all(|rail| rail.silent_since.is_some());
+    let needs_spares = !homes.any(Rail::carries);
     rails
         .iter()
         .filter(move |rail| needs_spares || !rail.is_spare)
+}
+
+/// What carries a link's data while a rail of it is silent, in words.
+fn goes_on(all: &[Rail]) -> String {
+    let others = in_use(all).filter(|rail| rail.carries());
+    let others: BTreeSet<_> = others.map(|rail| rail.way.to_string()).collect();
+    if others.is_empty() {
+        return "no other rail carries its data".to_owned();
+    }
+    let others: Vec<_> = others.into_iter().collect();
+    format!("its data go over {}", others.join(", "))
 }
 
 /// For how long nothing has come back over a connection, once it counts as silent.
@@ -217,15 +234,18 @@ impl Upkeep for Link {
         }
         announce(&mut rails);
         let silent: Vec<_> = rails.iter().map(Rail::is_silent).collect();
-        drop(rails);
         let mut outbox = self.outbox.lock();
         outbox.heed(&silent);
+        for number in (0..rails.len()).rev() {
+            if outbox.is_spent(number) {
+                outbox.sockets.remove(number);
+                rails.remove(number);
+            }
+        }
         let is_cut = outbox.is_cut();
-        drop(outbox);
+        let peers: Vec<_> = rails.iter().map(|rail| rail.way.peer.ip()).collect();
+        drop((outbox, rails));
         if is_cut {
-            let rails = self.rails.lock();
-            let peers: Vec<_> = rails.iter().map(|rail| rail.way.peer.ip()).collect();
-            drop(rails);
             self.spares.ask(&peers, Instant::now());
         }
     }
@@ -242,7 +262,7 @@ fn announce(rails: &mut [Rail]) {
         rail.is_new = false;
         let name = rail.way.to_string();
         // They may be back by now.
-        if !silent.is_empty() && SAID.get().lock().insert(rail.as_carrier()) {
+        if rail.carries() && !silent.is_empty() && SAID.get().lock().insert(rail.as_carrier()) {
             spark_ccl_log::remark(&format!(
                 "data go over {name} from now on, since nothing comes back over {silent}"
             ));
@@ -282,6 +302,10 @@ impl Rail {
         self.lost.map_or(Ok(self.silent_since.is_some()), Err)
     }
 
+    fn carries(&self) -> bool {
+        self.is_silent() == Ok(false)
+    }
+
     fn as_silent(&self) -> Option<SilentRail> {
         Some(SilentRail {
             name: self.way.to_string(),
@@ -306,17 +330,11 @@ impl Rail {
         }
         let text = match heard {
             Heard::Nothing(silence) if said.insert(name.clone()) => {
-                let others = in_use(all).filter(|rail| rail.silent_since.is_none());
-                let others: BTreeSet<_> = others.map(|rail| rail.way.to_string()).collect();
-                let others: Vec<_> = others.into_iter().collect();
-                let goes_on = match &others[..] {
-                    [] => "no other rail carries its data".to_owned(),
-                    others => format!("its data go over {}", others.join(", ")),
-                };
                 format!(
-                    "nothing has come back over {name}{} for {silence:.1?}, {goes_on}: check its \
-                     cable, ports, interfaces and addresses, here and at the peer",
-                    self.way.state()
+                    "nothing has come back over {name}{} for {silence:.1?}, {}: check its cable, \
+                     ports, interfaces and addresses, here and at the peer",
+                    self.way.state(),
+                    goes_on(all)
                 )
             }
             Heard::Again(silence) if said.remove(&name) => {
@@ -367,5 +385,55 @@ impl fmt::Display for Way {
         } = self;
         let interface = interface.as_deref().unwrap_or_default();
         write!(f, "{interface} ({} -> {})", own.ip(), peer.ip())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use spark_ccl_fork::Unshared;
+
+    use super::super::stream::Connection;
+    use super::*;
+
+    fn rail(host: u8, is_spare: bool) -> Rail {
+        let socket = UnixStream::pair().unwrap().0;
+        let address = |host| SocketAddr::from(([192, 0, 2, host], 0));
+        Rail {
+            stream: Arc::new(Connection::new(Unshared::new(socket.into()))),
+            way: Way {
+                interface: Some("eth0".to_owned()),
+                own: address(1),
+                peer: address(host),
+            },
+            silent_since: None,
+            lost: None,
+            is_spare,
+            is_new: false,
+        }
+    }
+
+    #[test]
+    fn a_rail_that_is_lost_or_silent_is_not_said_to_carry() {
+        let mut rails = [rail(2, false), rail(3, true), rail(4, true)];
+        assert_eq!(
+            goes_on(&rails),
+            "its data go over eth0 (192.0.2.1 -> 192.0.2.2)"
+        );
+        rails[0].silent_since = Some(Instant::now());
+        rails[1].lost = Some(Errno::CONNRESET);
+        assert_eq!(
+            goes_on(&rails),
+            "its data go over eth0 (192.0.2.1 -> 192.0.2.4)"
+        );
+        // The first one is lost before it was found silent.
+        (rails[0].silent_since, rails[0].lost) = (None, Some(Errno::TIMEDOUT));
+        assert_eq!(
+            goes_on(&rails),
+            "its data go over eth0 (192.0.2.1 -> 192.0.2.4)"
+        );
+        rails[2].silent_since = Some(Instant::now());
+        assert_eq!(goes_on(&rails), "no other rail carries its data");
     }
 }

@@ -158,8 +158,7 @@ impl Rx {
         if !*is_detoured {
             return Ok(None);
         }
-        let known = self.sockets.len() - self.homes;
-        let spares = detours.spares.after(known);
+        let spares = detours.spares.take();
         self.sockets.extend(spares.into_iter().map(Incoming::new));
         // A rail that was silent in between may have the message behind later ones.
         let others = (0..self.sockets.len()).filter(|&socket| socket != home || is_ahead);
@@ -169,6 +168,9 @@ impl Rx {
                 return Ok(Some(Place::Detours));
             }
         }
+        let spares = self.sockets.split_off(self.homes);
+        let open = spares.into_iter().filter(|spare| spare.closed.is_none());
+        self.sockets.extend(open);
         end_of(&self.sockets, self.homes).map_or(Ok(None), Err)
     }
 

@@ -15,8 +15,9 @@ pub const SPARE_WITHIN: Duration = Duration::from_secs(30);
 /// How long a link waits before it asks again, where a spare connection has soon fallen silent: it
 /// may lead over the same cable, which passes small packets alone. Doubles up to [`SPARE_WITHIN`].
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
-/// The most spare connections of a link by one way. Each is kept to its end: a silent one may
-/// answer again. What comes by that way beyond is closed, and the link goes on asking for others.
+/// The most spare connections of a link by one way. Each is kept until it is lost: a silent one may
+/// answer again. What comes by that way beyond is only read, until the peer closes it, and the link
+/// goes on asking for others.
 pub(super) const MOST: usize = 8;
 
 /// Asks for the connection with this number. Nothing comes back from these addresses of the peer.
@@ -25,7 +26,8 @@ pub(super) type Ask = Box<dyn Fn(usize, &[IpAddr]) + Send + Sync>;
 /// The connections of a link beyond those with which it began.
 #[derive(Default)]
 pub(super) struct Spares {
-    streams: Mutex<Vec<Arc<dyn Stream>>>,
+    /// Those that are not read yet.
+    fresh: Mutex<Vec<Arc<dyn Stream>>>,
     ask: OnceLock<Ask>,
     asked: Mutex<Asked>,
 }
@@ -72,19 +74,14 @@ impl Spares {
 
     /// Takes the one with this number.
     pub(super) fn add(&self, number: usize, stream: Arc<dyn Stream>, now: Instant) {
-        self.streams.lock().push(stream);
-        self.pass_over(number, now);
-    }
-
-    /// Notes that the one with this number has come.
-    pub(super) fn pass_over(&self, number: usize, now: Instant) {
+        self.fresh.lock().push(stream);
         let mut asked = self.asked.lock();
         // The other end may have asked for those before, in vain.
         (asked.next, asked.came) = (asked.next.max(number + 1), Some(now));
     }
 
-    /// Those after the first `known`.
-    pub(super) fn after(&self, known: usize) -> Vec<Arc<dyn Stream>> {
-        self.streams.lock()[known..].to_vec()
+    /// Those that have come since the last call, to be read.
+    pub(super) fn take(&self) -> Vec<Arc<dyn Stream>> {
+        std::mem::take(&mut self.fresh.lock())
     }
 }

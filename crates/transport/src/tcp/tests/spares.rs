@@ -46,7 +46,7 @@ fn spares_that_come_at_once_have_one_order_everywhere() {
     };
     let sockets = &here.link.outbox.lock().sockets[2..];
     let sending: Vec<_> = sockets.iter().map(|socket| name(&socket.stream)).collect();
-    let receiving: Vec<_> = here.link.spares.after(0).iter().map(name).collect();
+    let receiving: Vec<_> = here.link.spares.take().iter().map(name).collect();
     assert_eq!(sending, receiving);
     let rails = here.tx.silent_rails();
     assert_eq!(rails.len(), 2 + sending.len());
@@ -132,6 +132,7 @@ fn a_link_over_one_cable_goes_on_by_another_way_and_comes_back() {
 struct Asking {
     spares: Spares,
     asked: Arc<Mutex<Vec<usize>>>,
+    connections: usize,
     now: Instant,
 }
 
@@ -141,13 +142,18 @@ impl Asking {
         let asks = Arc::clone(&asked);
         spares.ask_by(Box::new(move |number, _| asks.lock().push(number)));
         let now = Instant::now();
-        Self { spares, asked, now }
+        Self {
+            spares,
+            asked,
+            connections: 2,
+            now,
+        }
     }
 
     /// For how many seconds it looks until it asks; `None` if it does not within an hour.
     fn pause(&mut self) -> Option<u64> {
         let count = self.asked.lock().len();
-        let peers = vec![v4().ip(); 2 + self.spares.after(0).len()];
+        let peers = vec![v4().ip(); self.connections];
         (0..3600).find(|_| {
             let has_asked = || self.asked.lock().len() > count;
             self.spares.ask(&peers, self.now);
@@ -165,6 +171,7 @@ impl Asking {
     fn get_one(&mut self, number: usize, seconds: u64) {
         let (socket, _) = UnixStream::pair().unwrap();
         self.spares.add(number, cable(2, socket), self.now);
+        self.connections += 1;
         self.now += Duration::from_secs(seconds);
     }
 }
@@ -197,13 +204,57 @@ fn spares_by_one_way_keep_no_other_way_out() {
         kept
     });
     let kept: Vec<_> = pairs.collect();
-    let is_kept = |one: &Weak<Cable>| one.strong_count() > 0;
-    assert_eq!(kept.iter().filter(|one| is_kept(one)).count(), MOST);
+    let is_kept = |one: &&Weak<Cable>| one.strong_count() > 0;
+    poll("the peer to close those beyond", || {
+        assert!(here.rx.peek().unwrap().is_none());
+        (kept.iter().filter(is_kept).count() == MOST).then_some(())
+    });
     add_spare([&here, &there], 3 + MOST as u8 + 2);
     for message in 0..4 {
         here.link.look();
         super::receive(&mut there.rx, message, 100);
     }
+}
+
+/// One end knows that they are lost, and the other does not.
+#[test]
+fn spares_that_are_lost_keep_no_other_out_and_one_that_is_kept_out_is_read() {
+    let [mut here, mut there] = sides(GEOMETRY, 1);
+    here.cables[0].pull(0);
+    here.link.look();
+    let add = |number: usize| {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let [ours, theirs] = [ours, theirs].map(|socket| cable(2, socket));
+        there.link.add(number, theirs);
+        here.link.add(number, Arc::clone(&ours) as _);
+        ours
+    };
+    let spares: Vec<_> = (1..=MOST).map(add).collect();
+    for (message, spare) in spares.iter().enumerate() {
+        spare.reset_at_next();
+        super::send(&mut here.tx, message, 100);
+    }
+    here.link.look();
+    add(MOST + 1);
+    for message in 0..MOST {
+        super::receive(&mut there.rx, message, 100);
+    }
+    here.link.spares.take();
+    assert!(
+        spares.iter().all(|spare| Arc::strong_count(spare) == 1),
+        "lost ones are closed"
+    );
+}
+
+#[test]
+fn a_link_that_has_ended_takes_no_spare() {
+    let [here, _there] = sides(GEOMETRY, 1);
+    let Side { tx, link, .. } = here;
+    drop(tx);
+    let (socket, _) = UnixStream::pair().unwrap();
+    let spare = cable(1, socket);
+    link.add(1, Arc::clone(&spare) as _);
+    assert_eq!(Arc::strong_count(&spare), 1);
 }
 
 /// The peer has as many by that way as it takes.
