@@ -107,9 +107,10 @@ impl Run<'_> {
         let start = self.address(&span, done);
         let tx = self.wires.tx(peer, lane)?;
         // SAFETY: the span lies within the task's regions or the scratch, which the operation
-        // holds, so that it is not null, and nothing writes it before the peer has received it: the
-        // program says so. What writes there later goes by the region's pointer, as this one does.
-        // The operation does not end before the loan has returned, unless the links are withdrawn.
+        // holds, so that the pointer is not null. It is valid for reads until the loan has
+        // returned: the operation does not end before, unless the links are withdrawn. Writes leave
+        // it valid, as they go by the region's pointer, from which it is made. Nothing writes there
+        // before the peer has received the payload: the program says so.
         let lending = unsafe {
             let start = NonNull::new_unchecked(start);
             let payload = NonNull::slice_from_raw_parts(start, count as usize * size);

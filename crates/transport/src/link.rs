@@ -200,10 +200,11 @@ pub trait LinkTx: Send {
     /// When the link has ended, or a slot is reserved.
     ///
     /// # Safety
-    /// The payload stays valid until it has [returned](Self::has_returned), or until the link is
-    /// [withdrawn](Self::withdraw) or dropped; and unchanged until then, or until the peer has
-    /// received it. After that the link may still read it, although the owner writes there: the
-    /// pointer is made from the owner's, not from a reference that the write ends.
+    /// Until the payload has [returned](Self::has_returned), or the link is
+    /// [withdrawn](Self::withdraw) or dropped, the pointer is valid for reads of it by any thread,
+    /// also while and after its owner writes there: it is made from the pointer by which the owner
+    /// writes, not from a reference that the write ends. The owner does not write there before the
+    /// peer has received the payload.
     unsafe fn lend(&mut self, payload: NonNull<[u8]>, tag: u64) -> Result<Lending, LinkError> {
         let _ = (payload, tag);
         Ok(Lending::Unable)

@@ -25,6 +25,7 @@ mod frame;
 mod header;
 mod inbox;
 mod outbox;
+mod part;
 mod rails;
 mod rx;
 mod spares;

@@ -1,12 +1,16 @@
 //! A message as its sender keeps it: a header and a payload, in a buffer of the link or lent.
 //!
 //! Memory that is lent holds the payload until the peer has it. Then the owner may change it, while
-//! the sender does not know yet. If the message is sent again, the peer passes over it.
+//! the sender does not know yet, and sends the message again, or copies it in order to do so. The
+//! kernel reads such memory as a device does. But a copy is a race with the owner's writes, for
+//! which Rust's model has no word: some of its bytes may be old ones, others new. It decides
+//! nothing: the bytes are looked at by the peer alone, and it passes over a message that it has.
 #![allow(unsafe_code)]
 
 use std::ptr::NonNull;
 
 use super::buffers::{FRAME, PAYLOAD};
+use super::part::Part;
 
 /// A message; without bytes if it need not be sent again.
 #[derive(Default)]
@@ -23,21 +27,9 @@ pub(super) struct Frame {
 /// A payload in another's memory.
 struct Lent(NonNull<[u8]>);
 
-// SAFETY: it is only read, and its owner keeps it valid for whichever thread reads it (contract of
+// SAFETY: it is only read, and valid for reads by whichever thread has the frame (contract of
 // `Frame::lent`).
 unsafe impl Send for Lent {}
-
-impl Lent {
-    fn bytes(&self) -> &[u8] {
-        // SAFETY: the memory is valid until `Frame::keep` or `Frame::forget` (contract of
-        // `Frame::lent`), which take the frame mutably, and so end this borrow. Nothing writes
-        // there before the peer has the message. From then on the owner's writes leave the pointer
-        // valid, as it comes from the owner's, and what is read is sent again at most, from there
-        // or from a copy: bytes that change meanwhile decide nothing: the peer passes over them.
-        // (Rust's model has no word for that: a race that decides nothing.)
-        unsafe { self.0.as_ref() }
-    }
-}
 
 impl Frame {
     /// A message in a buffer, up to this offset.
@@ -52,9 +44,9 @@ impl Frame {
     /// A message whose header is in a buffer, and whose payload stays where it is.
     ///
     /// # Safety
-    /// The payload stays valid until the frame [keeps](Self::keep) a copy, is
-    /// [forgotten](Self::forget) or dropped; and unchanged until then or until the peer has
-    /// received the message. Writes after that leave the pointer valid.
+    /// Until the frame [keeps](Self::keep) a copy, is [forgotten](Self::forget) or dropped, the
+    /// pointer is valid for reads of the payload by any thread, also while and after the owner
+    /// writes there. The owner does not before the peer has received the message.
     pub(super) unsafe fn lent(buffer: Vec<u8>, payload: NonNull<[u8]>) -> Self {
         Self {
             lent: Some(Lent(payload)),
@@ -72,11 +64,22 @@ impl Frame {
     }
 
     /// The bytes after the first `skip`.
-    pub(super) fn parts(&self, skip: usize) -> [&[u8]; 2] {
-        let own = &self.buffer[FRAME..self.end];
-        let lent = self.lent.as_ref().map_or(&[][..], Lent::bytes);
-        let into_lent = skip.saturating_sub(own.len());
-        [&own[skip.min(own.len())..], &lent[into_lent..]]
+    pub(super) fn parts(&self, skip: usize) -> [Part<'_>; 2] {
+        let own = Part::new(&self.buffer[FRAME..self.end]);
+        let lent = self.lent.as_ref().map_or(Part::new(&[]), |lent| {
+            // SAFETY: the pointer is valid for reads until `keep` or `forget` (contract of `lent`),
+            // which take the frame mutably, and so end the part.
+            unsafe { Part::lent(lent.0) }
+        });
+        [own.after(skip), lent.after(skip.saturating_sub(own.len()))]
+    }
+
+    /// Copies the bytes after the first `skip`.
+    pub(super) fn copy(&self, skip: usize) -> Vec<u8> {
+        let mut bytes = vec![0; self.len() - skip];
+        let [own, lent] = self.parts(skip);
+        lent.copy_to(own.copy_to(&mut bytes));
+        bytes
     }
 
     /// Copies the message to a buffer, so that its payload need not be lent any more. Returns the
@@ -84,8 +87,7 @@ impl Frame {
     pub(super) fn keep(&mut self, mut buffer: Vec<u8>) -> Vec<u8> {
         let end = FRAME + self.len();
         let [header, payload] = self.parts(0);
-        buffer[FRAME..PAYLOAD].copy_from_slice(header);
-        buffer[PAYLOAD..end].copy_from_slice(payload);
+        payload.copy_to(header.copy_to(&mut buffer[FRAME..]));
         (self.end, self.lent) = (end, None);
         std::mem::replace(&mut self.buffer, buffer)
     }
@@ -112,12 +114,12 @@ mod tests {
         let header = vec![0; PAYLOAD];
         // SAFETY: the memory outlives the frame.
         let mut frame = unsafe { Frame::lent(header, owner) };
-        assert_eq!(frame.parts(HEADER_BYTES)[1], [1; 40]);
+        assert_eq!(frame.copy(HEADER_BYTES), [1; 40]);
         // SAFETY: the frame is not being read.
         unsafe { owner.cast::<u8>().write(2) };
         frame.keep(vec![0; PAYLOAD + memory.len()]);
-        let [_, payload] = frame.parts(0);
-        assert!(payload.is_empty());
-        assert_eq!(frame.parts(HEADER_BYTES)[0][..2], [2, 1]);
+        assert_eq!(frame.lent_bytes(), None);
+        assert_eq!(frame.copy(HEADER_BYTES + 1), [1; 39]);
+        assert_eq!(frame.copy(HEADER_BYTES)[0], 2);
     }
 }

@@ -8,7 +8,6 @@
 mod lending;
 
 use std::collections::VecDeque;
-use std::io::IoSlice;
 use std::sync::Arc;
 
 use rustix::io::Errno;
@@ -18,6 +17,7 @@ use super::ended_by;
 use super::ending::{Connected, end_of};
 use super::frame::Frame;
 use super::header::{HEADER_BYTES, Header};
+use super::part::Part;
 use super::stream::Stream;
 use crate::{Geometry, LinkError};
 
@@ -245,7 +245,7 @@ impl Outbox {
         let outgoing = &mut self.sockets[socket];
         let mut sent = 0;
         if outgoing.queue.is_empty() {
-            let parts = [IoSlice::new(&header), IoSlice::new(payload)];
+            let parts = [Part::new(&header), Part::new(payload)];
             let taken = outgoing.stream.send(&parts);
             sent = taken.or_else(|error| ended_by("send", error).map_or(Ok(0), Err))?;
             outgoing.accepted += sent as u64;
@@ -355,7 +355,7 @@ impl Outbox {
             .filter(|_| written > 0 && lost.lost.is_none())
         {
             let frame = &self.frames[(begun - self.first) as usize];
-            lost.rest = frame.parts(written).concat();
+            lost.rest = frame.copy(written);
         }
         self.unsent += lost.unacknowledged.len();
         let sent = lost.unacknowledged.drain(..).map(|(message, _)| message);
@@ -375,12 +375,12 @@ impl Outbox {
     /// Writes what a socket accepts now.
     fn write_to(&mut self, socket: usize) -> Result<(), LinkError> {
         while self.sockets[socket].lost.is_none() {
-            let mut parts = [IoSlice::new(&[]); BATCH];
+            let mut parts = [Part::new(&[]); BATCH];
             let count = self.offer(socket, &mut parts);
             if count == 0 {
                 return Ok(());
             }
-            let offered: usize = parts[..count].iter().map(|part| part.len()).sum();
+            let offered: usize = parts[..count].iter().map(Part::len).sum();
             let sent = match self.sockets[socket].stream.send(&parts[..count]) {
                 Ok(sent) => sent,
                 Err(error) => return self.give_up(socket, error),
@@ -395,19 +395,17 @@ impl Outbox {
     }
 
     /// The next bytes that a socket has to send: in how many parts.
-    fn offer<'a>(&'a self, socket: usize, parts: &mut [IoSlice<'a>; BATCH]) -> usize {
+    fn offer<'a>(&'a self, socket: usize, parts: &mut [Part<'a>; BATCH]) -> usize {
         let outgoing = &self.sockets[socket];
         let mut skip = outgoing.written;
         let frames = outgoing.queue.iter().flat_map(|message| {
             let frame = &self.frames[(message - self.first) as usize];
             frame.parts(std::mem::take(&mut skip))
         });
-        let all = std::iter::once(&outgoing.rest[..]).chain(frames);
-        let some = all.filter(|bytes| !bytes.is_empty());
+        let all = std::iter::once(Part::new(&outgoing.rest)).chain(frames);
+        let some = all.filter(|part| part.len() > 0);
         let places = parts.iter_mut().zip(some);
-        places
-            .map(|(place, bytes)| *place = IoSlice::new(bytes))
-            .count()
+        places.map(|(place, part)| *place = part).count()
     }
 
     /// Accounts for bytes that the kernel accepted.

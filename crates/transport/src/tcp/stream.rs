@@ -2,7 +2,7 @@
 //! their way. Part of that takes calls for which no crate has a safe function.
 #![allow(unsafe_code)]
 
-use std::io::{IoSlice, IoSliceMut};
+use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -11,10 +11,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rustix::io::Errno;
-use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags};
-use rustix::net::{recv, recvmsg, send, sendmsg};
+use rustix::net::{RecvAncillaryBuffer, RecvFlags, recv, recvmsg};
 use socket2::{Socket, TcpKeepalive};
 use spark_ccl_fork::Unshared;
+
+use super::part::Part;
 
 /// How often the kernel has asked the peer's host without an answer before that counts as silence.
 /// A lost packet is asked for once or twice.
@@ -31,7 +32,7 @@ pub(super) trait Stream: AsFd + Send + Sync {
     ///
     /// # Errors
     /// Why the kernel has given the connection up, or that it takes nothing now.
-    fn send(&self, parts: &[IoSlice<'_>]) -> rustix::io::Result<usize>;
+    fn send(&self, parts: &[Part<'_>]) -> rustix::io::Result<usize>;
 
     /// Receives what is there; 0 if the peer has closed it.
     ///
@@ -111,13 +112,8 @@ impl AsFd for Connection {
 }
 
 impl Stream for Connection {
-    fn send(&self, parts: &[IoSlice<'_>]) -> rustix::io::Result<usize> {
-        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-        let sent = match parts {
-            [part] => send(self, part, flags),
-            parts => sendmsg(self, parts, &mut SendAncillaryBuffer::default(), flags),
-        };
-        sent.map_err(|error| self.note(error))
+    fn send(&self, parts: &[Part<'_>]) -> rustix::io::Result<usize> {
+        send(&self.socket, parts).map_err(|error| self.note(error))
     }
 
     fn receive(&self, spaces: &mut [IoSliceMut<'_>]) -> rustix::io::Result<usize> {
@@ -180,7 +176,7 @@ impl Stream for Connection {
         // `int`.
         let outcome =
             unsafe { libc::ioctl(self.socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
-        check(outcome).map(|()| u64::try_from(bytes).unwrap_or(0))
+        check(outcome as isize).map(|_| u64::try_from(bytes).unwrap_or(0))
     }
 }
 
@@ -201,18 +197,35 @@ fn info(socket: &Socket) -> rustix::io::Result<libc::tcp_info> {
             &raw mut bytes,
         )
     };
-    check(outcome)?;
+    check(outcome as isize)?;
     // SAFETY: all fields are numbers, which were zeroed, and some or all of which the kernel has
     // overwritten.
     Ok(unsafe { info.assume_init() })
 }
 
-fn check(outcome: libc::c_int) -> rustix::io::Result<()> {
-    if outcome == 0 {
-        return Ok(());
-    }
-    let error = std::io::Error::last_os_error();
-    Err(Errno::from_io_error(&error).unwrap_or(Errno::IO))
+/// Sends what the kernel takes now. Crates' functions want references, which lent bytes have not.
+fn send(socket: &Socket, parts: &[Part<'_>]) -> rustix::io::Result<usize> {
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    let sent = if let [part] = parts {
+        // SAFETY: the descriptor is open as long as the socket is borrowed. The kernel only reads
+        // the part's bytes, which are valid for that (contract of `Part`).
+        unsafe { libc::send(socket.as_raw_fd(), part.start().cast(), part.len(), flags) }
+    } else {
+        // SAFETY: all fields are numbers, or pointers that may be null.
+        let mut message = unsafe { MaybeUninit::<libc::msghdr>::zeroed().assume_init() };
+        message.msg_iov = parts.as_ptr().cast_mut().cast();
+        message.msg_iovlen = parts.len() as _;
+        // SAFETY: as above; a `Part` is an `iovec`, and the kernel only reads these, too.
+        unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, flags) }
+    };
+    check(sent)
+}
+
+fn check(outcome: isize) -> rustix::io::Result<usize> {
+    usize::try_from(outcome).map_err(|_| {
+        let error = std::io::Error::last_os_error();
+        Errno::from_io_error(&error).unwrap_or(Errno::IO)
+    })
 }
 
 #[cfg(test)]
@@ -261,16 +274,16 @@ mod tests {
         let (here, _there) = pair();
         // The peer's kernel answers, but nobody reads.
         set_tcp_user_timeout(&here.socket, 100).unwrap();
-        let bytes = [7; 64 << 10];
+        let bytes = vec![7; 64 << 10];
         assert_eq!(
             outcome(|| here
-                .send(&[IoSlice::new(&bytes)])
+                .send(&[Part::new(&bytes)])
                 .and(Err::<(), _>(Errno::AGAIN))),
             Err(Errno::TIMEDOUT)
         );
         for _ in 0..2 {
             assert_eq!(receive(&here), Err(Errno::TIMEDOUT));
-            assert_eq!(here.send(&[IoSlice::new(&bytes)]), Err(Errno::TIMEDOUT));
+            assert_eq!(here.send(&[Part::new(&bytes)]), Err(Errno::TIMEDOUT));
             assert_eq!(here.silence(), Err(Errno::TIMEDOUT));
         }
     }
@@ -294,7 +307,7 @@ mod tests {
         drop(there);
         assert_eq!(outcome(|| receive(&here)), Ok(0));
         assert_eq!(here.silence(), Ok(None));
-        assert_eq!(here.send(&[IoSlice::new(&[7; 500])]), Ok(500));
+        assert_eq!(here.send(&[Part::new(&[7; 500])]), Ok(500));
         let lost = outcome(|| here.silence().and(Err::<(), _>(Errno::AGAIN)));
         assert_eq!(lost, Err(Errno::PIPE));
         assert_eq!(here.unacknowledged(), Ok(500));

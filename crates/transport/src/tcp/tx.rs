@@ -108,10 +108,11 @@ impl LinkTx for Tx {
         if !outbox.may_begin(self.reserved.is_some())? {
             return Ok(Lending::NotYet);
         }
-        // SAFETY: the payload stays valid, and unchanged until the peer has it, until
-        // `has_returned`, `withdraw` or `drop` (this function's contract), which ask the outbox
-        // whether it is back, or withdraw it. After an error, `end` has ended the outbox, which
-        // sends nothing any more.
+        // SAFETY: the pointer is valid for reads, also while and after the owner writes, until
+        // `has_returned` says so, `withdraw` or drop, and nothing is written before the peer has
+        // the message (this function's contract). The first asks the outbox whether the message is
+        // back, and the others withdraw it. After an error, `end` has ended the outbox, which reads
+        // nothing of it any more.
         let sent = unsafe { outbox.lend(payload, tag) };
         outbox.end(sent).map(Lending::Lent)
     }

@@ -13,8 +13,9 @@ impl Outbox {
     /// Sends a message from where it lies, as far as the kernel accepts it now. Returns its number.
     ///
     /// # Safety
-    /// The payload stays valid until the message [is back](Self::is_back) or the outbox
-    /// [is withdrawn](Self::withdraw); and unchanged until then or until the peer has received it.
+    /// Until the message [is back](Self::is_back), or the outbox [is withdrawn](Self::withdraw) or
+    /// dropped, the pointer is valid for reads of the payload by any thread, also while and after
+    /// the owner writes there. The owner does not before the peer has received the message.
     pub(in crate::tcp) unsafe fn lend(
         &mut self,
         payload: NonNull<[u8]>,
@@ -26,8 +27,10 @@ impl Outbox {
         let message = self.next;
         let mut bytes = self.buffers.take(0)?;
         bytes[FRAME..PAYLOAD].copy_from_slice(&self.header(payload.len(), tag));
-        // SAFETY: the payload stays valid, and unchanged until the peer has it, until `is_back` or
-        // `withdraw` (this function's contract): there the frame keeps a copy, or is forgotten.
+        // SAFETY: the pointer is valid for reads, also while and after the owner writes, until
+        // `is_back`, `withdraw` or drop, and nothing is written before the peer has the message
+        // (this function's contract). `is_back` has the frame keep a copy, or finds it forgotten;
+        // `withdraw` drops it, as the outbox's drop does.
         let frame = unsafe { Frame::lent(bytes, payload) };
         self.begin(frame).map(|()| message)
     }

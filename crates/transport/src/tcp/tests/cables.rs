@@ -1,13 +1,14 @@
 //! Links over several cables, which are pulled and plugged in again: messages get over the others,
 //! once each.
 
-use std::io::{IoSlice, IoSliceMut};
+use std::io::IoSliceMut;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Weak};
 
 use rustix::io::Errno;
 use spark_ccl_log::Mutex;
 
+use super::super::part::Part;
 use super::super::rails::Link;
 use super::super::stream::{Connection, Stream};
 use super::super::{SLOTLESS_BYTES, halves};
@@ -79,7 +80,7 @@ impl Cable {
             usize::MAX
         };
         let some = &state.held[..most.min(state.held.len())];
-        let sent = match self.socket.send(&[IoSlice::new(some)]) {
+        let sent = match self.socket.send(&[Part::new(some)]) {
             Err(Errno::AGAIN) => 0,
             sent => sent?,
         };
@@ -99,10 +100,13 @@ impl AsFd for Cable {
 }
 
 impl Stream for Cable {
-    fn send(&self, parts: &[IoSlice<'_>]) -> rustix::io::Result<usize> {
+    fn send(&self, parts: &[Part<'_>]) -> rustix::io::Result<usize> {
         self.check()?;
         self.repeat()?;
-        let bytes: Vec<u8> = parts.iter().flat_map(|part| part.iter().copied()).collect();
+        let mut bytes = vec![0; parts.iter().map(Part::len).sum()];
+        parts
+            .iter()
+            .fold(&mut bytes[..], |room, part| part.copy_to(room));
         let mut state = self.state.lock();
         let taken = bytes.len().min(BUFFER - state.held.len());
         if taken == 0 {
@@ -386,7 +390,7 @@ proptest! {
             let header = Header { sequence, len, tag: 7 };
             let payload = vec![1; bytes.min(len as usize)];
             let frame = [&header.encode()[..], &payload].concat();
-            here.cables[cable].send(&[IoSlice::new(&frame)]).unwrap();
+            here.cables[cable].send(&[Part::new(&frame)]).unwrap();
         }
         let mut room = vec![0; SLOTLESS_BYTES];
         for _ in 0..20 {
@@ -493,7 +497,7 @@ fn a_peer_that_reads_nothing_is_not_silent_and_lacks_what_was_sent() {
     here.set_nonblocking(true).unwrap();
     let here = Connection::new(Unshared::new(here.into()));
     let mut sent = 0;
-    while let Ok(count) = Stream::send(&here, &[IoSlice::new(&[7; 4096])]) {
+    while let Ok(count) = Stream::send(&here, &[Part::new(&[7; 4096])]) {
         sent += count;
     }
     assert!(here.unacknowledged().unwrap() > 0);
