@@ -1,14 +1,14 @@
-//! Two hosts joined by two cables, one of which fails while data are on their way.
+//! Two hosts that two cables join, of which one goes while data are on their way.
 
 use std::time::Duration;
 
 use crate::hosts::{ip, on_host, two_hosts_with, until_usable};
-use crate::processes::{Rank, assert_all_ok, assert_contains, links_of, logged, place, some_time};
+use crate::processes::{Rank, alone, assert_all_ok, assert_contains, links_of, logged, some_time};
 
 const CABLES: [&str; 2] = ["left", "right"];
 
-/// Unplugs a cable in the middle of a call. Its other end keeps its address, but carries nothing
-/// either.
+/// Takes a cable away in the middle of a call. The other end of it keeps its address, but carries
+/// nothing either.
 fn unplug(ranks: &mut [Rank], cable: &str, call: &str) {
     assert_all_ok(ranks, "call barrier");
     for rank in ranks.iter_mut() {
@@ -26,15 +26,15 @@ fn plug_in(ranks: &[Rank], cable: &str) {
     }
 }
 
-/// The outcome of the calls that a rank repeats.
+/// How the calls end that a rank repeats.
 pub(crate) fn outcome(rank: &Rank) -> String {
     std::iter::repeat_with(|| rank.hear())
         .find(|answer| answer != "running")
         .unwrap()
 }
 
-/// Two hosts whose links have one rail, over `left`. The other cable loses all packets but short
-/// ones, such as the control plane's.
+/// Two hosts whose links have one rail, over `left`. The other cable loses all but short packets,
+/// as those of the control plane are.
 fn on_one_cable(env: &[(&str, &str)]) -> Option<Vec<Rank>> {
     let env = [&[("SPARK_CCL_SOCKETS", "1")], env].concat();
     let mut ranks = two_hosts_with(&env, 1, &CABLES)?;
@@ -52,7 +52,7 @@ fn on_one_cable(env: &[(&str, &str)]) -> Option<Vec<Rank>> {
 
 #[test]
 fn a_cable_that_goes_for_good_is_named() {
-    let _place = place();
+    let _alone = alone();
     let Some(mut ranks) = on_one_cable(&[("SPARK_CCL_TIMEOUT", "15")]) else {
         return;
     };
@@ -64,7 +64,7 @@ fn a_cable_that_goes_for_good_is_named() {
 
 #[test]
 fn the_other_cable_carries_what_one_has_not_delivered() {
-    let _place = place();
+    let _alone = alone();
     let Some(mut ranks) = two_hosts_with(&[], 1, &CABLES) else {
         return;
     };
@@ -81,10 +81,39 @@ fn the_other_cable_carries_what_one_has_not_delivered() {
     assert_all_ok(&mut ranks, "finalize");
 }
 
-/// The link does not use the third network.
+/// As a firewall does that has forgotten a connection. The peer is still there, and what is on its
+/// way lies in the callers' memory: steps of 4 MB are lent.
+#[test]
+fn the_other_cable_carries_what_is_lent_when_a_connection_is_reset() {
+    let _alone = alone();
+    let Some(mut ranks) = two_hosts_with(&[], 1, &CABLES) else {
+        return;
+    };
+    let [call, calls] = ["call", "rounds 50"].map(|how| format!("{how} f32 all_to_all 1000000"));
+    assert_all_ok(&mut ranks, &call);
+    for rank in &mut ranks {
+        rank.order(&calls);
+    }
+    std::thread::sleep(some_time(0..100));
+    let pid = ranks[1].pid().to_string();
+    let rules = "add table inet forgets; \
+                 add chain inet forgets in { type filter hook input priority 0; }; \
+                 add rule inet forgets in iif right meta l4proto tcp reject with tcp reset";
+    on_host(&pid, "nft", &[rules]);
+    for rank in &ranks {
+        assert_eq!(outcome(rank), "ok");
+    }
+    assert_all_ok(&mut ranks, &call);
+    on_host(&pid, "nft", &["delete table inet forgets"]);
+    assert_all_ok(&mut ranks, &call);
+    assert_all_ok(&mut ranks, "call f32 all_reduce sum 1000000");
+    assert_all_ok(&mut ranks, "finalize");
+}
+
+/// The third network is not one of those that the link uses.
 #[test]
 fn another_network_carries_what_no_cable_delivers() {
-    let _place = place();
+    let _alone = alone();
     let logs = tempfile::tempdir().unwrap();
     let file = format!("{}/%p", logs.path().display());
     let env = [
@@ -125,7 +154,7 @@ fn another_network_carries_what_no_cable_delivers() {
 
 #[test]
 fn a_call_goes_on_when_the_cable_is_back() {
-    let _place = place();
+    let _alone = alone();
     let Some(mut ranks) = on_one_cable(&[]) else {
         return;
     };
@@ -138,10 +167,10 @@ fn a_call_goes_on_when_the_cable_is_back() {
     assert_all_ok(&mut ranks, "finalize");
 }
 
-/// Its host's kernel still answers.
+/// Its kernel still answers.
 #[test]
 fn the_cable_to_a_stopped_process_is_not_silent() {
-    let _place = place();
+    let _alone = alone();
     let Some(mut ranks) = two_hosts_with(&[("SPARK_CCL_TIMEOUT", "8")], 1, &CABLES) else {
         return;
     };
