@@ -81,7 +81,23 @@ fn the_other_cable_carries_what_one_has_not_delivered() {
     assert_all_ok(&mut ranks, "finalize");
 }
 
-/// As a firewall does that has forgotten a connection. The peer is still there, and what is on its
+/// Makes a rank's host reset each connection over an interface once something comes by it, as a
+/// firewall does that has forgotten them.
+fn forget(rank: &Rank, interface: &str) {
+    let rules = format!(
+        "add table inet forgets; \
+         add chain inet forgets in {{ type filter hook input priority 0; }}; \
+         add rule inet forgets in iif {interface} meta l4proto tcp reject with tcp reset"
+    );
+    on_host(&rank.pid().to_string(), "nft", &[&rules]);
+}
+
+fn remember(rank: &Rank) {
+    let pid = rank.pid().to_string();
+    on_host(&pid, "nft", &["delete table inet forgets"]);
+}
+
+/// The peer is still there, and what is on its
 /// way lies in the callers' memory: steps of 4 MB are lent.
 #[test]
 fn the_other_cable_carries_what_is_lent_when_a_connection_is_reset() {
@@ -95,22 +111,19 @@ fn the_other_cable_carries_what_is_lent_when_a_connection_is_reset() {
         rank.order(&calls);
     }
     std::thread::sleep(some_time(0..100));
-    let pid = ranks[1].pid().to_string();
-    let rules = "add table inet forgets; \
-                 add chain inet forgets in { type filter hook input priority 0; }; \
-                 add rule inet forgets in iif right meta l4proto tcp reject with tcp reset";
-    on_host(&pid, "nft", &[rules]);
+    forget(&ranks[1], "right");
     for rank in &ranks {
         assert_eq!(outcome(rank), "ok");
     }
     assert_all_ok(&mut ranks, &call);
-    on_host(&pid, "nft", &["delete table inet forgets"]);
+    remember(&ranks[1]);
     assert_all_ok(&mut ranks, &call);
     assert_all_ok(&mut ranks, "call f32 all_reduce sum 1000000");
     assert_all_ok(&mut ranks, "finalize");
 }
 
-/// The third network is not one of those that the link uses.
+/// The third network is not one of those that the link uses. A connection over it is replaced when
+/// it is reset.
 #[test]
 fn another_network_carries_what_no_cable_delivers() {
     let _alone = alone();
@@ -145,6 +158,17 @@ fn another_network_carries_what_no_cable_delivers() {
         &["from now on, since nothing comes back over left (10.77.0."],
     );
     assert_all_ok(&mut ranks, "call f32 all_to_all 1000000");
+    // That connection is lost, and the next one comes by the same network.
+    for rank in &mut ranks {
+        rank.order("rounds 50 f32 all_to_all 1000000");
+    }
+    std::thread::sleep(some_time(0..100));
+    forget(&ranks[1], "lan");
+    std::thread::sleep(Duration::from_millis(500));
+    remember(&ranks[1]);
+    for rank in &ranks {
+        assert_eq!(outcome(rank), "ok");
+    }
     for cable in CABLES {
         plug_in(&ranks, cable);
     }
