@@ -1,5 +1,6 @@
 //! Links over real sockets on the loopback interface.
 
+mod cable;
 mod cables;
 mod direct;
 mod lending;

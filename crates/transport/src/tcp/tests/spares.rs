@@ -10,7 +10,8 @@ use spark_ccl_log::Mutex;
 use super::super::rails::SAID;
 use super::super::spares::{MOST, Spares};
 use super::super::stream::Stream;
-use super::cables::{Cable, GEOMETRY, Side, cable, sides};
+use super::cable::{Cable, cable};
+use super::cables::{GEOMETRY, Side, sides};
 use super::*;
 use crate::upkeep::Upkeep;
 
