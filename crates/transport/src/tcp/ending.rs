@@ -15,7 +15,7 @@ pub(super) trait Connected {
 /// link has from its beginning. A silent one may carry again, unless the peer has left.
 pub(super) fn end_of<T: Connected>(sockets: &[T], homes: usize) -> Option<LinkError> {
     let errors = || sockets[..homes].iter().filter_map(T::lost);
-    // The peer closes a spare one where its link has ended, and those of the beginning with it.
+    // A spare one it also closes where it has enough by that way.
     let has_left = errors().any(|error| matches!(error, LinkError::Closed));
     let is_over = |socket: &T| socket.lost().is_some() || has_left && socket.is_silent();
     if !sockets.iter().all(is_over) {

@@ -349,11 +349,8 @@ impl Outbox {
     fn take_over(&mut self, socket: usize) -> Vec<u64> {
         let lost = &mut self.sockets[socket];
         let written = std::mem::take(&mut lost.written);
-        if let Some(begun) = lost
-            .queue
-            .front()
-            .filter(|_| written > 0 && lost.lost.is_none())
-        {
+        let goes_on = written > 0 && lost.lost.is_none();
+        if let Some(begun) = lost.queue.front().filter(|_| goes_on) {
             let frame = &self.frames[(begun - self.first) as usize];
             lost.rest = frame.copy(written);
         }
