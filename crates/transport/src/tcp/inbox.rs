@@ -31,6 +31,8 @@ pub(super) struct Inbox {
     placed: Option<usize>,
     /// How many bytes come before the next header, of a message that has come over another socket.
     outdated: usize,
+    /// Why no more can be read.
+    pub(super) ended: Option<LinkError>,
 }
 
 /// What the next header may contain.
@@ -196,6 +198,7 @@ impl Inbox {
         expected: Expected,
         ahead: usize,
     ) -> Result<(), LinkError> {
+        self.check_open()?;
         let head = self
             .header
             .map_or(self.outdated, |header| frame_bytes(&header));
@@ -203,8 +206,8 @@ impl Inbox {
         self.make_room(needed, expected.slot_bytes)?;
         let limit = self.bytes.len().min(self.start + needed.max(ahead));
         let space = &mut self.bytes[self.end..limit];
-        let count = received(stream.receive(&mut [IoSliceMut::new(space)]))?;
-        self.end += count;
+        let got = stream.receive(&mut [IoSliceMut::new(space)]);
+        self.end += self.received(got)?;
         Ok(())
     }
 
@@ -230,24 +233,31 @@ impl Inbox {
 
     /// Reads into a message's destination, and the next header into the buffer, which is empty.
     fn read_into(&mut self, stream: &dyn Stream, rest: &mut [u8]) -> Result<usize, LinkError> {
+        self.check_open()?;
         (self.start, self.end) = (0, 0);
         let missing = rest.len();
         let mut spaces = [
             IoSliceMut::new(rest),
             IoSliceMut::new(&mut self.bytes[..HEADER_BYTES]),
         ];
-        let count = received(stream.receive(&mut spaces))?;
+        let got = stream.receive(&mut spaces);
+        let count = self.received(got)?;
         self.end = count.saturating_sub(missing);
         Ok(count.min(missing))
     }
-}
 
-/// How many bytes arrived; an error if no more will arrive.
-fn received(got: rustix::io::Result<usize>) -> Result<usize, LinkError> {
-    match got {
-        Ok(0) => Err(LinkError::Closed),
-        Ok(count) => Ok(count),
-        Err(error) => ended_by("recv", error).map_or(Ok(0), Err),
+    fn check_open(&self) -> Result<(), LinkError> {
+        self.ended.clone().map_or(Ok(()), Err)
+    }
+
+    /// How many bytes arrived; an error if no more will arrive.
+    fn received(&mut self, got: rustix::io::Result<usize>) -> Result<usize, LinkError> {
+        self.ended = match got {
+            Ok(0) => Some(LinkError::Closed),
+            Ok(count) => return Ok(count),
+            Err(error) => ended_by("recv", error),
+        };
+        self.check_open().map(|()| 0)
     }
 }
 

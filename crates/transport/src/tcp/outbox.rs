@@ -69,7 +69,11 @@ pub(super) struct Outgoing {
 }
 
 impl Connected for Outgoing {
-    fn lost(&self) -> Option<&LinkError> {
+    fn stream(&self) -> &dyn Stream {
+        &*self.stream
+    }
+
+    fn ended(&self) -> Option<&LinkError> {
         self.lost.as_ref()
     }
 
@@ -435,7 +439,8 @@ impl Outbox {
         let Some(error) = ended_by("send", error) else {
             return Ok(());
         };
-        if !self.retains {
+        // The kernel may refuse what it is given, and keep the connection.
+        if !self.retains || self.sockets[socket].stream.silence().is_ok() {
             return Err(error);
         }
         self.sockets[socket].lose(error);

@@ -37,8 +37,6 @@ struct Incoming {
     inbox: Inbox,
     /// Its messages come over other sockets, or none come any more.
     is_detoured: bool,
-    /// Why nothing more will come over it.
-    closed: Option<LinkError>,
 }
 
 impl Incoming {
@@ -47,18 +45,26 @@ impl Incoming {
             stream,
             inbox: Inbox::default(),
             is_detoured: false,
-            closed: None,
         }
+    }
+
+    /// Whether the kernel has given it up, and it has no more bytes.
+    fn is_spent(&self) -> bool {
+        self.ended().is_some() && self.stream.silence().is_err()
     }
 }
 
 impl Connected for Incoming {
-    fn lost(&self) -> Option<&LinkError> {
-        self.closed.as_ref()
+    fn stream(&self) -> &dyn Stream {
+        &*self.stream
+    }
+
+    fn ended(&self) -> Option<&LinkError> {
+        self.inbox.ended.as_ref()
     }
 
     fn is_silent(&self) -> bool {
-        matches!(silence_of(&*self.stream), Ok(Some(_)))
+        matches!(silence_of(&*self.stream), Ok(Some(_))) && self.stream.unread() == 0
     }
 }
 
@@ -144,16 +150,10 @@ impl Rx {
             return error.map_or(Ok(None), Err);
         };
         let Incoming {
-            inbox,
-            closed,
-            is_detoured,
-            ..
+            inbox, is_detoured, ..
         } = &mut self.sockets[home];
-        if closed.is_none() {
-            *closed = error;
-        }
         let is_ahead = inbox.is_ahead(expected);
-        *is_detoured |= closed.is_some() || is_ahead;
+        *is_detoured |= error.is_some() || is_ahead;
         *is_detoured = *is_detoured || detours.is_overdue(self.next);
         if !*is_detoured {
             return Ok(None);
@@ -168,20 +168,21 @@ impl Rx {
                 return Ok(Some(Place::Detours));
             }
         }
+        let end = end_of(&self.sockets, self.homes);
         let spares = self.sockets.split_off(self.homes);
-        let open = spares.into_iter().filter(|spare| spare.closed.is_none());
+        let open = spares.into_iter().filter(|spare| !spare.is_spent());
         self.sockets.extend(open);
-        end_of(&self.sockets, self.homes).map_or(Ok(None), Err)
+        let has_more = || {
+            self.detours
+                .as_ref()
+                .is_some_and(|one| one.spares.have_come())
+        };
+        end.filter(|_| !has_more()).map_or(Ok(None), Err)
     }
 
     /// Takes what another socket has, up to the next message.
     fn drain(&mut self, socket: usize, expected: Expected) -> Result<(), LinkError> {
-        let Incoming {
-            stream,
-            inbox,
-            closed,
-            ..
-        } = &mut self.sockets[socket];
+        let Incoming { stream, inbox, .. } = &mut self.sockets[socket];
         let Some(detours) = &mut self.detours else {
             return Ok(());
         };
@@ -198,11 +199,7 @@ impl Rx {
                         return Ok(());
                     }
                 }
-                Ok(None) => return Ok(()),
-                Err(error @ (LinkError::Closed | LinkError::Os { .. })) => {
-                    closed.get_or_insert(error);
-                    return Ok(());
-                }
+                Ok(None) | Err(LinkError::Closed | LinkError::Os { .. }) => return Ok(()),
                 Err(error) => return Err(error),
             }
         }
@@ -318,7 +315,7 @@ impl LinkRx for Rx {
         let home = self.home();
         let looks_elsewhere = self.sockets[home].is_detoured;
         for (number, socket) in self.sockets.iter().enumerate() {
-            if (number == home || looks_elsewhere) && socket.closed.is_none() {
+            if (number == home || looks_elsewhere) && socket.ended().is_none() {
                 wait.add(Arc::clone(&socket.stream) as _, PollFlags::IN);
             }
         }

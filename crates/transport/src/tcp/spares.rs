@@ -84,4 +84,9 @@ impl Spares {
     pub(super) fn take(&self) -> Vec<Arc<dyn Stream>> {
         std::mem::take(&mut self.fresh.lock())
     }
+
+    /// Whether some have come since the last call of [`take`](Self::take).
+    pub(super) fn have_come(&self) -> bool {
+        !self.fresh.lock().is_empty()
+    }
 }

@@ -6,14 +6,13 @@ use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use rustix::io::Errno;
+use rustix::io::{Errno, ioctl_fionread};
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, recv, recvmsg};
-use socket2::{Socket, TcpKeepalive};
+use socket2::{SockAddr, SockAddrStorage, Socket, TcpKeepalive};
 use spark_ccl_fork::Unshared;
+use spark_ccl_log::Mutex;
 
 use super::part::Part;
 
@@ -43,7 +42,7 @@ pub(super) trait Stream: AsFd + Send + Sync {
     /// Sends no more.
     fn close(&self);
 
-    /// The addresses that it joins, its own first. `None` if it is not TCP's.
+    /// The addresses that it joins, or joined, its own first. `None` if it is not TCP's.
     fn addresses(&self) -> Option<[SocketAddr; 2]>;
 
     /// Has the kernel ask the peer's host now and then, also where nothing is on its way.
@@ -56,6 +55,13 @@ pub(super) trait Stream: AsFd + Send + Sync {
     /// Why the kernel has given the connection up.
     fn silence(&self) -> rustix::io::Result<Option<Duration>>;
 
+    /// Whether the peer is known to have closed it: no bytes follow those that have come. Nothing
+    /// but the peer's program says so; a reset does not, nor an error.
+    fn is_closed_by_peer(&self) -> bool;
+
+    /// How many bytes have come that were not received.
+    fn unread(&self) -> u64;
+
     /// How many bytes were sent that the peer's host has not got for sure.
     ///
     /// # Errors
@@ -63,45 +69,40 @@ pub(super) trait Stream: AsFd + Send + Sync {
     fn unacknowledged(&self) -> rustix::io::Result<u64>;
 }
 
-/// A socket, and why the kernel has given its connection up. The kernel tells that once, to either
-/// of the link's halves; later it reports the end of the stream, as if the peer had closed it.
+/// A socket, and how its connection has ended.
 pub(super) struct Connection {
     socket: Unshared<Socket>,
-    lost: OnceLock<Errno>,
-    /// The peer's host did not answer when it was asked last. Alone: it guards no other memory.
-    was_silent: AtomicBool,
+    /// Calls take turns: the kernel tells the error to the first one that comes, and later reports
+    /// the end of the stream, as if the peer had closed it.
+    end: Mutex<End>,
+}
+
+#[derive(Default)]
+struct End {
+    is_by_peer: bool,
+    /// Why the kernel has given the connection up.
+    lost: Option<Errno>,
 }
 
 impl Connection {
     pub(super) fn new(socket: Unshared<Socket>) -> Self {
         Self {
             socket,
-            lost: OnceLock::new(),
-            was_silent: AtomicBool::new(false),
+            end: Mutex::default(),
         }
     }
 
-    /// What an error means to both halves.
-    fn note(&self, error: Errno) -> Errno {
-        let error = match error {
-            Errno::AGAIN | Errno::INTR => return error,
-            // The peer's kernel has given the connection up while the cable was out: the peer has
-            // not left.
-            Errno::CONNRESET if self.was_silent.load(Ordering::Relaxed) => Errno::TIMEDOUT,
-            error => error,
-        };
-        *self.lost.get_or_init(|| error)
-    }
-
-    /// Why the kernel has given the connection up; `None` if it has not, or both ends have closed
-    /// it.
-    fn cause(&self) -> Option<Errno> {
-        if !info(&self.socket).is_ok_and(|info| info.tcpi_state == CLOSED) {
-            return None;
+    /// What an error of a call means to all of them.
+    fn note(&self, end: &mut End, error: Errno) -> Errno {
+        // The kernel may refuse a call, also for memory that is not there.
+        if info(&self.socket).is_ok_and(|info| info.tcpi_state != CLOSED) {
+            return error;
         }
-        let untold = self.socket.take_error().ok().flatten();
-        let untold = untold.and_then(|error| Errno::from_io_error(&error));
-        untold.map_or_else(|| self.lost.get().copied(), |error| Some(self.note(error)))
+        *end.lost.get_or_insert_with(|| {
+            // So the kernel calls a reset that answers what was sent after the peer had closed.
+            end.is_by_peer |= error == Errno::PIPE;
+            error
+        })
     }
 }
 
@@ -113,11 +114,16 @@ impl AsFd for Connection {
 
 impl Stream for Connection {
     fn send(&self, parts: &[Part<'_>]) -> rustix::io::Result<usize> {
-        send(&self.socket, parts).map_err(|error| self.note(error))
+        let mut end = self.end.lock();
+        send(&self.socket, parts).map_err(|error| match error {
+            Errno::AGAIN | Errno::INTR => error,
+            error => self.note(&mut end, error),
+        })
     }
 
     fn receive(&self, spaces: &mut [IoSliceMut<'_>]) -> rustix::io::Result<usize> {
         let flags = RecvFlags::DONTWAIT;
+        let mut end = self.end.lock();
         let got = match spaces {
             [space] => recv(self, &mut **space, flags).map(|(count, _)| count),
             spaces => {
@@ -125,9 +131,14 @@ impl Stream for Connection {
                 got.map(|message| message.bytes)
             }
         };
-        match got {
-            Ok(0) => self.cause().map_or(Ok(0), Err),
-            got => got.map_err(|error| self.note(error)),
+        match (got, end.lost) {
+            (Ok(0), Some(lost)) => Err(lost),
+            (Ok(0), None) => {
+                end.is_by_peer = true;
+                Ok(0)
+            }
+            (Ok(_) | Err(Errno::AGAIN | Errno::INTR), _) => got,
+            (Err(error), _) => Err(self.note(&mut end, error)),
         }
     }
 
@@ -137,8 +148,9 @@ impl Stream for Connection {
     }
 
     fn addresses(&self) -> Option<[SocketAddr; 2]> {
-        let own = self.socket.local_addr().ok()?.as_socket()?;
-        Some([own, self.socket.peer_addr().ok()?.as_socket()?])
+        let own = self.socket.local_addr().ok()?;
+        let peer = peer_of(&self.socket, own.len()).ok()?;
+        Some([own.as_socket()?, peer.as_socket()?])
     }
 
     fn keep_asking(&self) {
@@ -152,22 +164,36 @@ impl Stream for Connection {
 
     fn silence(&self) -> rustix::io::Result<Option<Duration>> {
         let Ok(info) = info(&self.socket) else {
-            return Ok(None);
+            return self.end.lock().lost.map_or(Ok(None), Err);
         };
-        if info.tcpi_state == CLOSED {
-            return Err(self.cause().unwrap_or(Errno::NOTCONN));
+        if [CLOSED, CLOSED_BY_PEER].contains(&info.tcpi_state) {
+            let mut end = self.end.lock();
+            if info.tcpi_state == CLOSED {
+                let untold = self.socket.take_error().ok().flatten();
+                let untold = untold.and_then(|error| Errno::from_io_error(&error));
+                // No error, and none was told: both ends have closed it.
+                let error = untold.or(end.lost).unwrap_or(Errno::PIPE);
+                return Err(self.note(&mut end, error));
+            }
+            end.is_by_peer = true;
         }
         let heard = Duration::from_millis(info.tcpi_last_ack_recv.into());
         // The peer may still be heard where only the way to it is cut. Each repetition has doubled
         // the timeout, so that it tells since when nothing was acknowledged.
         let repeating = Duration::from_micros(info.tcpi_rto.into()) * 3 / 4;
-        let silence = if info.tcpi_retransmits >= ASKED {
+        Ok(if info.tcpi_retransmits >= ASKED {
             Some(heard.max(repeating))
         } else {
             (info.tcpi_probes >= ASKED).then_some(heard)
-        };
-        self.was_silent.store(silence.is_some(), Ordering::Relaxed);
-        Ok(silence)
+        })
+    }
+
+    fn is_closed_by_peer(&self) -> bool {
+        self.end.lock().is_by_peer
+    }
+
+    fn unread(&self) -> u64 {
+        ioctl_fionread(self).unwrap_or(0)
     }
 
     fn unacknowledged(&self) -> rustix::io::Result<u64> {
@@ -182,6 +208,8 @@ impl Stream for Connection {
 
 /// The state of a connection that has ended (`TCP_CLOSE`).
 const CLOSED: u8 = 7;
+/// That of one whose peer has closed it (`TCP_CLOSE_WAIT`).
+const CLOSED_BY_PEER: u8 = 8;
 
 fn info(socket: &Socket) -> rustix::io::Result<libc::tcp_info> {
     let mut info = MaybeUninit::<libc::tcp_info>::zeroed();
@@ -203,6 +231,23 @@ fn info(socket: &Socket) -> rustix::io::Result<libc::tcp_info> {
     Ok(unsafe { info.assume_init() })
 }
 
+/// The peer's address, of this length. `getpeername` does not tell that of a connection that has
+/// ended.
+fn peer_of(socket: &Socket, len: libc::socklen_t) -> std::io::Result<SockAddr> {
+    let ask = |room: *mut SockAddrStorage, bytes: *mut libc::socklen_t| {
+        // SAFETY: `bytes` is borrowed by this call alone, and the room is at least that long, as
+        // any kind of address fits there.
+        let outcome = unsafe {
+            *bytes = len;
+            let (level, name) = (libc::SOL_SOCKET, libc::SO_PEERNAME);
+            libc::getsockopt(socket.as_raw_fd(), level, name, room.cast(), bytes)
+        };
+        Ok(check(outcome as isize)?)
+    };
+    // SAFETY: where the kernel reports no error, it has written an address of `bytes` bytes.
+    unsafe { SockAddr::try_init(ask) }.map(|(_, address)| address)
+}
+
 /// Sends what the kernel takes now. Crates' functions want references, which lent bytes have not.
 fn send(socket: &Socket, parts: &[Part<'_>]) -> rustix::io::Result<usize> {
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
@@ -215,7 +260,8 @@ fn send(socket: &Socket, parts: &[Part<'_>]) -> rustix::io::Result<usize> {
         let mut message = unsafe { MaybeUninit::<libc::msghdr>::zeroed().assume_init() };
         message.msg_iov = parts.as_ptr().cast_mut().cast();
         message.msg_iovlen = parts.len() as _;
-        // SAFETY: as above; a `Part` is an `iovec`, and the kernel only reads these, too.
+        // SAFETY: as above; a `Part` is an `iovec`, these outlive the call, and the kernel only
+        // reads them, too.
         unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, flags) }
     };
     check(sent)
@@ -230,7 +276,9 @@ fn check(outcome: isize) -> rustix::io::Result<usize> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
     use std::net::{Ipv4Addr, TcpListener, TcpStream};
+    use std::ptr::NonNull;
 
     use rustix::net::sockopt::set_tcp_user_timeout;
 
@@ -288,15 +336,54 @@ mod tests {
         }
     }
 
+    /// A firewall that has forgotten a connection resets it, too.
     #[test]
-    fn a_reset_is_the_peers_only_where_its_host_has_answered_before() {
-        for (was_silent, expected) in [(false, Errno::CONNRESET), (true, Errno::TIMEDOUT)] {
+    fn a_reset_does_not_say_that_the_peer_has_closed_a_connection() {
+        let (here, mut there) = pair();
+        there.write_all(&[7; 5]).unwrap();
+        let addresses = here.addresses();
+        assert!(addresses.is_some());
+        reset(there);
+        assert_eq!(
+            outcome(|| here.silence().and(Err::<(), _>(Errno::AGAIN))),
+            Err(Errno::CONNRESET)
+        );
+        assert_eq!(here.addresses(), addresses);
+        assert_eq!(here.unread(), 5);
+        assert_eq!(receive(&here), Ok(5));
+        assert_eq!(here.unread(), 0);
+        for _ in 0..2 {
+            assert_eq!(receive(&here), Err(Errno::CONNRESET));
+            assert_eq!(here.send(&[Part::new(&[7])]), Err(Errno::CONNRESET));
+        }
+        assert!(!here.is_closed_by_peer());
+    }
+
+    /// As where nothing is mapped any more.
+    #[test]
+    fn a_call_that_the_kernel_refuses_does_not_end_a_connection() {
+        let (here, _there) = pair();
+        // SAFETY: the kernel reads these bytes alone, and finds that there are none.
+        let nowhere = unsafe { Part::lent(NonNull::slice_from_raw_parts(NonNull::dangling(), 9)) };
+        assert_eq!(here.send(&[nowhere]), Err(Errno::FAULT));
+        assert_eq!(here.silence(), Ok(None));
+        assert_eq!(here.send(&[Part::new(&[7])]), Ok(1));
+    }
+
+    /// The peer has closed it before, and nobody has read that when the kernel tells of the reset.
+    #[test]
+    fn a_connection_that_the_peer_has_closed_is_known_to_be_that() {
+        let told: [fn(&Connection) -> rustix::io::Result<()>; 3] = [
+            |here| here.silence().and(Err(Errno::AGAIN)),
+            |here| here.send(&[Part::new(&[7])]).and(Err(Errno::AGAIN)),
+            |here| receive(here).map(|_| ()),
+        ];
+        for tell in told {
             let (here, there) = pair();
-            here.was_silent.store(was_silent, Ordering::Relaxed);
-            reset(there);
-            assert_eq!(outcome(|| receive(&here)), Err(expected));
-            assert_eq!(receive(&here), Err(expected));
-            assert_eq!(here.silence(), Err(expected));
+            drop(there);
+            here.send(&[Part::new(&[7; 500])]).unwrap();
+            let _ = outcome(|| tell(&here));
+            assert!(here.is_closed_by_peer());
         }
     }
 
@@ -308,6 +395,7 @@ mod tests {
         assert_eq!(outcome(|| receive(&here)), Ok(0));
         assert_eq!(here.silence(), Ok(None));
         assert_eq!(here.send(&[Part::new(&[7; 500])]), Ok(500));
+        assert!(here.is_closed_by_peer());
         let lost = outcome(|| here.silence().and(Err::<(), _>(Errno::AGAIN)));
         assert_eq!(lost, Err(Errno::PIPE));
         assert_eq!(here.unacknowledged(), Ok(500));

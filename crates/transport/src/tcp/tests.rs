@@ -3,6 +3,7 @@
 mod cable;
 mod cables;
 mod direct;
+mod ending;
 mod lending;
 mod spares;
 

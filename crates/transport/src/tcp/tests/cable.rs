@@ -36,6 +36,10 @@ struct State {
     goes: Option<Errno>,
     /// Why the kernel has given the connection up.
     lost: Option<Errno>,
+    /// How many bytes had come when it did.
+    unread: usize,
+    /// How often the kernel was asked for bytes.
+    reads: usize,
 }
 
 impl Cable {
@@ -47,7 +51,12 @@ impl Cable {
 
     /// Has the kernel give the connection up.
     pub(super) fn break_off(&self, error: Errno) {
-        self.state.lock().lost = Some(error);
+        let mut state = self.state.lock();
+        (state.lost, state.unread) = (Some(error), self.socket.unread() as usize);
+    }
+
+    pub(super) fn reads(&self) -> usize {
+        self.state.lock().reads
     }
 
     /// Has the kernel take what is sent next, which gets lost as the peer resets the connection.
@@ -115,8 +124,14 @@ impl Stream for Cable {
     }
 
     fn receive(&self, spaces: &mut [IoSliceMut<'_>]) -> rustix::io::Result<usize> {
-        self.check()?;
-        self.socket.receive(spaces)
+        let mut state = self.state.lock();
+        state.reads += 1;
+        if state.lost.is_some() && state.unread == 0 {
+            return state.lost.map_or(Ok(0), Err);
+        }
+        let got = self.socket.receive(spaces);
+        state.unread = state.unread.saturating_sub(got.unwrap_or(0));
+        got
     }
 
     fn close(&self) {
@@ -133,8 +148,21 @@ impl Stream for Cable {
 
     fn silence(&self) -> rustix::io::Result<Option<Duration>> {
         self.check()?;
+        self.socket.silence()?;
         let silence = Duration::from_secs(10);
-        Ok(self.state.lock().is_out.then_some(silence))
+        let state = self.state.lock();
+        if state.is_closed && self.socket.is_closed_by_peer() {
+            return Err(Errno::PIPE);
+        }
+        Ok(state.is_out.then_some(silence))
+    }
+
+    fn is_closed_by_peer(&self) -> bool {
+        self.state.lock().lost == Some(Errno::PIPE) || self.socket.is_closed_by_peer()
+    }
+
+    fn unread(&self) -> u64 {
+        self.socket.unread()
     }
 
     fn unacknowledged(&self) -> rustix::io::Result<u64> {

@@ -5,11 +5,12 @@ use std::slice;
 use std::sync::{Arc, Weak};
 
 use rustix::io::Errno;
+use socket2::{Domain, Type};
 use spark_ccl_log::Mutex;
 
-use super::super::rails::SAID;
+use super::super::rails::{Link, SAID};
 use super::super::spares::{MOST, Spares};
-use super::super::stream::Stream;
+use super::super::stream::{Connection, Stream};
 use super::cable::{Cable, cable};
 use super::cables::{GEOMETRY, Side, sides};
 use super::*;
@@ -133,7 +134,6 @@ fn a_link_over_one_cable_goes_on_by_another_way_and_comes_back() {
 struct Asking {
     spares: Spares,
     asked: Arc<Mutex<Vec<usize>>>,
-    connections: usize,
     now: Instant,
 }
 
@@ -143,21 +143,15 @@ impl Asking {
         let asks = Arc::clone(&asked);
         spares.ask_by(Box::new(move |number, _| asks.lock().push(number)));
         let now = Instant::now();
-        Self {
-            spares,
-            asked,
-            connections: 2,
-            now,
-        }
+        Self { spares, asked, now }
     }
 
     /// For how many seconds it looks until it asks; `None` if it does not within an hour.
     fn pause(&mut self) -> Option<u64> {
         let count = self.asked.lock().len();
-        let peers = vec![v4().ip(); self.connections];
         (0..3600).find(|_| {
             let has_asked = || self.asked.lock().len() > count;
-            self.spares.ask(&peers, self.now);
+            self.spares.ask(&[v4().ip(); 2], self.now);
             self.now += Duration::from_secs(u64::from(!has_asked()));
             has_asked()
         })
@@ -172,7 +166,6 @@ impl Asking {
     fn get_one(&mut self, number: usize, seconds: u64) {
         let (socket, _) = UnixStream::pair().unwrap();
         self.spares.add(number, cable(2, socket), self.now);
-        self.connections += 1;
         self.now += Duration::from_secs(seconds);
     }
 }
@@ -333,40 +326,6 @@ fn what_a_spare_took_before_the_peer_reset_it_is_sent_again() {
     super::receive(&mut there.rx, 0, 100);
 }
 
-/// Nothing is left to be sent by the first one, whose error nobody would get otherwise.
-#[test]
-fn a_link_ends_with_the_first_error_once_all_its_connections_are_lost() {
-    let [mut here, mut there] = sides(GEOMETRY, 1);
-    here.cables[0].pull(0);
-    super::send(&mut here.tx, 0, 100);
-    here.link.look();
-    let spare = add_spare([&here, &there], 1);
-    super::receive(&mut there.rx, 0, 100);
-    here.cables[0].break_off(Errno::TIMEDOUT);
-    here.link.look();
-    here.tx.reserve(8).unwrap();
-    spare.break_off(Errno::CONNRESET);
-    here.link.look();
-    let error = here.tx.reserve(8).unwrap_err();
-    assert!(error.to_string().contains("timed out"), "{error}");
-}
-
-/// A cable or a spare connection that is silent may carry again, but not a peer that has left.
-#[test]
-fn both_halves_agree_on_whether_the_peer_has_left_while_others_are_silent() {
-    for (error, has_left) in [(Errno::CONNRESET, true), (Errno::TIMEDOUT, false)] {
-        let [mut here, there] = sides(GEOMETRY, 2);
-        add_spare([&here, &there], 2).pull(0);
-        here.cables[1].pull(0);
-        here.link.look();
-        here.cables[0].break_off(error);
-        here.link.look();
-        assert_eq!(here.tx.reserve(8).is_err(), has_left);
-        let found = here.rx.peek().map(|arrival| arrival.is_some());
-        assert_eq!(found.is_err(), has_left, "{found:?}");
-    }
-}
-
 #[test]
 fn a_spare_that_was_of_use_is_replaced_at_once() {
     let mut link = Asking::new();
@@ -394,32 +353,45 @@ fn a_link_asks_for_no_connection_that_it_has() {
     assert_eq!(*link.asked.lock(), [5]);
 }
 
-/// Its cable says nothing of a peer that has left.
+/// Over TCP, between two addresses of this host: `there` has a message in its kernel, and nothing
+/// else comes.
+fn reset_with_a_message() -> Connection {
+    let listener = TcpListener::bind(v4()).unwrap();
+    let ours = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    let other: SocketAddr = ([127, 0, 0, 2], 0).into();
+    ours.bind(&other.into()).unwrap();
+    let target = listener.local_addr().unwrap();
+    ours.connect(&target.into()).unwrap();
+    let theirs = Connection::new(Unshared::new(listener.accept().unwrap().0.into()));
+    let header = Header {
+        sequence: 0,
+        len: 100,
+        tag: 0,
+    };
+    let frame = [&header.encode()[..], &payload(0, 100)].concat();
+    (&ours).write_all(&frame).unwrap();
+    poll("the message", || {
+        (theirs.unread() as usize == frame.len()).then_some(())
+    });
+    ours.set_linger(Some(Duration::ZERO)).unwrap();
+    drop(ours);
+    poll("the reset", || theirs.silence().err());
+    theirs
+}
+
+/// The peer has added it before, and its kernel knows that the message has arrived.
 #[test]
-fn a_link_whose_first_connections_have_ended_waits_for_no_silent_spare() {
-    let [mut here, there] = sides(GEOMETRY, 2);
-    add_spare([&here, &there], 2).pull(0);
-    for cable in &there.cables {
-        Stream::close(&**cable);
-    }
-    assert!(matches!(super::ending(&mut here.rx), LinkError::Closed));
+fn a_spare_that_was_reset_before_it_is_added_is_read() {
+    let [_here, mut there] = sides(GEOMETRY, 1);
+    there.link.add(1, Arc::new(reset_with_a_message()));
+    super::receive(&mut there.rx, 0, 100);
 }
 
 #[test]
-fn a_link_whose_first_connections_the_kernel_gave_up_waits_for_a_silent_spare() {
-    let [mut here, mut there] = sides(GEOMETRY, 2);
-    let spare = add_spare([&here, &there], 2);
-    spare.pull(0);
-    for cable in &here.cables {
-        cable.break_off(Errno::TIMEDOUT);
-    }
-    assert!(here.rx.peek().unwrap().is_none());
-    assert!(here.rx.peek().unwrap().is_none());
-    spare.plug_in();
-    there.cables.iter().for_each(|cable| cable.pull(0));
-    there.link.look();
-    super::send(&mut there.tx, 0, 100);
-    super::receive(&mut here.rx, 0, 100);
+fn a_link_with_a_connection_that_was_reset_before_keeps_what_it_sends() {
+    let stream: Arc<dyn Stream> = Arc::new(reset_with_a_message());
+    let link = Link::new(&[stream], GEOMETRY);
+    assert!(link.outbox.lock().retains);
 }
 
 /// That tells people of the next outage, too.
