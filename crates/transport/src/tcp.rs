@@ -26,6 +26,7 @@ mod header;
 mod inbox;
 mod outbox;
 mod part;
+mod rail;
 mod rails;
 mod rx;
 mod spares;

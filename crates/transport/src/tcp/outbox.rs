@@ -32,7 +32,7 @@ pub(super) struct Outbox {
     geometry: Geometry,
     /// Those on which messages take turns, and the spare ones.
     pub(super) sockets: Vec<Outgoing>,
-    homes: usize,
+    pub(super) homes: usize,
     /// The messages from number `first` on.
     frames: VecDeque<Frame>,
     first: u64,

@@ -8,7 +8,7 @@ use super::SLOTLESS_BYTES;
 use super::detours::Detours;
 use super::ending::{Connected, end_of};
 use super::inbox::{Expected, Inbox};
-use super::rails::silence_of;
+use super::rail::silence_of;
 use super::stream::Stream;
 use crate::{Arrival, Direct, Geometry, LinkError, LinkRx, Wait};
 

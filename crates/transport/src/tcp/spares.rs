@@ -16,8 +16,8 @@ pub const SPARE_WITHIN: Duration = Duration::from_secs(30);
 /// may lead over the same cable, which passes small packets alone. Doubles up to [`SPARE_WITHIN`].
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// The most spare connections of a link by one way. Each is kept until it is lost: a silent one may
-/// answer again. What comes by that way beyond is only read, until the peer closes it, and the link
-/// goes on asking for others.
+/// answer again. What comes by that way beyond is only read, until it is lost or both ends have
+/// closed it, and the link goes on asking for others.
 pub(super) const MOST: usize = 8;
 
 /// Asks for the connection with this number. Nothing comes back from these addresses of the peer.
@@ -49,9 +49,10 @@ impl Spares {
         let _ = self.ask.set(ask);
     }
 
-    /// Asks for another one, since all are silent, unless one is awaited or it is too early.
-    /// `peers`: the peer's addresses, one for each connection that the link has.
-    pub(super) fn ask(&self, peers: &[IpAddr], now: Instant) {
+    /// Asks for another one, since all are silent, unless one is awaited or it is too early. The link
+    /// has begun with this number of connections. `peers`: the addresses of the peer that all its
+    /// connections have led to.
+    pub(super) fn ask(&self, homes: usize, peers: &[IpAddr], now: Instant) {
         let Some(ask) = self.ask.get() else { return };
         let mut asked = self.asked.lock();
         if let Some(came) = asked.came.take() {
@@ -66,7 +67,7 @@ impl Spares {
             return;
         }
         // One that was not made may exist at the other end: no number is asked for twice.
-        let number = asked.next.max(peers.len());
+        let number = asked.next.max(homes);
         (asked.next, asked.not_before) = (number + 1, Some(now + SPARE_WITHIN));
         drop(asked);
         ask(number, peers);
@@ -88,5 +89,11 @@ impl Spares {
     /// Whether some have come since the last call of [`take`](Self::take).
     pub(super) fn have_come(&self) -> bool {
         !self.fresh.lock().is_empty()
+    }
+
+    /// Closes those that are lost and have nothing to be read: an end that only sends takes none.
+    pub(super) fn close_lost(&self) {
+        let is_of_use = |one: &Arc<dyn Stream>| one.silence().is_ok() || one.unread() > 0;
+        self.fresh.lock().retain(is_of_use);
     }
 }

@@ -8,7 +8,8 @@ use rustix::io::Errno;
 use socket2::{Domain, Type};
 use spark_ccl_log::Mutex;
 
-use super::super::rails::{Link, SAID};
+use super::super::rail::SAID;
+use super::super::rails::Link;
 use super::super::spares::{MOST, Spares};
 use super::super::stream::{Connection, Stream};
 use super::cable::{Cable, cable};
@@ -151,7 +152,7 @@ impl Asking {
         let count = self.asked.lock().len();
         (0..3600).find(|_| {
             let has_asked = || self.asked.lock().len() > count;
-            self.spares.ask(&[v4().ip(); 2], self.now);
+            self.spares.ask(2, &[], self.now);
             self.now += Duration::from_secs(u64::from(!has_asked()));
             has_asked()
         })
@@ -233,7 +234,7 @@ fn spares_that_are_lost_keep_no_other_out_and_one_that_is_kept_out_is_read() {
     for message in 0..MOST {
         super::receive(&mut there.rx, message, 100);
     }
-    here.link.spares.take();
+    // This end reads nothing.
     assert!(
         spares.iter().all(|spare| Arc::strong_count(spare) == 1),
         "lost ones are closed"
@@ -353,6 +354,26 @@ fn a_link_asks_for_no_connection_that_it_has() {
     assert_eq!(*link.asked.lock(), [5]);
 }
 
+/// Two LANs join the hosts, too, and the first one resets connections.
+#[test]
+fn a_way_by_which_a_spare_was_lost_is_avoided() {
+    let [here, there] = sides(GEOMETRY, 1);
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let asks = Arc::clone(&asked);
+    let ask = move |number, peers: &[IpAddr]| asks.lock().push((number, peers.to_vec()));
+    let _entry = here.tx.ask_by(ask);
+    here.cables[0].pull(0);
+    here.link.look();
+    add_spare([&here, &there], 1).break_off(Errno::CONNRESET);
+    poll("another request", || {
+        here.link.look();
+        (asked.lock().len() == 2).then_some(())
+    });
+    let peer = |cable: u8| IpAddr::from([192, 0, 2 + cable, 2]);
+    let all = vec![peer(0), peer(1)];
+    assert_eq!(asked.lock()[1], (2, all));
+}
+
 /// Over TCP, between two addresses of this host: `there` has a message in its kernel, and nothing
 /// else comes.
 fn reset_with_a_message() -> Connection {
@@ -411,6 +432,10 @@ fn the_log_may_tell_again_of_a_spare_once_a_first_connection_answers() {
     spare.pull(0);
     here.link.look();
     spare.plug_in();
+    here.link.look();
+    assert!(is_said(), "all the others are out still");
+    // That one is closed.
+    spare.break_off(Errno::CONNRESET);
     here.link.look();
     assert!(is_said(), "all the others are out still");
     here.cables[0].plug_in();
