@@ -54,8 +54,9 @@ impl<'a> Part<'a> {
     /// When they do not fit.
     pub(super) fn copy_to(self, room: &mut [u8]) -> &mut [u8] {
         let (place, rest) = room.split_at_mut(self.len());
-        // SAFETY: the bytes are valid for reads (contract of `lent`), and as many at `place`, which
-        // is borrowed mutably, so that it is not a part of them.
+        // SAFETY: the bytes are valid for reads, so that `place`, which is borrowed mutably, is no
+        // part of them (contract of `lent`). Their owner may be writing there, which Rust's model
+        // does not allow: a race that decides nothing, see `frame.rs`.
         unsafe { ptr::copy_nonoverlapping(self.start(), place.as_mut_ptr(), place.len()) };
         rest
     }
