@@ -1,9 +1,13 @@
 //! Two hosts that two cables join, of which one goes while data are on their way.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use crate::hosts::{ip, on_host, two_hosts_with, until_usable};
-use crate::processes::{Rank, alone, assert_all_ok, assert_contains, links_of, logged, some_time};
+use spark_ccl_testing::{Need, has};
+
+use crate::hosts::{counted, ip, on_host, two_hosts_with, until_usable};
+use crate::processes::{
+    Rank, WATCHDOG, alone, assert_all_ok, assert_contains, links_of, logged, some_time,
+};
 
 const CABLES: [&str; 2] = ["left", "right"];
 
@@ -81,43 +85,52 @@ fn the_other_cable_carries_what_one_has_not_delivered() {
     assert_all_ok(&mut ranks, "finalize");
 }
 
-/// Makes a rank's host reset each connection over an interface once something comes by it, as a
-/// firewall does that has forgotten them.
-fn forget(rank: &Rank, interface: &str) {
+/// Has a rank's host reset each connection over an interface once something comes by it, as a
+/// firewall does that has forgotten them, until it has met some.
+fn forget_for_a_moment(rank: &Rank, interface: &str) {
     let rules = format!(
         "add table inet forgets; \
          add chain inet forgets in {{ type filter hook input priority 0; }}; \
-         add rule inet forgets in iif {interface} meta l4proto tcp reject with tcp reset"
+         add rule inet forgets in iif {interface} meta l4proto tcp counter reject with tcp reset"
     );
-    on_host(&rank.pid().to_string(), "nft", &[&rules]);
-}
-
-fn remember(rank: &Rank) {
     let pid = rank.pid().to_string();
+    on_host(&pid, "nft", &[&rules]);
+    let deadline = Instant::now() + WATCHDOG;
+    while counted(rank, "forgets") == 0 {
+        assert!(Instant::now() < deadline, "nothing comes by {interface}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
     on_host(&pid, "nft", &["delete table inet forgets"]);
 }
 
-/// The peer is still there, and what is on its
-/// way lies in the callers' memory: steps of 4 MB are lent.
+/// Starts calls that last longer than that. What is on its way lies in the callers' memory: steps
+/// of 4 MB are lent.
+fn keep_calling(ranks: &mut [Rank]) {
+    assert_all_ok(ranks, "call barrier");
+    for rank in ranks.iter_mut() {
+        rank.order("rounds 200 f32 all_to_all 1000000");
+    }
+    for rank in ranks {
+        assert_eq!(rank.hear(), "running");
+    }
+}
+
+/// The peer is still there.
 #[test]
 fn the_other_cable_carries_what_is_lent_when_a_connection_is_reset() {
     let _alone = alone();
+    if !has(Need::Nft) {
+        return;
+    }
     let Some(mut ranks) = two_hosts_with(&[], 1, &CABLES) else {
         return;
     };
-    let [call, calls] = ["call", "rounds 50"].map(|how| format!("{how} f32 all_to_all 1000000"));
-    assert_all_ok(&mut ranks, &call);
-    for rank in &mut ranks {
-        rank.order(&calls);
-    }
-    std::thread::sleep(some_time(0..100));
-    forget(&ranks[1], "right");
+    keep_calling(&mut ranks);
+    forget_for_a_moment(&ranks[1], "right");
     for rank in &ranks {
         assert_eq!(outcome(rank), "ok");
     }
-    assert_all_ok(&mut ranks, &call);
-    remember(&ranks[1]);
-    assert_all_ok(&mut ranks, &call);
+    assert_all_ok(&mut ranks, "call f32 all_to_all 1000000");
     assert_all_ok(&mut ranks, "call f32 all_reduce sum 1000000");
     assert_all_ok(&mut ranks, "finalize");
 }
@@ -127,6 +140,9 @@ fn the_other_cable_carries_what_is_lent_when_a_connection_is_reset() {
 #[test]
 fn another_network_carries_what_no_cable_delivers() {
     let _alone = alone();
+    if !has(Need::Nft) {
+        return;
+    }
     let logs = tempfile::tempdir().unwrap();
     let file = format!("{}/%p", logs.path().display());
     let env = [
@@ -157,15 +173,9 @@ fn another_network_carries_what_no_cable_delivers() {
         &logs,
         &["from now on, since nothing comes back over left (10.77.0."],
     );
-    assert_all_ok(&mut ranks, "call f32 all_to_all 1000000");
-    // That connection is lost, and the next one comes by the same network.
-    for rank in &mut ranks {
-        rank.order("rounds 50 f32 all_to_all 1000000");
-    }
-    std::thread::sleep(some_time(0..100));
-    forget(&ranks[1], "lan");
-    std::thread::sleep(Duration::from_millis(500));
-    remember(&ranks[1]);
+    // That connection is lost, and the next one comes by the same network: there is no other.
+    keep_calling(&mut ranks);
+    forget_for_a_moment(&ranks[1], "lan");
     for rank in &ranks {
         assert_eq!(outcome(rank), "ok");
     }

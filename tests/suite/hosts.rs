@@ -154,6 +154,14 @@ pub(crate) fn on_host(pid: &str, program: &str, arguments: &[&str]) -> String {
     run("nsenter", &all).unwrap()
 }
 
+/// How many packets have met the rule of a table of the rank's host that counts them.
+pub(crate) fn counted(rank: &Rank, table: &str) -> u64 {
+    let list = format!("list table inet {table}");
+    let listed = on_host(&rank.pid().to_string(), "nft", &[&list]);
+    let count = listed.split_once("counter packets ").unwrap().1;
+    count.split(' ').next().unwrap().parse().unwrap()
+}
+
 fn run(program: &str, arguments: &[&str]) -> Result<String, String> {
     let output = Command::new(program).args(arguments).output();
     let output = output.map_err(|error| format!("{program}: {error}"))?;
