@@ -116,7 +116,8 @@ impl Stream for Cable {
         }
         state.held.extend(&bytes[..taken]);
         if let Some(error) = state.goes.take() {
-            state.lost = Some(error);
+            drop(state);
+            self.break_off(error);
             return Ok(taken);
         }
         drop(state);
