@@ -315,6 +315,11 @@ mod tests {
         }
     }
 
+    /// Why a connection is found lost, which is open still.
+    fn lost(here: &Connection) -> Errno {
+        outcome(|| here.silence().and(Err::<(), _>(Errno::AGAIN))).unwrap_err()
+    }
+
     /// The kernel would give the error to the half that asks first, and tell the other one that
     /// the peer has closed the connection.
     #[test]
@@ -344,10 +349,7 @@ mod tests {
         let addresses = here.addresses();
         assert!(addresses.is_some());
         reset(there);
-        assert_eq!(
-            outcome(|| here.silence().and(Err::<(), _>(Errno::AGAIN))),
-            Err(Errno::CONNRESET)
-        );
+        assert_eq!(lost(&here), Errno::CONNRESET);
         assert_eq!(here.addresses(), addresses);
         assert_eq!(here.unread(), 5);
         assert_eq!(receive(&here), Ok(5));
@@ -362,12 +364,30 @@ mod tests {
     /// As where nothing is mapped any more.
     #[test]
     fn a_call_that_the_kernel_refuses_does_not_end_a_connection() {
-        let (here, _there) = pair();
+        let (here, there) = pair();
         // SAFETY: the kernel reads these bytes alone, and finds that there are none.
         let nowhere = unsafe { Part::lent(NonNull::slice_from_raw_parts(NonNull::dangling(), 9)) };
         assert_eq!(here.send(&[nowhere]), Err(Errno::FAULT));
         assert_eq!(here.silence(), Ok(None));
         assert_eq!(here.send(&[Part::new(&[7])]), Ok(1));
+        reset(there);
+        assert_eq!(lost(&here), Errno::CONNRESET);
+    }
+
+    /// The kernel tells the cause to one of them.
+    #[test]
+    fn calls_at_once_hear_the_same_cause() {
+        for _ in 0..200 {
+            let (here, there) = pair();
+            let heard = std::thread::scope(|scope| {
+                let look = scope.spawn(|| lost(&here));
+                let read = scope.spawn(|| outcome(|| receive(&here)));
+                reset(there);
+                (look.join().unwrap(), read.join().unwrap())
+            });
+            assert_eq!(heard, (Errno::CONNRESET, Err(Errno::CONNRESET)));
+            assert!(!here.is_closed_by_peer());
+        }
     }
 
     /// The peer has closed it before, and nobody has read that when the kernel tells of the reset.
@@ -396,8 +416,7 @@ mod tests {
         assert_eq!(here.silence(), Ok(None));
         assert_eq!(here.send(&[Part::new(&[7; 500])]), Ok(500));
         assert!(here.is_closed_by_peer());
-        let lost = outcome(|| here.silence().and(Err::<(), _>(Errno::AGAIN)));
-        assert_eq!(lost, Err(Errno::PIPE));
+        assert_eq!(lost(&here), Errno::PIPE);
         assert_eq!(here.unacknowledged(), Ok(500));
         assert_eq!(receive(&here), Err(Errno::PIPE));
     }
