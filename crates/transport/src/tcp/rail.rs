@@ -1,6 +1,6 @@
-//! A rail of a link to another host: the way that one of its connections takes. Notices that nothing
-//! comes back over it any more, or that it is lost, and tells people. Knows interfaces, and what the
-//! kernel knows of connections.
+//! A rail of a link to another host: the way that one of its connections takes. Notices that
+//! nothing comes back over it any more, or that it is lost, and tells people. Knows interfaces, and
+//! what the kernel knows of connections.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

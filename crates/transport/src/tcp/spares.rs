@@ -49,9 +49,9 @@ impl Spares {
         let _ = self.ask.set(ask);
     }
 
-    /// Asks for another one, since all are silent, unless one is awaited or it is too early. The link
-    /// has begun with this number of connections. `peers`: the addresses of the peer that all its
-    /// connections have led to.
+    /// Asks for another one, since all are silent, unless one is awaited or it is too early. The
+    /// link has begun with `homes` connections. `peers`: the peer's addresses to which its
+    /// connections lead, or have led.
     pub(super) fn ask(&self, homes: usize, peers: &[IpAddr], now: Instant) {
         let Some(ask) = self.ask.get() else { return };
         let mut asked = self.asked.lock();
