@@ -374,8 +374,8 @@ fn a_way_by_which_a_spare_was_lost_is_avoided() {
     assert_eq!(asked.lock()[1], (2, all));
 }
 
-/// Over TCP, between two addresses of this host: `there` has a message in its kernel, and nothing
-/// else comes.
+/// An end of a connection between two addresses of this host that the other end has reset. Its
+/// kernel still has a message.
 fn reset_with_a_message() -> Connection {
     let listener = TcpListener::bind(v4()).unwrap();
     let ours = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
