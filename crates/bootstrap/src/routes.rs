@@ -1,8 +1,8 @@
 //! The order of the routes to a peer. Pure functions.
 //!
-//! Networks that both hosts share come first, the fastest before the others; then addresses behind
-//! a router. Link-local IPv6 addresses come last: every interface has one, and it does not tell
-//! which network the interface is in.
+//! A network that both hosts share comes first, the fastest of them before the others; then
+//! addresses behind a router. Link-local IPv6 addresses come last: each interface has one, and
+//! nothing in it says which network it is in.
 
 use std::cmp::Reverse;
 use std::net::IpAddr;
@@ -11,16 +11,16 @@ use crate::address::{Address, needs_scope};
 use crate::dial::Route;
 use crate::hello::Endpoint;
 
-/// The quality of a route; less is better.
+/// How good a route is; less is better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Grade {
     Shared(Reverse<u32>),
     Routed,
-    /// `true` if its ends differ in speed, as the ends of a cable do not.
+    /// Its ends differ in speed if `true`, as two ends of a cable do not.
     LinkLocal(bool, Reverse<u32>),
 }
 
-/// The routes to `targets`, best first; equal ones keep their order. With a `source`, only those
+/// The routes to `targets`, best first; the order is kept among equals. With a `source`, only those
 /// from there.
 pub(crate) fn routes(own: &[Address], targets: &[Endpoint], source: Option<Address>) -> Vec<Route> {
     let from: Vec<Address> = match source {
@@ -54,18 +54,19 @@ pub(crate) fn routes(own: &[Address], targets: &[Endpoint], source: Option<Addre
     ranked.into_iter().map(|(_, route)| route).collect()
 }
 
-/// Moves the routes to these addresses of a peer to the end.
+/// Puts the routes to these addresses of a peer last, in the addresses' order.
 pub(crate) fn put_last(routes: &mut [Route], silent: &[IpAddr]) {
-    routes.sort_by_key(
-        |route| matches!(route, Route::Tcp { target, .. } if silent.contains(&target.ip())),
-    );
+    routes.sort_by_key(|route| match route {
+        Route::Tcp { target, .. } => silent.iter().position(|one| *one == target.ip()),
+        _ => None,
+    });
 }
 
-/// The grade of an address that is not link-local.
+/// The grade of an address that means the same everywhere.
 fn grade(own: &[Address], target: &Endpoint) -> Grade {
     let ip = target.address.ip();
     let sharing = own.iter().filter(|one| one.reaches(ip));
-    // Within the host is faster than any network.
+    // Nothing is faster than what does not leave the host.
     let speeds = sharing.map(|one| {
         if one.ip == ip {
             u32::MAX
@@ -78,7 +79,7 @@ fn grade(own: &[Address], target: &Endpoint) -> Grade {
         .map_or(Grade::Routed, |fastest| Grade::Shared(Reverse(fastest)))
 }
 
-/// The routes to a link-local address: one from each interface that may share its network.
+/// The routes to a link-local address: one from each interface that may be in its network.
 fn link_local<'a>(
     own: &'a [Address],
     target: &'a Endpoint,
@@ -101,7 +102,7 @@ fn link_local<'a>(
     })
 }
 
-/// The pairs of interfaces, own and the peer's, that share a subnet.
+/// The interfaces of the two hosts that share a subnet, in pairs of an own one and the peer's.
 fn joined(own: &[Address], targets: &[Endpoint]) -> Vec<[u32; 2]> {
     let scopeless = |ip| !needs_scope(ip);
     let pairs = targets.iter().flat_map(|target| {
@@ -114,13 +115,14 @@ fn joined(own: &[Address], targets: &[Endpoint]) -> Vec<[u32; 2]> {
     pairs.filter(|pair| !pair.contains(&0)).collect()
 }
 
-/// Whether an own interface may be in one network with the peer's: they share a subnet, or neither
-/// shares one with another interface, which would place it in that one's network.
+/// Whether an own interface may be in one network with the peer's: a subnet that they share says
+/// so, and a subnet that either shares with another interface says that it is in that one's
+/// network.
 fn may_reach(own: u32, peer: u32, joined: &[[u32; 2]]) -> bool {
     joined.contains(&[own, peer]) || !joined.iter().any(|pair| pair[0] == own || pair[1] == peer)
 }
 
-/// The speed of a network: that of its slower end, as far as known.
+/// The speed of a network: that of its slower end, as far as it is known.
 fn speed(own: &Address, target: &Endpoint) -> u32 {
     match (own.speed, target.speed) {
         (0, other) | (other, 0) => other,
@@ -158,11 +160,11 @@ mod tests {
         routes.iter().map(Route::name).collect()
     }
 
-    /// The interfaces of the n-th host, with two cages, a LAN and a radio.
+    /// The interfaces of a host of two cages, a LAN and a radio, as the n-th host has them.
     fn host(n: u32) -> Vec<(String, u32, u32)> {
         let interface = |index: u32, speed: u32| {
             let v4 = (format!("10.0.{index}.{n}"), index, speed);
-            // Randomised, as by privacy extensions: the bits say nothing.
+            // Randomised, as privacy extensions have it: the bits say nothing.
             let v6 = (
                 format!("fe80::{:x}", index * 7919 % 97 + 1000 * n),
                 index,
@@ -196,7 +198,8 @@ mod tests {
         let routes = routes(&own_host(1), &target_host(2), None);
         let names = names(&routes);
         assert_eq!(names[..3], ["10.0.4.2:1", "10.0.2.2:1", "10.0.3.2:1"]);
-        // Each link-local address only over the interface that shares a subnet with its own.
+        // Each link-local address over the interface that shares a subnet with its own, and no
+        // other.
         assert_eq!(names.len(), 6);
         let scopes: Vec<_> = names[3..]
             .iter()
@@ -208,10 +211,11 @@ mod tests {
     #[test]
     fn what_is_silent_comes_last() {
         let mut routes = routes(&own_host(1), &target_host(2), None);
-        put_last(&mut routes, &["10.0.4.2".parse().unwrap()]);
+        let silent = ["10.0.2.2", "10.0.4.2"].map(|ip| ip.parse().unwrap());
+        put_last(&mut routes, &silent);
         let names = names(&routes);
-        assert_eq!(names[..2], ["10.0.2.2:1", "10.0.3.2:1"]);
-        assert_eq!(names[5..], ["10.0.4.2:1"]);
+        assert_eq!(names[..1], ["10.0.3.2:1"]);
+        assert_eq!(names[4..], ["10.0.2.2:1", "10.0.4.2:1"]);
     }
 
     #[test]
@@ -222,7 +226,7 @@ mod tests {
             names(&routes(&own, &there, None)),
             ["10.0.1.2:1", "10.0.0.2:1"]
         );
-        // For a rendezvous, only this end's speeds are known.
+        // Of a rendezvous, only this end's speeds are known.
         let there = there.map(|one| one.address.into());
         assert_eq!(
             names(&routes(&own, &there, None)),
@@ -273,7 +277,7 @@ mod tests {
         );
     }
 
-    /// Pairs of interfaces of equal speed, as joined by a cable, come first.
+    /// The pairs of interfaces of alike speed, which a cable joins, come before the others.
     #[test]
     fn link_local_addresses_alone_are_tried_over_all_interfaces() {
         let own = [own("fe80::5/64", 3, 1_000), own("fe80::6/64", 4, 200_000)];
@@ -285,15 +289,15 @@ mod tests {
             "[fe80::9%3]:1",
         ];
         assert_eq!(names(&routes(&own, &there, None)), expected);
-        // The scope of a rendezvous' address is valid on its own host only.
+        // The scope of a rendezvous' address is of its host.
         let there: [Endpoint; 1] = [SocketAddr::new(there[0].address.ip(), 1).into()];
         assert_eq!(names(&routes(&own, &there, None)).len(), 2);
     }
 
     #[test]
     fn interfaces_without_a_common_subnet_are_left_for_each_other() {
-        // Interface 2 is known to lead to 2. Only 3 is left for 4, which has only link-local
-        // addresses.
+        // Interface 2 is known to lead to 2; only 3 is left for 4, whose addresses are link-local
+        // alone.
         let own = [
             own("10.0.0.1/24", 2, 1_000),
             own("fe80::2/64", 2, 1_000),

@@ -86,10 +86,15 @@ impl Rails {
         }
     }
 
-    /// The peer's addresses to which they lead, or have led.
+    /// The peer's addresses to which they have led, or lead: a host that resets connections at
+    /// least answers.
     fn peers(&self) -> Vec<IpAddr> {
-        let ways = self.all.iter().map(|rail| &rail.way).chain(&self.lost);
-        ways.map(|way| way.peer.ip()).collect()
+        let ways = self.all.iter().map(|rail| &rail.way);
+        self.lost
+            .iter()
+            .chain(ways)
+            .map(|way| way.peer.ip())
+            .collect()
     }
 }
 

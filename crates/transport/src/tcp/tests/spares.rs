@@ -370,7 +370,7 @@ fn a_way_by_which_a_spare_was_lost_is_avoided() {
         (asked.lock().len() == 2).then_some(())
     });
     let peer = |cable: u8| IpAddr::from([192, 0, 2 + cable, 2]);
-    let all = vec![peer(0), peer(1)];
+    let all = vec![peer(1), peer(0)];
     assert_eq!(asked.lock()[1], (2, all));
 }
 
