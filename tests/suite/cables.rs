@@ -1,4 +1,4 @@
-//! Two hosts that two cables join, of which one goes while data are on their way.
+//! Two hosts joined by two cables, one of which fails while data are on their way.
 
 use std::time::{Duration, Instant};
 
@@ -6,13 +6,13 @@ use spark_ccl_testing::{Need, has};
 
 use crate::hosts::{counted, ip, on_host, two_hosts_with, until_usable};
 use crate::processes::{
-    Rank, WATCHDOG, alone, assert_all_ok, assert_contains, links_of, logged, some_time,
+    Rank, WATCHDOG, assert_all_ok, assert_contains, links_of, logged, place, some_time,
 };
 
 const CABLES: [&str; 2] = ["left", "right"];
 
-/// Takes a cable away in the middle of a call. The other end of it keeps its address, but carries
-/// nothing either.
+/// Unplugs a cable in the middle of a call. Its other end keeps its address, but carries nothing
+/// either.
 fn unplug(ranks: &mut [Rank], cable: &str, call: &str) {
     assert_all_ok(ranks, "call barrier");
     for rank in ranks.iter_mut() {
@@ -30,15 +30,15 @@ fn plug_in(ranks: &[Rank], cable: &str) {
     }
 }
 
-/// How the calls end that a rank repeats.
+/// The outcome of the calls that a rank repeats.
 pub(crate) fn outcome(rank: &Rank) -> String {
     std::iter::repeat_with(|| rank.hear())
         .find(|answer| answer != "running")
         .unwrap()
 }
 
-/// Two hosts whose links have one rail, over `left`. The other cable loses all but short packets,
-/// as those of the control plane are.
+/// Two hosts whose links have one rail, over `left`. The other cable loses all packets but short
+/// ones, such as the control plane's.
 fn on_one_cable(env: &[(&str, &str)]) -> Option<Vec<Rank>> {
     let env = [&[("SPARK_CCL_SOCKETS", "1")], env].concat();
     let mut ranks = two_hosts_with(&env, 1, &CABLES)?;
@@ -56,7 +56,7 @@ fn on_one_cable(env: &[(&str, &str)]) -> Option<Vec<Rank>> {
 
 #[test]
 fn a_cable_that_goes_for_good_is_named() {
-    let _alone = alone();
+    let _place = place();
     let Some(mut ranks) = on_one_cable(&[("SPARK_CCL_TIMEOUT", "15")]) else {
         return;
     };
@@ -68,7 +68,7 @@ fn a_cable_that_goes_for_good_is_named() {
 
 #[test]
 fn the_other_cable_carries_what_one_has_not_delivered() {
-    let _alone = alone();
+    let _place = place();
     let Some(mut ranks) = two_hosts_with(&[], 1, &CABLES) else {
         return;
     };
@@ -119,7 +119,7 @@ fn keep_calling(ranks: &mut [Rank]) {
 /// over the first cable carries.
 #[test]
 fn the_other_cable_carries_what_is_lent_when_a_connection_is_reset() {
-    let _alone = alone();
+    let _place = place();
     if !has(Need::Nft) {
         return;
     }
@@ -145,7 +145,7 @@ fn the_other_cable_carries_what_is_lent_when_a_connection_is_reset() {
 /// it is reset.
 #[test]
 fn another_network_carries_what_no_cable_delivers() {
-    let _alone = alone();
+    let _place = place();
     if !has(Need::Nft) {
         return;
     }
@@ -194,7 +194,7 @@ fn another_network_carries_what_no_cable_delivers() {
 
 #[test]
 fn a_call_goes_on_when_the_cable_is_back() {
-    let _alone = alone();
+    let _place = place();
     let Some(mut ranks) = on_one_cable(&[]) else {
         return;
     };
@@ -207,10 +207,10 @@ fn a_call_goes_on_when_the_cable_is_back() {
     assert_all_ok(&mut ranks, "finalize");
 }
 
-/// Its kernel still answers.
+/// Its host's kernel still answers.
 #[test]
 fn the_cable_to_a_stopped_process_is_not_silent() {
-    let _alone = alone();
+    let _place = place();
     let Some(mut ranks) = two_hosts_with(&[("SPARK_CCL_TIMEOUT", "8")], 1, &CABLES) else {
         return;
     };

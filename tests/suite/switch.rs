@@ -1,4 +1,4 @@
-//! Hosts that one switch joins, as network namespaces on a bridge.
+//! Hosts joined by one switch, as network namespaces on a bridge.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -6,7 +6,7 @@ use std::time::Instant;
 use spark_ccl_testing::{Need, has};
 
 use crate::hosts::{beside, counted, ip, new_host, on_host, until_usable};
-use crate::processes::{Rank, WATCHDOG, all, alone, assert_all_ok, assert_contains, join};
+use crate::processes::{Rank, WATCHDOG, all, assert_all_ok, assert_contains, join, place};
 
 /// Four ranks on four hosts.
 fn four_hosts(env: &[(&str, &str)]) -> Option<Vec<Rank>> {
@@ -28,7 +28,7 @@ pub(crate) fn switched_hosts(count: usize, env: &[(&str, &str)]) -> Vec<Rank> {
     ranks
 }
 
-/// Joins the n-th host to the switch, which is the first one's.
+/// Joins the n-th host to the switch, which is on the first host.
 fn plug(switch: &str, number: usize, pid: &str) {
     let address = format!("10.77.0.{}/24", number + 1);
     ip(pid, &["link", "set", "lo", "up"]);
@@ -50,10 +50,10 @@ fn plug(switch: &str, number: usize, pid: &str) {
     until_usable(pid, "cable");
 }
 
-/// A link between any two ranks takes no more files than most systems let a process have.
+/// The links of all ranks take no more files than most systems allow a process.
 #[test]
 fn many_hosts_of_four_ranks() {
-    let _alone = alone();
+    let _place = place();
     if !has(Need::Namespaces) {
         return;
     }
@@ -78,7 +78,7 @@ fn many_hosts_of_four_ranks() {
     assert_all_ok(&mut ranks, "finalize");
 }
 
-/// Makes the kernel of a rank's host drop what comes from these addresses, and what goes there.
+/// Makes the kernel of a rank's host drop packets from these addresses, and packets to them.
 pub(crate) fn cut(rank: &Rank, from: usize) -> [String; 2] {
     let address = format!("10.77.0.{}", from + 1);
     for rule in ["to", "from"] {
@@ -94,7 +94,7 @@ pub(crate) fn mend([pid, address]: &[String; 2]) {
     }
 }
 
-/// Makes the kernel of a rank's host lose this percentage of what comes from others, at random.
+/// Makes the kernel of a rank's host randomly lose this percentage of packets from others.
 pub(crate) fn lose(rank: &Rank, percent: usize) {
     let rules = format!(
         "add table inet loss; add chain inet loss in {{ type filter hook input priority 0; }}; \
@@ -103,17 +103,17 @@ pub(crate) fn lose(rank: &Rank, percent: usize) {
     on_host(&rank.pid().to_string(), "nft", &[&rules]);
 }
 
-/// How many packets the rank's host has lost.
+/// Ends the loss of packets. Returns how many the rank's host has lost.
 pub(crate) fn stop_losing(rank: &Rank) -> u64 {
     let count = counted(rank, "loss");
     on_host(&rank.pid().to_string(), "nft", &["delete table inet loss"]);
     count
 }
 
-/// The only way between two ranks is gone for longer than a switch pauses; the others hear both.
+/// The only way between two ranks fails for longer than a switch pauses; the others hear both.
 #[test]
 fn a_cut_between_two_of_four_hosts_heals() {
-    let _alone = alone();
+    let _place = place();
     let Some(mut ranks) = four_hosts(&[]) else {
         return;
     };
@@ -124,7 +124,7 @@ fn a_cut_between_two_of_four_hosts_heals() {
         assert_eq!(answer, "ok");
     }
     mend(&gap);
-    // By the new stream as by the old one, a fault gets from one to the other.
+    // A fault passes over the new stream as over the old one.
     assert_eq!(ranks[0].ask("sleep 3000"), "ok");
     assert_all_ok(&mut ranks, "check");
     assert_eq!(ranks[3].ask("abort enough"), "ok");
@@ -136,7 +136,7 @@ fn a_cut_between_two_of_four_hosts_heals() {
 
 #[test]
 fn a_cut_that_does_not_heal_is_named() {
-    let _alone = alone();
+    let _place = place();
     let limit = ("SPARK_CCL_CUT_AFTER", "8");
     let Some(mut ranks) = four_hosts(&[limit]) else {
         return;
@@ -151,10 +151,10 @@ fn a_cut_that_does_not_heal_is_named() {
     }
 }
 
-/// Connections that are reset, as by a firewall that forgot them, are made anew at once.
+/// Connections that are reset, as by a firewall that forgot them, are reopened at once.
 #[test]
 fn streams_that_are_reset_are_made_anew() {
-    let _alone = alone();
+    let _place = place();
     let Some(mut ranks) = four_hosts(&[]) else {
         return;
     };
@@ -177,8 +177,8 @@ fn streams_that_are_reset_are_made_anew() {
     assert_all_ok(&mut ranks, "finalize");
 }
 
-/// The connections of a host that the kernel probes, each as its two ends: those of the control
-/// plane, as long as no call has made a link, which is not made anew. While data waits for its
+/// The connections of a host that the kernel probes, each as its two ends. They are those of the
+/// control plane, until a call makes a link, which is never reopened. While data await their
 /// acknowledgement, the kernel shows another timer, so one look does not show all `expected`.
 fn control_streams(pid: &str, expected: usize) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
@@ -193,7 +193,7 @@ fn control_streams(pid: &str, expected: usize) -> BTreeSet<String> {
     found
 }
 
-/// The TCP connections of a host: their ends, and what else the kernel says of them.
+/// The TCP connections of a host: their ends, and the kernel's other information.
 fn streams(pid: &str) -> Vec<(String, String)> {
     let all = on_host(pid, "ss", &["-tnoH", "state", "established"]);
     let stream = |line: &str| {

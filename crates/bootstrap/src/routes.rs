@@ -1,8 +1,8 @@
 //! The order of the routes to a peer. Pure functions.
 //!
-//! A network that both hosts share comes first, the fastest of them before the others; then
-//! addresses behind a router. Link-local IPv6 addresses come last: each interface has one, and
-//! nothing in it says which network it is in.
+//! Networks that both hosts share come first, the fastest before the others; then addresses behind
+//! a router. Link-local IPv6 addresses come last: every interface has one, and it does not tell
+//! which network the interface is in.
 
 use std::cmp::Reverse;
 use std::net::IpAddr;
@@ -11,16 +11,16 @@ use crate::address::{Address, needs_scope};
 use crate::dial::Route;
 use crate::hello::Endpoint;
 
-/// How good a route is; less is better.
+/// The quality of a route; less is better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Grade {
     Shared(Reverse<u32>),
     Routed,
-    /// Its ends differ in speed if `true`, as two ends of a cable do not.
+    /// `true` if its ends differ in speed, as the ends of a cable do not.
     LinkLocal(bool, Reverse<u32>),
 }
 
-/// The routes to `targets`, best first; the order is kept among equals. With a `source`, only those
+/// The routes to `targets`, best first; equal ones keep their order. With a `source`, only those
 /// from there.
 pub(crate) fn routes(own: &[Address], targets: &[Endpoint], source: Option<Address>) -> Vec<Route> {
     let from: Vec<Address> = match source {
@@ -62,11 +62,11 @@ pub(crate) fn put_last(routes: &mut [Route], silent: &[IpAddr]) {
     });
 }
 
-/// The grade of an address that means the same everywhere.
+/// The grade of an address that is not link-local.
 fn grade(own: &[Address], target: &Endpoint) -> Grade {
     let ip = target.address.ip();
     let sharing = own.iter().filter(|one| one.reaches(ip));
-    // Nothing is faster than what does not leave the host.
+    // Within the host is faster than any network.
     let speeds = sharing.map(|one| {
         if one.ip == ip {
             u32::MAX
@@ -79,7 +79,7 @@ fn grade(own: &[Address], target: &Endpoint) -> Grade {
         .map_or(Grade::Routed, |fastest| Grade::Shared(Reverse(fastest)))
 }
 
-/// The routes to a link-local address: one from each interface that may be in its network.
+/// The routes to a link-local address: one from each interface that may share its network.
 fn link_local<'a>(
     own: &'a [Address],
     target: &'a Endpoint,
@@ -102,7 +102,7 @@ fn link_local<'a>(
     })
 }
 
-/// The interfaces of the two hosts that share a subnet, in pairs of an own one and the peer's.
+/// The pairs of interfaces, own and the peer's, that share a subnet.
 fn joined(own: &[Address], targets: &[Endpoint]) -> Vec<[u32; 2]> {
     let scopeless = |ip| !needs_scope(ip);
     let pairs = targets.iter().flat_map(|target| {
@@ -115,14 +115,13 @@ fn joined(own: &[Address], targets: &[Endpoint]) -> Vec<[u32; 2]> {
     pairs.filter(|pair| !pair.contains(&0)).collect()
 }
 
-/// Whether an own interface may be in one network with the peer's: a subnet that they share says
-/// so, and a subnet that either shares with another interface says that it is in that one's
-/// network.
+/// Whether an own interface may be in one network with the peer's: they share a subnet, or neither
+/// shares one with another interface, which would place it in that one's network.
 fn may_reach(own: u32, peer: u32, joined: &[[u32; 2]]) -> bool {
     joined.contains(&[own, peer]) || !joined.iter().any(|pair| pair[0] == own || pair[1] == peer)
 }
 
-/// The speed of a network: that of its slower end, as far as it is known.
+/// The speed of a network: that of its slower end, as far as known.
 fn speed(own: &Address, target: &Endpoint) -> u32 {
     match (own.speed, target.speed) {
         (0, other) | (other, 0) => other,
@@ -160,11 +159,11 @@ mod tests {
         routes.iter().map(Route::name).collect()
     }
 
-    /// The interfaces of a host of two cages, a LAN and a radio, as the n-th host has them.
+    /// The interfaces of the n-th host, with two cages, a LAN and a radio.
     fn host(n: u32) -> Vec<(String, u32, u32)> {
         let interface = |index: u32, speed: u32| {
             let v4 = (format!("10.0.{index}.{n}"), index, speed);
-            // Randomised, as privacy extensions have it: the bits say nothing.
+            // Randomised, as by privacy extensions: the bits say nothing.
             let v6 = (
                 format!("fe80::{:x}", index * 7919 % 97 + 1000 * n),
                 index,
@@ -198,8 +197,7 @@ mod tests {
         let routes = routes(&own_host(1), &target_host(2), None);
         let names = names(&routes);
         assert_eq!(names[..3], ["10.0.4.2:1", "10.0.2.2:1", "10.0.3.2:1"]);
-        // Each link-local address over the interface that shares a subnet with its own, and no
-        // other.
+        // Each link-local address only over the interface that shares a subnet with its own.
         assert_eq!(names.len(), 6);
         let scopes: Vec<_> = names[3..]
             .iter()
@@ -226,7 +224,7 @@ mod tests {
             names(&routes(&own, &there, None)),
             ["10.0.1.2:1", "10.0.0.2:1"]
         );
-        // Of a rendezvous, only this end's speeds are known.
+        // For a rendezvous, only this end's speeds are known.
         let there = there.map(|one| one.address.into());
         assert_eq!(
             names(&routes(&own, &there, None)),
@@ -277,7 +275,7 @@ mod tests {
         );
     }
 
-    /// The pairs of interfaces of alike speed, which a cable joins, come before the others.
+    /// Pairs of interfaces of equal speed, as joined by a cable, come first.
     #[test]
     fn link_local_addresses_alone_are_tried_over_all_interfaces() {
         let own = [own("fe80::5/64", 3, 1_000), own("fe80::6/64", 4, 200_000)];
@@ -289,15 +287,15 @@ mod tests {
             "[fe80::9%3]:1",
         ];
         assert_eq!(names(&routes(&own, &there, None)), expected);
-        // The scope of a rendezvous' address is of its host.
+        // The scope of a rendezvous' address is valid on its own host only.
         let there: [Endpoint; 1] = [SocketAddr::new(there[0].address.ip(), 1).into()];
         assert_eq!(names(&routes(&own, &there, None)).len(), 2);
     }
 
     #[test]
     fn interfaces_without_a_common_subnet_are_left_for_each_other() {
-        // Interface 2 is known to lead to 2; only 3 is left for 4, whose addresses are link-local
-        // alone.
+        // Interface 2 is known to lead to 2. Only 3 is left for 4, which has only link-local
+        // addresses.
         let own = [
             own("10.0.0.1/24", 2, 1_000),
             own("fe80::2/64", 2, 1_000),

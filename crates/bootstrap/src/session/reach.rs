@@ -1,4 +1,4 @@
-//! Streams of links are asked for here, by which routes and when. The session's thread makes them.
+//! Requests for streams of links: over which routes, and when. The session's thread makes them.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -80,7 +80,7 @@ impl Session {
         }
     }
 
-    /// The routes to a peer in these ways; if it is not reached by itself, those by way of others.
+    /// The routes to a peer in these ways; if it is not reached by itself, through other ranks.
     fn routes(&self, network: &Network, peer: u32, ways: &[Via]) -> Result<Vec<Route>, Error> {
         let direct = |to: u32, via| network.routes(self.peer(to), via, self.local_to(to));
         let mut routes = Vec::new();
@@ -94,7 +94,7 @@ impl Session {
             let from = self.rank;
             let relays = way[1..].iter().map(|&next| Intent::Relay { from, next });
             let relays: Vec<Intent> = relays.collect();
-            // Over TCP also within the host: streams whose ends are on two hosts are sealed.
+            // TCP even within the host: streams with ends on two hosts are sealed.
             routes.extend(direct(way[0], Via::ANY)?.into_iter().map(|first| {
                 let (first, relays) = (Box::new(first), relays.clone());
                 Route::Relayed { first, relays }
@@ -103,8 +103,8 @@ impl Session {
         Ok(routes)
     }
 
-    /// Which routes to a peer lead to connections that it does not answer, while streams of links
-    /// are asked for.
+    /// The routes to a peer whose connections it does not answer, while streams of links are asked
+    /// for.
     pub fn silence(&self, peer: u32) -> Option<String> {
         match &self.mode {
             Mode::Local(_) => None,
@@ -113,7 +113,7 @@ impl Session {
     }
 
     /// When to call a peer. Both ends usually need a stream at about the same time, and one call is
-    /// enough. So the lower rank waits a little for the other's call.
+    /// enough. So the lower rank waits a little for the higher one's.
     fn begin(&self, peer: u32) -> Instant {
         let deferral = if self.rank < peer {
             (DEFERRAL + DEFERRAL_PER_RANK * self.size()).min(LONGEST_DEFERRAL)
