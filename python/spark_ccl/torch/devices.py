@@ -1,8 +1,8 @@
 """The calls of PyTorch on tensors of a GPU: enqueued in CUDA's streams, and ordered as those of
 NCCL's backend.
 
-A call runs after the work in PyTorch's current stream. Without `async_op` it is in that stream; with
-it, in a stream of the group, and `wait` makes the current stream wait, not the program.
+A call runs after the work in PyTorch's current stream. Without `async_op` it is in that stream;
+with it, in a stream of the group, and `wait` makes the current stream wait, not the program.
 """
 
 from __future__ import annotations
