@@ -1,13 +1,13 @@
-//! The collectives and messages: each function says how long its buffers are, and when it is in
-//! place.
+//! The collectives and messages.
 
 use std::ffi::{c_int, c_void};
 
 use spark_ccl::{DType, Operation};
+use spark_ccl_abi::arguments::natural;
+use spark_ccl_abi::draft::Buffers;
 
-use crate::arguments::{blocks, natural};
+use crate::blocks::blocks;
 use crate::comm::Handle;
-use crate::draft::{Buffers, Shape};
 use crate::options::Options;
 use crate::run::run;
 use crate::status::Status;
@@ -35,10 +35,14 @@ pub unsafe extern "C" fn spark_ccl_all_reduce(
     // or a string, and its `factor` null or an element where `op` uses it. Nobody else writes these
     // until this returns. All of that is this function's contract.
     unsafe {
-        run(comm, Operation::AllReduce, dtype, options, |call| {
-            call.reduces(op)?;
-            call.buffers(buffers, Shape::alike())
-        })
+        run(
+            comm,
+            Operation::AllReduce,
+            dtype,
+            Some(op),
+            options,
+            |call| call.collective(buffers, None),
+        )
     }
 }
 
@@ -66,11 +70,8 @@ pub unsafe extern "C" fn spark_ccl_reduce(
     // or a string, and its `factor` null or an element where `op` uses it. Nobody else writes these
     // until this returns. All of that is this function's contract.
     unsafe {
-        run(comm, Operation::Reduce, dtype, options, |call| {
-            call.reduces(op)?;
-            let recv = usize::from(call.is_root(root)?);
-            let shape = Shape::alike();
-            call.buffers(buffers, Shape { recv, ..shape })
+        run(comm, Operation::Reduce, dtype, Some(op), options, |call| {
+            call.collective(buffers, Some(root))
         })
     }
 }
@@ -98,10 +99,8 @@ pub unsafe extern "C" fn spark_ccl_broadcast(
     // null or a string. Nobody else writes these until this returns. All of that is this function's
     // contract.
     unsafe {
-        run(comm, Operation::Broadcast, dtype, options, |call| {
-            let send = usize::from(call.is_root(root)?);
-            let shape = Shape::alike();
-            call.buffers(buffers, Shape { send, ..shape })
+        run(comm, Operation::Broadcast, dtype, None, options, |call| {
+            call.collective(buffers, Some(root))
         })
     }
 }
@@ -128,9 +127,8 @@ pub unsafe extern "C" fn spark_ccl_all_gather(
     // null or a string. Nobody else writes these until this returns. All of that is this function's
     // contract.
     unsafe {
-        run(comm, Operation::AllGather, dtype, options, |call| {
-            let shape = call.gathering();
-            call.buffers(buffers, shape)
+        run(comm, Operation::AllGather, dtype, None, options, |call| {
+            call.collective(buffers, None)
         })
     }
 }
@@ -158,11 +156,14 @@ pub unsafe extern "C" fn spark_ccl_reduce_scatter(
     // or a string, and its `factor` null or an element where `op` uses it. Nobody else writes these
     // until this returns. All of that is this function's contract.
     unsafe {
-        run(comm, Operation::ReduceScatter, dtype, options, |call| {
-            call.reduces(op)?;
-            let shape = call.scattering();
-            call.buffers(buffers, shape)
-        })
+        run(
+            comm,
+            Operation::ReduceScatter,
+            dtype,
+            Some(op),
+            options,
+            |call| call.collective(buffers, None),
+        )
     }
 }
 
@@ -189,10 +190,8 @@ pub unsafe extern "C" fn spark_ccl_gather(
     // null or a string. Nobody else writes these until this returns. All of that is this function's
     // contract.
     unsafe {
-        run(comm, Operation::Gather, dtype, options, |call| {
-            let shape = call.gathering();
-            let recv = if call.is_root(root)? { shape.recv } else { 0 };
-            call.buffers(buffers, Shape { recv, ..shape })
+        run(comm, Operation::Gather, dtype, None, options, |call| {
+            call.collective(buffers, Some(root))
         })
     }
 }
@@ -220,10 +219,8 @@ pub unsafe extern "C" fn spark_ccl_scatter(
     // null or a string. Nobody else writes these until this returns. All of that is this function's
     // contract.
     unsafe {
-        run(comm, Operation::Scatter, dtype, options, |call| {
-            let shape = call.scattering();
-            let send = if call.is_root(root)? { shape.send } else { 0 };
-            call.buffers(buffers, Shape { send, ..shape })
+        run(comm, Operation::Scatter, dtype, None, options, |call| {
+            call.collective(buffers, Some(root))
         })
     }
 }
@@ -250,16 +247,8 @@ pub unsafe extern "C" fn spark_ccl_all_to_all(
     // null or a string. Nobody else writes these until this returns. All of that is this function's
     // contract.
     unsafe {
-        run(comm, Operation::AllToAll, dtype, options, |call| {
-            let size = call.comm.inner.size();
-            call.buffers(
-                buffers,
-                Shape {
-                    send: size,
-                    recv: size,
-                    own_block: 0,
-                },
-            )
+        run(comm, Operation::AllToAll, dtype, None, options, |call| {
+            call.collective(buffers, None)
         })
     }
 }
@@ -290,13 +279,14 @@ pub unsafe extern "C" fn spark_ccl_all_to_all_v(
     // null or a string. Nobody else writes these, or the numbers, until this returns. All of that
     // is this function's contract.
     unsafe {
-        run(comm, Operation::AllToAllV, dtype, options, |call| {
-            let size = call.comm.inner.size();
+        run(comm, Operation::AllToAllV, dtype, None, options, |call| {
+            let size = call.comm().size();
             let (given, sent) = blocks(send_counts, send_begins, size, "send")?;
             let (taken, received) = blocks(recv_counts, recv_begins, size, "recv")?;
             call.change(|inner| inner.blocks(given, taken));
-            call.send(send, sent)?;
-            call.recv(recv, received)
+            call.send(send, sent);
+            call.recv(recv, received);
+            Ok(())
         })
     }
 }
@@ -321,10 +311,11 @@ pub unsafe extern "C" fn spark_ccl_send(
     // enqueued, and its `name` null or a string. Nobody else writes these until this returns. All
     // of that is this function's contract.
     unsafe {
-        run(comm, Operation::Send, dtype, options, |call| {
+        run(comm, Operation::Send, dtype, None, options, |call| {
             let to = natural(to, "to")?;
             call.change(|inner| inner.to(to));
-            call.send(send, count)
+            call.send(send, count);
+            Ok(())
         })
     }
 }
@@ -349,10 +340,11 @@ pub unsafe extern "C" fn spark_ccl_recv(
     // enqueued, and its `name` null or a string. Nobody else writes these until this returns. All
     // of that is this function's contract.
     unsafe {
-        run(comm, Operation::Recv, dtype, options, |call| {
+        run(comm, Operation::Recv, dtype, None, options, |call| {
             let from = natural(from, "from")?;
             call.change(|inner| inner.from(from));
-            call.recv(recv, count)
+            call.recv(recv, count);
+            Ok(())
         })
     }
 }
@@ -368,5 +360,5 @@ pub unsafe extern "C" fn spark_ccl_barrier(comm: *mut Handle, options: *const Op
     // `struct_size` says; its `request` is null or can be written, its `stream` a default one or
     // there until the call is enqueued, and its `name` null or a string. Nobody else writes these
     // until this returns. All of that is this function's contract.
-    unsafe { run(comm, Operation::Barrier, bytes, options, |_| Ok(())) }
+    unsafe { run(comm, Operation::Barrier, bytes, None, options, |_| Ok(())) }
 }

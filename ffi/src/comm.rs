@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use spark_ccl::cuda::DeviceMemory;
 use spark_ccl::{Communicator, DType, Registered};
+use spark_ccl_abi::arguments::{given, natural, text};
+use spark_ccl_abi::failure::{Failure, guarded};
+use spark_ccl_abi::handles::Table;
 use spark_ccl_log::Mutex;
 
-use crate::arguments::{given, natural, text};
-use crate::handles::Table;
-use crate::status::{Failure, Status, guarded};
+use crate::status::Status;
 
 /// `spark_ccl_comm`: only its address is used, which is a handle.
 #[repr(C)]
@@ -24,6 +25,12 @@ pub(crate) struct Comm {
     pub(crate) inner: Communicator,
     pub(crate) memory: Mutex<Vec<Arc<Registered<u8>>>>,
     pub(crate) device_memory: Mutex<Vec<Arc<DeviceMemory<u8>>>>,
+}
+
+impl spark_ccl_abi::Comm for Comm {
+    fn inner(&self) -> &Communicator {
+        &self.inner
+    }
 }
 
 static COMMS: Table<Comm> = Table::new("communicator");

@@ -4,11 +4,12 @@ use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
 use spark_ccl::cuda::{DeviceMemory, Registration};
+use spark_ccl_abi::arguments::given;
+use spark_ccl_abi::failure::{Failure, guarded};
+use spark_ccl_abi::groups::must_be_closed;
 
-use crate::arguments::given;
 use crate::comm::{Handle, find};
-use crate::groups::must_be_closed;
-use crate::status::{Failure, Status, guarded};
+use crate::status::Status;
 
 /// `spark_ccl_comm_device`.
 ///
@@ -34,7 +35,7 @@ pub unsafe extern "C" fn spark_ccl_comm_device(comm: *mut Handle, device: *mut c
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spark_ccl_stream_wait(comm: *mut Handle, stream: *mut c_void) -> Status {
     guarded(|| {
-        must_be_closed("stream_wait")?;
+        must_be_closed("spark_ccl_stream_wait")?;
         // SAFETY: `stream` is a default one, or lives until this returns (this function's
         // contract).
         Ok(unsafe { find(comm)?.inner.wait_raw(stream.cast()) }?)
@@ -97,7 +98,7 @@ pub unsafe extern "C" fn spark_ccl_device_register(
     used: *mut c_int,
 ) -> Status {
     guarded(|| {
-        must_be_closed("device_register")?;
+        must_be_closed("spark_ccl_device_register")?;
         let kind = registration(kind)?;
         let comm = find(comm)?;
         let memory = given(memory, "memory")?;

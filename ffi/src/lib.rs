@@ -2,32 +2,31 @@
 //!
 //! Every function checks its pointers for null, catches panics, and returns a result code; the
 //! message behind the code is the calling thread's [`spark_ccl_last_error`]. Communicators and
-//! requests are handles in tables ([`handles`]). Nothing here is instantiated by type: calls go to
-//! the library's untyped core.
+//! requests are handles in tables. What this has in common with other libraries for C is in
+//! `crates/abi`. Nothing here is instantiated by type: calls go to the library's untyped core.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
-mod arguments;
+mod blocks;
 pub mod collectives;
 pub mod comm;
 pub mod device;
-mod draft;
-mod enqueued;
 pub mod groups;
-mod handles;
 #[cfg(test)]
 mod header;
 pub mod log;
 pub mod meeting;
 pub mod memory;
 pub mod options;
+mod registered;
 pub mod requests;
 mod run;
-mod started;
 mod status;
 pub mod unique_id;
 
 use std::ffi::{c_char, c_int};
+
+use spark_ccl_abi::failure::last_error;
 
 /// `spark_ccl_version`: 10000 times the major, 100 times the minor, and the patch number.
 #[unsafe(no_mangle)]
@@ -47,5 +46,5 @@ pub extern "C" fn spark_ccl_result_string(result: c_int) -> *const c_char {
 /// `spark_ccl_last_error`.
 #[unsafe(no_mangle)]
 pub extern "C" fn spark_ccl_last_error() -> *const c_char {
-    status::last_error()
+    last_error()
 }

@@ -3,10 +3,11 @@
 use std::ffi::{CString, c_char, c_void};
 use std::io;
 
+use spark_ccl_abi::arguments::text;
+use spark_ccl_abi::failure::{Failure, guarded};
 use tracing_subscriber::EnvFilter;
 
-use crate::arguments::text;
-use crate::status::{Failure, Status, guarded};
+use crate::status::Status;
 
 /// `spark_ccl_log_function`.
 type Function = extern "C" fn(line: *const c_char, data: *mut c_void);

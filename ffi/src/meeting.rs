@@ -3,11 +3,12 @@
 use std::ffi::{c_char, c_int};
 
 use spark_ccl::{Builder, Communicator};
+use spark_ccl_abi::arguments::{given, natural, slice, text};
+use spark_ccl_abi::failure::{Failure, guarded};
+use spark_ccl_abi::groups::must_be_closed;
 
-use crate::arguments::{given, natural, slice, text};
 use crate::comm::{Handle, find, insert};
-use crate::groups::must_be_closed;
-use crate::status::{Failure, Status, guarded};
+use crate::status::Status;
 use crate::unique_id::Id;
 
 /// `spark_ccl_setting`.
@@ -37,7 +38,7 @@ pub unsafe extern "C" fn spark_ccl_comm_create(
         // SAFETY: `comm` is null or can be written (this function's contract), and the output does
         // not outlive this call.
         let comm = unsafe { Output::new(comm) }?;
-        must_be_closed("comm_create")?;
+        must_be_closed("spark_ccl_comm_create")?;
         let (rank, size) = (natural(rank, "rank")?, natural(size, "size")?);
         // SAFETY: `given` refuses null, and otherwise `id` points to a `spark_ccl_unique_id` (this
         // function's contract), which is an array of bytes and needs no alignment.
@@ -67,7 +68,7 @@ pub unsafe extern "C" fn spark_ccl_comm_from_env(
         // SAFETY: `comm` is null or can be written (this function's contract), and the output does
         // not outlive this call.
         let comm = unsafe { Output::new(comm) }?;
-        must_be_closed("comm_from_env")?;
+        must_be_closed("spark_ccl_comm_from_env")?;
         // SAFETY: `settings` is null or points to `count` settings, with strings that are null or
         // end in a null character, and nobody writes them until this returns (this function's
         // contract).
@@ -92,7 +93,7 @@ pub unsafe extern "C" fn spark_ccl_comm_split(
         // SAFETY: `part` is null or can be written (this function's contract), and the output does
         // not outlive this call.
         let part = unsafe { Output::new(part) }?;
-        must_be_closed("comm_split")?;
+        must_be_closed("spark_ccl_comm_split")?;
         // Any number below 0 means that the rank is in none.
         if let Some(made) = find(comm)?.inner.split(u32::try_from(color).ok(), key)? {
             part.give(made);
@@ -114,7 +115,7 @@ pub unsafe extern "C" fn spark_ccl_comm_recover(
         // SAFETY: `rest` is null or can be written (this function's contract), and the output does
         // not outlive this call.
         let rest = unsafe { Output::new(rest) }?;
-        must_be_closed("comm_recover")?;
+        must_be_closed("spark_ccl_comm_recover")?;
         rest.give(find(comm)?.inner.recover()?);
         Ok(())
     })
@@ -136,7 +137,7 @@ pub unsafe extern "C" fn spark_ccl_comm_shrink(
         // SAFETY: `rest` is null or can be written (this function's contract), and the output does
         // not outlive this call.
         let rest = unsafe { Output::new(rest) }?;
-        must_be_closed("comm_shrink")?;
+        must_be_closed("spark_ccl_comm_shrink")?;
         // SAFETY: `lost` is null or points to `count` ranks, which nobody writes until this returns
         // (this function's contract). They are copied within this closure.
         let lost = unsafe { slice(lost, count, "lost") }?;
@@ -151,7 +152,7 @@ pub unsafe extern "C" fn spark_ccl_comm_shrink(
 #[unsafe(no_mangle)]
 pub extern "C" fn spark_ccl_comm_finalize(comm: *mut Handle) -> Status {
     guarded(|| {
-        must_be_closed("comm_finalize")?;
+        must_be_closed("spark_ccl_comm_finalize")?;
         Ok(find(comm)?.inner.finalize()?)
     })
 }

@@ -3,10 +3,12 @@
 use std::ffi::c_void;
 use std::sync::Arc;
 
-use crate::arguments::given;
+use spark_ccl_abi::arguments::given;
+use spark_ccl_abi::failure::{Failure, guarded};
+use spark_ccl_abi::groups::must_be_closed;
+
 use crate::comm::{Handle, find};
-use crate::groups::must_be_closed;
-use crate::status::{Failure, Status, guarded};
+use crate::status::Status;
 
 /// `spark_ccl_alloc`.
 ///
@@ -23,7 +25,7 @@ pub unsafe extern "C" fn spark_ccl_alloc(
         // SAFETY: `given` has refused null, and otherwise `memory` points to a pointer that can be
         // written (this function's contract).
         unsafe { memory.write(std::ptr::null_mut()) };
-        must_be_closed("alloc")?;
+        must_be_closed("spark_ccl_alloc")?;
         let comm = find(comm)?;
         let made = Arc::new(comm.inner.alloc::<u8>(bytes)?);
         let start = made.as_mut_ptr().cast();

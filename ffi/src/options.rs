@@ -5,8 +5,7 @@ use std::mem::offset_of;
 use std::time::Duration;
 
 use spark_ccl::cuda::cudarc::driver::sys::CUstream;
-
-use crate::status::Failure;
+use spark_ccl_abi::failure::Failure;
 
 /// `spark_ccl_options`.
 ///

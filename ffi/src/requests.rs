@@ -2,10 +2,12 @@
 
 use std::ffi::c_int;
 
-use crate::arguments::{given, slice};
-use crate::handles::Table;
-use crate::started::{Ended, Started};
-use crate::status::{Failure, Status, guarded};
+use spark_ccl_abi::arguments::{given, slice};
+use spark_ccl_abi::failure::{Failure, guarded};
+use spark_ccl_abi::handles::Table;
+use spark_ccl_abi::started::{Ended, Started};
+
+use crate::status::Status;
 
 static REQUESTS: Table<Started> = Table::new("request");
 

@@ -3,9 +3,10 @@
 use std::ffi::c_char;
 
 use spark_ccl::{Communicator, UniqueId};
+use spark_ccl_abi::arguments::{given, text};
+use spark_ccl_abi::failure::{Failure, guarded};
 
-use crate::arguments::{given, text};
-use crate::status::{Failure, Status, guarded};
+use crate::status::Status;
 
 /// `spark_ccl_unique_id`.
 #[repr(C)]

@@ -1,9 +1,9 @@
 //! Handles of communicators and requests: numbers in tables, so that using an invalid one is an
 //! error and not undefined behaviour.
 //!
-//! No number is used for two handles, not even in different tables. Each process has its own
-//! tables. A forked child counts on from its parent's last number, so a handle that it has
-//! inherited never becomes valid in the child.
+//! No number is used for two handles, not even in different tables, unless a library chooses them
+//! itself. Each process has its own tables. A forked child counts on from its parent's last number,
+//! so a handle that it has inherited never becomes valid in the child.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,19 +12,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use spark_ccl_fork::PerProcess;
 use spark_ccl_log::RwLock;
 
-use crate::status::Failure;
+use crate::failure::Failure;
 
 /// The handle after the last one; 0 is none. Not per process: a child must not start anew.
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
 /// The objects of one kind, by handle.
-pub(crate) struct Table<T: 'static> {
+pub struct Table<T: 'static> {
     what: &'static str,
     objects: PerProcess<RwLock<BTreeMap<u64, Arc<T>>>>,
 }
 
 impl<T> Table<T> {
-    pub(crate) const fn new(what: &'static str) -> Self {
+    /// An empty table of what is called this in messages.
+    pub const fn new(what: &'static str) -> Self {
         Self {
             what,
             objects: PerProcess::new(),
@@ -32,22 +33,33 @@ impl<T> Table<T> {
     }
 
     /// A handle of the object, which is not 0.
-    pub(crate) fn insert(&self, object: T) -> u64 {
+    pub fn insert(&self, object: T) -> u64 {
         // Pairs with nothing: only the number counts.
         let handle = NEXT.fetch_add(1, Ordering::Relaxed);
-        let objects = self.objects.get();
-        objects.write().insert(handle, Arc::new(object));
+        self.insert_at(handle, object);
         handle
     }
 
+    /// Gives the object a handle of the library's choice, which is not 0 and no other object's.
+    pub fn insert_at(&self, handle: u64, object: T) {
+        let objects = self.objects.get();
+        objects.write().insert(handle, Arc::new(object));
+    }
+
     /// The object, which stays until its last user is done with it.
-    pub(crate) fn get(&self, handle: u64) -> Result<Arc<T>, Failure> {
+    ///
+    /// # Errors
+    /// It is no handle of this table, or not any more.
+    pub fn get(&self, handle: u64) -> Result<Arc<T>, Failure> {
         let object = self.objects.get().read().get(&handle).cloned();
         object.ok_or_else(|| self.unknown(handle))
     }
 
     /// The object, whose handle is none from now on.
-    pub(crate) fn remove(&self, handle: u64) -> Result<Arc<T>, Failure> {
+    ///
+    /// # Errors
+    /// Those of [`get`](Self::get).
+    pub fn remove(&self, handle: u64) -> Result<Arc<T>, Failure> {
         let removed = self.objects.get().write().remove(&handle);
         removed.ok_or_else(|| self.unknown(handle))
     }

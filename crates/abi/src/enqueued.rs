@@ -8,33 +8,34 @@ use spark_ccl::cuda::cudarc::driver::sys::CUstream;
 use spark_ccl::{Communicator, UntypedCall};
 
 use crate::comm::Comm;
-use crate::status::Failure;
+use crate::failure::Failure;
 
 /// A call for a stream. Its communicator stays until it is enqueued.
-pub(crate) struct Enqueued {
-    comm: Arc<Comm>,
+pub struct Enqueued {
+    comm: Arc<dyn Comm>,
     call: UntypedCall,
     stream: CUstream,
 }
 
 impl Enqueued {
+    /// A call for a stream.
+    ///
     /// # Safety
     /// The stream is a default one, or lives until what this returns is dropped. The call's buffers
     /// are as [`enqueue_untyped`](Communicator::enqueue_untyped) demands until the call has run.
-    pub(crate) unsafe fn new(comm: &Arc<Comm>, call: UntypedCall, stream: CUstream) -> Self {
-        Self {
-            comm: Arc::clone(comm),
-            call,
-            stream,
-        }
+    pub unsafe fn new(comm: Arc<dyn Comm>, call: UntypedCall, stream: CUstream) -> Self {
+        Self { comm, call, stream }
     }
 
     /// Enqueues calls that start together.
-    pub(crate) fn enqueue(calls: &[Self]) -> Result<(), Failure> {
+    ///
+    /// # Errors
+    /// Those of [`enqueue_untyped`](Communicator::enqueue_untyped).
+    pub fn enqueue(calls: &[Self]) -> Result<(), Failure> {
         let calls: Vec<_> = calls
             .iter()
             .map(|own| DeviceCall {
-                comm: &own.comm.inner,
+                comm: own.comm.inner(),
                 call: &own.call,
                 stream: own.stream,
             })

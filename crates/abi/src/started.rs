@@ -6,22 +6,25 @@ use spark_ccl::{Pending, UntypedCall};
 use spark_ccl_log::Mutex;
 
 use crate::comm::Comm;
-use crate::status::Failure;
+use crate::failure::Failure;
 
 /// A call under way. Its communicator stays until it is done.
-pub(crate) struct Started {
+pub struct Started {
     /// `None` once somebody waits for it.
     pending: Mutex<Option<Pending<()>>>,
-    _comm: Arc<Comm>,
+    _comm: Arc<dyn Comm>,
 }
 
 /// A call that only its holder can wait for.
-pub(crate) struct Taken(Pending<()>);
+pub struct Taken(Pending<()>);
 
 /// One of several that is done, and what became of it.
-pub(crate) struct Ended {
-    pub(crate) place: usize,
-    pub(crate) outcome: Result<(), Failure>,
+#[derive(Debug)]
+pub struct Ended {
+    /// Its place among them.
+    pub place: usize,
+    /// Whether it failed.
+    pub outcome: Result<(), Failure>,
 }
 
 impl Started {
@@ -30,24 +33,30 @@ impl Started {
     /// # Safety
     /// The call's buffers are as [`start_untyped`](spark_ccl::Communicator::start_untyped) demands
     /// until the call is done, also if that is after what is returned was dropped.
-    pub(crate) unsafe fn start(comm: &Arc<Comm>, call: &UntypedCall) -> Result<Self, Failure> {
+    ///
+    /// # Errors
+    /// Those of `start_untyped`.
+    pub unsafe fn start(comm: Arc<dyn Comm>, call: &UntypedCall) -> Result<Self, Failure> {
         // SAFETY: until the call is done, what it sends is initialised memory that nobody writes,
         // and what it receives can be written, and nobody else uses it (this function's contract).
-        let pending = unsafe { comm.inner.start_untyped(call) }?;
+        let pending = unsafe { comm.inner().start_untyped(call) }?;
         Ok(Self {
             pending: Mutex::new(Some(pending)),
-            _comm: Arc::clone(comm),
+            _comm: comm,
         })
     }
 
     /// Whether it is done. Makes progress.
-    pub(crate) fn test(&self) -> bool {
+    pub fn test(&self) -> bool {
         // Who waits in another thread has taken it.
         self.pending.lock().as_ref().is_some_and(Pending::test)
     }
 
     /// Waits for it.
-    pub(crate) fn wait(&self) -> Result<(), Failure> {
+    ///
+    /// # Errors
+    /// The call's, and those of [`take`](Self::take).
+    pub fn wait(&self) -> Result<(), Failure> {
         self.take()?.wait()
     }
 
@@ -55,7 +64,7 @@ impl Started {
     ///
     /// # Errors
     /// The one that cannot be waited for, and why.
-    pub(crate) fn wait_any(all: &[Arc<Self>]) -> Result<Option<Ended>, (usize, Failure)> {
+    pub fn wait_any(all: &[Arc<Self>]) -> Result<Option<Ended>, (usize, Failure)> {
         let mut taken = Vec::with_capacity(all.len());
         for started in all {
             match started.take() {
@@ -78,12 +87,13 @@ impl Started {
     }
 
     /// The call itself, which nobody else can wait for any more.
-    pub(crate) fn take(&self) -> Result<Taken, Failure> {
+    ///
+    /// # Errors
+    /// Somebody waits for it.
+    pub fn take(&self) -> Result<Taken, Failure> {
         let pending = self.pending.lock().take();
         pending.map(Taken).ok_or_else(|| {
-            Failure::invalid(
-                "this request is waited for twice: by another thread, or in one list".to_owned(),
-            )
+            Failure::invalid("this request is waited for twice: by another thread, or in one list")
         })
     }
 }
@@ -96,7 +106,10 @@ fn put_back(all: &[Arc<Started>], taken: impl IntoIterator<Item = Pending<()>>) 
 
 impl Taken {
     /// Waits for it.
-    pub(crate) fn wait(self) -> Result<(), Failure> {
+    ///
+    /// # Errors
+    /// The call's.
+    pub fn wait(self) -> Result<(), Failure> {
         self.0.wait().map_err(|failed| failed.error.into())
     }
 }

@@ -1,0 +1,152 @@
+//! Failures: their kinds, which libraries have result codes for, and the message of each thread's
+//! last one.
+
+use std::cell::RefCell;
+use std::ffi::{CString, c_char};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use spark_ccl::{Error, ExitClass};
+
+/// Why a function of C failed, which each library has its own code for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// An argument or a setting is wrong.
+    Argument,
+    /// What was called cannot be called there.
+    Usage,
+    /// A deadline passed.
+    Timeout,
+    /// Another rank died, aborted or disagreed.
+    Remote,
+    /// CUDA or NCCL refused something.
+    Device,
+    /// The operating system refused something.
+    System,
+    /// A defect of the library.
+    Internal,
+}
+
+/// What functions of a library return.
+pub trait Code: Copy {
+    /// No failure.
+    const SUCCESS: Self;
+
+    /// The code of a failure.
+    fn of(kind: Kind) -> Self;
+}
+
+/// A failure, with its message.
+#[derive(Debug, Clone)]
+pub struct Failure {
+    kind: Kind,
+    message: String,
+}
+
+impl Failure {
+    /// A failure of any kind.
+    pub fn new(kind: Kind, message: impl Into<String>) -> Self {
+        let message = message.into();
+        Self { kind, message }
+    }
+
+    /// An argument that is wrong.
+    pub fn invalid(message: impl Into<String>) -> Self {
+        Self::new(Kind::Argument, message)
+    }
+
+    /// Its kind.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// Its message, for people.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        let kind = match (&error, error.exit_class()) {
+            (Error::Cuda(_) | Error::Nccl(_), _) => Kind::Device,
+            (_, ExitClass::Usage) => Kind::Argument,
+            (_, ExitClass::Timeout) => Kind::Timeout,
+            (_, ExitClass::Remote) => Kind::Remote,
+            (_, ExitClass::System) => Kind::System,
+            _ => Kind::Internal,
+        };
+        Self::new(kind, error.to_string())
+    }
+}
+
+thread_local! {
+    static LAST: RefCell<CString> = RefCell::default();
+}
+
+/// Runs a function's body; no panic passes.
+pub fn guarded<C: Code>(body: impl FnOnce() -> Result<(), Failure>) -> C {
+    // Whatever a panic leaves half done belongs to a communicator, which copes with that itself.
+    let failure = match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(())) => return C::SUCCESS,
+        Ok(Err(failure)) => failure,
+        Err(_) => Failure::new(
+            Kind::Internal,
+            "a panic within the library; this is a defect, please report it",
+        ),
+    };
+    let message = CString::new(failure.message.replace('\0', " ")).unwrap_or_default();
+    // While a thread ends its message may be gone already; the code is returned all the same.
+    let _ = LAST.try_with(|last| last.replace(message));
+    C::of(failure.kind)
+}
+
+/// The message of this thread's last failure, empty before the first. It is good until the next
+/// one.
+pub fn last_error() -> *const c_char {
+    LAST.try_with(|last| last.borrow().as_ptr())
+        .unwrap_or(c"".as_ptr())
+}
+
+/// The same, as a copy.
+pub fn last_message() -> String {
+    let copy = LAST.try_with(|last| last.borrow().to_string_lossy().into_owned());
+    copy.unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    impl Code for Option<Kind> {
+        const SUCCESS: Self = None;
+
+        fn of(kind: Kind) -> Self {
+            Some(kind)
+        }
+    }
+
+    fn kind_of(body: impl FnOnce() -> Result<(), Failure>) -> Option<Kind> {
+        guarded(body)
+    }
+
+    #[test]
+    fn failures_leave_their_message_with_the_thread() {
+        assert_eq!(kind_of(|| Ok(())), None);
+        assert_eq!(last_message(), "");
+        let failed = kind_of(|| Err(Failure::invalid("a\0b")));
+        assert_eq!(
+            (failed, last_message().as_str()),
+            (Some(Kind::Argument), "a b")
+        );
+        assert_eq!(std::thread::spawn(last_message).join().unwrap(), "");
+        assert_eq!(kind_of(|| Ok(())), None);
+        assert_eq!(last_message(), "a b");
+    }
+
+    #[test]
+    fn panics_stop_here() {
+        let status = kind_of(|| panic!("a planned panic"));
+        assert_eq!(status, Some(Kind::Internal));
+        assert!(last_message().contains("panic"));
+    }
+}

@@ -1,0 +1,178 @@
+//! Groups: a thread's calls that proceed together. Knows calls; does not know their arguments.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use spark_ccl::UntypedCall;
+use spark_ccl::cuda::cudarc::driver::sys::CUstream;
+use spark_ccl_fork::Process;
+
+use crate::comm::Comm;
+use crate::enqueued::Enqueued;
+use crate::failure::{Failure, Kind};
+use crate::started::Started;
+
+/// The groups that a thread has opened.
+struct Group {
+    /// The process that has opened them. A forked child's copy means nothing there.
+    owner: Process,
+    /// How many groups are open, one within the other.
+    depth: usize,
+    /// In their order, with those that could not be started.
+    calls: Vec<Result<Started, Failure>>,
+    /// Those that are to be enqueued in streams.
+    enqueued: Vec<Enqueued>,
+}
+
+thread_local! {
+    static GROUP: RefCell<Option<Group>> = const { RefCell::new(None) };
+}
+
+/// Opens a group in this thread, within the one that is open if there is one.
+///
+/// # Errors
+/// The thread is about to end.
+pub fn start() -> Result<(), Failure> {
+    let is_open = with_group(|group| {
+        let group = group.get_or_insert_with(|| Group {
+            owner: Process::here(),
+            depth: 0,
+            calls: Vec::new(),
+            enqueued: Vec::new(),
+        });
+        group.depth += 1;
+    });
+    is_open.ok_or_else(|| usage("this thread is about to end, and opens no group"))
+}
+
+/// Closes this thread's innermost group; if it is the outermost, too, ends its calls.
+///
+/// # Errors
+/// There is none; else the first failure of its calls.
+pub fn end() -> Result<(), Failure> {
+    let ended = with_group(|own| {
+        let group = own.as_mut()?;
+        group.depth -= 1;
+        Some(own.take_if(|group| group.depth == 0))
+    });
+    match ended.flatten() {
+        None => Err(usage("no group is open in this thread")),
+        Some(None) => Ok(()),
+        Some(Some(group)) => group.end(),
+    }
+}
+
+impl Group {
+    fn end(self) -> Result<(), Failure> {
+        // Device calls come first, since waiting for the others may take long. If a call of the
+        // group could not begin, none is enqueued.
+        let enqueued = if self.calls.iter().all(Result::is_ok) {
+            Enqueued::enqueue(&self.enqueued)
+        } else {
+            Ok(())
+        };
+        // All of them: their buffers are the caller's again.
+        let wait = |call: Result<Started, Failure>| call.and_then(|started| started.wait());
+        let outcomes: Vec<_> = self.calls.into_iter().map(wait).collect();
+        outcomes
+            .into_iter()
+            .collect::<Result<(), _>>()
+            .and(enqueued)
+    }
+}
+
+/// Whether this thread has opened one.
+pub fn is_open() -> bool {
+    with_group(|group| group.is_some()).unwrap_or(false)
+}
+
+/// An error if this thread has opened one. For functions that wait for other ranks themselves.
+///
+/// # Errors
+/// It has; the message names the function.
+pub fn must_be_closed(function: &str) -> Result<(), Failure> {
+    if !is_open() {
+        return Ok(());
+    }
+    Err(usage(format!(
+        "{function} waits for other ranks, and cannot be called within a group: end the group of \
+         this thread first"
+    )))
+}
+
+/// Runs a call on host memory; in an open group, starts it, and the group's end waits for it.
+///
+/// # Safety
+/// The call's buffers are as [`run_untyped`](spark_ccl::Communicator::run_untyped) demands until it
+/// is done, also where that is at the end of the group.
+///
+/// # Errors
+/// Those of `run_untyped`.
+pub unsafe fn run(comm: Arc<dyn Comm>, call: &UntypedCall) -> Result<(), Failure> {
+    if !is_open() {
+        // SAFETY: until `call` is done, which it is when this returns, what it sends is initialised
+        // memory that nobody writes, and what it receives can be written, and nobody else uses it
+        // (this function's contract).
+        return Ok(unsafe { comm.inner().run_untyped(call) }?);
+    }
+    // SAFETY: until `call` is done, also where that is at the end of the group, what it sends is
+    // initialised memory that nobody writes, and what it receives can be written, and nobody else
+    // uses it (this function's contract).
+    push(Ok(unsafe { Started::start(comm, call) }?));
+    Ok(())
+}
+
+/// Enqueues a call in a stream, at the end of the open group if there is one.
+///
+/// # Safety
+/// The stream is a default one, or lives until the call is enqueued. The call's buffers are as
+/// [`enqueue_untyped`](spark_ccl::Communicator::enqueue_untyped) demands until it has run.
+///
+/// # Errors
+/// Those of `enqueue_untyped`, where no group is open.
+pub unsafe fn enqueue(
+    comm: Arc<dyn Comm>,
+    call: UntypedCall,
+    stream: CUstream,
+) -> Result<(), Failure> {
+    // SAFETY: the stream is a default one, or lives until the call is enqueued, and the call has
+    // its buffers until it has run (this function's contract).
+    let mut call = Some(unsafe { Enqueued::new(comm, call, stream) });
+    with_group(|group| {
+        if let Some(group) = group {
+            group.enqueued.extend(call.take());
+        }
+    });
+    call.map_or(Ok(()), |alone| Enqueued::enqueue(&[alone]))
+}
+
+/// Has the open group end with this failure, if there is one.
+pub fn keep_failure(failure: &Failure) {
+    if is_open() {
+        push(Err(failure.clone()));
+    }
+}
+
+fn push(call: Result<Started, Failure>) {
+    with_group(|group| {
+        if let Some(group) = group {
+            group.calls.push(call);
+        }
+    });
+}
+
+/// This thread's groups, if there are any; `None` while the thread ends.
+fn with_group<R>(work: impl FnOnce(&mut Option<Group>) -> R) -> Option<R> {
+    let inherited = |group: &mut Option<Group>| group.take_if(|group| !group.owner.is_here());
+    let result = GROUP.try_with(|group| {
+        // Dropped after the borrow ends.
+        let parents = inherited(&mut group.borrow_mut());
+        drop(parents);
+        work(&mut group.borrow_mut())
+    });
+    result.ok()
+}
+
+fn usage(message: impl Into<String>) -> Failure {
+    Failure::new(Kind::Usage, message)
+}

@@ -1,0 +1,20 @@
+//! What libraries of spark-ccl for C have in common: handles of their objects ([`handles`]),
+//! checked [`arguments`], calls that are put together ([`draft`]), run later ([`started`],
+//! [`enqueued`]) and in [`groups`], and a guard that turns failures and panics into result codes
+//! ([`failure`]).
+//!
+//! Each library has functions, structures and result codes of its own. A group belongs to a thread
+//! and to the library that this is linked into.
+
+#![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
+
+pub mod arguments;
+mod comm;
+pub mod draft;
+pub mod enqueued;
+pub mod failure;
+pub mod groups;
+pub mod handles;
+pub mod started;
+
+pub use comm::Comm;
