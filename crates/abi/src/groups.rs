@@ -1,7 +1,10 @@
-//! Groups: a thread's calls that proceed together. Knows calls; does not know their arguments.
+//! Groups: a thread's calls that proceed together, and meetings of ranks that are all this
+//! thread's. Knows calls; does not know their arguments.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 
 use spark_ccl::UntypedCall;
 use spark_ccl::cuda::cudarc::driver::sys::CUstream;
@@ -22,7 +25,12 @@ struct Group {
     calls: Vec<Result<Started, Failure>>,
     /// Those that are to be enqueued in streams.
     enqueued: Vec<Enqueued>,
+    /// By what they must be in order with.
+    meetings: BTreeMap<usize, Vec<Meeting>>,
 }
+
+/// What ranks do together that is no call, such as making a communicator.
+pub type Meeting = Box<dyn FnOnce() -> Result<(), Failure> + Send>;
 
 thread_local! {
     static GROUP: RefCell<Option<Group>> = const { RefCell::new(None) };
@@ -39,6 +47,7 @@ pub fn start() -> Result<(), Failure> {
             depth: 0,
             calls: Vec::new(),
             enqueued: Vec::new(),
+            meetings: BTreeMap::new(),
         });
         group.depth += 1;
     });
@@ -64,6 +73,7 @@ pub fn end() -> Result<(), Failure> {
 
 impl Group {
     fn end(self) -> Result<(), Failure> {
+        let met = together(self.meetings);
         // Device calls come first, since waiting for the others may take long. If a call of the
         // group could not begin, none is enqueued.
         let enqueued = if self.calls.iter().all(Result::is_ok) {
@@ -78,7 +88,55 @@ impl Group {
             .into_iter()
             .collect::<Result<(), _>>()
             .and(enqueued)
+            .and(met)
     }
+}
+
+/// Has ranks meet that may wait for each other: all but the last in threads of their own.
+fn together(mut meetings: BTreeMap<usize, Vec<Meeting>>) -> Result<(), Failure> {
+    let one_by_one = |meetings: Vec<Meeting>| {
+        let met = meetings.into_iter().map(|meeting| meeting());
+        met.fold(Ok(()), Result::and)
+    };
+    let Some((_, last)) = meetings.pop_last() else {
+        return Ok(());
+    };
+    let threads = meetings
+        .into_values()
+        .map(|own| spark_ccl_log::spawn("spark-group", move || one_by_one(own)));
+    let threads: Vec<_> = threads.collect();
+    let mut outcome = one_by_one(last);
+    for thread in threads {
+        let met = match thread.map(JoinHandle::join) {
+            Ok(Ok(met)) => met,
+            Ok(Err(_)) => Err(Failure::new(
+                Kind::Internal,
+                "a thread of the group panicked",
+            )),
+            Err(error) => Err(Failure::new(
+                Kind::System,
+                format!("no thread can be started for a rank of the group: {error}"),
+            )),
+        };
+        outcome = met.and(outcome);
+    }
+    outcome
+}
+
+/// Has this rank meet others, at the end of the open group if there is one: beside the group's
+/// other meetings, but for those of the same `order`, which it comes after.
+///
+/// # Errors
+/// The meeting's, where no group is open.
+pub fn meet(order: usize, meeting: Meeting) -> Result<(), Failure> {
+    let mut meeting = Some(meeting);
+    with_group(|group| {
+        if let Some(group) = group {
+            let same = group.meetings.entry(order).or_default();
+            same.extend(meeting.take());
+        }
+    });
+    meeting.map_or(Ok(()), |alone| alone())
 }
 
 /// Whether this thread has opened one.
@@ -175,4 +233,49 @@ fn with_group<R>(work: impl FnOnce(&mut Option<Group>) -> R) -> Option<R> {
 
 fn usage(message: impl Into<String>) -> Failure {
     Failure::new(Kind::Usage, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Barrier};
+
+    use spark_ccl_log::Mutex;
+
+    use super::*;
+
+    #[test]
+    fn ranks_of_a_group_meet_at_its_end() {
+        let (both, seen) = (Arc::new(Barrier::new(2)), Arc::new(Mutex::new(Vec::new())));
+        start().unwrap();
+        for (order, number) in [(1, 10), (2, 20), (1, 11), (2, 21)] {
+            let (both, seen) = (Arc::clone(&both), Arc::clone(&seen));
+            let meeting = move || {
+                both.wait();
+                seen.lock().push(number);
+                Ok(())
+            };
+            meet(order, Box::new(meeting)).unwrap();
+        }
+        assert_eq!(seen.lock().len(), 0);
+        end().unwrap();
+        for own in [[10, 11], [20, 21]] {
+            let seen = seen.lock();
+            let seen = seen.iter().filter(|number| own.contains(number));
+            assert_eq!(seen.copied().collect::<Vec<_>>(), own);
+        }
+    }
+
+    #[test]
+    fn a_meeting_that_fails_fails_its_group() {
+        let failed = || Err(Failure::invalid("nobody came"));
+        start().unwrap();
+        meet(1, Box::new(failed)).unwrap();
+        meet(2, Box::new(|| Ok(()))).unwrap();
+        assert_eq!(end().unwrap_err().message(), "nobody came");
+        assert_eq!(
+            meet(1, Box::new(failed)).unwrap_err().message(),
+            "nobody came"
+        );
+        assert_eq!(end().unwrap_err().kind(), Kind::Usage);
+    }
 }

@@ -41,9 +41,11 @@ impl<T> Table<T> {
     }
 
     /// Gives the object a handle of the library's choice, which is not 0 and no other object's.
-    pub fn insert_at(&self, handle: u64, object: T) {
+    pub fn insert_at(&self, handle: u64, object: T) -> Arc<T> {
+        let object = Arc::new(object);
         let objects = self.objects.get();
-        objects.write().insert(handle, Arc::new(object));
+        objects.write().insert(handle, Arc::clone(&object));
+        object
     }
 
     /// The object, which stays until its last user is done with it.
