@@ -2,9 +2,9 @@
 
 wheels=$(dirname "$cache")
 
-# fetch_wheel PACKAGE==VERSION HASH FOLDER FILE...: puts the wheel's libraries FILE... into a
-# folder. If neither the folder nor PyPI has them it returns 1; a wheel with another hash ends the
-# script.
+# fetch_wheel PACKAGE==VERSION HASH FOLDER FILE...: puts the wheel's libraries, or headers, FILE...
+# into a folder. If neither the folder nor PyPI has them it returns 1; a wheel with another hash ends
+# the script.
 fetch_wheel() {
     local package=$1 hash=$2 folder=$3 work said
     shift 3
@@ -24,7 +24,7 @@ fetch_wheel() {
     fi
     # If the first file is there, all are.
     while [ $# -gt 0 ]; do
-        mv "$work"/nvidia/*/lib/"${!#}" "$folder/"
+        mv "$work"/nvidia/*/*/"${!#}" "$folder/"
         set -- "${@:1:$#-1}"
     done
     rm -rf "$work"

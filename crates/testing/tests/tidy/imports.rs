@@ -41,7 +41,8 @@ pub(crate) fn trees(workspace: &Path) -> Vec<Tree> {
 fn roots(workspace: &Path) -> Vec<PathBuf> {
     let crates = std::fs::read_dir(workspace.join("crates")).unwrap();
     let crates = crates.map(|entry| Path::new("crates").join(entry.unwrap().file_name()));
-    let mut folders: Vec<_> = crates.chain(["".into(), "ffi".into()]).collect();
+    let others = ["", "ffi", "ffi/nccl"].map(PathBuf::from);
+    let mut folders: Vec<_> = crates.chain(others).collect();
     folders.sort();
     let roots = folders
         .iter()

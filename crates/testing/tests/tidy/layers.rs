@@ -231,12 +231,13 @@ fn dependencies(manifest: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// The table's name of the package in a folder: the part after `spark-ccl-`.
+/// The table's name of the package in a folder: one of `crates` without `spark-ccl-`.
 fn short(package: &Path) -> String {
-    package
-        .file_name()
-        .map_or("spark-ccl", |name| name.to_str().unwrap())
-        .to_owned()
+    let name = package.strip_prefix("crates").unwrap_or(package);
+    match name.to_str().unwrap() {
+        "" => "spark-ccl".to_owned(),
+        name => name.to_owned(),
+    }
 }
 
 /// The findings for modules with these imports, against a table.

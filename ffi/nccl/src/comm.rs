@@ -1,0 +1,225 @@
+//! Communicators: their handles, queries about them, and how this rank leaves one. How they are
+//! made is in `meeting.rs`.
+
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use spark_ccl::Communicator;
+use spark_ccl_abi::arguments::given;
+use spark_ccl_abi::failure::{Failure, Kind, guarded};
+use spark_ccl_abi::groups;
+use spark_ccl_abi::handles::Table;
+
+use crate::factors::Factors;
+use crate::status::Status;
+use crate::types::ncclComm_t;
+
+/// Handles are addresses within this, 16 bytes apart. Nobody writes it. NCCL itself, when a program
+/// passes it one of ours, reads up to 1 MiB of zeros there, and says that this is none of its
+/// communicators; any other number it would take for an address and crash.
+static ROOM: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
+const WORDS: usize = BYTES / size_of::<u64>();
+const BYTES: usize = 64 << 20;
+const LAST: usize = (BYTES - (1 << 20)) / APART;
+const APART: usize = 16;
+
+/// The next handle. Not per process: what a forked child has inherited never becomes valid there.
+static NEXT: AtomicUsize = AtomicUsize::new(0);
+
+static MEMBERS: Table<Member> = Table::new("communicator");
+
+/// What a handle stands for.
+#[derive(Default)]
+pub(crate) struct Member(OnceLock<Result<Arc<Comm>, Failure>>);
+
+/// A communicator that is ready.
+pub(crate) struct Comm {
+    pub(crate) inner: Communicator,
+    pub(crate) factors: Factors,
+}
+
+impl spark_ccl_abi::Comm for Comm {
+    fn inner(&self) -> &Communicator {
+        &self.inner
+    }
+}
+
+impl Comm {
+    pub(crate) fn new(inner: Communicator) -> Self {
+        Self {
+            inner,
+            factors: Factors::default(),
+        }
+    }
+}
+
+impl Member {
+    /// Says what became of it, once.
+    pub(crate) fn set(&self, made: Result<Comm, Failure>) {
+        // It is set once: whoever makes it is its only owner.
+        let _ = self.0.set(made.map(Arc::new));
+    }
+
+    fn ready(&self) -> Result<Arc<Comm>, Failure> {
+        match self.0.get() {
+            Some(made) => made.clone(),
+            None => Err(Failure::invalid(
+                "the communicator is not ready: end the group that makes it, or ask \
+                 ncclCommGetAsyncError until it is no longer ncclInProgress",
+            )),
+        }
+    }
+}
+
+/// A handle for a communicator that is being made.
+pub(crate) fn announce() -> Result<(ncclComm_t, Arc<Member>), Failure> {
+    // Pairs with nothing: only the number counts.
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    if number >= LAST {
+        return Err(Failure::new(
+            Kind::System,
+            format!("this process has made {LAST} communicators: no more handles are left"),
+        ));
+    }
+    let handle = ROOM.as_ptr().wrapping_byte_add(number * APART);
+    let handle: ncclComm_t = handle.cast_mut().cast();
+    let member = MEMBERS.insert_at(handle.addr() as u64, Member::default());
+    Ok((handle, member))
+}
+
+/// The communicator of a handle.
+pub(crate) fn find(comm: ncclComm_t) -> Result<Arc<Comm>, Failure> {
+    MEMBERS.get(comm.addr() as u64)?.ready()
+}
+
+/// Takes a handle back.
+pub(crate) fn forget(comm: ncclComm_t) -> Result<Arc<Member>, Failure> {
+    MEMBERS.remove(comm.addr() as u64)
+}
+
+/// `ncclCommCount`.
+///
+/// # Safety
+/// `count` is null or can be written.
+pub(crate) unsafe fn count(comm: ncclComm_t, count: *mut c_int) -> Status {
+    // SAFETY: `count` is null or can be written (this function's contract).
+    unsafe { number(comm, count, "count", |comm| comm.inner.size()) }
+}
+
+/// `ncclCommUserRank`.
+///
+/// # Safety
+/// `rank` is null or can be written.
+pub(crate) unsafe fn user_rank(comm: ncclComm_t, rank: *mut c_int) -> Status {
+    // SAFETY: `rank` is null or can be written (this function's contract).
+    unsafe { number(comm, rank, "rank", |comm| comm.inner.rank()) }
+}
+
+/// `ncclCommCuDevice`: -1 of a communicator without a GPU.
+///
+/// # Safety
+/// `device` is null or can be written.
+pub(crate) unsafe fn device(comm: ncclComm_t, device: *mut c_int) -> Status {
+    let own = |comm: &Comm| comm.inner.device().unwrap_or(usize::MAX);
+    // SAFETY: `device` is null or can be written (this function's contract).
+    unsafe { number(comm, device, "device", own) }
+}
+
+/// `ncclCommGetAsyncError`.
+///
+/// # Safety
+/// `error` is null or can be written.
+pub(crate) unsafe fn async_error(comm: ncclComm_t, error: *mut Status) -> Status {
+    guarded(|| {
+        let error = given(error, "asyncError")?;
+        let member = MEMBERS.get(comm.addr() as u64)?;
+        let state = match member.0.get() {
+            None => Status::InProgress,
+            Some(Ok(comm)) => guarded(|| Ok(comm.inner.check()?)),
+            Some(Err(failure)) => guarded(|| Err(failure.clone())),
+        };
+        // SAFETY: `given` has refused null, and otherwise `error` can be written (this function's
+        // contract).
+        unsafe { error.write(state) };
+        Ok(())
+    })
+}
+
+/// `ncclCommFinalize`.
+pub(crate) fn finalize(comm: ncclComm_t) -> Status {
+    guarded(|| {
+        if comm.is_null() {
+            return Ok(());
+        }
+        let known = find(comm)?;
+        let finalize = move || Ok(known.inner.finalize()?);
+        groups::meet(comm.addr(), Box::new(finalize))
+    })
+}
+
+/// `ncclCommDestroy`.
+pub(crate) fn destroy(comm: ncclComm_t) -> Status {
+    guarded(|| {
+        if !comm.is_null() {
+            drop(forget(comm)?);
+        }
+        Ok(())
+    })
+}
+
+/// `ncclCommAbort`. Calls under way are ended on all ranks; where there are none, this rank leaves.
+pub(crate) fn abort(comm: ncclComm_t) -> Status {
+    guarded(|| {
+        if comm.is_null() {
+            return Ok(());
+        }
+        // One that is not ready leaves as soon as it is.
+        if let Ok(comm) = forget(comm)?.ready()
+            && Arc::strong_count(&comm) > 2
+        {
+            comm.inner.abort("ncclCommAbort");
+        }
+        Ok(())
+    })
+}
+
+/// `ncclCommRevoke`.
+pub(crate) fn revoke(comm: ncclComm_t, flags: c_int) -> Status {
+    guarded(|| {
+        if flags != 0 {
+            return Err(Failure::invalid(format!("revokeFlags is {flags}, not 0")));
+        }
+        find(comm)?.inner.abort("ncclCommRevoke");
+        Ok(())
+    })
+}
+
+/// `ncclCommSuspend`: all memory stays.
+pub(crate) fn suspend(comm: ncclComm_t, _flags: c_int) -> Status {
+    guarded(|| find(comm).map(drop))
+}
+
+/// `ncclCommResume`.
+pub(crate) fn resume(comm: ncclComm_t) -> Status {
+    guarded(|| find(comm).map(drop))
+}
+
+/// Writes a number of a communicator; -1 for more than C has.
+///
+/// # Safety
+/// `out` is null or can be written.
+unsafe fn number(
+    comm: ncclComm_t,
+    out: *mut c_int,
+    name: &'static str,
+    get: impl FnOnce(&Comm) -> usize,
+) -> Status {
+    guarded(|| {
+        let value = c_int::try_from(get(&*find(comm)?)).unwrap_or(-1);
+        // SAFETY: `given` refuses null, and otherwise `out` can be written (this function's
+        // contract).
+        unsafe { given(out, name)?.write(value) };
+        Ok(())
+    })
+}

@@ -1,0 +1,158 @@
+//! What programs configure: of a communicator, and of a call.
+
+use std::mem::offset_of;
+use std::time::Duration;
+
+use spark_ccl::{Backend, Builder, Net};
+use spark_ccl_abi::arguments::text;
+use spark_ccl_abi::failure::Failure;
+
+use crate::device::current_device;
+use crate::types::{UNDEFINED, ncclCollConfig_t, ncclConfig_t};
+
+/// What all structures of NCCL's begin with, behind their size.
+const MAGIC: u32 = 0xcafe_beef;
+/// No version will have as much: a number above comes from memory that nobody has initialised.
+const MOST: usize = 4096;
+
+/// The sizes in the first versions: no program has less.
+const FIRST: usize = offset_of!(ncclConfig_t, cgaClusterSize);
+const FIRST_OF_CALLS: usize = offset_of!(ncclCollConfig_t, launchCompletionEvent);
+
+/// Longer than any call: NCCL has no deadline.
+const NEVER: Duration = Duration::from_secs(40 * 24 * 3600);
+
+/// What a program has configured of a new communicator. Limits of CTAs and the like are hints, and
+/// not taken.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Options {
+    /// Whether the function waits for the other ranks.
+    pub(crate) is_blocking: bool,
+    net: Option<Net>,
+}
+
+impl Options {
+    const DEFAULT: Self = Self {
+        is_blocking: true,
+        net: None,
+    };
+
+    /// Those of a configuration, of whatever version; the defaults if it is null.
+    ///
+    /// # Safety
+    /// `config` is null, or points to a structure that is as long as its `size` says, if that is
+    /// within reason. Its strings are null or end in a null character.
+    pub(crate) unsafe fn read(config: *const ncclConfig_t) -> Result<Self, Failure> {
+        if config.is_null() {
+            return Ok(Self::DEFAULT);
+        }
+        let mut own = ncclConfig_t::UNSET;
+        // SAFETY: `config` is not null, so it points to a structure as long as its `size` says
+        // (this function's contract), and `own` is one, too.
+        unsafe { copy(config, &mut own, FIRST, "ncclConfig_t") }?;
+        Self::DEFAULT.with(&own)
+    }
+
+    fn with(mut self, config: &ncclConfig_t) -> Result<Self, Failure> {
+        self.is_blocking = match config.blocking {
+            0 => false,
+            1 | UNDEFINED => true,
+            other => {
+                return Err(Failure::invalid(format!(
+                    "blocking of the ncclConfig_t is {other}, not 0 or 1"
+                )));
+            }
+        };
+        // SAFETY: the name is null, or a string that ends in a null character, as the contract of
+        // `read` demands of the structure that this is a copy of.
+        let name = unsafe { text(config.netName) };
+        self.net = name
+            .map(|name| match name.to_ascii_lowercase().as_str() {
+                "socket" => Ok(Net::Tcp),
+                "ib" => Ok(Net::Rdma),
+                _ => Err(Failure::invalid(format!(
+                    "netName of the ncclConfig_t is {name:?}: there are Socket and IB"
+                ))),
+            })
+            .transpose()?;
+        Ok(self)
+    }
+
+    /// Has a builder make a communicator like NCCL's: without a deadline, and on this thread's GPU
+    /// if there is one. What the environment says comes first.
+    pub(crate) fn apply(self, mut builder: Builder) -> Builder {
+        let is_unset = |name: &str| std::env::var_os(name).is_none();
+        if let Some(net) = self.net {
+            builder = builder.network(net);
+        }
+        if is_unset("SPARK_CCL_TIMEOUT") {
+            builder = builder.operation_timeout(NEVER);
+        }
+        if let (true, Some(device)) = (is_unset("SPARK_CCL_BACKEND"), current_device()) {
+            builder = builder.backend(Backend::Engine);
+            if is_unset("SPARK_CCL_DEVICE") {
+                builder = builder.set("SPARK_CCL_DEVICE", &device.to_string());
+            }
+        }
+        builder
+    }
+}
+
+/// Checks the configuration of a call. What it limits are hints, and not taken.
+///
+/// # Safety
+/// `config` is null, or points to a structure that is as long as its `size` says, if that is within
+/// reason. Its string is null or ends in a null character.
+pub(crate) unsafe fn check(config: *const ncclCollConfig_t) -> Result<(), Failure> {
+    if config.is_null() {
+        return Ok(());
+    }
+    let mut own = ncclCollConfig_t::UNSET;
+    // SAFETY: `config` is not null, so it points to a structure as long as its `size` says (this
+    // function's contract), and `own` is one, too.
+    unsafe { copy(config, &mut own, FIRST_OF_CALLS, "ncclCollConfig_t") }?;
+    // SAFETY: the string is null, or ends in a null character (this function's contract).
+    let algorithm = unsafe { text(own.algSelection) }.unwrap_or_default();
+    if !algorithm.is_empty() && own.forceAlgSelection != 0 {
+        return Err(Failure::invalid(format!(
+            "algSelection of the ncclCollConfig_t is {algorithm:?}, which cannot be forced: set \
+             forceAlgSelection to 0, or choose by SPARK_CCL_ALGO"
+        )));
+    }
+    if !own.launchCompletionEvent.is_null() {
+        return Err(Failure::invalid(
+            "launchCompletionEvent of the ncclCollConfig_t is not implemented: record an event in \
+             the stream",
+        ));
+    }
+    Ok(())
+}
+
+/// Copies as much of a structure as both the caller and this library know.
+///
+/// # Safety
+/// `from` points to a structure that begins with its size and [`MAGIC`], and is as long as it says,
+/// if that is at most [`MOST`]. `T` is such a structure, of which any bytes are one.
+unsafe fn copy<T>(from: *const T, to: &mut T, first: usize, name: &str) -> Result<(), Failure> {
+    // SAFETY: the structure begins with its size (this function's contract).
+    let size = unsafe { from.cast::<usize>().read_unaligned() };
+    if !(first..=MOST).contains(&size) {
+        return Err(Failure::invalid(format!(
+            "size of the {name} is {size}, and no version has that (expected {first} to {MOST}): \
+             begin with NCCL's initializer"
+        )));
+    }
+    // SAFETY: the structure is as long as it says (this function's contract), so behind its size
+    // there is the number. The other one is a whole `T`. They do not overlap: one is a reference.
+    let magic = unsafe {
+        let known = size.min(size_of::<T>());
+        std::ptr::copy_nonoverlapping(from.cast::<u8>(), std::ptr::from_mut(to).cast(), known);
+        std::ptr::from_ref(to).cast::<u32>().add(2).read()
+    };
+    if magic != MAGIC {
+        return Err(Failure::invalid(format!(
+            "magic of the {name} is {magic:#x}, not {MAGIC:#x}: begin with NCCL's initializer"
+        )));
+    }
+    Ok(())
+}

@@ -1,0 +1,117 @@
+use std::collections::BTreeMap;
+
+use super::*;
+
+/// Each function and its twin, but for the one that has none.
+#[test]
+fn rows_are_what_is_on_record() {
+    let twins = ROWS.iter().filter(|row| row.how != "single");
+    let twins = twins.map(|row| format!("p{}", row.name));
+    let names = ROWS.iter().map(|row| row.name.to_owned());
+    let mut names: Vec<_> = names.chain(twins).collect();
+    names.sort_unstable();
+    let record: Vec<_> = include_str!("../../symbols.txt").lines().collect();
+    assert_eq!(names, record);
+}
+
+#[test]
+fn refusals_name_the_function_and_the_reason() {
+    let refused = ROWS.iter().filter(|row| row.how == "refuse");
+    let said: BTreeMap<_, _> = refusals().into_iter().collect();
+    for row in refused {
+        let said = &said[row.name];
+        assert!(
+            said.starts_with(&format!("{} is refused", row.name)),
+            "{said}"
+        );
+        let reason = said.split_once(": ").unwrap().1;
+        assert!(reason.len() > 10, "{said}");
+    }
+}
+
+/// The table of the documents, which is to be copied from the message of a failure.
+#[test]
+fn the_documents_have_the_table() {
+    let mut rows = BTreeMap::<_, Vec<_>>::new();
+    for row in ROWS {
+        let how = if row.how == "refuse" {
+            format!("refused: {}", row.reason)
+        } else {
+            "native".to_owned()
+        };
+        let name = row.name.strip_prefix("nccl").unwrap();
+        rows.entry(how).or_default().push(name);
+    }
+    let rows = rows
+        .iter()
+        .map(|(how, names)| format!("| {how} | {} |\n", names.join(" ")));
+    let table: String = rows.collect();
+    let document = include_str!("../../../../docs/tutorial/8-nccl.md");
+    assert!(
+        document.contains(&table),
+        "docs/tutorial/8-nccl.md has another table than this:\n{table}"
+    );
+}
+
+/// Prints the functions as C declares them, for `tests/nccl-abi.sh`.
+#[test]
+fn declarations() {
+    for row in ROWS {
+        let arguments: Vec<_> = row.arguments.iter().map(|[_, kind]| in_c(kind)).collect();
+        let arguments = match arguments.join(", ") {
+            none if none.is_empty() => "void".to_owned(),
+            arguments => arguments,
+        };
+        println!("C: {} {}({arguments});", in_c(row.output), row.name);
+    }
+}
+
+/// Prints where C has the members of structures, for `tests/nccl-abi.sh`.
+#[test]
+fn layouts() {
+    let print = |structure: &str, members: &[(&str, usize, u32)]| {
+        for (member, offset, since) in members {
+            println!("L: #if NCCL_VERSION_CODE >= {since}");
+            let place = format!("offsetof({structure}, {member}) == {offset}");
+            println!("L: _Static_assert({place}, \"{member}\");");
+            println!("L: #endif");
+        }
+    };
+    print("ncclConfig_t", ncclConfig_t::MEMBERS);
+    print("ncclCollConfig_t", ncclCollConfig_t::MEMBERS);
+}
+
+/// A type of Rust's, as C writes it.
+fn in_c(kind: &str) -> String {
+    for (pointer, suffix) in [("*const ", " const*"), ("*mut ", "*")] {
+        if let Some(inner) = kind.strip_prefix(pointer) {
+            return in_c(inner) + suffix;
+        }
+    }
+    let name = match kind {
+        "()" | "c_void" => "void",
+        "c_int" => "int",
+        "c_uint" => "unsigned int",
+        "c_char" => "char",
+        "usize" => "size_t",
+        "i8" => "int8_t",
+        "i16" => "int16_t",
+        "i32" => "int32_t",
+        "i64" => "int64_t",
+        "u8" => "uint8_t",
+        "u16" => "uint16_t",
+        "u32" => "uint32_t",
+        "u64" => "uint64_t",
+        "ncclResultNumber" => "ncclResult_t",
+        "ncclGinOutboxHandle" => "struct ncclGinOutboxHandle",
+        "ncclGinInboxA2AHandle" => "struct ncclGinInboxA2AHandle",
+        name => name,
+    };
+    name.to_owned()
+}
+
+#[test]
+fn types_are_written_as_in_c() {
+    assert_eq!(in_c("*mut *const c_char"), "char const**");
+    assert_eq!(in_c("*const ncclConfig_t"), "ncclConfig_t const*");
+}

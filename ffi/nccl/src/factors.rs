@@ -1,0 +1,74 @@
+//! Factors of sums, by the numbers of the reductions that programs make of them.
+
+use std::collections::BTreeMap;
+use std::ffi::c_int;
+
+use spark_ccl::{DType, ReduceOp};
+use spark_ccl_abi::arguments::reduction;
+use spark_ccl_abi::failure::Failure;
+use spark_ccl_log::Mutex;
+
+use crate::types::ncclRedOp_t;
+
+/// The first number that is none of NCCL's own reductions.
+const FIRST: c_int = 5;
+
+/// Those of one communicator, by their numbers.
+#[derive(Default)]
+pub(crate) struct Factors(Mutex<Made>);
+
+#[derive(Default)]
+struct Made {
+    /// How many there have been: no number is used twice.
+    count: c_int,
+    factors: BTreeMap<ncclRedOp_t, Factor>,
+}
+
+/// A factor, and what it is one of.
+#[derive(Clone, Copy)]
+pub(crate) struct Factor {
+    pub(crate) dtype: DType,
+    pub(crate) bytes: [u8; 8],
+}
+
+impl Factors {
+    /// Gives a factor a number.
+    pub(crate) fn insert(&self, factor: Factor) -> ncclRedOp_t {
+        let mut made = self.0.lock();
+        let number = FIRST + made.count;
+        made.count += 1;
+        made.factors.insert(number, factor);
+        number
+    }
+
+    /// Takes a number back.
+    pub(crate) fn remove(&self, op: ncclRedOp_t) -> Result<(), Failure> {
+        let removed = self.0.lock().factors.remove(&op);
+        removed.map(drop).ok_or_else(|| unknown(op))
+    }
+
+    /// The reduction of a number, for elements of a type, and its factor if it has one.
+    pub(crate) fn find(
+        &self,
+        op: ncclRedOp_t,
+        dtype: DType,
+    ) -> Result<(ReduceOp, [u8; 8]), Failure> {
+        if op < FIRST {
+            return Ok((reduction(op, "ncclRedOp_t")?, [0; 8]));
+        }
+        let made = self.0.lock().factors.get(&op).copied();
+        let Factor { dtype: own, bytes } = made.ok_or_else(|| unknown(op))?;
+        if own != dtype {
+            return Err(Failure::invalid(format!(
+                "the ncclRedOp_t {op} has a factor of type {own}, and the call elements of {dtype}"
+            )));
+        }
+        Ok((ReduceOp::PreMulSum, bytes))
+    }
+}
+
+fn unknown(op: ncclRedOp_t) -> Failure {
+    Failure::invalid(format!(
+        "{op} is no ncclRedOp_t of this communicator: it was destroyed, or belongs to another one"
+    ))
+}

@@ -1,0 +1,39 @@
+//! What the library says about itself and about errors.
+
+use std::ffi::{c_char, c_int};
+
+use spark_ccl_abi::arguments::given;
+use spark_ccl_abi::failure::{guarded, last_error};
+
+use crate::status::{Status, words};
+use crate::types::ncclComm_t;
+
+/// The version of NCCL whose functions these are: programs decide by it what they call.
+const VERSION: c_int = 23203;
+
+/// `ncclGetVersion`.
+///
+/// # Safety
+/// `version` is null or can be written.
+pub(crate) unsafe fn version(version: *mut c_int) -> Status {
+    guarded(|| {
+        let version = given(version, "version")?;
+        // SAFETY: `given` has refused null, and otherwise `version` can be written (this function's
+        // contract).
+        unsafe { version.write(VERSION) };
+        Ok(())
+    })
+}
+
+/// `ncclGetErrorString`, of any number.
+pub(crate) fn error_string(result: c_int) -> *const c_char {
+    words(result).as_ptr()
+}
+
+/// `ncclGetLastError`: this thread's, whatever the communicator.
+pub(crate) fn last_error_of(_comm: ncclComm_t) -> *const c_char {
+    last_error()
+}
+
+/// `ncclResetDebugInit` and `ncclResetDebugInitInternal`: logging is set up with each communicator.
+pub(crate) fn reset_logging() {}

@@ -1,0 +1,24 @@
+//! NCCL's ABI, of version 2.32.3, on spark-ccl: a `libnccl.so.2` for programs that are not changed.
+//!
+//! [`exports`] is the table of all functions: those that are implemented here, and those that are
+//! refused. Layouts, numbers and meanings are those that NCCL documents; no text of its headers is
+//! here. What this has in common with the library's own C interface is in `crates/abi`.
+
+#![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
+
+mod collectives;
+mod comm;
+mod config;
+mod device;
+pub mod exports;
+mod factors;
+mod groups;
+mod info;
+mod making;
+mod meeting;
+mod memory;
+mod operations;
+mod refusal;
+pub mod status;
+mod teams;
+pub mod types;

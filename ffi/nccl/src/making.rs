@@ -1,0 +1,125 @@
+//! When communicators are made: at once, in the background, or at the end of a group. Knows how a
+//! communicator is made only as work to be done.
+
+use std::sync::Arc;
+
+use spark_ccl::Communicator;
+use spark_ccl_abi::arguments::given;
+use spark_ccl_abi::failure::{Failure, Kind, guarded};
+use spark_ccl_abi::groups;
+
+use crate::comm::{Comm, Member, announce, forget};
+use crate::config::Options;
+use crate::status::Status;
+use crate::types::{ncclComm_t, ncclConfig_t};
+
+/// How a communicator is made.
+pub(crate) struct Plan<W> {
+    /// What it is made from. Its ranks then agree over that one, between their calls: so the
+    /// function waits for it, also if it is not blocking.
+    parent: Option<ncclComm_t>,
+    /// Whether this rank will be in it.
+    is_member: bool,
+    work: W,
+}
+
+impl<W: FnOnce() -> Result<Option<Communicator>, Failure> + Send + 'static> Plan<W> {
+    pub(crate) fn new(parent: Option<ncclComm_t>, work: W) -> Self {
+        Self {
+            parent,
+            is_member: true,
+            work,
+        }
+    }
+
+    /// The same, of a rank that takes part, and may not be in it.
+    pub(crate) fn of_member(self, is_member: bool) -> Self {
+        Self { is_member, ..self }
+    }
+
+    /// The work, which then says what became of it.
+    fn into_work(self, member: Option<Arc<Member>>) -> groups::Meeting {
+        Box::new(move || {
+            let made = (self.work)();
+            let outcome = made.as_ref().map(drop).map_err(Clone::clone);
+            if let Some(member) = member {
+                let none = || Failure::new(Kind::Internal, "a member of no communicator");
+                member.set(made.and_then(|made| made.map(Comm::new).ok_or_else(none)));
+            }
+            outcome
+        })
+    }
+}
+
+/// Makes a communicator as `prepare` plans it: now, in a thread of its own if it is not blocking,
+/// or at the end of the group.
+///
+/// # Safety
+/// `to` is null or can be written. `config` is null, or [as it must be](Options::read).
+pub(crate) unsafe fn make<W: FnOnce() -> Result<Option<Communicator>, Failure> + Send + 'static>(
+    to: *mut ncclComm_t,
+    config: *const ncclConfig_t,
+    prepare: impl FnOnce(&Options) -> Result<Plan<W>, Failure>,
+) -> Status {
+    let mut state = Status::Success;
+    let outcome = guarded(|| {
+        // SAFETY: `to` is null or can be written, and `config` is null or as it must be (this
+        // function's contract).
+        state = unsafe { begin(to, config, prepare) }?;
+        Ok(())
+    });
+    match outcome {
+        Status::Success => state,
+        failed => failed,
+    }
+}
+
+/// The same; what is returned is whether it is in progress.
+///
+/// # Safety
+/// That of [`make`].
+pub(crate) unsafe fn begin<
+    W: FnOnce() -> Result<Option<Communicator>, Failure> + Send + 'static,
+>(
+    to: *mut ncclComm_t,
+    config: *const ncclConfig_t,
+    prepare: impl FnOnce(&Options) -> Result<Plan<W>, Failure>,
+) -> Result<Status, Failure> {
+    let to = given(to, "the pointer to the new communicator")?;
+    // SAFETY: `given` has refused null, and otherwise `to` can be written (this function's
+    // contract).
+    unsafe { to.write(std::ptr::null_mut()) };
+    // SAFETY: `config` is null or as it must be (this function's contract).
+    let options = unsafe { Options::read(config) }?;
+    let plan = prepare(&options)?;
+    let (handle, member) = if plan.is_member {
+        let (handle, member) = announce()?;
+        (handle, Some(member))
+    } else {
+        (std::ptr::null_mut(), None)
+    };
+    let parent = plan.parent;
+    let work = plan.into_work(member);
+    let (state, begun) = if options.is_blocking || parent.is_some() {
+        let order = parent.unwrap_or(handle).addr();
+        (Status::Success, groups::meet(order, work))
+    } else {
+        (Status::InProgress, in_background(work))
+    };
+    if begun.is_ok() {
+        // SAFETY: `given` has refused null, and `to` can be written until this function returns
+        // (its contract).
+        unsafe { to.write(handle) };
+    } else if !handle.is_null() {
+        forget(handle)?;
+    }
+    begun.map(|()| state)
+}
+
+/// Does the work in a thread of its own. What becomes of it, the communicator knows.
+fn in_background(work: groups::Meeting) -> Result<(), Failure> {
+    let started = spark_ccl_log::spawn("spark-init", work);
+    started
+        .map(drop)
+        .map_err(|error| Failure::new(Kind::System, format!("no thread can be started: {error}")))
+}

@@ -1,0 +1,238 @@
+//! How ranks meet in communicators.
+
+use std::ffi::c_int;
+
+use spark_ccl::{Builder, Communicator, Error, UniqueId};
+use spark_ccl_abi::arguments::{given, natural, slice};
+use spark_ccl_abi::failure::{Failure, Kind, guarded};
+use spark_ccl_abi::groups;
+
+use crate::comm::find;
+use crate::config::Options;
+use crate::making::{Plan, begin, make};
+use crate::status::Status;
+use crate::types::{ncclComm_t, ncclConfig_t, ncclUniqueId};
+
+/// `ncclGetUniqueId`.
+///
+/// # Safety
+/// `id` is null or can be written.
+pub(crate) unsafe fn unique_id(id: *mut ncclUniqueId) -> Status {
+    guarded(|| {
+        let id = given(id, "uniqueId")?;
+        let internal = *Communicator::builder().unique_id()?.as_bytes();
+        // SAFETY: `given` has refused null, and otherwise `id` can be written (this function's
+        // contract).
+        unsafe { id.write(ncclUniqueId { internal }) };
+        Ok(())
+    })
+}
+
+/// `ncclCommInitRank`.
+///
+/// # Safety
+/// `comm` is null or can be written.
+pub(crate) unsafe fn init_rank(
+    comm: *mut ncclComm_t,
+    size: c_int,
+    id: ncclUniqueId,
+    rank: c_int,
+) -> Status {
+    // SAFETY: `comm` is null or can be written (this function's contract), and there is no
+    // configuration.
+    unsafe { init_rank_config(comm, size, id, rank, std::ptr::null_mut()) }
+}
+
+/// `ncclCommInitRankConfig`.
+///
+/// # Safety
+/// `comm` is null or can be written. `config` is null, or [as it must be](Options::read).
+pub(crate) unsafe fn init_rank_config(
+    comm: *mut ncclComm_t,
+    size: c_int,
+    id: ncclUniqueId,
+    rank: c_int,
+    config: *mut ncclConfig_t,
+) -> Status {
+    let prepare = |options: &Options| {
+        let builder = options.apply(Communicator::builder());
+        Ok(Plan::new(None, connect(builder, size, &id, rank)?))
+    };
+    // SAFETY: `comm` is null or can be written, and `config` is null or as it must be (this
+    // function's contract).
+    unsafe { make(comm, config, prepare) }
+}
+
+/// `ncclCommInitRankScalable`: the ranks meet by the first id.
+///
+/// # Safety
+/// `comm` is null or can be written, and `ids` is null or points to `count` ids. `config` is null,
+/// or [as it must be](Options::read).
+pub(crate) unsafe fn init_rank_scalable(
+    comm: *mut ncclComm_t,
+    size: c_int,
+    rank: c_int,
+    count: c_int,
+    ids: *mut ncclUniqueId,
+    config: *mut ncclConfig_t,
+) -> Status {
+    let prepare = |options: &Options| {
+        // SAFETY: `ids` is null or points to `count` ids (this function's contract), of which
+        // the first is copied within this closure.
+        let ids = unsafe { slice(ids, natural(count, "nId")?, "commIds") }?;
+        let Some(id) = ids.first() else {
+            return Err(Failure::invalid("nId is 0, and ranks meet by an id"));
+        };
+        let builder = options.apply(Communicator::builder());
+        Ok(Plan::new(None, connect(builder, size, id, rank)?))
+    };
+    // SAFETY: `comm` is null or can be written, and `config` is null or as it must be (this
+    // function's contract).
+    unsafe { make(comm, config, prepare) }
+}
+
+/// `ncclCommInitAll`: all ranks are this process's.
+///
+/// # Safety
+/// `comms` is null or can be written, as many as `count` says. `devices` is null or points to as
+/// many numbers.
+pub(crate) unsafe fn init_all(
+    comms: *mut ncclComm_t,
+    count: c_int,
+    devices: *const c_int,
+) -> Status {
+    guarded(|| {
+        let (comms, size) = (given(comms, "comm")?, natural(count, "ndev")?);
+        let devices = if devices.is_null() {
+            (0..count).collect()
+        } else {
+            // SAFETY: `devices` is not null, so it points to `count` numbers (this function's
+            // contract), which are copied here.
+            unsafe { slice(devices, size, "devlist") }?.to_vec()
+        };
+        let internal = *Communicator::builder().unique_id()?.as_bytes();
+        let id = ncclUniqueId { internal };
+        groups::start()?;
+        let mut outcome = Ok(());
+        for (rank, device) in (0..).zip(devices) {
+            let prepare = |options: &Options| {
+                let device = natural(device, "a device of devlist")?;
+                let builder = options.apply(Communicator::builder());
+                let builder = builder.set("SPARK_CCL_DEVICE", &device.to_string());
+                Ok(Plan::new(None, connect(builder, count, &id, rank)?))
+            };
+            // SAFETY: `given` has refused null, and otherwise `count` communicators can be written
+            // (this function's contract), of which this is one. There is no configuration.
+            let begun = unsafe { begin(comms.add(rank as usize), std::ptr::null(), prepare) };
+            outcome = outcome.and(begun.map(drop));
+        }
+        outcome.and(groups::end())
+    })
+}
+
+/// `ncclCommSplit`.
+///
+/// # Safety
+/// `part` is null or can be written. `config` is null, or [as it must be](Options::read).
+pub(crate) unsafe fn split(
+    comm: ncclComm_t,
+    color: c_int,
+    key: c_int,
+    part: *mut ncclComm_t,
+    config: *mut ncclConfig_t,
+) -> Status {
+    let prepare = |_: &Options| {
+        let parent = find(comm)?;
+        // Any number below 0 means that the rank is in none.
+        let color = u32::try_from(color).ok();
+        let plan = Plan::new(Some(comm), move || Ok(parent.inner.split(color, key)?));
+        Ok(plan.of_member(color.is_some()))
+    };
+    // SAFETY: `part` is null or can be written, and `config` is null or as it must be (this
+    // function's contract).
+    unsafe { make(part, config, prepare) }
+}
+
+/// `NCCL_SHRINK_ABORT`.
+const ABORT: c_int = 1;
+
+/// `ncclCommShrink`.
+///
+/// # Safety
+/// `lost` is null or points to `count` ranks. `rest` is null or can be written. `config` is null,
+/// or [as it must be](Options::read).
+pub(crate) unsafe fn shrink(
+    comm: ncclComm_t,
+    lost: *mut c_int,
+    count: c_int,
+    rest: *mut ncclComm_t,
+    config: *mut ncclConfig_t,
+    flags: c_int,
+) -> Status {
+    let prepare = |_: &Options| {
+        if flags & !ABORT != 0 {
+            return Err(Failure::invalid(format!(
+                "shrinkFlags is {flags}, not 0 or 1"
+            )));
+        }
+        let parent = find(comm)?;
+        // SAFETY: `lost` is null or points to `count` ranks (this function's contract), which
+        // are copied within this closure.
+        let lost = unsafe {
+            slice(
+                lost,
+                natural(count, "excludeRanksCount")?,
+                "excludeRanksList",
+            )
+        }?;
+        let lost = lost.iter().map(|&rank| natural(rank, "an excluded rank"));
+        let lost = lost.collect::<Result<Vec<_>, _>>()?;
+        Ok(Plan::new(Some(comm), move || {
+            if flags == ABORT {
+                parent.inner.abort("ncclCommShrink with NCCL_SHRINK_ABORT");
+            }
+            without(&parent.inner, &lost)
+        }))
+    };
+    // SAFETY: `rest` is null or can be written, and `config` is null or as it must be (this
+    // function's contract).
+    unsafe { make(rest, config, prepare) }
+}
+
+/// The communicator of those that were not excluded, if all of them are still there.
+fn without(parent: &Communicator, lost: &[usize]) -> Result<Option<Communicator>, Failure> {
+    let rest = parent.shrink(lost)?;
+    let mut excluded = lost.to_vec();
+    excluded.sort_unstable();
+    excluded.dedup();
+    let expected = parent.size() - excluded.len();
+    if rest.size() != expected {
+        return Err(Failure::new(
+            Kind::Remote,
+            format!(
+                "{} of {} ranks are left without those excluded, and {expected} were expected: \
+                 others have ended; exclude them, too",
+                rest.size(),
+                parent.size()
+            ),
+        ));
+    }
+    Ok(Some(rest))
+}
+
+/// Joins the ranks of an id.
+fn connect(
+    builder: Builder,
+    size: c_int,
+    id: &ncclUniqueId,
+    rank: c_int,
+) -> Result<impl FnOnce() -> Result<Option<Communicator>, Failure> + Send + 'static, Failure> {
+    let (size, rank) = (natural(size, "nranks")?, natural(rank, "rank")?);
+    if rank >= size {
+        return Err(Failure::invalid(format!(
+            "rank is {rank}, and nranks {size}: ranks are 0 to nranks - 1"
+        )));
+    }
+    let id = UniqueId::from_bytes(&id.internal).map_err(Error::from)?;
+    Ok(move || Ok(Some(builder.connect(&id, rank, size)?)))
+}

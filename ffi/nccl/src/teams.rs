@@ -1,0 +1,69 @@
+//! Teams: ranks at equal distances. Without a device API, no rank reaches another one's memory by
+//! load and store, so each is alone in its team of those.
+
+use std::ffi::c_int;
+
+use spark_ccl_abi::failure::{Failure, guarded};
+
+use crate::comm::find;
+use crate::status::Status;
+use crate::types::{ncclCftTeamMode_t, ncclComm_t, ncclTeam_t};
+
+const ALONE: ncclTeam_t = ncclTeam_t {
+    nRanks: 1,
+    rank: 0,
+    stride: 1,
+};
+
+/// `ncclTeamWorld`, and `ncclTeamRail`: all ranks.
+pub(crate) fn world(comm: ncclComm_t) -> ncclTeam_t {
+    of(comm, |size, rank| ncclTeam_t {
+        nRanks: size,
+        rank,
+        stride: 1,
+    })
+}
+
+/// `ncclTeamLsa`, and `ncclTeamCftMultimem`: this rank.
+pub(crate) fn alone(comm: ncclComm_t) -> ncclTeam_t {
+    of(comm, |_, _| ALONE)
+}
+
+/// `ncclTeamCft`, in any mode: this rank.
+pub(crate) fn alone_in(comm: ncclComm_t, _mode: ncclCftTeamMode_t) -> ncclTeam_t {
+    alone(comm)
+}
+
+/// `ncclTeamRankToWorld`; -1 if there is no such communicator.
+pub(crate) fn rank_in_world(comm: ncclComm_t, team: ncclTeam_t, rank: c_int) -> c_int {
+    let world = world(comm);
+    if world.nRanks == 0 {
+        return -1;
+    }
+    world.rank + (rank - team.rank) * team.stride
+}
+
+/// `ncclTeamRankToLsa`; -1 if there is no such communicator.
+pub(crate) fn rank_alone(comm: ncclComm_t, team: ncclTeam_t, rank: c_int) -> c_int {
+    if alone(comm).nRanks == 0 {
+        return -1;
+    }
+    (rank - team.rank) * team.stride
+}
+
+/// A team of a communicator; one without ranks if there is no such communicator.
+fn of(comm: ncclComm_t, team: impl FnOnce(c_int, c_int) -> ncclTeam_t) -> ncclTeam_t {
+    let mut found = None;
+    let _: Status = guarded(|| {
+        let comm = find(comm)?;
+        let [size, rank] = [comm.inner.size(), comm.inner.rank()]
+            .map(|number| c_int::try_from(number).unwrap_or(c_int::MAX));
+        found = Some(team(size, rank));
+        Ok::<_, Failure>(())
+    });
+    found.unwrap_or(ncclTeam_t {
+        nRanks: 0,
+        rank: 0,
+        stride: 0,
+    })
+}

@@ -1,0 +1,153 @@
+//! The types of NCCL's functions, by their names in C: what callers lay out, and what they only
+//! have pointers to.
+
+#![allow(non_camel_case_types, non_snake_case)]
+
+use std::ffi::{c_char, c_int, c_uint, c_void};
+
+use spark_ccl::cuda::cudarc::driver::sys::CUstream;
+
+pub use crate::status::Status as ncclResult_t;
+
+/// A communicator: its handle.
+pub type ncclComm_t = *mut c_void;
+/// A result that C passes, which may be any number.
+pub type ncclResultNumber = c_int;
+/// An element type. C may pass any number, which an enumeration of Rust could not hold.
+pub type ncclDataType_t = c_int;
+/// A reduction: one of NCCL's, or one that was made.
+pub type ncclRedOp_t = c_int;
+/// Where a factor is.
+pub type ncclScalarResidence_t = c_int;
+/// What `ncclCommMemStats` is asked for.
+pub type ncclCommMemStat_t = c_int;
+/// What `ncclTeamCft` is asked for.
+pub type ncclCftTeamMode_t = c_int;
+/// A window, of which there are none here.
+pub type ncclWindow_t = *mut c_void;
+/// A parameter.
+pub type ncclParamHandle_t = *mut c_void;
+/// A stream of CUDA's.
+pub type cudaStream_t = CUstream;
+/// Memory of several GPUs at one address: a structure of one pointer.
+pub type ncclMultimemHandle_t = *mut c_void;
+/// The number of a logical endpoint.
+pub type ncclCftLeId = u32;
+
+/// `ncclUniqueId`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct ncclUniqueId {
+    pub(crate) internal: [u8; 128],
+}
+
+/// `ncclTeam_t`: ranks at equal distances.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct ncclTeam_t {
+    pub(crate) nRanks: c_int,
+    pub(crate) rank: c_int,
+    pub(crate) stride: c_int,
+}
+
+/// Structures that callers only have pointers to, or that nothing here looks into.
+macro_rules! opaque {
+    ($($name:ident)*) => {$(
+        #[doc = concat!("`", stringify!($name), "`.")]
+        #[repr(C)]
+        #[derive(Debug)]
+        pub struct $name {
+            _private: [u8; 0],
+        }
+    )*};
+}
+
+opaque! {
+    ncclEncryptionConfig_t
+    ncclWaitSignalDesc_t
+    ncclDevCommRequirements_t
+    ncclDevComm_t
+    ncclDevResourceRequirements_t
+    ncclLsaBarrierHandle_t
+    ncclGinBarrierHandle_t
+    ncclLLA2AHandle_t
+    ncclGinOutboxHandle
+    ncclGinInboxA2AHandle
+    ncclCommProperties_t
+    ncclSimInfo_t
+}
+
+/// Structures of which later versions have more members, in order, each with the version of NCCL
+/// that brought it, and what it is if it was not set.
+macro_rules! growing {
+    ($($(#[$doc:meta])* $name:ident { $($since:literal $member:ident: $type:ty = $unset:expr;)* })*)
+        => {$(
+        $(#[$doc])*
+        #[repr(C)]
+        #[derive(Debug, Clone, Copy)]
+        pub struct $name {
+            $(pub(crate) $member: $type,)*
+        }
+
+        impl $name {
+            /// One in which nothing was set.
+            pub(crate) const UNSET: Self = Self { $($member: $unset,)* };
+
+            /// Each member with its offset, and since when there is one.
+            #[cfg(test)]
+            pub(crate) const MEMBERS: &[(&'static str, usize, u32)] =
+                &[$((stringify!($member), std::mem::offset_of!($name, $member), $since),)*];
+        }
+    )*};
+}
+
+/// A number that was not set.
+pub(crate) const UNDEFINED: c_int = c_int::MIN;
+
+growing! {
+    /// `ncclConfig_t`: what is configured of a communicator.
+    ncclConfig_t {
+        21400 size: usize = size_of::<Self>();
+        21400 magic: c_uint = 0;
+        21400 version: c_uint = 0;
+        21400 blocking: c_int = UNDEFINED;
+        21700 cgaClusterSize: c_int = UNDEFINED;
+        21700 minCTAs: c_int = UNDEFINED;
+        21700 maxCTAs: c_int = UNDEFINED;
+        21700 netName: *const c_char = std::ptr::null();
+        21800 splitShare: c_int = UNDEFINED;
+        22600 trafficClass: c_int = UNDEFINED;
+        22700 commName: *const c_char = std::ptr::null();
+        22700 collnetEnable: c_int = UNDEFINED;
+        22700 CTAPolicy: c_int = UNDEFINED;
+        22700 shrinkShare: c_int = UNDEFINED;
+        22700 nvlsCTAs: c_int = UNDEFINED;
+        22800 nChannelsPerNetPeer: c_int = UNDEFINED;
+        22800 nvlinkCentricSched: c_int = UNDEFINED;
+        22900 graphUsageMode: c_int = UNDEFINED;
+        22900 numRmaCtx: c_int = UNDEFINED;
+        23000 maxP2pPeers: c_int = UNDEFINED;
+        23005 graphStreamOrdering: c_int = UNDEFINED;
+        23100 launchOrderImplicit: c_int = UNDEFINED;
+        23100 numRmaSig: c_int = UNDEFINED;
+        23100 rmaEagerInit: c_int = UNDEFINED;
+        23100 hostCftMode: c_int = UNDEFINED;
+        23200 nvlsHostMode: c_int = UNDEFINED;
+    }
+    /// `ncclCollConfig_t`: what is configured of a call.
+    ncclCollConfig_t {
+        23100 size: usize = size_of::<Self>();
+        23100 magic: c_uint = 0;
+        23100 version: c_uint = 0;
+        23100 ext: *const c_void = std::ptr::null();
+        23100 minCTAs: c_int = UNDEFINED;
+        23100 maxCTAs: c_int = UNDEFINED;
+        23100 nvlsCTAs: c_int = UNDEFINED;
+        23100 cgaClusterSize: c_int = UNDEFINED;
+        23100 algSelection: *const c_char = std::ptr::null();
+        23100 forceAlgSelection: c_int = 1;
+        23100 CTAPolicy: c_int = UNDEFINED;
+        23100 userProfilerTag: u64 = 0;
+        23200 launchCompletionEvent: *const c_void = std::ptr::null();
+    }
+}

@@ -1,0 +1,122 @@
+/*
+ * What the programs of the tests use of NCCL: by its own header where REAL_HEADER says so, else as
+ * its documentation has it.
+ */
+#ifndef ABI_H
+#define ABI_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#ifdef REAL_HEADER
+#include <nccl.h>
+#else
+#include <limits.h>
+typedef struct ncclComm *ncclComm_t;
+typedef struct ncclWindow_vidmem *ncclWindow_t;
+typedef struct CUstream_st *cudaStream_t;
+typedef struct {
+    char internal[128];
+} ncclUniqueId;
+typedef enum {
+    ncclSuccess,
+    ncclUnhandledCudaError,
+    ncclSystemError,
+    ncclInternalError,
+    ncclInvalidArgument,
+    ncclInvalidUsage,
+    ncclRemoteError,
+    ncclInProgress,
+    ncclTimeout
+} ncclResult_t;
+typedef enum {
+    ncclSum,
+    ncclProd,
+    ncclMax,
+    ncclMin,
+    ncclAvg,
+    ncclMaxRedOp = 0x7fffffff
+} ncclRedOp_t;
+typedef enum {
+    ncclInt8,
+    ncclUint8,
+    ncclInt32,
+    ncclUint32,
+    ncclInt64,
+    ncclUint64,
+    ncclFloat16,
+    ncclFloat32,
+    ncclFloat64,
+    ncclBfloat16,
+    ncclFloat8e4m3,
+    ncclFloat8e5m2,
+    ncclNumTypes
+} ncclDataType_t;
+typedef enum { ncclScalarDevice, ncclScalarHostImmediate } ncclScalarResidence_t;
+/* The first version's; later ones have more. */
+typedef struct {
+    size_t size;
+    unsigned int magic, version;
+    int blocking;
+} ncclConfig_t;
+#define NCCL_CONFIG_INITIALIZER {sizeof(ncclConfig_t), 0xcafebeef, 21400, INT_MIN}
+
+ncclResult_t ncclGetVersion(int *);
+const char *ncclGetErrorString(ncclResult_t);
+const char *ncclGetLastError(ncclComm_t);
+ncclResult_t ncclGetUniqueId(ncclUniqueId *);
+ncclResult_t ncclCommInitRank(ncclComm_t *, int, ncclUniqueId, int);
+ncclResult_t ncclCommInitRankConfig(ncclComm_t *, int, ncclUniqueId, int, ncclConfig_t *);
+ncclResult_t ncclCommInitAll(ncclComm_t *, int, const int *);
+ncclResult_t ncclCommSplit(ncclComm_t, int, int, ncclComm_t *, ncclConfig_t *);
+ncclResult_t ncclCommShrink(ncclComm_t, int *, int, ncclComm_t *, ncclConfig_t *, int);
+ncclResult_t ncclCommFinalize(ncclComm_t);
+ncclResult_t ncclCommDestroy(ncclComm_t);
+ncclResult_t ncclCommAbort(ncclComm_t);
+ncclResult_t ncclCommCount(const ncclComm_t, int *);
+ncclResult_t ncclCommUserRank(const ncclComm_t, int *);
+ncclResult_t ncclCommCuDevice(const ncclComm_t, int *);
+ncclResult_t ncclCommGetAsyncError(ncclComm_t, ncclResult_t *);
+ncclResult_t ncclCommRegister(const ncclComm_t, void *, size_t, void **);
+ncclResult_t ncclCommDeregister(const ncclComm_t, void *);
+ncclResult_t ncclCommWindowRegister(ncclComm_t, void *, size_t, ncclWindow_t *, int);
+ncclResult_t ncclCommWindowDeregister(ncclComm_t, ncclWindow_t);
+ncclResult_t ncclSignal(int, int, int, unsigned int, ncclComm_t, cudaStream_t);
+ncclResult_t ncclGroupStart(void);
+ncclResult_t ncclGroupEnd(void);
+ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t *, void *, ncclDataType_t, ncclScalarResidence_t,
+                                      ncclComm_t);
+ncclResult_t ncclRedOpDestroy(ncclRedOp_t, ncclComm_t);
+#define MOVES(name) ncclResult_t name(const void *, void *, size_t, ncclDataType_t
+MOVES(ncclAllReduce), ncclRedOp_t, ncclComm_t, cudaStream_t);
+MOVES(ncclReduce), ncclRedOp_t, int, ncclComm_t, cudaStream_t);
+MOVES(ncclReduceScatter), ncclRedOp_t, ncclComm_t, cudaStream_t);
+MOVES(ncclBroadcast), int, ncclComm_t, cudaStream_t);
+MOVES(ncclGather), int, ncclComm_t, cudaStream_t);
+MOVES(ncclScatter), int, ncclComm_t, cudaStream_t);
+MOVES(ncclAllGather), ncclComm_t, cudaStream_t);
+MOVES(ncclAlltoAll), ncclComm_t, cudaStream_t);
+ncclResult_t ncclBcast(void *, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t);
+ncclResult_t ncclSend(const void *, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t);
+ncclResult_t ncclRecv(void *, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t);
+#endif
+
+static ncclComm_t comm;
+static int rank = -1, size = -1;
+
+static inline void require(int condition, const char *what)
+{
+    if (!condition) {
+        fprintf(stderr, "rank %d: %s: %s\n", rank, what, ncclGetLastError(NULL));
+        exit(1);
+    }
+}
+
+#define SUCCEEDS(call) require((call) == ncclSuccess, #call)
+#define FAILS(call, code, word)                                                                    \
+    require((call) == (code) && strstr(ncclGetLastError(NULL), word) != NULL, #call)
+
+#endif

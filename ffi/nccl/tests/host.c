@@ -1,0 +1,261 @@
+/*
+ * Every operation of every type on host memory, as many ranks as processes.
+ *
+ *   host FILE RANK SIZE       rank 0 writes the unique id to the file
+ */
+#include "values.h"
+
+#include <time.h>
+#include <unistd.h>
+
+enum { MOST_RANKS = 4, MI = 1 << 20 };
+
+static char *in, *out;
+
+static void reductions(ncclDataType_t type, ncclRedOp_t op, size_t count, int root)
+{
+    size_t all = count * (size_t)size, own = count * (size_t)rank, bytes = sizes[type];
+    fill(in, type, rank, op, 0, all);
+    SUCCEEDS(ncclAllReduce(in, out, count, type, op, comm, NULL));
+    expect(out, type, RESULT, op, 0, count, "AllReduce");
+    SUCCEEDS(ncclReduce(in, rank == root ? out : NULL, count, type, op, root, comm, NULL));
+    if (rank == root) {
+        expect(out, type, RESULT, op, 0, count, "Reduce");
+    }
+    SUCCEEDS(ncclReduceScatter(in, out, count, type, op, comm, NULL));
+    expect(out, type, RESULT, op, own, count, "ReduceScatter");
+    SUCCEEDS(ncclReduceScatter(in, in + own * bytes, count, type, op, comm, NULL));
+    expect(in + own * bytes, type, RESULT, op, own, count, "ReduceScatter in place");
+    fill(in, type, rank, op, 0, count);
+    SUCCEEDS(ncclAllReduce(in, in, count, type, op, comm, NULL));
+    expect(in, type, RESULT, op, 0, count, "AllReduce in place");
+}
+
+static void moves(ncclDataType_t type, size_t count, int root)
+{
+    size_t all = count * (size_t)size, own = count * (size_t)rank, bytes = sizes[type];
+    int right = (rank + 1) % size, left = (rank + size - 1) % size;
+    fill(in, type, rank, ncclSum, 0, all);
+    SUCCEEDS(ncclBroadcast(rank == root ? in : NULL, out, count, type, root, comm, NULL));
+    expect(out, type, root, ncclSum, 0, count, "Broadcast");
+    SUCCEEDS(ncclScatter(rank == root ? in : NULL, out, count, type, root, comm, NULL));
+    expect(out, type, root, ncclSum, own, count, "Scatter");
+    SUCCEEDS(ncclAlltoAll(in, out, count, type, comm, NULL));
+    for (int of = 0; of < size; of++) {
+        expect(out + count * (size_t)of * bytes, type, of, ncclSum, own, count, "AlltoAll");
+    }
+    SUCCEEDS(ncclAllGather(in, out, count, type, comm, NULL));
+    for (int of = 0; of < size; of++) {
+        expect(out + count * (size_t)of * bytes, type, of, ncclSum, 0, count, "AllGather");
+    }
+    memset(out, 0, all * bytes);
+    SUCCEEDS(ncclGather(in, rank == root ? out : NULL, count, type, root, comm, NULL));
+    for (int of = 0; of < size && rank == root; of++) {
+        expect(out + count * (size_t)of * bytes, type, of, ncclSum, 0, count, "Gather");
+    }
+    SUCCEEDS(ncclGroupStart());
+    SUCCEEDS(ncclRecv(out, count, type, left, comm, NULL));
+    SUCCEEDS(ncclSend(in, count, type, right, comm, NULL));
+    SUCCEEDS(ncclGroupEnd());
+    expect(out, type, left, ncclSum, 0, count, "Recv");
+    SUCCEEDS(ncclBcast(in, count, type, root, comm, NULL));
+    expect(in, type, root, ncclSum, 0, count, "Bcast");
+}
+
+static void operations(size_t count)
+{
+    int root = size - 1;
+    for (int type = 0; type < ncclNumTypes; type++) {
+        ncclRedOp_t scaled;
+        char factor[8];
+        encode(factor, (ncclDataType_t)type, 2);
+        SUCCEEDS(ncclRedOpCreatePreMulSum(&scaled, factor, (ncclDataType_t)type,
+                                          ncclScalarHostImmediate, comm));
+        require((int)scaled > (int)ncclAvg, "the number of a reduction");
+        ncclRedOp_t ops[] = {ncclSum, ncclProd, ncclMax, ncclMin, ncclAvg, scaled};
+        for (int i = 0; i < 6; i++) {
+            /* Of the longest, each type has one. */
+            if (count < MI || i == type % 6) {
+                reductions((ncclDataType_t)type, ops[i], count, root);
+            }
+        }
+        moves((ncclDataType_t)type, count, root);
+        SUCCEEDS(ncclRedOpDestroy(scaled, comm));
+        FAILS(ncclRedOpDestroy(scaled, comm), ncclInvalidArgument, "ncclRedOp_t");
+        FAILS(ncclAllReduce(in, out, 1, (ncclDataType_t)type, scaled, comm, NULL),
+              ncclInvalidArgument, "ncclRedOp_t");
+    }
+}
+
+static void about(void)
+{
+    int number;
+    ncclResult_t state;
+    SUCCEEDS(ncclCommCount(comm, &number));
+    require(number == size, "the number of ranks");
+    SUCCEEDS(ncclCommUserRank(comm, &number));
+    require(number == rank, "the rank");
+    SUCCEEDS(ncclCommCuDevice(comm, &number));
+    require(number == -1, "the device");
+    SUCCEEDS(ncclCommGetAsyncError(comm, &state));
+    require(state == ncclSuccess, "the state");
+    void *token = NULL;
+    ncclWindow_t window = (ncclWindow_t)(void *)in;
+    SUCCEEDS(ncclCommRegister(comm, in, 64, &token));
+    SUCCEEDS(ncclCommDeregister(comm, token));
+    SUCCEEDS(ncclCommWindowRegister(comm, in, 64, &window, 0));
+    require(window == NULL, "a window");
+    SUCCEEDS(ncclCommWindowDeregister(comm, window));
+}
+
+static void refusals(void)
+{
+    FAILS(ncclAllReduce(in, out, 1, ncclInt8, ncclSum, NULL, NULL), ncclInvalidArgument, "null");
+    FAILS(ncclAllReduce(in, out, 1, ncclInt8, ncclSum, (ncclComm_t)(void *)in, NULL),
+          ncclInvalidArgument, "no such communicator");
+    FAILS(ncclAllReduce(in, out, 1, ncclNumTypes, ncclSum, comm, NULL), ncclInvalidArgument, "12");
+    FAILS(ncclAllReduce(in, out, 1, ncclInt8, ncclMaxRedOp, comm, NULL), ncclInvalidArgument,
+          "ncclRedOp_t");
+    FAILS(ncclAllReduce(NULL, out, 1, ncclInt8, ncclSum, comm, NULL), ncclInvalidArgument, "send");
+    FAILS(ncclBroadcast(in, out, 1, ncclInt8, size, comm, NULL), ncclInvalidArgument, "root");
+    FAILS(ncclSend(in, 1, ncclInt8, -1, comm, NULL), ncclInvalidArgument, "peer");
+    FAILS(ncclCommCount(comm, NULL), ncclInvalidArgument, "count");
+    FAILS(ncclGroupEnd(), ncclInvalidUsage, "no group");
+    FAILS(ncclSignal(0, 0, 0, 0, comm, NULL), ncclInvalidUsage, "ncclSignal");
+    SUCCEEDS(ncclCommDestroy(NULL));
+    SUCCEEDS(ncclCommAbort(NULL));
+    SUCCEEDS(ncclCommFinalize(NULL));
+    require(strcmp(ncclGetErrorString(ncclSuccess), "no error") == 0, "words");
+}
+
+/* Nested and empty ones; collectives and messages in one; a bad call fails the whole. */
+static void groups(void)
+{
+    int right = (rank + 1) % size, left = (rank + size - 1) % size;
+    int32_t own = rank, sum = 0, taken = -1;
+    SUCCEEDS(ncclGroupStart());
+    SUCCEEDS(ncclGroupEnd());
+    SUCCEEDS(ncclGroupStart());
+    SUCCEEDS(ncclAllReduce(&own, &sum, 1, ncclInt32, ncclSum, comm, NULL));
+    SUCCEEDS(ncclGroupStart());
+    SUCCEEDS(ncclSend(&own, 1, ncclInt32, right, comm, NULL));
+    SUCCEEDS(ncclGroupEnd());
+    SUCCEEDS(ncclRecv(&taken, 1, ncclInt32, left, comm, NULL));
+    SUCCEEDS(ncclGroupEnd());
+    require(sum == size * (size - 1) / 2 && taken == left, "a group");
+    SUCCEEDS(ncclGroupStart());
+    FAILS(ncclSend(&own, 1, ncclNumTypes, right, comm, NULL), ncclInvalidArgument, "12");
+    FAILS(ncclGroupEnd(), ncclInvalidArgument, "12");
+}
+
+/* The sum of a rank's own number in another communicator. */
+static void expect_sum(ncclComm_t other, int32_t own, int32_t expected, const char *what)
+{
+    int32_t sum = -1;
+    SUCCEEDS(ncclAllReduce(&own, &sum, 1, ncclInt32, ncclSum, other, NULL));
+    require(sum == expected, what);
+}
+
+static void parts(void)
+{
+    ncclComm_t part = NULL, rest = NULL, none = comm;
+    int last = size - 1, number;
+    /* The last rank is in none. */
+    SUCCEEDS(ncclCommSplit(comm, rank == last ? -1 : 0, -rank, rank == last ? &none : &part, NULL));
+    require((part == NULL) == (rank == last) && (none == NULL) == (rank == last), "a split");
+    if (rank != last) {
+        SUCCEEDS(ncclCommUserRank(part, &number));
+        require(number == last - 1 - rank, "the rank in a split");
+        expect_sum(part, rank, last * (last - 1) / 2, "the sum of a split");
+        SUCCEEDS(ncclCommFinalize(part));
+        SUCCEEDS(ncclCommDestroy(part));
+        FAILS(ncclCommDestroy(part), ncclInvalidArgument, "no such communicator");
+        SUCCEEDS(ncclCommShrink(comm, &last, 1, &rest, NULL, 0));
+        SUCCEEDS(ncclCommCount(rest, &number));
+        require(number == last, "the size of a shrunk communicator");
+        expect_sum(rest, rank, last * (last - 1) / 2, "the sum of a shrunk communicator");
+        SUCCEEDS(ncclCommDestroy(rest));
+    }
+}
+
+/* All ranks are this process's. */
+static void threads(void)
+{
+    ncclComm_t all[3];
+    int32_t own[3] = {1, 2, 4}, sum[3] = {0};
+    SUCCEEDS(ncclCommInitAll(all, 3, NULL));
+    SUCCEEDS(ncclGroupStart());
+    for (int i = 0; i < 3; i++) {
+        SUCCEEDS(ncclAllReduce(&own[i], &sum[i], 1, ncclInt32, ncclSum, all[i], NULL));
+    }
+    SUCCEEDS(ncclGroupEnd());
+    for (int i = 0; i < 3; i++) {
+        require(sum[i] == 7, "the sum of ranks of this process");
+        SUCCEEDS(ncclCommDestroy(all[i]));
+    }
+}
+
+static ncclUniqueId meet(const char *path)
+{
+    ncclUniqueId id;
+    char temporary[4096];
+    snprintf(temporary, sizeof temporary, "%s.new", path);
+    if (rank == 0) {
+        SUCCEEDS(ncclGetUniqueId(&id));
+        FILE *file = fopen(temporary, "wb");
+        require(file && fwrite(&id, sizeof id, 1, file) == 1, "writing the id");
+        require(fclose(file) == 0, "closing the file of the id");
+        require(rename(temporary, path) == 0, "the id's file");
+        return id;
+    }
+    FILE *file;
+    struct timespec moment = {0, 10000000};
+    while (!(file = fopen(path, "rb"))) {
+        nanosleep(&moment, NULL);
+    }
+    require(fread(&id, sizeof id, 1, file) == 1, "reading the id");
+    fclose(file);
+    return id;
+}
+
+int main(int argc, char **argv)
+{
+    require(argc == 4, "usage: host FILE RANK SIZE");
+    rank = atoi(argv[2]);
+    size = atoi(argv[3]);
+    in = calloc(MOST_RANKS * MI, 8);
+    out = calloc(MOST_RANKS * MI, 8);
+    ncclUniqueId id = meet(argv[1]), zeros = {{0}};
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    FAILS(ncclCommInitRank(&comm, size, zeros, rank), ncclInvalidArgument, "id");
+    FAILS(ncclCommInitRank(&comm, size, id, size), ncclInvalidArgument, "rank");
+    FAILS(ncclCommInitRank(NULL, size, id, rank), ncclInvalidArgument, "communicator");
+    config.magic = 1;
+    FAILS(ncclCommInitRankConfig(&comm, size, id, rank, &config), ncclInvalidArgument, "magic");
+    config.magic = 0xcafebeef;
+    config.blocking = 0;
+    require(ncclCommInitRankConfig(&comm, size, id, rank, &config) == ncclInProgress, "blocking 0");
+    require(comm != NULL, "a communicator that is being made");
+    ncclResult_t state = ncclInProgress;
+    struct timespec moment = {0, 1000000};
+    while (state == ncclInProgress) {
+        nanosleep(&moment, NULL);
+        SUCCEEDS(ncclCommGetAsyncError(comm, &state));
+    }
+    require(state == ncclSuccess, "meeting");
+    about();
+    refusals();
+    groups();
+    size_t counts[] = {0, 1, 1237, MI};
+    for (int i = 0; i < 4; i++) {
+        operations(counts[i]);
+    }
+    threads();
+    parts();
+    SUCCEEDS(ncclCommAbort(comm));
+    FAILS(ncclCommAbort(comm), ncclInvalidArgument, "no such communicator");
+    printf("rank %d of %d: right\n", rank, size);
+    free(in);
+    free(out);
+    return 0;
+}

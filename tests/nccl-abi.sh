@@ -1,0 +1,122 @@
+#!/bin/bash
+# Compares libspark_nccl.so with NVIDIA's own headers, without a GPU: its functions' prototypes with
+# those of the newest, the layouts of its structures with those of several versions; and runs the
+# program of its tests as one that was compiled with NCCL's header. Then imports PyTorch with it.
+# The headers are in wheels from PyPI (800 MB, of which the headers are kept in
+# $XDG_CACHE_HOME/spark-ccl). PyTorch is that of tests/torch.sh, and is skipped where that is not
+# there; all is skipped without a network, unless SPARK_CCL_TEST_REQUIRE has "nccl".
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. tests/vm/lib.sh
+. tests/wheels.sh
+need gcc binutils
+
+skip() {
+    echo "SKIPPED: $1" >&2
+    case ,${SPARK_CCL_TEST_REQUIRE:-}, in *,nccl,*) exit 1 ;; *) return ;; esac
+}
+
+fail() {
+    echo "$1" >&2
+    exit 1
+}
+
+# Wheels and their hashes; the newest is the last. Headers are the same for all processors.
+[ "$(uname -m)" = x86_64 ] || { skip "the wheels are those for x86-64" && exit; }
+wheels_of_nccl=(
+    nvidia-nccl-cu12==2.18.1 1a6c4acefcbebfa6de320f412bf7866de856e786e0462326ba1bac40de0b5e71
+    nvidia-nccl-cu12==2.27.7 de5ba5562f08029a19cb1cd659404b18411ed0d6c90ac5f52f30bf99ad5809aa
+    nvidia-nccl-cu13==2.32.3 1459723080ac889d73a26edfa3e04383a7928ab31ac8f0ec43b3ea9548b04ff3
+)
+newest=${wheels_of_nccl[-2]#*==}
+
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+
+# What headers need of CUDA's.
+mkdir "$folder/cuda"
+cat >"$folder/cuda/cuda_runtime.h" <<'END'
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+typedef struct CUstream_st *cudaStream_t;
+typedef struct CUevent_st *cudaEvent_t;
+END
+echo "typedef enum { CU_MEM_LOCATION_TYPE_DEVICE = 1 } CUmemLocationType;" >"$folder/cuda/cuda.h"
+touch "$folder/cuda/"{cuda_fp16,cuda_bf16,cuda_fp8}.h
+
+# compile VERSION FILE...: with the header of a version, whose devices' part has inline functions
+# without bodies.
+compile() {
+    local headers=$wheels/nccl-headers/$1
+    shift
+    gcc -std=c11 -D_POSIX_C_SOURCE=200809L -DNCCL_OS_LINUX -O1 -w \
+        -Werror=incompatible-pointer-types -I"$folder/cuda" -I"$headers" "$@"
+}
+
+# What the table of functions, and the structures, are in C.
+printed() {
+    cargo test -q -p spark-ccl-ffi-nccl --lib -- --exact "exports::tests::$1" --nocapture |
+        sed -n "s/^$2: //p"
+}
+printed declarations C >"$folder/declarations"
+[ "$(wc -l <"$folder/declarations")" = 97 ] || fail "not 97 functions were printed"
+printed layouts L >"$folder/layouts"
+grep -q offsetof "$folder/layouts" || fail "no layouts were printed"
+
+# check VERSION
+check() {
+    {
+        echo "#include <nccl.h>"
+        cat "$folder/layouts"
+        if [ "$1" = "$newest" ]; then
+            for part in host gin_win_stub; do
+                echo "#include <nccl_device/$part.h>"
+            done
+            cat "$folder/declarations"
+        fi
+    } >"$folder/check.c"
+    compile "$1" -fsyntax-only "$folder/check.c"
+}
+
+for ((i = 0; i < ${#wheels_of_nccl[@]}; i += 2)); do
+    version=${wheels_of_nccl[i]#*==}
+    files=(nccl.h)
+    [ "$version" != "$newest" ] || files+=(nccl_device)
+    fetch_wheel "${wheels_of_nccl[i]}" "${wheels_of_nccl[i + 1]}" \
+        "$wheels/nccl-headers/$version" "${files[@]}" ||
+        { skip "NCCL's header of version $version is not here, and could not be fetched" && exit; }
+    check "$version"
+    echo "as in the header of NCCL $version"
+done
+
+# The program of the tests, which has declarations of its own there.
+cargo build -q --workspace --lib --test library
+library=$(realpath "${CARGO_TARGET_DIR:-target}/debug/libspark_nccl.so")
+ln -s "$library" "$folder/libnccl.so.2"
+compile "$newest" -DREAL_HEADER ffi/nccl/tests/host.c -o "$folder/host" "$library" -lm \
+    -Wl,-rpath,"$folder"
+ranks=()
+for rank in 0 1; do
+    SPARK_CCL_TIMEOUT=120 "$folder/host" "$folder/id" $rank 2 &
+    ranks+=($!)
+done
+for rank in "${ranks[@]}"; do
+    wait "$rank" || fail "a rank of a program with NCCL's header has failed"
+done
+
+# PyTorch begins with every name of NCCL's that it uses.
+python=$wheels/torch/bin/python
+if ! [ -x "$python" ] || ! "$python" -c 'import torch' 2>/dev/null; then
+    echo "SKIPPED: PyTorch is not here: tests/torch.sh fetches it" >&2
+    exit
+fi
+version=$(LD_PRELOAD=$library "$python" -W ignore -c '
+import ctypes, torch
+version = ctypes.c_int()
+assert ctypes.CDLL(None).ncclGetVersion(ctypes.byref(version)) == 0
+ids = [bytes(torch.cuda.nccl.unique_id()) for _ in range(2)]
+assert ids[0].startswith(b"SCid") and ids[0] != ids[1], ids
+print(f"PyTorch {torch.__version__} has NCCL {version.value} of ours, and its unique ids")
+')
+echo "$version"
