@@ -1,8 +1,9 @@
 #!/bin/bash
 # Compares libspark_nccl.so with NVIDIA's own headers, without a GPU: its functions' prototypes with
-# those of the newest, the layouts of its structures with those of several versions; and runs the
-# program of its tests as one that was compiled with NCCL's header. Then imports PyTorch with it.
-# The headers are in wheels from PyPI (800 MB, of which the headers are kept in
+# those of the newest, the layouts of its structures with those of several versions; runs the
+# program of its tests as one that was compiled with NCCL's header; and compares what it answers to
+# wrong arguments with what NCCL's own library does. Then imports PyTorch with it.
+# The headers and the library are in wheels from PyPI (1.1 GB, of which they are kept in
 # $XDG_CACHE_HOME/spark-ccl). PyTorch is that of tests/torch.sh, and is skipped where that is not
 # there; all is skipped without a network, unless SPARK_CCL_TEST_REQUIRE has "nccl".
 set -euo pipefail
@@ -68,13 +69,13 @@ grep -q offsetof "$folder/layouts" || fail "no layouts were printed"
 check() {
     {
         echo "#include <nccl.h>"
-        cat "$folder/layouts"
         if [ "$1" = "$newest" ]; then
             for part in host gin_win_stub; do
                 echo "#include <nccl_device/$part.h>"
             done
             cat "$folder/declarations"
         fi
+        cat "$folder/layouts"
     } >"$folder/check.c"
     compile "$1" -fsyntax-only "$folder/check.c"
 }
@@ -104,6 +105,22 @@ done
 for rank in "${ranks[@]}"; do
     wait "$rank" || fail "a rank of a program with NCCL's header has failed"
 done
+
+# What the real library answers to wrong arguments, where it neither crashes nor asks for a GPU (1).
+fetch_wheel nvidia-nccl-cu12==2.30.7 \
+    8ce1b8213f61f2bfac132e6df890af6450b77cbd140c6ce4e98cb0c2d8e678c9 \
+    "$wheels/nccl/2.30.7" libnccl.so.2 || { skip "NCCL's own library is not here" && exit; }
+compile "$newest" -DREAL_HEADER ffi/nccl/tests/answers.c -o "$folder/answers" -ldl
+"$folder/answers" "$wheels/nccl/2.30.7/libnccl.so.2" >"$folder/real" 2>"$folder/said"
+"$folder/answers" "$library" >"$folder/ours"
+grep -vE ': (1|crashes)$' "$folder/real" >"$folder/expected"
+missing=$(grep -vxFf "$folder/ours" "$folder/expected") &&
+    fail "NCCL's own library answers otherwise:
+$missing"
+grep -q crashes "$folder/ours" && fail "$(grep crashes "$folder/ours")"
+alike=$(wc -l <"$folder/expected")
+[ "$alike" -ge 40 ] || fail "only $alike answers could be compared"
+echo "$alike of $(wc -l <"$folder/ours") answers are those of NCCL's own library"
 
 # PyTorch begins with every name of NCCL's that it uses.
 python=$wheels/torch/bin/python

@@ -4,11 +4,11 @@ use std::mem::offset_of;
 use std::time::Duration;
 
 use spark_ccl::{Backend, Builder, Net};
-use spark_ccl_abi::arguments::text;
-use spark_ccl_abi::failure::Failure;
+use spark_ccl_abi::arguments::{given, text};
+use spark_ccl_abi::failure::{Failure, Kind};
 
 use crate::device::current_device;
-use crate::types::{UNDEFINED, ncclCollConfig_t, ncclConfig_t};
+use crate::types::{UNDEFINED, ncclCollConfig_t, ncclConfig_t, ncclEncryptionConfig_t};
 
 /// What all structures of NCCL's begin with, behind their size.
 const MAGIC: u32 = 0xcafe_beef;
@@ -128,12 +128,41 @@ pub(crate) unsafe fn check(config: *const ncclCollConfig_t) -> Result<(), Failur
     Ok(())
 }
 
+/// Checks that ranks are not to encrypt what they send: they do not.
+///
+/// # Safety
+/// `config` is null, or points to a structure that is as long as its `size` says, if that is within
+/// reason.
+pub(crate) unsafe fn check_encryption(
+    config: *const ncclEncryptionConfig_t,
+) -> Result<(), Failure> {
+    let config = given(config, "config")?;
+    let mut own = ncclEncryptionConfig_t::UNSET;
+    let whole = size_of::<ncclEncryptionConfig_t>();
+    // SAFETY: `given` has refused null, so `config` points to a structure as long as its `size`
+    // says (this function's contract), and `own` is one, too.
+    unsafe { copy(config, &mut own, whole, "ncclEncryptionConfig_t") }?;
+    if own.mode == 0 {
+        return Ok(());
+    }
+    Err(Failure::new(
+        Kind::Usage,
+        "ranks authenticate each other, and do not encrypt what they send: set the mode to \
+         NCCL_ENCRYPTION_MODE_NONE, and encrypt the network (WireGuard, MACsec)",
+    ))
+}
+
 /// Copies as much of a structure as both the caller and this library know.
 ///
 /// # Safety
 /// `from` points to a structure that begins with its size and [`MAGIC`], and is as long as it says,
 /// if that is at most [`MOST`]. `T` is such a structure, of which any bytes are one.
-unsafe fn copy<T>(from: *const T, to: &mut T, first: usize, name: &str) -> Result<(), Failure> {
+pub(crate) unsafe fn copy<T>(
+    from: *const T,
+    to: &mut T,
+    first: usize,
+    name: &str,
+) -> Result<(), Failure> {
     // SAFETY: the structure begins with its size (this function's contract).
     let size = unsafe { from.cast::<usize>().read_unaligned() };
     if !(first..=MOST).contains(&size) {

@@ -9,13 +9,14 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use crate::refusal::Refused;
 #[allow(clippy::wildcard_imports, reason = "the table has nearly all")]
 use crate::types::*;
-use crate::{collectives, comm, groups, info, meeting, memory, operations, teams};
+use crate::{
+    collectives, comm, groups, growing, info, meeting, memory, operations, properties, teams,
+};
 
 const NOT_YET: &str = "it is not implemented";
 const SIGNALS: &str = "one-sided signals are not implemented: use ncclSend and ncclRecv";
 const DEVICE_API: &str = "kernels of a program cannot communicate by themselves: use the calls of \
                           the host";
-const ENCRYPTION: &str = "ranks are authenticated, and what they send is not encrypted";
 
 /// The body of a row's function.
 macro_rules! body {
@@ -155,18 +156,20 @@ exports! {
         comm: ncclComm_t, excludeRanksList: *mut c_int, excludeRanksCount: c_int,
         newcomm: *mut ncclComm_t, config: *mut ncclConfig_t, shrinkFlags: c_int
     ) -> ncclResult_t = meeting::shrink;
-    refuse ncclCommGetUniqueId(
+    native ncclCommGetUniqueId(
         comm: ncclComm_t, uniqueId: *mut ncclUniqueId
-    ) -> ncclResult_t = NOT_YET;
-    refuse ncclCommGrow(
+    ) -> ncclResult_t = growing::unique_id;
+    native ncclCommGrow(
         comm: ncclComm_t, nRanks: c_int, uniqueId: *const ncclUniqueId, rank: c_int,
         newcomm: *mut ncclComm_t, config: *mut ncclConfig_t
-    ) -> ncclResult_t = NOT_YET;
+    ) -> ncclResult_t = growing::grow;
     native ncclCommFinalize(comm: ncclComm_t) -> ncclResult_t = comm::finalize;
     native ncclCommDestroy(comm: ncclComm_t) -> ncclResult_t = comm::destroy;
     native ncclCommAbort(comm: ncclComm_t) -> ncclResult_t = comm::abort;
     native ncclCommRevoke(comm: ncclComm_t, revokeFlags: c_int) -> ncclResult_t = comm::revoke;
-    refuse ncclSetEncryption(config: *const ncclEncryptionConfig_t) -> ncclResult_t = ENCRYPTION;
+    native ncclSetEncryption(
+        config: *const ncclEncryptionConfig_t
+    ) -> ncclResult_t = info::set_encryption;
 
     // About a communicator.
     native ncclCommCount(comm: ncclComm_t, count: *mut c_int) -> ncclResult_t = comm::count;
@@ -175,12 +178,12 @@ exports! {
     native ncclCommGetAsyncError(
         comm: ncclComm_t, asyncError: *mut ncclResult_t
     ) -> ncclResult_t = comm::async_error;
-    refuse ncclCommQueryProperties(
+    native ncclCommQueryProperties(
         comm: ncclComm_t, props: *mut ncclCommProperties_t
-    ) -> ncclResult_t = NOT_YET;
-    refuse ncclCommMemStats(
+    ) -> ncclResult_t = properties::query;
+    native ncclCommMemStats(
         comm: ncclComm_t, stat: ncclCommMemStat_t, value: *mut u64
-    ) -> ncclResult_t = NOT_YET;
+    ) -> ncclResult_t = properties::memory;
     native ncclCommSuspend(comm: ncclComm_t, flags: c_int) -> ncclResult_t = comm::suspend;
     native ncclCommResume(comm: ncclComm_t) -> ncclResult_t = comm::resume;
 

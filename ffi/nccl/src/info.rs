@@ -5,8 +5,9 @@ use std::ffi::{c_char, c_int};
 use spark_ccl_abi::arguments::given;
 use spark_ccl_abi::failure::{guarded, last_error};
 
+use crate::config::check_encryption;
 use crate::status::{Status, words};
-use crate::types::ncclComm_t;
+use crate::types::{ncclComm_t, ncclEncryptionConfig_t};
 
 /// The version of NCCL whose functions these are: programs decide by it what they call.
 const VERSION: c_int = 23203;
@@ -33,6 +34,15 @@ pub(crate) fn error_string(result: c_int) -> *const c_char {
 /// `ncclGetLastError`: this thread's, whatever the communicator.
 pub(crate) fn last_error_of(_comm: ncclComm_t) -> *const c_char {
     last_error()
+}
+
+/// `ncclSetEncryption`.
+///
+/// # Safety
+/// `config` is null, or [as it must be](check_encryption).
+pub(crate) unsafe fn set_encryption(config: *const ncclEncryptionConfig_t) -> Status {
+    // SAFETY: `config` is null or as it must be (this function's contract).
+    guarded(|| unsafe { check_encryption(config) })
 }
 
 /// `ncclResetDebugInit` and `ncclResetDebugInitInternal`: logging is set up with each communicator.

@@ -103,6 +103,11 @@ pub(crate) unsafe fn init_all(
 ) -> Status {
     guarded(|| {
         let (comms, size) = (given(comms, "comm")?, natural(count, "ndev")?);
+        if size == 0 {
+            return Err(Failure::invalid(
+                "ndev is 0, and there is no communicator of no ranks",
+            ));
+        }
         let devices = if devices.is_null() {
             (0..count).collect()
         } else {
@@ -221,7 +226,7 @@ fn without(parent: &Communicator, lost: &[usize]) -> Result<Option<Communicator>
 }
 
 /// Joins the ranks of an id.
-fn connect(
+pub(crate) fn connect(
     builder: Builder,
     size: c_int,
     id: &ncclUniqueId,

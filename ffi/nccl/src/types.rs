@@ -63,7 +63,6 @@ macro_rules! opaque {
 }
 
 opaque! {
-    ncclEncryptionConfig_t
     ncclWaitSignalDesc_t
     ncclDevCommRequirements_t
     ncclDevComm_t
@@ -73,7 +72,6 @@ opaque! {
     ncclLLA2AHandle_t
     ncclGinOutboxHandle
     ncclGinInboxA2AHandle
-    ncclCommProperties_t
     ncclSimInfo_t
 }
 
@@ -149,5 +147,34 @@ growing! {
         23100 CTAPolicy: c_int = UNDEFINED;
         23100 userProfilerTag: u64 = 0;
         23200 launchCompletionEvent: *const c_void = std::ptr::null();
+    }
+    /// `ncclEncryptionConfig_t`.
+    ncclEncryptionConfig_t {
+        23200 size: usize = size_of::<Self>();
+        23200 magic: c_uint = 0;
+        23200 version: c_uint = 0;
+        23200 mode: c_int = 0;
+        23200 psk: *const c_char = std::ptr::null();
+    }
+    /// `ncclCommProperties_t`, which NCCL declares beside its device API.
+    ncclCommProperties_t {
+        23200 size: usize = size_of::<Self>();
+        23200 magic: c_uint = 0;
+        23200 version: c_uint = 0;
+        23200 rank: c_int = 0;
+        23200 nRanks: c_int = 0;
+        23200 cudaDev: c_int = -1;
+        23200 nvmlDev: c_int = -1;
+        23200 deviceApiSupport: u8 = 0;
+        23200 multimemSupport: u8 = 0;
+        23200 ginType: c_int = 0;
+        23200 nLsaTeams: c_int = 0;
+        23200 hostRmaSupport: u8 = 0;
+        23200 railedGinType: c_int = 0;
+        23200 commHash: u64 = 0;
+        23200 ginMinStride: c_int = 0;
+        23200 ginConnectionType: c_int = 0;
+        23200 ginSupport: [u8; 64] = [0; 64];
+        23200 devCommRuntimeVersionSize: usize = 0;
     }
 }

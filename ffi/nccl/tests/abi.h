@@ -73,6 +73,8 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *, int, ncclUniqueId, int, ncclCo
 ncclResult_t ncclCommInitAll(ncclComm_t *, int, const int *);
 ncclResult_t ncclCommSplit(ncclComm_t, int, int, ncclComm_t *, ncclConfig_t *);
 ncclResult_t ncclCommShrink(ncclComm_t, int *, int, ncclComm_t *, ncclConfig_t *, int);
+ncclResult_t ncclCommGetUniqueId(ncclComm_t, ncclUniqueId *);
+ncclResult_t ncclCommGrow(ncclComm_t, int, const ncclUniqueId *, int, ncclComm_t *, ncclConfig_t *);
 ncclResult_t ncclCommFinalize(ncclComm_t);
 ncclResult_t ncclCommDestroy(ncclComm_t);
 ncclResult_t ncclCommAbort(ncclComm_t);
@@ -103,20 +105,5 @@ ncclResult_t ncclBcast(void *, size_t, ncclDataType_t, int, ncclComm_t, cudaStre
 ncclResult_t ncclSend(const void *, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t);
 ncclResult_t ncclRecv(void *, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t);
 #endif
-
-static ncclComm_t comm;
-static int rank = -1, size = -1;
-
-static inline void require(int condition, const char *what)
-{
-    if (!condition) {
-        fprintf(stderr, "rank %d: %s: %s\n", rank, what, ncclGetLastError(NULL));
-        exit(1);
-    }
-}
-
-#define SUCCEEDS(call) require((call) == ncclSuccess, #call)
-#define FAILS(call, code, word)                                                                    \
-    require((call) == (code) && strstr(ncclGetLastError(NULL), word) != NULL, #call)
 
 #endif

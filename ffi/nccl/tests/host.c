@@ -5,9 +5,6 @@
  */
 #include "values.h"
 
-#include <time.h>
-#include <unistd.h>
-
 enum { MOST_RANKS = 4, MI = 1 << 20 };
 
 static char *in, *out;
@@ -148,12 +145,25 @@ static void groups(void)
     FAILS(ncclGroupEnd(), ncclInvalidArgument, "12");
 }
 
-/* The sum of a rank's own number in another communicator. */
-static void expect_sum(ncclComm_t other, int32_t own, int32_t expected, const char *what)
+/* The last rank joins what the others have split off. */
+static void grow(ncclComm_t part)
 {
-    int32_t sum = -1;
-    SUCCEEDS(ncclAllReduce(&own, &sum, 1, ncclInt32, ncclSum, other, NULL));
-    require(sum == expected, what);
+    ncclComm_t grown = NULL;
+    ncclUniqueId id;
+    int last = size - 1, number;
+    if (rank == 0) {
+        SUCCEEDS(ncclCommGetUniqueId(part, &id));
+    }
+    SUCCEEDS(ncclBcast(&id, sizeof id, ncclUint8, 0, comm, NULL));
+    if (rank != last) {
+        FAILS(ncclCommGrow(part, last, NULL, -1, &grown, NULL), ncclInvalidArgument, "nRanks");
+    }
+    SUCCEEDS(ncclCommGrow(part, size, rank == 0 || rank == last ? &id : NULL,
+                          rank == last ? last : -1, &grown, NULL));
+    SUCCEEDS(ncclCommUserRank(grown, &number));
+    require((number == last) == (rank == last), "the rank in a grown communicator");
+    expect_sum(grown, rank, size * (size - 1) / 2, "the sum of a grown communicator");
+    SUCCEEDS(ncclCommDestroy(grown));
 }
 
 static void parts(void)
@@ -167,6 +177,9 @@ static void parts(void)
         SUCCEEDS(ncclCommUserRank(part, &number));
         require(number == last - 1 - rank, "the rank in a split");
         expect_sum(part, rank, last * (last - 1) / 2, "the sum of a split");
+    }
+    grow(part);
+    if (rank != last) {
         SUCCEEDS(ncclCommFinalize(part));
         SUCCEEDS(ncclCommDestroy(part));
         FAILS(ncclCommDestroy(part), ncclInvalidArgument, "no such communicator");
@@ -195,29 +208,6 @@ static void threads(void)
     }
 }
 
-static ncclUniqueId meet(const char *path)
-{
-    ncclUniqueId id;
-    char temporary[4096];
-    snprintf(temporary, sizeof temporary, "%s.new", path);
-    if (rank == 0) {
-        SUCCEEDS(ncclGetUniqueId(&id));
-        FILE *file = fopen(temporary, "wb");
-        require(file && fwrite(&id, sizeof id, 1, file) == 1, "writing the id");
-        require(fclose(file) == 0, "closing the file of the id");
-        require(rename(temporary, path) == 0, "the id's file");
-        return id;
-    }
-    FILE *file;
-    struct timespec moment = {0, 10000000};
-    while (!(file = fopen(path, "rb"))) {
-        nanosleep(&moment, NULL);
-    }
-    require(fread(&id, sizeof id, 1, file) == 1, "reading the id");
-    fclose(file);
-    return id;
-}
-
 int main(int argc, char **argv)
 {
     require(argc == 4, "usage: host FILE RANK SIZE");
@@ -237,9 +227,8 @@ int main(int argc, char **argv)
     require(ncclCommInitRankConfig(&comm, size, id, rank, &config) == ncclInProgress, "blocking 0");
     require(comm != NULL, "a communicator that is being made");
     ncclResult_t state = ncclInProgress;
-    struct timespec moment = {0, 1000000};
     while (state == ncclInProgress) {
-        nanosleep(&moment, NULL);
+        pause_briefly();
         SUCCEEDS(ncclCommGetAsyncError(comm, &state));
     }
     require(state == ncclSuccess, "meeting");

@@ -1,11 +1,11 @@
 /*
- * Values that all types have, and sums, products and means of them, too: elements repeat after
- * three, and are small.
+ * Values that all types have, and of which they have the sums, products and means of all ranks,
+ * too: they repeat after three elements, and are small.
  */
 #ifndef VALUES_H
 #define VALUES_H
 
-#include "abi.h"
+#include "ranks.h"
 
 #include <math.h>
 

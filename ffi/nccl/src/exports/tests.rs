@@ -79,6 +79,8 @@ fn layouts() {
     };
     print("ncclConfig_t", ncclConfig_t::MEMBERS);
     print("ncclCollConfig_t", ncclCollConfig_t::MEMBERS);
+    print("ncclEncryptionConfig_t", ncclEncryptionConfig_t::MEMBERS);
+    print("ncclCommProperties_t", ncclCommProperties_t::MEMBERS);
 }
 
 /// A type of Rust's, as C writes it.

@@ -3,7 +3,7 @@
 use std::env;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
 use crate::{PACKAGE, library};
 
@@ -27,17 +27,38 @@ fn compile(directory: &Path, name: &str) -> PathBuf {
     program
 }
 
-fn start(program: &Path, id: &Path, rank: usize, size: usize) -> Child {
-    Command::new(program)
-        .arg(id)
-        .args([rank, size].map(|number| number.to_string()))
-        .env_clear()
-        // A rank that another one leaves waiting says so.
-        .env("SPARK_CCL_TIMEOUT", "120")
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap()
+/// Runs a program as this number of ranks.
+fn launch(program: &Path, size: usize) -> Vec<Output> {
+    let id = program.with_extension(size.to_string());
+    let start = |rank: usize| {
+        Command::new(program)
+            .arg(&id)
+            .args([rank, size].map(|number| number.to_string()))
+            .env_clear()
+            // A rank that another one leaves waiting says so.
+            .env("SPARK_CCL_TIMEOUT", "120")
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap()
+    };
+    let ranks: Vec<_> = (0..size).map(start).collect();
+    let ended = ranks.into_iter().map(Child::wait_with_output);
+    let ended: Vec<_> = ended.map(Result::unwrap).collect();
+    // The first that fails may only say that another has.
+    for output in &ended {
+        eprint!("{}", String::from_utf8_lossy(&output.stderr));
+    }
+    ended
+}
+
+/// Ranks find everything right.
+fn verify(ranks: &[Output], size: usize) {
+    for (rank, output) in ranks.iter().enumerate() {
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(said, format!("rank {rank} of {size}: right\n"));
+        assert!(output.status.success(), "{:?}", output.status);
+    }
 }
 
 #[test]
@@ -45,19 +66,15 @@ fn all_operations_work_on_host_memory() {
     let directory = tempfile::tempdir().unwrap();
     let program = compile(directory.path(), "host");
     for size in [2, 3, 4] {
-        let id = directory.path().join(format!("id-{size}"));
-        let ranks = (0..size).map(|rank| start(&program, &id, rank, size));
-        let ranks: Vec<_> = ranks.collect();
-        let ended = ranks.into_iter().map(Child::wait_with_output);
-        let ended: Vec<_> = ended.map(Result::unwrap).collect();
-        // The first that fails may only say that another has.
-        for output in &ended {
-            eprint!("{}", String::from_utf8_lossy(&output.stderr));
-        }
-        for (rank, output) in ended.iter().enumerate() {
-            let said = String::from_utf8_lossy(&output.stdout);
-            assert_eq!(said, format!("rank {rank} of {size}: right\n"));
-            assert!(output.status.success(), "{:?}", output.status);
-        }
+        verify(&launch(&program, size), size);
     }
+}
+
+#[test]
+fn ranks_go_on_after_a_death_and_leave_nothing_behind() {
+    let directory = tempfile::tempdir().unwrap();
+    let program = compile(directory.path(), "ends");
+    let ranks = launch(&program, 3);
+    verify(&ranks[..2], 3);
+    assert_eq!(ranks[2].status.code(), None, "it was to be killed");
 }

@@ -1,0 +1,103 @@
+/*
+ * How communicators end otherwise than in order.
+ *
+ *   ends FILE RANK SIZE       the last rank dies, and the others go on without it
+ */
+#include "ranks.h"
+
+#include <dirent.h>
+#include <signal.h>
+
+static void shrink(int lost)
+{
+    int32_t own = rank, sum = 0;
+    int number;
+    ncclComm_t rest = NULL;
+    ncclResult_t state;
+    char name[32];
+    snprintf(name, sizeof name, "rank %d", lost);
+    FAILS(ncclAllReduce(&own, &sum, 1, ncclInt32, ncclSum, comm, NULL), ncclRemoteError, name);
+    SUCCEEDS(ncclCommGetAsyncError(comm, &state));
+    require(state == ncclRemoteError, "the state after a death");
+    SUCCEEDS(ncclCommShrink(comm, &lost, 1, &rest, NULL, 0));
+    SUCCEEDS(ncclCommCount(rest, &number));
+    require(number == size - 1, "the size without the one that died");
+    expect_sum(rest, rank, lost * (lost - 1) / 2, "the sum of those that are left");
+    SUCCEEDS(ncclCommDestroy(comm));
+    SUCCEEDS(ncclCommFinalize(rest));
+    SUCCEEDS(ncclCommDestroy(rest));
+}
+
+/* Nobody comes: an abort does not wait for anybody. */
+static void abort_a_meeting(void)
+{
+    ncclUniqueId id;
+    ncclComm_t alone = NULL;
+    ncclResult_t state;
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    int number;
+    config.blocking = 0;
+    SUCCEEDS(ncclGetUniqueId(&id));
+    require(ncclCommInitRankConfig(&alone, 2, id, 0, &config) == ncclInProgress, "blocking 0");
+    SUCCEEDS(ncclCommGetAsyncError(alone, &state));
+    require(state == ncclInProgress, "the state of a meeting");
+    FAILS(ncclCommCount(alone, &number), ncclInvalidArgument, "not ready");
+    SUCCEEDS(ncclCommAbort(alone));
+    FAILS(ncclCommAbort(alone), ncclInvalidArgument, "no such communicator");
+}
+
+static int count(const char *path)
+{
+    DIR *folder = opendir(path);
+    require(folder != NULL, path);
+    int entries = 0;
+    while (readdir(folder) != NULL) {
+        entries++;
+    }
+    closedir(folder);
+    return entries;
+}
+
+/* Nothing is left of communicators that have ended. */
+static void again_and_again(void)
+{
+    int descriptors = 0;
+    for (int i = 0; i < 60; i++) {
+        ncclComm_t all[2];
+        int32_t own[2] = {1, 2}, sum[2] = {0};
+        SUCCEEDS(ncclCommInitAll(all, 2, NULL));
+        SUCCEEDS(ncclGroupStart());
+        for (int j = 0; j < 2; j++) {
+            SUCCEEDS(ncclAllReduce(&own[j], &sum[j], 1, ncclInt32, ncclSum, all[j], NULL));
+        }
+        SUCCEEDS(ncclGroupEnd());
+        require(sum[0] == 3 && sum[1] == 3, "a sum");
+        for (int j = 0; j < 2; j++) {
+            SUCCEEDS(ncclCommDestroy(all[j]));
+        }
+        if (i == 20) {
+            descriptors = count("/proc/self/fd");
+        }
+    }
+    for (int i = 0; i < 20000 && count("/proc/self/fd") > descriptors; i++) {
+        pause_briefly();
+    }
+    require(count("/proc/self/fd") <= descriptors, "descriptors of communicators that have ended");
+}
+
+int main(int argc, char **argv)
+{
+    require(argc == 4, "usage: ends FILE RANK SIZE");
+    rank = atoi(argv[2]);
+    size = atoi(argv[3]);
+    SUCCEEDS(ncclCommInitRank(&comm, size, meet(argv[1]), rank));
+    expect_sum(comm, rank, size * (size - 1) / 2, "a sum");
+    if (rank == size - 1) {
+        raise(SIGKILL);
+    }
+    shrink(size - 1);
+    again_and_again();
+    abort_a_meeting();
+    printf("rank %d of %d: right\n", rank, size);
+    return 0;
+}
