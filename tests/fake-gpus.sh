@@ -59,3 +59,12 @@ for backend in nccl engine; do
     on_fakes env SPARK_CCL_BACKEND=$backend SPARK_CCL_GPU_PROTOCOL=proxy SPARK_CCL_GPU_PINNED=1 \
         SPARK_CCL_RANK=0 SPARK_CCL_SIZE=1 "$libraries/context"
 done
+# NCCL's ABI on our kernels. Its library has the name of the fake NCCL, which is not used here.
+mkdir "$libraries/own"
+ln -s "$target/debug/libspark_nccl.so" "$libraries/own/libnccl.so.2"
+cc -std=c11 -D_POSIX_C_SOURCE=200809L -O1 -Wall -Wextra -Wpedantic -Werror \
+    ffi/nccl/tests/device.c -o "$libraries/own/device" \
+    "$libraries/own/libnccl.so.2" -L "$libraries" -lcuda
+env LD_LIBRARY_PATH="$libraries/own:$libraries" FAKE_GPUS=1 SPARK_CCL_SHARE_GPU=1 \
+    SPARK_CCL_TUNING=off SPARK_CCL_GPU_PROTOCOL=proxy SPARK_CCL_GPU_PINNED=1 \
+    "$libraries/own/device"

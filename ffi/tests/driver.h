@@ -26,6 +26,7 @@ int cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t bytes, void *stream)
 int cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t bytes, void *stream);
 int cuStreamCreate(void **stream, unsigned flags);
 int cuStreamDestroy_v2(void *stream);
+int cuStreamSynchronize(void *stream);
 
 #ifdef __cplusplus
 }

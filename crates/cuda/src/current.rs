@@ -42,6 +42,17 @@ fn current() -> sys::CUcontext {
     current.ok().flatten().unwrap_or(ptr::null_mut())
 }
 
+/// The device whose context is current in this thread; `None` if there is none, or no driver.
+pub fn current_device() -> Option<usize> {
+    open().ok()?;
+    let mut device = 0;
+    // SAFETY: the driver is there, and writes one number, to a variable of this function.
+    unsafe { sys::cuCtxGetDevice(&raw mut device) }
+        .result()
+        .ok()?;
+    usize::try_from(device).ok()
+}
+
 impl Drop for KeptContext {
     fn drop(&mut self) {
         let Some(before) = self.before else { return };

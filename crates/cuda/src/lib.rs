@@ -45,7 +45,7 @@ mod stream;
 pub use borrowed::{CallStream, borrow_stream};
 pub use buffer::{Buffer, Observed, Observer};
 pub use cudarc;
-pub use current::{KeptContext, keep_context, make_current};
+pub use current::{KeptContext, current_device, keep_context, make_current};
 pub use dependent::DependentLaunch;
 pub use device::{
     Device, Traits, adopt, bus_id, context, count, devices, generation, multiprocessors, name,

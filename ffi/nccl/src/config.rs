@@ -6,8 +6,8 @@ use std::time::Duration;
 use spark_ccl::{Backend, Builder, Net};
 use spark_ccl_abi::arguments::{given, text};
 use spark_ccl_abi::failure::{Failure, Kind};
+use spark_ccl_cuda::{count, current_device};
 
-use crate::device::current_device;
 use crate::types::{UNDEFINED, ncclCollConfig_t, ncclConfig_t, ncclEncryptionConfig_t};
 
 /// What all structures of NCCL's begin with, behind their size.
@@ -88,13 +88,16 @@ impl Options {
         if is_unset("SPARK_CCL_TIMEOUT") {
             builder = builder.operation_timeout(NEVER);
         }
-        if let (true, Some(device)) = (is_unset("SPARK_CCL_BACKEND"), current_device()) {
-            builder = builder.backend(Backend::Engine);
-            if is_unset("SPARK_CCL_DEVICE") {
-                builder = builder.set("SPARK_CCL_DEVICE", &device.to_string());
-            }
+        // Not NCCL, of which this has the name: it would be opened once more.
+        let is_host = std::env::var("SPARK_CCL_BACKEND").is_ok_and(|backend| backend == "host");
+        if is_host || count().unwrap_or(0) == 0 {
+            return builder.backend(Backend::Host);
         }
-        builder
+        if is_unset("SPARK_CCL_DEVICE") {
+            let device = current_device().unwrap_or(0);
+            builder = builder.set("SPARK_CCL_DEVICE", &device.to_string());
+        }
+        builder.backend(Backend::Engine)
     }
 }
 

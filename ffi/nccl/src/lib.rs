@@ -9,7 +9,6 @@
 mod collectives;
 mod comm;
 mod config;
-mod device;
 pub mod exports;
 mod factors;
 mod groups;

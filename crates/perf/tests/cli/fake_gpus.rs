@@ -39,8 +39,9 @@ pub(crate) fn build(functions: &str) -> TempDir {
     folder
 }
 
-const SOURCES: [&str; 6] = [
+const SOURCES: [&str; 7] = [
     "between.cpp",
+    "context.cpp",
     "cuda.cpp",
     "mapping.cpp",
     "nccl.cpp",
