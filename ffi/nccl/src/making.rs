@@ -52,7 +52,7 @@ impl<W: FnOnce() -> Result<Option<Communicator>, Failure> + Send + 'static> Plan
 }
 
 /// Makes a communicator as `prepare` plans it: now, in a thread of its own if it is not blocking,
-/// or at the end of the group.
+/// or at the end of the group, which fails if it cannot be begun.
 ///
 /// # Safety
 /// `to` is null or can be written. `config` is null, or [as it must be](Options::read).
@@ -65,7 +65,8 @@ pub(crate) unsafe fn make<W: FnOnce() -> Result<Option<Communicator>, Failure> +
     let outcome = guarded(|| {
         // SAFETY: `to` is null or can be written, and `config` is null or as it must be (this
         // function's contract).
-        state = unsafe { begin(to, config, prepare) }?;
+        let begun = unsafe { begin(to, config, prepare) };
+        state = begun.inspect_err(groups::keep_failure)?;
         Ok(())
     });
     match outcome {

@@ -109,11 +109,13 @@ pub(crate) unsafe fn init_all(
             ));
         }
         let devices = if devices.is_null() {
-            (0..count).collect()
+            (0..size).collect()
         } else {
             // SAFETY: `devices` is not null, so it points to `count` numbers (this function's
             // contract), which are copied here.
-            unsafe { slice(devices, size, "devlist") }?.to_vec()
+            let devices = unsafe { slice(devices, size, "devlist") }?.iter();
+            let devices = devices.map(|&device| natural(device, "a device of devlist"));
+            devices.collect::<Result<Vec<_>, _>>()?
         };
         let internal = *Communicator::builder().unique_id()?.as_bytes();
         let id = ncclUniqueId { internal };
@@ -121,7 +123,6 @@ pub(crate) unsafe fn init_all(
         let mut outcome = Ok(());
         for (rank, device) in (0..).zip(devices) {
             let prepare = |options: &Options| {
-                let device = natural(device, "a device of devlist")?;
                 let builder = options.apply(Communicator::builder());
                 let builder = builder.set("SPARK_CCL_DEVICE", &device.to_string());
                 Ok(Plan::new(None, connect(builder, count, &id, rank)?))

@@ -143,6 +143,14 @@ static void groups(void)
     SUCCEEDS(ncclGroupStart());
     FAILS(ncclSend(&own, 1, ncclNumTypes, right, comm, NULL), ncclInvalidArgument, "12");
     FAILS(ncclGroupEnd(), ncclInvalidArgument, "12");
+    ncclComm_t none = comm;
+    ncclUniqueId id = {{0}};
+    SUCCEEDS(ncclGroupStart());
+    FAILS(ncclCommInitRank(&none, 1, id, 0), ncclInvalidArgument, "id");
+    require(none == NULL, "a communicator that cannot be made");
+    FAILS(ncclGroupEnd(), ncclInvalidArgument, "id");
+    int below = -1;
+    FAILS(ncclCommInitAll(&none, 1, &below), ncclInvalidArgument, "devlist");
 }
 
 /* The last rank joins what the others have split off. */
