@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use spark_ccl::Communicator;
+use spark_ccl::{Communicator, Error};
 use spark_ccl_abi::arguments::given;
 use spark_ccl_abi::failure::{Failure, Kind, guarded};
 use spark_ccl_abi::groups;
@@ -136,7 +136,11 @@ pub(crate) unsafe fn async_error(comm: ncclComm_t, error: *mut Status) -> Status
         let member = MEMBERS.get(comm.addr() as u64)?;
         let state = match member.0.get() {
             None => Status::InProgress,
-            Some(Ok(comm)) => guarded(|| Ok(comm.inner.check()?)),
+            Some(Ok(comm)) => match comm.inner.check() {
+                // It was finalized, which is no error of what it did: programs ask afterwards.
+                Err(Error::Invalid { .. }) => Status::Success,
+                checked => guarded(|| Ok(checked?)),
+            },
             Some(Err(failure)) => guarded(|| Err(failure.clone())),
         };
         // SAFETY: `given` has refused null, and otherwise `error` can be written (this function's

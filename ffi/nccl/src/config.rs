@@ -50,11 +50,7 @@ impl Options {
         // SAFETY: `config` is not null, so it points to a structure as long as its `size` says
         // (this function's contract), and `own` is one, too.
         unsafe { copy(config, &mut own, FIRST, "ncclConfig_t") }?;
-        Self::DEFAULT.with(&own)
-    }
-
-    fn with(mut self, config: &ncclConfig_t) -> Result<Self, Failure> {
-        self.is_blocking = match config.blocking {
+        let is_blocking = match own.blocking {
             0 => false,
             1 | UNDEFINED => true,
             other => {
@@ -63,19 +59,20 @@ impl Options {
                 )));
             }
         };
-        // SAFETY: the name is null, or a string that ends in a null character, as the contract of
-        // `read` demands of the structure that this is a copy of.
-        let name = unsafe { text(config.netName) };
-        self.net = name
-            .map(|name| match name.to_ascii_lowercase().as_str() {
-                "socket" => Ok(Net::Tcp),
-                "ib" => Ok(Net::Rdma),
-                _ => Err(Failure::invalid(format!(
-                    "netName of the ncclConfig_t is {name:?}: there are Socket and IB"
-                ))),
-            })
-            .transpose()?;
-        Ok(self)
+        // SAFETY: the name is null, or a string that ends in a null character (this function's
+        // contract).
+        let name = unsafe { text(own.netName) };
+        let net = name.map(|name| match name.to_ascii_lowercase().as_str() {
+            "socket" => Ok(Net::Tcp),
+            "ib" => Ok(Net::Rdma),
+            _ => Err(Failure::invalid(format!(
+                "netName of the ncclConfig_t is {name:?}: there are Socket and IB"
+            ))),
+        });
+        Ok(Self {
+            is_blocking,
+            net: net.transpose()?,
+        })
     }
 
     /// Has a builder make a communicator like NCCL's: without a deadline, and on this thread's GPU

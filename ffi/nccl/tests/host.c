@@ -188,7 +188,10 @@ static void parts(void)
     }
     grow(part);
     if (rank != last) {
+        ncclResult_t state;
         SUCCEEDS(ncclCommFinalize(part));
+        SUCCEEDS(ncclCommGetAsyncError(part, &state));
+        require(state == ncclSuccess, "the state after the end");
         SUCCEEDS(ncclCommDestroy(part));
         FAILS(ncclCommDestroy(part), ncclInvalidArgument, "no such communicator");
         SUCCEEDS(ncclCommShrink(comm, &last, 1, &rest, NULL, 0));
