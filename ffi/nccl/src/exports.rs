@@ -10,7 +10,8 @@ use crate::refusal::Refused;
 #[allow(clippy::wildcard_imports, reason = "the table has nearly all")]
 use crate::types::*;
 use crate::{
-    collectives, comm, groups, growing, info, meeting, memory, operations, properties, teams,
+    allocation, collectives, comm, groups, growing, info, meeting, memory, operations, properties,
+    teams,
 };
 
 const NOT_YET: &str = "it is not implemented";
@@ -279,8 +280,8 @@ exports! {
     ) -> ncclResult_t = operations::destroy;
 
     // Memory.
-    refuse ncclMemAlloc(ptr: *mut *mut c_void, size: usize) -> ncclResult_t = NOT_YET;
-    refuse ncclMemFree(ptr: *mut c_void) -> ncclResult_t = NOT_YET;
+    native ncclMemAlloc(ptr: *mut *mut c_void, size: usize) -> ncclResult_t = allocation::allocate;
+    native ncclMemFree(ptr: *mut c_void) -> ncclResult_t = allocation::free;
     native ncclCommRegister(
         comm: ncclComm_t, buff: *mut c_void, size: usize, handle: *mut *mut c_void
     ) -> ncclResult_t = memory::register;

@@ -87,6 +87,8 @@ ncclResult_t ncclCommDeregister(const ncclComm_t, void *);
 ncclResult_t ncclCommWindowRegister(ncclComm_t, void *, size_t, ncclWindow_t *, int);
 ncclResult_t ncclCommWindowDeregister(ncclComm_t, ncclWindow_t);
 ncclResult_t ncclSignal(int, int, int, unsigned int, ncclComm_t, cudaStream_t);
+ncclResult_t ncclMemAlloc(void **, size_t);
+ncclResult_t ncclMemFree(void *);
 ncclResult_t ncclGroupStart(void);
 ncclResult_t ncclGroupEnd(void);
 ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t *, void *, ncclDataType_t, ncclScalarResidence_t,

@@ -49,7 +49,9 @@ int main(void)
         for (int j = 0; j < COUNT; j++) {
             own[j] = 10 * i + j;
         }
-        require(cuMemAlloc_v2(&send[i], sizeof own) == 0, "memory");
+        void *memory = NULL;
+        SUCCEEDS(ncclMemAlloc(&memory, sizeof own));
+        send[i] = (uintptr_t)memory;
         require(cuMemAlloc_v2(&recv[i], sizeof seen) == 0, "memory");
         require(cuStreamCreate(&streams[i], 1) == 0, "a stream");
         require(cuMemcpyHtoDAsync_v2(send[i], own, sizeof own, streams[i]) == 0, "a copy");
@@ -82,7 +84,10 @@ int main(void)
           "memory");
     for (int i = 0; i < RANKS; i++) {
         SUCCEEDS(ncclCommDestroy(all[i]));
+        SUCCEEDS(ncclMemFree((void *)(uintptr_t)send[i]));
+        FAILS(ncclMemFree((void *)(uintptr_t)send[i]), ncclInvalidArgument, "ncclMemAlloc");
     }
+    SUCCEEDS(ncclMemFree(NULL));
     puts("right");
     return 0;
 }

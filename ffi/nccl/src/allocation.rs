@@ -1,0 +1,48 @@
+//! Memory of GPUs that a program allocates here, before there is a communicator: peers reach it.
+
+use std::ffi::c_void;
+
+use spark_ccl_abi::arguments::given;
+use spark_ccl_abi::failure::{Failure, Kind, guarded};
+use spark_ccl_abi::handles::Table;
+use spark_ccl_cuda::{DeviceBlock, Error, context, current_device, keep_context};
+
+use crate::status::Status;
+
+/// By address.
+static BLOCKS: Table<DeviceBlock> = Table::new("memory of ncclMemAlloc");
+
+/// `ncclMemAlloc`: on the device whose context is current, else on the first.
+///
+/// # Safety
+/// `to` is null or can be written.
+pub(crate) unsafe fn allocate(to: *mut *mut c_void, bytes: usize) -> Status {
+    guarded(|| {
+        let to = given(to, "ptr")?;
+        let _context = keep_context();
+        let device = context(current_device().unwrap_or(0)).map_err(|error| failure(&error))?;
+        let block = DeviceBlock::new(&device, bytes).map_err(|error| failure(&error))?;
+        let address = block.address();
+        BLOCKS.insert_at(address, block);
+        // SAFETY: `given` has refused null, and otherwise `to` can be written (this function's
+        // contract).
+        unsafe { to.write(std::ptr::without_provenance_mut(address as usize)) };
+        Ok(())
+    })
+}
+
+/// `ncclMemFree`: once all that runs in its context has ended, as with `cudaFree`.
+pub(crate) fn free(memory: *mut c_void) -> Status {
+    guarded(|| {
+        if memory.is_null() {
+            return Ok(());
+        }
+        let _context = keep_context();
+        let block = BLOCKS.remove(memory.addr() as u64)?;
+        block.settle().map_err(|error| failure(&error))
+    })
+}
+
+fn failure(error: &Error) -> Failure {
+    Failure::new(Kind::Device, error.to_string())
+}
