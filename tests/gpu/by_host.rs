@@ -55,7 +55,7 @@ fn all_lengths_are_summed_over_each_link() {
     {
         gpus.each(&builder().set(name, value).set(protocol, set), |comm| {
             let stream = stream_of(&comm);
-            for len in [0, 1, 2, 1000, 16_383, 65_537, 1_000_003, (4 << 20) + 7] {
+            for len in [0, 1, 2, 128, 129, 16_383, 65_537, 1_000_003, (4 << 20) + 7] {
                 let input = memory(&comm, &values(comm.rank(), len));
                 let mut output = memory(&comm, &vec![7; len]);
                 comm.all_reduce(&input, &mut output, RedOp::Sum)
@@ -295,82 +295,76 @@ fn the_last_call_of_a_rank_that_has_left_is_named() {
 /// Its kernel has ended, and slots of it are still on their way.
 #[test]
 fn a_rank_that_has_left_still_sends_what_it_has_done() {
-    const LEN: usize = 300_001;
     let Some(gpus) = gpus(2) else { return };
     gpus.each(&builder().set("SPARK_CCL_SHM", "0"), |comm| {
         let stream = stream_of(&comm);
-        for _ in 0..20 {
+        for len in [300_001, 1].repeat(10) {
             let other = comm.split(Some(0), 0).unwrap().unwrap();
-            let mut sum = memory(&other, &values(comm.rank(), LEN));
+            let mut sum = memory(&other, &values(comm.rank(), len));
             other
                 .all_reduce_in_place(&mut sum, RedOp::Sum)
                 .on(&stream)
                 .unwrap();
             other.wait(&stream).unwrap();
             drop(other);
-            assert!(read(&sum) == sums(comm.size(), LEN, 1));
+            assert!(read(&sum) == sums(comm.size(), len, 1));
         }
         comm.finalize().unwrap();
     });
 }
 
-/// One kernel waits for slots, the other one for the host.
+/// One kernel waits for slots or packets, the other one for the host.
 #[test]
 fn calls_that_go_two_ways_are_named() {
-    const LEN: usize = 30_000;
     let Some(gpus) = gpus(2) else { return };
-    gpus.each(&builder(), |comm| {
-        let stream = stream_of(&comm);
-        let mut memory = memory(&comm, &values(comm.rank(), LEN));
-        // Equally many of each kind before.
-        for _ in 0..3 {
-            comm.all_reduce_in_place(&mut memory, RedOp::Sum)
-                .on(&stream)
-                .unwrap();
-            comm.broadcast_in_place(&mut memory, 0).on(&stream).unwrap();
-        }
-        let call = if comm.rank() == 0 {
-            comm.all_reduce_in_place(&mut memory, RedOp::Sum)
-                .on(&stream)
-        } else {
-            comm.broadcast_in_place(&mut memory, 0).on(&stream)
-        };
-        let said = call
-            .and_then(|()| comm.wait(&stream))
-            .unwrap_err()
-            .to_string();
-        for part in ["operation #7 on the device", "all_reduce(", "broadcast("] {
-            assert!(said.contains(part), "{said}");
-        }
-    });
+    for len in [1, 100, 30_000] {
+        gpus.each(&builder(), |comm| {
+            let stream = stream_of(&comm);
+            let mut memory = memory(&comm, &values(comm.rank(), len));
+            // Equally many of each kind before.
+            for _ in 0..3 {
+                comm.all_reduce_in_place(&mut memory, RedOp::Sum)
+                    .on(&stream)
+                    .unwrap();
+                comm.broadcast_in_place(&mut memory, 0).on(&stream).unwrap();
+            }
+            let call = if comm.rank() == 0 {
+                comm.all_reduce_in_place(&mut memory, RedOp::Sum)
+                    .on(&stream)
+            } else {
+                comm.broadcast_in_place(&mut memory, 0).on(&stream)
+            };
+            let said = text(call.and_then(|()| comm.wait(&stream)));
+            for part in ["operation #7 on the device", "all_reduce(", "broadcast("] {
+                assert!(said.contains(part), "{said}");
+            }
+        });
+    }
 }
 
 /// The length decides which way a call goes.
 #[test]
 fn lengths_that_go_two_ways_are_named() {
     let Some(gpus) = gpus(2) else { return };
-    gpus.each(&builder(), |comm| {
-        let stream = stream_of(&comm);
-        for len in [1000, 30_000] {
-            let mut memory = memory(&comm, &values(comm.rank(), len));
-            comm.all_reduce_in_place(&mut memory, RedOp::Sum)
-                .on(&stream)
-                .unwrap();
-            comm.wait(&stream).unwrap();
-            assert!(read(&memory) == sums(comm.size(), len, 1));
-        }
-        let len = if comm.rank() == 0 { 1000 } else { 30_000 };
-        let mut memory = memory(&comm, &values(comm.rank(), len));
-        let said = comm
-            .all_reduce_in_place(&mut memory, RedOp::Sum)
-            .on(&stream)
-            .and_then(|()| comm.wait(&stream))
-            .unwrap_err()
-            .to_string();
-        for part in ["operation #3 on the device", "1000", "30000"] {
-            assert!(said.contains(part), "{said}");
-        }
-    });
+    for differing in [[100, 30_000], [100, 2000], [2000, 30_000], [30_000, 1]] {
+        gpus.each(&builder(), |comm| {
+            let stream = stream_of(&comm);
+            let all_reduce = |len| {
+                let mut memory = memory(&comm, &values(comm.rank(), len));
+                let call = comm.all_reduce_in_place(&mut memory, RedOp::Sum);
+                let result = call.on(&stream).and_then(|()| comm.wait(&stream));
+                result.map(|()| read(&memory))
+            };
+            for len in differing {
+                assert!(all_reduce(len).unwrap() == sums(comm.size(), len, 1));
+            }
+            let said = text(all_reduce(differing[usize::from(comm.rank() > 0)]));
+            let lens = differing.map(|len| len.to_string());
+            for part in ["operation #3 on the device", &lens[0], &lens[1]] {
+                assert!(said.contains(part), "{said}");
+            }
+        });
+    }
 }
 
 /// A call may stand behind something long in its stream: here, behind a call of another
@@ -425,11 +419,15 @@ fn the_way_and_the_pieces_are_explained() {
         let explain = |operation, count| comm.explain_device(operation, DType::F32, count);
         let sum = explain(Operation::AllReduce, 16 << 10).unwrap();
         assert!(sum.starts_with("staged through slots, pieces of "), "{sum}");
-        for operation in [Operation::AllReduce, Operation::Broadcast] {
-            let small = explain(operation, 1000).unwrap();
-            let expected = "staged, 1 piece of up to 4000 bytes on 1 CTA, each on the host by ";
-            assert!(small.starts_with(expected), "{small}");
-            let algorithm = comm.explain(operation, DType::F32, 1000, false);
+        let short = explain(Operation::AllReduce, 256).unwrap();
+        assert_eq!(short, "staged by packets on 1 CTA, straight to all ranks");
+        for (operation, count) in [(Operation::AllReduce, 4000), (Operation::Broadcast, 1000)] {
+            let small = explain(operation, count).unwrap();
+            let bytes = 4 * count;
+            let expected =
+                format!("staged, 1 piece of up to {bytes} bytes on 1 CTA, each on the host by ");
+            assert!(small.starts_with(&expected), "{small}");
+            let algorithm = comm.explain(operation, DType::F32, count, false);
             let algorithm = algorithm.unwrap().algorithm.to_string();
             assert!(small.contains(&algorithm), "{algorithm}: {small}");
         }
@@ -444,7 +442,6 @@ fn the_way_and_the_pieces_are_explained() {
     });
 }
 
-/// Over links nothing does.
 #[test]
 fn only_what_is_faster_so_goes_through_slots() {
     let Some(gpus) = gpus(2) else { return };
@@ -452,7 +449,7 @@ fn only_what_is_faster_so_goes_through_slots() {
     for shm in ["1", "0"] {
         gpus.each(&builder.clone().set("SPARK_CCL_SHM", shm), |comm| {
             let stream = stream_of(&comm);
-            let (rank, ranks, len) = (comm.rank(), comm.size(), 10_000);
+            let (rank, ranks, len) = (comm.rank(), comm.size(), 20_000);
             for operation in [
                 Operation::AllReduce,
                 Operation::AllGather,
@@ -461,8 +458,10 @@ fn only_what_is_faster_so_goes_through_slots() {
             ] {
                 let said = comm.explain_device(operation, DType::U64, len).unwrap();
                 let is_through = said.contains("staged through slots, ");
-                let is_faster = operation != Operation::AllReduce && shm == "1";
-                assert_eq!(is_through, is_faster, "{said}");
+                assert_eq!(is_through, operation != Operation::AllReduce, "{said}");
+                // Over links, each slot is a message.
+                let is_long = said.contains("pieces of up to 65536 bytes");
+                assert_eq!(is_long, is_through && shm == "0", "{said}");
             }
             let own = memory(&comm, &values(rank, len));
             let (mut sum, mut all) = (

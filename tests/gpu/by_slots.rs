@@ -1,4 +1,4 @@
-//! Long collectives of all kinds, one after the other, with any root: at once and in graphs.
+//! Collectives of all kinds and lengths, one after the other, with any root: at once and in graphs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,9 +24,9 @@ fn raw(comm: &Communicator, of: &CudaSlice<u64>, stream: &CudaStream) -> Memory 
 }
 
 /// The lengths of all outputs.
-fn lens(ranks: usize) -> Vec<usize> {
-    let rooted = [LEN, LEN, LEN * ranks, LEN];
-    let common = [LEN, LEN, LEN * ranks, LEN * ranks];
+fn lens(ranks: usize, len: usize) -> Vec<usize> {
+    let rooted = [len, len, len * ranks, len];
+    let common = [len, len, len * ranks, len * ranks];
     [rooted.repeat(ranks), common.to_vec()].concat()
 }
 
@@ -53,27 +53,27 @@ fn call(
 }
 
 /// What they are to leave; `None` where a rank has no output.
-fn expected(rank: usize, ranks: usize) -> Vec<Option<Vec<u64>>> {
-    let block = |of: &[u64], rank: usize| of[rank * LEN..][..LEN].to_vec();
+fn expected(rank: usize, ranks: usize, len: usize) -> Vec<Option<Vec<u64>>> {
+    let block = |of: &[u64], rank: usize| of[rank * len..][..len].to_vec();
     let everyone = 0..ranks;
     let gathered: Vec<_> = everyone
         .clone()
-        .flat_map(|from| values(from, LEN))
+        .flat_map(|from| values(from, len))
         .collect();
-    let blocks = everyone.clone().map(|from| values(from, LEN * ranks));
+    let blocks = everyone.clone().map(|from| values(from, len * ranks));
     let blocks: Vec<_> = blocks.collect();
     let of_root = everyone.flat_map(|root| {
         let at_root = |output: Vec<u64>| (root == rank).then_some(output);
         [
-            Some(values(root, LEN)),
-            at_root(sums(ranks, LEN, 1)),
+            Some(values(root, len)),
+            at_root(sums(ranks, len, 1)),
             at_root(gathered.clone()),
             Some(block(&blocks[root], rank)),
         ]
     });
     let common = [
-        sums(ranks, LEN, 1),
-        block(&sums(ranks, LEN * ranks, 1), rank),
+        sums(ranks, len, 1),
+        block(&sums(ranks, len * ranks, 1), rank),
         gathered.clone(),
         blocks.iter().flat_map(|of| block(of, rank)).collect(),
     ];
@@ -92,28 +92,32 @@ fn all_operations_follow_each_other_at_once_and_in_graphs() {
     ] {
         let builder = builder().set("SPARK_CCL_GPU_PROTOCOL", protocol);
         gpus.each(&builder.set("SPARK_CCL_SHM", shm), |comm| {
-            at_once_and_in_graphs(&comm);
+            // By packets, by pieces that the host reduces, and by slots.
+            for len in [1, 100, 2000, LEN] {
+                at_once_and_in_graphs(&comm, len);
+            }
             comm.finalize().unwrap();
         });
     }
 }
 
-fn at_once_and_in_graphs(comm: &Communicator) {
+/// With blocks of this many elements.
+fn at_once_and_in_graphs(comm: &Communicator, len: usize) {
     let (stream, rank, ranks) = (stream_of(comm), comm.rank(), comm.size());
     let of = |len| stream.clone_htod(&values(rank, len)).unwrap();
-    let (own, all) = (of(LEN), of(LEN * ranks));
+    let (own, all) = (of(len), of(len * ranks));
     let new = |len| stream.clone_htod(&vec![7; len]).unwrap();
-    let mut outputs: Vec<_> = lens(ranks).into_iter().map(new).collect();
+    let mut outputs: Vec<_> = lens(ranks, len).into_iter().map(new).collect();
     let raws: Vec<_> = outputs.iter().map(|of| raw(comm, of, &stream)).collect();
     let inputs = [&own, &all].map(|of| raw(comm, of, &stream));
-    let expected = expected(rank, ranks);
+    let expected = expected(rank, ranks, len);
     let check = |outputs: &mut [CudaSlice<u64>]| {
         comm.wait(&stream).unwrap();
         for (place, (output, expected)) in outputs.iter_mut().zip(&expected).enumerate() {
             let seen = stream.clone_dtoh(output).unwrap();
             let nothing = vec![7; seen.len()];
             let expected = expected.as_ref().unwrap_or(&nothing);
-            assert!(seen == *expected, "output {place} of rank {rank}");
+            assert!(seen == *expected, "output {place} of {len}, rank {rank}");
             stream.memcpy_htod(&nothing, output).unwrap();
         }
     };
@@ -130,7 +134,6 @@ fn at_once_and_in_graphs(comm: &Communicator) {
         graph.launch().unwrap();
         check(&mut outputs);
     }
-    drop(graph);
 }
 
 /// Of two ranks, no kernel waits for what comes: both only send.

@@ -238,25 +238,26 @@ fn staged_calls_and_others_take_turns_in_graphs() {
 #[test]
 fn memory_of_two_kinds_is_named() {
     let Some(gpus) = gpus(2) else { return };
-    for (protocol, way) in [
-        ("slots", "through slots"),
-        ("proxy", "a part of all_reduce"),
+    for (protocol, len, way) in [
+        ("slots", LEN, "through slots"),
+        ("slots", 1, "through slots"),
+        ("proxy", LEN, "a part of all_reduce"),
     ] {
         let builder = pinned().set("SPARK_CCL_GPU_PROTOCOL", protocol);
         gpus.each(&builder, |comm| {
             let stream = stream_of(&comm);
             let error = if comm.rank() == 0 {
-                let mut memory = memory(&comm, &values(0, LEN));
+                let mut memory = memory(&comm, &values(0, len));
                 let call = comm.all_reduce_in_place(&mut memory, RedOp::Sum);
                 call.on(&stream).and_then(|()| comm.wait(&stream))
             } else {
-                let mut memory = stream.alloc_zeros::<u64>(LEN).unwrap();
+                let mut memory = stream.alloc_zeros::<u64>(len).unwrap();
                 let call = comm.all_reduce_in_place(&mut memory, RedOp::Sum);
                 call.on(&stream).and_then(|()| comm.wait(&stream))
             };
-            let error = error.unwrap_err();
+            let said = text(error);
             for part in [way, "with memory from alloc_device"] {
-                assert!(error.to_string().contains(part), "{protocol}: {error}");
+                assert!(said.contains(part), "{protocol}: {said}");
             }
         });
     }
@@ -342,7 +343,11 @@ fn dropped_memory_is_freed_behind_its_calls() {
 fn how_it_is_done_is_explained() {
     let Some(gpus) = gpus(2) else { return };
     gpus.each(&pinned(), |comm| {
-        for (count, other) in [(1 << 20, "staged through slots, "), (1000, "staged, ")] {
+        for (count, other) in [
+            (1 << 20, "staged through slots, "),
+            (4000, "staged, "),
+            (200, "staged by packets "),
+        ] {
             let said = comm
                 .explain_device(Operation::AllGather, DType::F32, count)
                 .unwrap();

@@ -114,6 +114,9 @@ DEVICE void store_long(u64* to, u64 value) {
 DEVICE void release_long(u64* to, u64 value) {
     asm volatile("st.release.sys.global.u64 [%0], %1;" : : "l"(to), "l"(value) : "memory");
 }
+// What this thread has stored before is there for all who see what it then stores fenced.
+DEVICE void fence() { asm volatile("fence.acq_rel.sys;" : : : "memory"); }
+DEVICE void store_fenced(u64* to, u64 value) { store_long(to, value); }
 DEVICE u32 exchange_word(u32* at, u32 value) { return atomicExch(at, value); }
 // What was there before one is added.
 DEVICE u64 count_up(u64* at) { return atomicAdd(at, 1ull); }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use spark_ccl_cuda::cudarc::driver::CudaContext;
 use spark_ccl_cuda::{Function, Images};
-use spark_ccl_slots::{Form, Plan};
+use spark_ccl_slots::{Form, Kernel, Plan};
 
 use crate::Error;
 
@@ -16,6 +16,7 @@ pub(crate) struct Kernels {
     direct_small: Function,
     direct_large: Function,
     shared_large: Function,
+    packets: Function,
 }
 
 impl Kernels {
@@ -25,19 +26,26 @@ impl Kernels {
             direct_small: kernels.function("slots_direct_small")?,
             direct_large: kernels.function("slots_direct_large")?,
             shared_large: kernels.function("slots_shared_large")?,
+            packets: kernels.function("slots_packets")?,
         })
     }
 
     /// The one of a plan.
     pub(crate) fn of(&self, plan: &Plan) -> &Function {
-        match (plan.form, plan.is_small) {
-            (Form::Direct, true) => &self.direct_small,
-            (Form::Direct, false) => &self.direct_large,
-            (Form::Shared, _) => &self.shared_large,
+        match (plan.kernel, plan.form) {
+            (Kernel::Packets, _) => &self.packets,
+            (_, Form::Shared) => &self.shared_large,
+            (Kernel::Small, Form::Direct) => &self.direct_small,
+            (Kernel::Large, Form::Direct) => &self.direct_large,
         }
     }
 
-    pub(crate) fn all(&self) -> [&Function; 3] {
-        [&self.direct_small, &self.direct_large, &self.shared_large]
+    pub(crate) fn all(&self) -> [&Function; 4] {
+        [
+            &self.direct_small,
+            &self.direct_large,
+            &self.shared_large,
+            &self.packets,
+        ]
     }
 }

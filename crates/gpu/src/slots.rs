@@ -34,10 +34,6 @@ pub(crate) const SETTINGS: [u64; 5] = [
     Slots::FROM,
     Slots::RULE,
 ];
-/// The most threads of a CTA, the lanes of a warp, and what a thread moves at once, in bytes.
-const THREADS: u64 = 512;
-const WARP: u64 = 32;
-const WORD: u64 = 16;
 /// The words of `Journal`.
 const JOURNAL: usize = 4;
 /// Where `State::failed` is.
@@ -53,6 +49,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub struct Slots {
     member: SlotMember,
     shape: Shape,
+    least: u64,
     parts: Kept<Parts>,
 }
 
@@ -92,11 +89,14 @@ unsafe impl Memory for Pinned {
 }
 
 impl Slots {
-    /// Shorter calls never go through slots.
+    /// Shorter calls never go through slots, unless they go by packets.
     pub const FROM: u64 = 64 << 10;
+    /// The shortest slots of longer calls that are as fast as others, in bytes: where ranks share
+    /// memory, and over links, where each is a message.
+    pub const LEAST: [u64; 2] = [16 << 10, 64 << 10];
     /// The number of the rule by which longer calls go through slots. Raise it with each change of
     /// the rule: ranks that follow different ones would wait for each other.
-    pub(crate) const RULE: u64 = 2;
+    pub(crate) const RULE: u64 = 3;
 
     /// Whether there are kernels for this many ranks.
     pub fn are_for(ranks: usize) -> bool {
@@ -104,8 +104,9 @@ impl Slots {
     }
 
     /// Reserves host memory for one of 2 to 8 ranks, and loads and warms up the kernels. Operations
-    /// take up to `ctas` CTAs, which all ranks must have alike, and never more than 8. The patience
-    /// is 30 s.
+    /// take up to `ctas` CTAs, which all ranks must have alike, and never more than 8. Slots have at
+    /// least `least` bytes, which all ranks must have alike, too, if the call has so many. The
+    /// patience is 30 s.
     ///
     /// # Errors
     /// There is not enough memory, there is no kernel for this GPU, or the driver fails.
@@ -114,9 +115,10 @@ impl Slots {
         rank: usize,
         ranks: usize,
         ctas: u32,
+        least: u64,
     ) -> Result<Self, Error> {
         let shape = Shape::new(ctas.clamp(1, LANES) as usize, DEPTH, PAYLOAD)?;
-        let passed = ranks * shape.lanes() * size_of::<Passed>();
+        let passed = (ranks * shape.lanes() + 1) * size_of::<Passed>();
         let state = STATE_BYTES + ranks * size_of::<Boxes>();
         let block = DeviceBlock::zeroed(context, state + passed)?;
         let mailbox = Mailbox::new(context, PATIENCE)?;
@@ -138,12 +140,14 @@ impl Slots {
                 journal: journal.address_for(context)?,
                 slots: shape.slots() as u64,
                 stride: shape.stride() as u64,
+                packets: shape.packets() as u64,
                 lanes: shape.lanes() as u32,
-                depth: DEPTH as u32,
+                depth: shape.depth() as u32,
                 rank: rank as u32,
                 ranks: ranks as u32,
             },
             shape,
+            least,
             parts: Kept::new(Parts {
                 kernels: loaded::of_slots(context)?,
                 boxes,
@@ -171,7 +175,7 @@ impl Slots {
         let _relaxed = relaxed(make_current(context)?)?;
         let plan = self.plan(Operation::AllReduce, 0);
         let mut nothing = self.nothing(&plan);
-        let (grid, failed) = ([1, WARP as u32], self.member.state + FAILED);
+        let (grid, failed) = ([1, plan.threads(0)], self.member.state + FAILED);
         // SAFETY: the state and the boxes' addresses are there, and only these kernels use them,
         // which do nothing after a failure. If the driver fails, the slots are dropped, which waits
         // for what runs, or leaves all for good.
@@ -205,17 +209,17 @@ impl Slots {
 
     /// The plan by which all ranks do an operation on blocks of this many bytes.
     pub fn plan(&self, operation: Operation, bytes: u64) -> Plan {
-        Plan::new(operation, bytes, self.ranks(), self.shape)
+        Plan::new(operation, bytes, self.ranks(), self.shape, self.least)
     }
 
     /// Which calls kernels have begun and ended. Once one has ended, all that its kernel has
     /// written to the boxes is there.
     pub fn calls(&self) -> Calls {
         let word = |place: usize| &self.parts.journal.words()[place];
-        // Acquire pairs with the kernel's releases in `Slots::end` and `Slots::begin`. Read in this
-        // order, no more have ended than have begun.
+        // Acquire pairs with the kernels' fences in `Slots::tell` and `PacketExchange::begin`.
         let ended = word(1).load(Ordering::Acquire);
-        let begun = word(0).load(Ordering::Acquire);
+        // Kernels may say both at once.
+        let begun = word(0).load(Ordering::Acquire).max(ended);
         // Relaxed: of this call, or of one that has begun since.
         let words = [2, 3].map(|place| word(place).load(Ordering::Relaxed));
         Calls {
@@ -232,8 +236,9 @@ impl Slots {
 
     /// A number that changes as slots are passed.
     pub fn passed(&self) -> u64 {
-        let boxes = self.parts.boxes.iter().flatten();
-        let lanes = boxes.flat_map(|[outbox, inbox]| {
+        let boxes = || self.parts.boxes.iter().flatten();
+        let packets = boxes().map(|[_, inbox]| inbox.packets_wanted());
+        let lanes = boxes().flat_map(|[outbox, inbox]| {
             let count =
                 |of: &PostBox, lane, counter| of.counter(lane, counter).load(Ordering::Relaxed);
             // Relaxed: nothing else is read on its account.
@@ -241,7 +246,7 @@ impl Slots {
                 count(outbox, lane, Counter::Sent) + count(inbox, lane, Counter::Consumed)
             })
         });
-        lanes.sum()
+        lanes.sum::<u64>() + packets.sum::<u64>()
     }
 
     /// Enqueues an operation in a stream of the rank's GPU, or captures it into a graph; does
@@ -281,8 +286,7 @@ impl Slots {
             reduces: u32::from(operation.reduces()),
             ..self.nothing(&plan)
         };
-        let words = plan.piece.min(layout.bytes).div_ceil(WORD);
-        let threads = words.next_multiple_of(WARP).clamp(WARP, THREADS) as u32;
+        let threads = plan.threads(layout.bytes);
         let Parts {
             kernels, streams, ..
         } = &*self.parts;
@@ -362,12 +366,14 @@ impl Slots {
         let Self {
             member,
             shape,
+            least,
             parts,
         } = self;
         parts.end().map_err(|(parts, error)| {
             let slots = Self {
                 member,
                 shape,
+                least,
                 parts,
             };
             Box::new((slots, error))

@@ -19,21 +19,20 @@ struct Part {
 // The steps of a call.
 const u32 INPUTS = 0, RESULTS = 1;
 
+// A form of one step or of two.
+template <u32 COUNT>
 struct Exchange {
     const Exchanging& call;
     Call arithmetic;
-    Slots slots;
+    Slots<COUNT> slots;
 
     DEVICE explicit Exchange(const Exchanging& call)
-        : call(call), arithmetic(),
-          slots(call.member, {call.words, call.bytes},
-                {{others(call.to[0]), others(call.to[1])},
-                 {others(call.from[0]), others(call.from[1])}}) {
-        arithmetic.factor = call.factor;
-        arithmetic.scaling = call.scaling;
-        arithmetic.combine = call.combine;
-        arithmetic.divisor = call.divisor;
-        arithmetic.type = call.type;
+        : call(call), arithmetic(arithmetic_of(call)),
+          slots(call.member, {call.words, call.bytes}, {}) {
+        UNROLL for (u32 step = 0; step < COUNT; step++) {
+            slots.edges.to[step] = others(call.to[step]);
+            slots.edges.from[step] = others(call.from[step]);
+        }
     }
 
     DEVICE void direct() {
@@ -169,7 +168,7 @@ private:
     }
 
     // Waits for a part of each peer's input.
-    DEVICE bool receive(Part part) const {
+    DEVICE bool receive(Part part) {
         auto start = [=](u32) { return part.start; };
         auto length = [=](u32) { return part.length; };
         return slots.receive(INPUTS, start, length);

@@ -1,17 +1,19 @@
-// The kernels of slots: small ones leave room for what runs beside them, large ones have registers
-// for more loads at once.
+// The kernels of slots: small ones leave room for what runs beside them, large ones have threads
+// for more loads at once. `Kernel::most_threads` has the same numbers.
 //
 // They use no headers of the CUDA toolkit: crates/cuda/kernels/build.sh compiles them.
 
 #include "exchange.h"
+#include "packets.h"
 
-#define KERNEL(name, ctas, ...)                                           \
-    extern "C" __global__ void __launch_bounds__(MAX_WARPS* LANES, ctas)  \
+#define KERNEL(name, threads, ctas, ...)                                  \
+    extern "C" __global__ void __launch_bounds__(threads, ctas)           \
         name(const __grid_constant__ Exchanging call) {                  \
         wait_for_last_kernel();                                           \
         __VA_ARGS__;                                                      \
     }
 
-KERNEL(slots_direct_small, 3, Exchange(call).direct())
-KERNEL(slots_direct_large, 2, Exchange(call).direct())
-KERNEL(slots_shared_large, 2, Exchange(call).shared())
+KERNEL(slots_direct_small, 256, 3, Exchange<1>(call).direct())
+KERNEL(slots_direct_large, 384, 2, Exchange<1>(call).direct())
+KERNEL(slots_shared_large, 384, 2, Exchange<2>(call).shared())
+KERNEL(slots_packets, 160, 6, PacketExchange(call).run())

@@ -3,56 +3,56 @@
 // them; lanes and peers that a call does not use stay as they are.
 #pragma once
 
-#include "../../gpu/kernels/failure.h"
-#include "slots_layout.h"
-
-// What a call is, on all ranks alike.
-struct Signed {
-    const u64* words;
-    u64 total;
-};
+#include "waits.h"
 
 // Which peers have slots in each step: those that get some, and those from which some come.
+template <u32 COUNT>
 struct Edges {
-    u32 to[STEPS];
-    u32 from[STEPS];
+    u32 to[COUNT];
+    u32 from[COUNT];
 };
 
+// In a call of so many steps.
+template <u32 COUNT>
 struct Slots {
     const SlotMember& member;
     Signed call;
-    Edges edges;
+    Edges<COUNT> edges;
     u32 lane;
-    // The number of the call.
-    u64 number;
+    Waits waits;
     // In this launch, by step, for each peer.
-    u64 filled[STEPS], consumed[STEPS];
+    u64 filled[COUNT], consumed[COUNT];
+    // What this thread may have to tell: of which peers it has consumed slots since it has told,
+    // and that the call has begun.
+    u32 owed;
+    bool owes_beginning;
 
-    DEVICE Slots(const SlotMember& member, Signed call, Edges edges)
-        : member(member), call(call), edges(edges), lane(cta()), number(member.state->operations),
-          filled(), consumed() {}
+    DEVICE Slots(const SlotMember& member, Signed call, Edges<COUNT> edges)
+        : member(member), call(call), edges(edges), lane(cta()), waits(member, call.words),
+          filled(), consumed(), owed(0), owes_beginning(false) {}
 
     // Begins a call in which so many slots come in each step. Whether the rank has not failed
     // before; all threads of the CTA say the same.
     DEVICE bool begin(u64 rounds) {
-        if (any_thread(failed())) {
+        if (any_thread(waits.failed())) {
             return false;
         }
         for_peers(all(edges.from), [&](u32 peer) {
             u64 total = before(peer).consumed + rounds * steps_of(edges.from, peer);
             store_long(counter(member.boxes[peer].inbox, WANTED), total);
         });
-        if (cta() == 0 && thread() == 0) {
-            store_long(&member.journal->words[0], call.words[0]);
-            store_long(&member.journal->words[1], call.words[1]);
-            release_long(&member.journal->begun, number + 1);
-        }
+        owes_beginning = cta() == 0;
         return true;
     }
 
     // Waits until the next slot for each peer may be filled. Whether it has come to that.
-    DEVICE bool wait_for_room(u32 step) const {
-        return wait(edges.to[step], [&](u32 peer) { return has_room(peer); });
+    DEVICE bool wait_for_room(u32 step) {
+        bool is_over = false;
+        for_peers(edges.to[step], [&](u32 peer) {
+            auto is = [&] { return has_room(peer); };
+            is_over |= !wait_for(peer, is);
+        });
+        return !any_thread(is_over || (all(edges.from) == 0 && is_aborted(edges.to[step])));
     }
     // The next slot for a peer.
     DEVICE u8* room_for(u32 peer) const {
@@ -61,7 +61,7 @@ struct Slots {
     // Says what this thread is about to fill, or has filled, into the next slot for a peer.
     DEVICE void describe(u32 peer, u64 start, u64 length) const {
         u64* to = (u64*)(room_for(peer) - PAYLOAD_AT + RECORD_AT);
-        store_long(to, number);
+        store_long(to, waits.number);
         store_long(to + 1, call.words[0]);
         store_long(to + 2, call.words[1]);
         store_long(to + 3, call.total);
@@ -71,36 +71,48 @@ struct Slots {
     // All threads have filled their parts of the next slots: these go to the peers.
     DEVICE void publish(u32 step) {
         any_thread(false);
-        for_peers(edges.to[step], [&](u32 peer) {
-            // Pairs with `Sending::next`.
-            release_long(counter(member.boxes[peer].outbox, PUBLISHED), filled_for(peer) + 1);
-        });
         filled[step] += 1;
+        if (thread() == 0) {
+            tell([&] {
+                ROLLED for (u32 peer = 0; peer < member.ranks; peer++) {
+                    if (is_in(edges.to[step], peer)) {
+                        // Pairs with `Sending::next`.
+                        store_fenced(counter(member.boxes[peer].outbox, PUBLISHED),
+                                     filled_for(peer));
+                    }
+                }
+            });
+        }
+        owes_beginning = false;
+        owed = 0;
     }
 
     // Waits for the next slot of each peer, and compares it with what it should be: `start(peer)`
     // and `length(peer)`. Whether all threads may read them.
     template <class Start, class Length>
-    DEVICE bool receive(u32 step, Start start, Length length) const {
-        return wait(edges.from[step], [&](u32 peer) { return has_come(peer); }) &&
-               !any_thread(differs(edges.from[step], start, length));
+    DEVICE bool receive(u32 step, Start start, Length length) {
+        bool is_over = false;
+        for_peers(edges.from[step], [&](u32 peer) {
+            Record seen;
+            auto is = [&] { return has_come(peer, seen); };
+            is_over |= !wait_for(peer, is) || differs(peer, seen, start(peer), length(peer));
+        });
+        return !any_thread(is_over || is_aborted(edges.from[step]));
     }
     // The payload of a peer's slot.
     DEVICE const u8* from(u32 peer) const {
         return slot(member.boxes[peer].inbox, consumed_of(peer)) + PAYLOAD_AT;
     }
-    // No thread of the CTA reads the slots any more that were received last.
+    // No thread of the CTA reads the slots any more that were received last. The peers are told
+    // with the next slots, or before a wait.
     DEVICE void release(u32 step) {
         any_thread(false);
-        for_peers(edges.from[step], [&](u32 peer) {
-            // Pairs with `Receiving::due`.
-            release_long(counter(member.boxes[peer].inbox, CONSUMED), consumed_of(peer) + 1);
-        });
         consumed[step] += 1;
+        owed |= edges.from[step];
     }
 
     // Notes for the next launch how far the lane has come. The last CTA ends the call.
-    DEVICE void end() const {
+    DEVICE void end() {
         any_thread(false);
         for_peers(all(edges.to) | all(edges.from), [&](u32 peer) {
             u64 filled = filled_for(peer), consumed = consumed_of(peer);
@@ -108,34 +120,41 @@ struct Slots {
             store_long(&before(peer).consumed, consumed);
         });
         any_thread(false);
-        // What other CTAs have said before they have counted, the host sees once this one has told
-        // it that the call has ended.
-        if (thread() == 0 && count_up_in_order(&member.state->claims) == ctas() - 1) {
-            store_long(&member.state->claims, 0);
-            store_long(&member.state->operations, number + 1);
-            release_long(&member.journal->ended, number + 1);
+        if (thread() != 0) {
+            return;
         }
+        // They are among those of the calls before now.
+        UNROLL for (u32 step = 0; step < COUNT; step++) filled[step] = consumed[step] = 0;
+        // How many slots are wanted, other CTAs have said before they have counted: the host sees
+        // it once this one tells that the call has ended. Of what they have consumed it may hear
+        // later.
+        bool is_last = ctas() == 1 || count_up_in_order(&member.state->claims) == ctas() - 1;
+        if (is_last) {
+            store_long(&member.state->claims, 0);
+            store_long(&member.state->operations, waits.number + 1);
+        }
+        tell([&] {
+            if (is_last) {
+                store_fenced(&member.journal->ended, waits.number + 1);
+            }
+        });
     }
 
 private:
-    // Looks at the clock and at the host's control once in this number of polls, each of which
-    // takes about a microsecond.
-    static const u32 POLLS_OF_HOST = 64;
-
     DEVICE static bool is_in(u32 ranks, u32 rank) { return (ranks >> rank & 1) != 0; }
-    DEVICE static u32 all(const u32 (&ranks)[STEPS]) {
+    DEVICE static u32 all(const u32 (&ranks)[COUNT]) {
         u32 any = 0;
-        UNROLL for (u32 step = 0; step < STEPS; step++) any |= ranks[step];
+        UNROLL for (u32 step = 0; step < COUNT; step++) any |= ranks[step];
         return any;
     }
-    DEVICE static u64 steps_of(const u32 (&ranks)[STEPS], u32 rank) {
+    DEVICE static u64 steps_of(const u32 (&ranks)[COUNT], u32 rank) {
         u64 steps = 0;
-        UNROLL for (u32 step = 0; step < STEPS; step++) steps += is_in(ranks[step], rank);
+        UNROLL for (u32 step = 0; step < COUNT; step++) steps += is_in(ranks[step], rank);
         return steps;
     }
-    DEVICE static u64 sum(const u32 (&ranks)[STEPS], const u64 (&counts)[STEPS], u32 rank) {
+    DEVICE static u64 sum(const u32 (&ranks)[COUNT], const u64 (&counts)[COUNT], u32 rank) {
         u64 total = 0;
-        UNROLL for (u32 step = 0; step < STEPS; step++) {
+        UNROLL for (u32 step = 0; step < COUNT; step++) {
             total += is_in(ranks[step], rank) ? counts[step] : 0;
         }
         return total;
@@ -168,6 +187,26 @@ private:
         }
     }
 
+    // Says with one fence what is owed, and more.
+    template <class More>
+    DEVICE void tell(More more) const {
+        if (owes_beginning) {
+            store_long(&member.journal->words[0], call.words[0]);
+            store_long(&member.journal->words[1], call.words[1]);
+        }
+        fence();
+        if (owes_beginning) {
+            store_fenced(&member.journal->begun, waits.number + 1);
+        }
+        ROLLED for (u32 peer = 0; peer < member.ranks; peer++) {
+            if (is_in(owed, peer)) {
+                // Pairs with `Receiving::due`.
+                store_fenced(counter(member.boxes[peer].inbox, CONSUMED), consumed_of(peer));
+            }
+        }
+        more();
+    }
+
     // Pairs with `Sending::complete`: the carrier reads what was in the slot no more.
     DEVICE bool has_room(u32 peer) const {
         Passed& passed = before(peer);
@@ -177,73 +216,68 @@ private:
         }
         return needed <= passed.sent + member.depth;
     }
-    // Pairs with `PostBox::set_flag`, which comes after the slot's bytes.
-    DEVICE bool has_come(u32 peer) const {
-        u64 needed = consumed_of(peer) + 1;
-        return acquire_long((const u64*)(from(peer) - PAYLOAD_AT)) == needed;
+    // Pairs with `PostBox::set_flag`, which comes after the slot's bytes. A GPU reads the record at
+    // the same time: where it is not the right one, it may be older than the flag.
+    DEVICE bool has_come(u32 peer, Record& seen) const {
+        const bool IS_AT_ONCE = HELD == 1;
+        if (IS_AT_ONCE) {
+            seen = record_of(peer);
+        }
+        const u64* flag = (const u64*)(from(peer) - PAYLOAD_AT + FLAG_AT);
+        bool has_come = acquire_long(flag) == consumed_of(peer) + 1;
+        if (!IS_AT_ONCE && has_come) {
+            seen = record_of(peer);
+        }
+        return has_come;
+    }
+    DEVICE Record record_of(u32 peer) const {
+        const u8* record = from(peer) - PAYLOAD_AT + RECORD_AT;
+        Pair first = load_pair(record), second = load_pair(record + 16);
+        Pair third = load_pair(record + 32);
+        return {first.first, {first.second, second.first}, second.second, third.first,
+                third.second};
+    }
+    DEVICE bool differs(u32 peer, const Record& seen, u64 start, u64 length) const {
+        if (is_right(seen, start, length)) {
+            return false;
+        }
+        Record now = record_of(peer);
+        bool differs = !is_right(now, start, length);
+        if (differs) {
+            waits.report(MISMATCH, peer, next_of(peer), 0, now.words[0], now.words[1]);
+        }
+        return differs;
+    }
+    DEVICE bool is_right(const Record& seen, u64 start, u64 length) const {
+        return seen.call == waits.number && seen.words[0] == call.words[0] &&
+               seen.words[1] == call.words[1] && seen.total == call.total && seen.start == start &&
+               seen.length == length;
     }
 
-    template <class Start, class Length>
-    DEVICE bool differs(u32 peers, Start start, Length length) const {
-        bool any = false;
-        for_peers(peers, [&](u32 peer) {
-            const u8* record = from(peer) - PAYLOAD_AT + RECORD_AT;
-            Pair first = load_pair(record), second = load_pair(record + 16);
-            Pair third = load_pair(record + 32);
-            bool is_equal = first.first == number && first.second == call.words[0] &&
-                            second.first == call.words[1] && second.second == call.total &&
-                            third.first == start(peer) && third.second == length(peer);
-            if (!is_equal) {
-                any = true;
-                report(MISMATCH, peer, 0, first.second, second.first);
-            }
-        });
-        return any;
-    }
-
-    // Polls until it is true of all these peers, or the wait is to end. A thread that waits for
-    // nobody looks whether all are to end: a call that need not wait ends, too. There is a peer.
+    // Polls until it is true, or the wait is to end. The peer may need what is owed before.
     template <class Is>
-    DEVICE bool wait(u32 peers, Is is) const {
-        bool is_over = false;
-        for_peers(peers, [&](u32 peer) { is_over |= !wait_for(peer, is); });
-        if (thread() == member.rank % threads() && load_pair(member.control).first != 0) {
-            u32 first = 0;
-            while (!is_in(peers, first)) first++;
-            report(ABORTED, first, 0, 0, 0);
-            is_over = true;
+    DEVICE bool wait_for(u32 peer, Is is) {
+        if (is()) {
+            return true;
         }
-        return !any_thread(is_over);
+        if (owed != 0 || owes_beginning) {
+            tell([] {});
+            owes_beginning = false;
+            owed = 0;
+        }
+        return waits.until(peer, is, [&] { return next_of(peer); });
     }
-    template <class Is>
-    DEVICE bool wait_for(u32 peer, Is is) const {
-        u64 since = 0;
-        for (u32 polls = 1; !is(peer); polls++) {
-            if (polls % POLLS_OF_HOST == 0 && gives_up(peer, since)) {
-                return false;
-            }
-            between_polls();
+    // A thread that waits for nobody looks whether all are to end: a call that need not wait ends,
+    // too. It is of another warp than those that wait, where there is one.
+    DEVICE bool is_aborted(u32 peers) const {
+        if (thread() != LANES % threads() || peers == 0 || !waits.are_ended()) {
+            return false;
         }
+        u32 first = 0;
+        while (!is_in(peers, first)) first++;
+        waits.report(ABORTED, first, next_of(first), 0, 0, 0);
         return true;
     }
-    DEVICE bool gives_up(u32 peer, u64& since) const {
-        u64 now = nanoseconds();
-        since = since == 0 ? now : since;
-        Pair control = load_pair(member.control);
-        if (control.first != 0 || now - since >= control.second) {
-            report(control.first != 0 ? ABORTED : LATE, peer, control.second, 0, 0);
-        }
-        // Another CTA may have given up.
-        return failed();
-    }
-
-    DEVICE bool failed() const { return load_word(&member.state->failed) != 0; }
-    DEVICE void report(Reason reason, u32 peer, u64 patience, u64 first, u64 second) const {
-        Member known = {};
-        known.state = member.state;
-        known.failure = member.failure;
-        u64 next = consumed_of(peer) + 1;
-        fail(known, {what(reason, peer, lane, next), number + 1, patience,
-                     {call.words[0], call.words[1]}, {first, second}, 0});
-    }
+    // The slot that is next from a peer.
+    DEVICE Awaited next_of(u32 peer) const { return {lane, consumed_of(peer) + 1}; }
 };

@@ -12,9 +12,22 @@ const u32 COUNTERS = 5;
 enum Counter : u32 { PUBLISHED = 0, SENT = 1, CONSUMED = 3, WANTED = 4 };
 // A call's steps: in the first one, input goes to peers; in the second one, results do.
 const u32 STEPS = 2;
-// In a slot: the flag, the record, and the payload.
-const u32 RECORD_AT = 64;
+// In a slot: the flag and the record, in a line of the host's, which are read at once; and the
+// payload. Between the former are eight bytes of the proxy's.
+const u32 FLAG_AT = 64;
+const u32 RECORD_AT = 80;
 const u32 PAYLOAD_AT = 128;
+
+// Packets, behind a box's slots: in an inbox, a line with the number of the last slot of all calls
+// that have begun; then so many slots, each of a record, which is a line of the host's, and of a
+// whole block, in packets of eight bytes.
+const u32 PACKETS_AT = LINE;
+const u32 PACKET_SLOTS = 2;
+const u32 WORDS_OF_RECORD = 4;
+const u32 PACKETS_OF_SLOT = WORDS_OF_RECORD + 1024 / 8;
+// All packets of a slot are written once in so many slots, which is a power of two; else those that
+// the call has: so an old one is never older than what its number tells apart.
+const u64 RENEWED_EACH = 1 << 16;
 
 // What stands beside a slot's payload.
 struct Record {
@@ -57,7 +70,7 @@ struct Journal {
 struct SlotMember {
     // By rank; the own one is nothing. In device memory.
     const Boxes* boxes;
-    // By rank, and lane.
+    // By rank, and lane; then one for packets.
     Passed* passed;
     State* state;
     const Control* control;
@@ -66,6 +79,8 @@ struct SlotMember {
     // Where the slots of a box begin, and the bytes from a slot to the next.
     u64 slots;
     u64 stride;
+    // Where the packets of a box begin.
+    u64 packets;
     // The lanes of a box, and the slots of a lane.
     u32 lanes;
     u32 depth;
@@ -108,5 +123,5 @@ struct Exchanging {
 
 static_assert(sizeof(Record) == 48, "as in src/layout.rs");
 static_assert(sizeof(Passed) == 24, "as in src/arguments.rs");
-static_assert(sizeof(SlotMember) == 80, "as in src/arguments.rs");
-static_assert(sizeof(Exchanging) == 200, "as in src/arguments.rs");
+static_assert(sizeof(SlotMember) == 88, "as in src/arguments.rs");
+static_assert(sizeof(Exchanging) == 208, "as in src/arguments.rs");

@@ -4,8 +4,20 @@
 #include "../../gpu/kernels/elements.h"
 #include "../../gpu/kernels/staged_copy.h"
 #include "../../gpu/kernels/words.h"
+#include "slots_layout.h"
 
 NOT_INLINED void copy_piece(u8* to, const u8* from, u64 bytes) { copy(to, from, bytes); }
+
+// How elements of a call become one.
+DEVICE Call arithmetic_of(const Exchanging& call) {
+    Call arithmetic = {};
+    arithmetic.factor = call.factor;
+    arithmetic.scaling = call.scaling;
+    arithmetic.combine = call.combine;
+    arithmetic.divisor = call.divisor;
+    arithmetic.type = call.type;
+    return arithmetic;
+}
 
 // The input of a rank, by its own factor if there is one.
 struct Input {

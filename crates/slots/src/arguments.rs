@@ -27,7 +27,7 @@ pub struct Passed {
 pub struct SlotMember {
     /// [`Boxes`] by rank, in device memory.
     pub boxes: u64,
-    /// [`Passed`] by rank and lane, in device memory.
+    /// [`Passed`] by rank and lane, then one for packets, in device memory.
     pub passed: u64,
     /// `State` of `crates/gpu/kernels/layout.h`, in device memory.
     pub state: u64,
@@ -41,6 +41,8 @@ pub struct SlotMember {
     pub slots: u64,
     /// [`Shape::stride`](crate::Shape::stride).
     pub stride: u64,
+    /// [`Shape::packets`](crate::Shape::packets).
+    pub packets: u64,
     /// [`Shape::lanes`](crate::Shape::lanes).
     pub lanes: u32,
     /// [`Shape::depth`](crate::Shape::depth).
@@ -93,5 +95,5 @@ pub struct Exchanging {
 
 // `slots_layout.h` asserts the same sizes. Fields are in the same order, and none is padded.
 const _: () = assert!(size_of::<Passed>() == 24);
-const _: () = assert!(size_of::<SlotMember>() == 80);
-const _: () = assert!(size_of::<Exchanging>() == 200);
+const _: () = assert!(size_of::<SlotMember>() == 88);
+const _: () = assert!(size_of::<Exchanging>() == 208);

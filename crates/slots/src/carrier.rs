@@ -8,8 +8,9 @@ use crate::{Error, Slot};
 /// and slots may overtake each other. `conformance.rs` tests what is said here.
 pub trait Carrier: Send {
     /// Begins to move a slot's record and payload, of this many bytes, to the slot of the same
-    /// number in the peer's inbox, and then to set its flag there. Returns whether it has: not,
-    /// where there is no room now. Never waits.
+    /// number in the peer's inbox, and then to set its flag there; with it, it tells the peer how
+    /// many slots of the lane were consumed here, in all. Returns whether it has: not, where there
+    /// is no room now. Never waits.
     ///
     /// # Safety
     /// The slot must have been published, and is not written before it was
@@ -17,7 +18,7 @@ pub trait Carrier: Send {
     ///
     /// # Errors
     /// The peer cannot be reached any more.
-    unsafe fn post(&mut self, slot: Slot, payload: usize) -> Result<bool, Error>;
+    unsafe fn post(&mut self, slot: Slot, payload: usize, consumed: u64) -> Result<bool, Error>;
 
     /// A posted slot of which nothing is read any more, on any of the carrier's ways; each once, in
     /// any order. Moves on what is under way, also what the peer sends.
@@ -26,8 +27,8 @@ pub trait Carrier: Send {
     /// The peer cannot be reached any more.
     fn completed(&mut self) -> Result<Option<Slot>, Error>;
 
-    /// Tells the peer how many slots of a lane were consumed here, in all. Returns whether it has,
-    /// as [`post`](Self::post) does; a later total may overtake it, or replace it.
+    /// Tells the peer the same where no slot goes there. Returns whether it has, as
+    /// [`post`](Self::post) does; a later total may overtake it, or replace it.
     ///
     /// # Errors
     /// The peer cannot be reached any more.
@@ -37,6 +38,14 @@ pub trait Carrier: Send {
     /// the end the last one, if it tells no more. Looks at no peer: [`completed`](Self::completed)
     /// does.
     fn credit(&mut self, lane: usize) -> u64;
+
+    /// Begins to move a slot of packets, whose words these are, into the peer's inbox: slots of
+    /// packets come in their order. Returns whether it has, as [`post`](Self::post) does; the words
+    /// are not used after that.
+    ///
+    /// # Errors
+    /// The peer cannot be reached any more.
+    fn post_packets(&mut self, number: u64, words: &[u64]) -> Result<bool, Error>;
 
     /// Whether the peer can be reached.
     ///

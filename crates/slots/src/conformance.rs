@@ -40,10 +40,10 @@ pub(crate) struct End {
 }
 
 impl Carrier for Box<dyn Carrier> {
-    unsafe fn post(&mut self, slot: Slot, payload: usize) -> Result<bool, Error> {
+    unsafe fn post(&mut self, slot: Slot, payload: usize, consumed: u64) -> Result<bool, Error> {
         // SAFETY: the slot was published and what was in the peer's consumed, as `post` requires of
         // this caller, who goes on to keep that.
-        unsafe { (**self).post(slot, payload) }
+        unsafe { (**self).post(slot, payload, consumed) }
     }
     fn completed(&mut self) -> Result<Option<Slot>, Error> {
         (**self).completed()
@@ -53,6 +53,9 @@ impl Carrier for Box<dyn Carrier> {
     }
     fn credit(&mut self, lane: usize) -> u64 {
         (**self).credit(lane)
+    }
+    fn post_packets(&mut self, number: u64, words: &[u64]) -> Result<bool, Error> {
+        (**self).post_packets(number, words)
     }
     fn health(&mut self) -> Result<(), Error> {
         (**self).health()
@@ -210,7 +213,7 @@ fn what_is_completed_may_be_written() {
         let slot = Slot { lane: 0, number: 1 };
         fill(&from.outbox, slot, 256);
         // SAFETY: the slot is filled, and is written after it has completed; the other is free.
-        while !unsafe { from.carrier.post(slot, 256).unwrap() } {}
+        while !unsafe { from.carrier.post(slot, 256, 0).unwrap() } {}
         while from.carrier.completed().unwrap().is_none() {
             to.carrier.completed().unwrap();
         }
@@ -230,7 +233,7 @@ fn each_slot_completes_once() {
         let mut completed = Vec::new();
         for (lane, number) in [(0, 1), (1, 1), (0, 2), (1, 2), (0, 3)] {
             // SAFETY: nothing writes these slots, and each place at the peer is used once.
-            while !unsafe { from.carrier.post(Slot { lane, number }, 8).unwrap() } {
+            while !unsafe { from.carrier.post(Slot { lane, number }, 8, 0).unwrap() } {
                 completed.extend(from.carrier.completed().unwrap());
                 to.carrier.completed().unwrap();
             }
@@ -266,6 +269,46 @@ fn credits_arrive_each_in_its_lane() {
             most = most.max(from.carrier.credit(1));
         }
         assert_eq!((most, from.carrier.credit(0)), (20, 0));
+    }
+}
+
+#[test]
+fn credits_arrive_with_slots() {
+    for make in MAKES {
+        let shape = Shape::new(2, 4, 128).unwrap();
+        let [mut from, mut to] = make(shape, &Arc::default());
+        let slot = Slot { lane: 1, number: 1 };
+        // SAFETY: nothing writes the slot, and the place at the peer is used once.
+        while !unsafe { to.carrier.post(slot, 8, 7).unwrap() } {}
+        while from.carrier.credit(1) < 7 {
+            to.carrier.completed().unwrap();
+            from.carrier.completed().unwrap();
+        }
+        assert_eq!(from.carrier.credit(0), 0);
+    }
+}
+
+/// Where no slot goes, it goes alone: soon if the peer may need it, and in the end.
+#[test]
+fn a_credit_waits_for_a_slot_and_not_for_ever() {
+    let shape = Shape::new(1, 4, 128).unwrap();
+    for (consumed, slots, turns) in [(1, 1, 1), (2, 0, 1), (1, 0, 300)] {
+        let [mut from, to] = copying(shape, &Arc::default());
+        let counter = to.inbox.counter(0, Counter::Consumed);
+        counter.store(consumed, Ordering::Release);
+        let outbox = to.outbox.clone();
+        let mut proxy = Proxy::new(to.outbox, to.inbox.clone(), to.carrier, 0..1);
+        if turns > 1 {
+            assert_eq!(proxy.turn(), Ok(false));
+            assert_eq!(from.carrier.credit(0), 0);
+        }
+        if slots > 0 {
+            publish(&outbox, Slot { lane: 0, number: 1 });
+        }
+        for _ in 0..turns {
+            proxy.turn().unwrap();
+        }
+        assert_eq!(from.carrier.credit(0), consumed);
     }
 }
 

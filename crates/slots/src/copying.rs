@@ -33,14 +33,14 @@ impl Copying {
 }
 
 impl Carrier for Copying {
-    unsafe fn post(&mut self, slot: Slot, payload: usize) -> Result<bool, Error> {
+    unsafe fn post(&mut self, slot: Slot, payload: usize, consumed: u64) -> Result<bool, Error> {
         // SAFETY: the slot was published, and is written again only once it was completed; what was
         // in the other one was consumed (this function's contract). Only this carrier writes that
         // inbox's slots of this lane.
         unsafe { self.outbox.copy_slot(&self.inbox, slot, payload) };
         self.inbox.set_flag(slot);
         self.completed.push_back(slot);
-        Ok(true)
+        self.give_credit(slot.lane, consumed)
     }
 
     fn completed(&mut self) -> Result<Option<Slot>, Error> {
@@ -58,6 +58,11 @@ impl Carrier for Copying {
         let credit = self.outbox.counter(lane, Counter::Credit);
         // Acquire pairs with the Release in `give_credit`.
         credit.load(Ordering::Acquire)
+    }
+
+    fn post_packets(&mut self, number: u64, words: &[u64]) -> Result<bool, Error> {
+        self.inbox.put_packets(number, words.iter().copied());
+        Ok(true)
     }
 
     fn health(&mut self) -> Result<(), Error> {

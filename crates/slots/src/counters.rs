@@ -1,14 +1,14 @@
 //! The counters of a lane, as the proxy keeps them. They never restart.
 //!
 //! Pairings; the kernel's ends are in `kernels/slots.h`:
-//! - `Published`: the kernel's `release_long` in `Slots::publish`, Acquire in [`Sending::next`]: a
+//! - `Published`: the kernel's fence in `Slots::tell`, Acquire in [`Sending::next`]: a
 //!   proxy that sees the number sees the slot.
 //! - `Sent`: Release in [`Sending::complete`], the kernel's `acquire_long` in `Slots::has_room`: a
 //!   kernel that fills a slot again does so after all reads of it.
 //! - a slot's flag: Release in `PostBox::set_flag`, the kernel's `acquire_long` in
 //!   `Slots::has_come`.
-//! - `Consumed`: the kernel's `release_long` in `Slots::release`, Acquire in [`Receiving::due`]: a
-//!   credit is given after all reads of the slot.
+//! - `Consumed`: the kernel's fence in `Slots::tell`, Acquire in [`Receiving::consumed`]: a credit
+//!   is given after all reads of the slot.
 //! - `Credit`: what a carrier does to move it, Release and Acquire in memory that both reach: a
 //!   slot is written again after it was consumed.
 
@@ -77,7 +77,7 @@ impl Sending {
         credit: impl FnOnce() -> u64,
     ) -> Result<Option<u64>, Impossible> {
         if self.posted == self.published {
-            // Acquire pairs with the kernel's release in `Slots::publish`.
+            // Acquire pairs with the kernel's fence in `Slots::tell`.
             let seen = published.load(Ordering::Acquire);
             let most = self.sent + self.depth;
             self.published = Impossible::check(Counter::Published, seen, self.published, most)?;
@@ -139,11 +139,17 @@ pub(crate) struct Receiving {
 }
 
 impl Receiving {
-    /// The credit to give, if the kernel has consumed more than the last one said.
-    pub(crate) fn due(&self, consumed: &AtomicU64) -> Option<u64> {
-        // Acquire pairs with the kernel's release in `Slots::release`.
-        let total = consumed.load(Ordering::Acquire);
-        (total > self.returned).then_some(total)
+    /// The credit to give, if the kernel has consumed at least this many slots more than the last
+    /// one said, which is not 0.
+    pub(crate) fn due(&self, consumed: &AtomicU64, least: u64) -> Option<u64> {
+        let total = Self::consumed(consumed);
+        (total >= self.returned + least).then_some(total)
+    }
+
+    /// How many slots the kernel has consumed.
+    pub(crate) fn consumed(consumed: &AtomicU64) -> u64 {
+        // Acquire pairs with the kernel's fence in `Slots::tell`.
+        consumed.load(Ordering::Acquire)
     }
 
     pub(crate) fn returned(&mut self, total: u64) {
@@ -259,8 +265,9 @@ mod tests {
     #[test]
     fn a_credit_is_due_once() {
         let (mut lane, consumed) = (Receiving::default(), AtomicU64::new(2));
-        assert_eq!(lane.due(&consumed), Some(2));
+        assert_eq!(lane.due(&consumed, 3), None);
+        assert_eq!(lane.due(&consumed, 2), Some(2));
         lane.returned(2);
-        assert_eq!(lane.due(&consumed), None);
+        assert_eq!(lane.due(&consumed, 1), None);
     }
 }

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use spark_ccl_testing::scramble;
 
+use crate::packets::{halves_of, packets_of};
 use crate::{Carrier, Copying, Counter, Error, PostBox, Slot};
 
 /// How many slots it takes at a time.
@@ -17,6 +18,9 @@ pub(crate) struct Delayed {
     flying: Vec<(Slot, usize)>,
     moved: Vec<Slot>,
     credits: Vec<(usize, u64)>,
+    /// Of packets: of which slot each is, where in it, and its value.
+    halves: Vec<(u64, usize, u64)>,
+    inbox: PostBox,
     /// The largest total of each lane that has arrived.
     known: Vec<u64>,
     random: u64,
@@ -32,11 +36,13 @@ impl Delayed {
     ) -> Self {
         Self {
             known: vec![0; peer.shape().lanes()],
-            copying: Copying::new(outbox, inbox, peer.clone(), is_gone),
+            copying: Copying::new(outbox, inbox.clone(), peer.clone(), is_gone),
             peer,
             flying: Vec::new(),
             moved: Vec::new(),
             credits: Vec::new(),
+            halves: Vec::new(),
+            inbox,
             random: seed,
         }
     }
@@ -46,14 +52,26 @@ impl Delayed {
         self.random as usize % limit
     }
 
+    /// Some halves of packets arrive. What goes to one place comes in its order.
+    fn scatter(&mut self) {
+        for _ in 0..self.halves.len().min(60) {
+            let any = self.below(self.halves.len());
+            let at = self.halves[any].1;
+            let first = self.halves.iter().position(|half| half.1 == at).unwrap();
+            let (number, at, half) = self.halves.remove(first);
+            self.inbox.halves(number)[at].store(half, Ordering::Relaxed);
+        }
+    }
+
     /// Something arrives, or nothing.
     fn pass_time(&mut self) -> Result<(), Error> {
+        self.scatter();
         match self.below(4) {
             0 if !self.flying.is_empty() => {
                 let index = self.below(self.flying.len());
                 let (slot, payload) = self.flying.swap_remove(index);
                 // SAFETY: it was given to this carrier to post, and has not completed.
-                unsafe { self.copying.post(slot, payload)? };
+                unsafe { self.copying.post(slot, payload, self.known[slot.lane])? };
                 self.moved.extend(self.copying.completed()?);
             }
             1 if !self.credits.is_empty() => {
@@ -75,11 +93,12 @@ impl Delayed {
 }
 
 impl Carrier for Delayed {
-    unsafe fn post(&mut self, slot: Slot, payload: usize) -> Result<bool, Error> {
+    unsafe fn post(&mut self, slot: Slot, payload: usize, consumed: u64) -> Result<bool, Error> {
         self.pass_time()?;
         let has_room = self.flying.len() < ROOM;
         if has_room {
             self.flying.push((slot, payload));
+            self.give_credit(slot.lane, consumed)?;
         }
         Ok(has_room)
     }
@@ -100,6 +119,18 @@ impl Carrier for Delayed {
 
     fn credit(&mut self, lane: usize) -> u64 {
         self.copying.credit(lane)
+    }
+
+    fn post_packets(&mut self, number: u64, words: &[u64]) -> Result<bool, Error> {
+        let has_room = self.below(2) == 0;
+        if has_room {
+            let all = words.iter().copied().chain(std::iter::repeat(0));
+            let all = all.take(packets_of(number, words.len()));
+            let halves = all.flat_map(|word| halves_of(number, word)).enumerate();
+            self.halves
+                .extend(halves.map(|(at, half)| (number, at, half)));
+        }
+        Ok(has_room)
     }
 
     fn health(&mut self) -> Result<(), Error> {

@@ -5,12 +5,25 @@ use crate::slot::{Counter, Slot};
 
 /// The bytes between words that different processors write.
 pub(crate) const LINE: usize = 128;
-/// In a slot: the flag first, then the record, then the payload.
-pub(crate) const RECORD: usize = 64;
+/// In a slot, in one line of the host's: the flag, the credit that goes with it, and the record;
+/// then the payload.
+pub(crate) const FLAG: usize = 64;
+pub(crate) const CREDIT: usize = 72;
+pub(crate) const RECORD: usize = 80;
 /// The bytes of a slot before its payload.
 pub(crate) const HEAD: usize = 128;
 /// Slots begin at a page of the host.
 const PAGE: usize = 4096;
+/// Of packets: the words of a slot's record, and the bytes of a block, which is whole.
+pub(crate) const RECORD_OF_PACKETS: usize = 4;
+pub(crate) const BLOCK: usize = 1024;
+/// The words of such a slot, each of which is a packet, and how many slots a box has.
+pub(crate) const PACKETS: usize = RECORD_OF_PACKETS + BLOCK / size_of::<u64>();
+pub(crate) const PACKET_SLOTS: usize = 2;
+/// All packets of a slot are written once in so many slots.
+pub(crate) const RENEWED_EACH: u64 = 1 << 16;
+/// Their bytes, behind a line with what kernels wait for.
+const PACKET_BYTES: usize = LINE + PACKET_SLOTS * PACKETS * 2 * size_of::<u64>();
 /// The most slots of a lane: a word has a bit for each.
 pub const MAX_DEPTH: usize = 64;
 
@@ -72,12 +85,17 @@ impl Shape {
 
     /// The bytes of a box.
     pub fn bytes(&self) -> usize {
-        self.slots() + self.lanes * self.depth * self.stride()
+        self.packets() + PACKET_BYTES
     }
 
     /// Where the slots begin.
     pub fn slots(&self) -> usize {
         (self.lanes * COUNTERS * LINE).next_multiple_of(PAGE)
+    }
+
+    /// Where the packets begin, behind the slots.
+    pub fn packets(&self) -> usize {
+        self.slots() + self.lanes * self.depth * self.stride()
     }
 
     pub(crate) fn counter(&self, lane: usize, counter: Counter) -> usize {
@@ -117,6 +135,7 @@ mod tests {
                 at..at + HEAD + 256
             }));
         }
+        ranges.push(shape.packets()..shape.packets() + PACKET_BYTES);
         ranges.sort_by_key(|range| range.start);
         assert!(ranges.windows(2).all(|pair| pair[0].end <= pair[1].start));
         assert_eq!(ranges.last().unwrap().end, shape.bytes());

@@ -34,6 +34,7 @@ mod linked;
 mod memory;
 #[cfg(all(test, loom))]
 mod model;
+mod packets;
 mod plan;
 #[cfg(all(test, not(loom)))]
 mod played;
@@ -51,7 +52,7 @@ pub use layout::{MAX_DEPTH, Shape};
 #[cfg(not(all(test, loom)))]
 pub use linked::{Heard, Linked};
 pub use memory::{Memory, PostBox};
-pub use plan::Plan;
+pub use plan::{Kernel, Plan};
 #[cfg(not(all(test, loom)))]
 pub use proxy::{Progress, Proxy};
 pub use route::Route;

@@ -1,5 +1,5 @@
-//! A carrier over a link. A slot is the messages of its record and payload, one after the other; a
-//! credit is a message of its own. The link keeps their order.
+//! A carrier over a link. A slot is the messages of a credit, its record and its payload, one after
+//! the other; a credit with which no slot goes is a message of its own. The link keeps their order.
 
 mod heard;
 mod incoming;
@@ -78,7 +78,12 @@ impl Linked {
         self.outgoing.say_before(calls);
     }
 
-    /// The last slot of the peer's first lane that has come.
+    /// How many slots of packets have come.
+    pub fn packets(&self) -> u64 {
+        self.incoming.packets()
+    }
+
+    /// The last slot of the peer's first lane, or of its packets, that has come.
     pub fn heard(&self) -> Option<Heard> {
         self.incoming.heard()
     }
@@ -105,17 +110,22 @@ impl Linked {
 }
 
 impl Carrier for Linked {
-    unsafe fn post(&mut self, slot: Slot, payload: usize) -> Result<bool, Error> {
+    unsafe fn post(&mut self, slot: Slot, payload: usize, consumed: u64) -> Result<bool, Error> {
         if !(self.may_post)() {
             return Ok(false);
         }
         // SAFETY: the slot was published, and the kernel fills it again only after `completed` has
         // returned it, which is after the link has taken all of it: the caller of this `post` has
         // promised both.
-        Ok(unsafe { self.outgoing.post(slot, payload) })
+        Ok(unsafe { self.outgoing.post(slot, payload, consumed) })
     }
 
     fn completed(&mut self) -> Result<Option<Slot>, Error> {
+        // The socket is asked again once all is said that it has taken.
+        let known = self.outgoing.completed();
+        if known.is_some() {
+            return Ok(known);
+        }
         self.advance()?;
         Ok(self.outgoing.completed())
     }
@@ -126,6 +136,10 @@ impl Carrier for Linked {
 
     fn credit(&mut self, lane: usize) -> u64 {
         self.incoming.credit(lane)
+    }
+
+    fn post_packets(&mut self, number: u64, words: &[u64]) -> Result<bool, Error> {
+        Ok((self.may_post)() && self.outgoing.post_packets(number, words))
     }
 
     /// Asks no socket: [`completed`](Self::completed) has just done so.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::layout::{HEAD, RECORD};
+use crate::layout::{CREDIT, FLAG, HEAD, RECORD};
 use crate::{Counter, Error, Record, Shape, Slot};
 
 /// Memory of the host that kernels, carriers and peers reach.
@@ -54,7 +54,12 @@ impl PostBox {
     }
 
     pub(crate) fn flag(&self, slot: Slot) -> &AtomicU64 {
-        self.word_at(self.shape.slot(slot))
+        self.word_at(self.shape.slot(slot) + FLAG)
+    }
+
+    /// How many slots of the lane were consumed where this one is from, or comes from.
+    pub(crate) fn credit_with(&self, slot: Slot) -> &AtomicU64 {
+        self.word_at(self.shape.slot(slot) + CREDIT)
     }
 
     /// The record of a slot that was published, or has come.
@@ -71,7 +76,7 @@ impl PostBox {
         }
     }
 
-    /// Copies the record and the payload of a slot, of this many bytes, into that of the same
+    /// Copies what goes to the peer of a slot with so much payload, in bytes, into that of the same
     /// number in an inbox of the same shape.
     ///
     /// # Safety
@@ -85,20 +90,20 @@ impl PostBox {
         unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) };
     }
 
-    /// The record and the payload of a slot that was filled.
+    /// What goes to the peer of a slot that was filled: credit, record and payload.
     ///
     /// # Safety
     /// Nothing may write the slot as long as these are borrowed.
     #[cfg(not(all(test, loom)))]
     pub(crate) unsafe fn filled(&self, slot: Slot, payload: usize) -> &[u8] {
         let (start, bytes) = self.contents(slot, payload);
-        // SAFETY: `contents` has checked that record and payload lie within the box's words, which
-        // live as long as the box. Nobody writes them as long as the result is borrowed, which the
+        // SAFETY: `contents` has checked that all of it lies within the box's words, which live as
+        // long as the box. Nobody writes them as long as the result is borrowed, which the
         // caller has promised.
         unsafe { std::slice::from_raw_parts(start, bytes) }
     }
 
-    /// Where the record and the payload of a slot go.
+    /// Where these go.
     ///
     /// # Safety
     /// Nothing else may use the slot, but for its flag, as long as these are borrowed.
@@ -109,21 +114,25 @@ impl PostBox {
     )]
     pub(crate) unsafe fn room(&self, slot: Slot, payload: usize) -> &mut [u8] {
         let (start, bytes) = self.contents(slot, payload);
-        // SAFETY: `contents` has checked that record and payload lie within the box's words, which
-        // live as long as the box and, being atomic, may be written through shared references.
+        // SAFETY: `contents` has checked that all of it lies within the box's words, which live as
+        // long as the box and, being atomic, may be written through shared references.
         // Nobody else uses them as long as the result is borrowed, which the caller has promised.
         unsafe { std::slice::from_raw_parts_mut(start, bytes) }
     }
 
-    /// Where the record and the payload of a slot are, and their bytes.
+    /// Where these are, and their bytes.
     fn contents(&self, slot: Slot, payload: usize) -> (*mut u8, usize) {
         assert!(payload <= self.shape.payload());
-        let start = self.bytes(self.shape.slot(slot) + RECORD);
-        (start, HEAD - RECORD + payload)
+        let start = self.bytes(self.shape.slot(slot) + CREDIT);
+        (start, HEAD - CREDIT + payload)
     }
 
     pub(crate) fn word_at(&self, at: usize) -> &AtomicU64 {
         &self.memory.words()[at / size_of::<u64>()]
+    }
+
+    pub(crate) fn words_from(&self, at: usize, count: usize) -> &[AtomicU64] {
+        &self.memory.words()[at / size_of::<u64>()..][..count]
     }
 
     /// A pointer to the bytes from `at` on, which reaches all that follow.

@@ -86,7 +86,7 @@ impl Lane {
     fn give_credits(&self) {
         let mut receiving = Receiving::default();
         for _ in 0..LOOKS {
-            if let Some(total) = receiving.due(&self.consumed) {
+            if let Some(total) = receiving.due(&self.consumed, 1) {
                 self.credit.store(total, Ordering::Release);
                 receiving.returned(total);
             }

@@ -2,26 +2,61 @@
 
 use spark_ccl_types::Operation;
 
+use crate::layout::BLOCK;
 use crate::{Form, Shape};
 
 /// The largest block that more than two ranks exchange directly where all need it, in bytes.
 /// Two always do: what each sends is the same either way, and comes in one step.
 const DIRECT_MOST: u64 = 64 << 10;
-/// The largest block of the kernel that leaves room for others.
+/// The largest block of the kernel that leaves room for others, in bytes.
 const SMALL_MOST: u64 = 256 << 10;
-/// The shortest piece of a longer call, in bytes, and how many each CTA then has.
-const LEAST: u64 = 16 << 10;
+/// The largest block that goes by packets, in bytes. On an H200 that two ranks share, 1 KiB took
+/// 7.8 us (by pieces 8.5), and 4 KiB 11.8 (9.7): a thread reads and writes twice the bytes.
+pub(crate) const MOST_BY_PACKETS: u64 = BLOCK as u64;
+/// How many pieces each CTA has of a longer call.
 const PIECES: u64 = 4;
+/// The most rounds that a lane fills before it consumes the first: as many as keep all busy, while
+/// credits go with slots in the other direction, and little is written that leaves the caches.
+const AHEAD: usize = 5;
+/// The threads of a warp.
+const WARP: u64 = 32;
 /// What pieces and shares begin at multiples of, in bytes.
 const WORD: u64 = 16;
+
+/// What fills and reads the slots of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kernel {
+    /// Of short calls between all ranks: flags are among the data.
+    Packets,
+    /// Leaves room for what runs beside it.
+    Small,
+    /// Has more loads on their way at once.
+    Large,
+}
+
+impl Kernel {
+    /// The most threads of a CTA, as `slots.cu` says: a multiprocessor has registers for two or
+    /// more of these.
+    ///
+    /// ```
+    /// assert_eq!(spark_ccl_slots::Kernel::Small.most_threads(), 256);
+    /// ```
+    pub fn most_threads(self) -> u32 {
+        match self {
+            Self::Packets => 160,
+            Self::Small => 256,
+            Self::Large => 384,
+        }
+    }
+}
 
 /// How a call is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plan {
     /// Who reduces what.
     pub form: Form,
-    /// Whether its kernel leaves room for what runs beside it.
-    pub is_small: bool,
+    /// What does it.
+    pub kernel: Kernel,
     /// The CTAs, each of which has a lane.
     pub ctas: u32,
     /// The most bytes of a slot's payload.
@@ -31,20 +66,21 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The plan for blocks of this many bytes, through such boxes.
+    /// The plan for blocks of this many bytes, through such boxes, in pieces of at least `least`
+    /// bytes.
     ///
     /// ```
     /// use spark_ccl_slots::{Form, Plan, Shape};
     /// use spark_ccl_types::Operation;
     ///
     /// let shape = Shape::new(8, 8, 64 << 10)?;
-    /// let plan = Plan::new(Operation::AllReduce, 1 << 20, 4, shape);
+    /// let plan = Plan::new(Operation::AllReduce, 1 << 20, 4, shape, 16 << 10);
     /// assert_eq!((plan.form, plan.ctas, plan.piece), (Form::Shared, 8, 16 << 10));
-    /// let plan = Plan::new(Operation::AllGather, 1 << 20, 4, shape);
+    /// let plan = Plan::new(Operation::AllGather, 1 << 20, 4, shape, 16 << 10);
     /// assert_eq!((plan.form, plan.ctas, plan.piece), (Form::Direct, 8, 32 << 10));
     /// # Ok::<(), spark_ccl_slots::Error>(())
     /// ```
-    pub fn new(operation: Operation, bytes: u64, ranks: usize, shape: Shape) -> Self {
+    pub fn new(operation: Operation, bytes: u64, ranks: usize, shape: Shape, least: u64) -> Self {
         let is_long = ranks > 2 && bytes > DIRECT_MOST;
         let form = if is_long && Form::of(operation).contains(&Form::Shared) {
             Form::Shared
@@ -59,16 +95,35 @@ impl Plan {
                 bytes.div_ceil(sharers).next_multiple_of(WORD)
             }
         };
+        let kernel = match bytes {
+            ..=MOST_BY_PACKETS if !operation.is_rooted() => Kernel::Packets,
+            ..=SMALL_MOST => Kernel::Small,
+            _ => Kernel::Large,
+        };
         let (lanes, payload) = (shape.lanes() as u64, shape.payload() as u64);
         let even = (extent / (lanes * PIECES)).next_multiple_of(WORD);
-        let piece = even.max(LEAST).min(payload);
+        let piece = even.max(least).min(payload);
         Self {
             form,
-            is_small: bytes <= SMALL_MOST,
-            ctas: extent.div_ceil(piece).clamp(1, lanes) as u32,
+            kernel,
+            ctas: match kernel {
+                Kernel::Packets => 1,
+                _ => extent.div_ceil(piece).clamp(1, lanes) as u32,
+            },
             piece,
-            ahead: form.ahead(shape.depth()) as u32,
+            ahead: form.ahead(shape.depth()).min(AHEAD) as u32,
         }
+    }
+
+    /// The threads of a CTA in a call of this many bytes.
+    pub fn threads(&self, bytes: u64) -> u32 {
+        let needed = match self.kernel {
+            // One warp compares records.
+            Kernel::Packets => WARP + bytes.div_ceil(8).max(1),
+            _ => self.piece.min(bytes).div_ceil(WORD),
+        };
+        let most = u64::from(self.kernel.most_threads());
+        needed.next_multiple_of(WARP).clamp(WARP, most) as u32
     }
 }
 
@@ -85,7 +140,7 @@ mod tests {
                 .flat_map(|bytes| (2..=8).map(move |ranks| (bytes, ranks)))
             {
                 for operation in [Operation::AllReduce, Operation::Reduce, Operation::Scatter] {
-                    let plan = Plan::new(operation, bytes, ranks, shape);
+                    let plan = Plan::new(operation, bytes, ranks, shape, 16 << 10);
                     assert!(plan.piece.is_multiple_of(WORD) && plan.piece <= payload as u64);
                     assert!((1..=lanes as u32).contains(&plan.ctas), "{plan:?}");
                     assert!(plan.form.depth(plan.ahead as usize) <= depth, "{plan:?}");
@@ -99,7 +154,7 @@ mod tests {
         let shape = Shape::new(8, 8, 64 << 10).unwrap();
         for operation in Operation::ALL {
             use Operation::{AllReduce, Broadcast, Reduce};
-            let of = |bytes, ranks| Plan::new(operation, bytes, ranks, shape).form;
+            let of = |bytes, ranks| Plan::new(operation, bytes, ranks, shape, 16 << 10).form;
             let is_shared = matches!(operation, AllReduce | Broadcast | Reduce);
             assert_eq!(of(1 << 20, 3) == Form::Shared, is_shared, "{operation}");
             assert_eq!(of(64 << 10, 3), Form::Direct);

@@ -7,6 +7,7 @@ mod mixed;
 #[path = "../../gpu/tests/oracle/mod.rs"]
 mod oracle;
 mod results;
+mod short;
 mod world;
 
 use std::path::Path;
@@ -18,7 +19,7 @@ use spark_ccl_testing::{Need, has};
 
 use crate::Exchanging;
 
-type Play = unsafe extern "C" fn(*const Exchanging, u32, u32, bool, u64, u32);
+type Play = unsafe extern "C" fn(*const Exchanging, u32, u32, u32, u64, u32);
 
 /// `play` of `tests/kernel.cpp`, if there is a compiler.
 fn play() -> Option<Play> {

@@ -11,9 +11,17 @@ pub struct Proxy<C> {
     inbox: PostBox,
     carrier: C,
     lanes: Vec<Lane>,
+    /// The last slot of packets that the carrier was given, and what has come of the next one.
+    packets: u64,
+    words: Vec<u64>,
     /// Which of these has the first turn next time: the one after the last that has posted.
     first: usize,
+    /// How many turns have been in vain since the last one that was not.
+    idle: u32,
 }
+
+/// Credits go with slots. If none goes for so many turns, or a lane's half is due, they go alone.
+const IDLE: u32 = 256;
 
 #[derive(Debug)]
 struct Lane {
@@ -58,7 +66,10 @@ impl<C: Carrier> Proxy<C> {
             inbox,
             carrier,
             lanes: lanes.collect(),
+            packets: 0,
+            words: Vec::new(),
             first: 0,
+            idle: 0,
         }
     }
 
@@ -87,18 +98,47 @@ impl<C: Carrier> Proxy<C> {
             completed.map_err(|wrong| impossible(lane, wrong))?;
             moved = true;
         }
+        while self.pass_packets()? {
+            moved = true;
+        }
         let (first, count) = (self.first, self.lanes.len());
         for index in (first..count).chain(0..first) {
             let lane = &mut self.lanes[index];
-            moved |= lane.give_credit(&self.inbox, &mut self.carrier)?;
-            if lane.post(&self.outbox, &mut self.carrier)? {
+            if lane.post(&self.outbox, &self.inbox, &mut self.carrier)? {
                 (self.first, moved) = ((index + 1) % count, true);
             }
+            let least = match self.idle {
+                ..IDLE => self.inbox.shape().depth().div_ceil(2),
+                _ => 1,
+            };
+            moved |= lane.give_credit(&self.inbox, &mut self.carrier, least as u64)?;
         }
+        self.idle = if moved {
+            0
+        } else {
+            self.idle.saturating_add(1)
+        };
         if !moved {
             self.carrier.health()?;
         }
         Ok(moved)
+    }
+
+    /// Passes the next slot of packets on, if there is one.
+    fn pass_packets(&mut self) -> Result<bool, Error> {
+        let (next, words) = (self.packets + 1, &mut self.words);
+        let is_passed =
+            self.outbox.take_packets(next, words)? && self.carrier.post_packets(next, words)?;
+        if is_passed {
+            self.packets = next;
+            words.clear();
+        }
+        Ok(is_passed)
+    }
+
+    /// How many slots of packets the carrier was given.
+    pub fn packets(&self) -> u64 {
+        self.packets
     }
 
     /// What moves the slots.
@@ -128,9 +168,15 @@ impl<C: Carrier> Proxy<C> {
 }
 
 impl Lane {
-    fn give_credit(&mut self, inbox: &PostBox, carrier: &mut impl Carrier) -> Result<bool, Error> {
+    /// Gives a credit, if it is at least this much.
+    fn give_credit(
+        &mut self,
+        inbox: &PostBox,
+        carrier: &mut impl Carrier,
+        least: u64,
+    ) -> Result<bool, Error> {
         let consumed = inbox.counter(self.number, Counter::Consumed);
-        let Some(total) = self.receiving.due(consumed) else {
+        let Some(total) = self.receiving.due(consumed, least) else {
             return Ok(false);
         };
         let given = carrier.give_credit(self.number, total)?;
@@ -140,8 +186,13 @@ impl Lane {
         Ok(given)
     }
 
-    /// Posts the next slot, if there is one.
-    fn post(&mut self, outbox: &PostBox, carrier: &mut impl Carrier) -> Result<bool, Error> {
+    /// Posts the next slot, if there is one, and a credit with it.
+    fn post(
+        &mut self,
+        outbox: &PostBox,
+        inbox: &PostBox,
+        carrier: &mut impl Carrier,
+    ) -> Result<bool, Error> {
         let lane = self.number;
         let published = outbox.counter(lane, Counter::Published);
         let next = self.sending.next(published, || carrier.credit(lane));
@@ -158,12 +209,14 @@ impl Lane {
                 payload,
             });
         }
+        let consumed = Receiving::consumed(inbox.counter(lane, Counter::Consumed));
         // SAFETY: the kernel has published the slot, and fills it again only once it has completed;
         // the peer has consumed what was in its place: `next` names no other, and all that reaches
         // the boxes uses them so (the contract of `Memory`).
-        let has_room = unsafe { carrier.post(slot, length as usize)? };
+        let has_room = unsafe { carrier.post(slot, length as usize, consumed)? };
         if has_room {
             self.sending.posted();
+            self.receiving.returned(consumed);
         }
         Ok(has_room)
     }

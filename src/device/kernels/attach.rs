@@ -137,9 +137,9 @@ fn agree_on_slots(comm: &Communicator) -> Result<BySlots, Error> {
     Ok(if all.contains(&FORCED) {
         BySlots::All
     } else if all.iter().all(|&said| said == SHARED) {
-        BySlots::Faster
+        BySlots::InMemory
     } else {
-        BySlots::None
+        BySlots::OverLinks
     })
 }
 

@@ -18,7 +18,7 @@ use pool::is_pinned;
 use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaStream};
 use spark_ccl_cuda::is_capturing;
 use spark_ccl_gpu::{self as gpu, Call, Cut, Message, Slots, Stage};
-use spark_ccl_slots::Form;
+use spark_ccl_slots::{Form, Kernel};
 use spark_ccl_types::{DType, Operation, Signature};
 
 use crate::api::communicator::Communicator;
@@ -29,29 +29,45 @@ use crate::error::Error;
 use crate::host::HostEngine;
 use crate::plan::Explanation;
 
+/// Shorter blocks are not faster through slots, nor are longer ones of an `all_gather`.
+const FASTER_FROM: u64 = 128 << 10;
+const FASTER_TO: u64 = 8 << 20;
 /// How much longer a kernel waits than the host, which knows more about what is wrong.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// Which calls of [`Slots::FROM`] bytes and more go through slots. All ranks have it alike.
+/// Which calls go through slots, beside short ones by packets. All ranks have it alike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum BySlots {
-    /// None: over links, the host is faster.
-    None,
+    /// Those that are faster by it over links.
+    OverLinks,
     /// Those that are faster by it where ranks share memory.
-    Faster,
-    /// All that have kernels.
+    InMemory,
+    /// All of [`Slots::FROM`] bytes and more.
     All,
 }
 
 impl BySlots {
-    /// Whether an operation does. Measured on an H200 that two ranks share, from 64 KiB to 32 MiB:
-    /// by slots, `all_reduce`s took 1.3 to 2.2 times as long over TCP, and 0.9 to 1.4 times as long
-    /// through shared memory, where the other operations took 0.6 to 0.8 times as long.
-    fn have(self, operation: Operation) -> bool {
+    /// Whether an operation on blocks of this many bytes does. Measured on an H200 that two
+    /// processes share, on blocks of 128 KiB to 16 MiB: by slots, an `all_reduce` took 0.9 to 1.2
+    /// times as long; a `reduce_scatter` 0.6 to 0.9, an `all_to_all` 0.7 to 1.03 and an
+    /// `all_gather` 0.8 to 0.98 times as long, of which one of 16 MiB over TCP took 1.09.
+    fn have(self, operation: Operation, bytes: u64) -> bool {
         match self {
-            Self::None => false,
-            Self::Faster => operation != Operation::AllReduce,
-            Self::All => true,
+            Self::OverLinks | Self::InMemory => match operation {
+                Operation::AllReduce => false,
+                Operation::AllGather => (FASTER_FROM..=FASTER_TO).contains(&bytes),
+                _ => bytes >= FASTER_FROM,
+            },
+            Self::All => bytes >= Slots::FROM,
+        }
+    }
+
+    /// The shortest slots of longer calls.
+    fn least(self) -> u64 {
+        let [in_memory, over_links] = Slots::LEAST;
+        match self {
+            Self::OverLinks => over_links,
+            Self::InMemory | Self::All => in_memory,
         }
     }
 }
@@ -61,7 +77,7 @@ pub(in crate::device) struct Staged {
     /// Before the stage: what is dropped first ends the use of the other.
     lease: Lease,
     stage: Arc<Stage>,
-    /// For long operations; `None` where none go through them.
+    /// For short operations and long ones; `None` where there are too many ranks.
     slots: Option<Arc<Slots>>,
     by_slots: BySlots,
     /// That of the communicator that carries the pieces.
@@ -121,8 +137,8 @@ impl Staged {
         let carrier = comm.twin()?;
         let stage = Stage::new(context, comm.rank(), comm.size(), ctas);
         let stage = Arc::new(stage.map_err(|error| refused(error, comm.rank()))?);
-        let slots = (by_slots != BySlots::None && Slots::are_for(comm.size()))
-            .then(|| Slots::new(context, comm.rank(), comm.size(), ctas))
+        let slots = Slots::are_for(comm.size())
+            .then(|| Slots::new(context, comm.rank(), comm.size(), ctas, by_slots.least()))
             .transpose();
         let slots = slots
             .map_err(|error| refused(error, comm.rank()))?
@@ -261,7 +277,11 @@ impl Staged {
     fn slots_for(&self, operation: Operation, bytes: u64) -> Option<&Arc<Slots>> {
         let slots = self.slots.as_ref();
         let is_mutual = !Form::of(operation).is_empty() && !operation.is_rooted();
-        slots.filter(|_| is_mutual && self.by_slots.have(operation) && bytes >= Slots::FROM)
+        slots.filter(|slots| {
+            // One of no elements ends by pieces without a message.
+            let by_packets = || bytes > 0 && slots.plan(operation, bytes).kernel == Kernel::Packets;
+            is_mutual && (self.by_slots.have(operation, bytes) || by_packets())
+        })
     }
 
     /// Whether a call goes through slots, and not straight between its buffers.
@@ -392,6 +412,9 @@ impl Staged {
 /// How a call goes through slots, for people.
 fn by_slots(slots: &Slots, operation: Operation, bytes: u64) -> String {
     let plan = slots.plan(operation, bytes);
+    if plan.kernel == Kernel::Packets {
+        return "staged by packets on 1 CTA, straight to all ranks".to_owned();
+    }
     let form = match plan.form {
         Form::Direct => "straight to the ranks that need them",
         Form::Shared => "to ranks that pass on a share each",

@@ -307,7 +307,7 @@ fn the_path_of_each_size_is_explained() {
         "through the host",
     ];
     let staged = [
-        "# engine for 8 B: staged, 1 piece of up to 8 bytes on 1 CTA",
+        "# engine for 8 B: staged by packets on 1 CTA, straight to all ranks",
         "# engine for 8 KiB: staged, 1 piece of up to 8192 bytes on 1 CTA",
         "not memory that ranks share: SPARK_CCL_GPU_PROTOCOL=proxy",
     ];

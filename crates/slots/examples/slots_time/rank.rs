@@ -12,7 +12,8 @@ use spark_ccl_cuda::{
     DeviceBlock, Function, HostBlock, Images, OwnStream, counted_stream, elapsed_ms,
 };
 use spark_ccl_slots::{
-    Boxes, Copying, Exchanging, Form, Memory, Passed, PostBox, Proxy, Route, Shape, SlotMember,
+    Boxes, Copying, Exchanging, Form, Kernel, Memory, Passed, PostBox, Proxy, Route, Shape,
+    SlotMember,
 };
 use spark_ccl_transport::memory::SharedMemory;
 use spark_ccl_types::{DType, Operation};
@@ -100,6 +101,7 @@ fn member(rank: usize, state: u64, page: u64) -> SlotMember {
         journal: page + 2048,
         slots: SHAPE.slots() as u64,
         stride: SHAPE.stride() as u64,
+        packets: SHAPE.packets() as u64,
         lanes: LANES as u32,
         depth: DEPTH as u32,
         rank: rank as u32,
@@ -319,13 +321,13 @@ impl Rank {
 
     fn enqueue(&self, bytes: usize, plan: Plan) -> Result<()> {
         let mut call = self.exchanging(bytes, plan.piece, plan.ahead, plan.form);
-        let kernel = match (plan.form, plan.is_small) {
-            (Form::Direct, true) => &self.kernels[0],
-            (Form::Direct, false) => &self.kernels[1],
-            (Form::Shared, _) => &self.kernels[2],
+        let (kernel, of) = match (plan.form, plan.is_small) {
+            (Form::Direct, true) => (&self.kernels[0], Kernel::Small),
+            (Form::Direct, false) => (&self.kernels[1], Kernel::Large),
+            (Form::Shared, _) => (&self.kernels[2], Kernel::Large),
         };
-        let words = plan.piece.min(bytes).div_ceil(16);
-        let threads = words.next_multiple_of(32).clamp(32, 512) as u32;
+        let words = plan.piece.min(bytes).div_ceil(16) as u32;
+        let threads = words.next_multiple_of(32).clamp(32, of.most_threads());
         let mut parameters = [(&raw mut call).cast()];
         // SAFETY: the kernel's parameter has this layout. All memory that it names lives as long as
         // this, which waits for all kernels.

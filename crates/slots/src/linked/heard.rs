@@ -7,7 +7,9 @@ use crate::Record;
 pub struct Heard {
     /// How many calls it has made before that are not made by slots.
     pub before: u64,
-    /// The slot's number in its lane.
+    /// Whether it is one of packets.
+    pub is_of_packets: bool,
+    /// The slot's number in its lane, or among those of packets.
     pub number: u64,
     /// Which call the slot is of.
     pub record: Record,

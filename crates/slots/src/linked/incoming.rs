@@ -5,11 +5,15 @@ use std::sync::atomic::Ordering;
 use spark_ccl_transport::{Direct, LinkRx};
 
 use super::heard::Heard;
-use super::tag::Tag;
-use crate::{Counter, Error, PostBox, Slot};
+use super::tag::{MOST_LANES, Tag};
+use crate::layout::{PACKETS, RECORD_OF_PACKETS};
+use crate::packets::record_of;
+use crate::{Counter, Error, PostBox, Record, Slot};
 
 /// How many messages are taken at a time, so that other peers have their turn.
 const AT_A_TIME: usize = 8;
+/// The bytes of a word.
+const WORD: usize = size_of::<u64>();
 
 /// The receiving half.
 pub(super) struct Incoming {
@@ -19,6 +23,9 @@ pub(super) struct Incoming {
     part: usize,
     /// A slot of which only a part has come.
     coming: Option<Coming>,
+    /// How many slots of packets have come, and the bytes of the one that comes.
+    packets: u64,
+    bytes: Vec<u8>,
     /// By lane: the last slot that has begun to come, and the largest credit.
     begun: Vec<u64>,
     credits: Vec<u64>,
@@ -44,6 +51,8 @@ impl Incoming {
             inbox,
             part,
             coming: None,
+            packets: 0,
+            bytes: Vec::new(),
             begun: vec![0; lanes],
             credits: vec![0; lanes],
             before: 0,
@@ -53,6 +62,11 @@ impl Incoming {
 
     pub(super) fn heard(&self) -> Option<Heard> {
         self.heard
+    }
+
+    /// How many slots of packets have come.
+    pub(super) fn packets(&self) -> u64 {
+        self.packets
     }
 
     pub(super) fn credit(&self, lane: usize) -> u64 {
@@ -80,8 +94,7 @@ impl Incoming {
         };
         match Tag::of(tag) {
             Tag::Credit { lane, total } => {
-                let known = self.credits.get_mut(lane).ok_or_else(|| no_lane(lane))?;
-                *known = total.max(*known);
+                self.hear_credit(lane, total)?;
                 self.pass()?;
             }
             Tag::Before(number) => {
@@ -89,8 +102,12 @@ impl Incoming {
                 self.pass()?;
             }
             Tag::Slot { slot, payload } => {
+                let slot = match slot.lane {
+                    MOST_LANES => self.next_of_packets(slot, payload)?,
+                    _ => self.next(slot, payload)?,
+                };
                 self.coming = Some(Coming {
-                    slot: self.next(slot, payload)?,
+                    slot,
                     payload,
                     tag,
                     done: 0,
@@ -117,17 +134,10 @@ impl Incoming {
         };
         let shape = self.inbox.shape();
         let consumed = self.inbox.counter(lane, Counter::Consumed);
-        // Acquire pairs with the kernel's release in `Slots::release`: it reads the slot no more.
+        // Acquire pairs with the kernel's fence in `Slots::tell`: it reads the slot no more.
         let consumed = consumed.load(Ordering::Acquire);
         let has_room = slot.number <= consumed + shape.depth() as u64;
-        // Only the end of the number is told.
-        let said = Tag::Slot { slot, payload }.word();
-        let is_next = said
-            == Tag::Slot {
-                slot: told,
-                payload,
-            }
-            .word();
+        let is_next = Tag::Slot { slot, payload }.is_of(told, payload);
         if !has_room || !is_next || payload > shape.payload() {
             return Err(Error::Violation {
                 problem: format!(
@@ -145,13 +155,39 @@ impl Incoming {
         Ok(slot)
     }
 
+    /// The whole number of the next slot of packets.
+    fn next_of_packets(&mut self, told: Slot, payload: usize) -> Result<Slot, Error> {
+        let slot = Slot {
+            number: self.packets + 1,
+            ..told
+        };
+        let (words, rest) = (payload / WORD, payload % WORD);
+        let is_next = Tag::Slot { slot, payload }.is_of(told, payload);
+        if !is_next || rest != 0 || !(RECORD_OF_PACKETS..=PACKETS).contains(&words) {
+            return Err(Error::Violation {
+                problem: format!(
+                    "the peer sends {payload} bytes as slot ...{} of packets, where {} is next, of \
+                     {RECORD_OF_PACKETS} to {PACKETS} words",
+                    told.number, slot.number
+                ),
+            });
+        }
+        self.bytes.resize(payload, 0);
+        Ok(slot)
+    }
+
     /// Takes the next message of a slot; whether it has come.
     fn take(&mut self, mut coming: Coming) -> Result<bool, Error> {
         let (slot, payload) = (coming.slot, coming.payload);
-        // SAFETY: `next` has seen that the kernel has consumed what was in the slot, and the kernel
-        // reads it again only once its flag is set, below. No other carrier writes the inbox
-        // (`Linked::new`), and the borrow ends before the flag is set.
-        let all = unsafe { self.inbox.room(slot, payload) };
+        let is_of_packets = slot.lane == MOST_LANES;
+        let all = if is_of_packets {
+            &mut self.bytes[..]
+        } else {
+            // SAFETY: `next` has seen that the kernel has consumed what was in the slot, and the
+            // kernel reads it again only once its flag is set, below. No other carrier writes the
+            // inbox (`Linked::new`), and the borrow ends before the flag is set.
+            unsafe { self.inbox.room(slot, payload) }
+        };
         let rest = &mut all[coming.done..];
         let bytes = rest.len().min(self.part);
         if !receive(&mut *self.rx, &mut rest[..bytes], coming.tag)? {
@@ -159,17 +195,55 @@ impl Incoming {
         }
         coming.done += bytes;
         self.coming = (coming.done < all.len()).then_some(coming);
-        if self.coming.is_none() {
-            if slot.lane == 0 {
-                self.heard = Some(Heard {
-                    before: self.before,
-                    number: slot.number,
-                    record: self.inbox.record(slot),
-                });
+        match slot.lane {
+            _ if self.coming.is_some() => {}
+            MOST_LANES => self.put_packets(slot.number),
+            lane => {
+                // Relaxed: this thread has received it.
+                let credit = self.inbox.credit_with(slot).load(Ordering::Relaxed);
+                self.hear_credit(lane, credit)?;
+                if lane == 0 {
+                    self.hear(slot.number, false, self.inbox.record(slot));
+                }
+                self.inbox.set_flag(slot);
             }
-            self.inbox.set_flag(slot);
         }
         Ok(true)
+    }
+
+    fn hear_credit(&mut self, lane: usize, total: u64) -> Result<(), Error> {
+        let known = self.credits.get_mut(lane).ok_or_else(|| no_lane(lane))?;
+        *known = total.max(*known);
+        Ok(())
+    }
+
+    /// A slot of packets has come.
+    fn put_packets(&mut self, number: u64) {
+        let (words, _) = self.bytes.as_chunks::<WORD>();
+        let words = words.iter().map(|&word| u64::from_le_bytes(word));
+        self.inbox.put_packets(number, words.clone());
+        let mut record = [0; RECORD_OF_PACKETS];
+        record
+            .iter_mut()
+            .zip(words)
+            .for_each(|(to, word)| *to = word);
+        self.packets = number;
+        self.hear(number, true, record_of(&record));
+    }
+
+    /// Notes of which call a slot is. Packets and lanes overtake each other.
+    fn hear(&mut self, number: u64, is_of_packets: bool, record: Record) {
+        if self
+            .heard
+            .is_none_or(|heard| heard.record.call <= record.call)
+        {
+            self.heard = Some(Heard {
+                before: self.before,
+                is_of_packets,
+                number,
+                record,
+            });
+        }
     }
 }
 

@@ -1,10 +1,11 @@
 //! From the outbox into a link.
 
 use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
 
 use spark_ccl_transport::{Direct, LinkTx};
 
-use super::tag::Tag;
+use super::tag::{MOST_LANES, Tag};
 use crate::{Error, PostBox, Slot};
 
 /// The sending half.
@@ -16,6 +17,8 @@ pub(super) struct Outgoing {
     part: usize,
     /// A slot of which the link has taken only a part.
     going: Option<Going>,
+    /// The bytes of the last slot of packets.
+    packets: Vec<u8>,
     completed: VecDeque<Slot>,
     /// What the peer is told before the next slot, and what it was told last.
     before: u64,
@@ -37,6 +40,7 @@ impl Outgoing {
             outbox,
             part,
             going: None,
+            packets: Vec::new(),
             completed: VecDeque::new(),
             before: 0,
             told: 0,
@@ -48,14 +52,39 @@ impl Outgoing {
     ///
     /// # Safety
     /// The slot was published, and is not written before it has completed.
-    pub(super) unsafe fn post(&mut self, slot: Slot, payload: usize) -> bool {
+    pub(super) unsafe fn post(&mut self, slot: Slot, payload: usize, consumed: u64) -> bool {
         let may_go = self.going.is_none() && self.tell();
         if may_go {
+            // Relaxed: this thread sends it.
+            let credit = self.outbox.credit_with(slot);
+            credit.store(consumed, Ordering::Relaxed);
             let done = 0;
             self.going = Some(Going {
                 slot,
                 payload,
                 done,
+            });
+            self.advance();
+        }
+        may_go
+    }
+
+    /// Begins with a slot of packets, if none is going.
+    pub(super) fn post_packets(&mut self, number: u64, words: &[u64]) -> bool {
+        let may_go = self.going.is_none() && self.tell();
+        if may_go {
+            self.packets.resize(size_of_val(words), 0);
+            let (bytes, _) = self.packets.as_chunks_mut();
+            for (to, word) in bytes.iter_mut().zip(words) {
+                *to = word.to_le_bytes();
+            }
+            self.going = Some(Going {
+                slot: Slot {
+                    lane: MOST_LANES,
+                    number,
+                },
+                payload: self.packets.len(),
+                done: 0,
             });
             self.advance();
         }
@@ -130,9 +159,14 @@ impl Outgoing {
         };
         let (slot, payload) = (*slot, *payload);
         let tag = Tag::Slot { slot, payload }.word();
-        // SAFETY: the slot is `going`: it was published before it was posted, and is not in
-        // `completed` yet, so that the kernel does not fill it again while this is borrowed.
-        let all = unsafe { self.outbox.filled(slot, payload) };
+        let is_of_packets = slot.lane == MOST_LANES;
+        let all = if is_of_packets {
+            &self.packets[..]
+        } else {
+            // SAFETY: the slot is `going`: it was published before it was posted, and is not in
+            // `completed` yet, so that the kernel does not fill it again while this is borrowed.
+            unsafe { self.outbox.filled(slot, payload) }
+        };
         while let Some(part) = all[*done..].chunks(self.part).next() {
             if !send(&mut *self.tx, part, tag)? {
                 return Ok(());
@@ -140,7 +174,9 @@ impl Outgoing {
             *done += part.len();
         }
         self.going = None;
-        self.completed.push_back(slot);
+        if !is_of_packets {
+            self.completed.push_back(slot);
+        }
         Ok(())
     }
 }

@@ -10,8 +10,8 @@ const BYTES_AT: u32 = 24;
 const LOW: u64 = (1 << BYTES_AT) - 1;
 const TOTAL: u64 = (1 << LANE_AT) - 1;
 
-/// The most lanes, of which the number behind the last one is no lane's; and the most bytes of a
-/// payload.
+/// The most lanes, of which the number behind the last one is no lane's: slots there are of
+/// packets. And the most bytes of a payload.
 pub(super) const MOST_LANES: usize = (1 << (63 - LANE_AT)) - 1;
 pub(super) const MOST_BYTES: usize = LOW as usize;
 
@@ -40,6 +40,11 @@ impl Tag {
             }
             .word(),
         }
+    }
+
+    /// Whether it is what was told of a slot, of whose number that is only the end.
+    pub(super) fn is_of(self, slot: Slot, payload: usize) -> bool {
+        self.word() == Self::Slot { slot, payload }.word()
     }
 
     pub(super) fn of(word: u64) -> Self {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use spark_ccl_fork::Unshared;
 use spark_ccl_transport::{Geometry, LinkRx, LinkTx, shm, tcp};
 
-use super::tag::Tag;
+use super::tag::{MOST_LANES, Tag};
 use super::*;
 use crate::conformance::{End, fill, plain, take};
 use crate::{Counter, Proxy, Shape};
@@ -130,13 +130,24 @@ fn what_a_peer_cannot_send_is_an_error_and_touches_no_slot() {
     }
 }
 
+#[test]
+fn packets_that_a_peer_cannot_send_are_an_error() {
+    for (number, payload) in [(2, 32), (1, 31), (1, 24), (1, 8 * 133)] {
+        let lane = MOST_LANES;
+        let slot = Slot { lane, number };
+        let said = said_of(Tag::Slot { slot, payload }, &[0; 3]).to_string();
+        let expected = format!("the peer sends {payload} bytes as slot ...{number} of packets");
+        assert!(said.contains(&expected), "{said}");
+    }
+}
+
 /// Slots of which the peer has not said that they were consumed.
 #[test]
 fn a_slot_for_which_there_is_no_room_is_an_error() {
     let [mut from, mut to] = over_memory(shape(), &Arc::default());
     let mut post = |number| {
         // SAFETY: nothing writes the slot. The peer's place may be used, which this is to find.
-        while !unsafe { from.carrier.post(Slot { lane: 0, number }, 0).unwrap() } {}
+        while !unsafe { from.carrier.post(Slot { lane: 0, number }, 0, 0).unwrap() } {}
         to.carrier.completed().map(drop)
     };
     assert_eq!((post(1), post(2)), (Ok(()), Ok(())));
@@ -150,7 +161,7 @@ fn what_a_peer_has_sent_before_it_left_arrives() {
         let [mut from, to] = make(shape(), &Arc::default());
         for (lane, number) in [(0, 1), (1, 1), (0, 2), (1, 2)] {
             // SAFETY: nothing writes the slot, and each place at the peer is used once.
-            while !unsafe { from.carrier.post(Slot { lane, number }, 0).unwrap() } {}
+            while !unsafe { from.carrier.post(Slot { lane, number }, 0, 0).unwrap() } {}
         }
         drop(from);
         let mut proxy = Proxy::new(to.outbox.clone(), to.inbox.clone(), to.carrier, 0..2);
@@ -233,7 +244,7 @@ fn slots_of_many_long_messages_arrive_whole() {
         let payload = shape.payload() - 8 * number as usize;
         fill(&from.outbox, slot, payload);
         // SAFETY: nothing writes the slot, and each place at the peer is used once.
-        while !unsafe { from.carrier.post(slot, payload).unwrap() } {
+        while !unsafe { from.carrier.post(slot, payload, 0).unwrap() } {
             from.carrier.completed().unwrap();
             to.carrier.completed().unwrap();
         }
@@ -289,12 +300,20 @@ fn a_slot_tells_what_its_sender_has_done_before() {
         let slot = Slot { lane: 0, number };
         fill(&outbox, slot, 8);
         // SAFETY: nothing writes the slot, and each place at the peer is used once.
-        while !unsafe { from.post(slot, 8).unwrap() } {}
+        while !unsafe { from.post(slot, 8, 0).unwrap() } {}
         to.completed().unwrap();
         let heard = to.heard().unwrap();
         (heard.before, heard.record.call)
     };
     assert_eq!((pass(0, 1), pass(3, 2)), ((0, 1), (3, 2)));
+    // Packets of an earlier call, which a slot has overtaken, say nothing new.
+    for (number, call, told) in [(1, 1, (3, 2)), (2, 4, (3, 4))] {
+        while !from.post_packets(number, &[call, 0, 0, 0]).unwrap() {}
+        to.completed().unwrap();
+        let heard = to.heard().unwrap();
+        assert_eq!((heard.before, heard.record.call), told);
+        assert_eq!(heard.is_of_packets, call == 4);
+    }
 }
 
 /// So that who has to serve a peer knows that it needs nothing more.

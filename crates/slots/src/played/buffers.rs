@@ -5,6 +5,7 @@ use spark_ccl_types::{DType, Extent, Operation, ReduceOp, Side};
 
 use super::oracle;
 use crate::Form;
+use crate::plan::MOST_BY_PACKETS;
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Call {
@@ -34,6 +35,11 @@ impl Call {
         let has = Form::of(self.operation).contains(&form);
         let has = has && (ranks > 2 || !self.operation.is_rooted());
         if has { form } else { Form::Direct }
+    }
+
+    /// Whether it may go by packets.
+    pub(super) fn is_short(&self) -> bool {
+        !self.operation.is_rooted() && self.bytes() as u64 <= MOST_BY_PACKETS
     }
 
     pub(super) fn factor(&self, rank: usize) -> u64 {

@@ -43,6 +43,11 @@ pub(super) fn any_call(seed: u64, ranks: usize) -> Call {
 
 fn check(make: Make, form: Form, ranks: usize, ahead: usize, calls: std::ops::Range<u64>) {
     let mut world = World::new(make, form, (ranks, ahead, form.depth(ahead)));
+    check_in(&mut world, calls);
+}
+
+fn check_in(world: &mut World, calls: std::ops::Range<u64>) {
+    let (ranks, ahead) = (world.ranks.len(), world.ahead);
     let calls: Vec<_> = calls.map(|seed| any_call(seed, ranks)).collect();
     let Some(buffers) = world.run(&vec![calls.clone(); ranks], ahead as u64) else {
         return;
@@ -81,6 +86,24 @@ fn more_ranks_have_them_too() {
         for (form, seed) in [(Form::Direct, 200), (Form::Shared, 300)] {
             check(delayed, form, ranks, 2, seed..seed + 80 / ranks as u64);
         }
+    }
+}
+
+/// All types and reductions come, of all operations between all ranks, beside calls through lanes.
+#[test]
+fn short_calls_go_by_packets() {
+    for (make, ranks, seed) in [
+        (delayed as Make, 2, 0),
+        (delayed, 3, 200),
+        (delayed, 4, 400),
+        (copying, 2, 600),
+        (over_memory, 2, 700),
+        (over_sockets, 3, 800),
+        (over_memory, 4, 900),
+    ] {
+        let mut world = World::new(make, Form::Shared, (ranks, 2, Form::Shared.depth(2)));
+        world.has_packets = true;
+        check_in(&mut world, seed..seed + 400 / ranks as u64);
     }
 }
 

@@ -18,6 +18,10 @@ use crate::{
 
 pub(super) const LANES: usize = 3;
 const SLOT: usize = 256;
+/// Which kernel is played, as `tests/kernel.cpp` has them.
+const DIRECT: u32 = 0;
+const SHARED: u32 = 1;
+const PACKETS: u32 = 2;
 
 /// What a rank's kernels have.
 pub(super) struct Rank {
@@ -77,6 +81,8 @@ impl Rank {
 
 pub(super) struct World {
     pub(super) form: Form,
+    /// Whether short calls go by packets.
+    pub(super) has_packets: bool,
     pub(super) ahead: usize,
     pub(super) ranks: Vec<Rank>,
     proxies: Vec<Vec<Proxy<Box<dyn Carrier>>>>,
@@ -105,6 +111,7 @@ impl World {
         }
         let mut world = Self {
             form,
+            has_packets: false,
             ahead,
             ranks: Vec::new(),
             proxies: Vec::new(),
@@ -126,6 +133,11 @@ impl World {
         let play = play()?;
         let is_over = AtomicBool::new(false);
         let (form, ahead, ranks) = (self.form, self.ahead, &self.ranks);
+        let kernel_of = |call: Call| match call.form(form, ranks.len()) {
+            _ if self.has_packets && call.is_short() => PACKETS,
+            Form::Direct => DIRECT,
+            Form::Shared => SHARED,
+        };
         let mut buffers: Vec<Vec<_>> = (calls.iter().enumerate())
             .map(|(rank, calls)| {
                 let made = calls
@@ -150,8 +162,8 @@ impl World {
             for (rank, buffers) in buffers.iter_mut().enumerate() {
                 let launches = buffers.iter_mut();
                 let launches = launches.map(|of_call| Launch {
+                    kernel: kernel_of(of_call.call),
                     ctas: of_call.call.ctas,
-                    is_shared: of_call.call.form(form, ranks.len()) == Form::Shared,
                     arguments: ranks[rank].arguments(of_call, form, ahead),
                 });
                 let launches: Vec<_> = launches.collect();
@@ -200,8 +212,8 @@ fn goes_on(
 /// A kernel of a rank's stream.
 #[derive(Clone)]
 struct Launch {
+    kernel: u32,
     ctas: u32,
-    is_shared: bool,
     arguments: Exchanging,
 }
 
@@ -216,20 +228,21 @@ impl Cta {
     fn run(&self, play: Play, launches: &[Launch], barrier: &Barrier) {
         for (call, launch) in launches.iter().enumerate() {
             let Launch {
+                kernel,
                 ctas,
-                is_shared,
                 arguments,
             } = launch;
+            let ctas = if *kernel == PACKETS { 1 } else { *ctas };
             // As kernels of a stream.
             barrier.wait();
-            if self.number >= *ctas {
+            if self.number >= ctas {
                 continue;
             }
             let seed = self.seed ^ call as u64;
             // SAFETY: the arguments have this layout, and name memory of the rank and buffers that
             // live until all threads have ended. Nothing else uses the buffers; calls run one after
             // the other.
-            unsafe { play(arguments, self.number, *ctas, *is_shared, seed, self.pauses) };
+            unsafe { play(arguments, self.number, ctas, *kernel, seed, self.pauses) };
         }
     }
 }
@@ -243,7 +256,7 @@ impl Rank {
             })
         });
         let boxes: Vec<_> = boxes.collect();
-        let mut passed = vec![Passed::default(); ends.len() * LANES];
+        let mut passed = vec![Passed::default(); ends.len() * LANES + 1];
         let mut state = vec![0_u64; 3];
         let control = Arc::new([const { AtomicU64::new(0) }; 2]);
         control[1].store(60_000_000_000, Ordering::Relaxed);
@@ -258,6 +271,7 @@ impl Rank {
             journal: journal.as_ptr().expose_provenance() as u64,
             slots: shape.slots() as u64,
             stride: shape.stride() as u64,
+            packets: shape.packets() as u64,
             lanes: LANES as u32,
             depth: shape.depth() as u32,
             rank: rank as u32,

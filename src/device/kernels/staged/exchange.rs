@@ -73,12 +73,17 @@ impl Exchange {
         self.slots.calls().begun
     }
 
-    /// The fault of a peer from which a slot has come of a call that has ended here without it. No
-    /// kernel looks at it before this rank's next call.
+    /// The fault of a peer from which a slot has come of a call that has ended here without it, or
+    /// packets of one that goes by none. No kernel looks at them before this rank's next call.
     fn is_unasked(&self, peer: &Peer, parent: &Watch) -> Option<Fault> {
         let calls = self.slots.calls();
         let heard = peer.heard()?;
-        let is_over = heard.record.call < calls.ended && heard.number > peer.wanted(0);
+        let is_over = if heard.is_of_packets {
+            // A kernel says this before it says that the call has begun.
+            heard.record.call < calls.begun && heard.number > peer.packets_wanted()
+        } else {
+            heard.record.call < calls.ended && heard.number > peer.wanted(0)
+        };
         is_over.then(|| Fault::Mismatch {
             sequence: DEVICE_MARK | (heard.before + heard.record.call + 1),
             rank_a: parent.member(self.slots.rank() as u32),

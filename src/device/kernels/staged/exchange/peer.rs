@@ -123,7 +123,7 @@ impl Peer {
         is_known.then_some(Fault::Link { by, peer, text })
     }
 
-    /// What the last slot is of that the peer has sent in its first lane.
+    /// What the last slot is of that the peer has sent in its first lane, or of packets.
     pub(super) fn heard(&self) -> Option<Heard> {
         self.proxy.as_ref()?.carrier().heard()
     }
@@ -144,7 +144,9 @@ impl Peer {
             return !self.is_used();
         };
         let is_flushed = proxy.carrier().is_flushed() || self.ended.is_some();
+        let wanted = self.packets_wanted();
         is_flushed
+            && [proxy.packets(), proxy.carrier().packets()] == [wanted; 2]
             && proxy.progress().all(|lane| {
                 let [published, wanted] = [self.published(lane.lane), self.wanted(lane.lane)];
                 lane.credit == published && lane.consumed == wanted
@@ -154,7 +156,8 @@ impl Peer {
     /// Whether a call has needed the peer.
     fn is_used(&self) -> bool {
         let mut lanes = 0..self.outbox.shape().lanes();
-        lanes.any(|lane| self.published(lane) > 0 || self.wanted(lane) > 0)
+        self.packets_wanted() > 0
+            || lanes.any(|lane| self.published(lane) > 0 || self.wanted(lane) > 0)
     }
 
     fn published(&self, lane: usize) -> u64 {
@@ -168,6 +171,11 @@ impl Peer {
         // Relaxed: nothing else is read on its account.
         let wanted = self.inbox.counter(lane, Counter::Wanted);
         wanted.load(Ordering::Relaxed)
+    }
+
+    /// How many slots of packets the calls that have begun take, and send.
+    pub(super) fn packets_wanted(&self) -> u64 {
+        self.inbox.packets_wanted()
     }
 
     /// Ends the link at once.
@@ -198,6 +206,12 @@ impl Peer {
             )
         });
         let lanes: Vec<_> = lanes.collect();
-        lanes.join("; ")
+        format!(
+            "of packets {} expected, sent {}, come {}; {}",
+            self.packets_wanted(),
+            proxy.packets(),
+            proxy.carrier().packets(),
+            lanes.join("; ")
+        )
     }
 }

@@ -1,0 +1,37 @@
+//! How many slots a box of packets needs: a model of who can be how far ahead of whom.
+
+use std::collections::HashSet;
+
+use crate::layout::PACKET_SLOTS;
+
+const CALLS: usize = 4;
+
+/// The most slots that a rank has sent and its peer has not consumed, at any time, however late
+/// either is. A call sends its slot, and then consumes the peer's.
+fn most_unconsumed() -> usize {
+    // How many slots a rank has sent and consumed after so many steps.
+    let sent = |steps: usize| steps.div_ceil(2);
+    let consumed = |steps: usize| steps / 2;
+    let may_go = |own: usize, other: usize| {
+        let sends = own.is_multiple_of(2);
+        own < 2 * CALLS && (sends || sent(other) > consumed(own))
+    };
+    let (mut most, mut seen) = (0, HashSet::new());
+    let mut open = vec![[0, 0]];
+    while let Some(ranks) = open.pop() {
+        if !seen.insert(ranks) {
+            continue;
+        }
+        let [one, other] = ranks;
+        most = most.max(sent(one) - consumed(other).min(sent(one)));
+        open.extend(may_go(one, other).then_some([one + 1, other]));
+        open.extend(may_go(other, one).then_some([one, other + 1]));
+    }
+    assert!(seen.contains(&[2 * CALLS; 2]), "calls end");
+    most
+}
+
+#[test]
+fn a_box_holds_what_a_late_peer_has_not_consumed_and_no_slot_more() {
+    assert_eq!(PACKET_SLOTS, most_unconsumed());
+}
