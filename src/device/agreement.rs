@@ -226,15 +226,38 @@ mod tests {
         assert_eq!((told.multiprocessors, told.revision), (272, 0x0102_0304));
     }
 
-    #[test]
-    fn two_ranks_share_a_gpu_only_on_one_host() {
-        let gpu = |place: &str| ToldGpu {
-            revision: 1,
+    fn gpu(place: &str) -> ToldGpu {
+        ToldGpu {
+            revision: REVISION,
             place: place.to_owned(),
             model: "NVIDIA H200".to_owned(),
             generation: 9,
             multiprocessors: 132,
-        };
+        }
+    }
+
+    #[test]
+    fn ranks_of_two_builds_are_both_named() {
+        let all = Communicator::builder().local(2).unwrap();
+        let (own, other) = (
+            gpu("a"),
+            ToldGpu {
+                revision: 7,
+                ..gpu("b")
+            },
+        );
+        assert!(have_the_same_kernels(&all[0], &[own.clone(), own.clone()]).is_ok());
+        let said = have_the_same_kernels(&all[0], &[own, other])
+            .unwrap_err()
+            .to_string();
+        let revision = format!("{REVISION:08x}");
+        for part in ["rank 0", "rank 1", &revision, "00000007", "the same build"] {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+    }
+
+    #[test]
+    fn two_ranks_share_a_gpu_only_on_one_host() {
         let all = ["a", "b", "a", "b"].map(gpu);
         assert_eq!(two_on_one(&all, &[1, 1, 2, 2]), None);
         assert_eq!(two_on_one(&all, &[1, 1, 2, 1]), Some([1, 3]));

@@ -6,10 +6,10 @@ use std::time::Duration;
 use spark_ccl::cuda::DeviceSlice;
 use spark_ccl::cuda::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use spark_ccl::cuda::cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
-use spark_ccl::{Communicator, RedOp};
+use spark_ccl::{Builder, Communicator, DType, Operation, RedOp};
 
-use super::by_host::{sums, values};
-use super::{builder, gpus, stream_of, text};
+use super::by_host::{memory, read, sums, values};
+use super::{BACKEND, builder, gpus, stream_of, text};
 
 /// Elements of a block: of several pieces, with an end at an odd place.
 const LEN: usize = 40_001;
@@ -99,6 +99,66 @@ fn all_operations_follow_each_other_at_once_and_in_graphs() {
             comm.finalize().unwrap();
         });
     }
+}
+
+/// For ranks with settings of their own, which have none of the RDMA devices of tests.
+fn apart() -> Builder {
+    Communicator::builder()
+        .backend(BACKEND)
+        .set("SPARK_CCL_SHARE_GPU", "1")
+}
+
+/// Otherwise some would fill slots where others ring for pieces.
+#[test]
+fn ranks_whose_settings_differ_agree_on_the_way() {
+    let Some(gpus) = gpus(2) else { return };
+    let count = gpus.count;
+    for (first, others, is_through) in [
+        ("slots", "proxy", true),
+        ("proxy", "slots", true),
+        ("auto", "proxy", false),
+    ] {
+        let same = apart();
+        let id = &same.unique_id().unwrap();
+        std::thread::scope(|scope| {
+            for rank in 0..count {
+                let protocol = if rank == 0 { first } else { others };
+                let builder = same.clone().set("SPARK_CCL_GPU_PROTOCOL", protocol);
+                scope.spawn(move || {
+                    let comm = builder.connect(id, rank, count).unwrap();
+                    let said = comm.explain_device(Operation::AllReduce, DType::U64, LEN);
+                    let said = said.unwrap();
+                    assert_eq!(said.contains("through slots"), is_through, "{said}");
+                    for len in [1, LEN] {
+                        let mut sum = memory(&comm, &values(rank, len));
+                        comm.all_reduce_in_place(&mut sum, RedOp::Sum)
+                            .run()
+                            .unwrap();
+                        assert!(read(&sum) == sums(count, len, 1), "{first} {others} {len}");
+                    }
+                    comm.finalize().unwrap();
+                });
+            }
+        });
+    }
+}
+
+#[test]
+fn ranks_that_do_not_all_share_memory_are_named() {
+    let Some(gpus) = gpus(2) else { return };
+    let count = gpus.count;
+    let same = apart();
+    let id = &same.unique_id().unwrap();
+    std::thread::scope(|scope| {
+        for rank in 0..count {
+            let shm = if rank == 0 { "0" } else { "1" };
+            let builder = same.clone().set("SPARK_CCL_SHM", shm);
+            scope.spawn(move || {
+                let said = text(builder.connect(id, rank, count));
+                assert!(said.contains("shm is 0 on rank 0, 1 on rank 1"), "{said}");
+            });
+        }
+    });
 }
 
 /// With blocks of this many elements.
