@@ -13,6 +13,10 @@ use crate::api::communicator::Communicator;
 /// How long the control plane has to name the cause of a link's end; as of host memory.
 const CAUSE_WITHIN: Duration = Duration::from_secs(3);
 
+/// Where nothing is on its way, a peer is listened to once in so many looks: each would hold up
+/// calls that go another way.
+const REST: u32 = 16;
+
 /// What there is for a peer.
 pub(super) struct Peer {
     rank: usize,
@@ -23,6 +27,8 @@ pub(super) struct Peer {
     proxy: Option<Proxy<Linked>>,
     /// Since when the link carries nothing any more, and why.
     ended: Option<(Instant, SlotsError)>,
+    /// How many looks ago it was listened to.
+    rested: u32,
 }
 
 impl Peer {
@@ -38,6 +44,7 @@ impl Peer {
             may_post,
             proxy: None,
             ended: None,
+            rested: 0,
         }
     }
 
@@ -58,6 +65,14 @@ impl Peer {
             return false;
         };
         proxy.carrier_mut().say_before(others.begun);
+        self.rested += 1;
+        if self.rested < REST && self.is_met() {
+            return false;
+        }
+        self.rested = 0;
+        let Some(proxy) = &mut self.proxy else {
+            return false;
+        };
         proxy.turn().unwrap_or_else(|error| {
             self.ended = Some((Instant::now(), error));
             true
