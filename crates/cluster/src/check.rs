@@ -241,7 +241,7 @@ fn write(folder: &Path, report: &Report<'_>) -> Result<(), Error> {
 
 fn json(report: &Report<'_>) -> Result<String, Error> {
     let text = serde_json::to_string_pretty(report);
-    let text = text.map_err(|error| Error::system("writing JSON")(error.into()))?;
+    let text = text.map_err(Error::system("writing JSON"))?;
     Ok(text + "\n")
 }
 

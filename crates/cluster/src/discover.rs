@@ -176,6 +176,6 @@ fn json(found: &[Found], notes: &[String]) -> Result<String, Error> {
         hosts: found,
         notes,
     });
-    let text = text.map_err(|error| Error::system("writing the hosts")(error.into()))?;
+    let text = text.map_err(Error::system("writing the hosts"))?;
     Ok(text + "\n")
 }

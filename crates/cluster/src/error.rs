@@ -32,8 +32,11 @@ impl Error {
         console::Error::Usage(why).into()
     }
 
-    /// For `map_err`: adds what was attempted to an I/O error.
-    pub(crate) fn system(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+    /// For `map_err`: adds what was attempted to an error of the system.
+    pub(crate) fn system<E>(what: impl Into<String>) -> impl FnOnce(E) -> Self
+    where
+        E: Into<io::Error>,
+    {
         let common = console::Error::system(what);
         move |source| common(source).into()
     }

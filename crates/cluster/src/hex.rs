@@ -14,7 +14,7 @@ use crate::error::Error;
 pub(crate) fn random() -> Result<String, Error> {
     let mut bytes = [0_u8; 32];
     getrandom(&mut bytes, GetRandomFlags::empty())
-        .map_err(|error| Error::system("drawing random numbers")(error.into()))?;
+        .map_err(Error::system("drawing random numbers"))?;
     let mut text = String::new();
     for byte in bytes {
         // A string takes everything.

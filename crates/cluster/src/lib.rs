@@ -8,6 +8,7 @@
 //! | folder | concern |
 //! |---|---|
 //! | `hex` | random secrets |
+//! | `at_once`, `program` | asks several things at once; runs programs of the system |
 //! | `remote` | runs spark-perf on other hosts |
 //! | `survey` | the hosts that a command is about: this one, recorded ones, or others |
 //! | `discover` | finds hosts on the link |
@@ -21,6 +22,7 @@
 #![deny(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
+mod at_once;
 mod check;
 mod discover;
 mod doctor;
@@ -33,6 +35,7 @@ mod hex;
 mod launch;
 mod netplan;
 mod port;
+mod program;
 mod remote;
 mod survey;
 mod top;

@@ -43,6 +43,17 @@ impl Answer {
     pub(crate) fn json(&self) -> &[u8] {
         printed::json(&self.stdout).unwrap_or(&self.stdout)
     }
+
+    /// The lines that it printed on standard output, then those on standard error, without those
+    /// that are empty.
+    pub(crate) fn lines(&self) -> Vec<String> {
+        let both = [&self.stdout, &self.stderr].map(|bytes| String::from_utf8_lossy(bytes));
+        let lines = both.iter().flat_map(|text| text.lines().map(str::trim));
+        lines
+            .filter(|line| !line.is_empty())
+            .map(str::to_owned)
+            .collect()
+    }
 }
 
 /// Runs spark-perf with these arguments on all hosts at once, gives each its `input`, by the host's
@@ -69,15 +80,16 @@ pub(crate) fn run_here(arguments: &[&str], limit: Duration) -> Result<Answer, Er
     run_on(&remote, &host, arguments, &[], Instant::now() + limit)
 }
 
-/// Both ends of the connection that the ssh server has set in the environment: the client's
-/// address, and this host's.
+/// Both ends of the connection that the ssh server has set in the environment.
 pub(crate) fn connection() -> Option<[IpAddr; 2]> {
-    let env = spark_ccl_config::Env::from_process();
-    let words: Vec<_> = env.get("SSH_CONNECTION")?.split_whitespace().collect();
-    let address = |index: usize| {
-        let text = words.get(index)?.split('%').next()?;
-        text.parse().ok()
-    };
+    ends(&spark_ccl_config::Env::from_process().get("SSH_CONNECTION")?)
+}
+
+/// The client's address, and this host's, in the value of `SSH_CONNECTION`: addresses, each with a
+/// port. An address of a link has the link's name after it.
+pub(crate) fn ends(connection: &str) -> Option<[IpAddr; 2]> {
+    let words: Vec<_> = connection.split_whitespace().collect();
+    let address = |index: usize| words.get(index)?.split('%').next()?.parse().ok();
     Some([address(0)?, address(2)?])
 }
 
@@ -139,6 +151,13 @@ fn wait(child: &mut Child, host: &Host, deadline: Instant) -> Result<ExitStatus,
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn both_ends_of_a_connection_are_read() {
+        let both = ends("fe80::1%en0 50022 10.0.0.2 22").unwrap();
+        assert_eq!(both.map(|end| end.to_string()), ["fe80::1", "10.0.0.2"]);
+        assert!(ends("").is_none());
+    }
 
     #[test]
     fn what_a_program_leaves_behind_is_not_waited_for() {

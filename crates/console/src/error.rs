@@ -44,10 +44,13 @@ pub enum Error {
 }
 
 impl Error {
-    /// For `map_err`: adds what was attempted to an I/O error.
-    pub fn system(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+    /// For `map_err`: adds what was attempted to an error of the system.
+    pub fn system<E: Into<io::Error>>(what: impl Into<String>) -> impl FnOnce(E) -> Self {
         let what = what.into();
-        move |source| Self::System { what, source }
+        move |source| Self::System {
+            what,
+            source: source.into(),
+        }
     }
 }
 

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::process::{Command, Stdio};
 
 use serde::Deserialize;
+
+use crate::program::output_of;
 
 /// A neighbour that has answered, or one that has not.
 #[derive(Debug, Deserialize)]
@@ -23,14 +24,11 @@ pub(super) struct NeighbourTable(Vec<Entry>);
 impl NeighbourTable {
     /// Asks `ip`, of iproute2. Empty where that is not to be had.
     pub(super) fn read() -> Self {
-        let mut command = Command::new("ip");
-        command.args(["-json", "neighbour"]).stderr(Stdio::null());
-        let output = command.output().ok();
-        output.map_or_else(Self::default, |output| Self::parse(&output.stdout))
+        output_of("ip -json neighbour").map_or_else(|_| Self::default(), |text| Self::parse(&text))
     }
 
-    fn parse(text: &[u8]) -> Self {
-        Self(serde_json::from_slice(text).unwrap_or_default())
+    fn parse(text: &str) -> Self {
+        Self(serde_json::from_str(text).unwrap_or_default())
     }
 
     /// The IPv4 addresses of the card that has this address on this link.
@@ -57,7 +55,7 @@ mod tests {
     #[test]
     fn a_card_has_its_addresses_of_both_kinds() {
         let table = NeighbourTable::parse(
-            br#"[
+            r#"[
             {"dst":"10.0.0.2","dev":"a","lladdr":"02:00:00:00:00:02","state":["STALE"]},
             {"dst":"10.0.0.3","dev":"a","lladdr":"02:00:00:00:00:03","state":["REACHABLE"]},
             {"dst":"10.0.9.2","dev":"b","lladdr":"02:00:00:00:00:02","state":["REACHABLE"]},
@@ -71,6 +69,6 @@ mod tests {
         assert_eq!(of("fe80::2"), BTreeSet::from(["10.0.0.2".to_owned()]));
         // Neither has said which card it is.
         assert!(of("fe80::9").is_empty() && of("fe80::4").is_empty());
-        assert!(NeighbourTable::parse(b"no list").0.is_empty());
+        assert!(NeighbourTable::parse("no list").0.is_empty());
     }
 }

@@ -55,8 +55,7 @@ enum Event {
 
 /// Starts and ends ranks, as the launcher says over standard input and output.
 pub(crate) fn run(args: &AgentArgs) -> Result<u8, Error> {
-    set_child_subreaper(Some(getpid()))
-        .map_err(|error| Error::system("adopting the ranks' processes")(error.into()))?;
+    set_child_subreaper(Some(getpid())).map_err(Error::system("adopting the ranks' processes"))?;
     if args.inner { serve() } else { watch_over() }
 }
 

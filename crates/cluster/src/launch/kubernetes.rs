@@ -74,7 +74,7 @@ impl KubernetesArgs {
         ];
         let list = json!({ "apiVersion": "v1", "kind": "List", "items": items });
         let text = serde_json::to_string_pretty(&list);
-        let text = text.map_err(|error| Error::system("writing the manifest")(error.into()))?;
+        let text = text.map_err(Error::system("writing the manifest"))?;
         Ok(text + "\n")
     }
 

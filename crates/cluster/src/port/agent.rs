@@ -10,6 +10,7 @@ use spark_ccl_console::{print, socket::connect_from};
 
 use super::firewall::Firewall;
 use super::{Attempt, Hello, Outcome};
+use crate::at_once::at_once;
 use crate::error::Error;
 use crate::hex;
 
@@ -72,17 +73,9 @@ fn connect() -> Result<u8, Error> {
     let read = all_of(io::stdin(), PATIENCE);
     let attempts: io::Result<Vec<Attempt>> = read.and_then(|text| Ok(serde_json::from_str(&text)?));
     let attempts = attempts.map_err(Error::system("reading what to try"))?;
-    let outcomes: Vec<Outcome> = std::thread::scope(|scope| {
-        let threads: Vec<_> = attempts
-            .iter()
-            .map(|one| scope.spawn(|| attempt(one)))
-            .collect();
-        let panicked = |_| Outcome::Failed("a defect of spark-perf".to_owned());
-        let joined = threads
-            .into_iter()
-            .map(|one| one.join().unwrap_or_else(panicked));
-        joined.collect()
-    });
+    let panicked = |_| Outcome::Failed("a defect of spark-perf".to_owned());
+    let outcomes = at_once(&attempts, attempt).into_iter();
+    let outcomes: Vec<_> = outcomes.map(|one| one.unwrap_or_else(panicked)).collect();
     say(&outcomes)?;
     Ok(0)
 }
@@ -99,7 +92,7 @@ fn all_of(input: impl Read + Send + 'static, patience: Duration) -> io::Result<S
 
 fn say(value: &impl serde::Serialize) -> Result<(), Error> {
     let text = serde_json::to_string(value);
-    let text = text.map_err(|error| Error::system("writing JSON")(error.into()))?;
+    let text = text.map_err(Error::system("writing JSON"))?;
     Ok(print(&(text + "\n"))?)
 }
 

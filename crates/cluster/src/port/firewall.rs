@@ -2,9 +2,10 @@
 
 use std::fs;
 use std::net::IpAddr;
-use std::process::{Command, Stdio};
 
 use serde::{Deserialize, Serialize};
+
+use crate::program::output_of;
 
 /// What filters what arrives, as far as this user may see it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -98,14 +99,9 @@ fn runs(program: &str) -> bool {
 
 /// All rules as JSON; only root may read them.
 fn ruleset() -> Option<serde_json::Value> {
-    let said = |program: &str| {
-        let mut command = Command::new(program);
-        command.args(["-j", "list", "ruleset"]);
-        command.stdin(Stdio::null()).stderr(Stdio::null());
-        command.output().ok().filter(|it| it.status.success())
-    };
-    let output = said("nft").or_else(|| said("/usr/sbin/nft"))?;
-    serde_json::from_slice(&output.stdout).ok()
+    let said = |program: &str| output_of(&format!("{program} -j list ruleset")).ok();
+    let rules = said("nft").or_else(|| said("/usr/sbin/nft"))?;
+    serde_json::from_str(&rules).ok()
 }
 
 /// The lists that everything that arrives goes through.

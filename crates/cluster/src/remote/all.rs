@@ -6,6 +6,7 @@ use std::time::Duration;
 use spark_ccl_console::tell_if_long;
 
 use super::{Error, Host};
+use crate::at_once::at_once;
 
 /// Asks each host, by its number, in a thread of its own, for at most `limit`; returns the answers
 /// in the order of the hosts. If that takes long, the user is told which hosts have not answered.
@@ -21,17 +22,15 @@ pub(super) fn ask_all<R: Send>(
         answered[number].store(true, Relaxed);
         answer
     };
-    let ask_one = &ask_one;
     let work = || {
-        std::thread::scope(|scope| {
-            let start = |(number, host)| scope.spawn(move || ask_one(number, host));
-            let threads: Vec<_> = hosts.iter().enumerate().map(start).collect();
-            let answers = hosts.iter().zip(threads).map(|(host, thread)| {
-                let panicked = |_| Err(Error::panicked(host));
-                thread.join().unwrap_or_else(panicked)
-            });
-            answers.collect()
-        })
+        let answers = at_once(hosts.iter().enumerate(), |(number, host)| {
+            ask_one(number, host)
+        });
+        let panicked = |host| move |_| Err(Error::panicked(host));
+        let answers = hosts.iter().zip(answers);
+        answers
+            .map(|(host, answer)| answer.unwrap_or_else(panicked(host)))
+            .collect()
     };
     let silent = || -> Vec<&str> {
         let all = hosts.iter().zip(&answered);

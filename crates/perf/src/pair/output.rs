@@ -66,7 +66,7 @@ impl<R: Serialize> Output<R> {
     pub(crate) fn end(self) -> Result<u8, Error> {
         if let Some(measured) = self.shown.filter(|_| self.json) {
             let text = serde_json::to_string_pretty(&measured);
-            let text = text.map_err(|error| Error::system("writing JSON")(error.into()))?;
+            let text = text.map_err(Error::system("writing JSON"))?;
             print(&(text + "\n"))?;
         }
         Ok(if self.wrong == 0 { 0 } else { exit::WRONG })

@@ -45,8 +45,7 @@ pub(crate) fn share<T: Serialize + DeserializeOwned>(
     comm: &Communicator,
     own: &T,
 ) -> Result<Vec<T>, Error> {
-    let text = serde_json::to_vec(own)
-        .map_err(|error| Error::system("describing this rank")(error.into()))?;
+    let text = serde_json::to_vec(own).map_err(Error::system("describing this rank"))?;
     let mut width = vec![text.len() as u64];
     reduce(comm, &mut width, RedOp::Max)?;
     let width = width[0] as usize;
@@ -57,7 +56,7 @@ pub(crate) fn share<T: Serialize + DeserializeOwned>(
     all.chunks(width)
         .map(|text| {
             serde_json::from_slice(text)
-                .map_err(|error| Error::system("reading another rank's description")(error.into()))
+                .map_err(Error::system("reading another rank's description"))
         })
         .collect()
 }

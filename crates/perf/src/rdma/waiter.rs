@@ -124,7 +124,7 @@ fn sleep(endpoints: &[Endpoint]) -> Result<(), Error> {
     };
     match poll(&mut fds, Some(&timeout)) {
         Ok(_) | Err(Errno::INTR) => {}
-        Err(error) => return Err(Error::system("waiting for completions")(error.into())),
+        Err(error) => return Err(Error::system("waiting for completions")(error)),
     }
     for (endpoint, fd) in endpoints.iter().zip(&fds) {
         if !fd.revents().is_empty() {

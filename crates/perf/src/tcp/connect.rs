@@ -74,7 +74,7 @@ pub(super) fn connect(
     let interfaces = netif::find(settings, None).map_err(|error| failed(error.to_string()))?;
     let mut token = [0; 16];
     getrandom(&mut token, GetRandomFlags::empty())
-        .map_err(|error| Error::system("drawing a random number")(error.into()))?;
+        .map_err(Error::system("drawing a random number"))?;
     let own = Own {
         interfaces: interfaces.iter().map(Named::of).collect(),
         token,

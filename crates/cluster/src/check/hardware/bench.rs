@@ -149,13 +149,3 @@ pub(super) fn figures(document: &Document) -> String {
         _ => String::new(),
     }
 }
-
-/// The lines that ranks printed, of both kinds.
-pub(super) fn lines(answer: &Answer) -> Vec<String> {
-    let both =
-        [&answer.stdout, &answer.stderr].map(|bytes| String::from_utf8_lossy(bytes).into_owned());
-    both.iter()
-        .flat_map(|text| text.lines())
-        .map(str::to_owned)
-        .collect()
-}

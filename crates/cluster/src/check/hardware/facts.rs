@@ -4,7 +4,7 @@ use spark_ccl_topology::Netdev;
 use spark_ccl_topology::cluster::RailEnd;
 use spark_ccl_topology::rdma::Roce;
 
-use super::bench::{Bench, NO_RDMA, lines};
+use super::bench::{Bench, NO_RDMA};
 use super::{Check, rails};
 use crate::finding::Status;
 
@@ -162,7 +162,8 @@ fn idle(bench: &Bench<'_>) -> Check {
         Ok((answer, _)) => answer,
         Err(why) => return check.could_not(why),
     };
-    let mut states: Vec<(u32, String)> = lines(&answer)
+    let mut states: Vec<(u32, String)> = answer
+        .lines()
         .iter()
         .filter_map(|line| {
             let (latency, name) = line.split_once(' ')?;

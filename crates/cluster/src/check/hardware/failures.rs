@@ -6,7 +6,7 @@ use spark_ccl_console::document::Document;
 use spark_ccl_topology::Host;
 
 use super::Check;
-use super::bench::{Bench, NO_RDMA, lines};
+use super::bench::{Bench, NO_RDMA};
 use crate::finding::Status;
 
 /// How many operations, and in how many runs.
@@ -57,7 +57,7 @@ fn late(bench: &Bench<'_>) -> Check {
     match bench.script(script, &[]) {
         Err(why) => check.is(Status::Fail, why),
         Ok((answer, took)) if answer.status.success() => went_on(check, took),
-        Ok((answer, _)) => check.is(Status::Fail, last(&lines(&answer))),
+        Ok((answer, _)) => check.is(Status::Fail, last(&answer.lines())),
     }
 }
 
@@ -87,7 +87,7 @@ fn killed(bench: &Bench<'_>) -> Check {
         Ok(ended) => ended,
         Err(why) => return check.is(Status::Fail, why),
     };
-    let said = lines(&answer);
+    let said = answer.lines();
     // With the process in brackets it is the library that names it, and not the launcher.
     let naming = said.iter().find(|line| line.contains("rank 1 ("));
     match naming {
@@ -187,7 +187,7 @@ fn rounds(bench: &Bench<'_>) -> Check {
             Ok((answer, _)) => {
                 return check.is(
                     Status::Fail,
-                    format!("round {round}: {}", last(&lines(&answer))),
+                    format!("round {round}: {}", last(&answer.lines())),
                 );
             }
             Err(why) => return check.is(Status::Fail, format!("round {round}: {why}")),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::Write;
+use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -114,7 +114,7 @@ impl Forced {
     ) -> Result<Self, Error> {
         let mut tuning = Tuning::default();
         tuning.put_kernels(entry(layout, collective, &[(0, kernel)]));
-        let written = memfd_create("tuning", MemfdFlags::CLOEXEC).map_err(Into::into);
+        let written = memfd_create("tuning", MemfdFlags::CLOEXEC).map_err(io::Error::from);
         let written = written.and_then(|file| {
             let mut file = File::from(file);
             file.write_all(tuning.text().as_bytes())?;
