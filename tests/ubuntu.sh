@@ -6,41 +6,13 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . tests/vm/lib.sh
+. tests/vm/ubuntu.sh
 
-# The userland as installed, the additions of a run, and the files that stay for the next run.
-root=$cache/noble
+# What a run adds to the userland, and the files that stay for the next run.
 layer=$cache/noble.layer
 kept=$cache/noble.home
 # Its place in the userland.
 home=/owner
-
-untried() {
-    echo "SKIPPED: Ubuntu's packages cannot be had (above is why), so this was not tried" >&2
-    exit 77
-}
-
-# Only packages that Ubuntu's key has signed are unpacked.
-bootstrap() {
-    local new=$root.new scripts=/usr/share/debootstrap/scripts
-    remove "$new"
-    gpg --batch --yes --dearmor -o "$new.gpg" tests/ubuntu.asc
-    # Debian's debootstrap is older than noble, and all of Ubuntu's releases have one script.
-    debootstrap --foreign --force-check-gpg --keyring="$new.gpg" --variant=minbase \
-        --components=main,universe --include=ca-certificates \
-        noble "$new" "" "$scripts/gutsy" >&2 || untried
-    chroot "$new" /debootstrap/debootstrap --second-stage >&2
-    chroot "$new" useradd --home-dir "$home" owner
-    # Services that are installed do not start.
-    printf '#!/bin/sh\nexit 101\n' >"$new/usr/sbin/policy-rc.d"
-    chmod +x "$new/usr/sbin/policy-rc.d"
-    rm "$new.gpg"
-    mv "$new" "$root"
-}
-
-# Without anything that is mounted below.
-remove() {
-    rm -rf --one-file-system "$@"
-}
 
 # Forgets what was installed.
 fresh() {
@@ -132,7 +104,7 @@ for user in "$@"; do
     }
 done
 need debootstrap gpg gpgv
-[ -d "$root" ] || bootstrap
+ubuntu_root
 trap 'remove "$layer"' EXIT
 for user in "$@"; do
     fresh

@@ -8,11 +8,10 @@ mod apply;
 mod args;
 mod cables;
 mod file;
+mod link_state;
 mod look;
 mod plan;
-mod program;
 mod reach;
-mod state;
 mod trial;
 mod yaml;
 
@@ -25,9 +24,16 @@ use serde::Serialize;
 use spark_ccl_console::{print, print_error};
 
 use crate::error::Error;
+use crate::program::output_of;
 
 /// The file of each node.
 const FILE: &str = "90-spark-ccl.yaml";
+
+/// A command of the program: `apply` applies all files; `get` reads them, and fails where one is
+/// wrong. The trial's lock is held meanwhile: not for ever.
+fn netplan(command: &str) -> std::io::Result<()> {
+    output_of(&format!("timeout --kill-after=5 40 netplan {command}")).map(drop)
+}
 
 /// Prints the plan, or applies it.
 pub(crate) fn run(args: &NetplanArgs) -> Result<u8, Error> {
@@ -109,6 +115,6 @@ fn json(nodes: &[Node]) -> Result<String, Error> {
         nodes: &'a [Node],
     }
     let text = serde_json::to_string_pretty(&Plan { nodes });
-    let text = text.map_err(|error| Error::system("writing the plan")(error.into()))?;
+    let text = text.map_err(Error::system("writing the plan"))?;
     Ok(text + "\n")
 }

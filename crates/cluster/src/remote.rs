@@ -82,7 +82,7 @@ pub(crate) fn run_here(arguments: &[&str], limit: Duration) -> Result<Answer, Er
 
 /// Both ends of the connection that the ssh server has set in the environment.
 pub(crate) fn connection() -> Option<[IpAddr; 2]> {
-    ends(&spark_ccl_config::Env::from_process().get("SSH_CONNECTION")?)
+    ends(spark_ccl_config::Env::from_process().get("SSH_CONNECTION")?)
 }
 
 /// The client's address, and this host's, in the value of `SSH_CONNECTION`: addresses, each with a

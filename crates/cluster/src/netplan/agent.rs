@@ -1,6 +1,6 @@
 //! `spark-perf netplan-agent`: the steps on a node when a plan is applied.
 
-use std::io::{self, Read};
+use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -8,10 +8,8 @@ use std::time::{Duration, Instant};
 use spark_ccl_console::{exit, print};
 
 use super::cables::View;
-use super::look::{self, Connection};
 use super::plan::Node;
-use super::reach;
-use super::trial;
+use super::{look, reach, trial};
 use crate::error::Error;
 
 /// How long an interface may take until it has its address and its neighbours answer.
@@ -54,13 +52,17 @@ enum Step {
 
 /// Does one step.
 pub(crate) fn run(args: &AgentArgs) -> Result<u8, Error> {
+    let given = args.connection.clone();
+    let ssh = given.or_else(|| std::env::var("SSH_CONNECTION").ok());
     if args.step != Step::Check && !rustix::process::geteuid().is_root() {
-        return by_sudo(args);
+        return by_sudo(ssh.filter(|_| args.connection.is_none()));
     }
-    let within = Duration::from_secs(args.within);
-    let id = &args.trial;
+    let (id, within) = (&args.trial, Duration::from_secs(args.within));
     match args.step {
-        Step::Look => return look(&node()?, args.connection()),
+        Step::Look => {
+            let problems = look::problems(&node()?, ssh.and_then(|ssh| crate::remote::ends(&ssh)));
+            return refuse(&problems.map_err(Error::system("looking at the network"))?);
+        }
         Step::Check => return check(&node()?),
         Step::Try => trial::begin(node()?, id, within),
         Step::Keep => trial::keep(id),
@@ -72,42 +74,23 @@ pub(crate) fn run(args: &AgentArgs) -> Result<u8, Error> {
     Ok(0)
 }
 
-impl AgentArgs {
-    fn connection(&self) -> Option<String> {
-        let given = self.connection.clone();
-        given.or_else(|| std::env::var("SSH_CONNECTION").ok())
-    }
-}
-
-/// The same again as root.
-fn by_sudo(args: &AgentArgs) -> Result<u8, Error> {
-    let step = format!("{:?}", args.step).to_lowercase();
-    let within = args.within.to_string();
+/// The same again as root, with this connection besides.
+fn by_sudo(ssh: Option<String>) -> Result<u8, Error> {
     let program = std::env::current_exe().map_err(Error::system("finding this program"))?;
+    let words = std::env::args_os().skip(1);
     let mut command = Command::new("sudo");
-    command
-        .arg("-n")
-        .arg(program)
-        .args(["netplan-agent", &step, "--trial", &args.trial])
-        .args(["--within", &within]);
-    if let Some(connection) = args.connection() {
-        command.args(["--connection", &connection]);
-    }
+    command.arg("-n").arg(program).args(words);
+    command.args(ssh.map(|ssh| format!("--connection={ssh}")));
     let failed = Error::system("sudo, since only root may configure the network");
     Err(failed(command.exec()))
 }
 
 fn node() -> Result<Node, Error> {
-    let mut text = String::new();
-    let read = io::stdin().read_to_string(&mut text);
-    let parsed = read.and_then(|_| Ok(serde_json::from_str(&text)?));
-    parsed.map_err(Error::system("reading the plan"))
+    serde_json::from_reader(io::stdin()).map_err(Error::system("reading the plan"))
 }
 
-/// Prints the reasons not to apply the plan here.
-fn look(node: &Node, connection: Option<String>) -> Result<u8, Error> {
-    let ssh = connection.and_then(|text| Connection::parse(&text));
-    let problems = look::problems(node, ssh).map_err(Error::system("looking at the network"))?;
+/// Prints the reasons against the plan here, if there are any.
+fn refuse(problems: &[String]) -> Result<u8, Error> {
     if problems.is_empty() {
         return Ok(0);
     }
@@ -119,22 +102,17 @@ fn look(node: &Node, connection: Option<String>) -> Result<u8, Error> {
 /// or else what is wrong.
 fn check(node: &Node) -> Result<u8, Error> {
     let deadline = Instant::now() + SETTLED;
-    loop {
-        let problems = reach::problems(&node.interfaces);
-        if problems.is_empty() {
-            if let Some(problem) = reach::narrow(&node.interfaces) {
-                print(&(problem + "\n"))?;
-                return Ok(exit::LIBRARY);
-            }
-            let view = serde_json::to_string(&View::new(&node.interfaces));
-            let view = view.map_err(|error| Error::system("describing the node")(error.into()))?;
-            print(&view)?;
-            return Ok(0);
-        }
-        if Instant::now() >= deadline {
-            print(&(problems.join("\n") + "\n"))?;
-            return Ok(exit::LIBRARY);
-        }
+    let mut problems = reach::problems(&node.interfaces);
+    while !problems.is_empty() && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(200));
+        problems = reach::problems(&node.interfaces);
     }
+    if problems.is_empty() {
+        problems = reach::narrow(&node.interfaces);
+    }
+    if problems.is_empty() {
+        let view = serde_json::to_string(&View::new(&node.interfaces));
+        print(&view.map_err(Error::system("describing the node"))?)?;
+    }
+    refuse(&problems)
 }

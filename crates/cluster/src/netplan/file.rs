@@ -6,15 +6,16 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 /// What a file holds, if there is one.
-pub(super) fn read(path: &Path) -> io::Result<Option<String>> {
-    match fs::read_to_string(path) {
+pub(super) fn read(path: impl AsRef<Path>) -> io::Result<Option<String>> {
+    match fs::read_to_string(path.as_ref()) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         outcome => named(path, outcome).map(Some),
     }
 }
 
 /// Writes a file with this content; with `None`, removes it.
-pub(super) fn set(path: &Path, wanted: Option<&str>) -> io::Result<()> {
+pub(super) fn set(path: impl AsRef<Path>, wanted: Option<&str>) -> io::Result<()> {
+    let path = path.as_ref();
     if read(path)?.as_deref() == wanted {
         return Ok(());
     }
@@ -25,7 +26,8 @@ pub(super) fn set(path: &Path, wanted: Option<&str>) -> io::Result<()> {
 }
 
 /// Writes a file that only root may read, whole or not at all.
-pub(super) fn write(path: &Path, text: &str) -> io::Result<()> {
+pub(super) fn write(path: impl AsRef<Path>, text: &str) -> io::Result<()> {
+    let path = path.as_ref();
     let new = path.with_extension("new");
     // A leftover that was only partly written.
     let _ = fs::remove_file(&new);
@@ -39,6 +41,11 @@ pub(super) fn write(path: &Path, text: &str) -> io::Result<()> {
 }
 
 /// Names the file in an error.
-pub(super) fn named<T>(path: &Path, outcome: io::Result<T>) -> io::Result<T> {
-    outcome.map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
+pub(super) fn named<T>(path: impl AsRef<Path>, outcome: io::Result<T>) -> io::Result<T> {
+    outcome.map_err(|error| {
+        io::Error::new(
+            error.kind(),
+            format!("{}: {error}", path.as_ref().display()),
+        )
+    })
 }

@@ -5,43 +5,21 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 
-use super::FILE;
+use super::link_state::{self, Link};
 use super::plan::{Interface, Node};
-use super::program;
-use super::state::{self, Link};
+use super::{FILE, netplan};
+use crate::program::output_of;
 
 /// Where netplan looks for its files.
 const FOLDERS: [&str; 3] = ["/lib/netplan", "/etc/netplan", "/run/netplan"];
 
-/// The addresses of a connection by ssh: of its client, and of this node.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Connection {
-    client: IpAddr,
-    server: IpAddr,
-}
-
-impl Connection {
-    /// From the value of `SSH_CONNECTION`: both addresses, each with a port.
-    pub(super) fn parse(text: &str) -> Option<Self> {
-        let words: Vec<&str> = text.split_whitespace().collect();
-        let [client, _, server, _] = words[..] else {
-            return None;
-        };
-        // An address of a link has the link's name after it.
-        let address = |word: &str| word.split('%').next()?.parse().ok();
-        Some(Self {
-            client: address(client)?,
-            server: address(server)?,
-        })
-    }
-}
-
-/// The reasons not to apply the plan here, each in words.
-pub(super) fn problems(node: &Node, ssh: Option<Connection>) -> io::Result<Vec<String>> {
-    let links = state::links()?;
-    let mut routes = state::ip(&["-4", "route", "show"].map(str::to_owned))?;
+/// The reasons not to apply the plan here, each in words; `ssh` are the client's address and this
+/// node's, if it is reached by ssh.
+pub(super) fn problems(node: &Node, ssh: Option<[IpAddr; 2]>) -> io::Result<Vec<String>> {
+    let links = link_state::links()?;
+    let mut routes = output_of("ip -4 route show")?;
     // No plan overlaps others of IPv6.
-    routes += &state::ip(&["-6", "route", "show", "default"].map(str::to_owned))?;
+    routes += &output_of("ip -6 route show default")?;
     let files = files()?;
     let is_planned = |name: &str| node.interfaces.iter().any(|one| one.name == name);
     let mut problems = Vec::new();
@@ -70,7 +48,7 @@ pub(super) fn problems(node: &Node, ssh: Option<Connection>) -> io::Result<Vec<S
         }));
     }
     problems.dedup();
-    if let Err(error) = program::read() {
+    if let Err(error) = netplan("get") {
         problems.push(format!(
             "netplan does not work here, mend that first: {error}"
         ));
@@ -101,18 +79,17 @@ fn member(name: &str) -> io::Result<Option<String>> {
 }
 
 /// Why the plan for an interface would cut the ssh connection that applies it.
-fn cuts(interface: &Interface, links: &[Link], ssh: Connection) -> Option<String> {
+fn cuts(interface: &Interface, links: &[Link], [client, server]: [IpAddr; 2]) -> Option<String> {
     let Interface { name, .. } = interface;
     let link = links.iter().find(|link| link.name == *name)?;
     let is_own = |address: IpAddr| link.addresses.iter().any(|one| one.local == address);
-    if is_own(ssh.server) {
+    if is_own(server) {
         return Some(format!(
-            "ssh comes in by {name} ({}), which the plan changes: reach this node by another \
-             network",
-            ssh.server
+            "ssh comes in by {name} ({server}), which the plan changes: reach this node by \
+             another network"
         ));
     }
-    let IpAddr::V4(client) = ssh.client else {
+    let IpAddr::V4(client) = client else {
         return None;
     };
     let subnet = Subnet::of(interface);
@@ -356,13 +333,5 @@ mod tests {
             assert!(subnet(prefix).overlaps(other) && other.overlaps(subnet(prefix)));
         }
         assert!(subnet(24).overlaps(subnet(32)));
-    }
-
-    #[test]
-    fn both_ends_of_a_connection_are_read() {
-        let ssh = Connection::parse("fe80::1%en0 50022 10.0.0.2 22").unwrap();
-        assert_eq!(ssh.client.to_string(), "fe80::1");
-        assert_eq!(ssh.server.to_string(), "10.0.0.2");
-        assert!(Connection::parse("").is_none());
     }
 }

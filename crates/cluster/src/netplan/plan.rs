@@ -5,6 +5,7 @@
 //! through it.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::net::Ipv4Addr;
 
 use serde::{Deserialize, Serialize};
@@ -65,6 +66,12 @@ pub(super) struct Peer {
     pub(super) node: String,
     pub(super) interface: String,
     pub(super) address: Ipv4Addr,
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({}, {})", self.node, self.interface, self.address)
+    }
 }
 
 /// Plans the addresses of all nodes, in their order.

@@ -1,12 +1,12 @@
 //! Whether a planned interface works: its address and MTU, and its neighbours.
 
-use std::fs;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
+use std::net::{Ipv4Addr, TcpStream, UdpSocket};
 use std::time::Duration;
 
 use super::cables::hardware;
 use super::plan::{Interface, Peer};
+use crate::at_once::at_once;
 
 /// How long one attempt to reach a neighbour may take.
 const ATTEMPT: Duration = Duration::from_secs(1);
@@ -20,135 +20,84 @@ const SMALLEST: u16 = 128;
 
 /// What is wrong with interfaces, each in words.
 pub(super) fn problems(interfaces: &[Interface]) -> Vec<String> {
-    let found = at_once(interfaces.iter(), problems_of);
-    found.into_iter().flatten().collect()
+    let wrong = interfaces.iter().filter_map(unset);
+    let set = interfaces.iter().filter(|one| unset(one).is_none());
+    wrong.chain(of_all(set, unreached)).collect()
 }
 
-fn problems_of(interface: &Interface) -> Vec<String> {
-    let Interface {
-        name, address, mtu, ..
-    } = interface;
+/// The neighbours that packets of the full MTU do not reach, in words. This is asked once: hosts
+/// limit how often they refuse.
+pub(super) fn narrow(interfaces: &[Interface]) -> Vec<String> {
+    of_all(interfaces.iter(), narrow_to)
+}
+
+/// What is wrong with the neighbours of interfaces, each in words. What drops questions takes its
+/// time, and a node has up to 36 neighbours: all are asked at once.
+fn of_all<'a>(
+    interfaces: impl Iterator<Item = &'a Interface>,
+    ask: fn(&Interface, &Peer) -> Option<String>,
+) -> Vec<String> {
+    let all = interfaces.flat_map(|one| one.peers.iter().map(move |peer| (one, peer)));
+    let answers = at_once(all, |(one, peer)| ask(one, peer)).into_iter();
+    let defect = |_| Some("a thread panicked: a defect of spark-perf, please report it".to_owned());
+    answers
+        .filter_map(|one| one.unwrap_or_else(defect))
+        .collect()
+}
+
+/// Why an interface is not set as planned, if so.
+fn unset(planned: &Interface) -> Option<String> {
+    let (name, address, mtu) = (&planned.name, planned.address, planned.mtu);
     let addresses = spark_ccl_transport::netif::list().unwrap_or_default();
-    if !addresses
-        .iter()
-        .any(|one| one.name == *name && one.addr == *address)
-    {
-        return vec![format!("{name} has no address {address}, or no cable")];
+    let mut own = addresses.iter().filter(|one| one.name == *name);
+    if !own.any(|one| one.addr == address) {
+        return Some(format!("{name} has no address {address}, or no cable"));
     }
-    let read = fs::read_to_string(format!("/sys/class/net/{name}/mtu")).unwrap_or_default();
-    if read.trim() != mtu.to_string() {
-        let own = read.trim();
-        return vec![format!(
-            "{name} has MTU {own}, not {mtu}: does its driver take that? try: sudo ip link set \
-             {name} mtu {mtu}"
-        )];
-    }
-    let found = at_once(interface.peers.iter(), |peer| unreached(name, peer));
-    found.into_iter().flatten().collect()
+    let own = std::fs::read_to_string(format!("/sys/class/net/{name}/mtu")).unwrap_or_default();
+    let (own, remedy) = (own.trim(), format!("sudo ip link set {name} mtu {mtu}"));
+    let why =
+        || format!("{name} has MTU {own}, not {mtu}: does its driver take that? try: {remedy}");
+    (own != mtu.to_string()).then(why)
 }
 
-/// The first neighbour that packets of the full MTU do not reach, in words. This is asked once:
-/// hosts limit how often they refuse.
-pub(super) fn narrow(interfaces: &[Interface]) -> Option<String> {
-    let all = interfaces
-        .iter()
-        .flat_map(|one| one.peers.iter().map(move |peer| (one, peer)));
-    let found = at_once(all, |(interface, peer)| narrow_to(interface, peer));
-    found.into_iter().flatten().next()
-}
-
-/// Asks about all at once: what drops questions takes its time, and a node has up to 36 neighbours.
-/// The answers come in order.
-fn at_once<T: Send, A: Send>(all: impl Iterator<Item = T>, ask: impl Fn(T) -> A + Sync) -> Vec<A> {
-    let ask = &ask;
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = all.map(|one| scope.spawn(move || ask(one))).collect();
-        let answers = threads.into_iter().map(|thread| {
-            let answer = thread.join();
-            answer.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        });
-        answers.collect()
-    })
-}
-
-/// Why a neighbour is not reached, if so.
-fn unreached(name: &str, peer: &Peer) -> Option<String> {
-    let Peer {
-        node,
-        interface,
-        address,
-    } = peer;
-    if answers((*address, 22).into()) {
+/// Why a neighbour is not reached, if so. A refusal is an answer.
+fn unreached(own: &Interface, peer: &Peer) -> Option<String> {
+    let (name, address) = (&own.name, peer.address);
+    let error = TcpStream::connect_timeout(&(address, 22).into(), ATTEMPT).err()?;
+    if error.kind() == io::ErrorKind::ConnectionRefused {
         return None;
     }
-    let far = format!("{node} ({interface}, {address})");
-    Some(if hardware(name, *address).is_some() {
-        format!(
-            "{name}: the cable reaches {far}, but its TCP port 22 does not answer: does a firewall \
-             drop that?"
-        )
-    } else {
-        format!("{name} does not reach {far}: is the cable between these two?")
+    Some(match hardware(name, address) {
+        Some(_) => format!(
+            "{name}: the cable reaches {peer}, but its TCP port 22 does not answer: does a \
+             firewall drop that?"
+        ),
+        None => format!("{name} does not reach {peer}: is the cable between these two?"),
     })
 }
 
 /// If even small packets are not answered, nothing can be concluded, and nothing is reported.
-fn narrow_to(interface: &Interface, peer: &Peer) -> Option<String> {
-    let Interface { name, mtu, .. } = interface;
-    let arrives = |bytes: u16| {
-        (0..ATTEMPTS).any(|_| refused(interface.address, peer.address, bytes).unwrap_or(false))
-    };
-    let narrow = arrives(SMALLEST) && !arrives(*mtu);
-    narrow.then(|| {
-        let (node, far) = (&peer.node, &peer.interface);
+fn narrow_to(own: &Interface, peer: &Peer) -> Option<String> {
+    let (name, mtu) = (&own.name, own.mtu);
+    let arrives = |bytes| (0..ATTEMPTS).any(|_| is_refused(own.address, peer.address, bytes));
+    (arrives(SMALLEST) && !arrives(mtu)).then(|| {
         format!(
-            "{name}: packets of {mtu} bytes do not reach {node} ({far}, {}), small ones do: does a \
-             switch between have a smaller MTU? --mtu sets another",
-            peer.address
+            "{name}: packets of {mtu} bytes do not reach {peer}, small ones do: does a switch \
+             between have a smaller MTU? --mtu sets another"
         )
     })
 }
 
 /// Whether a host refuses a packet of this size, with all headers, that may not be fragmented: so
 /// it has arrived.
-fn refused(own: Ipv4Addr, address: Ipv4Addr, bytes: u16) -> io::Result<bool> {
-    let socket = UdpSocket::bind((own, 0))?;
-    socket.connect((address, NOBODY))?;
-    socket.set_read_timeout(Some(ATTEMPT / 2))?;
-    // Linux sets the don't-fragment flag on packets that fit its own MTU.
-    socket.send(&vec![0; usize::from(bytes - HEADERS)])?;
-    let answer = socket.recv(&mut [0]);
-    Ok(answer.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused))
-}
-
-/// Whether a host answers, be it with a refusal.
-fn answers(address: SocketAddr) -> bool {
-    match TcpStream::connect_timeout(&address, ATTEMPT) {
-        Ok(_) => true,
-        Err(error) => error.kind() == io::ErrorKind::ConnectionRefused,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::Barrier;
-    use std::sync::mpsc::channel;
-
-    use super::*;
-
-    #[test]
-    fn one_that_does_not_answer_keeps_no_other_waiting() {
-        let (sender, receiver) = channel();
-        std::thread::spawn(move || {
-            // Each answers once all are asked.
-            let barrier = Barrier::new(36);
-            let ask = |one: usize| {
-                barrier.wait();
-                one
-            };
-            sender.send(at_once(0..36, ask))
-        });
-        let answers = receiver.recv_timeout(Duration::from_secs(60)).unwrap();
-        assert_eq!(answers, (0..36).collect::<Vec<_>>());
-    }
+fn is_refused(own: Ipv4Addr, address: Ipv4Addr, bytes: u16) -> bool {
+    let answer = || {
+        let socket = UdpSocket::bind((own, 0))?;
+        socket.connect((address, NOBODY))?;
+        socket.set_read_timeout(Some(ATTEMPT / 2))?;
+        // Linux sets the don't-fragment flag on packets that fit its own MTU.
+        socket.send(&vec![0; usize::from(bytes - HEADERS)])?;
+        socket.recv(&mut [0])
+    };
+    answer().is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
 }

@@ -1,6 +1,6 @@
 //! A trial of a plan on a node: begun, then committed or undone, in each case as a whole.
 //!
-//! A record of the trial holds what there was before. As long as it is there and not committed, the
+//! A record of the trial holds the state before it. As long as it is there and not committed, the
 //! guard, a process of its own, undoes the trial when the time is over, and tries again until that
 //! succeeds. The file of netplan is tried in /run, where it is gone after a restart; `keep` writes
 //! it below /etc under another name, which netplan does not read; `commit` renames it. All steps
@@ -8,30 +8,30 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::DirBuilderExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use spark_ccl_console::print_error;
 
-use super::FILE;
 use super::file::{named, read, set, write};
+use super::link_state::{self, LinkState};
 use super::plan::Node;
-use super::program;
-use super::state::{self, State};
+use super::{netplan, yaml};
 
-/// Where files of netplan are gone after a restart, and where they last.
-const TRIED: &str = "/run/netplan";
-const LASTING: &str = "/etc/netplan";
-/// The record of the trial, its lock, and the guard's log, for root only.
+/// The file on trial, the one that is ready to last, and the one that lasts.
+const TRIED: &str = "/run/netplan/90-spark-ccl.yaml";
+const READY: &str = "/etc/netplan/90-spark-ccl.kept";
+const LASTING: &str = "/etc/netplan/90-spark-ccl.yaml";
+/// The folder of the trial's record and the guard's log, for root only. It is the lock, too.
 const FOLDER: &str = "/run/spark-ccl-netplan";
-/// The guard's pauses between two attempts to undo: each is twice the one before, up to the
-/// longest. Then that between two looks at the record.
+const RECORD: &str = "/run/spark-ccl-netplan/trial";
+/// What is left to do.
+const AGAIN: &str = "it is tried again, see /run/spark-ccl-netplan/log there";
+const NOT_TAKEN: &str = "does not take its files; mend that, then: sudo netplan apply";
+/// The guard's pause until the second attempt to undo. Each is twice the one before, up to thirty
+/// times this one.
 const RETRY: Duration = Duration::from_secs(2);
-const LONGEST_RETRY: Duration = Duration::from_secs(60);
-const LOOK: Duration = Duration::from_millis(200);
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Trial {
@@ -40,7 +40,7 @@ struct Trial {
     phase: Phase,
     node: Node,
     /// The interfaces of the plan, and all others in use, before the trial.
-    before: Vec<State>,
+    before: Vec<LinkState>,
     /// The lasting file before the trial.
     lasting: Option<String>,
 }
@@ -56,83 +56,55 @@ enum Phase {
 /// becomes so by the guard.
 pub(super) fn begin(node: Node, id: &str, within: Duration) -> io::Result<()> {
     let _lock = lock()?;
-    if let Some(other) = Trial::read()?
-        && other.phase != Phase::Committed
-    {
-        // Root's PATH need not have it.
-        let program = std::env::current_exe()?;
+    if let Some(Trial { id, .. }) = Trial::read()?.filter(|one| one.phase != Phase::Committed) {
         return Err(io::Error::other(format!(
             "another trial is under way here, and ends by itself; this ends it at once: \
-             sudo {} netplan-agent undo --trial {}",
-            program.display(),
-            other.id
+             sudo {} netplan-agent undo --trial {id}",
+            // Root's PATH need not have it.
+            std::env::current_exe()?.display()
         )));
     }
-    let names: Vec<_> = node.interfaces.iter().map(|one| &*one.name).collect();
-    let mut trial = Trial {
+    let trial = Trial {
         id: id.to_owned(),
         phase: Phase::Trying,
-        before: state::record(&names)?,
-        lasting: read(&lasting())?,
+        before: link_state::record(&node.interfaces)?,
+        lasting: read(LASTING)?,
         node,
     };
     trial.record()?;
-    if let Err(error) = start_guard(id, within) {
-        fs::remove_file(record())?;
-        return Err(error);
-    }
-    let file = super::yaml::file(&trial.node);
-    let begun = set(&tried(), Some(&file)).and_then(|()| program::apply());
-    begun.inspect_err(|_| {
-        // If this fails, the guard goes on.
-        let _ = trial.undo();
-    })
+    // If the guard is not there, nothing has changed.
+    start_guard(id, within).inspect_err(|_| drop(fs::remove_file(RECORD)))?;
+    let begun = set(TRIED, Some(&yaml::file(&trial.node))).and_then(|()| netplan("apply"));
+    // If this fails, the guard goes on.
+    begun.inspect_err(|_| drop(trial.undo()))
 }
 
 /// Prepares [`commit`] so that it cannot fail for lack of disk space.
 pub(super) fn keep(id: &str) -> io::Result<()> {
     let _lock = lock()?;
-    let trial = Trial::under_way(id)?;
-    set(&kept(), Some(&super::yaml::file(&trial.node)))
+    set(READY, Some(&yaml::file(&Trial::under_way(id)?.node)))
 }
 
 /// Ends the trial, and makes the file last.
 pub(super) fn commit(id: &str) -> io::Result<()> {
     let _lock = lock()?;
     let mut trial = Trial::under_way(id)?;
-    named(&lasting(), fs::rename(kept(), lasting()))?;
-    fs::File::open(LASTING)?.sync_all()?;
+    named(LASTING, fs::rename(READY, LASTING))?;
+    fs::File::open("/etc/netplan")?.sync_all()?;
     trial.phase = Phase::Committed;
     trial.record()?;
-    set(&tried(), None)
+    set(TRIED, None)
 }
 
 /// Takes everything of a trial back, also of one that is committed. Another trial is left alone.
 pub(super) fn undo(id: &str) -> io::Result<()> {
     let _lock = lock()?;
-    let Some(mut trial) = Trial::read()?.filter(|trial| trial.id == id) else {
+    let Some(trial) = Trial::of(id)? else {
         return Ok(());
     };
-    let has_guard = trial.phase != Phase::Committed;
-    match trial.undo() {
-        Ok(applied) => applied.map_err(|error| io::Error::other(by_hand(&error))),
-        Err(error) => {
-            if !has_guard {
-                start_guard(id, Duration::ZERO)?;
-            }
-            Err(io::Error::other(format!(
-                "{error}; it is tried again, see {FOLDER}/log there"
-            )))
-        }
-    }
-}
-
-/// What is left to do where netplan does not take the files of before either.
-fn by_hand(error: &io::Error) -> String {
-    format!(
-        "the interfaces are what they were, but netplan does not take its files; mend that, then: \
-         sudo netplan apply ({error})"
-    )
+    // It waits for the lock, and goes on if this fails.
+    let guarded = (trial.phase == Phase::Committed).then(|| start_guard(id, Duration::ZERO));
+    trial.undo().and(guarded.unwrap_or(Ok(())))
 }
 
 /// Waits until the trial has ended, or else undoes it when the time is over.
@@ -141,138 +113,100 @@ pub(super) fn guard(id: &str, within: Duration) -> io::Result<()> {
     let deadline = Instant::now() + within;
     let mut pause = RETRY;
     loop {
-        let phase = match Trial::read() {
-            Ok(Some(trial)) if trial.id == id => trial.phase,
-            Ok(_) => return Ok(()),
+        match has_ended(id, deadline) {
+            Ok(true) => return Ok(()),
+            Ok(false) => std::thread::sleep(Duration::from_millis(200)),
             Err(error) => {
-                log(id, &error);
-                Phase::Trying
+                // The disk of the log may be full: nothing may keep the guard from going on.
+                spark_ccl_console::print_error(format_args!("trial {id}: rolling back: {error}"));
+                std::thread::sleep(pause);
+                pause = (2 * pause).min(30 * RETRY);
             }
-        };
-        if phase == Phase::Committed {
-            return Ok(());
-        }
-        if Instant::now() < deadline && phase == Phase::Trying {
-            std::thread::sleep(LOOK);
-            continue;
-        }
-        if let Err(error) = end(id) {
-            log(id, &error);
-            std::thread::sleep(pause);
-            pause = LONGEST_RETRY.min(2 * pause);
         }
     }
 }
 
-/// Writes to the guard's log. Its disk may be full: nothing may keep the guard from going on.
-fn log(id: &str, error: &impl std::fmt::Display) {
-    print_error(format_args!("trial {id}: rolling back: {error}"));
-}
-
-/// Undoes a trial, unless it has ended meanwhile.
-fn end(id: &str) -> io::Result<()> {
+/// Whether a trial has ended; undoes it if its time is over.
+fn has_ended(id: &str, deadline: Instant) -> io::Result<bool> {
     let _lock = lock()?;
-    match Trial::read()? {
-        Some(mut trial) if trial.id == id && trial.phase != Phase::Committed => {
-            if let Err(error) = trial.undo()? {
-                log(id, &by_hand(&error));
-            }
-            Ok(())
-        }
-        _ => Ok(()),
+    match Trial::of(id)? {
+        Some(trial) if trial.phase == Phase::Trying && Instant::now() < deadline => Ok(false),
+        Some(trial) if trial.phase != Phase::Committed => trial.undo().map(|()| true),
+        _ => Ok(true),
     }
 }
 
 impl Trial {
     fn read() -> io::Result<Option<Self>> {
-        let text = read(&record())?;
+        let text = read(RECORD)?;
         Ok(text.map(|text| serde_json::from_str(&text)).transpose()?)
+    }
+
+    fn of(id: &str) -> io::Result<Option<Self>> {
+        Ok(Self::read()?.filter(|one| one.id == id))
     }
 
     /// The trial, if it has not ended.
     fn under_way(id: &str) -> io::Result<Self> {
-        let trial = Self::read()?.filter(|one| one.id == id && one.phase == Phase::Trying);
+        let trial = Self::of(id)?.filter(|one| one.phase == Phase::Trying);
         trial.ok_or_else(|| io::Error::other("the time was over, and it was rolled back"))
     }
 
     fn record(&self) -> io::Result<()> {
-        write(&record(), &serde_json::to_string(self)?)
+        write(RECORD, &serde_json::to_string(self)?)
     }
 
     /// Makes the node what it was. Each part is done even if another fails; the record goes when
-    /// the files and interfaces are what they were. Returns whether netplan took the files: it may
-    /// never, for a reason that is not the trial's.
-    fn undo(&mut self) -> io::Result<io::Result<()>> {
+    /// the files and interfaces are what they were. That netplan does not take the files is then
+    /// an error, but not tried again: it may never take them, for a reason that is not the trial's.
+    fn undo(mut self) -> io::Result<()> {
         self.phase = Phase::Undoing;
         let files = [
             self.record(),
-            set(&tried(), None),
-            set(&kept(), None),
-            set(&lasting(), self.lasting.as_deref()),
+            set(TRIED, None),
+            set(READY, None),
+            set(LASTING, self.lasting.as_deref()),
         ];
-        let applied = program::apply();
-        let restored = state::restore(&self.before, &self.node.interfaces);
-        let restored = restored.map_err(|error| match &applied {
-            Ok(()) => error,
-            Err(first) => io::Error::other(format!("{first}; {error}")),
-        });
-        let all = files.into_iter().chain([restored]);
-        all.collect::<io::Result<()>>()?;
-        fs::remove_file(record())?;
-        Ok(applied)
+        let applied = netplan("apply");
+        let restored = link_state::restore(&self.before, &self.node.interfaces);
+        let undone: io::Result<()> = files.into_iter().chain([restored]).collect();
+        let why = match (undone, applied) {
+            (Ok(()), Ok(())) => return fs::remove_file(RECORD),
+            (Ok(()), Err(error)) => {
+                fs::remove_file(RECORD)?;
+                format!("the interfaces are what they were, but netplan {NOT_TAKEN} ({error})")
+            }
+            (Err(error), Ok(())) => format!("{error}; {AGAIN}"),
+            (Err(error), Err(first)) => format!("{first}; {error}; {AGAIN}"),
+        };
+        Err(io::Error::other(why))
     }
-}
-
-/// The file on trial, the one that is ready to last, and the one that lasts.
-fn tried() -> PathBuf {
-    Path::new(TRIED).join(FILE)
-}
-
-fn kept() -> PathBuf {
-    lasting().with_extension("kept")
-}
-
-fn lasting() -> PathBuf {
-    Path::new(LASTING).join(FILE)
-}
-
-fn record() -> PathBuf {
-    Path::new(FOLDER).join("trial")
 }
 
 /// Waits until no other step runs here, and keeps others waiting until it is dropped.
 fn lock() -> io::Result<fs::File> {
-    for (folder, mode) in [(FOLDER, 0o700), (TRIED, 0o755)] {
-        let mut folders = fs::DirBuilder::new();
-        folders.recursive(true).mode(mode).create(folder)?;
-    }
-    let file = open("lock")?;
-    file.lock()?;
-    Ok(file)
-}
-
-/// Opens a file of the folder for appending.
-fn open(name: &str) -> io::Result<fs::File> {
-    let mut options = fs::File::options();
-    options.append(true).create(true).mode(0o600);
-    options.open(Path::new(FOLDER).join(name))
+    fs::create_dir_all("/run/netplan")?;
+    let mut folder = fs::DirBuilder::new();
+    // Whoever can open it can lock it.
+    folder.recursive(true).mode(0o700).create(FOLDER)?;
+    let folder = fs::File::open(FOLDER)?;
+    folder.lock()?;
+    Ok(folder)
 }
 
 /// Starts the process that ends the trial, out of reach of the connection's end.
 fn start_guard(id: &str, within: Duration) -> io::Result<()> {
+    let mut log = fs::File::options();
+    let log = log
+        .append(true)
+        .create(true)
+        .open("/run/spark-ccl-netplan/log")?;
     let mut command = Command::new("/proc/self/exe");
-    let seconds = within.as_secs().to_string();
     command
-        .args([
-            "netplan-agent",
-            "guard",
-            "--trial",
-            id,
-            "--within",
-            &seconds,
-        ])
+        .args(["netplan-agent", "guard", "--trial", id])
+        .args(["--within", &within.as_secs().to_string()])
         .stdin(Stdio::null())
         .stdout(Stdio::null())
-        .stderr(open("log")?);
+        .stderr(log);
     command.spawn().map(drop)
 }
