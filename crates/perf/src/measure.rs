@@ -29,7 +29,7 @@ use spark_ccl::Communicator;
 use crate::cli::args::{Args, BackendArg};
 use crate::cli::options::Options;
 #[cfg(feature = "cuda")]
-use crate::cli::ranks::RankArgs;
+use crate::cli::ranks::RankCounts;
 use crate::error::Error;
 use crate::limits;
 use crate::ranks;
@@ -40,8 +40,8 @@ pub(crate) fn run(args: &Args) -> Result<u8, Error> {
     let choice = Choice::new(args)?;
     let mut options = Options::new(&choice.complete(args)?, choice.backend)?;
     options.notes.extend(choice.note.clone());
-    let world = World::find(&options.ranks)?;
-    let count = world.ranks(&options.ranks)?;
+    let world = World::find(options.ranks)?;
+    let count = world.ranks(options.ranks)?;
     options.check_ranks(count)?;
     if count == 1 {
         let hint = "--procs 2, or spark-perf launch with -H localhost:2 or --local 2, starts two";
@@ -61,7 +61,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Error> {
         return ranks::start(processes, &builder, &choice.child_arguments());
     }
     if host {
-        return ranks::run(world, &options.ranks, &builder, |comm| {
+        return ranks::run(world, options.ranks, &builder, |comm| {
             choice.agree(&comm)?;
             run::thread(&comm, &mut Host::new(&comm)?, &options)
         });
@@ -86,7 +86,7 @@ fn on_gpus(
     options: &Options,
     choice: &Choice,
 ) -> Result<u8, Error> {
-    in_threads(world, builder, &options.ranks, |comm, each| {
+    in_threads(world, builder, options.ranks, |comm, each| {
         choice.agree(&comm)?;
         let backends = options.backends.iter();
         let builders: Vec<_> = backends
@@ -102,15 +102,15 @@ fn on_gpus(
 pub(crate) fn in_threads(
     world: World,
     builder: &Builder,
-    ranks: &RankArgs,
+    counts: RankCounts,
     body: impl Fn(Communicator, usize) -> Result<u8, Error> + Sync,
 ) -> Result<u8, Error> {
-    let threads = RankArgs {
-        ngpus: Some(1),
-        ..ranks.clone()
+    let threads = RankCounts {
+        each: Some(1),
+        ..counts
     };
-    let each = ranks.each();
-    let results = world::run(world, &threads, builder, |comm| body(comm, each))?;
+    let each = counts.each();
+    let results = world::run(world, threads, builder, |comm| body(comm, each))?;
     // Errors name a thread by its first rank.
     let results = results.into_iter();
     Ok(ranks::report(

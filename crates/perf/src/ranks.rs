@@ -1,7 +1,7 @@
 //! Where the ranks of a run come from, how they run, and what they tell each other about
 //! themselves.
 //!
-//! Knows the flags that say how many ranks there are. Must not know what the ranks do.
+//! Knows how many ranks flags ask for. Must not know what the ranks do.
 
 pub(crate) mod hosts;
 pub(crate) mod world;
@@ -13,14 +13,14 @@ use spark_ccl::{Builder, Communicator};
 use spark_ccl_console::{Failure, print_error};
 use world::World;
 
-use crate::cli::ranks::RankArgs;
+use crate::cli::ranks::RankCounts;
 use crate::error::Error;
 use crate::spawn;
 
 /// Runs `body` as each rank of the world; returns the exit code.
 pub(crate) fn run<F>(
     world: World,
-    ranks: &RankArgs,
+    counts: RankCounts,
     builder: &Builder,
     body: F,
 ) -> Result<u8, Error>
@@ -30,7 +30,7 @@ where
     if let World::Parent { processes } = world {
         return start(processes, builder, &[]);
     }
-    Ok(report(world::run(world, ranks, builder, body)?))
+    Ok(report(world::run(world, counts, builder, body)?))
 }
 
 /// Starts this program's command line as several processes, with the further arguments `more`;

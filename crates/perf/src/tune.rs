@@ -35,10 +35,11 @@ pub(crate) fn run(args: &Args) -> Result<u8, Error> {
     if args.backend == BackendArg::Engine {
         return kernels::run(args);
     }
-    let world = World::find(&args.ranks)?;
-    world.ranks(&args.ranks)?;
+    let counts = args.ranks.checked()?;
+    let world = World::find(counts)?;
+    world.ranks(counts)?;
     let builder = Communicator::builder();
-    ranks::run(world, &args.ranks, &builder, |comm| {
+    ranks::run(world, counts, &builder, |comm| {
         rank(&comm, args).map(|()| 0)
     })
 }

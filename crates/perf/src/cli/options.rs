@@ -8,7 +8,7 @@ use spark_ccl::{AlgorithmChoice, Backend, DType, Path, ReduceOp};
 use crate::call::collective::Collective;
 use crate::call::op;
 use crate::cli::args::{Args, BackendArg, MemoryArg, PathArg};
-use crate::cli::ranks::RankArgs;
+use crate::cli::ranks::RankCounts;
 use crate::cli::sweep::Sweep;
 use crate::cli::values::{BufferUse, Plant};
 use crate::error::Error;
@@ -22,7 +22,7 @@ const MOST_UNALIGNED: usize = 1 << 20;
 pub(crate) struct Options {
     pub(crate) collective: Collective,
     /// How many ranks there are.
-    pub(crate) ranks: RankArgs,
+    pub(crate) ranks: RankCounts,
     /// Whether how each size is done is printed, and nothing measured.
     pub(crate) explain: bool,
     pub(crate) links: LinkOptions,
@@ -199,7 +199,7 @@ impl Options {
         check_counts(args)?;
         Ok(Self {
             collective: args.collective,
-            ranks: args.ranks.clone(),
+            ranks: args.ranks.checked()?,
             explain: args.operation.explain,
             links: LinkOptions::new(args),
             backends: backend.backends(),

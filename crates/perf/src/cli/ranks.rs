@@ -2,7 +2,9 @@
 
 use clap::Args;
 
-/// The numbers of processes and threads to run.
+use crate::error::Error;
+
+/// The flags that say how many ranks there are.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct RankArgs {
     /// Threads of each process
@@ -22,14 +24,42 @@ pub(crate) struct RankArgs {
     pub(crate) procs: Option<usize>,
 }
 
+/// The numbers of processes and threads to run, as far as flags say them. None is 0.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RankCounts {
+    pub(crate) processes: Option<usize>,
+    pub(crate) threads: Option<usize>,
+    /// The GPUs, or ranks, of a thread.
+    pub(crate) each: Option<usize>,
+}
+
 impl RankArgs {
+    pub(crate) fn checked(&self) -> Result<RankCounts, Error> {
+        for (flag, value) in [
+            ("--procs", self.procs),
+            ("-t", self.nthreads),
+            ("-g", self.ngpus),
+        ] {
+            if value == Some(0) {
+                return Err(Error::usage(format!("{flag} 0: must be at least 1")));
+            }
+        }
+        Ok(RankCounts {
+            processes: self.procs,
+            threads: self.nthreads,
+            each: self.ngpus,
+        })
+    }
+}
+
+impl RankCounts {
     /// The threads of a process.
-    pub(crate) fn threads(&self) -> usize {
-        self.nthreads.unwrap_or(1)
+    pub(crate) fn threads(self) -> usize {
+        self.threads.unwrap_or(1)
     }
 
     /// The GPUs, or ranks, of a thread.
-    pub(crate) fn each(&self) -> usize {
-        self.ngpus.unwrap_or(1)
+    pub(crate) fn each(self) -> usize {
+        self.each.unwrap_or(1)
     }
 }

@@ -3,7 +3,7 @@
 use spark_ccl::{Backend, Builder, Communicator, UniqueId};
 
 use crate::cli::options::LinkOptions;
-use crate::cli::ranks::RankArgs;
+use crate::cli::ranks::RankCounts;
 use crate::error::Error;
 
 /// The most ranks for which schedules are tested, and for which the inputs of checks are exact.
@@ -31,20 +31,11 @@ pub(crate) enum World {
 }
 
 impl World {
-    /// Chooses by the arguments and the environment.
-    pub(crate) fn find(args: &RankArgs) -> Result<Self, Error> {
-        for (flag, value) in [
-            ("--procs", args.procs),
-            ("-t", args.nthreads),
-            ("-g", args.ngpus),
-        ] {
-            if value == Some(0) {
-                return Err(Error::usage(format!("{flag} 0: must be at least 1")));
-            }
-        }
+    /// Chooses by the numbers that were given, and the environment.
+    pub(crate) fn find(counts: RankCounts) -> Result<Self, Error> {
         if let Some(launch) = spark_ccl::launcher()? {
             let (process, processes) = (launch.rank, launch.size);
-            return match args.procs {
+            return match counts.processes {
                 Some(procs) if procs != processes => Err(Error::usage(format!(
                     "--procs {procs}: {} has started {processes} processes; leave --procs out to \
                      take those",
@@ -53,11 +44,13 @@ impl World {
                 _ => Ok(Self::Launched { process, processes }),
             };
         }
-        let threads = args.nthreads.is_some() || args.ngpus.is_some();
-        Ok(match args.procs.unwrap_or(if threads { 1 } else { 2 }) {
-            1 => Self::Alone,
-            processes => Self::Parent { processes },
-        })
+        let threads = counts.threads.is_some() || counts.each.is_some();
+        Ok(
+            match counts.processes.unwrap_or(if threads { 1 } else { 2 }) {
+                1 => Self::Alone,
+                processes => Self::Parent { processes },
+            },
+        )
     }
 
     /// The number of processes.
@@ -69,8 +62,8 @@ impl World {
     }
 
     /// The number of ranks in all processes.
-    pub(crate) fn ranks(self, args: &RankArgs) -> Result<usize, Error> {
-        let (processes, each) = (self.processes(), local_ranks(args)?);
+    pub(crate) fn ranks(self, counts: RankCounts) -> Result<usize, Error> {
+        let (processes, each) = (self.processes(), local_ranks(counts)?);
         processes
             .checked_mul(each)
             .filter(|&ranks| ranks <= MOST_RANKS)
@@ -91,8 +84,8 @@ impl World {
 }
 
 /// The ranks that are threads of one process.
-pub(crate) fn local_ranks(args: &RankArgs) -> Result<usize, Error> {
-    let (threads, each) = (args.threads(), args.each());
+pub(crate) fn local_ranks(counts: RankCounts) -> Result<usize, Error> {
+    let (threads, each) = (counts.threads(), counts.each());
     threads
         .checked_mul(each)
         .filter(|&ranks| ranks <= MOST_THREADS)
@@ -124,7 +117,7 @@ pub(crate) type Results<R> = Vec<(usize, Result<R, Error>)>;
 /// Runs `body` as each rank of this process.
 pub(crate) fn run<R, F>(
     world: World,
-    args: &RankArgs,
+    counts: RankCounts,
     builder: &Builder,
     body: F,
 ) -> Result<Results<R>, Error>
@@ -132,7 +125,7 @@ where
     R: Send,
     F: Fn(Communicator) -> Result<R, Error> + Sync,
 {
-    let local = local_ranks(args)?;
+    let local = local_ranks(counts)?;
     let first = world.process() * local;
     let size = world.processes() * local;
     let body = &body;
@@ -201,7 +194,7 @@ mod tests {
 
     fn world(args: &[&str]) -> Result<World, Error> {
         let args = Args::parse_from(["spark-perf", "all_reduce"].iter().chain(args));
-        World::find(&args.ranks)
+        World::find(args.ranks.checked()?)
     }
 
     #[test]
@@ -225,6 +218,6 @@ mod tests {
             assert_eq!(world(&[flag, "0"]).unwrap_err().exit_code(), 6);
         }
         let args = Args::parse_from(["spark-perf", "all_reduce", "-t", "100", "-g", "100"]);
-        assert!(local_ranks(&args.ranks).is_err());
+        assert!(local_ranks(args.ranks.checked().unwrap()).is_err());
     }
 }

@@ -37,8 +37,8 @@ pub(super) fn run(args: &Args) -> Result<u8, Error> {
         .iter()
         .map(|measured| Options::new(&choice.complete(measured)?, BackendArg::Engine));
     let all = all.collect::<Result<Vec<_>, Error>>()?;
-    let world = World::find(&all[0].ranks)?;
-    world.ranks(&all[0].ranks)?;
+    let world = World::find(all[0].ranks)?;
+    world.ranks(all[0].ranks)?;
     let builder = world::builder(&all[0].links);
     if let World::Parent { processes } = world {
         return crate::ranks::start(processes, &builder, &[]);

@@ -20,7 +20,7 @@ use crate::tune::fastest::{Point, steps};
 use crate::tune::{keep, table};
 
 pub(super) fn run(world: World, builder: &Builder, all: &[Options]) -> Result<u8, Error> {
-    measure::in_threads(world, builder, &all[0].ranks, |control, each| {
+    measure::in_threads(world, builder, all[0].ranks, |control, each| {
         let (mut entries, mut text) = (Vec::new(), String::new());
         for options in all {
             let Choices { layout, points } = compare(&control, builder, each, options)?;
