@@ -24,9 +24,10 @@ use found::{Found, merge, same_keys};
 #[cfg(test)]
 pub(crate) use lldp::{any_frame_is_heard, testing::some_frames};
 use serde::Serialize;
-use spark_ccl_console::{exit, print, print_error, tell_if_long};
+use spark_ccl_console::{exit, print, print_error};
 
 use crate::error::Error;
+use crate::long::tell_if_long;
 use crate::remote::{Host, Remote, parse_one, run_on_all, settled};
 
 /// How long `launch --hosts discovered` looks.

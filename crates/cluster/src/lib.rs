@@ -8,7 +8,7 @@
 //! | folder | concern |
 //! |---|---|
 //! | `hex` | random secrets |
-//! | `at_once`, `program` | asks several things at once; runs programs of the system |
+//! | `at_once`, `long`, `program` | work in threads, work that takes long, programs of the system |
 //! | `remote` | runs spark-perf on other hosts |
 //! | `survey` | the hosts that a command is about: this one, recorded ones, or others |
 //! | `discover` | finds hosts on the link |
@@ -33,6 +33,7 @@ mod finding;
 mod fuzz;
 mod hex;
 mod launch;
+mod long;
 mod netplan;
 mod port;
 mod program;

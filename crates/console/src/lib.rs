@@ -9,7 +9,6 @@
 //! | `output`, `draft` | what is printed; files that are written as a whole |
 //! | `notation` | values as text |
 //! | `document`, `rails` | JSON that one half writes and the other reads |
-//! | `stats` | statistics of single iterations |
 //! | `plot` | charts as SVG or PNG |
 //! | `socket` | sockets that are bound to an interface |
 //! | `signals`, `tether` | signals that end this process; ends a child with its parent |
@@ -27,10 +26,9 @@ pub mod plot;
 pub mod rails;
 pub mod signals;
 pub mod socket;
-pub mod stats;
 #[allow(unsafe_code)]
 pub mod tether;
 
 pub use command::{run_named, run_parsed, settings};
 pub use error::{Error, Failure, exit};
-pub use output::{plain, print, print_error, tell_if_long};
+pub use output::{plain, print, print_error};

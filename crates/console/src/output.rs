@@ -2,11 +2,7 @@
 //!
 //! Knows nothing but text and errors.
 
-mod long;
-
 use std::io::{self, Write};
-
-pub use long::tell_if_long;
 
 use crate::error::Error;
 

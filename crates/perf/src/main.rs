@@ -6,6 +6,7 @@
 //! | folder | concern |
 //! |---|---|
 //! | `exact` | numbers whose reduction is exact |
+//! | `stats` | statistics of single iterations |
 //! | `call` | what is measured: collectives, their sizes, buffers and calls |
 //! | `report` | results, as table, JSON, plot, or beside those of an earlier run |
 //! | `cli` | flags of measurements, checked |
@@ -32,6 +33,7 @@ mod rdma;
 mod report;
 mod simulate;
 mod spawn;
+mod stats;
 mod tcp;
 mod tune;
 mod verify;

@@ -7,6 +7,7 @@
 pub(crate) mod args;
 mod buffer;
 mod output;
+pub(crate) mod rows;
 
 use std::time::Duration;
 
@@ -39,7 +40,7 @@ pub(crate) fn run_both(
     settings: &Settings,
     body: impl Fn(Rank) -> Result<u8, Error> + Sync,
 ) -> Result<u8, Error> {
-    let ranks = &args.ranks;
+    let ranks = args.ranks.checked()?;
     let world = World::find(ranks)?;
     let count = world.ranks(ranks)?;
     if count != 2 {

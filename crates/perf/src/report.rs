@@ -8,7 +8,8 @@ pub(crate) mod plot;
 pub(crate) mod table;
 
 use spark_ccl::Backend;
-use spark_ccl_console::stats::PerIteration;
+
+use crate::stats::PerIteration;
 
 /// What a row measures.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -3,10 +3,9 @@
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use spark_ccl_console::tell_if_long;
-
 use super::{Error, Host};
 use crate::at_once::at_once;
+use crate::long::tell_if_long;
 
 /// Asks each host, by its number, in a thread of its own, for at most `limit`; returns the answers
 /// in the order of the hosts. If that takes long, the user is told which hosts have not answered.

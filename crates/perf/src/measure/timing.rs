@@ -2,11 +2,11 @@
 
 use rustix::time::{ClockId, Timespec, clock_gettime};
 use spark_ccl::{Communicator, RedOp};
-use spark_ccl_console::stats::PerIteration;
 
 use crate::cli::options::{Average, Options};
 use crate::error::Error;
 use crate::ranks::hosts::reduce;
+use crate::stats::PerIteration;
 
 /// The calls that rehearse a row have vectors of this many bytes together. Longer vectors need
 /// fewer calls: each uses more of a link's memory.

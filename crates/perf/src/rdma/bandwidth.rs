@@ -4,7 +4,6 @@ use std::ops::Range;
 use std::time::Instant;
 
 use spark_ccl::Communicator;
-use spark_ccl_console::rails::{BandwidthRow, Seen};
 
 use super::args::{BandwidthArgs, Verb};
 use super::endpoint::{Endpoint, Work};
@@ -12,6 +11,7 @@ use super::waiter::Waiter;
 use crate::cli::sweep::Sweep;
 use crate::error::Error;
 use crate::measure::timing::processor_time;
+use crate::pair::rows::{self, Seen};
 use crate::pair::{Output, seed};
 use crate::ranks::hosts::share;
 
@@ -46,7 +46,7 @@ pub(super) fn rank(
         .iter()
         .map(|endpoint| endpoint.rail.clone())
         .collect();
-    let table = (BandwidthRow::HEAD, BandwidthRow::text as fn(&_) -> _);
+    let table = (rows::BANDWIDTH_HEAD, rows::bandwidth_text as fn(&_) -> _);
     let mut output = Output::begin(comm, pair, &title(args), names, table)?;
     let mut bench = Bench {
         comm,
@@ -61,7 +61,7 @@ pub(super) fn rank(
             let own = bench.size(index, bytes as usize, rails.clone())?;
             let all = share(comm, &own)?;
             let wrong = all.iter().map(|seen| seen.wrong).sum();
-            output.row(wrong, || BandwidthRow::of(bytes, rails.clone(), &all))?;
+            output.row(wrong, || rows::bandwidth(bytes, rails.clone(), &all))?;
         }
     }
     output.end()

@@ -3,14 +3,13 @@
 use std::time::Instant;
 
 use spark_ccl::{Communicator, RedOp};
-use spark_ccl_console::rails::LatencyRow;
 
 use super::args::{LatencyArgs, Verb};
 use super::endpoint::{Endpoint, Work};
 use super::waiter::Waiter;
 use crate::cli::sweep::Sweep;
 use crate::error::Error;
-use crate::pair::{Output, seed};
+use crate::pair::{Output, rows, seed};
 use crate::ranks::hosts::reduce;
 
 /// One in this many requests is signalled, which also shows that all before it are complete.
@@ -32,7 +31,7 @@ pub(super) fn rank(
         .iter()
         .map(|endpoint| endpoint.rail.clone())
         .collect();
-    let table = (LatencyRow::HEAD, LatencyRow::text as fn(&_) -> _);
+    let table = (rows::LATENCY_HEAD, rows::latency_text as fn(&_) -> _);
     let mut output = Output::begin(comm, &args.common.pair, title, rails, table)?;
     let mut waiter = Waiter::new(comm, &args.common);
     for (index, bytes) in sweep.sizes().enumerate() {
@@ -45,7 +44,7 @@ pub(super) fn rank(
                 bytes: bytes as usize,
             };
             let (times, wrong) = ping_pong.measure(seed(index, rail, 0))?;
-            output.row(wrong, || LatencyRow::new(bytes, rail, times, wrong))?;
+            output.row(wrong, || rows::latency(bytes, rail, times, wrong))?;
         }
     }
     output.end()

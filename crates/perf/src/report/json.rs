@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use spark_ccl_config::shown;
-use spark_ccl_console::stats::PerIteration;
 use spark_ccl_status::clock;
 
 use super::{Device, Measure, Row, Totals};
+use crate::stats::PerIteration;
 
 const VERSION: u32 = 3;
 

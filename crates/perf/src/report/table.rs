@@ -182,10 +182,10 @@ fn fit(value: f64, width: usize) -> String {
 #[cfg(test)]
 mod tests {
     use spark_ccl::Backend;
-    use spark_ccl_console::stats::PerIteration;
 
     use super::*;
     use crate::report::Key;
+    use crate::stats::PerIteration;
 
     fn measure(wrong: Option<u64>) -> Measure {
         Measure {

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use spark_ccl_console::rails::{BandwidthRow, RailEnds, Seen};
+use spark_ccl_console::rails::RailEnds;
 
 use super::args::Args;
 use super::connect::{Lane, broken};
@@ -14,6 +14,7 @@ use super::stream::{Message, Stream};
 use crate::cli::sweep::Sweep;
 use crate::error::Error;
 use crate::measure::timing::processor_time;
+use crate::pair::rows::{self, Seen};
 use crate::pair::{Allocator, Output, Rank, differing, pattern, seed};
 use crate::ranks::hosts::share;
 
@@ -27,7 +28,7 @@ pub(super) fn measure(rank: &Rank, args: &Args, sweep: Sweep, lanes: &[Lane]) ->
     );
     let mut flows = flows(args, &rank.memory, sweep.last() as usize, lanes)?;
     let names = lanes.iter().map(|lane| lane.rail.clone()).collect();
-    let table = (BandwidthRow::HEAD, BandwidthRow::text as fn(&_) -> _);
+    let table = (rows::BANDWIDTH_HEAD, rows::bandwidth_text as fn(&_) -> _);
     let mut output = Output::begin(comm, &args.pair, &title, names, table)?;
     for rails in args.pair.rails.sets(lanes.len()) {
         let mut bench = Bench {
@@ -40,7 +41,7 @@ pub(super) fn measure(rank: &Rank, args: &Args, sweep: Sweep, lanes: &[Lane]) ->
             let own = bench.size(index, bytes as usize)?;
             let all = share(comm, &own)?;
             let wrong = all.iter().map(|seen| seen.wrong).sum();
-            output.row(wrong, || BandwidthRow::of(bytes, rails.clone(), &all))?;
+            output.row(wrong, || rows::bandwidth(bytes, rails.clone(), &all))?;
         }
     }
     output.end()

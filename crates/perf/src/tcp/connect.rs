@@ -8,7 +8,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use serde::{Deserialize, Serialize};
 use spark_ccl::Communicator;
 use spark_ccl_config::Settings;
-use spark_ccl_console::{rails::RailEnds, socket::connect_from, stats::PerIteration};
+use spark_ccl_console::{rails::RailEnds, socket::connect_from};
 use spark_ccl_topology::netif::{self, Interface, PeerAddress, SharedSubnets};
 
 use super::args::Args;
@@ -16,6 +16,7 @@ use super::stream::Stream;
 use super::ways::{Door, Rail, Way, choose};
 use crate::error::Error;
 use crate::ranks::hosts::share;
+use crate::stats::PerIteration;
 
 /// How often an attempt is looked at.
 const LOOK: Duration = Duration::from_millis(1);

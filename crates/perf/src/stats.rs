@@ -2,36 +2,32 @@
 
 /// A summary of the iterations' times, in microseconds.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
-pub struct PerIteration {
+pub(crate) struct PerIteration {
     /// The number of first iterations that are not counted.
-    pub skipped_iterations: usize,
+    pub(crate) skipped_iterations: usize,
     /// The shortest.
-    pub min_us: f64,
+    pub(crate) min_us: f64,
     /// The longest.
-    pub max_us: f64,
+    pub(crate) max_us: f64,
     /// The mean.
-    pub avg_us: f64,
+    pub(crate) avg_us: f64,
     /// The median.
-    pub p50_us: f64,
+    pub(crate) p50_us: f64,
     /// The 95th percentile.
-    pub p95_us: f64,
+    pub(crate) p95_us: f64,
     /// The 99th percentile.
-    pub p99_us: f64,
+    pub(crate) p99_us: f64,
     /// The standard deviation.
-    pub stdev_us: f64,
+    pub(crate) stdev_us: f64,
     /// It in percent of the mean.
-    pub cv_pct: f64,
+    pub(crate) cv_pct: f64,
     /// All times, also those that are not counted.
-    pub times_us: Vec<f64>,
+    pub(crate) times_us: Vec<f64>,
 }
 
 impl PerIteration {
-    /// Summarises all times except the first `skip`.
-    ///
-    /// # Panics
-    ///
-    /// If none remains.
-    pub fn new(times_us: Vec<f64>, skip: usize) -> Self {
+    /// Summarises all times except the first `skip`; panics if none remains.
+    pub(crate) fn new(times_us: Vec<f64>, skip: usize) -> Self {
         let mut sorted = times_us[skip..].to_vec();
         sorted.sort_by(f64::total_cmp);
         let n = sorted.len() as f64;

@@ -3,14 +3,14 @@
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-use super::print_error;
+use spark_ccl_console::print_error;
 
 /// Shorter work prints nothing.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Does some work. While it is still under way after two seconds, prints once what is being done,
 /// if there is something to say by then.
-pub fn tell_if_long<R>(
+pub(crate) fn tell_if_long<R>(
     what: impl FnOnce() -> Option<String> + Send,
     work: impl FnOnce() -> R,
 ) -> R {
