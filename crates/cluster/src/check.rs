@@ -73,7 +73,7 @@ Examples:
 /// Checks a cluster: doctor, rails, collectives under load, and what crossed which interface.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "spark-perf check", after_long_help = AFTER_HELP, after_help = "More with --help.")]
-pub(crate) struct Args {
+pub(crate) struct CheckArgs {
     #[command(flatten)]
     hosts: HostArgs,
     /// Print the report as JSON
@@ -112,7 +112,7 @@ struct Report<'a> {
 }
 
 /// Checks; returns the exit code.
-pub(crate) fn run(args: &Args) -> Result<u8, Error> {
+pub(crate) fn run(args: &CheckArgs) -> Result<u8, Error> {
     if args.hosts.hosts()?.len() < 2 {
         let why = "check measures between hosts: name at least two with -H";
         return Err(Error::usage(why.to_owned()));
@@ -148,7 +148,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Error> {
 /// Measures, and puts everything together.
 fn report<'a>(
     survey_args: &SurveyArgs,
-    args: &Args,
+    args: &CheckArgs,
     examination: &'a Examination,
 ) -> Result<Report<'a>, Error> {
     let mut report = Report {

@@ -68,7 +68,7 @@ Examples:
 /// Finds what is wrong with hosts and with what joins them.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "spark-perf doctor", after_long_help = AFTER_HELP, after_help = "More with --help.")]
-pub(crate) struct Args {
+pub(crate) struct DoctorArgs {
     #[command(flatten)]
     hosts: SurveyArgs,
     /// Measure what the hosts carry, each rail alone and all together, and the collective itself;
@@ -88,7 +88,7 @@ pub(crate) struct Args {
 }
 
 /// Prints the findings; returns the exit code.
-pub(crate) fn run(args: &Args) -> Result<u8, Error> {
+pub(crate) fn run(args: &DoctorArgs) -> Result<u8, Error> {
     let pinned = jobs::with_files(&args.env_file)?;
     let found = examine(&args.hosts, args.probe, &pinned)?.found;
     let shown = found

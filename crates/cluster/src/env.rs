@@ -48,7 +48,7 @@ Examples:
 /// Prints the environment to run with.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "spark-perf env", after_long_help = AFTER_HELP, after_help = "More with --help.")]
-pub(crate) struct Args {
+pub(crate) struct EnvArgs {
     #[command(flatten)]
     hosts: SurveyArgs,
     /// How device memory goes over the network
@@ -93,7 +93,7 @@ pub(crate) fn decide(cluster: &Cluster<'_>) {
 }
 
 /// Prints the settings; returns the exit code.
-pub(crate) fn run(args: &Args) -> Result<u8, Error> {
+pub(crate) fn run(args: &EnvArgs) -> Result<u8, Error> {
     let hosts = survey(&args.hosts)?;
     let cluster = Cluster::of(&hosts);
     let values = values(&cluster, args.mode).map_err(Error::usage)?;

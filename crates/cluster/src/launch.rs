@@ -7,10 +7,10 @@
 
 pub(crate) mod agent;
 mod args;
+mod connect;
 mod job;
 mod kubernetes;
 mod link;
-mod meet;
 mod orders;
 mod place;
 mod pods;
@@ -22,7 +22,7 @@ use std::time::Duration;
 
 pub(crate) use args::LaunchArgs;
 use job::{Job, LAST};
-use link::{Ears, Event};
+use link::{Event, Senders};
 use printer::Printer;
 use spark_ccl_console::{exit, print, print_error, signals};
 
@@ -56,21 +56,21 @@ pub(crate) fn run(args: &LaunchArgs) -> Result<u8, Error> {
         // If the receiver is gone, the job is over.
         let _ = printed.send(error.map_or(Event::Printed, Event::NotPrinted));
     });
-    let ears = Ears {
+    let senders = Senders {
         events: sender,
         lines,
     };
     let limit = args.connect_timeout();
     if plan.only.is_some() {
         let name = orders::first_node(args, &plan);
-        if let Some(signal) = meet::wait_for_name(&name, limit, &events)? {
+        if let Some(signal) = connect::wait_for_name(&name, limit, &events)? {
             return Ok(exit_code(signal));
         }
     }
-    let met = meet::meet(&remote, &plan, (&ears, &events), args.beat(), limit);
+    let connected = connect::connect_all(&remote, &plan, (&senders, &events), args.beat(), limit);
     // The printer waits for the links only.
-    drop(ears);
-    let (links, hellos) = match met {
+    drop(senders);
+    let (links, hellos) = match connected {
         Ok(met) => met,
         Err(problems) => {
             for problem in problems {
@@ -79,8 +79,8 @@ pub(crate) fn run(args: &LaunchArgs) -> Result<u8, Error> {
             return Ok(exit::SYSTEM);
         }
     };
-    let meeting = orders::meeting(args, &plan, &hellos)?;
-    for (link, order) in links.iter().zip(common.orders(&plan, &meeting, &hellos)) {
+    let rendezvous = orders::rendezvous(args, &plan, &hellos)?;
+    for (link, order) in links.iter().zip(common.orders(&plan, &rendezvous, &hellos)) {
         link.order(order);
     }
     let mut job = Job {

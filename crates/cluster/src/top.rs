@@ -49,7 +49,7 @@ Examples:
     after_long_help = AFTER_HELP,
     after_help = "More with --help."
 )]
-pub(crate) struct Args {
+pub(crate) struct TopArgs {
     /// The host to ask
     #[arg(long)]
     host: Option<String>,
@@ -71,7 +71,7 @@ pub(crate) struct Args {
 }
 
 /// Shows what runs; returns the exit code.
-pub(crate) fn run(args: &Args) -> Result<u8, Error> {
+pub(crate) fn run(args: &TopArgs) -> Result<u8, Error> {
     let usual = settings()?.observe.ras_address();
     let address = HostPort {
         host: args.host.clone().unwrap_or(usual.host),

@@ -40,7 +40,7 @@ Examples:
 /// Shows devices, ports, interfaces, rails and cables.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "spark-perf topo", after_long_help = AFTER_HELP, after_help = "More with --help.")]
-pub(crate) struct Args {
+pub(crate) struct TopoArgs {
     #[command(flatten)]
     hosts: SurveyArgs,
     /// Print all that is known as JSON: a host, or a list of hosts
@@ -52,7 +52,7 @@ pub(crate) struct Args {
 }
 
 /// Prints and draws; returns the exit code.
-pub(crate) fn run(args: &Args) -> Result<u8, Error> {
+pub(crate) fn run(args: &TopoArgs) -> Result<u8, Error> {
     let hosts = survey(&args.hosts)?;
     let cluster = Cluster::of(&hosts);
     if let Some(path) = &args.svg {

@@ -26,7 +26,7 @@ use spark_ccl::Builder;
 #[cfg(feature = "cuda")]
 use spark_ccl::Communicator;
 
-use crate::cli::args::{Args, BackendArg};
+use crate::cli::args::{BackendArg, MeasureArgs};
 use crate::cli::options::Options;
 #[cfg(feature = "cuda")]
 use crate::cli::ranks::RankCounts;
@@ -36,7 +36,7 @@ use crate::ranks;
 use crate::ranks::world::{self, World};
 
 /// Measures, or starts the processes that do; returns the exit code.
-pub(crate) fn run(args: &Args) -> Result<u8, Error> {
+pub(crate) fn run(args: &MeasureArgs) -> Result<u8, Error> {
     let choice = Choice::new(args)?;
     let mut options = Options::new(&choice.complete(args)?, choice.backend)?;
     options.notes.extend(choice.note.clone());

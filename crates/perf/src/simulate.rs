@@ -8,7 +8,7 @@ mod measured;
 
 use std::fmt::Write as _;
 
-pub(crate) use args::Args;
+pub(crate) use args::SimulateArgs;
 use clap::ValueEnum;
 use machine::{Machine, Time};
 use measured::Point;
@@ -29,7 +29,7 @@ const MOST_RANKS: u32 = 1 << 20;
 const MOST_BYTES: u64 = 1 << 43;
 
 /// Prints the tables, and draws the plot.
-pub(crate) fn run(args: &Args) -> Result<u8, Error> {
+pub(crate) fn run(args: &SimulateArgs) -> Result<u8, Error> {
     let operation = operation(args)?;
     let machine = Machine::new(args, operation)?;
     let algorithms = algorithms(operation, &args.algo)?;
@@ -57,7 +57,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Error> {
     Ok(0)
 }
 
-fn operation(args: &Args) -> Result<Operation, Error> {
+fn operation(args: &SimulateArgs) -> Result<Operation, Error> {
     match args.collective.operation() {
         known @ (Operation::AllReduce | Operation::AllGather) => Ok(known),
         _ => Err(Error::usage(format!(
@@ -95,7 +95,7 @@ fn algorithms(operation: Operation, names: &[String]) -> Result<Vec<Algorithm>, 
     names.iter().map(find).collect()
 }
 
-fn check(args: &Args) -> Result<(), Error> {
+fn check(args: &SimulateArgs) -> Result<(), Error> {
     if let Some(ranks) = args
         .ranks
         .iter()
@@ -170,7 +170,7 @@ fn bus_bw(operation: Operation, ranks: u32, bytes: u64, us: f64) -> f64 {
     turns * (ranks - 1.0) / ranks * bytes as f64 / us * 1e-3
 }
 
-fn header(args: &Args, machine: &Machine) -> String {
+fn header(args: &SimulateArgs, machine: &Machine) -> String {
     format!(
         "# {} on {}, {} path, MODELLED, not measured: {machine}\n# Up to {} ranks every message is \
          simulated; ~ marks closed forms. Times in us, busbw in GB/s.\n",
@@ -231,7 +231,7 @@ fn comparison(
 
 /// One line per algorithm (and size, if there are several) against the number of ranks; against the
 /// size, if there is only one number of ranks.
-fn chart(args: &Args, algorithms: &[Algorithm], rows: &[Row]) -> Chart {
+fn chart(args: &SimulateArgs, algorithms: &[Algorithm], rows: &[Row]) -> Chart {
     let by_size = args.ranks.len() == 1;
     let named = args.bytes.len() > 1 && !by_size;
     let mut series = Vec::new();

@@ -6,17 +6,17 @@
 mod args;
 mod bandwidth;
 mod connect;
+mod connections;
 mod stream;
-mod ways;
 
-pub(crate) use args::Args;
+pub(crate) use args::TcpArgs;
 use spark_ccl_console::settings;
 
 use crate::error::Error;
 use crate::pair::run_both;
 
 /// Measures bandwidth, and the round trip of each rail; returns the exit code.
-pub(crate) fn run(args: &Args) -> Result<u8, Error> {
+pub(crate) fn run(args: &TcpArgs) -> Result<u8, Error> {
     let sweep = args.sweep()?;
     let settings = settings()?;
     run_both(&args.pair, &settings, |rank| {

@@ -13,8 +13,8 @@ mod table;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-pub(crate) use args::Args;
 use args::BackendArg;
+pub(crate) use args::TuneArgs;
 use fastest::{Point, steps};
 use measure::Comparison;
 use spark_ccl::Communicator;
@@ -30,7 +30,7 @@ use crate::ranks::{self, world::World};
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Measures, prints, and writes the file.
-pub(crate) fn run(args: &Args) -> Result<u8, Error> {
+pub(crate) fn run(args: &TuneArgs) -> Result<u8, Error> {
     args.check()?;
     if args.backend == BackendArg::Engine {
         return kernels::run(args);
@@ -44,7 +44,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Error> {
     })
 }
 
-fn rank(comm: &Communicator, args: &Args) -> Result<(), Error> {
+fn rank(comm: &Communicator, args: &TuneArgs) -> Result<(), Error> {
     let reports = comm.rank() == 0;
     if reports {
         print(&format!(
@@ -74,7 +74,7 @@ fn rank(comm: &Communicator, args: &Args) -> Result<(), Error> {
 /// Measures all sizes of a collective; rank 0 prints each as it is measured.
 fn sweep(
     comm: &Communicator,
-    args: &Args,
+    args: &TuneArgs,
     collective: Collective,
 ) -> Result<Vec<Point<Algorithm>>, Error> {
     let mut comparison = Comparison::new(comm, collective, args.maxbytes)?;

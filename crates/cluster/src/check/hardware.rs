@@ -21,7 +21,7 @@ use spark_ccl_console::{exit, plain, print};
 use spark_ccl_status::clock;
 use spark_ccl_topology::Cluster;
 
-use super::Args;
+use super::CheckArgs;
 use crate::doctor::{self, Launcher};
 use crate::error::Error;
 use crate::finding::Status;
@@ -61,7 +61,7 @@ struct Numbered {
 }
 
 /// Checks; returns the exit code.
-pub(super) fn run(args: &Args) -> Result<u8, Error> {
+pub(super) fn run(args: &CheckArgs) -> Result<u8, Error> {
     let survey = SurveyArgs::of(args.hosts.clone());
     let examination = doctor::examine(&survey, true, &doctor::environment())?;
     let reached = examination.all_reached();

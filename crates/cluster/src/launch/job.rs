@@ -8,7 +8,7 @@ use spark_ccl_console::{exit, print_error};
 use super::exit_code;
 use super::link::{Event, Link};
 use super::printer::Printer;
-use super::wire::{End, Report};
+use super::wire::{RankEnd, RankReport};
 use crate::remote::Remote;
 
 /// How long agents may take to end their ranks beyond the grace time: they kill for a while, and
@@ -56,11 +56,11 @@ impl Job {
 
     fn take(&mut self, event: Event, state: &mut State) {
         match event {
-            Event::Report(host, Report::Ended(local, end)) => {
+            Event::RankReport(host, RankReport::Ended(local, end)) => {
                 state.running[host] = state.running[host].saturating_sub(1);
                 self.ended(state, host, local, end);
             }
-            Event::Report(host, Report::NotStarted(local, why)) => {
+            Event::RankReport(host, RankReport::NotStarted(local, why)) => {
                 state.running[host] = state.running[host].saturating_sub(1);
                 let what = format!("{}: {why}", self.named(host, local));
                 self.fail(state, 127, &what);
@@ -71,7 +71,7 @@ impl Job {
             }
             Event::Printed => state.is_printed = true,
             Event::Hello(host, _)
-            | Event::Report(host, Report::Line(..))
+            | Event::RankReport(host, RankReport::Line(..))
             | Event::Nonsense(host) => {
                 let name = &self.links[host].host.name;
                 let what = format!("{name}: its agent says what it should not");
@@ -91,14 +91,14 @@ impl Job {
         format!("rank {} on {name}", self.first[host] + local)
     }
 
-    fn ended(&mut self, state: &mut State, host: usize, local: usize, end: End) {
+    fn ended(&mut self, state: &mut State, host: usize, local: usize, end: RankEnd) {
         let named = self.named(host, local);
         match end {
-            End::Code(0) => {}
-            End::Code(code) => {
+            RankEnd::Code(0) => {}
+            RankEnd::Code(code) => {
                 self.fail(state, code, &format!("{named} ended with exit code {code}"));
             }
-            End::Signal(signal) => {
+            RankEnd::Signal(signal) => {
                 let code = 128_u8.saturating_add(signal);
                 self.fail(
                     state,

@@ -10,7 +10,7 @@ use rustix::process::Signal;
 use spark_ccl_console::tether;
 
 use super::printer::Line;
-use super::wire::{Hello, Order, Report};
+use super::wire::{Hello, Order, RankReport};
 use crate::remote::{self, Host, Remote};
 
 /// Longer than any report: a line of a rank comes in parts of 64 KiB.
@@ -23,7 +23,7 @@ const END: Duration = Duration::from_secs(2);
 /// What a link reports about its host, which is named by its number.
 pub(super) enum Event {
     Hello(usize, Box<Hello>),
-    Report(usize, Report),
+    RankReport(usize, RankReport),
     /// It says something that no agent says.
     Nonsense(usize),
     /// Its output has ended; this was on standard error.
@@ -38,7 +38,7 @@ pub(super) enum Event {
 
 /// The receivers of what links report.
 #[derive(Clone)]
-pub(super) struct Ears {
+pub(super) struct Senders {
     pub(super) events: Sender<Event>,
     /// Blocks while nobody reads what ranks print.
     pub(super) lines: SyncSender<Line>,
@@ -54,13 +54,13 @@ pub(super) struct Link {
 
 impl Link {
     /// Starts the agent of a host, and tells it every `beat` that the launcher is there. What is
-    /// heard goes to `ears`, with the host's number, and lines with their ranks', of which the
+    /// heard goes to `senders`, with the host's number, and lines with their ranks', of which the
     /// host's first is given. The calling thread must not end before the link.
     pub(super) fn open(
         remote: &Remote,
         host: &Host,
         (number, first): (usize, usize),
-        ears: &Ears,
+        senders: &Senders,
         beat: Duration,
     ) -> Result<Self, remote::Error> {
         let mut command = remote.command(host, &["launch-agent"]);
@@ -81,8 +81,8 @@ impl Link {
             std::thread::spawn(move || speak(stdin, &receiver, beat));
         }
         let (stdout, stderr) = (agent.stdout.take(), agent.stderr.take());
-        let ears = ears.clone();
-        std::thread::spawn(move || hear((number, first), stdout, stderr, &ears));
+        let senders = senders.clone();
+        std::thread::spawn(move || read_agent((number, first), stdout, stderr, &senders));
         Ok(Self {
             host: host.clone(),
             agent,
@@ -141,11 +141,11 @@ fn speak(mut stdin: ChildStdin, orders: &Receiver<Order>, beat: Duration) {
 }
 
 /// Passes on what the agent says. The receivers are there until the job is over.
-fn hear(
+fn read_agent(
     (number, first): (usize, usize),
     stdout: Option<impl Read>,
     stderr: Option<impl Read + Send + 'static>,
-    ears: &Ears,
+    senders: &Senders,
 ) {
     let errors = std::thread::spawn(move || read_some(stderr));
     let mut stdout = stdout.map(BufReader::new);
@@ -158,25 +158,25 @@ fn hear(
             }
             // What a shell prints as it starts.
             _ if !is_greeted => continue,
-            _ => match Report::decode(&line) {
-                Some(Report::Line(local, stream, text)) => {
+            _ => match RankReport::decode(&line) {
+                Some(RankReport::Line(local, stream, text)) => {
                     let rank = first.saturating_add(local);
                     let line = Line { rank, stream, text };
-                    if ears.lines.send(line).is_err() {
+                    if senders.lines.send(line).is_err() {
                         return;
                     }
                     continue;
                 }
-                Some(report) => Event::Report(number, report),
+                Some(report) => Event::RankReport(number, report),
                 None => Event::Nonsense(number),
             },
         };
-        if ears.events.send(event).is_err() {
+        if senders.events.send(event).is_err() {
             return;
         }
     }
     let said = errors.join().unwrap_or_default();
-    let _ = ears.events.send(Event::Closed(number, said));
+    let _ = senders.events.send(Event::Closed(number, said));
 }
 
 /// A line without its end.

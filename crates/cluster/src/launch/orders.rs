@@ -6,7 +6,7 @@ use spark_ccl_config::Env;
 
 use super::Plan;
 use super::args::LaunchArgs;
-use super::place::{self, Meeting};
+use super::place::{self, Rendezvous};
 use super::wire::{Hello, Order, Variable};
 use crate::error::Error;
 use crate::hex;
@@ -42,12 +42,17 @@ impl Common {
     }
 
     /// The order for each host whose ranks this launcher starts.
-    pub(super) fn orders(&self, plan: &Plan, meeting: &Meeting, hellos: &[Hello]) -> Vec<Order> {
+    pub(super) fn orders(
+        &self,
+        plan: &Plan,
+        rendezvous: &Rendezvous,
+        hellos: &[Hello],
+    ) -> Vec<Order> {
         let slots = plan.slots();
         let addresses = place::addresses(hellos);
         let orders = plan.nodes().zip(hellos).zip(addresses);
         let order = |((node, hello), address): ((usize, &Hello), Option<_>)| {
-            let mut ranks = place::variables(&slots, node, meeting);
+            let mut ranks = place::variables(&slots, node, rendezvous);
             let between = address.filter(|_| hellos.len() > 1);
             let gloo = between.and_then(|address| place::interface(hello, address));
             let gloo = gloo.map(|name| (GLOO.to_owned(), Some(name.to_owned())));
@@ -76,7 +81,11 @@ fn with_values(variables: Vec<(String, String)>) -> Vec<Variable> {
 const GLOO: &str = "GLOO_SOCKET_IFNAME";
 
 /// Where the ranks meet.
-pub(super) fn meeting(args: &LaunchArgs, plan: &Plan, hellos: &[Hello]) -> Result<Meeting, Error> {
+pub(super) fn rendezvous(
+    args: &LaunchArgs,
+    plan: &Plan,
+    hellos: &[Hello],
+) -> Result<Rendezvous, Error> {
     let chosen = |port| [port, port + 1];
     let (address, ports, secret) = if plan.only.is_some() {
         let ports = chosen(args.master_port.unwrap_or(PORT));
@@ -95,7 +104,7 @@ pub(super) fn meeting(args: &LaunchArgs, plan: &Plan, hellos: &[Hello]) -> Resul
              reach it"
         ))
     };
-    Ok(Meeting {
+    Ok(Rendezvous {
         address: args.master_addr.clone().or(address).ok_or_else(unknown)?,
         ports,
         secret,

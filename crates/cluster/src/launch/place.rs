@@ -6,7 +6,7 @@ use super::wire::{Hello, Variable};
 
 /// Where rank 0 listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Meeting {
+pub(super) struct Rendezvous {
     /// An address of rank 0's host that all hosts reach.
     pub(super) address: String,
     /// Two ports: `MASTER_PORT` for the program, and one for this library. The program may use
@@ -34,7 +34,11 @@ const FOREIGN: [&str; 12] = [
 ];
 
 /// The variables of the ranks of a node; `slots` has the number of ranks of each node.
-pub(super) fn variables(slots: &[usize], node: usize, meeting: &Meeting) -> Vec<Vec<Variable>> {
+pub(super) fn variables(
+    slots: &[usize],
+    node: usize,
+    rendezvous: &Rendezvous,
+) -> Vec<Vec<Variable>> {
     let size: usize = slots.iter().sum();
     let first: usize = slots[..node].iter().sum();
     let here = slots[node];
@@ -54,25 +58,29 @@ pub(super) fn variables(slots: &[usize], node: usize, meeting: &Meeting) -> Vec<
         ];
         let foreign = FOREIGN.map(|name| (name.to_owned(), None));
         let numbers = numbers.map(|(name, number)| (name.to_owned(), Some(number.to_string())));
-        let meeting = meeting.variables().into_iter();
-        let meeting = meeting.map(|(name, value)| (name, Some(value)));
-        foreign.into_iter().chain(numbers).chain(meeting).collect()
+        let rendezvous = rendezvous.variables().into_iter();
+        let rendezvous = rendezvous.map(|(name, value)| (name, Some(value)));
+        foreign
+            .into_iter()
+            .chain(numbers)
+            .chain(rendezvous)
+            .collect()
     });
     ranks.collect()
 }
 
 /// Whether the launcher sets this variable, or removes it.
 pub(super) fn is_set_here(name: &str) -> bool {
-    let meeting = Meeting {
+    let rendezvous = Rendezvous {
         address: String::new(),
         ports: [0; 2],
         secret: Some(String::new()),
     };
-    let all = variables(&[1], 0, &meeting);
+    let all = variables(&[1], 0, &rendezvous);
     all[0].iter().any(|(one, _)| one == name) || name == "SPARK_CCL_SECRET_FILE"
 }
 
-impl Meeting {
+impl Rendezvous {
     fn variables(&self) -> Vec<(String, String)> {
         let [program, library] = self.ports;
         let host = match self.address.parse() {
@@ -153,12 +161,12 @@ mod tests {
 
     #[test]
     fn ranks_are_numbered_host_by_host() {
-        let meeting = Meeting {
+        let rendezvous = Rendezvous {
             address: "fd00::1".to_owned(),
             ports: [7, 8],
             secret: Some("s".to_owned()),
         };
-        let ranks = variables(&[1, 2], 1, &meeting);
+        let ranks = variables(&[1, 2], 1, &rendezvous);
         assert_eq!(ranks.len(), 2);
         let last: BTreeMap<_, _> = ranks[1].iter().cloned().collect();
         let expected = [

@@ -2,8 +2,8 @@
 //! output.
 //!
 //! The agent sends a [`Hello`], and gets one [`Order`]. From then on, each line that it sends is a
-//! [`Report`], and the launcher sends an empty line now and then as a sign of life. When its input
-//! ends, the agent ends the ranks.
+//! [`RankReport`], and the launcher sends an empty line now and then as a sign of life. When its
+//! input ends, the agent ends the ranks.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -51,17 +51,17 @@ pub(super) enum Stream {
 
 /// How a rank has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum RankEnd {
     Code(u8),
     Signal(u8),
 }
 
 /// What an agent says of a rank, by the number of the rank on its host.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Report {
+pub(super) enum RankReport {
     /// It has written this line, which is without its end.
     Line(usize, Stream, Vec<u8>),
-    Ended(usize, End),
+    Ended(usize, RankEnd),
     /// It could not be started, and why.
     NotStarted(usize, String),
 }
@@ -90,7 +90,7 @@ impl Order {
     }
 }
 
-impl Report {
+impl RankReport {
     pub(super) fn encode(&self) -> Vec<u8> {
         let with = |kind: &str, local: &usize, rest: &[u8]| {
             [format!("{kind} {local} ").as_bytes(), rest, b"\n"].concat()
@@ -98,8 +98,10 @@ impl Report {
         match self {
             Self::Line(local, Stream::Output, line) => with("out", local, line),
             Self::Line(local, Stream::Error, line) => with("err", local, line),
-            Self::Ended(local, End::Code(code)) => with("code", local, code.to_string().as_bytes()),
-            Self::Ended(local, End::Signal(signal)) => {
+            Self::Ended(local, RankEnd::Code(code)) => {
+                with("code", local, code.to_string().as_bytes())
+            }
+            Self::Ended(local, RankEnd::Signal(signal)) => {
                 with("signal", local, signal.to_string().as_bytes())
             }
             Self::NotStarted(local, why) => {
@@ -118,8 +120,8 @@ impl Report {
         Some(match kind {
             b"out" => Self::Line(local, Stream::Output, rest.to_vec()),
             b"err" => Self::Line(local, Stream::Error, rest.to_vec()),
-            b"code" => Self::Ended(local, End::Code(number()?)),
-            b"signal" => Self::Ended(local, End::Signal(number()?)),
+            b"code" => Self::Ended(local, RankEnd::Code(number()?)),
+            b"signal" => Self::Ended(local, RankEnd::Signal(number()?)),
             b"failed" => Self::NotStarted(local, String::from_utf8_lossy(rest).into_owned()),
             _ => return None,
         })
@@ -130,13 +132,13 @@ impl Report {
 mod tests {
     use super::*;
 
-    fn some_reports() -> Vec<Report> {
+    fn some_reports() -> Vec<RankReport> {
         vec![
-            Report::Line(0, Stream::Output, b"out 3 [\xff] ".to_vec()),
-            Report::Line(11, Stream::Error, Vec::new()),
-            Report::Ended(2, End::Code(255)),
-            Report::Ended(0, End::Signal(9)),
-            Report::NotStarted(1, "no such file".to_owned()),
+            RankReport::Line(0, Stream::Output, b"out 3 [\xff] ".to_vec()),
+            RankReport::Line(11, Stream::Error, Vec::new()),
+            RankReport::Ended(2, RankEnd::Code(255)),
+            RankReport::Ended(0, RankEnd::Signal(9)),
+            RankReport::NotStarted(1, "no such file".to_owned()),
         ]
     }
 
@@ -156,7 +158,7 @@ mod tests {
             let (end, line) = line.split_last().unwrap();
             assert_eq!(*end, b'\n');
             assert!(!line.contains(&b'\n'));
-            assert_eq!(Report::decode(line), Some(report));
+            assert_eq!(RankReport::decode(line), Some(report));
         }
         let line = hello().encode();
         assert_eq!(Hello::decode(&line[..line.len() - 1]), Some(hello()));
@@ -181,7 +183,7 @@ mod tests {
     fn any_bytes_are_understood_or_refused() {
         spark_ccl_testing::fuzz(&[
             ("launch-reports", reports, || {
-                some_reports().iter().map(Report::encode).collect()
+                some_reports().iter().map(RankReport::encode).collect()
             }),
             (
                 "launch-hello",
@@ -193,9 +195,9 @@ mod tests {
 
     fn reports(bytes: &[u8]) {
         for line in bytes.split(|&byte| byte == b'\n') {
-            if let Some(report) = Report::decode(line) {
+            if let Some(report) = RankReport::decode(line) {
                 let again = report.encode();
-                assert_eq!(Report::decode(&again[..again.len() - 1]), Some(report));
+                assert_eq!(RankReport::decode(&again[..again.len() - 1]), Some(report));
             }
         }
     }

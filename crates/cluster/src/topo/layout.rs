@@ -7,7 +7,7 @@ use spark_ccl_topology::cages::Cage;
 use spark_ccl_topology::cluster::{Cable, CableEnd, RailEnd, leading};
 use spark_ccl_topology::{Cluster, Host, cages};
 
-use super::curve::{End, halfway, is_arc, leaving, reach};
+use super::curve::{CurveEnd, halfway, is_arc, leaving, reach};
 use super::labels;
 use super::svg::{Rect, width as text_width};
 
@@ -131,7 +131,7 @@ impl<'a> Layout<'a> {
     }
 
     /// Where a cable is plugged in, and the direction in which it leaves: 1 is down.
-    pub(super) fn plug(&self, end: &CableEnd) -> End {
+    pub(super) fn plug(&self, end: &CableEnd) -> CurveEnd {
         let card = &self.cards[end.host];
         let found = card.cages.iter().find(|(cage, _)| {
             let is_card =
@@ -154,7 +154,7 @@ impl<'a> Layout<'a> {
 
     /// Where a rail ends, beside the middle of its cable by its place among the functions of the
     /// cage.
-    pub(super) fn rail(&self, end: &RailEnd) -> End {
+    pub(super) fn rail(&self, end: &RailEnd) -> CurveEnd {
         let card = &self.cards[end.host];
         let of_cage = |(cage, area): &(Cage<'_>, Rect)| {
             let mut ends = cage.ends.iter();
@@ -256,7 +256,7 @@ impl<'a> Card<'a> {
     }
 
     /// The point of the edge that faces the cables, and the direction away from it.
-    pub(super) fn edge(&self, x: f64) -> End {
+    pub(super) fn edge(&self, x: f64) -> CurveEnd {
         if self.upper {
             ((x, self.area.bottom()), 1.0)
         } else {

@@ -22,7 +22,7 @@ use crate::cli::values::{BufferUse, Plant};
     after_help = "More with --help.",
     args_override_self = true
 )]
-pub(crate) struct Args {
+pub(crate) struct MeasureArgs {
     /// What to measure
     #[arg(value_enum, hide_possible_values = false)]
     pub(crate) collective: Collective,
@@ -345,12 +345,12 @@ mod tests {
 
     #[test]
     fn definition_is_consistent() {
-        Args::command().debug_assert();
+        MeasureArgs::command().debug_assert();
     }
 
     #[test]
     fn short_and_long_flags() {
-        let args = Args::try_parse_from([
+        let args = MeasureArgs::try_parse_from([
             "spark-perf",
             "all_reduce",
             "-b",
@@ -391,8 +391,8 @@ mod tests {
             &["--memory", "2"],
         ] {
             let all = ["spark-perf", "all_reduce"].iter().chain(bad).copied();
-            assert!(Args::try_parse_from(all).is_err(), "{bad:?}");
+            assert!(MeasureArgs::try_parse_from(all).is_err(), "{bad:?}");
         }
-        assert!(Args::try_parse_from(["spark-perf", "allreduce_all"]).is_err());
+        assert!(MeasureArgs::try_parse_from(["spark-perf", "allreduce_all"]).is_err());
     }
 }

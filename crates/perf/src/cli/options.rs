@@ -7,7 +7,7 @@ use spark_ccl::{AlgorithmChoice, Backend, DType, Path, ReduceOp};
 
 use crate::call::collective::Collective;
 use crate::call::op;
-use crate::cli::args::{Args, BackendArg, MemoryArg, PathArg};
+use crate::cli::args::{BackendArg, MeasureArgs, MemoryArg, PathArg};
 use crate::cli::ranks::RankCounts;
 use crate::cli::sweep::Sweep;
 use crate::cli::values::{BufferUse, Plant};
@@ -71,7 +71,7 @@ pub(crate) struct LinkOptions {
 }
 
 impl LinkOptions {
-    fn new(args: &Args) -> Self {
+    fn new(args: &MeasureArgs) -> Self {
         let seconds = args.timing.timeout;
         Self {
             timeout: (seconds > 0).then(|| Duration::from_secs(seconds)),
@@ -99,8 +99,8 @@ pub(crate) struct Reports {
 }
 
 impl Reports {
-    fn new(args: &Args) -> Self {
-        let Args {
+    fn new(args: &MeasureArgs) -> Self {
+        let MeasureArgs {
             reports,
             operation,
             gpus,
@@ -189,7 +189,7 @@ impl Average {
 
 impl Options {
     /// Checks the arguments.
-    pub(crate) fn new(args: &Args, backend: BackendArg) -> Result<Self, Error> {
+    pub(crate) fn new(args: &MeasureArgs, backend: BackendArg) -> Result<Self, Error> {
         let sweep = sweep(args)?;
         let (per_iteration, mut notes) = per_iteration(args)?;
         match backend {
@@ -279,7 +279,7 @@ impl Options {
     }
 }
 
-fn check_counts(args: &Args) -> Result<(), Error> {
+fn check_counts(args: &MeasureArgs) -> Result<(), Error> {
     positive("-n", args.timing.iters)?;
     if args.operation.unalign > MOST_UNALIGNED {
         return Err(Error::usage(format!(
@@ -299,7 +299,7 @@ fn check_counts(args: &Args) -> Result<(), Error> {
     Ok(())
 }
 
-fn sweep(args: &Args) -> Result<Sweep, Error> {
+fn sweep(args: &MeasureArgs) -> Result<Sweep, Error> {
     let (min, max) = (args.sizes.minbytes, args.sizes.maxbytes);
     if min == 0 {
         return Err(Error::usage(
@@ -347,7 +347,7 @@ fn dtypes(text: &str) -> Result<Vec<DType>, Error> {
     }
 }
 
-fn ops(args: &Args) -> Result<Vec<ReduceOp>, Error> {
+fn ops(args: &MeasureArgs) -> Result<Vec<ReduceOp>, Error> {
     let ops = if args.operation.op == "all" {
         ReduceOp::ALL.to_vec()
     } else {
@@ -360,7 +360,7 @@ fn ops(args: &Args) -> Result<Vec<ReduceOp>, Error> {
     })
 }
 
-fn root(args: &Args) -> Result<Root, Error> {
+fn root(args: &MeasureArgs) -> Result<Root, Error> {
     match args.operation.root {
         -1 => Ok(Root::Each),
         root => usize::try_from(root)
@@ -369,7 +369,7 @@ fn root(args: &Args) -> Result<Root, Error> {
     }
 }
 
-fn per_iteration(args: &Args) -> Result<(Option<usize>, Vec<String>), Error> {
+fn per_iteration(args: &MeasureArgs) -> Result<(Option<usize>, Vec<String>), Error> {
     let skip = args.timing.per_iter_skip;
     if args.timing.per_iter_timing == 0 {
         let note = (skip > 0).then(|| "-K has no effect without -I 1".to_owned());
@@ -385,7 +385,7 @@ fn per_iteration(args: &Args) -> Result<(Option<usize>, Vec<String>), Error> {
 }
 
 /// One line for each given flag that has no effect on host memory.
-fn no_effect(args: &Args) -> Vec<String> {
+fn no_effect(args: &MeasureArgs) -> Vec<String> {
     let flags = [
         (args.gpus.cudagraph.is_some_and(|n| n > 0), "-G (graphs)"),
         (args.gpus.cta_policy.is_some(), "-x (CTA policy)"),
@@ -425,7 +425,7 @@ fn no_effect(args: &Args) -> Vec<String> {
 }
 
 /// Refuses what cannot be done on GPUs, or with this backend for them.
-fn on_gpus(args: &Args, backend: BackendArg) -> Result<(), Error> {
+fn on_gpus(args: &MeasureArgs, backend: BackendArg) -> Result<(), Error> {
     let given = |value: Option<u32>| value.is_some_and(|n| n > 0);
     let graph = given(args.gpus.cudagraph);
     for (flag, other) in [

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use spark_ccl::{Backend, Communicator, RedOp};
 
-use crate::cli::args::{Args, BackendArg, MemoryArg};
+use crate::cli::args::{BackendArg, MeasureArgs, MemoryArg};
 use crate::error::Error;
 use crate::ranks::hosts::reduce;
 
@@ -36,11 +36,11 @@ struct LocalMachine;
 
 impl Choice {
     /// Chooses by the arguments and by what the machine has.
-    pub(crate) fn new(args: &Args) -> Result<Self, Error> {
+    pub(crate) fn new(args: &MeasureArgs) -> Result<Self, Error> {
         Self::on(&LocalMachine, args)
     }
 
-    fn on(machine: &impl Machine, args: &Args) -> Result<Self, Error> {
+    fn on(machine: &impl Machine, args: &MeasureArgs) -> Result<Self, Error> {
         match (args.backend, host_flag(args)) {
             (None, flag) => Ok(Self::by_default(machine, args, flag)),
             (Some(BackendArg::Host), _) => Ok(Self::host(args.note.clone())),
@@ -55,7 +55,7 @@ impl Choice {
         }
     }
 
-    fn by_default(machine: &impl Machine, args: &Args, flag: Option<&str>) -> Self {
+    fn by_default(machine: &impl Machine, args: &MeasureArgs, flag: Option<&str>) -> Self {
         let flag = flag.or(args.ranks.procs.map(|_| "--procs"));
         let reason = match (flag, machine.seems_to_have_gpus()) {
             (_, false) => return Self::host(None),
@@ -83,7 +83,7 @@ impl Choice {
     }
 
     /// The arguments; uses all GPUs if nothing gives the number of ranks.
-    pub(crate) fn complete(&self, args: &Args) -> Result<Args, Error> {
+    pub(crate) fn complete(&self, args: &MeasureArgs) -> Result<MeasureArgs, Error> {
         let mut args = args.clone();
         let ranks = &mut args.ranks;
         let open = ranks.nthreads.is_none() && ranks.ngpus.is_none() && ranks.procs.is_none();
@@ -140,7 +140,7 @@ impl Machine for LocalMachine {
 }
 
 /// The first given flag that only makes sense in host memory.
-fn host_flag(args: &Args) -> Option<&'static str> {
+fn host_flag(args: &MeasureArgs) -> Option<&'static str> {
     let flags = [
         (
             matches!(
@@ -196,9 +196,9 @@ mod tests {
         }
     }
 
-    fn args(text: &str) -> Args {
+    fn args(text: &str) -> MeasureArgs {
         let words = ["spark-perf", "all_reduce"].into_iter();
-        Args::try_parse_from(words.chain(text.split_whitespace())).unwrap()
+        MeasureArgs::try_parse_from(words.chain(text.split_whitespace())).unwrap()
     }
 
     fn choice(machine: &FakeMachine, text: &str) -> Result<(BackendArg, Option<String>), Error> {
@@ -278,7 +278,7 @@ mod tests {
                 .into_iter()
                 .chain(first.child_arguments())
                 .collect();
-            let args = Args::try_parse_from(words).unwrap();
+            let args = MeasureArgs::try_parse_from(words).unwrap();
             assert_eq!(Choice::on(&WITH_GPUS, &args).unwrap(), first, "{text}");
         }
     }

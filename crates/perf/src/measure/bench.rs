@@ -292,7 +292,7 @@ mod tests {
     use clap::Parser;
 
     use super::*;
-    use crate::cli::args::{Args, BackendArg};
+    use crate::cli::args::{BackendArg, MeasureArgs};
 
     /// Takes a given time for each call out of place, and a second in place.
     struct Timer(Backend, f64);
@@ -334,7 +334,7 @@ mod tests {
     #[test]
     fn backends_take_turns_at_each_size() {
         let words = "spark-perf all_reduce -b 8 -e 16 -f 2".split_whitespace();
-        let args = Args::try_parse_from(words).unwrap();
+        let args = MeasureArgs::try_parse_from(words).unwrap();
         let comm = Communicator::builder().local(1).unwrap().remove(0);
         let mut rows = Rows(Vec::new());
         let mut bench = Bench {

@@ -11,7 +11,7 @@ use crate::measure::bench::{self, Findings, Platform, Sink};
 use crate::measure::header::{config, header, memory_line, rails_line};
 use crate::ranks::hosts;
 use crate::report::compare::Earlier;
-use crate::report::json::Report;
+use crate::report::json::JsonReport;
 use crate::report::plot;
 use crate::report::table::{self, Columns};
 use crate::report::{Row, Totals};
@@ -81,7 +81,7 @@ fn reporter(
         .json
         .as_deref()
         .map(|path| {
-            Report::create(path).map_err(Error::system(format!("creating {}", path.display())))
+            JsonReport::create(path).map_err(Error::system(format!("creating {}", path.display())))
         })
         .transpose()?;
     let mut reporter = Reporter {
@@ -118,7 +118,7 @@ struct Reporter {
     columns: Columns,
     progress: Option<Progress>,
     rows: Vec<Row>,
-    json: Option<Report>,
+    json: Option<JsonReport>,
 }
 
 impl Reporter {
@@ -150,7 +150,7 @@ impl Reporter {
 
     /// Prints what is meant for people.
     fn say(&self, text: &str) -> Result<(), Error> {
-        if self.json.as_ref().is_some_and(Report::is_output) {
+        if self.json.as_ref().is_some_and(JsonReport::is_output) {
             return Ok(());
         }
         Ok(print(text)?)

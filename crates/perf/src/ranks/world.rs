@@ -190,10 +190,10 @@ mod tests {
     use spark_ccl_console::Failure;
 
     use super::*;
-    use crate::cli::args::Args;
+    use crate::cli::args::MeasureArgs;
 
     fn world(args: &[&str]) -> Result<World, Error> {
-        let args = Args::parse_from(["spark-perf", "all_reduce"].iter().chain(args));
+        let args = MeasureArgs::parse_from(["spark-perf", "all_reduce"].iter().chain(args));
         World::find(args.ranks.checked()?)
     }
 
@@ -217,7 +217,7 @@ mod tests {
         for flag in ["--procs", "-t", "-g"] {
             assert_eq!(world(&[flag, "0"]).unwrap_err().exit_code(), 6);
         }
-        let args = Args::parse_from(["spark-perf", "all_reduce", "-t", "100", "-g", "100"]);
+        let args = MeasureArgs::parse_from(["spark-perf", "all_reduce", "-t", "100", "-g", "100"]);
         assert!(local_ranks(args.ranks.checked().unwrap()).is_err());
     }
 }

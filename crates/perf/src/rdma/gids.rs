@@ -37,7 +37,7 @@ Exit codes:
     after_long_help = AFTER_HELP,
     after_help = "More with --help."
 )]
-pub(crate) struct Args {
+pub(crate) struct GidsArgs {
     /// Print the list as one JSON document
     #[arg(long)]
     json: bool,
@@ -47,7 +47,7 @@ pub(crate) struct Args {
 const FORMAT: u32 = 1;
 
 /// Prints the list; returns the exit code.
-pub(crate) fn gids(args: &Args) -> Result<u8, Error> {
+pub(crate) fn gids(args: &GidsArgs) -> Result<u8, Error> {
     let settings = settings()?;
     let no_rdma = |error: spark_ccl_verbs::Error| Error::NoRdma(error.to_string());
     let library = rdma::library(&settings.rdma).map_err(no_rdma)?;

@@ -159,7 +159,7 @@ impl Measurement {
 
 /// A report that is being written.
 #[derive(Debug)]
-pub(crate) struct Report {
+pub(crate) struct JsonReport {
     /// `None` for standard output.
     file: Option<File>,
     path: PathBuf,
@@ -170,7 +170,7 @@ pub(crate) struct Report {
     cpu_time: bool,
 }
 
-impl Report {
+impl JsonReport {
     /// Creates the file: `path`, or the first of `path.0`, `path.1`, ... that does not exist. `-`
     /// is standard output.
     pub(crate) fn create(path: &Path) -> io::Result<Self> {
@@ -323,11 +323,11 @@ mod tests {
         let path = directory.join("a.json");
         std::fs::write(&path, "mine").unwrap();
         assert_eq!(
-            Report::create(&path).unwrap().path(),
+            JsonReport::create(&path).unwrap().path(),
             directory.join("a.json.0")
         );
         assert_eq!(
-            Report::create(&path).unwrap().path(),
+            JsonReport::create(&path).unwrap().path(),
             directory.join("a.json.1")
         );
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "mine");
@@ -337,7 +337,7 @@ mod tests {
     #[test]
     fn shape() {
         let directory = directory("shape");
-        let mut report = Report::create(&directory.join("a.json")).unwrap();
+        let mut report = JsonReport::create(&directory.join("a.json")).unwrap();
         let measure = Measure {
             time_us: 1.0,
             cpu_us: 0.5,

@@ -60,7 +60,7 @@ Examples:
     after_help = "More with --help.",
     args_override_self = true
 )]
-pub(crate) struct Args {
+pub(crate) struct SimulateArgs {
     /// The machine
     #[arg(long, value_enum, value_name = "NAME", default_value_t = Topology::Sparks)]
     pub(crate) topology: Topology,

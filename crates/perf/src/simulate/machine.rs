@@ -6,7 +6,7 @@ use spark_ccl::Operation;
 use spark_ccl_sched::cost::{Fabric, LinkCost, estimate, simulate};
 use spark_ccl_sched::{Algorithm, Defect, Shape, Unsupported, schedule};
 
-use super::args::{Args, Path, Topology};
+use super::args::{Path, SimulateArgs, Topology};
 use crate::error::Error;
 
 /// The bytes of a message, and half of what a link holds until its receiver takes messages.
@@ -46,7 +46,7 @@ impl fmt::Display for Time {
 }
 
 impl Machine {
-    pub(super) fn new(args: &Args, operation: Operation) -> Result<Self, Error> {
+    pub(super) fn new(args: &SimulateArgs, operation: Operation) -> Result<Self, Error> {
         let alpha = positive("--alpha", args.alpha)?;
         let beta = positive("--beta", args.beta)?;
         if args.rails == 0 || args.rails > 8 {

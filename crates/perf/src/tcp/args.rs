@@ -52,7 +52,7 @@ Examples:
     after_help = "More with --help.",
     args_override_self = true
 )]
-pub(crate) struct Args {
+pub(crate) struct TcpArgs {
     #[command(flatten)]
     pub(super) pair: PairArgs,
     #[command(flatten)]
@@ -62,7 +62,7 @@ pub(crate) struct Args {
     pub(super) sockets: u16,
 }
 
-impl Args {
+impl TcpArgs {
     pub(super) fn sweep(&self) -> Result<Sweep, Error> {
         let LoadArgs {
             minbytes, maxbytes, ..

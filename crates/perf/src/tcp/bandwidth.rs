@@ -8,9 +8,9 @@ use std::time::Instant;
 
 use spark_ccl_console::rails::RailEnds;
 
-use super::args::Args;
+use super::args::TcpArgs;
 use super::connect::{Lane, broken};
-use super::stream::{Message, Stream};
+use super::stream::{Stream, TcpMessage};
 use crate::cli::sweep::Sweep;
 use crate::error::Error;
 use crate::measure::timing::processor_time;
@@ -19,7 +19,12 @@ use crate::pair::{Allocator, Output, Rank, differing, pattern, seed};
 use crate::ranks::hosts::share;
 
 /// Measures all sizes; returns the exit code.
-pub(super) fn measure(rank: &Rank, args: &Args, sweep: Sweep, lanes: &[Lane]) -> Result<u8, Error> {
+pub(super) fn measure(
+    rank: &Rank,
+    args: &TcpArgs,
+    sweep: Sweep,
+    lanes: &[Lane],
+) -> Result<u8, Error> {
     let comm = &rank.comm;
     let title = format!(
         "TCP, {}, {} sockets on a rail",
@@ -55,12 +60,12 @@ struct Flow<'a> {
     stream: &'a Stream,
     /// The rank that sends.
     from: usize,
-    message: Message,
+    message: TcpMessage,
 }
 
 /// All that carry data one way or the other.
 fn flows<'a>(
-    args: &Args,
+    args: &TcpArgs,
     memory: &Allocator,
     bytes: usize,
     lanes: &'a [Lane],
@@ -76,7 +81,7 @@ fn flows<'a>(
                     rail,
                     stream,
                     from,
-                    message: Message::new(memory, bytes)?,
+                    message: TcpMessage::new(memory, bytes)?,
                 });
             }
         }
@@ -87,7 +92,7 @@ fn flows<'a>(
 /// One rank of a measurement over some of the rails.
 struct Bench<'a, 'l> {
     rank: &'a Rank,
-    args: &'a Args,
+    args: &'a TcpArgs,
     /// Those of all rails.
     flows: &'a mut [Flow<'l>],
     /// The numbers of these rails.

@@ -11,9 +11,9 @@ use spark_ccl_config::Settings;
 use spark_ccl_console::{rails::RailEnds, socket::connect_from};
 use spark_ccl_topology::netif::{self, Interface, PeerAddress, SharedSubnets};
 
-use super::args::Args;
+use super::args::TcpArgs;
+use super::connections::{Connection, Listeners, Rail, choose};
 use super::stream::Stream;
-use super::ways::{Door, Rail, Way, choose};
 use crate::error::Error;
 use crate::ranks::hosts::share;
 use crate::stats::PerIteration;
@@ -70,7 +70,7 @@ impl Named {
 pub(super) fn connect(
     comm: &Communicator,
     settings: &Settings,
-    args: &Args,
+    args: &TcpArgs,
 ) -> Result<Vec<Lane>, Error> {
     let interfaces = netif::find(settings, None).map_err(|error| failed(error.to_string()))?;
     let mut token = [0; 16];
@@ -93,16 +93,19 @@ pub(super) fn connect(
     }
     // Without this, all is measured as the routes have it.
     let shared = SharedSubnets::here().unwrap_or_default();
-    let (ways, streams) = meet(comm, args, &rails, &shared, &all[0].token)?;
-    let lane = |(way, streams): (Way, Vec<Stream>)| Lane {
+    let (connections, streams) = meet(comm, args, &rails, &shared, &all[0].token)?;
+    let lane = |(connection, streams): (Connection, Vec<Stream>)| Lane {
         rail: RailEnds {
-            ends: [end(&all[0], way.source), end(&all[1], way.target)],
-            unbound: way.unbound,
+            ends: [
+                end(&all[0], connection.source),
+                end(&all[1], connection.target),
+            ],
+            unbound: connection.unbound,
             round_trip_us: None,
         },
         streams,
     };
-    let mut lanes: Vec<_> = ways.into_iter().zip(streams).map(lane).collect();
+    let mut lanes: Vec<_> = connections.into_iter().zip(streams).map(lane).collect();
     for lane in &mut lanes {
         let median = round_trip(comm.rank(), &lane.streams[0]);
         lane.rail.round_trip_us = Some(median.map_err(|error| broken(&lane.rail, args, error))?);
@@ -144,37 +147,37 @@ fn end(own: &Own, address: IpAddr) -> String {
     format!("{} ({address})", name.map_or("", |one| &one.name))
 }
 
-/// The way of each rail, and all of its sockets. Rank 1 listens at its end of each.
+/// The connection of each rail, and all of its sockets. Rank 1 listens at its end of each.
 fn meet(
     comm: &Communicator,
-    args: &Args,
+    args: &TcpArgs,
     rails: &[Rail],
     shared: &SharedSubnets,
     token: &[u8; 16],
-) -> Result<(Vec<Way>, Vec<Vec<Stream>>), Error> {
+) -> Result<(Vec<Connection>, Vec<Vec<Stream>>), Error> {
     let deadline = Instant::now() + args.pair.timeout();
     let listening = || Error::system("listening at an interface");
     let is_called = comm.rank() == 1;
     let named = if is_called { rails } else { &[] };
-    let doors = Door::open(named, shared).map_err(listening())?;
-    let ports: io::Result<Vec<_>> = doors.iter().map(Door::ports).collect();
+    let listeners = Listeners::open(named, shared).map_err(listening())?;
+    let ports: io::Result<Vec<_>> = listeners.iter().map(Listeners::ports).collect();
     let ports = share(comm, &ports.map_err(listening())?)?.swap_remove(1);
     let own = if is_called {
         Vec::new()
     } else {
         choose(rails, &ports, shared)
     };
-    let ways = share(comm, &own)?.swap_remove(0);
+    let connections = share(comm, &own)?.swap_remove(0);
     let count = 2 * usize::from(args.sockets);
     let mut lanes = Vec::new();
-    for way in &ways {
+    for connection in &connections {
         let left = deadline.saturating_duration_since(Instant::now());
-        let one = || match doors.iter().find_map(|door| door.listener(way)) {
+        let one = || match listeners.iter().find_map(|one| one.listener(connection)) {
             Some(listener) => accept(listener, token, deadline),
-            None => call(way, shared, token, left),
+            None => call(connection, shared, token, left),
         };
         let streams: io::Result<Vec<_>> = (0..count).map(|_| one()).collect();
-        let Way { source, target, .. } = way;
+        let Connection { source, target, .. } = connection;
         let named = format!(
             "connecting {source} with {target} (spark-perf doctor says whether a firewall is in \
              the way)"
@@ -185,21 +188,21 @@ fn meet(
         }
         lanes.push(streams);
     }
-    Ok((ways, lanes))
+    Ok((connections, lanes))
 }
 
 fn call(
-    way: &Way,
+    connection: &Connection,
     shared: &SharedSubnets,
     token: &[u8; 16],
     limit: Duration,
 ) -> io::Result<Stream> {
-    let device = match way.unbound {
+    let device = match connection.unbound {
         Some(_) => None,
-        None => shared.device_to(way.source, way.target),
+        None => shared.device_to(connection.source, connection.target),
     };
-    let target = (way.target, way.port).into();
-    let socket = connect_from(Some(way.source), device, target, limit)?;
+    let target = (connection.target, connection.port).into();
+    let socket = connect_from(Some(connection.source), device, target, limit)?;
     let stream = Stream::new(socket)?;
     stream.write(token)?;
     Ok(stream)
@@ -256,7 +259,7 @@ fn failed(why: String) -> Error {
 }
 
 /// The error of a rail that carries nothing any more.
-pub(super) fn broken(rail: &RailEnds, args: &Args, error: io::Error) -> Error {
+pub(super) fn broken(rail: &RailEnds, args: &TcpArgs, error: io::Error) -> Error {
     if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) {
         return Error::Stalled {
             seconds: args.pair.timeout().as_secs(),

@@ -22,9 +22,9 @@ const HEAD: usize = 64;
 pub(super) struct Stream(TcpStream);
 
 /// The memory of a message.
-pub(super) struct Message(Buffer);
+pub(super) struct TcpMessage(Buffer);
 
-impl Message {
+impl TcpMessage {
     /// Room for this many bytes.
     pub(super) fn new(allocator: &Allocator, bytes: usize) -> Result<Self, Error> {
         allocator.zeroed(HEAD + bytes).map(Self)

@@ -66,7 +66,7 @@ pub(super) enum BackendArg {
     after_help = "More with --help.",
     args_override_self = true
 )]
-pub(crate) struct Args {
+pub(crate) struct TuneArgs {
     #[arg(
         value_enum,
         hide_possible_values = true,
@@ -99,7 +99,7 @@ pub(crate) struct Args {
     pub(super) maxbytes: u64,
 }
 
-impl Args {
+impl TuneArgs {
     /// Refuses sizes and collectives that cannot be measured.
     pub(super) fn check(&self) -> Result<(), Error> {
         if self.minbytes == 0 || self.minbytes > self.maxbytes {

@@ -4,7 +4,7 @@
 
 use clap::Parser;
 
-use super::Args;
+use super::TuneArgs;
 use crate::call::collective::Collective;
 use crate::cli;
 use crate::cli::args::BackendArg;
@@ -15,20 +15,20 @@ use crate::ranks::world::{self, World};
 
 /// What is measured of a collective: its sweep runs several times, and of each size the best time
 /// counts.
-fn measured(args: &Args, collective: Collective) -> Result<cli::args::Args, Error> {
+fn measured(args: &TuneArgs, collective: Collective) -> Result<cli::args::MeasureArgs, Error> {
     let [first, last] = [args.minbytes, args.maxbytes].map(|bytes| bytes.to_string());
     let words = ["spark-perf", collective.name(), "--backend", "engine"];
     let sizes = ["-b", &first, "-e", &last, "-f", "2"];
     let how = ["-G", "5", "-N", "3", "-c", "0"];
     let words = words.into_iter().chain(sizes).chain(how);
-    let parsed = cli::args::Args::try_parse_from(words);
+    let parsed = cli::args::MeasureArgs::try_parse_from(words);
     let mut parsed = parsed.map_err(|error| Error::usage(error.to_string()))?;
     parsed.ranks = args.ranks.clone();
     Ok(parsed)
 }
 
 /// Measures, prints, and writes the file.
-pub(super) fn run(args: &Args) -> Result<u8, Error> {
+pub(super) fn run(args: &TuneArgs) -> Result<u8, Error> {
     let all = args.collectives().into_iter();
     let all = all.map(|collective| measured(args, collective));
     let all = all.collect::<Result<Vec<_>, Error>>()?;

@@ -16,7 +16,7 @@ use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 use spark_ccl_console::tether;
 
 use super::Event;
-use crate::launch::wire::{End, Order, Report, Stream, Variable};
+use crate::launch::wire::{Order, RankEnd, RankReport, Stream, Variable};
 
 /// A longer line comes in parts.
 const LONGEST_LINE: u64 = 64 << 10;
@@ -47,7 +47,7 @@ impl Ranks {
                     copy(local, child)
                 }
                 Err(error) => {
-                    write(&Report::NotStarted(local, why(order, &error)));
+                    write(&RankReport::NotStarted(local, why(order, &error)));
                     drop(end);
                     Vec::new()
                 }
@@ -174,7 +174,7 @@ fn lines(local: usize, stream: Stream, pipe: impl Read, is_writing: &AtomicBool)
             continue;
         }
         is_writing.store(true, Ordering::Relaxed);
-        write(&Report::Line(local, stream, line));
+        write(&RankReport::Line(local, stream, line));
         is_writing.store(false, Ordering::Relaxed);
     }
 }
@@ -193,11 +193,11 @@ fn wait_for(outputs: &[Output], limit: Duration) {
 }
 
 /// Reports the end of a rank after its last lines.
-fn report(local: usize, ended: &Receiver<End>, outputs: &[Output], events: &Sender<Event>) {
+fn report(local: usize, ended: &Receiver<RankEnd>, outputs: &[Output], events: &Sender<Event>) {
     // A rank that was not started does not end; that has been reported.
     if let Ok(end) = ended.recv() {
         wait_for(outputs, LAST_LINES);
-        write(&Report::Ended(local, end));
+        write(&RankReport::Ended(local, end));
     }
     // The receiver is gone if this process is about to end.
     let _ = events.send(Event::Reported);
@@ -213,7 +213,7 @@ fn finish(reporters: Vec<JoinHandle<Vec<Output>>>) {
 }
 
 /// Waits for children, ranks and adopted ones, until there are none. Reporters wait for their ends.
-fn reap(ends: &HashMap<Pid, Sender<End>>) {
+fn reap(ends: &HashMap<Pid, Sender<RankEnd>>) {
     while let Ok(child) = retry_on_intr(|| rustix::process::wait(WaitOptions::empty())) {
         let Some((id, status)) = child else { continue };
         if let Some((end, sender)) = end(status).zip(ends.get(&id)) {
@@ -223,15 +223,15 @@ fn reap(ends: &HashMap<Pid, Sender<End>>) {
     }
 }
 
-fn end(status: WaitStatus) -> Option<End> {
-    let code = status.exit_status().map(|code| End::Code(code as u8));
+fn end(status: WaitStatus) -> Option<RankEnd> {
+    let code = status.exit_status().map(|code| RankEnd::Code(code as u8));
     let signal = status.terminating_signal();
-    code.or_else(|| signal.map(|signal| End::Signal(signal as u8)))
+    code.or_else(|| signal.map(|signal| RankEnd::Signal(signal as u8)))
 }
 
 /// Writes a report at once and whole. Blocks while the launcher does not read; fails when it is
 /// gone, which the agent notices by its input.
-fn write(report: &Report) {
+fn write(report: &RankReport) {
     let mut out = std::io::stdout().lock();
     let _ = out.write_all(&report.encode()).and_then(|()| out.flush());
 }

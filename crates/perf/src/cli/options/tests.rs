@@ -7,7 +7,7 @@ use super::*;
 
 fn options(args: &[&str]) -> Result<Options, Error> {
     let all = ["spark-perf"].iter().chain(args).copied();
-    Options::new(&Args::try_parse_from(all).unwrap(), BackendArg::Host)
+    Options::new(&MeasureArgs::try_parse_from(all).unwrap(), BackendArg::Host)
 }
 
 fn refusal(args: &[&str]) -> String {
@@ -102,7 +102,7 @@ fn flags_for_gpus_get_a_note_each() {
 fn what_cannot_be_done_on_gpus_is_refused() {
     let on_gpus = |args: &[&str], backend| {
         let all = ["spark-perf", "all_reduce"].iter().chain(args).copied();
-        Options::new(&Args::try_parse_from(all).unwrap(), backend)
+        Options::new(&MeasureArgs::try_parse_from(all).unwrap(), backend)
     };
     for (args, code) in [
         (&["-G", "2", "-z", "1"][..], 6),

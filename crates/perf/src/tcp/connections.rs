@@ -1,5 +1,5 @@
-//! Chooses the ways between the two ranks. Where interfaces share a subnet, sockets are bound to
-//! theirs, and only a try tells which of them a cable joins.
+//! Chooses the connections between the two ranks. Where interfaces share a subnet, sockets are
+//! bound to theirs, and only a try tells which of them a cable joins.
 
 use std::io;
 use std::net::{IpAddr, TcpListener};
@@ -21,7 +21,7 @@ pub(super) struct Rail {
 
 /// How the ranks are connected on a rail.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct Way {
+pub(super) struct Connection {
     pub(super) source: IpAddr,
     pub(super) target: IpAddr,
     pub(super) port: u16,
@@ -31,13 +31,13 @@ pub(super) struct Way {
 
 /// Where rank 1 listens: at an address, and there for what arrives by its interface, if others
 /// share the subnet.
-pub(super) struct Door {
+pub(super) struct Listeners {
     ip: IpAddr,
     free: TcpListener,
     bound: Option<TcpListener>,
 }
 
-/// The ports of a door.
+/// The ports of these.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Ports {
     ip: IpAddr,
@@ -45,13 +45,13 @@ pub(super) struct Ports {
     bound: Option<u16>,
 }
 
-impl Door {
-    /// The doors of rank 1 for these rails.
+impl Listeners {
+    /// The listeners of rank 1 for these rails.
     pub(super) fn open(rails: &[Rail], shared: &SharedSubnets) -> io::Result<Vec<Self>> {
         let mut all: Vec<_> = rails.iter().flat_map(|rail| &rail.targets).collect();
         all.sort();
         all.dedup();
-        let door = |&ip: &IpAddr| {
+        let listeners = |&ip: &IpAddr| {
             let device = shared.device(ip);
             Ok(Self {
                 ip,
@@ -60,7 +60,7 @@ impl Door {
                 bound: device.and_then(|_| listen_at(ip, device).ok()),
             })
         };
-        all.into_iter().map(door).collect()
+        all.into_iter().map(listeners).collect()
     }
 
     pub(super) fn ports(&self) -> io::Result<Ports> {
@@ -72,30 +72,34 @@ impl Door {
         })
     }
 
-    /// The listener of a way, if it is at this door.
-    pub(super) fn listener(&self, way: &Way) -> Option<&TcpListener> {
+    /// The listener of a connection, if it is one of these.
+    pub(super) fn listener(&self, connection: &Connection) -> Option<&TcpListener> {
         let mut all = self.bound.iter().chain([&self.free]);
         all.find(|one| {
             one.local_addr()
-                .is_ok_and(|at| (at.ip(), at.port()) == (way.target, way.port))
+                .is_ok_and(|at| (at.ip(), at.port()) == (connection.target, connection.port))
         })
     }
 }
 
-/// The ways from rank 0 to these ports of rank 1, one for each rail.
-pub(super) fn choose(rails: &[Rail], ports: &[Ports], shared: &SharedSubnets) -> Vec<Way> {
-    let mut ways: Vec<Way> = Vec::new();
+/// The connections from rank 0 to these ports of rank 1, one for each rail.
+pub(super) fn choose(rails: &[Rail], ports: &[Ports], shared: &SharedSubnets) -> Vec<Connection> {
+    let mut connections: Vec<Connection> = Vec::new();
     for rail in rails {
-        let is_free = |ports: &&Ports| ways.iter().all(|way| way.target != ports.ip);
+        let is_free = |ports: &&Ports| {
+            connections
+                .iter()
+                .all(|connection| connection.target != ports.ip)
+        };
         let of = |target: &IpAddr| ports.iter().find(|one| one.ip == *target);
         let targets: Vec<_> = rail.targets.iter().filter_map(of).filter(is_free).collect();
-        ways.extend(way(rail.source, &targets, shared));
+        connections.extend(connection(rail.source, &targets, shared));
     }
-    ways
+    connections
 }
 
-/// The way to the first of these that answers bound sockets, or that needs none.
-fn way(source: IpAddr, targets: &[&Ports], shared: &SharedSubnets) -> Option<Way> {
+/// The connection to the first of these that answers bound sockets, or that needs none.
+fn connection(source: IpAddr, targets: &[&Ports], shared: &SharedSubnets) -> Option<Connection> {
     let mut problem = None;
     for ports in targets {
         let device = shared.device_to(source, ports.ip);
@@ -105,7 +109,7 @@ fn way(source: IpAddr, targets: &[&Ports], shared: &SharedSubnets) -> Option<Way
         let port = ports.bound.unwrap_or(ports.free);
         match connect_from(Some(source), device, (ports.ip, port).into(), TRY) {
             Ok(_) => {
-                return Some(Way {
+                return Some(Connection {
                     source,
                     target: ports.ip,
                     port,
@@ -116,7 +120,7 @@ fn way(source: IpAddr, targets: &[&Ports], shared: &SharedSubnets) -> Option<Way
         }
     }
     let first = targets.first()?;
-    Some(Way {
+    Some(Connection {
         source,
         target: first.ip,
         port: first.free,

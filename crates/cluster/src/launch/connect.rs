@@ -7,7 +7,7 @@ use spark_ccl_console::print_error;
 use spark_ccl_fork::lookup;
 
 use super::Plan;
-use super::link::{Ears, Event, Link};
+use super::link::{Event, Link, Senders};
 use super::wire::Hello;
 use crate::error::Error;
 use crate::remote::{Host, Remote};
@@ -20,17 +20,17 @@ const LOOKUP: Duration = Duration::from_secs(10);
 
 /// Opens a link to each host, and waits until all have greeted. Otherwise returns what is wrong,
 /// host by host.
-pub(super) fn meet(
+pub(super) fn connect_all(
     remote: &Remote,
     plan: &Plan,
-    (ears, events): (&Ears, &Receiver<Event>),
+    (senders, events): (&Senders, &Receiver<Event>),
     beat: Duration,
     limit: Duration,
 ) -> Result<(Vec<Link>, Vec<Hello>), Vec<String>> {
     let mut links = Vec::new();
     let hosts = plan.started().iter().zip(plan.first_ranks());
     for (number, (host, first)) in hosts.enumerate() {
-        let link = Link::open(remote, host, (number, first), ears, beat);
+        let link = Link::open(remote, host, (number, first), senders, beat);
         links.push(link.map_err(|error| vec![error.to_string()])?);
     }
     let mut waiting = Waiting {
@@ -155,7 +155,7 @@ impl Waiting {
                 self.hellos[number] = Greeting::Heard(hello);
             }
             Event::Closed(number, said) => self.closed(number, &said),
-            Event::Report(number, _) | Event::Nonsense(number) => {
+            Event::RankReport(number, _) | Event::Nonsense(number) => {
                 let name = &self.links[number].host.name;
                 self.problems
                     .push(format!("{name}: its agent speaks out of turn"));
