@@ -110,10 +110,10 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<u8, Error> {
 pub(crate) struct Examination {
     /// Those that answer, each once.
     pub(crate) hosts: Vec<Host>,
-    /// How each of them is reached, if it was asked over the network.
+    /// The way to each of them, if it was asked over the network.
     reached: Vec<Option<remote::Host>>,
     pub(crate) found: Vec<Finding>,
-    /// What was measured.
+    /// The measurements.
     pub(crate) probed: Option<Probed>,
 }
 
@@ -150,14 +150,14 @@ pub(crate) fn examine(
 }
 
 impl Examination {
-    /// How the hosts are reached; none unless all were asked over the network.
+    /// The way to each host; none unless all were asked over the network.
     pub(crate) fn all_reached(&self) -> Vec<remote::Host> {
         let all: Option<Vec<_>> = self.reached.iter().cloned().collect();
         all.unwrap_or_default()
     }
 }
 
-/// All findings about these hosts that reading shows; those that do not answer come first.
+/// Finds what reading shows of these hosts; silent ones come first.
 fn read(surveyed: Vec<Result<Surveyed, Unreached>>, pinned: &[Pinned]) -> Examination {
     let mut found = Vec::new();
     let mut met: Vec<Surveyed> = Vec::new();
@@ -250,7 +250,7 @@ fn unreached(one: &Unreached) -> Finding {
     Finding::fail("host.ssh", &[&one.name], problem)
 }
 
-/// How many findings have each status.
+/// The number of findings of each status.
 fn counts(found: &[Finding]) -> [usize; 4] {
     let count = |status: Status| found.iter().filter(|one| one.status == status).count();
     [Status::Ok, Status::Unknown, Status::Warn, Status::Fail].map(count)

@@ -4,7 +4,7 @@ use std::io;
 
 use spark_ccl_console::{self as console, Failure, exit};
 
-/// Why a command ended early.
+/// The reason why a command ended early.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     /// An error of any command.

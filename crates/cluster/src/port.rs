@@ -23,14 +23,14 @@ use crate::remote::{self, Listening, Remote, listen_on_all, run_on_all};
 
 /// The name of these findings.
 pub(crate) const ID: &str = "pair.port";
-/// How long all attempts of a host may take together, with ssh.
+/// The time limit of all attempts of a host together, with ssh.
 const LIMIT: Duration = Duration::from_secs(40);
 
-/// What an agent that listens says of itself.
+/// The first message of an agent that listens.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Hello {
     port: u16,
-    /// What it sends to a peer that connects.
+    /// The word that it sends to a peer that connects.
     token: String,
     firewall: Firewall,
     /// The addresses of the two ends of the ssh connection, this host's last.
@@ -47,7 +47,7 @@ struct Attempt {
     token: String,
 }
 
-/// What has become of it.
+/// The outcome of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 enum Outcome {
     Reached,
@@ -131,7 +131,7 @@ fn paired(own: Vec<Planned>, said: Result<Vec<u8>, String>) -> Result<Vec<Tried>
     Ok(own.into_iter().zip(outcomes).map(tried).collect())
 }
 
-/// What each host should try with which: the rails of which something was heard, and the addresses
+/// Plans the attempts of each host: at the rails on which something was heard, and the addresses
 /// by which ssh reached the hosts.
 fn attempts(cluster: &Cluster<'_>, hellos: &[Option<Hello>]) -> Vec<Planned> {
     let mut found = Vec::new();

@@ -23,12 +23,12 @@ pub(crate) use hosts::{Host, both_here, parse_list, parse_one, settled};
 pub(crate) use listen::{Listening, listen_on_all};
 use printed::Printed;
 
-/// How long what a program has printed may take to arrive once it has ended.
+/// The time limit for the last output of a program to arrive once it has ended.
 const LAST_OUTPUT: Duration = Duration::from_secs(5);
-/// How often a host that runs something is looked at.
+/// The pause between two looks at a host that runs something.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// What spark-perf printed on a host, and how it ended.
+/// The output of spark-perf on a host, and its end.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: ExitStatus,

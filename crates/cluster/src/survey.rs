@@ -14,7 +14,7 @@ use spark_ccl_topology::{self as topology, Host};
 use crate::error::Error;
 use crate::remote::{self, Answer, HostArgs, run_on_all};
 
-/// How long a host may take to describe itself.
+/// The time limit for a host to describe itself.
 const LIMIT: Duration = Duration::from_secs(60);
 /// The longest file with descriptions, in bytes.
 const LONGEST: u64 = 64 << 20;
@@ -44,7 +44,7 @@ impl SurveyArgs {
 #[derive(Debug, Clone)]
 pub(crate) struct Surveyed {
     pub(crate) host: Host,
-    /// How far its clock is ahead of this machine's, and how exact that is, both in seconds; `None`
+    /// The lead of its clock before this machine's, and the error of that, both in seconds; `None`
     /// for a host that was written down.
     pub(crate) clock_ahead: Option<(f64, f64)>,
     /// How it is reached; `None` for this machine without a name, and for one that was written
@@ -109,7 +109,7 @@ pub(crate) fn asked(
     Ok(both.map(|(host, answer)| surveyed(host, answer)).collect())
 }
 
-/// What a host has answered. Its clock was read between its own start and end: another host may
+/// Reads a host's answer. Its clock was read between its own start and end: another host may
 /// have taken longer.
 fn surveyed(
     host: &remote::Host,
@@ -131,7 +131,7 @@ fn surveyed(
     })
 }
 
-/// The description in what a host has printed.
+/// Reads the description that a host has printed.
 fn described(name: &str, answer: &Answer) -> Result<Host, Error> {
     let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
     if !answer.status.success() {
@@ -141,7 +141,7 @@ fn described(name: &str, answer: &Answer) -> Result<Host, Error> {
     Host::from_json(&said(answer.json())).map_err(|error| unreadable(name, &error))
 }
 
-/// How far a clock that was read between two times is ahead, and how exact that is.
+/// The lead of a clock that was read between two times, and the error of that.
 fn ahead(clock: f64, [before, after]: [f64; 2]) -> (f64, f64) {
     (clock - f64::midpoint(before, after), (after - before) / 2.0)
 }

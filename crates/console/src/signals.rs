@@ -24,7 +24,7 @@ pub fn forward(pass: impl FnMut(i32) -> bool + Send + 'static) -> Result<(), Err
     Ok(())
 }
 
-/// The signals that a process ignores, by what the system says of it: signal 1 is the lowest bit.
+/// The signals that a process ignores, from its status: signal 1 is the lowest bit.
 fn ignored(status: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     u64::from_str_radix(line?.trim(), 16).ok()

@@ -4,7 +4,7 @@ use std::io;
 
 use spark_ccl_console::{self as console, Failure, exit};
 
-/// Why a run ended early.
+/// The reason why a run ended early.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     /// An error of any command.
@@ -35,9 +35,9 @@ pub(crate) enum Error {
          its cable plugged in? -T sets how long to wait"
     )]
     Stalled {
-        /// How long.
+        /// The time.
         seconds: u64,
-        /// What is in flight.
+        /// The requests in flight.
         state: String,
     },
     /// An error of the library.
@@ -66,7 +66,7 @@ impl Error {
         move |source| common(source).into()
     }
 
-    /// Why a build without CUDA has no GPUs.
+    /// The error of a build without CUDA, which has no GPUs.
     #[cfg(not(feature = "cuda"))]
     pub(crate) fn without_cuda() -> Self {
         Self::NotImplemented(

@@ -103,7 +103,7 @@ impl Reduction {
         }
     }
 
-    /// By how much the bits of a result may differ from the expected ones.
+    /// The most by which the bits of a result may differ from the expected ones.
     pub(crate) fn tolerance(&self) -> u64 {
         let rounded = self.op == ReduceOp::Avg && matches!(self.format, Format::Float { .. });
         // Averages are positive, so adjacent numbers have adjacent bits.

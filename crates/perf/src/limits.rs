@@ -11,9 +11,9 @@ use spark_ccl_console::notation::size::human;
 
 use crate::cli::sweep::Sweep;
 
-/// What each rank needs besides its buffers: stacks and the program.
+/// The memory that each rank needs besides its buffers: stacks and the program.
 const PER_RANK: u64 = 16 << 20;
-/// What each rank needs for each rank of its host: the slots of the link between them.
+/// The memory that each rank needs for each rank of its host: the slots of their link.
 const PER_LINK: u64 = 2 << 20;
 /// The prefix of the names of GPUs' limits.
 pub(crate) const GPU: &str = "gpu";
@@ -23,7 +23,7 @@ const RESERVE_FRACTION: u64 = 16;
 /// A limit on the memory of a rank, which other ranks may share.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) struct MemoryLimit {
-    /// What is limited: ranks with the same name share the bytes.
+    /// The owner of the limit: ranks with the same name share the bytes.
     pub(crate) name: String,
     /// The bytes that can be allocated without swapping or being killed.
     pub(crate) bytes: u64,
@@ -132,7 +132,7 @@ fn tightest(limits: &[Vec<MemoryLimit>]) -> Option<TightestLimit> {
         .min_by_key(|tight| tight.per_rank)
 }
 
-/// What a rank needs besides its buffers, with `ranks` ranks on its host.
+/// The memory that a rank needs besides its buffers, with `ranks` ranks on its host.
 fn library(ranks: u64) -> u64 {
     PER_RANK + PER_LINK * ranks
 }

@@ -1,4 +1,4 @@
-//! Two ranks and the rails between them: what the commands that measure rails have in common.
+//! Two ranks and the rails between them, as the commands that measure rails share them.
 //!
 //! The ranks come from the same sources as all ranks of spark-perf, and exchange what they need
 //! with collectives over a communicator. Launchers, failed peers and errors are therefore handled
@@ -23,10 +23,10 @@ use crate::ranks::{
     world::{self, World},
 };
 
-/// How long a rank waits while the other measures. A rank that dies is noticed at once.
+/// The time limit for the other rank to measure. A rank that dies is noticed at once.
 const OPERATION_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
 
-/// What a rank measures with.
+/// A rank, with all that it measures with.
 pub(crate) struct Rank {
     pub(crate) comm: Communicator,
     /// The number of ranks in this process.

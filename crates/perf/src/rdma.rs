@@ -18,7 +18,7 @@ use spark_ccl_console::settings;
 use crate::error::Error;
 use crate::pair::{Rank, run_both};
 
-/// What the queue pairs and the memory of a measurement must hold.
+/// The sizes that the queue pairs and the memory of a measurement must hold.
 #[derive(Debug, Clone, Copy)]
 struct Plan {
     /// The number of requests.

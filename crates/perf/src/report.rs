@@ -11,10 +11,10 @@ use spark_ccl::Backend;
 
 use crate::stats::PerIteration;
 
-/// What a row measures.
+/// The measured call of a row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Key {
-    /// What executed the calls.
+    /// The executor of the calls.
     pub(crate) backend: Backend,
     /// The bytes of a rank's larger buffer.
     pub(crate) size: u64,

@@ -22,7 +22,7 @@ use spark_ccl_console::{signals, tether};
 
 use crate::error::Error;
 
-/// How long the other processes have to report their errors after the first has failed.
+/// The time for the other processes to report their errors after the first has failed.
 const GRACE: Duration = Duration::from_secs(3);
 
 enum Event {

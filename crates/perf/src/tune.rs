@@ -26,7 +26,7 @@ use crate::call::collective::Collective;
 use crate::error::Error;
 use crate::ranks::{self, world::World};
 
-/// How long the file may take to be read, should it be a pipe.
+/// The time limit for reading the file, which may be a pipe.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Measures, prints, and writes the file.

@@ -48,7 +48,7 @@ enum Values {
     Of(usize),
 }
 
-/// What a rank writes before a checked run, in this order.
+/// The buffers that a rank writes before a checked run, in this order.
 #[derive(Debug)]
 pub(crate) struct Inputs {
     /// Written to the receive buffer.
@@ -123,7 +123,7 @@ impl<'a, T: Element> Verification<'a, T> {
             .collect()
     }
 
-    /// By how much the bits of a result may differ from the pattern.
+    /// The most by which the bits of a result may differ from the pattern.
     pub(crate) fn tolerance(&self, piece: &Piece) -> u64 {
         match piece.values {
             Values::Reduced => self.reduction.tolerance(),

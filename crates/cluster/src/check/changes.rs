@@ -15,7 +15,7 @@ use crate::doctor::Probed;
 use crate::error::Error;
 use crate::survey;
 
-/// Bandwidth below this part of what it was is slower.
+/// Bandwidth below this part of an earlier one is slower.
 const LESS: f64 = 0.85;
 /// Latency above this many times what it was, and this many microseconds more, is slower.
 const LONGER: (f64, f64) = (1.3, 2.0);
@@ -48,7 +48,7 @@ struct Known {
     status: String,
 }
 
-/// What is not as it was.
+/// The changes since an earlier report.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct Change {
     pub(super) what: String,
@@ -197,11 +197,11 @@ fn severity(status: &str) -> usize {
     order.iter().position(|one| *one == status).unwrap_or(1)
 }
 
-/// All that a report has measured, by names that do not depend on an order.
+/// The measurements of a report, by names that do not depend on an order.
 #[derive(Default)]
 struct Measured(BTreeMap<Name, Value>);
 
-/// What was measured, in the order in which changes are listed.
+/// The kinds of measurements, in the order in which changes are listed.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Name {
     what: &'static str,
@@ -319,7 +319,7 @@ impl fmt::Display for Value {
     }
 }
 
-/// What was there, and is not now.
+/// Lists the things that are gone.
 fn missing(what: String, then: String, is_worse: bool) -> Change {
     Change {
         what,
@@ -350,7 +350,7 @@ fn latency(what: String, then: f64, now: f64) -> Option<Change> {
     })
 }
 
-/// What is installed otherwise, or set otherwise.
+/// Lists the software and settings that differ.
 fn host(then: &Host, now: &Host) -> Vec<Change> {
     let facts = |host: &Host| {
         let mut facts = vec![

@@ -13,7 +13,7 @@ const HEIGHT: f64 = 212.0;
 /// The least distance of two labels of lines.
 const LINE: f64 = 17.0;
 
-/// Where values are in the picture.
+/// The places of values in the picture.
 struct Frame {
     seconds: f64,
     most: f64,

@@ -41,7 +41,7 @@ struct Check {
     command: Option<String>,
 }
 
-/// All that was checked.
+/// The results of all checks.
 #[derive(Debug, Serialize)]
 struct Report {
     format: u32,
@@ -134,7 +134,7 @@ impl Check {
         }
     }
 
-    /// How it ended. What other hosts say may be in it.
+    /// The result, in words. It may hold words of other hosts.
     fn is(self, status: Status, seen: impl AsRef<str>) -> Self {
         Self {
             status,
@@ -143,7 +143,7 @@ impl Check {
         }
     }
 
-    /// Why it could not run.
+    /// The reason why it could not run.
     fn could_not(self, why: impl AsRef<str>) -> Self {
         self.is(Status::Unknown, format!("not run: {}", why.as_ref()))
     }

@@ -134,7 +134,7 @@ fn finding_rows(body: &mut String, heads: &[&str], found: &[&Finding]) {
     body.push_str("</table></div>");
 }
 
-/// Why a finding matters, and the mend.
+/// The reason why a finding matters, and the mend.
 fn todo(one: &Finding) -> String {
     let mut text = escaped(one.why.as_deref().unwrap_or_default());
     let Some(fix) = &one.fix else { return text };

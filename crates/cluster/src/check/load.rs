@@ -15,7 +15,7 @@ const SWEEP: &str = "all_reduce --backend host -b 8 -e 64M -f 4 -n 20 -w 1 -c 1 
 const LOAD: &str = "all_reduce --backend host -b 16M -e 16M -n 50 -N 4 -c 1 -T 60 -J -";
 /// A bandwidth has not lasted if it is below this part of the expected one.
 pub(super) const LEAST: f64 = 0.85;
-/// How often a call of the sweep and of the load runs at least, in both modes.
+/// The fewest calls of the sweep and of the load, in both modes.
 const CALLS: [f64; 2] = [40.0, 100.0];
 
 /// The bandwidth at some time under load.
@@ -28,7 +28,7 @@ pub(super) struct Moment {
     pub(super) bytes: u64,
 }
 
-/// How a load went, in GB/s.
+/// The bandwidth of a load, in GB/s.
 #[derive(Debug)]
 pub(super) struct Rates {
     pub(super) slowest: f64,
@@ -37,7 +37,7 @@ pub(super) struct Rates {
     /// The medians of the first and of the last quarter.
     pub(super) first: f64,
     pub(super) last: f64,
-    /// How many measurements are a quarter.
+    /// The number of measurements that are a quarter.
     pub(super) quarter: usize,
 }
 
@@ -168,7 +168,7 @@ pub(super) fn steady(names: &[&str], moments: &[Moment]) -> Option<Finding> {
     Some(Finding::warn(ID, names, problem))
 }
 
-/// The median of numbers of which there is at least one.
+/// The median of at least one number.
 pub(super) fn median(all: &[f64]) -> f64 {
     let mut all = all.to_vec();
     all.sort_by(f64::total_cmp);

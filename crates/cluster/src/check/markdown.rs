@@ -8,7 +8,7 @@ use super::Report;
 use super::traffic::bytes;
 use crate::finding::{Finding, Status};
 
-/// What is not in order, what changed, and how it ended.
+/// The findings that are not in order, the changes, and the result.
 pub(super) fn summary(report: &Report<'_>) -> String {
     let mut text = String::new();
     let told = |one: &&Finding| {
@@ -25,7 +25,7 @@ pub(super) fn summary(report: &Report<'_>) -> String {
     text
 }
 
-/// In one line, how it ended.
+/// The result in one line.
 pub(super) fn verdict(report: &Report<'_>) -> String {
     let count = |status| {
         let found = report.findings.iter();

@@ -14,7 +14,7 @@ const ID: &str = "check.traffic";
 const SMALL: f64 = 8e6;
 const PART: f64 = 0.02;
 const MOST: f64 = 200e6;
-/// Of a link over TCP between hosts: the library's default.
+/// The sockets of a link over TCP between hosts: the library's default.
 const CONNECTIONS: usize = 2;
 /// `port_xmit_data` counts words of four bytes.
 const WORD: u64 = 4;
@@ -35,7 +35,7 @@ type Way = (&'static str, fn(&Traffic) -> u64);
 /// Each is judged: a network that is idle one way delays all.
 const WAYS: [Way; 2] = [("sent", |one| one.sent), ("received", |one| one.received)];
 
-/// What a host has counted between two readings; the loopback interface counts as none. What has no
+/// The bytes that a host has counted between two readings, but on loopback. A counter that has no
 /// counter in both readings is left out, and so is what a rail lies on, or what lies on it: those
 /// bytes would count twice.
 pub(super) fn between(

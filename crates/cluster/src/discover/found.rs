@@ -10,7 +10,7 @@ use serde::Serialize;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Found {
     pub(super) name: Option<String>,
-    /// What it says of its system.
+    /// Its description of its system.
     pub(super) description: Option<String>,
     /// Addresses as texts: those of one link have its interface after `%`.
     pub(super) addresses: BTreeSet<String>,

@@ -17,7 +17,7 @@ struct Entry {
     state: Vec<String>,
 }
 
-/// What the kernel knows of the hosts on its links.
+/// The hosts that the kernel knows on its links.
 #[derive(Debug, Default)]
 pub(super) struct NeighbourTable(Vec<Entry>);
 

@@ -11,12 +11,12 @@ use spark_ccl_fork::within;
 use super::found::Found;
 use super::names;
 
-/// How long all hosts together may take to answer.
+/// The time limit for all hosts together to answer.
 pub(super) const LIMIT: Duration = Duration::from_secs(10);
-/// How many hosts are asked, and how many addresses of each: anybody on the link may announce more.
+/// The most hosts that are asked, and the most addresses of each: the link may announce more.
 const MOST_HOSTS: usize = 256;
 const MOST_ADDRESSES: usize = 8;
-/// How long this system may look for the name of an address.
+/// The time limit for this system to find the name of an address.
 const LOOKUP: Duration = Duration::from_secs(3);
 /// The kinds of keys.
 const KINDS: [&str; 3] = ["ssh-ed25519", "ecdsa-", "ssh-rsa"];

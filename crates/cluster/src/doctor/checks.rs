@@ -31,7 +31,7 @@ use wires::Wires;
 
 use crate::finding::Finding;
 
-/// What is examined.
+/// The subject of a check.
 pub(super) struct Subject<'a> {
     pub(super) cluster: &'a Cluster<'a>,
     /// For each host how far its clock is ahead, and how exact that is, in seconds.

@@ -23,7 +23,7 @@ use spark_ccl_topology::cluster::HostRail;
 use crate::finding::{Finding, Status};
 use crate::remote::{self, Answer, run_here};
 
-/// How long one measurement may take.
+/// The time limit of one measurement.
 const LIMIT: Duration = Duration::from_secs(180);
 /// Messages of 1 MiB, for a second over each rail and over all.
 const LOAD: &str = "--rails each --json -b 1M -e 1M -n 1000000 -w 16 --seconds 1 -T 10";
@@ -32,8 +32,8 @@ const COLLECTIVE: &str = "all_reduce --backend host -b 8 -f 8 -T 30 -J -";
 /// The last size of the collective, in bytes, where the network is fast enough: there are 50 calls
 /// of it, which must take less than [`LIMIT`].
 const LAST_SIZE: u64 = 16 << 20;
-/// For how long, in seconds, a call may need all that the slowest pair carries. Both ways at once
-/// may take four times that.
+/// The time, in seconds, for which a call may need all that the slowest pair carries. Both
+/// directions at once may take four times that.
 const OF_A_CALL: f64 = 0.3;
 
 /// A measurement, or why there is none.
@@ -47,7 +47,7 @@ pub(crate) struct Probed {
     pub(crate) collective: Outcome<Document>,
 }
 
-/// What two hosts carry.
+/// The measurements between two hosts.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Pair {
     /// The indices of the hosts.
@@ -60,14 +60,14 @@ pub(crate) struct Pair {
 
 /// Starts ranks on hosts.
 pub(crate) struct Launcher<'a> {
-    /// How ssh is called, as words of a command line.
+    /// The words of the command line that call ssh.
     pub(crate) ssh: Vec<String>,
     /// Those of the cluster, in its order.
     pub(crate) hosts: &'a [remote::Host],
 }
 
 impl Launcher<'_> {
-    /// What rank 0 prints, as JSON, with a rank on each of these hosts.
+    /// Runs a program with a rank on each of these hosts; returns the JSON that rank 0 prints.
     pub(crate) fn ask<T: DeserializeOwned>(&self, hosts: &[usize], program: &str) -> Outcome<T> {
         print_error(format_args!("measuring on {}: {program}", self.list(hosts)));
         // On every host, the agent starts itself again as the rank.

@@ -11,7 +11,7 @@ use super::setting::{Setting, both};
 /// The devices of the rails between the hosts, unless all are used anyway.
 ///
 /// # Errors
-/// Why no list of names fits all hosts.
+/// The reason why no list of names fits all hosts.
 pub(super) fn devices(cluster: &Cluster<'_>) -> Result<Vec<Setting>, String> {
     let lists: Vec<_> = (0..cluster.hosts.len())
         .map(|host| joining(cluster, host))

@@ -24,7 +24,7 @@ struct Shared<'a> {
 /// data takes them, too, so all that are equally fast.
 ///
 /// # Errors
-/// Why no list of names fits all hosts.
+/// The reason why no list of names fits all hosts.
 pub(super) fn interfaces(cluster: &Cluster<'_>) -> Result<Vec<Setting>, String> {
     if cluster.hosts.len() < 2 {
         return Ok(Vec::new());

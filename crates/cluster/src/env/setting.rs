@@ -7,7 +7,7 @@ use serde::Serialize;
 pub(super) struct Setting {
     pub(super) name: &'static str,
     pub(super) value: String,
-    /// What was found that decides it.
+    /// The finding that decides it.
     pub(super) probe: String,
 }
 
@@ -18,7 +18,7 @@ pub(super) struct LeftOut {
     pub(super) why: String,
 }
 
-/// What was decided.
+/// The decision.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Values {
     pub(super) settings: Vec<Setting>,

@@ -15,7 +15,7 @@ use crate::remote::{self, Host, Remote};
 
 /// Longer than any report: a line of a rank comes in parts of 64 KiB.
 const LONGEST_REPORT: u64 = 128 << 10;
-/// The most that is kept of what ssh or the agent says on standard error.
+/// The most bytes that are kept of the standard error of ssh or the agent.
 const MOST_ERRORS: u64 = 64 << 10;
 /// How long a process may take to end once it has closed its output.
 const END: Duration = Duration::from_secs(2);
@@ -36,7 +36,7 @@ pub(super) enum Event {
     Signalled(i32),
 }
 
-/// The receivers of what links report.
+/// The channels to which links send.
 #[derive(Clone)]
 pub(super) struct Senders {
     pub(super) events: Sender<Event>,

@@ -15,7 +15,7 @@ use crate::hex;
 /// port.
 const PORT: u16 = 29_500;
 
-/// What all ranks have in common.
+/// The settings that all ranks share.
 pub(super) struct Common {
     folder: PathBuf,
     command: Vec<String>,

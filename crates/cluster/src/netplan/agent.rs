@@ -12,7 +12,7 @@ use super::plan::Node;
 use super::{look, reach, trial};
 use crate::error::Error;
 
-/// How long an interface may take until it has its address and its neighbours answer.
+/// The time limit for an interface to have its address, and for its neighbours to answer.
 const SETTLED: Duration = Duration::from_secs(15);
 
 /// The command line of an agent. A node's plan, as JSON, is on standard input.

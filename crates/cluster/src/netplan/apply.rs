@@ -14,9 +14,9 @@ use super::plan::Node;
 use crate::error::Error;
 use crate::remote::{Answer, Host, Remote, run_on_all};
 
-/// How long a step may take on a node: `netplan apply` takes some seconds.
+/// The time limit of a step on a node: `netplan apply` takes some seconds.
 const LIMIT: Duration = Duration::from_secs(60);
-/// What sudo prints if it would need a password: the original, and sudo-rs.
+/// The words of a sudo that would need a password: the original, and sudo-rs.
 const SUDO_ASKS: [&str; 2] = ["a password is required", "authentication is required"];
 
 /// The signal that has asked this process to end, or 0. Relaxed: it orders no other memory.
@@ -68,7 +68,7 @@ struct Trial<'a> {
     remote: Remote,
     hosts: Vec<Host>,
     nodes: &'a [Node],
-    /// Of the agents, after the step: a name unlike all others, and a time.
+    /// The agents' arguments after the step: a name unlike all others, and a time.
     arguments: String,
 }
 

@@ -11,17 +11,17 @@ use serde::{Deserialize, Serialize};
 
 use super::plan::{Interface, Node};
 
-/// What a node sees of its cables.
+/// A node's view of its cables.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct View {
     /// The hardware addresses of its interfaces.
     own: BTreeMap<String, String>,
-    /// Which hardware address answers on an interface for an address.
+    /// The hardware address that answers on an interface for an address.
     neighbours: Vec<(String, Ipv4Addr, String)>,
 }
 
 impl View {
-    /// What this node sees, after it has talked to its neighbours.
+    /// The view of this node, after it has talked to its neighbours.
     pub(super) fn new(interfaces: &[Interface]) -> Self {
         let mut own = BTreeMap::new();
         for Interface { name, .. } in interfaces {

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// What a file holds, if there is one.
+/// The text of a file, if there is one.
 pub(super) fn read(path: impl AsRef<Path>) -> io::Result<Option<String>> {
     match fs::read_to_string(path.as_ref()) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),

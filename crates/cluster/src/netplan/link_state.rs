@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 use super::plan::Interface;
 use crate::program::output_of;
 
-/// How often a restored interface is looked at, and how often in a row it must be right: the
-/// network's daemon may still change it.
+/// The looks at a restored interface, and those in a row in which it must be right: the network's
+/// daemon may still change it.
 const LOOKS: usize = 8;
 const CALM: usize = 2;
 const PAUSE: Duration = Duration::from_millis(300);

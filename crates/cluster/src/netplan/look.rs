@@ -10,7 +10,7 @@ use super::plan::{Interface, Node};
 use super::{FILE, netplan};
 use crate::program::output_of;
 
-/// Where netplan looks for its files.
+/// The folders in which netplan looks for its files.
 const FOLDERS: [&str; 3] = ["/lib/netplan", "/etc/netplan", "/run/netplan"];
 
 /// The reasons not to apply the plan here, each in words; `ssh` are the client's address and this
@@ -56,8 +56,8 @@ pub(super) fn problems(node: &Node, ssh: Option<[IpAddr; 2]>) -> io::Result<Vec<
     Ok(problems)
 }
 
-/// Why an interface is not free: a bridge or bond has it, or a VLAN or the like is made of it. Only
-/// those that it belongs to could give it back.
+/// The reason why an interface is not free: a bridge or bond has it, or a VLAN or the like is made
+/// of it. Only its owner could give it back.
 fn member(name: &str) -> io::Result<Option<String>> {
     for entry in fs::read_dir(Path::new("/sys/class/net").join(name))? {
         let entry = entry?;
@@ -78,7 +78,7 @@ fn member(name: &str) -> io::Result<Option<String>> {
     Ok(None)
 }
 
-/// Why the plan for an interface would cut the ssh connection that applies it.
+/// The reason why the plan for an interface would cut the ssh connection that applies it.
 fn cuts(interface: &Interface, links: &[Link], [client, server]: [IpAddr; 2]) -> Option<String> {
     let Interface { name, .. } = interface;
     let link = links.iter().find(|link| link.name == *name)?;

@@ -29,7 +29,7 @@ pub(crate) enum Topology {
     Switch,
 }
 
-/// What a plan is made of.
+/// The nodes, cables and addresses of a plan.
 #[derive(Debug, Clone)]
 pub(super) struct Layout {
     pub(super) topology: Topology,
@@ -112,7 +112,7 @@ fn join(layout: &Layout, nodes: &mut [Node], ends: &[(usize, String, Ipv4Addr)])
     }
 }
 
-/// What is cabled together: nodes, each with a cage.
+/// Lists the ends that are cabled together: nodes, each with a cage.
 fn segments(layout: &Layout) -> Vec<Vec<(usize, usize)>> {
     let count = layout.nodes.len();
     match layout.topology {

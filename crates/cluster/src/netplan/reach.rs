@@ -8,9 +8,9 @@ use super::cables::hardware;
 use super::plan::{Interface, Peer};
 use crate::at_once::at_once;
 
-/// How long one attempt to reach a neighbour may take.
+/// The time limit of one attempt to reach a neighbour.
 const ATTEMPT: Duration = Duration::from_secs(1);
-/// How often a packet is sent that may get lost: hosts refuse six in a row.
+/// The copies of a packet that may get lost: hosts refuse six in a row.
 const ATTEMPTS: usize = 4;
 /// A port of UDP that nobody listens to.
 const NOBODY: u16 = 9;
@@ -18,7 +18,7 @@ const NOBODY: u16 = 9;
 const HEADERS: u16 = 28;
 const SMALLEST: u16 = 128;
 
-/// What is wrong with interfaces, each in words.
+/// Problems of interfaces, each in words.
 pub(super) fn problems(interfaces: &[Interface]) -> Vec<String> {
     let wrong = interfaces.iter().filter_map(unset);
     let set = interfaces.iter().filter(|one| unset(one).is_none());
@@ -31,7 +31,7 @@ pub(super) fn narrow(interfaces: &[Interface]) -> Vec<String> {
     of_all(interfaces.iter(), narrow_to)
 }
 
-/// What is wrong with the neighbours of interfaces, each in words. What drops questions takes its
+/// Problems of the neighbours of interfaces, each in words. A host that drops questions takes its
 /// time, and a node has up to 36 neighbours: all are asked at once.
 fn of_all<'a>(
     interfaces: impl Iterator<Item = &'a Interface>,
@@ -45,7 +45,7 @@ fn of_all<'a>(
         .collect()
 }
 
-/// Why an interface is not set as planned, if so.
+/// The reason why an interface is not set as planned, if it is not.
 fn unset(planned: &Interface) -> Option<String> {
     let (name, address, mtu) = (&planned.name, planned.address, planned.mtu);
     let addresses = spark_ccl_transport::netif::list().unwrap_or_default();
@@ -60,7 +60,7 @@ fn unset(planned: &Interface) -> Option<String> {
     (own != mtu.to_string()).then(why)
 }
 
-/// Why a neighbour is not reached, if so. A refusal is an answer.
+/// The reason why a neighbour is not reached, if it is not. A refusal is an answer.
 fn unreached(own: &Interface, peer: &Peer) -> Option<String> {
     let (name, address) = (&own.name, peer.address);
     let error = TcpStream::connect_timeout(&(address, 22).into(), ATTEMPT).err()?;

@@ -26,7 +26,7 @@ const LASTING: &str = "/etc/netplan/90-spark-ccl.yaml";
 /// The folder of the trial's record and the guard's log, for root only. It is the lock, too.
 const FOLDER: &str = "/run/spark-ccl-netplan";
 const RECORD: &str = "/run/spark-ccl-netplan/trial";
-/// What is left to do.
+/// The work that is left after a trial that was not wholly undone.
 const AGAIN: &str = "it is tried again, see /run/spark-ccl-netplan/log there";
 const NOT_TAKEN: &str = "does not take its files; mend that, then: sudo netplan apply";
 /// The guard's pause until the second attempt to undo. Each is twice the one before, up to thirty

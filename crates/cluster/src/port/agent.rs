@@ -14,10 +14,10 @@ use crate::at_once::at_once;
 use crate::error::Error;
 use crate::hex;
 
-/// How long an attempt may take; the kernel needs 3 s to find that nobody has an address.
+/// The time limit of an attempt; the kernel needs 3 s to find that nobody has an address.
 const ATTEMPT: Duration = Duration::from_secs(5);
 
-/// How long an agent waits for the end of its input. Who has started it needs at most 40 s for each
+/// The time limit for an agent's input to end. Its starter needs at most 40 s for each
 /// of two steps.
 const PATIENCE: Duration = Duration::from_secs(120);
 

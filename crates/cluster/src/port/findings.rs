@@ -88,7 +88,7 @@ fn unreached(cluster: &Cluster<'_>, hellos: &[Option<Hello>], one: &Tried) -> Fi
     Finding::fail(ID, &[from, to], problem)
 }
 
-/// What opens the firewall of the host that was not reached.
+/// The mend that opens the firewall of the host that was not reached.
 fn fix(cluster: &Cluster<'_>, hellos: &[Option<Hello>], one: &Tried) -> Fix {
     let target = one.attempt.target;
     if matches!(&one.outcome, Outcome::Failed(words) if words.contains(UNREACHABLE)) {
@@ -123,7 +123,7 @@ fn fix(cluster: &Cluster<'_>, hellos: &[Option<Hello>], one: &Tried) -> Fix {
     ))
 }
 
-/// What lets in a peer at an address of a host, if that is known.
+/// The command that lets in a peer at an address of a host, if that is known.
 fn opened(
     cluster: &Cluster<'_>,
     hellos: &[Option<Hello>],

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::program::output_of;
 
-/// What filters what arrives, as far as this user may see it.
+/// The filter of arriving packets, as far as this user may see it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Firewall {
     Ufw,
@@ -41,7 +41,7 @@ impl Firewall {
         }
     }
 
-    /// What lets in all that a peer sends to an interface; `None` if that is not known.
+    /// The command that lets in all packets of a peer to an interface; `None` if it is not known.
     pub(super) fn opened(&self, netdev: &str, peer: IpAddr) -> Option<String> {
         let chains = match self {
             Self::Ufw => {

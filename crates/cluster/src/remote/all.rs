@@ -41,7 +41,7 @@ pub(super) fn ask_all<R: Send>(
     tell_if_long(|| waiting(hosts, &silent(), limit), work)
 }
 
-/// What a user is told who waits for these hosts; `None` if there are none.
+/// The line for a user who waits for these hosts; `None` if there are none.
 fn waiting(all: &[Host], silent: &[&str], limit: Duration) -> Option<String> {
     let count = match all.len() {
         1 => "1 host".to_owned(),

@@ -14,7 +14,7 @@ const SSH_FAILED: i32 = 255;
 /// The exit code of a shell that does not find a program.
 const NOT_FOUND: i32 = 127;
 
-/// Which hosts, and how to reach them.
+/// The hosts, and the way to reach them.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Hosts")]
 pub(crate) struct HostArgs {
@@ -30,7 +30,7 @@ pub(crate) struct HostArgs {
     pub(crate) ssh: SshArgs,
 }
 
-/// How to reach hosts.
+/// The way to reach hosts.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Hosts")]
 pub(crate) struct SshArgs {

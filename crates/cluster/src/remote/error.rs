@@ -23,7 +23,7 @@ pub(crate) enum Error {
     #[error("{host}: ssh: {said}; {advice}")]
     Ssh {
         host: String,
-        /// What ssh has said last.
+        /// The last line of ssh.
         said: String,
         advice: String,
     },
@@ -66,7 +66,7 @@ impl Error {
         }
     }
 
-    /// From what ssh has printed when it failed.
+    /// An error that names the last line that ssh has printed.
     pub(super) fn ssh(host: &Host, said: &[u8]) -> Self {
         let said = String::from_utf8_lossy(said);
         let mut lines = said.lines().map(str::trim);
@@ -121,7 +121,7 @@ impl Error {
     }
 }
 
-/// What to do, by the words of OpenSSH's client, which has one exit code for all failures.
+/// Advice by the words of OpenSSH's client, which has one exit code for all failures.
 fn advice(host: &str, said: &str) -> String {
     let known = ADVICE.iter().find(|(words, _)| said.contains(words));
     let advice = known.map_or("try: ssh HOST true", |(_, advice)| advice);

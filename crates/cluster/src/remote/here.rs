@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use spark_ccl_fork::lookup;
 
-/// How long the lookup of a name may take.
+/// The time limit of the lookup of a name.
 const LOOKUP: Duration = Duration::from_secs(10);
 
 /// Whether this name, or address, is of this host. A name with a user is not: that user need not be

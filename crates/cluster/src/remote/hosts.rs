@@ -10,7 +10,7 @@ const MOST_SLOTS: usize = 1024;
 pub(crate) struct Host {
     /// Its name or address, with the user if one is given.
     pub(crate) name: String,
-    /// How many ranks it has, where there are ranks.
+    /// The number of its ranks, where there are ranks.
     pub(crate) slots: usize,
     /// Whether this process runs on it, so that ssh is not needed.
     pub(crate) is_here: bool,

@@ -9,7 +9,7 @@ use serde::de::IgnoredAny;
 /// The most bytes that are kept.
 const MOST: u64 = 64 << 20;
 
-/// What arrives by a pipe. A thread reads it until its end, or until nobody wants it.
+/// Bytes that arrive by a pipe. A thread reads them until their end, or until none are wanted.
 pub(super) struct Printed(Receiver<Vec<u8>>);
 
 impl Printed {

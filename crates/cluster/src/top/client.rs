@@ -11,11 +11,11 @@ use spark_ccl_status::ras::Report;
 use super::unreadable;
 use crate::error::Error;
 
-/// How long a connection may take. A stopped process accepts connections but does not answer;
+/// The time limit of a connection. A stopped process accepts connections but does not answer;
 /// another process is tried then.
 const GREETING: Duration = Duration::from_secs(1);
 const ATTEMPTS: usize = 5;
-/// How long a report may take from its begin to its end.
+/// The time limit of a report, from its begin to its end.
 const TRANSFER: Duration = Duration::from_secs(10);
 /// A bound above any report, even on thousands of ranks.
 const MOST_BYTES: u64 = 256 << 20;

@@ -99,7 +99,7 @@ fn row(rank: &Rank, before: Option<(Duration, &Communicator)>) -> String {
     )
 }
 
-/// How many calls the program has made, on all memory.
+/// The number of calls that the program has made, on all memory.
 fn calls(rank: &Rank) -> u64 {
     let all = rank.spark_ccl.calls.iter();
     let of_program = all.filter(|&(name, _)| name != INTERNAL);

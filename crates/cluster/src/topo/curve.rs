@@ -5,7 +5,7 @@ use super::svg::Point;
 
 pub(super) type CurveEnd = (Point, f64);
 
-/// How much further an arc reaches for each one within it.
+/// The length by which an arc reaches further for each one within it.
 const NEXT: f64 = 90.0;
 
 /// Whether two ends are in one row, so that the curve between them goes out and back.

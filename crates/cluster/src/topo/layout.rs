@@ -166,7 +166,7 @@ impl<'a> Layout<'a> {
     }
 }
 
-/// How far a line is beside the middle of its cable.
+/// The distance of a line from the middle of its cable.
 fn beside(place: usize, count: usize) -> f64 {
     (place as f64 - count.saturating_sub(1) as f64 / 2.0) * RAILS
 }

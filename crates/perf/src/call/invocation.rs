@@ -20,7 +20,7 @@ pub(crate) enum BufferMode {
     InPlace,
 }
 
-/// What is called for one size: the same on every rank.
+/// The call for one size: the same on every rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Case {
     pub(crate) collective: Collective,

@@ -28,13 +28,13 @@ pub(crate) fn total(whole: usize, element: usize, ranks: usize) -> usize {
         .sum()
 }
 
-/// What `rank` sends to each peer.
+/// The elements that `rank` sends to each peer.
 pub(crate) fn sends(whole: usize, element: usize, ranks: usize, rank: usize) -> Blocks {
     let counts = (0..ranks).map(|to| share(whole, element, ranks, (to + ranks - rank) % ranks));
     Blocks::packed(&counts.collect::<Vec<_>>())
 }
 
-/// What `rank` receives from each peer.
+/// The elements that `rank` receives from each peer.
 pub(crate) fn receives(whole: usize, element: usize, ranks: usize, rank: usize) -> Blocks {
     let counts = (0..ranks).map(|from| share(whole, element, ranks, (rank + ranks - from) % ranks));
     Blocks::packed(&counts.collect::<Vec<_>>())

@@ -17,16 +17,16 @@ use crate::report::table::Columns;
 /// Far more than any alignment that matters.
 const MOST_UNALIGNED: usize = 1 << 20;
 
-/// What to run.
+/// A checked command line.
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
     pub(crate) collective: Collective,
-    /// How many ranks there are.
+    /// The numbers of ranks.
     pub(crate) ranks: RankCounts,
     /// Whether how each size is done is printed, and nothing measured.
     pub(crate) explain: bool,
     pub(crate) links: LinkOptions,
-    /// What executes the calls; several take turns at each size.
+    /// The executors of the calls; several take turns at each size.
     pub(crate) backends: &'static [Backend],
     pub(crate) sweep: Sweep,
     pub(crate) dtypes: Vec<DType>,
@@ -39,7 +39,7 @@ pub(crate) struct Options {
     pub(crate) iterations: usize,
     pub(crate) aggregated: usize,
     pub(crate) warm_up: usize,
-    /// How many times a graph of all iterations is launched; 0 for no graph.
+    /// The launches of a graph of all iterations; 0 for no graph.
     pub(crate) graph_launches: u32,
     /// Whether calls use the null stream.
     #[cfg_attr(not(feature = "cuda"), expect(dead_code))]
@@ -61,7 +61,7 @@ pub(crate) struct Options {
     pub(crate) notes: Vec<String>,
 }
 
-/// How communicators are made.
+/// The settings of communicators.
 #[derive(Debug, Clone)]
 pub(crate) struct LinkOptions {
     /// `None`: the library's default.
@@ -85,7 +85,7 @@ impl LinkOptions {
     }
 }
 
-/// What is reported besides the table.
+/// The reports besides the table.
 #[derive(Debug, Clone)]
 pub(crate) struct Reports {
     pub(crate) json: Option<PathBuf>,

@@ -18,7 +18,7 @@ pub(crate) enum Format {
         bits: u32,
         /// The stored bits of the fraction.
         fraction: u32,
-        /// What is added to the exponent.
+        /// The number that is added to the exponent.
         bias: i32,
     },
 }

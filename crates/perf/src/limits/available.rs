@@ -1,4 +1,4 @@
-//! What the system says is available: to the machine, and to this process's control group.
+//! The memory that is available: to the machine, and to this process's control group.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -16,13 +16,13 @@ const DRIVER: &str = "/dev/nvidiactl";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Choice {
     pub(crate) backend: BackendArg,
-    /// Why it is not NCCL, if that may be unexpected.
+    /// The reason why it is not NCCL, if that may be unexpected.
     pub(crate) note: Option<String>,
     /// The number of GPUs that this process may use; 0 if that was not determined.
     gpus: usize,
 }
 
-/// What the machine has of what a backend for GPUs needs.
+/// The parts of the machine that a backend for GPUs needs.
 trait Machine {
     /// The number of GPUs, if all that the backend needs is there.
     fn gpus(&self, backend: BackendArg) -> Result<usize, Error>;
@@ -35,7 +35,7 @@ trait Machine {
 struct LocalMachine;
 
 impl Choice {
-    /// Chooses by the arguments and by what the machine has.
+    /// Chooses by the arguments and by the parts of the machine.
     pub(crate) fn new(args: &MeasureArgs) -> Result<Self, Error> {
         Self::on(&LocalMachine, args)
     }

@@ -264,7 +264,7 @@ impl Bench<'_> {
     }
 }
 
-/// What the row of a case measures.
+/// The measured call of a case's row.
 fn key<T: Element>(case: &Case, backend: Backend) -> Key {
     let collective = case.collective;
     let operation = collective.operation();

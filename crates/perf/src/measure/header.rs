@@ -1,4 +1,4 @@
-//! What is said about a run beside its results: the lines above and below the table, and the JSON
+//! The description of a run beside its results: the lines above and below the table, and the JSON
 //! report's configuration.
 
 use spark_ccl_console::notation::size::human;
@@ -78,7 +78,7 @@ fn settings_line(options: &Options) -> String {
     )
 }
 
-/// What the JSON report says about the run.
+/// The JSON report's description of the run.
 pub(super) fn config(platform: &impl Platform, options: &Options) -> Config {
     let Sweep {
         min,

@@ -39,7 +39,7 @@ fn lengths(options: &Options, layout: &Layout, element: usize) -> (usize, usize)
     (length(layout.send), length(layout.larger()))
 }
 
-/// This rank, and what all ranks have reported.
+/// This rank, and the reports of all ranks.
 pub(crate) struct Host<'a> {
     comm: &'a Communicator,
     limits: Vec<Vec<MemoryLimit>>,
@@ -57,7 +57,7 @@ impl<'a> Host<'a> {
         })
     }
 
-    /// What the links are made of, and what they join as far as they are made.
+    /// The kinds of the links, and their ends as far as they are made.
     fn links(&self) -> String {
         let mut all: Vec<PeerLink> = Vec::new();
         for link in self.comm.links() {

@@ -1,5 +1,5 @@
-//! What only NCCL has: a version, types that it reduces on newer GPUs alone, and memory that it is
-//! told of.
+//! The specifics of NCCL: a version, types that it reduces on newer GPUs alone, and memory that
+//! it is told of.
 
 use spark_ccl::cuda;
 use spark_ccl_console::print_error;

@@ -54,7 +54,7 @@ pub(crate) struct PairArgs {
     pub(crate) ranks: RankArgs,
 }
 
-/// The flags of those that measure bandwidth.
+/// The flags of the commands that measure bandwidth.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct LoadArgs {
     /// First size: a number with K, M or G (binary)
@@ -80,7 +80,7 @@ pub(crate) enum Rails {
 }
 
 impl Rails {
-    /// How many of the rails are used.
+    /// The number of rails that are used.
     pub(crate) fn used(self, found: usize) -> usize {
         match self {
             Self::All | Self::Each => found,

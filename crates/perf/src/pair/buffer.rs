@@ -14,7 +14,7 @@ use spark_ccl_cuda::{Feature, PinnedWords, cudarc::driver::CudaContext};
 use crate::error::Error;
 use crate::ranks::hosts::share;
 
-/// Where the buffers of a rank come from.
+/// The source of a rank's buffers.
 #[derive(Debug, Clone)]
 pub(crate) enum Allocator {
     Host,
@@ -88,7 +88,7 @@ impl Buffer {
         }
     }
 
-    /// Where its words are. They stay there until it is dropped, wherever it is moved.
+    /// The address of its words. They stay there until it is dropped, wherever it is moved.
     pub(crate) fn words(&mut self) -> NonNull<[AtomicU64]> {
         match self {
             Self::Host(words) => {

@@ -1,4 +1,4 @@
-//! What is measured over the rails between two ranks, as rows and as lines of a table.
+//! Measurements over the rails between two ranks, as rows and as lines of a table.
 
 use std::fmt::Write as _;
 use std::ops::Range;
@@ -20,7 +20,7 @@ pub(crate) const LATENCY_HEAD: &str = "\
 #        (B)                        (us)      (us)      (us)      (us)      (us)
 ";
 
-/// What a rank has measured for one size.
+/// A rank's measurement of one size.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Seen {
     /// From the first request to the end of the last.
@@ -33,7 +33,7 @@ pub(crate) struct Seen {
     pub(crate) wrong: u64,
 }
 
-/// Combines what both ranks have seen.
+/// Combines the measurements of both ranks.
 pub(crate) fn bandwidth(bytes: u64, rails: Range<usize>, all: &[Seen]) -> BandwidthRow {
     let of_rail = |rail: usize| all.iter().map(|seen| seen.carried[rail]).sum();
     let carried: Vec<u64> = (0..rails.len()).map(of_rail).collect();

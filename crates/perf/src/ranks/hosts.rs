@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::limits::{self, MemoryLimit};
 use crate::report::{Device, NO_BUS};
 
-/// What a rank reports about itself.
+/// A rank's report about itself.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct RankInfo {
     pid: u32,
@@ -61,7 +61,7 @@ pub(crate) fn share<T: Serialize + DeserializeOwned>(
         .collect()
 }
 
-/// How often rails were dropped, and how often they returned, on all links. Both ends of a link
+/// The number of dropped rails, and of those that returned, on all links. Both ends of a link
 /// count each event.
 pub(crate) fn rails(comm: &Communicator) -> Result<(u64, u64), Error> {
     let mut counts = vec![0; 2];

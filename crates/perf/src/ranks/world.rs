@@ -11,7 +11,7 @@ const MOST_RANKS: usize = 4096;
 /// The most ranks that may be threads of one process.
 const MOST_THREADS: usize = 1024;
 
-/// Where the ranks come from.
+/// The source of the ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum World {
     /// A launcher, or another spark-perf, has started the processes.
@@ -111,7 +111,7 @@ pub(crate) fn builder(links: &LinkOptions) -> Builder {
     builder
 }
 
-/// What each rank of this process returned.
+/// The results of the ranks of this process.
 pub(crate) type Results<R> = Vec<(usize, Result<R, Error>)>;
 
 /// Runs `body` as each rank of this process.

@@ -21,7 +21,7 @@ use crate::error::Error;
 use crate::pair::{Allocator, Rank};
 use crate::ranks::hosts::share;
 
-/// How long to try a rail that may not exist.
+/// The time limit of a try of a rail that may not exist.
 const PROBE: Duration = Duration::from_secs(2);
 /// The most pairs of ports that are tried.
 const MOST_CANDIDATES: usize = 64;
@@ -30,14 +30,14 @@ const INLINE: u32 = 128;
 /// The most reads in flight on a queue pair, if the devices support as many.
 const MOST_READS: u8 = 16;
 
-/// What the peer needs to know about a queue pair.
+/// A queue pair, as the peer needs it.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 struct QueuePairInfo {
     qp_num: u32,
     reads_answered: u8,
 }
 
-/// What the peer needs to know about the memory.
+/// The memory, as the peer needs it.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 struct MemoryInfo {
     addr: u64,
@@ -89,7 +89,7 @@ fn exchange<T: Serialize + DeserializeOwned + Clone>(
         .map_err(|reason| Error::Rdma(format!("rank {other} cannot: {reason}")))
 }
 
-/// What a rank needs while it connects.
+/// The state of a rank while it connects.
 struct Setup<'a> {
     nics: &'a Nics,
     settings: &'a Rdma,

@@ -268,7 +268,7 @@ mod tests {
         row.text(&Settings::from_env(env).unwrap().rdma)
     }
 
-    /// Why an address would be used, at the end of its line.
+    /// The reason to use an address, at the end of its line.
     fn used(text: &str) -> &str {
         let mut lines = text.lines();
         lines.find(|line| line.contains("used:")).unwrap()

@@ -11,7 +11,7 @@ use super::args::{Common, Wait};
 use super::endpoint::Endpoint;
 use crate::error::Error;
 
-/// How often a waiting rank checks that the other is alive.
+/// The pause after which a waiting rank checks that the other is alive.
 const CHECK: Duration = Duration::from_millis(100);
 
 /// Waits for completions on endpoints until a timeout.

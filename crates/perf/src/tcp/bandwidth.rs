@@ -63,7 +63,7 @@ struct Flow<'a> {
     message: TcpMessage,
 }
 
-/// All that carry data one way or the other.
+/// The sockets that carry data, in either direction.
 fn flows<'a>(
     args: &TcpArgs,
     memory: &Allocator,
@@ -99,7 +99,7 @@ struct Bench<'a, 'l> {
     rails: Range<usize>,
 }
 
-/// What all threads that send have in common.
+/// The state that all sending threads share.
 struct Load {
     next: AtomicU64,
     count: u64,

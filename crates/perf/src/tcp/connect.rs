@@ -18,9 +18,9 @@ use crate::error::Error;
 use crate::ranks::hosts::share;
 use crate::stats::PerIteration;
 
-/// How often an attempt is looked at.
+/// The pause between two looks at an attempt.
 const LOOK: Duration = Duration::from_millis(1);
-/// How many round trips are measured.
+/// The number of round trips that are measured.
 const ROUND_TRIPS: usize = 200;
 
 /// A rail with its sockets.
@@ -30,7 +30,7 @@ pub(super) struct Lane {
     pub(super) streams: Vec<Stream>,
 }
 
-/// What a rank tells the other one; sockets of rank 0 begin with its token.
+/// A rank's description for the other one; sockets of rank 0 begin with its token.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Own {
     interfaces: Vec<Named>,

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use spark_ccl_console::socket::{connect_from, listen_at};
 use spark_ccl_topology::netif::SharedSubnets;
 
-/// How long a try may take: one packet may get lost.
+/// The time limit of a try: one packet may get lost.
 const TRY: Duration = Duration::from_millis(1500);
 
 /// An interface of rank 0, and the addresses of rank 1 in its subnet, the best first.
@@ -19,7 +19,7 @@ pub(super) struct Rail {
     pub(super) targets: Vec<IpAddr>,
 }
 
-/// How the ranks are connected on a rail.
+/// The connection of the ranks on a rail.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Connection {
     pub(super) source: IpAddr,
@@ -29,7 +29,7 @@ pub(super) struct Connection {
     pub(super) unbound: Option<String>,
 }
 
-/// Where rank 1 listens: at an address, and there for what arrives by its interface, if others
+/// The listeners of rank 1: at an address, and there for what arrives by its interface, if others
 /// share the subnet.
 pub(super) struct Listeners {
     ip: IpAddr,

@@ -7,15 +7,15 @@ use std::time::Duration;
 use crate::error::Error;
 use crate::pair::{Allocator, Buffer};
 
-/// How long a greeting may take.
+/// The time limit of a greeting.
 const GREETING: Duration = Duration::from_secs(5);
 
 /// Before each message, and instead of one at the end.
 const MESSAGE: u8 = 1;
 const END: u8 = 0;
 
-/// Where the payload starts in a message's memory; the byte before it is the message's kind. Pinned
-/// memory starts at a page, so its payload starts at a cache line.
+/// The offset of the payload in a message's memory; the byte before it is the message's kind.
+/// Pinned memory starts at a page, so its payload starts at a cache line.
 const HEAD: usize = 64;
 
 /// A connected socket.
@@ -55,7 +55,7 @@ impl Stream {
         self.0.set_write_timeout(Some(limit))
     }
 
-    /// How long each call may wait.
+    /// The time limit of each call.
     pub(super) fn set_timeout(&mut self, limit: Duration) -> Result<(), Error> {
         let what = "setting a socket's timeout";
         self.limit(limit).map_err(Error::system(what))

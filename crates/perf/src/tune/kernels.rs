@@ -13,7 +13,7 @@ use crate::error::Error;
 use crate::measure::Choice;
 use crate::ranks::world::{self, World};
 
-/// What is measured of a collective: its sweep runs several times, and of each size the best time
+/// The measurement of a collective: its sweep runs several times, and of each size the best time
 /// counts.
 fn measured(args: &TuneArgs, collective: Collective) -> Result<cli::args::MeasureArgs, Error> {
     let [first, last] = [args.minbytes, args.maxbytes].map(|bytes| bytes.to_string());

@@ -17,7 +17,7 @@ use crate::ranks::hosts::reduce;
 const FEWEST_ROUNDS: usize = 3;
 const MOST_ROUNDS: usize = 40;
 const AGREEMENT: f64 = 0.03;
-/// How long one sample should take.
+/// The time that one sample should take.
 const SAMPLE_TIME: Duration = Duration::from_millis(5);
 const MOST_PAIRS: f64 = 1000.0;
 /// The largest size for `direct`, which stores what all other ranks send.

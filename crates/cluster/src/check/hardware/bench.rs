@@ -1,4 +1,4 @@
-//! What all checks use: the hosts, what doctor has found, and programs that run on them.
+//! The parts that all checks share: hosts, findings of doctor, and programs that run on hosts.
 
 use std::time::{Duration, Instant};
 
@@ -12,9 +12,9 @@ use crate::finding::{Finding, Status};
 use crate::remote::Answer;
 use crate::survey::{self, SurveyArgs};
 
-/// Why nothing that needs RDMA runs.
+/// The reason why nothing that needs RDMA runs.
 pub(super) const NO_RDMA: &str = "no rail of RDMA joins these hosts";
-/// How long a script may take.
+/// The time limit of a script.
 const LIMIT: Duration = Duration::from_secs(120);
 
 pub(super) struct Bench<'a> {
@@ -23,7 +23,7 @@ pub(super) struct Bench<'a> {
     pub(super) cluster: Cluster<'a>,
     pub(super) found: &'a [Finding],
     pub(super) probed: Option<&'a Probed>,
-    /// How long each of the long checks runs.
+    /// The time for which each of the long checks runs.
     pub(super) limit: Duration,
 }
 
@@ -47,7 +47,7 @@ impl Bench<'_> {
         (0..self.cluster.hosts.len()).collect()
     }
 
-    /// Why no ranks run on these hosts, if so.
+    /// The reason why no ranks run on these hosts, if so.
     pub(super) fn obstacle(&self) -> Option<String> {
         match self.probed.map(|probed| &probed.collective) {
             Some(Ok(_)) => None,
@@ -67,7 +67,7 @@ impl Bench<'_> {
         read.unwrap_or_default()
     }
 
-    /// What doctor has found under these names, as one check.
+    /// The findings of doctor under these names, as one check.
     pub(super) fn found(&self, check: Check, ids: &[&str]) -> Check {
         let check = check.by(format!("spark-perf doctor --probe -H {}", self.names()));
         let found: Vec<_> = self

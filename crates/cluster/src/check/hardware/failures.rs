@@ -9,12 +9,12 @@ use super::Check;
 use super::bench::{Bench, NO_RDMA};
 use crate::finding::Status;
 
-/// How many operations, and in how many runs.
+/// The number of operations, and of runs.
 const OPERATIONS: u64 = 1_000_000;
 const RUNS: u64 = 20;
 /// When the rank that is stopped goes on, after the start.
 const STOPPED_UNTIL: Duration = Duration::from_secs(3);
-/// How often ranks start and end.
+/// The number of starts and ends of ranks.
 const ROUNDS: u32 = 100;
 /// Counters that stay as they are where nothing is lost.
 const LOSSES: [&str; 4] = [
@@ -199,7 +199,7 @@ fn rounds(bench: &Bench<'_>) -> Check {
     )
 }
 
-/// What counters of lost packets have grown by since the first reading.
+/// The growth of the counters of lost packets since the first reading.
 fn losses(before: &[Host], after: &[Host]) -> Check {
     let check = Check::new(
         "counters of lost packets",
@@ -242,7 +242,7 @@ fn losses(before: &[Host], after: &[Host]) -> Check {
 }
 
 fn memory(before: &[Host], after: &[Host]) -> Check {
-    /// What other programs may take meanwhile.
+    /// The memory that other programs may take meanwhile.
     const SOME: u64 = 1 << 30;
     let check = Check::new(
         "memory",

@@ -8,11 +8,11 @@ use super::bench::{Bench, NO_RDMA};
 use crate::doctor::expected;
 use crate::finding::Status;
 
-/// How far the latencies of two rails of a pair may differ.
+/// The most by which the latencies of two rails of a pair may differ.
 const ALIKE: f64 = 1.2;
-/// What a function of a Spark carries one way, in GB/s: the figure by which one is known.
+/// The rate of a function of a Spark one way, in GB/s: the figure by which one is known.
 const SPARK: std::ops::Range<f64> = 11.5..12.5;
-/// What it must carry both ways together, in Gbit/s; others have seen 213.
+/// The rate that it must carry both ways together, in Gbit/s; others have seen 213.
 const LEAST_BOTH: f64 = 190.0;
 
 pub(super) fn latency(bench: &Bench<'_>) -> Check {

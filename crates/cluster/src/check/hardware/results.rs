@@ -69,7 +69,7 @@ pub(super) fn run(
     }
 }
 
-/// Why nothing runs on GPUs, if so.
+/// The reason why nothing runs on GPUs, if so.
 pub(super) fn no_gpu(bench: &Bench<'_>) -> Option<&'static str> {
     let has_none = |host: &spark_ccl_topology::Host| host.gpus.iter().all(|gpu| gpu.cuda.is_none());
     bench

@@ -7,7 +7,7 @@ use super::bench::Bench;
 use super::results::{no_gpu, run};
 use crate::finding::Status;
 
-/// What others have measured between two Sparks.
+/// Measurements of others between two Sparks.
 const RIVAL: &str =
     "8 KiB in 9.7 us and 256 MiB at 24.3 GB/s: what others reach; NCCL's row has its version";
 

@@ -24,7 +24,7 @@ const BY_MAC: u8 = 4;
 
 pub(super) type Mac = [u8; 6];
 
-/// What a frame says of its sender.
+/// A frame's description of its sender.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Frame {
     pub(super) source: Mac,

@@ -4,7 +4,7 @@ use super::frame::Mac;
 
 pub(super) const HOST: Mac = [0x4c, 0xbb, 0x47, 0, 0, 1];
 
-/// What each frame begins with: to all on the link, from [`HOST`].
+/// The beginning of each frame: to all on the link, from [`HOST`].
 pub(super) fn header() -> Vec<u8> {
     let to = [0x01, 0x80, 0xc2, 0x00, 0x00, 0x0e];
     [&to[..], &HOST, &[0x88, 0xcc]].concat()

@@ -1,7 +1,7 @@
 use super::testing::{HOST, frame, header, management, mandatory, value, whole};
 use super::*;
 
-/// Who is heard of by these frames.
+/// The hosts that these frames announce.
 fn heard(frames: &[Vec<u8>], own: &Own) -> Vec<Found> {
     let mut heard = Heard::new();
     for frame in frames {

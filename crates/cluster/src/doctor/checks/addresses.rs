@@ -17,7 +17,7 @@ use crate::finding::{Finding, Fix, Problem};
 pub(super) const LARGE_PACKETS: u32 = 4200;
 /// The MTU that is usual where that fits.
 pub(super) const LARGE: u32 = 9000;
-/// What plans all addresses at once.
+/// The command that plans all addresses at once.
 const PLAN: &str = "spark-perf netplan plans the addresses of all cables";
 
 pub(super) fn checks(wires: &Wires<'_>, proposals: &[Proposal<'_>], index: usize) -> Vec<Finding> {
@@ -32,7 +32,7 @@ pub(super) fn checks(wires: &Wires<'_>, proposals: &[Proposal<'_>], index: usize
     found
 }
 
-/// What the addresses of several interfaces say together.
+/// Checks the addresses of several interfaces together.
 pub(super) fn of_all(
     cluster: &Cluster<'_>,
     wires: &Wires<'_>,

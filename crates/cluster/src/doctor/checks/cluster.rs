@@ -1,4 +1,4 @@
-//! What all hosts must have in common.
+//! Checks what all hosts must share.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use super::Subject;
 use super::software::number;
 use crate::finding::{Finding, Fix, Problem};
 
-/// How far clocks may differ, in seconds.
+/// The most by which clocks may differ, in seconds.
 const SECONDS: f64 = 1.0;
 
 pub(super) fn checks(subject: &Subject<'_>) -> Vec<Finding> {

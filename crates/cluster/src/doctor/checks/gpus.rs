@@ -35,7 +35,7 @@ fn check(host: &Host, gpu: &Gpu) -> Finding {
     }
 }
 
-/// How network cards reach the memory.
+/// Checks how network cards reach the memory.
 fn memory(host: &Host, device: &CudaDevice) -> &'static str {
     if device.integrated {
         "shares the processors' memory: network cards reach what is allocated by CUDA as host \

@@ -11,8 +11,8 @@ use super::routes;
 use super::wires::Wires;
 use crate::finding::{Finding, Fix, Problem};
 
-/// What of a cable's rate is data: 23.7 GB/s were measured of 200 Gbit/s; and of a PCIe link's:
-/// 111.9 Gbit/s of 126.
+/// The part of a cable's rate that is data: 23.7 GB/s were measured of 200 Gbit/s. Then that of a
+/// PCIe link's: 111.9 Gbit/s of 126.
 const OF_CABLE: f64 = 0.948;
 const OF_PCIE: f64 = 0.888;
 /// The same where one function carries all: 12 GB/s were measured.

@@ -14,12 +14,13 @@ const KHO: &str = "GRUB_CMDLINE_LINUX in /etc/default/grub: kho=off there helps,
 /// anything is killed.
 const FROZEN: u64 = 3 << 30;
 const TIGHT: u64 = 5 << 30;
-/// What other machines must leave.
+/// The memory that a GPU of other machines must leave.
 const LITTLE: u64 = 1 << 30;
 /// Drivers whose governor of this name adapts to the load.
 const ADAPTIVE: [&str; 2] = ["intel_pstate", "amd-pstate-epp"];
 
-/// What a file system must have left; below the first, small files cannot be written, either.
+/// The space that a file system must have left. Below the first number, small files cannot be
+/// written, either.
 const FULL: u64 = 16 << 20;
 const NEARLY_FULL: u64 = 1 << 30;
 /// What NCCL's processes on a host share: a container of docker has 64 MiB for that, unless it is

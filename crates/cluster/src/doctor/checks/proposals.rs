@@ -11,7 +11,7 @@ use spark_ccl_topology::{Host, Netdev};
 
 use super::wires::{Place, Wires, is_ethernet};
 
-/// How many addresses of a subnet are tried at most.
+/// The most addresses of a subnet that are tried.
 const TRIED: u32 = 1024;
 
 /// An address for an interface.

@@ -6,7 +6,7 @@ use spark_ccl_topology::cages::Cage;
 use super::kind::is_spark;
 use crate::finding::{Fix, Problem};
 
-/// What a Spark's cages can carry, in Gbit/s.
+/// The rate of a Spark's cages, in Gbit/s.
 const OF_SPARK: f64 = 200.0;
 
 /// Functions of one cage with different rates.

@@ -13,7 +13,7 @@ use crate::finding::{Finding, Fix, Problem};
 /// The name of these findings.
 const ID: &str = "pair.route";
 
-/// What is wrong with the routes of either end of a rail.
+/// Problems of the routes of either end of a rail.
 pub(super) fn checks(cluster: &Cluster<'_>, rail: &HostRail) -> Vec<Finding> {
     let [a, b] = &rail.ends;
     let ways = [(a, b), (b, a)].into_iter();

@@ -28,7 +28,7 @@ fn findings(hosts: &[Host], clocks: &[Option<(f64, f64)>]) -> Vec<Finding> {
     })
 }
 
-/// What is not in order with these hosts.
+/// The findings that are not in order.
 fn wrong(hosts: &[Host]) -> Vec<Finding> {
     with_clocks(hosts, &vec![None; hosts.len()])
 }

@@ -11,7 +11,7 @@ use super::{Outcome, Pair};
 use crate::doctor::checks::expected;
 use crate::finding::{Finding, Fix, Problem};
 
-/// Less than this part of what is expected is slow.
+/// Less than this part of the expected rate is slow.
 const ENOUGH: f64 = 0.85;
 /// Less than this part of what the fastest rail carries is slow, where nothing else says what to
 /// expect.
@@ -22,7 +22,7 @@ const OF_RAILS: f64 = 0.1;
 /// Interfaces up to this speed, in Mbit/s, carry TCP at their rate; for faster ones, a processor is
 /// too slow.
 const FILLED: u32 = 25_000;
-/// What of an interface's rate is data of TCP.
+/// The part of an interface's rate that is data of TCP.
 const OF_INTERFACE: f64 = 0.94;
 
 /// The kind of a measurement.
@@ -84,7 +84,7 @@ fn judged(
     found
 }
 
-/// What a line says: the rail, its round trip, and what it carries.
+/// A line's words: the rail, its round trip, and what it carries.
 fn seen(pair: &Pair, kind: &Kind, measured: &Measured<BandwidthRow>, row: &BandwidthRow) -> String {
     let rate = shown(row.gb_per_s, 2);
     let [rail] = row.rails[..] else {
@@ -106,7 +106,7 @@ fn shown(gb_per_s: f64, digits: usize) -> String {
     format!("{gb_per_s:.digits$} GB/s")
 }
 
-/// What the rails of a row should carry, in GB/s, and how much of it is enough.
+/// The rate, in GB/s, that the rails of a row should carry, and the part of it that is enough.
 fn wanted(
     cluster: &Cluster<'_>,
     pair: &Pair,
@@ -140,7 +140,7 @@ fn wanted(
         .or((row.rails.len() == 1).then_some(alike))
 }
 
-/// What an interface of a card carries of TCP, in GB/s.
+/// The rate of TCP over an interface of a card, in GB/s.
 fn rate(netdev: &Netdev) -> Option<f64> {
     let speed = netdev.speed.filter(|speed| *speed <= FILLED)?;
     netdev.pci.as_ref()?;

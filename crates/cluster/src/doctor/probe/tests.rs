@@ -35,7 +35,7 @@ fn measured(ends: &[[&str; 2]], rates: [f64; 3]) -> Measured<BandwidthRow> {
     }
 }
 
-/// What is said of a pair of Sparks that carries this over RDMA.
+/// The findings about a pair of Sparks that carries this over RDMA.
 fn said(rates: [f64; 3], change: impl FnOnce(&mut Measured<BandwidthRow>)) -> Vec<Finding> {
     let hosts = testing::hosts(&testing::pair());
     let cluster = Cluster::of(&hosts);

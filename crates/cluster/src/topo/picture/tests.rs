@@ -114,7 +114,7 @@ fn rectangles(svg: &str) -> Vec<[f64; 4]> {
     tags.map(edges).collect()
 }
 
-/// How wide a text of a class is drawn.
+/// The width at which a text of a class is drawn.
 fn drawn_width(class: &str, text: &str) -> f64 {
     static REGISTERED: Once = Once::new();
     REGISTERED.call_once(|| {

@@ -1,4 +1,4 @@
-//! Which arguments are refused, and what the others become.
+//! Tests which arguments are refused, and how the others are understood.
 
 use clap::Parser;
 use spark_ccl_console::Failure;

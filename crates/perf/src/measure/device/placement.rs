@@ -25,12 +25,12 @@ impl VisibleGpus {
     }
 }
 
-/// Where a rank is.
+/// The place of a rank.
 struct Place<'a> {
     host: &'a str,
     ordinal: usize,
     bus: &'a str,
-    /// How many GPUs its process may use.
+    /// The number of GPUs that its process may use.
     visible: usize,
 }
 

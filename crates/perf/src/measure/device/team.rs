@@ -33,7 +33,7 @@ pub(crate) struct Team<'a> {
     allocated: bool,
 }
 
-/// What a thread reports about one of its GPUs.
+/// A thread's report about one of its GPUs.
 #[derive(Debug, Serialize, Deserialize)]
 struct GpuInfo {
     pid: u32,
@@ -78,13 +78,13 @@ impl<'a> Team<'a> {
         })
     }
 
-    /// The kernels of our own that the collective has, and by what measured ones are kept.
+    /// Our own kernels for the collective, and the keys by which measured ones are kept.
     pub(crate) fn kernels(&self, options: &Options) -> Option<(GpuLayout, Vec<&'static str>)> {
         let gpu = self.backends.first()?.all.first()?;
         gpu.comm.device_kernels(options.collective.operation())
     }
 
-    /// How each backend does a call of this size, where that is this library's choice.
+    /// The way of each backend to do a call of this size, where that is this library's choice.
     fn choices(&self, options: &Options, size: u64) -> Vec<String> {
         let (collective, dtype) = (options.collective, options.dtypes[0]);
         let layout = collective.layout(size, dtype.size(), self.devices.len());

@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::exact::{from_bits, whole_number};
 use crate::measure::timing::{Timed, processor_time, rehearsals};
 
-/// How many messages go over a link before one finds the memory of an earlier one.
+/// The messages that go over a link before one finds the memory of an earlier one.
 const LAP: usize = 64;
 
 /// The buffers of a run. They may be larger than one call needs: calls then use their parts in
@@ -182,7 +182,7 @@ mod tests {
     const CALLS: usize = 20;
     const RANKS: usize = 3;
 
-    /// How many pages this thread has touched first.
+    /// The number of pages that this thread has touched first.
     fn faults() -> u64 {
         let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
         let (_, fields) = stat.rsplit_once(") ").unwrap();

@@ -35,7 +35,7 @@ fn hosts(network: [u8; 2], prefix: u8) -> Vec<Host> {
     hosts
 }
 
-/// What is said of subnets.
+/// The findings about subnets.
 fn said(hosts: &[Host]) -> Vec<Finding> {
     let found = wrong(hosts).into_iter();
     found.filter(|one| one.id == "net.subnets").collect()
