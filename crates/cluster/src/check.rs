@@ -21,7 +21,7 @@ use clap::Parser;
 pub use hardware::COLLECTIVES;
 use load::Moment;
 use serde::Serialize;
-use spark_ccl_console::{document::Document, draft, exit, print};
+use spark_ccl_console::{document::Document, draft, exit, json, print};
 use spark_ccl_status::clock;
 use spark_ccl_topology::{Cluster, Host};
 use traffic::Traffic;
@@ -94,7 +94,7 @@ pub(crate) struct CheckArgs {
     hardware: bool,
 }
 
-/// All that was found.
+/// The findings.
 #[derive(Debug, Serialize)]
 struct Report<'a> {
     format: u32,
@@ -237,12 +237,6 @@ fn write(folder: &Path, report: &Report<'_>) -> Result<(), Error> {
         draft::replace(&path, text.as_bytes()).map_err(writing)?;
     }
     Ok(())
-}
-
-fn json(report: &Report<'_>) -> Result<String, Error> {
-    let text = serde_json::to_string_pretty(report);
-    let text = text.map_err(Error::system("writing JSON"))?;
-    Ok(text + "\n")
 }
 
 fn code(report: &Report<'_>) -> u8 {

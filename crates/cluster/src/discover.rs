@@ -24,15 +24,15 @@ use found::{Found, merge, same_keys};
 #[cfg(test)]
 pub(crate) use lldp::{any_frame_is_heard, testing::some_frames};
 use serde::Serialize;
-use spark_ccl_console::{exit, print, print_error};
+use spark_ccl_console::{exit, json, print, print_error};
 
 use crate::error::Error;
 use crate::long::tell_if_long;
 use crate::remote::{Host, Remote, parse_one, run_on_all, settled};
 
-/// How long `launch --hosts discovered` looks.
+/// The time for which `launch --hosts discovered` looks.
 const BRIEF: Duration = Duration::from_secs(3);
-/// How long the hosts that were found may take to run spark-perf.
+/// The time limit for the hosts that were found to run spark-perf.
 const ANSWER: Duration = Duration::from_secs(20);
 /// This host, in a hostfile.
 const HERE: &str = "localhost";
@@ -41,7 +41,10 @@ const HERE: &str = "localhost";
 pub(crate) fn run(args: &DiscoverArgs) -> Result<u8, Error> {
     let (found, notes) = find(args.time());
     print(&if args.json {
-        json(&found, &notes)?
+        json(&Report {
+            hosts: &found,
+            notes: &notes,
+        })?
     } else {
         hostfile(&found, &notes)
     })?;
@@ -167,16 +170,9 @@ fn hostfile(found: &[Found], notes: &[String]) -> String {
     text
 }
 
-fn json(found: &[Found], notes: &[String]) -> Result<String, Error> {
-    #[derive(Serialize)]
-    struct Report<'a> {
-        hosts: &'a [Found],
-        notes: &'a [String],
-    }
-    let text = serde_json::to_string_pretty(&Report {
-        hosts: found,
-        notes,
-    });
-    let text = text.map_err(Error::system("writing the hosts"))?;
-    Ok(text + "\n")
+/// The JSON of what was found.
+#[derive(Serialize)]
+struct Report<'a> {
+    hosts: &'a [Found],
+    notes: &'a [String],
 }

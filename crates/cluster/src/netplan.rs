@@ -21,7 +21,7 @@ use std::path::Path;
 pub(crate) use args::NetplanArgs;
 use plan::Node;
 use serde::Serialize;
-use spark_ccl_console::{print, print_error};
+use spark_ccl_console::{json, print, print_error};
 
 use crate::error::Error;
 use crate::program::output_of;
@@ -48,7 +48,7 @@ pub(crate) fn run(args: &NetplanArgs) -> Result<u8, Error> {
         return write_files(folder, &nodes).map(|()| 0);
     }
     print(&if args.json {
-        json(&nodes)?
+        json(&Plan { nodes: &nodes })?
     } else {
         files(&nodes)
     })?;
@@ -109,12 +109,8 @@ fn write_files(folder: &Path, nodes: &[Node]) -> Result<(), Error> {
     Ok(())
 }
 
-fn json(nodes: &[Node]) -> Result<String, Error> {
-    #[derive(Serialize)]
-    struct Plan<'a> {
-        nodes: &'a [Node],
-    }
-    let text = serde_json::to_string_pretty(&Plan { nodes });
-    let text = text.map_err(Error::system("writing the plan"))?;
-    Ok(text + "\n")
+/// The JSON of a plan.
+#[derive(Serialize)]
+struct Plan<'a> {
+    nodes: &'a [Node],
 }

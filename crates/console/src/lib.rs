@@ -31,4 +31,4 @@ pub mod tether;
 
 pub use command::{run_named, run_parsed, settings};
 pub use error::{Error, Failure, exit};
-pub use output::{plain, print, print_error};
+pub use output::{json, plain, print, print_error};

@@ -4,6 +4,8 @@
 
 use std::io::{self, Write};
 
+use serde::Serialize;
+
 use crate::error::Error;
 
 /// Writes to standard output at once.
@@ -16,6 +18,22 @@ pub fn print(text: &str) -> Result<(), Error> {
     out.write_all(text.as_bytes())
         .and_then(|()| out.flush())
         .map_err(Error::system("writing to standard output"))
+}
+
+/// A value as JSON, over several lines.
+///
+/// ```
+/// # use spark_ccl_console::json;
+/// assert_eq!(json(&[1])?, "[\n  1\n]\n");
+/// # Ok::<(), spark_ccl_console::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// If a key of a map is no text.
+pub fn json(value: &impl Serialize) -> Result<String, Error> {
+    let text = serde_json::to_string_pretty(value);
+    Ok(text.map_err(Error::system("writing JSON"))? + "\n")
 }
 
 /// Writes a line to standard error with one call, so that lines of ranks that fail together do not

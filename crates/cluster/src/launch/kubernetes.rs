@@ -73,9 +73,7 @@ impl KubernetesArgs {
             self.job(nodes, &container),
         ];
         let list = json!({ "apiVersion": "v1", "kind": "List", "items": items });
-        let text = serde_json::to_string_pretty(&list);
-        let text = text.map_err(Error::system("writing the manifest"))?;
-        Ok(text + "\n")
+        Ok(spark_ccl_console::json(&list)?)
     }
 
     fn check(&self) -> Result<(), Error> {

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use serde::Serialize;
 use spark_ccl::Communicator;
 use spark_ccl_console::{
-    exit, print,
+    exit, json, print,
     rails::{Measured, MemoryKind, RailEnds},
 };
 
@@ -65,9 +65,7 @@ impl<R: Serialize> Output<R> {
     /// Prints the document; returns the exit code.
     pub(crate) fn end(self) -> Result<u8, Error> {
         if let Some(measured) = self.shown.filter(|_| self.json) {
-            let text = serde_json::to_string_pretty(&measured);
-            let text = text.map_err(Error::system("writing JSON"))?;
-            print(&(text + "\n"))?;
+            print(&json(&measured)?)?;
         }
         Ok(if self.wrong == 0 { 0 } else { exit::WRONG })
     }
