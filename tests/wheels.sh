@@ -3,8 +3,8 @@
 wheels=$(dirname "$cache")
 
 # fetch_wheel PACKAGE==VERSION HASH FOLDER FILE...: puts the wheel's libraries, or headers, FILE...
-# into a folder. If neither the folder nor PyPI has them it returns 1; a wheel with another hash ends
-# the script.
+# into a folder. If neither the folder nor PyPI has them, it returns 1. A wheel with another hash
+# ends the script.
 fetch_wheel() {
     local package=$1 hash=$2 folder=$3 work said
     shift 3

@@ -104,9 +104,8 @@ impl Slots {
     }
 
     /// Reserves host memory for one of 2 to 8 ranks, and loads and warms up the kernels. Operations
-    /// take up to `ctas` CTAs, which all ranks must have alike, and never more than 8. Slots have at
-    /// least `least` bytes, which all ranks must have alike, too, if the call has so many. The
-    /// patience is 30 s.
+    /// take up to `ctas` CTAs, never more than 8. Slots have at least `least` bytes, if the call
+    /// has so many. All ranks must have the same values of both. The patience is 30 s.
     ///
     /// # Errors
     /// There is not enough memory, there is no kernel for this GPU, or the driver fails.
