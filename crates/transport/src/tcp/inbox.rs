@@ -207,7 +207,7 @@ impl Inbox {
         let limit = self.bytes.len().min(self.start + needed.max(ahead));
         let space = &mut self.bytes[self.end..limit];
         let got = stream.receive(&mut [IoSliceMut::new(space)]);
-        self.end += self.received(got)?;
+        self.end += self.received(stream, got)?;
         Ok(())
     }
 
@@ -241,7 +241,7 @@ impl Inbox {
             IoSliceMut::new(&mut self.bytes[..HEADER_BYTES]),
         ];
         let got = stream.receive(&mut spaces);
-        let count = self.received(got)?;
+        let count = self.received(stream, got)?;
         self.end = count.saturating_sub(missing);
         Ok(count.min(missing))
     }
@@ -250,14 +250,26 @@ impl Inbox {
         self.ended.clone().map_or(Ok(()), Err)
     }
 
-    /// How many bytes arrived; an error if no more will arrive.
-    fn received(&mut self, got: rustix::io::Result<usize>) -> Result<usize, LinkError> {
-        self.ended = match got {
+    /// How many bytes arrived; an error if no more will arrive, or the kernel refuses this call.
+    fn received(
+        &mut self,
+        stream: &dyn Stream,
+        got: rustix::io::Result<usize>,
+    ) -> Result<usize, LinkError> {
+        let ended = match got {
             Ok(0) => Some(LinkError::Closed),
             Ok(count) => return Ok(count),
             Err(error) => ended_by("recv", error),
         };
-        self.check_open().map(|()| 0)
+        if got.is_ok() || stream.silence().is_err() {
+            self.ended.clone_from(&ended);
+        }
+        ended.map_or(Ok(0), Err)
+    }
+
+    /// Whether an error of this inbox says that no more can be read.
+    pub(super) fn is_end(&self, error: &LinkError) -> bool {
+        self.ended.is_some() && matches!(error, LinkError::Closed | LinkError::Os { .. })
     }
 }
 

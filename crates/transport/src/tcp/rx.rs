@@ -141,17 +141,13 @@ impl Rx {
         error: Option<LinkError>,
     ) -> Result<Option<Place>, LinkError> {
         let home = self.home();
-        let has_ended = matches!(error, Some(LinkError::Closed | LinkError::Os { .. }));
-        let Some(detours) = self
-            .detours
-            .as_mut()
-            .filter(|_| error.is_none() || has_ended)
-        else {
-            return error.map_or(Ok(None), Err);
-        };
         let Incoming {
             inbox, is_detoured, ..
         } = &mut self.sockets[home];
+        let may_come = error.as_ref().is_none_or(|error| inbox.is_end(error));
+        let Some(detours) = self.detours.as_mut().filter(|_| may_come) else {
+            return error.map_or(Ok(None), Err);
+        };
         let is_ahead = inbox.is_ahead(expected);
         *is_detoured |= error.is_some() || is_ahead;
         *is_detoured = *is_detoured || detours.is_overdue(self.next);
@@ -199,8 +195,11 @@ impl Rx {
                         return Ok(());
                     }
                 }
-                Ok(None) | Err(LinkError::Closed | LinkError::Os { .. }) => return Ok(()),
-                Err(error) => return Err(error),
+                Ok(None) => return Ok(()),
+                Err(error) => {
+                    let is_end = inbox.is_end(&error);
+                    return if is_end { Ok(()) } else { Err(error) };
+                }
             }
         }
     }

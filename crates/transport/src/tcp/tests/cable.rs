@@ -38,6 +38,8 @@ struct State {
     lost: Option<Errno>,
     /// How many bytes had come when it did.
     unread: usize,
+    /// Why the kernel refuses the next call for bytes.
+    refuses: Option<Errno>,
     /// How often the kernel was asked for bytes.
     reads: usize,
 }
@@ -53,6 +55,11 @@ impl Cable {
     pub(super) fn break_off(&self, error: Errno) {
         let mut state = self.state.lock();
         (state.lost, state.unread) = (Some(error), self.socket.unread() as usize);
+    }
+
+    /// Has the kernel refuse the next call for bytes, and keep the connection.
+    pub(super) fn refuse_next(&self, error: Errno) {
+        self.state.lock().refuses = Some(error);
     }
 
     pub(super) fn reads(&self) -> usize {
@@ -127,6 +134,9 @@ impl Stream for Cable {
     fn receive(&self, spaces: &mut [IoSliceMut<'_>]) -> rustix::io::Result<usize> {
         let mut state = self.state.lock();
         state.reads += 1;
+        if let Some(error) = state.refuses.take() {
+            return Err(error);
+        }
         if state.lost.is_some() && state.unread == 0 {
             return state.lost.map_or(Ok(0), Err);
         }

@@ -259,3 +259,24 @@ fn a_connection_that_has_ended_is_not_read_again() {
     }
     assert_eq!(here.cables[0].reads(), reads);
 }
+
+/// There may be no memory for a moment.
+#[test]
+fn a_read_that_the_kernel_refuses_is_an_error_and_ends_no_connection() {
+    for is_home in [true, false] {
+        let [mut here, mut there] = sides(GEOMETRY, 2);
+        if !is_home {
+            here.cables[0].break_off(Errno::CONNRESET);
+            there.cables[0].break_off(Errno::CONNRESET);
+            there.link.look();
+        }
+        here.cables[usize::from(!is_home)].refuse_next(Errno::NOMEM);
+        let found = here.rx.peek().map(|arrival| arrival.is_some());
+        let error = found.unwrap_err().to_string();
+        assert!(error.contains("memory"), "{error}");
+        for message in 0..4 {
+            super::send(&mut there.tx, message, 100);
+            super::receive(&mut here.rx, message, 100);
+        }
+    }
+}
