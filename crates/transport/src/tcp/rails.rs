@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
 use spark_ccl_fork::PerProcess;
 use spark_ccl_log::Mutex;
 
@@ -86,13 +87,14 @@ impl Rails {
         }
     }
 
-    /// The peer's addresses to which they have led, or lead: a host that resets connections at
-    /// least answers.
+    /// The peer's addresses to which they have led, or lead, the worst last: a host that resets
+    /// connections at least answers.
     fn peers(&self) -> Vec<IpAddr> {
-        let ways = self.all.iter().map(|rail| &rail.way);
+        let mut all: Vec<_> = self.all.iter().collect();
+        all.sort_by_key(|rail| rail.lost != Some(Errno::CONNRESET));
         self.lost
             .iter()
-            .chain(ways)
+            .chain(all.into_iter().map(|rail| &rail.way))
             .map(|way| way.peer.ip())
             .collect()
     }

@@ -374,6 +374,20 @@ fn a_way_by_which_a_spare_was_lost_is_avoided() {
     assert_eq!(asked.lock()[1], (2, all));
 }
 
+/// The one that was reset has led to a host that answers.
+#[test]
+fn a_first_way_that_was_lost_is_better_than_one_that_is_silent() {
+    let [here, _there] = sides(GEOMETRY, 2);
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let asks = Arc::clone(&asked);
+    let _entry = here.tx.ask_by(move |_, peers| asks.lock().push(peers.to_vec()));
+    here.cables[0].pull(0);
+    here.cables[1].break_off(Errno::CONNRESET);
+    here.link.look();
+    let peers = [3, 2].map(|network| IpAddr::from([192, 0, network, 2]));
+    assert_eq!(*asked.lock(), [peers]);
+}
+
 /// An end of a connection between two addresses of this host that the other end has reset. Its
 /// kernel still has a message.
 fn reset_with_a_message() -> Connection {
