@@ -160,10 +160,12 @@ impl Link {
         }
     }
 
-    /// The silent rails of those in use, once for each of their connections.
+    /// The silent rails of those in use, once for each of their connections. One that was lost, maybe
+    /// long ago, does not say why a call waits now.
     pub(super) fn silent(&self) -> Vec<SilentRail> {
         let rails = self.rails.lock();
-        in_use(&rails.all).filter_map(Rail::as_silent).collect()
+        let open = in_use(&rails.all).filter(|rail| rail.lost.is_none());
+        open.filter_map(Rail::as_silent).collect()
     }
 
     /// Waits until all messages have arrived, as long as that takes no longer than finding out that

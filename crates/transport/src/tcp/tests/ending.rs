@@ -176,10 +176,7 @@ fn a_reset_does_not_shorten_a_later_outage() {
     for side in [&here, &there] {
         side.cables[1].break_off(Errno::CONNRESET);
         side.link.look();
-        let [lost] = &side.tx.silent_rails()[..] else {
-            panic!("one is lost");
-        };
-        assert!(lost.name.ends_with("(192.0.3.1 -> 192.0.3.2)"));
+        assert_eq!(side.tx.silent_rails(), [], "no call waits for it");
     }
     let exchange = |from: &mut Side, to: &mut Side, messages| {
         for message in messages {
