@@ -33,6 +33,8 @@ static IN_VAIN: PerProcess<Mutex<Option<Instant>>> = PerProcess::new();
 pub(super) struct Link {
     pub(super) outbox: Mutex<Outbox>,
     rails: Mutex<Rails>,
+    /// Looks take turns: only they remove rails and their sockets, so numbers stay during a look.
+    looks: Mutex<()>,
     pub(super) spares: Arc<Spares>,
 }
 
@@ -108,6 +110,7 @@ impl Link {
         Self {
             outbox: Mutex::new(Outbox::new(streams, geometry, retains)),
             rails: Mutex::new(rails),
+            looks: Mutex::default(),
             spares: Arc::default(),
         }
     }
@@ -202,20 +205,28 @@ impl Link {
 impl Upkeep for Link {
     /// Finds out which rails are silent now.
     fn look(&self) {
+        let turn = self.looks.lock();
         let mut rails = self.rails.lock();
         rails.listen();
         let silent: Vec<_> = rails.all.iter().map(Rail::is_silent).collect();
+        // A sender has the outbox during its system calls: who asks for rails does not wait for it.
+        drop(rails);
         let mut outbox = self.outbox.lock();
         outbox.heed(&silent);
-        for number in (0..rails.all.len()).rev() {
-            if outbox.is_spent(number) {
+        let numbers = (0..outbox.sockets.len()).rev();
+        let spent: Vec<_> = numbers.filter(|&number| outbox.is_spent(number)).collect();
+        let (is_cut, homes) = (outbox.is_cut(), outbox.homes);
+        drop(outbox);
+        let mut rails = self.rails.lock();
+        if !spent.is_empty() {
+            let mut outbox = self.outbox.lock();
+            for number in spent {
                 outbox.sockets.remove(number);
                 rails.remove(number);
             }
         }
-        let (is_cut, homes) = (outbox.is_cut(), outbox.homes);
         let peers = rails.peers();
-        drop((outbox, rails));
+        drop((rails, turn));
         self.spares.close_lost();
         if is_cut {
             self.spares.ask(homes, &peers, Instant::now());

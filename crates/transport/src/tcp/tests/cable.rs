@@ -42,6 +42,8 @@ struct State {
     refuses: Option<Errno>,
     /// How often the kernel was asked for bytes.
     reads: usize,
+    /// How often it was asked whether the peer's host answers.
+    asks: usize,
 }
 
 impl Cable {
@@ -64,6 +66,10 @@ impl Cable {
 
     pub(super) fn reads(&self) -> usize {
         self.state.lock().reads
+    }
+
+    pub(super) fn asks(&self) -> usize {
+        self.state.lock().asks
     }
 
     /// Has the kernel take what is sent next, which gets lost as the peer resets the connection.
@@ -158,6 +164,7 @@ impl Stream for Cable {
     fn keep_asking(&self) {}
 
     fn silence(&self) -> rustix::io::Result<Option<Duration>> {
+        self.state.lock().asks += 1;
         self.check()?;
         self.socket.silence()?;
         let silence = Duration::from_secs(10);

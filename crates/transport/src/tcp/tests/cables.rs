@@ -349,6 +349,25 @@ fn silent_rails_are_named_with_their_addresses() {
     assert!(here.tx.silent_rails().is_empty());
 }
 
+/// A sender has the outbox while the kernel takes what it sends.
+#[test]
+fn silent_rails_are_named_while_a_look_waits_for_a_sender() {
+    let [here, _there] = sides(GEOMETRY, 2);
+    here.cables[0].pull(0);
+    here.link.look();
+    let (link, asks) = (&here.link, here.cables[1].asks());
+    let sender = link.outbox.lock();
+    std::thread::scope(|scope| {
+        scope.spawn(|| link.look());
+        poll("the look", || (here.cables[1].asks() > asks).then_some(()));
+        let (tell, told) = std::sync::mpsc::channel();
+        scope.spawn(move || tell.send(link.silent()));
+        let silent = told.recv_timeout(WATCHDOG);
+        drop(sender);
+        assert_eq!(silent.unwrap().len(), 1);
+    });
+}
+
 /// Its kernel answers that there is no room.
 #[test]
 fn a_peer_that_reads_nothing_is_not_silent_and_lacks_what_was_sent() {
