@@ -1,13 +1,15 @@
 //! Two hosts joined by two cables, one of which fails while data are on their way.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use spark_ccl_testing::{Need, has};
 
-use crate::hosts::{counted, ip, on_host, two_hosts_with, until_usable};
+use crate::hosts::{ip, on_host, two_hosts_with, until_usable};
 use crate::processes::{
     Rank, WATCHDOG, assert_all_ok, assert_contains, links_of, logged, place, some_time,
 };
+use crate::switch::streams;
 
 const CABLES: [&str; 2] = ["left", "right"];
 
@@ -86,18 +88,18 @@ fn the_other_cable_carries_what_one_has_not_delivered() {
 }
 
 /// Has a rank's host reset each connection over an interface once something comes by it, as a
-/// firewall does that has forgotten them, until it has met some.
-fn forget_for_a_moment(rank: &Rank, interface: &str) {
+/// firewall does that has forgotten them, until one is lost.
+fn forget(rank: &Rank, interface: &str, is_lost: impl Fn() -> bool) {
     let rules = format!(
         "add table inet forgets; \
          add chain inet forgets in {{ type filter hook input priority 0; }}; \
-         add rule inet forgets in iif {interface} meta l4proto tcp counter reject with tcp reset"
+         add rule inet forgets in iif {interface} meta l4proto tcp reject with tcp reset"
     );
     let pid = rank.pid().to_string();
     on_host(&pid, "nft", &[&rules]);
     let deadline = Instant::now() + WATCHDOG;
-    while counted(rank, "forgets") == 0 {
-        assert!(Instant::now() < deadline, "nothing comes by {interface}");
+    while !is_lost() {
+        assert!(Instant::now() < deadline, "nothing is lost over {interface}");
         std::thread::sleep(Duration::from_millis(5));
     }
     on_host(&pid, "nft", &["delete table inet forgets"]);
@@ -108,7 +110,7 @@ fn forget_for_a_moment(rank: &Rank, interface: &str) {
 fn keep_calling(ranks: &mut [Rank]) {
     assert_all_ok(ranks, "call barrier");
     for rank in ranks.iter_mut() {
-        rank.order("rounds 20 f32 all_to_all 1000000");
+        rank.order("rounds 60 f32 all_to_all 1000000");
     }
     for rank in ranks {
         assert_eq!(rank.hear(), "running");
@@ -123,22 +125,39 @@ fn the_other_cable_carries_what_is_lent_when_a_connection_is_reset() {
     if !has(Need::Nft) {
         return;
     }
-    let env = [("SPARK_CCL_SOCKETS", "2")];
-    let Some(mut ranks) = two_hosts_with(&env, 1, &CABLES) else {
+    let logs = tempfile::tempdir().unwrap();
+    let file = format!("{}/%p", logs.path().display());
+    let Some(mut ranks) = two_hosts_with(&logging_to(&file), 1, &CABLES) else {
         return;
     };
     keep_calling(&mut ranks);
-    forget_for_a_moment(&ranks[1], "right");
+    let log = logs.path().join(ranks[0].pid().to_string());
+    forget(&ranks[1], "right", || {
+        let log = std::fs::read_to_string(&log).unwrap_or_default();
+        log.contains("a connection over right (10.77.1.1 -> 10.77.1.2) is lost")
+    });
     for rank in &ranks {
         assert_eq!(outcome(rank), "ok");
     }
+    assert_all_ok(&mut ranks, "call f32 all_reduce sum 1000000");
     unplug(&mut ranks, "left", "rounds 20 f32 all_reduce sum 1000000");
     for rank in &ranks {
         assert_eq!(outcome(rank), "ok");
     }
+    assert_all_ok(&mut ranks, "call f32 all_reduce sum 1000000");
     plug_in(&ranks, "left");
     assert_all_ok(&mut ranks, "call f32 all_reduce sum 1000000");
     assert_all_ok(&mut ranks, "finalize");
+}
+
+/// Variables for links of two connections whose rails the log in this file tells of.
+fn logging_to(file: &str) -> [(&str, &str); 4] {
+    [
+        ("SPARK_CCL_SOCKETS", "2"),
+        ("SPARK_CCL_TIMEOUT", "60"),
+        ("SPARK_CCL_LOG", "warn"),
+        ("SPARK_CCL_LOG_FILE", file),
+    ]
 }
 
 /// The third network is not one of those that the link uses. A connection over it is replaced when
@@ -151,13 +170,7 @@ fn another_network_carries_what_no_cable_delivers() {
     }
     let logs = tempfile::tempdir().unwrap();
     let file = format!("{}/%p", logs.path().display());
-    let env = [
-        ("SPARK_CCL_SOCKETS", "2"),
-        ("SPARK_CCL_TIMEOUT", "60"),
-        ("SPARK_CCL_LOG", "warn"),
-        ("SPARK_CCL_LOG_FILE", &file),
-    ];
-    let Some(mut ranks) = two_hosts_with(&env, 1, &["left", "right", "lan"]) else {
+    let Some(mut ranks) = two_hosts_with(&logging_to(&file), 1, &["left", "right", "lan"]) else {
         return;
     };
     let links = links_of(&mut ranks, 0);
@@ -180,11 +193,20 @@ fn another_network_carries_what_no_cable_delivers() {
         &["from now on, since nothing comes back over left (10.77.0."],
     );
     // That connection is lost, and the next one comes by the same network: there is no other.
+    let over_lan = |rank: &Rank| -> BTreeSet<String> {
+        let streams = streams(&rank.pid().to_string()).into_iter();
+        let streams = streams.filter(|(ends, _)| ends.starts_with("10.77.2.1:"));
+        streams.map(|(ends, _)| ends).collect()
+    };
     keep_calling(&mut ranks);
-    forget_for_a_moment(&ranks[1], "lan");
+    let before = over_lan(&ranks[0]);
+    assert!(!before.is_empty());
+    forget(&ranks[1], "lan", || !before.is_subset(&over_lan(&ranks[0])));
     for rank in &ranks {
         assert_eq!(outcome(rank), "ok");
     }
+    assert_all_ok(&mut ranks, "call f32 all_reduce sum 1000000");
+    assert!(!over_lan(&ranks[0]).is_subset(&before), "another carries");
     for cable in CABLES {
         plug_in(&ranks, cable);
     }

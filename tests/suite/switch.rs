@@ -194,7 +194,7 @@ fn control_streams(pid: &str, expected: usize) -> BTreeSet<String> {
 }
 
 /// The TCP connections of a host: their ends, and the kernel's other information.
-fn streams(pid: &str) -> Vec<(String, String)> {
+pub(crate) fn streams(pid: &str) -> Vec<(String, String)> {
     let all = on_host(pid, "ss", &["-tnoH", "state", "established"]);
     let stream = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().collect();
