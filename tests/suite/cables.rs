@@ -99,7 +99,10 @@ fn forget(rank: &Rank, interface: &str, is_lost: impl Fn() -> bool) {
     on_host(&pid, "nft", &[&rules]);
     let deadline = Instant::now() + WATCHDOG;
     while !is_lost() {
-        assert!(Instant::now() < deadline, "nothing is lost over {interface}");
+        assert!(
+            Instant::now() < deadline,
+            "nothing is lost over {interface}"
+        );
         std::thread::sleep(Duration::from_millis(5));
     }
     on_host(&pid, "nft", &["delete table inet forgets"]);
