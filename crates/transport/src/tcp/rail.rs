@@ -190,8 +190,12 @@ impl Rail {
                 .remove(&name)
                 .then(|| format!("{name} answers again, after {silence:.1?}")),
             Heard::Lost(error) => {
-                // The next one by that way may fall silent, too.
-                said.remove(&name);
+                let is_silent = |one: &&Self| one.as_silent().is_some() && one.lost.is_none();
+                let mut others = all.iter().filter(is_silent);
+                if others.all(|one| one.way.differs(&self.way)) {
+                    // The next one by that way may fall silent, too.
+                    said.remove(&name);
+                }
                 let is_open = all.iter().any(|rail| rail.lost.is_none());
                 // Otherwise the link has ended, and says so.
                 let is_news = is_open && !self.is_spare && !self.stream.is_closed_by_peer();
@@ -199,7 +203,7 @@ impl Rail {
                     let goes_on = goes_on(all);
                     format!("a connection over {name} is lost ({error}), {goes_on}")
                 };
-                (is_news && said.insert(format!("{name} is lost"))).then(text)
+                (is_news && said.insert(self.way.as_lost())).then(text)
             }
         }
     }
@@ -225,6 +229,11 @@ impl Way {
     /// How it is noted that the log tells of it as one that was added.
     pub(super) fn as_carrier(&self) -> String {
         format!("data over {self}")
+    }
+
+    /// How it is noted that the log tells of a connection by it that was lost.
+    pub(super) fn as_lost(&self) -> String {
+        format!("{self} is lost")
     }
 
     /// The state of an interface that is not up, in words.
@@ -319,5 +328,16 @@ mod tests {
         // The link has ended, and says why.
         rails[1].lost = Some(Errno::CONNRESET);
         assert_eq!(rails[1].news(lost, &rails, &mut said), None);
+    }
+    #[test]
+    fn a_lost_connection_leaves_the_silence_of_another_by_that_way_told() {
+        let mut rails = [rail(2, false), rail(2, false)];
+        let mut said = BTreeSet::new();
+        let (silence, lost) = (Heard::Nothing(SILENT_AFTER), Heard::Lost(Errno::CONNRESET));
+        rails[1].silent_since = Some(Instant::now());
+        assert!(rails[1].news(silence, &rails, &mut said).is_some());
+        rails[0].lost = Some(Errno::CONNRESET);
+        assert!(rails[0].news(lost, &rails, &mut said).is_some());
+        assert_eq!(rail(2, false).news(silence, &rails, &mut said), None);
     }
 }

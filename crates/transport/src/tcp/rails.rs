@@ -60,8 +60,12 @@ impl Rails {
     fn listen(&mut self) {
         if self.all.iter().any(|rail| rail.way.interface.is_none()) {
             let interfaces = netif::all().unwrap_or_default();
-            let rails = self.all.iter_mut();
-            rails.for_each(|rail| rail.way.name(&interfaces));
+            let unnamed = |rail: &&mut Rail| rail.way.interface.is_none();
+            for rail in self.all.iter_mut().filter(unnamed) {
+                rail.way.name(&interfaces);
+                // It was made after that loss.
+                SAID.get().lock().remove(&rail.way.as_lost());
+            }
         }
         let heard: Vec<_> = self.all.iter_mut().map(Rail::listen).collect();
         for (rail, heard) in self.all.iter().zip(heard) {

@@ -380,7 +380,9 @@ fn a_first_way_that_was_lost_is_better_than_one_that_is_silent() {
     let [here, _there] = sides(GEOMETRY, 2);
     let asked = Arc::new(Mutex::new(Vec::new()));
     let asks = Arc::clone(&asked);
-    let _entry = here.tx.ask_by(move |_, peers| asks.lock().push(peers.to_vec()));
+    let _entry = here
+        .tx
+        .ask_by(move |_, peers| asks.lock().push(peers.to_vec()));
     here.cables[0].pull(0);
     here.cables[1].break_off(Errno::CONNRESET);
     here.link.look();
@@ -455,4 +457,27 @@ fn the_log_may_tell_again_of_a_spare_once_a_first_connection_answers() {
     here.cables[0].plug_in();
     here.link.look();
     assert!(!is_said());
+}
+
+#[test]
+fn the_log_tells_of_the_loss_of_a_connection_made_after_another_loss() {
+    for _ in 0..2 {
+        let (ours, _theirs): (Vec<_>, Vec<_>) = (0..2).map(|_| UnixStream::pair().unwrap()).unzip();
+        let cables: Vec<_> = (210..)
+            .zip(ours)
+            .map(|(number, one)| cable(number, one))
+            .collect();
+        let streams: Vec<_> = cables.iter().map(|cable| Arc::clone(cable) as _).collect();
+        let link = Link::new(&streams, GEOMETRY);
+        let is_said = || {
+            let said = SAID.get().lock();
+            said.iter()
+                .any(|said| said.ends_with("-> 192.0.212.2) is lost"))
+        };
+        link.look();
+        assert!(!is_said());
+        cables[0].break_off(Errno::CONNRESET);
+        link.look();
+        assert!(is_said());
+    }
 }
