@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
+use super::super::ended_by;
 use super::super::ending::{Connected, end_of};
 use super::super::stream::Stream;
 use super::cable::{Cable, cable};
@@ -12,16 +13,18 @@ use super::spares::add_spare;
 use super::*;
 use crate::upkeep::Upkeep;
 
-/// Carries, is silent, was given up, or was closed by the peer, maybe before it was given up.
+/// Carries, is silent, was given up or reset, or was closed by the peer, maybe before it was given
+/// up.
 #[derive(Clone, Copy)]
 enum State {
     Live,
     Silent,
     Lost,
+    Reset,
     Closed,
     Gone,
 }
-use State::{Closed, Gone, Live, Lost, Silent};
+use State::{Closed, Gone, Live, Lost, Reset, Silent};
 
 /// As one half of a link sees a connection.
 struct Seen {
@@ -34,25 +37,20 @@ impl From<State> for Seen {
     fn from(state: State) -> Self {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let cable = cable(0, ours);
-        let timed_out = LinkError::Os {
-            call: "send",
-            error: Errno::TIMEDOUT,
+        let lost = |error| {
+            cable.break_off(error);
+            ended_by("send", error)
         };
         let ended = match state {
             Live | Silent => None,
-            Lost => {
-                cable.break_off(Errno::TIMEDOUT);
-                Some(timed_out)
-            }
+            Lost => lost(Errno::TIMEDOUT),
+            Reset => lost(Errno::CONNRESET),
             Closed => {
                 drop(theirs);
                 let _ = cable.receive(&mut [std::io::IoSliceMut::new(&mut [0])]);
                 Some(LinkError::Closed)
             }
-            Gone => {
-                cable.break_off(Errno::PIPE);
-                Some(LinkError::Closed)
-            }
+            Gone => lost(Errno::PIPE),
         };
         Self {
             cable,
@@ -87,6 +85,9 @@ fn a_link_ends_with_its_connections_or_with_the_peer() {
         // The peer has as many spare ones as it takes.
         (&[Silent, Silent, Closed], None),
         (&[Lost, Lost, Closed], None),
+        // A firewall has forgotten them, or the peer was killed.
+        (&[Reset, Reset, Closed], None),
+        (&[Reset, Reset, Silent], None),
         (&[Lost, Lost, Gone], Some(false)),
         (&[Lost, Lost], Some(false)),
         (&[Lost, Gone, Lost], Some(true)),
