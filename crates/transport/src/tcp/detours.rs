@@ -24,6 +24,8 @@ pub(super) struct Detours {
     bytes: usize,
     /// The message that was missed last, and since when.
     missed: Option<(u64, Instant)>,
+    /// When spent connections were looked for last.
+    pruned: Option<Instant>,
 }
 
 impl Detours {
@@ -33,6 +35,7 @@ impl Detours {
             stash: BTreeMap::new(),
             bytes: 0,
             missed: None,
+            pruned: None,
         }
     }
 
@@ -67,5 +70,13 @@ impl Detours {
         let missed = self.missed.filter(|(missed, _)| *missed == sequence);
         let (_, since) = *self.missed.insert(missed.unwrap_or((sequence, now)));
         now - since > AWAIT
+    }
+
+    /// Whether to look for spent connections: that costs system calls, too.
+    pub(super) fn may_prune(&mut self) -> bool {
+        let now = Instant::now();
+        let is_due = self.pruned.is_none_or(|last| now - last > AWAIT);
+        self.pruned = self.pruned.filter(|_| !is_due).or(Some(now));
+        is_due
     }
 }

@@ -165,9 +165,11 @@ impl Rx {
             }
         }
         let end = end_of(&self.sockets, self.homes);
-        let spares = self.sockets.split_off(self.homes);
-        let open = spares.into_iter().filter(|spare| !spare.is_spent());
-        self.sockets.extend(open);
+        if self.detours.as_mut().is_some_and(Detours::may_prune) {
+            let spares = self.sockets.split_off(self.homes);
+            let open = spares.into_iter().filter(|spare| !spare.is_spent());
+            self.sockets.extend(open);
+        }
         let has_more = || {
             self.detours
                 .as_ref()

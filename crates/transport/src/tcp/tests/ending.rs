@@ -278,3 +278,22 @@ fn a_read_that_the_kernel_refuses_is_an_error_and_ends_no_connection() {
         }
     }
 }
+
+/// A look is made for each message, and again and again while none comes.
+#[test]
+fn a_spare_that_the_peer_has_closed_is_not_asked_about_at_each_look() {
+    const LOOKS: usize = 1000;
+    let [mut here, _there] = sides(GEOMETRY, 1);
+    here.cables[0].pull(0);
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let spare = cable(1, ours);
+    here.link.add(1, Arc::clone(&spare) as _);
+    drop(theirs);
+    assert!(here.rx.peek().unwrap().is_none());
+    std::thread::sleep(Duration::from_millis(600));
+    let asks = spare.asks();
+    for _ in 0..LOOKS {
+        assert!(here.rx.peek().unwrap().is_none());
+    }
+    assert!(spare.asks() - asks < LOOKS, "{} times", spare.asks() - asks);
+}
