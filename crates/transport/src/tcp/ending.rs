@@ -17,11 +17,10 @@ pub(super) trait Connected {
 /// Why nothing more will come, or go, over any of these sockets, the first `homes` of which the
 /// link has from its beginning. A silent one may carry again, unless the peer has left.
 ///
-/// A reset does not tell a peer that was killed from a firewall that has forgotten a connection. So
-/// where all of the first ones were reset, an end that only receives learns that the peer is dead
-/// once its kernel gives up the spare ones: it asks by keepalive, and the peer's answers with a
-/// reset, after about a minute where that waits for the end of the connection; a silent one is given
-/// up after some 15 minutes.
+/// A reset does not tell a killed peer from a firewall that has forgotten a connection. So where
+/// all first ones were reset, an end that only receives learns late that the peer is dead: once the
+/// kernel finds the spare ones lost, by keepalive. The peer's host answers for one that it has
+/// closed for about a minute (`tcp_fin_timeout`); a silent one is given up after some 15 minutes.
 pub(super) fn end_of<T: Connected>(sockets: &[T], homes: usize) -> Option<LinkError> {
     let homes = &sockets[..homes];
     let has_left = homes.iter().any(|home| home.stream().is_closed_by_peer());

@@ -190,9 +190,8 @@ impl Rail {
                 .remove(&name)
                 .then(|| format!("{name} answers again, after {silence:.1?}")),
             Heard::Lost(error) => {
-                let is_silent = |one: &&Self| one.as_silent().is_some() && one.lost.is_none();
-                let mut others = all.iter().filter(is_silent);
-                if others.all(|one| one.way.differs(&self.way)) {
+                let mut silent = all.iter().filter(|one| one.is_silent() == Ok(true));
+                if silent.all(|one| one.way.differs(&self.way)) {
                     // The next one by that way may fall silent, too.
                     said.remove(&name);
                 }

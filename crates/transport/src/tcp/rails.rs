@@ -167,8 +167,8 @@ impl Link {
         }
     }
 
-    /// The silent rails of those in use, once for each of their connections. One that was lost, maybe
-    /// long ago, does not say why a call waits now.
+    /// The silent rails of those in use, once for each of their connections. One that was lost,
+    /// maybe long ago, does not say why a call waits now.
     pub(super) fn silent(&self) -> Vec<SilentRail> {
         let rails = self.rails.lock();
         let open = in_use(&rails.all).filter(|rail| rail.lost.is_none());
