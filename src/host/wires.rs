@@ -84,18 +84,12 @@ impl Obstacle {
         )
     }
 
-    /// Whether the peer has closed a link.
+    /// Whether the peer has closed a link, or it was reset.
     pub(super) fn is_closed(&self) -> bool {
-        matches!(
-            self,
-            Self::NoLink {
-                error: LinkError::Closed,
-                ..
-            } | Self::Link {
-                error: LinkError::Closed,
-                ..
-            }
-        )
+        let (Self::NoLink { error, .. } | Self::Link { error, .. }) = self else {
+            return false;
+        };
+        error.peer_may_be_gone()
     }
 
     /// The peer on whom it depends.

@@ -158,11 +158,11 @@ impl std::fmt::Debug for Linked {
 
 impl From<LinkError> for Error {
     fn from(error: LinkError) -> Self {
-        match error {
-            LinkError::Closed => Self::Gone,
-            error => Self::Link {
-                problem: error.to_string(),
-            },
+        if error.peer_may_be_gone() {
+            return Self::Gone;
+        }
+        Self::Link {
+            problem: error.to_string(),
         }
     }
 }

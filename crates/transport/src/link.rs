@@ -82,6 +82,21 @@ pub enum LinkError {
     Misuse(String),
 }
 
+impl LinkError {
+    /// Whether the peer may be gone: it has closed its end or died, or its connection was reset.
+    ///
+    /// # Example
+    /// ```
+    /// assert!(spark_ccl_transport::LinkError::Closed.peer_may_be_gone());
+    /// ```
+    pub fn peer_may_be_gone(&self) -> bool {
+        let Self::Os { error, .. } = self else {
+            return matches!(self, Self::Closed);
+        };
+        *error == rustix::io::Errno::CONNRESET
+    }
+}
+
 /// The result of an attempt to move a message without a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direct {

@@ -127,7 +127,7 @@ fn is_local(socket: &Socket) -> bool {
 fn ended_by(call: &'static str, error: Errno) -> Option<LinkError> {
     match error {
         Errno::AGAIN | Errno::INTR => None,
-        Errno::PIPE | Errno::CONNRESET => Some(LinkError::Closed),
+        Errno::PIPE => Some(LinkError::Closed),
         error => Some(LinkError::Os { call, error }),
     }
 }

@@ -103,6 +103,18 @@ fn a_link_ends_with_its_connections_or_with_the_peer() {
     }
 }
 
+#[test]
+fn a_reset_is_not_called_an_end_by_the_peer() {
+    let [mut here, _there] = sides(GEOMETRY, 1);
+    here.cables[0].break_off(Errno::CONNRESET);
+    here.link.look();
+    let found = here.rx.peek().map(|arrival| arrival.is_some());
+    for error in [here.tx.reserve(8).unwrap_err(), found.unwrap_err()] {
+        assert!(error.to_string().contains("reset"), "{error}");
+        assert!(error.peer_may_be_gone());
+    }
+}
+
 /// Nothing is left to be sent by the first one, whose error nobody would get otherwise.
 #[test]
 fn a_link_ends_with_the_first_error_once_all_its_connections_are_lost() {
