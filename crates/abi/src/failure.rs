@@ -1,8 +1,8 @@
 //! Failures: their kinds, which libraries have result codes for, and the message of each thread's
 //! last one.
 
-use std::cell::RefCell;
-use std::ffi::{CString, c_char};
+use std::cell::Cell;
+use std::ffi::c_char;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use spark_ccl::{Error, ExitClass};
@@ -79,8 +79,12 @@ impl From<Error> for Failure {
     }
 }
 
+/// The longest message, with the null character behind it.
+const MOST: usize = 4096;
+
 thread_local! {
-    static LAST: RefCell<CString> = RefCell::default();
+    /// Overwritten where it is: a program may still read what it was given before.
+    static LAST: [Cell<u8>; MOST] = const { [const { Cell::new(0) }; MOST] };
 }
 
 /// Runs a function's body; no panic passes.
@@ -94,23 +98,41 @@ pub fn guarded<C: Code>(body: impl FnOnce() -> Result<(), Failure>) -> C {
             "a panic within the library; this is a defect, please report it",
         ),
     };
-    let message = CString::new(failure.message.replace('\0', " ")).unwrap_or_default();
-    // While a thread ends its message may be gone already; the code is returned all the same.
-    let _ = LAST.try_with(|last| last.replace(message));
+    keep(&failure.message);
     C::of(failure.kind)
 }
 
-/// The message of this thread's last failure, empty before the first. It is good until the next
-/// one.
+/// Makes this the thread's last message, cut where it is too long.
+fn keep(message: &str) {
+    let mut end = message.len().min(MOST - 1);
+    while !message.is_char_boundary(end) {
+        end -= 1;
+    }
+    let bytes = message[..end]
+        .bytes()
+        .map(|byte| if byte == 0 { b' ' } else { byte });
+    // While a thread ends its message may be gone already; the code is returned all the same.
+    let _ = LAST.try_with(|last| {
+        for (to, byte) in last.iter().zip(bytes.chain([0])) {
+            to.set(byte);
+        }
+    });
+}
+
+/// The message of this thread's last failure, empty before the first. The next one overwrites it.
 pub fn last_error() -> *const c_char {
-    LAST.try_with(|last| last.borrow().as_ptr())
+    LAST.try_with(|last| last.as_ptr().cast())
         .unwrap_or(c"".as_ptr())
 }
 
 /// The same, as a copy.
 pub fn last_message() -> String {
-    let copy = LAST.try_with(|last| last.borrow().to_string_lossy().into_owned());
-    copy.unwrap_or_default()
+    let copy = |last: &[Cell<u8>; MOST]| -> Vec<u8> {
+        let bytes = last.iter().map(Cell::get);
+        bytes.take_while(|&byte| byte != 0).collect()
+    };
+    let copy = LAST.try_with(copy).unwrap_or_default();
+    String::from_utf8_lossy(&copy).into_owned()
 }
 
 #[cfg(test)]
@@ -141,6 +163,21 @@ mod tests {
         assert_eq!(std::thread::spawn(last_message).join().unwrap(), "");
         assert_eq!(kind_of(|| Ok(())), None);
         assert_eq!(last_message(), "a b");
+    }
+
+    #[test]
+    fn messages_stay_where_they_are() {
+        assert_eq!(
+            kind_of(|| Err(Failure::invalid("long ".repeat(MOST)))),
+            Some(Kind::Argument)
+        );
+        let first = last_error();
+        assert_eq!(last_message().len(), MOST - 1);
+        assert_eq!(
+            kind_of(|| Err(Failure::invalid("short"))),
+            Some(Kind::Argument)
+        );
+        assert_eq!((last_error(), last_message().as_str()), (first, "short"));
     }
 
     #[test]
