@@ -38,8 +38,12 @@ pub(crate) fn free(memory: *mut c_void) -> Status {
             return Ok(());
         }
         let _context = keep_context();
-        let block = BLOCKS.remove(memory.addr() as u64)?;
-        block.settle().map_err(|error| failure(&error))
+        let address = memory.addr() as u64;
+        // Memory that something may still use stays, and can be freed later.
+        let settled = BLOCKS.get(address)?.settle();
+        settled.map_err(|error| failure(&error))?;
+        // Of two threads that free it, one does.
+        BLOCKS.remove(address).map(drop)
     })
 }
 
