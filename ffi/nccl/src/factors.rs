@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::ffi::c_int;
+use std::sync::atomic::{AtomicI32, Ordering};
 
 use spark_ccl::{DType, ReduceOp};
 use spark_ccl_abi::arguments::reduction;
-use spark_ccl_abi::failure::Failure;
+use spark_ccl_abi::failure::{Failure, Kind};
 use spark_ccl_log::Mutex;
 
 use crate::types::ncclRedOp_t;
@@ -13,16 +14,12 @@ use crate::types::ncclRedOp_t;
 /// The first number that is none of NCCL's own reductions.
 const FIRST: c_int = 5;
 
+/// The number after the last one. No number is used twice, also not by two communicators.
+static NEXT: AtomicI32 = AtomicI32::new(FIRST);
+
 /// Those of one communicator, by their numbers.
 #[derive(Default)]
-pub(crate) struct Factors(Mutex<Made>);
-
-#[derive(Default)]
-struct Made {
-    /// How many there have been: no number is used twice.
-    count: c_int,
-    factors: BTreeMap<ncclRedOp_t, Factor>,
-}
+pub(crate) struct Factors(Mutex<BTreeMap<ncclRedOp_t, Factor>>);
 
 /// A factor, and what it is one of.
 #[derive(Clone, Copy)]
@@ -33,17 +30,19 @@ pub(crate) struct Factor {
 
 impl Factors {
     /// Gives a factor a number.
-    pub(crate) fn insert(&self, factor: Factor) -> ncclRedOp_t {
-        let mut made = self.0.lock();
-        let number = FIRST + made.count;
-        made.count += 1;
-        made.factors.insert(number, factor);
-        number
+    pub(crate) fn insert(&self, factor: Factor) -> Result<ncclRedOp_t, Failure> {
+        let next = |number: c_int| number.checked_add(1);
+        // Pairs with nothing: only the number counts.
+        let number = NEXT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
+        let number = number
+            .map_err(|_| Failure::new(Kind::System, "no number is left for another ncclRedOp_t"))?;
+        self.0.lock().insert(number, factor);
+        Ok(number)
     }
 
     /// Takes a number back.
     pub(crate) fn remove(&self, op: ncclRedOp_t) -> Result<(), Failure> {
-        let removed = self.0.lock().factors.remove(&op);
+        let removed = self.0.lock().remove(&op);
         removed.map(drop).ok_or_else(|| unknown(op))
     }
 
@@ -56,7 +55,7 @@ impl Factors {
         if op < FIRST {
             return Ok((reduction(op, "ncclRedOp_t")?, [0; 8]));
         }
-        let made = self.0.lock().factors.get(&op).copied();
+        let made = self.0.lock().get(&op).copied();
         let Factor { dtype: own, bytes } = made.ok_or_else(|| unknown(op))?;
         if own != dtype {
             return Err(Failure::invalid(format!(

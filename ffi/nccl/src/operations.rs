@@ -42,7 +42,7 @@ pub(crate) unsafe fn create(
                 .cast::<u8>()
                 .copy_to_nonoverlapping(bytes.as_mut_ptr(), dtype.size());
         }
-        let number = comm.factors.insert(Factor { dtype, bytes });
+        let number = comm.factors.insert(Factor { dtype, bytes })?;
         // SAFETY: `given` has refused null, and otherwise `op` can be written (this function's
         // contract).
         unsafe { op.write(number) };
