@@ -69,6 +69,15 @@ pub(crate) trait Engine: Any + Debug + Send + Sync {
     /// The fault that has cut it short.
     fn drain(&self) -> Result<(), Error>;
 
+    /// Waits until this rank's own calls have run.
+    ///
+    /// # Errors
+    /// The fault that has cut them short.
+    fn settle(&self) -> Result<(), Error>;
+
+    /// Whether they have. Does not wait.
+    fn is_settled(&self) -> bool;
+
     /// Sets the timeout of calls that begin from now on.
     fn set_timeout(&self, timeout: Duration);
 

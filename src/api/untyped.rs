@@ -214,6 +214,15 @@ impl Communicator {
         self.run(&spec, &mut spec.task(regions))
     }
 
+    /// Checks a call, and begins nothing.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`], as [`run_untyped`](Self::run_untyped).
+    pub fn check_untyped(&self, call: &UntypedCall) -> Result<(), Error> {
+        let (spec, regions) = call.prepare(self)?;
+        spec.checked(regions, self.planner().ranks()).map(drop)
+    }
+
     /// Starts a call.
     ///
     /// # Safety

@@ -35,7 +35,7 @@ use spark_ccl_types::{DType, Operation};
 
 use super::allocation::{new_block, new_block_of};
 use super::guarded::Guarded;
-use super::waiting::{run, wait_for, wait_for_last};
+use super::waiting::{run, wait_for, wait_for_last, wait_for_own};
 use crate::engine::{Engine, Registration, StreamTask};
 use crate::error::Error;
 use crate::memory::device::block::Block;
@@ -50,6 +50,14 @@ impl Engine for KernelEngine {
 
     fn drain(&self) -> Result<(), Error> {
         wait_for_last(self)
+    }
+
+    fn settle(&self) -> Result<(), Error> {
+        wait_for_own(self)
+    }
+
+    fn is_settled(&self) -> bool {
+        self.base.is_idle().unwrap_or(false)
     }
 
     fn set_timeout(&self, timeout: Duration) {

@@ -28,7 +28,7 @@ use engine::NcclEngine;
 use spark_ccl_cuda::cudarc::driver::CudaStream;
 
 use super::allocation::new_block;
-use super::waiting::{run, wait_for, wait_for_last};
+use super::waiting::{run, wait_for, wait_for_last, wait_for_own};
 use crate::engine::{Engine, Registration, StreamTask};
 use crate::error::Error;
 use crate::memory::device::block::Block;
@@ -43,6 +43,14 @@ impl Engine for NcclEngine {
 
     fn drain(&self) -> Result<(), Error> {
         wait_for_last(self)
+    }
+
+    fn settle(&self) -> Result<(), Error> {
+        wait_for_own(self)
+    }
+
+    fn is_settled(&self) -> bool {
+        self.base.is_idle().unwrap_or(false)
     }
 
     fn set_timeout(&self, timeout: Duration) {

@@ -100,6 +100,31 @@ impl Communicator {
         let borrowed = unsafe { borrow(&**engine, stream) }?;
         engine.wait(borrowed.inner())
     }
+
+    /// Waits until the calls have run that this rank has enqueued in any stream. Dropped before
+    /// that, a communicator waits 2 s for them, and then fails on all ranks. Captured calls do not
+    /// count.
+    ///
+    /// # Errors
+    /// [`Error::Failed`], also where another thread [aborts](Self::abort) the communicator
+    /// meanwhile; [`Error::Invalid`] after [`finalize`](Self::finalize).
+    pub fn settle(&self) -> Result<(), Error> {
+        self.inner.membership.check_process()?;
+        let Some(device) = &self.device else {
+            return Ok(());
+        };
+        let _context = keep_context();
+        device.settle()
+    }
+
+    /// Whether the calls have run that this rank has enqueued in any stream. Does not wait for
+    /// them.
+    pub fn is_settled(&self) -> bool {
+        let _context = self.device.as_ref().map(|_| keep_context());
+        self.device
+            .as_ref()
+            .is_none_or(|device| device.is_settled())
+    }
 }
 
 /// A checked call and its stream.

@@ -19,6 +19,8 @@ use crate::task::Task;
 const LOOKS: u32 = 64;
 /// How long a call into the backend may delay a thread that wants to abort the communicator.
 pub(super) const CALL: Duration = Duration::from_secs(5);
+/// How long a thread may have the state that enqueues no call.
+const LOCKED: Duration = Duration::from_millis(50);
 /// How long the last call may take to end, once it was aborted or the communicator is dropped.
 pub(super) const SUBSIDES: Duration = Duration::from_secs(2);
 
@@ -50,19 +52,38 @@ pub(super) fn wait_for_last(engine: &impl Guarded) -> Result<(), Error> {
     }
 }
 
+/// Waits for this rank's own calls. It asks no other rank whether it has made the same ones: others
+/// may have left.
+pub(super) fn wait_for_own(engine: &impl Guarded) -> Result<(), Error> {
+    look_until(engine, || engine.base().is_idle(), || {})
+}
+
 fn wait_until(
     engine: &impl Guarded,
     is_over: impl Fn() -> Result<bool, spark_ccl_cuda::Error>,
+) -> Result<(), Error> {
+    let made = engine.calls_to_compare();
+    look_until(engine, is_over, || engine.ask_of_calls(made))?;
+    engine.compare_calls(made)?;
+    engine.observe_ends();
+    Ok(())
+}
+
+/// Looks until something is over, or the communicator fails. Calls `wait` once if it is not over at
+/// once.
+fn look_until(
+    engine: &impl Guarded,
+    is_over: impl Fn() -> Result<bool, spark_ccl_cuda::Error>,
+    wait: impl Fn(),
 ) -> Result<(), Error> {
     let start = Instant::now();
     let mut stall = Stall::new(engine.progress());
     let mut limit = None;
     let mut looks = 0_u32;
-    let made = engine.calls_to_compare();
     while !is_over().map_err(|error| engine.base().lost(error))? {
         looks += 1;
         if looks == 1 {
-            engine.ask_of_calls(made);
+            wait();
         }
         let waited = start.elapsed();
         if (waited > YIELD_FOR || looks.is_multiple_of(LOOKS))
@@ -75,10 +96,7 @@ fn wait_until(
         pause(waited);
     }
     // An aborted communicator's streams end early.
-    engine.check()?;
-    engine.compare_calls(made)?;
-    engine.observe_ends();
-    Ok(())
+    engine.check()
 }
 
 /// An error if the wait is over: it may last as long as was allowed when it was first asked about,
@@ -124,6 +142,15 @@ impl<B> DeviceRank<B> {
             }
         }
         Ok(stream)
+    }
+
+    /// Whether no thread enqueues a call, and the last one has run.
+    pub(super) fn is_idle(&self) -> Result<bool, spark_ccl_cuda::Error> {
+        let Some(state) = self.state.try_lock_for(LOCKED) else {
+            return Ok(false);
+        };
+        let last = state.calls.last.as_ref();
+        last.map_or(Ok(true), |last| last.is_complete())
     }
 
     /// Waits a little for the last call to end: after an abort, a program that gets the error may
